@@ -1,0 +1,72 @@
+//! Endpoints and their state, as control sees them and shards read them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Where an endpoint's counters lie (`slot`), and which tenant of that slot is meant (`generation`).
+/// A slot is given to another endpoint only when its in-flight count is 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct EndpointId {
+    /// Index into [`crate::counters::Counters`] and [`crate::snapshot::Snapshot::endpoints`].
+    pub slot: u16,
+    /// Counts the tenants of the slot.
+    pub generation: u32,
+}
+
+/// May an endpoint be chosen?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Health {
+    /// Not yet probed: chosen, since a failed connect moves on to another.
+    Unknown,
+    /// Answers its probes.
+    Up,
+    /// Fails its probes: walked past, probed on.
+    Down,
+    /// Being taken out: finishes what it has, gets nothing new.
+    Draining,
+}
+
+impl Health {
+    /// Whether new requests may go there.
+    pub fn takes_requests(self) -> bool {
+        matches!(self, Health::Unknown | Health::Up)
+    }
+}
+
+/// What an engine's `/metrics` says of its load. Absent values drop their terms.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct EngineLoad {
+    /// Requests running, summed over data-parallel ranks.
+    pub running: Option<u32>,
+    /// Requests waiting, summed over data-parallel ranks.
+    pub waiting: Option<u32>,
+    /// KV cache in use, 0..=1, mean over ranks.
+    pub kv_use: Option<f32>,
+    /// KV capacity in tokens, summed over ranks.
+    pub kv_capacity_tokens: Option<u64>,
+    /// Prompt tokens processed since the engine's start.
+    pub prompt_tokens_total: Option<u64>,
+    /// Prompt tokens looked up in the prefix cache.
+    pub prefix_queries_total: Option<u64>,
+    /// Prompt tokens found in the prefix cache.
+    pub prefix_hits_total: Option<u64>,
+}
+
+/// One vLLM or SGLang server.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    /// Slot and generation.
+    pub id: EndpointId,
+    /// The name its ring points are made from: configured, else `host:port` of its URL.
+    pub name: Arc<str>,
+    /// Where shards connect to.
+    pub address: SocketAddr,
+    /// Share of the load relative to the others; at least 1.
+    pub weight: u32,
+    /// May it be chosen?
+    pub health: Health,
+    /// What the engine reported at its last scrape.
+    pub engine: EngineLoad,
+    /// Load on this endpoint that is not ours: the engine's running + waiting beyond our own at the scrape.
+    pub foreign: u32,
+}

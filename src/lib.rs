@@ -1,0 +1,23 @@
+//! warmfront: a drop-in L7 front for fleets of vLLM and SGLang engines.
+//!
+//! Read a request's path top-down: [`shard`] completes I/O and hands bytes to an [`exchange`], which
+//! parses with [`http`], looks into the body with [`scan`], chooses with [`policy`] over a
+//! [`snapshot`] and the shared [`counters`], and asks the shard to relay. [`control`] keeps the
+//! snapshot fresh and answers the admin listener. Imports go down only; `tests/tidy.rs` holds them to it.
+
+pub mod cli;
+pub mod config;
+pub mod control;
+pub mod counters;
+pub mod driver;
+pub mod engine;
+pub mod exchange;
+pub mod fleet;
+pub mod http;
+pub mod limits;
+pub mod policy;
+pub mod publish;
+pub mod ring;
+pub mod scan;
+pub mod shard;
+pub mod snapshot;

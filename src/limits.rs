@@ -1,0 +1,103 @@
+//! Every limit and deadline of the data plane, each a key of `[limits]`, with its unit at the end of
+//! its name. Nothing else in the front holds a number that bounds memory or waiting.
+
+use serde::{Deserialize, Serialize};
+
+/// The bounds of one front. Defaults are those of a front at the edge of a network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Longest head (start line and fields) of a request or reply; beyond it 431 or 502.
+    pub head_bytes_max: usize,
+    /// Most fields in one head; beyond it 431 or 502.
+    pub head_fields_max: usize,
+    /// Longest request body; beyond it 413, before it is read where its length is announced.
+    pub body_bytes_max: u64,
+    /// Most body bytes held while a choice waits; beyond it the choice is made with what is known.
+    pub hold_bytes: usize,
+    /// Most bytes read ahead of a request in progress (pipelining).
+    pub read_ahead_bytes: usize,
+    /// Bytes all held bodies of one shard may take together; beyond it 503 with `Retry-After`.
+    pub budget_bytes: usize,
+    /// Most client connections of one shard; further ones wait in the kernel's queue.
+    pub connections_max: usize,
+    /// Most idle upstream connections kept by one shard for one endpoint.
+    pub idle_upstreams_max: usize,
+    /// Most endpoints tried before a request fails because none can be connected to.
+    pub connect_tries_max: u32,
+    /// Most interim (1xx) replies passed on for one request.
+    pub interim_replies_max: u32,
+
+    /// From the first byte of a request head to its last.
+    pub head_timeout_ms: u64,
+    /// Between two reads of a request body.
+    pub body_stall_timeout_ms: u64,
+    /// An upload is judged by its rate only after this long.
+    pub upload_grace_ms: u64,
+    /// Slowest upload that is accepted after the grace; below it 408.
+    pub upload_bytes_per_second_min: u64,
+    /// A client connection without a request.
+    pub keep_alive_timeout_ms: u64,
+    /// An upstream connection without a request. Engines on uvicorn close theirs after 5 s.
+    pub upstream_idle_timeout_ms: u64,
+    /// One attempt to connect to one endpoint.
+    pub connect_timeout_ms: u64,
+    /// From the last byte sent to the engine to the end of its reply head.
+    pub reply_head_timeout_ms: u64,
+    /// From the reply head of a stream to its first data event: engines answer the head before the
+    /// request leaves their queue.
+    pub first_token_timeout_ms: u64,
+    /// Between two reads of a reply after its first token.
+    pub inter_chunk_timeout_ms: u64,
+    /// A client that takes none of the bytes waiting for it.
+    pub client_stall_timeout_ms: u64,
+    /// A tunnel (after 101) without a byte in either direction.
+    pub tunnel_idle_timeout_ms: u64,
+    /// After an error reply: how long surplus request bytes are read and dropped so that the reply arrives.
+    pub linger_timeout_ms: u64,
+    /// After an error reply: how many surplus request bytes are read and dropped.
+    pub linger_bytes_max: usize,
+    /// On SIGTERM: how long streams may finish before they are cut visibly.
+    pub drain_timeout_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            head_bytes_max: 32 << 10,
+            head_fields_max: 100,
+            body_bytes_max: 64 << 20,
+            hold_bytes: 1 << 20,
+            read_ahead_bytes: 16 << 10,
+            budget_bytes: 256 << 20,
+            connections_max: 65_536,
+            idle_upstreams_max: 256,
+            connect_tries_max: 4,
+            interim_replies_max: 8,
+            head_timeout_ms: 5_000,
+            body_stall_timeout_ms: 10_000,
+            upload_grace_ms: 10_000,
+            upload_bytes_per_second_min: 1_024,
+            keep_alive_timeout_ms: 75_000,
+            upstream_idle_timeout_ms: 3_000,
+            connect_timeout_ms: 500,
+            reply_head_timeout_ms: 600_000,
+            first_token_timeout_ms: 600_000,
+            inter_chunk_timeout_ms: 120_000,
+            client_stall_timeout_ms: 120_000,
+            tunnel_idle_timeout_ms: 3_600_000,
+            linger_timeout_ms: 1_000,
+            linger_bytes_max: 64 << 10,
+            drain_timeout_ms: 300_000,
+        }
+    }
+}
+
+/// Most endpoints of one fleet; counters are allocated for all of them at start.
+pub const ENDPOINTS_MAX: usize = 1_024;
+/// Most served model ids with statistics of their own; further ones are counted as `unknown`.
+pub const LABELLED_POOLS_MAX: usize = 64;
+/// Size of the buffer one read may fill.
+pub const RECEIVE_BYTES: usize = 64 << 10;
+
+const _: () = assert!(ENDPOINTS_MAX <= u16::MAX as usize, "an endpoint's slot is a u16");

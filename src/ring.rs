@@ -1,0 +1,5 @@
+//! The hash ring.
+
+/// The hash ring.
+#[derive(Clone, Debug, Default)]
+pub struct Ring {}

@@ -1,0 +1,97 @@
+//! What control publishes and shards read once a turn: the fleet, its pools, and ready-made answers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::fleet::Endpoint;
+use crate::policy::Settings;
+use crate::ring::Ring;
+
+/// Index of a pool in [`Snapshot::pools`]; stable for the life of the process, so that it may label statistics.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct PoolId(pub u16);
+
+/// The endpoints that serve one model id (base model or adapter).
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// Its place in [`Snapshot::pools`].
+    pub id: PoolId,
+    /// The served id. Part of every prefix key.
+    pub name: Arc<str>,
+    /// Slots of its endpoints, ascending, whatever their health.
+    pub members: Arc<[u16]>,
+    /// Points of the members; pools of equal members share it. Rebuilt only when membership changes.
+    pub ring: Arc<Ring>,
+    /// How this pool chooses.
+    pub settings: Arc<Settings>,
+}
+
+/// One immutable view of the fleet.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Counts publications.
+    pub epoch: u64,
+    /// By slot; `None` where the slot is free.
+    pub endpoints: Vec<Option<Endpoint>>,
+    /// By [`PoolId`].
+    pub pools: Vec<Pool>,
+    /// Served id to pool.
+    pub models: HashMap<Box<[u8]>, PoolId>,
+    /// The pool of requests that name no model, or cannot be scanned, when there are several.
+    pub default_pool: Option<PoolId>,
+    /// Whether control has learnt the models of every endpoint: until then an unknown model may exist.
+    pub models_complete: bool,
+    /// `GET /v1/models` and `/v1/models/{id}`.
+    pub models_answer: ModelsAnswer,
+}
+
+/// How `GET /v1/models` is answered.
+#[derive(Clone, Debug, Default)]
+pub struct ModelsAnswer {
+    /// The merged list as JSON; `None`: nothing is known yet, the request is relayed to an engine.
+    pub list: Option<Bytes>,
+    /// One model's card by id.
+    pub cards: HashMap<Box<[u8]>, Bytes>,
+    /// XXH3-64 of each `Authorization` value that the engines accept; empty: they ask for none.
+    pub authorizations: Vec<u64>,
+}
+
+/// The pool selected for a request.
+#[derive(Clone, Copy, Debug)]
+pub enum Selected<'a> {
+    /// Choose among its members.
+    Pool(&'a Pool),
+    /// No endpoint serves this id: 404 as vLLM's.
+    UnknownModel,
+    /// Several pools, no model in the request, no default pool: 400.
+    NoModel,
+    /// Nothing is configured or learnt: 503.
+    Empty,
+}
+
+impl Snapshot {
+    /// Whether the pool of a request can be known without its `model`.
+    pub fn single_pool(&self) -> bool {
+        self.pools.len() == 1
+    }
+
+    /// The pool for a request's `model`. With one pool its model is not asked for: the engine judges it.
+    pub fn select(&self, model: Option<&[u8]>) -> Selected<'_> {
+        match (self.pools.as_slice(), model) {
+            ([], _) => Selected::Empty,
+            ([only], _) => Selected::Pool(only),
+            (_, Some(model)) => match self.models.get(model) {
+                Some(id) => Selected::Pool(&self.pools[id.0 as usize]),
+                None if self.models_complete => Selected::UnknownModel,
+                None => self.default_or(Selected::UnknownModel),
+            },
+            (_, None) => self.default_or(Selected::NoModel),
+        }
+    }
+
+    fn default_or<'a>(&'a self, otherwise: Selected<'a>) -> Selected<'a> {
+        self.default_pool.map_or(otherwise, |id| Selected::Pool(&self.pools[id.0 as usize]))
+    }
+}
