@@ -20,4 +20,5 @@ pub mod publish;
 pub mod ring;
 pub mod scan;
 pub mod shard;
+pub mod slots;
 pub mod snapshot;

@@ -1,1 +1,120 @@
-//! driver
+//! The kernel behind a small interface: sockets, bytes received, bytes to send. Knows nothing of HTTP.
+//!
+//! The interface is of completions, so that readiness (epoll) and rings (io_uring) fit behind it alike.
+//! A turn is: [`Driver::wait`], then [`Driver::next`] until it answers `None`. Bytes received are
+//! *leased*: they stay in the driver's buffer and are valid until the next call of [`Driver::next`].
+
+pub mod epoll;
+pub mod socket;
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+pub use crate::slots::Key as SocketId;
+
+/// What the shard calls a socket; comes back with each of its completions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tag(pub u64);
+
+/// Right to a received buffer until the next call of [`Driver::next`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lease {
+    /// Which of the driver's buffers.
+    pub buffer: u16,
+    /// How many bytes of it were filled.
+    pub len: u32,
+}
+
+/// Bytes to send: owned by the caller, or part of a lease (which a ring may send from where they lie).
+#[derive(Clone, Debug)]
+pub enum Segment<'a> {
+    /// The caller's.
+    Bytes(&'a [u8]),
+    /// A range of a lease.
+    Leased(Lease, Range<usize>),
+}
+
+/// What happened to a socket.
+#[derive(Clone, Copy, Debug)]
+pub enum Completion {
+    /// A listener has a new connection. It is not read from before [`Driver::adopt`] names it.
+    Accepted {
+        /// The new connection.
+        socket: SocketId,
+        /// Who connected.
+        peer: SocketAddr,
+    },
+    /// A connect succeeded.
+    Connected(Tag),
+    /// Bytes came.
+    Received(Tag, Lease),
+    /// The peer sends no more (FIN).
+    Ended(Tag),
+    /// The connection is broken, or a connect failed. The shard still closes it.
+    Failed(Tag),
+    /// A paused connection is broken; bytes received before may still be read after [`Driver::resume`].
+    Reset(Tag),
+    /// All that was queued has been taken by the kernel, or after a short [`Driver::offer`]: there is room again.
+    Drained(Tag),
+}
+
+/// One shard's kernel.
+pub trait Driver {
+    /// The name in log and metrics.
+    const NAME: &'static str;
+
+    /// Accepts from `listener`. Once for each listener.
+    fn listen(&mut self, listener: OwnedFd) -> io::Result<()>;
+
+    /// Stops (or resumes) accepting; waiting connections stay in the kernel's queue.
+    fn accept_connections(&mut self, accept: bool);
+
+    /// Gives an accepted socket its name and begins to read from it.
+    fn adopt(&mut self, socket: SocketId, tag: Tag);
+
+    /// Begins to connect; answered by `Connected` or `Failed`.
+    ///
+    /// # Errors
+    /// When no socket can be had, or the address is refused at once.
+    fn connect(&mut self, address: SocketAddr, tag: Tag) -> io::Result<SocketId>;
+
+    /// Renames a socket: an idle upstream connection gets a new owner.
+    fn rename(&mut self, socket: SocketId, tag: Tag);
+
+    /// Submits what is queued and sleeps until something completes, at most `timeout`.
+    fn wait(&mut self, timeout: Duration) -> io::Result<()>;
+
+    /// The next completion of this turn.
+    fn next(&mut self) -> Option<Completion>;
+
+    /// The bytes behind a lease.
+    fn bytes(&self, lease: Lease) -> &[u8];
+
+    /// Sends all of `segments`, in order; what the kernel does not take is copied and sent later.
+    /// Answers how many bytes wait: 0, or `Drained` will follow.
+    fn send(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> usize;
+
+    /// Offers bytes and answers how many were taken. Fewer than offered: `Drained` will follow.
+    fn offer(&mut self, socket: SocketId, pieces: &[&[u8]]) -> usize;
+
+    /// Stops reading: the peer is held back by its window. A reset is still noticed.
+    fn pause(&mut self, socket: SocketId);
+
+    /// Reads again.
+    fn resume(&mut self, socket: SocketId);
+
+    /// Sends FIN once everything queued is sent.
+    fn finish(&mut self, socket: SocketId);
+
+    /// Closes; what is queued is dropped. The socket's name is stale from here on.
+    fn close(&mut self, socket: SocketId);
+
+    /// Closes with a reset, so that the peer cannot take the end for a proper one.
+    fn abort(&mut self, socket: SocketId);
+
+    /// How many bytes the peer's kernel has acknowledged (`tcpi_bytes_acked`, RFC 4898), if it can be told.
+    fn acknowledged(&self, socket: SocketId) -> Option<u64>;
+}

@@ -1,0 +1,428 @@
+//! The epoll backend: edge-triggered, one receive buffer for all sockets of the shard.
+//!
+//! A socket that may have more to give stands in `ready`; one turn visits what stood there when it
+//! began, once each, so that a fast peer cannot hold the others back.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags};
+
+use super::{Completion, Driver, Lease, Segment, SocketId, Tag, socket};
+use crate::limits::RECEIVE_BYTES;
+use crate::slots::Slots;
+
+/// Events taken from the kernel at once.
+const EVENTS_PER_WAIT: usize = 512;
+/// Connections accepted from one listener in one visit.
+const ACCEPTS_PER_VISIT: u8 = 16;
+/// Pieces one send may have: a head, a body, a chunk's frame around data.
+const SEGMENTS_MAX: usize = 8;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Listener,
+    /// Accepted, not adopted yet.
+    Fresh,
+    Connecting,
+    Stream,
+}
+
+/// Bytes the kernel did not take yet.
+#[derive(Default)]
+struct Backlog {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+struct Socket {
+    fd: OwnedFd,
+    tag: Tag,
+    kind: Kind,
+    /// Stands in `ready`.
+    queued: bool,
+    /// There may be bytes (or connections) to take.
+    readable: bool,
+    paused: bool,
+    /// FIN, or an error, was announced: a short read does not mean that nothing follows.
+    hung_up: bool,
+    /// The connection's end was told to the shard: nothing more comes from it.
+    over: bool,
+    /// An error was announced while paused and is to be told.
+    reset: bool,
+    /// The kernel took less than it was given; `Drained` is owed.
+    starved: bool,
+    finish: bool,
+    backlog: Option<Box<Backlog>>,
+}
+
+/// One shard's epoll.
+pub struct Epoll {
+    epoll: OwnedFd,
+    sockets: Slots<Socket>,
+    ready: VecDeque<SocketId>,
+    /// Visits left in this turn.
+    visits: usize,
+    accepting: bool,
+    /// Listeners that ran out of descriptors; tried again every wait.
+    stalled: Vec<SocketId>,
+    events: Vec<epoll::Event>,
+    buffer: Box<[u8]>,
+}
+
+impl Epoll {
+    /// A driver without sockets.
+    ///
+    /// # Errors
+    /// When the kernel gives no epoll descriptor.
+    pub fn new() -> io::Result<Epoll> {
+        Ok(Epoll {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            sockets: Slots::default(),
+            ready: VecDeque::with_capacity(EVENTS_PER_WAIT),
+            visits: 0,
+            accepting: true,
+            stalled: Vec::new(),
+            events: Vec::with_capacity(EVENTS_PER_WAIT),
+            buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
+        })
+    }
+
+    fn register(&mut self, fd: OwnedFd, tag: Tag, kind: Kind) -> io::Result<SocketId> {
+        let id = self.sockets.insert(Socket {
+            fd,
+            tag,
+            kind,
+            queued: false,
+            readable: false,
+            paused: false,
+            hung_up: false,
+            over: false,
+            reset: false,
+            starved: false,
+            finish: false,
+            backlog: None,
+        });
+        if kind != Kind::Fresh
+            && let Err(error) = self.watch(id)
+        {
+            self.sockets.remove(id);
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    fn watch(&mut self, id: SocketId) -> io::Result<()> {
+        use epoll::EventFlags as On;
+        let Some(socket) = self.sockets.get(id) else { return Ok(()) };
+        let flags = match socket.kind {
+            Kind::Listener => On::IN | On::ET,
+            _ => On::IN | On::OUT | On::RDHUP | On::ET,
+        };
+        Ok(epoll::add(&self.epoll, &socket.fd, epoll::EventData::new_u64(id.to_u64()), flags)?)
+    }
+
+    fn enqueue(ready: &mut VecDeque<SocketId>, id: SocketId, socket: &mut Socket) {
+        if !socket.queued {
+            socket.queued = true;
+            ready.push_back(id);
+        }
+    }
+
+    /// Notes what the kernel announced; the visit does the rest.
+    fn note(&mut self, id: SocketId, flags: epoll::EventFlags) {
+        use epoll::EventFlags as On;
+        let Some(socket) = self.sockets.get_mut(id) else { return };
+        let broken = flags.intersects(On::ERR | On::HUP);
+        socket.readable |= broken || flags.intersects(On::IN | On::RDHUP);
+        socket.hung_up |= broken || flags.contains(On::RDHUP);
+        socket.reset |= broken && socket.paused;
+        let may_write = flags.contains(On::OUT) && (socket.starved || socket.kind == Kind::Connecting);
+        if socket.reset || may_write || broken || (socket.readable && !socket.paused) {
+            Self::enqueue(&mut self.ready, id, socket);
+        }
+    }
+
+    /// Does the next thing for one ready socket; puts it back while it may have more.
+    fn visit(&mut self, id: SocketId) -> Option<Completion> {
+        let socket = self.sockets.get_mut(id)?;
+        socket.queued = false;
+        match socket.kind {
+            Kind::Listener => return self.accept(id),
+            Kind::Fresh => return None,
+            Kind::Connecting => return Self::connected(socket),
+            Kind::Stream => {}
+        }
+        if socket.starved && Self::flush(socket) {
+            let tag = socket.tag;
+            if socket.readable && !socket.paused {
+                Self::enqueue(&mut self.ready, id, socket);
+            }
+            return Some(Completion::Drained(tag));
+        }
+        if socket.paused {
+            let told = std::mem::take(&mut socket.reset) && !socket.over;
+            return told.then_some(Completion::Reset(socket.tag));
+        }
+        self.receive(id)
+    }
+
+    fn connected(socket: &mut Socket) -> Option<Completion> {
+        match rustix::net::sockopt::socket_error(&socket.fd) {
+            Ok(Ok(())) => {
+                socket.kind = Kind::Stream;
+                Some(Completion::Connected(socket.tag))
+            }
+            _ => {
+                socket.over = true;
+                Some(Completion::Failed(socket.tag))
+            }
+        }
+    }
+
+    fn accept(&mut self, id: SocketId) -> Option<Completion> {
+        if !self.accepting {
+            return None;
+        }
+        let listener = self.sockets.get_mut(id)?;
+        for _ in 0..ACCEPTS_PER_VISIT {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            match rustix::net::acceptfrom_with(&listener.fd, flags) {
+                Ok((fd, peer)) => {
+                    let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else { continue };
+                    Self::enqueue(&mut self.ready, id, listener);
+                    let socket = self.register(fd, Tag(0), Kind::Fresh).ok()?;
+                    return Some(Completion::Accepted { socket, peer });
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    self.stalled.push(id);
+                    break;
+                }
+                // The connection died in the queue; the next one need not have.
+                Err(_) => continue,
+            }
+        }
+        None
+    }
+
+    fn receive(&mut self, id: SocketId) -> Option<Completion> {
+        let socket = self.sockets.get_mut(id)?;
+        if !socket.readable || socket.over {
+            return None;
+        }
+        match rustix::net::recv(&socket.fd, &mut self.buffer[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => {
+                socket.over = true;
+                Some(Completion::Ended(socket.tag))
+            }
+            Ok((len, _)) => {
+                socket.readable = len == self.buffer.len() || socket.hung_up;
+                let tag = socket.tag;
+                if socket.readable {
+                    Self::enqueue(&mut self.ready, id, socket);
+                }
+                Some(Completion::Received(tag, Lease { buffer: 0, len: len as u32 }))
+            }
+            Err(Errno::AGAIN) => {
+                socket.readable = false;
+                None
+            }
+            Err(Errno::INTR) => {
+                Self::enqueue(&mut self.ready, id, socket);
+                None
+            }
+            Err(_) => {
+                socket.over = true;
+                Some(Completion::Failed(socket.tag))
+            }
+        }
+    }
+
+    /// Sends the backlog; true when nothing is left of it. A broken connection shows when it is read.
+    fn flush(socket: &mut Socket) -> bool {
+        if let Some(backlog) = &mut socket.backlog {
+            let taken = transmit(&socket.fd, &[IoSlice::new(&backlog.bytes[backlog.sent..])]);
+            backlog.sent += taken;
+            if backlog.sent < backlog.bytes.len() {
+                return false;
+            }
+            socket.backlog = None;
+        }
+        socket.starved = false;
+        if socket.finish {
+            let _ = rustix::net::shutdown(&socket.fd, Shutdown::Write);
+        }
+        true
+    }
+}
+
+/// What the kernel took. An error takes nothing: the read side tells of it.
+fn transmit(fd: &OwnedFd, pieces: &[IoSlice<'_>]) -> usize {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let sent = match pieces {
+        [one] => rustix::net::send(fd, one, flags),
+        many => rustix::net::sendmsg(fd, many, &mut SendAncillaryBuffer::default(), flags),
+    };
+    sent.unwrap_or(0)
+}
+
+impl Driver for Epoll {
+    const NAME: &'static str = "epoll";
+
+    fn listen(&mut self, listener: OwnedFd) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(&listener, true)?;
+        self.register(listener, Tag(0), Kind::Listener).map(|_| ())
+    }
+
+    fn accept_connections(&mut self, accept: bool) {
+        self.accepting = accept;
+        for id in self.sockets.keys() {
+            if let Some(socket) = self.sockets.get_mut(id).filter(|socket| accept && socket.kind == Kind::Listener) {
+                Self::enqueue(&mut self.ready, id, socket);
+            }
+        }
+    }
+
+    fn adopt(&mut self, id: SocketId, tag: Tag) {
+        if let Some(socket) = self.sockets.get_mut(id) {
+            socket.tag = tag;
+            socket.kind = Kind::Stream;
+            if self.watch(id).is_err() {
+                self.close(id);
+            }
+        }
+    }
+
+    fn connect(&mut self, address: SocketAddr, tag: Tag) -> io::Result<SocketId> {
+        self.register(socket::connect(address)?, tag, Kind::Connecting)
+    }
+
+    fn rename(&mut self, id: SocketId, tag: Tag) {
+        if let Some(socket) = self.sockets.get_mut(id) {
+            socket.tag = tag;
+        }
+    }
+
+    fn wait(&mut self, timeout: Duration) -> io::Result<()> {
+        for id in std::mem::take(&mut self.stalled) {
+            if let Some(socket) = self.sockets.get_mut(id) {
+                Self::enqueue(&mut self.ready, id, socket);
+            }
+        }
+        let timeout = if self.ready.is_empty() { timeout } else { Duration::ZERO };
+        let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
+        let mut events = std::mem::take(&mut self.events);
+        events.clear();
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in &events {
+            self.note(SocketId::from_u64(event.data.u64()), event.flags);
+        }
+        self.events = events;
+        self.visits = self.ready.len();
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<Completion> {
+        while self.visits > 0 {
+            self.visits -= 1;
+            let id = self.ready.pop_front()?;
+            if let Some(completion) = self.visit(id) {
+                return Some(completion);
+            }
+        }
+        None
+    }
+
+    fn bytes(&self, lease: Lease) -> &[u8] {
+        &self.buffer[..lease.len as usize]
+    }
+
+    fn send(&mut self, id: SocketId, segments: &[Segment<'_>]) -> usize {
+        let Some(socket) = self.sockets.get_mut(id) else { return 0 };
+        let mut pieces = [IoSlice::new(&[]); SEGMENTS_MAX];
+        debug_assert!(segments.len() <= SEGMENTS_MAX);
+        let mut count = 0;
+        for (piece, segment) in pieces.iter_mut().zip(segments) {
+            *piece = IoSlice::new(match segment {
+                Segment::Bytes(bytes) => bytes,
+                Segment::Leased(_, range) => &self.buffer[range.clone()],
+            });
+            count += 1;
+        }
+        let pieces = &pieces[..count];
+        let total: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let mut taken = if socket.starved { 0 } else { transmit(&socket.fd, pieces) };
+        let waiting = total - taken;
+        if waiting > 0 {
+            socket.starved = true;
+            let backlog = socket.backlog.get_or_insert_default();
+            for piece in pieces {
+                let skip = taken.min(piece.len());
+                taken -= skip;
+                backlog.bytes.extend_from_slice(&piece[skip..]);
+            }
+        }
+        socket.backlog.as_ref().map_or(0, |backlog| backlog.bytes.len() - backlog.sent)
+    }
+
+    fn offer(&mut self, id: SocketId, pieces: &[&[u8]]) -> usize {
+        let Some(socket) = self.sockets.get_mut(id) else { return 0 };
+        if socket.starved {
+            return 0;
+        }
+        let mut slices = [IoSlice::new(&[]); SEGMENTS_MAX];
+        for (slice, piece) in slices.iter_mut().zip(pieces) {
+            *slice = IoSlice::new(piece);
+        }
+        let taken = transmit(&socket.fd, &slices[..pieces.len().min(SEGMENTS_MAX)]);
+        socket.starved = taken < pieces.iter().map(|piece| piece.len()).sum();
+        taken
+    }
+
+    fn pause(&mut self, id: SocketId) {
+        if let Some(socket) = self.sockets.get_mut(id) {
+            socket.paused = true;
+        }
+    }
+
+    fn resume(&mut self, id: SocketId) {
+        if let Some(socket) = self.sockets.get_mut(id)
+            && std::mem::take(&mut socket.paused)
+            && socket.readable
+        {
+            Self::enqueue(&mut self.ready, id, socket);
+        }
+    }
+
+    fn finish(&mut self, id: SocketId) {
+        if let Some(socket) = self.sockets.get_mut(id) {
+            socket.finish = true;
+            if !socket.starved {
+                let _ = rustix::net::shutdown(&socket.fd, Shutdown::Write);
+            }
+        }
+    }
+
+    fn close(&mut self, id: SocketId) {
+        self.sockets.remove(id);
+    }
+
+    fn abort(&mut self, id: SocketId) {
+        if let Some(socket) = self.sockets.remove(id) {
+            socket::reset_on_close(&socket.fd);
+        }
+    }
+
+    fn acknowledged(&self, id: SocketId) -> Option<u64> {
+        socket::acknowledged(self.sockets.get(id)?.fd.as_fd())
+    }
+}

@@ -1,0 +1,99 @@
+//! Sockets made the way the data plane wants them.
+
+#![allow(unsafe_code, reason = "TCP_INFO has no safe wrapper")]
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+
+/// Connections the kernel may hold for a listener before they are accepted.
+const LISTEN_BACKLOG: i32 = 4096;
+/// Silence after which the kernel asks whether the peer is still there.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
+/// Sent bytes that stay unacknowledged this long end the connection.
+const USER_TIMEOUT_MS: u32 = 30_000;
+
+/// A non-blocking TCP socket.
+fn stream_socket(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = match address.ip() {
+        IpAddr::V4(_) => AddressFamily::INET,
+        IpAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?)
+}
+
+/// A listener of its own for one shard: the kernel spreads connections over all that share the port.
+///
+/// # Errors
+/// When the address cannot be bound.
+pub fn listener(address: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = stream_socket(address)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_socket_reuseport(&socket, true)?;
+    prepare(&socket);
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, LISTEN_BACKLOG)?;
+    Ok(socket)
+}
+
+/// The address a listener was really bound to (its port may have been 0).
+///
+/// # Errors
+/// When the kernel does not know the socket.
+pub fn bound_address(listener: &OwnedFd) -> io::Result<SocketAddr> {
+    TcpListener::from(listener.try_clone()?).local_addr()
+}
+
+/// Begins to connect; writable means connected or failed.
+///
+/// # Errors
+/// When no socket can be had, or the address is refused at once.
+pub fn connect(address: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = stream_socket(address)?;
+    prepare(&socket);
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(socket),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What every connection wants: no delay, and an end when the peer is gone. Accepted connections
+/// inherit it from their listener. None of it is worth losing a connection for: failures are passed over.
+fn prepare(socket: &OwnedFd) {
+    let _ = sockopt::set_tcp_nodelay(socket, true);
+    let _ = sockopt::set_socket_keepalive(socket, true);
+    let _ = sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE);
+    let _ = sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL);
+    let _ = sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES);
+    let _ = sockopt::set_tcp_user_timeout(socket, USER_TIMEOUT_MS);
+}
+
+/// Makes the coming close a reset.
+pub fn reset_on_close(socket: &OwnedFd) {
+    let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+}
+
+/// Where `tcpi_bytes_acked` lies in `struct tcp_info` (linux/tcp.h): after 8 one-byte fields,
+/// 24 u32 fields and two u64 pacing rates. libc's struct ends before it.
+const BYTES_ACKED_OFFSET: usize = 8 + 24 * 4 + 2 * 8;
+const TCP_INFO_BYTES: usize = BYTES_ACKED_OFFSET + 8;
+
+/// Bytes of ours which the peer's kernel has acknowledged since the connection began. The SYN counts one.
+pub fn acknowledged(socket: BorrowedFd<'_>) -> Option<u64> {
+    let mut info = [0u8; TCP_INFO_BYTES];
+    let mut len = TCP_INFO_BYTES as libc::socklen_t;
+    // SAFETY: `info` is writable for `len` bytes and both outlive the call; the kernel writes at most
+    // `len` bytes and stores how many in `len`; the descriptor is borrowed, hence open.
+    let answer = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut len)
+    };
+    let complete = answer == 0 && len as usize >= TCP_INFO_BYTES;
+    let bytes = info[BYTES_ACKED_OFFSET..].first_chunk::<8>()?;
+    complete.then(|| u64::from_ne_bytes(*bytes))
+}
