@@ -22,6 +22,8 @@ impl Key {
     }
 }
 
+/// Generations wrap at 31 bits, so that a key and one bit more fit one word.
+const GENERATIONS: u32 = u32::MAX >> 1;
 const PAGE: usize = 128;
 
 struct Slot<T> {
@@ -95,7 +97,7 @@ impl<T> Slots<T> {
     pub fn remove(&mut self, key: Key) -> Option<T> {
         let slot = self.slot_mut(key)?;
         let entry = slot.entry.take()?;
-        slot.generation = slot.generation.wrapping_add(1);
+        slot.generation = (slot.generation + 1) & GENERATIONS;
         self.free.push(key.index);
         self.len -= 1;
         Some(entry)

@@ -289,6 +289,14 @@ impl Driver for Epoll {
         }
     }
 
+    fn stop_listening(&mut self) {
+        for id in self.sockets.keys() {
+            if self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Listener) {
+                self.sockets.remove(id);
+            }
+        }
+    }
+
     fn adopt(&mut self, id: SocketId, tag: Tag) {
         if let Some(socket) = self.sockets.get_mut(id) {
             socket.tag = tag;
@@ -301,12 +309,6 @@ impl Driver for Epoll {
 
     fn connect(&mut self, address: SocketAddr, tag: Tag) -> io::Result<SocketId> {
         self.register(socket::connect(address)?, tag, Kind::Connecting)
-    }
-
-    fn rename(&mut self, id: SocketId, tag: Tag) {
-        if let Some(socket) = self.sockets.get_mut(id) {
-            socket.tag = tag;
-        }
     }
 
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {

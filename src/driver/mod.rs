@@ -72,6 +72,9 @@ pub trait Driver {
     /// Stops (or resumes) accepting; waiting connections stay in the kernel's queue.
     fn accept_connections(&mut self, accept: bool);
 
+    /// Closes all listeners: what connects from here on is refused by the kernel.
+    fn stop_listening(&mut self);
+
     /// Gives an accepted socket its name and begins to read from it.
     fn adopt(&mut self, socket: SocketId, tag: Tag);
 
@@ -80,9 +83,6 @@ pub trait Driver {
     /// # Errors
     /// When no socket can be had, or the address is refused at once.
     fn connect(&mut self, address: SocketAddr, tag: Tag) -> io::Result<SocketId>;
-
-    /// Renames a socket: an idle upstream connection gets a new owner.
-    fn rename(&mut self, socket: SocketId, tag: Tag);
 
     /// Submits what is queued and sleeps until something completes, at most `timeout`.
     fn wait(&mut self, timeout: Duration) -> io::Result<()>;

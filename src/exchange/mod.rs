@@ -1,1 +1,220 @@
-//! exchange
+//! One request and its response, without I/O or clock: `advance(event, context)` leaves actions.
+//!
+//! Phases in path order (the head was read by [`admit`]):
+//!
+//! ```text
+//! ReadBody ── choose ──> Connect ──> Send ──> Await ──> Relay ──> Done
+//!    │                    │  ^ next endpoint    │                   ^
+//!    └── refused ─────────┴──┴── retry ─────────┴── 502/504 ────────┘
+//!                                     Await ──101──> Tunnel
+//! ```
+//!
+//! `ReadBody` holds the body while it is scanned; the choice is made at the byte where the policy knows
+//! enough, so a body may go on arriving during every later phase (`body.done()` tells). In flight is counted
+//! at the choice by an [`Admission`], which releases when it is dropped: at the last byte of the reply
+//! or at whatever ends the exchange before.
+
+pub mod admit;
+mod choose;
+pub mod event;
+mod finish;
+mod relay;
+mod request;
+mod tap;
+mod upstream;
+
+pub use admit::{Opened, Rules, open};
+pub use event::{Action, Actions, Context, Ending, Event, Lender, Micros, Peer, Random, Side, Source};
+
+use crate::counters::Admission;
+use crate::fleet::EndpointId;
+use crate::http::{Body, RequestFraming, Version};
+use crate::policy::{Avoid, Reason};
+use crate::scan::{Api, Scan};
+use crate::snapshot::PoolId;
+
+/// Where an exchange stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// The body arrives, is scanned and held; nothing is chosen yet.
+    ReadBody,
+    /// An endpoint is chosen and counted; its connection is awaited.
+    Connect,
+    /// Head and body go out.
+    Send,
+    /// All is sent; the reply's head is awaited.
+    Await,
+    /// The reply's body is passed on.
+    Relay,
+    /// After a 101: bytes both ways, unread.
+    Tunnel,
+    /// Over; events are ignored.
+    Done,
+}
+
+/// Why an exchange gives up when its deadline passes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waiting {
+    /// For request body bytes.
+    Body,
+    /// For a connection.
+    Connect,
+    /// For the engine to take the request.
+    Upload,
+    /// For the engine's kernel to acknowledge something, after which the held request is of no use.
+    Acknowledgement,
+    /// For the reply's head.
+    ReplyHead,
+    /// For the first data event of a stream.
+    FirstToken,
+    /// For more of the reply.
+    Chunk,
+    /// For the client to take what was sent.
+    ClientReads,
+    /// For any byte in a tunnel.
+    Tunnel,
+}
+
+/// What the request said of itself, kept until its end.
+#[derive(Debug)]
+struct Asked {
+    framing: RequestFraming,
+    version: Version,
+    api: Api,
+    /// As sent to the engine and back to the client.
+    request_id: Box<[u8]>,
+    /// Show the choice in the reply.
+    explain: bool,
+    /// XXH64 of a session header, if one of the configured was there.
+    session: Option<u64>,
+    /// The body is compressed: routed by load.
+    encoded: bool,
+}
+
+/// One attempt at one endpoint.
+#[derive(Debug)]
+struct Leg {
+    endpoint: EndpointId,
+    /// Counts until it is dropped.
+    admission: Option<Admission>,
+    /// A connection stands.
+    connected: bool,
+    reused: bool,
+    /// Acknowledged bytes when the connection was taken.
+    acknowledged: Option<u64>,
+    /// Bytes of the reply came.
+    answered: bool,
+}
+
+/// How reply bytes reach the client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Passing {
+    /// As they stand: same framing on both sides.
+    Same,
+    /// Chunk frames taken off (client speaks HTTP/1.0).
+    Dechunk,
+    /// Chunk frames put on (the engine ends its reply by closing).
+    Enchunk,
+}
+
+/// One request and its response.
+#[derive(Debug)]
+pub struct Exchange {
+    phase: Phase,
+    asked: Box<Asked>,
+
+    /// The request body's framing, as it comes in.
+    body: Body,
+    body_bytes: u64,
+    /// Since when, and how many bytes, the upload's rate is measured: anew after we held it back.
+    upload_since: Micros,
+    upload_bytes: u64,
+    /// The rewritten head.
+    head: Vec<u8>,
+    /// Body bytes as they go out: all of them while `held_whole`, else those that came before the connection.
+    held: Vec<u8>,
+    held_whole: bool,
+    /// How many bytes of head and held the kernel took.
+    pushed: usize,
+    scan: Option<Box<Scan>>,
+    scan_nanos: u64,
+
+    pool: Option<PoolId>,
+    reason: Reason,
+    key: Option<u64>,
+    tried: Avoid,
+    connects: u32,
+    retried: bool,
+    leg: Option<Leg>,
+    explain: Option<Box<[u8]>>,
+
+    reply: Body,
+    reply_head: Vec<u8>,
+    passing: Passing,
+    status: u16,
+    interim: u32,
+    reply_started: bool,
+    keep_upstream: bool,
+    event_stream: bool,
+    tap: tap::FirstData,
+    /// This side's kernel is full: the other side is held back.
+    client_full: bool,
+    upstream_full: bool,
+    client_paused: bool,
+    client_ended: bool,
+    upstream_ended: bool,
+
+    started: Micros,
+    sent: Micros,
+    last_reply: Micros,
+    deadline: Option<(Micros, Waiting)>,
+}
+
+impl Exchange {
+    /// The next thing that happened. Out come actions in `cx.actions`.
+    pub fn advance(&mut self, event: Event<'_>, cx: &mut Context<'_>) {
+        match (self.phase, event) {
+            (Phase::Done, _) => {}
+            (_, Event::Cut) => self.cut(cx),
+            (_, Event::ClientReset) => self.client_gone(cx),
+            (Phase::Tunnel, event) => self.tunnel(event, cx),
+            (_, Event::Begin) => self.begin(cx),
+            (_, Event::Request(bytes)) => self.take_request(bytes, cx),
+            (_, Event::ClientEnded) => self.client_ended(cx),
+            (_, Event::Connected { reused, acknowledged }) => self.connected(reused, acknowledged, cx),
+            (_, Event::ConnectFailed) => self.connect_failed(cx),
+            (_, Event::Pushed(len)) => self.after_push(len, cx),
+            (_, Event::Reply(bytes)) => self.take_reply(bytes, cx),
+            (_, Event::UpstreamGone { acknowledged, .. }) => self.upstream_gone(acknowledged, cx),
+            (_, Event::Full(side)) => self.full(side, cx),
+            (_, Event::Drained(side)) => self.drained(side, cx),
+            (_, Event::Deadline { acknowledged }) => self.overdue(acknowledged, cx),
+        }
+    }
+
+    /// When [`Event::Deadline`] is due.
+    pub fn deadline(&self) -> Option<Micros> {
+        self.deadline.map(|(at, _)| at)
+    }
+
+    /// Where it stands.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Whether request body bytes are still expected from the client.
+    pub fn reads_request(&self) -> bool {
+        self.phase == Phase::Tunnel || !self.body.done()
+    }
+
+    /// Head and held body not yet taken by the upstream's kernel.
+    pub fn unsent(&self) -> [&[u8]; 2] {
+        let head = self.head.get(self.pushed..).unwrap_or_default();
+        let from = self.pushed.saturating_sub(self.head.len());
+        [head, self.held.get(from..).unwrap_or_default()]
+    }
+
+    fn wait(&mut self, now: Micros, milliseconds: u64, waiting: Waiting) {
+        self.deadline = Some((now + milliseconds * 1_000, waiting));
+    }
+}

@@ -1,1 +1,251 @@
-//! shard
+//! One pinned thread: complete, advance, drive, submit. It owns its clients, its upstream connections
+//! and its driver; with the rest of the process it shares the published snapshot, the in-flight
+//! counters and its statistics.
+
+mod client;
+mod drive;
+mod timers;
+mod upstream;
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::counters::Counters;
+use crate::counters::stats::ShardStats;
+use crate::driver::{Completion, Driver, Tag};
+use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules};
+use crate::publish::{Published, Reader};
+use crate::slots::{Key, Slots};
+use crate::snapshot::Snapshot;
+use client::Client;
+use timers::Timers;
+use upstream::Upstream;
+
+/// A shard that has nothing to do wakes this often, to show that it lives.
+const HEARTBEAT: Micros = 1_000_000;
+/// While draining: how often it looks whether its clients are gone.
+const DRAIN_LOOK: Micros = 50_000;
+
+/// What a shard is made of.
+pub struct Setup {
+    /// Listeners of its own.
+    pub listeners: Vec<OwnedFd>,
+    /// Where snapshots appear.
+    pub published: &'static Published,
+    /// In-flight counts of the fleet.
+    pub counters: &'static Counters,
+    /// Its statistics.
+    pub stats: &'static ShardStats,
+    /// Configuration.
+    pub rules: Arc<Rules>,
+    /// The core to stay on.
+    pub core: Option<core_affinity::CoreId>,
+    /// For its random choices and request ids.
+    pub seed: u64,
+}
+
+/// What exchanges see of their shard.
+struct Desk {
+    now: Micros,
+    snapshot: Arc<Snapshot>,
+    counters: &'static Counters,
+    stats: &'static ShardStats,
+    rules: Arc<Rules>,
+    draining: bool,
+    lender: Lender,
+    actions: Actions,
+}
+
+impl Desk {
+    fn context(&mut self) -> Context<'_> {
+        Context {
+            now: self.now,
+            stopwatch,
+            snapshot: &self.snapshot,
+            counters: self.counters,
+            stats: self.stats,
+            rules: &self.rules,
+            draining: self.draining,
+            lender: &mut self.lender,
+            actions: &mut self.actions,
+        }
+    }
+}
+
+/// Nanoseconds of a monotone clock.
+fn stopwatch() -> u64 {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+/// The thread's state.
+pub struct Shard<D> {
+    driver: D,
+    clients: Slots<Client>,
+    upstreams: Slots<Upstream>,
+    /// Idle upstream connections by endpoint slot, oldest first.
+    idle: Vec<VecDeque<Key>>,
+    /// When idle connections are closed, in order.
+    idle_until: VecDeque<(Micros, Key)>,
+    timers: Timers,
+    /// Clients whose next request was read ahead.
+    read_ahead: Vec<Key>,
+    accepting: bool,
+    published: &'static Published,
+    reader: Reader,
+    desk: Desk,
+}
+
+impl<D: Driver> Shard<D> {
+    /// A shard that listens, but does not serve before [`Shard::run`].
+    ///
+    /// # Errors
+    /// When the driver does not take a listener.
+    pub fn new(mut driver: D, setup: Setup) -> io::Result<Shard<D>> {
+        for listener in setup.listeners {
+            driver.listen(listener)?;
+        }
+        let mut reader = setup.published.reader();
+        let now = stopwatch() / 1_000;
+        let snapshot = Arc::clone(reader.load());
+        let lender = Lender { random: Random::new(setup.seed), ..Lender::default() };
+        Ok(Shard {
+            driver,
+            clients: Slots::default(),
+            upstreams: Slots::default(),
+            idle: Vec::new(),
+            idle_until: VecDeque::new(),
+            timers: Timers::new(now),
+            read_ahead: Vec::new(),
+            accepting: true,
+            published: setup.published,
+            reader,
+            desk: Desk {
+                now,
+                snapshot,
+                counters: setup.counters,
+                stats: setup.stats,
+                rules: setup.rules,
+                draining: false,
+                lender,
+                actions: Actions::default(),
+            },
+        })
+    }
+
+    /// Serves until it is told to drain and its last client has left, or the time to drain is over.
+    ///
+    /// # Errors
+    /// When the kernel fails the driver: nothing can be served then.
+    pub fn run(&mut self) -> io::Result<()> {
+        let mut drain_until = None;
+        loop {
+            self.turn()?;
+            if self.published.draining() {
+                let until = *drain_until.get_or_insert_with(|| self.begin_drain());
+                if self.clients.is_empty() {
+                    return Ok(());
+                }
+                if self.desk.now >= until {
+                    self.cut_all();
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// One turn.
+    fn turn(&mut self) -> io::Result<()> {
+        let most = if self.desk.draining { DRAIN_LOOK } else { HEARTBEAT };
+        let sleep = if self.read_ahead.is_empty() { self.timers.sleep(self.desk.now, most) } else { 0 };
+        self.driver.wait(Duration::from_micros(sleep))?;
+        self.desk.now = stopwatch() / 1_000;
+        self.desk.stats.beat();
+        let snapshot = self.reader.load();
+        if !Arc::ptr_eq(snapshot, &self.desk.snapshot) {
+            self.desk.snapshot = Arc::clone(snapshot);
+        }
+        while let Some(completion) = self.driver.next() {
+            self.complete(completion);
+        }
+        for client in std::mem::take(&mut self.read_ahead) {
+            self.serve_read_ahead(client);
+        }
+        self.look_at_deadlines();
+        self.close_idle();
+        Ok(())
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        match completion {
+            Completion::Accepted { socket, peer } => self.accepted(socket, peer),
+            Completion::Connected(tag) => match Owner::of(tag) {
+                Owner::Upstream(key) => self.upstream_connected(key),
+                Owner::Client(_) => {}
+            },
+            Completion::Received(tag, lease) => match Owner::of(tag) {
+                Owner::Client(key) => self.client_received(key, lease),
+                Owner::Upstream(key) => self.upstream_received(key, lease),
+            },
+            Completion::Ended(tag) => match Owner::of(tag) {
+                Owner::Client(key) => self.client_ended(key),
+                Owner::Upstream(key) => self.upstream_gone(key, true),
+            },
+            Completion::Failed(tag) => match Owner::of(tag) {
+                Owner::Client(key) => self.client_reset(key),
+                Owner::Upstream(key) => self.upstream_gone(key, false),
+            },
+            // What the engine sent before its reset is still passed on once the client reads again.
+            Completion::Reset(tag) => match Owner::of(tag) {
+                Owner::Client(key) => self.client_reset(key),
+                Owner::Upstream(_) => {}
+            },
+            Completion::Drained(tag) => match Owner::of(tag) {
+                Owner::Client(key) => self.client_drained(key),
+                Owner::Upstream(key) => self.upstream_drained(key),
+            },
+        }
+    }
+
+    fn begin_drain(&mut self) -> Micros {
+        self.desk.draining = true;
+        self.driver.stop_listening();
+        for key in self.clients.keys() {
+            if self.clients.get(key).is_some_and(Client::is_idle) {
+                self.close_client(key);
+            }
+        }
+        self.desk.now + self.desk.rules.limits.drain_timeout_ms * 1_000
+    }
+
+    fn cut_all(&mut self) {
+        for key in self.clients.keys() {
+            self.advance(key, &drive::Input::None, |_| Event::Cut);
+            self.close_client(key);
+        }
+    }
+}
+
+/// Whose socket a completion is about: the lowest bit of its tag.
+#[derive(Clone, Copy)]
+enum Owner {
+    Client(Key),
+    Upstream(Key),
+}
+
+impl Owner {
+    fn of(tag: Tag) -> Owner {
+        let key = Key::from_u64(tag.0 >> 1);
+        if tag.0 & 1 == 0 { Owner::Client(key) } else { Owner::Upstream(key) }
+    }
+
+    fn tag(self) -> Tag {
+        match self {
+            Owner::Client(key) => Tag(key.to_u64() << 1),
+            Owner::Upstream(key) => Tag(key.to_u64() << 1 | 1),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The choice: pool, then endpoint, counted before anything else happens.
+
+use super::event::{Action, Context};
+use super::{Exchange, Leg, Phase, Waiting};
+use crate::counters::stats::{Event as Count, Timing};
+use crate::http::Refusal;
+use crate::policy::{self, Choice};
+use crate::prefix;
+use crate::snapshot::{Pool, Selected, Snapshot};
+
+/// How often a choice is made again because another shard took the place; then it is taken all the same.
+const ADMIT_TRIES: u32 = 2;
+
+impl Exchange {
+    /// First choice for this request, with what the scan knows.
+    pub(super) fn choose(&mut self, cx: &mut Context<'_>) {
+        let begun = (cx.stopwatch)();
+        let selected = self.select_pool(cx);
+        if let Some(scan) = self.scan.take() {
+            cx.stats.scanned(self.scan_nanos);
+            cx.lender.scans.push(scan);
+        }
+        match selected {
+            Ok(()) => self.choose_endpoint(cx),
+            Err(refusal) => self.refuse(refusal, cx),
+        }
+        cx.stats.chosen((cx.stopwatch)().saturating_sub(begun));
+    }
+
+    fn select_pool(&mut self, cx: &mut Context<'_>) -> Result<(), Refusal> {
+        let facts = self.scan.as_ref().map(|scan| scan.facts());
+        let model = facts.and_then(|facts| facts.model());
+        let pool = match cx.snapshot.select(model) {
+            Selected::Pool(pool) => pool,
+            Selected::UnknownModel => return Err(Refusal::unknown_model(model.unwrap_or_default())),
+            Selected::NoModel if self.scan.is_none() => &cx.snapshot.pools[0],
+            Selected::NoModel => return Err(Refusal::no_model()),
+            Selected::Empty => return Err(Refusal::no_endpoint()),
+        };
+        self.pool = Some(pool.id);
+        let Some(facts) = facts else { return Ok(()) };
+        if let Some(fault) = facts.fault() {
+            cx.stats.scan_failed(fault);
+        }
+        self.asked.session = self.asked.session.or(facts.session());
+        self.key = facts.prefix().map(|prefix| prefix::key(pool.name.as_bytes(), facts.cache_salt(), prefix));
+        Ok(())
+    }
+
+    /// Chooses among the endpoints not tried yet, and asks for a connection.
+    pub(super) fn choose_endpoint(&mut self, cx: &mut Context<'_>) {
+        let snapshot = cx.snapshot;
+        let Some(pool) = self.pool.and_then(|id| snapshot.pools.get(id.0 as usize)) else {
+            return self.refuse(Refusal::no_endpoint(), cx);
+        };
+        let Some((choice, admission)) = self.count_in(pool, cx) else {
+            return self.refuse(Refusal::no_endpoint(), cx);
+        };
+        self.reason = choice.reason;
+        if self.asked.explain {
+            self.explain = Some(explanation(&choice, self.key, snapshot));
+        }
+        self.leg = Some(Leg {
+            endpoint: choice.endpoint,
+            admission: Some(admission),
+            connected: false,
+            reused: false,
+            acknowledged: None,
+            answered: false,
+        });
+        self.phase = Phase::Connect;
+        self.wait(cx.now, cx.rules.limits.connect_timeout_ms, Waiting::Connect);
+        cx.actions.push(Action::Connect(choice.endpoint));
+    }
+
+    fn count_in(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<(Choice, crate::counters::Admission)> {
+        let mut request = policy::Request {
+            key: self.key,
+            session: self.asked.session,
+            avoid: self.tried,
+            random: cx.lender.random.next(),
+            turn: cx.lender.turn,
+        };
+        cx.lender.turn = cx.lender.turn.wrapping_add(1);
+        for attempt in 0.. {
+            let choice = policy::choose(pool, &cx.snapshot.endpoints, cx.counters, &request)?;
+            let slots = choice.slots.filter(|_| attempt < ADMIT_TRIES);
+            if let Some(admission) = cx.counters.try_admit(choice.endpoint, slots) {
+                return Some((choice, admission));
+            }
+            cx.stats.count(Count::AdmissionRaced);
+            request.random = cx.lender.random.next();
+        }
+        None
+    }
+}
+
+/// `endpoint=NAME reason=home in_flight=3 slots=8 key=0123456789abcdef runner_up=NAME`
+fn explanation(choice: &Choice, key: Option<u64>, snapshot: &Snapshot) -> Box<[u8]> {
+    use std::fmt::Write;
+    let name = |slot: u16| {
+        let endpoint = snapshot.endpoints.get(slot as usize).and_then(Option::as_ref);
+        endpoint.map_or("-", |endpoint| &endpoint.name)
+    };
+    let mut text = format!("endpoint={} reason={} in_flight={}", name(choice.endpoint.slot), choice.reason.as_str(), choice.in_flight);
+    if let Some(slots) = choice.slots {
+        let _ = write!(text, " slots={slots}");
+    }
+    if let Some(key) = key {
+        let _ = write!(text, " key={key:016x}");
+    }
+    if let Some(slot) = choice.runner_up {
+        let _ = write!(text, " runner_up={}", name(slot));
+    }
+    text.into_bytes().into()
+}

@@ -1,0 +1,246 @@
+//! What goes into an exchange and what comes out of it.
+
+use std::net::IpAddr;
+use std::ops::Range;
+
+use super::Rules;
+use crate::counters::Counters;
+use crate::counters::stats::ShardStats;
+use crate::fleet::EndpointId;
+use crate::http::FieldTable;
+use crate::scan::Scan;
+use crate::snapshot::Snapshot;
+
+/// Instants and lengths of the data plane, in microseconds of a monotone clock.
+pub type Micros = u64;
+
+/// The two sides of an exchange.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// Who asks.
+    Client,
+    /// The endpoint that answers.
+    Upstream,
+}
+
+/// What happened. Bytes are borrowed: what must outlive the event is copied or sent.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The head was read; its body may follow.
+    Begin,
+    /// Bytes of the request body. [`Actions::consumed`] tells how many belonged to it.
+    Request(&'a [u8]),
+    /// The client sends no more (FIN).
+    ClientEnded,
+    /// The client's connection is broken.
+    ClientReset,
+    /// The upstream connection asked for stands.
+    Connected {
+        /// It served requests before.
+        reused: bool,
+        /// Bytes acknowledged on it so far.
+        acknowledged: Option<u64>,
+    },
+    /// The upstream connection asked for could not be made.
+    ConnectFailed,
+    /// The upstream's kernel took so many bytes of [`crate::exchange::Exchange::unsent`].
+    Pushed(usize),
+    /// Bytes of the reply.
+    Reply(&'a [u8]),
+    /// The upstream sends no more, or its connection is broken.
+    UpstreamGone {
+        /// By FIN, not by a reset.
+        ended: bool,
+        /// Bytes acknowledged on it at its end.
+        acknowledged: Option<u64>,
+    },
+    /// The kernel did not take all that was sent to this side.
+    Full(Side),
+    /// The kernel takes bytes for this side again.
+    Drained(Side),
+    /// The instant in [`crate::exchange::Exchange::deadline`] has passed.
+    Deadline {
+        /// Bytes acknowledged on the upstream connection.
+        acknowledged: Option<u64>,
+    },
+    /// The front is being shut down: end now, visibly.
+    Cut,
+}
+
+/// Where bytes to send lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// In the event's bytes.
+    Input(Range<usize>),
+    /// In [`Actions::scratch`].
+    Scratch(Range<usize>),
+}
+
+/// How an exchange leaves its client's connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// The next request may follow.
+    KeepAlive,
+    /// Everything sent, then FIN; what the client still sends is read and dropped for a while, lest a
+    /// reset destroys the reply on its way.
+    Linger,
+    /// A reset: the client must not take this end for a proper one.
+    Abort,
+    /// The client is gone already.
+    Gone,
+}
+
+/// What the shard is to do, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send bytes.
+    Send(Side, Source),
+    /// Offer what [`crate::exchange::Exchange::unsent`] holds to the upstream.
+    PushRequest,
+    /// Get a connection to this endpoint, idle or new; answered by `Connected` or `ConnectFailed`.
+    Connect(EndpointId),
+    /// The upstream connection leaves this exchange: kept for another, or closed.
+    Dismiss {
+        /// It stands at the end of a reply.
+        reuse: bool,
+    },
+    /// Stop reading from a side.
+    Pause(Side),
+    /// Read from it again.
+    Resume(Side),
+    /// FIN to a side, behind what was sent to it.
+    Finish(Side),
+    /// The exchange is over.
+    End(Ending),
+}
+
+/// The actions of one `advance`, and the bytes composed for them. Reused: nothing is allocated once warm.
+#[derive(Debug, Default)]
+pub struct Actions {
+    /// In order.
+    pub list: Vec<Action>,
+    /// Heads, chunk frames, own replies.
+    pub scratch: Vec<u8>,
+    /// How many bytes of [`Event::Request`] belonged to this request.
+    pub consumed: usize,
+}
+
+impl Actions {
+    /// Forgets the last turn's.
+    pub fn clear(&mut self) {
+        self.list.clear();
+        self.scratch.clear();
+        self.consumed = 0;
+    }
+
+    /// Adds one.
+    pub fn push(&mut self, action: Action) {
+        self.list.push(action);
+    }
+
+    /// Sends what `write` composes.
+    pub fn compose(&mut self, side: Side, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.scratch.len();
+        write(&mut self.scratch);
+        self.list.push(Action::Send(side, Source::Scratch(start..self.scratch.len())));
+    }
+}
+
+/// What an exchange may use while it advances. It reads no clock and opens no socket of its own.
+pub struct Context<'a> {
+    /// The turn's instant.
+    pub now: Micros,
+    /// Nanoseconds, to time the scan and the choice with.
+    pub stopwatch: fn() -> u64,
+    /// The fleet as of this turn.
+    pub snapshot: &'a Snapshot,
+    /// In-flight counts shared by all shards.
+    pub counters: &'static Counters,
+    /// This shard's statistics.
+    pub stats: &'static ShardStats,
+    /// Configuration that does not change while the process lives.
+    pub rules: &'a Rules,
+    /// No new request may follow on a connection.
+    pub draining: bool,
+    /// What an exchange borrows from its shard.
+    pub lender: &'a mut Lender,
+    /// Out.
+    pub actions: &'a mut Actions,
+}
+
+/// Things of a shard that its exchanges borrow and give back.
+#[derive(Default)]
+pub struct Lender {
+    /// Parsed fields of the head at hand.
+    pub fields: FieldTable,
+    /// Scanners not in use.
+    pub scans: Vec<Box<Scan>>,
+    /// Buffers of held bodies not in use; kept so that a long prompt costs no page faults.
+    pub buffers: Vec<Vec<u8>>,
+    /// Bytes of bodies held now.
+    pub held_bytes: usize,
+    /// State of the shard's random numbers.
+    pub random: Random,
+    /// Counts choices, for round-robin.
+    pub turn: u64,
+}
+
+/// Most spare capacity kept in [`Lender::buffers`].
+const SPARE_BUFFERS_MAX: usize = 8;
+/// Smaller buffers are not worth keeping.
+const SPARE_BYTES_MIN: usize = 16 << 10;
+
+impl Lender {
+    /// A buffer for at least `len` bytes.
+    pub fn buffer(&mut self, len: usize) -> Vec<u8> {
+        let kept = if len >= SPARE_BYTES_MIN { self.buffers.pop() } else { None };
+        let mut buffer = kept.unwrap_or_default();
+        buffer.reserve_exact(len);
+        buffer
+    }
+
+    /// Takes a buffer back.
+    pub fn give_back(&mut self, mut buffer: Vec<u8>) {
+        if buffer.capacity() >= SPARE_BYTES_MIN && self.buffers.len() < SPARE_BUFFERS_MAX {
+            buffer.clear();
+            self.buffers.push(buffer);
+        }
+    }
+
+    /// A scanner.
+    pub fn scan(&mut self) -> Box<Scan> {
+        self.scans.pop().unwrap_or_else(|| Box::new(Scan::new()))
+    }
+}
+
+/// xorshift64*: for choices and request ids, not for secrets.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// Any seed will do.
+    pub fn new(seed: u64) -> Random {
+        Random(seed | 1)
+    }
+
+    /// The next number.
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+}
+
+impl Default for Random {
+    fn default() -> Self {
+        Random::new(0x9E37_79B9_7F4A_7C15)
+    }
+}
+
+/// Who is at the other end of a client connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Its address.
+    pub ip: IpAddr,
+}

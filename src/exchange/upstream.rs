@@ -1,0 +1,165 @@
+//! The way to the engine: connection, sending, and what to do when either fails.
+
+use super::event::{Action, Context, Event, Side, Source};
+use super::{Ending, Exchange, Phase, Waiting};
+use crate::counters::stats::Event as Count;
+use crate::http::Refusal;
+
+/// How often a sent request is checked for acknowledgement, to let go of its held copy.
+const ACKNOWLEDGEMENT_CHECK_MS: u64 = 1_000;
+
+impl Exchange {
+    pub(super) fn connected(&mut self, reused: bool, acknowledged: Option<u64>, cx: &mut Context<'_>) {
+        let Some(leg) = &mut self.leg else { return };
+        leg.connected = true;
+        leg.reused = reused;
+        leg.acknowledged = acknowledged;
+        self.phase = Phase::Send;
+        self.wait(cx.now, cx.rules.limits.reply_head_timeout_ms, Waiting::Upload);
+        cx.actions.push(Action::PushRequest);
+    }
+
+    /// Not a retry: nothing of the request was written.
+    pub(super) fn connect_failed(&mut self, cx: &mut Context<'_>) {
+        cx.stats.count(Count::ConnectFailed);
+        self.connects += 1;
+        self.leave_endpoint();
+        if self.connects >= cx.rules.limits.connect_tries_max {
+            return self.refuse(Refusal::no_endpoint(), cx);
+        }
+        self.choose_endpoint(cx);
+    }
+
+    /// The leg is over; its endpoint is not tried again.
+    fn leave_endpoint(&mut self) {
+        if let Some(leg) = self.leg.take() {
+            self.tried.insert(leg.endpoint.slot);
+        }
+    }
+
+    /// The kernel took some of what was held.
+    pub(super) fn after_push(&mut self, len: usize, cx: &mut Context<'_>) {
+        self.pushed += len;
+        if self.phase != Phase::Send || self.unsent().iter().any(|rest| !rest.is_empty()) {
+            return;
+        }
+        if self.body.done() {
+            return self.request_sent(cx);
+        }
+        // The rest of the body goes through without being held; from here on there is no second try.
+        self.forget_held(cx);
+        self.wait(cx.now, cx.rules.limits.body_stall_timeout_ms, Waiting::Body);
+        self.let_client_go_on(cx);
+    }
+
+    /// Everything is with the kernel.
+    pub(super) fn request_sent(&mut self, cx: &mut Context<'_>) {
+        self.sent = cx.now;
+        if self.phase == Phase::Send {
+            self.phase = Phase::Await;
+            self.wait(cx.now, ACKNOWLEDGEMENT_CHECK_MS, Waiting::Acknowledgement);
+        }
+    }
+
+    /// Lets go of the held request once the engine's kernel has any of it; else looks again later.
+    pub(super) fn check_acknowledgement(&mut self, acknowledged: Option<u64>, cx: &mut Context<'_>) {
+        let timeout = cx.rules.limits.reply_head_timeout_ms * 1_000;
+        if !self.unacknowledged(acknowledged) {
+            self.forget_held(cx);
+            self.deadline = Some((self.sent + timeout, Waiting::ReplyHead));
+        } else if cx.now >= self.sent + timeout {
+            self.give_up(Refusal::reply_timeout(), cx);
+        } else {
+            self.wait(cx.now, ACKNOWLEDGEMENT_CHECK_MS, Waiting::Acknowledgement);
+        }
+    }
+
+    /// Whether the engine certainly saw nothing of this request.
+    fn unacknowledged(&self, acknowledged: Option<u64>) -> bool {
+        let Some(leg) = &self.leg else { return false };
+        !leg.answered && acknowledged.is_some() && acknowledged == leg.acknowledged
+    }
+
+    /// The upstream connection ended: retry what was certainly not executed, else say so.
+    pub(super) fn upstream_gone(&mut self, acknowledged: Option<u64>, cx: &mut Context<'_>) {
+        match self.phase {
+            Phase::Relay => return self.reply_ended(cx),
+            Phase::Send | Phase::Await => {}
+            _ => return,
+        }
+        cx.actions.push(Action::Dismiss { reuse: false });
+        let untouched = self.held_whole && self.unacknowledged(acknowledged);
+        if untouched && !self.retried {
+            self.retried = true;
+            self.pushed = 0;
+            cx.stats.count(Count::Retried);
+            self.leave_endpoint();
+            return self.choose_endpoint(cx);
+        }
+        cx.stats.count(Count::UpstreamLost);
+        if let Some(leg) = &mut self.leg {
+            leg.connected = false;
+        }
+        self.refuse(Refusal::upstream_lost(), cx);
+    }
+
+    /// This side's kernel is full: hold the other side back.
+    pub(super) fn full(&mut self, side: Side, cx: &mut Context<'_>) {
+        match side {
+            Side::Upstream => {
+                self.upstream_full = true;
+                self.wait(cx.now, cx.rules.limits.reply_head_timeout_ms, Waiting::Upload);
+                self.hold_back_client(cx);
+            }
+            Side::Client => {
+                self.client_full = true;
+                self.wait(cx.now, cx.rules.limits.client_stall_timeout_ms, Waiting::ClientReads);
+                cx.actions.push(Action::Pause(Side::Upstream));
+            }
+        }
+    }
+
+    /// There is room again.
+    pub(super) fn drained(&mut self, side: Side, cx: &mut Context<'_>) {
+        match side {
+            Side::Upstream if self.phase == Phase::Send && self.unsent().iter().any(|rest| !rest.is_empty()) => {
+                cx.actions.push(Action::PushRequest);
+            }
+            Side::Upstream if std::mem::take(&mut self.upstream_full) => self.let_client_go_on(cx),
+            Side::Client if std::mem::take(&mut self.client_full) => {
+                self.wait(cx.now, cx.rules.limits.inter_chunk_timeout_ms, Waiting::Chunk);
+                cx.actions.push(Action::Resume(Side::Upstream));
+            }
+            _ => {}
+        }
+    }
+
+    /// After a 101: bytes both ways; a FIN is a real half-close.
+    pub(super) fn tunnel(&mut self, event: Event<'_>, cx: &mut Context<'_>) {
+        let idle_ms = cx.rules.limits.tunnel_idle_timeout_ms;
+        self.wait(cx.now, idle_ms, Waiting::Tunnel);
+        match event {
+            Event::Request(bytes) => {
+                cx.actions.consumed = bytes.len();
+                cx.actions.push(Action::Send(Side::Upstream, Source::Input(0..bytes.len())));
+            }
+            Event::Reply(bytes) => cx.actions.push(Action::Send(Side::Client, Source::Input(0..bytes.len()))),
+            Event::Full(Side::Client) => cx.actions.push(Action::Pause(Side::Upstream)),
+            Event::Full(Side::Upstream) => cx.actions.push(Action::Pause(Side::Client)),
+            Event::Drained(Side::Client) => cx.actions.push(Action::Resume(Side::Upstream)),
+            Event::Drained(Side::Upstream) => cx.actions.push(Action::Resume(Side::Client)),
+            Event::ClientEnded => {
+                self.client_ended = true;
+                cx.actions.push(Action::Finish(Side::Upstream));
+            }
+            Event::UpstreamGone { ended: true, .. } => {
+                self.upstream_ended = true;
+                cx.actions.push(Action::Finish(Side::Client));
+            }
+            _ => return self.end(Ending::Abort, cx),
+        }
+        if self.client_ended && self.upstream_ended {
+            self.end(Ending::Linger, cx);
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Client connections between exchanges: heads coming in, requests read ahead, and the end.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use super::drive::Input;
+use super::{Owner, Shard};
+use crate::counters::stats::Event as Count;
+use crate::driver::{Driver, Lease, SocketId};
+use crate::exchange::{self, Ending, Event, Exchange, Micros, Opened, Peer, Side};
+use crate::http::{Refusal, reply};
+use crate::slots::Key;
+
+/// One client connection.
+pub(super) struct Client {
+    pub socket: SocketId,
+    pub peer: Peer,
+    /// Bytes not yet part of an exchange: an incomplete head, or requests read ahead.
+    pub ahead: Vec<u8>,
+    pub exchange: Option<Box<Exchange>>,
+    pub upstream: Option<Key>,
+    /// Reading is stopped because too much was read ahead.
+    held_back: bool,
+    /// The kernel has not taken all we sent: no further request is begun.
+    full: bool,
+    /// FIN was received.
+    ended: bool,
+    /// After the last reply: bytes read and dropped so far.
+    lingering: Option<usize>,
+    /// When to give up between exchanges.
+    deadline: Micros,
+    /// When the wheel looks at this client next.
+    armed: Micros,
+}
+
+impl Client {
+    /// Between requests, with nothing received of the next.
+    pub(super) fn is_idle(&self) -> bool {
+        self.exchange.is_none() && self.ahead.is_empty() && self.lingering.is_none()
+    }
+
+    fn due(&self) -> Micros {
+        match &self.exchange {
+            Some(exchange) => exchange.deadline().unwrap_or(Micros::MAX),
+            None => self.deadline,
+        }
+    }
+}
+
+impl<D: Driver> Shard<D> {
+    pub(super) fn accepted(&mut self, socket: SocketId, peer: SocketAddr) {
+        let deadline = self.desk.now + self.desk.rules.limits.keep_alive_timeout_ms * 1_000;
+        let key = self.clients.insert(Client {
+            socket,
+            peer: Peer { ip: peer.ip().to_canonical() },
+            ahead: Vec::new(),
+            exchange: None,
+            upstream: None,
+            held_back: false,
+            full: false,
+            ended: false,
+            lingering: None,
+            deadline,
+            armed: Micros::MAX,
+        });
+        self.driver.adopt(socket, Owner::Client(key).tag());
+        self.desk.stats.count(Count::Accepted);
+        self.arm(key);
+        if self.clients.len() >= self.desk.rules.limits.connections_max && self.accepting {
+            self.accepting = false;
+            self.driver.accept_connections(false);
+        }
+    }
+
+    pub(super) fn client_received(&mut self, key: Key, lease: Lease) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        if let Some(dropped) = &mut client.lingering {
+            *dropped += lease.len as usize;
+            if *dropped > self.desk.rules.limits.linger_bytes_max {
+                self.close_client(key);
+            }
+            return;
+        }
+        let uploading = client.exchange.as_ref().is_some_and(|exchange| exchange.reads_request());
+        if client.ahead.is_empty() || uploading {
+            return self.serve(key, &Input::Leased(lease), 0..lease.len as usize);
+        }
+        let new = self.driver.bytes(lease);
+        // A head is only read again when a line of it may have become complete, lest single bytes cost a pass each.
+        let worth_reading = memchr::memchr(b'\n', new).is_some();
+        client.ahead.extend_from_slice(new);
+        let too_long = client.ahead.len() > self.desk.rules.limits.head_bytes_max;
+        if client.exchange.is_none() && !client.full && (worth_reading || too_long) {
+            self.serve_read_ahead(key);
+        } else {
+            self.hold_back(key);
+        }
+    }
+
+    /// Begins what was read ahead.
+    pub(super) fn serve_read_ahead(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        if client.exchange.is_some() || client.full || client.lingering.is_some() {
+            return;
+        }
+        if std::mem::take(&mut client.held_back) {
+            self.driver.resume(client.socket);
+        }
+        let ahead = std::mem::take(&mut client.ahead);
+        let len = ahead.len();
+        self.serve(key, &Input::Owned(ahead), 0..len);
+        let Some(client) = self.clients.get(key).filter(|client| client.ended && client.exchange.is_none()) else { return };
+        // Its last request was served, or will never be complete.
+        if !client.full && client.lingering.is_none() && !self.read_ahead.contains(&key) {
+            self.close_client(key);
+        }
+    }
+
+    /// Heads and bodies, one after the other, as far as the bytes go.
+    fn serve(&mut self, key: Key, input: &Input, mut range: Range<usize>) {
+        loop {
+            let Some(client) = self.clients.get_mut(key) else { return };
+            if client.lingering.is_some() {
+                return;
+            }
+            match &client.exchange {
+                Some(exchange) if exchange.reads_request() && !range.is_empty() => {
+                    let part = range.clone();
+                    let consumed = self.advance(key, input, |bytes| Event::Request(&bytes[part]));
+                    range.start += consumed;
+                    if consumed == 0 {
+                        return;
+                    }
+                }
+                None if !client.full && !range.is_empty() => match self.open(key, input, &range) {
+                    Some(consumed) => range.start += consumed,
+                    None => return self.read_on(key, input, range),
+                },
+                _ => {
+                    self.read_on(key, input, range);
+                    return self.hold_back(key);
+                }
+            }
+        }
+    }
+
+    /// Reads one head: an exchange begins, or an answer of ours goes out. `None`: it is not complete.
+    fn open(&mut self, key: Key, input: &Input, range: &Range<usize>) -> Option<usize> {
+        let client = self.clients.get_mut(key)?;
+        self.desk.actions.clear();
+        let bytes = &input.bytes(&self.driver)[range.clone()];
+        let mut cx = self.desk.context();
+        match exchange::open(bytes, client.peer, &mut cx) {
+            Opened::Partial => None,
+            Opened::Answered(consumed) => {
+                self.drive(key, input);
+                Some(consumed)
+            }
+            Opened::Exchange(consumed, exchange) => {
+                client.exchange = Some(exchange);
+                self.drive(key, input);
+                self.advance(key, input, |_| Event::Begin);
+                Some(consumed)
+            }
+        }
+    }
+
+    /// Keeps what does not belong to an exchange yet.
+    fn read_on(&mut self, key: Key, input: &Input, range: Range<usize>) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let rest = &input.bytes(&self.driver)[range];
+        client.ahead.extend_from_slice(rest);
+        if client.exchange.is_none() && !rest.is_empty() {
+            let from_now = self.desk.now + self.desk.rules.limits.head_timeout_ms * 1_000;
+            client.deadline = client.deadline.min(from_now);
+            self.arm(key);
+        }
+    }
+
+    fn hold_back(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let waits = client.exchange.is_some() || client.full;
+        if waits && client.ahead.len() >= self.desk.rules.limits.read_ahead_bytes && !client.held_back {
+            client.held_back = true;
+            self.desk.stats.count(Count::ReadAheadFull);
+            self.driver.pause(client.socket);
+        }
+    }
+
+    pub(super) fn client_ended(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        client.ended = true;
+        if client.exchange.is_some() {
+            // With a further request read ahead, the FIN ends what the client has to say, not its interest.
+            if client.ahead.is_empty() {
+                self.advance(key, &Input::None, |_| Event::ClientEnded);
+            }
+        } else if !client.full {
+            self.close_client(key);
+        }
+    }
+
+    pub(super) fn client_reset(&mut self, key: Key) {
+        self.advance(key, &Input::None, |_| Event::ClientReset);
+        self.close_client(key);
+    }
+
+    pub(super) fn client_drained(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        client.full = false;
+        if client.exchange.is_some() {
+            self.advance(key, &Input::None, |_| Event::Drained(Side::Client));
+        } else if client.lingering.is_some() {
+            self.linger(key);
+        } else {
+            self.serve_read_ahead(key);
+        }
+    }
+
+    /// The kernel has not taken all that was sent to this client.
+    pub(super) fn client_full(&mut self, key: Key) {
+        if let Some(client) = self.clients.get_mut(key) {
+            client.full = true;
+        }
+        self.advance(key, &Input::None, |_| Event::Full(Side::Client));
+    }
+
+    /// The exchange left this connection.
+    pub(super) fn exchange_over(&mut self, key: Key, ending: Ending) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        client.exchange = None;
+        match ending {
+            Ending::KeepAlive => {
+                client.deadline = self.desk.now + self.desk.rules.limits.keep_alive_timeout_ms * 1_000;
+                if !client.ahead.is_empty() || client.ended {
+                    self.read_ahead.push(key);
+                }
+                self.arm(key);
+            }
+            Ending::Linger => {
+                client.lingering = Some(0);
+                self.driver.finish(client.socket);
+                self.linger(key);
+            }
+            Ending::Abort => {
+                let socket = client.socket;
+                self.driver.abort(socket);
+                self.forget_client(key);
+            }
+            Ending::Gone => self.close_client(key),
+        }
+    }
+
+    /// Waits for the client's FIN, but first for the client to take what was sent.
+    fn linger(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        if client.ended && !client.full {
+            return self.close_client(key);
+        }
+        client.ahead = Vec::new();
+        if std::mem::take(&mut client.held_back) {
+            self.driver.resume(client.socket);
+        }
+        let limits = &self.desk.rules.limits;
+        let wait_ms = if client.full { limits.client_stall_timeout_ms } else { limits.linger_timeout_ms };
+        client.deadline = self.desk.now + wait_ms * 1_000;
+        self.arm(key);
+    }
+
+    pub(super) fn close_client(&mut self, key: Key) {
+        if let Some(client) = self.clients.get(key) {
+            let socket = client.socket;
+            self.driver.close(socket);
+            self.forget_client(key);
+        }
+    }
+
+    fn forget_client(&mut self, key: Key) {
+        let Some(client) = self.clients.remove(key) else { return };
+        if let Some(upstream) = client.upstream {
+            self.close_upstream(upstream);
+        }
+        if !self.accepting && self.clients.len() < self.desk.rules.limits.connections_max {
+            self.accepting = true;
+            self.driver.accept_connections(true);
+        }
+    }
+
+    /// Has the wheel look at this client by its deadline, unless it does so before anyway.
+    pub(super) fn arm(&mut self, key: Key) {
+        if let Some(client) = self.clients.get_mut(key)
+            && client.due() < client.armed
+        {
+            client.armed = self.timers.arm(key, client.due());
+        }
+    }
+
+    pub(super) fn look_at_deadlines(&mut self) {
+        let due = self.timers.expire(self.desk.now);
+        for &key in &due {
+            let Some(client) = self.clients.get_mut(key) else { continue };
+            client.armed = Micros::MAX;
+            if client.due() <= self.desk.now {
+                self.client_overdue(key);
+            }
+            self.arm(key);
+        }
+        self.timers.done(due);
+    }
+
+    fn client_overdue(&mut self, key: Key) {
+        let Some(client) = self.clients.get(key) else { return };
+        if client.exchange.is_some() {
+            let acknowledged = self.acknowledged(client.upstream);
+            self.advance(key, &Input::None, |_| Event::Deadline { acknowledged });
+            return;
+        }
+        if client.lingering.is_none() && !client.ahead.is_empty() && !client.full {
+            // Half a head: say so before closing.
+            let refusal = Refusal::slow_head();
+            self.desk.stats.refused(refusal.cause);
+            self.desk.actions.clear();
+            self.desk.actions.compose(Side::Client, |out| reply::write_refusal(out, &refusal, None, true, false));
+            self.desk.actions.push(exchange::Action::End(Ending::Linger));
+            return self.drive(key, &Input::None);
+        }
+        self.close_client(key);
+    }
+}

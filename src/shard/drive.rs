@@ -1,0 +1,178 @@
+//! Between exchanges and the driver: hands events in, carries actions out, decides nothing.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::Shard;
+use crate::counters::stats::Event as Count;
+use crate::driver::{Driver, Lease, Segment};
+use crate::exchange::{Action, Ending, Event, Side, Source};
+use crate::slots::Key;
+
+/// Where an event's bytes lie.
+pub(super) enum Input {
+    None,
+    Leased(Lease),
+    Owned(Vec<u8>),
+}
+
+impl Input {
+    pub(super) fn bytes<'a, D: Driver>(&'a self, driver: &'a D) -> &'a [u8] {
+        match self {
+            Input::None => &[],
+            Input::Leased(lease) => driver.bytes(*lease),
+            Input::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// Events that follow from an action, handed in once all actions of the list were carried out.
+enum Follows {
+    Connected { reused: bool, acknowledged: Option<u64> },
+    ConnectFailed,
+    Pushed(usize),
+    Full(Side),
+    Over(Ending),
+}
+
+/// Sends to one side are joined up to this many pieces.
+const JOINED_MAX: usize = 8;
+
+impl<D: Driver> Shard<D> {
+    /// Lets the client's exchange advance and carries out what it asks for. Answers how many bytes of a
+    /// request it consumed.
+    pub(super) fn advance<F>(&mut self, key: Key, input: &Input, event: F) -> usize
+    where
+        F: for<'a> FnOnce(&'a [u8]) -> Event<'a>,
+    {
+        let bytes = input.bytes(&self.driver);
+        let Some(exchange) = self.clients.get_mut(key).and_then(|client| client.exchange.as_deref_mut()) else {
+            return 0;
+        };
+        self.desk.actions.clear();
+        let mut cx = self.desk.context();
+        // A fault of ours may end one request, never a shard.
+        let outcome = catch_unwind(AssertUnwindSafe(|| exchange.advance(event(bytes), &mut cx)));
+        if outcome.is_err() {
+            self.desk.stats.count(Count::Panicked);
+            self.desk.actions.clear();
+            self.desk.actions.push(Action::End(Ending::Abort));
+        }
+        let consumed = self.desk.actions.consumed;
+        self.drive(key, input);
+        consumed
+    }
+
+    /// Carries out the actions at hand, in order, then what follows from them.
+    pub(super) fn drive(&mut self, key: Key, input: &Input) {
+        let mut actions = std::mem::take(&mut self.desk.actions);
+        let mut follows: [Option<Follows>; 4] = [const { None }; 4];
+        let mut following = 0;
+        let mut list = actions.list.as_slice();
+        while let Some((action, rest)) = list.split_first() {
+            let mut taken = 1;
+            let next = match action {
+                Action::Send(side, _) => {
+                    let run = list.iter().take(JOINED_MAX);
+                    taken = run.take_while(|action| matches!(action, Action::Send(to, _) if to == side)).count();
+                    self.send(key, *side, &list[..taken], &actions.scratch, input)
+                }
+                Action::PushRequest => self.push_request(key),
+                Action::Connect(endpoint) => self.connect(key, *endpoint),
+                Action::Dismiss { reuse } => {
+                    self.dismiss(key, *reuse);
+                    None
+                }
+                Action::Pause(side) => self.pause(key, *side, true),
+                Action::Resume(side) => self.pause(key, *side, false),
+                Action::Finish(side) => self.finish(key, *side),
+                Action::End(ending) => Some(Follows::Over(*ending)),
+            };
+            if let Some(slot) = follows.get_mut(following).filter(|_| next.is_some()) {
+                *slot = next;
+                following += 1;
+            }
+            list = rest.get(taken - 1..).unwrap_or_default();
+        }
+        actions.list.clear();
+        self.desk.actions = actions;
+        for follows in follows.into_iter().flatten() {
+            self.follow(key, follows);
+        }
+        self.arm(key);
+    }
+
+    fn follow(&mut self, key: Key, follows: Follows) {
+        match follows {
+            Follows::Connected { reused, acknowledged } => {
+                self.advance(key, &Input::None, |_| Event::Connected { reused, acknowledged });
+            }
+            Follows::ConnectFailed => {
+                self.advance(key, &Input::None, |_| Event::ConnectFailed);
+            }
+            Follows::Pushed(len) => {
+                self.advance(key, &Input::None, |_| Event::Pushed(len));
+            }
+            Follows::Full(Side::Client) => self.client_full(key),
+            Follows::Full(Side::Upstream) => self.upstream_full(key),
+            Follows::Over(ending) => self.exchange_over(key, ending),
+        }
+    }
+
+    fn send(&mut self, key: Key, side: Side, run: &[Action], scratch: &[u8], input: &Input) -> Option<Follows> {
+        let socket = self.socket(key, side)?;
+        let mut segments = [const { Segment::Bytes(&[]) }; JOINED_MAX];
+        for (segment, action) in segments.iter_mut().zip(run) {
+            let Action::Send(_, source) = action else { continue };
+            *segment = match (source, input) {
+                (Source::Scratch(range), _) => Segment::Bytes(&scratch[range.clone()]),
+                (Source::Input(range), Input::Leased(lease)) => Segment::Leased(*lease, range.clone()),
+                (Source::Input(range), Input::Owned(bytes)) => Segment::Bytes(&bytes[range.clone()]),
+                (Source::Input(_), Input::None) => Segment::Bytes(&[]),
+            };
+        }
+        let waiting = self.driver.send(socket, &segments[..run.len()]);
+        (waiting > 0).then_some(Follows::Full(side))
+    }
+
+    fn socket(&mut self, key: Key, side: Side) -> Option<crate::driver::SocketId> {
+        match side {
+            Side::Client => self.clients.get(key).map(|client| client.socket),
+            Side::Upstream => self.upstream_of(key).map(|upstream| upstream.socket),
+        }
+    }
+
+    fn push_request(&mut self, key: Key) -> Option<Follows> {
+        let socket = self.socket(key, Side::Upstream)?;
+        let exchange = self.clients.get(key)?.exchange.as_ref()?;
+        let taken = self.driver.offer(socket, &exchange.unsent());
+        Some(Follows::Pushed(taken))
+    }
+
+    fn connect(&mut self, key: Key, endpoint: crate::fleet::EndpointId) -> Option<Follows> {
+        match self.check_out(key, endpoint) {
+            Ok(true) => {
+                let upstream = self.clients.get(key).and_then(|client| client.upstream);
+                Some(Follows::Connected { reused: true, acknowledged: self.acknowledged(upstream) })
+            }
+            Ok(false) => None,
+            Err(()) => Some(Follows::ConnectFailed),
+        }
+    }
+
+    fn pause(&mut self, key: Key, side: Side, pause: bool) -> Option<Follows> {
+        match side {
+            Side::Upstream => self.pause_upstream(key, pause),
+            Side::Client => {
+                let socket = self.socket(key, side)?;
+                if pause { self.driver.pause(socket) } else { self.driver.resume(socket) }
+            }
+        }
+        None
+    }
+
+    fn finish(&mut self, key: Key, side: Side) -> Option<Follows> {
+        let socket = self.socket(key, side)?;
+        self.driver.finish(socket);
+        None
+    }
+}

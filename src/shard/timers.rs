@@ -1,0 +1,100 @@
+//! Deadlines by a wheel that is only roughly right and therefore cheap: an entry says "look at this
+//! client not later than then". Moving a deadline back costs nothing; the look finds it is not due.
+
+use crate::exchange::Micros;
+use crate::slots::Key;
+
+/// Width of one bucket.
+pub const TICK: Micros = 1 << 14; // 16.4 ms
+const BUCKETS: usize = 2048; // 33.5 s; later deadlines are looked at on the way
+
+/// The wheel.
+pub struct Timers {
+    buckets: Vec<Vec<Key>>,
+    occupied: [u64; BUCKETS / 64],
+    /// All ticks before this one are done.
+    tick: u64,
+    due: Vec<Key>,
+}
+
+impl Timers {
+    /// An empty wheel that begins at `now`.
+    pub fn new(now: Micros) -> Timers {
+        let buckets = (0..BUCKETS).map(|_| Vec::new()).collect();
+        Timers { buckets, occupied: [0; BUCKETS / 64], tick: now / TICK, due: Vec::new() }
+    }
+
+    /// Has `key` looked at once `at` has passed, or before. Answers the instant of that look.
+    pub fn arm(&mut self, key: Key, at: Micros) -> Micros {
+        let tick = (at / TICK + 1).clamp(self.tick + 1, self.tick + BUCKETS as u64 - 1);
+        let bucket = tick as usize % BUCKETS;
+        self.buckets[bucket].push(key);
+        self.occupied[bucket / 64] |= 1 << (bucket % 64);
+        tick * TICK
+    }
+
+    /// The keys to look at now. Hand the list back with [`Timers::done`].
+    pub fn expire(&mut self, now: Micros) -> Vec<Key> {
+        let mut due = std::mem::take(&mut self.due);
+        let last = (now / TICK).min(self.tick + BUCKETS as u64 - 1);
+        while self.tick < last {
+            self.tick += 1;
+            let bucket = self.tick as usize % BUCKETS;
+            due.append(&mut self.buckets[bucket]);
+            self.occupied[bucket / 64] &= !(1 << (bucket % 64));
+        }
+        due
+    }
+
+    /// Takes the list of [`Timers::expire`] back, to be used again.
+    pub fn done(&mut self, mut due: Vec<Key>) {
+        due.clear();
+        self.due = due;
+    }
+
+    /// How long until the next look, at most `most`.
+    pub fn sleep(&self, now: Micros, most: Micros) -> Micros {
+        let first = (self.tick + 1) as usize;
+        let ticks = (most / TICK) as usize;
+        let next = (first..first + ticks.min(BUCKETS - 1)).find(|tick| {
+            let bucket = tick % BUCKETS;
+            self.occupied[bucket / 64] >> (bucket % 64) & 1 == 1
+        });
+        next.map_or(most, |tick| (tick as Micros * TICK).saturating_sub(now).min(most))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_come_after_the_deadline_and_within_two_ticks() {
+        let mut timers = Timers::new(1_000_000);
+        let key = Key::from_u64(7);
+        for deadline in [1_000_000, 1_000_001, 1_050_000, 1_500_000, 20_000_000] {
+            let mut now = timers.tick * TICK;
+            timers.arm(key, deadline);
+            let found = loop {
+                now += timers.sleep(now, 1_000_000).max(1);
+                let due = timers.expire(now);
+                let found = due.contains(&key);
+                timers.done(due);
+                if found {
+                    break now;
+                }
+            };
+            assert!(found >= deadline && found <= deadline.max(1_016_384) + 2 * TICK, "{deadline} {found}");
+        }
+    }
+
+    #[test]
+    fn far_deadlines_are_looked_at_early_and_long_sleeps_lose_nothing() {
+        let mut timers = Timers::new(0);
+        let key = Key::from_u64(1);
+        let look = timers.arm(key, 600_000_000);
+        assert!(look < 40_000_000);
+        let due = timers.expire(3_600_000_000);
+        assert_eq!(due, [key]);
+    }
+}

@@ -1,0 +1,203 @@
+//! Connections to engines: kept while idle, per endpoint, never longer than the engine keeps them.
+
+use super::drive::Input;
+use super::{Owner, Shard};
+use crate::driver::{Driver, Lease, SocketId};
+use crate::exchange::{Event, Micros, Side};
+use crate::fleet::EndpointId;
+use crate::slots::Key;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Connecting,
+    /// Serves its client's exchange.
+    Busy,
+    Idle {
+        until: Micros,
+    },
+}
+
+/// One upstream connection.
+pub(super) struct Upstream {
+    pub socket: SocketId,
+    pub client: Option<Key>,
+    endpoint: EndpointId,
+    state: State,
+    paused: bool,
+    /// FIN was received: of no use for another exchange.
+    ended: bool,
+    full: bool,
+}
+
+impl<D: Driver> Shard<D> {
+    /// A connection for `client`: an idle one (answers true), or a new one on its way (false).
+    pub(super) fn check_out(&mut self, client: Key, endpoint: EndpointId) -> Result<bool, ()> {
+        if let Some(key) = self.take_idle(endpoint) {
+            let upstream = self.upstreams.get_mut(key).ok_or(())?;
+            upstream.client = Some(client);
+            upstream.state = State::Busy;
+            self.assign(client, key);
+            return Ok(true);
+        }
+        let endpoints = &self.desk.snapshot.endpoints;
+        let known = endpoints.get(endpoint.slot as usize).and_then(Option::as_ref);
+        let address = known.filter(|known| known.id == endpoint).ok_or(())?.address;
+        // The socket's name needs the key, the entry needs the socket: the key is made first.
+        let key = self.upstreams.insert(Upstream {
+            socket: SocketId::from_u64(u64::MAX),
+            client: Some(client),
+            endpoint,
+            state: State::Connecting,
+            paused: false,
+            ended: false,
+            full: false,
+        });
+        match self.driver.connect(address, Owner::Upstream(key).tag()) {
+            Ok(socket) => {
+                self.upstreams.get_mut(key).ok_or(())?.socket = socket;
+                self.assign(client, key);
+                Ok(false)
+            }
+            Err(_) => {
+                self.upstreams.remove(key);
+                Err(())
+            }
+        }
+    }
+
+    fn assign(&mut self, client: Key, upstream: Key) {
+        if let Some(client) = self.clients.get_mut(client) {
+            client.upstream = Some(upstream);
+        }
+    }
+
+    /// The idle connection used last: the likeliest to stand.
+    fn take_idle(&mut self, endpoint: EndpointId) -> Option<Key> {
+        let idle = self.idle.get_mut(endpoint.slot as usize)?;
+        while let Some(key) = idle.pop_back() {
+            let Some(upstream) = self.upstreams.get(key) else { continue };
+            match upstream.state {
+                State::Idle { until } if upstream.endpoint == endpoint && until > self.desk.now => return Some(key),
+                State::Idle { .. } => {
+                    self.driver.close(upstream.socket);
+                    self.upstreams.remove(key);
+                }
+                State::Connecting | State::Busy => {}
+            }
+        }
+        None
+    }
+
+    /// The exchange is done with its connection.
+    pub(super) fn dismiss(&mut self, client: Key, reuse: bool) {
+        let Some(key) = self.clients.get_mut(client).and_then(|client| client.upstream.take()) else { return };
+        let Some(upstream) = self.upstreams.get_mut(key) else { return };
+        let slot = upstream.endpoint.slot as usize;
+        if self.idle.len() <= slot {
+            self.idle.resize_with(slot + 1, Default::default);
+        }
+        let limits = &self.desk.rules.limits;
+        let usable = upstream.state == State::Busy && !upstream.ended && !upstream.full;
+        if !reuse || !usable || self.desk.draining || self.idle[slot].len() >= limits.idle_upstreams_max {
+            return self.close_upstream(key);
+        }
+        let until = self.desk.now + limits.upstream_idle_timeout_ms * 1_000;
+        upstream.client = None;
+        upstream.state = State::Idle { until };
+        if std::mem::take(&mut upstream.paused) {
+            self.driver.resume(upstream.socket);
+        }
+        self.idle[slot].push_back(key);
+        self.idle_until.push_back((until, key));
+    }
+
+    pub(super) fn close_upstream(&mut self, key: Key) {
+        if let Some(upstream) = self.upstreams.remove(key) {
+            self.driver.close(upstream.socket);
+        }
+    }
+
+    /// Closes what was idle too long. The queue is in order because the timeout is one for all.
+    pub(super) fn close_idle(&mut self) {
+        while let Some(&(until, key)) = self.idle_until.front()
+            && until <= self.desk.now
+        {
+            self.idle_until.pop_front();
+            let Some(upstream) = self.upstreams.get(key) else { continue };
+            if upstream.state == (State::Idle { until }) {
+                let slot = upstream.endpoint.slot as usize;
+                self.idle[slot].retain(|idle| *idle != key);
+                self.close_upstream(key);
+            }
+        }
+    }
+
+    pub(super) fn upstream_connected(&mut self, key: Key) {
+        let Some(upstream) = self.upstreams.get_mut(key) else { return };
+        upstream.state = State::Busy;
+        let acknowledged = self.driver.acknowledged(upstream.socket);
+        if let Some(client) = upstream.client {
+            self.advance(client, &Input::None, |_| Event::Connected { reused: false, acknowledged });
+        }
+    }
+
+    pub(super) fn upstream_received(&mut self, key: Key, lease: Lease) {
+        let Some(upstream) = self.upstreams.get(key) else { return };
+        match upstream.client {
+            Some(client) => {
+                self.advance(client, &Input::Leased(lease), Event::Reply);
+            }
+            // Nobody asked: whatever this is, the connection is not at a reply's end.
+            None => self.close_upstream(key),
+        }
+    }
+
+    pub(super) fn upstream_gone(&mut self, key: Key, ended: bool) {
+        let Some(upstream) = self.upstreams.get_mut(key) else { return };
+        upstream.ended = true;
+        let connecting = upstream.state == State::Connecting;
+        let acknowledged = self.driver.acknowledged(upstream.socket);
+        match upstream.client {
+            None => self.close_upstream(key),
+            Some(client) if connecting => {
+                self.dismiss(client, false);
+                self.advance(client, &Input::None, |_| Event::ConnectFailed);
+            }
+            Some(client) => {
+                self.advance(client, &Input::None, |_| Event::UpstreamGone { ended, acknowledged });
+            }
+        }
+    }
+
+    pub(super) fn upstream_drained(&mut self, key: Key) {
+        let Some(upstream) = self.upstreams.get_mut(key) else { return };
+        upstream.full = false;
+        if let Some(client) = upstream.client {
+            self.advance(client, &Input::None, |_| Event::Drained(Side::Upstream));
+        }
+    }
+
+    /// The kernel has not taken all that was sent to this engine.
+    pub(super) fn upstream_full(&mut self, client: Key) {
+        if let Some(upstream) = self.upstream_of(client) {
+            upstream.full = true;
+        }
+        self.advance(client, &Input::None, |_| Event::Full(Side::Upstream));
+    }
+
+    pub(super) fn upstream_of(&mut self, client: Key) -> Option<&mut Upstream> {
+        let key = self.clients.get(client)?.upstream?;
+        self.upstreams.get_mut(key)
+    }
+
+    pub(super) fn pause_upstream(&mut self, client: Key, pause: bool) {
+        let Some(upstream) = self.upstream_of(client) else { return };
+        upstream.paused = pause;
+        let socket = upstream.socket;
+        if pause { self.driver.pause(socket) } else { self.driver.resume(socket) }
+    }
+
+    pub(super) fn acknowledged(&self, upstream: Option<Key>) -> Option<u64> {
+        self.driver.acknowledged(self.upstreams.get(upstream?)?.socket)
+    }
+}
