@@ -1,7 +1,11 @@
 //! Endpoints and their state, as control sees them and shards read them.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::limits::ENDPOINTS_MAX;
 
 /// Where an endpoint's counters lie (`slot`), and which tenant of that slot is meant (`generation`).
 /// A slot is given to another endpoint only when its in-flight count is 0.
@@ -28,6 +32,7 @@ pub enum Health {
 
 impl Health {
     /// Whether new requests may go there.
+    #[inline]
     pub fn takes_requests(self) -> bool {
         matches!(self, Health::Unknown | Health::Up)
     }
@@ -69,4 +74,47 @@ pub struct Endpoint {
     pub engine: EngineLoad,
     /// Load on this endpoint that is not ours: the engine's running + waiting beyond our own at the scrape.
     pub foreign: u32,
+}
+
+/// Requests in flight by slot, from the choice to the last response byte. Dense and plain, so that a
+/// choice sums hundreds of endpoints in some tens of nanoseconds; [`crate::counters`] is its only writer.
+#[derive(Debug)]
+pub struct Loads {
+    in_flight: Box<[AtomicU32; ENDPOINTS_MAX]>,
+}
+
+impl Default for Loads {
+    fn default() -> Self {
+        Loads { in_flight: Box::new([const { AtomicU32::new(0) }; ENDPOINTS_MAX]) }
+    }
+}
+
+impl Loads {
+    /// Our requests in flight on one endpoint; 0 for a slot that cannot exist.
+    ///
+    /// Acquire, so that control, once it has seen 0, also sees all that the released requests did.
+    #[inline]
+    pub fn in_flight(&self, slot: u16) -> u32 {
+        self.in_flight.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Acquire))
+    }
+
+    /// Our requests in flight on a run of neighbouring slots.
+    #[inline]
+    pub fn sum(&self, run: Range<u16>) -> u64 {
+        let cells = self.in_flight.get(run.start as usize..run.end as usize).unwrap_or(&[]);
+        // Two sums: one chain of additions would wait for itself.
+        let (pairs, rest) = cells.as_chunks::<2>();
+        let (mut even, mut odd) = (0u64, 0u64);
+        for [a, b] in pairs {
+            even += u64::from(a.load(Ordering::Relaxed));
+            odd += u64::from(b.load(Ordering::Relaxed));
+        }
+        even + odd + rest.iter().map(|cell| u64::from(cell.load(Ordering::Relaxed))).sum::<u64>()
+    }
+
+    /// The cell of a slot, for the counters alone: a choice only reads.
+    #[inline]
+    pub(crate) fn cell(&self, slot: u16) -> Option<&AtomicU32> {
+        self.in_flight.get(slot as usize)
+    }
 }

@@ -100,4 +100,9 @@ pub const LABELLED_POOLS_MAX: usize = 64;
 /// Size of the buffer one read may fill.
 pub const RECEIVE_BYTES: usize = 64 << 10;
 
+/// Heaviest endpoint; larger weights count as this, so that a ring's size is bounded.
+pub const WEIGHT_MAX: u32 = 100;
+/// Most ring points per endpoint and unit of weight; larger settings count as this.
+pub const REPLICATION_MAX: u32 = 1_024;
+
 const _: () = assert!(ENDPOINTS_MAX <= u16::MAX as usize, "an endpoint's slot is a u16");

@@ -17,12 +17,14 @@ pub type Reader = Cache<&'static ArcSwap<Snapshot>, Arc<Snapshot>>;
 
 impl Published {
     /// Starts with `first`. Lives as long as the process, so that shards may hold plain references.
-    pub fn leak(first: Snapshot) -> &'static Published {
+    pub fn leak(mut first: Snapshot) -> &'static Published {
+        first.seal();
         Box::leak(Box::new(Published(ArcSwap::from_pointee(first))))
     }
 
     /// Replaces the snapshot.
-    pub fn publish(&self, next: Snapshot) {
+    pub fn publish(&self, mut next: Snapshot) {
+        next.seal();
         self.0.store(Arc::new(next));
     }
 

@@ -1,5 +1,179 @@
-//! The hash ring.
+//! The hash ring: immutable, built by control, the same on every shard, restart and machine.
+//!
+//! # Points
+//!
+//! Two fronts agree on every home without talking, and another implementation can agree with them,
+//! because a point is defined by bytes alone. Point `i` of an endpoint, `0 <= i < replication * weight`, is
+//!
+//! ```text
+//! XXH64( seed 0,  name as UTF-8  |  0xFF  |  i as 4 bytes, little endian )
+//! ```
+//!
+//! 0xFF occurs in no UTF-8 text and `i` has a fixed width, so that no two (name, i) make the same
+//! bytes: "x-1" with 12 and "x-11" with 2 are different points. Points stand in ascending order, those of
+//! equal value in the order of their names. The home of a key is the endpoint of the first point that is
+//! not below the key; past the last point the ring goes on with the first.
 
-/// The hash ring.
+use xxhash_rust::xxh64::Xxh64;
+
+use crate::limits::{REPLICATION_MAX, WEIGHT_MAX};
+
+/// Seed of every point. Changing it moves every key of every fleet.
+const SEED: u64 = 0;
+/// Between name and index; cannot appear in UTF-8.
+const SEPARATOR: u8 = 0xFF;
+/// Points per bucket of the directory, on average: about a cache line of hashes.
+const POINTS_PER_BUCKET: usize = 4;
+
+/// One member of a ring: where its counters lie (no part of its points), the name its points are made
+/// from, and the weight that multiplies them.
+pub type Member<'a> = (u16, &'a str, u32);
+
+/// The points of a set of endpoints.
 #[derive(Clone, Debug, Default)]
-pub struct Ring {}
+pub struct Ring {
+    /// Ascending.
+    hashes: Box<[u64]>,
+    /// The endpoint of each point.
+    slots: Box<[u16]>,
+    /// By the top bits of a hash: the first point that is not below the bucket. Points are uniform, so
+    /// a search reads one entry and walks a few points, where bisection would miss the cache 17 times.
+    buckets: Box<[u32]>,
+    /// How far a hash is shifted right to give its bucket.
+    shift: u32,
+    /// How many endpoints have points.
+    members: usize,
+}
+
+impl Ring {
+    /// Places `replication` points per unit of weight for each member. Weights and replication are
+    /// held to 1..=[`WEIGHT_MAX`] and 1..=[`REPLICATION_MAX`].
+    pub fn build(members: &[Member<'_>], replication: u32) -> Ring {
+        let replication = replication.clamp(1, REPLICATION_MAX);
+        let mut points = Vec::new();
+        for &(slot, name, weight) in members {
+            let count = replication * weight.clamp(1, WEIGHT_MAX);
+            points.extend((0..count).map(|i| (point(name, i), name, slot)));
+        }
+        points.sort_unstable();
+
+        let bucket_bits = (points.len() / POINTS_PER_BUCKET).max(2).next_power_of_two().trailing_zeros();
+        let shift = u64::BITS - bucket_bits;
+        let first_of = |bucket: u64| points.partition_point(|&(hash, ..)| hash >> shift < bucket) as u32;
+        Ring {
+            buckets: (0..1u64 << bucket_bits).map(first_of).collect(),
+            hashes: points.iter().map(|&(hash, ..)| hash).collect(),
+            slots: points.iter().map(|&(.., slot)| slot).collect(),
+            shift,
+            members: members.len(),
+        }
+    }
+
+    /// How many endpoints have points.
+    #[inline]
+    pub fn members(&self) -> usize {
+        self.members
+    }
+
+    /// How many points there are.
+    #[inline]
+    pub fn points(&self) -> usize {
+        self.hashes.len()
+    }
+
+    /// The endpoints of all points, clockwise from the key, once round. Most endpoints come many times.
+    #[inline]
+    pub fn walk(&self, key: u64) -> impl Iterator<Item = u16> + '_ {
+        let (before, after) = self.slots.split_at(self.first_at(key));
+        after.iter().chain(before).copied()
+    }
+
+    /// Index of the first point not below the key; 0 past the last one, where the ring closes.
+    #[inline]
+    fn first_at(&self, key: u64) -> usize {
+        let Some(&start) = self.buckets.get((key >> (self.shift & 63)) as usize) else { return 0 };
+        let from = start as usize;
+        let below = self.hashes[from..].iter().take_while(|&&hash| hash < key).count();
+        if from + below == self.hashes.len() { 0 } else { from + below }
+    }
+}
+
+/// Place of point `i` of an endpoint; the byte layout stands at the top of this file.
+fn point(name: &str, i: u32) -> u64 {
+    let mut hash = Xxh64::new(SEED);
+    hash.update(name.as_bytes());
+    hash.update(&[SEPARATOR]);
+    hash.update(&i.to_le_bytes());
+    hash.digest()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(slot: u16, name: &str) -> Member<'_> {
+        (slot, name, 1)
+    }
+
+    #[test]
+    fn points_are_the_documented_bytes() {
+        let ours = point("10.0.0.7:8000", 258);
+        assert_eq!(ours, xxhash_rust::xxh64::xxh64(b"10.0.0.7:8000\xFF\x02\x01\x00\x00", 0));
+    }
+
+    /// Values of another implementation (the C library, through Python's `xxhash`). A change here moves
+    /// every key of every running fleet.
+    #[test]
+    fn points_never_change() {
+        assert_eq!(point("a", 0), 0x729c_cf9c_adf1_d476);
+        assert_eq!(point("engine-0:8000", 255), 0x0dad_c1c0_10f4_80ae);
+    }
+
+    #[test]
+    fn names_do_not_run_into_indexes() {
+        assert_ne!(point("x-1", 12), point("x-11", 2));
+        let ring = Ring::build(&[member(0, "x-1"), member(1, "x-11")], 256);
+        let distinct: std::collections::HashSet<u64> = ring.hashes.iter().copied().collect();
+        assert_eq!(distinct.len(), 512);
+    }
+
+    #[test]
+    fn search_agrees_with_bisection() {
+        let names: Vec<String> = (0..37).map(|i| format!("engine-{i}")).collect();
+        let members: Vec<Member> = names.iter().enumerate().map(|(i, name)| member(i as u16, name)).collect();
+        for replication in [1, 3, 256] {
+            let ring = Ring::build(&members, replication);
+            let edges = ring.hashes.iter().flat_map(|&hash| [hash.wrapping_sub(1), hash, hash.wrapping_add(1)]);
+            for key in edges.chain([0, 1, u64::MAX, u64::MAX - 1, 1 << 63]) {
+                let expected = ring.hashes.partition_point(|&hash| hash < key) % ring.points();
+                assert_eq!(ring.first_at(key), expected, "key {key:#x}, replication {replication}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_walk_goes_once_round() {
+        let ring = Ring::build(&[member(3, "a"), member(9, "b")], 8);
+        assert_eq!(ring.walk(u64::MAX / 3).count(), 16);
+        assert_eq!(ring.walk(7).filter(|&slot| slot == 3).count(), 8);
+    }
+
+    #[test]
+    fn an_empty_ring_has_no_walk() {
+        assert_eq!(Ring::default().walk(5).count(), 0);
+        assert_eq!(Ring::build(&[], 256).walk(u64::MAX).count(), 0);
+    }
+
+    #[test]
+    fn order_of_members_does_not_matter() {
+        let one = Ring::build(&[member(0, "a"), member(1, "b")], 64);
+        let other = Ring::build(&[member(1, "b"), member(0, "a")], 64);
+        assert_eq!((one.hashes, one.slots), (other.hashes, other.slots));
+    }
+
+    #[test]
+    fn sizes_are_held() {
+        assert_eq!(Ring::build(&[(0, "a", u32::MAX)], 0).points(), WEIGHT_MAX as usize);
+        assert_eq!(Ring::build(&[member(0, "a")], u32::MAX).points(), REPLICATION_MAX as usize);
+    }
+}

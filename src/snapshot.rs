@@ -1,32 +1,12 @@
 //! What control publishes and shards read once a turn: the fleet, its pools, and ready-made answers.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::fleet::Endpoint;
-use crate::policy::Settings;
-use crate::ring::Ring;
+use crate::fleet::{Endpoint, EndpointId};
 
-/// Index of a pool in [`Snapshot::pools`]; stable for the life of the process, so that it may label statistics.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub struct PoolId(pub u16);
-
-/// The endpoints that serve one model id (base model or adapter).
-#[derive(Clone, Debug)]
-pub struct Pool {
-    /// Its place in [`Snapshot::pools`].
-    pub id: PoolId,
-    /// The served id. Part of every prefix key.
-    pub name: Arc<str>,
-    /// Slots of its endpoints, ascending, whatever their health.
-    pub members: Arc<[u16]>,
-    /// Points of the members; pools of equal members share it. Rebuilt only when membership changes.
-    pub ring: Arc<Ring>,
-    /// How this pool chooses.
-    pub settings: Arc<Settings>,
-}
+pub use crate::policy::{Pool, PoolId};
 
 /// One immutable view of the fleet.
 #[derive(Clone, Debug, Default)]
@@ -72,6 +52,25 @@ pub enum Selected<'a> {
 }
 
 impl Snapshot {
+    /// Computes what choices read of the endpoints (who is eligible, weights, foreign load) for every
+    /// pool; publication calls it, so that no choice sees health or load of an earlier snapshot.
+    pub fn seal(&mut self) {
+        for at in 0..self.pools.len() {
+            let (sealed, rest) = self.pools.split_at_mut(at);
+            let pool = &mut rest[0];
+            // Base model and adapters mostly have equal members: they share one table.
+            match sealed.iter().find(|other| other.members == pool.members) {
+                Some(twin) => pool.share_eligible(twin),
+                None => pool.refresh(&self.endpoints),
+            }
+        }
+    }
+
+    /// The endpoint an id was chosen for, unless its slot has another tenant by now.
+    pub fn endpoint(&self, id: EndpointId) -> Option<&Endpoint> {
+        self.endpoints.get(id.slot as usize)?.as_ref().filter(|endpoint| endpoint.id == id)
+    }
+
     /// Whether the pool of a request can be known without its `model`.
     pub fn single_pool(&self) -> bool {
         self.pools.len() == 1

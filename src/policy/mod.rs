@@ -1,6 +1,21 @@
-//! The choice of an endpoint: a pure function of snapshot, counters and request.
+//! The choice of an endpoint: a pure function of a pool, the loads and the request.
+//!
+//! It allocates nothing and takes no lock. What it answers is raised in the counters by
+//! [`crate::counters::Counters::try_admit`] before anything is awaited; when that refuses because
+//! another shard was faster, choose again, at most [`CHOICES_MAX`] times in all, then admit without a bound.
+//!
+//! When what a policy needs is missing, it falls down a ladder to the least load and says so in
+//! [`Reason`]; never "all tie, so the first".
+
+mod balance;
+mod chwbl;
+mod pool;
 
 use serde::{Deserialize, Serialize};
+
+use crate::fleet::{EndpointId, Loads};
+
+pub use pool::{Eligible, Pool, PoolId};
 
 /// The policies, by the name operators write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
@@ -16,6 +31,29 @@ pub enum Policy {
     Session,
     /// Prompt prefix on the bounded ring (CHWBL).
     PrefixHash,
+}
+
+impl Policy {
+    /// Whether a choice waits for the prompt's prefix.
+    pub fn needs_prefix(self) -> bool {
+        self == Policy::PrefixHash
+    }
+
+    /// Whether a choice waits for a session key.
+    pub fn needs_session(self) -> bool {
+        self == Policy::Session
+    }
+
+    /// The name operators write.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Policy::Random => "random",
+            Policy::RoundRobin => "round-robin",
+            Policy::LeastLoad => "least-load",
+            Policy::Session => "session",
+            Policy::PrefixHash => "prefix-hash",
+        }
+    }
 }
 
 /// How full a home may be before a key is sent past it.
@@ -88,6 +126,199 @@ impl Default for Settings {
             ]),
             session_fields: words(&["prompt_cache_key", "user"]),
             image_tokens: 1_000,
+        }
+    }
+}
+
+/// How often one request is chosen for before its endpoint is taken whatever its load: the first
+/// choice, and two more after other shards were faster.
+pub const CHOICES_MAX: u32 = 3;
+
+/// What is known of a request when its endpoint is chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Request {
+    /// Key of the prompt's prefix.
+    pub key: Option<u64>,
+    /// Whether the key is missing because the body could not be read, not because it has no prefix.
+    pub unscannable: bool,
+    /// Hash of the session key.
+    pub session: Option<u64>,
+    /// Endpoints this request has already tried.
+    pub avoid: Avoid,
+    /// Random bits, for `random` and ties.
+    pub random: u64,
+    /// Counts the choices of this shard, for `round-robin`.
+    pub turn: u64,
+}
+
+/// The endpoints a request has already tried; the oldest is forgotten for a ninth.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Avoid {
+    slots: [u16; Avoid::MAX],
+    count: u8,
+}
+
+impl Avoid {
+    const MAX: usize = 8;
+
+    /// Adds an endpoint.
+    pub fn push(&mut self, slot: u16) {
+        if !self.contains(slot) {
+            self.slots[self.count as usize % Avoid::MAX] = slot;
+            // Stays in MAX..2*MAX once full, so that the place of the oldest is known.
+            self.count = if self.count as usize + 1 < 2 * Avoid::MAX { self.count + 1 } else { Avoid::MAX as u8 };
+        }
+    }
+
+    /// Whether the endpoint was tried.
+    #[inline]
+    pub fn contains(&self, slot: u16) -> bool {
+        self.as_slice().contains(&slot)
+    }
+
+    /// Whether this is a first try.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The endpoints tried.
+    #[inline]
+    pub fn as_slice(&self) -> &[u16] {
+        &self.slots[..Avoid::MAX.min(self.count as usize)]
+    }
+}
+
+/// Why an endpoint was chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Reason {
+    /// Policy `random`.
+    Random,
+    /// Policy `round-robin`.
+    RoundRobin,
+    /// Policy `least-load`.
+    LeastLoad,
+    /// First endpoint for the prefix.
+    Home,
+    /// The prefix's home was at its bound; a later endpoint of the ring.
+    Spill,
+    /// First endpoint for the session.
+    SessionHome,
+    /// The session's home was at its bound; a later endpoint of the ring.
+    SessionSpill,
+    /// Every endpoint was at its bound: the least loaded (KubeAI's rule: the home).
+    AllFull,
+    /// No prompt prefix to hash: least load.
+    NoPrefix,
+    /// No session key in the request: least load.
+    NoSession,
+    /// The body could not be read: least load.
+    Unscannable,
+    /// Chosen again, past endpoints already tried.
+    Retry,
+}
+
+impl Reason {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Reason; 12] = [
+        Reason::Random,
+        Reason::RoundRobin,
+        Reason::LeastLoad,
+        Reason::Home,
+        Reason::Spill,
+        Reason::SessionHome,
+        Reason::SessionSpill,
+        Reason::AllFull,
+        Reason::NoPrefix,
+        Reason::NoSession,
+        Reason::Unscannable,
+        Reason::Retry,
+    ];
+
+    /// Its label in metrics and receipts.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Reason::Random => "random",
+            Reason::RoundRobin => "round_robin",
+            Reason::LeastLoad => "least_load",
+            Reason::Home => "home",
+            Reason::Spill => "spill",
+            Reason::SessionHome => "session_home",
+            Reason::SessionSpill => "session_spill",
+            Reason::AllFull => "all_full",
+            Reason::NoPrefix => "no_prefix",
+            Reason::NoSession => "no_session",
+            Reason::Unscannable => "unscannable",
+            Reason::Retry => "retry",
+        }
+    }
+
+    /// Whether the request went past a home that was at its bound.
+    pub fn spilled(self) -> bool {
+        matches!(self, Reason::Spill | Reason::SessionSpill | Reason::AllFull)
+    }
+}
+
+/// An endpoint and the figures that led to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Choice {
+    /// The endpoint.
+    pub endpoint: EndpointId,
+    /// Why.
+    pub reason: Reason,
+    /// For a spill the home that was full, for a home the next endpoint of the ring; where that costs nothing.
+    pub runner_up: Option<u16>,
+    /// Most requests of ours this endpoint may have, this one included: the bound less foreign load. `None`: no bound.
+    pub slots: Option<u32>,
+    /// Load of the endpoint before this request: ours in flight and foreign.
+    pub in_flight: u32,
+    /// Load of all eligible endpoints before this request, where the policy looked at it.
+    pub total: Option<u64>,
+}
+
+/// Chooses an endpoint of the pool for a request. `None`: none that has not been tried takes requests.
+#[inline]
+pub fn choose(pool: &Pool, loads: &Loads, request: &Request) -> Option<Choice> {
+    let eligible = pool.eligible();
+    let choice = match pool.settings.policy {
+        Policy::Random => balance::random(eligible, loads, request),
+        Policy::RoundRobin => balance::round_robin(eligible, loads, request),
+        Policy::LeastLoad => balance::least_load(eligible, loads, request, Reason::LeastLoad),
+        Policy::Session => match request.session {
+            Some(key) => chwbl::bounded(pool, loads, request, key, &chwbl::SESSION),
+            None => balance::least_load(eligible, loads, request, Reason::NoSession),
+        },
+        Policy::PrefixHash => match request.key {
+            Some(key) => chwbl::bounded(pool, loads, request, key, &chwbl::PREFIX),
+            None if request.unscannable => balance::least_load(eligible, loads, request, Reason::Unscannable),
+            None => balance::least_load(eligible, loads, request, Reason::NoPrefix),
+        },
+    }?;
+    Some(if request.avoid.is_empty() { choice } else { Choice { reason: Reason::Retry, ..choice } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn avoid_keeps_the_last_eight() {
+        let mut avoid = Avoid::default();
+        assert!(avoid.is_empty() && !avoid.contains(0));
+        for slot in 0..21 {
+            avoid.push(slot);
+            avoid.push(slot);
+            let oldest = slot.saturating_sub(7);
+            assert!((oldest..=slot).all(|slot| avoid.contains(slot)), "after {slot}");
+            assert!(!avoid.contains(slot + 1) && oldest.checked_sub(1).is_none_or(|slot| !avoid.contains(slot)));
+        }
+    }
+
+    #[test]
+    fn reasons_stand_at_their_numbers() {
+        for (number, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, number);
         }
     }
 }

@@ -1,0 +1,150 @@
+//! The named counters of a shard. A new one is a new line of the list at the end of this file.
+
+/// Makes [`Event`] and its tables from lines of
+/// `"family", "help" [, "label"] => Variant [= "label value"], ...;`
+macro_rules! events {
+    ($($family:literal, $help:literal $(, $label:literal)? => $($variant:ident $(= $value:literal)?),+;)+) => {
+        /// What a shard counts. Families and label values are those of its metrics.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u8)]
+        pub enum Event {
+            $($(#[doc = concat!($help $(, " Here: ", $value, ".")?)] $variant,)+)+
+        }
+
+        impl Event {
+            /// All of them; those of one family stand together.
+            pub const ALL: &'static [Event] = &[$($(Event::$variant,)+)+];
+
+            /// Family, help and label name (empty: no label).
+            const fn line(self) -> (&'static str, &'static str, &'static str) {
+                match self {
+                    $($(Event::$variant)|+ => ($family, $help, concat!($($label)?)),)+
+                }
+            }
+
+            /// Label value (empty: no label).
+            const fn value(self) -> &'static str {
+                match self {
+                    $($(Event::$variant => concat!($($value)?),)+)+
+                }
+            }
+        }
+    };
+}
+
+impl Event {
+    /// Metric family, without the front's prefix and without `_total`, which the exposition adds.
+    pub fn family(self) -> &'static str {
+        self.line().0
+    }
+
+    /// Help text of the family.
+    pub fn help(self) -> &'static str {
+        self.line().1
+    }
+
+    /// The label, if the family has one.
+    pub fn label(self) -> Option<(&'static str, &'static str)> {
+        let (.., name) = self.line();
+        (!name.is_empty()).then_some((name, self.value()))
+    }
+
+    /// A request answered by the front itself with an error, by its cause.
+    pub fn refused(cause: &str) -> Event {
+        Event::labelled(Event::RefusedOther, cause)
+    }
+
+    /// A body the scanner gave up on, by its kind.
+    pub fn scan_failed(kind: &str) -> Event {
+        Event::labelled(Event::ScanFailedOther, kind)
+    }
+
+    /// A client that left, by the phase of its exchange.
+    pub fn aborted(phase: &str) -> Event {
+        Event::labelled(Event::AbortedOther, phase)
+    }
+
+    /// A reply that broke or was broken off on the engine's side, by its kind.
+    pub fn upstream_fault(kind: &str) -> Event {
+        Event::labelled(Event::UpstreamFaultOther, kind)
+    }
+
+    /// The event of `other`'s family with this label value, else `other`. For rare events: it compares strings.
+    fn labelled(other: Event, value: &str) -> Event {
+        let same = |event: &&Event| event.family() == other.family() && event.value() == value;
+        Event::ALL.iter().find(same).copied().unwrap_or(other)
+    }
+}
+
+events! {
+    "connections_accepted", "Client connections accepted." => Accepted;
+    "connections_closed", "Client connections closed." => Closed;
+    "accept_failures", "Accepts that failed, mostly for want of descriptors." => AcceptFailed;
+    "upstreams_opened", "Connections opened to engines." => UpstreamOpened;
+    "upstreams_reused", "Requests sent on a kept connection." => UpstreamReused;
+    "connect_failures", "Connects to engines that failed." => ConnectFailed;
+    "retries", "Requests sent to a further endpoint, by what failed before.", "after" =>
+        RetriedConnect = "connect", RetriedStale = "stale_connection", RetriedFault = "fault";
+    "choices_repeated", "Choices made again because another shard took the slot." => ChoiceRepeated;
+    "spilled", "Requests sent past a home at its bound." => Spilled;
+    "admitted_over_bound", "Requests admitted over a bound after repeated choices." => AdmittedOverBound;
+    "requests_pipelined", "Requests that arrived before the reply to the one before." => Pipelined;
+    "tunnels", "Connections that became tunnels." => Tunnel;
+    "client_bytes_in", "Bytes received from clients." => BytesIn;
+    "client_bytes_out", "Bytes sent to clients." => BytesOut;
+    "upstream_bytes_in", "Bytes received from engines." => UpstreamBytesIn;
+    "upstream_bytes_out", "Bytes sent to engines." => UpstreamBytesOut;
+    "budget_shed", "Requests shed because held bodies had used up their memory." => BudgetShed;
+    "buffers_exhausted", "Times no receive buffer was free." => BuffersExhausted;
+    "streams_cut", "Replies broken off after their head, visibly to the client." => StreamCut;
+    "shadowed_fields", "Bodies with a repeated field that routing looks at." => DuplicateField;
+    "scan_failures", "Bodies the scanner gave up on, routed by load.", "kind" =>
+        ScanFailedSyntax = "syntax", ScanFailedDepth = "depth", ScanFailedEncoding = "encoding",
+        ScanFailedType = "type", ScanFailedLength = "length", ScanFailedNotJson = "not_json",
+        ScanFailedCompressed = "compressed", ScanFailedTruncated = "truncated", ScanFailedOther = "other";
+    "client_aborts", "Clients that left, by the phase of their exchange.", "phase" =>
+        AbortedReadHead = "read_head", AbortedAdmit = "admit", AbortedReadBody = "read_body",
+        AbortedChoose = "choose", AbortedHold = "hold", AbortedConnect = "connect", AbortedSend = "send",
+        AbortedAwait = "await", AbortedRelay = "relay", AbortedDone = "done", AbortedTunnel = "tunnel",
+        AbortedOther = "other";
+    "refused", "Requests the front answered itself with an error, by cause.", "cause" =>
+        RefusedBadHead = "bad_head", RefusedBadFraming = "bad_framing", RefusedBadHost = "bad_host",
+        RefusedBadTarget = "bad_target", RefusedVersion = "version", RefusedMethod = "method",
+        RefusedExpect = "expect", RefusedHeadTooLarge = "head_too_large", RefusedTooLarge = "too_large",
+        RefusedTimeout = "timeout", RefusedTooSlow = "too_slow", RefusedUnknownModel = "unknown_model",
+        RefusedNoModel = "no_model", RefusedNoEndpoint = "no_endpoint", RefusedNoConnection = "no_connection",
+        RefusedBadReply = "bad_reply", RefusedReplyTimeout = "reply_timeout",
+        RefusedUnsupported = "unsupported", RefusedBudget = "budget", RefusedDraining = "draining",
+        RefusedOther = "other";
+    "upstream_faults", "Replies that broke or were broken off on the engine's side, by kind.", "kind" =>
+        UpstreamFaultBadHead = "bad_head", UpstreamFaultBadFraming = "bad_framing",
+        UpstreamFaultEarlyEnd = "early_end", UpstreamFaultReset = "reset",
+        UpstreamFaultHeadTimeout = "head_timeout", UpstreamFaultFirstTokenTimeout = "first_token_timeout",
+        UpstreamFaultChunkTimeout = "inter_chunk_timeout", UpstreamFaultOther = "other";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn numbers_and_series_are_unique() {
+        let mut series = HashSet::new();
+        for (number, &event) in Event::ALL.iter().enumerate() {
+            assert_eq!(event as usize, number);
+            assert!(series.insert((event.family(), event.label())), "{event:?} twice");
+            assert!(event.label().is_none_or(|(_, value)| !value.is_empty()), "{event:?} has no label value");
+        }
+        let families: HashSet<_> = Event::ALL.iter().map(|event| event.family()).collect();
+        assert_eq!(Event::ALL.chunk_by(|a, b| a.family() == b.family()).count(), families.len());
+    }
+
+    #[test]
+    fn unknown_labels_are_other() {
+        assert_eq!(Event::refused("bad_head"), Event::RefusedBadHead);
+        assert_eq!(Event::refused("never heard of"), Event::RefusedOther);
+        assert_eq!(Event::aborted("relay"), Event::AbortedRelay);
+        assert_eq!(Event::scan_failed("relay"), Event::ScanFailedOther);
+    }
+}

@@ -1,0 +1,255 @@
+//! What each shard counts for itself: one writer, on cache lines of its own, read by control without locks.
+//!
+//! The memory of one shard is a sum: 256 KiB of requests, 65 pools with 3 histograms of 256 bytes
+//! (49 KiB), and 2 KiB of counters.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam::utils::CachePadded;
+
+pub use super::events::Event;
+pub use super::histogram::{BOUNDS, Reading};
+pub use super::requests::RequestKey;
+
+use super::histogram::{Histogram, MICROS, NANOS};
+use super::requests::Requests;
+use crate::limits::LABELLED_POOLS_MAX;
+
+/// Times of requests, by pool, in microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Timing {
+    /// From the request's last byte to the first token.
+    FirstToken,
+    /// Between two tokens.
+    InterToken,
+    /// From the request's first byte to the reply's last.
+    Total,
+}
+
+impl Timing {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Timing; 3] = [Timing::FirstToken, Timing::InterToken, Timing::Total];
+}
+
+/// Times of the shard's own work, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Work {
+    /// Looking into one body.
+    Scan,
+    /// Choosing an endpoint.
+    Choose,
+}
+
+impl Work {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Work; 2] = [Work::Scan, Work::Choose];
+}
+
+/// What a shard has at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Gauge {
+    /// Client connections.
+    Connections,
+    /// Exchanges in progress.
+    Exchanges,
+    /// Idle upstream connections.
+    IdleUpstreams,
+    /// Bytes of held bodies.
+    HeldBytes,
+}
+
+impl Gauge {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Gauge; 4] = [Gauge::Connections, Gauge::Exchanges, Gauge::IdleUpstreams, Gauge::HeldBytes];
+}
+
+/// Adds by load and store: a cell has one writer, which needs no locked instruction.
+#[inline]
+pub(super) fn add(cell: &AtomicU64, n: u64) {
+    cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+/// The statistics of all shards.
+#[derive(Debug)]
+pub struct Stats {
+    shards: Box<[CachePadded<ShardStats>]>,
+}
+
+impl Stats {
+    /// Statistics of `shards` shards, all zero, that live as long as the process.
+    pub fn leak(shards: usize) -> &'static Stats {
+        Box::leak(Box::new(Stats { shards: (0..shards).map(|_| CachePadded::default()).collect() }))
+    }
+
+    /// What one shard writes. Panics when there is no such shard, which is a fault of the start.
+    pub fn shard(&self, shard: usize) -> &ShardStats {
+        &self.shards[shard]
+    }
+
+    /// How many shards there are.
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// How often an event was counted.
+    pub fn total(&self, event: Event) -> u64 {
+        self.shards.iter().map(|shard| shard.events[event as usize].load(Ordering::Relaxed)).sum()
+    }
+
+    /// A gauge over all shards.
+    pub fn gauge(&self, gauge: Gauge) -> u64 {
+        self.shards.iter().map(|shard| shard.gauges[gauge as usize].load(Ordering::Relaxed)).sum()
+    }
+
+    /// Finished requests.
+    pub fn requests(&self) -> BTreeMap<RequestKey, u64> {
+        let mut sums = BTreeMap::new();
+        self.shards.iter().for_each(|shard| shard.requests.add_to(&mut sums));
+        sums
+    }
+
+    /// Finished requests that found no row in a shard's table.
+    pub fn requests_overflow(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.requests.overflow()).sum()
+    }
+
+    /// Times of one pool's requests; pools from [`LABELLED_POOLS_MAX`] on share one histogram.
+    pub fn timing(&self, pool: u16, timing: Timing) -> Reading {
+        let mut reading = Reading::new(&MICROS);
+        self.shards.iter().for_each(|shard| shard.pools[labelled(pool)][timing as usize].add_to(&mut reading));
+        reading
+    }
+
+    /// Times of the shards' own work.
+    pub fn work(&self, work: Work) -> Reading {
+        let mut reading = Reading::new(&NANOS);
+        self.shards.iter().for_each(|shard| shard.work[work as usize].add_to(&mut reading));
+        reading
+    }
+}
+
+/// The row of a pool: its own, or the one that all further pools share.
+#[inline]
+fn labelled(pool: u16) -> usize {
+    (pool as usize).min(LABELLED_POOLS_MAX)
+}
+
+/// What one shard writes and control reads. Its methods that write are for that shard alone: two
+/// writers would lose counts.
+#[derive(Debug)]
+pub struct ShardStats {
+    turns: CachePadded<AtomicU64>,
+    events: [AtomicU64; Event::ALL.len()],
+    gauges: [AtomicU64; Gauge::ALL.len()],
+    work: [Histogram; Work::ALL.len()],
+    pools: Box<[CachePadded<[Histogram; Timing::ALL.len()]>]>,
+    requests: Requests,
+}
+
+impl Default for ShardStats {
+    fn default() -> Self {
+        ShardStats {
+            turns: CachePadded::default(),
+            events: [const { AtomicU64::new(0) }; Event::ALL.len()],
+            gauges: [const { AtomicU64::new(0) }; Gauge::ALL.len()],
+            work: Default::default(),
+            pools: (0..=LABELLED_POOLS_MAX).map(|_| CachePadded::default()).collect(),
+            requests: Requests::default(),
+        }
+    }
+}
+
+impl ShardStats {
+    /// Counts an event.
+    #[inline]
+    pub fn count(&self, event: Event) {
+        self.add(event, 1);
+    }
+
+    /// Counts an event `n` times, or that many bytes.
+    #[inline]
+    pub fn add(&self, event: Event, n: u64) {
+        add(&self.events[event as usize], n);
+    }
+
+    /// Counts a finished request. For `slot`, `reason` and `pool` see [`RequestKey`]; pools from
+    /// [`LABELLED_POOLS_MAX`] on are counted as that number.
+    #[inline]
+    pub fn request(&self, pool: u16, slot: u16, status: u16, reason: u8) {
+        let pool = if pool == RequestKey::NONE { pool } else { labelled(pool) as u16 };
+        self.requests.count(RequestKey { pool, slot, status, reason });
+    }
+
+    /// Counts a time of one of the pool's requests.
+    #[inline]
+    pub fn observe(&self, pool: u16, timing: Timing, micros: u64) {
+        self.pools[labelled(pool)][timing as usize].observe(&MICROS, micros);
+    }
+
+    /// Counts a time of the shard's own work.
+    #[inline]
+    pub fn worked(&self, work: Work, nanos: u64) {
+        self.work[work as usize].observe(&NANOS, nanos);
+    }
+
+    /// Sets a gauge.
+    #[inline]
+    pub fn set(&self, gauge: Gauge, value: u64) {
+        self.gauges[gauge as usize].store(value, Ordering::Relaxed);
+    }
+
+    /// The shard begins a turn of its loop: its heartbeat.
+    #[inline]
+    pub fn beat(&self) {
+        add(&self.turns, 1);
+    }
+
+    /// Turns so far. A shard that has work and whose turns stand still hangs.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_sum_over_shards() {
+        let stats = Stats::leak(3);
+        for shard in 0..stats.shards() {
+            let shard = stats.shard(shard);
+            shard.count(Event::Accepted);
+            shard.add(Event::BytesIn, 100);
+            shard.request(2, 5, 200, 3);
+            shard.observe(2, Timing::FirstToken, 1_500);
+            shard.worked(Work::Choose, 90);
+            shard.set(Gauge::Connections, 7);
+            shard.beat();
+        }
+        assert_eq!((stats.total(Event::Accepted), stats.total(Event::BytesIn)), (3, 300));
+        assert_eq!(stats.total(Event::BytesOut), 0);
+        let key = RequestKey { pool: 2, slot: 5, status: 200, reason: 3 };
+        assert_eq!(stats.requests().into_iter().collect::<Vec<_>>(), [(key, 3)]);
+        assert_eq!((stats.timing(2, Timing::FirstToken).sum, stats.timing(2, Timing::Total).count()), (4_500, 0));
+        assert_eq!((stats.work(Work::Choose).count(), stats.work(Work::Scan).count()), (3, 0));
+        assert_eq!((stats.gauge(Gauge::Connections), stats.shard(1).turns()), (21, 1));
+    }
+
+    #[test]
+    fn pools_without_a_label_share_a_row() {
+        let stats = Stats::leak(1);
+        let beyond = LABELLED_POOLS_MAX as u16;
+        stats.shard(0).observe(beyond, Timing::Total, 1);
+        stats.shard(0).observe(beyond + 900, Timing::Total, 1);
+        assert_eq!(stats.timing(beyond + 5, Timing::Total).count(), 2);
+        stats.shard(0).request(beyond + 900, 1, 200, 0);
+        stats.shard(0).request(RequestKey::NONE, RequestKey::NONE, 400, RequestKey::NO_REASON);
+        let pools: Vec<u16> = stats.requests().into_keys().map(|key| key.pool).collect();
+        assert_eq!(pools, [beyond, RequestKey::NONE]);
+    }
+}
