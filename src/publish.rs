@@ -1,8 +1,10 @@
-//! Where control writes and shards read: the snapshot, replaced whole.
+//! Where control and shards meet: the snapshot, replaced whole, and the few flags of the process.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Cache};
+use crossbeam::utils::CachePadded;
 
 use crate::snapshot::Snapshot;
 
@@ -34,5 +36,135 @@ impl Published {
     /// A reader for one shard.
     pub fn reader(&'static self) -> Reader {
         Cache::new(&self.0)
+    }
+}
+
+/// What control and shards tell each other beside the snapshot.
+#[derive(Debug)]
+pub struct Process {
+    draining: AtomicBool,
+    shards: Box<[CachePadded<ShardState>]>,
+}
+
+impl Process {
+    /// For `shards` shards, none of them serving yet. Lives as long as the process.
+    pub fn leak(shards: usize) -> &'static Process {
+        let shards = (0..shards).map(|_| CachePadded::new(ShardState::default())).collect();
+        Box::leak(Box::new(Process { draining: AtomicBool::new(false), shards }))
+    }
+
+    /// Whether connections are to be finished and no new ones taken. Shards ask once a turn.
+    pub fn draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Begins the drain; there is no way back.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// One entry a shard. A shard writes its own only.
+    pub fn shards(&self) -> &[CachePadded<ShardState>] {
+        &self.shards
+    }
+
+    /// Whether every shard accepts connections.
+    pub fn all_serving(&self) -> bool {
+        self.shards.iter().all(|shard| shard.phase() == Phase::Serving)
+    }
+
+    /// Whether every shard has ended.
+    pub fn all_ended(&self) -> bool {
+        self.shards.iter().all(|shard| shard.phase() == Phase::Ended)
+    }
+}
+
+/// What one shard shows of itself.
+#[derive(Debug, Default)]
+pub struct ShardState {
+    phase: AtomicU8,
+    driver: AtomicU8,
+    turns: AtomicU64,
+    connections: AtomicU32,
+}
+
+/// Where a shard is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Not accepting yet.
+    Starting,
+    /// Its listeners are open.
+    Serving,
+    /// Its thread has ended.
+    Ended,
+}
+
+/// How a shard moves bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DriverInUse {
+    /// Not decided yet.
+    Undecided,
+    /// epoll.
+    Epoll,
+    /// io_uring.
+    Uring,
+}
+
+impl DriverInUse {
+    /// As metrics name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DriverInUse::Undecided => "undecided",
+            DriverInUse::Epoll => "epoll",
+            DriverInUse::Uring => "uring",
+        }
+    }
+}
+
+impl ShardState {
+    /// The shard's listeners are open and it moves bytes with `driver`.
+    pub fn serving(&self, driver: DriverInUse) {
+        self.driver.store(driver as u8, Ordering::Relaxed);
+        self.phase.store(Phase::Serving as u8, Ordering::Release);
+    }
+
+    /// The shard's thread ends.
+    pub fn ended(&self) {
+        self.phase.store(Phase::Ended as u8, Ordering::Release);
+    }
+
+    /// One turn of the shard's loop, with `connections` clients connected. A shard turns at least once
+    /// a second, idle or not: the watchdog of the service manager is fed only while all do.
+    pub fn turn(&self, connections: u32) {
+        self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.connections.store(connections, Ordering::Relaxed);
+    }
+
+    /// Turns so far.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
+    }
+
+    /// Clients connected at the last turn.
+    pub fn connections(&self) -> u32 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Where it is in its life.
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Starting,
+            1 => Phase::Serving,
+            _ => Phase::Ended,
+        }
+    }
+
+    /// How it moves bytes.
+    pub fn driver(&self) -> DriverInUse {
+        match self.driver.load(Ordering::Relaxed) {
+            0 => DriverInUse::Undecided,
+            1 => DriverInUse::Epoll,
+            _ => DriverInUse::Uring,
+        }
     }
 }

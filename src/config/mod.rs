@@ -1,1 +1,344 @@
-//! config
+//! Configuration: defaults, then the TOML file, then flags. Whatever is wrong is said with file, line
+//! and what was meant, all of it at once, before anything starts.
+
+mod cidr;
+mod problem;
+mod shape;
+mod upstream;
+mod validate;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+pub use cidr::Cidr;
+pub use problem::{Invalid, Problem};
+pub use upstream::{Upstream, Url};
+
+use crate::limits::Limits;
+use crate::policy::{Policy, Settings};
+
+/// Everything an operator may set. The file's keys are exactly the names here.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Listeners, shards, what is public.
+    pub serve: Serve,
+    /// How requests are spread, in every pool that does not say otherwise.
+    pub routing: Settings,
+    /// Bounds of memory and waiting.
+    pub limits: Limits,
+    /// How engines are probed.
+    pub health: Health,
+    /// How engines are read: models, load, addresses.
+    pub control: Control,
+    /// What is logged.
+    pub log: Log,
+    /// By served id: keys of `[routing]` that differ in this pool.
+    pub pool: BTreeMap<String, toml::Table>,
+    /// The engines.
+    pub upstream: Vec<Upstream>,
+}
+
+/// `[serve]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Serve {
+    /// Addresses clients connect to.
+    pub listen: Vec<SocketAddr>,
+    /// How many shards (pinned threads).
+    pub shards: Shards,
+    /// Whether each shard is pinned to a core of its own.
+    pub pin: bool,
+    /// How bytes are moved.
+    pub driver: Driver,
+    /// Address of the admin listener.
+    pub admin: SocketAddr,
+    /// Paths passed on beside the inference and read-only ones; a trailing `/*` opens all below.
+    pub paths: Vec<String>,
+    /// Peers which `x-warmfront-explain: 1` is answered to.
+    pub explain_from: Vec<Cidr>,
+    /// Served id whose pool takes requests that name no model, or cannot be scanned; empty: 400.
+    pub default_model: String,
+    /// What a client's FIN after a complete request means.
+    pub half_close: HalfClose,
+}
+
+impl Default for Serve {
+    fn default() -> Self {
+        Serve {
+            listen: vec![SocketAddr::from(([0, 0, 0, 0], 8000))],
+            shards: Shards::Auto,
+            pin: true,
+            driver: Driver::Auto,
+            admin: SocketAddr::from(([127, 0, 0, 1], 9911)),
+            paths: Vec::new(),
+            explain_from: Cidr::loopback(),
+            default_model: String::new(),
+            half_close: HalfClose::Leaves,
+        }
+    }
+}
+
+/// How many shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "ShardsText", into = "ShardsText")]
+pub enum Shards {
+    /// One for each core this process may run on.
+    Auto,
+    /// This many.
+    Count(u16),
+}
+
+/// `"auto"` or a number, as the file writes it.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged, expecting = "`shards` is \"auto\" or a number of threads such as 4")]
+enum ShardsText {
+    Count(u16),
+    Word(String),
+}
+
+impl TryFrom<ShardsText> for Shards {
+    type Error = String;
+
+    fn try_from(text: ShardsText) -> Result<Self, String> {
+        match text {
+            ShardsText::Count(count) => Ok(Shards::Count(count)),
+            ShardsText::Word(word) => word.parse(),
+        }
+    }
+}
+
+impl From<Shards> for ShardsText {
+    fn from(shards: Shards) -> Self {
+        match shards {
+            Shards::Auto => ShardsText::Word("auto".into()),
+            Shards::Count(count) => ShardsText::Count(count),
+        }
+    }
+}
+
+impl std::str::FromStr for Shards {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match (word, word.parse()) {
+            ("auto", _) => Ok(Shards::Auto),
+            (_, Ok(count)) => Ok(Shards::Count(count)),
+            _ => Err(format!("`shards` is \"auto\" or a number of threads such as 4, not \"{word}\"")),
+        }
+    }
+}
+
+impl Shards {
+    /// The number of shards on a machine where this process may use `cores`.
+    pub fn count(self, cores: usize) -> usize {
+        match self {
+            Shards::Auto => cores.max(1),
+            Shards::Count(count) => usize::from(count),
+        }
+    }
+}
+
+/// How bytes are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Driver {
+    /// io_uring where it works, else epoll.
+    Auto,
+    /// io_uring, or refuse to start.
+    Uring,
+    /// epoll.
+    Epoll,
+}
+
+/// What a client's FIN after a complete request means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HalfClose {
+    /// The client has gone: its request is cancelled at the engine.
+    Leaves,
+    /// The client only stopped sending: its reply is still delivered.
+    Waits,
+}
+
+/// `[health]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Health {
+    /// Path that answers 200 while an engine can serve.
+    pub path: String,
+    /// Between two probes of one engine.
+    pub probe_interval_ms: u64,
+    /// Longest wait for one probe's answer.
+    pub probe_timeout_ms: u64,
+    /// Failed probes in a row after which an engine is walked past.
+    pub failures_down: u32,
+    /// Good probes in a row after which it is chosen again.
+    pub successes_up: u32,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Health {
+            path: "/health".into(),
+            probe_interval_ms: 1_000,
+            probe_timeout_ms: 1_000,
+            failures_down: 2,
+            successes_up: 1,
+        }
+    }
+}
+
+/// `[control]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Control {
+    /// Between two readings of an engine's `/metrics`.
+    pub scrape_interval_ms: u64,
+    /// Longest wait for one reading.
+    pub scrape_timeout_ms: u64,
+    /// Longest `/metrics` answer that is read.
+    pub scrape_bytes_max: usize,
+    /// Age at which an engine's figures are no longer believed and its own counts stand alone.
+    pub stale_after_ms: u64,
+    /// Between two readings of an engine's `/v1/models`.
+    pub models_interval_ms: u64,
+    /// Longest wait for one reading.
+    pub models_timeout_ms: u64,
+    /// Longest `/v1/models` answer that is read.
+    pub models_bytes_max: usize,
+    /// Between two look-ups of an engine's host name.
+    pub resolve_interval_ms: u64,
+    /// Least time between two publications of the fleet to the shards.
+    pub publish_interval_ms: u64,
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Control {
+            scrape_interval_ms: 1_000,
+            scrape_timeout_ms: 1_000,
+            scrape_bytes_max: 8 << 20,
+            stale_after_ms: 5_000,
+            models_interval_ms: 5_000,
+            models_timeout_ms: 2_000,
+            models_bytes_max: 1 << 20,
+            resolve_interval_ms: 30_000,
+            publish_interval_ms: 10,
+        }
+    }
+}
+
+/// `[log]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// Least level printed: error, warn, info, debug, trace; or a filter such as `info,warmfront::control=debug`.
+    pub level: String,
+    /// One line of text or one JSON object an event.
+    pub format: LogFormat,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Log { level: "info".into(), format: LogFormat::Text }
+    }
+}
+
+/// How an event is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For collectors.
+    Json,
+}
+
+/// What flags set; they win over the file.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    /// `--config`
+    pub file: Option<PathBuf>,
+    /// `--listen`, replaces the file's.
+    pub listen: Vec<SocketAddr>,
+    /// `--upstream`, replaces the file's.
+    pub upstream: Vec<String>,
+    /// `--policy`, in every pool.
+    pub policy: Option<Policy>,
+    /// `--shards`
+    pub shards: Option<Shards>,
+    /// `--driver`
+    pub driver: Option<Driver>,
+    /// `--admin`
+    pub admin: Option<SocketAddr>,
+}
+
+impl Config {
+    /// Defaults, then the file, then the flags; or everything that is wrong with them.
+    pub fn load(flags: &Flags) -> Result<Config, Invalid> {
+        let mut config = match &flags.file {
+            Some(path) => {
+                let text = std::fs::read_to_string(path).map_err(|error| Invalid::unreadable(path, &error))?;
+                Config::parse(&text, path)?
+            }
+            None => Config::default(),
+        };
+        let problems = config.apply(flags);
+        let problems = if problems.is_empty() { validate::whole(&config) } else { problems };
+        if problems.is_empty() { Ok(config) } else { Err(Invalid::outside_file(problems)) }
+    }
+
+    /// The configuration in `text`, which was read from `path`.
+    pub fn parse(text: &str, path: &Path) -> Result<Config, Invalid> {
+        let tree = shape::check(text).map_err(|problems| Invalid::in_file(path, text, problems))?;
+        let config: Config =
+            toml::from_str(text).map_err(|error| Invalid::in_file(path, text, vec![Problem::from_toml(&error)]))?;
+        let mut problems = validate::values(&config);
+        for problem in &mut problems {
+            problem.span = shape::locate(&tree, &problem.path);
+        }
+        if problems.is_empty() { Ok(config) } else { Err(Invalid::in_file(path, text, problems)) }
+    }
+
+    fn apply(&mut self, flags: &Flags) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if !flags.listen.is_empty() {
+            self.serve.listen.clone_from(&flags.listen);
+        }
+        if !flags.upstream.is_empty() {
+            self.upstream.clear();
+            for url in &flags.upstream {
+                match url.parse() {
+                    Ok(url) => self.upstream.push(Upstream::new(url)),
+                    Err(why) => problems.push(Problem::new(["--upstream"], why)),
+                }
+            }
+        }
+        if let Some(policy) = flags.policy {
+            self.routing.policy = policy;
+            self.pool.values_mut().for_each(|differs| drop(differs.remove("policy")));
+        }
+        self.serve.shards = flags.shards.unwrap_or(self.serve.shards);
+        self.serve.driver = flags.driver.unwrap_or(self.serve.driver);
+        self.serve.admin = flags.admin.unwrap_or(self.serve.admin);
+        problems
+    }
+
+    /// How the pool of `served_id` chooses: `[routing]`, with what `[pool."served_id"]` overrides.
+    pub fn settings_for(&self, served_id: &str) -> Settings {
+        let Some(differs) = self.pool.get(served_id) else { return self.routing.clone() };
+        // Checked by `validate`, so that an error here can only be ours; the pool then chooses as the others do.
+        overlay(&self.routing, differs).unwrap_or_else(|_| self.routing.clone())
+    }
+}
+
+/// `base` with the keys of `differs` replaced.
+fn overlay(base: &Settings, differs: &toml::Table) -> Result<Settings, toml::de::Error> {
+    let mut table = toml::Table::try_from(base).unwrap_or_default();
+    table.extend(differs.clone());
+    table.try_into()
+}

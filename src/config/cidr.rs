@@ -1,0 +1,96 @@
+//! Address ranges such as `10.0.0.0/8`.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// All addresses that share the first `bits` bits with `base`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Cidr {
+    base: IpAddr,
+    bits: u8,
+}
+
+impl Cidr {
+    /// The machine itself.
+    pub fn loopback() -> Vec<Cidr> {
+        vec![
+            Cidr { base: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), bits: 8 },
+            Cidr { base: IpAddr::V6(Ipv6Addr::LOCALHOST), bits: 128 },
+        ]
+    }
+
+    /// Whether `address` lies in the range. An IPv4 peer of a dual-stack listener counts as IPv4.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.base, address.to_canonical()) {
+            (IpAddr::V4(base), IpAddr::V4(address)) => {
+                let shift = 32 - u32::from(self.bits.min(32));
+                shift == 32 || base.to_bits() >> shift == address.to_bits() >> shift
+            }
+            (IpAddr::V6(base), IpAddr::V6(address)) => {
+                let shift = 128 - u32::from(self.bits.min(128));
+                shift == 128 || base.to_bits() >> shift == address.to_bits() >> shift
+            }
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for Cidr {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("\"{text}\" is not an address range; write one such as \"10.0.0.0/8\" or \"::1/128\"");
+        let (base, bits) = text.split_once('/').map_or((text, None), |(base, bits)| (base, Some(bits)));
+        let base: IpAddr = base.parse().map_err(|_| wrong())?;
+        let most = if base.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Ok(most), |bits| bits.parse().map_err(|_| wrong()))?;
+        if bits > most {
+            return Err(format!("\"{text}\" has more than {most} bits"));
+        }
+        Ok(Cidr { base, bits })
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}/{}", self.base, self.bits)
+    }
+}
+
+impl TryFrom<String> for Cidr {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Cidr> for String {
+    fn from(range: Cidr) -> Self {
+        range.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_hold_their_own_family() {
+        let ten: Cidr = "10.0.0.0/8".parse().unwrap();
+        assert!(ten.contains("10.255.0.1".parse().unwrap()));
+        assert!(ten.contains("::ffff:10.1.1.1".parse().unwrap()));
+        assert!(!ten.contains("11.0.0.1".parse().unwrap()));
+        assert!(!ten.contains("::1".parse().unwrap()));
+        let all: Cidr = "::/0".parse().unwrap();
+        assert!(all.contains("2001:db8::1".parse().unwrap()));
+        let one: Cidr = "192.0.2.7".parse().unwrap();
+        assert_eq!(one.to_string(), "192.0.2.7/32");
+        assert!("10.0.0.0/33".parse::<Cidr>().is_err());
+        assert!("ten/8".parse::<Cidr>().is_err());
+    }
+}

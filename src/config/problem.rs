@@ -1,0 +1,148 @@
+//! What is wrong with a configuration, in words, with the line it stands on.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// One fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The key, from the outermost table; an upstream's place counts from 0.
+    pub path: Vec<String>,
+    /// What is wrong and what to write instead.
+    pub message: String,
+    /// Where it stands in the file, if there.
+    pub span: Option<Range<usize>>,
+}
+
+impl Problem {
+    /// A fault of the value at `path`.
+    pub fn new<const N: usize>(path: [&str; N], message: impl Into<String>) -> Problem {
+        Problem { path: path.iter().map(|part| part.to_string()).collect(), message: message.into(), span: None }
+    }
+
+    /// What the TOML library refused: its message, made plainer where it lists choices.
+    pub(super) fn from_toml(error: &toml::de::Error) -> Problem {
+        Problem { path: Vec::new(), message: plainer(error.message()), span: error.span() }
+    }
+}
+
+/// Everything that is wrong with one configuration.
+#[derive(Clone, Debug)]
+pub struct Invalid {
+    source: Option<(PathBuf, String)>,
+    problems: Vec<Problem>,
+}
+
+impl Invalid {
+    pub(super) fn in_file(path: &Path, text: &str, problems: Vec<Problem>) -> Invalid {
+        Invalid { source: Some((path.to_owned(), text.to_owned())), problems }
+    }
+
+    /// Faults of the flags, or of flags and file together.
+    pub(super) fn outside_file(problems: Vec<Problem>) -> Invalid {
+        Invalid { source: None, problems }
+    }
+
+    pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Invalid {
+        let message = format!("cannot read {}: {error}", path.display());
+        Invalid { source: None, problems: vec![Problem::new([], message)] }
+    }
+
+    /// The faults.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.problems.iter().enumerate() {
+            if index > 0 {
+                out.write_str("\n")?;
+            }
+            match (&self.source, &problem.span) {
+                (Some((path, text)), Some(span)) => excerpt(out, path, text, span, &problem.message)?,
+                (Some((path, _)), None) => write!(out, "{}: {}", path.display(), problem.message)?,
+                (None, _) => out.write_str(&problem.message)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `file:line:column: message`, the line, and carets under what is meant.
+fn excerpt(out: &mut fmt::Formatter<'_>, path: &Path, text: &str, span: &Range<usize>, message: &str) -> fmt::Result {
+    let before = text.get(..span.start).unwrap_or(text);
+    let number = before.matches('\n').count() + 1;
+    let line = text.lines().nth(number - 1).unwrap_or("");
+    let column = before.rsplit('\n').next().unwrap_or("").chars().count();
+    let marked = text.get(span.clone()).unwrap_or("").lines().next().unwrap_or("").chars().count().max(1);
+    let margin = " ".repeat(number.to_string().len());
+    writeln!(out, "{}:{number}:{}: {message}", path.display(), column + 1)?;
+    writeln!(out, "{margin} |")?;
+    writeln!(out, "{number} | {line}")?;
+    write!(out, "{margin} | {}{}", " ".repeat(column), "^".repeat(marked))
+}
+
+/// The word of `known` that `given` was probably meant to be.
+pub(super) fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let given = given.to_ascii_lowercase().replace('_', "-");
+    known
+        .into_iter()
+        .map(|word| (distance(&given, &word.replace('_', "-")), word))
+        .filter(|(edits, word)| *edits <= 1 + word.len().min(given.len()) / 4)
+        .min_by_key(|(edits, _)| *edits)
+        .map(|(_, word)| word)
+}
+
+/// Levenshtein's distance, in bytes.
+fn distance(left: &str, right: &str) -> usize {
+    let right = right.as_bytes();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, a) in left.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in right.iter().enumerate() {
+            let change = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[right.len()]
+}
+
+/// serde's "unknown variant `x`, expected one of `a`, `b`" with the one that was meant.
+pub(super) fn plainer(message: &str) -> String {
+    let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    match words.as_slice() {
+        [given, known @ ..] if message.starts_with("unknown variant") => {
+            let list = known.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
+            let meant = nearest(given, known.iter().copied());
+            let meant = meant.map(|word| format!("; did you mean \"{word}\"?")).unwrap_or_default();
+            format!("\"{given}\" is not a choice here; the choices are {list}{meant}")
+        }
+        _ => message.trim_end().replace('\n', "; "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_words_are_found_and_far_ones_are_not() {
+        let keys = ["hold_bytes", "body_bytes_max", "head_bytes_max"];
+        assert_eq!(nearest("hold_byte", keys), Some("hold_bytes"));
+        assert_eq!(nearest("Hold-Bytes", keys), Some("hold_bytes"));
+        assert_eq!(nearest("colour", keys), None);
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+
+    #[test]
+    fn choices_are_listed_with_the_one_meant() {
+        let text = plainer("unknown variant `prefix_hash`, expected one of `random`, `prefix-hash`");
+        assert!(text.ends_with("did you mean \"prefix-hash\"?"), "{text}");
+    }
+}

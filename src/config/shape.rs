@@ -1,0 +1,161 @@
+//! Keys and types of a file against those of the defaults: every key that exists is found by writing
+//! the defaults out, so that none is declared twice.
+
+use std::ops::Range;
+
+use serde::Serialize;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::problem::{Problem, nearest};
+use super::{Config, Upstream, Url};
+use crate::policy::Settings;
+
+/// The file as a tree that knows where each value stands.
+pub(super) type Tree<'a> = Spanned<DeTable<'a>>;
+
+/// Keys that take values of several types; serde judges those.
+const EITHER: [&str; 1] = ["serve.shards"];
+
+/// Reads `text`; says which keys do not exist and which values are of another type than their default.
+pub(super) fn check(text: &str) -> Result<Tree<'_>, Vec<Problem>> {
+    let tree = DeTable::parse(text).map_err(|error| vec![Problem::from_toml(&error)])?;
+    let mut problems = Vec::new();
+    table(tree.get_ref(), &known(), &mut Vec::new(), &mut problems);
+    if problems.is_empty() { Ok(tree) } else { Err(problems) }
+}
+
+/// Where the value at `path` stands, or the innermost table around it that the file has.
+pub(super) fn locate(tree: &Tree<'_>, path: &[String]) -> Option<Range<usize>> {
+    let (first, rest) = path.split_first()?;
+    let (key, mut value) = tree.get_ref().get_key_value(first.as_str())?;
+    let mut span = if rest.is_empty() && value.get_ref().is_table() { key.span() } else { value.span() };
+    for part in rest {
+        let inner = match value.get_ref() {
+            DeValue::Table(inner) => inner.get(part.as_str()),
+            DeValue::Array(list) => part.parse::<usize>().ok().and_then(|index| list.get(index)),
+            _ => None,
+        };
+        let Some(inner) = inner else { break };
+        value = inner;
+        span = value.span();
+    }
+    Some(span)
+}
+
+/// The defaults as a tree, with one upstream and one pool that have every key.
+fn known() -> toml::Table {
+    let mut known = tree(&Config::default());
+    let upstream = tree(&Upstream::new(Url { host: "gpu".into(), port: 1 }));
+    known.insert("upstream".into(), toml::Value::Array(vec![toml::Value::Table(upstream)]));
+    let pool = [(ANY.to_owned(), toml::Value::Table(tree(&Settings::default())))];
+    known.insert("pool".into(), toml::Value::Table(pool.into_iter().collect()));
+    known
+}
+
+/// Stands for any key in a table whose keys the operator makes up.
+const ANY: &str = "*";
+
+fn table(given: &DeTable<'_>, known: &toml::Table, path: &mut Vec<String>, problems: &mut Vec<Problem>) {
+    for (key, value) in given {
+        let name = key.get_ref().as_ref();
+        path.push(name.to_owned());
+        match known.get(name).or_else(|| known.get(ANY)) {
+            Some(default) => matches(value, default, path, problems),
+            None => problems.push(Problem {
+                path: path.clone(),
+                message: unknown(name, path, known),
+                span: Some(key.span()),
+            }),
+        }
+        path.pop();
+    }
+}
+
+fn matches(given: &Spanned<DeValue<'_>>, default: &toml::Value, path: &mut Vec<String>, problems: &mut Vec<Problem>) {
+    let wrong = |message: String| Problem { path: path.clone(), message, span: Some(given.span()) };
+    match (given.get_ref(), default) {
+        _ if EITHER.contains(&path.join(".").as_str()) => {}
+        (DeValue::Table(given), toml::Value::Table(default)) => table(given, default, path, problems),
+        (DeValue::Array(given), toml::Value::Array(defaults)) => {
+            let text = toml::Value::String(String::new());
+            // An empty default list is one of texts.
+            let default = defaults.first().unwrap_or(&text);
+            for (index, item) in given.iter().enumerate() {
+                path.push(index.to_string());
+                matches(item, default, path, problems);
+                path.pop();
+            }
+        }
+        (DeValue::Integer(number), toml::Value::Integer(_)) if number.as_str().starts_with('-') => {
+            problems.push(wrong(format!("`{}` cannot be negative", key_of(path))));
+        }
+        (DeValue::String(_), toml::Value::String(_))
+        | (DeValue::Integer(_), toml::Value::Integer(_))
+        | (DeValue::Boolean(_), toml::Value::Boolean(_)) => {}
+        (given, default) => problems.push(wrong(format!(
+            "`{}` wants {}, not {}",
+            key_of(path),
+            wanted(default),
+            kind(given.type_str())
+        ))),
+    }
+}
+
+fn unknown(name: &str, path: &[String], known: &toml::Table) -> String {
+    let keys = || known.keys().map(String::as_str);
+    let place = match path {
+        [_] => "a table of this file".to_owned(),
+        [outer @ .., _] if outer[0] == "upstream" => "a key of [[upstream]]".to_owned(),
+        [outer @ .., _] if outer[0] == "pool" => "a key of [routing] that a pool may override".to_owned(),
+        [outer @ .., _] => format!("a key of [{}]", outer.join(".")),
+        [] => String::new(),
+    };
+    let hint = match (nearest(name, keys()), elsewhere(name)) {
+        (Some(meant), _) => format!("did you mean `{meant}`?"),
+        (None, Some(table)) => format!("it belongs to [{table}]"),
+        (None, None) => format!("there are {}", keys().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")),
+    };
+    format!("`{name}` is not {place}; {hint}")
+}
+
+/// The table that has a key of this name.
+fn elsewhere(name: &str) -> Option<String> {
+    let known = known();
+    let holder = known.iter().find(|(_, value)| value.as_table().is_some_and(|table| table.contains_key(name)));
+    holder.map(|(table, _)| table.clone())
+}
+
+/// The key in `path` as an operator names it: an item of a list goes by its list.
+fn key_of(path: &[String]) -> &str {
+    let mut names = path.iter().rev().filter(|part| part.parse::<usize>().is_err());
+    names.next().map_or("", String::as_str)
+}
+
+fn wanted(default: &toml::Value) -> String {
+    match default {
+        toml::Value::String(text) if text.is_empty() => "a text in quotes".into(),
+        toml::Value::String(text) => format!("a text in quotes such as \"{text}\""),
+        toml::Value::Integer(number) => format!("a whole number such as {number}"),
+        toml::Value::Boolean(_) => "true or false".into(),
+        toml::Value::Array(_) => "a list in square brackets".into(),
+        toml::Value::Table(_) => "a table".into(),
+        other => other.type_str().into(),
+    }
+}
+
+fn kind(type_str: &str) -> &str {
+    match type_str {
+        "string" => "a text",
+        "integer" => "a number",
+        "float" => "a number with a fraction",
+        "boolean" => "true or false",
+        "array" => "a list",
+        "table" => "a table",
+        other => other,
+    }
+}
+
+fn tree(value: &impl Serialize) -> toml::Table {
+    toml::Table::try_from(value).unwrap_or_default()
+}

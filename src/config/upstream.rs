@@ -1,0 +1,162 @@
+//! One engine as the operator names it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// `[[upstream]]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Upstream {
+    /// Where it listens.
+    pub url: Url,
+    /// Its name in metrics and on the ring; empty: `host:port` of `url`.
+    #[serde(default)]
+    pub name: String,
+    /// Its share of the load relative to the others.
+    #[serde(default = "one")]
+    pub weight: u32,
+    /// Served ids; empty: learnt from its `/v1/models`.
+    #[serde(default)]
+    pub models: Vec<String>,
+    /// File with the key that control's own calls carry; empty: none.
+    #[serde(default)]
+    pub api_key_file: PathBuf,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl Upstream {
+    /// An engine of which only the address is said.
+    pub fn new(url: Url) -> Upstream {
+        Upstream { url, name: String::new(), weight: 1, models: Vec::new(), api_key_file: PathBuf::new() }
+    }
+
+    /// Its name, or `host:port`.
+    pub fn label(&self) -> String {
+        if self.name.is_empty() { self.url.authority() } else { self.name.clone() }
+    }
+}
+
+/// `http://HOST:PORT`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Url {
+    /// Name or address, without brackets.
+    pub host: String,
+    /// Port, 80 if the URL has none.
+    pub port: u16,
+}
+
+impl Url {
+    /// `host:port`, an IPv6 address in brackets.
+    pub fn authority(&self) -> String {
+        let Url { host, port } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+}
+
+impl FromStr for Url {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let lower = text.to_ascii_lowercase();
+        if lower.starts_with("https://") {
+            return Err(format!(
+                "\"{text}\" asks for TLS towards the engine, which warmfront does not speak yet; \
+                 write http://HOST:PORT, and use it on a network you trust"
+            ));
+        }
+        let Some(rest) = lower.strip_prefix("http://") else {
+            return Err(format!("\"{text}\" is not an engine's URL; write it as http://HOST:PORT"));
+        };
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if !path.is_empty() {
+            return Err(format!(
+                "\"{text}\" has a path; warmfront passes the client's own path on, so write http://{authority}"
+            ));
+        }
+        if authority.contains('@') {
+            return Err(format!(
+                "\"{text}\" holds credentials; put the engine's key into a file and name it in `api_key_file`"
+            ));
+        }
+        let (host, port) = split_port(authority).ok_or_else(|| {
+            format!("\"{text}\" does not name a host and a port from 1 to 65535; write it as http://HOST:PORT")
+        })?;
+        Ok(Url { host: host.to_owned(), port })
+    }
+}
+
+/// Host and port of `name`, `name:port`, `[v6]` or `[v6]:port`.
+fn split_port(authority: &str) -> Option<(&str, u16)> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (host, after) = rest.split_once(']')?;
+            host.parse::<std::net::Ipv6Addr>().ok()?;
+            (host, if after.is_empty() { "80" } else { after.strip_prefix(':')? })
+        }
+        None => authority.split_once(':').unwrap_or((authority, "80")),
+    };
+    let usable = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
+    let port = port.bytes().all(|byte| byte.is_ascii_digit()).then(|| port.parse().ok())??;
+    (!host.is_empty() && host.bytes().all(usable) && port != 0).then_some((host, port))
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "http://{}", self.authority())
+    }
+}
+
+impl TryFrom<String> for Url {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Url> for String {
+    fn from(url: Url) -> Self {
+        url.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_host_and_port() {
+        let url = |text: &str| text.parse::<Url>().map(|url| url.to_string());
+        assert_eq!(url("http://gpu-1:8000").unwrap(), "http://gpu-1:8000");
+        assert_eq!(url("http://GPU-1:8000/").unwrap(), "http://gpu-1:8000");
+        assert_eq!(url("http://10.0.0.1").unwrap(), "http://10.0.0.1:80");
+        assert_eq!(url("http://[::1]:8000").unwrap(), "http://[::1]:8000");
+        for wrong in [
+            "",
+            "gpu-1:8000",
+            "http://",
+            "http://:80",
+            "http://a:0",
+            "http://a:99999",
+            "http://a:+8",
+            "http://a b:1",
+            "http://[::1:80",
+            "http://[x]:80",
+            "ftp://a:1",
+            "http://u:p@a:1",
+            "http://a:1/v1",
+            "http://a:1?x",
+            "http://::1:80",
+        ] {
+            assert!(url(wrong).is_err(), "{wrong}");
+        }
+        assert!(url("https://a:1").unwrap_err().contains("TLS"));
+    }
+}

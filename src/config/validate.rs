@@ -1,0 +1,307 @@
+//! Values that have the right type and are still impossible.
+
+use std::collections::HashMap;
+
+use serde::Deserialize;
+
+use super::problem::{Problem, plainer};
+use super::{Config, Health, Serve, Shards, Upstream};
+use crate::limits::{ENDPOINTS_MAX, Limits, RECEIVE_BYTES};
+use crate::policy::{Policy, Settings};
+
+/// Longest head that can be asked for: one receive buffer holds it.
+const HEAD_BYTES_HARD: usize = RECEIVE_BYTES;
+/// A request remembers this many endpoints it has tried.
+const CONNECT_TRIES_HARD: u32 = 8;
+
+/// Faults of the values a file sets.
+pub(super) fn values(config: &Config) -> Vec<Problem> {
+    let mut found = Vec::new();
+    serve(&config.serve, &mut found);
+    limits(&config.limits, &mut found);
+    health(&config.health, &mut found);
+    for (key, value) in [
+        ("scrape_interval_ms", config.control.scrape_interval_ms),
+        ("scrape_timeout_ms", config.control.scrape_timeout_ms),
+        ("scrape_bytes_max", config.control.scrape_bytes_max as u64),
+        ("models_interval_ms", config.control.models_interval_ms),
+        ("models_timeout_ms", config.control.models_timeout_ms),
+        ("models_bytes_max", config.control.models_bytes_max as u64),
+        ("resolve_interval_ms", config.control.resolve_interval_ms),
+        ("publish_interval_ms", config.control.publish_interval_ms),
+    ] {
+        at_least_one("control", key, value, &mut found);
+    }
+    if config.control.stale_after_ms < config.control.scrape_interval_ms {
+        found.push(Problem::new(
+            ["control", "stale_after_ms"],
+            "`stale_after_ms` is less than `scrape_interval_ms`: every reading would be stale before the next one",
+        ));
+    }
+    routing(&config.routing, &["routing"], &mut found);
+    pools(config, &mut found);
+    upstreams(&config.upstream, &mut found);
+    if config.log.level.parse::<tracing_subscriber::filter::Targets>().is_err() {
+        found.push(Problem::new(
+            ["log", "level"],
+            format!(
+                "\"{}\" is not a log level; write error, warn, info, debug, trace, or a filter such as \
+                 \"info,warmfront::control=debug\"",
+                config.log.level
+            ),
+        ));
+    }
+    found
+}
+
+/// Faults of file and flags together.
+pub(super) fn whole(config: &Config) -> Vec<Problem> {
+    let mut found = values(config);
+    if config.upstream.is_empty() {
+        found.push(Problem::new(
+            ["upstream"],
+            "no engine to forward to; give --upstream http://HOST:PORT, or a configuration file with\n\
+             \n    [[upstream]]\n    url = \"http://HOST:PORT\"\n",
+        ));
+    }
+    if config.serve.listen.contains(&config.serve.admin) {
+        found.push(Problem::new(
+            ["serve", "admin"],
+            format!("`admin` and `listen` are both {}; clients must not reach the admin listener", config.serve.admin),
+        ));
+    }
+    found
+}
+
+fn at_least_one(table: &str, key: &str, value: u64, found: &mut Vec<Problem>) {
+    if value == 0 {
+        found.push(Problem::new([table, key], format!("`{key}` cannot be 0")));
+    }
+}
+
+fn serve(serve: &Serve, found: &mut Vec<Problem>) {
+    let mut wrong = |key: &str, message: String| found.push(Problem::new(["serve", key], message));
+    if serve.shards == Shards::Count(0) {
+        wrong("shards", "`shards` cannot be 0: nobody would accept connections; write \"auto\" for one a core".into());
+    }
+    if let Shards::Count(1025..) = serve.shards {
+        wrong("shards", "`shards` cannot be above 1024".into());
+    }
+    if serve.listen.is_empty() {
+        wrong("listen", "`listen` is empty: clients could not connect; write for example [\"0.0.0.0:8000\"]".into());
+    }
+    if let Some(twice) = first_repeated(serve.listen.iter()) {
+        wrong("listen", format!("`listen` names {twice} twice"));
+    }
+    for path in &serve.paths {
+        let pattern = path.strip_suffix("/*").unwrap_or(path);
+        let plain = |byte: u8| byte.is_ascii_graphic() && !b"?#*%".contains(&byte);
+        if !path.starts_with('/') || !pattern.bytes().all(plain) {
+            wrong(
+                "paths",
+                format!("\"{path}\" is not a path; write one such as \"/metrics\", or \"/admin/*\" for all below"),
+            );
+        }
+    }
+}
+
+fn limits(limits: &Limits, found: &mut Vec<Problem>) {
+    for (key, value) in numbers(limits) {
+        // Nothing read ahead and nothing lingered for are sensible; a bound of 0 elsewhere stops all traffic.
+        let may_be_zero = ["read_ahead_bytes", "linger_bytes_max", "interim_replies_max", "idle_upstreams_max"];
+        let may_be_zero = may_be_zero.contains(&key.as_str())
+            || ["linger_timeout_ms", "upload_grace_ms", "upload_bytes_per_second_min", "drain_timeout_ms"]
+                .contains(&key.as_str());
+        if !may_be_zero {
+            at_least_one("limits", &key, value, found);
+        }
+    }
+    let mut wrong = |key: &str, message: String| found.push(Problem::new(["limits", key], message));
+    if limits.head_bytes_max > HEAD_BYTES_HARD {
+        wrong(
+            "head_bytes_max",
+            format!("`head_bytes_max` cannot be above {HEAD_BYTES_HARD}, the size of one receive buffer"),
+        );
+    }
+    if (1..256).contains(&limits.head_bytes_max) {
+        wrong("head_bytes_max", "`head_bytes_max` below 256 refuses every client".into());
+    }
+    if limits.head_fields_max > 1_000 {
+        wrong("head_fields_max", "`head_fields_max` cannot be above 1000".into());
+    }
+    if limits.hold_bytes as u64 > limits.body_bytes_max {
+        let most = limits.body_bytes_max;
+        wrong(
+            "hold_bytes",
+            format!("`hold_bytes` cannot be above `body_bytes_max` ({most}): no body is longer than that"),
+        );
+    }
+    if limits.hold_bytes > limits.budget_bytes {
+        let most = limits.budget_bytes;
+        wrong(
+            "hold_bytes",
+            format!("`hold_bytes` cannot be above `budget_bytes` ({most}), which all held bodies share"),
+        );
+    }
+    if limits.read_ahead_bytes > RECEIVE_BYTES {
+        wrong(
+            "read_ahead_bytes",
+            format!("`read_ahead_bytes` cannot be above {RECEIVE_BYTES}, the size of one receive buffer"),
+        );
+    }
+    if limits.connect_tries_max > CONNECT_TRIES_HARD {
+        wrong("connect_tries_max", format!("`connect_tries_max` cannot be above {CONNECT_TRIES_HARD}"));
+    }
+}
+
+/// Every key of `[limits]` with its value.
+fn numbers(limits: &Limits) -> Vec<(String, u64)> {
+    let table = toml::Table::try_from(limits).unwrap_or_default();
+    let number = |value: &toml::Value| value.as_integer().and_then(|number| u64::try_from(number).ok());
+    table.iter().filter_map(|(key, value)| Some((key.clone(), number(value)?))).collect()
+}
+
+fn health(health: &Health, found: &mut Vec<Problem>) {
+    for (key, value) in [
+        ("probe_interval_ms", health.probe_interval_ms),
+        ("probe_timeout_ms", health.probe_timeout_ms),
+        ("failures_down", health.failures_down.into()),
+        ("successes_up", health.successes_up.into()),
+    ] {
+        at_least_one("health", key, value, found);
+    }
+    if !health.path.starts_with('/') || !health.path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
+        let message = format!("\"{}\" is not a path; write one such as \"/health\"", health.path);
+        found.push(Problem::new(["health", "path"], message));
+    }
+}
+
+fn routing(settings: &Settings, table: &[&str], found: &mut Vec<Problem>) {
+    let mut wrong = |key: &str, message: String| {
+        let path = table.iter().copied().chain([key]).map(str::to_owned).collect();
+        found.push(Problem { path, message, span: None });
+    };
+    if settings.load_percent < 100 {
+        wrong(
+            "load_percent",
+            format!(
+                "`load_percent` is {}; below 100 not even an even share of the load would be allowed (125 is usual)",
+                settings.load_percent
+            ),
+        );
+    }
+    if settings.load_percent > 100_000 {
+        wrong("load_percent", "`load_percent` cannot be above 100000".into());
+    }
+    if !(1..=4096).contains(&settings.replication) {
+        wrong(
+            "replication",
+            format!("`replication` is {}; it must lie between 1 and 4096 (256 is usual)", settings.replication),
+        );
+    }
+    if settings.prefix_chars == 0 {
+        wrong("prefix_chars", "`prefix_chars` cannot be 0: every prompt would have the same key".into());
+    }
+    if settings.prefix_bytes == 0 {
+        wrong("prefix_bytes", "`prefix_bytes` cannot be 0: every prompt would have the same key".into());
+    }
+    for name in &settings.session_headers {
+        let token = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
+        if name.is_empty() || !name.bytes().all(token) {
+            wrong(
+                "session_headers",
+                format!("\"{name}\" is not a header name; write it in lower case, such as \"x-session-id\""),
+            );
+        }
+    }
+    for name in &settings.session_fields {
+        if name.is_empty() || name.len() > 64 {
+            wrong("session_fields", format!("\"{name}\" is not a body field's name of 1 to 64 bytes"));
+        }
+    }
+    if settings.session_fields.len() > 16 {
+        wrong("session_fields", "`session_fields` cannot name more than 16 fields".into());
+    }
+    if settings.policy == Policy::Session && settings.session_headers.is_empty() && settings.session_fields.is_empty() {
+        wrong("policy", "\"session\" needs `session_headers` or `session_fields`; both are empty".into());
+    }
+}
+
+/// Each pool's overrides one by one, so that the faulty one is named; then all of them together.
+fn pools(config: &Config, found: &mut Vec<Problem>) {
+    for (id, differs) in &config.pool {
+        let before = found.len();
+        for (key, value) in differs {
+            let alone = toml::Table::from_iter([(key.clone(), value.clone())]);
+            if let Err(error) = Settings::deserialize(alone) {
+                found.push(Problem::new(["pool", id, key], plainer(error.message())));
+            }
+        }
+        if found.len() == before {
+            let mut inner = Vec::new();
+            routing(&config.settings_for(id), &["pool", id], &mut inner);
+            // What `[routing]` itself gets wrong is said once, there.
+            inner.retain(|problem| problem.path.last().is_some_and(|key| differs.contains_key(key)));
+            found.append(&mut inner);
+        }
+    }
+}
+
+fn upstreams(upstreams: &[Upstream], found: &mut Vec<Problem>) {
+    let mut names: HashMap<String, usize> = HashMap::new();
+    let mut urls: HashMap<String, usize> = HashMap::new();
+    for (index, upstream) in upstreams.iter().enumerate() {
+        let place = index.to_string();
+        let mut wrong = |key: &str, message: String| found.push(Problem::new(["upstream", &place, key], message));
+        if upstream.weight == 0 {
+            wrong("weight", "`weight` cannot be 0; remove the [[upstream]] to send it nothing".into());
+        }
+        if upstream.weight > 1_000 {
+            wrong("weight", "`weight` cannot be above 1000: its points would crowd the ring".into());
+        }
+        if upstream.models.iter().any(|id| id.is_empty() || id.len() > 256) {
+            wrong("models", "`models` lists served ids of 1 to 256 bytes".into());
+        }
+        let authority = upstream.url.authority();
+        if let Some(first) = urls.insert(authority, index) {
+            wrong("url", format!("the {} and the {} [[upstream]] have the same `url`", nth(first), nth(index)));
+        } else if let Some(first) = names.insert(upstream.label(), index) {
+            let label = upstream.label();
+            wrong(
+                "name",
+                format!(
+                    "the {} and the {} [[upstream]] are both called \"{label}\"; names make the ring's points and must differ",
+                    nth(first),
+                    nth(index)
+                ),
+            );
+        }
+    }
+    if upstreams.len() > ENDPOINTS_MAX {
+        found.push(Problem::new(["upstream"], format!("there can be at most {ENDPOINTS_MAX} [[upstream]]s")));
+    }
+}
+
+fn first_repeated<T: Ord>(items: impl Iterator<Item = T>) -> Option<T> {
+    let mut seen = std::collections::BTreeSet::new();
+    for item in items {
+        if seen.contains(&item) {
+            return Some(item);
+        }
+        seen.insert(item);
+    }
+    None
+}
+
+fn nth(index: usize) -> String {
+    let suffix = match (index + 1) % 100 {
+        11..=13 => "th",
+        other => match other % 10 {
+            1 => "st",
+            2 => "nd",
+            3 => "rd",
+            _ => "th",
+        },
+    };
+    format!("{}{suffix}", index + 1)
+}

@@ -1,0 +1,115 @@
+//! Control's own calls to engines: small GETs, bounded in size and time.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::header::{AUTHORIZATION, HOST, USER_AGENT};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+/// Idle connections to engines are dropped before engines on uvicorn drop them (5 s).
+const IDLE: Duration = Duration::from_secs(3);
+/// Longest head of an engine's answer.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// The one HTTP client of control.
+#[derive(Clone, Debug)]
+pub struct Client(hyper_util::client::legacy::Client<HttpConnector, Empty<Bytes>>);
+
+/// What to ask whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// Where to connect to.
+    pub address: SocketAddr,
+    /// `Host`.
+    pub authority: &'a str,
+    /// Path and query.
+    pub path: &'a str,
+    /// Key for `Authorization: Bearer`.
+    pub key: Option<&'a str>,
+    /// For connecting, asking and the whole answer together.
+    pub timeout: Duration,
+    /// Longest body read.
+    pub bytes_max: usize,
+}
+
+/// A whole answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Status code.
+    pub status: u16,
+    /// Body.
+    pub body: Bytes,
+}
+
+/// Why there is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// Nobody listens, or no route.
+    #[error("cannot connect to {0}: {1}")]
+    Connect(SocketAddr, String),
+    /// Not complete in time.
+    #[error("no whole answer within {0} ms")]
+    Timeout(u128),
+    /// Longer than asked for.
+    #[error("the answer is longer than {0} bytes")]
+    TooLong(usize),
+    /// Not HTTP, or cut.
+    #[error("the answer is broken: {0}")]
+    Broken(String),
+}
+
+impl Default for Client {
+    fn default() -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(1)
+            .http1_max_buf_size(HEAD_BYTES_MAX)
+            .build(connector);
+        Client(client)
+    }
+}
+
+impl Client {
+    /// One GET.
+    pub async fn get(&self, call: &Call<'_>) -> Result<Answer, CallError> {
+        let whole = tokio::time::timeout(call.timeout, self.unbounded(call));
+        whole.await.unwrap_or(Err(CallError::Timeout(call.timeout.as_millis())))
+    }
+
+    async fn unbounded(&self, call: &Call<'_>) -> Result<Answer, CallError> {
+        let broken = |error: &dyn std::error::Error| CallError::Broken(root(error));
+        let mut request = hyper::Request::get(format!("http://{}{}", call.address, call.path))
+            .header(HOST, call.authority)
+            .header(USER_AGENT, concat!("warmfront/", env!("CARGO_PKG_VERSION")));
+        if let Some(key) = call.key {
+            request = request.header(AUTHORIZATION, format!("Bearer {key}"));
+        }
+        let request = request.body(Empty::new()).map_err(|error| broken(&error))?;
+        let response = self.0.request(request).await.map_err(|error| match error.is_connect() {
+            true => CallError::Connect(call.address, root(&error)),
+            false => broken(&error),
+        })?;
+        let status = response.status().as_u16();
+        let body = Limited::new(response.into_body(), call.bytes_max).collect().await;
+        let body = body.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
+            true => CallError::TooLong(call.bytes_max),
+            false => broken(error.as_ref()),
+        })?;
+        Ok(Answer { status, body: body.to_bytes() })
+    }
+}
+
+/// The innermost cause: the outer ones say "client error (Connect)" and the like.
+fn root(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}

@@ -1,0 +1,147 @@
+//! What an engine serves: its `/v1/models`, and whether it asks for a key.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use simd_json::prelude::{ValueAsArray, ValueAsScalar, ValueObjectAccess, Writable};
+
+use super::client::{Call, CallError, Client};
+
+/// Most ids taken from one engine.
+const MODELS_MAX: usize = 1_024;
+/// Longest served id.
+const ID_BYTES_MAX: usize = 256;
+/// Longest card passed on as it is.
+const CARD_BYTES_MAX: usize = 16 << 10;
+
+/// One served id with its card as the engine writes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// The id, as in a request's `model`.
+    pub id: Box<str>,
+    /// One JSON object.
+    pub json: Bytes,
+}
+
+impl Card {
+    /// The card of an id that no engine has described yet.
+    pub fn made(id: &str) -> Card {
+        let json = serde_json::json!({"id": id, "object": "model", "created": 0, "owned_by": "warmfront"});
+        Card { id: id.into(), json: json.to_string().into() }
+    }
+}
+
+/// What was learnt from one engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Learnt {
+    /// Its ids in its own order: base model first, then adapters.
+    pub cards: Vec<Card>,
+    /// Whether it answers only who has the key.
+    pub asks_key: bool,
+}
+
+/// Why nothing was learnt.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModelsError {
+    /// No answer.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// 401 or 403, and `api_key_file` is empty.
+    #[error("it asks for a key; name a file with the key of its --api-key in `api_key_file`")]
+    KeyWanted,
+    /// 401 or 403 with the key.
+    #[error("it refuses the key in `api_key_file`")]
+    KeyRefused,
+    /// Neither 200 nor 401.
+    #[error("/v1/models answers {0}")]
+    Status(u16),
+    /// Not a list of models.
+    #[error("/v1/models does not answer a list of models")]
+    Shape,
+}
+
+/// Asks without the key first: whether the engine asks for one decides who may read our own `/v1/models`.
+pub async fn learn(client: &Client, call: &Call<'_>) -> Result<Learnt, ModelsError> {
+    let open = client.get(&Call { key: None, ..*call }).await?;
+    if !matches!(open.status, 401 | 403) {
+        return read(open.status, &open.body, false);
+    }
+    if call.key.is_none() {
+        return Err(ModelsError::KeyWanted);
+    }
+    let locked = client.get(call).await?;
+    if matches!(locked.status, 401 | 403) {
+        return Err(ModelsError::KeyRefused);
+    }
+    read(locked.status, &locked.body, true)
+}
+
+/// The call for an engine's models.
+pub fn call<'a>(address: std::net::SocketAddr, authority: &'a str, key: Option<&'a str>) -> Call<'a> {
+    Call { address, authority, path: "/v1/models", key, timeout: Duration::from_secs(2), bytes_max: 1 << 20 }
+}
+
+fn read(status: u16, body: &Bytes, asks_key: bool) -> Result<Learnt, ModelsError> {
+    if status != 200 {
+        return Err(ModelsError::Status(status));
+    }
+    let cards = cards(body.to_vec()).ok_or(ModelsError::Shape)?;
+    Ok(Learnt { cards, asks_key })
+}
+
+/// The cards in an answer, whose bytes are used up: the parser writes into them.
+fn cards(mut body: Vec<u8>) -> Option<Vec<Card>> {
+    let tree = simd_json::to_borrowed_value(&mut body).ok()?;
+    let list = tree.get("data")?.as_array()?;
+    let mut cards: Vec<Card> = Vec::new();
+    for item in list.iter().take(MODELS_MAX) {
+        let Some(id) = item.get("id").and_then(|id| id.as_str()) else { continue };
+        if id.is_empty() || id.len() > ID_BYTES_MAX || cards.iter().any(|card| *card.id == *id) {
+            continue;
+        }
+        let json = item.encode();
+        cards.push(if json.len() > CARD_BYTES_MAX { Card::made(id) } else { Card { id: id.into(), json: json.into() } });
+    }
+    Some(cards)
+}
+
+/// The list of `cards` as `GET /v1/models` answers it.
+pub fn list<'a>(cards: impl Iterator<Item = &'a Card>) -> Bytes {
+    let mut out = b"{\"object\":\"list\",\"data\":[".to_vec();
+    for (index, card) in cards.enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(&card.json);
+    }
+    out.extend_from_slice(b"]}");
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recorded_answer_is_read_and_written_again() {
+        let recorded = include_bytes!("../../tests/fixtures/engine-metrics/vllm-0.32.0-lora.models.json");
+        let cards = cards(recorded.to_vec()).unwrap();
+        let ids: Vec<&str> = cards.iter().map(|card| &*card.id).collect();
+        assert_eq!(ids, ["tiny-llama", "tiny-lora"]);
+        let again: serde_json::Value = serde_json::from_slice(&list(cards.iter())).unwrap();
+        assert_eq!(again, serde_json::from_slice::<serde_json::Value>(recorded).unwrap());
+    }
+
+    #[test]
+    fn strange_answers_are_bounded() {
+        let of = |text: &str| cards(text.as_bytes().to_vec());
+        assert!(of("").is_none() && of("[]").is_none() && of("{\"data\":3}").is_none());
+        assert!(of(&"[".repeat(100_000)).is_none());
+        assert!(of(&format!("{{\"data\":{}{}}}", "[".repeat(50_000), "]".repeat(50_000))).is_none());
+        assert_eq!(of("{\"data\":[3,{\"id\":\"\"},{\"id\":7},{\"id\":\"a\"},{\"id\":\"a\"}]}").unwrap().len(), 1);
+        let many: Vec<String> = (0..5_000).map(|n| format!("{{\"id\":\"m{n}\"}}")).collect();
+        assert_eq!(of(&format!("{{\"data\":[{}]}}", many.join(","))).unwrap().len(), MODELS_MAX);
+        let fat = format!("{{\"data\":[{{\"id\":\"a\",\"x\":\"{}\"}}]}}", "y".repeat(CARD_BYTES_MAX));
+        assert_eq!(of(&fat).unwrap(), [Card::made("a")]);
+    }
+}

@@ -1,0 +1,137 @@
+//! Which engines serve which id: pools with ids that never change, rings that are built only when
+//! membership does.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::fleet::Member;
+use crate::config::Config;
+use crate::fleet::Health;
+use crate::policy::Settings;
+use crate::ring::Ring;
+use crate::snapshot::{Pool, PoolId};
+
+/// The pool of engines whose models are not known yet, so that traffic flows before the first probe.
+pub const UNLEARNT: &str = "default";
+
+/// Most pools of one process; engines that make up ids without end get no further ones.
+const POOLS_MAX: usize = 4_096;
+
+/// Every pool there has been.
+#[derive(Debug)]
+pub struct Pools {
+    config: Arc<Config>,
+    known: Vec<(Arc<str>, Arc<Settings>)>,
+    places: HashMap<Arc<str>, PoolId>,
+    /// By members and replication. A slot in a key means what it did when the ring was built, since a
+    /// change of membership empties the table.
+    rings: HashMap<(Arc<[u16]>, u32), Arc<Ring>>,
+}
+
+/// The pools as they are now.
+#[derive(Debug)]
+pub struct View {
+    /// By id; those that nobody serves any more are empty.
+    pub pools: Vec<Pool>,
+    /// Served id to pool, of those that somebody serves.
+    pub models: HashMap<Box<[u8]>, PoolId>,
+    /// See [`crate::snapshot::Snapshot::default_pool`].
+    pub default_pool: Option<PoolId>,
+    /// See [`crate::snapshot::Snapshot::only`].
+    pub only: Option<PoolId>,
+    /// Whether the models of every engine are known.
+    pub complete: bool,
+}
+
+impl Pools {
+    /// None yet.
+    pub fn new(config: Arc<Config>) -> Pools {
+        Pools { config, known: Vec::new(), places: HashMap::new(), rings: HashMap::new() }
+    }
+
+    /// Slots have other tenants than before.
+    pub fn membership_changed(&mut self) {
+        self.rings.clear();
+    }
+
+    /// The pools that `members` make.
+    pub fn view(&mut self, members: &[Member]) -> View {
+        let mut slots: Vec<Vec<u16>> = vec![Vec::new(); self.known.len()];
+        let mut models = HashMap::new();
+        let mut complete = true;
+        // Whether an engine of unknown models may take requests; a dead one must not keep the others waiting
+        // for a `model` that all of them would serve.
+        let mut unlearnt_usable = false;
+        for member in members {
+            let ids = member.ids();
+            complete &= ids.is_some();
+            let Some(tenancy) = &member.now else { continue };
+            unlearnt_usable |= ids.is_none() && tenancy.health != Health::Down;
+            for id in ids.clone().unwrap_or_else(|| vec![UNLEARNT]) {
+                let Some(pool) = self.place(id) else { continue };
+                let place = usize::from(pool.0);
+                slots.resize_with(slots.len().max(place + 1), Vec::new);
+                slots[place].push(tenancy.id.slot);
+                if ids.is_some() {
+                    models.insert(Box::from(id.as_bytes()), pool);
+                }
+            }
+        }
+        let pools = self.pools(slots, members);
+        let unlearnt = self.places.get(UNLEARNT).copied().filter(|id| !pools[usize::from(id.0)].members.is_empty());
+        let configured = models.get(self.config.serve.default_model.as_bytes()).copied();
+        let live = || pools.iter().filter(|pool| !pool.members.is_empty());
+        let counted = |pool: &&Pool| Some(pool.id) != unlearnt || unlearnt_usable || models.contains_key(pool.name.as_bytes());
+        let first = live().find(counted).map(|pool| pool.id);
+        View {
+            default_pool: configured.or(unlearnt.filter(|_| !complete)),
+            only: first.filter(|_| live().filter(counted).count() == 1),
+            models,
+            complete,
+            pools,
+        }
+    }
+
+    /// The id of the pool of that name, for ever.
+    fn place(&mut self, name: &str) -> Option<PoolId> {
+        if let Some(id) = self.places.get(name) {
+            return Some(*id);
+        }
+        if self.known.len() >= POOLS_MAX {
+            tracing::warn!(model = name, "more than {POOLS_MAX} served ids; this one gets no pool");
+            return None;
+        }
+        let id = PoolId(self.known.len() as u16);
+        let name: Arc<str> = name.into();
+        let settings = Arc::new(self.config.settings_for(&name));
+        self.known.push((Arc::clone(&name), settings));
+        self.places.insert(name, id);
+        Some(id)
+    }
+
+    fn pools(&mut self, slots: Vec<Vec<u16>>, members: &[Member]) -> Vec<Pool> {
+        let mut shared: HashMap<Vec<u16>, Arc<[u16]>> = HashMap::new();
+        let mut pools = Vec::with_capacity(slots.len());
+        for (index, mut slots) in slots.into_iter().enumerate() {
+            slots.sort_unstable();
+            slots.dedup();
+            let slots = Arc::clone(shared.entry(slots.clone()).or_insert_with(|| slots.into()));
+            let (name, settings) = self.known[index].clone();
+            let ring = self.ring(&slots, settings.replication, members);
+            pools.push(Pool::new(PoolId(index as u16), name, slots, ring, settings));
+        }
+        pools
+    }
+
+    fn ring(&mut self, slots: &Arc<[u16]>, replication: u32, members: &[Member]) -> Arc<Ring> {
+        let build = || {
+            let tenant = |slot: &u16| {
+                let holds = |member: &&Member| member.now.as_ref().is_some_and(|tenancy| tenancy.id.slot == *slot);
+                members.iter().find(holds).map(|member| (*slot, &*member.name, member.upstream.weight))
+            };
+            let points: Vec<(u16, &str, u32)> = slots.iter().filter_map(tenant).collect();
+            Arc::new(Ring::build(&points, replication))
+        };
+        Arc::clone(self.rings.entry((Arc::clone(slots), replication)).or_insert_with(build))
+    }
+}

@@ -1,0 +1,279 @@
+//! What an engine's `/metrics` says of its load: vLLM's and SGLang's names, all label sets summed.
+
+use crate::fleet::EngineLoad;
+
+/// One reading.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// What shards and policies use.
+    pub load: EngineLoad,
+    /// Tokens in one block of the KV cache.
+    pub block_size: Option<u32>,
+    /// Whether prefixes are cached, where the engine says so.
+    pub prefix_caching: Option<bool>,
+    /// Which engine the names belong to.
+    pub engine: Option<EngineKind>,
+}
+
+/// Whose metrics they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineKind {
+    /// vllm-project/vllm
+    Vllm,
+    /// sgl-project/sglang
+    Sglang,
+}
+
+impl Reading {
+    /// Reads Prometheus text. Lines that are not understood are skipped: engines add metrics freely.
+    pub fn of(text: &[u8]) -> Reading {
+        let mut sums = Sums::default();
+        for line in text.split(|byte| *byte == b'\n') {
+            if let Some(sample) = Sample::of(line) {
+                sums.take(&sample);
+            }
+        }
+        sums.reading()
+    }
+}
+
+/// `name{labels} value`
+struct Sample<'a> {
+    name: &'a str,
+    labels: &'a str,
+    value: f64,
+}
+
+impl<'a> Sample<'a> {
+    fn of(line: &'a [u8]) -> Option<Sample<'a>> {
+        // Most lines are of other metrics: looked at before they are checked as text.
+        if !line.starts_with(b"vllm:") && !line.starts_with(b"sglang:") && !line.starts_with(b"sglang_") {
+            return None;
+        }
+        let line = std::str::from_utf8(line).ok()?.trim_end();
+        let end = line.find(['{', ' '])?;
+        let (name, rest) = line.split_at_checked(end)?;
+        let (labels, rest) = match rest.strip_prefix('{') {
+            Some(rest) => rest.split_at_checked(labels_end(rest)?)?,
+            None => ("", rest),
+        };
+        let value = rest.trim_start_matches('}').split_ascii_whitespace().next()?.parse::<f64>().ok()?;
+        (value.is_finite() && value >= 0.0).then_some(Sample { name, labels, value })
+    }
+
+    fn label(&self, wanted: &str) -> Option<&'a str> {
+        let mut rest = self.labels;
+        while let Some((name, after)) = rest.split_once("=\"") {
+            let end = quote_end(after)?;
+            let (value, after) = after.split_at_checked(end)?;
+            if name.trim() == wanted {
+                return Some(value);
+            }
+            rest = after.trim_start_matches('"').trim_start_matches([',', ' ']);
+        }
+        None
+    }
+
+    fn number(&self, label: &str) -> Option<u64> {
+        self.label(label)?.parse().ok()
+    }
+}
+
+/// Where the `}` stands that ends the labels; one inside a quoted value does not.
+fn labels_end(labels: &str) -> Option<usize> {
+    let mut quoted = false;
+    let mut escaped = false;
+    labels.bytes().position(|byte| {
+        let ends = byte == b'}' && !quoted;
+        quoted ^= byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        ends
+    })
+}
+
+/// Where the quote stands that ends a value.
+fn quote_end(value: &str) -> Option<usize> {
+    let mut escaped = false;
+    value.bytes().position(|byte| {
+        let ends = byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        ends
+    })
+}
+
+/// Sums over label sets: data-parallel ranks, adapters.
+#[derive(Default)]
+struct Sums {
+    running: Option<f64>,
+    waiting: Option<f64>,
+    kv_use: Mean,
+    kv_capacity: Option<f64>,
+    prompt_tokens: Option<f64>,
+    queries: Option<f64>,
+    hits: Option<f64>,
+    block_size: Option<u64>,
+    prefix_caching: Option<bool>,
+    engine: Option<EngineKind>,
+}
+
+#[derive(Default)]
+struct Mean {
+    sum: f64,
+    count: u32,
+}
+
+impl Sums {
+    fn take(&mut self, sample: &Sample<'_>) {
+        let add = |sum: &mut Option<f64>| *sum = Some(sum.unwrap_or(0.0) + sample.value);
+        let (engine, name) = match sample.name.strip_prefix("vllm:") {
+            Some(name) => (EngineKind::Vllm, name),
+            None => match sample.name.strip_prefix("sglang").and_then(|rest| rest.strip_prefix([':', '_'])) {
+                Some(name) => (EngineKind::Sglang, name),
+                None => return,
+            },
+        };
+        self.engine = Some(engine);
+        match name {
+            "num_requests_running" | "num_running_reqs" => add(&mut self.running),
+            "num_requests_waiting" | "num_queue_reqs" => add(&mut self.waiting),
+            "kv_cache_usage_perc" | "gpu_cache_usage_perc" | "token_usage" => {
+                self.kv_use.sum += sample.value;
+                self.kv_use.count += 1;
+            }
+            "prompt_tokens_total" => add(&mut self.prompt_tokens),
+            "prefix_cache_queries_total" | "gpu_prefix_cache_queries_total" | "gpu_prefix_cache_queries" => {
+                add(&mut self.queries);
+            }
+            "prefix_cache_hits_total" | "gpu_prefix_cache_hits_total" | "gpu_prefix_cache_hits" | "cached_tokens_total" => {
+                add(&mut self.hits);
+            }
+            // SGLang reports tokens here, and pages in `cache_config_info` beside it.
+            "max_total_num_tokens" => self.kv_capacity = Some(self.kv_capacity.unwrap_or(0.0).max(sample.value)),
+            "cache_config_info" => self.cache_config(engine, sample),
+            _ => {}
+        }
+    }
+
+    fn cache_config(&mut self, engine: EngineKind, sample: &Sample<'_>) {
+        let (size, blocks) = match engine {
+            EngineKind::Vllm => (sample.number("block_size"), sample.number("num_gpu_blocks")),
+            EngineKind::Sglang => (sample.number("page_size"), sample.number("num_pages")),
+        };
+        let product = size.zip(blocks).and_then(|(size, blocks)| size.checked_mul(blocks));
+        // Newer vLLM says the capacity itself; with hybrid models it is not the product.
+        if let Some(tokens) = sample.number("kv_cache_size_tokens").or(product) {
+            match engine {
+                EngineKind::Vllm => self.kv_capacity = Some(self.kv_capacity.unwrap_or(0.0) + tokens as f64),
+                EngineKind::Sglang => self.kv_capacity = self.kv_capacity.or(Some(tokens as f64)),
+            }
+        }
+        self.block_size = self.block_size.or(size);
+        self.prefix_caching = match sample.label("enable_prefix_caching") {
+            Some("True" | "true") => Some(self.prefix_caching.unwrap_or(true)),
+            Some("False" | "false") => Some(false),
+            _ => self.prefix_caching,
+        };
+    }
+
+    fn reading(self) -> Reading {
+        // `as` saturates, so that an absurd figure is a large one and no more.
+        let count = |sum: f64| sum as u32;
+        let total = |sum: f64| sum as u64;
+        let sglang = self.engine == Some(EngineKind::Sglang);
+        Reading {
+            load: EngineLoad {
+                running: self.running.map(count),
+                waiting: self.waiting.map(count),
+                kv_use: (self.kv_use.count > 0)
+                    .then(|| (self.kv_use.sum / f64::from(self.kv_use.count)).min(1.0) as f32),
+                kv_capacity_tokens: self.kv_capacity.map(total),
+                prompt_tokens_total: self.prompt_tokens.map(total),
+                // SGLang looks every prompt token up and counts only the hits apart.
+                prefix_queries_total: self.queries.or(self.prompt_tokens.filter(|_| sglang)).map(total),
+                prefix_hits_total: self.hits.map(total),
+            },
+            block_size: self.block_size.and_then(|size| u32::try_from(size).ok()),
+            prefix_caching: self.prefix_caching,
+            engine: self.engine,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VLLM: &[u8] = include_bytes!("../../tests/fixtures/engine-metrics/vllm-0.32.0.txt");
+    const VLLM_FLAGS: &[u8] = include_bytes!("../../tests/fixtures/engine-metrics/vllm-0.32.0-lora.txt");
+
+    #[test]
+    fn a_recorded_vllm_is_understood() {
+        let reading = Reading::of(VLLM);
+        assert_eq!(
+            reading,
+            Reading {
+                load: EngineLoad {
+                    running: Some(0),
+                    waiting: Some(0),
+                    kv_use: Some(0.0),
+                    kv_capacity_tokens: Some(65_536),
+                    prompt_tokens_total: Some(1_037),
+                    prefix_queries_total: Some(1_033),
+                    prefix_hits_total: Some(256),
+                },
+                block_size: Some(32),
+                prefix_caching: Some(true),
+                engine: Some(EngineKind::Vllm),
+            }
+        );
+        assert_eq!(Reading::of(VLLM_FLAGS).load.kv_capacity_tokens, Some(4_096));
+    }
+
+    #[test]
+    fn ranks_are_summed() {
+        let reading = Reading::of(
+            b"vllm:num_requests_running{engine=\"0\",model_name=\"a\"} 3.0\n\
+              vllm:num_requests_running{engine=\"1\",model_name=\"a\"} 4.0\n\
+              vllm:num_requests_waiting{engine=\"0\",model_name=\"a}\\\"\"} 1\n\
+              vllm:gpu_cache_usage_perc{engine=\"0\"} 0.5\n\
+              vllm:gpu_cache_usage_perc{engine=\"1\"} 0.25\n\
+              vllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"100\",enable_prefix_caching=\"False\"} 1.0\n\
+              vllm:cache_config_info{block_size=\"16\",engine=\"1\",num_gpu_blocks=\"100\",enable_prefix_caching=\"True\"} 1.0\n",
+        );
+        assert_eq!(reading.load.running, Some(7));
+        assert_eq!(reading.load.waiting, Some(1));
+        assert_eq!(reading.load.kv_use, Some(0.375));
+        assert_eq!(reading.load.kv_capacity_tokens, Some(3_200));
+        assert_eq!(reading.prefix_caching, Some(false));
+    }
+
+    #[test]
+    fn sglang_is_understood() {
+        let reading = Reading::of(
+            b"sglang:num_running_reqs{model_name=\"q\"} 5.0\n\
+              sglang:num_queue_reqs{model_name=\"q\"} 2.0\n\
+              sglang:token_usage{model_name=\"q\"} 0.28\n\
+              sglang:prompt_tokens_total{model_name=\"q\"} 1000.0\n\
+              sglang:cached_tokens_total{model_name=\"q\"} 400.0\n\
+              sglang:max_total_num_tokens{model_name=\"q\"} 50000.0\n\
+              sglang:cache_config_info{page_size=\"16\",num_pages=\"3125\"} 1.0\n",
+        );
+        assert_eq!((reading.load.running, reading.load.waiting), (Some(5), Some(2)));
+        assert_eq!(reading.load.kv_capacity_tokens, Some(50_000));
+        assert_eq!((reading.load.prefix_queries_total, reading.load.prefix_hits_total), (Some(1_000), Some(400)));
+        assert_eq!((reading.engine, reading.block_size), (Some(EngineKind::Sglang), Some(16)));
+    }
+
+    #[test]
+    fn nonsense_is_skipped() {
+        for text in [
+            "", "\n\n", "vllm:", "vllm:num_requests_running", "vllm:num_requests_running{", "vllm:num_requests_running{a=\"",
+            "vllm:num_requests_running NaN", "vllm:num_requests_running -1", "vllm:num_requests_running +Inf", "vllm:x{a=\"b} 1",
+        ] {
+            assert_eq!(Reading::of(text.as_bytes()).load, EngineLoad::default(), "{text}");
+        }
+        assert_eq!(Reading::of(b"vllm:num_requests_running 1e300").load.running, Some(u32::MAX));
+        assert_eq!(Reading::of(b"vllm:num_requests_running 1\xff"), Reading::default());
+        assert_eq!(Reading::of(b"vllm:num_requests_running 2\r\n").load.running, Some(2));
+    }
+}

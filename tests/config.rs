@@ -1,0 +1,165 @@
+//! The configuration file as an operator meets it: the example has every key, and mistakes are
+//! answered in words with the line they stand on.
+
+use std::path::Path;
+
+use warmfront::config::{Config, Flags, Shards, Upstream};
+use warmfront::policy::Policy;
+
+const EXAMPLE: &str = include_str!("../systemd/warmfront.toml");
+
+fn said(text: &str) -> String {
+    match Config::parse(text, Path::new("w.toml")) {
+        Ok(_) => "accepted".into(),
+        Err(invalid) => invalid.to_string(),
+    }
+}
+
+#[test]
+fn the_example_is_the_defaults() {
+    let parsed = Config::parse(EXAMPLE, Path::new("warmfront.toml")).unwrap();
+    let upstream = Upstream::new("http://127.0.0.1:8001".parse().unwrap());
+    assert_eq!(parsed, Config { upstream: vec![upstream], ..Config::default() });
+}
+
+#[test]
+fn the_example_shows_every_key() {
+    let shown: toml::Table = EXAMPLE.parse().unwrap();
+    let upstream = Upstream::new("http://127.0.0.1:8001".parse().unwrap());
+    let whole = toml::Table::try_from(Config { upstream: vec![upstream], ..Config::default() }).unwrap();
+    for (table, value) in &whole {
+        let keys = |value: &toml::Value| -> Vec<String> {
+            let table = value.as_table().or_else(|| value.as_array()?.first()?.as_table());
+            let mut keys: Vec<String> = table.into_iter().flat_map(|table| table.keys().cloned()).collect();
+            keys.sort();
+            keys
+        };
+        let shown = shown.get(table).map(keys).unwrap_or_default();
+        assert_eq!(shown, keys(value), "[{table}]");
+    }
+}
+
+#[test]
+fn the_examples_pool_works_when_its_marks_are_taken_away() {
+    let marks = ["# [pool", "# policy", "# load_percent"];
+    let open = |line: &str| {
+        if marks.iter().any(|mark| line.starts_with(mark)) { line[2..].to_owned() } else { line.to_owned() }
+    };
+    let text: Vec<String> = EXAMPLE.lines().map(open).collect();
+    let config = Config::parse(&text.join("\n"), Path::new("warmfront.toml")).unwrap();
+    let pool = config.settings_for("meta-llama/Llama-3.1-8B-Instruct");
+    assert_eq!((pool.policy, pool.load_percent, pool.replication), (Policy::Session, 150, 256));
+    assert_eq!(config.settings_for("other").policy, Policy::PrefixHash);
+}
+
+#[test]
+fn unknown_keys_are_named_with_what_was_meant() {
+    assert_eq!(
+        said("[serve]\nshards = 2\n\n[limits]\nhold_byte = 4096\n"),
+        "w.toml:5:1: `hold_byte` is not a key of [limits]; did you mean `hold_bytes`?\n  |\n5 | hold_byte = 4096\n  | ^^^^^^^^^"
+    );
+    assert_eq!(
+        said("[server]\n"),
+        "w.toml:1:2: `server` is not a table of this file; did you mean `serve`?\n  |\n1 | [server]\n  |  ^^^^^^"
+    );
+    assert_eq!(
+        said("[serve]\npolicy = \"random\"\n"),
+        "w.toml:2:1: `policy` is not a key of [serve]; it belongs to [routing]\n  |\n2 | policy = \"random\"\n  | ^^^^^^"
+    );
+    assert!(
+        said("[[upstream]]\nurl = \"http://a:1\"\nwieght = 2\n")
+            .contains("3:1: `wieght` is not a key of [[upstream]]; did you mean `weight`?")
+    );
+    assert!(said("[pool.x]\npolcy = \"random\"\n").contains("did you mean `policy`?"));
+}
+
+#[test]
+fn wrong_types_are_named_with_what_is_wanted() {
+    assert_eq!(
+        said("[limits]\nbody_bytes_max = \"64M\"\n"),
+        "w.toml:2:18: `body_bytes_max` wants a whole number such as 67108864, not a text\n  |\n2 | body_bytes_max = \"64M\"\n  |                  ^^^^^"
+    );
+    assert!(said("[limits]\nhold_bytes = -1\n").contains("2:14: `hold_bytes` cannot be negative"));
+    assert!(
+        said("[serve]\nlisten = \"0.0.0.0:8000\"\n").contains("`listen` wants a list in square brackets, not a text")
+    );
+    assert!(
+        said("[serve]\nlisten = [8000]\n")
+            .contains("`listen` wants a text in quotes such as \"0.0.0.0:8000\", not a number")
+    );
+    assert!(said("[serve]\nlisten = [\"8000\"]\n").contains("2:11:"));
+    assert!(said("[serve]\nshards = true\n").contains("`shards` is \"auto\" or a number of threads such as 4"));
+    assert!(said("[serve]\nshards = \"many\"\n").contains("`shards` is \"auto\" or a number"));
+    assert!(said("upstream = 3\n").contains("`upstream` wants a list"));
+    assert!(said("[serve\n").starts_with("w.toml:1:"));
+}
+
+#[test]
+fn choices_are_listed() {
+    assert!(said("[routing]\npolicy = \"prefix_hash\"\n").contains("did you mean \"prefix-hash\"?"));
+    assert!(said("[serve]\ndriver = \"uuring\"\n").contains(
+        "\"uuring\" is not a choice here; the choices are \"auto\", \"uring\", \"epoll\"; did you mean \"uring\"?"
+    ));
+    let pool = said("[pool.x]\nload_percent = 150\npolicy = \"lest-load\"\n");
+    assert!(pool.contains("w.toml:3:10:") && pool.contains("did you mean \"least-load\"?"), "{pool}");
+}
+
+#[test]
+fn impossible_values_are_refused() {
+    for (text, place, words) in [
+        ("[serve]\nshards = 0\n", "2:10", "`shards` cannot be 0"),
+        ("[serve]\nlisten = []\n", "2:10", "`listen` is empty"),
+        ("[serve]\npaths = [\"metrics\"]\n", "2:9", "\"metrics\" is not a path"),
+        ("[serve]\nexplain_from = [\"10.0.0.0/40\"]\n", "2:16", "more than 32 bits"),
+        ("[limits]\nhold_bytes = 2000\nbody_bytes_max = 1000\n", "2:14", "cannot be above `body_bytes_max` (1000)"),
+        ("[limits]\nhead_bytes_max = 65537\n", "2:18", "cannot be above 65536"),
+        ("[limits]\nconnect_timeout_ms = 0\n", "2:22", "`connect_timeout_ms` cannot be 0"),
+        ("[limits]\nconnect_tries_max = 9\n", "2:21", "cannot be above 8"),
+        ("[routing]\nload_percent = 99\n", "2:16", "`load_percent` is 99"),
+        ("[routing]\nreplication = 0\n", "2:15", "`replication` is 0"),
+        ("[pool.x]\nload_percent = 50\n", "2:16", "`load_percent` is 50"),
+        ("[health]\nfailures_down = 0\n", "2:17", "`failures_down` cannot be 0"),
+        ("[log]\nlevel = \"loud=x=y\"\n", "2:9", "is not a log level"),
+        ("[[upstream]]\nurl = \"http://a:1\"\nweight = 0\n", "3:10", "`weight` cannot be 0"),
+        ("[[upstream]]\nurl = \"https://a:1\"\n", "2:7", "asks for TLS"),
+        (
+            "[[upstream]]\nurl = \"http://a:1\"\n[[upstream]]\nurl = \"http://a:1\"\n",
+            "4:7",
+            "the 1st and the 2nd [[upstream]] have the same `url`",
+        ),
+        (
+            "[[upstream]]\nurl = \"http://a:1\"\nname = \"x\"\n[[upstream]]\nurl = \"http://b:1\"\nname = \"x\"\n",
+            "6:8",
+            "both called \"x\"",
+        ),
+        ("[[upstream]]\nname = \"x\"\n", "1:1", "url"),
+    ] {
+        let said = said(text);
+        assert!(said.starts_with(&format!("w.toml:{place}: ")) && said.contains(words), "{text}\n{said}");
+    }
+}
+
+#[test]
+fn all_faults_are_said_at_once() {
+    let said = said("[serve]\nshards = 0\n[limits]\nhead_fields_max = 0\n");
+    assert!(said.contains("`shards` cannot be 0") && said.contains("`head_fields_max` cannot be 0"), "{said}");
+}
+
+#[test]
+fn flags_win() {
+    let flags = Flags {
+        upstream: vec!["http://b:2".into()],
+        shards: Some(Shards::Count(3)),
+        policy: Some(Policy::Random),
+        ..Flags::default()
+    };
+    let config = Config::load(&flags).unwrap();
+    assert_eq!(config.upstream[0].url.to_string(), "http://b:2");
+    assert_eq!((config.serve.shards, config.routing.policy), (Shards::Count(3), Policy::Random));
+    let none = Config::load(&Flags::default()).unwrap_err().to_string();
+    assert!(none.contains("--upstream http://HOST:PORT"), "{none}");
+    let tls = Config::load(&Flags { upstream: vec!["https://b".into()], ..Flags::default() }).unwrap_err().to_string();
+    assert!(tls.contains("TLS"), "{tls}");
+    let missing = Flags { file: Some("/nonexistent/w.toml".into()), ..Flags::default() };
+    assert!(Config::load(&missing).unwrap_err().to_string().contains("cannot read /nonexistent/w.toml"));
+}
