@@ -1,10 +1,12 @@
 //! What control publishes and shards read once a turn: the fleet, its pools, and ready-made answers.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::fleet::{Endpoint, EndpointId};
+use crate::scan::{Needs, Plan};
 
 pub use crate::policy::{Pool, PoolId};
 
@@ -23,6 +25,12 @@ pub struct Snapshot {
     pub default_pool: Option<PoolId>,
     /// Whether control has learnt the models of every endpoint: until then an unknown model may exist.
     pub models_complete: bool,
+    /// What bodies are scanned for, the same for all pools: which one it is shows only in the body.
+    pub plan: Arc<Plan>,
+    /// What the policies of the pools need to know before they choose.
+    pub needs: Needs,
+    /// Names of header fields that may carry a session key, best first, in lower case.
+    pub session_headers: Arc<[Box<str>]>,
     /// `GET /v1/models` and `/v1/models/{id}`.
     pub models_answer: ModelsAnswer,
 }

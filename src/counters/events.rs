@@ -96,6 +96,9 @@ events! {
     "upstream_bytes_out", "Bytes sent to engines." => UpstreamBytesOut;
     "budget_shed", "Requests shed because held bodies had used up their memory." => BudgetShed;
     "buffers_exhausted", "Times no receive buffer was free." => BuffersExhausted;
+    "answered_here", "Requests answered by the front itself, without an engine." => AnsweredHere;
+    "client_stalls", "Clients that took none of their reply for too long." => ClientStalled;
+    "exchange_panics", "Requests ended by a fault of the front." => Panicked;
     "streams_cut", "Replies broken off after their head, visibly to the client." => StreamCut;
     "shadowed_fields", "Bodies with a repeated field that routing looks at." => DuplicateField;
     "scan_failures", "Bodies the scanner gave up on, routed by load.", "kind" =>

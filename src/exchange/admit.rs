@@ -1,18 +1,17 @@
 //! From the bytes of a request head to an exchange, an answer of our own, or a refusal.
 
-use std::net::IpAddr;
-
 use xxhash_rust::xxh3::xxh3_64;
-use xxhash_rust::xxh64::xxh64;
 
 use super::event::{Action, Context, Ending, Peer, Side};
-use super::{Asked, Exchange, Leg, Passing, Phase, Waiting, tap};
+use super::refusals::{self, Refused};
+use super::{Asked, Exchange, Leg, Phase, Waiting, tap};
+use crate::config::Cidr;
 use crate::counters::stats::Event as Count;
-use crate::http::{
-    self, Added, Body, BodyLength, HeadLimits, Refusal, RequestFraming, RequestHead, Status, Version, reply, rewrite,
-};
+use crate::http::rewrite::{self, Form};
+use crate::http::{self, Added, Body, BodyLength, RequestFraming, RequestHead, Status, ToClient, Version, reply};
 use crate::limits::Limits;
 use crate::policy::{Avoid, Reason};
+use crate::prefix;
 use crate::scan::{Api, Needs};
 
 /// Configuration of the data plane that holds for the life of the process.
@@ -24,33 +23,9 @@ pub struct Rules {
     pub paths: Paths,
     /// Peers that may see a choice (`x-warmfront-explain: 1`): to others it would show topology and,
     /// by what is cached, other tenants' prompts.
-    pub explain_from: Vec<Network>,
+    pub explain_from: Vec<Cidr>,
     /// A FIN after a complete request means that the client left.
     pub half_close_leaves: bool,
-}
-
-/// An address range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
-    /// Any address in it.
-    pub address: IpAddr,
-    /// Leading bits that count.
-    pub prefix_bits: u8,
-}
-
-impl Network {
-    /// Whether `ip` lies in it.
-    pub fn contains(&self, ip: IpAddr) -> bool {
-        let common = |a: u128, b: u128, width: u32| {
-            let bits = u32::from(self.prefix_bits).min(width);
-            bits == 0 || (a ^ b) << (128 - width) >> (128 - bits) == 0
-        };
-        match (self.address, ip.to_canonical()) {
-            (IpAddr::V4(a), IpAddr::V4(b)) => common(u32::from(a).into(), u32::from(b).into(), 32),
-            (IpAddr::V6(a), IpAddr::V6(b)) => common(a.into(), b.into(), 128),
-            _ => false,
-        }
-    }
 }
 
 /// The paths that reach an engine; others are answered 404, lest an engine's `/pause`,
@@ -63,8 +38,19 @@ pub struct Paths {
 
 /// Inference and read-only paths of vLLM and SGLang.
 pub const DEFAULT_PATHS: &[&str] = &[
-    "/v1/*", "/v2/rerank", "/tokenize", "/detokenize", "/rerank", "/score", "/pooling", "/classify", "/generate",
-    "/version", "/ping", "/get_model_info", "/inference/v1/generate",
+    "/v1/*",
+    "/v2/rerank",
+    "/tokenize",
+    "/detokenize",
+    "/rerank",
+    "/score",
+    "/pooling",
+    "/classify",
+    "/generate",
+    "/version",
+    "/ping",
+    "/get_model_info",
+    "/inference/v1/generate",
 ];
 /// Below `/v1/`, yet changes the engine: only a configured path of its own opens it.
 const GUARDED: &[&[u8]] = &[b"/v1/load_lora_adapter", b"/v1/unload_lora_adapter"];
@@ -107,44 +93,41 @@ pub enum Opened {
 
 /// Reads a request head from the beginning of `bytes`.
 pub fn open(bytes: &[u8], peer: Peer, cx: &mut Context<'_>) -> Opened {
-    let limits = &cx.rules.limits;
-    let head_limits = HeadLimits { head_bytes_max: limits.head_bytes_max, head_fields_max: limits.head_fields_max };
+    let limits = http::HeadLimits::from(&cx.rules.limits);
     let mut fields = std::mem::take(&mut cx.lender.fields);
-    let opened = match http::parse_request(bytes, &mut fields, &head_limits) {
+    let opened = match http::parse_request(bytes, &mut fields, &limits) {
         Ok(Status::Partial) => Opened::Partial,
         Ok(Status::Complete(head)) => match http::framing::request(&head) {
             Ok(framing) => admit(&head, framing, bytes.len() > head.len, peer, cx),
-            Err(refusal) => refuse(&refusal, bytes.len(), cx),
+            Err(refusal) => refuse(refusal, bytes.len(), cx),
         },
-        Err(refusal) => refuse(&refusal, bytes.len(), cx),
+        Err(refusal) => refuse(refusal, bytes.len(), cx),
     };
     cx.lender.fields = fields;
     opened
 }
 
+/// Half a head came, and no more of it in time.
+pub fn refuse_slow_head(cx: &mut Context<'_>) {
+    refuse(refusals::SLOW_HEAD, 0, cx);
+}
+
 /// Whatever follows a refused head cannot be told apart from it: answer and close.
-fn refuse(refusal: &Refusal, consumed: usize, cx: &mut Context<'_>) -> Opened {
-    cx.stats.refused(refusal.cause);
-    cx.actions.compose(Side::Client, |out| reply::write_refusal(out, refusal, None, true, false));
+fn refuse(refusal: http::Refusal, consumed: usize, cx: &mut Context<'_>) -> Opened {
+    let to =
+        ToClient { version: Version::Http11, keep_alive: false, head_request: false, request_id: None, explain: None };
+    refusals::answer(&refusal.into(), &to, cx);
     cx.actions.push(Action::End(Ending::Linger));
     Opened::Answered(consumed)
 }
 
 fn admit(head: &RequestHead<'_>, framing: RequestFraming, body_here: bool, peer: Peer, cx: &mut Context<'_>) -> Opened {
-    let path = head.path();
     let id = request_id(head, cx);
-    if let Some(answer) = own_answer(head, &framing, path, cx) {
+    if let Some(answer) = own_answer(head, &framing, cx) {
         return answer_ourselves(head, &framing, &answer, &id, cx);
     }
-    if !cx.rules.paths.allow(path) {
-        let refusal = Refusal::not_found(path);
-        return answer_ourselves(head, &framing, &Answer::Refusal(refusal), &id, cx);
-    }
-    if matches!(framing.body, BodyLength::Length(len) if len > cx.rules.limits.body_bytes_max) {
-        return answer_ourselves(head, &framing, &Answer::Refusal(Refusal::body_too_large()), &id, cx);
-    }
     if framing.expect_continue && framing.body != BodyLength::None && !body_here {
-        cx.actions.compose(Side::Client, reply::write_continue);
+        cx.actions.compose(Side::Client, |out| out.extend_from_slice(reply::CONTINUE));
     }
     let exchange = Exchange::new(head, framing, id, peer, cx);
     Opened::Exchange(head.len, Box::new(exchange))
@@ -152,49 +135,80 @@ fn admit(head: &RequestHead<'_>, framing: RequestFraming, body_here: bool, peer:
 
 /// The client's request id if it can be used, else one of ours.
 fn request_id(head: &RequestHead<'_>, cx: &mut Context<'_>) -> Box<[u8]> {
-    match head.get("x-request-id").filter(|id| rewrite::usable_request_id(id)) {
-        Some(id) => id.into(),
-        None => {
-            let number = u128::from(cx.lender.random.next()) << 64 | u128::from(cx.lender.random.next());
-            const HEX: &[u8; 16] = b"0123456789abcdef";
-            (0..32).map(|nibble| HEX[(number >> (124 - 4 * nibble) & 15) as usize]).collect()
-        }
-    }
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    rewrite::request_id(head).map(Box::from).unwrap_or_else(|| {
+        let number = u128::from(cx.lender.random.next()) << 64 | u128::from(cx.lender.random.next());
+        (0..32).map(|nibble| HEX[(number >> (124 - 4 * nibble) & 15) as usize]).collect()
+    })
 }
 
 /// An answer that needs no engine.
 enum Answer {
     Json(bytes::Bytes),
-    Health(bool),
-    Refusal(Refusal),
+    Healthy,
+    Refused(Refused),
 }
 
-fn own_answer(head: &RequestHead<'_>, framing: &RequestFraming, path: &[u8], cx: &Context<'_>) -> Option<Answer> {
-    if head.method != b"GET" || framing.body != BodyLength::None {
-        return None;
+fn own_answer(head: &RequestHead<'_>, framing: &RequestFraming, cx: &Context<'_>) -> Option<Answer> {
+    let path = head.path();
+    if head.method == b"GET" && framing.body == BodyLength::None {
+        let answer = if path == b"/health" { Some(health(cx)) } else { models(head, path, cx) };
+        if answer.is_some() {
+            return answer;
+        }
     }
-    if path == b"/health" {
-        let mut endpoints = cx.snapshot.endpoints.iter().flatten();
-        return Some(Answer::Health(endpoints.any(|endpoint| endpoint.health.takes_requests())));
+    if !cx.rules.paths.allow(path) {
+        return Some(Answer::Refused(refusals::unknown_path(path)));
     }
-    let rest = path.strip_prefix(b"/v1/models")?;
+    let too_large = matches!(framing.body, BodyLength::Length(len) if len > cx.rules.limits.body_bytes_max);
+    too_large.then(|| Answer::Refused(refusals::BODY_TOO_LARGE.into()))
+}
+
+/// `GET /health`: as an engine's, for the fleet.
+fn health(cx: &Context<'_>) -> Answer {
+    let mut endpoints = cx.snapshot.endpoints.iter().flatten();
+    let serving = !cx.draining && endpoints.any(|endpoint| endpoint.health.takes_requests());
+    if serving { Answer::Healthy } else { Answer::Refused(refusals::NO_ENDPOINT.into()) }
+}
+
+/// `GET /v1/models` and `/v1/models/{id}`, merged over the fleet; `None` while nothing is known.
+fn models(head: &RequestHead<'_>, path: &[u8], cx: &Context<'_>) -> Option<Answer> {
+    let rest = path.split(|&byte| byte == b'?').next()?.strip_prefix(b"/v1/models")?;
     let models = &cx.snapshot.models_answer;
     let list = models.list.as_ref()?;
     let key = head.get("authorization").map(xxh3_64);
     if !models.authorizations.is_empty() && !key.is_some_and(|key| models.authorizations.contains(&key)) {
-        return Some(Answer::Refusal(Refusal::unauthorized()));
+        return Some(Answer::Refused(refusals::UNAUTHORIZED.into()));
     }
     match rest {
         b"" => Some(Answer::Json(list.clone())),
         [b'/', id @ ..] => {
-            let id = http::percent_decode(id);
-            Some(models.cards.get(&*id).map_or_else(
-                || Answer::Refusal(Refusal::unknown_model(&id)),
-                |card| Answer::Json(card.clone()),
-            ))
+            let id = percent_decode(id);
+            let card = models.cards.get(&*id).map(|card| Answer::Json(card.clone()));
+            Some(card.unwrap_or_else(|| Answer::Refused(refusals::unknown_model(&id))))
         }
         _ => None,
     }
+}
+
+/// A model id with slashes may come escaped. What is no escape stands for itself (RFC 3986, 2.1).
+fn percent_decode(id: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(id.len());
+    let mut rest = id;
+    while let Some((&byte, after)) = rest.split_first() {
+        let escape = if byte == b'%' { after.split_at_checked(2) } else { None };
+        match escape.and_then(|(digits, after)| Some((http::hex(digits)?, after))) {
+            Some((value, after)) => {
+                decoded.push(value as u8);
+                rest = after;
+            }
+            None => {
+                decoded.push(byte);
+                rest = after;
+            }
+        }
+    }
+    decoded
 }
 
 fn answer_ourselves(
@@ -205,36 +219,46 @@ fn answer_ourselves(
     cx: &mut Context<'_>,
 ) -> Opened {
     // What follows an unread body cannot be found, so such a connection ends with the answer.
-    let close = framing.body != BodyLength::None || !framing.keep_alive || cx.draining;
-    let head_only = framing.head_method;
-    cx.actions.compose(Side::Client, |out| match answer {
-        Answer::Json(json) => reply::write_json(out, 200, json, Some(id), close, head_only),
-        Answer::Health(true) => reply::write_json(out, 200, b"", Some(id), close, head_only),
-        Answer::Health(false) => reply::write_refusal(out, &Refusal::no_endpoint(), Some(id), close, head_only),
-        Answer::Refusal(refusal) => reply::write_refusal(out, refusal, Some(id), close, head_only),
-    });
+    let stays = framing.body == BodyLength::None && framing.keep_alive && !cx.draining;
+    let to = ToClient {
+        version: head.version,
+        keep_alive: stays,
+        head_request: framing.head_method,
+        request_id: Some(id),
+        explain: None,
+    };
     match answer {
-        Answer::Refusal(refusal) => cx.stats.refused(refusal.cause),
-        Answer::Json(_) | Answer::Health(_) => cx.stats.count(Count::AnsweredOurselves),
+        Answer::Refused(refused) => refusals::answer(refused, &to, cx),
+        Answer::Json(json) => cx.actions.compose(Side::Client, |out| reply::write_json(out, 200, json, &[], &to)),
+        Answer::Healthy => cx.actions.compose(Side::Client, |out| reply::write_json(out, 200, b"", &[], &to)),
     }
-    cx.actions.push(Action::End(if close { Ending::Linger } else { Ending::KeepAlive }));
+    if !matches!(answer, Answer::Refused(_)) {
+        cx.stats.count(Count::AnsweredHere);
+    }
+    cx.actions.push(Action::End(if stays { Ending::KeepAlive } else { Ending::Linger }));
     Opened::Answered(head.len)
 }
 
 impl Exchange {
-    fn new(head: &RequestHead<'_>, framing: RequestFraming, id: Box<[u8]>, peer: Peer, cx: &mut Context<'_>) -> Exchange {
+    fn new(
+        head: &RequestHead<'_>,
+        framing: RequestFraming,
+        id: Box<[u8]>,
+        peer: Peer,
+        cx: &mut Context<'_>,
+    ) -> Exchange {
         let api = Api::of_path(head.path());
         let needs = cx.snapshot.needs;
         let headers = if needs.contains(Needs::SESSION) { &*cx.snapshot.session_headers } else { &[] };
-        let session = headers.iter().find_map(|name| head.get(name)).map(|value| xxh64(value, 0));
+        let session = headers.iter().find_map(|name| head.get(name)).map(prefix::session_hash);
         let asks_explain = head.get("x-warmfront-explain") == Some(b"1");
         let explain = asks_explain && cx.rules.explain_from.iter().any(|network| network.contains(peer.ip));
         let mut out = Vec::with_capacity(head.len + 192);
-        let sent_id = head.get("x-request-id") == Some(&*id);
-        let added = Added { request_id: (!sent_id).then_some(&*id), client_ip: peer.ip, proto: "http" };
+        let made_id = rewrite::request_id(head).is_none().then_some(&*id);
+        let added = Added { request_id: made_id, client_ip: peer.ip, proto: "http" };
         rewrite::request(head, &framing, &added, &mut out);
         let encoded = head.get("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
-        let body = Body::of(framing.body);
+        let body = Body::new(framing.body);
         let asked = Asked { version: head.version, api, request_id: id, explain, session, encoded, framing };
         Exchange {
             phase: Phase::ReadBody,
@@ -250,16 +274,19 @@ impl Exchange {
             scan: None,
             scan_nanos: 0,
             pool: None,
-            reason: Reason::default(),
+            reason: Reason::Random,
             key: None,
+            session: None,
+            unscannable: false,
             tried: Avoid::default(),
             connects: 0,
             retried: false,
             leg: None::<Leg>,
             explain: None,
-            reply: Body::of(BodyLength::None),
+            reply: Body::new(BodyLength::None),
             reply_head: Vec::new(),
-            passing: Passing::Same,
+            form: Form::Nothing,
+            keep_client: false,
             status: 0,
             interim: 0,
             reply_started: false,
@@ -277,10 +304,6 @@ impl Exchange {
             deadline: Some((cx.now + cx.rules.limits.body_stall_timeout_ms * 1_000, Waiting::Body)),
         }
     }
-
-    pub(super) fn is_http10(&self) -> bool {
-        self.asked.version == Version::Http10
-    }
 }
 
 #[cfg(test)]
@@ -294,8 +317,19 @@ mod tests {
             assert!(paths.allow(path.as_bytes()), "{path}");
         }
         for path in [
-            "/", "/pause", "/metrics", "/reset_prefix_cache", "/update_weights", "/v1", "/v1/../pause", "/v1//pause",
-            "/v1/%6coad_lora_adapter", "/v1/load_lora_adapter", "/tokenizer", "/v1/./x", "/V1/chat",
+            "/",
+            "/pause",
+            "/metrics",
+            "/reset_prefix_cache",
+            "/update_weights",
+            "/v1",
+            "/v1/../pause",
+            "/v1//pause",
+            "/v1/%6coad_lora_adapter",
+            "/v1/load_lora_adapter",
+            "/tokenizer",
+            "/v1/./x",
+            "/V1/chat",
         ] {
             assert!(!paths.allow(path.as_bytes()), "{path}");
         }
@@ -304,18 +338,5 @@ mod tests {
             assert!(more.allow(path.as_bytes()), "{path}");
         }
         assert!(!more.allow(b"/admin/../pause"));
-    }
-
-    #[test]
-    fn networks_contain_their_addresses() {
-        let network = |text: &str, prefix_bits| Network { address: text.parse().unwrap(), prefix_bits };
-        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        assert!(network("127.0.0.0", 8).contains(ip("127.9.9.9")));
-        assert!(network("127.0.0.0", 8).contains(ip("::ffff:127.0.0.1")));
-        assert!(!network("127.0.0.0", 8).contains(ip("128.0.0.1")));
-        assert!(network("0.0.0.0", 0).contains(ip("8.8.8.8")));
-        assert!(network("10.1.2.3", 32).contains(ip("10.1.2.3")) && !network("10.1.2.3", 32).contains(ip("10.1.2.2")));
-        assert!(network("fd00::", 8).contains(ip("fd12::1")) && !network("fd00::", 8).contains(ip("fe80::1")));
-        assert!(!network("::1", 128).contains(ip("127.0.0.1")));
     }
 }

@@ -1,15 +1,13 @@
 //! The choice: pool, then endpoint, counted before anything else happens.
 
 use super::event::{Action, Context};
+use super::refusals::{self, Refused};
 use super::{Exchange, Leg, Phase, Waiting};
-use crate::counters::stats::{Event as Count, Timing};
-use crate::http::Refusal;
-use crate::policy::{self, Choice};
+use crate::counters::Admission;
+use crate::counters::stats::{Event as Count, Work};
+use crate::policy::{self, CHOICES_MAX, Choice};
 use crate::prefix;
 use crate::snapshot::{Pool, Selected, Snapshot};
-
-/// How often a choice is made again because another shard took the place; then it is taken all the same.
-const ADMIT_TRIES: u32 = 2;
 
 impl Exchange {
     /// First choice for this request, with what the scan knows.
@@ -17,33 +15,34 @@ impl Exchange {
         let begun = (cx.stopwatch)();
         let selected = self.select_pool(cx);
         if let Some(scan) = self.scan.take() {
-            cx.stats.scanned(self.scan_nanos);
+            cx.stats.worked(Work::Scan, self.scan_nanos);
             cx.lender.scans.push(scan);
         }
         match selected {
             Ok(()) => self.choose_endpoint(cx),
             Err(refusal) => self.refuse(refusal, cx),
         }
-        cx.stats.chosen((cx.stopwatch)().saturating_sub(begun));
+        cx.stats.worked(Work::Choose, (cx.stopwatch)().saturating_sub(begun));
     }
 
-    fn select_pool(&mut self, cx: &mut Context<'_>) -> Result<(), Refusal> {
+    fn select_pool(&mut self, cx: &mut Context<'_>) -> Result<(), Refused> {
         let facts = self.scan.as_ref().map(|scan| scan.facts());
         let model = facts.and_then(|facts| facts.model());
         let pool = match cx.snapshot.select(model) {
             Selected::Pool(pool) => pool,
-            Selected::UnknownModel => return Err(Refusal::unknown_model(model.unwrap_or_default())),
+            Selected::UnknownModel => return Err(refusals::unknown_model(model.unwrap_or_default())),
             Selected::NoModel if self.scan.is_none() => &cx.snapshot.pools[0],
-            Selected::NoModel => return Err(Refusal::no_model()),
-            Selected::Empty => return Err(Refusal::no_endpoint()),
+            Selected::NoModel => return Err(refusals::NO_MODEL.into()),
+            Selected::Empty => return Err(refusals::NO_ENDPOINT.into()),
         };
         self.pool = Some(pool.id);
         let Some(facts) = facts else { return Ok(()) };
-        if let Some(fault) = facts.fault() {
-            cx.stats.scan_failed(fault);
+        if facts.duplicates > 0 {
+            cx.stats.count(Count::DuplicateField);
         }
-        self.asked.session = self.asked.session.or(facts.session());
-        self.key = facts.prefix().map(|prefix| prefix::key(pool.name.as_bytes(), facts.cache_salt(), prefix));
+        let name = pool.name.as_bytes();
+        self.session = self.asked.session.or(facts.session()).map(|session| prefix::session_key(name, session));
+        self.key = facts.prefix().map(|prefix| prefix::key(name, facts.cache_salt, &prefix));
         Ok(())
     }
 
@@ -51,12 +50,15 @@ impl Exchange {
     pub(super) fn choose_endpoint(&mut self, cx: &mut Context<'_>) {
         let snapshot = cx.snapshot;
         let Some(pool) = self.pool.and_then(|id| snapshot.pools.get(id.0 as usize)) else {
-            return self.refuse(Refusal::no_endpoint(), cx);
+            return self.refuse(refusals::NO_ENDPOINT.into(), cx);
         };
         let Some((choice, admission)) = self.count_in(pool, cx) else {
-            return self.refuse(Refusal::no_endpoint(), cx);
+            return self.refuse(refusals::NO_ENDPOINT.into(), cx);
         };
         self.reason = choice.reason;
+        if choice.reason.spilled() {
+            cx.stats.count(Count::Spilled);
+        }
         if self.asked.explain {
             self.explain = Some(explanation(&choice, self.key, snapshot));
         }
@@ -73,22 +75,23 @@ impl Exchange {
         cx.actions.push(Action::Connect(choice.endpoint));
     }
 
-    fn count_in(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<(Choice, crate::counters::Admission)> {
+    fn count_in(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<(Choice, Admission)> {
         let mut request = policy::Request {
             key: self.key,
-            session: self.asked.session,
+            unscannable: self.unscannable,
+            session: self.session,
             avoid: self.tried,
             random: cx.lender.random.next(),
             turn: cx.lender.turn,
         };
         cx.lender.turn = cx.lender.turn.wrapping_add(1);
-        for attempt in 0.. {
-            let choice = policy::choose(pool, &cx.snapshot.endpoints, cx.counters, &request)?;
-            let slots = choice.slots.filter(|_| attempt < ADMIT_TRIES);
+        for attempt in 1..=CHOICES_MAX {
+            let choice = policy::choose(pool, cx.counters.loads(), &request)?;
+            let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
             if let Some(admission) = cx.counters.try_admit(choice.endpoint, slots) {
                 return Some((choice, admission));
             }
-            cx.stats.count(Count::AdmissionRaced);
+            cx.stats.count(Count::ChoiceRepeated);
             request.random = cx.lender.random.next();
         }
         None
@@ -102,7 +105,12 @@ fn explanation(choice: &Choice, key: Option<u64>, snapshot: &Snapshot) -> Box<[u
         let endpoint = snapshot.endpoints.get(slot as usize).and_then(Option::as_ref);
         endpoint.map_or("-", |endpoint| &endpoint.name)
     };
-    let mut text = format!("endpoint={} reason={} in_flight={}", name(choice.endpoint.slot), choice.reason.as_str(), choice.in_flight);
+    let mut text = format!(
+        "endpoint={} reason={} in_flight={}",
+        name(choice.endpoint.slot),
+        choice.reason.as_str(),
+        choice.in_flight
+    );
     if let Some(slots) = choice.slots {
         let _ = write!(text, " slots={slots}");
     }

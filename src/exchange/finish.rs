@@ -1,37 +1,44 @@
 //! Every way an exchange ends, and the one place where it is accounted for.
 
 use super::event::{Action, Context, Ending, Side};
+use super::refusals::{self, Refused};
 use super::{Exchange, Phase, Waiting};
-use crate::counters::stats::{Event as Count, Timing};
-use crate::http::{Refusal, reply};
+use crate::counters::stats::{Event as Count, RequestKey, Timing};
+use crate::http::ToClient;
+use crate::http::rewrite::Form;
 
 impl Exchange {
     /// Answers with an error of our own, or cuts what was already begun.
-    pub(super) fn refuse(&mut self, refusal: Refusal, cx: &mut Context<'_>) {
+    pub(super) fn refuse(&mut self, refused: Refused, cx: &mut Context<'_>) {
         if self.reply_started {
             return self.cut(cx);
         }
-        cx.stats.refused(refusal.cause);
-        self.status = refusal.status;
+        self.status = refused.refusal.status;
         self.keep_upstream = false;
         let close = !self.body.done() || !self.asked.framing.keep_alive || cx.draining;
-        let (id, head_only) = (&self.asked.request_id, self.asked.framing.head_method);
-        cx.actions.compose(Side::Client, |out| reply::write_refusal(out, &refusal, Some(id), close, head_only));
+        let to = ToClient {
+            version: self.asked.version,
+            keep_alive: !close,
+            head_request: self.asked.framing.head_method,
+            request_id: Some(&self.asked.request_id),
+            explain: self.explain.as_deref(),
+        };
+        refusals::answer(&refused, &to, cx);
         self.end(if close { Ending::Linger } else { Ending::KeepAlive }, cx);
     }
 
     /// A deadline of the engine's passed.
-    pub(super) fn give_up(&mut self, refusal: Refusal, cx: &mut Context<'_>) {
-        cx.stats.count(Count::UpstreamTimedOut);
-        self.refuse(refusal, cx);
+    pub(super) fn give_up(&mut self, refused: Refused, cx: &mut Context<'_>) {
+        cx.stats.count(Count::UpstreamFaultHeadTimeout);
+        self.refuse(refused, cx);
     }
 
     /// Ends so that the client cannot take it for a proper end: no terminating chunk, too few bytes, or,
     /// where closing would be the proper end or nothing was sent, a reset.
     pub(super) fn cut(&mut self, cx: &mut Context<'_>) {
         self.keep_upstream = false;
-        cx.stats.count(Count::Cut);
-        let fin_is_visible = self.reply_started && !self.is_http10() && self.phase == Phase::Relay;
+        cx.stats.count(Count::StreamCut);
+        let fin_is_visible = self.phase == Phase::Relay && self.form != Form::Bare;
         self.end(if fin_is_visible { Ending::Linger } else { Ending::Abort }, cx);
     }
 
@@ -39,10 +46,12 @@ impl Exchange {
     pub(super) fn client_gone(&mut self, cx: &mut Context<'_>) {
         self.keep_upstream = false;
         cx.stats.count(match self.phase {
-            Phase::ReadBody => Count::ClientLeftReading,
-            Phase::Connect | Phase::Send => Count::ClientLeftSending,
-            Phase::Await => Count::ClientLeftWaiting,
-            Phase::Relay | Phase::Tunnel | Phase::Done => Count::ClientLeftStreaming,
+            Phase::ReadBody => Count::AbortedReadBody,
+            Phase::Connect => Count::AbortedConnect,
+            Phase::Send => Count::AbortedSend,
+            Phase::Await => Count::AbortedAwait,
+            Phase::Relay | Phase::Done => Count::AbortedRelay,
+            Phase::Tunnel => Count::AbortedTunnel,
         });
         self.end(Ending::Gone, cx);
     }
@@ -60,15 +69,19 @@ impl Exchange {
     pub(super) fn overdue(&mut self, acknowledged: Option<u64>, cx: &mut Context<'_>) {
         let Some((_, waiting)) = self.deadline.take() else { return };
         match waiting {
-            Waiting::Body => self.refuse(Refusal::slow_upload(), cx),
+            Waiting::Body => self.refuse(refusals::SLOW_UPLOAD.into(), cx),
             Waiting::Connect => {
                 cx.actions.push(Action::Dismiss { reuse: false });
                 self.connect_failed(cx);
             }
             Waiting::Acknowledgement => self.check_acknowledgement(acknowledged, cx),
-            Waiting::Upload | Waiting::ReplyHead => self.give_up(Refusal::reply_timeout(), cx),
-            Waiting::FirstToken | Waiting::Chunk | Waiting::Tunnel => {
-                cx.stats.count(Count::UpstreamTimedOut);
+            Waiting::Upload | Waiting::ReplyHead => self.give_up(refusals::REPLY_TIMEOUT.into(), cx),
+            Waiting::FirstToken => {
+                cx.stats.count(Count::UpstreamFaultFirstTokenTimeout);
+                self.cut(cx);
+            }
+            Waiting::Chunk | Waiting::Tunnel => {
+                cx.stats.count(Count::UpstreamFaultChunkTimeout);
                 self.cut(cx);
             }
             Waiting::ClientReads => {
@@ -83,9 +96,9 @@ impl Exchange {
     pub(super) fn end(&mut self, ending: Ending, cx: &mut Context<'_>) {
         self.deadline = None;
         if let Some(pool) = self.pool {
-            let slot = self.leg.as_ref().map(|leg| leg.endpoint.slot);
-            cx.stats.request(pool, slot, self.status, self.reason);
-            cx.stats.observe(pool, Timing::Total, cx.now - self.started);
+            let slot = self.leg.as_ref().map_or(RequestKey::NONE, |leg| leg.endpoint.slot);
+            cx.stats.request(pool.0, slot, self.status, self.reason as u8);
+            cx.stats.observe(pool.0, Timing::Total, cx.now - self.started);
         }
         if self.leg.take().is_some() {
             cx.actions.push(Action::Dismiss { reuse: self.keep_upstream });

@@ -18,16 +18,18 @@ pub mod admit;
 mod choose;
 pub mod event;
 mod finish;
+mod refusals;
 mod relay;
 mod request;
 mod tap;
 mod upstream;
 
-pub use admit::{Opened, Rules, open};
+pub use admit::{Opened, Rules, open, refuse_slow_head};
 pub use event::{Action, Actions, Context, Ending, Event, Lender, Micros, Peer, Random, Side, Source};
 
 use crate::counters::Admission;
 use crate::fleet::EndpointId;
+use crate::http::rewrite::Form;
 use crate::http::{Body, RequestFraming, Version};
 use crate::policy::{Avoid, Reason};
 use crate::scan::{Api, Scan};
@@ -85,7 +87,7 @@ struct Asked {
     request_id: Box<[u8]>,
     /// Show the choice in the reply.
     explain: bool,
-    /// XXH64 of a session header, if one of the configured was there.
+    /// Hash of the session key, from a header or the body.
     session: Option<u64>,
     /// The body is compressed: routed by load.
     encoded: bool,
@@ -106,19 +108,7 @@ struct Leg {
     answered: bool,
 }
 
-/// How reply bytes reach the client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Passing {
-    /// As they stand: same framing on both sides.
-    Same,
-    /// Chunk frames taken off (client speaks HTTP/1.0).
-    Dechunk,
-    /// Chunk frames put on (the engine ends its reply by closing).
-    Enchunk,
-}
-
 /// One request and its response.
-#[derive(Debug)]
 pub struct Exchange {
     phase: Phase,
     asked: Box<Asked>,
@@ -142,6 +132,8 @@ pub struct Exchange {
     pool: Option<PoolId>,
     reason: Reason,
     key: Option<u64>,
+    session: Option<u64>,
+    unscannable: bool,
     tried: Avoid,
     connects: u32,
     retried: bool,
@@ -150,7 +142,10 @@ pub struct Exchange {
 
     reply: Body,
     reply_head: Vec<u8>,
-    passing: Passing,
+    /// How its bytes reach the client.
+    form: Form,
+    /// The client's connection may serve another request after it.
+    keep_client: bool,
     status: u16,
     interim: u32,
     reply_started: bool,
@@ -185,7 +180,7 @@ impl Exchange {
             (_, Event::ConnectFailed) => self.connect_failed(cx),
             (_, Event::Pushed(len)) => self.after_push(len, cx),
             (_, Event::Reply(bytes)) => self.take_reply(bytes, cx),
-            (_, Event::UpstreamGone { acknowledged, .. }) => self.upstream_gone(acknowledged, cx),
+            (_, Event::UpstreamGone { ended, acknowledged }) => self.upstream_gone(ended, acknowledged, cx),
             (_, Event::Full(side)) => self.full(side, cx),
             (_, Event::Drained(side)) => self.drained(side, cx),
             (_, Event::Deadline { acknowledged }) => self.overdue(acknowledged, cx),

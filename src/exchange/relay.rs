@@ -1,22 +1,24 @@
 //! The way back: the reply's head, re-framed from what was parsed, then its body as it comes.
 
-use super::event::{Action, Context, Side, Source};
-use super::{Ending, Exchange, Passing, Phase, Waiting};
-use crate::counters::stats::{Event as Count, Timing};
-use crate::http::{
-    self, Body, BodyLength, HeadLimits, Kind, Refusal, ReplyFraming, ResponseHead, Status, ToClient, rewrite,
-};
+use std::ops::Range;
 
-/// What a reply head came to.
+use super::event::{Action, Context, Side, Source};
+use super::{Ending, Exchange, Phase, Waiting};
+use crate::counters::stats::{Event as Count, Timing};
+use crate::http::rewrite::{self, Form};
+use crate::http::{self, Body, Cause, Fault, Kind, ReplyFraming, ResponseHead, SizeLine, Status, ToClient, chunk};
+
+/// What a reply head came to. Offsets are into the event's bytes.
 enum Headed {
     /// Its end has not come.
     Partial,
-    /// It ends at this offset of the event's bytes; another head may follow (1xx).
+    /// It ends here; another head follows (1xx).
     Interim(usize),
-    /// It ends at this offset; the body follows.
+    /// It ends here; the body follows.
     Final(usize),
-    /// The exchange is over, or tunnels from this offset.
+    /// It ends here; a tunnel follows.
     Tunnel(usize),
+    /// The exchange is over.
     Failed,
 }
 
@@ -32,7 +34,7 @@ impl Exchange {
                 Headed::Partial | Headed::Failed => return,
                 Headed::Interim(end) if at + end == bytes.len() => return,
                 Headed::Interim(end) | Headed::Final(end) => at += end,
-                Headed::Tunnel(end) => return self.begin_tunnel(at + end, bytes.len(), cx),
+                Headed::Tunnel(end) => return self.begin_tunnel(at + end..bytes.len(), cx),
             }
         }
         self.relay(bytes, at, cx);
@@ -49,8 +51,7 @@ impl Exchange {
             joined = std::mem::take(&mut self.reply_head);
             &joined[..]
         };
-        let limits = &cx.rules.limits;
-        let limits = HeadLimits { head_bytes_max: limits.head_bytes_max, head_fields_max: limits.head_fields_max };
+        let limits = http::HeadLimits::from(&cx.rules.limits);
         let mut fields = std::mem::take(&mut cx.lender.fields);
         let headed = match http::parse_response(all, &mut fields, &limits) {
             Ok(Status::Partial) => {
@@ -67,43 +68,46 @@ impl Exchange {
         headed
     }
 
-    fn bad_reply(&mut self, fault: http::Fault, cx: &mut Context<'_>) -> Headed {
-        cx.stats.reply_fault(fault);
-        self.refuse(Refusal::bad_reply(fault), cx);
+    fn bad_reply(&mut self, fault: Fault, cx: &mut Context<'_>) -> Headed {
+        cx.stats.count(Count::upstream_fault(fault.cause.as_str()));
+        self.refuse(fault.bad_gateway().into(), cx);
         Headed::Failed
     }
 
-    fn begin_reply(&mut self, head: &ResponseHead<'_>, framing: &ReplyFraming, end: usize, cx: &mut Context<'_>) -> Headed {
-        if framing.switching {
-            self.write_reply_head(head, framing, true, cx);
-            return Headed::Tunnel(end);
-        }
+    fn begin_reply(
+        &mut self,
+        head: &ResponseHead<'_>,
+        framing: &ReplyFraming,
+        end: usize,
+        cx: &mut Context<'_>,
+    ) -> Headed {
         if framing.interim {
             self.interim += 1;
             if self.interim > cx.rules.limits.interim_replies_max {
-                return self.bad_reply(http::Fault::TooManyInterim, cx);
+                return self.bad_reply(Fault::new(Cause::BadFraming, "too many interim replies"), cx);
             }
             // 100 was answered by us before the body was read.
-            if head.status != 100 && !self.is_http10() {
-                self.write_reply_head(head, framing, true, cx);
+            if head.status != 100 {
+                self.write_reply_head(head, framing, cx);
             }
             return Headed::Interim(end);
+        }
+        let delivery = self.write_reply_head(head, framing, cx);
+        self.reply_started = true;
+        if framing.switching {
+            return Headed::Tunnel(end);
         }
         self.status = head.status;
         self.keep_upstream = framing.keep_alive;
         self.event_stream = framing.event_stream;
-        self.reply = Body::of(framing.body);
-        self.passing = match framing.body {
-            BodyLength::Chunked if self.is_http10() => Passing::Dechunk,
-            BodyLength::UntilClose if !self.is_http10() => Passing::Enchunk,
-            _ => Passing::Same,
-        };
-        let keep_alive = self.client_stays(framing.body, cx);
-        self.write_reply_head(head, framing, keep_alive, cx);
-        self.reply_started = true;
+        self.reply = Body::new(framing.body);
+        self.form = delivery.body;
+        self.keep_client = delivery.keep_alive;
         self.phase = Phase::Relay;
         self.last_reply = cx.now;
-        self.forget_held(cx);
+        if self.body.done() {
+            self.forget_held(cx);
+        }
         let limits = &cx.rules.limits;
         if self.event_stream {
             self.wait(cx.now, limits.first_token_timeout_ms, Waiting::FirstToken);
@@ -113,21 +117,27 @@ impl Exchange {
         Headed::Final(end)
     }
 
-    fn write_reply_head(&mut self, head: &ResponseHead<'_>, framing: &ReplyFraming, keep_alive: bool, cx: &mut Context<'_>) {
+    fn write_reply_head(
+        &mut self,
+        head: &ResponseHead<'_>,
+        framing: &ReplyFraming,
+        cx: &mut Context<'_>,
+    ) -> rewrite::Delivery {
         let to = ToClient {
             version: self.asked.version,
-            keep_alive,
+            // A client that still uploads gets its answer, and no further request on this connection.
+            keep_alive: self.asked.framing.keep_alive && self.body.done() && !cx.draining,
             head_request: self.asked.framing.head_method,
             request_id: Some(&self.asked.request_id),
             explain: self.explain.as_deref(),
         };
-        cx.actions.compose(Side::Client, |out| rewrite::reply(head, framing, &to, out));
-    }
-
-    /// Whether the client's connection can serve another request after this reply.
-    fn client_stays(&self, length: BodyLength, cx: &Context<'_>) -> bool {
-        let delimited = !self.is_http10() || matches!(length, BodyLength::None | BodyLength::Length(_));
-        self.asked.framing.keep_alive && delimited && self.body.done() && !cx.draining
+        let start = cx.actions.scratch.len();
+        let delivery = rewrite::reply(head, framing, &to, &mut cx.actions.scratch);
+        let written = start..cx.actions.scratch.len();
+        if !written.is_empty() {
+            cx.actions.push(Action::Send(Side::Client, Source::Scratch(written)));
+        }
+        delivery
     }
 
     /// Passes the body on from `bytes[at..]`; what can go as it stands goes in one piece.
@@ -135,32 +145,28 @@ impl Exchange {
         let mut pass = at..at;
         let mut spoke = false;
         while !self.reply.done() && at < bytes.len() {
-            let part = match self.reply.next(&bytes[at..]) {
+            let rest = &bytes[at..];
+            let part = match self.reply.next(rest) {
                 Ok(part) => part,
                 Err(fault) => {
-                    cx.stats.reply_fault(fault);
+                    cx.stats.count(Count::upstream_fault(fault.cause.as_str()));
                     self.pass_reply(pass, cx);
                     return self.cut(cx);
                 }
             };
+            spoke |= self.event_stream && self.tap.watch(part.data(rest));
             let end = at + part.len;
-            let data = part.kind == Kind::Data;
-            spoke |= data && self.event_stream && self.tap.watch(&bytes[at..end]);
-            match (part.kind, self.passing) {
-                (Kind::Data | Kind::Framing, Passing::Same) | (Kind::Data, Passing::Dechunk | Passing::Enchunk) => {
-                    pass.end = end;
+            match (part.kind, self.form) {
+                (Kind::Pass { .. }, Form::AsItComes) => pass.end = end,
+                (Kind::Pass { start, end: data_end }, _) => {
+                    self.pass_data(at + start..at + data_end, cx);
+                    pass = end..end;
                 }
                 (kind, _) => {
                     self.pass_reply(pass, cx);
-                    if self.passing == Passing::Same {
-                        let body = &self.reply;
-                        cx.actions.compose(Side::Client, |out| body.write_frame(kind, out));
-                    }
+                    self.reframe_reply(kind, cx);
                     pass = end..end;
                 }
-            }
-            if self.passing == Passing::Dechunk && !data {
-                pass = end..end;
             }
             at = end;
         }
@@ -172,18 +178,40 @@ impl Exchange {
         }
     }
 
-    fn pass_reply(&mut self, range: std::ops::Range<usize>, cx: &mut Context<'_>) {
-        if range.is_empty() {
+    fn pass_reply(&mut self, range: Range<usize>, cx: &mut Context<'_>) {
+        if !range.is_empty() {
+            cx.actions.push(Action::Send(Side::Client, Source::Input(range)));
+        }
+    }
+
+    /// Body bytes whose framing is not the engine's: in chunks of ours, or bare.
+    fn pass_data(&mut self, range: Range<usize>, cx: &mut Context<'_>) {
+        if range.is_empty() || self.form == Form::Nothing {
             return;
         }
-        let len = range.len();
-        let enchunk = self.passing == Passing::Enchunk;
-        if enchunk {
-            cx.actions.compose(Side::Client, |out| http::chunk::write_size(len as u64, out));
+        let chunked = self.form == Form::Chunks;
+        if chunked {
+            let size = SizeLine::new(range.len() as u64);
+            cx.actions.compose(Side::Client, |out| out.extend_from_slice(size.as_bytes()));
         }
-        cx.actions.push(Action::Send(Side::Client, Source::Input(range)));
-        if enchunk {
+        self.pass_reply(range, cx);
+        if chunked {
             cx.actions.compose(Side::Client, |out| out.extend_from_slice(b"\r\n"));
+        }
+    }
+
+    /// What stands for framing that cannot be passed as it stands.
+    fn reframe_reply(&mut self, kind: Kind, cx: &mut Context<'_>) {
+        if self.form != Form::AsItComes {
+            return;
+        }
+        let reply = &self.reply;
+        match kind {
+            Kind::Size(size) => {
+                cx.actions.compose(Side::Client, |out| out.extend_from_slice(SizeLine::new(size).as_bytes()));
+            }
+            Kind::End => cx.actions.compose(Side::Client, |out| reply.write_end(out)),
+            Kind::Pass { .. } | Kind::Drop => {}
         }
     }
 
@@ -195,9 +223,9 @@ impl Exchange {
         }
         if let Some(pool) = self.pool.filter(|_| self.event_stream) {
             if first {
-                cx.stats.observe(pool, Timing::FirstToken, cx.now - self.started);
+                cx.stats.observe(pool.0, Timing::FirstToken, cx.now - self.started);
             } else {
-                cx.stats.observe(pool, Timing::InterToken, cx.now - self.last_reply);
+                cx.stats.observe(pool.0, Timing::InterToken, cx.now - self.last_reply);
             }
         }
         self.last_reply = cx.now;
@@ -207,18 +235,18 @@ impl Exchange {
     }
 
     /// The engine closed in the reply's body: a proper end only where closing delimits it.
-    pub(super) fn reply_ended(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn reply_ended(&mut self, ended: bool, cx: &mut Context<'_>) {
         self.keep_upstream = false;
         match self.reply.on_close() {
-            Ok(()) => {
-                if self.passing == Passing::Enchunk {
-                    cx.actions.compose(Side::Client, |out| out.extend_from_slice(b"0\r\n\r\n"));
+            Ok(()) if ended => {
+                if self.form == Form::Chunks {
+                    cx.actions.compose(Side::Client, |out| out.extend_from_slice(chunk::LAST_CHUNK));
                 }
                 self.complete(cx);
             }
-            Err(fault) => {
-                cx.stats.reply_fault(fault);
-                cx.stats.count(Count::UpstreamLost);
+            _ => {
+                let reset = if ended { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset };
+                cx.stats.count(reset);
                 self.cut(cx);
             }
         }
@@ -226,27 +254,16 @@ impl Exchange {
 
     /// The last byte of the reply is on its way.
     fn complete(&mut self, cx: &mut Context<'_>) {
-        // A client that still uploads gets its answer, and no further request on this connection.
-        let whole = self.body.done();
-        self.keep_upstream &= whole;
-        let delimited = !(self.is_http10() && self.passing == Passing::Dechunk) && !self.close_delimited();
-        let stays = self.asked.framing.keep_alive && whole && delimited && !cx.draining;
-        self.end(if stays { Ending::KeepAlive } else { Ending::Linger }, cx);
+        self.keep_upstream &= self.body.done();
+        self.end(if self.keep_client { Ending::KeepAlive } else { Ending::Linger }, cx);
     }
 
-    fn close_delimited(&self) -> bool {
-        self.is_http10() && self.reply.until_close()
-    }
-
-    fn begin_tunnel(&mut self, at: usize, len: usize, cx: &mut Context<'_>) {
-        cx.stats.count(Count::Tunnelled);
+    fn begin_tunnel(&mut self, rest: Range<usize>, cx: &mut Context<'_>) {
+        cx.stats.count(Count::Tunnel);
         self.status = 101;
-        self.reply_started = true;
         self.phase = Phase::Tunnel;
         self.forget_held(cx);
         self.wait(cx.now, cx.rules.limits.tunnel_idle_timeout_ms, Waiting::Tunnel);
-        if at < len {
-            cx.actions.push(Action::Send(Side::Client, Source::Input(at..len)));
-        }
+        self.pass_reply(rest, cx);
     }
 }

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use super::event::{Action, Context, Side, Source};
-use super::{Exchange, Phase, Waiting};
+use super::{Exchange, Phase, Waiting, refusals};
 use crate::counters::stats::Event as Count;
-use crate::http::{BodyLength, Kind, Refusal};
+use crate::http::{BodyLength, Kind, SizeLine};
 use crate::scan::{Api, Needs, Progress};
 
 impl Exchange {
@@ -16,7 +16,7 @@ impl Exchange {
             needs = needs.without(Needs::SESSION);
         }
         if self.asked.encoded {
-            cx.stats.count(Count::EncodedBody);
+            cx.stats.count(Count::ScanFailedCompressed);
         }
         if self.body.done() || self.asked.encoded || self.asked.api == Api::Other || needs.is_empty() {
             return self.choose(cx);
@@ -28,39 +28,37 @@ impl Exchange {
 
     /// More of the request body, followed perhaps by the next request.
     pub(super) fn take_request(&mut self, bytes: &[u8], cx: &mut Context<'_>) {
-        let mut passed = 0..0;
-        while !self.body.done() && passed.end < bytes.len() {
-            let rest = &bytes[passed.end..];
+        let mut pass = 0..0;
+        while !self.body.done() && pass.end < bytes.len() {
+            let rest = &bytes[pass.end..];
             let part = match self.body.next(rest) {
                 Ok(part) => part,
-                Err(fault) => return self.refuse(Refusal::bad_body(fault), cx),
+                Err(fault) => return self.refuse(fault.refusal().into(), cx),
             };
-            let next = passed.end + part.len;
-            match part.kind {
-                Kind::Framing => passed.end = next,
-                Kind::Data => {
-                    passed.end = next;
-                    self.body_bytes += part.len as u64;
-                    self.look_at(&rest[..part.len], cx);
-                }
-                kind => {
-                    self.pass_request(bytes, passed, cx);
-                    self.reframe(kind, cx);
-                    passed = next..next;
-                }
+            let end = pass.end + part.len;
+            if let Kind::Pass { .. } = part.kind {
+                let data = part.data(rest);
+                self.body_bytes += data.len() as u64;
+                self.look_at(data, cx);
+                pass.end = end;
+            } else {
+                self.pass_request(bytes, pass, cx);
+                self.reframe(part.kind, cx);
+                pass = end..end;
             }
         }
-        cx.actions.consumed = passed.end;
-        self.pass_request(bytes, passed, cx);
+        cx.actions.consumed = pass.end;
+        self.pass_request(bytes, pass, cx);
         self.after_request_bytes(cx);
     }
 
     /// Framing that cannot be passed as it stands is written anew.
     fn reframe(&mut self, kind: Kind, cx: &mut Context<'_>) {
         let mut frame = Vec::new();
-        self.body.write_frame(kind, &mut frame);
-        if frame.is_empty() {
-            return;
+        match kind {
+            Kind::Size(size) => frame.extend_from_slice(SizeLine::new(size).as_bytes()),
+            Kind::End => self.body.write_end(&mut frame),
+            Kind::Pass { .. } | Kind::Drop => return,
         }
         if self.streams_directly() {
             cx.actions.compose(Side::Upstream, |out| out.extend_from_slice(&frame));
@@ -77,8 +75,16 @@ impl Exchange {
         self.scan_nanos += (cx.stopwatch)().saturating_sub(begun);
         match progress {
             Progress::More => {}
-            Progress::Enough { .. } | Progress::Done | Progress::Failed(_) => self.choose(cx),
+            Progress::Failed(fault) => self.give_up_scan(fault, cx),
+            Progress::Enough { .. } | Progress::Done => self.choose(cx),
         }
+    }
+
+    /// A body that cannot be scanned is routed by load and forwarded unchanged: the engine judges it.
+    fn give_up_scan(&mut self, fault: crate::scan::Fault, cx: &mut Context<'_>) {
+        cx.stats.count(Count::scan_failed(fault.as_str()));
+        self.unscannable = true;
+        self.choose(cx);
     }
 
     /// Whether body bytes go to the upstream without being held.
@@ -123,20 +129,21 @@ impl Exchange {
         }
         let limits = &cx.rules.limits;
         if self.body_bytes > limits.body_bytes_max {
-            return self.refuse(Refusal::body_too_large(), cx);
+            return self.refuse(refusals::BODY_TOO_LARGE.into(), cx);
         }
         if cx.lender.held_bytes > limits.budget_bytes && !self.held.is_empty() {
-            return self.refuse(Refusal::over_budget(), cx);
+            return self.refuse(refusals::OVER_BUDGET.into(), cx);
         }
         if self.too_slow(cx) {
-            return self.refuse(Refusal::slow_upload(), cx);
+            return self.refuse(refusals::SLOW_UPLOAD.into(), cx);
         }
         let full = self.held.len() >= limits.hold_bytes;
         if self.phase == Phase::ReadBody && (self.body.done() || full) {
-            if let Some(scan) = self.scan.as_mut().filter(|_| self.body.done()) {
-                scan.finish();
+            let end = self.scan.as_mut().filter(|_| self.body.done()).map(|scan| scan.finish());
+            match end {
+                Some(Progress::Failed(fault)) => self.give_up_scan(fault, cx),
+                _ => self.choose(cx),
             }
-            self.choose(cx);
         } else if self.phase == Phase::Send && self.body.done() && self.streams_directly() {
             self.request_sent(cx);
         } else if !self.body.done() && matches!(self.phase, Phase::ReadBody | Phase::Send) {

@@ -1,9 +1,8 @@
 //! The way to the engine: connection, sending, and what to do when either fails.
 
 use super::event::{Action, Context, Event, Side, Source};
-use super::{Ending, Exchange, Phase, Waiting};
+use super::{Ending, Exchange, Phase, Waiting, refusals};
 use crate::counters::stats::Event as Count;
-use crate::http::Refusal;
 
 /// How often a sent request is checked for acknowledgement, to let go of its held copy.
 const ACKNOWLEDGEMENT_CHECK_MS: u64 = 1_000;
@@ -12,6 +11,7 @@ impl Exchange {
     pub(super) fn connected(&mut self, reused: bool, acknowledged: Option<u64>, cx: &mut Context<'_>) {
         let Some(leg) = &mut self.leg else { return };
         leg.connected = true;
+        cx.stats.count(if reused { Count::UpstreamReused } else { Count::UpstreamOpened });
         leg.reused = reused;
         leg.acknowledged = acknowledged;
         self.phase = Phase::Send;
@@ -23,17 +23,21 @@ impl Exchange {
     pub(super) fn connect_failed(&mut self, cx: &mut Context<'_>) {
         cx.stats.count(Count::ConnectFailed);
         self.connects += 1;
+        if let Some(leg) = &self.leg {
+            cx.counters.connect_failed(leg.endpoint.slot);
+        }
         self.leave_endpoint();
         if self.connects >= cx.rules.limits.connect_tries_max {
-            return self.refuse(Refusal::no_endpoint(), cx);
+            return self.refuse(refusals::NO_ENDPOINT.into(), cx);
         }
+        cx.stats.count(Count::RetriedConnect);
         self.choose_endpoint(cx);
     }
 
     /// The leg is over; its endpoint is not tried again.
     fn leave_endpoint(&mut self) {
         if let Some(leg) = self.leg.take() {
-            self.tried.insert(leg.endpoint.slot);
+            self.tried.push(leg.endpoint.slot);
         }
     }
 
@@ -68,7 +72,7 @@ impl Exchange {
             self.forget_held(cx);
             self.deadline = Some((self.sent + timeout, Waiting::ReplyHead));
         } else if cx.now >= self.sent + timeout {
-            self.give_up(Refusal::reply_timeout(), cx);
+            self.give_up(refusals::REPLY_TIMEOUT.into(), cx);
         } else {
             self.wait(cx.now, ACKNOWLEDGEMENT_CHECK_MS, Waiting::Acknowledgement);
         }
@@ -81,9 +85,9 @@ impl Exchange {
     }
 
     /// The upstream connection ended: retry what was certainly not executed, else say so.
-    pub(super) fn upstream_gone(&mut self, acknowledged: Option<u64>, cx: &mut Context<'_>) {
+    pub(super) fn upstream_gone(&mut self, ended: bool, acknowledged: Option<u64>, cx: &mut Context<'_>) {
         match self.phase {
-            Phase::Relay => return self.reply_ended(cx),
+            Phase::Relay => return self.reply_ended(ended, cx),
             Phase::Send | Phase::Await => {}
             _ => return,
         }
@@ -92,15 +96,15 @@ impl Exchange {
         if untouched && !self.retried {
             self.retried = true;
             self.pushed = 0;
-            cx.stats.count(Count::Retried);
+            cx.stats.count(Count::RetriedStale);
             self.leave_endpoint();
             return self.choose_endpoint(cx);
         }
-        cx.stats.count(Count::UpstreamLost);
+        cx.stats.count(Count::UpstreamFaultEarlyEnd);
         if let Some(leg) = &mut self.leg {
             leg.connected = false;
         }
-        self.refuse(Refusal::upstream_lost(), cx);
+        self.refuse(refusals::UPSTREAM_LOST.into(), cx);
     }
 
     /// This side's kernel is full: hold the other side back.

@@ -84,6 +84,12 @@ pub struct Plan {
     pub session_fields: Vec<Box<[u8]>>,
 }
 
+impl Default for Plan {
+    fn default() -> Self {
+        Plan::of(&Settings::default())
+    }
+}
+
 impl Plan {
     /// The plan of a pool's settings.
     pub fn of(settings: &Settings) -> Plan {

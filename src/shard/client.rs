@@ -8,7 +8,6 @@ use super::{Owner, Shard};
 use crate::counters::stats::Event as Count;
 use crate::driver::{Driver, Lease, SocketId};
 use crate::exchange::{self, Ending, Event, Exchange, Micros, Opened, Peer, Side};
-use crate::http::{Refusal, reply};
 use crate::slots::Key;
 
 /// One client connection.
@@ -109,7 +108,9 @@ impl<D: Driver> Shard<D> {
         let ahead = std::mem::take(&mut client.ahead);
         let len = ahead.len();
         self.serve(key, &Input::Owned(ahead), 0..len);
-        let Some(client) = self.clients.get(key).filter(|client| client.ended && client.exchange.is_none()) else { return };
+        let Some(client) = self.clients.get(key).filter(|client| client.ended && client.exchange.is_none()) else {
+            return;
+        };
         // Its last request was served, or will never be complete.
         if !client.full && client.lingering.is_none() && !self.read_ahead.contains(&key) {
             self.close_client(key);
@@ -182,7 +183,7 @@ impl<D: Driver> Shard<D> {
         let waits = client.exchange.is_some() || client.full;
         if waits && client.ahead.len() >= self.desk.rules.limits.read_ahead_bytes && !client.held_back {
             client.held_back = true;
-            self.desk.stats.count(Count::ReadAheadFull);
+            self.desk.stats.count(Count::Pipelined);
             self.driver.pause(client.socket);
         }
     }
@@ -317,11 +318,8 @@ impl<D: Driver> Shard<D> {
         }
         if client.lingering.is_none() && !client.ahead.is_empty() && !client.full {
             // Half a head: say so before closing.
-            let refusal = Refusal::slow_head();
-            self.desk.stats.refused(refusal.cause);
             self.desk.actions.clear();
-            self.desk.actions.compose(Side::Client, |out| reply::write_refusal(out, &refusal, None, true, false));
-            self.desk.actions.push(exchange::Action::End(Ending::Linger));
+            exchange::refuse_slow_head(&mut self.desk.context());
             return self.drive(key, &Input::None);
         }
         self.close_client(key);

@@ -17,7 +17,7 @@ use crate::counters::Counters;
 use crate::counters::stats::ShardStats;
 use crate::driver::{Completion, Driver, Tag};
 use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules};
-use crate::publish::{Published, Reader};
+use crate::publish::{Process, Published, Reader};
 use crate::slots::{Key, Slots};
 use crate::snapshot::Snapshot;
 use client::Client;
@@ -35,6 +35,8 @@ pub struct Setup {
     pub listeners: Vec<OwnedFd>,
     /// Where snapshots appear.
     pub published: &'static Published,
+    /// Flags of the process: draining.
+    pub process: &'static Process,
     /// In-flight counts of the fleet.
     pub counters: &'static Counters,
     /// Its statistics.
@@ -94,7 +96,7 @@ pub struct Shard<D> {
     /// Clients whose next request was read ahead.
     read_ahead: Vec<Key>,
     accepting: bool,
-    published: &'static Published,
+    process: &'static Process,
     reader: Reader,
     desk: Desk,
 }
@@ -121,7 +123,7 @@ impl<D: Driver> Shard<D> {
             timers: Timers::new(now),
             read_ahead: Vec::new(),
             accepting: true,
-            published: setup.published,
+            process: setup.process,
             reader,
             desk: Desk {
                 now,
@@ -144,7 +146,7 @@ impl<D: Driver> Shard<D> {
         let mut drain_until = None;
         loop {
             self.turn()?;
-            if self.published.draining() {
+            if self.process.draining() {
                 let until = *drain_until.get_or_insert_with(|| self.begin_drain());
                 if self.clients.is_empty() {
                     return Ok(());

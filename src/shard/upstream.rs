@@ -145,7 +145,7 @@ impl<D: Driver> Shard<D> {
         let Some(upstream) = self.upstreams.get(key) else { return };
         match upstream.client {
             Some(client) => {
-                self.advance(client, &Input::Leased(lease), Event::Reply);
+                self.advance(client, &Input::Leased(lease), |bytes| Event::Reply(bytes));
             }
             // Nobody asked: whatever this is, the connection is not at a reply's end.
             None => self.close_upstream(key),

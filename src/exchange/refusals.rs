@@ -1,0 +1,71 @@
+//! The answers of our own that name a cause beyond HTTP: what was wrong, and what to do.
+
+use std::borrow::Cow;
+
+use super::event::{Context, Side};
+use crate::counters::stats::Event as Count;
+use crate::http::reply::{self, ErrorReply};
+use crate::http::{Cause, Refusal, ToClient};
+
+/// Seconds after which a client may try again what was refused for load or want of an endpoint.
+const RETRY_AFTER: &[(&str, &str)] = &[("retry-after", "1")];
+
+pub(super) const BODY_TOO_LARGE: Refusal = Refusal::new(
+    413,
+    Cause::BodyTooLarge,
+    "The request body is longer than this server accepts (limits.body_bytes_max).",
+);
+pub(super) const OVER_BUDGET: Refusal =
+    Refusal::new(503, Cause::Shed, "Too many request bodies are waiting at once. Please try again later.");
+pub(super) const SLOW_UPLOAD: Refusal =
+    Refusal::new(408, Cause::ClientTimeout, "The request body came too slowly, or stopped before its end.");
+pub(super) const SLOW_HEAD: Refusal =
+    Refusal::new(408, Cause::ClientTimeout, "The request head was not complete in time.");
+pub(super) const UNAUTHORIZED: Refusal = Refusal::new(401, Cause::Unauthorized, "Unauthorized");
+pub(super) const NO_MODEL: Refusal = Refusal::new(
+    400,
+    Cause::UnknownModel,
+    "The request names no model that could be read, and several are served: say which in `model`.",
+);
+pub(super) const NO_ENDPOINT: Refusal =
+    Refusal::new(503, Cause::Unreachable, "No engine can take this request now. Please try again later.");
+pub(super) const UPSTREAM_LOST: Refusal =
+    Refusal::new(502, Cause::EarlyEnd, "The engine closed the connection before it had answered.");
+pub(super) const REPLY_TIMEOUT: Refusal = Refusal::new(504, Cause::EngineTimeout, "The engine did not answer in time.");
+
+/// A refusal whose words may hold what the client sent.
+pub(super) struct Refused {
+    pub refusal: Refusal,
+    /// Instead of the refusal's own.
+    pub message: Option<Cow<'static, [u8]>>,
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Refused { refusal, message: None }
+    }
+}
+
+/// As vLLM answers a model it does not serve.
+pub(super) fn unknown_model(model: &[u8]) -> Refused {
+    let message = [b"The model `", model, b"` does not exist."].concat();
+    let refusal = Refusal { kind: "NotFoundError", ..Refusal::new(404, Cause::UnknownModel, "") };
+    Refused { refusal, message: Some(message.into()) }
+}
+
+/// A path that is not let through.
+pub(super) fn unknown_path(path: &[u8]) -> Refused {
+    let message = [b"No such path here: ", path, b". An operator may open it with serve.paths."].concat();
+    Refused { refusal: Refusal::new(404, Cause::BadTarget, ""), message: Some(message.into()) }
+}
+
+/// Counts and composes the answer.
+pub(super) fn answer(refused: &Refused, to: &ToClient<'_>, cx: &mut Context<'_>) {
+    let Refusal { status, kind, message, cause } = refused.refusal;
+    cx.stats.count(Count::refused(cause.as_str()));
+    let message = refused.message.as_deref().unwrap_or(message.as_bytes());
+    let param = (cause == Cause::UnknownModel).then_some("model");
+    let extra = if status == 503 { RETRY_AFTER } else { &[] };
+    let error = ErrorReply { status, kind, message, param };
+    cx.actions.compose(Side::Client, |out| reply::write_error(out, &error, extra, to));
+}
