@@ -7,7 +7,7 @@
 
 use super::class::{HEX, VALUE, is};
 use super::digits::{HEX_DIGITS_MAX, HEX_MAX, hex_push};
-use super::head::{FieldTable, Fields, Known, parse_fields};
+use super::fields::{FieldTable, Fields, Known, parse_fields};
 use super::reply::{Cause, Fault};
 use super::rewrite::write_field;
 

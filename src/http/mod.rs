@@ -12,6 +12,7 @@ pub mod body;
 pub mod chunk;
 pub mod class;
 pub mod digits;
+pub mod fields;
 pub mod framing;
 pub mod head;
 pub mod reply;
@@ -21,9 +22,8 @@ pub mod target;
 pub use body::Body;
 pub use chunk::{Chunked, Kind, Part, SizeLine};
 pub use digits::{decimal, hex};
+pub use fields::{FieldTable, Fields, Known};
 pub use framing::{BodyLength, ReplyFraming, RequestFraming};
-pub use head::{
-    FieldTable, Fields, HeadLimits, Known, RequestHead, ResponseHead, Status, Version, parse_request, parse_response,
-};
+pub use head::{HeadLimits, RequestHead, ResponseHead, Status, Version, parse_request, parse_response};
 pub use reply::{Cause, ErrorReply, Fault, Refusal};
-pub use rewrite::{Added, Delivery, ToClient, request_id, usable_request_id};
+pub use rewrite::{Added, Delivery, Form, ToClient, request_id, usable_request_id};
