@@ -40,6 +40,8 @@ pub enum Cause {
     Unreachable,
     /// Nothing serves the request's model.
     UnknownModel,
+    /// The engines ask for a key, and this is none of theirs.
+    Unauthorized,
     /// Refused for load.
     Shed,
     /// Going down.
@@ -50,7 +52,7 @@ pub enum Cause {
 
 impl Cause {
     /// All of them, in the order of [`Cause::index`].
-    pub const ALL: [Cause; 19] = [
+    pub const ALL: [Cause; 20] = [
         Cause::BadHead,
         Cause::BadTarget,
         Cause::BadHost,
@@ -67,6 +69,7 @@ impl Cause {
         Cause::EngineTimeout,
         Cause::Unreachable,
         Cause::UnknownModel,
+        Cause::Unauthorized,
         Cause::Shed,
         Cause::Draining,
         Cause::Internal,
@@ -96,6 +99,7 @@ impl Cause {
             Cause::EngineTimeout => "engine_timeout",
             Cause::Unreachable => "unreachable",
             Cause::UnknownModel => "unknown_model",
+            Cause::Unauthorized => "unauthorized",
             Cause::Shed => "shed",
             Cause::Draining => "draining",
             Cause::Internal => "internal",

@@ -43,8 +43,6 @@ pub struct Setup {
     pub stats: &'static ShardStats,
     /// Configuration.
     pub rules: Arc<Rules>,
-    /// The core to stay on.
-    pub core: Option<core_affinity::CoreId>,
     /// For its random choices and request ids.
     pub seed: u64,
 }

@@ -1,0 +1,158 @@
+//! A front of one shard in this process, before endpoints given by address.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use warmfront::counters::Counters;
+use warmfront::counters::stats::{Event, Stats};
+use warmfront::driver::epoll::Epoll;
+use warmfront::driver::socket;
+use warmfront::exchange::Rules;
+use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health};
+use warmfront::policy::{Policy, Settings};
+use warmfront::publish::{Process, Published};
+use warmfront::ring::Ring;
+use warmfront::scan::{Needs, Plan};
+use warmfront::shard::{Setup, Shard};
+use warmfront::snapshot::{Pool, PoolId, Snapshot};
+
+/// No test waits longer for anything.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+pub struct Front {
+    pub address: SocketAddr,
+    pub counters: &'static Counters,
+    pub stats: &'static Stats,
+    pub published: &'static Published,
+    process: &'static Process,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a test may change before the front starts.
+pub struct Options {
+    pub rules: Rules,
+    pub settings: Settings,
+    /// Served ids and the endpoints (by place) that serve them; empty: one pool of all.
+    pub pools: Vec<(&'static str, Vec<u16>)>,
+}
+
+impl Front {
+    pub fn start(upstreams: &[SocketAddr]) -> Front {
+        Front::with(upstreams, |_| {})
+    }
+
+    pub fn with(upstreams: &[SocketAddr], change: impl FnOnce(&mut Options)) -> Front {
+        let settings = Settings { policy: Policy::RoundRobin, ..Settings::default() };
+        let rules = Rules { half_close_leaves: true, ..Rules::default() };
+        let mut options = Options { rules, settings, pools: Vec::new() };
+        change(&mut options);
+        let published = Published::leak(snapshot(upstreams, &options));
+        let (counters, stats, process) = (Counters::leak(), Stats::leak(1), Process::leak(1));
+        let listener = socket::listener("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = socket::bound_address(&listener).unwrap();
+        let setup = Setup {
+            listeners: vec![listener],
+            published,
+            process,
+            counters,
+            stats: stats.shard(0),
+            rules: Arc::new(options.rules),
+            seed: 1,
+        };
+        let thread = std::thread::spawn(move || Shard::new(Epoll::new().unwrap(), setup).unwrap().run().unwrap());
+        Front { address, counters, stats, published, process, thread: Some(thread) }
+    }
+
+    /// A client's connection.
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    }
+
+    /// Sends `request` on a connection of its own, then reads to the end.
+    pub fn ask(&self, request: &[u8]) -> Vec<u8> {
+        let mut stream = self.connect();
+        stream.write_all(request).unwrap();
+        let mut reply = Vec::new();
+        // A reset behind the reply is an end as well.
+        let _ = stream.read_to_end(&mut reply);
+        reply
+    }
+
+    pub fn count(&self, event: Event) -> u64 {
+        self.stats.total(event)
+    }
+
+    /// Waits until `met` holds.
+    pub fn until(&self, what: &str, met: impl Fn(&Front) -> bool) {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while !met(self) {
+            assert!(std::time::Instant::now() < deadline, "{what} did not come about");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// All in-flight counts are back at zero and never went below.
+    pub fn settles(&self) {
+        self.until("in-flight zero", |front| (0..16).all(|slot| front.counters.in_flight(slot) == 0));
+        assert_eq!(self.counters.underflow(), 0);
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        self.process.drain();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+            && !std::thread::panicking()
+        {
+            panic!("the shard panicked");
+        }
+    }
+}
+
+fn snapshot(upstreams: &[SocketAddr], options: &Options) -> Snapshot {
+    let settings = Arc::new(options.settings.clone());
+    let endpoints: Vec<_> =
+        upstreams.iter().enumerate().map(|(place, &address)| Some(endpoint(place, address))).collect();
+    let all = ("tiny-llama", (0..upstreams.len() as u16).collect::<Vec<_>>());
+    let named = if options.pools.is_empty() { vec![all] } else { options.pools.clone() };
+    let mut snapshot =
+        Snapshot { endpoints, plan: Arc::new(Plan::of(&settings)), models_complete: true, ..Snapshot::default() };
+    for (place, (name, members)) in named.into_iter().enumerate() {
+        let id = PoolId(place as u16);
+        let entries: Vec<_> =
+            snapshot.endpoints.iter().flatten().filter(|endpoint| members.contains(&endpoint.id.slot)).collect();
+        let entries: Vec<_> = entries.iter().map(|endpoint| (endpoint.id.slot, &*endpoint.name, 1)).collect();
+        let ring = Arc::new(Ring::build(&entries, settings.replication));
+        snapshot.models.insert(name.as_bytes().into(), id);
+        snapshot.pools.push(Pool::new(id, name.into(), members.into(), ring, Arc::clone(&settings)));
+    }
+    snapshot.session_headers = settings.session_headers.iter().map(|name| name.as_str().into()).collect();
+    snapshot.needs = match settings.policy {
+        Policy::PrefixHash => Needs::PREFIX,
+        Policy::Session => Needs::SESSION,
+        _ => Needs::NONE,
+    };
+    if snapshot.pools.len() > 1 {
+        snapshot.needs = snapshot.needs | Needs::MODEL;
+    }
+    snapshot
+}
+
+pub fn endpoint(place: usize, address: SocketAddr) -> Endpoint {
+    Endpoint {
+        id: EndpointId { slot: place as u16, generation: 0 },
+        name: format!("engine-{place}").into(),
+        address,
+        weight: 1,
+        health: Health::Up,
+        engine: EngineLoad::default(),
+        foreign: 0,
+    }
+}
