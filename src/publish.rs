@@ -1,7 +1,7 @@
 //! Where control and shards meet: the snapshot, replaced whole, and the few flags of the process.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use arc_swap::{ArcSwap, Cache};
 use crossbeam::utils::CachePadded;
@@ -84,8 +84,6 @@ impl Process {
 pub struct ShardState {
     phase: AtomicU8,
     driver: AtomicU8,
-    turns: AtomicU64,
-    connections: AtomicU32,
 }
 
 /// Where a shard is in its life.
@@ -131,23 +129,6 @@ impl ShardState {
     /// The shard's thread ends.
     pub fn ended(&self) {
         self.phase.store(Phase::Ended as u8, Ordering::Release);
-    }
-
-    /// One turn of the shard's loop, with `connections` clients connected. A shard turns at least once
-    /// a second, idle or not: the watchdog of the service manager is fed only while all do.
-    pub fn turn(&self, connections: u32) {
-        self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        self.connections.store(connections, Ordering::Relaxed);
-    }
-
-    /// Turns so far.
-    pub fn turns(&self) -> u64 {
-        self.turns.load(Ordering::Relaxed)
-    }
-
-    /// Clients connected at the last turn.
-    pub fn connections(&self) -> u32 {
-        self.connections.load(Ordering::Relaxed)
     }
 
     /// Where it is in its life.
