@@ -61,7 +61,7 @@ impl<'a> Family<'a> {
 
     /// `unit`: how many of the reading's unit make a second.
     fn histogram(&mut self, labels: Labels<'_>, reading: &Reading, unit: f64) -> Result<(), Error> {
-        let bounds = reading.bounds.iter().map(|bound| *bound as f64 / unit).chain([f64::MAX]);
+        let bounds = reading.bounds.iter().map(|bound| *bound as f64 / unit).chain([f64::INFINITY]);
         let buckets: Vec<(f64, u64)> = bounds.zip(reading.cells).collect();
         let (sum, count) = (reading.sum as f64 / unit, reading.count());
         match labels.is_empty() {
