@@ -16,6 +16,7 @@ pub mod fleet;
 pub mod http;
 pub mod limits;
 pub mod policy;
+pub mod prefix;
 pub mod publish;
 pub mod ring;
 pub mod scan;

@@ -1,1 +1,203 @@
-//! scan
+//! Looks into a request body while it passes: which model, which prompt prefix, which session, how large.
+//!
+//! The body is forwarded byte for byte; a scan only reads. It takes pieces cut anywhere, allocates nothing
+//! after its first use and does not recurse. It is strict about what it looks at and blind to what it skips.
+//! A scan that fails says "route by load": engines accept bodies that strict parsers refuse, so
+//! refusing is left to them.
+//!
+//! Two fronts must make the same key of the same body. All facts are therefore a function of the body's
+//! bytes read so far; a scan that ends early does so at a byte that the body alone decides
+//! ([`Progress::Enough`]), and reads nothing beyond it.
+//!
+//! [`machine`] turns bytes into structure, [`meaning`] structure into facts, [`prompt`] text into the prefix.
+
+mod digest;
+mod facts;
+mod fields;
+mod kernel;
+mod machine;
+mod meaning;
+mod prompt;
+mod text;
+
+use std::ops::BitOr;
+
+use crate::policy::{PrefixMode, Settings};
+
+pub use facts::{Counts, Facts, MODEL_BYTES_MAX, PrefixHash, SESSION_FIELDS_MAX, Span, Spans};
+pub use machine::Scan;
+
+/// What a path's bodies look like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Api {
+    /// `/v1/chat/completions`
+    Chat,
+    /// `/v1/completions`
+    Completions,
+    /// `/v1/embeddings`, `/pooling`, `/classify`
+    Embeddings,
+    /// `/v1/responses`
+    Responses,
+    /// `/v1/messages` (Anthropic)
+    Messages,
+    /// `/rerank`, `/v1/rerank`, `/v2/rerank`
+    Rerank,
+    /// `/score`, `/v1/score`
+    Score,
+    /// `/tokenize`
+    Tokenize,
+    /// `/generate` (SGLang)
+    Generate,
+    /// Any other: `model` and session fields are looked for, prompts are not.
+    Other,
+}
+
+impl Api {
+    /// The API of a request target's path; a query is left aside.
+    pub fn of_path(target: &[u8]) -> Api {
+        let path = target.split(|&byte| byte == b'?').next().unwrap_or(target);
+        match path {
+            b"/v1/chat/completions" | b"/v1/chat/completions/render" => Api::Chat,
+            b"/v1/completions" | b"/v1/completions/render" => Api::Completions,
+            b"/v1/embeddings" | b"/pooling" | b"/classify" => Api::Embeddings,
+            b"/v1/responses" => Api::Responses,
+            b"/v1/messages" | b"/v1/messages/count_tokens" => Api::Messages,
+            b"/rerank" | b"/v1/rerank" | b"/v2/rerank" => Api::Rerank,
+            b"/score" | b"/v1/score" => Api::Score,
+            b"/tokenize" => Api::Tokenize,
+            b"/generate" => Api::Generate,
+            _ => Api::Other,
+        }
+    }
+}
+
+/// What makes the keys of one pool.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// Which part of the prompt.
+    pub prefix: PrefixMode,
+    /// `first-user`: how many characters of it. Of a content that precedes its role, at most 4 KiB.
+    pub prefix_chars: u32,
+    /// `conversation`: how many canonical bytes of each of tools, system prompt and messages.
+    pub prefix_bytes: u32,
+    /// Top-level string fields that may carry a session key, best first; the first [`SESSION_FIELDS_MAX`] count.
+    pub session_fields: Vec<Box<[u8]>>,
+}
+
+impl Plan {
+    /// The plan of a pool's settings.
+    pub fn of(settings: &Settings) -> Plan {
+        Plan {
+            prefix: settings.prefix,
+            prefix_chars: settings.prefix_chars,
+            prefix_bytes: settings.prefix_bytes,
+            session_fields: settings.session_fields.iter().map(|name| name.as_bytes().into()).collect(),
+        }
+    }
+}
+
+/// What the choice waits for, as a set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Needs(u8);
+
+impl Needs {
+    /// Nothing: the body is not looked at.
+    pub const NONE: Needs = Needs(0);
+    /// `model`
+    pub const MODEL: Needs = Needs(1);
+    /// The prompt's prefix. Without it prompts are skipped unseen.
+    pub const PREFIX: Needs = Needs(2);
+    /// The session key.
+    pub const SESSION: Needs = Needs(4);
+    /// The most tokens asked for.
+    pub const MAX_TOKENS: Needs = Needs(8);
+    /// Everything to the body's end: all counts and spans, the last of duplicate fields.
+    pub const WHOLE: Needs = Needs(16);
+
+    /// Whether all of `other` is in the set.
+    pub fn contains(self, other: Needs) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether the set is empty.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The set without `other`.
+    pub fn without(self, other: Needs) -> Needs {
+        Needs(self.0 & !other.0)
+    }
+}
+
+impl BitOr for Needs {
+    type Output = Needs;
+
+    fn bitor(self, other: Needs) -> Needs {
+        Needs(self.0 | other.0)
+    }
+}
+
+/// How far a scan has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// Give the next piece, or finish.
+    More,
+    /// All needs are met; the facts are those of the body's first `at` bytes, whatever the pieces were.
+    Enough {
+        /// Offset behind the last byte read.
+        at: u64,
+    },
+    /// The body is over and well-formed as far as it was looked at. Only [`Scan::finish`] says so.
+    Done,
+    /// The body cannot be scanned: route by load, forward unchanged.
+    Failed(Fault),
+}
+
+/// Why a body cannot be scanned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// No byte.
+    Empty,
+    /// It does not begin as a JSON object does.
+    NotObject,
+    /// Not JSON.
+    Syntax,
+    /// A raw control character in a string.
+    Control,
+    /// An escape that JSON does not know.
+    Escape,
+    /// More than white space behind the object.
+    Trailing,
+    /// It ends inside the object.
+    Truncated,
+}
+
+impl Fault {
+    /// Every fault, in the order of their numbers.
+    pub const ALL: [Fault; 7] = [
+        Fault::Empty,
+        Fault::NotObject,
+        Fault::Syntax,
+        Fault::Control,
+        Fault::Escape,
+        Fault::Trailing,
+        Fault::Truncated,
+    ];
+
+    /// Its label in counters.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Fault::Empty => "empty",
+            Fault::NotObject => "not_object",
+            Fault::Syntax => "syntax",
+            Fault::Control => "control_character",
+            Fault::Escape => "escape",
+            Fault::Trailing => "trailing",
+            Fault::Truncated => "truncated",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+//! Keys: what of a request decides its home on the ring. All are XXH64 with a fixed seed, so that every
+//! shard, restart and machine makes the same of the same request.
+
+use xxhash_rust::xxh64::{Xxh64, xxh64};
+
+pub use crate::scan::PrefixHash;
+
+/// The key of a prompt prefix served by a pool. Each part is fixed in length or says its length, so that no
+/// two requests meet because their parts read alike end to end.
+pub fn key(pool_or_model: &[u8], cache_salt: Option<u64>, prefix: &PrefixHash) -> u64 {
+    keyed(b'p', pool_or_model, cache_salt, prefix.hash)
+}
+
+/// The key of a session in a pool. `session` is the XXH64 of its text: [`session_hash`], or
+/// [`crate::scan::Facts::session`].
+pub fn session_key(pool_or_model: &[u8], session: u64) -> u64 {
+    keyed(b's', pool_or_model, None, session)
+}
+
+/// The hash of a session text from a header field, equal to that of the same text in a body field.
+pub fn session_hash(text: &[u8]) -> u64 {
+    xxh64(text, 0)
+}
+
+fn keyed(kind: u8, pool_or_model: &[u8], cache_salt: Option<u64>, hash: u64) -> u64 {
+    let mut key = Xxh64::new(0);
+    key.update(&[kind]);
+    key.update(&(pool_or_model.len() as u64).to_le_bytes());
+    key.update(pool_or_model);
+    match cache_salt {
+        None => key.update(&[0]),
+        Some(salt) => {
+            key.update(&[1]);
+            key.update(&salt.to_le_bytes());
+        }
+    }
+    key.update(&hash.to_le_bytes());
+    key.digest()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(hash: u64) -> PrefixHash {
+        PrefixHash { hash, bytes: 1 }
+    }
+
+    #[test]
+    fn keys_differ_in_every_part() {
+        let keys = [
+            key(b"m", None, &prefix(1)),
+            key(b"n", None, &prefix(1)),
+            key(b"m", None, &prefix(2)),
+            key(b"m", Some(0), &prefix(1)),
+            key(b"m", Some(1), &prefix(1)),
+            key(b"m\0", None, &prefix(1)),
+            session_key(b"m", 1),
+            session_key(b"m", 2),
+        ];
+        let distinct: std::collections::HashSet<u64> = keys.into_iter().collect();
+        assert_eq!(distinct.len(), keys.len());
+    }
+
+    /// Fronts of different releases must agree: a change of this value moves every key of every fleet.
+    #[test]
+    fn key_is_pinned() {
+        assert_eq!(key(b"llama", Some(7), &prefix(0x1234)), PINNED);
+    }
+
+    /// Computed by another implementation of XXH64.
+    const PINNED: u64 = 0x3af6_f7de_52cc_cc67;
+}

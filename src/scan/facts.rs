@@ -1,0 +1,235 @@
+//! What a scan has learnt from a body.
+
+use super::digest::Digest;
+use super::prompt::Prompt;
+
+/// Longest `model` that is kept; a longer one names nothing any engine serves.
+pub const MODEL_BYTES_MAX: usize = 256;
+/// Most body fields that may carry a session key.
+pub const SESSION_FIELDS_MAX: usize = 8;
+
+/// A range of body bytes, the value of a field: quotes and brackets included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Span {
+    /// Offset of its first byte in the body.
+    pub start: u64,
+    /// Offset behind its last byte.
+    pub end: u64,
+}
+
+/// Where the values lie that a later stage may rewrite. `None`: the field has not been seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Spans {
+    /// `model`
+    pub model: Option<Span>,
+    /// `stream`
+    pub stream: Option<Span>,
+    /// `stream_options`
+    pub stream_options: Option<Span>,
+    /// `max_tokens`
+    pub max_tokens: Option<Span>,
+    /// `max_completion_tokens` or `max_output_tokens`, which win over `max_tokens`.
+    pub max_output_tokens: Option<Span>,
+}
+
+/// Hash of the prompt's prefix.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PrefixHash {
+    /// XXH64 of it.
+    pub hash: u64,
+    /// How many canonical bytes took part.
+    pub bytes: u64,
+}
+
+/// What has been read of the prompt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Decoded text and raw JSON (tools, tool calls).
+    pub text_bytes: u64,
+    /// Token ids.
+    pub ids: u64,
+    /// Images and other media.
+    pub media: u64,
+}
+
+/// The facts about one body: a function of the bytes read so far, never of how they were cut. A field
+/// that stands there twice counts as the engine reads it: the last one wins.
+pub struct Facts {
+    pub(super) model: Word,
+    pub(super) model_is_string: bool,
+    /// `stream`, where it is a boolean.
+    pub stream: Option<bool>,
+    pub(super) max_tokens: Option<u64>,
+    pub(super) max_output_tokens: Option<u64>,
+    /// `n`, where it is a whole number.
+    pub choices: Option<u64>,
+    /// XXH64 of `cache_salt`.
+    pub cache_salt: Option<u64>,
+    pub(super) sessions: [Option<u64>; SESSION_FIELDS_MAX],
+    /// Whether `tools` is there, other than null.
+    pub tools: bool,
+    /// Values that stand where.
+    pub spans: Spans,
+    /// Fields of meaning that were there more than once.
+    pub duplicates: u32,
+    pub(super) prompt: Prompt,
+}
+
+impl Facts {
+    pub(super) fn new() -> Self {
+        Facts {
+            model: Word::new(),
+            model_is_string: false,
+            stream: None,
+            max_tokens: None,
+            max_output_tokens: None,
+            choices: None,
+            cache_salt: None,
+            sessions: [None; SESSION_FIELDS_MAX],
+            tools: false,
+            spans: Spans::default(),
+            duplicates: 0,
+            prompt: Prompt::new(),
+        }
+    }
+
+    /// Forgets the body before. The prompt is reset by who knows its mode.
+    pub(super) fn reset(&mut self) {
+        self.model.clear();
+        self.model_is_string = false;
+        (self.stream, self.choices, self.cache_salt) = (None, None, None);
+        (self.max_tokens, self.max_output_tokens) = (None, None);
+        self.sessions = [None; SESSION_FIELDS_MAX];
+        (self.tools, self.duplicates) = (false, 0);
+        self.spans = Spans::default();
+    }
+
+    /// `model`, decoded; `None` also where it is longer than [`MODEL_BYTES_MAX`].
+    pub fn model(&self) -> Option<&[u8]> {
+        self.model.get().filter(|_| self.model_is_string)
+    }
+
+    /// Whether `model` is there and too long to be kept.
+    pub fn model_over(&self) -> bool {
+        self.model_is_string && self.model.get().is_none()
+    }
+
+    /// XXH64 of the first configured session field that is there with a text.
+    pub fn session(&self) -> Option<u64> {
+        self.sessions.iter().flatten().next().copied()
+    }
+
+    pub(super) fn set_session(&mut self, place: u8, hash: Option<u64>) {
+        if let Some(session) = self.sessions.get_mut(place as usize) {
+            *session = hash;
+        }
+    }
+
+    pub(super) fn has_session(&self, place: usize) -> bool {
+        self.sessions.get(place).is_some_and(Option::is_some)
+    }
+
+    /// The most tokens asked for: `max_completion_tokens` or `max_output_tokens`, else `max_tokens`.
+    pub fn max_tokens(&self) -> Option<u64> {
+        self.max_output_tokens.or(self.max_tokens)
+    }
+
+    /// The prefix as far as it is known; `None` where the prompt has no text.
+    pub fn prefix(&self) -> Option<PrefixHash> {
+        self.prompt.prefix()
+    }
+
+    /// What was read of the prompt: all of it only where [`super::Needs::WHOLE`] and
+    /// [`super::Needs::PREFIX`] were asked for.
+    pub fn counts(&self) -> Counts {
+        self.prompt.counts()
+    }
+
+    /// Bytes of the prompt read so far, four for a token id.
+    pub fn prompt_bytes(&self) -> u64 {
+        let counts = self.counts();
+        counts.text_bytes + 4 * counts.ids
+    }
+
+    /// Whether the prompt holds images or other media.
+    pub fn images(&self) -> bool {
+        self.counts().media > 0
+    }
+
+    /// Tokens of what was read of the prompt: four bytes a token, ids as they are, an image as configured.
+    pub fn tokens_estimate(&self, image_tokens: u32) -> u64 {
+        let counts = self.counts();
+        counts.text_bytes.div_ceil(4) + counts.ids + counts.media * image_tokens as u64
+    }
+}
+
+/// A short string, decoded: a key, a model, a role. Of longer ones only the length and the hash are known.
+pub(super) struct Word {
+    bytes: [u8; MODEL_BYTES_MAX],
+    length: usize,
+    over: bool,
+}
+
+impl Word {
+    pub fn new() -> Self {
+        Word { bytes: [0; MODEL_BYTES_MAX], length: 0, over: false }
+    }
+
+    pub fn clear(&mut self) {
+        (self.length, self.over) = (0, false);
+    }
+
+    /// Appends what there is room for.
+    #[inline]
+    pub fn put(&mut self, run: &[u8]) {
+        let end = self.length + run.len();
+        match self.bytes.get_mut(self.length..end) {
+            Some(free) => {
+                free.copy_from_slice(run);
+                self.length = end;
+            }
+            None => self.over = true,
+        }
+    }
+
+    /// The string, unless it was too long.
+    #[inline]
+    pub fn get(&self) -> Option<&[u8]> {
+        self.bytes.get(..self.length).filter(|_| !self.over)
+    }
+
+    pub fn copy_from(&mut self, other: &Word) {
+        self.clear();
+        match other.get() {
+            Some(bytes) => self.put(bytes),
+            None => self.over = true,
+        }
+    }
+}
+
+/// A long string of which only the hash is wanted: a salt, a session key.
+pub(super) struct Opaque {
+    digest: Digest,
+    empty: bool,
+}
+
+impl Opaque {
+    pub fn new() -> Self {
+        Opaque { digest: Digest::new(), empty: true }
+    }
+
+    pub fn clear(&mut self) {
+        self.digest.reset();
+        self.empty = true;
+    }
+
+    pub fn put(&mut self, run: &[u8]) {
+        self.digest.update(run);
+        self.empty &= run.is_empty();
+    }
+
+    /// XXH64 of it; `None` when it is empty: an empty string names no one.
+    pub fn value(&self) -> Option<u64> {
+        (!self.empty).then(|| self.digest.value())
+    }
+}

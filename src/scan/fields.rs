@@ -1,0 +1,118 @@
+//! The names that have a meaning, at the top of a body and inside messages.
+
+use super::Api;
+use super::prompt::Section;
+
+/// What a top-level field is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Field {
+    Ignored,
+    Model,
+    Stream,
+    StreamOptions,
+    MaxTokens,
+    MaxOutputTokens,
+    Choices,
+    Salt,
+    Tools,
+    Prompt(Section),
+    Session(u8),
+}
+
+impl Field {
+    /// The field of a name, session fields aside.
+    pub fn of(api: Api, name: &[u8]) -> Field {
+        match name {
+            b"model" => Field::Model,
+            b"stream" => Field::Stream,
+            b"stream_options" => Field::StreamOptions,
+            b"max_tokens" => Field::MaxTokens,
+            b"max_completion_tokens" | b"max_output_tokens" => Field::MaxOutputTokens,
+            b"n" => Field::Choices,
+            b"cache_salt" => Field::Salt,
+            b"tools" if has_tools(api) => Field::Tools,
+            _ => section_of(api, name).map_or(Field::Ignored, Field::Prompt),
+        }
+    }
+
+    /// Its bit in the set of fields seen.
+    pub fn bit(self) -> u32 {
+        match self {
+            Field::Ignored => 0,
+            Field::Model => 1,
+            Field::Stream => 1 << 1,
+            Field::StreamOptions => 1 << 2,
+            Field::MaxTokens => 1 << 3,
+            Field::MaxOutputTokens => 1 << 4,
+            Field::Choices => 1 << 5,
+            Field::Salt => 1 << 6,
+            Field::Tools => 1 << 7,
+            Field::Prompt(section) => 1 << (8 + section as u32),
+            Field::Session(place) => 1 << (16 + place as u32),
+        }
+    }
+}
+
+/// Where a prompt's text stands in a body of this API.
+fn section_of(api: Api, name: &[u8]) -> Option<Section> {
+    use Section::{Extra, Main, System};
+    Some(match (api, name) {
+        (Api::Chat, b"messages") => Main,
+        (Api::Completions, b"prompt") => Main,
+        (Api::Completions, b"suffix") => Extra,
+        (Api::Embeddings, b"input" | b"messages") => Main,
+        (Api::Responses, b"input") => Main,
+        (Api::Responses, b"instructions") => System,
+        (Api::Messages, b"messages") => Main,
+        (Api::Messages, b"system") => System,
+        (Api::Rerank, b"query") => Main,
+        (Api::Rerank, b"documents") => Extra,
+        (Api::Score, b"text_1" | b"queries" | b"data_1" | b"query") => Main,
+        (Api::Score, b"text_2" | b"documents" | b"data_2") => Extra,
+        (Api::Tokenize, b"prompt" | b"messages") => Main,
+        (Api::Generate, b"text" | b"input_ids") => Main,
+        _ => return None,
+    })
+}
+
+fn has_tools(api: Api) -> bool {
+    matches!(api, Api::Chat | Api::Responses | Api::Messages | Api::Tokenize)
+}
+
+/// The sections beside the main one that take part in a conversation's prefix: it is settled only when
+/// they have been read too, wherever they stand.
+pub(super) fn expected_sections(api: Api) -> &'static [Section] {
+    match api {
+        Api::Chat | Api::Tokenize => &[Section::Tools],
+        Api::Responses | Api::Messages => &[Section::Tools, Section::System],
+        _ => &[],
+    }
+}
+
+/// What a field of a message or of a part of its content is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Inner {
+    Ignored,
+    Role,
+    /// Text, or parts of it.
+    Content,
+    /// An image or another medium.
+    Media,
+    /// JSON that templates render: it takes part as it stands.
+    Raw,
+}
+
+impl Inner {
+    /// The field of a name.
+    pub fn of(name: &[u8]) -> Inner {
+        match name {
+            b"role" => Inner::Role,
+            b"content" | b"text" | b"output" | b"thinking" => Inner::Content,
+            b"image_url" | b"image" | b"image_embeds" | b"source" | b"input_audio" | b"audio_url" | b"video_url"
+            | b"video" | b"file" | b"file_data" => Inner::Media,
+            b"tool_calls" | b"function_call" | b"tool_call_id" | b"tool_use_id" | b"call_id" | b"name"
+            | b"arguments" | b"input" | b"reasoning" | b"reasoning_content" => Inner::Raw,
+            _ => Inner::Ignored,
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Structure into facts: what a value is for, and what is known when it is over.
+
+use super::fields::{self, Field, Inner};
+use super::kernel::Skip;
+use super::machine::{Frame, Scan, SkippedTo, State};
+use super::prompt::Section;
+use super::{Needs, Span};
+
+impl Scan {
+    /// A key has been read: the name of what follows.
+    pub(super) fn key_known(&mut self) {
+        let name = self.word.get();
+        if self.frames.top() != Frame::Top {
+            self.inner = name.map_or(Inner::Ignored, Inner::of);
+            return;
+        }
+        self.field = name.map_or(Field::Ignored, |name| match Field::of(self.api, name) {
+            Field::Ignored => self.names.place(name).map_or(Field::Ignored, Field::Session),
+            field => field,
+        });
+    }
+
+    /// A value's first byte at the top: whatever an earlier one of the same name said is void.
+    fn field_begins(&mut self, at: u64) {
+        self.value_start = at;
+        let bit = self.field.bit();
+        self.facts.duplicates += (self.seen & bit != 0) as u32;
+        self.seen |= bit;
+        let facts = &mut self.facts;
+        match self.field {
+            Field::Model => facts.model_is_string = false,
+            Field::Stream => facts.stream = None,
+            Field::MaxTokens => facts.max_tokens = None,
+            Field::MaxOutputTokens => facts.max_output_tokens = None,
+            Field::Choices => facts.choices = None,
+            Field::Salt => facts.cache_salt = None,
+            Field::Tools => facts.tools = false,
+            Field::Session(place) => facts.set_session(place, None),
+            Field::Ignored | Field::StreamOptions | Field::Prompt(_) => {}
+        }
+    }
+
+    /// A string begins at offset `at`.
+    pub(super) fn string_begins(&mut self, at: u64) {
+        self.decoder.reset();
+        if self.frames.top() == Frame::Top {
+            self.field_begins(at);
+            let field = self.field;
+            match field {
+                Field::Model => self.keep_string(),
+                Field::Salt | Field::Session(_) => {
+                    self.opaque.clear();
+                    self.state = State::Opaque;
+                }
+                Field::Prompt(section) if self.section_begins(section) => self.text_begins(true),
+                _ => self.skip_string(),
+            }
+            return;
+        }
+        match (self.frames.top(), self.inner) {
+            (Frame::Message, Inner::Role) => self.keep_string(),
+            (Frame::Message, Inner::Content) | (Frame::Items | Frame::Ids, _) => self.text_begins(true),
+            (Frame::Part, Inner::Content) | (Frame::Parts, _) => self.text_begins(false),
+            (_, Inner::Raw) => self.raw_begins(b'"'),
+            (_, Inner::Media) => self.media(b'"'),
+            _ => self.skip_string(),
+        }
+    }
+
+    /// `{` or `[` at offset `at`.
+    pub(super) fn container_begins(&mut self, bracket: u8, at: u64) {
+        if self.frames.top() == Frame::Top {
+            self.field_begins(at);
+            let field = self.field;
+            match field {
+                Field::Prompt(section) if self.section_begins(section) => self.item_begins(bracket),
+                Field::Tools => self.tools_begin(bracket),
+                _ => self.skip_container(),
+            }
+            return;
+        }
+        match (self.frames.top(), self.inner) {
+            (Frame::Items | Frame::Ids, _) => self.item_begins(bracket),
+            (Frame::Message | Frame::Part, Inner::Content) => {
+                if self.frames.top() == Frame::Message {
+                    self.facts.prompt.text_begins();
+                }
+                let frame = if bracket == b'[' { Frame::Parts } else { Frame::Part };
+                if self.facts.prompt.wants_text() { self.enter(frame) } else { self.skip_container() }
+            }
+            (Frame::Parts, _) if bracket == b'{' => self.enter(Frame::Part),
+            (Frame::Message | Frame::Part, Inner::Raw) => self.raw_begins(bracket),
+            (Frame::Message | Frame::Part, Inner::Media) => self.media(bracket),
+            _ => self.skip_container(),
+        }
+    }
+
+    /// A number or literal begins at offset `at`.
+    pub(super) fn scalar_begins(&mut self, at: u64) {
+        if self.frames.top() == Frame::Top {
+            self.field_begins(at);
+        }
+        self.scalar.clear();
+        self.state = State::Scalar;
+    }
+
+    /// A number or literal is over.
+    pub(super) fn scalar_ends(&mut self, at: u64) {
+        match self.frames.top() {
+            Frame::Top => {
+                let integer = self.scalar.integer();
+                match self.field {
+                    Field::Stream => {
+                        self.facts.stream = match self.scalar.get() {
+                            b"true" => Some(true),
+                            b"false" => Some(false),
+                            _ => None,
+                        }
+                    }
+                    Field::MaxTokens => self.facts.max_tokens = integer,
+                    Field::MaxOutputTokens => self.facts.max_output_tokens = integer,
+                    Field::Choices => self.facts.choices = integer,
+                    _ => {}
+                }
+            }
+            Frame::Items | Frame::Ids => self.id_ends(),
+            _ => {}
+        }
+        self.value_ends(at);
+    }
+
+    /// An element that is a number: a token id, if it can be one.
+    fn id_ends(&mut self) {
+        let Some(id) = self.scalar.integer().and_then(|value| u32::try_from(value).ok()) else { return };
+        if self.frames.top() == Frame::Items {
+            self.frames.replace_top(Frame::Ids);
+            self.facts.prompt.ids_begin();
+        }
+        self.facts.prompt.id(id);
+    }
+
+    /// The innermost container is over.
+    pub(super) fn frame_closes(&mut self) {
+        let closed = self.frames.top();
+        if closed == Frame::Top {
+            self.state = State::Closed;
+            return;
+        }
+        self.frames.pop();
+        if closed == Frame::Message {
+            self.facts.prompt.message_ends();
+        }
+        let is_batch = matches!(closed, Frame::Items | Frame::Ids) && self.frames.top() != Frame::Top;
+        self.value_over(is_batch, self.at);
+    }
+
+    /// A string, skipped value or scalar is over; `at` is the offset behind it.
+    pub(super) fn value_ends(&mut self, at: u64) {
+        let was_text = self.state == State::Text;
+        let frame = self.frames.top();
+        match (frame, self.state) {
+            (Frame::Top, State::Word) => {
+                self.facts.model.copy_from(&self.word);
+                self.facts.model_is_string = true;
+            }
+            (Frame::Top, State::Opaque) => self.opaque_known(),
+            (Frame::Message, State::Word) => {
+                // A role too long to be kept is none that decides anything.
+                self.facts.prompt.role(self.word.get().unwrap_or_default());
+            }
+            _ => {}
+        }
+        let is_batch = was_text && matches!(frame, Frame::Items | Frame::Ids);
+        self.value_over(is_batch, at);
+    }
+
+    /// Any value is over. `is_batch`: it was a whole prompt, an element of an array of them.
+    fn value_over(&mut self, is_batch: bool, at: u64) {
+        self.state = State::AfterValue;
+        if is_batch {
+            self.facts.prompt.item_ends();
+        }
+        if self.frames.top() == Frame::Top {
+            self.field_ends(at);
+        } else if self.facts.prompt.leaves() {
+            self.leave_section(false);
+        }
+    }
+
+    /// A top-level value is over.
+    fn field_ends(&mut self, at: u64) {
+        let span = Some(Span { start: self.value_start, end: at });
+        let spans = &mut self.facts.spans;
+        match self.field {
+            Field::Model => spans.model = span,
+            Field::Stream => spans.stream = span,
+            Field::StreamOptions => spans.stream_options = span,
+            Field::MaxTokens => spans.max_tokens = span,
+            Field::MaxOutputTokens => spans.max_output_tokens = span,
+            Field::Prompt(_) | Field::Tools => self.facts.prompt.end(),
+            _ => {}
+        }
+        if self.is_enough() {
+            self.state = State::Enough;
+        }
+    }
+
+    /// Nothing more is wanted of this section: skip to its end, from inside a string or between values.
+    pub(super) fn leave_section(&mut self, in_string: bool) {
+        if self.is_enough() {
+            self.state = State::Enough;
+            return;
+        }
+        let depth = self.frames.depth() as u64;
+        self.frames.unwind();
+        self.skip = Skip { depth, in_string, escaped: self.decoder.escaped() && in_string };
+        self.skipped_to = SkippedTo::Nobody;
+        self.state = State::Skip;
+    }
+
+    /// Whether all needs are met by what has been read.
+    fn is_enough(&self) -> bool {
+        let met = |need: Needs, known: bool| !self.needs.contains(need) || known;
+        let seen = |field: Field| self.seen & field.bit() != 0;
+        // A value that has begun last is known only when it is over; this is asked only then.
+        !self.needs.contains(Needs::WHOLE)
+            && met(Needs::MODEL, seen(Field::Model))
+            && met(Needs::PREFIX, self.facts.prompt.settled(fields::expected_sections(self.api)))
+            && met(Needs::SESSION, self.names.count() == 0 || self.facts.has_session(0))
+            && met(Needs::MAX_TOKENS, seen(Field::MaxTokens) || seen(Field::MaxOutputTokens))
+    }
+
+    // Ways to read a value.
+
+    /// Whether a section's value is to be read; if so it is the current one.
+    fn section_begins(&mut self, section: Section) -> bool {
+        let wanted = self.needs.contains(Needs::PREFIX) && self.facts.prompt.wants_section(section);
+        if wanted {
+            self.facts.prompt.begin(section);
+        }
+        wanted
+    }
+
+    fn enter(&mut self, frame: Frame) {
+        if self.frames.push(frame) {
+            let is_object = matches!(frame, Frame::Message | Frame::Part);
+            self.state = if is_object { State::FirstKey } else { State::FirstElement };
+        } else {
+            self.skip_container();
+        }
+    }
+
+    /// A prompt, or an element of an array of prompts, that is a container.
+    fn item_begins(&mut self, bracket: u8) {
+        if bracket == b'[' {
+            self.enter(Frame::Items);
+            return;
+        }
+        self.enter(Frame::Message);
+        if self.state == State::FirstKey {
+            self.facts.prompt.message_begins();
+        }
+    }
+
+    fn text_begins(&mut self, marked: bool) {
+        if !self.facts.prompt.wants_text() {
+            self.skip_string();
+            return;
+        }
+        if marked {
+            self.facts.prompt.text_begins();
+        }
+        self.state = State::Text;
+    }
+
+    fn keep_string(&mut self) {
+        self.word.clear();
+        self.state = State::Word;
+    }
+
+    fn tools_begin(&mut self, bracket: u8) {
+        self.facts.tools = true;
+        self.skip_container();
+        if self.section_begins(Section::Tools) {
+            self.skipped_to = SkippedTo::Prompt;
+            self.facts.prompt.raw(&[bracket]);
+        }
+    }
+
+    /// JSON that takes part as it stands, from its quote or bracket on.
+    fn raw_begins(&mut self, opening: u8) {
+        self.skip_value(opening);
+        if self.facts.prompt.wants_text() {
+            self.skipped_to = SkippedTo::Prompt;
+            self.facts.prompt.raw_begins();
+            self.facts.prompt.raw(&[opening]);
+        }
+    }
+
+    fn media(&mut self, opening: u8) {
+        self.facts.prompt.media();
+        self.skip_value(opening);
+    }
+
+    fn skip_value(&mut self, opening: u8) {
+        if opening == b'"' { self.skip_string() } else { self.skip_container() }
+    }
+
+    fn skip_string(&mut self) {
+        self.skip = Skip { depth: 0, in_string: true, escaped: false };
+        self.skipped_to = SkippedTo::Nobody;
+        self.state = State::Skip;
+    }
+
+    fn skip_container(&mut self) {
+        self.skip = Skip { depth: 1, in_string: false, escaped: false };
+        self.skipped_to = SkippedTo::Nobody;
+        self.state = State::Skip;
+    }
+
+    fn opaque_known(&mut self) {
+        let hash = self.opaque.value();
+        match self.field {
+            Field::Session(place) => self.facts.set_session(place, hash),
+            Field::Salt => self.facts.cache_salt = hash,
+            _ => {}
+        }
+    }
+}

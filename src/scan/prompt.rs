@@ -1,0 +1,433 @@
+//! The prompt in canonical order, and the hash of its prefix.
+//!
+//! Text reaches this module decoded; what lies between texts (roles, images, tool calls) is set apart
+//! by marks, bytes that no UTF-8 text contains. Fields that may stand in either order in the body (`tools`,
+//! `system`, `messages`) are hashed apart and joined by [`Prompt::prefix`], so their order does not matter.
+
+use super::digest::Digest;
+use super::{Counts, PrefixHash};
+use crate::policy::PrefixMode;
+
+/// Bytes of a message held until its role is known.
+pub(super) const HELD_MAX: usize = 4096;
+
+/// The separate parts of a prompt, in canonical order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Section {
+    /// `tools`, raw.
+    Tools,
+    /// `system` of Anthropic's messages, `instructions` of responses.
+    System,
+    /// What the prompt is named in this API.
+    Main,
+    /// Counted, never part of the prefix: `documents`, `text_2`.
+    Extra,
+}
+
+/// What sets texts apart. None of these bytes occurs in UTF-8, so no text can forge one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Mark {
+    /// A message begins; its role follows.
+    Message = 0xf8,
+    /// A role that came later than [`HELD_MAX`] bytes of its message, or a second one.
+    Role = 0xf9,
+    /// Text begins.
+    Text = 0xfa,
+    /// An image or another medium; its bytes are not looked at.
+    Media = 0xfb,
+    /// Raw JSON follows: tool calls, names, arguments.
+    Raw = 0xfc,
+    /// Token ids follow, four bytes each, little-endian.
+    Ids = 0xfd,
+}
+
+/// Whose text the bytes are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Speaker {
+    /// A bare string or token ids, outside any message.
+    Bare,
+    /// A message whose role has not been read: what it says is held.
+    Unknown,
+    /// A message of the role `user`.
+    User,
+    /// A message of another role, or one whose role came too late.
+    Other,
+}
+
+/// One section's hash and counts.
+struct Part {
+    digest: Digest,
+    hashed: u64,
+    text_bytes: u64,
+    ids: u64,
+    media: u64,
+    seen: bool,
+    ended: bool,
+    /// No further byte takes part in the prefix.
+    closed: bool,
+}
+
+/// The whole prompt's state.
+pub(super) struct Prompt {
+    mode: PrefixMode,
+    chars_max: u64,
+    bytes_max: u64,
+    /// Everything is counted to its end, whatever takes part in the prefix.
+    counts_all: bool,
+    current: Section,
+    parts: [Part; 4],
+    speaker: Speaker,
+    held: [u8; HELD_MAX],
+    held_length: usize,
+    /// `first-user`: characters (or ids) that take part so far.
+    chars: u64,
+}
+
+impl Prompt {
+    pub fn new() -> Self {
+        Prompt {
+            mode: PrefixMode::FirstUser,
+            chars_max: 0,
+            bytes_max: 0,
+            counts_all: false,
+            current: Section::Main,
+            parts: std::array::from_fn(|_| Part::new()),
+            speaker: Speaker::Bare,
+            held: [0; HELD_MAX],
+            held_length: 0,
+            chars: 0,
+        }
+    }
+
+    pub fn reset(&mut self, mode: PrefixMode, chars_max: u32, bytes_max: u32, counts_all: bool) {
+        (self.mode, self.chars_max, self.bytes_max) = (mode, chars_max as u64, bytes_max as u64);
+        self.counts_all = counts_all;
+        self.parts.iter_mut().for_each(Part::reset);
+        self.rewind();
+    }
+
+    fn rewind(&mut self) {
+        (self.speaker, self.held_length, self.chars) = (Speaker::Bare, 0, 0);
+    }
+
+    // Sections.
+
+    /// Whether a section is to be read at all, or skipped unseen.
+    pub fn wants_section(&self, section: Section) -> bool {
+        self.counts_all
+            || match self.mode {
+                PrefixMode::FirstUser => section == Section::Main,
+                PrefixMode::Conversation => section != Section::Extra,
+            }
+    }
+
+    /// A section begins; when it has been there before, the last one wins.
+    pub fn begin(&mut self, section: Section) {
+        self.current = section;
+        self.part().reset();
+        self.part().seen = true;
+        // What counts toward no prefix is closed from the start.
+        let closed = section == Section::Extra || self.mode == PrefixMode::FirstUser && section != Section::Main;
+        self.part().closed = closed;
+        if section == Section::Main {
+            self.rewind();
+        }
+    }
+
+    /// The section's value is over.
+    pub fn end(&mut self) {
+        self.part().ended = true;
+    }
+
+    /// Whether the rest of the current section can be skipped.
+    pub fn leaves(&self) -> bool {
+        !self.counts_all && self.part_ref().closed
+    }
+
+    /// Whether the prefix cannot change any more, given the sections this API has.
+    pub fn settled(&self, expected: &[Section]) -> bool {
+        let settled = |section: Section| {
+            let part = &self.parts[section as usize];
+            part.seen && (part.ended || part.closed)
+        };
+        settled(Section::Main) && (self.mode == PrefixMode::FirstUser || expected.iter().all(|&part| settled(part)))
+    }
+
+    // Messages.
+
+    /// A message begins; its role may come at any place in it.
+    pub fn message_begins(&mut self) {
+        (self.speaker, self.held_length) = (Speaker::Unknown, 0);
+    }
+
+    /// The role of the current message is known.
+    pub fn role(&mut self, role: &[u8]) {
+        if self.speaker != Speaker::Unknown {
+            if self.mode == PrefixMode::Conversation {
+                self.mark(Mark::Role);
+                self.take(role);
+            }
+            return;
+        }
+        self.speaker = if role == b"user" { Speaker::User } else { Speaker::Other };
+        if self.mode == PrefixMode::Conversation {
+            self.mark(Mark::Message);
+            self.take(role);
+        }
+        if self.mode == PrefixMode::Conversation || self.speaker == Speaker::User {
+            self.release();
+        }
+    }
+
+    /// The message is over. The first one of the role `user` is all that `first-user` looks at.
+    pub fn message_ends(&mut self) {
+        match (self.mode, self.speaker) {
+            (PrefixMode::FirstUser, Speaker::User) => self.close(),
+            (PrefixMode::Conversation, Speaker::Unknown) => self.give_up_role(),
+            _ => {}
+        }
+        (self.speaker, self.held_length) = (Speaker::Bare, 0);
+    }
+
+    /// A bare string or list of an array is over: further ones are prompts of their own (a batch), and
+    /// the first decides where all of them go.
+    pub fn item_ends(&mut self) {
+        self.close();
+    }
+
+    /// Whether text at this place is to be decoded, or skipped unseen.
+    pub fn wants_text(&self) -> bool {
+        self.counts_all
+            || match self.mode {
+                PrefixMode::FirstUser => self.speaker != Speaker::Other && !self.part_ref().closed,
+                PrefixMode::Conversation => !self.part_ref().closed,
+            }
+    }
+
+    // Contents.
+
+    /// Text begins: a content, or a bare string. Parts of one content are joined without a mark.
+    pub fn text_begins(&mut self) {
+        self.mark(Mark::Text);
+    }
+
+    /// Decoded text. Fewer bytes taken than given: the prefix is full, and nothing more is wanted here.
+    #[inline]
+    pub fn text(&mut self, run: &[u8]) -> usize {
+        let taken = match self.mode {
+            PrefixMode::FirstUser => self.user_text(run),
+            PrefixMode::Conversation => self.canonical(run),
+        };
+        let counted = if self.counts_all { run.len() } else { taken };
+        self.part().text_bytes += counted as u64;
+        counted
+    }
+
+    /// An image, or another medium.
+    pub fn media(&mut self) {
+        self.mark(Mark::Media);
+        self.part().media += 1;
+    }
+
+    /// Raw JSON begins.
+    pub fn raw_begins(&mut self) {
+        self.mark(Mark::Raw);
+    }
+
+    /// Raw JSON. All of it is taken: whether the prefix is full shows at the end of the value, so that the
+    /// place does not depend on how the body was cut.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        if self.mode == PrefixMode::Conversation {
+            self.canonical(bytes);
+        }
+        self.part().text_bytes += bytes.len() as u64;
+    }
+
+    /// Token ids begin.
+    pub fn ids_begin(&mut self) {
+        self.mark(Mark::Ids);
+        if self.mode == PrefixMode::FirstUser && self.speaker == Speaker::Bare && !self.part_ref().closed {
+            self.take(&[Mark::Ids as u8]);
+        }
+    }
+
+    /// One token id; it counts as a character.
+    #[inline]
+    pub fn id(&mut self, id: u32) {
+        match self.mode {
+            PrefixMode::Conversation => {
+                self.canonical(&id.to_le_bytes());
+            }
+            PrefixMode::FirstUser if self.speaker != Speaker::Bare || self.part_ref().closed => {}
+            PrefixMode::FirstUser if self.chars == self.chars_max => self.close(),
+            PrefixMode::FirstUser => {
+                self.chars += 1;
+                self.take(&id.to_le_bytes());
+            }
+        }
+        self.part().ids += 1;
+    }
+
+    // Results.
+
+    /// The prefix as far as it is known; `None` without any text.
+    pub fn prefix(&self) -> Option<PrefixHash> {
+        let [tools, system, main, _] = &self.parts;
+        match self.mode {
+            PrefixMode::FirstUser => {
+                (main.hashed > 0).then(|| PrefixHash { hash: main.digest.value(), bytes: main.hashed })
+            }
+            PrefixMode::Conversation => {
+                if !main.has_text() && !system.has_text() {
+                    return None;
+                }
+                let mut joined = Digest::new();
+                for (place, part) in [tools, system, main].into_iter().enumerate() {
+                    if part.hashed > 0 {
+                        joined.update(&[place as u8]);
+                        joined.update(&part.digest.value().to_le_bytes());
+                    }
+                }
+                let bytes = tools.hashed + system.hashed + main.hashed;
+                Some(PrefixHash { hash: joined.value(), bytes })
+            }
+        }
+    }
+
+    /// What has been read of the prompt.
+    pub fn counts(&self) -> Counts {
+        self.parts.iter().fold(Counts::default(), |sum, part| Counts {
+            text_bytes: sum.text_bytes + part.text_bytes,
+            ids: sum.ids + part.ids,
+            media: sum.media + part.media,
+        })
+    }
+
+    // Below: where bytes go.
+
+    fn part(&mut self) -> &mut Part {
+        &mut self.parts[self.current as usize]
+    }
+
+    fn part_ref(&self) -> &Part {
+        &self.parts[self.current as usize]
+    }
+
+    fn close(&mut self) {
+        self.part().closed = true;
+    }
+
+    fn mark(&mut self, mark: Mark) {
+        if self.mode == PrefixMode::Conversation {
+            self.canonical(&[mark as u8]);
+        }
+    }
+
+    /// `first-user`: the characters of the first user message up to their limit.
+    fn user_text(&mut self, run: &[u8]) -> usize {
+        if self.part_ref().closed || self.speaker == Speaker::Other {
+            return run.len();
+        }
+        if self.speaker == Speaker::Unknown {
+            self.hold(run);
+            return run.len();
+        }
+        let mut fits = 0;
+        for byte in run {
+            if byte & 0xc0 != 0x80 {
+                if self.chars == self.chars_max {
+                    break;
+                }
+                self.chars += 1;
+            }
+            fits += 1;
+        }
+        self.take(run.get(..fits).unwrap_or(run));
+        if fits < run.len() {
+            self.close();
+        }
+        fits
+    }
+
+    /// `conversation`: canonical bytes, held while the role of their message is unknown.
+    #[inline]
+    fn canonical(&mut self, run: &[u8]) -> usize {
+        if self.part_ref().closed {
+            return 0;
+        }
+        if self.speaker != Speaker::Unknown {
+            return self.take(run);
+        }
+        let held = self.hold(run);
+        if held == run.len() {
+            return held;
+        }
+        self.give_up_role();
+        held + self.take(run.get(held..).unwrap_or_default())
+    }
+
+    /// Holds what there is room for, says how much.
+    fn hold(&mut self, run: &[u8]) -> usize {
+        let fits = run.len().min(HELD_MAX - self.held_length);
+        let end = self.held_length + fits;
+        if let (Some(free), Some(run)) = (self.held.get_mut(self.held_length..end), run.get(..fits)) {
+            free.copy_from_slice(run);
+            self.held_length = end;
+        }
+        fits
+    }
+
+    /// Goes on without a role: there is no room to wait for it, or the message has none.
+    fn give_up_role(&mut self) {
+        self.speaker = Speaker::Other;
+        self.mark(Mark::Message);
+        self.release();
+    }
+
+    /// Lets go what was held.
+    fn release(&mut self) {
+        if self.held_length == 0 {
+            return;
+        }
+        let held = self.held;
+        let held = held.get(..self.held_length).unwrap_or_default();
+        match self.mode {
+            PrefixMode::FirstUser => self.user_text(held),
+            PrefixMode::Conversation => self.take(held),
+        };
+        self.held_length = 0;
+    }
+
+    /// Hashes up to the limit; the section closes at the first byte beyond it.
+    #[inline]
+    fn take(&mut self, run: &[u8]) -> usize {
+        let limit = if self.mode == PrefixMode::Conversation { self.bytes_max } else { u64::MAX };
+        let part = &mut self.parts[self.current as usize];
+        if part.closed {
+            return 0;
+        }
+        let fits = run.len().min(usize::try_from(limit - part.hashed).unwrap_or(usize::MAX));
+        part.digest.update(run.get(..fits).unwrap_or(run));
+        part.hashed += fits as u64;
+        part.closed = fits < run.len();
+        fits
+    }
+}
+
+impl Part {
+    fn new() -> Self {
+        let digest = Digest::new();
+        Part { digest, hashed: 0, text_bytes: 0, ids: 0, media: 0, seen: false, ended: false, closed: false }
+    }
+
+    fn reset(&mut self) {
+        self.digest.reset();
+        (self.hashed, self.text_bytes, self.ids, self.media) = (0, 0, 0, 0);
+        (self.seen, self.ended, self.closed) = (false, false, false);
+    }
+
+    fn has_text(&self) -> bool {
+        self.hashed > 0 && self.text_bytes + self.ids + self.media > 0
+    }
+}
