@@ -1,0 +1,168 @@
+//! Classes of bytes (RFC 9110 section 5.6.2, RFC 9112 section 2 to 5) and the scans over them.
+
+/// `tchar`: the bytes of methods, field names and list tokens.
+pub const TOKEN: [bool; 256] = class(b"!#$%&'*+-.^_`|~", true, 0);
+/// Visible ASCII, the bytes accepted in a request target.
+pub const TARGET: [bool; 256] = visible();
+/// What an authority may hold outside `[...]`: unreserved, `%` and sub-delims without `,`.
+pub const REG_NAME: [bool; 256] = class(b"-._~%!$&'()*+;=", true, 0);
+/// What may stand between `[` and `]` of an authority.
+pub const IP_LITERAL: [bool; 256] = class(b":.%-_~", true, 0);
+/// Field values, reason phrases, chunk extensions: HTAB, SP, visible ASCII and `obs-text`.
+pub const VALUE: [bool; 256] = class(b"\t !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", true, 0x80);
+/// The value of a hexadecimal digit, 0xff for any other byte.
+pub const HEX: [u8; 256] = hex_digits();
+
+/// The listed bytes, letters and digits if `alphanumeric`, and everything from `from` up if that is not 0.
+const fn class(listed: &[u8], alphanumeric: bool, from: u8) -> [bool; 256] {
+    let mut table = [false; 256];
+    let mut i = 0;
+    while i < listed.len() {
+        table[listed[i] as usize] = true;
+        i += 1;
+    }
+    let mut byte = 0;
+    while byte < 256 {
+        let alpha = alphanumeric && (byte as u8).is_ascii_alphanumeric();
+        if alpha || (from != 0 && byte >= from as usize) {
+            table[byte] = true;
+        }
+        byte += 1;
+    }
+    table
+}
+
+const fn visible() -> [bool; 256] {
+    let mut table = [false; 256];
+    let mut byte = 0x21;
+    while byte <= 0x7e {
+        table[byte] = true;
+        byte += 1;
+    }
+    table
+}
+
+const fn hex_digits() -> [u8; 256] {
+    let mut table = [0xff; 256];
+    let mut digit = 0;
+    while digit < 16 {
+        table[b"0123456789abcdef"[digit] as usize] = digit as u8;
+        table[b"0123456789ABCDEF"[digit] as usize] = digit as u8;
+        digit += 1;
+    }
+    table
+}
+
+/// Whether `byte` belongs to `table`.
+#[inline]
+pub fn is(table: &[bool; 256], byte: u8) -> bool {
+    table[usize::from(byte)]
+}
+
+/// Whether every byte belongs to `table`.
+pub fn all(table: &[bool; 256], bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| is(table, byte))
+}
+
+/// A non-empty token.
+pub fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && all(&TOKEN, bytes)
+}
+
+/// Where the run of bytes of `table` that starts at `from` ends.
+#[inline]
+pub fn run_end(table: &[bool; 256], bytes: &[u8], from: usize) -> usize {
+    let rest = bytes.get(from..).unwrap_or_default();
+    from + rest.iter().position(|&byte| !is(table, byte)).unwrap_or(rest.len())
+}
+
+/// `run_end(&VALUE, ..)`, eight bytes a step: values are most of a head.
+#[inline]
+pub fn value_end(bytes: &[u8], from: usize) -> usize {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGHS: u64 = ONES * 0x80;
+    let mut at = from;
+    while let Some(eight) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let word = u64::from_le_bytes(*eight);
+        // A borrow makes false hits only above a true one, so the lowest hit is always true.
+        let below_space = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
+        let against_del = word ^ (ONES * 0x7f);
+        let del = against_del.wrapping_sub(ONES) & !against_del & HIGHS;
+        let hits = below_space | del;
+        if hits == 0 {
+            at += 8;
+            continue;
+        }
+        at += (hits.trailing_zeros() / 8) as usize;
+        if bytes.get(at) != Some(&b'\t') {
+            return at;
+        }
+        at += 1;
+    }
+    run_end(&VALUE, bytes, at)
+}
+
+/// `bytes` without the blanks and tabs (OWS) around it.
+pub fn trim(bytes: &[u8]) -> &[u8] {
+    let blank = |byte: &u8| matches!(*byte, b' ' | b'\t');
+    let Some(start) = bytes.iter().position(|byte| !blank(byte)) else { return &[] };
+    let end = bytes.iter().rposition(|byte| !blank(byte)).map_or(start, |last| last + 1);
+    bytes.get(start..end).unwrap_or_default()
+}
+
+/// The elements of a comma-separated list, trimmed; empty ones are kept for the caller to judge.
+pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&byte| byte == b',').map(trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_hold_what_the_grammar_lists() {
+        for byte in 0..=255u8 {
+            let c = byte as char;
+            let token = c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c) && byte < 128;
+            assert_eq!(is(&TOKEN, byte), token, "tchar {byte:#x}");
+            assert_eq!(is(&VALUE, byte), byte == 9 || (byte >= 0x20 && byte != 0x7f), "value {byte:#x}");
+            assert_eq!(is(&TARGET, byte), (0x21..=0x7e).contains(&byte), "target {byte:#x}");
+            let hex = c.to_digit(16).filter(|_| byte < 128).map_or(0xff, |digit| digit as u8);
+            assert_eq!(HEX[usize::from(byte)], hex, "hex {byte:#x}");
+        }
+    }
+
+    #[test]
+    fn value_end_is_the_naive_scan_for_each_byte_at_each_place() {
+        for len in 0..20 {
+            for place in 0..len {
+                for byte in 0..=255u8 {
+                    for filler in [b'a', 0x80, 0xff, b'\t', b' '] {
+                        let mut bytes = vec![filler; len];
+                        bytes[place] = byte;
+                        for from in 0..3.min(len) {
+                            assert_eq!(value_end(&bytes, from), run_end(&VALUE, &bytes, from), "{bytes:?} from {from}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn value_end_finds_the_first_of_two_bytes() {
+        for first in 0..=255u8 {
+            for second in 0..=255u8 {
+                let bytes = [b'a', first, second, b'b', b'c', b'd', b'e', b'f', b'g'];
+                assert_eq!(value_end(&bytes, 0), run_end(&VALUE, &bytes, 0), "{first:#x} {second:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn lists_are_cut_at_commas_and_trimmed() {
+        assert_eq!(list(b" a ,\tb,,c ").collect::<Vec<_>>(), [&b"a"[..], b"b", b"", b"c"]);
+        assert_eq!(list(b"").collect::<Vec<_>>(), [b""]);
+        assert_eq!(trim(b" \t "), b"");
+    }
+}

@@ -1,0 +1,226 @@
+//! Field lines (RFC 9112 section 5): of heads and of trailer sections. They stay where they came; a table
+//! holds their places.
+
+use super::class::{self, TOKEN};
+use super::reply::{Cause, Fault, Refusal};
+
+/// Names the front itself acts on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "each is the field of its name")]
+pub enum Known {
+    Other,
+    Host,
+    ContentLength,
+    TransferEncoding,
+    Connection,
+    KeepAlive,
+    ProxyConnection,
+    ProxyAuthenticate,
+    ProxyAuthorization,
+    Te,
+    Trailer,
+    Upgrade,
+    Http2Settings,
+    Expect,
+    ContentType,
+    ContentEncoding,
+    XRequestId,
+    XForwardedFor,
+    XForwardedProto,
+}
+
+impl Known {
+    /// Which one `name` is, whatever its case.
+    #[inline]
+    pub fn of(name: &[u8]) -> Known {
+        let (candidate, known): (&[u8], Known) = match (name.len(), name.first().map(|first| first | 0x20)) {
+            (2, Some(b't')) => (b"te", Known::Te),
+            (4, Some(b'h')) => (b"host", Known::Host),
+            (6, Some(b'e')) => (b"expect", Known::Expect),
+            (7, Some(b'u')) => (b"upgrade", Known::Upgrade),
+            (7, Some(b't')) => (b"trailer", Known::Trailer),
+            (10, Some(b'c')) => (b"connection", Known::Connection),
+            (10, Some(b'k')) => (b"keep-alive", Known::KeepAlive),
+            (12, Some(b'c')) => (b"content-type", Known::ContentType),
+            (12, Some(b'x')) => (b"x-request-id", Known::XRequestId),
+            (14, Some(b'c')) => (b"content-length", Known::ContentLength),
+            (14, Some(b'h')) => (b"http2-settings", Known::Http2Settings),
+            (15, Some(b'x')) => (b"x-forwarded-for", Known::XForwardedFor),
+            (16, Some(b'c')) => (b"content-encoding", Known::ContentEncoding),
+            (16, Some(b'p')) => (b"proxy-connection", Known::ProxyConnection),
+            (17, Some(b't')) => (b"transfer-encoding", Known::TransferEncoding),
+            (17, Some(b'x')) => (b"x-forwarded-proto", Known::XForwardedProto),
+            (18, Some(b'p')) => (b"proxy-authenticate", Known::ProxyAuthenticate),
+            (19, Some(b'p')) => (b"proxy-authorization", Known::ProxyAuthorization),
+            _ => return Known::Other,
+        };
+        if name.eq_ignore_ascii_case(candidate) { known } else { Known::Other }
+    }
+
+    const fn bit(self) -> u32 {
+        1 << self as u8
+    }
+}
+
+/// One field line: offsets into the head's bytes.
+#[derive(Clone, Copy, Debug)]
+struct Field {
+    name: (u32, u32),
+    value: (u32, u32),
+    known: Known,
+}
+
+/// Room for the fields of one head, reused from head to head.
+#[derive(Clone, Debug, Default)]
+pub struct FieldTable {
+    fields: Vec<Field>,
+    known: u32,
+}
+
+impl FieldTable {
+    /// An empty table; it grows to at most `head_fields_max` entries.
+    pub fn new() -> FieldTable {
+        FieldTable { fields: Vec::with_capacity(32), known: 0 }
+    }
+
+    fn clear(&mut self) {
+        self.fields.clear();
+        self.known = 0;
+    }
+}
+
+/// The fields of a parsed head.
+#[derive(Clone, Copy, Debug)]
+pub struct Fields<'a> {
+    bytes: &'a [u8],
+    list: &'a [Field],
+    known: u32,
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn of(bytes: &'a [u8], table: &'a FieldTable) -> Fields<'a> {
+        Fields { bytes, list: &table.fields, known: table.known }
+    }
+
+    fn range(&self, (start, end): (u32, u32)) -> &'a [u8] {
+        self.bytes.get(start as usize..end as usize).unwrap_or_default()
+    }
+
+    /// Name (as it came), value (trimmed) and which it is, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8], Known)> + use<'a> {
+        let this = *self;
+        this.list.iter().map(move |field| (this.range(field.name), this.range(field.value), field.known))
+    }
+
+    /// Whether a field of this name is there.
+    pub fn has(&self, known: Known) -> bool {
+        self.known & known.bit() != 0
+    }
+
+    /// The values of all fields of this name, in order. Costs nothing where there is none.
+    pub fn known(&self, known: Known) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let this = if self.has(known) { *self } else { Fields { list: &[], ..*self } };
+        this.list.iter().filter(move |field| field.known == known).map(move |field| this.range(field.value))
+    }
+
+    /// The values of all fields called `name` (lower case), in order.
+    pub fn all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
+        self.iter().filter(move |(found, ..)| found.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value, _)| value)
+    }
+
+    /// The value of the first field called `name` (lower case).
+    pub fn get(&self, name: &str) -> Option<&'a [u8]> {
+        self.all(name).next()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+}
+
+/// What is wrong with a head, before it is known whose it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Flaw {
+    pub(super) cause: Cause,
+    pub(super) message: &'static str,
+}
+
+impl Flaw {
+    pub(super) const LARGE: Flaw = Flaw { cause: Cause::HeadTooLarge, message: "the head is too large" };
+    const MANY: Flaw = Flaw { cause: Cause::HeadTooLarge, message: "the head has too many fields" };
+
+    pub(super) const fn head(message: &'static str) -> Flaw {
+        Flaw { cause: Cause::BadHead, message }
+    }
+
+    pub(super) fn refusal(self) -> Refusal {
+        let status = match self.cause {
+            Cause::HeadTooLarge => 431,
+            Cause::BadVersion => 505,
+            _ => 400,
+        };
+        Refusal::new(status, self.cause, self.message)
+    }
+
+    pub(super) fn fault(self) -> Fault {
+        Fault::new(self.cause, self.message)
+    }
+}
+
+/// Nothing wrong so far, and the bytes ended.
+pub(super) type Parsed<T> = Result<Option<T>, Flaw>;
+
+/// `*( field-name ":" OWS field-value OWS CRLF ) CRLF` from `at` on; gives the end of it.
+pub(super) fn parse_fields(bytes: &[u8], mut at: usize, table: &mut FieldTable, fields_max: usize) -> Parsed<usize> {
+    table.clear();
+    loop {
+        if bytes.get(at) == Some(&b'\r') {
+            return line_break(bytes, at);
+        }
+        let name_end = class::run_end(&TOKEN, bytes, at);
+        match bytes.get(name_end) {
+            None => return Ok(None),
+            Some(b':') if name_end > at => {}
+            Some(b' ' | b'\t') if name_end == at => return Err(Flaw::head("a field line is folded")),
+            Some(b' ' | b'\t') => return Err(Flaw::head("a blank stands before the colon of a field")),
+            Some(_) => return Err(Flaw::head("a field name is not a token with a colon after it")),
+        }
+        let mut value_start = name_end + 1;
+        while let Some(b' ' | b'\t') = bytes.get(value_start) {
+            value_start += 1;
+        }
+        let line_end = class::value_end(bytes, value_start);
+        let Some(next) = line_break(bytes, line_end)? else { return Ok(None) };
+        let mut value_end = line_end;
+        while value_end > value_start && matches!(bytes.get(value_end - 1), Some(b' ' | b'\t')) {
+            value_end -= 1;
+        }
+        if table.fields.len() >= fields_max {
+            return Err(Flaw::MANY);
+        }
+        let known = Known::of(bytes.get(at..name_end).unwrap_or_default());
+        table.known |= known.bit();
+        // Heads are far shorter than 4 GiB: their limit is a few dozen KiB.
+        let name = (at as u32, name_end as u32);
+        table.fields.push(Field { name, value: (value_start as u32, value_end as u32), known });
+        at = next;
+    }
+}
+
+/// CRLF at `at`, and nothing else that anyone could take for a line end.
+pub(super) fn line_break(bytes: &[u8], at: usize) -> Parsed<usize> {
+    match (bytes.get(at), bytes.get(at + 1)) {
+        (Some(b'\r'), Some(b'\n')) => Ok(Some(at + 2)),
+        (Some(b'\r'), None) | (None, _) => Ok(None),
+        (Some(b'\r'), _) => Err(Flaw::head("a CR without its LF")),
+        (Some(b'\n'), _) => Err(Flaw::head("an LF without its CR")),
+        _ => Err(Flaw::head("a control character")),
+    }
+}

@@ -1,0 +1,261 @@
+//! Heads (RFC 9112 sections 2 to 4), in one pass over the bytes, strictly: what one parser forgives, the
+//! next one reads differently. Field lines are in [`super::fields`].
+//!
+//! A head that is not all there yet is [`Status::Partial`]: parse again when more has come. Each verdict
+//! falls at the first byte that decides it, so cutting the input elsewhere never changes it.
+
+use super::class::{self, TARGET, TOKEN};
+use super::fields::{Flaw, Parsed, line_break, parse_fields};
+use super::reply::{Cause, Fault, Refusal};
+use super::target;
+use crate::limits::Limits;
+
+pub use super::fields::{FieldTable, Fields, Known};
+
+/// The outcome of parsing what may be a prefix.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Status<T> {
+    /// The whole of it was there.
+    Complete(T),
+    /// So far nothing is wrong, but the end is missing.
+    Partial,
+}
+
+/// The versions spoken here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Version {
+    /// HTTP/1.0
+    Http10,
+    /// HTTP/1.1
+    Http11,
+}
+
+/// Bounds of one head.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadLimits {
+    /// Most bytes, blank line included.
+    pub head_bytes_max: usize,
+    /// Most fields.
+    pub head_fields_max: usize,
+}
+
+impl From<&Limits> for HeadLimits {
+    fn from(limits: &Limits) -> Self {
+        HeadLimits { head_bytes_max: limits.head_bytes_max, head_fields_max: limits.head_fields_max }
+    }
+}
+
+impl HeadLimits {
+    /// Whether a head of which `total` bytes are there, `fresh` the newest, is worth parsing again. Long
+    /// ones only at line ends: else a client that sends byte by byte buys quadratic work.
+    pub fn worth_parsing(&self, total: usize, fresh: &[u8]) -> bool {
+        total <= 2_048 || total >= self.head_bytes_max || memchr::memchr(b'\n', fresh).is_some()
+    }
+}
+
+/// A request's head whose grammar, target and Host are in order.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestHead<'a> {
+    /// As it came: methods are case-sensitive.
+    pub method: &'a [u8],
+    /// As it came.
+    pub target: &'a [u8],
+    /// Path and query to ask the engine for, whatever form the target has.
+    pub path: &'a [u8],
+    /// The authority of a target in absolute-form.
+    pub authority: Option<&'a [u8]>,
+    /// The client's version.
+    pub version: Version,
+    /// Bytes of the head, a skipped empty line before it and the blank line after it included.
+    pub len: usize,
+    /// The fields, for loops over all of them.
+    pub list: Fields<'a>,
+}
+
+impl<'a> RequestHead<'a> {
+    /// Names (as they came) and trimmed values, in order.
+    pub fn fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        self.list.iter().map(|(name, value, _)| (name, value))
+    }
+
+    /// The value of the first field called `name` (lower case).
+    pub fn get(&self, name: &str) -> Option<&'a [u8]> {
+        self.list.get(name)
+    }
+
+    /// The values of all fields called `name` (lower case).
+    pub fn all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
+        self.list.all(name)
+    }
+
+    /// Path and query to ask the engine for.
+    pub fn path(&self) -> &'a [u8] {
+        self.path
+    }
+}
+
+/// A reply's head whose grammar is in order.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseHead<'a> {
+    /// The engine's version.
+    pub version: Version,
+    /// 100 to 599.
+    pub status: u16,
+    /// As it came, perhaps empty.
+    pub reason: &'a [u8],
+    /// Bytes of the head, the blank line after it included.
+    pub len: usize,
+    /// The fields, for loops over all of them.
+    pub list: Fields<'a>,
+}
+
+impl<'a> ResponseHead<'a> {
+    /// Names (as they came) and trimmed values, in order.
+    pub fn fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        self.list.iter().map(|(name, value, _)| (name, value))
+    }
+
+    /// The value of the first field called `name` (lower case).
+    pub fn get(&self, name: &str) -> Option<&'a [u8]> {
+        self.list.get(name)
+    }
+
+    /// The values of all fields called `name` (lower case).
+    pub fn all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
+        self.list.all(name)
+    }
+}
+
+/// Parses a request head at the start of `buf`, which may hold more than the head, or less.
+pub fn parse_request<'a>(
+    buf: &'a [u8],
+    table: &'a mut FieldTable,
+    limits: &HeadLimits,
+) -> Result<Status<RequestHead<'a>>, Refusal> {
+    let bytes = buf.get(..limits.head_bytes_max).unwrap_or(buf);
+    let Some((line, len)) = request_lines(bytes, table, limits).map_err(Flaw::refusal)? else {
+        return match bytes.len() < limits.head_bytes_max {
+            true => Ok(Status::Partial),
+            false => Err(Flaw::LARGE.refusal()),
+        };
+    };
+    let list = Fields::of(bytes, table);
+    let target = target::check(line.method, line.target, line.version, list.known(Known::Host))?;
+    Ok(Status::Complete(RequestHead {
+        method: line.method,
+        target: line.target,
+        path: target.path,
+        authority: target.authority,
+        version: line.version,
+        len,
+        list,
+    }))
+}
+
+/// Parses a reply head at the start of `buf`, which may hold more than the head, or less.
+pub fn parse_response<'a>(
+    buf: &'a [u8],
+    table: &'a mut FieldTable,
+    limits: &HeadLimits,
+) -> Result<Status<ResponseHead<'a>>, Fault> {
+    let bytes = buf.get(..limits.head_bytes_max).unwrap_or(buf);
+    let Some((line, len)) = reply_lines(bytes, table, limits).map_err(Flaw::fault)? else {
+        return match bytes.len() < limits.head_bytes_max {
+            true => Ok(Status::Partial),
+            false => Err(Flaw::LARGE.fault()),
+        };
+    };
+    let list = Fields::of(bytes, table);
+    Ok(Status::Complete(ResponseHead { version: line.version, status: line.status, reason: line.reason, len, list }))
+}
+
+struct RequestLine<'a> {
+    method: &'a [u8],
+    target: &'a [u8],
+    version: Version,
+}
+
+struct StatusLine<'a> {
+    version: Version,
+    status: u16,
+    reason: &'a [u8],
+}
+
+fn request_lines<'a>(bytes: &'a [u8], table: &mut FieldTable, limits: &HeadLimits) -> Parsed<(RequestLine<'a>, usize)> {
+    let Some((line, at)) = request_line(bytes)? else { return Ok(None) };
+    Ok(parse_fields(bytes, at, table, limits.head_fields_max)?.map(|len| (line, len)))
+}
+
+/// `method SP request-target SP HTTP-version CRLF`
+fn request_line(bytes: &[u8]) -> Parsed<(RequestLine<'_>, usize)> {
+    // "a server [..] SHOULD ignore at least one empty line (CRLF) received prior to the request-line"
+    let start = match bytes.first() {
+        Some(b'\r') => match line_break(bytes, 0)? {
+            Some(next) => next,
+            None => return Ok(None),
+        },
+        _ => 0,
+    };
+    let method_end = class::run_end(&TOKEN, bytes, start);
+    match bytes.get(method_end) {
+        None => return Ok(None),
+        Some(b' ') if method_end > start => {}
+        Some(_) => return Err(Flaw::head("the request line does not begin with a method and one space")),
+    }
+    let target_start = method_end + 1;
+    let target_end = class::run_end(&TARGET, bytes, target_start);
+    match bytes.get(target_end) {
+        None => return Ok(None),
+        Some(b' ') if target_end > target_start => {}
+        Some(_) => return Err(Flaw::head("the request target is not visible ASCII with one space after it")),
+    }
+    let version_start = target_end + 1;
+    let version_end = class::value_end(bytes, version_start);
+    let Some(next) = line_break(bytes, version_end)? else { return Ok(None) };
+    let version = version(bytes.get(version_start..version_end).unwrap_or_default())?;
+    let method = bytes.get(start..method_end).unwrap_or_default();
+    let target = bytes.get(target_start..target_end).unwrap_or_default();
+    Ok(Some((RequestLine { method, target, version }, next)))
+}
+
+fn reply_lines<'a>(bytes: &'a [u8], table: &mut FieldTable, limits: &HeadLimits) -> Parsed<(StatusLine<'a>, usize)> {
+    let Some((line, at)) = status_line(bytes)? else { return Ok(None) };
+    Ok(parse_fields(bytes, at, table, limits.head_fields_max)?.map(|len| (line, len)))
+}
+
+/// `HTTP-version SP status-code SP [ reason-phrase ] CRLF`; the last SP may be missing, as it often is.
+fn status_line(bytes: &[u8]) -> Parsed<(StatusLine<'_>, usize)> {
+    const START: &[u8] = b"HTTP/1.";
+    let seen = bytes.len().min(START.len());
+    if bytes.get(..seen) != START.get(..seen) {
+        return Err(Flaw::head("not an HTTP/1 reply"));
+    }
+    let end = class::value_end(bytes, 0);
+    let Some(next) = line_break(bytes, end)? else { return Ok(None) };
+    let line = bytes.get(..end).unwrap_or_default();
+    let (version_text, rest) = line.split_at_checked(8).ok_or(Flaw::head("the status line is too short"))?;
+    let version = version(version_text)?;
+    let status = match rest.first_chunk::<4>() {
+        Some([b' ', a @ b'1'..=b'5', b @ b'0'..=b'9', c @ b'0'..=b'9']) => {
+            u16::from(a - b'0') * 100 + u16::from(b - b'0') * 10 + u16::from(c - b'0')
+        }
+        _ => return Err(Flaw::head("the status is not three digits from 100 to 599 after one space")),
+    };
+    let reason = match rest.get(4..).unwrap_or_default().split_first() {
+        None => &[][..],
+        Some((b' ', reason)) => reason,
+        Some(_) => return Err(Flaw::head("the status is not three digits")),
+    };
+    Ok(Some((StatusLine { version, status, reason }, next)))
+}
+
+fn version(text: &[u8]) -> Result<Version, Flaw> {
+    match text {
+        b"HTTP/1.1" => Ok(Version::Http11),
+        b"HTTP/1.0" => Ok(Version::Http10),
+        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
+            Err(Flaw { cause: Cause::BadVersion, message: "only HTTP/1.1 and HTTP/1.0 are spoken here" })
+        }
+        _ => Err(Flaw::head("the HTTP version is malformed")),
+    }
+}

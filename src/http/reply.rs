@@ -1,0 +1,360 @@
+//! Answers of our own, in the shape vLLM gives to its errors, and the two verdicts on bytes that break
+//! the rules: a [`Refusal`] answers the client, a [`Fault`] ends a body or an engine's reply.
+
+use super::digits::write_decimal;
+use super::rewrite::{ToClient, write_connection, write_field};
+
+/// Why an exchange went wrong: the label of a counter.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Cause {
+    /// Start line or fields break the grammar.
+    BadHead,
+    /// The request target is not one we serve, or contradicts Host.
+    BadTarget,
+    /// Host is missing, repeated or malformed.
+    BadHost,
+    /// Neither HTTP/1.0 nor HTTP/1.1.
+    BadVersion,
+    /// The head has too many bytes or fields.
+    HeadTooLarge,
+    /// The length of the body is not told in one clear way.
+    BadFraming,
+    /// A field says what must not be said: an unknown expectation, a Connection list with end-to-end fields.
+    BadField,
+    /// A chunked body breaks the grammar.
+    BadChunk,
+    /// A chunked body's trailer section breaks the grammar or a bound.
+    BadTrailers,
+    /// The body is longer than allowed.
+    BodyTooLarge,
+    /// The connection closed before the end of the message.
+    EarlyEnd,
+    /// 101 without having been asked.
+    BadSwitch,
+    /// The client was too slow.
+    ClientTimeout,
+    /// The engine was too slow.
+    EngineTimeout,
+    /// No endpoint could be connected to.
+    Unreachable,
+    /// Nothing serves the request's model.
+    UnknownModel,
+    /// Refused for load.
+    Shed,
+    /// Going down.
+    Draining,
+    /// A fault of our own.
+    Internal,
+}
+
+impl Cause {
+    /// All of them, in the order of [`Cause::index`].
+    pub const ALL: [Cause; 19] = [
+        Cause::BadHead,
+        Cause::BadTarget,
+        Cause::BadHost,
+        Cause::BadVersion,
+        Cause::HeadTooLarge,
+        Cause::BadFraming,
+        Cause::BadField,
+        Cause::BadChunk,
+        Cause::BadTrailers,
+        Cause::BodyTooLarge,
+        Cause::EarlyEnd,
+        Cause::BadSwitch,
+        Cause::ClientTimeout,
+        Cause::EngineTimeout,
+        Cause::Unreachable,
+        Cause::UnknownModel,
+        Cause::Shed,
+        Cause::Draining,
+        Cause::Internal,
+    ];
+
+    /// Its place in an array of counters.
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Its label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Cause::BadHead => "bad_head",
+            Cause::BadTarget => "bad_target",
+            Cause::BadHost => "bad_host",
+            Cause::BadVersion => "bad_version",
+            Cause::HeadTooLarge => "head_too_large",
+            Cause::BadFraming => "bad_framing",
+            Cause::BadField => "bad_field",
+            Cause::BadChunk => "bad_chunk",
+            Cause::BadTrailers => "bad_trailers",
+            Cause::BodyTooLarge => "body_too_large",
+            Cause::EarlyEnd => "early_end",
+            Cause::BadSwitch => "bad_switch",
+            Cause::ClientTimeout => "client_timeout",
+            Cause::EngineTimeout => "engine_timeout",
+            Cause::Unreachable => "unreachable",
+            Cause::UnknownModel => "unknown_model",
+            Cause::Shed => "shed",
+            Cause::Draining => "draining",
+            Cause::Internal => "internal",
+        }
+    }
+}
+
+/// A request that is answered here and nowhere else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// The status of the answer.
+    pub status: u16,
+    /// `error.type` of its body.
+    pub kind: &'static str,
+    /// `error.message` of its body.
+    pub message: &'static str,
+    /// What it is counted as.
+    pub cause: Cause,
+}
+
+impl Refusal {
+    /// A refusal whose `kind` is the usual one of `status`.
+    pub const fn new(status: u16, cause: Cause, message: &'static str) -> Refusal {
+        Refusal { status, kind: kind(status), message, cause }
+    }
+}
+
+/// A message that cannot be relayed any further: an engine's reply (502, or a visible cut once its head
+/// has been passed on), or the body of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// What it is counted as.
+    pub cause: Cause,
+    /// The rule that was broken.
+    pub message: &'static str,
+}
+
+impl Fault {
+    /// A fault.
+    pub const fn new(cause: Cause, message: &'static str) -> Fault {
+        Fault { cause, message }
+    }
+
+    /// The answer to a client whose request body has this fault.
+    pub const fn refusal(self) -> Refusal {
+        Refusal::new(400, self.cause, self.message)
+    }
+
+    /// The answer to a client when an engine's reply has this fault.
+    pub const fn bad_gateway(self) -> Refusal {
+        Refusal::new(502, self.cause, self.message)
+    }
+}
+
+/// The words of one error answer.
+#[derive(Clone, Copy, Debug)]
+pub struct ErrorReply<'a> {
+    /// Status, and `error.code`.
+    pub status: u16,
+    /// `error.type`.
+    pub kind: &'a str,
+    /// `error.message`; any bytes, they are escaped.
+    pub message: &'a [u8],
+    /// `error.param`.
+    pub param: Option<&'a str>,
+}
+
+impl From<&Refusal> for ErrorReply<'static> {
+    fn from(refusal: &Refusal) -> Self {
+        ErrorReply { status: refusal.status, kind: refusal.kind, message: refusal.message.as_bytes(), param: None }
+    }
+}
+
+/// The go-ahead for a client that expects one.
+pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// Appends an error answer: head and JSON body. `extra` fields stand after the usual ones.
+pub fn write_error(out: &mut Vec<u8>, error: &ErrorReply, extra: &[(&str, &str)], to: &ToClient) {
+    let mut body = Vec::with_capacity(96 + error.message.len());
+    write_error_body(&mut body, error);
+    write_json(out, error.status, &body, extra, to);
+}
+
+/// Appends `{"error":{...}}`: the body of an error answer, or the data of an error event in a stream.
+pub fn write_error_body(out: &mut Vec<u8>, error: &ErrorReply) {
+    out.extend_from_slice(b"{\"error\":{\"message\":");
+    write_json_string(out, error.message);
+    out.extend_from_slice(b",\"type\":");
+    write_json_string(out, error.kind.as_bytes());
+    out.extend_from_slice(b",\"param\":");
+    match error.param {
+        Some(param) => write_json_string(out, param.as_bytes()),
+        None => out.extend_from_slice(b"null"),
+    }
+    out.extend_from_slice(b",\"code\":");
+    write_decimal(out, u64::from(error.status));
+    out.extend_from_slice(b"}}");
+}
+
+/// Appends an answer with a JSON body. A HEAD request gets the same head and no body.
+pub fn write_json(out: &mut Vec<u8>, status: u16, body: &[u8], extra: &[(&str, &str)], to: &ToClient) {
+    write_own(out, status, "application/json", body, extra, to);
+}
+
+/// Appends an answer of any media type.
+pub fn write_own(out: &mut Vec<u8>, status: u16, media_type: &str, body: &[u8], extra: &[(&str, &str)], to: &ToClient) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    write_decimal(out, u64::from(status));
+    out.push(b' ');
+    out.extend_from_slice(reason(status).as_bytes());
+    out.extend_from_slice(b"\r\n");
+    write_field(out, b"content-type", media_type.as_bytes());
+    out.extend_from_slice(b"content-length: ");
+    write_decimal(out, body.len() as u64);
+    out.extend_from_slice(b"\r\n");
+    if let Some(id) = to.request_id {
+        write_field(out, b"x-request-id", id);
+    }
+    if let Some(text) = to.explain {
+        write_field(out, super::rewrite::EXPLAIN_FIELD, text);
+    }
+    for (name, value) in extra {
+        write_field(out, name.as_bytes(), value.as_bytes());
+    }
+    write_connection(out, to.version, to.keep_alive);
+    out.extend_from_slice(b"\r\n");
+    if !to.head_request {
+        out.extend_from_slice(body);
+    }
+}
+
+/// Appends `text` as a JSON string. Bytes that are not UTF-8 become U+FFFD.
+pub fn write_json_string(out: &mut Vec<u8>, text: &[u8]) {
+    out.push(b'"');
+    for piece in text.utf8_chunks() {
+        for byte in piece.valid().bytes() {
+            match byte {
+                b'"' => out.extend_from_slice(b"\\\""),
+                b'\\' => out.extend_from_slice(b"\\\\"),
+                b'\n' => out.extend_from_slice(b"\\n"),
+                b'\r' => out.extend_from_slice(b"\\r"),
+                b'\t' => out.extend_from_slice(b"\\t"),
+                0..0x20 | 0x7f => {
+                    let digit = |nibble: u8| b"0123456789abcdef"[usize::from(nibble & 15)];
+                    out.extend_from_slice(b"\\u00");
+                    out.extend_from_slice(&[digit(byte >> 4), digit(byte)]);
+                }
+                _ => out.push(byte),
+            }
+        }
+        if !piece.invalid().is_empty() {
+            out.extend_from_slice("\u{fffd}".as_bytes());
+        }
+    }
+    out.push(b'"');
+}
+
+/// `error.type` as vLLM names it for a status.
+pub const fn kind(status: u16) -> &'static str {
+    match status {
+        400 | 405 | 417 | 431 => "BadRequestError",
+        401 => "AuthenticationError",
+        403 => "PermissionDeniedError",
+        404 => "NotFoundError",
+        408 => "RequestTimeoutError",
+        413 => "RequestTooLargeError",
+        429 => "RateLimitError",
+        501 | 505 => "NotImplementedError",
+        502 => "BadGatewayError",
+        503 => "ServiceUnavailableError",
+        504 => "GatewayTimeoutError",
+        _ => "InternalServerError",
+    }
+}
+
+/// The reason phrase of a status; empty where we never send it.
+pub const fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        204 => "No Content",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        413 => "Content Too Large",
+        417 => "Expectation Failed",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::head::Version;
+    use super::*;
+
+    fn to(keep_alive: bool) -> ToClient<'static> {
+        ToClient { version: Version::Http11, keep_alive, head_request: false, request_id: None, explain: None }
+    }
+
+    #[test]
+    fn causes_index_their_own_list() {
+        for (place, cause) in Cause::ALL.iter().enumerate() {
+            assert_eq!(cause.index(), place);
+        }
+    }
+
+    #[test]
+    fn an_error_reads_as_vllms_does() {
+        let mut out = Vec::new();
+        let error = ErrorReply {
+            status: 404,
+            kind: "NotFoundError",
+            message: b"The model `x` does not exist.",
+            param: Some("model"),
+        };
+        write_error(&mut out, &error, &[("retry-after", "1")], &ToClient { request_id: Some(b"r1"), ..to(false) });
+        let body = r#"{"error":{"message":"The model `x` does not exist.","type":"NotFoundError","param":"model","code":404}}"#;
+        let head = format!(
+            "HTTP/1.1 404 Not Found\r\ncontent-type: application/json\r\ncontent-length: {}\r\nx-request-id: r1\r\n\
+             retry-after: 1\r\nconnection: close\r\n\r\n",
+            body.len()
+        );
+        assert_eq!(String::from_utf8_lossy(&out), format!("{head}{body}"));
+    }
+
+    #[test]
+    fn head_requests_get_the_length_and_no_body() {
+        let mut out = Vec::new();
+        write_json(&mut out, 200, b"{}", &[], &ToClient { head_request: true, ..to(true) });
+        assert_eq!(out, b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n");
+    }
+
+    #[test]
+    fn any_message_is_valid_json() {
+        let all: Vec<u8> = (0..=255).collect();
+        let mut out = Vec::new();
+        write_json_string(&mut out, &all);
+        let text: String = serde_json::from_slice(&out).expect("a JSON string");
+        assert_eq!(text, String::from_utf8_lossy(&all));
+        assert!(!out.contains(&b'\n') && !out.contains(&b'\r'));
+    }
+
+    #[test]
+    fn no_field_of_ours_can_break_its_line() {
+        let mut out = Vec::new();
+        let hostile = ToClient { request_id: Some(b"a\r\nset-cookie: x"), explain: Some(b"\n\r\0"), ..to(true) };
+        write_json(&mut out, 200, b"", &[("retry-after", "1\r\nx: y")], &hostile);
+        let text = String::from_utf8_lossy(&out).into_owned();
+        assert_eq!(text.lines().count(), 7, "{text}");
+        assert!(!text.contains("\nset-cookie") && !text.contains("\nx:"));
+    }
+}

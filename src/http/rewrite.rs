@@ -1,0 +1,259 @@
+//! Heads as they are sent on: start line and framing from what was parsed, end-to-end fields as they came,
+//! fields of the connection left out.
+
+use std::io::Write;
+use std::net::IpAddr;
+
+use super::class::{self, TARGET, VALUE, is, is_token, list};
+use super::digits::write_decimal;
+use super::framing::{BodyLength, ReplyFraming, RequestFraming, is_end_to_end, offered_protocol};
+use super::head::{Fields, Known, RequestHead, ResponseHead, Version};
+
+/// The field that tells a client that asked for it why its endpoint was chosen.
+pub const EXPLAIN_FIELD: &[u8] = b"x-warmfront-explain";
+
+/// What the front adds to a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Added<'a> {
+    /// An id made here; `None`: the client sent a usable one ([`request_id`]), which stays.
+    pub request_id: Option<&'a [u8]>,
+    /// The client's address, appended to `X-Forwarded-For`.
+    pub client_ip: IpAddr,
+    /// `http` or `https`, told where the client's side has not told it.
+    pub proto: &'a str,
+}
+
+/// Whom a reply goes to.
+#[derive(Clone, Copy, Debug)]
+pub struct ToClient<'a> {
+    /// The version of the request.
+    pub version: Version,
+    /// The client asked for another request on this connection, and may have it.
+    pub keep_alive: bool,
+    /// The request was HEAD.
+    pub head_request: bool,
+    /// Told in `x-request-id` where the reply does not tell one.
+    pub request_id: Option<&'a [u8]>,
+    /// Told in [`EXPLAIN_FIELD`].
+    pub explain: Option<&'a [u8]>,
+}
+
+/// How the body of a reply is written to the client, and what becomes of its connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Delivery {
+    /// The form of the body.
+    pub body: Form,
+    /// The connection stays open after it.
+    pub keep_alive: bool,
+}
+
+/// The form of a body on its way to the client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// There is none.
+    Nothing,
+    /// Parts that may pass, as they stand, and what stands for those that may not.
+    AsItComes,
+    /// The data of the parts, with a [`super::SizeLine`] before and CRLF after, and the last chunk at the end.
+    Chunks,
+    /// The data of the parts alone; closing the connection ends it.
+    Bare,
+}
+
+/// Appends the head that asks an engine what the client asked us.
+pub fn request(head: &RequestHead, framing: &RequestFraming, added: &Added, out: &mut Vec<u8>) {
+    out.extend_from_slice(head.method);
+    out.push(b' ');
+    out.extend_from_slice(head.path);
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    if !head.list.has(Known::Host) {
+        // RFC 9112 section 3.2: without a known authority the value is empty, but the field is there.
+        write_field(out, b"host", head.authority.unwrap_or_default());
+    }
+    let named = Named::of(&head.list);
+    for (name, value, known) in head.list.iter() {
+        let passes = match known {
+            Known::Expect | Known::XForwardedFor => false,
+            Known::XRequestId => added.request_id.is_none(),
+            Known::XForwardedProto => true,
+            _ => !is_of_connection(known) && !named.holds(name),
+        };
+        if passes {
+            write_field(out, name, value);
+        }
+    }
+    if let Some(id) = added.request_id {
+        write_field(out, b"x-request-id", id);
+    }
+    write_forwarded(&head.list, added, out);
+    write_length(out, framing.body);
+    if framing.upgrade {
+        write_upgrade(out, offered_protocol(&head.list));
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the head of a reply as the client gets it, and says how its body has to follow. An interim
+/// reply has no body and is never sent to an HTTP/1.0 client: nothing is appended for one.
+pub fn reply(head: &ResponseHead, framing: &ReplyFraming, to: &ToClient, out: &mut Vec<u8>) -> Delivery {
+    if framing.interim && to.version == Version::Http10 {
+        return Delivery { body: Form::Nothing, keep_alive: to.keep_alive };
+    }
+    let delivery = delivery(framing, to);
+    out.extend_from_slice(b"HTTP/1.1 ");
+    write_decimal(out, u64::from(head.status));
+    out.push(b' ');
+    out.extend_from_slice(head.reason);
+    out.extend_from_slice(b"\r\n");
+    let named = Named::of(&head.list);
+    for (name, value, known) in head.list.iter() {
+        if !is_of_connection(known) && !named.holds(name) {
+            write_field(out, name, value);
+        }
+    }
+    if framing.interim {
+        out.extend_from_slice(b"\r\n");
+        return delivery;
+    }
+    if let Some(id) = to.request_id.filter(|_| !head.list.has(Known::XRequestId)) {
+        write_field(out, b"x-request-id", id);
+    }
+    if let Some(text) = to.explain {
+        write_field(out, EXPLAIN_FIELD, text);
+    }
+    match delivery.body {
+        Form::Chunks => write_length(out, BodyLength::Chunked),
+        Form::AsItComes => write_length(out, framing.body),
+        Form::Bare => {}
+        Form::Nothing => {
+            // The length that a GET would have been told, or that the cached body has.
+            if let Some(length) = framing.announced {
+                write_length(out, BodyLength::Length(length));
+            }
+        }
+    }
+    if framing.switching {
+        write_upgrade(out, head.list.known(Known::Upgrade).next());
+    } else {
+        write_connection(out, to.version, delivery.keep_alive);
+    }
+    out.extend_from_slice(b"\r\n");
+    delivery
+}
+
+/// A body without a length of its own goes in chunks to a client that knows them, else until close.
+fn delivery(framing: &ReplyFraming, to: &ToClient) -> Delivery {
+    let body = match (framing.body, to.version) {
+        _ if to.head_request => Form::Nothing,
+        (BodyLength::None, _) => Form::Nothing,
+        (BodyLength::Length(_), _) | (BodyLength::Chunked, Version::Http11) => Form::AsItComes,
+        (BodyLength::UntilClose, Version::Http11) => Form::Chunks,
+        (BodyLength::Chunked | BodyLength::UntilClose, Version::Http10) => Form::Bare,
+    };
+    Delivery { body, keep_alive: to.keep_alive && body != Form::Bare && !framing.switching }
+}
+
+/// Fields that end at this hop, whoever names them, and those that are written anew.
+fn is_of_connection(known: Known) -> bool {
+    matches!(
+        known,
+        Known::Connection
+            | Known::KeepAlive
+            | Known::ProxyConnection
+            | Known::ProxyAuthenticate
+            | Known::ProxyAuthorization
+            | Known::Te
+            | Known::Trailer
+            | Known::TransferEncoding
+            | Known::Upgrade
+            | Known::Http2Settings
+            | Known::ContentLength
+    )
+}
+
+/// The fields that Connection names and that thereby end at this hop.
+struct Named<'a>(Option<Fields<'a>>);
+
+impl<'a> Named<'a> {
+    fn of(fields: &Fields<'a>) -> Named<'a> {
+        // Nearly every list is `close` or `keep-alive`; only others are looked at for each field.
+        let plain = |option: &[u8]| option.eq_ignore_ascii_case(b"close") || option.eq_ignore_ascii_case(b"keep-alive");
+        let others = fields.known(Known::Connection).flat_map(list).any(|option| !plain(option));
+        Named(others.then_some(*fields))
+    }
+
+    fn holds(&self, name: &[u8]) -> bool {
+        let Some(fields) = &self.0 else { return false };
+        !is_end_to_end(name)
+            && fields.known(Known::Connection).flat_map(list).any(|option| option.eq_ignore_ascii_case(name))
+    }
+}
+
+/// `X-Forwarded-For`: all that came, in one line, and the client. `X-Forwarded-Proto` where none came.
+fn write_forwarded(fields: &Fields, added: &Added, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"x-forwarded-for: ");
+    for value in fields.known(Known::XForwardedFor).filter(|value| !value.is_empty()) {
+        out.extend_from_slice(value);
+        out.extend_from_slice(b", ");
+    }
+    // Writing to a Vec does not fail.
+    let _ = write!(out, "{}\r\n", added.client_ip.to_canonical());
+    if !fields.has(Known::XForwardedProto) {
+        write_field(out, b"x-forwarded-proto", added.proto.as_bytes());
+    }
+}
+
+fn write_length(out: &mut Vec<u8>, body: BodyLength) {
+    match body {
+        BodyLength::None | BodyLength::UntilClose => {}
+        BodyLength::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        BodyLength::Length(length) => {
+            out.extend_from_slice(b"content-length: ");
+            write_decimal(out, length);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+fn write_upgrade(out: &mut Vec<u8>, protocol: Option<&[u8]>) {
+    out.extend_from_slice(b"connection: Upgrade\r\n");
+    write_field(out, b"upgrade", protocol.unwrap_or_default());
+}
+
+/// `Connection`, where the client would not assume what is so.
+pub(super) fn write_connection(out: &mut Vec<u8>, version: Version, keep_alive: bool) {
+    match (version, keep_alive) {
+        (_, false) => out.extend_from_slice(b"connection: close\r\n"),
+        (Version::Http10, true) => out.extend_from_slice(b"connection: keep-alive\r\n"),
+        (Version::Http11, true) => {}
+    }
+}
+
+/// Appends one field line. Bytes that may not stand in a value become blanks, so that no value, wherever
+/// it is from, can end its line; a name that is no token is left out with its value.
+pub fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    if !is_token(name) {
+        return;
+    }
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    match class::value_end(value, 0) == value.len() {
+        true => out.extend_from_slice(value),
+        false => out.extend(value.iter().map(|&byte| if is(&VALUE, byte) { byte } else { b' ' })),
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The id that the client gave to its request, if it gave one that is usable.
+pub fn request_id<'a>(head: &RequestHead<'a>) -> Option<&'a [u8]> {
+    let mut values = head.list.known(Known::XRequestId);
+    match (values.next(), values.next()) {
+        (Some(value), None) if usable_request_id(value) => Some(value),
+        _ => None,
+    }
+}
+
+/// 1 to 128 bytes of visible ASCII.
+pub fn usable_request_id(value: &[u8]) -> bool {
+    (1..=128).contains(&value.len()) && class::all(&TARGET, value)
+}
