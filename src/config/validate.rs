@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::problem::{Problem, plainer};
 use super::{Config, Health, Serve, Shards, Upstream};
-use crate::limits::{ENDPOINTS_MAX, Limits, RECEIVE_BYTES};
+use crate::limits::{ENDPOINTS_MAX, Limits, RECEIVE_BYTES, REPLICATION_MAX, WEIGHT_MAX};
 use crate::policy::{Policy, Settings};
 
 /// Longest head that can be asked for: one receive buffer holds it.
@@ -193,10 +193,13 @@ fn routing(settings: &Settings, table: &[&str], found: &mut Vec<Problem>) {
     if settings.load_percent > 100_000 {
         wrong("load_percent", "`load_percent` cannot be above 100000".into());
     }
-    if !(1..=4096).contains(&settings.replication) {
+    if !(1..=REPLICATION_MAX).contains(&settings.replication) {
         wrong(
             "replication",
-            format!("`replication` is {}; it must lie between 1 and 4096 (256 is usual)", settings.replication),
+            format!(
+                "`replication` is {}; it must lie between 1 and {REPLICATION_MAX} (256 is usual)",
+                settings.replication
+            ),
         );
     }
     if settings.prefix_chars == 0 {
@@ -256,8 +259,8 @@ fn upstreams(upstreams: &[Upstream], found: &mut Vec<Problem>) {
         if upstream.weight == 0 {
             wrong("weight", "`weight` cannot be 0; remove the [[upstream]] to send it nothing".into());
         }
-        if upstream.weight > 1_000 {
-            wrong("weight", "`weight` cannot be above 1000: its points would crowd the ring".into());
+        if upstream.weight > WEIGHT_MAX {
+            wrong("weight", format!("`weight` cannot be above {WEIGHT_MAX}: its points would crowd the ring"));
         }
         if upstream.models.iter().any(|id| id.is_empty() || id.len() > 256) {
             wrong("models", "`models` lists served ids of 1 to 256 bytes".into());

@@ -167,7 +167,13 @@ impl Fleet {
     }
 
     /// An engine's `/metrics` was read, while `ours` requests of ours were in flight there; or was not.
-    pub fn scraped(&mut self, place: usize, id: EndpointId, read: Result<(Reading, u32), String>, now: Instant) -> bool {
+    pub fn scraped(
+        &mut self,
+        place: usize,
+        id: EndpointId,
+        read: Result<(Reading, u32), String>,
+        now: Instant,
+    ) -> bool {
         let Some(tenancy) = self.tenancy(place, id) else { return false };
         let (reading, ours) = match read {
             Ok(read) => read,
@@ -177,7 +183,8 @@ impl Fleet {
             }
         };
         tenancy.scrape_error = None;
-        let theirs = reading.load.running.zip(reading.load.waiting).map(|(running, waiting)| running.saturating_add(waiting));
+        let theirs =
+            reading.load.running.zip(reading.load.waiting).map(|(running, waiting)| running.saturating_add(waiting));
         let foreign = theirs.map_or(0, |theirs| theirs.saturating_sub(ours));
         let before = tenancy.reading.as_ref().map(|(reading, _)| reading.load);
         let changed = before != Some(reading.load) || tenancy.foreign != foreign;
@@ -221,7 +228,8 @@ impl Fleet {
             }
         }
         for (index, slot) in self.slots.iter_mut().enumerate() {
-            let rested = slot.leaving.as_ref().is_some_and(|(_, since)| now.saturating_duration_since(*since) > QUARANTINE);
+            let rested =
+                slot.leaving.as_ref().is_some_and(|(_, since)| now.saturating_duration_since(*since) > QUARANTINE);
             if rested && in_flight(index as u16) == 0 {
                 slot.leaving = None;
                 slot.taken = false;

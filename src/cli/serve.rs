@@ -1,0 +1,91 @@
+//! `warmfront serve`: the front itself.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{io, thread};
+
+use super::{ConfigArgs, log, refuse};
+use crate::config::Config;
+use crate::control;
+use crate::counters::Counters;
+use crate::counters::stats::Stats;
+use crate::publish::{Process, Published};
+use crate::snapshot::Snapshot;
+
+/// Run the front: accept clients, choose an engine for each request, relay.
+///
+/// With nothing but --upstream it runs on its defaults: clients on 0.0.0.0:8000, /metrics on
+/// 127.0.0.1:9911, policy prefix-hash. SIGTERM drains: no new connections, streams may finish.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  Two engines, everything else by default:
+    warmfront serve --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
+  On another port, spreading by load alone:
+    warmfront serve --listen 0.0.0.0:9000 --upstream http://gpu-1:8000 --policy least-load
+  From a file, with one key changed for this run:
+    warmfront serve --config /etc/warmfront/warmfront.toml --shards 2
+  Is it ready, and where does it send requests?
+    curl -s http://127.0.0.1:9911/readyz
+    curl -s http://127.0.0.1:9911/endpoints
+
+Exit status: 0 after a drain, 2 wrong usage, 78 wrong configuration or unfit machine (`warmfront check` says more).")]
+pub struct Args {
+    #[command(flatten)]
+    pub(super) config: ConfigArgs,
+}
+
+pub(super) fn main(args: Args) -> ExitCode {
+    let config = match args.config.load() {
+        Ok(config) => Arc::new(config),
+        Err(invalid) => return refuse(&invalid),
+    };
+    log(&config.log);
+    match run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => refuse(&why),
+    }
+}
+
+/// Control first, so that a snapshot is there when the first connection is; then the shards, until they have drained.
+fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
+    let shards = config.serve.shards.count(cores);
+    let setup = control::Setup {
+        config: Arc::clone(&config),
+        published: Published::leak(Snapshot::default()),
+        counters: Counters::leak(),
+        stats: Stats::leak(shards),
+        process: Process::leak(shards),
+    };
+    let control = control::start(setup.clone())?;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        listen = ?config.serve.listen,
+        admin = %control.admin,
+        engines = config.upstream.len(),
+        policy = config.routing.policy.as_str(),
+        "starting"
+    );
+    let threads = start_shards(&setup)?;
+    for thread in threads {
+        // A shard that panicked has aborted the process already.
+        let _ = thread.join();
+    }
+    control.stop();
+    tracing::info!("drained");
+    Ok(())
+}
+
+/// Starts one pinned thread a shard. Each marks its [`crate::publish::ShardState`] as serving once its
+/// listeners are open, beats in its [`crate::counters::stats::ShardStats`] once a turn and at least once a
+/// second, and ends when [`Process::draining`] holds and it has nothing left.
+fn start_shards(setup: &control::Setup) -> io::Result<Vec<thread::JoinHandle<()>>> {
+    let process = setup.process;
+    let idle = thread::Builder::new().name("shard".into()).spawn(move || {
+        while !process.draining() {
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    Ok(vec![idle?])
+}
