@@ -36,6 +36,10 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(help) if rest.iter().any(|word| word == "--help") => {
+            println!("{help}");
+            ExitCode::SUCCESS
+        }
         Err(words) => {
             eprintln!("{words}");
             ExitCode::FAILURE

@@ -61,6 +61,17 @@ pub fn rss_kib(pid: u32) -> u64 {
     tree(pid).into_iter().filter_map(process).sum()
 }
 
+/// The cores of a thread of the tree that may run elsewhere than on `core`.
+pub fn thread_off_core(pid: u32, core: usize) -> Option<String> {
+    let cores = |task: String| {
+        let text = fs::read_to_string(format!("{task}/status")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+        Some(line.trim().to_string())
+    };
+    let mut all = tree(pid).into_iter().flat_map(tasks).filter_map(cores);
+    all.find(|cores| *cores != core.to_string())
+}
+
 /// A child process that does not outlive this value.
 pub struct Running {
     pub child: Child,

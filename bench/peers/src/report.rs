@@ -60,18 +60,18 @@ impl Report {
         samples.filter_map(|sample| Some((sample.round, *sample.values.get(key)?))).collect()
     }
 
-    /// The median of the ratios of rounds in which both were measured.
-    fn ratio(&self, scenario: &Scenario, front: &str, to: &str) -> Option<f64> {
+    /// The ratios of rounds in which both were measured.
+    fn ratios(&self, scenario: &Scenario, front: &str, to: &str) -> Vec<f64> {
         let mine = self.values(scenario.name, front, scenario.cost.key);
         let theirs = self.values(scenario.name, to, scenario.cost.key);
         let pairs = mine.iter().filter_map(|(round, value)| Some(value / theirs.get(round).filter(|v| **v > 0.0)?));
-        median(pairs.collect())
+        pairs.collect()
     }
 
     pub fn print_table(&self, scenario: &Scenario, fronts: &[&str]) {
         println!("\n{}: {}", scenario.name, scenario.title);
         let mut head =
-            format!("{:16}{:>11}{:>19}{:>9}{:>10}", "", scenario.cost.heading, "min - max", "x relay", "x haproxy");
+            format!("{:16}{:>11}{:>21}{:>21}{:>21}", "", scenario.cost.heading, "min - max", "x relay", "x haproxy");
         for column in scenario.columns {
             head.push_str(&format!("{:>12}", column.heading));
         }
@@ -86,10 +86,17 @@ impl Report {
         let costs: Vec<f64> = self.values(scenario.name, front, key).into_values().collect();
         let Some(cost) = median(costs.clone()) else { return format!("{front:16}  not measured") };
         let (min, max) = bounds(&costs);
-        let ratio = |to| self.ratio(scenario, front, to).map_or("-".to_string(), |ratio| format!("{ratio:.2}"));
+        let ratio = |to| {
+            let ratios = self.ratios(scenario, front, to);
+            let (min, max) = bounds(&ratios);
+            median(ratios).map_or("-".to_string(), |ratio| format!("{ratio:.2} ({min:.2}-{max:.2})"))
+        };
         let range = format!("{min:.digits$} - {max:.digits$}");
-        let mut row =
-            format!("{front:16}{cost:>11.digits$}{range:>19}{:>9}{:>10}", ratio(fronts::RELAY), ratio(fronts::HAPROXY));
+        let mut row = format!(
+            "{front:16}{cost:>11.digits$}{range:>21}{:>21}{:>21}",
+            ratio(fronts::RELAY),
+            ratio(fronts::HAPROXY)
+        );
         for Column { key, digits, .. } in scenario.columns {
             let value = median(self.values(scenario.name, front, key).into_values().collect());
             let text = value.map_or("-".to_string(), |value| format!("{value:.digits$}"));
@@ -125,8 +132,8 @@ impl Report {
                 quote(scenario.name),
                 quote(front),
                 quote(scenario.cost.key),
-                number(self.ratio(scenario, front, fronts::RELAY)),
-                number(self.ratio(scenario, front, fronts::HAPROXY)),
+                number(median(self.ratios(scenario, front, fronts::RELAY))),
+                number(median(self.ratios(scenario, front, fronts::HAPROXY))),
             ))
         };
         fronts::ALL.iter().filter_map(|front| summary(front)).collect()

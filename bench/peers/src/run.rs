@@ -14,7 +14,7 @@ use crate::content::{Pace, Request};
 use crate::fronts::{self, Setup};
 use crate::http::{Framer, Kind, Step};
 use crate::net;
-use crate::process::Running;
+use crate::process::{self, Running};
 use crate::report::{Report, Sample};
 use crate::scenario::{self, Scenario};
 use crate::verify::Expected;
@@ -30,7 +30,7 @@ peers run: fronts side by side, one worker each, in one run
   --quick            everything once, in under two minutes
   --idle-streams N   (8000; quick: 2000)
   --warmfront PATH   the binary (default $WARMFRONT, else target/release/warmfront)
-  --json FILE        where every sample goes (default bench/peers/results.json)
+  --json FILE        where every sample goes (default target/peers.json)
   --front-core N     the front's core (the last one)
   --load-core N      the load generator's (the first one)
   --engine-core N    both mock engines' (the load generator's)";
@@ -75,7 +75,7 @@ pub fn main(words: &[String]) -> Result<(), String> {
         ));
     }
     let rounds = args.get("rounds", if quick { 1 } else { 5 })?;
-    let json = PathBuf::from(args.text("json").unwrap_or("bench/peers/results.json"));
+    let json = PathBuf::from(args.text("json").unwrap_or("target/peers.json"));
 
     let mut report = Report::new(machine(&options, rounds));
     let fronts = chosen_fronts(&args, &options, &mut report)?;
@@ -91,6 +91,9 @@ pub fn main(words: &[String]) -> Result<(), String> {
         if net::interrupted() {
             break;
         }
+    }
+    if let Some(folder) = json.parent() {
+        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
     fs::write(&json, report.json(&scenarios)).map_err(|error| format!("{}: {error}", json.display()))?;
     println!("every sample: {}", json.display());
@@ -219,8 +222,17 @@ fn measure(front: &str, scenario: &Scenario, options: &Options) -> Result<BTreeM
     command.stdin(Stdio::null()).stdout(output.try_clone().map_err(|error| error.to_string())?).stderr(output);
     let mut running = Running::start(command, options.front_core)?;
     let result = wait_until_ready(&mut running, listen)
+        .and_then(|()| stays_on_core(&running, options.front_core))
         .and_then(|()| load(&listen.to_string(), running.pid(), scenario, options));
     result.map_err(|words| format!("{words}{}", last_lines(&log)))
+}
+
+/// A front with a thread on the load's core would not be one worker on one core.
+fn stays_on_core(running: &Running, core: usize) -> Result<(), String> {
+    match process::thread_off_core(running.pid(), core) {
+        Some(cores) => Err(format!("a thread of the front may run on cores {cores}, not on {core} alone")),
+        None => Ok(()),
+    }
 }
 
 fn start_engine(options: &Options) -> Result<(Running, u16), String> {
