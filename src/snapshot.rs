@@ -29,7 +29,7 @@ pub struct Snapshot {
     pub models_complete: bool,
     /// What bodies are scanned for, the same for all pools: which one it is shows only in the body.
     pub plan: Arc<Plan>,
-    /// What the policies of the pools need to know before they choose.
+    /// What the policies of the pools need to know before they choose; computed when the snapshot is sealed.
     pub needs: Needs,
     /// Names of header fields that may carry a session key, best first, in lower case.
     pub session_headers: Arc<[Box<str>]>,
@@ -63,8 +63,12 @@ pub enum Selected<'a> {
 
 impl Snapshot {
     /// Computes what choices read of the endpoints (who is eligible, weights, foreign load) for every
-    /// pool; publication calls it, so that no choice sees health or load of an earlier snapshot.
+    /// pool, and what has to be known before one; publication calls it, so that no choice sees health or load of an earlier snapshot.
     pub fn seal(&mut self) {
+        self.needs = if self.single_pool() { Needs::NONE } else { Needs::MODEL };
+        for pool in &self.pools {
+            self.needs = self.needs | pool.settings.policy.needs();
+        }
         for at in 0..self.pools.len() {
             let (sealed, rest) = self.pools.split_at_mut(at);
             let pool = &mut rest[0];

@@ -2,15 +2,19 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
-use std::{io, thread};
+use std::thread;
 
 use super::{ConfigArgs, log, refuse};
-use crate::config::Config;
+use crate::config::{Config, HalfClose};
 use crate::control;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
+use crate::driver::Driver;
+use crate::driver::epoll::Epoll;
+use crate::exchange::Rules;
+use crate::exchange::admit::Paths;
 use crate::publish::{Process, Published};
+use crate::shard::start::{Shared, start};
 use crate::snapshot::Snapshot;
 
 /// Run the front: accept clients, choose an engine for each request, relay.
@@ -67,7 +71,15 @@ fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
         policy = config.routing.policy.as_str(),
         "starting"
     );
-    let threads = start_shards(&setup)?;
+    let shared = Shared {
+        published: setup.published,
+        process: setup.process,
+        counters: setup.counters,
+        stats: setup.stats,
+        rules: Arc::new(rules(&config)),
+    };
+    let (threads, listening) = start(&shared, &config.serve.listen, shards, config.serve.pin)?;
+    tracing::info!(?listening, shards, driver = Epoll::NAME, "serving");
     for thread in threads {
         // A shard that panicked has aborted the process already.
         let _ = thread.join();
@@ -77,15 +89,12 @@ fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Starts one pinned thread a shard. Each marks its [`crate::publish::ShardState`] as serving once its
-/// listeners are open, beats in its [`crate::counters::stats::ShardStats`] once a turn and at least once a
-/// second, and ends when [`Process::draining`] holds and it has nothing left.
-fn start_shards(setup: &control::Setup) -> io::Result<Vec<thread::JoinHandle<()>>> {
-    let process = setup.process;
-    let idle = thread::Builder::new().name("shard".into()).spawn(move || {
-        while !process.draining() {
-            thread::sleep(Duration::from_millis(20));
-        }
-    });
-    Ok(vec![idle?])
+/// What of the configuration the data plane keeps to.
+fn rules(config: &Config) -> Rules {
+    Rules {
+        limits: config.limits.clone(),
+        paths: Paths::new(config.serve.paths.iter().map(String::as_str)),
+        explain_from: config.serve.explain_from.clone(),
+        half_close_leaves: config.serve.half_close == HalfClose::Leaves,
+    }
 }

@@ -14,6 +14,7 @@ use super::scrape::Reading;
 use crate::config::{Config, Upstream};
 use crate::fleet::{Endpoint, EndpointId, Health};
 use crate::limits::ENDPOINTS_MAX;
+use crate::scan::Plan;
 use crate::snapshot::{ModelsAnswer, Snapshot};
 
 /// How long a slot rests after its endpoint left the pools: shards that still hold an older snapshot
@@ -29,6 +30,8 @@ pub struct Fleet {
     pools: Pools,
     answer: ModelsAnswer,
     epoch: u64,
+    plan: Arc<Plan>,
+    session_headers: Arc<[Box<str>]>,
 }
 
 /// One configured engine.
@@ -105,7 +108,17 @@ impl Fleet {
         };
         let members = config.upstream.iter().zip(keys).map(member).collect();
         let pools = Pools::new(Arc::clone(&config));
-        Fleet { config, members, slots: Vec::new(), pools, answer: ModelsAnswer::default(), epoch: 0 }
+        let headers = config.routing.session_headers.iter();
+        Fleet {
+            members,
+            slots: Vec::new(),
+            pools,
+            answer: ModelsAnswer::default(),
+            epoch: 0,
+            plan: Arc::new(config.routing.plan()),
+            session_headers: headers.map(|name| name.as_str().into()).collect(),
+            config,
+        }
     }
 
     /// The engines, in the order of the configuration.
@@ -258,7 +271,10 @@ impl Fleet {
             default_pool: view.default_pool,
             only: view.only,
             models_complete: view.complete,
+            plan: Arc::clone(&self.plan),
+            session_headers: Arc::clone(&self.session_headers),
             models_answer: self.answer.clone(),
+            ..Snapshot::default()
         }
     }
 

@@ -4,9 +4,9 @@
 //! by marks, bytes that no UTF-8 text contains. Fields that may stand in either order in the body (`tools`,
 //! `system`, `messages`) are hashed apart and joined by [`Prompt::prefix`], so their order does not matter.
 
+use super::PrefixMode;
 use super::digest::Digest;
 use super::{Counts, PrefixHash};
-use crate::policy::PrefixMode;
 
 /// Bytes of a message held until its role is known.
 pub(super) const HELD_MAX: usize = 4096;
