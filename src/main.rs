@@ -1,1 +1,17 @@
-fn main() {}
+//! The `warmfront` binary.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[derive(Parser)]
+#[command(name = "warmfront", version, about)]
+enum Command {
+    Engine(warmfront::cli::engine::EngineArgs),
+}
+
+fn main() -> ExitCode {
+    match Command::parse() {
+        Command::Engine(args) => warmfront::cli::engine::run(args),
+    }
+}
