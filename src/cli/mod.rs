@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand.
 
 mod check;
+pub mod engine;
 mod serve;
 
 use std::net::SocketAddr;
@@ -43,6 +44,7 @@ struct Cli {
 enum Command {
     Serve(serve::Args),
     Check(check::Args),
+    Engine(engine::EngineArgs),
 }
 
 /// What `serve`, `check` and `explain` have in common: where the configuration comes from.
@@ -91,6 +93,7 @@ pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve::main(args),
         Command::Check(args) => check::main(args),
+        Command::Engine(args) => engine::run(args),
     }
 }
 
