@@ -1,6 +1,8 @@
 //! The command line: one file a subcommand.
 
 mod check;
+pub mod engine;
+mod explain;
 mod serve;
 
 use std::net::SocketAddr;
@@ -31,6 +33,7 @@ pub const EX_CONFIG: u8 = 78;
   warmfront serve --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
   warmfront serve --config /etc/warmfront/warmfront.toml
   warmfront check --config /etc/warmfront/warmfront.toml
+  warmfront explain --body request.json --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
 
 `warmfront COMMAND --help` says more about each."
 )]
@@ -43,6 +46,8 @@ struct Cli {
 enum Command {
     Serve(serve::Args),
     Check(check::Args),
+    Explain(explain::Args),
+    Engine(engine::EngineArgs),
 }
 
 /// What `serve`, `check` and `explain` have in common: where the configuration comes from.
@@ -91,6 +96,8 @@ pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve::main(args),
         Command::Check(args) => check::main(args),
+        Command::Explain(args) => explain::main(args),
+        Command::Engine(args) => engine::run(args),
     }
 }
 
