@@ -85,7 +85,7 @@ fn body(args: &Args) -> Result<Vec<u8>, String> {
 /// Against a fleet where nothing is in flight.
 fn offline(args: &Args, body: &[u8]) -> Result<Explanation, String> {
     let mut config = args.config.clone().load().map_err(|invalid| invalid.to_string())?;
-    let question = Question { path: &args.path, fields: &args.fields, body, random: random() };
+    let question = Question { path: &args.path, fields: &args.fields, body, random: explain::random() };
     if let Some(model) = explain::model(&question) {
         let unsaid = config.upstream.iter_mut().filter(|upstream| upstream.models.is_empty());
         unsaid.for_each(|upstream| upstream.models.push(model.clone()));
@@ -119,12 +119,6 @@ fn live(args: &Args, body: Vec<u8>) -> Result<Explanation, String> {
     }
     serde_json::from_slice(&answer.body)
         .map_err(|error| format!("{authority} is not a warmfront of this version: {error}"))
-}
-
-/// Random bits of the process; nothing here must be unpredictable.
-fn random() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::hash::RandomState::new().build_hasher().finish()
 }
 
 /// For people.

@@ -5,6 +5,7 @@ pub mod engine;
 mod explain;
 mod serve;
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -112,7 +113,8 @@ fn log(log: &Log) {
     // Checked when the configuration was read.
     let level: Targets = log.level.parse().unwrap_or_default();
     let registry = tracing_subscriber::registry().with(level);
-    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let colours = std::io::stderr().is_terminal();
+    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
     // It fails only where a log is set already, as in tests.
     let _ = match log.format {
         LogFormat::Text => registry.with(layer.with_target(false)).try_init(),

@@ -94,8 +94,7 @@ async fn explain(
     let text = |value: &axum::http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let fields: Vec<_> = headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
     let explained = tokio::task::spawn_blocking(move || {
-        let random = state.began.elapsed().as_nanos() as u64;
-        let question = Question { path: &asked.path, fields: &fields, body: &body, random };
+        let question = Question { path: &asked.path, fields: &fields, body: &body, random: explain::random() };
         explain::explain(&question, state.keeper.config(), &state.published.current(), state.counters.loads())
     });
     explained.await.map(Json).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)

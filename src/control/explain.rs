@@ -222,6 +222,12 @@ pub fn model(question: &Question<'_>) -> Option<String> {
     String::from_utf8(model).ok()
 }
 
+/// Random bits for [`Question::random`]; nothing here must be unpredictable.
+pub fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish()
+}
+
 /// Hash of the first header field that carries a session key.
 fn session(question: &Question<'_>, settings: &Settings) -> Option<u64> {
     let value = |wanted: &String| {
