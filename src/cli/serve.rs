@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
+use super::check::machine;
 use super::{ConfigArgs, log, refuse};
 use crate::config::{Config, HalfClose};
 use crate::control;
@@ -55,6 +56,14 @@ pub(super) fn main(args: Args) -> ExitCode {
 fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
     let shards = config.serve.shards.count(cores);
+    let (may, wanted) = (machine::raise_descriptors(), machine::descriptors_wanted(&config, shards));
+    if may < wanted {
+        tracing::warn!(
+            limit = may,
+            wanted,
+            "too few descriptors for connections_max; `warmfront check` says what to change"
+        );
+    }
     let setup = control::Setup {
         config: Arc::clone(&config),
         published: Published::leak(Snapshot::default()),

@@ -8,6 +8,7 @@ use super::problem::{Problem, plainer};
 use super::{Config, Health, Serve, Shards, Upstream};
 use crate::limits::{ENDPOINTS_MAX, Limits, RECEIVE_BYTES, REPLICATION_MAX, WEIGHT_MAX};
 use crate::policy::{Policy, Settings};
+use crate::scan::SESSION_FIELDS_MAX;
 
 /// Longest head that can be asked for: one receive buffer holds it.
 const HEAD_BYTES_HARD: usize = RECEIVE_BYTES;
@@ -222,8 +223,8 @@ fn routing(settings: &Settings, table: &[&str], found: &mut Vec<Problem>) {
             wrong("session_fields", format!("\"{name}\" is not a body field's name of 1 to 64 bytes"));
         }
     }
-    if settings.session_fields.len() > 16 {
-        wrong("session_fields", "`session_fields` cannot name more than 16 fields".into());
+    if settings.session_fields.len() > SESSION_FIELDS_MAX {
+        wrong("session_fields", format!("`session_fields` cannot name more than {SESSION_FIELDS_MAX} fields"));
     }
     if settings.policy == Policy::Session && settings.session_headers.is_empty() && settings.session_fields.is_empty() {
         wrong("policy", "\"session\" needs `session_headers` or `session_fields`; both are empty".into());
