@@ -3,6 +3,8 @@
 //! A socket that may have more to give stands in `ready`; one turn visits what stood there when it
 //! began, once each, so that a fast peer cannot hold the others back.
 
+mod state;
+
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -11,7 +13,9 @@ use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags};
+use rustix::net::{RecvFlags, SocketFlags};
+
+use state::{Kind, Socket};
 
 use super::{Completion, Driver, Lease, Segment, SocketId, Tag, socket};
 use crate::limits::RECEIVE_BYTES;
@@ -23,43 +27,6 @@ const EVENTS_PER_WAIT: usize = 512;
 const ACCEPTS_PER_VISIT: u8 = 16;
 /// Pieces one send may have: a head, a body, a chunk's frame around data.
 const SEGMENTS_MAX: usize = 8;
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Listener,
-    /// Accepted, not adopted yet.
-    Fresh,
-    Connecting,
-    Stream,
-}
-
-/// Bytes the kernel did not take yet.
-#[derive(Default)]
-struct Backlog {
-    bytes: Vec<u8>,
-    sent: usize,
-}
-
-struct Socket {
-    fd: OwnedFd,
-    tag: Tag,
-    kind: Kind,
-    /// Stands in `ready`.
-    queued: bool,
-    /// There may be bytes (or connections) to take.
-    readable: bool,
-    paused: bool,
-    /// FIN, or an error, was announced: a short read does not mean that nothing follows.
-    hung_up: bool,
-    /// The connection's end was told to the shard: nothing more comes from it.
-    over: bool,
-    /// An error was announced while paused and is to be told.
-    reset: bool,
-    /// The kernel took less than it was given; `Drained` is owed.
-    starved: bool,
-    finish: bool,
-    backlog: Option<Box<Backlog>>,
-}
 
 /// One shard's epoll.
 pub struct Epoll {
@@ -94,20 +61,7 @@ impl Epoll {
     }
 
     fn register(&mut self, fd: OwnedFd, tag: Tag, kind: Kind) -> io::Result<SocketId> {
-        let id = self.sockets.insert(Socket {
-            fd,
-            tag,
-            kind,
-            queued: false,
-            readable: false,
-            paused: false,
-            hung_up: false,
-            over: false,
-            reset: false,
-            starved: false,
-            finish: false,
-            backlog: None,
-        });
+        let id = self.sockets.insert(Socket::new(fd, tag, kind));
         if kind != Kind::Fresh
             && let Err(error) = self.watch(id)
         {
@@ -158,7 +112,7 @@ impl Epoll {
             Kind::Connecting => return Self::connected(socket),
             Kind::Stream => {}
         }
-        if socket.starved && Self::flush(socket) {
+        if socket.starved && socket.flush() {
             let tag = socket.tag;
             if socket.readable && !socket.paused {
                 Self::enqueue(&mut self.ready, id, socket);
@@ -243,33 +197,6 @@ impl Epoll {
             }
         }
     }
-
-    /// Sends the backlog; true when nothing is left of it. A broken connection shows when it is read.
-    fn flush(socket: &mut Socket) -> bool {
-        if let Some(backlog) = &mut socket.backlog {
-            let taken = transmit(&socket.fd, &[IoSlice::new(&backlog.bytes[backlog.sent..])]);
-            backlog.sent += taken;
-            if backlog.sent < backlog.bytes.len() {
-                return false;
-            }
-            socket.backlog = None;
-        }
-        socket.starved = false;
-        if socket.finish {
-            let _ = rustix::net::shutdown(&socket.fd, Shutdown::Write);
-        }
-        true
-    }
-}
-
-/// What the kernel took. An error takes nothing: the read side tells of it.
-fn transmit(fd: &OwnedFd, pieces: &[IoSlice<'_>]) -> usize {
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    let sent = match pieces {
-        [one] => rustix::net::send(fd, one, flags),
-        many => rustix::net::sendmsg(fd, many, &mut SendAncillaryBuffer::default(), flags),
-    };
-    sent.unwrap_or(0)
 }
 
 impl Driver for Epoll {
@@ -360,34 +287,17 @@ impl Driver for Epoll {
             });
             count += 1;
         }
-        let pieces = &pieces[..count];
-        let total: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let mut taken = if socket.starved { 0 } else { transmit(&socket.fd, pieces) };
-        let waiting = total - taken;
-        if waiting > 0 {
-            socket.starved = true;
-            let backlog = socket.backlog.get_or_insert_default();
-            for piece in pieces {
-                let skip = taken.min(piece.len());
-                taken -= skip;
-                backlog.bytes.extend_from_slice(&piece[skip..]);
-            }
-        }
-        socket.backlog.as_ref().map_or(0, |backlog| backlog.bytes.len() - backlog.sent)
+        socket.send(&pieces[..count])
     }
 
     fn offer(&mut self, id: SocketId, pieces: &[&[u8]]) -> usize {
         let Some(socket) = self.sockets.get_mut(id) else { return 0 };
-        if socket.starved {
-            return 0;
-        }
         let mut slices = [IoSlice::new(&[]); SEGMENTS_MAX];
         for (slice, piece) in slices.iter_mut().zip(pieces) {
             *slice = IoSlice::new(piece);
         }
-        let taken = transmit(&socket.fd, &slices[..pieces.len().min(SEGMENTS_MAX)]);
-        socket.starved = taken < pieces.iter().map(|piece| piece.len()).sum();
-        taken
+        let total = pieces.iter().map(|piece| piece.len()).sum();
+        socket.offer(&slices[..pieces.len().min(SEGMENTS_MAX)], total)
     }
 
     fn pause(&mut self, id: SocketId) {
@@ -407,10 +317,7 @@ impl Driver for Epoll {
 
     fn finish(&mut self, id: SocketId) {
         if let Some(socket) = self.sockets.get_mut(id) {
-            socket.finish = true;
-            if !socket.starved {
-                let _ = rustix::net::shutdown(&socket.fd, Shutdown::Write);
-            }
+            socket.finish();
         }
     }
 
