@@ -121,8 +121,14 @@ fn head_of(start: &'static str) -> impl Strategy<Value = Vec<u8>> {
     pieces(HEAD_PIECES, 6).prop_map(move |rest| [start.as_bytes(), &rest, b"\r\n"].concat())
 }
 
+/// `PROPTEST_CASES` may ask for more.
+fn config() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig { cases: usual.cases.max(4_000), failure_persistence: None, ..usual }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn request_heads(bytes in prop_oneof![
