@@ -6,11 +6,16 @@
 //! | figure | from |
 //! | --- | --- |
 //! | `decode_step` 30 ms | 8 GB of weights at 90 % of 300 GB/s |
-//! | `decode_kv` 0.49 µs a token | 131,072 B of BF16 keys and values a token (32 layers, 8 heads of 128) at 90 % of 300 GB/s |
-//! | `decode_sequence` 0.1 ms | 16 GFLOP a token at half the peak, less what hides behind the weights, plus sampling |
-//! | `prefill` 6,000 tokens/s | 16 GFLOP a token at 40 % of the peak |
+//! | `decode_kv` 0.49 us a token | 131,072 B of BF16 keys and values a token (32 layers, 8 heads of 128) at 90 % of 300 GB/s |
+//! | `decode_sequence` 0.3 ms | 16 GFLOP a token and the engine's own work; fitted to the 150 ms between tokens that KubeAI measured |
+//! | `prefill` 5,500 tokens/s | 16 GFLOP a token at 36 % of the peak |
 //! | `attention_pair` 8 ns | 4 x 4,096 x 32 FLOP for each query and key, at 60 TFLOPS |
 //! | `kv_tokens` 88,000 | 24 GB x 0.9 less 8.5 GB of weights and 1.6 GB of activations, at 131,072 B |
+//!
+//! A replay of KubeAI's load (1,200 threads, 7.4 user messages each, prompts of 386 tokens in the
+//! mean, replies of 40) over eight such cores gives 3,300 tokens/s under random and 6,700 under CHWBL;
+//! KubeAI published 2,892 to 3,371 and 6,455 to 6,568. Other machines need their own figures: measure
+//! one request alone, one long prompt, and a full batch.
 //!
 //! A step costs the sum of its parts. On a GPU part of the prefill hides behind the reading of
 //! weights, so mixed steps come out a little slow here (by at most `decode_step`).
@@ -53,10 +58,10 @@ impl Default for Profile {
             max_num_seqs: 256,
             max_num_batched_tokens: 2_048,
             max_num_queued_reqs: 0,
-            prefill_tokens_per_second: 6_000.0,
+            prefill_tokens_per_second: 5_500.0,
             attention_pair_ns: 8.0,
             decode_step_ms: 30.0,
-            decode_sequence_us: 100.0,
+            decode_sequence_us: 300.0,
             decode_kv_ns: 490.0,
         }
     }
@@ -121,12 +126,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_are_possible_and_an_l4_decodes_a_full_cache_at_thirteen_steps_a_second() {
+    fn defaults_are_possible_and_an_l4_decodes_a_full_cache_at_ten_steps_a_second() {
         let profile = Profile::default();
         profile.check().unwrap();
         let work = Work { decodes: 70, decode_kv_tokens: 88_000, ..Work::default() };
         let ms = profile.step_time(&work).as_secs_f64() * 1e3;
-        assert!((79.0..81.0).contains(&ms), "{ms}");
+        assert!((93.0..95.0).contains(&ms), "{ms}");
     }
 
     #[test]
