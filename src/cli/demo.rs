@@ -110,7 +110,7 @@ pub fn run(args: DemoArgs) -> ExitCode {
         local.block_on(&runtime, async {
             tokio::select! {
                 // Dropping the other branch kills the front.
-                signal = stopped() => signal.map(|()| ExitCode::from(130)),
+                signal = stopped() => signal.map(|()| if args.serve { ExitCode::SUCCESS } else { ExitCode::from(130) }),
                 done = async {
                     if args.serve { serve(&args, &fleet, &settings).await } else { compare(&args, &fleet, &settings).await }
                 } => done,
