@@ -15,9 +15,10 @@
 //!   conversations. Random's queues take longer than that to build up fully, so its TTFT is kinder.
 //! * KubeAI's random is a Kubernetes service, which chooses per connection, not per request.
 //! * Time is scaled, and a millisecond lost to this machine's scheduler counts as several.
-//! * A pause of 20 simulated ms in the mean stands for the client's way to the front and back. Without
-//!   one, least-load sends the next turn back to where a place has just become free, which is the
-//!   engine that holds the conversation; with a second or more it is as blind as random.
+//! * A pause of 20 simulated ms in the mean stands for the client's way to the front and back, and it
+//!   decides what least-load is worth: without one the next turn finds the place that has just become
+//!   free, at the engine that holds the conversation (8,700 tokens/s in a discrete-event replay); with
+//!   20 ms 5,100, with a second 3,600. KubeAI measured 5,420. Random and CHWBL hardly depend on it.
 
 pub mod client;
 pub mod conversation;
