@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use clap::builder::RangedU64ValueParser;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -13,6 +14,7 @@ use crate::demo::front::Front;
 use crate::demo::load::{Load, Running, Tally, Target};
 use crate::demo::report::{Outcome, Progress, table};
 use crate::engine::pump::Settings;
+use crate::policy::Policy;
 
 /// Policies that need no front: the demo's own baselines.
 const BARE: [&str; 2] = ["bare-random", "bare-sticky"];
@@ -68,9 +70,7 @@ impl DemoArgs {
         if !(0.0..=1e7).contains(&self.pause_ms) {
             return Err("--pause-ms must be between 0 and 10,000,000".into());
         }
-        if self.policies.is_empty() {
-            return Err("--policies names no policy".into());
-        }
+        self.policies.iter().try_for_each(|name| known(name))?;
         // With --serve a person talks to the engines, and waits as long as with real ones.
         settings.time_scale = if self.serve { 1.0 } else { self.time_scale };
         Ok(settings)
@@ -81,6 +81,20 @@ impl DemoArgs {
         let all = Duration::from_secs(self.seconds);
         (all / self.policies.len() as u32).saturating_sub(START).max(Duration::from_secs(1))
     }
+}
+
+/// Refuses a misspelt policy before the others have run for a minute.
+fn known(name: &str) -> Result<(), String> {
+    if BARE.contains(&name) || Policy::from_str(name, false).is_ok() {
+        return Ok(());
+    }
+    let names: Vec<String> = Policy::value_variants()
+        .iter()
+        .filter_map(|policy| policy.to_possible_value())
+        .map(|value| value.get_name().to_owned())
+        .chain(BARE.map(str::to_owned))
+        .collect();
+    Err(format!("no policy is called {name:?}; --policies takes {}", names.join(", ")))
 }
 
 /// Runs the comparison, or serves.
@@ -96,7 +110,7 @@ pub fn run(args: DemoArgs) -> ExitCode {
         local.block_on(&runtime, async {
             tokio::select! {
                 // Dropping the other branch kills the front.
-                signal = stopped() => signal.map(|()| ExitCode::from(130)),
+                signal = stopped() => signal.map(|()| if args.serve { ExitCode::SUCCESS } else { ExitCode::from(130) }),
                 done = async {
                     if args.serve { serve(&args, &fleet, &settings).await } else { compare(&args, &fleet, &settings).await }
                 } => done,
@@ -136,7 +150,8 @@ async fn compare(args: &DemoArgs, fleet: &Fleet, settings: &Settings) -> Result<
         args.policies.join(", ")
     );
     println!(
-        "This takes {} s. One second here is {} simulated seconds; all figures are simulated.\n",
+        "This takes {} s. One second here is {} simulated seconds; all figures are simulated.\n\
+         Every token is an event of its own. Streams in flight when a policy's time ends are cut and not counted.\n",
         args.seconds, args.time_scale
     );
     let mut progress = Progress::new();
@@ -165,7 +180,7 @@ fn verdict(outcomes: &[Outcome]) -> ExitCode {
     println!("Every one of {replies} replies was read to its end and verified; {failed} failed.");
     println!(
         "KubeAI measured on eight real L4s, 1,200 threads: random 2,892, least-load 5,420, CHWBL 6,568 tokens/s;\n\
-         mean TTFT 8.48, 1.20, 0.39 s. `warmfront engine --help` and its documentation say what the simulation leaves out."
+         mean TTFT 8.48, 1.20, 0.39 s."
     );
     let lag = outcomes.iter().map(|outcome| outcome.lag).fold(0.0, f64::max);
     if lag > 0.03 {
@@ -174,7 +189,11 @@ fn verdict(outcomes: &[Outcome]) -> ExitCode {
             lag * 100.0
         );
     }
-    if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let empty = outcomes.iter().any(|outcome| outcome.replies == 0);
+    if empty {
+        println!("A policy had no reply within its time: give more --seconds or fewer --threads.");
+    }
+    if failed > 0 || empty { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 async fn measure(

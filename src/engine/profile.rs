@@ -12,10 +12,12 @@
 //! | `attention_pair` 8 ns | 4 x 4,096 x 32 FLOP for each query and key, at 60 TFLOPS |
 //! | `kv_tokens` 88,000 | 24 GB x 0.9 less 8.5 GB of weights and 1.6 GB of activations, at 131,072 B |
 //!
-//! A replay of KubeAI's load (1,200 threads, 7.4 user messages each, prompts of 386 tokens in the
-//! mean, replies of 40) over eight such cores gives 3,300 tokens/s under random and 6,700 under CHWBL;
-//! KubeAI published 2,892 to 3,371 and 6,455 to 6,568. Other machines need their own figures: measure
-//! one request alone, one long prompt, and a full batch.
+//! `prefill` and `decode_sequence` were fitted to KubeAI's run, so agreement with it is no independent
+//! proof. A discrete-event replay of that load (1,200 threads, conversations as the demo makes them) over eight
+//! such cores gives, in output tokens a second, 3,500 under random and 7,350 under CHWBL; KubeAI
+//! published 2,892 to 3,371 and 6,455 to 6,568. Mean times to first token are 1.6 and 0.40 s against
+//! 4.5 to 8.5 and 0.39 to 0.51 s: random's long queues are underestimated. Other machines need their
+//! own figures: measure one request alone, one long prompt, and a full batch.
 //!
 //! A step costs the sum of its parts. On a GPU part of the prefill hides behind the reading of
 //! weights, so mixed steps come out a little slow here (by at most `decode_step`).
