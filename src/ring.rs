@@ -83,7 +83,7 @@ impl Ring {
 
     /// The endpoints of all points, clockwise from the key, once round. Most endpoints come many times.
     #[inline]
-    pub fn walk(&self, key: u64) -> impl Iterator<Item = u16> + '_ {
+    pub fn walk(&self, key: u64) -> impl Iterator<Item = u16> + Clone + '_ {
         let (before, after) = self.slots.split_at(self.first_at(key));
         after.iter().chain(before).copied()
     }

@@ -23,11 +23,13 @@ pub struct Snapshot {
     pub models: HashMap<Box<[u8]>, PoolId>,
     /// The pool of requests that name no model, or cannot be scanned, when there are several.
     pub default_pool: Option<PoolId>,
+    /// The one pool that has members, if it is one: a request's `model` is then not asked for.
+    pub only: Option<PoolId>,
     /// Whether control has learnt the models of every endpoint: until then an unknown model may exist.
     pub models_complete: bool,
     /// What bodies are scanned for, the same for all pools: which one it is shows only in the body.
     pub plan: Arc<Plan>,
-    /// What the policies of the pools need to know before they choose.
+    /// What the policies of the pools need to know before they choose; computed when the snapshot is sealed.
     pub needs: Needs,
     /// Names of header fields that may carry a session key, best first, in lower case.
     pub session_headers: Arc<[Box<str>]>,
@@ -61,8 +63,12 @@ pub enum Selected<'a> {
 
 impl Snapshot {
     /// Computes what choices read of the endpoints (who is eligible, weights, foreign load) for every
-    /// pool; publication calls it, so that no choice sees health or load of an earlier snapshot.
+    /// pool, and what has to be known before one; publication calls it, so that no choice sees health or load of an earlier snapshot.
     pub fn seal(&mut self) {
+        self.needs = if self.single_pool() { Needs::NONE } else { Needs::MODEL };
+        for pool in &self.pools {
+            self.needs = self.needs | pool.settings.policy.needs();
+        }
         for at in 0..self.pools.len() {
             let (sealed, rest) = self.pools.split_at_mut(at);
             let pool = &mut rest[0];
@@ -81,14 +87,24 @@ impl Snapshot {
 
     /// Whether the pool of a request can be known without its `model`.
     pub fn single_pool(&self) -> bool {
-        self.pools.len() == 1
+        self.only_pool().is_some()
+    }
+
+    fn only_pool(&self) -> Option<&Pool> {
+        match (self.pools.as_slice(), self.only) {
+            ([only], _) => Some(only),
+            (pools, Some(id)) => pools.get(id.0 as usize),
+            _ => None,
+        }
     }
 
     /// The pool for a request's `model`. With one pool its model is not asked for: the engine judges it.
     pub fn select(&self, model: Option<&[u8]>) -> Selected<'_> {
+        if let Some(only) = self.only_pool() {
+            return Selected::Pool(only);
+        }
         match (self.pools.as_slice(), model) {
             ([], _) => Selected::Empty,
-            ([only], _) => Selected::Pool(only),
             (_, Some(model)) => match self.models.get(model) {
                 Some(id) => Selected::Pool(&self.pools[id.0 as usize]),
                 None if self.models_complete => Selected::UnknownModel,

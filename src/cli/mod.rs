@@ -1,1 +1,145 @@
-//! cli
+//! The command line: one file a subcommand.
+
+mod check;
+pub mod engine;
+mod explain;
+mod serve;
+
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::config::{Config, Driver, Flags, Invalid, Log, LogFormat, Shards};
+use crate::policy::Policy;
+
+/// The exit status of a wrong configuration or an unfit machine, EX_CONFIG of sysexits.h. Wrong usage is 2.
+pub const EX_CONFIG: u8 = 78;
+
+/// A drop-in L7 front for fleets of vLLM and SGLang engines.
+///
+/// Clients speak the OpenAI HTTP API to it as if it were one engine; each request goes to the engine
+/// whose KV cache already holds the start of its prompt, without letting any engine fall behind.
+#[derive(Debug, Parser)]
+#[command(
+    name = "warmfront",
+    version,
+    max_term_width = 100,
+    after_help = "Examples:
+  warmfront serve --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
+  warmfront serve --config /etc/warmfront/warmfront.toml
+  warmfront check --config /etc/warmfront/warmfront.toml
+  warmfront explain --body request.json --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
+
+`warmfront COMMAND --help` says more about each."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Args),
+    Check(check::Args),
+    Explain(explain::Args),
+    Engine(engine::EngineArgs),
+}
+
+/// What `serve`, `check` and `explain` have in common: where the configuration comes from.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ConfigArgs {
+    /// TOML file; systemd/warmfront.toml shows every key with its default. Flags win over it.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Address clients connect to, such as 0.0.0.0:8000; may be given several times.
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Vec<SocketAddr>,
+    /// An engine, such as http://gpu-1:8000; may be given several times, and replaces those of the file.
+    #[arg(long, value_name = "URL")]
+    pub upstream: Vec<String>,
+    /// How requests are spread, in every pool.
+    #[arg(long, value_name = "NAME", value_enum)]
+    pub policy: Option<Policy>,
+    /// How many pinned threads serve; `auto`: one for each core.
+    #[arg(long, value_name = "N")]
+    pub shards: Option<Shards>,
+    /// How bytes are moved; `auto`: io_uring where it works, else epoll.
+    #[arg(long, value_name = "NAME", value_enum)]
+    pub driver: Option<Driver>,
+    /// Address of the admin listener: /metrics, /healthz, /readyz, /endpoints.
+    #[arg(long, value_name = "ADDR")]
+    pub admin: Option<SocketAddr>,
+}
+
+impl ConfigArgs {
+    /// Defaults, file and flags together.
+    pub fn load(self) -> Result<Config, Invalid> {
+        Config::load(&Flags {
+            file: self.config,
+            listen: self.listen,
+            upstream: self.upstream,
+            policy: self.policy,
+            shards: self.shards,
+            driver: self.driver,
+            admin: self.admin,
+        })
+    }
+}
+
+/// Runs the command that the process was started with.
+pub fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Serve(args) => serve::main(args),
+        Command::Check(args) => check::main(args),
+        Command::Explain(args) => explain::main(args),
+        Command::Engine(args) => engine::run(args),
+    }
+}
+
+/// Says what is wrong with configuration or machine.
+fn refuse(why: &dyn std::fmt::Display) -> ExitCode {
+    eprintln!("warmfront: {why}");
+    ExitCode::from(EX_CONFIG)
+}
+
+/// Prints events as `[log]` says, to standard error.
+fn log(log: &Log) {
+    // Checked when the configuration was read.
+    let level: Targets = log.level.parse().unwrap_or_default();
+    let registry = tracing_subscriber::registry().with(level);
+    let colours = std::io::stderr().is_terminal();
+    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
+    // It fails only where a log is set already, as in tests.
+    let _ = match log.format {
+        LogFormat::Text => registry.with(layer.with_target(false)).try_init(),
+        LogFormat::Json => registry.with(layer.json().flatten_event(true)).try_init(),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_are_read() {
+        let line =
+            "warmfront serve --upstream http://a:1 --upstream http://b:2 --policy least-load --shards 2 --driver epoll";
+        let Command::Serve(args) = Cli::parse_from(line.split(' ')).command else { panic!("another command") };
+        let config = args.config.load().unwrap();
+        assert_eq!((config.upstream.len(), config.routing.policy), (2, Policy::LeastLoad));
+        assert_eq!((config.serve.shards, config.serve.driver), (Shards::Count(2), Driver::Epoll));
+        assert!(Cli::try_parse_from(["warmfront", "serve", "--shards", "many"]).is_err());
+    }
+}

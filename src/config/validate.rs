@@ -6,8 +6,9 @@ use serde::Deserialize;
 
 use super::problem::{Problem, plainer};
 use super::{Config, Health, Serve, Shards, Upstream};
-use crate::limits::{ENDPOINTS_MAX, Limits, RECEIVE_BYTES};
+use crate::limits::{ENDPOINTS_MAX, Limits, RECEIVE_BYTES, REPLICATION_MAX, WEIGHT_MAX};
 use crate::policy::{Policy, Settings};
+use crate::scan::SESSION_FIELDS_MAX;
 
 /// Longest head that can be asked for: one receive buffer holds it.
 const HEAD_BYTES_HARD: usize = RECEIVE_BYTES;
@@ -193,10 +194,13 @@ fn routing(settings: &Settings, table: &[&str], found: &mut Vec<Problem>) {
     if settings.load_percent > 100_000 {
         wrong("load_percent", "`load_percent` cannot be above 100000".into());
     }
-    if !(1..=4096).contains(&settings.replication) {
+    if !(1..=REPLICATION_MAX).contains(&settings.replication) {
         wrong(
             "replication",
-            format!("`replication` is {}; it must lie between 1 and 4096 (256 is usual)", settings.replication),
+            format!(
+                "`replication` is {}; it must lie between 1 and {REPLICATION_MAX} (256 is usual)",
+                settings.replication
+            ),
         );
     }
     if settings.prefix_chars == 0 {
@@ -219,8 +223,8 @@ fn routing(settings: &Settings, table: &[&str], found: &mut Vec<Problem>) {
             wrong("session_fields", format!("\"{name}\" is not a body field's name of 1 to 64 bytes"));
         }
     }
-    if settings.session_fields.len() > 16 {
-        wrong("session_fields", "`session_fields` cannot name more than 16 fields".into());
+    if settings.session_fields.len() > SESSION_FIELDS_MAX {
+        wrong("session_fields", format!("`session_fields` cannot name more than {SESSION_FIELDS_MAX} fields"));
     }
     if settings.policy == Policy::Session && settings.session_headers.is_empty() && settings.session_fields.is_empty() {
         wrong("policy", "\"session\" needs `session_headers` or `session_fields`; both are empty".into());
@@ -256,8 +260,8 @@ fn upstreams(upstreams: &[Upstream], found: &mut Vec<Problem>) {
         if upstream.weight == 0 {
             wrong("weight", "`weight` cannot be 0; remove the [[upstream]] to send it nothing".into());
         }
-        if upstream.weight > 1_000 {
-            wrong("weight", "`weight` cannot be above 1000: its points would crowd the ring".into());
+        if upstream.weight > WEIGHT_MAX {
+            wrong("weight", format!("`weight` cannot be above {WEIGHT_MAX}: its points would crowd the ring"));
         }
         if upstream.models.iter().any(|id| id.is_empty() || id.len() > 256) {
             wrong("models", "`models` lists served ids of 1 to 256 bytes".into());

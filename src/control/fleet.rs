@@ -14,6 +14,7 @@ use super::scrape::Reading;
 use crate::config::{Config, Upstream};
 use crate::fleet::{Endpoint, EndpointId, Health};
 use crate::limits::ENDPOINTS_MAX;
+use crate::scan::Plan;
 use crate::snapshot::{ModelsAnswer, Snapshot};
 
 /// How long a slot rests after its endpoint left the pools: shards that still hold an older snapshot
@@ -29,6 +30,8 @@ pub struct Fleet {
     pools: Pools,
     answer: ModelsAnswer,
     epoch: u64,
+    plan: Arc<Plan>,
+    session_headers: Arc<[Box<str>]>,
 }
 
 /// One configured engine.
@@ -105,7 +108,17 @@ impl Fleet {
         };
         let members = config.upstream.iter().zip(keys).map(member).collect();
         let pools = Pools::new(Arc::clone(&config));
-        Fleet { config, members, slots: Vec::new(), pools, answer: ModelsAnswer::default(), epoch: 0 }
+        let headers = config.routing.session_headers.iter();
+        Fleet {
+            members,
+            slots: Vec::new(),
+            pools,
+            answer: ModelsAnswer::default(),
+            epoch: 0,
+            plan: Arc::new(config.routing.plan()),
+            session_headers: headers.map(|name| name.as_str().into()).collect(),
+            config,
+        }
     }
 
     /// The engines, in the order of the configuration.
@@ -167,7 +180,13 @@ impl Fleet {
     }
 
     /// An engine's `/metrics` was read, while `ours` requests of ours were in flight there; or was not.
-    pub fn scraped(&mut self, place: usize, id: EndpointId, read: Result<(Reading, u32), String>, now: Instant) -> bool {
+    pub fn scraped(
+        &mut self,
+        place: usize,
+        id: EndpointId,
+        read: Result<(Reading, u32), String>,
+        now: Instant,
+    ) -> bool {
         let Some(tenancy) = self.tenancy(place, id) else { return false };
         let (reading, ours) = match read {
             Ok(read) => read,
@@ -177,7 +196,8 @@ impl Fleet {
             }
         };
         tenancy.scrape_error = None;
-        let theirs = reading.load.running.zip(reading.load.waiting).map(|(running, waiting)| running.saturating_add(waiting));
+        let theirs =
+            reading.load.running.zip(reading.load.waiting).map(|(running, waiting)| running.saturating_add(waiting));
         let foreign = theirs.map_or(0, |theirs| theirs.saturating_sub(ours));
         let before = tenancy.reading.as_ref().map(|(reading, _)| reading.load);
         let changed = before != Some(reading.load) || tenancy.foreign != foreign;
@@ -221,7 +241,8 @@ impl Fleet {
             }
         }
         for (index, slot) in self.slots.iter_mut().enumerate() {
-            let rested = slot.leaving.as_ref().is_some_and(|(_, since)| now.saturating_duration_since(*since) > QUARANTINE);
+            let rested =
+                slot.leaving.as_ref().is_some_and(|(_, since)| now.saturating_duration_since(*since) > QUARANTINE);
             if rested && in_flight(index as u16) == 0 {
                 slot.leaving = None;
                 slot.taken = false;
@@ -250,7 +271,10 @@ impl Fleet {
             default_pool: view.default_pool,
             only: view.only,
             models_complete: view.complete,
+            plan: Arc::clone(&self.plan),
+            session_headers: Arc::clone(&self.session_headers),
             models_answer: self.answer.clone(),
+            ..Snapshot::default()
         }
     }
 

@@ -1,1 +1,178 @@
-//! control
+//! The control thread: an ordinary async program that keeps the snapshot fresh, answers the admin
+//! listener and takes signals. It never touches a request's bytes, and no request waits for it.
+
+mod admin;
+pub mod client;
+pub mod explain;
+pub mod fleet;
+mod keeper;
+mod metrics;
+pub mod models;
+mod pools;
+pub mod scrape;
+mod service;
+pub mod watch;
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
+
+use tokio::sync::oneshot;
+
+use crate::config::{Config, Upstream};
+use crate::counters::Counters;
+use crate::counters::stats::Stats;
+use crate::publish::{Process, Published};
+use fleet::Fleet;
+use keeper::Keeper;
+
+/// Longest wait for name servers before shards begin without the engines they know.
+const FIRST_LOOKUP: Duration = Duration::from_secs(2);
+
+/// What control works with; all of it is shared with the shards.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// Where snapshots go.
+    pub published: &'static Published,
+    /// In flight by endpoint.
+    pub counters: &'static Counters,
+    /// Statistics of each shard.
+    pub stats: &'static Stats,
+    /// Drain and phases.
+    pub process: &'static Process,
+}
+
+/// Why control cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The admin port.
+    #[error("cannot open the admin listener on {address}: {error}; choose another with --admin or `admin` in [serve]")]
+    Admin {
+        /// `admin`
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// `api_key_file`
+    #[error("cannot use the key of {engine} in {}: {why}", file.display())]
+    Key {
+        /// The engine's name.
+        engine: String,
+        /// `api_key_file`
+        file: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// Threads, descriptors.
+    #[error("cannot start the control thread: {0}")]
+    Machine(#[from] io::Error),
+}
+
+/// The running control thread.
+#[derive(Debug)]
+pub struct Handle {
+    /// Where the admin listener is: as configured, with the port that was taken for port 0.
+    pub admin: SocketAddr,
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Handle {
+    /// Ends control; for when the shards have ended.
+    pub fn stop(self) {
+        // Both fail only if the thread has ended already.
+        let _ = self.stop.send(());
+        let _ = self.thread.join();
+    }
+}
+
+/// Starts the control thread. When this returns, the admin listener is open and a first snapshot of all
+/// engines whose names could be looked up is published, so that shards may begin.
+pub fn start(setup: Setup) -> Result<Handle, StartError> {
+    let address = setup.config.serve.admin;
+    let admin = listen(address).map_err(|error| StartError::Admin { address, error })?;
+    let address = admin.local_addr()?;
+    let keys = setup.config.upstream.iter().map(key).collect::<Result<Vec<_>, _>>()?;
+    let fleet = Fleet::new(Arc::clone(&setup.config), keys);
+    let keeper = Arc::new(Keeper::new(Arc::clone(&setup.config), fleet, setup.counters, setup.published));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (stop, stopped) = oneshot::channel();
+    let (ready, begun) = mpsc::channel();
+    let thread = thread::Builder::new().name("control".into()).spawn(move || {
+        runtime.block_on(async {
+            let signals = service::signals(setup.process);
+            first_lookups(&keeper).await;
+            keeper.publish_now();
+            begin(&setup, &keeper, admin);
+            let _ = ready.send(signals);
+            // An error is a dropped handle: the process then goes on without a way to stop control, as it should.
+            if stopped.await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        });
+    })?;
+    match begun.recv() {
+        Ok(signals) => signals?,
+        Err(_) => return Err(StartError::Machine(io::Error::other("it ended at once"))),
+    }
+    Ok(Handle { admin: address, stop, thread })
+}
+
+/// Starts everything that runs beside each other.
+fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) {
+    for place in 0..setup.config.upstream.len() {
+        watch::start(keeper, place);
+    }
+    tokio::spawn(Arc::clone(keeper).publish());
+    tokio::spawn(service::notify(setup.process, setup.stats));
+    let state = admin::State {
+        keeper: Arc::clone(keeper),
+        published: setup.published,
+        counters: setup.counters,
+        stats: setup.stats,
+        process: setup.process,
+        began: Instant::now(),
+    };
+    tokio::spawn(admin::serve(admin, state));
+}
+
+/// Looks all names up side by side. What has no address after [`FIRST_LOOKUP`] is looked for later.
+async fn first_lookups(keeper: &Arc<Keeper>) {
+    let begin = |upstream: Upstream| {
+        tokio::spawn(async move { tokio::time::timeout(FIRST_LOOKUP, watch::lookup(&upstream)).await })
+    };
+    let lookups: Vec<_> = keeper.config().upstream.iter().cloned().map(begin).collect();
+    for (place, lookup) in lookups.into_iter().enumerate() {
+        match lookup.await {
+            Ok(Ok(Ok(addresses))) => keeper.resolved(place, addresses),
+            Ok(Ok(Err(why))) => tracing::warn!(why, "cannot look up an engine; it is tried again"),
+            _ => tracing::warn!("name servers are slow; an engine without an address is looked up again"),
+        }
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// The key in an engine's `api_key_file`.
+pub fn key(upstream: &Upstream) -> Result<Option<Arc<str>>, StartError> {
+    let file = &upstream.api_key_file;
+    if file.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let wrong = |why: String| StartError::Key { engine: upstream.label(), file: file.clone(), why };
+    let text = fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    let key = text.trim();
+    if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(wrong("the file must hold the key alone, in visible ASCII".into()));
+    }
+    Ok(Some(key.into()))
+}

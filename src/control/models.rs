@@ -1,7 +1,5 @@
 //! What an engine serves: its `/v1/models`, and whether it asks for a key.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use simd_json::prelude::{ValueAsArray, ValueAsScalar, ValueObjectAccess, Writable};
 
@@ -76,11 +74,6 @@ pub async fn learn(client: &Client, call: &Call<'_>) -> Result<Learnt, ModelsErr
     read(locked.status, &locked.body, true)
 }
 
-/// The call for an engine's models.
-pub fn call<'a>(address: std::net::SocketAddr, authority: &'a str, key: Option<&'a str>) -> Call<'a> {
-    Call { address, authority, path: "/v1/models", key, timeout: Duration::from_secs(2), bytes_max: 1 << 20 }
-}
-
 fn read(status: u16, body: &Bytes, asks_key: bool) -> Result<Learnt, ModelsError> {
     if status != 200 {
         return Err(ModelsError::Status(status));
@@ -100,7 +93,11 @@ fn cards(mut body: Vec<u8>) -> Option<Vec<Card>> {
             continue;
         }
         let json = item.encode();
-        cards.push(if json.len() > CARD_BYTES_MAX { Card::made(id) } else { Card { id: id.into(), json: json.into() } });
+        cards.push(if json.len() > CARD_BYTES_MAX {
+            Card::made(id)
+        } else {
+            Card { id: id.into(), json: json.into() }
+        });
     }
     Some(cards)
 }

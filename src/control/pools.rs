@@ -17,6 +17,8 @@ pub const UNLEARNT: &str = "default";
 /// Most pools of one process; engines that make up ids without end get no further ones.
 const POOLS_MAX: usize = 4_096;
 
+type Rings = HashMap<(Arc<[u16]>, u32), Arc<Ring>>;
+
 /// Every pool there has been.
 #[derive(Debug)]
 pub struct Pools {
@@ -24,8 +26,8 @@ pub struct Pools {
     known: Vec<(Arc<str>, Arc<Settings>)>,
     places: HashMap<Arc<str>, PoolId>,
     /// By members and replication. A slot in a key means what it did when the ring was built, since a
-    /// change of membership empties the table.
-    rings: HashMap<(Arc<[u16]>, u32), Arc<Ring>>,
+    /// change of tenants empties the table, and each view keeps only what it uses.
+    rings: Rings,
 }
 
 /// The pools as they are now.
@@ -81,7 +83,8 @@ impl Pools {
         let unlearnt = self.places.get(UNLEARNT).copied().filter(|id| !pools[usize::from(id.0)].members.is_empty());
         let configured = models.get(self.config.serve.default_model.as_bytes()).copied();
         let live = || pools.iter().filter(|pool| !pool.members.is_empty());
-        let counted = |pool: &&Pool| Some(pool.id) != unlearnt || unlearnt_usable || models.contains_key(pool.name.as_bytes());
+        let counted =
+            |pool: &&Pool| Some(pool.id) != unlearnt || unlearnt_usable || models.contains_key(pool.name.as_bytes());
         let first = live().find(counted).map(|pool| pool.id);
         View {
             default_pool: configured.or(unlearnt.filter(|_| !complete)),
@@ -112,18 +115,20 @@ impl Pools {
     fn pools(&mut self, slots: Vec<Vec<u16>>, members: &[Member]) -> Vec<Pool> {
         let mut shared: HashMap<Vec<u16>, Arc<[u16]>> = HashMap::new();
         let mut pools = Vec::with_capacity(slots.len());
+        let before = std::mem::take(&mut self.rings);
         for (index, mut slots) in slots.into_iter().enumerate() {
             slots.sort_unstable();
             slots.dedup();
             let slots = Arc::clone(shared.entry(slots.clone()).or_insert_with(|| slots.into()));
             let (name, settings) = self.known[index].clone();
-            let ring = self.ring(&slots, settings.replication, members);
+            let ring = self.ring(&slots, settings.replication, members, &before);
             pools.push(Pool::new(PoolId(index as u16), name, slots, ring, settings));
         }
         pools
     }
 
-    fn ring(&mut self, slots: &Arc<[u16]>, replication: u32, members: &[Member]) -> Arc<Ring> {
+    fn ring(&mut self, slots: &Arc<[u16]>, replication: u32, members: &[Member], before: &Rings) -> Arc<Ring> {
+        let key = (Arc::clone(slots), replication);
         let build = || {
             let tenant = |slot: &u16| {
                 let holds = |member: &&Member| member.now.as_ref().is_some_and(|tenancy| tenancy.id.slot == *slot);
@@ -132,6 +137,7 @@ impl Pools {
             let points: Vec<(u16, &str, u32)> = slots.iter().filter_map(tenant).collect();
             Arc::new(Ring::build(&points, replication))
         };
-        Arc::clone(self.rings.entry((Arc::clone(slots), replication)).or_insert_with(build))
+        let kept = before.get(&key).cloned();
+        Arc::clone(self.rings.entry(key).or_insert_with(|| kept.unwrap_or_else(build)))
     }
 }

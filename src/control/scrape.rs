@@ -144,7 +144,10 @@ impl Sums {
             "prefix_cache_queries_total" | "gpu_prefix_cache_queries_total" | "gpu_prefix_cache_queries" => {
                 add(&mut self.queries);
             }
-            "prefix_cache_hits_total" | "gpu_prefix_cache_hits_total" | "gpu_prefix_cache_hits" | "cached_tokens_total" => {
+            "prefix_cache_hits_total"
+            | "gpu_prefix_cache_hits_total"
+            | "gpu_prefix_cache_hits"
+            | "cached_tokens_total" => {
                 add(&mut self.hits);
             }
             // SGLang reports tokens here, and pages in `cache_config_info` beside it.
@@ -267,8 +270,16 @@ mod tests {
     #[test]
     fn nonsense_is_skipped() {
         for text in [
-            "", "\n\n", "vllm:", "vllm:num_requests_running", "vllm:num_requests_running{", "vllm:num_requests_running{a=\"",
-            "vllm:num_requests_running NaN", "vllm:num_requests_running -1", "vllm:num_requests_running +Inf", "vllm:x{a=\"b} 1",
+            "",
+            "\n\n",
+            "vllm:",
+            "vllm:num_requests_running",
+            "vllm:num_requests_running{",
+            "vllm:num_requests_running{a=\"",
+            "vllm:num_requests_running NaN",
+            "vllm:num_requests_running -1",
+            "vllm:num_requests_running +Inf",
+            "vllm:x{a=\"b} 1",
         ] {
             assert_eq!(Reading::of(text.as_bytes()).load, EngineLoad::default(), "{text}");
         }

@@ -42,6 +42,17 @@ pub fn listener(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Whether nobody else listens there. Sharing a port is meant for the shards of one process: a second
+/// front on the same port would silently take half of the connections.
+///
+/// # Errors
+/// When somebody does, or the address cannot be bound at all.
+pub fn check_free(address: SocketAddr) -> io::Result<()> {
+    let socket = stream_socket(address)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    Ok(rustix::net::bind(&socket, &address)?)
+}
+
 /// The address a listener was really bound to (its port may have been 0).
 ///
 /// # Errors

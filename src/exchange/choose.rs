@@ -62,14 +62,7 @@ impl Exchange {
         if self.asked.explain {
             self.explain = Some(explanation(&choice, self.key, snapshot));
         }
-        self.leg = Some(Leg {
-            endpoint: choice.endpoint,
-            admission: Some(admission),
-            connected: false,
-            reused: false,
-            acknowledged: None,
-            answered: false,
-        });
+        self.leg = Some(Leg { admission, connected: false, reused: false, acknowledged: None, answered: false });
         self.phase = Phase::Connect;
         self.wait(cx.now, cx.rules.limits.connect_timeout_ms, Waiting::Connect);
         cx.actions.push(Action::Connect(choice.endpoint));

@@ -96,7 +96,7 @@ impl Exchange {
     pub(super) fn end(&mut self, ending: Ending, cx: &mut Context<'_>) {
         self.deadline = None;
         if let Some(pool) = self.pool {
-            let slot = self.leg.as_ref().map_or(RequestKey::NONE, |leg| leg.endpoint.slot);
+            let slot = self.leg.as_ref().map_or(RequestKey::NONE, |leg| leg.admission.endpoint().slot);
             cx.stats.request(pool.0, slot, self.status, self.reason as u8);
             cx.stats.observe(pool.0, Timing::Total, cx.now - self.started);
         }

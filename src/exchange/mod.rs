@@ -28,7 +28,6 @@ pub use admit::{Opened, Rules, open, refuse_slow_head};
 pub use event::{Action, Actions, Context, Ending, Event, Lender, Micros, Peer, Random, Side, Source};
 
 use crate::counters::Admission;
-use crate::fleet::EndpointId;
 use crate::http::rewrite::Form;
 use crate::http::{Body, RequestFraming, Version};
 use crate::policy::{Avoid, Reason};
@@ -96,9 +95,8 @@ struct Asked {
 /// One attempt at one endpoint.
 #[derive(Debug)]
 struct Leg {
-    endpoint: EndpointId,
-    /// Counts until it is dropped.
-    admission: Option<Admission>,
+    /// The endpoint, counted as in flight there until this is dropped.
+    admission: Admission,
     /// A connection stands.
     connected: bool,
     reused: bool,

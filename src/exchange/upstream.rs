@@ -24,7 +24,7 @@ impl Exchange {
         cx.stats.count(Count::ConnectFailed);
         self.connects += 1;
         if let Some(leg) = &self.leg {
-            cx.counters.connect_failed(leg.endpoint.slot);
+            cx.counters.connect_failed(leg.admission.endpoint().slot);
         }
         self.leave_endpoint();
         if self.connects >= cx.rules.limits.connect_tries_max {
@@ -37,7 +37,7 @@ impl Exchange {
     /// The leg is over; its endpoint is not tried again.
     fn leave_endpoint(&mut self) {
         if let Some(leg) = self.leg.take() {
-            self.tried.push(leg.endpoint.slot);
+            self.tried.push(leg.admission.endpoint().slot);
         }
     }
 

@@ -281,7 +281,7 @@ const fn pass(len: usize, start: usize, end: usize) -> Part {
     Part { len, kind: Kind::Pass { start, end } }
 }
 
-/// A size line that every parser reads alike (no leading zero, no extension, not the last): its length and the size.
+/// A size line just as [`SizeLine`] writes it: its length and the size.
 #[inline]
 fn plain_size_line(bytes: &[u8]) -> Option<(usize, u64)> {
     let mut size = 0u64;
@@ -289,7 +289,8 @@ fn plain_size_line(bytes: &[u8]) -> Option<(usize, u64)> {
     // 2^53 has 14 digits.
     for &byte in bytes.iter().take(14) {
         let digit = HEX[usize::from(byte)];
-        if digit > 15 {
+        // Capitals (without the bit 0x20) are not plain, so that what is sent on never depends on the cuts.
+        if digit > 15 || byte & 0x20 == 0 {
             break;
         }
         size = (size << 4) | u64::from(digit);

@@ -62,6 +62,8 @@ pub enum Form {
 
 /// Appends the head that asks an engine what the client asked us.
 pub fn request(head: &RequestHead, framing: &RequestFraming, added: &Added, out: &mut Vec<u8>) {
+    // What is added is short beside what comes: one reservation is enough.
+    out.reserve(head.len + 256);
     out.extend_from_slice(head.method);
     out.push(b' ');
     out.extend_from_slice(head.path);
@@ -79,7 +81,7 @@ pub fn request(head: &RequestHead, framing: &RequestFraming, added: &Added, out:
             _ => !is_of_connection(known) && !named.holds(name),
         };
         if passes {
-            write_field(out, name, value);
+            copy_field(out, name, value);
         }
     }
     if let Some(id) = added.request_id {
@@ -100,6 +102,7 @@ pub fn reply(head: &ResponseHead, framing: &ReplyFraming, to: &ToClient, out: &m
         return Delivery { body: Form::Nothing, keep_alive: to.keep_alive };
     }
     let delivery = delivery(framing, to);
+    out.reserve(head.len + 256);
     out.extend_from_slice(b"HTTP/1.1 ");
     write_decimal(out, u64::from(head.status));
     out.push(b' ');
@@ -108,7 +111,7 @@ pub fn reply(head: &ResponseHead, framing: &ReplyFraming, to: &ToClient, out: &m
     let named = Named::of(&head.list);
     for (name, value, known) in head.list.iter() {
         if !is_of_connection(known) && !named.holds(name) {
-            write_field(out, name, value);
+            copy_field(out, name, value);
         }
     }
     if framing.interim {
@@ -229,19 +232,25 @@ pub(super) fn write_connection(out: &mut Vec<u8>, version: Version, keep_alive: 
     }
 }
 
+/// Appends a field of a parsed head, whose bytes have been judged.
+fn copy_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
 /// Appends one field line. Bytes that may not stand in a value become blanks, so that no value, wherever
 /// it is from, can end its line; a name that is no token is left out with its value.
 pub fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     if !is_token(name) {
         return;
     }
-    out.extend_from_slice(name);
-    out.extend_from_slice(b": ");
-    match class::value_end(value, 0) == value.len() {
-        true => out.extend_from_slice(value),
-        false => out.extend(value.iter().map(|&byte| if is(&VALUE, byte) { byte } else { b' ' })),
+    if class::value_end(value, 0) == value.len() {
+        return copy_field(out, name, value);
     }
-    out.extend_from_slice(b"\r\n");
+    let clean: Vec<u8> = value.iter().map(|&byte| if is(&VALUE, byte) { byte } else { b' ' }).collect();
+    copy_field(out, name, &clean);
 }
 
 /// The id that the client gave to its request, if it gave one that is usable.

@@ -14,6 +14,7 @@ mod pool;
 use serde::{Deserialize, Serialize};
 
 use crate::fleet::{EndpointId, Loads};
+use crate::scan::{Needs, Plan, PrefixMode};
 
 pub use pool::{Eligible, Pool, PoolId};
 
@@ -34,14 +35,13 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Whether a choice waits for the prompt's prefix.
-    pub fn needs_prefix(self) -> bool {
-        self == Policy::PrefixHash
-    }
-
-    /// Whether a choice waits for a session key.
-    pub fn needs_session(self) -> bool {
-        self == Policy::Session
+    /// What of a body a choice waits for.
+    pub fn needs(self) -> Needs {
+        match self {
+            Policy::Random | Policy::RoundRobin | Policy::LeastLoad => Needs::NONE,
+            Policy::Session => Needs::SESSION,
+            Policy::PrefixHash => Needs::PREFIX,
+        }
     }
 
     /// The name operators write.
@@ -64,16 +64,6 @@ pub enum Bound {
     Slots,
     /// KubeAI's published rule, so that its users can compare.
     Kubeai,
-}
-
-/// Which part of the prompt makes the key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PrefixMode {
-    /// Text of the first user message (KubeAI's).
-    FirstUser,
-    /// The whole prompt in canonical order from its start: tools and system prompt take part.
-    Conversation,
 }
 
 /// How one pool chooses: `[routing]`, overridden by `[pool.NAME]`.
@@ -102,6 +92,18 @@ pub struct Settings {
     pub session_fields: Vec<String>,
     /// Tokens an image counts in the estimate.
     pub image_tokens: u32,
+}
+
+impl Settings {
+    /// What bodies are scanned for.
+    pub fn plan(&self) -> Plan {
+        Plan {
+            prefix: self.prefix,
+            prefix_chars: self.prefix_chars,
+            prefix_bytes: self.prefix_bytes,
+            session_fields: self.session_fields.iter().map(|name| name.as_bytes().into()).collect(),
+        }
+    }
 }
 
 impl Default for Settings {

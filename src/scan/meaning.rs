@@ -34,7 +34,10 @@ impl Scan {
             Field::MaxOutputTokens => facts.max_output_tokens = None,
             Field::Choices => facts.choices = None,
             Field::Salt => facts.cache_salt = None,
-            Field::Tools => facts.tools = false,
+            Field::Tools => {
+                facts.tools = false;
+                self.section_begins(Section::Tools);
+            }
             Field::Session(place) => facts.set_session(place, None),
             Field::Ignored | Field::StreamOptions | Field::Prompt(_) => {}
         }
@@ -197,7 +200,8 @@ impl Scan {
             Field::StreamOptions => spans.stream_options = span,
             Field::MaxTokens => spans.max_tokens = span,
             Field::MaxOutputTokens => spans.max_output_tokens = span,
-            Field::Prompt(_) | Field::Tools => self.facts.prompt.end(),
+            Field::Prompt(section) => self.facts.prompt.end(section),
+            Field::Tools => self.facts.prompt.end(Section::Tools),
             _ => {}
         }
         if self.is_enough() {
@@ -234,11 +238,15 @@ impl Scan {
 
     /// Whether a section's value is to be read; if so it is the current one.
     fn section_begins(&mut self, section: Section) -> bool {
-        let wanted = self.needs.contains(Needs::PREFIX) && self.facts.prompt.wants_section(section);
+        let wanted = self.section_wanted(section);
         if wanted {
             self.facts.prompt.begin(section);
         }
         wanted
+    }
+
+    fn section_wanted(&self, section: Section) -> bool {
+        self.needs.contains(Needs::PREFIX) && self.facts.prompt.wants_section(section)
     }
 
     fn enter(&mut self, frame: Frame) {
@@ -281,7 +289,7 @@ impl Scan {
     fn tools_begin(&mut self, bracket: u8) {
         self.facts.tools = true;
         self.skip_container();
-        if self.section_begins(Section::Tools) {
+        if self.section_wanted(Section::Tools) {
             self.skipped_to = SkippedTo::Prompt;
             self.facts.prompt.raw(&[bracket]);
         }

@@ -22,7 +22,7 @@ mod text;
 
 use std::ops::BitOr;
 
-use crate::policy::{PrefixMode, Settings};
+use serde::{Deserialize, Serialize};
 
 pub use facts::{Counts, Facts, MODEL_BYTES_MAX, PrefixHash, SESSION_FIELDS_MAX, Span, Spans};
 pub use machine::Scan;
@@ -71,6 +71,16 @@ impl Api {
     }
 }
 
+/// Which part of the prompt makes the key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PrefixMode {
+    /// Text of the first user message (KubeAI's).
+    FirstUser,
+    /// The whole prompt in canonical order from its start: tools and system prompt take part.
+    Conversation,
+}
+
 /// What makes the keys of one pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
@@ -85,20 +95,9 @@ pub struct Plan {
 }
 
 impl Default for Plan {
+    /// KubeAI's key, no session fields.
     fn default() -> Self {
-        Plan::of(&Settings::default())
-    }
-}
-
-impl Plan {
-    /// The plan of a pool's settings.
-    pub fn of(settings: &Settings) -> Plan {
-        Plan {
-            prefix: settings.prefix,
-            prefix_chars: settings.prefix_chars,
-            prefix_bytes: settings.prefix_bytes,
-            session_fields: settings.session_fields.iter().map(|name| name.as_bytes().into()).collect(),
-        }
+        Plan { prefix: PrefixMode::FirstUser, prefix_chars: 100, prefix_bytes: 4_096, session_fields: Vec::new() }
     }
 }
 

@@ -4,9 +4,9 @@
 //! by marks, bytes that no UTF-8 text contains. Fields that may stand in either order in the body (`tools`,
 //! `system`, `messages`) are hashed apart and joined by [`Prompt::prefix`], so their order does not matter.
 
+use super::PrefixMode;
 use super::digest::Digest;
 use super::{Counts, PrefixHash};
-use crate::policy::PrefixMode;
 
 /// Bytes of a message held until its role is known.
 pub(super) const HELD_MAX: usize = 4096;
@@ -64,6 +64,8 @@ struct Part {
     media: u64,
     seen: bool,
     ended: bool,
+    /// Not only marks and roles took part.
+    has_text: bool,
     /// No further byte takes part in the prefix.
     closed: bool,
 }
@@ -80,6 +82,8 @@ pub(super) struct Prompt {
     speaker: Speaker,
     held: [u8; HELD_MAX],
     held_length: usize,
+    /// Where in it the first byte of text lies, if any.
+    held_text: Option<usize>,
     /// `first-user`: characters (or ids) that take part so far.
     chars: u64,
 }
@@ -96,6 +100,7 @@ impl Prompt {
             speaker: Speaker::Bare,
             held: [0; HELD_MAX],
             held_length: 0,
+            held_text: None,
             chars: 0,
         }
     }
@@ -108,7 +113,8 @@ impl Prompt {
     }
 
     fn rewind(&mut self) {
-        (self.speaker, self.held_length, self.chars) = (Speaker::Bare, 0, 0);
+        self.hold_nothing(Speaker::Bare);
+        self.chars = 0;
     }
 
     // Sections.
@@ -136,8 +142,8 @@ impl Prompt {
     }
 
     /// The section's value is over.
-    pub fn end(&mut self) {
-        self.part().ended = true;
+    pub fn end(&mut self, section: Section) {
+        self.parts[section as usize].ended = true;
     }
 
     /// Whether the rest of the current section can be skipped.
@@ -158,7 +164,7 @@ impl Prompt {
 
     /// A message begins; its role may come at any place in it.
     pub fn message_begins(&mut self) {
-        (self.speaker, self.held_length) = (Speaker::Unknown, 0);
+        self.hold_nothing(Speaker::Unknown);
     }
 
     /// The role of the current message is known.
@@ -166,14 +172,14 @@ impl Prompt {
         if self.speaker != Speaker::Unknown {
             if self.mode == PrefixMode::Conversation {
                 self.mark(Mark::Role);
-                self.take(role);
+                self.take(role, None);
             }
             return;
         }
         self.speaker = if role == b"user" { Speaker::User } else { Speaker::Other };
         if self.mode == PrefixMode::Conversation {
             self.mark(Mark::Message);
-            self.take(role);
+            self.take(role, None);
         }
         if self.mode == PrefixMode::Conversation || self.speaker == Speaker::User {
             self.release();
@@ -187,7 +193,7 @@ impl Prompt {
             (PrefixMode::Conversation, Speaker::Unknown) => self.give_up_role(),
             _ => {}
         }
-        (self.speaker, self.held_length) = (Speaker::Bare, 0);
+        self.hold_nothing(Speaker::Bare);
     }
 
     /// A bare string or list of an array is over: further ones are prompts of their own (a batch), and
@@ -217,7 +223,7 @@ impl Prompt {
     pub fn text(&mut self, run: &[u8]) -> usize {
         let taken = match self.mode {
             PrefixMode::FirstUser => self.user_text(run),
-            PrefixMode::Conversation => self.canonical(run),
+            PrefixMode::Conversation => self.canonical(run, Some(0)),
         };
         let counted = if self.counts_all { run.len() } else { taken };
         self.part().text_bytes += counted as u64;
@@ -226,7 +232,9 @@ impl Prompt {
 
     /// An image, or another medium.
     pub fn media(&mut self) {
-        self.mark(Mark::Media);
+        if self.mode == PrefixMode::Conversation {
+            self.canonical(&[Mark::Media as u8], Some(0));
+        }
         self.part().media += 1;
     }
 
@@ -239,7 +247,7 @@ impl Prompt {
     /// place does not depend on how the body was cut.
     pub fn raw(&mut self, bytes: &[u8]) {
         if self.mode == PrefixMode::Conversation {
-            self.canonical(bytes);
+            self.canonical(bytes, Some(0));
         }
         self.part().text_bytes += bytes.len() as u64;
     }
@@ -248,7 +256,7 @@ impl Prompt {
     pub fn ids_begin(&mut self) {
         self.mark(Mark::Ids);
         if self.mode == PrefixMode::FirstUser && self.speaker == Speaker::Bare && !self.part_ref().closed {
-            self.take(&[Mark::Ids as u8]);
+            self.take(&[Mark::Ids as u8], None);
         }
     }
 
@@ -257,13 +265,13 @@ impl Prompt {
     pub fn id(&mut self, id: u32) {
         match self.mode {
             PrefixMode::Conversation => {
-                self.canonical(&id.to_le_bytes());
+                self.canonical(&id.to_le_bytes(), Some(0));
             }
             PrefixMode::FirstUser if self.speaker != Speaker::Bare || self.part_ref().closed => {}
             PrefixMode::FirstUser if self.chars == self.chars_max => self.close(),
             PrefixMode::FirstUser => {
                 self.chars += 1;
-                self.take(&id.to_le_bytes());
+                self.take(&id.to_le_bytes(), Some(0));
             }
         }
         self.part().ids += 1;
@@ -279,7 +287,7 @@ impl Prompt {
                 (main.hashed > 0).then(|| PrefixHash { hash: main.digest.value(), bytes: main.hashed })
             }
             PrefixMode::Conversation => {
-                if !main.has_text() && !system.has_text() {
+                if !main.has_text && !system.has_text {
                     return None;
                 }
                 let mut joined = Digest::new();
@@ -320,7 +328,7 @@ impl Prompt {
 
     fn mark(&mut self, mark: Mark) {
         if self.mode == PrefixMode::Conversation {
-            self.canonical(&[mark as u8]);
+            self.canonical(&[mark as u8], None);
         }
     }
 
@@ -343,7 +351,7 @@ impl Prompt {
             }
             fits += 1;
         }
-        self.take(run.get(..fits).unwrap_or(run));
+        self.take(run.get(..fits).unwrap_or(run), Some(0));
         if fits < run.len() {
             self.close();
         }
@@ -352,19 +360,26 @@ impl Prompt {
 
     /// `conversation`: canonical bytes, held while the role of their message is unknown.
     #[inline]
-    fn canonical(&mut self, run: &[u8]) -> usize {
+    fn canonical(&mut self, run: &[u8], text: Option<usize>) -> usize {
         if self.part_ref().closed {
             return 0;
         }
         if self.speaker != Speaker::Unknown {
-            return self.take(run);
+            return self.take(run, text);
+        }
+        if self.held_length < HELD_MAX {
+            self.held_text = self.held_text.or(text.map(|place| self.held_length + place));
         }
         let held = self.hold(run);
         if held == run.len() {
             return held;
         }
         self.give_up_role();
-        held + self.take(run.get(held..).unwrap_or_default())
+        held + self.take(run.get(held..).unwrap_or_default(), text)
+    }
+
+    fn hold_nothing(&mut self, speaker: Speaker) {
+        (self.speaker, self.held_length, self.held_text) = (speaker, 0, None);
     }
 
     /// Holds what there is room for, says how much.
@@ -394,14 +409,15 @@ impl Prompt {
         let held = held.get(..self.held_length).unwrap_or_default();
         match self.mode {
             PrefixMode::FirstUser => self.user_text(held),
-            PrefixMode::Conversation => self.take(held),
+            PrefixMode::Conversation => self.take(held, self.held_text),
         };
         self.held_length = 0;
     }
 
-    /// Hashes up to the limit; the section closes at the first byte beyond it.
+    /// Hashes up to the limit; the section closes at the first byte beyond it. `text` is the place of the
+    /// first byte in it that is text, if any.
     #[inline]
-    fn take(&mut self, run: &[u8]) -> usize {
+    fn take(&mut self, run: &[u8], text: Option<usize>) -> usize {
         let limit = if self.mode == PrefixMode::Conversation { self.bytes_max } else { u64::MAX };
         let part = &mut self.parts[self.current as usize];
         if part.closed {
@@ -410,6 +426,7 @@ impl Prompt {
         let fits = run.len().min(usize::try_from(limit - part.hashed).unwrap_or(usize::MAX));
         part.digest.update(run.get(..fits).unwrap_or(run));
         part.hashed += fits as u64;
+        part.has_text |= text.is_some_and(|place| place < fits);
         part.closed = fits < run.len();
         fits
     }
@@ -418,16 +435,22 @@ impl Prompt {
 impl Part {
     fn new() -> Self {
         let digest = Digest::new();
-        Part { digest, hashed: 0, text_bytes: 0, ids: 0, media: 0, seen: false, ended: false, closed: false }
+        Part {
+            digest,
+            hashed: 0,
+            text_bytes: 0,
+            ids: 0,
+            media: 0,
+            seen: false,
+            ended: false,
+            has_text: false,
+            closed: false,
+        }
     }
 
     fn reset(&mut self) {
         self.digest.reset();
         (self.hashed, self.text_bytes, self.ids, self.media) = (0, 0, 0, 0);
-        (self.seen, self.ended, self.closed) = (false, false, false);
-    }
-
-    fn has_text(&self) -> bool {
-        self.hashed > 0 && self.text_bytes + self.ids + self.media > 0
+        (self.seen, self.ended, self.has_text, self.closed) = (false, false, false, false);
     }
 }

@@ -4,6 +4,7 @@
 
 mod client;
 mod drive;
+pub mod start;
 mod timers;
 mod upstream;
 

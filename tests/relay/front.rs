@@ -14,7 +14,6 @@ use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health};
 use warmfront::policy::{Policy, Settings};
 use warmfront::publish::{Process, Published};
 use warmfront::ring::Ring;
-use warmfront::scan::{Needs, Plan};
 use warmfront::shard::{Setup, Shard};
 use warmfront::snapshot::{Pool, PoolId, Snapshot};
 
@@ -120,7 +119,7 @@ fn snapshot(upstreams: &[SocketAddr], options: &Options) -> Snapshot {
     let all = ("tiny-llama", (0..upstreams.len() as u16).collect::<Vec<_>>());
     let named = if options.pools.is_empty() { vec![all] } else { options.pools.clone() };
     let mut snapshot =
-        Snapshot { endpoints, plan: Arc::new(Plan::of(&settings)), models_complete: true, ..Snapshot::default() };
+        Snapshot { endpoints, plan: Arc::new(settings.plan()), models_complete: true, ..Snapshot::default() };
     for (place, (name, members)) in named.into_iter().enumerate() {
         let id = PoolId(place as u16);
         let entries: Vec<_> =
@@ -131,14 +130,6 @@ fn snapshot(upstreams: &[SocketAddr], options: &Options) -> Snapshot {
         snapshot.pools.push(Pool::new(id, name.into(), members.into(), ring, Arc::clone(&settings)));
     }
     snapshot.session_headers = settings.session_headers.iter().map(|name| name.as_str().into()).collect();
-    snapshot.needs = match settings.policy {
-        Policy::PrefixHash => Needs::PREFIX,
-        Policy::Session => Needs::SESSION,
-        _ => Needs::NONE,
-    };
-    if snapshot.pools.len() > 1 {
-        snapshot.needs = snapshot.needs | Needs::MODEL;
-    }
     snapshot
 }
 

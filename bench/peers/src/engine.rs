@@ -1,0 +1,392 @@
+//! A mock engine: answers as vLLM behind uvicorn writes (one event, one chunk, one write), without
+//! the model. It reads request bodies whole and answers from their digest, so that a request altered
+//! on its way gets a reply that the load generator refuses.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use crate::args::Args;
+use crate::content::{self, Digest, Pace};
+use crate::http::{self, Framer, Kind, Step};
+use crate::net::{self, Poller};
+
+const HELP: &str = "peers engine [--port N]   (0, the default, takes a free one; the first line says which)";
+const LISTENER: usize = usize::MAX;
+const STEP_MS: std::ops::Range<u64> = 20..30;
+
+pub fn main(words: &[String]) -> Result<(), String> {
+    let args = Args::parse(words, &["port"], &[], HELP)?;
+    net::raise_descriptors(65_536);
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.get("port", 0)?));
+    let listener = net::listen(address).map_err(|error| format!("listen on {address}: {error}"))?;
+    println!("{}", listener.local_addr().map_err(|error| error.to_string())?.port());
+    let mut engine = Engine::new(listener).map_err(|error| error.to_string())?;
+    loop {
+        engine.turn().map_err(|error| error.to_string())?;
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    framer: Framer,
+    request: Incoming,
+    reply: Option<Stream>,
+    /// Bytes that the socket has not taken yet, from `sent` on.
+    out: Vec<u8>,
+    sent: usize,
+    /// Tells apart connections that had the same slot: timers may outlive theirs.
+    generation: u64,
+}
+
+struct Incoming {
+    target: Target,
+    pace: Pace,
+    tokens: u32,
+    digest: Digest,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Generate,
+    Health,
+    Models,
+    Metrics,
+    Unknown,
+}
+
+struct Stream {
+    digest: u64,
+    tokens: u32,
+    next: u32,
+}
+
+struct Engine {
+    poller: Poller,
+    listener: TcpListener,
+    connections: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    /// Streams that write one event a turn, or one a decode step; as (slot, generation).
+    flat: Vec<(usize, u64)>,
+    stepping: Vec<(usize, u64)>,
+    step_at: Instant,
+    phases: BinaryHeap<Reverse<(Instant, usize, u64)>>,
+    generation: u64,
+    running: usize,
+    random: u64,
+    scratch: Vec<u8>,
+}
+
+impl Engine {
+    fn new(listener: TcpListener) -> std::io::Result<Engine> {
+        let poller = Poller::new()?;
+        poller.add(&listener, LISTENER, net::IN)?;
+        Ok(Engine {
+            poller,
+            listener,
+            connections: Vec::new(),
+            free: Vec::new(),
+            flat: Vec::new(),
+            stepping: Vec::new(),
+            step_at: Instant::now(),
+            phases: BinaryHeap::new(),
+            generation: 0,
+            running: 0,
+            random: std::process::id().into(),
+            scratch: vec![0; 256 << 10],
+        })
+    }
+
+    fn turn(&mut self) -> std::io::Result<()> {
+        let count = self.poller.wait(self.timeout())?;
+        for at in 0..count {
+            let (token, flags) = self.poller.event(at);
+            if token == LISTENER {
+                self.accept();
+                continue;
+            }
+            if flags & net::OUT != 0 {
+                self.flush(token);
+            }
+            if flags & !net::OUT != 0 {
+                self.read(token);
+            }
+        }
+        self.write_events();
+        Ok(())
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        // While every reader of the flat streams is slow there is nothing to turn for.
+        let blocked = |&(slot, _): &(usize, u64)| self.connections[slot].as_ref().is_some_and(|c| !c.out.is_empty());
+        let flat = (!self.flat.is_empty() && !self.flat.iter().all(blocked)).then_some(Instant::now());
+        let step = (!self.stepping.is_empty()).then_some(self.step_at);
+        let phase = self.phases.peek().map(|Reverse((at, ..))| *at);
+        let next = flat.into_iter().chain(step).chain(phase).min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    fn accept(&mut self) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            let slot = self.free.pop().unwrap_or_else(|| {
+                self.connections.push(None);
+                self.connections.len() - 1
+            });
+            self.generation += 1;
+            let prepared = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+            if prepared.and_then(|()| self.poller.add(&stream, slot, net::IN)).is_err() {
+                self.free.push(slot);
+                continue;
+            }
+            self.connections[slot] = Some(Connection {
+                stream,
+                framer: Framer::new(Kind::Request),
+                request: Incoming::new(),
+                reply: None,
+                out: Vec::new(),
+                sent: 0,
+                generation: self.generation,
+            });
+        }
+    }
+
+    fn close(&mut self, slot: usize) {
+        if let Some(connection) = self.connections[slot].take() {
+            self.running -= usize::from(connection.reply.is_some());
+            self.free.push(slot);
+        }
+    }
+
+    fn read(&mut self, slot: usize) {
+        let Some(connection) = &mut self.connections[slot] else { return };
+        let count = match connection.stream.read(&mut self.scratch) {
+            Ok(0) => return self.close(slot),
+            Ok(count) => count,
+            Err(error) if net::would_block(&error) => return,
+            Err(_) => return self.close(slot),
+        };
+        let scratch = std::mem::take(&mut self.scratch);
+        let mut input = &scratch[..count];
+        let kept = loop {
+            let Some(connection) = &mut self.connections[slot] else { break false };
+            match connection.framer.next(&mut input) {
+                Ok(Step::More) => break true,
+                Ok(Step::Head(head)) => connection.request.head(&head),
+                Ok(Step::Body(bytes)) => connection.request.digest.update(bytes),
+                // One request at a time: no front under test pipelines towards its upstream.
+                Ok(Step::End) if connection.reply.is_some() => break false,
+                Ok(Step::End) => self.answer(slot),
+                Err(_) => break false,
+            }
+        };
+        self.scratch = scratch;
+        if !kept {
+            self.close(slot);
+        }
+    }
+
+    fn answer(&mut self, slot: usize) {
+        let running = self.running;
+        let Some(connection) = &mut self.connections[slot] else { return };
+        let request = std::mem::replace(&mut connection.request, Incoming::new());
+        let generation = connection.generation;
+        let reply = match request.target {
+            Target::Generate if request.pace == Pace::Plain => {
+                json(200, &content::plain_reply(request.digest.finish()))
+            }
+            Target::Generate => {
+                let digest = request.digest.finish();
+                connection.reply = Some(Stream { digest, tokens: request.tokens, next: 0 });
+                self.running += 1;
+                self.begin_stream(slot, generation, request.pace);
+                return;
+            }
+            Target::Health => reply(200, "application/octet-stream", b""),
+            Target::Models => json(200, MODELS.as_bytes()),
+            Target::Metrics => reply(200, "text/plain; version=1.0.0; charset=utf-8", metrics(running).as_bytes()),
+            Target::Unknown => json(404, b"{\"detail\":\"Not Found\"}"),
+        };
+        self.write(slot, &reply);
+    }
+
+    fn begin_stream(&mut self, slot: usize, generation: u64, pace: Pace) {
+        self.write(slot, STREAM_HEAD.as_bytes());
+        match pace {
+            Pace::Flat => self.flat.push((slot, generation)),
+            Pace::Step => {
+                if self.stepping.is_empty() {
+                    self.step_at = Instant::now() + self.step();
+                }
+                self.stepping.push((slot, generation));
+            }
+            Pace::Phase => {
+                let at = Instant::now() + self.step();
+                self.phases.push(Reverse((at, slot, generation)));
+            }
+            Pace::Hold => {
+                self.event(slot, generation);
+            }
+            Pace::Plain => unreachable!("answered whole"),
+        }
+    }
+
+    fn step(&mut self) -> Duration {
+        self.random = content::mix(self.random);
+        let span = (STEP_MS.end - STEP_MS.start) * 1_000_000;
+        Duration::from_millis(STEP_MS.start) + Duration::from_nanos(self.random % span)
+    }
+
+    fn write_events(&mut self) {
+        let mut flat = std::mem::take(&mut self.flat);
+        flat.retain(|&(slot, generation)| self.event(slot, generation));
+        self.flat.append(&mut flat);
+
+        let now = Instant::now();
+        if !self.stepping.is_empty() && now >= self.step_at {
+            let mut stepping = std::mem::take(&mut self.stepping);
+            stepping.retain(|&(slot, generation)| self.event(slot, generation));
+            self.stepping = stepping;
+            // Decode steps keep their own time; only a machine that cannot keep up makes them slip.
+            self.step_at = (self.step_at + self.step()).max(now);
+        }
+        while let Some(&Reverse((at, slot, generation))) = self.phases.peek() {
+            if at > now {
+                break;
+            }
+            self.phases.pop();
+            if self.event(slot, generation) {
+                let next = (at + self.step()).max(now);
+                self.phases.push(Reverse((next, slot, generation)));
+            }
+        }
+    }
+
+    /// Writes the next event of a stream, and its end after the last token; true while it goes on. A
+    /// stream whose reader is slow skips its turn.
+    fn event(&mut self, slot: usize, generation: u64) -> bool {
+        let Some(connection) = &mut self.connections[slot] else { return false };
+        let Some(stream) = &mut connection.reply else { return false };
+        if connection.generation != generation {
+            return false;
+        }
+        if !connection.out.is_empty() {
+            return true;
+        }
+        let (digest, index, tokens) = (stream.digest, stream.next, stream.tokens);
+        stream.next += 1;
+        let goes_on = index < tokens;
+        if !goes_on {
+            connection.reply = None;
+            self.running -= 1;
+        }
+        self.write(slot, &chunk(digest, index, tokens));
+        if !goes_on {
+            self.write(slot, &chunk(digest, tokens + 1, tokens));
+            self.write(slot, b"0\r\n\r\n");
+        }
+        goes_on
+    }
+
+    fn write(&mut self, slot: usize, bytes: &[u8]) {
+        let Some(connection) = &mut self.connections[slot] else { return };
+        if !connection.out.is_empty() {
+            connection.out.extend_from_slice(bytes);
+            return;
+        }
+        let written = match connection.stream.write(bytes) {
+            Ok(count) => count,
+            Err(error) if net::would_block(&error) => 0,
+            Err(_) => return self.close(slot),
+        };
+        if written < bytes.len() {
+            connection.out.extend_from_slice(&bytes[written..]);
+            let changed = self.poller.change(&connection.stream, slot, net::IN | net::OUT);
+            if changed.is_err() {
+                self.close(slot);
+            }
+        }
+    }
+
+    fn flush(&mut self, slot: usize) {
+        let Some(connection) = &mut self.connections[slot] else { return };
+        while connection.sent < connection.out.len() {
+            match connection.stream.write(&connection.out[connection.sent..]) {
+                Ok(count) => connection.sent += count,
+                Err(error) if net::would_block(&error) => return,
+                Err(_) => return self.close(slot),
+            }
+        }
+        connection.out = Vec::new();
+        connection.sent = 0;
+        if self.poller.change(&connection.stream, slot, net::IN).is_err() {
+            self.close(slot);
+        }
+    }
+}
+
+impl Incoming {
+    fn new() -> Incoming {
+        Incoming { target: Target::Unknown, pace: Pace::Plain, tokens: 0, digest: Digest::new() }
+    }
+
+    fn head(&mut self, head: &[u8]) {
+        let path = head.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+        self.target = match path {
+            b"/v1/chat/completions" => Target::Generate,
+            b"/health" => Target::Health,
+            b"/v1/models" => Target::Models,
+            b"/metrics" => Target::Metrics,
+            _ => Target::Unknown,
+        };
+        if let Some((pace, tokens)) = http::header(head, "x-mock").and_then(content::parse_mock) {
+            (self.pace, self.tokens) = (pace, tokens);
+        }
+    }
+}
+
+const STREAM_HEAD: &str = "HTTP/1.1 200 OK\r\ndate: Fri, 20 Nov 2026 15:13:49 GMT\r\nserver: uvicorn\r\n\
+                           content-type: text/event-stream; charset=utf-8\r\nvary: Origin\r\n\
+                           transfer-encoding: chunked\r\n\r\n";
+
+const MODELS: &str = "{\"object\":\"list\",\"data\":[{\"id\":\"tiny\",\"object\":\"model\",\"created\":1795187630,\
+                      \"owned_by\":\"vllm\",\"root\":\"tiny\",\"parent\":null,\"max_model_len\":1048576}]}";
+
+fn metrics(running: usize) -> String {
+    let labels = "{engine=\"0\",model_name=\"tiny\"}";
+    format!(
+        "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{labels} {running}.0\n\
+         # TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting{labels} 0.0\n\
+         # TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc{labels} 0.0\n\
+         # TYPE vllm:prefix_cache_queries_total counter\nvllm:prefix_cache_queries_total{labels} 0.0\n\
+         # TYPE vllm:prefix_cache_hits_total counter\nvllm:prefix_cache_hits_total{labels} 0.0\n\
+         # TYPE vllm:cache_config_info gauge\n\
+         vllm:cache_config_info{{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"65536\"}} 1.0\n"
+    )
+}
+
+fn chunk(digest: u64, index: u32, tokens: u32) -> Vec<u8> {
+    let mut event = Vec::with_capacity(288);
+    content::push_event(&mut event, digest, index, tokens);
+    let mut bytes = format!("{:x}\r\n", event.len()).into_bytes();
+    bytes.append(&mut event);
+    bytes.extend_from_slice(b"\r\n");
+    bytes
+}
+
+fn json(status: u16, body: &[u8]) -> Vec<u8> {
+    reply(status, "application/json", body)
+}
+
+fn reply(status: u16, kind: &str, body: &[u8]) -> Vec<u8> {
+    let reason = if status == 200 { "OK" } else { "Not Found" };
+    let mut bytes = format!(
+        "HTTP/1.1 {status} {reason}\r\ndate: Fri, 20 Nov 2026 15:13:49 GMT\r\nserver: uvicorn\r\n\
+         content-length: {}\r\ncontent-type: {kind}\r\n\r\n",
+        body.len()
+    )
+    .into_bytes();
+    bytes.extend_from_slice(body);
+    bytes
+}

@@ -1,0 +1,203 @@
+//! How each front is started: one worker, no logs, upstream connections kept, nothing buffered that
+//! need not be. Every invocation and configuration of a front stands here.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::scenario::Scenario;
+
+/// No front: the load generator talks to the engines. What a front adds is counted from here.
+pub const DIRECT: &str = "direct";
+pub const RELAY: &str = "relay";
+pub const RELAY_HOLD: &str = "relay-hold";
+pub const HAPROXY: &str = "haproxy";
+pub const NGINX: &str = "nginx";
+pub const WARMFRONT: &str = "warmfront";
+pub const WARMFRONT_URING: &str = "warmfront-uring";
+
+pub const ALL: [&str; 7] = [DIRECT, RELAY, RELAY_HOLD, HAPROXY, NGINX, WARMFRONT, WARMFRONT_URING];
+pub const DEFAULT: [&str; 6] = [DIRECT, RELAY, RELAY_HOLD, HAPROXY, NGINX, WARMFRONT];
+
+/// What a front is started with.
+pub struct Setup<'a> {
+    pub scenario: &'a Scenario,
+    pub listen: u16,
+    pub admin: u16,
+    pub upstreams: [u16; 2],
+    /// An empty directory of this start.
+    pub dir: &'a Path,
+    pub warmfront: &'a Path,
+}
+
+/// Whether a front has anything to say in a scenario.
+pub fn takes_part(front: &str, scenario: &Scenario) -> bool {
+    match front {
+        DIRECT => scenario.rate > 0,
+        RELAY_HOLD => scenario.by_prompt,
+        _ => true,
+    }
+}
+
+/// The program of a front, or words on what is missing.
+pub fn program(front: &str, warmfront: &Path) -> Result<PathBuf, String> {
+    match front {
+        DIRECT | RELAY | RELAY_HOLD => std::env::current_exe().map_err(|error| error.to_string()),
+        HAPROXY | NGINX => {
+            let paths = ["/usr/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin"];
+            let found = paths.iter().map(|dir| Path::new(dir).join(front)).find(|path| path.is_file());
+            found.ok_or(format!("{front} is not installed (Debian: apt-get install {front})"))
+        }
+        WARMFRONT | WARMFRONT_URING if warmfront.is_file() => Ok(warmfront.to_path_buf()),
+        WARMFRONT | WARMFRONT_URING => {
+            Err(format!("{} is not built (cargo build --release, or name it with --warmfront)", warmfront.display()))
+        }
+        _ => Err(format!("no such front; there are {}", ALL.join(", "))),
+    }
+}
+
+/// Name and version, for the record.
+pub fn version(front: &str, warmfront: &Path) -> String {
+    let flag = match front {
+        HAPROXY | NGINX => "-v",
+        WARMFRONT | WARMFRONT_URING => "--version",
+        _ => return String::new(),
+    };
+    let Ok(output) = program(front, warmfront)
+        .and_then(|program| Command::new(program).arg(flag).output().map_err(|error| error.to_string()))
+    else {
+        return String::new();
+    };
+    let text = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&text).lines().next().unwrap_or_default().to_string()
+}
+
+/// The command that starts a front in the foreground; its configuration is written first.
+pub fn command(front: &str, setup: &Setup) -> Result<Command, String> {
+    let mut command = Command::new(program(front, setup.warmfront)?);
+    let [first, second] = setup.upstreams;
+    match front {
+        RELAY | RELAY_HOLD => {
+            command.args(["relay", "--listen", &setup.listen.to_string()]);
+            command.args(["--upstreams", &format!("{first},{second}")]);
+            if front == RELAY_HOLD {
+                command.arg("--hold");
+            }
+        }
+        HAPROXY => {
+            command.arg("-db").arg("-f").arg(write(setup, "haproxy.cfg", &haproxy(setup))?);
+        }
+        NGINX => {
+            let config = write(setup, "nginx.conf", &nginx(setup))?;
+            command.arg("-p").arg(setup.dir).arg("-c").arg(config).args(["-e", "stderr"]);
+        }
+        WARMFRONT | WARMFRONT_URING => {
+            let driver = if front == WARMFRONT { "epoll" } else { "uring" };
+            let policy = if setup.scenario.by_prompt { "prefix-hash" } else { "round-robin" };
+            command.arg("serve").arg("--config").arg(write(setup, "warmfront.toml", &warmfront(setup))?);
+            command.args(["--shards", "1", "--driver", driver, "--policy", policy]);
+            command.args(["--listen", &format!("127.0.0.1:{}", setup.listen)]);
+            command.args(["--admin", &format!("127.0.0.1:{}", setup.admin)]);
+            for port in setup.upstreams {
+                command.args(["--upstream", &format!("http://127.0.0.1:{port}")]);
+            }
+        }
+        _ => return Err(format!("{front} cannot be started")),
+    }
+    Ok(command)
+}
+
+/// Room for the scenario's connections on both sides and a little more: what a front reserves per
+/// possible connection would otherwise be charged to none of them.
+fn connections(setup: &Setup) -> usize {
+    setup.scenario.connections + 500
+}
+
+fn haproxy(setup: &Setup) -> String {
+    let [first, second] = setup.upstreams;
+    format!(
+        "global
+    nbthread 1
+    maxconn {connections}
+defaults
+    mode http
+    option http-no-delay
+    http-reuse always
+    timeout connect 5s
+    timeout client 10m
+    timeout server 10m
+    timeout http-keep-alive 10m
+frontend bench
+    bind 127.0.0.1:{listen} backlog 4096
+    default_backend engines
+backend engines
+    balance roundrobin
+    server a 127.0.0.1:{first}
+    server b 127.0.0.1:{second}
+",
+        connections = connections(setup),
+        listen = setup.listen,
+    )
+}
+
+/// A body buffer of 1 MB: with nginx's 16 KB a long prompt would go through a file, and unbuffered
+/// requests in 16 KB steps cost it twice as much.
+fn nginx(setup: &Setup) -> String {
+    let [first, second] = setup.upstreams;
+    format!(
+        "daemon off;
+worker_processes 1;
+user root;
+pid {dir}/nginx.pid;
+error_log stderr error;
+events {{ worker_connections {connections}; }}
+http {{
+    access_log off;
+    client_body_temp_path {dir}/body;
+    proxy_temp_path {dir}/proxy;
+    fastcgi_temp_path {dir}/fastcgi;
+    uwsgi_temp_path {dir}/uwsgi;
+    scgi_temp_path {dir}/scgi;
+    client_max_body_size 64m;
+    keepalive_requests 1000000000;
+    keepalive_timeout 10m;
+    upstream engines {{
+        server 127.0.0.1:{first};
+        server 127.0.0.1:{second};
+        keepalive 1024;
+        keepalive_requests 1000000000;
+        keepalive_timeout 10m;
+    }}
+    server {{
+        listen 127.0.0.1:{listen} backlog=4096;
+        location / {{
+            proxy_pass http://engines;
+            proxy_http_version 1.1;
+            proxy_set_header Connection \"\";
+            proxy_buffering off;
+            client_body_buffer_size 1m;
+            proxy_read_timeout 10m;
+        }}
+    }}
+}}
+",
+        dir = setup.dir.display(),
+        // nginx drops connections that await a request once fewer than a sixteenth are free.
+        connections = 3 * connections(setup),
+        listen = setup.listen,
+    )
+}
+
+/// The whole conversation is the prefix: what a choice by prompt costs at most.
+fn warmfront(setup: &Setup) -> String {
+    if !setup.scenario.by_prompt {
+        return String::new();
+    }
+    "[routing]\npolicy = \"prefix-hash\"\nprefix = \"conversation\"\nprefix_bytes = 4194304\n".to_string()
+}
+
+fn write(setup: &Setup, name: &str, text: &str) -> Result<PathBuf, String> {
+    let path = setup.dir.join(name);
+    fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(path)
+}

@@ -1,0 +1,113 @@
+//! What is measured.
+
+use crate::content::Pace;
+
+pub struct Scenario {
+    pub name: &'static str,
+    pub title: String,
+    pub pace: Pace,
+    pub connections: usize,
+    pub body_bytes: usize,
+    pub tokens: u32,
+    pub vary: u32,
+    pub rate: u32,
+    /// The front that can is to choose by the whole conversation.
+    pub by_prompt: bool,
+    /// The figure that is compared, and further columns, as names of the load generator's values.
+    pub cost: Column,
+    pub columns: &'static [Column],
+}
+
+#[derive(Clone, Copy)]
+pub struct Column {
+    pub heading: &'static str,
+    pub key: &'static str,
+    pub digits: usize,
+}
+
+const fn column(heading: &'static str, key: &'static str, digits: usize) -> Column {
+    Column { heading, key, digits }
+}
+
+const PER_REQUEST: Column = column("us/req", "cpu_us_per_request", 2);
+const PER_CHUNK: Column = column("us/chunk", "cpu_us_per_chunk", 2);
+const REPLIES: &[Column] = &[
+    column("req/s", "requests_per_second", 0),
+    column("p50 us", "p50_us", 0),
+    column("p99 us", "p99_us", 0),
+    column("cpu %", "cpu_percent", 0),
+];
+const STREAMS: &[Column] = &[
+    column("chunks/s", "chunks_per_second", 0),
+    column("streams", "verified_requests", 0),
+    column("cpu %", "cpu_percent", 0),
+];
+const MEMORY: &[Column] = &[column("KiB before", "rss_before_kib", 0), column("KiB idle", "rss_idle_kib", 0)];
+const LATENCY: &[Column] = &[
+    column("p99 us", "p99_us", 0),
+    column("added p50", "added_p50_us", 0),
+    column("added p99", "added_p99_us", 0),
+    column("us/req", "cpu_us_per_request", 2),
+];
+
+/// `quick` shortens what takes its own time: paced streams have fewer tokens, fewer streams are idle.
+pub fn all(quick: bool, idle_streams: usize) -> Vec<Scenario> {
+    let base = || Scenario {
+        name: "",
+        title: String::new(),
+        pace: Pace::Plain,
+        connections: 64,
+        body_bytes: 1024,
+        tokens: 100,
+        vary: 0,
+        rate: 0,
+        by_prompt: false,
+        cost: PER_REQUEST,
+        columns: REPLIES,
+    };
+    // Streams of unlike lengths: with equal ones all would end, and begin again, together.
+    let (tokens, vary) = if quick { (30, 20) } else { (100, 50) };
+    let stream = |name, title: &str, pace| Scenario {
+        name,
+        title: title.into(),
+        pace,
+        cost: PER_CHUNK,
+        columns: STREAMS,
+        ..base()
+    };
+    let paced = |name, title: &str, pace| Scenario { connections: 500, tokens, vary, ..stream(name, title, pace) };
+    // 1 MB is 1,000,000 bytes: within the 1 MiB that warmfront holds by default while it looks for `model`.
+    let prompt = |name, title: &str, body_bytes, connections| Scenario {
+        name,
+        title: title.into(),
+        body_bytes,
+        connections,
+        by_prompt: true,
+        ..base()
+    };
+    vec![
+        Scenario { name: "plain", title: "1 KB request, 1 KB reply, 64 connections".into(), ..base() },
+        stream("stream-flat", "100-token streams flat out, 64 connections", Pace::Flat),
+        paced("stream-step", "500 streams, one decode step of 20-30 ms for all of an engine", Pace::Step),
+        paced("stream-phase", "500 streams, steps of 20-30 ms, each at its own time", Pace::Phase),
+        prompt("prompt-128k", "128 KB chat prompt, model last, 1 KB reply, 16 connections", 131_072, 16),
+        prompt("prompt-1m", "1 MB chat prompt, model last, 1 KB reply, 8 connections", 1_000_000, 8),
+        Scenario {
+            name: "idle",
+            title: format!("{idle_streams} idle streams: head and first event sent, then silence"),
+            pace: Pace::Hold,
+            connections: idle_streams,
+            cost: column("KiB/stream", "rss_kib_per_stream", 3),
+            columns: MEMORY,
+            ..base()
+        },
+        Scenario {
+            name: "latency",
+            title: "1 KB request, 1 KB reply, 500 requests a second on schedule".into(),
+            rate: 500,
+            cost: column("p50 us", "p50_us", 0),
+            columns: LATENCY,
+            ..base()
+        },
+    ]
+}

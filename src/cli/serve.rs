@@ -1,0 +1,109 @@
+//! `warmfront serve`: the front itself.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+
+use super::check::machine;
+use super::{ConfigArgs, log, refuse};
+use crate::config::{Config, HalfClose};
+use crate::control;
+use crate::counters::Counters;
+use crate::counters::stats::Stats;
+use crate::driver::Driver;
+use crate::driver::epoll::Epoll;
+use crate::exchange::Rules;
+use crate::exchange::admit::Paths;
+use crate::publish::{Process, Published};
+use crate::shard::start::{Shared, start};
+use crate::snapshot::Snapshot;
+
+/// Run the front: accept clients, choose an engine for each request, relay.
+///
+/// With nothing but --upstream it runs on its defaults: clients on 0.0.0.0:8000, /metrics on
+/// 127.0.0.1:9911, policy prefix-hash. SIGTERM drains: no new connections, streams may finish.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  Two engines, everything else by default:
+    warmfront serve --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
+  On another port, spreading by load alone:
+    warmfront serve --listen 0.0.0.0:9000 --upstream http://gpu-1:8000 --policy least-load
+  From a file, with one key changed for this run:
+    warmfront serve --config /etc/warmfront/warmfront.toml --shards 2
+  Is it ready, and where does it send requests?
+    curl -s http://127.0.0.1:9911/readyz
+    curl -s http://127.0.0.1:9911/endpoints
+
+Exit status: 0 after a drain, 2 wrong usage, 78 wrong configuration or unfit machine (`warmfront check` says more).")]
+pub struct Args {
+    #[command(flatten)]
+    pub(super) config: ConfigArgs,
+}
+
+pub(super) fn main(args: Args) -> ExitCode {
+    let config = match args.config.load() {
+        Ok(config) => Arc::new(config),
+        Err(invalid) => return refuse(&invalid),
+    };
+    log(&config.log);
+    match run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => refuse(&why),
+    }
+}
+
+/// Control first, so that a snapshot is there when the first connection is; then the shards, until they have drained.
+fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
+    let shards = config.serve.shards.count(cores);
+    let (may, wanted) = (machine::raise_descriptors(), machine::descriptors_wanted(&config, shards));
+    if may < wanted {
+        tracing::warn!(
+            limit = may,
+            wanted,
+            "too few descriptors for connections_max; `warmfront check` says what to change"
+        );
+    }
+    let setup = control::Setup {
+        config: Arc::clone(&config),
+        published: Published::leak(Snapshot::default()),
+        counters: Counters::leak(),
+        stats: Stats::leak(shards),
+        process: Process::leak(shards),
+    };
+    let control = control::start(setup.clone())?;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        listen = ?config.serve.listen,
+        admin = %control.admin,
+        engines = config.upstream.len(),
+        policy = config.routing.policy.as_str(),
+        "starting"
+    );
+    let shared = Shared {
+        published: setup.published,
+        process: setup.process,
+        counters: setup.counters,
+        stats: setup.stats,
+        rules: Arc::new(rules(&config)),
+    };
+    let (threads, listening) = start(&shared, &config.serve.listen, shards, config.serve.pin)?;
+    tracing::info!(?listening, shards, driver = Epoll::NAME, "serving");
+    for thread in threads {
+        // A shard that panicked has aborted the process already.
+        let _ = thread.join();
+    }
+    control.stop();
+    tracing::info!("drained");
+    Ok(())
+}
+
+/// What of the configuration the data plane keeps to.
+fn rules(config: &Config) -> Rules {
+    Rules {
+        limits: config.limits.clone(),
+        paths: Paths::new(config.serve.paths.iter().map(String::as_str)),
+        explain_from: config.serve.explain_from.clone(),
+        half_close_leaves: config.serve.half_close == HalfClose::Leaves,
+    }
+}

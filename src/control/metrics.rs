@@ -1,0 +1,238 @@
+//! The front's own `/metrics`. Label values come from configuration, engines' model lists and fixed
+//! tables, never from requests.
+
+use std::collections::BTreeMap;
+use std::fmt::Error;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use super::admin::{self, State};
+use crate::counters::stats::{Event, Gauge, Reading, RequestKey, Timing, Work};
+use crate::fleet::{Endpoint, Health};
+use crate::limits::LABELLED_POOLS_MAX;
+use crate::policy::Reason;
+use crate::snapshot::Snapshot;
+
+/// Before every name.
+const PREFIX: &str = "warmfront";
+
+/// Everything as OpenMetrics text.
+pub(super) fn text(state: &State) -> String {
+    let mut registry = Registry::with_prefix(PREFIX);
+    registry.register_collector(Box::new(Collected(state.clone())));
+    let mut text = String::new();
+    // Writing to a string fails only where a value cannot be written, which is ours to see in tests.
+    if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &registry) {
+        tracing::error!(%error, "cannot write /metrics");
+    }
+    text
+}
+
+#[derive(Debug)]
+struct Collected(State);
+
+type Labels<'a> = Vec<(&'a str, &'a str)>;
+
+/// One family, its samples to follow.
+struct Family<'a>(MetricEncoder<'a>);
+
+impl<'a> Family<'a> {
+    fn new(out: &'a mut DescriptorEncoder<'_>, name: &'a str, help: &str, kind: MetricType) -> Result<Self, Error> {
+        // The encoder ends the help with a full stop of its own.
+        Ok(Family(out.encode_descriptor(name, help.trim_end_matches('.'), None, kind)?))
+    }
+
+    fn counter(&mut self, labels: Labels<'_>, value: u64) -> Result<(), Error> {
+        match labels.is_empty() {
+            true => self.0.encode_counter::<NoLabelSet, _, f64>(&value, None),
+            false => self.0.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None),
+        }
+    }
+
+    fn gauge(&mut self, labels: Labels<'_>, value: f64) -> Result<(), Error> {
+        match labels.is_empty() {
+            true => self.0.encode_gauge(&value),
+            false => self.0.encode_family(&labels)?.encode_gauge(&value),
+        }
+    }
+
+    /// `unit`: how many of the reading's unit make a second.
+    fn histogram(&mut self, labels: Labels<'_>, reading: &Reading, unit: f64) -> Result<(), Error> {
+        let bounds = reading.bounds.iter().map(|bound| *bound as f64 / unit).chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(reading.cells).collect();
+        let (sum, count) = (reading.sum as f64 / unit, reading.count());
+        match labels.is_empty() {
+            true => self.0.encode_histogram::<NoLabelSet>(sum, count, &buckets, None),
+            false => self.0.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None),
+        }
+    }
+}
+
+impl Collector for Collected {
+    fn encode(&self, mut out: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let snapshot = self.0.published.current();
+        self.process(&mut out, &snapshot)?;
+        self.requests(&mut out, &snapshot)?;
+        self.events(&mut out)?;
+        self.times(&mut out, &snapshot)?;
+        self.endpoints(&mut out, &snapshot)
+    }
+}
+
+impl Collected {
+    fn process(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
+        let State { stats, process, began, counters, .. } = &self.0;
+        let version = vec![("version", env!("CARGO_PKG_VERSION"))];
+        Family::new(out, "build_info", "The version that runs", MetricType::Gauge)?.gauge(version, 1.0)?;
+        let uptime = began.elapsed().as_secs_f64();
+        Family::new(out, "uptime_seconds", "Since the start", MetricType::Gauge)?.gauge(vec![], uptime)?;
+        let draining = f64::from(u8::from(process.draining()));
+        Family::new(out, "draining", "1 while no new connections are taken", MetricType::Gauge)?
+            .gauge(vec![], draining)?;
+        let epoch = snapshot.epoch as f64;
+        Family::new(out, "snapshot_epoch", "Publications of the fleet so far", MetricType::Gauge)?
+            .gauge(vec![], epoch)?;
+        let mut family = Family::new(out, "shard_driver", "How each shard moves bytes", MetricType::Gauge)?;
+        for (index, shard) in process.shards().iter().enumerate() {
+            family.gauge(vec![("shard", &index.to_string()), ("driver", shard.driver().as_str())], 1.0)?;
+        }
+        let mut family = Family::new(out, "shard_turns", "Turns of each shard's loop", MetricType::Counter)?;
+        for shard in 0..stats.shards() {
+            family.counter(vec![("shard", &shard.to_string())], stats.shard(shard).turns())?;
+        }
+        for (gauge, name, help) in [
+            (Gauge::Connections, "client_connections", "Client connections"),
+            (Gauge::Exchanges, "exchanges", "Requests in progress"),
+            (Gauge::IdleUpstreams, "idle_upstreams", "Idle connections kept to engines"),
+            (Gauge::HeldBytes, "held_bytes", "Bytes of bodies held while a choice waits"),
+        ] {
+            Family::new(out, name, help, MetricType::Gauge)?.gauge(vec![], stats.gauge(gauge) as f64)?;
+        }
+        Family::new(out, "release_underflows", "Releases without a request, always 0", MetricType::Counter)?
+            .counter(vec![], counters.underflow())
+    }
+
+    fn requests(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
+        let help = "Finished requests; status 0: the client left before one was sent";
+        let mut family = Family::new(out, "requests", help, MetricType::Counter)?;
+        // Rows that get the same labels, such as a slot's former tenants, are one series.
+        let mut sums = BTreeMap::new();
+        for (key, count) in self.0.stats.requests() {
+            let labels = (model(snapshot, key.pool), endpoint(snapshot, key.slot), key.status, reason(key.reason));
+            *sums.entry(labels).or_insert(0) += count;
+        }
+        for ((model, endpoint, status, reason), count) in sums {
+            let status = status.to_string();
+            let labels = vec![("model", model), ("endpoint", endpoint), ("status", &status), ("reason", reason)];
+            family.counter(labels, count)?;
+        }
+        let help = "Finished requests that found no row to be counted in";
+        Family::new(out, "requests_uncounted", help, MetricType::Counter)?
+            .counter(vec![], self.0.stats.requests_overflow())
+    }
+
+    fn events(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        for events in Event::ALL.chunk_by(|a, b| a.family() == b.family()) {
+            let Some(first) = events.first() else { continue };
+            let mut family = Family::new(out, first.family(), first.help(), MetricType::Counter)?;
+            for event in events {
+                family.counter(event.label().into_iter().collect(), self.0.stats.total(*event))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn times(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
+        for (timing, name, help) in [
+            (Timing::FirstToken, "time_to_first_token_seconds", "From the request's last byte to the first token"),
+            (Timing::InterToken, "inter_token_seconds", "Between two tokens of a stream"),
+            (Timing::Total, "request_seconds", "From the request's first byte to the reply's last"),
+        ] {
+            let mut family = Family::new(out, name, help, MetricType::Histogram)?;
+            let labelled = snapshot.pools.iter().take(LABELLED_POOLS_MAX).map(|pool| (pool.id.0, &*pool.name));
+            for (pool, model) in labelled.chain([(LABELLED_POOLS_MAX as u16, UNKNOWN)]) {
+                let reading = self.0.stats.timing(pool, timing);
+                if reading.count() > 0 {
+                    family.histogram(vec![("model", model)], &reading, 1e6)?;
+                }
+            }
+        }
+        for (work, name, help) in [
+            (Work::Scan, "scan_seconds", "Looking into one body"),
+            (Work::Choose, "choose_seconds", "Choosing an endpoint"),
+        ] {
+            Family::new(out, name, help, MetricType::Histogram)?.histogram(vec![], &self.0.stats.work(work), 1e9)?;
+        }
+        Ok(())
+    }
+
+    fn endpoints(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
+        type Figure = fn(&Endpoint) -> Option<f64>;
+        // One that was taken out finishes beside its successor of the same name.
+        let endpoints = || snapshot.endpoints.iter().flatten().filter(|endpoint| endpoint.health != Health::Draining);
+        let mut in_flight = BTreeMap::new();
+        for endpoint in snapshot.endpoints.iter().flatten() {
+            *in_flight.entry(&*endpoint.name).or_insert(0.0) += f64::from(self.0.counters.in_flight(endpoint.id.slot));
+        }
+        let mut family = Family::new(out, "endpoint_in_flight", "Requests of ours in flight", MetricType::Gauge)?;
+        for (endpoint, requests) in in_flight {
+            family.gauge(vec![("endpoint", endpoint)], requests)?;
+        }
+        let mut family = Family::new(out, "endpoint_health", "1 for the state an endpoint is in", MetricType::Gauge)?;
+        for endpoint in endpoints() {
+            for state in [Health::Unknown, Health::Up, Health::Down] {
+                let labels = vec![("endpoint", &*endpoint.name), ("state", admin::health(Some(state)))];
+                family.gauge(labels, f64::from(u8::from(endpoint.health == state)))?;
+            }
+        }
+        let figures: [(&str, &str, Figure); 7] = [
+            ("endpoint_foreign", "Load that is not ours: running and waiting beyond ours", |e| Some(e.foreign.into())),
+            ("engine_running", "Requests running, as the engine reports", |e| e.engine.running.map(f64::from)),
+            ("engine_waiting", "Requests waiting, as the engine reports", |e| e.engine.waiting.map(f64::from)),
+            ("engine_kv_use_ratio", "KV cache in use, 0 to 1", |e| e.engine.kv_use.map(f64::from)),
+            ("engine_kv_capacity_tokens", "KV cache capacity", |e| e.engine.kv_capacity_tokens.map(|n| n as f64)),
+            ("engine_prefix_queries_tokens", "Prompt tokens looked up in the engine's prefix cache", |e| {
+                e.engine.prefix_queries_total.map(|n| n as f64)
+            }),
+            ("engine_prefix_hits_tokens", "Prompt tokens found in the engine's prefix cache", |e| {
+                e.engine.prefix_hits_total.map(|n| n as f64)
+            }),
+        ];
+        for (name, help, figure) in figures {
+            let mut family = Family::new(out, name, help, MetricType::Gauge)?;
+            for endpoint in endpoints() {
+                if let Some(value) = figure(endpoint) {
+                    family.gauge(of(endpoint), value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The label of what has no name of its own.
+const UNKNOWN: &str = "unknown";
+
+fn of(endpoint: &Endpoint) -> Labels<'_> {
+    vec![("endpoint", &endpoint.name)]
+}
+
+fn model(snapshot: &Snapshot, pool: u16) -> &str {
+    let labelled = snapshot.pools.iter().take(LABELLED_POOLS_MAX).find(|known| known.id.0 == pool);
+    labelled.map_or(UNKNOWN, |pool| &pool.name)
+}
+
+fn endpoint(snapshot: &Snapshot, slot: u16) -> &str {
+    match snapshot.endpoints.get(usize::from(slot)) {
+        _ if slot == RequestKey::NONE => "none",
+        Some(Some(endpoint)) => &endpoint.name,
+        _ => UNKNOWN,
+    }
+}
+
+fn reason(reason: u8) -> &'static str {
+    Reason::ALL.get(usize::from(reason)).map_or("none", |reason| reason.as_str())
+}

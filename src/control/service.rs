@@ -1,0 +1,74 @@
+//! The process towards its service manager and its terminal: signals in, READY, WATCHDOG and STOPPING out.
+
+use std::io;
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
+
+use crate::counters::stats::Stats;
+use crate::publish::{Phase, Process};
+
+/// How often the start of the shards is looked at.
+const GLANCE: Duration = Duration::from_millis(10);
+/// Exit status of a process that SIGINT ended.
+const INTERRUPTED: i32 = 130;
+
+/// Takes SIGTERM and SIGINT from now on: the first begins the drain, a second SIGINT ends the process.
+/// To be called within a runtime.
+pub(super) fn signals(process: &'static Process) -> io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        loop {
+            let interrupted = tokio::select! {
+                Some(()) = terminate.recv() => false,
+                Some(()) = interrupt.recv() => true,
+                else => return,
+            };
+            if !process.draining() {
+                process.drain();
+                tracing::info!("draining: no new connections, streams may finish; a second Ctrl-C ends at once");
+                say(&[NotifyState::Stopping]);
+            } else if interrupted {
+                std::process::exit(INTERRUPTED);
+            }
+        }
+    });
+    Ok(())
+}
+
+/// READY once every shard accepts connections; then WATCHDOG while every shard turns.
+pub(super) async fn notify(process: &'static Process, stats: &'static Stats) {
+    while !process.all_serving() {
+        sleep(GLANCE).await;
+    }
+    let driver = process.shards().first().map_or("no", |shard| shard.driver().as_str());
+    let shards = process.shards().len();
+    tracing::info!(shards, driver, "serving");
+    say(&[NotifyState::Ready, NotifyState::Status(&format!("serving with {shards} shards on {driver}"))]);
+    let Some(patience) = sd_notify::watchdog_enabled() else { return };
+    let mut before: Vec<u64> = Vec::new();
+    loop {
+        let turns: Vec<u64> = (0..stats.shards()).map(|shard| stats.shard(shard).turns()).collect();
+        let moved = |shard: usize| {
+            let ended = process.shards().get(shard).is_some_and(|state| state.phase() == Phase::Ended);
+            ended || before.get(shard) != turns.get(shard)
+        };
+        if (0..turns.len()).all(moved) {
+            say(&[NotifyState::Watchdog]);
+        } else {
+            tracing::error!("a shard stands still; the service manager is not told that all is well");
+        }
+        before = turns;
+        sleep(patience / 4).await;
+    }
+}
+
+/// Nobody listens when not run by systemd, and then nothing is sent.
+fn say(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!(%error, "cannot tell the service manager");
+    }
+}

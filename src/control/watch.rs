@@ -1,0 +1,194 @@
+//! What runs beside each other for every engine: look its name up, probe it, read its load and its
+//! models. Each has its own pace and deadline, so that a slow engine delays no other and nothing but itself.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+
+use super::client::{Call, Client};
+use super::fleet::Turn;
+use super::keeper::Keeper;
+use super::models;
+use super::scrape::Reading;
+use crate::config::{Config, Upstream};
+
+/// How often failed connects of the shards are looked at between two probes.
+const GLANCE: Duration = Duration::from_millis(50);
+/// Longest wait for name servers.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two look-ups of a name that has no address yet.
+const RESOLVE_AGAIN: Duration = Duration::from_secs(1);
+/// Longest body of a `/health` answer that is read; vLLM's is empty.
+const HEALTH_BYTES_MAX: usize = 64 << 10;
+
+/// Starts all of it for the engine at `place`.
+pub fn start(keeper: &Arc<Keeper>, place: usize) {
+    let Some(upstream) = keeper.config().upstream.get(place) else { return };
+    let watch = |keeper: &Arc<Keeper>| Watch {
+        keeper: Arc::clone(keeper),
+        place,
+        authority: upstream.url.authority(),
+        client: Client::default(),
+    };
+    tokio::spawn(watch(keeper).resolve(upstream.clone()));
+    tokio::spawn(watch(keeper).probe());
+    tokio::spawn(watch(keeper).scrape());
+    tokio::spawn(watch(keeper).models());
+}
+
+/// The addresses of an engine's host name, ascending by family as the resolver gives them.
+pub async fn lookup(upstream: &Upstream) -> Result<Vec<SocketAddr>, String> {
+    let found = tokio::net::lookup_host((upstream.url.host.as_str(), upstream.url.port));
+    let found = tokio::time::timeout(RESOLVE_TIMEOUT, found).await;
+    let found = found.map_err(|_| format!("name servers do not answer for {}", upstream.url.host))?;
+    let found: Vec<SocketAddr> = found.map_err(|error| format!("{}: {error}", upstream.url.host))?.collect();
+    if found.is_empty() { Err(format!("{} has no address", upstream.url.host)) } else { Ok(found) }
+}
+
+struct Watch {
+    keeper: Arc<Keeper>,
+    place: usize,
+    authority: String,
+    client: Client,
+}
+
+impl Watch {
+    async fn resolve(self, upstream: Upstream) {
+        let often = Duration::from_millis(self.config().control.resolve_interval_ms);
+        if upstream.url.host.parse::<std::net::IpAddr>().is_ok() {
+            return;
+        }
+        let mut said = false;
+        // The first look-up was made before the shards began.
+        let mut wait = if self.keeper.target(self.place).is_some() { often } else { RESOLVE_AGAIN };
+        loop {
+            sleep(jittered(wait)).await;
+            match lookup(&upstream).await {
+                Ok(addresses) => {
+                    self.keeper.resolved(self.place, addresses);
+                    said = false;
+                }
+                Err(why) if !said => {
+                    tracing::warn!(engine = %upstream.label(), %why, "cannot look up an engine; its last address stays in use");
+                    said = true;
+                }
+                Err(_) => {}
+            }
+            wait = if self.keeper.target(self.place).is_some() { often } else { RESOLVE_AGAIN };
+        }
+    }
+
+    /// Never gives up, whatever the engine answered before.
+    async fn probe(self) {
+        let health = self.config().health.clone();
+        let every = Duration::from_millis(health.probe_interval_ms);
+        let timeout = Duration::from_millis(health.probe_timeout_ms);
+        loop {
+            let began = Instant::now();
+            if let Some((id, address)) = self.keeper.target(self.place) {
+                let failures = self.keeper.connect_failures(id.slot);
+                let call = Call { timeout, bytes_max: HEALTH_BYTES_MAX, ..self.call(address, &health.path, None) };
+                let outcome = match self.client.get(&call).await {
+                    Ok(answer) if answer.status == 200 => Ok(()),
+                    Ok(answer) => Err(format!("{} answers {}", health.path, answer.status)),
+                    Err(error) => Err(error.to_string()),
+                };
+                if self.keeper.probed(self.place, id, outcome) == Turn::Up {
+                    self.keeper.wake_models(self.place);
+                }
+                self.rest(id.slot, failures, began, jittered(every)).await;
+            } else {
+                sleep(GLANCE).await;
+            }
+        }
+    }
+
+    /// Waits for the next probe; a shard's failed connect ends the wait, as an engine that has just died
+    /// should not cost every request a try.
+    async fn rest(&self, slot: u16, failures: u32, began: Instant, every: Duration) {
+        loop {
+            let left = every.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            sleep(left.min(GLANCE)).await;
+            if self.keeper.connect_failures(slot) != failures && began.elapsed() >= GLANCE {
+                return;
+            }
+        }
+    }
+
+    async fn scrape(self) {
+        let control = self.config().control.clone();
+        let every = Duration::from_millis(control.scrape_interval_ms);
+        let timeout = Duration::from_millis(control.scrape_timeout_ms);
+        loop {
+            if let Some((id, address)) = self.keeper.target(self.place) {
+                let before = self.keeper.in_flight(id.slot);
+                let key = self.keeper.key(self.place);
+                let call = self.call(address, "/metrics", key.as_deref());
+                let call = Call { timeout, bytes_max: control.scrape_bytes_max, ..call };
+                let read = match self.client.get(&call).await {
+                    // The engine counted at some moment between the two: the larger one blames nobody else.
+                    Ok(answer) if answer.status == 200 => {
+                        let ours = self.keeper.in_flight(id.slot).max(before);
+                        Ok((Reading::of(&answer.body), ours))
+                    }
+                    Ok(answer) => Err(format!("/metrics answers {}", answer.status)),
+                    Err(error) => Err(error.to_string()),
+                };
+                self.keeper.scraped(self.place, id, read);
+                sleep(jittered(every)).await;
+            } else {
+                sleep(GLANCE).await;
+            }
+        }
+    }
+
+    async fn models(self) {
+        let control = self.config().control.clone();
+        let every = Duration::from_millis(control.models_interval_ms);
+        let timeout = Duration::from_millis(control.models_timeout_ms);
+        let retry = every.min(Duration::from_millis(self.config().health.probe_interval_ms));
+        let mut said = None;
+        loop {
+            let Some((id, address)) = self.keeper.target(self.place) else {
+                sleep(GLANCE).await;
+                continue;
+            };
+            let key = self.keeper.key(self.place);
+            let call = self.call(address, "/v1/models", key.as_deref());
+            let call = Call { timeout, bytes_max: control.models_bytes_max, ..call };
+            let learnt = models::learn(&self.client, &call).await.map_err(|error| error.to_string());
+            let failed = learnt.as_ref().err().cloned();
+            if failed.is_some() && failed != said {
+                let why = failed.as_deref().unwrap_or_default();
+                tracing::warn!(engine = self.authority, why, "cannot read which models an engine serves");
+            }
+            said.clone_from(&failed);
+            self.keeper.learnt(self.place, id, learnt);
+            let wait = if failed.is_some() { retry } else { every };
+            tokio::select! {
+                () = sleep(jittered(wait)) => {}
+                () = self.keeper.models_wanted(self.place) => {}
+            }
+        }
+    }
+
+    fn config(&self) -> &Config {
+        self.keeper.config()
+    }
+
+    fn call<'a>(&'a self, address: SocketAddr, path: &'a str, key: Option<&'a str>) -> Call<'a> {
+        Call { address, authority: &self.authority, path, key, timeout: Duration::ZERO, bytes_max: 0 }
+    }
+}
+
+/// A tenth more or less, so that the calls to many engines do not fall on one moment.
+fn jittered(wait: Duration) -> Duration {
+    let random = RandomState::new().build_hasher().finish() % 2_048;
+    wait.mul_f64(0.9 + 0.2 * random as f64 / 2_048.0)
+}

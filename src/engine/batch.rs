@@ -1,0 +1,430 @@
+//! Which sequences a step computes, and how far: continuous batching over the paged cache.
+//!
+//! vLLM's scheduler with chunked prefill. A step has a budget of tokens. Running sequences take
+//! theirs first, in order of arrival: one to decode, or the next chunk of a prompt. What is left
+//! admits waiting ones, which first take the blocks that the cache still holds of their prompt. When
+//! a running sequence finds no block, the last admitted gives its blocks up and waits again, at the
+//! head of the queue, to be computed anew from what the cache then still holds.
+
+use std::collections::VecDeque;
+
+use super::cache::{ByHash, Cache};
+use super::profile::{Profile, Work};
+use super::tokens;
+
+/// One sequence to compute: a prompt and the length of its reply.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Prompt, at least one token.
+    pub prompt: Vec<u32>,
+    /// Tokens to generate, at least one.
+    pub output: u32,
+    /// Whether the end counts as the model's own (`stop`) or the client's limit (`length`).
+    pub natural_end: bool,
+    /// Start of the hash chain: prompts share blocks only under the same salt.
+    pub salt: u64,
+    /// Varies the reply between choices of one prompt.
+    pub choice: u32,
+}
+
+/// A token as a step has computed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// Whose.
+    pub id: u64,
+    /// What.
+    pub token: u32,
+    /// Whether it is the first of its sequence, and the prompt tokens found in the cache.
+    pub first: Option<First>,
+    /// Whether it is the last.
+    pub last: bool,
+}
+
+/// What is known with a sequence's first token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct First {
+    /// Prompt tokens that the cache held.
+    pub cached: u32,
+    /// When the sequence was submitted.
+    pub arrived_ns: u64,
+}
+
+struct Sequence {
+    prompt: u32,
+    output: u32,
+    generated: u32,
+    /// Tokens whose keys and values are in `blocks`.
+    computed: u32,
+    cached: u32,
+    /// Chained hashes of the full blocks of prompt and reply, and the tokens behind them.
+    hashes: Vec<u64>,
+    tail: Vec<u32>,
+    blocks: Vec<u32>,
+    published: usize,
+    salt: u64,
+    seed: u64,
+    arrived_ns: u64,
+    preempted: bool,
+}
+
+/// Counts that only rise, in tokens unless named otherwise.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Prompt tokens looked up in the prefix cache, once a sequence.
+    pub prefix_queries: u64,
+    /// Those of them found.
+    pub prefix_hits: u64,
+    /// Prompt tokens of sequences that reached their first token.
+    pub prompt: u64,
+    /// Tokens generated.
+    pub generated: u64,
+    /// Times a sequence gave its blocks up.
+    pub preemptions: u64,
+}
+
+/// The sequences of one engine.
+pub struct Batch {
+    block_size: usize,
+    sequences: ByHash<Sequence>,
+    running: Vec<u64>,
+    waiting: VecDeque<u64>,
+    planned: Vec<(u64, u32)>,
+    last_id: u64,
+    /// Counts since the start.
+    pub counts: Counts,
+}
+
+impl Batch {
+    /// No sequences, blocks of `block_size` tokens.
+    pub fn new(block_size: u32) -> Batch {
+        Batch {
+            block_size: block_size as usize,
+            sequences: ByHash::default(),
+            running: Vec::new(),
+            waiting: VecDeque::new(),
+            planned: Vec::new(),
+            last_id: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Sequences in steps now.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Sequences that wait for a place.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Puts a sequence at the end of the queue.
+    pub fn submit(&mut self, now_ns: u64, ask: &Ask) -> u64 {
+        let mut sequence = Sequence {
+            prompt: ask.prompt.len() as u32,
+            output: ask.output.max(1),
+            generated: 0,
+            computed: 0,
+            cached: 0,
+            hashes: Vec::with_capacity(ask.prompt.len() / self.block_size),
+            tail: Vec::with_capacity(self.block_size),
+            blocks: Vec::new(),
+            published: 0,
+            salt: ask.salt,
+            seed: 0,
+            arrived_ns: now_ns,
+            preempted: false,
+        };
+        for token in &ask.prompt {
+            sequence.push(*token, self.block_size);
+        }
+        let parent = sequence.hashes.last().copied().unwrap_or(ask.salt);
+        sequence.seed = tokens::chain(parent.wrapping_add(u64::from(ask.choice)), &sequence.tail);
+        self.last_id += 1;
+        self.sequences.insert(self.last_id, sequence);
+        self.waiting.push_back(self.last_id);
+        self.last_id
+    }
+
+    /// Ends a sequence early; its computed blocks stay in the cache. Unknown ids are over already.
+    pub fn abort(&mut self, cache: &mut Cache, id: u64) -> bool {
+        let Some(mut sequence) = self.sequences.remove(&id) else { return false };
+        cache.release(&mut sequence.blocks);
+        self.running.retain(|other| *other != id);
+        self.waiting.retain(|other| *other != id);
+        true
+    }
+
+    /// Chooses the work of the next step; `None` when there is nothing to do.
+    pub fn plan(&mut self, cache: &mut Cache, profile: &Profile) -> Option<Work> {
+        let mut work = Work::default();
+        let mut budget = profile.max_num_batched_tokens;
+        self.planned.clear();
+        let preempted = self.plan_running(cache, &mut budget, &mut work);
+        // As in vLLM a step that preempts admits nobody, unless it would have nothing to do at all.
+        if !preempted || self.planned.is_empty() {
+            self.admit(cache, profile, &mut budget, &mut work);
+        }
+        (!self.planned.is_empty()).then_some(work)
+    }
+
+    fn plan_running(&mut self, cache: &mut Cache, budget: &mut u32, work: &mut Work) -> bool {
+        let mut preempted = false;
+        let mut at = 0;
+        while let Some(&id) = self.running.get(at) {
+            let Some(sequence) = self.sequences.get_mut(&id) else { break };
+            let count = sequence.left().min(*budget);
+            if count == 0 {
+                break;
+            }
+            if sequence.grow(cache, count, self.block_size) {
+                sequence.add_to(work, count);
+                self.planned.push((id, count));
+                *budget -= count;
+                at += 1;
+                continue;
+            }
+            // Nobody behind this place is planned yet, so the victim's blocks are not in use.
+            preempted = true;
+            let Some(victim) = self.running.pop() else { break };
+            self.counts.preemptions += 1;
+            if let Some(sequence) = self.sequences.get_mut(&victim) {
+                sequence.give_up(cache);
+            }
+            self.waiting.push_front(victim);
+        }
+        preempted
+    }
+
+    fn admit(&mut self, cache: &mut Cache, profile: &Profile, budget: &mut u32, work: &mut Work) {
+        while *budget > 0 && self.running.len() < profile.max_num_seqs {
+            let Some(&id) = self.waiting.front() else { return };
+            let Some(sequence) = self.sequences.get_mut(&id) else { return };
+            // The last token is always computed: its logits are what the first new token is drawn from.
+            let known = sequence.total();
+            let findable = (known as usize - 1) / self.block_size;
+            let hashes = sequence.hashes.get(..findable).unwrap_or_default();
+            let (held, idle) = cache.lookup(hashes);
+            let whole = (known as usize).div_ceil(self.block_size);
+            if whole - held > cache.free() - idle {
+                return;
+            }
+            cache.take_held(&hashes[..held], &mut sequence.blocks);
+            sequence.published = held;
+            sequence.computed = (held * self.block_size) as u32;
+            let count = (known - sequence.computed).min(*budget);
+            sequence.grow(cache, count, self.block_size);
+            if !sequence.preempted {
+                sequence.cached = sequence.computed;
+                self.counts.prefix_queries += u64::from(known);
+                self.counts.prefix_hits += u64::from(sequence.computed);
+            }
+            sequence.add_to(work, count);
+            self.planned.push((id, count));
+            *budget -= count;
+            self.waiting.pop_front();
+            self.running.push(id);
+        }
+    }
+
+    /// Ends the planned step: every sequence that is computed to its end has one more token.
+    pub fn finish(&mut self, cache: &mut Cache, out: &mut Vec<Token>) {
+        let mut planned = std::mem::take(&mut self.planned);
+        for (id, count) in planned.drain(..) {
+            // A sequence that was aborted during the step is gone.
+            let Some(sequence) = self.sequences.get_mut(&id) else { continue };
+            sequence.computed += count;
+            if sequence.left() > 0 {
+                continue;
+            }
+            let token = tokens::generated(sequence.seed, sequence.generated);
+            let first =
+                (sequence.generated == 0).then_some(First { cached: sequence.cached, arrived_ns: sequence.arrived_ns });
+            if first.is_some() {
+                self.counts.prompt += u64::from(sequence.prompt);
+            }
+            self.counts.generated += 1;
+            sequence.generated += 1;
+            sequence.push(token, self.block_size);
+            let last = sequence.generated >= sequence.output;
+            out.push(Token { id, token, first, last });
+            if last {
+                self.abort(cache, id);
+            }
+        }
+        self.planned = planned;
+    }
+}
+
+impl Sequence {
+    fn total(&self) -> u32 {
+        self.prompt + self.generated
+    }
+
+    fn left(&self) -> u32 {
+        self.total() - self.computed
+    }
+
+    fn push(&mut self, token: u32, block_size: usize) {
+        self.tail.push(token);
+        if self.tail.len() == block_size {
+            let parent = self.hashes.last().copied().unwrap_or(self.salt);
+            self.hashes.push(tokens::chain(parent, &self.tail));
+            self.tail.clear();
+        }
+    }
+
+    /// Makes room for `count` more tokens and publishes the blocks that they fill: as in vLLM a
+    /// sequence admitted to the same step may already share them.
+    fn grow(&mut self, cache: &mut Cache, count: u32, block_size: usize) -> bool {
+        let after = (self.computed + count) as usize;
+        let missing = after.div_ceil(block_size).saturating_sub(self.blocks.len());
+        if missing > 0 && !cache.take_free(missing, &mut self.blocks) {
+            return false;
+        }
+        let full = after / block_size;
+        for at in self.published..full {
+            if let (Some(block), Some(hash)) = (self.blocks.get(at), self.hashes.get(at)) {
+                cache.publish(*block, *hash);
+            }
+        }
+        self.published = full;
+        true
+    }
+
+    fn give_up(&mut self, cache: &mut Cache) {
+        cache.release(&mut self.blocks);
+        self.computed = 0;
+        self.published = 0;
+        self.preempted = true;
+    }
+
+    fn add_to(&self, work: &mut Work, count: u32) {
+        if count == 1 && self.generated > 0 {
+            work.decodes += 1;
+            work.decode_kv_tokens += u64::from(self.total());
+        } else {
+            let (count, before) = (u64::from(count), u64::from(self.computed));
+            work.prefill_tokens += count;
+            work.prefill_pairs += count * before + count * count / 2;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(prompt: Vec<u32>, output: u32) -> Ask {
+        Ask { prompt, output, natural_end: false, salt: 0, choice: 0 }
+    }
+
+    fn profile(blocks: u32) -> Profile {
+        Profile {
+            block_size: 4,
+            kv_tokens: blocks * 4,
+            max_num_seqs: 8,
+            max_num_batched_tokens: 16,
+            ..Profile::default()
+        }
+    }
+
+    fn step(batch: &mut Batch, cache: &mut Cache, profile: &Profile) -> (Work, Vec<Token>) {
+        let work = batch.plan(cache, profile).expect("work");
+        let mut out = Vec::new();
+        batch.finish(cache, &mut out);
+        (work, out)
+    }
+
+    #[test]
+    fn prompts_are_cut_by_the_budget_and_decodes_go_first() {
+        let (profile, mut cache) = (profile(64), Cache::new(64));
+        let mut batch = Batch::new(4);
+        let short = batch.submit(0, &ask(vec![1, 2, 3], 5));
+        assert_eq!(step(&mut batch, &mut cache, &profile).1.len(), 1);
+        batch.submit(0, &ask((0..40).collect(), 1));
+        let (work, out) = step(&mut batch, &mut cache, &profile);
+        assert_eq!((work.decodes, work.prefill_tokens), (1, 15));
+        assert_eq!(out.iter().map(|t| t.id).collect::<Vec<_>>(), [short]);
+        let (work, _) = step(&mut batch, &mut cache, &profile);
+        assert_eq!((work.decodes, work.prefill_tokens), (1, 15));
+        assert_eq!(work.prefill_pairs, 15 * 15 + 112);
+        let (work, out) = step(&mut batch, &mut cache, &profile);
+        assert_eq!((work.decodes, work.prefill_tokens), (1, 10));
+        assert!(out[1].last && out[1].first.is_some());
+    }
+
+    #[test]
+    fn the_next_turn_finds_prompt_and_reply_but_computes_its_last_token() {
+        let (profile, mut cache) = (profile(64), Cache::new(64));
+        let mut batch = Batch::new(4);
+        batch.submit(0, &ask(vec![9; 8], 5));
+        let mut turn = vec![9; 8];
+        while let Some(_work) = batch.plan(&mut cache, &profile) {
+            let mut out = Vec::new();
+            batch.finish(&mut cache, &mut out);
+            turn.extend(out.iter().map(|t| t.token));
+        }
+        assert_eq!(turn.len(), 13);
+        // 12 of 13 tokens are computed: the last one generated never was.
+        assert_eq!(cache.free(), 64);
+        batch.submit(0, &ask(turn.clone(), 1));
+        let (work, out) = step(&mut batch, &mut cache, &profile);
+        assert_eq!(out[0].first.unwrap().cached, 12);
+        assert_eq!(work.prefill_tokens, 1);
+        turn.truncate(12);
+        batch.submit(0, &ask(turn, 1));
+        let (work, out) = step(&mut batch, &mut cache, &profile);
+        assert_eq!(out[0].first.unwrap().cached, 8, "a whole prompt is never served from the cache");
+        assert_eq!(work.prefill_tokens, 4);
+        assert_eq!((batch.counts.prefix_queries, batch.counts.prefix_hits), (33, 20));
+    }
+
+    #[test]
+    fn a_full_cache_preempts_the_last_and_everyone_ends() {
+        let (profile, mut cache) = (profile(6), Cache::new(6));
+        let mut batch = Batch::new(4);
+        let first = batch.submit(0, &ask(vec![1; 8], 12));
+        let second = batch.submit(0, &ask(vec![2; 8], 12));
+        let mut ended = Vec::new();
+        let mut tokens = 0;
+        while batch.plan(&mut cache, &profile).is_some() {
+            let mut out = Vec::new();
+            batch.finish(&mut cache, &mut out);
+            tokens += out.len();
+            ended.extend(out.iter().filter(|t| t.last).map(|t| t.id));
+        }
+        assert_eq!(ended, [first, second]);
+        assert_eq!(tokens, 24);
+        assert!(batch.counts.preemptions > 0);
+        assert_eq!(cache.free(), 6);
+    }
+
+    #[test]
+    fn an_abort_gives_blocks_back_in_any_state() {
+        let (profile, mut cache) = (profile(64), Cache::new(64));
+        let mut batch = Batch::new(4);
+        let ids: Vec<u64> = (0..12).map(|i| batch.submit(0, &ask(vec![i; 6], 50))).collect();
+        batch.plan(&mut cache, &profile);
+        for id in ids {
+            assert!(batch.abort(&mut cache, id));
+            assert!(!batch.abort(&mut cache, id));
+        }
+        let mut out = Vec::new();
+        batch.finish(&mut cache, &mut out);
+        assert!(out.is_empty());
+        assert_eq!((cache.free(), batch.running(), batch.waiting()), (64, 0, 0));
+        assert!(batch.plan(&mut cache, &profile).is_none());
+    }
+
+    #[test]
+    fn salts_separate() {
+        let (profile, mut cache) = (profile(64), Cache::new(64));
+        let mut batch = Batch::new(4);
+        batch.submit(0, &ask(vec![3; 9], 1));
+        step(&mut batch, &mut cache, &profile);
+        batch.submit(0, &Ask { salt: 77, ..ask(vec![3; 9], 1) });
+        let (_, out) = step(&mut batch, &mut cache, &profile);
+        assert_eq!(out[0].first.unwrap().cached, 0);
+    }
+}

@@ -1,0 +1,128 @@
+//! Listeners first, all of them; then one pinned thread a shard.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::process::abort;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+use super::{Setup, Shard};
+use crate::counters::Counters;
+use crate::counters::stats::Stats;
+use crate::driver::{Driver, epoll::Epoll, socket};
+use crate::exchange::Rules;
+use crate::publish::{DriverInUse, Process, Published};
+
+/// What the shards of one process share.
+#[derive(Clone)]
+pub struct Shared {
+    /// Where snapshots appear.
+    pub published: &'static Published,
+    /// Drain flag and phases.
+    pub process: &'static Process,
+    /// In-flight counts of the fleet.
+    pub counters: &'static Counters,
+    /// Statistics, one entry a shard.
+    pub stats: &'static Stats,
+    /// Configuration of the data plane.
+    pub rules: Arc<Rules>,
+}
+
+/// Why shards cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A port.
+    #[error("cannot listen on {address}: {error}; choose another with --listen or `listen` in [serve]")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// Threads, descriptors.
+    #[error("cannot start a shard: {0}")]
+    Machine(#[from] io::Error),
+}
+
+/// Opens every listener of every shard, so that a port that cannot be had is known before any client is
+/// served, then starts the threads. Answers them and the addresses really listened on.
+///
+/// # Errors
+/// When a listener or a thread cannot be had; nothing serves then.
+pub fn start(
+    shared: &Shared,
+    listen: &[SocketAddr],
+    shards: usize,
+    pin: bool,
+) -> Result<(Vec<JoinHandle<()>>, Vec<SocketAddr>), StartError> {
+    let (listeners, addresses) = listeners(listen, shards)?;
+    let cores = if pin { core_affinity::get_core_ids().unwrap_or_default() } else { Vec::new() };
+    let mut threads = Vec::new();
+    for (index, listeners) in listeners.into_iter().enumerate() {
+        let core = cores.get(index % cores.len().max(1)).copied();
+        let shared = shared.clone();
+        let thread = Builder::new().name(format!("shard-{index}")).spawn(move || {
+            if let Some(core) = core {
+                core_affinity::set_for_current(core);
+            }
+            if let Err(error) = serve(&shared, index, listeners) {
+                tracing::error!(shard = index, %error, "the shard cannot go on");
+                abort();
+            }
+        });
+        threads.push(thread?);
+    }
+    Ok((threads, addresses))
+}
+
+/// The life of one shard. A panic outside an exchange leaves connections in an unknown state: the process
+/// ends, and whatever supervises it starts it anew.
+fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>) -> io::Result<()> {
+    let setup = Setup {
+        listeners,
+        published: shared.published,
+        process: shared.process,
+        counters: shared.counters,
+        stats: shared.stats.shard(index),
+        rules: Arc::clone(&shared.rules),
+        seed: seed(index),
+    };
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut shard = Shard::new(Epoll::new()?, setup)?;
+        let state = &shared.process.shards()[index];
+        state.serving(driver_in_use::<Epoll>());
+        shard.run()?;
+        state.ended();
+        Ok(())
+    }));
+    outcome.unwrap_or_else(|_| abort())
+}
+
+fn driver_in_use<D: Driver>() -> DriverInUse {
+    if D::NAME == Epoll::NAME { DriverInUse::Epoll } else { DriverInUse::Uring }
+}
+
+/// By shard one listener for each address. Port 0 becomes one port for all shards.
+fn listeners(listen: &[SocketAddr], shards: usize) -> Result<(Vec<Vec<OwnedFd>>, Vec<SocketAddr>), StartError> {
+    let mut by_shard: Vec<Vec<OwnedFd>> = (0..shards).map(|_| Vec::new()).collect();
+    let mut addresses = Vec::new();
+    for &asked in listen {
+        let mut address = asked;
+        socket::check_free(asked).map_err(|error| StartError::Listen { address, error })?;
+        for listeners in &mut by_shard {
+            let refused = |error| StartError::Listen { address, error };
+            let listener = socket::listener(address).map_err(refused)?;
+            address = socket::bound_address(&listener).map_err(refused)?;
+            listeners.push(listener);
+        }
+        addresses.push(address);
+    }
+    Ok((by_shard, addresses))
+}
+
+/// Another sequence of random choices for every shard and start.
+fn seed(index: usize) -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(index)
+}

@@ -1,0 +1,289 @@
+//! Control and its admin listener against small engines over real sockets: what is learnt, what is
+//! published, and that a dead, silent or hostile engine delays nothing.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use warmfront::config::{Config, Upstream};
+use warmfront::control::client::{Answer, Call, Client};
+use warmfront::control::{self, Setup};
+use warmfront::counters::Counters;
+use warmfront::counters::stats::Stats;
+use warmfront::fleet::Health;
+use warmfront::publish::{DriverInUse, Process, Published};
+use warmfront::snapshot::{Selected, Snapshot};
+
+const METRICS: &str = include_str!("fixtures/engine-metrics/vllm-0.32.0.txt");
+const MODELS: &str = include_str!("fixtures/engine-metrics/vllm-0.32.0-lora.models.json");
+
+/// An engine that can be made ill, on a thread of its own.
+struct Engine {
+    address: SocketAddr,
+    healthy: Arc<AtomicBool>,
+}
+
+fn engine(models: &'static str, metrics: &'static str, key: Option<&'static str>) -> Engine {
+    let healthy = Arc::new(AtomicBool::new(true));
+    let health = Arc::clone(&healthy);
+    let router = Router::new()
+        .route(
+            "/health",
+            get(
+                async move || {
+                    if health.load(Ordering::Relaxed) { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+                },
+            ),
+        )
+        .route("/metrics", get(async move || metrics))
+        .route(
+            "/v1/models",
+            get(async move |headers: HeaderMap| match key {
+                Some(key) if headers.get("authorization").is_none_or(|value| value != key) => {
+                    StatusCode::UNAUTHORIZED.into_response()
+                }
+                _ => models.into_response(),
+            }),
+        );
+    Engine { address: served(router), healthy }
+}
+
+fn served(router: Router) -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            axum::serve(tokio::net::TcpListener::from_std(listener).unwrap(), router).await.unwrap()
+        });
+    });
+    address
+}
+
+struct Front {
+    setup: Setup,
+    control: control::Handle,
+}
+
+fn front(upstreams: Vec<Upstream>) -> Front {
+    let mut config = Config { upstream: upstreams, ..Config::default() };
+    config.serve.admin = "127.0.0.1:0".parse().unwrap();
+    config.health.probe_interval_ms = 30;
+    config.health.probe_timeout_ms = 200;
+    config.control.scrape_interval_ms = 30;
+    config.control.scrape_timeout_ms = 500;
+    config.control.models_interval_ms = 50;
+    config.control.stale_after_ms = 300;
+    config.control.scrape_bytes_max = 1 << 20;
+    let setup = Setup {
+        config: Arc::new(config),
+        published: Published::leak(Snapshot::default()),
+        counters: Counters::leak(),
+        stats: Stats::leak(1),
+        process: Process::leak(1),
+    };
+    let control = control::start(setup.clone()).unwrap();
+    Front { setup, control }
+}
+
+impl Front {
+    fn get(&self, path: &str) -> Answer {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let address = self.control.admin;
+        let authority = address.to_string();
+        let call = Call {
+            address,
+            authority: &authority,
+            path,
+            key: None,
+            timeout: Duration::from_secs(5),
+            bytes_max: 1 << 24,
+        };
+        runtime.block_on(Client::default().get(&call)).unwrap()
+    }
+
+    fn text(&self, path: &str) -> String {
+        String::from_utf8(self.get(path).body.to_vec()).unwrap()
+    }
+
+    /// Waits until the published snapshot is as wanted.
+    fn until(&self, what: &str, wanted: impl Fn(&Snapshot) -> bool) -> Arc<Snapshot> {
+        let began = Instant::now();
+        loop {
+            let snapshot = self.setup.published.current();
+            if wanted(&snapshot) {
+                return snapshot;
+            }
+            assert!(began.elapsed() < Duration::from_secs(10), "{what} never came: {snapshot:#?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn upstream(address: SocketAddr) -> Upstream {
+    Upstream::new(format!("http://{address}").parse().unwrap())
+}
+
+fn health(snapshot: &Snapshot, slot: usize) -> Health {
+    snapshot.endpoints[slot].as_ref().unwrap().health
+}
+
+#[test]
+fn traffic_flows_before_the_first_probe_and_models_are_learnt() {
+    let engine = engine(MODELS, METRICS, None);
+    let front = front(vec![upstream(engine.address)]);
+    // `start` has published already.
+    let first = front.setup.published.current();
+    assert!(
+        first.epoch > 0 && matches!(first.select(Some(b"anything")), Selected::Pool(pool) if pool.members.len() == 1)
+    );
+
+    let learnt = front.until("the models", |snapshot| snapshot.models_complete && health(snapshot, 0) == Health::Up);
+    let Selected::Pool(base) = learnt.select(Some(b"tiny-llama")) else { panic!("no pool") };
+    let Selected::Pool(adapter) = learnt.select(Some(b"tiny-lora")) else { panic!("no pool") };
+    assert_ne!(base.id, adapter.id);
+    assert!(Arc::ptr_eq(&base.ring, &adapter.ring), "equal members share a ring");
+    assert!(matches!(learnt.select(Some(b"other")), Selected::UnknownModel));
+    assert!(matches!(learnt.select(None), Selected::NoModel));
+    let list: serde_json::Value = serde_json::from_slice(learnt.models_answer.list.as_ref().unwrap()).unwrap();
+    assert_eq!(list, serde_json::from_str::<serde_json::Value>(MODELS).unwrap());
+    assert!(
+        learnt.models_answer.cards.contains_key(b"tiny-lora".as_slice())
+            && learnt.models_answer.authorizations.is_empty()
+    );
+
+    let read =
+        front.until("the load", |snapshot| snapshot.endpoints[0].as_ref().unwrap().engine.kv_capacity_tokens.is_some());
+    assert_eq!(read.endpoints[0].as_ref().unwrap().engine.kv_capacity_tokens, Some(65_536));
+    let ring = read.pools[base.id.0 as usize].ring.clone();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(
+        Arc::ptr_eq(&ring, &front.setup.published.current().pools[base.id.0 as usize].ring),
+        "a ring outlives publications"
+    );
+    front.control.stop();
+}
+
+#[test]
+fn an_engine_goes_down_and_comes_back() {
+    let (steady, ill) = (engine(MODELS, METRICS, None), engine(MODELS, METRICS, None));
+    let front = front(vec![upstream(steady.address), upstream(ill.address)]);
+    front.until("both up", |snapshot| health(snapshot, 0) == Health::Up && health(snapshot, 1) == Health::Up);
+    assert_eq!(front.get("/readyz").status, 503, "no shard serves yet");
+    front.setup.process.shards()[0].serving(DriverInUse::Epoll);
+    assert_eq!(front.get("/readyz").status, 200);
+    ill.healthy.store(false, Ordering::Relaxed);
+    let down = front.until("down", |snapshot| health(snapshot, 1) == Health::Down);
+    let Selected::Pool(pool) = down.select(Some(b"tiny-llama")) else { panic!("no pool") };
+    assert_eq!(*pool.members, [0, 1], "membership stays, so that keys keep their homes");
+    assert!(front.text("/endpoints").contains("/health answers 503"));
+    ill.healthy.store(true, Ordering::Relaxed);
+    front.until("up again", |snapshot| health(snapshot, 1) == Health::Up);
+    front.setup.process.drain();
+    assert_eq!((front.get("/readyz").status, front.get("/healthz").status), (503, 200));
+    front.control.stop();
+}
+
+#[test]
+fn keys_are_asked_for_and_used() {
+    let engine = engine(MODELS, METRICS, Some("Bearer sesame"));
+    let file = std::env::temp_dir().join(format!("warmfront-key-{}", std::process::id()));
+    std::fs::write(&file, "sesame\n").unwrap();
+    let with_key = Upstream { api_key_file: file.clone(), ..upstream(engine.address) };
+    let front = front(vec![with_key]);
+    let learnt = front.until("the models", |snapshot| snapshot.models_complete);
+    assert_eq!(learnt.models_answer.authorizations, [xxhash_rust::xxh3::xxh3_64(b"Bearer sesame")]);
+    front.control.stop();
+    std::fs::remove_file(file).unwrap();
+
+    let without = self::front(vec![upstream(engine.address)]);
+    let began = Instant::now();
+    while !without.text("/endpoints").contains("name a file with the key") {
+        assert!(began.elapsed() < Duration::from_secs(10));
+    }
+    assert!(!without.setup.published.current().models_complete);
+    without.control.stop();
+}
+
+#[test]
+fn a_hostile_or_silent_engine_delays_nothing_and_is_bounded() {
+    let good = engine(MODELS, METRICS, None);
+    // Accepts and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // Never stops answering.
+    let flood = served(Router::new().fallback(async || axum::body::Body::from(vec![b'x'; 32 << 20])));
+    let dead: SocketAddr = "127.0.0.1:1".parse().unwrap();
+    let front =
+        front(vec![upstream(silent.local_addr().unwrap()), upstream(flood), upstream(dead), upstream(good.address)]);
+    let began = Instant::now();
+    let snapshot = front.until("the good one", |snapshot| {
+        health(snapshot, 3) == Health::Up && snapshot.models.contains_key(b"tiny-llama".as_slice())
+    });
+    assert!(began.elapsed() < Duration::from_secs(2));
+    // Those whose models are unknown stand in a pool of their own until they are down.
+    assert!(!snapshot.models_complete);
+    let snapshot = front.until("the others down", |snapshot| (0..3).all(|slot| health(snapshot, slot) == Health::Down));
+    let Selected::Pool(pool) = snapshot.select(Some(b"tiny-llama")) else { panic!("no pool") };
+    assert_eq!(*pool.members, [3]);
+    front.control.stop();
+}
+
+#[test]
+fn metrics_are_exposed() {
+    let engine =
+        engine(MODELS, "vllm:num_requests_running{engine=\"0\"} 5\nvllm:num_requests_waiting{engine=\"0\"} 2\n", None);
+    let front = front(vec![Upstream { name: "one".into(), ..upstream(engine.address) }]);
+    let snapshot = front
+        .until("load", |snapshot| snapshot.models_complete && snapshot.endpoints[0].as_ref().unwrap().foreign == 7);
+    let pool = snapshot.models[b"tiny-llama".as_slice()].0;
+    let shard = front.setup.stats.shard(0);
+    shard.request(pool, 0, 200, 3);
+    shard.request(u16::MAX, u16::MAX, 404, u8::MAX);
+    shard.observe(pool, warmfront::counters::stats::Timing::FirstToken, 1_500);
+    shard.count(warmfront::counters::stats::Event::AbortedRelay);
+    front.setup.process.shards()[0].serving(DriverInUse::Uring);
+    let text = front.text("/metrics");
+    for line in [
+        "warmfront_requests_total{model=\"tiny-llama\",endpoint=\"one\",status=\"200\",reason=\"home\"} 1",
+        "warmfront_requests_total{model=\"unknown\",endpoint=\"none\",status=\"404\",reason=\"none\"} 1",
+        "warmfront_time_to_first_token_seconds_count{model=\"tiny-llama\"} 1",
+        "warmfront_time_to_first_token_seconds_bucket{le=\"0.002\",model=\"tiny-llama\"} 1",
+        "warmfront_time_to_first_token_seconds_bucket{le=\"+Inf\",model=\"tiny-llama\"} 1",
+        "warmfront_client_aborts_total{phase=\"relay\"} 1",
+        "warmfront_endpoint_foreign{endpoint=\"one\"} 7",
+        "warmfront_engine_waiting{endpoint=\"one\"} 2",
+        "warmfront_endpoint_health{endpoint=\"one\",state=\"up\"} 1",
+        "warmfront_shard_driver{shard=\"0\",driver=\"uring\"} 1",
+        "warmfront_choose_seconds_count 0",
+    ] {
+        assert!(text.lines().any(|shown| shown.starts_with(line)), "{line}\nis not in\n{text}");
+    }
+    assert!(text.ends_with("# EOF\n"));
+    // A name that is told twice would be refused by Prometheus.
+    let types: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
+    let unique: std::collections::HashSet<_> = types.iter().collect();
+    assert_eq!(types.len(), unique.len());
+    front.control.stop();
+}
+
+#[test]
+fn a_taken_admin_port_is_said() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut config = Config { upstream: vec![upstream("127.0.0.1:1".parse().unwrap())], ..Config::default() };
+    config.serve.admin = taken.local_addr().unwrap();
+    let setup = Setup {
+        config: Arc::new(config),
+        published: Published::leak(Snapshot::default()),
+        counters: Counters::leak(),
+        stats: Stats::leak(1),
+        process: Process::leak(1),
+    };
+    let said = control::start(setup).unwrap_err().to_string();
+    assert!(said.contains("cannot open the admin listener") && said.contains("--admin"), "{said}");
+}

@@ -1,0 +1,92 @@
+//! Bodies on their way: recorded streams at every cut, ends, and the bounds of what chunks may carry.
+
+use warmfront::http::{Body, BodyLength, FieldTable, HeadLimits, Kind, Status, parse_response};
+
+const LIMITS: HeadLimits = HeadLimits { head_bytes_max: 1_024, head_fields_max: 16 };
+
+/// A recorded stream, one chunk a read and otherwise: one part a chunk, and every byte passes as it came.
+#[test]
+fn a_token_stream_passes_in_whole_chunks() {
+    let reply = include_bytes!("fixtures/http/chat-stream.response");
+    let mut table = FieldTable::new();
+    let Ok(Status::Complete(head)) = parse_response(reply, &mut table, &LIMITS) else { panic!("a reply") };
+    let bytes = &reply[head.len..];
+    for cut in 1..bytes.len() {
+        let mut body = Body::new(BodyLength::Chunked);
+        let (mut sent, mut data, mut parts) = (Vec::new(), Vec::new(), 0);
+        for piece in [&bytes[..cut], &bytes[cut..]] {
+            let mut rest = piece;
+            while !rest.is_empty() {
+                let part = body.next(rest).expect("a sound stream");
+                parts += 1;
+                sent.extend_from_slice(part.raw(rest));
+                data.extend_from_slice(part.data(rest));
+                match part.kind {
+                    Kind::Size(size) => sent.extend_from_slice(warmfront::http::SizeLine::new(size).as_bytes()),
+                    Kind::End => body.write_end(&mut sent),
+                    Kind::Pass { .. } | Kind::Drop => {}
+                }
+                rest = &rest[part.len..];
+            }
+        }
+        assert!(body.done() && sent == bytes, "cut at {cut}");
+        assert!(data.starts_with(b"data: {") && data.ends_with(b"data: [DONE]\n\n"));
+        let events = data.windows(2).filter(|two| two == b"\n\n").count();
+        assert!(parts <= events + 4, "{parts} parts for {events} events");
+    }
+}
+
+#[test]
+fn bodies_end_where_they_should() {
+    let mut body = Body::new(BodyLength::Length(5));
+    assert!(!body.done() && body.on_close().is_err());
+    assert_eq!(body.next(b"helloGET").map(|part| part.len), Ok(5));
+    assert!(body.done() && body.on_close().is_ok());
+    assert_eq!(body.next(b"GET").map(|part| part.len), Ok(0));
+
+    let mut body = Body::new(BodyLength::UntilClose);
+    assert_eq!(body.next(b"hello").map(|part| part.len), Ok(5));
+    assert!(!body.done() && body.on_close().is_ok() && body.done());
+
+    let mut body = Body::new(BodyLength::Chunked);
+    assert!(body.next(b"5\r\nhello\r\n0\r\n").is_ok() && body.on_close().is_err());
+    assert!(Body::new(BodyLength::None).done() && Body::new(BodyLength::Length(0)).done());
+    assert!(size_of::<Body>() <= 64);
+}
+
+#[test]
+fn trailers_are_bounded_and_filtered() {
+    let end = |input: &str| {
+        let mut body = Body::new(BodyLength::Chunked);
+        let mut out = Vec::new();
+        let mut rest = input.as_bytes();
+        while !rest.is_empty() && !body.done() {
+            let part = body.next(rest).ok()?;
+            if part.kind == Kind::End {
+                body.write_end(&mut out);
+            }
+            rest = &rest[part.len..];
+        }
+        body.done().then(|| String::from_utf8_lossy(&out).into_owned())
+    };
+    assert_eq!(end("0\r\nX-Sum: 1\r\n\r\n").as_deref(), Some("0\r\nX-Sum: 1\r\n\r\n"));
+    for name in [
+        "Content-Length",
+        "Transfer-Encoding",
+        "Host",
+        "Authorization",
+        "Set-Cookie",
+        "Connection",
+        "X-Forwarded-For",
+        "TE",
+    ] {
+        assert_eq!(end(&format!("0\r\n{name}: 1\r\n\r\n")).as_deref(), Some("0\r\n\r\n"), "{name}");
+    }
+    assert!(end(&format!("0\r\n{}\r\n", "a: b\r\n".repeat(32))).is_some());
+    assert!(end(&format!("0\r\n{}\r\n", "a: b\r\n".repeat(33))).is_none());
+    assert!(end(&format!("0\r\na: {}\r\n\r\n", "b".repeat(8_185))).is_some());
+    assert!(end(&format!("0\r\na: {}\r\n\r\n", "b".repeat(8_186))).is_none());
+    assert!(end(&format!("5;{}\r\nhello\r\n0\r\n\r\n", "x".repeat(4_095))).is_some());
+    assert!(end(&format!("5;{}\r\nhello\r\n0\r\n\r\n", "x".repeat(4_096))).is_none());
+    assert!(end(&format!("{}0\r\n\r\n", "1;x\r\na\r\n".repeat(2_049))).is_none());
+}

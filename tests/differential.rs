@@ -1,0 +1,194 @@
+//! The properties of the fuzz targets, over inputs that are near enough to HTTP to get far.
+
+#[path = "fuzz/properties.rs"]
+mod properties;
+
+use proptest::prelude::*;
+
+/// Pieces that heads are made of, good and bad.
+const HEAD_PIECES: &[&str] = &[
+    "GET ",
+    "POST ",
+    "HEAD ",
+    "OPTIONS ",
+    "CONNECT ",
+    "/",
+    "/v1/chat/completions?a=b",
+    "*",
+    "http://h/",
+    "http://h:80",
+    " HTTP/1.1\r\n",
+    " HTTP/1.0\r\n",
+    " HTTP/2.0\r\n",
+    "HTTP/1.1 200 OK\r\n",
+    "HTTP/1.1 101 Switching\r\n",
+    "HTTP/1.0 204 \r\n",
+    "HTTP/1.1 304\r\n",
+    "HTTP/1.1 100 Continue\r\n",
+    "HTTP/1.1 099 x\r\n",
+    "Host: h\r\n",
+    "hOST:h:80\r\n",
+    "Host: \r\n",
+    "Content-Length: 5\r\n",
+    "content-length:\t5 \r\n",
+    "Content-Length: +5\r\n",
+    "Content-Length: 5, 5\r\n",
+    "Transfer-Encoding: chunked\r\n",
+    "transfer-encoding: gzip, chunked\r\n",
+    "Transfer-Encoding: \x0bchunked\r\n",
+    "Transfer-Encoding : chunked\r\n",
+    "Connection: close\r\n",
+    "Connection: keep-alive, Upgrade\r\n",
+    "Connection: x-a, , host\r\n",
+    "Connection: x-a\r\n",
+    "Upgrade: websocket\r\n",
+    "Upgrade: h2c\r\n",
+    "Expect: 100-continue\r\n",
+    "Expect: x\r\n",
+    "TE: trailers\r\n",
+    "Trailer: a\r\n",
+    "Keep-Alive: timeout=5\r\n",
+    "X-A: b\r\n",
+    "X-Forwarded-For: 1.2.3.4\r\n",
+    "X-Request-Id: r\r\n",
+    "x: \u{e9}\t\r\n",
+    "Content-Type: text/event-stream\r\n",
+    " folded\r\n",
+    "\r\n",
+    "\r\n\r\n",
+    "\n",
+    "\r",
+    "\0",
+    ":",
+    " ",
+    "a",
+];
+
+const CHUNK_PIECES: &[&str] = &[
+    "1\r\na\r\n",
+    "5\r\nhello\r\n",
+    "0005\r\nhello\r\n",
+    "A\r\n0123456789\r\n",
+    "a\r\n0123456789\r\n",
+    "5;x=y\r\nhello\r\n",
+    "5;\"\t\"\r\nhello\r\n",
+    "1",
+    "0",
+    "f",
+    "\r",
+    "\n",
+    "\r\n",
+    ";",
+    ";x",
+    " ",
+    "\t",
+    "\0",
+    "hello",
+    "0\r\n\r\n",
+    "0\r\n",
+    "00\r\n",
+    "0;a\r\n",
+    "x-a: b\r\n",
+    "Content-Length: 3\r\n",
+    "a:b\r\n",
+    "20000000000000\r\n",
+    "20000000000001\r\n",
+    "ffffffffffffffff\r\n",
+    "00000000000000005\r\nhello\r\n",
+    "x",
+    "-1\r\n",
+    "0x5\r\n",
+];
+
+fn pieces(of: &'static [&'static str], most: usize) -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        30 => proptest::sample::select(of).prop_map(|piece| piece.as_bytes().to_vec()),
+        1 => proptest::collection::vec(any::<u8>(), 0..4),
+    ];
+    proptest::collection::vec(piece, 0..most).prop_map(|pieces| pieces.concat())
+}
+
+/// A whole request with one byte changed.
+fn almost(whole: &'static [u8]) -> impl Strategy<Value = Vec<u8>> {
+    (0..whole.len(), any::<u8>()).prop_map(move |(place, byte)| {
+        let mut bytes = whole.to_vec();
+        bytes[place] = byte;
+        bytes
+    })
+}
+
+fn head_of(start: &'static str) -> impl Strategy<Value = Vec<u8>> {
+    pieces(HEAD_PIECES, 6).prop_map(move |rest| [start.as_bytes(), &rest, b"\r\n"].concat())
+}
+
+/// `PROPTEST_CASES` may ask for more.
+fn config() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig { cases: usual.cases.max(4_000), failure_persistence: None, ..usual }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn request_heads(bytes in prop_oneof![
+        pieces(HEAD_PIECES, 12),
+        head_of("POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\n"),
+        head_of("GET http://h/ HTTP/1.0\r\n"),
+        almost(include_bytes!("fixtures/http/chat.request")),
+        almost(include_bytes!("fixtures/http/hdr-chunked-request.request")),
+    ]) {
+        properties::request_head(&bytes);
+    }
+
+    #[test]
+    fn reply_heads(bytes in prop_oneof![
+        pieces(HEAD_PIECES, 12),
+        head_of("HTTP/1.1 200 OK\r\n"),
+        head_of("HTTP/1.1 101 x\r\nConnection: upgrade\r\n"),
+        almost(include_bytes!("fixtures/http/chat.response")),
+        almost(include_bytes!("fixtures/http/chat-stream.response")),
+    ]) {
+        properties::reply_head(&bytes);
+    }
+
+    #[test]
+    fn chunked_bodies(seed in any::<u8>(), bytes in prop_oneof![
+        pieces(CHUNK_PIECES, 12),
+        pieces(&CHUNK_PIECES[..7], 12).prop_map(|bytes| [&bytes[..], b"0\r\n\r\n"].concat()),
+        pieces(&CHUNK_PIECES[..7], 4).prop_map(|bytes| [&bytes[..], b"0\r\nx-a: b\r\nVary: c\r\n\r\nGET /"].concat()),
+    ]) {
+        properties::chunked(&[&[seed], &bytes[..]].concat());
+    }
+}
+
+/// All strings up to five of the bytes that mean something, before and after a size.
+#[test]
+fn every_short_chunked_body() {
+    const BYTES: &[u8] = b"01a\r\n;: \0";
+    for len in 0..=5u32 {
+        for number in 0..BYTES.len().pow(len) {
+            let mut left = number;
+            let middle: Vec<u8> = (0..len)
+                .map(|_| {
+                    let byte = BYTES[left % BYTES.len()];
+                    left /= BYTES.len();
+                    byte
+                })
+                .collect();
+            properties::chunked(&[b"\x02", &middle[..], b"\r\n\r\n"].concat());
+        }
+    }
+}
+
+#[test]
+fn every_byte_at_every_place_of_a_chunked_body() {
+    let whole = b"\x035;a=b\r\nhello\r\n1f\r\n0123456789012345678901234567890\r\n0\r\nx-a: b\r\n\r\n";
+    for place in 1..whole.len() {
+        for byte in 0..=255u8 {
+            let mut bytes = whole.to_vec();
+            bytes[place] = byte;
+            properties::chunked(&bytes);
+        }
+    }
+}

@@ -1,0 +1,598 @@
+//! An independent reading of request bodies, to compare the scanner with: strings and numbers are parsed by
+//! `serde_json`, the prompt's canonical bytes are built in memory from whole values.
+//!
+//! Where the scanner differs from "parse everything, the last of equal names wins" on purpose:
+//!
+//! | where | scanner | reason |
+//! | --- | --- | --- |
+//! | body that serde_json refuses | may pass | it does not look at what it skips; engines accept more, and the engine answers |
+//! | `null` (or any scalar) after a prompt of the same section | the prompt stays | `prompt` and `messages` stand side by side, one of them null |
+//! | `role` twice in one message | the first decides, both are hashed | the first is hashed when the second comes |
+//! | `content` twice in one message | both are read | the same |
+//! | `role` behind more than 4 KiB of its message | marked as late; `first-user` reads the first 4 KiB | bounded memory |
+//! | nesting beyond 15 levels of prompt arrays and parts | skipped | bounded memory |
+//! | early end ([`Progress::Enough`]) | later duplicates are not seen | that is what ending early means |
+
+use serde_json::Value;
+use warmfront::policy::PrefixMode;
+use warmfront::scan::{Api, Counts, Needs, Plan, Progress, Scan, Span, Spans};
+use xxhash_rust::xxh64::xxh64;
+
+/// All that a scan tells, in a form that can be compared.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Seen {
+    pub model: Option<Vec<u8>>,
+    pub model_over: bool,
+    pub stream: Option<bool>,
+    pub max_tokens: Option<u64>,
+    pub choices: Option<u64>,
+    pub cache_salt: Option<u64>,
+    pub session: Option<u64>,
+    pub tools: bool,
+    pub spans: Spans,
+    pub duplicates: u32,
+    pub prefix: Option<(u64, u64)>,
+    pub counts: Counts,
+}
+
+/// What a scan's facts say now.
+pub fn seen(scan: &Scan) -> Seen {
+    let facts = scan.facts();
+    Seen {
+        model: facts.model().map(<[u8]>::to_vec),
+        model_over: facts.model_over(),
+        stream: facts.stream,
+        max_tokens: facts.max_tokens(),
+        choices: facts.choices,
+        cache_salt: facts.cache_salt,
+        session: facts.session(),
+        tools: facts.tools,
+        spans: facts.spans,
+        duplicates: facts.duplicates,
+        prefix: facts.prefix().map(|prefix| (prefix.hash, prefix.bytes)),
+        counts: facts.counts(),
+    }
+}
+
+/// Everything that can be asked for.
+pub fn all_needs() -> Needs {
+    Needs::MODEL | Needs::PREFIX | Needs::SESSION | Needs::MAX_TOKENS | Needs::WHOLE
+}
+
+/// Scans `pieces` with `scan` and finishes, unless it ends before.
+pub fn scan_pieces<'a>(
+    scan: &mut Scan,
+    api: Api,
+    plan: &Plan,
+    needs: Needs,
+    pieces: impl Iterator<Item = &'a [u8]>,
+) -> (Progress, Seen) {
+    scan.begin(api, plan, needs);
+    for piece in pieces {
+        let progress = scan.push(piece);
+        if progress != Progress::More {
+            return (progress, seen(scan));
+        }
+    }
+    (scan.finish(), seen(scan))
+}
+
+/// The scanner's answer must not depend on how the body was cut: compared at the given cuts and, where
+/// `single`, in pieces of one byte.
+pub fn check_cuts(api: Api, plan: &Plan, needs: Needs, body: &[u8], cuts: impl Iterator<Item = usize>, single: bool) {
+    let mut scan = Scan::new();
+    let whole = scan_pieces(&mut scan, api, plan, needs, std::iter::once(body));
+    for cut in cuts {
+        let (left, right) = body.split_at(cut.min(body.len()));
+        let cut_up = scan_pieces(&mut scan, api, plan, needs, [left, right].into_iter());
+        assert_eq!(cut_up, whole, "cut at {cut}, {api:?} {plan:?} {needs:?}: {}", body.escape_ascii());
+    }
+    if single {
+        let cut_up = scan_pieces(&mut scan, api, plan, needs, body.chunks(1));
+        assert_eq!(cut_up, whole, "single bytes, {api:?} {plan:?} {needs:?}: {}", body.escape_ascii());
+    }
+}
+
+/// Compares the scanner with the oracle, where the oracle can read the body. Says whether it could.
+pub fn check_against_oracle(api: Api, plan: &Plan, body: &[u8]) -> bool {
+    let Some(expected) = expect(api, plan, body) else {
+        let accepted = serde_json::from_slice::<Value>(body).is_ok_and(|value| value.is_object());
+        assert!(!accepted, "the oracle cannot read what serde_json reads: {}", body.escape_ascii());
+        return false;
+    };
+    let mut scan = Scan::new();
+    let (progress, got) = scan_pieces(&mut scan, api, plan, all_needs(), std::iter::once(body));
+    assert_eq!(progress, Progress::Done, "{api:?}: {}", body.escape_ascii());
+    assert_eq!(got, expected, "{api:?} {plan:?}: {}", body.escape_ascii());
+    // Ending early must not change what was asked for.
+    let needs = Needs::MODEL | Needs::PREFIX;
+    let (progress, early) = scan_pieces(&mut scan, api, plan, needs, std::iter::once(body));
+    assert!(matches!(progress, Progress::Done | Progress::Enough { .. }), "{progress:?}");
+    if expected.duplicates == 0 {
+        assert_eq!(early.model, expected.model, "{}", body.escape_ascii());
+        assert_eq!(early.prefix, expected.prefix, "{progress:?} {api:?} {plan:?}: {}", body.escape_ascii());
+    }
+    true
+}
+
+/// A JSON value in the order of its source, with the source of what may be hashed raw.
+enum Tree<'a> {
+    Scalar(Value),
+    Text(Vec<u8>, &'a [u8]),
+    Array(Vec<Tree<'a>>, &'a [u8]),
+    Object(Vec<Entry<'a>>, &'a [u8]),
+}
+
+struct Entry<'a> {
+    name: Vec<u8>,
+    value: Tree<'a>,
+    span: Span,
+}
+
+/// Reads a value; `None` where it is not JSON by `serde_json`'s rules.
+struct Reader<'a> {
+    body: &'a [u8],
+    at: usize,
+    depth: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn space(&mut self) {
+        while matches!(self.body.get(self.at), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+            self.at += 1;
+        }
+    }
+
+    fn eat(&mut self, byte: u8) -> Option<()> {
+        self.space();
+        (self.body.get(self.at) == Some(&byte)).then(|| self.at += 1)
+    }
+
+    fn text(&mut self) -> Option<(Vec<u8>, &'a [u8])> {
+        let start = self.at;
+        self.eat(b'"')?;
+        while *self.body.get(self.at)? != b'"' {
+            self.at += 1 + (self.body[self.at] == b'\\') as usize;
+        }
+        self.at += 1;
+        let raw = self.body.get(start..self.at)?;
+        let text: String = serde_json::from_slice(raw).ok()?;
+        Some((text.into_bytes(), raw))
+    }
+
+    fn value(&mut self) -> Option<Tree<'a>> {
+        self.space();
+        let start = self.at;
+        self.depth += 1;
+        if self.depth > 120 {
+            return None;
+        }
+        let tree = match self.body.get(self.at)? {
+            b'"' => {
+                let (text, raw) = self.text()?;
+                Tree::Text(text, raw)
+            }
+            b'[' => {
+                self.at += 1;
+                let mut elements = Vec::new();
+                if self.eat(b']').is_none() {
+                    loop {
+                        elements.push(self.value()?);
+                        if self.eat(b',').is_none() {
+                            break;
+                        }
+                    }
+                    self.eat(b']')?;
+                }
+                Tree::Array(elements, &self.body[start..self.at])
+            }
+            b'{' => {
+                self.at += 1;
+                let entries = self.entries()?;
+                Tree::Object(entries, &self.body[start..self.at])
+            }
+            _ => {
+                let rest = &self.body[start..];
+                let end = rest.iter().position(|b| b",]} \n\r\t".contains(b)).unwrap_or(rest.len());
+                self.at += end;
+                Tree::Scalar(serde_json::from_slice(&rest[..end]).ok()?)
+            }
+        };
+        self.depth -= 1;
+        Some(tree)
+    }
+
+    fn entries(&mut self) -> Option<Vec<Entry<'a>>> {
+        let mut entries = Vec::new();
+        if self.eat(b'}').is_some() {
+            return Some(entries);
+        }
+        loop {
+            self.space();
+            let (name, _) = self.text()?;
+            self.eat(b':')?;
+            self.space();
+            let start = self.at as u64;
+            let value = self.value()?;
+            entries.push(Entry { name, value, span: Span { start, end: self.at as u64 } });
+            if self.eat(b',').is_none() {
+                break;
+            }
+        }
+        self.eat(b'}')?;
+        Some(entries)
+    }
+
+    fn body(&mut self) -> Option<Vec<Entry<'a>>> {
+        if self.body.starts_with(b"\xef\xbb\xbf") {
+            self.at = 3;
+        }
+        self.eat(b'{')?;
+        let entries = self.entries()?;
+        self.space();
+        (self.at == self.body.len()).then_some(entries)
+    }
+}
+
+/// The prompt names of an API: main, system, extra.
+fn names(api: Api) -> (&'static [&'static str], &'static str, &'static [&'static str]) {
+    match api {
+        Api::Chat => (&["messages"], "", &[]),
+        Api::Completions => (&["prompt"], "", &["suffix"]),
+        Api::Embeddings => (&["input", "messages"], "", &[]),
+        Api::Responses => (&["input"], "instructions", &[]),
+        Api::Messages => (&["messages"], "system", &[]),
+        Api::Rerank => (&["query"], "", &["documents"]),
+        Api::Score => (&["text_1", "queries", "data_1", "query"], "", &["text_2", "documents", "data_2"]),
+        Api::Tokenize => (&["prompt", "messages"], "", &[]),
+        Api::Generate => (&["text", "input_ids"], "", &[]),
+        Api::Other => (&[], "", &[]),
+    }
+}
+
+/// What the scanner must find when it reads everything.
+pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
+    let mut reader = Reader { body, at: 0, depth: 0 };
+    let entries = reader.body()?;
+    let has_tools = matches!(api, Api::Chat | Api::Responses | Api::Messages | Api::Tokenize);
+    let (main, system, extra) = names(api);
+    let is = |names: &[&str], entry: &Entry| names.iter().any(|name| !name.is_empty() && name.as_bytes() == entry.name);
+    let last = |names: &[&str]| entries.iter().rev().find(|entry| is(names, entry));
+    let last_prompt =
+        |names: &[&str]| entries.iter().rev().find(|e| is(names, e) && !matches!(e.value, Tree::Scalar(_)));
+    let mut duplicates = 0;
+    let mut count = |names: &[&str]| {
+        duplicates += entries.iter().filter(|entry| is(names, entry)).count().saturating_sub(1) as u32;
+    };
+    for name in ["model", "stream", "stream_options", "max_tokens", "n", "cache_salt"] {
+        count(&[name]);
+    }
+    count(&["max_completion_tokens", "max_output_tokens"]);
+    [main, &[system], extra].into_iter().for_each(&mut count);
+    if has_tools {
+        count(&["tools"]);
+    }
+    let sessions: Vec<&str> = plan.session_fields.iter().map(|name| std::str::from_utf8(name).unwrap()).collect();
+    sessions.iter().for_each(|name| count(&[name]));
+
+    let text = |names: &[&str]| match last(names).map(|entry| &entry.value) {
+        Some(Tree::Text(text, _)) => Some(text.clone()),
+        _ => None,
+    };
+    let hash = |names: &[&str]| text(names).filter(|text| !text.is_empty()).map(|text| xxh64(&text, 0));
+    let scalar = |names: &[&str]| match last(names).map(|entry| &entry.value) {
+        Some(Tree::Scalar(value)) => value.clone(),
+        _ => Value::Null,
+    };
+    let span = |names: &[&str]| last(names).map(|entry| entry.span);
+    let model = text(&["model"]);
+    let tools = last(&["tools"]).filter(|_| has_tools);
+
+    let mut prompt = Canonical::new(plan);
+    if let Some(Entry { value: Tree::Array(_, raw) | Tree::Object(_, raw), .. }) = tools {
+        prompt.section(0, plan.prefix == PrefixMode::Conversation, |part| part.raw(raw, false));
+    }
+    if let Some(entry) = last_prompt(&[system]) {
+        prompt.section(1, plan.prefix == PrefixMode::Conversation, |part| part.top(&entry.value));
+    }
+    if let Some(entry) = last_prompt(main) {
+        prompt.section(2, true, |part| part.top(&entry.value));
+    }
+    if let Some(entry) = last_prompt(extra) {
+        prompt.section(3, false, |part| part.top(&entry.value));
+    }
+    let out_tokens = ["max_completion_tokens", "max_output_tokens"];
+    Some(Seen {
+        model_over: model.as_ref().is_some_and(|model| model.len() > 256),
+        model: model.filter(|model| model.len() <= 256),
+        stream: scalar(&["stream"]).as_bool(),
+        max_tokens: scalar(&out_tokens).as_u64().or(scalar(&["max_tokens"]).as_u64()),
+        choices: scalar(&["n"]).as_u64(),
+        cache_salt: hash(&["cache_salt"]),
+        session: sessions.iter().find_map(|name| hash(&[name])),
+        tools: matches!(tools.map(|entry| &entry.value), Some(Tree::Array(..) | Tree::Object(..))),
+        spans: Spans {
+            model: span(&["model"]),
+            stream: span(&["stream"]),
+            stream_options: span(&["stream_options"]),
+            max_tokens: span(&["max_tokens"]),
+            max_output_tokens: span(&out_tokens),
+        },
+        duplicates,
+        prefix: prompt.prefix(),
+        counts: prompt.counts(),
+    })
+}
+
+const DEPTH_MAX: usize = 15;
+const HELD_MAX: usize = 4096;
+
+/// The prompt's canonical bytes, section by section.
+struct Canonical<'p> {
+    plan: &'p Plan,
+    parts: [Part; 4],
+}
+
+/// One section being built.
+#[derive(Clone, Default)]
+struct Part {
+    conversation: bool,
+    chars_left: u32,
+    closed: bool,
+    /// Each byte, and whether it is more than a mark or a role.
+    bytes: Vec<(u8, bool)>,
+    counts: Counts,
+    /// `first-user`: whether text at this place takes part; `conversation`: always.
+    speaks: bool,
+}
+
+impl<'p> Canonical<'p> {
+    fn new(plan: &'p Plan) -> Self {
+        Canonical { plan, parts: Default::default() }
+    }
+
+    fn section(&mut self, place: usize, takes_part: bool, read: impl FnOnce(&mut Part)) {
+        let part = &mut self.parts[place];
+        part.conversation = self.plan.prefix == PrefixMode::Conversation;
+        part.chars_left = self.plan.prefix_chars;
+        part.closed = !takes_part;
+        part.speaks = true;
+        read(part);
+        if part.conversation {
+            part.bytes.truncate(self.plan.prefix_bytes as usize);
+        }
+    }
+
+    fn prefix(&self) -> Option<(u64, u64)> {
+        let [tools, system, main, _] = &self.parts;
+        if self.plan.prefix == PrefixMode::FirstUser {
+            return (!main.bytes.is_empty()).then(|| (main.hash(), main.bytes.len() as u64));
+        }
+        let has_text = |part: &Part| part.bytes.iter().any(|(_, text)| *text);
+        if !has_text(system) && !has_text(main) {
+            return None;
+        }
+        let (mut joined, mut bytes) = (Vec::new(), 0);
+        for (place, part) in [tools, system, main].into_iter().enumerate().filter(|(_, part)| !part.bytes.is_empty()) {
+            joined.push(place as u8);
+            joined.extend(part.hash().to_le_bytes());
+            bytes += part.bytes.len() as u64;
+        }
+        Some((xxh64(&joined, 0), bytes))
+    }
+
+    fn counts(&self) -> Counts {
+        let sum = |of: fn(&Counts) -> u64| self.parts.iter().map(|part| of(&part.counts)).sum();
+        Counts { text_bytes: sum(|c| c.text_bytes), ids: sum(|c| c.ids), media: sum(|c| c.media) }
+    }
+}
+
+impl Part {
+    fn hash(&self) -> u64 {
+        let bytes: Vec<u8> = self.bytes.iter().map(|(byte, _)| *byte).collect();
+        xxh64(&bytes, 0)
+    }
+
+    fn extend(&mut self, bytes: &[u8], text: bool) {
+        self.bytes.extend(bytes.iter().map(|byte| (*byte, text)));
+    }
+
+    fn mark(&mut self, mark: u8) {
+        if self.conversation && !self.closed {
+            self.bytes.push((mark, mark == 0xfb));
+        }
+    }
+
+    fn text(&mut self, text: &[u8]) {
+        self.counts.text_bytes += text.len() as u64;
+        self.text_uncounted(text);
+    }
+
+    fn text_uncounted(&mut self, text: &[u8]) {
+        for &byte in text {
+            if self.closed || !self.speaks {
+                return;
+            }
+            if !self.conversation && byte & 0xc0 != 0x80 {
+                if self.chars_left == 0 {
+                    self.closed = true;
+                    return;
+                }
+                self.chars_left -= 1;
+            }
+            self.bytes.push((byte, true));
+        }
+    }
+
+    fn raw(&mut self, raw: &[u8], marked: bool) {
+        if marked {
+            self.mark(0xfc);
+        }
+        self.counts.text_bytes += raw.len() as u64;
+        if self.conversation && !self.closed {
+            self.extend(raw, true);
+        }
+    }
+
+    fn top(&mut self, value: &Tree) {
+        match value {
+            Tree::Text(text, _) => {
+                self.mark(0xfa);
+                self.text(text);
+            }
+            Tree::Array(elements, _) => self.items(elements, 1),
+            Tree::Object(entries, _) => self.message(entries, 1),
+            Tree::Scalar(_) => {}
+        }
+    }
+
+    fn items(&mut self, elements: &[Tree], depth: usize) {
+        let mut ids = false;
+        for element in elements {
+            match element {
+                Tree::Scalar(value) => {
+                    if let Some(id) = value.as_u64().and_then(|id| u32::try_from(id).ok()) {
+                        if !ids && !self.closed {
+                            self.bytes.push((0xfd, false));
+                        }
+                        ids = true;
+                        self.id(id);
+                    }
+                }
+                Tree::Text(text, _) => {
+                    self.mark(0xfa);
+                    self.text(text);
+                    self.closed = true;
+                }
+                Tree::Array(elements, _) if depth < DEPTH_MAX => {
+                    self.items(elements, depth + 1);
+                    self.closed = true;
+                }
+                Tree::Object(entries, _) if depth < DEPTH_MAX => self.message(entries, depth + 1),
+                Tree::Array(..) | Tree::Object(..) => {}
+            }
+        }
+    }
+
+    fn id(&mut self, id: u32) {
+        self.counts.ids += 1;
+        if !self.conversation && !self.closed {
+            self.closed = self.chars_left == 0;
+            self.chars_left = self.chars_left.saturating_sub(1);
+        }
+        if !self.closed {
+            self.extend(&id.to_le_bytes(), true);
+        }
+    }
+
+    fn message(&mut self, entries: &[Entry], depth: usize) {
+        let start = self.bytes.len();
+        let chars_before = self.chars_left;
+        let closed_before = self.closed;
+        let mut role: Option<bool> = None;
+        // Before the role everything is read as if it were wanted, then put where it belongs.
+        for entry in entries {
+            match (entry.name.as_slice(), &entry.value) {
+                (b"role", Tree::Text(text, _)) => {
+                    let text = if text.len() > 256 { &[][..] } else { text };
+                    if role.is_some() {
+                        self.mark(0xf9);
+                        self.unspoken(text);
+                        continue;
+                    }
+                    role = Some(text == b"user");
+                    self.role_known(text, start, chars_before, closed_before);
+                }
+                (b"role", _) => {}
+                (name, value) => self.inner(name, value, true, depth),
+            }
+        }
+        match role {
+            Some(true) if !self.conversation => self.closed = true,
+            Some(_) => {}
+            None if self.conversation && !closed_before => self.bytes.insert(start, (0xf8, false)),
+            None => self.forget(start, chars_before, closed_before),
+        }
+        self.speaks = true;
+    }
+
+    /// The role came behind `self.bytes[start..]` of its message.
+    fn role_known(&mut self, role: &[u8], start: usize, chars_before: u32, closed_before: bool) {
+        let before = self.bytes.split_off(start);
+        if self.conversation {
+            if before.len() <= HELD_MAX {
+                self.mark(0xf8);
+                self.unspoken(role);
+                self.bytes.extend(before);
+            } else {
+                self.mark(0xf8);
+                self.bytes.extend(before);
+                self.mark(0xf9);
+                self.unspoken(role);
+            }
+            return;
+        }
+        self.forget(start, chars_before, closed_before);
+        self.speaks = role == b"user";
+        // Read again, as much as is held: `before` may have ended at the limit of characters only.
+        let before: Vec<u8> = before.into_iter().map(|(byte, _)| byte).collect();
+        self.text_uncounted(&before[..before.len().min(HELD_MAX)]);
+        if self.speaks && self.chars_left == 0 && before.len() > self.bytes.len() - start {
+            self.closed = true;
+        }
+    }
+
+    fn forget(&mut self, start: usize, chars_before: u32, closed_before: bool) {
+        self.bytes.truncate(start);
+        (self.chars_left, self.closed) = (chars_before, closed_before);
+    }
+
+    fn unspoken(&mut self, role: &[u8]) {
+        if self.conversation && !self.closed {
+            self.extend(role, false);
+        }
+    }
+
+    /// A field of a message or part other than its role.
+    fn inner(&mut self, name: &[u8], value: &Tree, in_message: bool, depth: usize) {
+        let raw = match value {
+            Tree::Scalar(_) => return,
+            Tree::Text(_, raw) | Tree::Array(_, raw) | Tree::Object(_, raw) => raw,
+        };
+        match std::str::from_utf8(name).unwrap() {
+            "content" | "text" | "output" | "thinking" => {
+                if in_message {
+                    self.mark(0xfa);
+                }
+                match value {
+                    Tree::Text(text, _) => self.text(text),
+                    Tree::Array(elements, _) if depth < DEPTH_MAX => {
+                        for element in elements {
+                            match element {
+                                Tree::Text(text, _) => self.text(text),
+                                Tree::Object(entries, _) if depth + 1 < DEPTH_MAX => self.part(entries, depth + 2),
+                                _ => {}
+                            }
+                        }
+                    }
+                    Tree::Object(entries, _) if depth < DEPTH_MAX => self.part(entries, depth + 1),
+                    _ => {}
+                }
+            }
+            "image_url" | "image" | "image_embeds" | "source" | "input_audio" | "audio_url" | "video_url" | "video"
+            | "file" | "file_data" => {
+                self.mark(0xfb);
+                self.counts.media += 1;
+            }
+            "tool_calls" | "function_call" | "tool_call_id" | "tool_use_id" | "call_id" | "name" | "arguments"
+            | "input" | "reasoning" | "reasoning_content" => self.raw(raw, true),
+            _ => {}
+        }
+    }
+
+    fn part(&mut self, entries: &[Entry], depth: usize) {
+        for entry in entries {
+            self.inner(&entry.name, &entry.value, false, depth);
+        }
+    }
+}
