@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::fleet::Loads;
-use crate::policy::{self, Choice, Policy, PrefixMode, Request, Settings};
+use crate::policy::{self, Choice, Policy, Request, Settings};
 use crate::prefix;
-use crate::scan::{Api, Needs, Plan, Progress, Scan};
+use crate::scan::{Api, Needs, PrefixMode, Progress, Scan};
 use crate::snapshot::{Pool, Selected, Snapshot};
 
 /// A request to be explained.
@@ -157,18 +157,15 @@ fn choose(
     model: Needs,
 ) -> PolicyChoice {
     let from_header = session(question, &pool.settings);
-    let mut needs = model;
-    if policy.needs_prefix() {
-        needs = needs | Needs::PREFIX;
-    }
-    if policy.needs_session() && from_header.is_none() {
-        needs = needs | Needs::SESSION;
+    let mut needs = model | policy.needs();
+    if from_header.is_some() {
+        needs = needs.without(Needs::SESSION);
     }
     let progress = read(scan, question, &pool.settings, needs, Some(config.limits.hold_bytes));
     let facts = scan.facts();
     let failed = matches!(progress, Progress::Failed(_));
     let name = pool.name.as_bytes();
-    let prefix = facts.prefix().filter(|_| !failed && policy.needs_prefix());
+    let prefix = facts.prefix().filter(|_| !failed && policy.needs().contains(Needs::PREFIX));
     let session = from_header.or(facts.session().filter(|_| !failed));
     let request = Request {
         key: prefix.map(|prefix| prefix::key(name, facts.cache_salt, &prefix)),
@@ -202,7 +199,7 @@ fn choose(
 
 /// Scans the body, or as much of it as would be held.
 fn read(scan: &mut Scan, question: &Question<'_>, settings: &Settings, needs: Needs, hold: Option<usize>) -> Progress {
-    scan.begin(api(question), &Plan::of(settings), needs);
+    scan.begin(api(question), &settings.plan(), needs);
     let held = question.body.get(..hold.unwrap_or(usize::MAX)).unwrap_or(question.body);
     match scan.push(held) {
         Progress::More if held.len() == question.body.len() => scan.finish(),

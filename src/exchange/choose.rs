@@ -42,7 +42,8 @@ impl Exchange {
         }
         let name = pool.name.as_bytes();
         self.session = self.asked.session.or(facts.session()).map(|session| prefix::session_key(name, session));
-        self.key = facts.prefix().map(|prefix| prefix::key(name, facts.cache_salt, &prefix));
+        let prefix = facts.prefix().filter(|_| !self.unscannable);
+        self.key = prefix.map(|prefix| prefix::key(name, facts.cache_salt, &prefix));
         Ok(())
     }
 

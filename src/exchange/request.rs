@@ -38,8 +38,8 @@ impl Exchange {
             let end = pass.end + part.len;
             if let Kind::Pass { .. } = part.kind {
                 let data = part.data(rest);
-                self.body_bytes += data.len() as u64;
                 self.look_at(data, cx);
+                self.body_bytes += data.len() as u64;
                 pass.end = end;
             } else {
                 self.pass_request(bytes, pass, cx);
@@ -70,10 +70,14 @@ impl Exchange {
     /// Feeds the scanner until the choice knows enough.
     fn look_at(&mut self, data: &[u8], cx: &mut Context<'_>) {
         let Some(scan) = self.scan.as_mut().filter(|_| self.phase == Phase::ReadBody) else { return };
+        // Not a byte beyond what may be held: else the key would depend on how the body was cut.
+        let left = (cx.rules.limits.hold_bytes as u64).saturating_sub(self.body_bytes);
+        let seen = &data[..data.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
         let begun = (cx.stopwatch)();
-        let progress = scan.push(data);
+        let progress = scan.push(seen);
         self.scan_nanos += (cx.stopwatch)().saturating_sub(begun);
         match progress {
+            Progress::More if seen.len() < data.len() => self.choose(cx),
             Progress::More => {}
             Progress::Failed(fault) => self.give_up_scan(fault, cx),
             Progress::Enough { .. } | Progress::Done => self.choose(cx),
