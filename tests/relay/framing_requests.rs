@@ -3,6 +3,7 @@
 use crate::client::{Client, get};
 use crate::engine::{Engine, Request, ok};
 use crate::front::Front;
+use warmfront::policy::Policy;
 
 /// What must come of some bytes.
 enum Expected {
@@ -15,29 +16,29 @@ enum Expected {
 }
 use Expected::{Closed, Passed, Refused};
 
-const P: &str = "POST /v1/a HTTP/1.1\r\nHost: x\r\n";
+const P: &str = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n";
 
 /// Bytes in; `~` stands for the usual start of a POST to `/v1/a`.
 const ROWS: &[(&str, Expected)] = &[
     // Lengths (RFC 9112, 6.3).
-    ("~Content-Length: 2\r\n\r\nhi", Passed(&["/v1/a hi"])),
-    ("~Content-Length: 0\r\n\r\n", Passed(&["/v1/a "])),
-    ("~Content-Length: 0000000002\r\n\r\nhi", Passed(&["/v1/a hi"])),
-    ("~\r\n", Passed(&["/v1/a "])),
+    ("~Content-Length: 2\r\n\r\nhi", Passed(&["/v1/completions hi"])),
+    ("~Content-Length: 0\r\n\r\n", Passed(&["/v1/completions "])),
+    ("~Content-Length: 0000000002\r\n\r\nhi", Passed(&["/v1/completions hi"])),
+    ("~\r\n", Passed(&["/v1/completions "])),
     ("~Content-Length: 2\r\nContent-Length: 2\r\n\r\nhi", Refused(400)),
     ("~Content-Length: 2\r\nContent-Length: 3\r\n\r\nhi!", Refused(400)),
     ("~Content-Length: 2, 2\r\n\r\nhi", Refused(400)),
     ("~Content-Length: +2\r\n\r\nhi", Refused(400)),
     ("~Content-Length: -2\r\n\r\nhi", Refused(400)),
     ("~Content-Length: 0x2\r\n\r\nhi", Refused(400)),
-    ("~Content-Length: 2 \t\r\n\r\nhi", Passed(&["/v1/a hi"])),
+    ("~Content-Length: 2 \t\r\n\r\nhi", Passed(&["/v1/completions hi"])),
     ("~Content-Length: 2 2\r\n\r\nhi", Refused(400)),
     ("~Content-Length:\r\n\r\n", Refused(400)),
     ("~Content-Length: 18446744073709551618\r\n\r\nhi", Refused(400)),
     ("~Content-Length: 9223372036854775808\r\n\r\nhi", Refused(400)),
     ("~Content-Length : 2\r\n\r\nhi", Refused(400)),
     ("~Content-Length\r\n\r\n", Refused(400)),
-    ("~Content_Length: 2\r\n\r\n", Passed(&["/v1/a "])),
+    ("~Content_Length: 2\r\n\r\n", Passed(&["/v1/completions "])),
     // Both, or other codings (6.1, 6.3).
     ("~Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", Refused(400)),
     ("~Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n", Refused(400)),
@@ -53,15 +54,15 @@ const ROWS: &[(&str, Expected)] = &[
     ("~Transfer-Encoding:\r\n\r\n", Refused(400)),
     ("~Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n", Refused(400)),
     ("~Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n", Refused(400)),
-    ("~Transfer-Encoding: CHUNKED\r\n\r\n0\r\n\r\n", Passed(&["/v1/a "])),
-    ("POST /v1/a HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", Refused(400)),
+    ("~Transfer-Encoding: CHUNKED\r\n\r\n0\r\n\r\n", Passed(&["/v1/completions "])),
+    ("POST /v1/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", Refused(400)),
     // Chunks (7.1).
-    ("~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", Passed(&["/v1/a hi"])),
-    ("~Transfer-Encoding: chunked\r\n\r\n1\r\nh\r\n1\r\ni\r\n0\r\n\r\n", Passed(&["/v1/a hi"])),
-    ("~Transfer-Encoding: chunked\r\n\r\n002\r\nhi\r\n000\r\n\r\n", Passed(&["/v1/a hi"])),
-    ("~Transfer-Encoding: chunked\r\n\r\n2;a=\"b\"\r\nhi\r\n0;c\r\n\r\n", Passed(&["/v1/a hi"])),
+    ("~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", Passed(&["/v1/completions hi"])),
+    ("~Transfer-Encoding: chunked\r\n\r\n1\r\nh\r\n1\r\ni\r\n0\r\n\r\n", Passed(&["/v1/completions hi"])),
+    ("~Transfer-Encoding: chunked\r\n\r\n002\r\nhi\r\n000\r\n\r\n", Passed(&["/v1/completions hi"])),
+    ("~Transfer-Encoding: chunked\r\n\r\n2;a=\"b\"\r\nhi\r\n0;c\r\n\r\n", Passed(&["/v1/completions hi"])),
     ("~Transfer-Encoding: chunked\r\n\r\n2;a\nb\r\nhi\r\n0\r\n\r\n", Refused(400)),
-    ("~Transfer-Encoding: chunked\r\n\r\n2;\r\nhi\r\n0\r\n\r\n", Passed(&["/v1/a hi"])),
+    ("~Transfer-Encoding: chunked\r\n\r\n2;\r\nhi\r\n0\r\n\r\n", Passed(&["/v1/completions hi"])),
     ("~Transfer-Encoding: chunked\r\n\r\n2 \r\nhi\r\n0\r\n\r\n", Refused(400)),
     ("~Transfer-Encoding: chunked\r\n\r\n 2\r\nhi\r\n0\r\n\r\n", Refused(400)),
     ("~Transfer-Encoding: chunked\r\n\r\n0x2\r\nhi\r\n0\r\n\r\n", Refused(400)),
@@ -76,68 +77,68 @@ const ROWS: &[(&str, Expected)] = &[
     ("~Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\nhi", Refused(400)),
     ("~Transfer-Encoding: chunked\r\n\r\n10000000000000002\r\nhi\r\n0\r\n\r\n", Refused(400)),
     // Trailers: those of framing and routing go, others stay, broken ones are refused.
-    ("~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nA: b\r\n\r\n", Passed(&["/v1/a hi A: b"])),
-    ("~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nContent-Length: 9\r\nHost: y\r\n\r\n", Passed(&["/v1/a hi"])),
+    ("~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nA: b\r\n\r\n", Passed(&["/v1/completions hi A: b"])),
+    ("~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nContent-Length: 9\r\nHost: y\r\n\r\n", Passed(&["/v1/completions hi"])),
     ("~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nA : b\r\n\r\n", Refused(400)),
     ("~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nA\r\n\r\n", Refused(400)),
     ("~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\nGET /v1/evil HTTP/1.1\r\n\r\n", Refused(400)),
     // What follows is the next request, and nothing else is.
-    ("~Content-Length: 2\r\n\r\nhiGET /v1/b HTTP/1.1\r\nHost: x\r\n\r\n", Passed(&["/v1/a hi", "/v1/b "])),
+    ("~Content-Length: 2\r\n\r\nhiGET /v1/b HTTP/1.1\r\nHost: x\r\n\r\n", Passed(&["/v1/completions hi", "/v1/b "])),
     (
         "~Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /v1/b HTTP/1.1\r\nHost: x\r\n\r\n",
-        Passed(&["/v1/a ", "/v1/b "]),
+        Passed(&["/v1/completions ", "/v1/b "]),
     ),
     (
-        "GET /v1/a HTTP/1.1\r\nHost: x\r\nContent-Length: 39\r\n\r\nGET /v1/evil HTTP/1.1\r\nHost: x\r\nX: yyy\r\n",
-        Passed(&["/v1/a GET /v1/evil HTTP/1.1\r\nHost: x\r\nX: yyy\r\n"]),
+        "GET /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 40\r\n\r\nGET /v1/evil HTTP/1.1\r\nHost: x\r\nX: yyy\r\n",
+        Passed(&["/v1/completions GET /v1/evil HTTP/1.1\r\nHost: x\r\nX: yyy\r\n"]),
     ),
     ("\r\nGET /v1/b HTTP/1.1\r\nHost: x\r\n\r\n", Passed(&["/v1/b "])),
-    ("~Content-Length: 2\r\n\r\nhi\r\nGET /v1/b HTTP/1.1\r\nHost: x\r\n\r\n", Passed(&["/v1/a hi", "/v1/b "])),
+    ("~Content-Length: 2\r\n\r\nhi\r\nGET /v1/b HTTP/1.1\r\nHost: x\r\n\r\n", Passed(&["/v1/completions hi", "/v1/b "])),
     ("\r\n\r\nGET /v1/b HTTP/1.1\r\nHost: x\r\n\r\n", Refused(400)),
     (
         "~Connection: close\r\nContent-Length: 2\r\n\r\nhiGET /v1/evil HTTP/1.1\r\nHost: x\r\n\r\n",
-        Closed(&["/v1/a hi"]),
+        Closed(&["/v1/completions hi"]),
     ),
     ("GET /v1/b HTTP/1.0\r\n\r\nGET /v1/evil HTTP/1.0\r\n\r\n", Closed(&["/v1/b "])),
     ("POST /v1/b HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi", Closed(&["/v1/b hi"])),
     // Heads (2 to 5).
-    ("GET  /v1/a HTTP/1.1\r\nHost: x\r\n\r\n", Refused(400)),
-    ("GET /v1/a  HTTP/1.1\r\nHost: x\r\n\r\n", Refused(400)),
+    ("GET  /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n", Refused(400)),
+    ("GET /v1/completions  HTTP/1.1\r\nHost: x\r\n\r\n", Refused(400)),
     ("GET\t/v1/a\tHTTP/1.1\r\nHost: x\r\n\r\n", Refused(400)),
     ("GET /v1/a\r\nHost: x\r\n\r\n", Refused(400)),
-    ("GET /v1/a HTTP/1.1 \r\nHost: x\r\n\r\n", Refused(400)),
-    ("GET /v1/a HTTP/2.0\r\nHost: x\r\n\r\n", Refused(505)),
-    ("GET /v1/a HTTP/1.2\r\nHost: x\r\n\r\n", Refused(505)),
-    ("GET /v1/a http/1.1\r\nHost: x\r\n\r\n", Refused(400)),
+    ("GET /v1/completions HTTP/1.1 \r\nHost: x\r\n\r\n", Refused(400)),
+    ("GET /v1/completions HTTP/2.0\r\nHost: x\r\n\r\n", Refused(505)),
+    ("GET /v1/completions HTTP/1.2\r\nHost: x\r\n\r\n", Refused(505)),
+    ("GET /v1/completions http/1.1\r\nHost: x\r\n\r\n", Refused(400)),
     ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Refused(505)),
     ("\x16\x03\x01\x02", Refused(400)),
-    ("G\0T /v1/a HTTP/1.1\r\nHost: x\r\n\r\n", Refused(400)),
-    ("GET /v1/a HTTP/1.1\nHost: x\n\n", Refused(400)),
-    ("GET /v1/a HTTP/1.1\r\nHost: x\n\r\n", Refused(400)),
-    ("GET /v1/a HTTP/1.1\r\nHost: x\r\rA: b\r\n\r\n", Refused(400)),
-    ("GET /v1/a HTTP/1.1\r\nHost: x\r\nA: b\0c\r\n\r\n", Refused(400)),
-    ("GET /v1/a HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n\r\n", Refused(400)),
-    ("GET /v1/a HTTP/1.1\r\n Host: x\r\n\r\n", Refused(400)),
-    ("GET /v1/a HTTP/1.1\r\nHost: x\r\n: b\r\n\r\n", Refused(400)),
-    ("GET /v1/a HTTP/1.1\r\nHost: x\r\nA b\r\n\r\n", Refused(400)),
-    ("GET /v1/a HTTP/1.1\r\nHost: x\r\nA\u{e9}: b\r\n\r\n", Refused(400)),
-    ("GET /v1/a HTTP/1.1\r\nHost: x\r\nA:\r\n\r\n", Passed(&["/v1/a "])),
+    ("G\0T /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n", Refused(400)),
+    ("GET /v1/completions HTTP/1.1\nHost: x\n\n", Refused(400)),
+    ("GET /v1/completions HTTP/1.1\r\nHost: x\n\r\n", Refused(400)),
+    ("GET /v1/completions HTTP/1.1\r\nHost: x\r\rA: b\r\n\r\n", Refused(400)),
+    ("GET /v1/completions HTTP/1.1\r\nHost: x\r\nA: b\0c\r\n\r\n", Refused(400)),
+    ("GET /v1/completions HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n\r\n", Refused(400)),
+    ("GET /v1/completions HTTP/1.1\r\n Host: x\r\n\r\n", Refused(400)),
+    ("GET /v1/completions HTTP/1.1\r\nHost: x\r\n: b\r\n\r\n", Refused(400)),
+    ("GET /v1/completions HTTP/1.1\r\nHost: x\r\nA b\r\n\r\n", Refused(400)),
+    ("GET /v1/completions HTTP/1.1\r\nHost: x\r\nA\u{e9}: b\r\n\r\n", Refused(400)),
+    ("GET /v1/completions HTTP/1.1\r\nHost: x\r\nA:\r\n\r\n", Passed(&["/v1/completions "])),
     // Host and target.
-    ("GET /v1/a HTTP/1.1\r\n\r\n", Refused(400)),
-    ("GET /v1/a HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n", Refused(400)),
-    ("GET /v1/a HTTP/1.1\r\nHost: x y\r\n\r\n", Refused(400)),
-    ("GET /v1/a HTTP/1.1\r\nHost: u@x\r\n\r\n", Refused(400)),
-    ("GET http://x/v1/a HTTP/1.1\r\nHost: x\r\n\r\n", Passed(&["/v1/a "])),
-    ("GET http://y/v1/a HTTP/1.1\r\nHost: x\r\n\r\n", Refused(400)),
+    ("GET /v1/completions HTTP/1.1\r\n\r\n", Refused(400)),
+    ("GET /v1/completions HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n", Refused(400)),
+    ("GET /v1/completions HTTP/1.1\r\nHost: x y\r\n\r\n", Refused(400)),
+    ("GET /v1/completions HTTP/1.1\r\nHost: u@x\r\n\r\n", Refused(400)),
+    ("GET http://x/v1/completions HTTP/1.1\r\nHost: x\r\n\r\n", Passed(&["/v1/completions "])),
+    ("GET http://y/v1/completions HTTP/1.1\r\nHost: x\r\n\r\n", Refused(400)),
     ("GET /v1/a#b HTTP/1.1\r\nHost: x\r\n\r\n", Refused(400)),
     ("GET /v1/a\u{e9} HTTP/1.1\r\nHost: x\r\n\r\n", Refused(400)),
     ("CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n", Refused(405)),
     // The connection's own fields do not pass, nor may they take others along.
     (
-        "GET /v1/a HTTP/1.1\r\nHost: x\r\nConnection: A, keep-alive\r\nA: b\r\nKeep-Alive: 9\r\n\r\n",
-        Passed(&["/v1/a "]),
+        "GET /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: A, keep-alive\r\nA: b\r\nKeep-Alive: 9\r\n\r\n",
+        Passed(&["/v1/completions "]),
     ),
-    ("GET /v1/a HTTP/1.1\r\nHost: x\r\nConnection: Authorization\r\nAuthorization: b\r\n\r\n", Refused(400)),
+    ("GET /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: Authorization\r\nAuthorization: b\r\n\r\n", Refused(400)),
     ("~Connection: Content-Length\r\nContent-Length: 2\r\n\r\nhi", Refused(400)),
     ("~Expect: 200-ok\r\nContent-Length: 2\r\n\r\nhi", Refused(417)),
 ];
@@ -190,9 +191,9 @@ fn check(front: &Front, engine: &Engine, bytes: &[u8], expected: &Expected, piec
     assert_eq!(seen, passed.iter().copied().chain(last).collect::<Vec<_>>(), "{context}");
 }
 
-fn check_all(pieces: usize) {
+fn check_all(pieces: usize, policy: Policy) {
     let engine = echoing();
-    let front = Front::start(&[engine.address]);
+    let front = Front::with(&[engine.address], |options| options.settings.policy = policy);
     for (bytes, expected) in ROWS {
         let bytes = bytes.replacen('~', P, 1);
         check(&front, &engine, bytes.as_bytes(), expected, pieces);
@@ -202,17 +203,24 @@ fn check_all(pieces: usize) {
 
 #[test]
 fn corner_cases_in_one_piece() {
-    check_all(usize::MAX);
+    check_all(usize::MAX, Policy::RoundRobin);
 }
 
 #[test]
 fn corner_cases_byte_by_byte() {
-    check_all(1);
+    check_all(1, Policy::RoundRobin);
 }
 
 #[test]
 fn corner_cases_in_pieces_of_seven() {
-    check_all(7);
+    check_all(7, Policy::RoundRobin);
+}
+
+/// Bodies that are held while they are scanned are framed like those that stream.
+#[test]
+fn corner_cases_of_held_bodies() {
+    check_all(usize::MAX, Policy::PrefixHash);
+    check_all(1, Policy::PrefixHash);
 }
 
 /// What the engine reads is written anew: one length, no field of the client's connection.
@@ -242,12 +250,12 @@ fn old_clients_are_asked_on_in_http_1_1() {
     let engine = echoing();
     let front = Front::start(&[engine.address]);
     let mut client: Client = front.connect();
-    let reply = client.ask("GET /v1/a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    let reply = client.ask("GET /v1/completions HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
     assert_eq!(reply.head.get("connection"), Some("keep-alive"));
     assert!(client.ask("GET /v1/b HTTP/1.0\r\n\r\n").closes());
     client.ends();
     let starts: Vec<_> = engine.requests().into_iter().map(|request| request.head.start).collect();
-    assert_eq!(starts, ["GET /v1/a HTTP/1.1", "GET /v1/b HTTP/1.1"]);
+    assert_eq!(starts, ["GET /v1/completions HTTP/1.1", "GET /v1/b HTTP/1.1"]);
     assert!(engine.requests().iter().all(|request| request.head.get("host") == Some("")));
 }
 
