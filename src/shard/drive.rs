@@ -9,18 +9,32 @@ use crate::exchange::{Action, Ending, Event, Side, Source};
 use crate::slots::Key;
 
 /// Where an event's bytes lie.
-pub(super) enum Input {
+#[derive(Clone, Copy)]
+pub(super) enum Input<'a> {
     None,
-    Leased(Lease),
-    Owned(Vec<u8>),
+    /// In a lease, from this byte on.
+    Leased(Lease, usize),
+    Owned(&'a [u8]),
 }
 
-impl Input {
-    pub(super) fn bytes<'a, D: Driver>(&'a self, driver: &'a D) -> &'a [u8] {
+impl<'a> Input<'a> {
+    pub(super) fn bytes<'b, D: Driver>(self, driver: &'b D) -> &'b [u8]
+    where
+        'a: 'b,
+    {
         match self {
             Input::None => &[],
-            Input::Leased(lease) => driver.bytes(*lease),
+            Input::Leased(lease, from) => &driver.bytes(lease)[from..],
             Input::Owned(bytes) => bytes,
+        }
+    }
+
+    /// What is left once `len` bytes were taken.
+    pub(super) fn after(self, len: usize) -> Input<'a> {
+        match self {
+            Input::None => Input::None,
+            Input::Leased(lease, from) => Input::Leased(lease, from + len),
+            Input::Owned(bytes) => Input::Owned(&bytes[len..]),
         }
     }
 }
@@ -40,7 +54,7 @@ const JOINED_MAX: usize = 8;
 impl<D: Driver> Shard<D> {
     /// Lets the client's exchange advance and carries out what it asks for. Answers how many bytes of a
     /// request it consumed.
-    pub(super) fn advance<F>(&mut self, key: Key, input: &Input, event: F) -> usize
+    pub(super) fn advance<F>(&mut self, key: Key, input: Input<'_>, event: F) -> usize
     where
         F: for<'a> FnOnce(&'a [u8]) -> Event<'a>,
     {
@@ -63,7 +77,7 @@ impl<D: Driver> Shard<D> {
     }
 
     /// Carries out the actions at hand, in order, then what follows from them.
-    pub(super) fn drive(&mut self, key: Key, input: &Input) {
+    pub(super) fn drive(&mut self, key: Key, input: Input<'_>) {
         let mut actions = std::mem::take(&mut self.desk.actions);
         let mut follows: [Option<Follows>; 4] = [const { None }; 4];
         let mut following = 0;
@@ -104,13 +118,13 @@ impl<D: Driver> Shard<D> {
     fn follow(&mut self, key: Key, follows: Follows) {
         match follows {
             Follows::Connected { reused, acknowledged } => {
-                self.advance(key, &Input::None, |_| Event::Connected { reused, acknowledged });
+                self.advance(key, Input::None, |_| Event::Connected { reused, acknowledged });
             }
             Follows::ConnectFailed => {
-                self.advance(key, &Input::None, |_| Event::ConnectFailed);
+                self.advance(key, Input::None, |_| Event::ConnectFailed);
             }
             Follows::Pushed(len) => {
-                self.advance(key, &Input::None, |_| Event::Pushed(len));
+                self.advance(key, Input::None, |_| Event::Pushed(len));
             }
             Follows::Full(Side::Client) => self.client_full(key),
             Follows::Full(Side::Upstream) => self.upstream_full(key),
@@ -118,14 +132,16 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    fn send(&mut self, key: Key, side: Side, run: &[Action], scratch: &[u8], input: &Input) -> Option<Follows> {
+    fn send(&mut self, key: Key, side: Side, run: &[Action], scratch: &[u8], input: Input<'_>) -> Option<Follows> {
         let socket = self.socket(key, side)?;
         let mut segments = [const { Segment::Bytes(&[]) }; JOINED_MAX];
         for (segment, action) in segments.iter_mut().zip(run) {
             let Action::Send(_, source) = action else { continue };
             *segment = match (source, input) {
                 (Source::Scratch(range), _) => Segment::Bytes(&scratch[range.clone()]),
-                (Source::Input(range), Input::Leased(lease)) => Segment::Leased(*lease, range.clone()),
+                (Source::Input(range), Input::Leased(lease, from)) => {
+                    Segment::Leased(lease, from + range.start..from + range.end)
+                }
                 (Source::Input(range), Input::Owned(bytes)) => Segment::Bytes(&bytes[range.clone()]),
                 (Source::Input(_), Input::None) => Segment::Bytes(&[]),
             };

@@ -224,7 +224,7 @@ impl<D: Driver> Shard<D> {
 
     fn cut_all(&mut self) {
         for key in self.clients.keys() {
-            self.advance(key, &drive::Input::None, |_| Event::Cut);
+            self.advance(key, drive::Input::None, |_| Event::Cut);
             self.close_client(key);
         }
     }

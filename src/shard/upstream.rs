@@ -137,7 +137,7 @@ impl<D: Driver> Shard<D> {
         upstream.state = State::Busy;
         let acknowledged = self.driver.acknowledged(upstream.socket);
         if let Some(client) = upstream.client {
-            self.advance(client, &Input::None, |_| Event::Connected { reused: false, acknowledged });
+            self.advance(client, Input::None, |_| Event::Connected { reused: false, acknowledged });
         }
     }
 
@@ -145,7 +145,7 @@ impl<D: Driver> Shard<D> {
         let Some(upstream) = self.upstreams.get(key) else { return };
         match upstream.client {
             Some(client) => {
-                self.advance(client, &Input::Leased(lease), |bytes| Event::Reply(bytes));
+                self.advance(client, Input::Leased(lease, 0), |bytes| Event::Reply(bytes));
             }
             // Nobody asked: whatever this is, the connection is not at a reply's end.
             None => self.close_upstream(key),
@@ -161,10 +161,10 @@ impl<D: Driver> Shard<D> {
             None => self.close_upstream(key),
             Some(client) if connecting => {
                 self.dismiss(client, false);
-                self.advance(client, &Input::None, |_| Event::ConnectFailed);
+                self.advance(client, Input::None, |_| Event::ConnectFailed);
             }
             Some(client) => {
-                self.advance(client, &Input::None, |_| Event::UpstreamGone { ended, acknowledged });
+                self.advance(client, Input::None, |_| Event::UpstreamGone { ended, acknowledged });
             }
         }
     }
@@ -173,7 +173,7 @@ impl<D: Driver> Shard<D> {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         upstream.full = false;
         if let Some(client) = upstream.client {
-            self.advance(client, &Input::None, |_| Event::Drained(Side::Upstream));
+            self.advance(client, Input::None, |_| Event::Drained(Side::Upstream));
         }
     }
 
@@ -182,7 +182,7 @@ impl<D: Driver> Shard<D> {
         if let Some(upstream) = self.upstream_of(client) {
             upstream.full = true;
         }
-        self.advance(client, &Input::None, |_| Event::Full(Side::Upstream));
+        self.advance(client, Input::None, |_| Event::Full(Side::Upstream));
     }
 
     pub(super) fn upstream_of(&mut self, client: Key) -> Option<&mut Upstream> {

@@ -1,5 +1,10 @@
 //! The whole data plane over real sockets, between scripted clients and scripted engines.
 
+mod client;
 mod engine;
 mod front;
+mod wire;
+
+mod framing_replies;
+mod framing_requests;
 mod passing;
