@@ -78,7 +78,10 @@ const ROWS: &[(&str, Expected)] = &[
     ("~Transfer-Encoding: chunked\r\n\r\n10000000000000002\r\nhi\r\n0\r\n\r\n", Refused(400)),
     // Trailers: those of framing and routing go, others stay, broken ones are refused.
     ("~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nA: b\r\n\r\n", Passed(&["/v1/completions hi A: b"])),
-    ("~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nContent-Length: 9\r\nHost: y\r\n\r\n", Passed(&["/v1/completions hi"])),
+    (
+        "~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nContent-Length: 9\r\nHost: y\r\n\r\n",
+        Passed(&["/v1/completions hi"]),
+    ),
     ("~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nA : b\r\n\r\n", Refused(400)),
     ("~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nA\r\n\r\n", Refused(400)),
     ("~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\nGET /v1/evil HTTP/1.1\r\n\r\n", Refused(400)),
@@ -93,7 +96,10 @@ const ROWS: &[(&str, Expected)] = &[
         Passed(&["/v1/completions GET /v1/evil HTTP/1.1\r\nHost: x\r\nX: yyy\r\n"]),
     ),
     ("\r\nGET /v1/b HTTP/1.1\r\nHost: x\r\n\r\n", Passed(&["/v1/b "])),
-    ("~Content-Length: 2\r\n\r\nhi\r\nGET /v1/b HTTP/1.1\r\nHost: x\r\n\r\n", Passed(&["/v1/completions hi", "/v1/b "])),
+    (
+        "~Content-Length: 2\r\n\r\nhi\r\nGET /v1/b HTTP/1.1\r\nHost: x\r\n\r\n",
+        Passed(&["/v1/completions hi", "/v1/b "]),
+    ),
     ("\r\n\r\nGET /v1/b HTTP/1.1\r\nHost: x\r\n\r\n", Refused(400)),
     (
         "~Connection: close\r\nContent-Length: 2\r\n\r\nhiGET /v1/evil HTTP/1.1\r\nHost: x\r\n\r\n",
