@@ -5,7 +5,7 @@ mod oracle;
 use std::fs;
 
 use oracle::{all_needs, check_against_oracle, check_cuts, seen};
-use warmfront::policy::PrefixMode;
+use warmfront::scan::PrefixMode;
 use warmfront::scan::{Api, Needs, Plan, Scan};
 
 const APIS: [Api; 10] = [

@@ -171,14 +171,15 @@ fn health(cx: &Context<'_>) -> Answer {
     if serving { Answer::Healthy } else { Answer::Refused(refusals::NO_ENDPOINT.into()) }
 }
 
-/// `GET /v1/models` and `/v1/models/{id}`, merged over the fleet; `None` while nothing is known.
+/// `GET /v1/models` and `/v1/models/{id}`, merged over the fleet; `None`: an engine is to answer.
 fn models(head: &RequestHead<'_>, path: &[u8], cx: &Context<'_>) -> Option<Answer> {
     let rest = path.split(|&byte| byte == b'?').next()?.strip_prefix(b"/v1/models")?;
     let models = &cx.snapshot.models_answer;
     let list = models.list.as_ref()?;
     let key = head.get("authorization").map(xxh3_64);
+    // An engine may take keys that we do not know: it judges them itself.
     if !models.authorizations.is_empty() && !key.is_some_and(|key| models.authorizations.contains(&key)) {
-        return Some(Answer::Refused(refusals::UNAUTHORIZED.into()));
+        return None;
     }
     match rest {
         b"" => Some(Answer::Json(list.clone())),
