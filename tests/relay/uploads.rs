@@ -278,6 +278,37 @@ fn an_early_head_does_not_stop_the_upload() {
     }
 }
 
+/// An engine that answers without reading on: its answer arrives, and as half a request lies before it, nothing
+/// else is sent on its connection.
+#[test]
+fn an_early_reply_to_a_held_body_arrives_and_ends_the_connection() {
+    for (way, change) in STREAMED_AND_HELD {
+        let engine = Engine::narrow(|mut connection| {
+            let head = connection.head().unwrap();
+            connection.send("HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno");
+            // If more came than this request, it would be taken for its body.
+            connection.body(head);
+            connection.send(HELLO);
+            connection.request();
+        });
+        let front = Front::with(&[engine.address], change);
+        // Nearly all of it is held before the choice, so that its end is there when the reply comes.
+        let request = post("/v1/chat/completions", chat_body((8 << 20) - 4_096, &mut Random::new(6)));
+        let mut client = front.connect();
+        let mut writer = client.stream().try_clone().unwrap();
+        let sender = std::thread::spawn(move || drop(writer.write_all(&request)));
+        let reply = client.reply();
+        assert_eq!((reply.status, reply.text().as_str()), (413, "no"), "{way}");
+        if !reply.closes() {
+            assert_eq!(client.ask(post("/v1/a", "x".repeat(9 << 20))).status, 413, "{way}");
+        }
+        drop(client);
+        sender.join().unwrap();
+        front.settles();
+        assert!(engine.executions() == 0, "{way}");
+    }
+}
+
 /// An early refusal reaches a client that is still sending, also where the engine resets behind it.
 #[test]
 fn an_early_reply_ends_the_upload() {
