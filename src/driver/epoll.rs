@@ -57,6 +57,8 @@ struct Socket {
     reset: bool,
     /// The kernel took less than it was given; `Drained` is owed.
     starved: bool,
+    /// There may be room again since.
+    writable: bool,
     finish: bool,
     backlog: Option<Box<Backlog>>,
 }
@@ -105,6 +107,7 @@ impl Epoll {
             over: false,
             reset: false,
             starved: false,
+            writable: false,
             finish: false,
             backlog: None,
         });
@@ -143,6 +146,7 @@ impl Epoll {
         socket.hung_up |= broken || flags.contains(On::RDHUP);
         socket.reset |= broken && socket.paused;
         let may_write = flags.contains(On::OUT) && (socket.starved || socket.kind == Kind::Connecting);
+        socket.writable = may_write;
         if socket.reset || may_write || broken || (socket.readable && !socket.paused) {
             Self::enqueue(&mut self.ready, id, socket);
         }
@@ -158,7 +162,7 @@ impl Epoll {
             Kind::Connecting => return Self::connected(socket),
             Kind::Stream => {}
         }
-        if socket.starved && Self::flush(socket) {
+        if socket.starved && std::mem::take(&mut socket.writable) && Self::flush(socket) {
             let tag = socket.tag;
             if socket.readable && !socket.paused {
                 Self::enqueue(&mut self.ready, id, socket);

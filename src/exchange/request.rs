@@ -150,11 +150,15 @@ impl Exchange {
             }
         } else if self.phase == Phase::Send && self.body.done() && self.streams_directly() {
             self.request_sent(cx);
-        } else if !self.body.done() && matches!(self.phase, Phase::ReadBody | Phase::Send) {
-            self.wait(cx.now, limits.body_stall_timeout_ms, Waiting::Body);
+        } else {
+            self.wait_for_body(cx);
         }
-        let unconnected = matches!(self.phase, Phase::Connect | Phase::Send) && !self.streams_directly();
-        if unconnected && full && !self.body.done() {
+        let held = self.phase != Phase::ReadBody && !self.streams_directly();
+        if held && full && !self.body.done() {
+            // It is the engine's turn now.
+            if self.phase == Phase::Send {
+                self.wait(cx.now, cx.rules.limits.reply_head_timeout_ms, Waiting::Upload);
+            }
             self.hold_back_client(cx);
         }
     }
@@ -178,8 +182,15 @@ impl Exchange {
         if std::mem::take(&mut self.client_paused) {
             self.upload_since = cx.now;
             self.upload_bytes = self.body_bytes;
-            self.wait(cx.now, cx.rules.limits.body_stall_timeout_ms, Waiting::Body);
+            self.wait_for_body(cx);
             cx.actions.push(Action::Resume(Side::Client));
+        }
+    }
+
+    /// The client owes the rest of its body, if there is any and nothing else is waited for.
+    pub(super) fn wait_for_body(&mut self, cx: &mut Context<'_>) {
+        if !self.body.done() && matches!(self.phase, Phase::ReadBody | Phase::Send) {
+            self.wait(cx.now, cx.rules.limits.body_stall_timeout_ms, Waiting::Body);
         }
     }
 }

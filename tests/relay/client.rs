@@ -59,7 +59,7 @@ impl Client {
     }
 
     fn text_ahead(&self) -> String {
-        String::from_utf8_lossy(&self.wire.ahead).into_owned()
+        String::from_utf8_lossy(self.wire.ahead()).into_owned()
     }
 
     /// The next reply to a request that was not HEAD.
@@ -106,7 +106,7 @@ impl Client {
     /// Whether nothing comes for a while.
     pub fn is_silent(&mut self, milliseconds: u64) -> bool {
         self.wire.stream.set_read_timeout(Some(Duration::from_millis(milliseconds))).unwrap();
-        let silent = self.wire.ahead.is_empty() && !self.wire.fill() && self.wire.end == Some(End::Silence);
+        let silent = self.wire.ahead().is_empty() && !self.wire.fill() && self.wire.end == Some(End::Silence);
         self.wire.stream.set_read_timeout(Some(crate::front::PATIENCE)).unwrap();
         silent
     }

@@ -110,7 +110,17 @@ pub struct Engine {
 impl Engine {
     /// Runs `script` for each connection until it returns.
     pub fn run(script: impl Fn(Connection) + Send + Sync + 'static) -> Engine {
+        Engine::behind(TcpListener::bind("127.0.0.1:0").unwrap(), script)
+    }
+
+    /// The same, with a receive window so small that the front's sending soon stalls.
+    pub fn narrow(script: impl Fn(Connection) + Send + Sync + 'static) -> Engine {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 32 << 10).unwrap();
+        Engine::behind(listener, script)
+    }
+
+    fn behind(listener: TcpListener, script: impl Fn(Connection) + Send + Sync + 'static) -> Engine {
         let address = listener.local_addr().unwrap();
         let log = Arc::<Log>::default();
         let (script, seen) = (Arc::new(script), Arc::clone(&log));

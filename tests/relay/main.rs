@@ -3,8 +3,11 @@
 mod client;
 mod engine;
 mod front;
+mod random;
 mod wire;
 
 mod framing_replies;
 mod framing_requests;
+mod leaving;
 mod passing;
+mod uploads;

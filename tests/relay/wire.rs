@@ -16,7 +16,9 @@ pub enum End {
 /// A socket and the bytes read from it that no message has taken yet.
 pub struct Wire {
     pub stream: TcpStream,
-    pub ahead: Vec<u8>,
+    bytes: Vec<u8>,
+    /// How many of `bytes` were taken.
+    taken: usize,
     pub end: Option<End>,
 }
 
@@ -47,17 +49,30 @@ pub struct Body {
 
 impl Wire {
     pub fn new(stream: TcpStream) -> Wire {
-        Wire { stream, ahead: Vec::new(), end: None }
+        Wire { stream, bytes: Vec::new(), taken: 0, end: None }
+    }
+
+    pub fn ahead(&self) -> &[u8] {
+        &self.bytes[self.taken..]
+    }
+
+    fn take(&mut self, len: usize) -> Vec<u8> {
+        let taken = self.ahead()[..len].to_vec();
+        self.taken += len;
+        taken
     }
 
     /// Reads more; false: nothing more comes.
     pub fn fill(&mut self) -> bool {
         let mut buffer = [0; 65_536];
+        if self.taken > self.bytes.len() / 2 {
+            self.bytes.drain(..std::mem::take(&mut self.taken));
+        }
         loop {
             self.end = Some(match self.stream.read(&mut buffer) {
                 Ok(0) => End::Fin,
                 Ok(len) => {
-                    self.ahead.extend_from_slice(&buffer[..len]);
+                    self.bytes.extend_from_slice(&buffer[..len]);
                     return true;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -71,9 +86,8 @@ impl Wire {
     /// Reads one head. `None`: the connection ended before.
     pub fn head(&mut self) -> Option<Head> {
         loop {
-            if let Some(at) = find(&self.ahead, b"\r\n\r\n") {
-                let raw: Vec<u8> = self.ahead.drain(..at + 4).collect();
-                return Some(Head::parse(&raw));
+            if let Some(at) = find(self.ahead(), b"\r\n\r\n") {
+                return Some(Head::parse(&self.take(at + 4)));
             }
             if !self.fill() {
                 return None;
@@ -85,15 +99,15 @@ impl Wire {
     pub fn body(&mut self, length: Length) -> Body {
         match length {
             Length::Of(len) => {
-                while self.ahead.len() < len && self.fill() {}
-                let there = len.min(self.ahead.len());
-                Body { data: self.ahead.drain(..there).collect(), whole: there == len, ..Body::default() }
+                while self.ahead().len() < len && self.fill() {}
+                let there = len.min(self.ahead().len());
+                Body { data: self.take(there), whole: there == len, ..Body::default() }
             }
             Length::Chunked => self.chunks(),
             Length::UntilClose => {
                 while self.fill() {}
                 let whole = self.end == Some(End::Fin);
-                Body { data: std::mem::take(&mut self.ahead), whole, ..Body::default() }
+                Body { data: self.take(self.ahead().len()), whole, ..Body::default() }
             }
         }
     }
@@ -106,14 +120,15 @@ impl Wire {
             if size == 0 {
                 break;
             }
-            while self.ahead.len() < size + 2 && self.fill() {}
-            let there = size.min(self.ahead.len());
-            body.data.extend(self.ahead.drain(..there));
-            if self.ahead.len() < 2 {
+            while self.ahead().len() < size + 2 && self.fill() {}
+            let there = size.min(self.ahead().len());
+            body.data.extend_from_slice(&self.ahead()[..there]);
+            self.taken += there;
+            if self.ahead().len() < 2 {
                 return body;
             }
-            assert_eq!(&self.ahead[..2], b"\r\n", "a chunk of {size} bytes does not end with its line");
-            self.ahead.drain(..2);
+            assert_eq!(&self.ahead()[..2], b"\r\n", "a chunk of {size} bytes does not end with its line");
+            self.taken += 2;
             body.chunks.push(size);
         }
         while let Some(line) = self.line() {
@@ -129,8 +144,9 @@ impl Wire {
     /// One line without its CRLF.
     fn line(&mut self) -> Option<String> {
         loop {
-            if let Some(at) = find(&self.ahead, b"\r\n") {
-                let line = self.ahead.drain(..at + 2).take(at).collect();
+            if let Some(at) = find(self.ahead(), b"\r\n") {
+                let line = self.take(at);
+                self.taken += 2;
                 return Some(String::from_utf8(line).expect("a line of text"));
             }
             if !self.fill() {
@@ -139,10 +155,10 @@ impl Wire {
         }
     }
 
-    /// Reads and drops until the connection ends.
+    /// Reads to the end of the connection.
     pub fn drain(&mut self) -> (Vec<u8>, End) {
         while self.fill() {}
-        (std::mem::take(&mut self.ahead), self.end.unwrap_or(End::Fin))
+        (self.take(self.ahead().len()), self.end.unwrap_or(End::Fin))
     }
 }
 
