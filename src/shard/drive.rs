@@ -143,7 +143,13 @@ impl<D: Driver> Shard<D> {
                 (Source::Input(_), Input::None) => Segment::Bytes(&[]),
             };
         }
-        self.driver.send(socket, &segments[..run.len()])
+        let segments = &segments[..run.len()];
+        let len = segments.iter().map(Segment::len).sum();
+        match side {
+            Side::Client => self.desk.stats.add(Count::BytesOut, len as u64),
+            Side::Upstream => self.count_sent(key, len),
+        }
+        self.driver.send(socket, segments)
     }
 
     fn socket(&mut self, key: Key, side: Side) -> Option<crate::driver::SocketId> {
@@ -156,15 +162,16 @@ impl<D: Driver> Shard<D> {
     fn push_request(&mut self, key: Key) -> Option<Follows> {
         let socket = self.socket(key, Side::Upstream)?;
         let exchange = self.clients.get(key)?.exchange.as_ref()?;
-        let taken = self.driver.offer(socket, &exchange.unsent());
+        let taken = self.driver.offer(socket, exchange.unsent());
+        self.count_sent(key, taken);
         Some(Follows::Pushed(taken))
     }
 
     fn connect(&mut self, key: Key, endpoint: crate::fleet::EndpointId) -> Option<Follows> {
         match self.check_out(key, endpoint) {
             Ok(true) => {
-                let upstream = self.clients.get(key).and_then(|client| client.upstream);
-                Some(Follows::Connected { reused: true, acknowledged: self.acknowledged(upstream) })
+                let acknowledged = self.upstream_of(key).and_then(|upstream| upstream.settled());
+                Some(Follows::Connected { reused: true, acknowledged })
             }
             Ok(false) => None,
             Err(()) => Some(Follows::ConnectFailed),
