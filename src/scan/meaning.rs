@@ -1,9 +1,10 @@
 //! Structure into facts: what a value is for, and what is known when it is over.
 
 use super::fields::{self, Field, Inner};
+use super::frames::Frame;
 use super::kernel::Skip;
-use super::machine::{Frame, Scan, SkippedTo, State};
-use super::prompt::Section;
+use super::machine::{Scan, SkippedTo, State};
+use super::section::Section;
 use super::{Needs, Span};
 
 impl Scan {
