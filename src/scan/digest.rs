@@ -10,7 +10,7 @@ pub(super) struct Digest {
     length: usize,
 }
 
-const GATHER_BYTES: usize = 512;
+const GATHER_BYTES: usize = 1024;
 
 impl Digest {
     pub fn new() -> Self {

@@ -9,7 +9,7 @@ use super::frames::{Frame, Frames};
 use super::kernel::{self, Skip};
 use super::text::{Decoder, Ended, Taker};
 use super::words::{Opaque, Scalar, SessionNames, Word};
-use super::{Api, Fault, Needs, Plan, Progress};
+use super::{Api, Fault, MODEL_BYTES_MAX, Needs, Plan, Progress};
 
 /// One scan, reused from body to body.
 pub struct Scan {
@@ -74,6 +74,15 @@ pub(super) enum State {
     Enough,
     /// The body cannot be scanned.
     Failed(Fault),
+}
+
+impl State {
+    /// Whether the next byte is white space or structure.
+    #[inline]
+    fn is_between(self) -> bool {
+        use State::*;
+        matches!(self, Start | FirstKey | NextKey | Colon | Value | FirstElement | AfterValue | Closed)
+    }
 }
 
 /// Who gets the raw bytes of a skipped value.
@@ -177,13 +186,22 @@ impl Scan {
         }
     }
 
-    /// White space and one byte of structure.
+    /// White space and bytes of structure, up to what a value or key consists of.
     fn between(&mut self, bytes: &[u8]) -> usize {
-        let space = kernel::white_space(bytes);
-        let Some(&byte) = bytes.get(space) else { return space };
-        self.structure(byte, self.at + space as u64);
-        // A number's first byte belongs to the number.
-        space + (self.state != State::Scalar) as usize
+        let mut used = 0;
+        while self.state.is_between() {
+            let rest = bytes.get(used..).unwrap_or_default();
+            let space = kernel::white_space(rest);
+            used += space;
+            let Some(&byte) = rest.get(space) else { break };
+            self.structure(byte, self.at + used as u64);
+            // A number's first byte belongs to the number.
+            used += (self.state != State::Scalar) as usize;
+            if self.state == State::Value && self.frames.top() == Frame::Ids {
+                break;
+            }
+        }
+        used
     }
 
     /// The elements of a list of token ids, as many as are plain; then the next one as any value.
@@ -235,12 +253,13 @@ impl Scan {
     }
 
     fn key(&mut self, bytes: &[u8]) -> usize {
+        if let Some(name) = self.whole_word(bytes) {
+            self.key_ends(self.named(Some(name)));
+            return name.len() + 1;
+        }
         let (used, ended) = self.decoder.decode(bytes, &mut self.word);
         match ended {
-            Ended::Quote => {
-                self.key_known();
-                self.state = State::Colon;
-            }
+            Ended::Quote => self.key_ends(self.named(self.word.get())),
             Ended::Fault(fault) => self.fail(fault),
             Ended::Piece | Ended::Full => {}
         }
@@ -248,8 +267,26 @@ impl Scan {
     }
 
     fn kept_string(&mut self, bytes: &[u8]) -> usize {
+        let frame = self.frames.top();
+        if let Some(text) = self.whole_word(bytes) {
+            self.facts.keep(frame, Some(text));
+            return self.string_read(text.len() + 1, Ended::Quote);
+        }
         let (used, ended) = self.decoder.decode(bytes, &mut self.word);
+        if ended == Ended::Quote {
+            self.facts.keep(frame, self.word.get());
+        }
         self.string_read(used, ended)
+    }
+
+    /// A string that can be read where it lies: begun and ended in these bytes, without an escape.
+    #[inline]
+    fn whole_word<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        if !self.word.is_empty() || !self.decoder.is_idle() {
+            return None;
+        }
+        let run = kernel::text_run(bytes);
+        bytes.get(..run).filter(|_| run <= MODEL_BYTES_MAX && bytes.get(run) == Some(&b'"'))
     }
 
     fn hashed_string(&mut self, bytes: &[u8]) -> usize {

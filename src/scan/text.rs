@@ -79,6 +79,12 @@ impl Decoder {
         *self = Decoder::default();
     }
 
+    /// Whether no escape is in progress.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.escape == Escape::None
+    }
+
     /// Whether the byte that follows is escaped, for who skips the rest of the string.
     pub fn escaped(&self) -> bool {
         self.escape == Escape::Backslash
@@ -99,6 +105,10 @@ impl Decoder {
                 }
                 continue;
             }
+            let (used, written) = kernel::unescape(rest, taker.room());
+            taker.written(written);
+            at += used;
+            let rest = rest.get(used..).unwrap_or_default();
             let run = kernel::text_run(rest);
             if run > 0 {
                 let taken = taker.take(rest.get(..run).unwrap_or(rest));
@@ -110,15 +120,11 @@ impl Decoder {
             match rest.get(run) {
                 None => return (at, Ended::Piece),
                 Some(b'"') => return (at + 1, Ended::Quote),
+                Some(b'\\') if run > 0 => continue,
                 Some(b'\\') => {
-                    let escapes = rest.get(run..).unwrap_or_default();
-                    let (used, written) = kernel::unescape(escapes, taker.room());
-                    taker.written(written);
-                    at += used;
-                    if used == 0 {
-                        self.escape = Escape::Backslash;
-                        at += 1;
-                    }
+                    // One that is not decoded at once: at the end of the piece, of the room, or malformed.
+                    self.escape = Escape::Backslash;
+                    at += 1;
                 }
                 Some(_) => return (at, Ended::Fault(Fault::Control)),
             }

@@ -42,10 +42,15 @@ impl Word {
         self.bytes.get(..self.length).filter(|_| !self.over)
     }
 
-    pub fn copy_from(&mut self, other: &Word) {
+    pub fn is_empty(&self) -> bool {
+        self.length == 0 && !self.over
+    }
+
+    /// Takes a string's place; `None`: one too long.
+    pub fn set(&mut self, text: Option<&[u8]>) {
         self.clear();
-        match other.get() {
-            Some(bytes) => self.put(bytes),
+        match text {
+            Some(text) => self.put(text),
             None => self.over = true,
         }
     }
