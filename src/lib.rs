@@ -9,6 +9,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod counters;
+pub mod demo;
 pub mod driver;
 pub mod engine;
 pub mod exchange;

@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand.
 
 mod check;
+pub mod demo;
 pub mod engine;
 mod explain;
 mod serve;
@@ -48,6 +49,7 @@ enum Command {
     Serve(serve::Args),
     Check(check::Args),
     Explain(explain::Args),
+    Demo(demo::DemoArgs),
     Engine(engine::EngineArgs),
 }
 
@@ -98,6 +100,7 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::main(args),
         Command::Check(args) => check::main(args),
         Command::Explain(args) => explain::main(args),
+        Command::Demo(args) => demo::run(args),
         Command::Engine(args) => engine::run(args),
     }
 }

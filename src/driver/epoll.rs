@@ -3,8 +3,6 @@
 //! A socket that may have more to give stands in `ready`; one turn visits what stood there when it
 //! began, once each, so that a fast peer cannot hold the others back.
 
-mod state;
-
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -13,9 +11,7 @@ use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SocketFlags};
-
-use state::{Kind, Socket};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags};
 
 use super::{Completion, Driver, Lease, Segment, SocketId, Tag, socket};
 use crate::limits::RECEIVE_BYTES;
@@ -27,6 +23,47 @@ const EVENTS_PER_WAIT: usize = 512;
 const ACCEPTS_PER_VISIT: u8 = 16;
 /// Pieces one send may have: a head, a body, a chunk's frame around data.
 const SEGMENTS_MAX: usize = 8;
+/// Pieces no longer than this together are copied into one: cheaper than telling the kernel of several.
+const JOINED_BYTES_MAX: usize = 8 << 10;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Listener,
+    /// Accepted, not adopted yet.
+    Fresh,
+    Connecting,
+    Stream,
+}
+
+/// Bytes the kernel did not take yet.
+#[derive(Default)]
+struct Backlog {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+struct Socket {
+    fd: OwnedFd,
+    tag: Tag,
+    kind: Kind,
+    /// Stands in `ready`.
+    queued: bool,
+    /// There may be bytes (or connections) to take.
+    readable: bool,
+    paused: bool,
+    /// FIN, or an error, was announced: a short read does not mean that nothing follows.
+    hung_up: bool,
+    /// The connection's end was told to the shard: nothing more comes from it.
+    over: bool,
+    /// An error was announced while paused and is to be told.
+    reset: bool,
+    /// The kernel took less than it was given; `Drained` is owed.
+    starved: bool,
+    /// There may be room again since.
+    writable: bool,
+    finish: bool,
+    backlog: Option<Box<Backlog>>,
+}
 
 /// One shard's epoll.
 pub struct Epoll {
@@ -40,6 +77,8 @@ pub struct Epoll {
     stalled: Vec<SocketId>,
     events: Vec<epoll::Event>,
     buffer: Box<[u8]>,
+    /// Short pieces of one send, side by side.
+    joined: Vec<u8>,
 }
 
 impl Epoll {
@@ -57,11 +96,26 @@ impl Epoll {
             stalled: Vec::new(),
             events: Vec::with_capacity(EVENTS_PER_WAIT),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
+            joined: Vec::with_capacity(JOINED_BYTES_MAX),
         })
     }
 
     fn register(&mut self, fd: OwnedFd, tag: Tag, kind: Kind) -> io::Result<SocketId> {
-        let id = self.sockets.insert(Socket::new(fd, tag, kind));
+        let id = self.sockets.insert(Socket {
+            fd,
+            tag,
+            kind,
+            queued: false,
+            readable: false,
+            paused: false,
+            hung_up: false,
+            over: false,
+            reset: false,
+            starved: false,
+            writable: false,
+            finish: false,
+            backlog: None,
+        });
         if kind != Kind::Fresh
             && let Err(error) = self.watch(id)
         {
@@ -97,6 +151,7 @@ impl Epoll {
         socket.hung_up |= broken || flags.contains(On::RDHUP);
         socket.reset |= broken && socket.paused;
         let may_write = flags.contains(On::OUT) && (socket.starved || socket.kind == Kind::Connecting);
+        socket.writable = may_write;
         if socket.reset || may_write || broken || (socket.readable && !socket.paused) {
             Self::enqueue(&mut self.ready, id, socket);
         }
@@ -112,7 +167,7 @@ impl Epoll {
             Kind::Connecting => return Self::connected(socket),
             Kind::Stream => {}
         }
-        if socket.starved && socket.flush() {
+        if socket.starved && std::mem::take(&mut socket.writable) && Self::flush(socket) {
             let tag = socket.tag;
             if socket.readable && !socket.paused {
                 Self::enqueue(&mut self.ready, id, socket);
@@ -197,6 +252,40 @@ impl Epoll {
             }
         }
     }
+
+    /// Sends the backlog; true when nothing is left of it. A broken connection shows when it is read.
+    fn flush(socket: &mut Socket) -> bool {
+        if let Some(backlog) = &mut socket.backlog {
+            let taken = transmit(&socket.fd, &[IoSlice::new(&backlog.bytes[backlog.sent..])]);
+            backlog.sent += taken;
+            if backlog.sent < backlog.bytes.len() {
+                return false;
+            }
+            socket.backlog = None;
+        }
+        socket.starved = false;
+        if socket.finish {
+            let _ = rustix::net::shutdown(&socket.fd, Shutdown::Write);
+        }
+        true
+    }
+}
+
+fn bytes_of<'a>(segment: &Segment<'a>, buffer: &'a [u8]) -> &'a [u8] {
+    match segment {
+        Segment::Bytes(bytes) => bytes,
+        Segment::Leased(_, range) => buffer.get(range.clone()).unwrap_or_default(),
+    }
+}
+
+/// What the kernel took. An error takes nothing: the read side tells of it.
+fn transmit(fd: &OwnedFd, pieces: &[IoSlice<'_>]) -> usize {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let sent = match pieces {
+        [one] => rustix::net::send(fd, one, flags),
+        many => rustix::net::sendmsg(fd, many, &mut SendAncillaryBuffer::default(), flags),
+    };
+    sent.unwrap_or(0)
 }
 
 impl Driver for Epoll {
@@ -276,28 +365,41 @@ impl Driver for Epoll {
     }
 
     fn send(&mut self, id: SocketId, segments: &[Segment<'_>]) -> usize {
-        let Some(socket) = self.sockets.get_mut(id) else { return 0 };
-        let mut pieces = [IoSlice::new(&[]); SEGMENTS_MAX];
         debug_assert!(segments.len() <= SEGMENTS_MAX);
+        let Some(socket) = self.sockets.get_mut(id) else { return 0 };
+        let total: usize = segments.iter().map(Segment::len).sum();
+        let mut pieces = [IoSlice::new(&[]); SEGMENTS_MAX];
         let mut count = 0;
-        for (piece, segment) in pieces.iter_mut().zip(segments) {
-            *piece = IoSlice::new(match segment {
-                Segment::Bytes(bytes) => bytes,
-                Segment::Leased(_, range) => &self.buffer[range.clone()],
-            });
-            count += 1;
+        if segments.len() > 1 && total <= JOINED_BYTES_MAX {
+            self.joined.clear();
+            segments.iter().for_each(|segment| self.joined.extend_from_slice(bytes_of(segment, &self.buffer)));
+            pieces[0] = IoSlice::new(&self.joined);
+            count = 1;
+        } else {
+            for (piece, segment) in pieces.iter_mut().zip(segments) {
+                *piece = IoSlice::new(bytes_of(segment, &self.buffer));
+                count += 1;
+            }
         }
-        socket.send(&pieces[..count])
+        let pieces = &pieces[..count];
+        let mut taken = if socket.starved { 0 } else { transmit(&socket.fd, pieces) };
+        if taken < total {
+            socket.starved = true;
+            let backlog = socket.backlog.get_or_insert_default();
+            for piece in pieces {
+                let skip = taken.min(piece.len());
+                taken -= skip;
+                backlog.bytes.extend_from_slice(&piece[skip..]);
+            }
+        }
+        socket.backlog.as_ref().map_or(0, |backlog| backlog.bytes.len() - backlog.sent)
     }
 
-    fn offer(&mut self, id: SocketId, pieces: &[&[u8]]) -> usize {
-        let Some(socket) = self.sockets.get_mut(id) else { return 0 };
-        let mut slices = [IoSlice::new(&[]); SEGMENTS_MAX];
-        for (slice, piece) in slices.iter_mut().zip(pieces) {
-            *slice = IoSlice::new(piece);
-        }
-        let total = pieces.iter().map(|piece| piece.len()).sum();
-        socket.offer(&slices[..pieces.len().min(SEGMENTS_MAX)], total)
+    fn offer(&mut self, id: SocketId, bytes: &[u8]) -> usize {
+        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.starved) else { return 0 };
+        let taken = transmit(&socket.fd, &[IoSlice::new(bytes)]);
+        socket.starved = taken < bytes.len();
+        taken
     }
 
     fn pause(&mut self, id: SocketId) {
@@ -317,7 +419,10 @@ impl Driver for Epoll {
 
     fn finish(&mut self, id: SocketId) {
         if let Some(socket) = self.sockets.get_mut(id) {
-            socket.finish();
+            socket.finish = true;
+            if !socket.starved {
+                let _ = rustix::net::shutdown(&socket.fd, Shutdown::Write);
+            }
         }
     }
 

@@ -14,10 +14,8 @@ const FILE_LINES_MAX: usize = 400;
 const FUNCTION_LINES_MAX: usize = 70;
 
 /// Files that are longer for now, and how long they may be.
-const LONG_FILES: &[(&str, usize, &str)] = &[
-    ("src/scan/machine.rs", 460, "being split: words and frames get files of their own"),
-    ("src/scan/prompt.rs", 460, "being split: sections get a file of their own"),
-];
+const LONG_FILES: &[(&str, usize, &str)] =
+    &[("src/driver/epoll.rs", 500, "what a second backend shares is not known before there is one")];
 
 /// Functions that are longer for now.
 const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[];
