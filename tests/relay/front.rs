@@ -83,6 +83,11 @@ impl Front {
         self.stats.total(event)
     }
 
+    /// What SIGTERM does.
+    pub fn drain(&self) {
+        self.process.drain();
+    }
+
     /// Waits until `met` holds.
     pub fn until(&self, what: &str, met: impl Fn(&Front) -> bool) {
         let deadline = std::time::Instant::now() + PATIENCE;

@@ -6,8 +6,11 @@ mod front;
 mod random;
 mod wire;
 
+mod deadlines;
+mod failing;
 mod framing_replies;
 mod framing_requests;
 mod leaving;
 mod passing;
+mod tunnel;
 mod uploads;
