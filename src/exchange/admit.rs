@@ -81,6 +81,11 @@ impl Paths {
     }
 }
 
+/// What the rewritten head is longer than the one that came.
+const ADDED_BYTES: usize = 192;
+/// A body no longer than this shares the first buffer with its head.
+const SMALL_BODY: u64 = 16 << 10;
+
 /// What came of a request head.
 pub enum Opened {
     /// It is not complete yet.
@@ -254,22 +259,28 @@ impl Exchange {
         let session = headers.iter().find_map(|name| head.get(name)).map(prefix::session_hash);
         let asks_explain = head.get("x-warmfront-explain") == Some(b"1");
         let explain = asks_explain && cx.rules.explain_from.iter().any(|network| network.contains(peer.ip));
-        let mut out = Vec::with_capacity(head.len + 192);
+        let body_at_hand = match framing.body {
+            BodyLength::Length(len) if len <= SMALL_BODY => len as usize,
+            _ => 0,
+        };
+        let mut out = Vec::with_capacity(head.len + ADDED_BYTES + body_at_hand);
         let made_id = rewrite::request_id(head).is_none().then_some(&*id);
         let added = Added { request_id: made_id, client_ip: peer.ip, proto: "http" };
         rewrite::request(head, &framing, &added, &mut out);
         let encoded = head.get("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
         let body = Body::new(framing.body);
         let asked = Asked { version: head.version, api, request_id: id, explain, session, encoded, framing };
-        Exchange {
+        cx.lender.held_bytes += out.len();
+        let mut exchange = Exchange {
             phase: Phase::ReadBody,
-            asked: Box::new(asked),
+            asked,
             body,
             body_bytes: 0,
             upload_since: cx.now,
             upload_bytes: 0,
-            head: out,
-            held: Vec::new(),
+            knows_enough: false,
+            head_len: out.len(),
+            held: out,
             held_whole: true,
             pushed: 0,
             scan: None,
@@ -303,7 +314,9 @@ impl Exchange {
             sent: cx.now,
             last_reply: cx.now,
             deadline: Some((cx.now + cx.rules.limits.body_stall_timeout_ms * 1_000, Waiting::Body)),
-        }
+        };
+        exchange.prepare(cx);
+        exchange
     }
 }
 

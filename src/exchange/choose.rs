@@ -83,6 +83,9 @@ impl Exchange {
             let choice = policy::choose(pool, cx.counters.loads(), &request)?;
             let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
             if let Some(admission) = cx.counters.try_admit(choice.endpoint, slots) {
+                if slots != choice.slots {
+                    cx.stats.count(Count::AdmittedOverBound);
+                }
                 return Some((choice, admission));
             }
             cx.stats.count(Count::ChoiceRepeated);

@@ -62,7 +62,7 @@ impl Exchange {
     }
 
     pub(super) fn has_unsent(&self) -> bool {
-        self.unsent().iter().any(|rest| !rest.is_empty())
+        !self.unsent().is_empty()
     }
 
     /// Everything is with the kernel.

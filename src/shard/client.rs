@@ -71,6 +71,7 @@ impl<D: Driver> Shard<D> {
     }
 
     pub(super) fn client_received(&mut self, key: Key, lease: Lease) {
+        self.desk.stats.add(Count::BytesIn, u64::from(lease.len));
         let Some(client) = self.clients.get_mut(key) else { return };
         if let Some(dropped) = &mut client.lingering {
             *dropped += lease.len as usize;
@@ -156,9 +157,12 @@ impl<D: Driver> Shard<D> {
                 Some(consumed)
             }
             Opened::Exchange(consumed, exchange) => {
+                let body_follows = exchange.reads_request() && consumed < bytes.len();
                 client.exchange = Some(exchange);
                 self.drive(key, input);
-                self.advance(key, input, |_| Event::Begin);
+                if !body_follows {
+                    self.advance(key, input, |_| Event::Begin);
+                }
                 Some(consumed)
             }
         }
@@ -276,6 +280,7 @@ impl<D: Driver> Shard<D> {
 
     fn forget_client(&mut self, key: Key) {
         let Some(client) = self.clients.remove(key) else { return };
+        self.desk.stats.count(Count::Closed);
         if let Some(upstream) = client.upstream {
             self.close_upstream(upstream);
         }

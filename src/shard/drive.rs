@@ -39,12 +39,11 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Events that follow from an action, handed in once all actions of the list were carried out.
+/// What follows from the one action of a list that something follows from, once all were carried out.
 enum Follows {
     Connected { reused: bool, acknowledged: Option<u64> },
     ConnectFailed,
     Pushed(usize),
-    Full(Side),
     Over(Ending),
 }
 
@@ -79,37 +78,36 @@ impl<D: Driver> Shard<D> {
     /// Carries out the actions at hand, in order, then what follows from them.
     pub(super) fn drive(&mut self, key: Key, input: Input<'_>) {
         let mut actions = std::mem::take(&mut self.desk.actions);
-        let mut follows: [Option<Follows>; 4] = [const { None }; 4];
-        let mut following = 0;
+        let mut full = [false; 2];
+        let mut follows = None;
         let mut list = actions.list.as_slice();
         while let Some((action, rest)) = list.split_first() {
             let mut taken = 1;
-            let next = match action {
+            match action {
                 Action::Send(side, _) => {
                     let run = list.iter().take(JOINED_MAX);
                     taken = run.take_while(|action| matches!(action, Action::Send(to, _) if to == side)).count();
-                    self.send(key, *side, &list[..taken], &actions.scratch, input)
+                    full[*side as usize] |= self.send(key, *side, &list[..taken], &actions.scratch, input) > 0;
                 }
-                Action::PushRequest => self.push_request(key),
-                Action::Connect(endpoint) => self.connect(key, *endpoint),
-                Action::Dismiss { reuse } => {
-                    self.dismiss(key, *reuse);
-                    None
-                }
+                Action::PushRequest => follows = self.push_request(key),
+                Action::Connect(endpoint) => follows = self.connect(key, *endpoint),
+                Action::Dismiss { reuse } => self.dismiss(key, *reuse),
                 Action::Pause(side) => self.pause(key, *side, true),
                 Action::Resume(side) => self.pause(key, *side, false),
                 Action::Finish(side) => self.finish(key, *side),
-                Action::End(ending) => Some(Follows::Over(*ending)),
-            };
-            if let Some(slot) = follows.get_mut(following).filter(|_| next.is_some()) {
-                *slot = next;
-                following += 1;
+                Action::End(ending) => follows = Some(Follows::Over(*ending)),
             }
             list = rest.get(taken - 1..).unwrap_or_default();
         }
         actions.list.clear();
         self.desk.actions = actions;
-        for follows in follows.into_iter().flatten() {
+        if full[Side::Client as usize] {
+            self.client_full(key);
+        }
+        if full[Side::Upstream as usize] {
+            self.upstream_full(key);
+        }
+        if let Some(follows) = follows {
             self.follow(key, follows);
         }
         self.arm(key);
@@ -126,14 +124,13 @@ impl<D: Driver> Shard<D> {
             Follows::Pushed(len) => {
                 self.advance(key, Input::None, |_| Event::Pushed(len));
             }
-            Follows::Full(Side::Client) => self.client_full(key),
-            Follows::Full(Side::Upstream) => self.upstream_full(key),
             Follows::Over(ending) => self.exchange_over(key, ending),
         }
     }
 
-    fn send(&mut self, key: Key, side: Side, run: &[Action], scratch: &[u8], input: Input<'_>) -> Option<Follows> {
-        let socket = self.socket(key, side)?;
+    /// Answers how many bytes the kernel has not taken.
+    fn send(&mut self, key: Key, side: Side, run: &[Action], scratch: &[u8], input: Input<'_>) -> usize {
+        let Some(socket) = self.socket(key, side) else { return 0 };
         let mut segments = [const { Segment::Bytes(&[]) }; JOINED_MAX];
         for (segment, action) in segments.iter_mut().zip(run) {
             let Action::Send(_, source) = action else { continue };
@@ -146,8 +143,13 @@ impl<D: Driver> Shard<D> {
                 (Source::Input(_), Input::None) => Segment::Bytes(&[]),
             };
         }
-        let waiting = self.driver.send(socket, &segments[..run.len()]);
-        (waiting > 0).then_some(Follows::Full(side))
+        let segments = &segments[..run.len()];
+        let len = segments.iter().map(Segment::len).sum();
+        match side {
+            Side::Client => self.desk.stats.add(Count::BytesOut, len as u64),
+            Side::Upstream => self.count_sent(key, len),
+        }
+        self.driver.send(socket, segments)
     }
 
     fn socket(&mut self, key: Key, side: Side) -> Option<crate::driver::SocketId> {
@@ -160,35 +162,33 @@ impl<D: Driver> Shard<D> {
     fn push_request(&mut self, key: Key) -> Option<Follows> {
         let socket = self.socket(key, Side::Upstream)?;
         let exchange = self.clients.get(key)?.exchange.as_ref()?;
-        let taken = self.driver.offer(socket, &exchange.unsent());
+        let taken = self.driver.offer(socket, exchange.unsent());
+        self.count_sent(key, taken);
         Some(Follows::Pushed(taken))
     }
 
     fn connect(&mut self, key: Key, endpoint: crate::fleet::EndpointId) -> Option<Follows> {
         match self.check_out(key, endpoint) {
             Ok(true) => {
-                let upstream = self.clients.get(key).and_then(|client| client.upstream);
-                Some(Follows::Connected { reused: true, acknowledged: self.acknowledged(upstream) })
+                let acknowledged = self.upstream_of(key).and_then(|upstream| upstream.settled());
+                Some(Follows::Connected { reused: true, acknowledged })
             }
             Ok(false) => None,
             Err(()) => Some(Follows::ConnectFailed),
         }
     }
 
-    fn pause(&mut self, key: Key, side: Side, pause: bool) -> Option<Follows> {
-        match side {
-            Side::Upstream => self.pause_upstream(key, pause),
-            Side::Client => {
-                let socket = self.socket(key, side)?;
-                if pause { self.driver.pause(socket) } else { self.driver.resume(socket) }
-            }
+    fn pause(&mut self, key: Key, side: Side, pause: bool) {
+        if side == Side::Upstream {
+            self.pause_upstream(key, pause);
+        } else if let Some(socket) = self.socket(key, side) {
+            if pause { self.driver.pause(socket) } else { self.driver.resume(socket) }
         }
-        None
     }
 
-    fn finish(&mut self, key: Key, side: Side) -> Option<Follows> {
-        let socket = self.socket(key, side)?;
-        self.driver.finish(socket);
-        None
+    fn finish(&mut self, key: Key, side: Side) {
+        if let Some(socket) = self.socket(key, side) {
+            self.driver.finish(socket);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::drive::Input;
 use super::{Owner, Shard};
+use crate::counters::stats::Event as Count;
 use crate::driver::{Driver, Lease, SocketId};
 use crate::exchange::{Event, Micros, Side};
 use crate::fleet::EndpointId;
@@ -24,9 +25,20 @@ pub(super) struct Upstream {
     endpoint: EndpointId,
     state: State,
     paused: bool,
+    /// Bytes acknowledged when the connection stood, and bytes sent on it since.
+    acknowledged: Option<u64>,
+    sent: u64,
     /// FIN was received: of no use for another exchange.
     ended: bool,
     full: bool,
+}
+
+impl Upstream {
+    /// Bytes acknowledged on a connection that stands between exchanges: all that was sent, since a whole
+    /// reply acknowledged it. So a request on a kept connection asks the kernel nothing.
+    pub(super) fn settled(&self) -> Option<u64> {
+        Some(self.acknowledged? + self.sent)
+    }
 }
 
 impl<D: Driver> Shard<D> {
@@ -49,6 +61,8 @@ impl<D: Driver> Shard<D> {
             endpoint,
             state: State::Connecting,
             paused: false,
+            acknowledged: None,
+            sent: 0,
             ended: false,
             full: false,
         });
@@ -136,12 +150,14 @@ impl<D: Driver> Shard<D> {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         upstream.state = State::Busy;
         let acknowledged = self.driver.acknowledged(upstream.socket);
+        upstream.acknowledged = acknowledged;
         if let Some(client) = upstream.client {
             self.advance(client, Input::None, |_| Event::Connected { reused: false, acknowledged });
         }
     }
 
     pub(super) fn upstream_received(&mut self, key: Key, lease: Lease) {
+        self.desk.stats.add(Count::UpstreamBytesIn, u64::from(lease.len));
         let Some(upstream) = self.upstreams.get(key) else { return };
         match upstream.client {
             Some(client) => {
@@ -188,6 +204,14 @@ impl<D: Driver> Shard<D> {
     pub(super) fn upstream_of(&mut self, client: Key) -> Option<&mut Upstream> {
         let key = self.clients.get(client)?.upstream?;
         self.upstreams.get_mut(key)
+    }
+
+    /// So many bytes of the exchange went to its upstream.
+    pub(super) fn count_sent(&mut self, client: Key, len: usize) {
+        self.desk.stats.add(Count::UpstreamBytesOut, len as u64);
+        if let Some(upstream) = self.upstream_of(client) {
+            upstream.sent += len as u64;
+        }
     }
 
     pub(super) fn pause_upstream(&mut self, client: Key, pause: bool) {
