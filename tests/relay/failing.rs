@@ -88,7 +88,12 @@ fn engines_that_close_what_they_accept_cost_little() {
 #[test]
 fn a_connection_that_went_stale_costs_no_request() {
     for endpoints in [1, 2] {
-        let engine = Engine::closing_after(HELLO);
+        // Reply and FIN in one segment: the connection is gone before the reply is read.
+        let engine = Engine::run(|mut connection| {
+            rustix::net::sockopt::set_tcp_cork(connection.stream(), true).unwrap();
+            connection.request();
+            connection.send(HELLO);
+        });
         let front = Front::start(&vec![engine.address; endpoints]);
         let mut client = front.connect();
         client.send(post("/v1/chat/completions", "{}").repeat(30));

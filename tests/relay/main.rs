@@ -12,5 +12,6 @@ mod framing_replies;
 mod framing_requests;
 mod leaving;
 mod passing;
+mod pipelining;
 mod tunnel;
 mod uploads;
