@@ -164,7 +164,13 @@ impl Epoll {
         match socket.kind {
             Kind::Listener => return self.accept(id),
             Kind::Fresh => return None,
-            Kind::Connecting => return Self::connected(socket),
+            Kind::Connecting => {
+                // What came with the connection is announced once only.
+                if socket.readable {
+                    Self::enqueue(&mut self.ready, id, socket);
+                }
+                return Self::connected(socket);
+            }
             Kind::Stream => {}
         }
         if socket.starved && std::mem::take(&mut socket.writable) && Self::flush(socket) {

@@ -66,7 +66,7 @@ impl Exchange {
         self.leg = Some(Leg { admission, connected: false, reused: false, acknowledged: None, answered: false });
         self.phase = Phase::Connect;
         self.wait(cx.now, cx.rules.limits.connect_timeout_ms, Waiting::Connect);
-        cx.actions.push(Action::Connect(choice.endpoint));
+        cx.actions.push(Action::Connect { endpoint: choice.endpoint, fresh: self.retried });
     }
 
     fn count_in(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<(Choice, Admission)> {

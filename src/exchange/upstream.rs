@@ -106,7 +106,11 @@ impl Exchange {
             self.retried = true;
             self.pushed = 0;
             cx.stats.count(Count::RetriedStale);
-            self.leave_endpoint();
+            // Where an idle connection went stale, its engine may well be there.
+            match &self.leg {
+                Some(leg) if leg.reused => self.leg = None,
+                _ => self.leave_endpoint(),
+            }
             return self.choose_endpoint(cx);
         }
         cx.stats.count(Count::UpstreamFaultEarlyEnd);

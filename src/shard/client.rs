@@ -6,7 +6,7 @@ use super::drive::Input;
 use super::{Owner, Shard};
 use crate::counters::stats::Event as Count;
 use crate::driver::{Driver, Lease, SocketId};
-use crate::exchange::{self, Ending, Event, Exchange, Micros, Opened, Peer, Side};
+use crate::exchange::{self, Ending, Event, Exchange, Micros, Opened, Peer, Phase, Side};
 use crate::slots::Key;
 
 /// One client connection.
@@ -116,6 +116,23 @@ impl<D: Driver> Shard<D> {
         }
     }
 
+    /// What came behind an upgrade before its 101 was read ahead, and is the tunnel's.
+    pub(super) fn serve_early(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key).filter(|client| !client.ahead.is_empty()) else { return };
+        if !client.exchange.as_ref().is_some_and(|exchange| exchange.phase() == Phase::Tunnel) {
+            return;
+        }
+        if std::mem::take(&mut client.held_back) {
+            self.driver.resume(client.socket);
+        }
+        let ended = client.ended;
+        let ahead = std::mem::take(&mut client.ahead);
+        self.serve(key, Input::Owned(&ahead));
+        if ended {
+            self.advance(key, Input::None, |_| Event::ClientEnded);
+        }
+    }
+
     /// Heads and bodies, one after the other, as far as the bytes go.
     fn serve(&mut self, key: Key, mut input: Input<'_>) {
         loop {
@@ -190,6 +207,15 @@ impl<D: Driver> Shard<D> {
         }
     }
 
+    /// Reads from a client no more, or again, unless too much was read ahead.
+    pub(super) fn pause_client(&mut self, key: Key, pause: bool) {
+        match self.clients.get(key) {
+            Some(client) if pause => self.driver.pause(client.socket),
+            Some(client) if !client.held_back => self.driver.resume(client.socket),
+            _ => {}
+        }
+    }
+
     pub(super) fn client_ended(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
         client.ended = true;
@@ -233,6 +259,10 @@ impl<D: Driver> Shard<D> {
         let Some(client) = self.clients.get_mut(key) else { return };
         client.exchange = None;
         match ending {
+            // The reply did not say that the connection ends, but it may: nothing was asked behind it.
+            Ending::KeepAlive if self.desk.draining && client.ahead.is_empty() => {
+                self.exchange_over(key, Ending::Linger);
+            }
             Ending::KeepAlive => {
                 client.deadline = self.desk.now + self.desk.rules.limits.keep_alive_timeout_ms * 1_000;
                 if !client.ahead.is_empty() || client.ended {

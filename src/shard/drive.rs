@@ -90,7 +90,7 @@ impl<D: Driver> Shard<D> {
                     full[*side as usize] |= self.send(key, *side, &list[..taken], &actions.scratch, input) > 0;
                 }
                 Action::PushRequest => follows = self.push_request(key),
-                Action::Connect(endpoint) => follows = self.connect(key, *endpoint),
+                Action::Connect { endpoint, fresh } => follows = self.connect(key, *endpoint, *fresh),
                 Action::Dismiss { reuse } => self.dismiss(key, *reuse),
                 Action::Pause(side) => self.pause(key, *side, true),
                 Action::Resume(side) => self.pause(key, *side, false),
@@ -167,8 +167,8 @@ impl<D: Driver> Shard<D> {
         Some(Follows::Pushed(taken))
     }
 
-    fn connect(&mut self, key: Key, endpoint: crate::fleet::EndpointId) -> Option<Follows> {
-        match self.check_out(key, endpoint) {
+    fn connect(&mut self, key: Key, endpoint: crate::fleet::EndpointId, fresh: bool) -> Option<Follows> {
+        match self.check_out(key, endpoint, fresh) {
             Ok(true) => {
                 let acknowledged = self.upstream_of(key).and_then(|upstream| upstream.settled());
                 Some(Follows::Connected { reused: true, acknowledged })
@@ -179,10 +179,9 @@ impl<D: Driver> Shard<D> {
     }
 
     fn pause(&mut self, key: Key, side: Side, pause: bool) {
-        if side == Side::Upstream {
-            self.pause_upstream(key, pause);
-        } else if let Some(socket) = self.socket(key, side) {
-            if pause { self.driver.pause(socket) } else { self.driver.resume(socket) }
+        match side {
+            Side::Upstream => self.pause_upstream(key, pause),
+            Side::Client => self.pause_client(key, pause),
         }
     }
 

@@ -43,8 +43,8 @@ impl Upstream {
 
 impl<D: Driver> Shard<D> {
     /// A connection for `client`: an idle one (answers true), or a new one on its way (false).
-    pub(super) fn check_out(&mut self, client: Key, endpoint: EndpointId) -> Result<bool, ()> {
-        if let Some(key) = self.take_idle(endpoint) {
+    pub(super) fn check_out(&mut self, client: Key, endpoint: EndpointId, fresh: bool) -> Result<bool, ()> {
+        if !fresh && let Some(key) = self.take_idle(endpoint) {
             let upstream = self.upstreams.get_mut(key).ok_or(())?;
             upstream.client = Some(client);
             upstream.state = State::Busy;
@@ -162,6 +162,7 @@ impl<D: Driver> Shard<D> {
         match upstream.client {
             Some(client) => {
                 self.advance(client, Input::Leased(lease, 0), |bytes| Event::Reply(bytes));
+                self.serve_early(client);
             }
             // Nobody asked: whatever this is, the connection is not at a reply's end.
             None => self.close_upstream(key),

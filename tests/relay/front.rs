@@ -46,7 +46,9 @@ impl Front {
 
     pub fn with(upstreams: &[SocketAddr], change: impl FnOnce(&mut Options)) -> Front {
         let settings = Settings { policy: Policy::RoundRobin, ..Settings::default() };
-        let rules = Rules { half_close_leaves: true, ..Rules::default() };
+        let mut rules = Rules { half_close_leaves: true, ..Rules::default() };
+        // A test that failed leaves clients behind: its front must not wait for them.
+        rules.limits.drain_timeout_ms = 1_000;
         let mut options = Options { rules, settings, pools: Vec::new() };
         change(&mut options);
         let published = Published::leak(snapshot(upstreams, &options));
@@ -81,6 +83,11 @@ impl Front {
 
     pub fn count(&self, event: Event) -> u64 {
         self.stats.total(event)
+    }
+
+    /// What SIGTERM does.
+    pub fn drain(&self) {
+        self.process.drain();
     }
 
     /// Waits until `met` holds.

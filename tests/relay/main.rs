@@ -6,8 +6,12 @@ mod front;
 mod random;
 mod wire;
 
+mod deadlines;
+mod failing;
 mod framing_replies;
 mod framing_requests;
 mod leaving;
 mod passing;
+mod pipelining;
+mod tunnel;
 mod uploads;
