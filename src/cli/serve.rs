@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::thread;
 
 use super::check::machine;
+use super::check::machine::NO_URING;
 use super::{ConfigArgs, log, refuse};
-use crate::config::{Config, HalfClose};
+use crate::config::{self, Config, HalfClose};
 use crate::control;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
@@ -54,6 +55,9 @@ pub(super) fn main(args: Args) -> ExitCode {
 
 /// Control first, so that a snapshot is there when the first connection is; then the shards, until they have drained.
 fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
+    if config.serve.driver == config::Driver::Uring {
+        return Err(NO_URING.into());
+    }
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
     let shards = config.serve.shards.count(cores);
     let (may, wanted) = (machine::raise_descriptors(), machine::descriptors_wanted(&config, shards));

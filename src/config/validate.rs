@@ -232,11 +232,21 @@ fn routing(settings: &Settings, table: &[&str], found: &mut Vec<Problem>) {
     }
 }
 
+/// Keys of `[routing]` that say what bodies are scanned for.
+const SCANNED_FOR: &[&str] = &["prefix", "prefix_chars", "prefix_bytes", "session_headers", "session_fields"];
+
 /// Each pool's overrides one by one, so that the faulty one is named; then all of them together.
 fn pools(config: &Config, found: &mut Vec<Problem>) {
     for (id, differs) in &config.pool {
         let before = found.len();
         for (key, value) in differs {
+            if SCANNED_FOR.contains(&key.as_str()) {
+                let message = format!(
+                    "`{key}` is the same for all pools, since a body is scanned before its pool is known: set it in [routing]"
+                );
+                found.push(Problem::new(["pool", id, key], message));
+                continue;
+            }
             let alone = toml::Table::from_iter([(key.clone(), value.clone())]);
             if let Err(error) = Settings::deserialize(alone) {
                 found.push(Problem::new(["pool", id, key], plainer(error.message())));

@@ -1,6 +1,5 @@
-//! This machine: cores, descriptors, locked memory, io_uring, ports.
+//! This machine: cores, descriptors, driver, ports.
 
-use std::fs;
 use std::net::SocketAddr;
 use std::thread;
 
@@ -10,10 +9,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::Finding;
 use crate::config::{Config, Driver};
 
-/// First kernel with every ring feature that is used (SINGLE_ISSUER with DEFER_TASKRUN).
-const URING_KERNEL: (u32, u32) = (6, 1);
-/// Locked memory that rings and their buffers of a few shards take, where the kernel counts it.
-const URING_MEMLOCK_BYTES: u64 = 8 << 20;
+/// Why `driver = "uring"` is refused.
+pub(in crate::cli) const NO_URING: &str =
+    "this version moves bytes by epoll only; leave `driver` at \"auto\", or say \"epoll\"";
 /// Descriptors besides those of connections: listeners, rings, logs, control's own.
 const OTHER_DESCRIPTORS: u64 = 64;
 /// Fewest clients a shard must be able to take.
@@ -23,10 +21,10 @@ pub(super) fn findings(config: &Config, ports: bool) -> Vec<Finding> {
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
     let shards = config.serve.shards.count(cores);
     let mut found = vec![cores_for(shards, cores), descriptors(config, shards)];
-    found.extend(uring(config.serve.driver));
+    found.push(driver(config.serve.driver));
     if ports {
-        found.extend(config.serve.listen.iter().map(|address| port("listen", *address, true)));
-        found.push(port("admin", config.serve.admin, false));
+        found.extend(config.serve.listen.iter().map(|address| port("listen", *address)));
+        found.push(port("admin", config.serve.admin));
     }
     found
 }
@@ -72,58 +70,19 @@ fn descriptors(config: &Config, shards: usize) -> Finding {
     }
 }
 
-/// What can be known without a ring; whether one can be set up is tried at the start of `serve`.
-fn uring(driver: Driver) -> Vec<Finding> {
-    if driver == Driver::Epoll {
-        return vec![Finding::good("driver", "epoll, as configured")];
+/// What moves the bytes.
+fn driver(asked: Driver) -> Finding {
+    match asked {
+        Driver::Uring => Finding::wrong("driver", NO_URING),
+        Driver::Auto | Driver::Epoll => Finding::good("driver", "epoll"),
     }
-    let missing = |why: String| match driver {
-        Driver::Uring => Finding::wrong("io_uring", format!("{why}; set driver = \"auto\" to fall back to epoll")),
-        _ => Finding::advice("io_uring", format!("{why}; epoll is used instead")),
-    };
-    let mut found = Vec::new();
-    let kernel = rustix::system::uname();
-    let release = kernel.release().to_string_lossy().into_owned();
-    let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    if version(&release).is_some_and(|version| version < URING_KERNEL) {
-        found.push(missing(format!("kernel {release} is older than {}.{}", URING_KERNEL.0, URING_KERNEL.1)));
-    } else if matches!(disabled.trim(), "1" | "2") {
-        found.push(missing(format!("sysctl kernel.io_uring_disabled is {}; set it to 0", disabled.trim())));
-    } else if status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"])) {
-        found.push(Finding::advice(
-            "io_uring",
-            "a seccomp filter is on; those of Docker and containerd refuse io_uring, and epoll is then used.\n\
-             Allow io_uring_setup, io_uring_enter and io_uring_register to have it",
-        ));
-    } else {
-        found.push(Finding::good("io_uring", format!("kernel {release} has it")));
-    }
-    let memlock = getrlimit(Resource::Memlock).current.unwrap_or(u64::MAX);
-    if memlock < URING_MEMLOCK_BYTES {
-        let words = format!(
-            "{} KiB may be locked, for all processes of this user together; rings may not fit. Set LimitMEMLOCK=64M in the unit",
-            memlock >> 10
-        );
-        found.push(Finding::advice("locked memory", words));
-    }
-    found
 }
 
-/// Major and minor of `6.18.5-x`.
-fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|byte: char| !byte.is_ascii_digit()).map(str::parse);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
-}
-
-/// Whether a listener can be opened, as each shard opens its own: with SO_REUSEPORT.
-fn port(subject: &str, address: SocketAddr, reuse: bool) -> Finding {
+/// Whether a listener can be opened. Not with SO_REUSEPORT, which would share the port of a running front.
+fn port(subject: &str, address: SocketAddr) -> Finding {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let opened = socket(family, SocketType::STREAM, None).and_then(|socket| {
         sockopt::set_socket_reuseaddr(&socket, true)?;
-        if reuse {
-            sockopt::set_socket_reuseport(&socket, true)?;
-        }
         bind(&socket, &address)?;
         listen(&socket, 1)
     });
@@ -149,21 +108,19 @@ mod tests {
     use crate::cli::check::Weight;
 
     #[test]
-    fn kernels_are_compared_by_number() {
-        assert_eq!(version("6.18.5-amd64"), Some((6, 18)));
-        assert_eq!(version("5.4"), Some((5, 4)));
-        assert_eq!(version("linux"), None);
-        assert!(version("10.0.1") > Some(URING_KERNEL) && version("5.15.0") < Some(URING_KERNEL));
+    fn a_driver_that_is_not_there_is_wrong() {
+        assert_eq!(driver(Driver::Uring).weight, Weight::Wrong);
+        assert_eq!(driver(Driver::Auto).weight, Weight::Good);
     }
 
     #[test]
     fn a_taken_port_is_wrong() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
-        assert_eq!(port("listen", address, true).weight, Weight::Wrong);
+        assert_eq!(port("listen", address).weight, Weight::Wrong);
         drop(taken);
-        assert_eq!(port("listen", address, true).weight, Weight::Good);
-        let elsewhere = port("listen", "192.0.2.1:80".parse().unwrap(), true);
+        assert_eq!(port("listen", address).weight, Weight::Good);
+        let elsewhere = port("listen", "192.0.2.1:80".parse().unwrap());
         assert!(elsewhere.words.contains("no address of this machine") || elsewhere.words.contains("privilege"));
     }
 
