@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use warmfront::policy::PrefixMode;
+use warmfront::scan::PrefixMode;
 use warmfront::scan::{Api, Needs, Plan, Progress, Scan};
 
 /// Prose, as clients send it: ASCII, an escaped line end every few hundred bytes.

@@ -65,7 +65,8 @@ pub(super) fn whole(config: &Config) -> Vec<Problem> {
              \n    [[upstream]]\n    url = \"http://HOST:PORT\"\n",
         ));
     }
-    if config.serve.listen.contains(&config.serve.admin) {
+    // Port 0 is a different one each time.
+    if config.serve.admin.port() != 0 && config.serve.listen.contains(&config.serve.admin) {
         found.push(Problem::new(
             ["serve", "admin"],
             format!("`admin` and `listen` are both {}; clients must not reach the admin listener", config.serve.admin),
