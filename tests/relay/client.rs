@@ -119,6 +119,11 @@ impl Client {
         rustix::net::sockopt::set_socket_linger(&self.wire.stream, Some(Duration::ZERO)).unwrap();
     }
 
+    /// For a thread that goes on sending while this one reads.
+    pub fn clone_stream(&self) -> TcpStream {
+        self.wire.stream.try_clone().unwrap()
+    }
+
     pub fn stream(&mut self) -> &mut TcpStream {
         &mut self.wire.stream
     }

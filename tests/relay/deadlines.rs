@@ -141,7 +141,7 @@ fn an_engine_that_takes_no_request() {
     let front = limited(&engine, |limits| limits.reply_head_timeout_ms = 300);
     let request = post("/v1/chat/completions", vec![b'x'; 12 << 20]);
     let mut client = front.connect();
-    let mut writer = client.stream().try_clone().unwrap();
+    let mut writer = client.clone_stream();
     let sender = std::thread::spawn(move || drop(std::io::Write::write_all(&mut writer, &request)));
     assert_eq!(client.reply().status, 504);
     drop(client);

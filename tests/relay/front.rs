@@ -88,6 +88,7 @@ impl Front {
     /// What SIGTERM does.
     pub fn drain(&self) {
         self.process.drain();
+        let _ = TcpStream::connect(self.address);
     }
 
     /// Waits until `met` holds.
@@ -110,6 +111,8 @@ impl Front {
 impl Drop for Front {
     fn drop(&mut self) {
         self.process.drain();
+        // Wakes it: it looks at its flags once a turn.
+        let _ = TcpStream::connect(self.address);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
             && !std::thread::panicking()

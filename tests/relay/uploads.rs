@@ -83,11 +83,7 @@ const LARGE: [usize; 4] = [300_000, 1 << 20, 1_500_000, 5_000_000];
 
 #[test]
 fn any_cut_of_small_bodies() {
-    for way in POLICIES {
-        for seed in 1..4 {
-            pass(way, &SMALL, seed);
-        }
-    }
+    POLICIES.into_iter().zip(1..).for_each(|(way, seed)| pass(way, &SMALL, seed));
 }
 
 #[test]
@@ -240,7 +236,7 @@ fn a_long_wait_behind_a_large_upload_is_no_slow_upload() {
 }
 
 /// How many bytes the kernel takes for a peer that does not read them.
-fn room_towards(address: SocketAddr) -> usize {
+pub fn room_towards(address: SocketAddr) -> usize {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_nonblocking(true).unwrap();
     let mut room = 0;
@@ -269,7 +265,7 @@ fn an_early_head_does_not_stop_the_upload() {
         let body = chat_body(12 << 20, &mut Random::new(4));
         let mut client = front.connect();
         let request = post("/v1/chat/completions", &body);
-        let mut writer = client.stream().try_clone().unwrap();
+        let mut writer = client.clone_stream();
         let sender = std::thread::spawn(move || std::io::Write::write_all(&mut writer, &request).is_ok());
         let reply = client.reply();
         assert_eq!((reply.status, reply.text()), (200, body.len().to_string()), "{way}");
@@ -295,7 +291,7 @@ fn an_early_reply_to_a_held_body_arrives_and_ends_the_connection() {
         // Nearly all of it is held before the choice, so that its end is there when the reply comes.
         let request = post("/v1/chat/completions", chat_body((8 << 20) - 4_096, &mut Random::new(6)));
         let mut client = front.connect();
-        let mut writer = client.stream().try_clone().unwrap();
+        let mut writer = client.clone_stream();
         let sender = std::thread::spawn(move || drop(writer.write_all(&request)));
         let reply = client.reply();
         assert_eq!((reply.status, reply.text().as_str()), (413, "no"), "{way}");
