@@ -142,7 +142,7 @@ fn admit(head: &RequestHead<'_>, framing: RequestFraming, body_here: bool, peer:
 fn request_id(head: &RequestHead<'_>, cx: &mut Context<'_>) -> Box<[u8]> {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     rewrite::request_id(head).map(Box::from).unwrap_or_else(|| {
-        let number = u128::from(cx.lender.random.draw()) << 64 | u128::from(cx.lender.random.draw());
+        let number = u128::from(cx.lender.random.number()) << 64 | u128::from(cx.lender.random.number());
         (0..32).map(|nibble| HEX[(number >> (124 - 4 * nibble) & 15) as usize]).collect()
     })
 }

@@ -75,7 +75,7 @@ impl Exchange {
             unscannable: self.unscannable,
             session: self.session,
             avoid: self.tried,
-            random: cx.lender.random.draw(),
+            random: cx.lender.random.number(),
             turn: cx.lender.turn,
         };
         cx.lender.turn = cx.lender.turn.wrapping_add(1);
@@ -89,7 +89,7 @@ impl Exchange {
                 return Some((choice, admission));
             }
             cx.stats.count(Count::ChoiceRepeated);
-            request.random = cx.lender.random.draw();
+            request.random = cx.lender.random.number();
         }
         None
     }

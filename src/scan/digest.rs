@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn runs_of_any_length_hash_as_one() {
-        let bytes: Vec<u8> = (0..20_000u32).map(|n| (n * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..20_000u32).map(|n| ((n * 31) >> 3) as u8).collect();
         let (mut digest, mut start, mut length) = (Digest::new(), 0, 1);
         while start < bytes.len() {
             let end = (start + length).min(bytes.len());

@@ -21,7 +21,7 @@ pub(super) enum Section {
 pub(super) enum Mark {
     /// A message begins; its role follows.
     Message = 0xf8,
-    /// A role that came later than [`HELD_MAX`] bytes of its message, or a second one.
+    /// A role that came later than `HELD_MAX` bytes of its message, or a second one.
     Role = 0xf9,
     /// Text begins.
     Text = 0xfa,

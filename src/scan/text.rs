@@ -247,7 +247,8 @@ mod tests {
 
     #[test]
     fn escapes_decode_alike_at_every_cut() {
-        let cases: [(&[u8], Result<&[u8], Fault>); 14] = [
+        type Case = (&'static [u8], Result<&'static [u8], Fault>);
+        let cases: [Case; 14] = [
             (br#"plain""#, Ok(b"plain")),
             (br#"a\n\t\r\b\f\/\\\"z""#, Ok(b"a\n\t\r\x08\x0c/\\\"z")),
             (br#"\u0041\u00e9\u4e2d""#, Ok("Aé中".as_bytes())),
