@@ -125,19 +125,15 @@ impl Prompt {
 
     /// The role of the current message is known.
     pub fn role(&mut self, role: &[u8]) {
-        if self.speaker != Speaker::Unknown {
-            if self.mode == PrefixMode::Conversation {
-                self.mark(Mark::Role);
-                self.hash(role, None);
-            }
-            return;
+        let known = self.speaker != Speaker::Unknown;
+        if !known {
+            self.speaker = if role == b"user" { Speaker::User } else { Speaker::Other };
         }
-        self.speaker = if role == b"user" { Speaker::User } else { Speaker::Other };
         if self.mode == PrefixMode::Conversation {
-            self.mark(Mark::Message);
+            self.mark(if known { Mark::Role } else { Mark::Message });
             self.hash(role, None);
         }
-        if self.mode == PrefixMode::Conversation || self.speaker == Speaker::User {
+        if !known && (self.mode == PrefixMode::Conversation || self.speaker == Speaker::User) {
             self.release();
         }
     }

@@ -1,6 +1,8 @@
 //! Holds the tree to its rules. Each rule stands here with its reason, each exception in a table with its
 //! own; an exception that nothing needs any more is a fault as well.
 
+#![allow(clippy::string_slice, reason = "cuts lie at ASCII bytes, in files of our own")]
+
 mod rooms;
 mod source;
 
@@ -18,7 +20,8 @@ const LONG_FILES: &[(&str, usize, &str)] =
     &[("src/driver/epoll.rs", 500, "what a second backend shares is not known before there is one")];
 
 /// Functions that are longer for now.
-const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[];
+const LONG_FUNCTIONS: &[(&str, &str, &str)] =
+    &[("src/exchange/admit.rs", "new", "one line a field: how an exchange begins")];
 
 /// Where `unsafe` may stand.
 const UNSAFE_FILES: &[(&str, &str)] = &[
@@ -79,20 +82,20 @@ fn files_are_short() {
 
 #[test]
 fn functions_are_short() {
-    let sources = sources(&["src"]);
-    let mut faults = Vec::new();
-    for source in &sources {
-        for (line, name, length) in source.functions() {
-            let exception = LONG_FUNCTIONS.iter().any(|(path, function, _)| (*path, *function) == (&source.path, name));
-            if length > FUNCTION_LINES_MAX && !exception {
-                let most = FUNCTION_LINES_MAX;
-                faults.push(format!("{}:{line}: `{name}` has {length} lines, at most {most}: split it", source.path));
-            } else if length <= FUNCTION_LINES_MAX && exception {
-                faults.push(format!("{}:{line}: `{name}` is short: take it off LONG_FUNCTIONS", source.path));
+    let (mut faults, mut used) = (Vec::new(), Vec::new());
+    for source in &sources(&["src"]) {
+        for (line, name, length) in source.functions().into_iter().filter(|(.., length)| *length > FUNCTION_LINES_MAX) {
+            match LONG_FUNCTIONS.iter().position(|(path, function, _)| (*path, *function) == (&source.path, name)) {
+                Some(place) => used.push(place),
+                None => faults.push(format!(
+                    "{}:{line}: `{name}` has {length} lines, at most {FUNCTION_LINES_MAX}: split it",
+                    source.path
+                )),
             }
         }
     }
-    faults.extend(absent("LONG_FUNCTIONS", LONG_FUNCTIONS.iter().map(|(path, ..)| *path), &sources));
+    let unused = LONG_FUNCTIONS.iter().enumerate().filter(|(place, _)| !used.contains(place));
+    faults.extend(unused.map(|(_, (path, name, _))| format!("{path}:1: no long `{name}`: take it off LONG_FUNCTIONS")));
     report(faults);
 }
 
