@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""What `prefix-hash` is worth before two real engines, against `random`: hit rate and time to first token.
+
+    bench/real/prefix.py --front-binary target/release/warmfront --engines URL URL
+
+Each set draws, by its seed, a few long prefixes and asks each several times, in random order, with
+another ending. Both policies get the same requests, each after a reset of the engines' caches; who goes
+first alternates. Nothing but a key decides which engine is a prefix's home, so that a set may put all of
+them on one: such sets are kept, and the medians are over all.
+
+The engines' caches must hold half of a set's prefixes but not all. They must run with
+VLLM_SERVER_DEV_MODE=1, which opens POST /reset_prefix_cache (not through the front).
+"""
+
+import argparse
+import queue
+import random
+import statistics
+import sys
+import threading
+
+from front import Front, connect, get, model_of, reading, running, samples, stream, wait
+
+POLICIES = ("random", "prefix-hash")
+HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
+CAPACITY = "vllm:cache_config_info"
+
+
+def main():
+    args = arguments()
+    engines = [url.rstrip("/") for url in args.engines]
+    model = model_of(engines[0])
+    for engine in engines:
+        check_capacity(engine, args)
+    words_per_token = calibrate(engines[0], model)
+    head = f"{'set':>3} {'policy':<12} {'hit rate':>8} {'TTFT mean':>10} {'p50':>8} {'p90':>8}  requests per engine"
+    print(f"{args.sets} sets of {args.prefixes} prefixes of {args.prefix_tokens} tokens, "
+          f"each asked {args.times} times, {args.concurrency} at once\n\n{head}", flush=True)
+    results = {policy: [] for policy in POLICIES}
+    for seed in range(1, args.sets + 1):
+        requests = draw(seed, args, model, words_per_token)
+        for policy in POLICIES if seed % 2 else reversed(POLICIES):
+            result = measure(args, engines, policy, requests)
+            results[policy].append(result)
+            print(f"{seed:>3} {policy:<12} {row(result)}", flush=True)
+    summary(results)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--front-binary", required=True, help="warmfront to start")
+    parser.add_argument("--engines", nargs="+", required=True, metavar="URL", help="running engines, same model")
+    parser.add_argument("--sets", type=int, default=5, help="seeds 1 to this (default %(default)s)")
+    parser.add_argument("--prefixes", type=int, default=4, help="of a set (default %(default)s)")
+    parser.add_argument("--prefix-tokens", type=int, default=4096, help="about (default %(default)s)")
+    parser.add_argument("--times", type=int, default=8, help="each prefix is asked (default %(default)s)")
+    parser.add_argument("--concurrency", type=int, default=2, help="requests at once (default %(default)s)")
+    parser.add_argument("--output-tokens", type=int, default=4, help="of each reply (default %(default)s)")
+    return parser.parse_args()
+
+
+def check_capacity(engine, args):
+    """All of a set in one cache, or not even half of it, would show nothing."""
+    info = next((labels for labels, _ in samples(get(engine, "/metrics"), CAPACITY)), {})
+    tokens = info.get("kv_cache_size_tokens", "")
+    if not tokens.isdigit():
+        print(f"{engine} does not say how many tokens its cache holds", file=sys.stderr)
+    elif not args.prefixes / 2 * args.prefix_tokens < int(tokens) < args.prefixes * args.prefix_tokens:
+        sys.exit(f"{engine}: a cache of {tokens} tokens does not hold half, or holds all, of {args.prefixes} prefixes "
+                 f"of {args.prefix_tokens}: see --prefix-tokens, and vLLM's --num-gpu-blocks-override")
+
+
+def calibrate(engine, model):
+    """Words of `text` that make a token, by asking the engine: its tokenizer is not ours to know."""
+    words = 400
+    body = {"model": model, "messages": chat(text(random.Random(0), words)), "max_tokens": 1}
+    return words / stream(engine, body)[1]["prompt_tokens"]
+
+
+def draw(seed, args, model, words_per_token):
+    """The bodies of one set, in the order in which they are sent."""
+    rng = random.Random(seed)
+    prefixes = [text(rng, round(args.prefix_tokens * words_per_token)) for _ in range(args.prefixes)]
+    order = [prefix for prefix in prefixes for _ in range(args.times)]
+    rng.shuffle(order)
+    options = {"model": model, "max_tokens": args.output_tokens, "temperature": 0, "ignore_eos": True}
+    return [options | {"messages": chat(f"{prefix} {text(rng, 12)}")} for prefix in order]
+
+
+def text(rng, words):
+    syllables = [a + b for a in "bdfgklmnprstv" for b in "aeiou"]
+    return " ".join("".join(rng.choices(syllables, k=rng.randint(1, 3))) for _ in range(words))
+
+
+def chat(content):
+    return [{"role": "user", "content": content}]
+
+
+def measure(args, engines, policy, requests):
+    """One policy over one set, from empty caches."""
+    for engine in engines:
+        empty(engine)
+    before = [totals(engine) for engine in engines]
+    with Front(args.front_binary, engines, policy) as front:
+        ttft = ask_all(front.url, requests, args.concurrency)
+        shares = front.requests("endpoint")
+    for engine in engines:
+        idle(engine)
+    hits, queries = (sum(column) for column in zip(*map(delta, before, map(totals, engines))))
+    return {"rate": hits / queries, "ttft": ttft, "shares": shares}
+
+
+def empty(engine):
+    idle(engine)
+    get(engine, "/reset_prefix_cache", "POST")
+
+
+def idle(engine):
+    if wait(30, lambda: running(engine) == 0) is None:
+        sys.exit(f"{engine} does not get idle: is someone else using it?")
+
+
+def totals(engine):
+    return reading(engine, HITS), reading(engine, QUERIES)
+
+
+def delta(before, after):
+    return [new - old for old, new in zip(before, after)]
+
+
+def ask_all(url, requests, concurrency):
+    """Seconds to first token of every request; the first that fails ends the run."""
+    waiting, times, errors = queue.SimpleQueue(), [], []
+    for request in requests:
+        waiting.put(request)
+
+    def ask():
+        connection = connect(url)
+        while not errors:
+            try:
+                times.append(stream(url, waiting.get_nowait(), connection)[0])
+            except queue.Empty:
+                return
+            except Exception as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(concurrency)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        sys.exit(f"a request failed: {errors[0]!r}")
+    return times
+
+
+def row(result):
+    ttft = result["ttft"]
+    shares = " ".join(f"{name}={count}" for name, count in sorted(result["shares"].items()))
+    tenths = statistics.quantiles(ttft, n=10)
+    times = (f"{1000 * value:.0f} ms" for value in (statistics.mean(ttft), statistics.median(ttft), tenths[8]))
+    return f"{result['rate']:>8.3f} {' '.join(map('{:>8}'.format, times)):>28}  {shares}"
+
+
+def summary(results):
+    """Medians over the sets, and of the sets' ratios: what is asked for is the first, the second shows the spread."""
+    figures = {"hit rate": lambda result: result["rate"],
+               "TTFT mean, ms": lambda result: 1000 * statistics.mean(result["ttft"]),
+               "TTFT p50, ms": lambda result: 1000 * statistics.median(result["ttft"])}
+    print(f"\n{'median over sets':<16} {POLICIES[0]:>10} {POLICIES[1]:>12} {'ratio':>7}  ratios set by set")
+    for name, figure in figures.items():
+        base, ours = ([figure(result) for result in results[policy]] for policy in POLICIES)
+        ratio = statistics.median(ours) / statistics.median(base)
+        ratios = " ".join(f"{b / a:.2f}" for a, b in zip(base, ours))
+        print(f"{name:<16} {statistics.median(base):>10.3f} {statistics.median(ours):>12.3f} {ratio:>7.2f}  {ratios}")
+
+
+if __name__ == "__main__":
+    main()
