@@ -162,7 +162,7 @@ fn own_answer(head: &RequestHead<'_>, framing: &RequestFraming, cx: &Context<'_>
             return answer;
         }
     }
-    if !cx.rules.paths.allow(path) {
+    if !cx.rules.paths.allow(path.split(|&byte| byte == b'?').next().unwrap_or(path)) {
         return Some(Answer::Refused(refusals::unknown_path(path)));
     }
     let too_large = matches!(framing.body, BodyLength::Length(len) if len > cx.rules.limits.body_bytes_max);

@@ -31,7 +31,8 @@ impl Exchange {
         let pool = match cx.snapshot.select(model) {
             Selected::Pool(pool) => pool,
             Selected::UnknownModel => return Err(refusals::unknown_model(model.unwrap_or_default())),
-            Selected::NoModel if self.scan.is_none() => &cx.snapshot.pools[0],
+            // Without a body there is no model to name.
+            Selected::NoModel if self.scan.is_none() && !self.asked.encoded => &cx.snapshot.pools[0],
             Selected::NoModel => return Err(refusals::NO_MODEL.into()),
             Selected::Empty => return Err(refusals::NO_ENDPOINT.into()),
         };
