@@ -72,11 +72,7 @@ fn forty_unread_streams() {
 /// In a process of its own, because others of these tests use memory meanwhile.
 #[test]
 fn forty_unread_streams_hold_back_their_engine() {
-    let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
-    let run = alone.args(["--exact", "--ignored", "--nocapture", "backpressure::forty_unread_streams"]);
-    let output = run.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    crate::front::alone("backpressure::forty_unread_streams");
 }
 
 /// A reader that begins to read gets everything that was held back, in order.

@@ -71,6 +71,26 @@ fn a_close_behind_a_request_is_502_and_no_second_execution() {
     }
 }
 
+/// A kept connection acknowledges late: what it was sent may have been read although nothing says so.
+#[test]
+fn a_reset_of_a_kept_connection_is_502_and_no_second_execution() {
+    for _ in 0..20 {
+        let engine = Engine::run(|mut connection| {
+            connection.request();
+            connection.send(HELLO);
+            if connection.request().is_some() {
+                connection.reset();
+            }
+        });
+        let front = Front::start(&[engine.address]);
+        let mut client = front.connect();
+        assert_eq!(client.ask(post("/v1/chat/completions", "{}")).status, 200);
+        assert_eq!(client.ask(post("/v1/chat/completions", "{}")).status, 502);
+        assert_eq!(engine.executions(), 2);
+        front.settles();
+    }
+}
+
 /// Accepted and closed at once: sent elsewhere if nothing was acknowledged, else visible; never executed twice.
 #[test]
 fn engines_that_close_what_they_accept_cost_little() {

@@ -154,3 +154,11 @@ pub fn endpoint(place: usize, address: SocketAddr) -> Endpoint {
         foreign: 0,
     }
 }
+
+/// Runs an ignored test in a process of its own, where no other test opens descriptors or takes memory.
+pub fn alone(test: &str) {
+    let mut process = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = process.args(["--exact", "--ignored", "--nocapture", test]).output().unwrap();
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
+}

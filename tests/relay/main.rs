@@ -16,5 +16,6 @@ mod leaving;
 mod models;
 mod passing;
 mod pipelining;
+mod storm;
 mod tunnel;
 mod uploads;
