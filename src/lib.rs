@@ -3,12 +3,13 @@
 //! Read a request's path top-down: [`shard`] completes I/O and hands bytes to an [`exchange`], which
 //! parses with [`http`], looks into the body with [`scan`], chooses with [`policy`] over a
 //! [`snapshot`] and the shared [`counters`], and asks the shard to relay. [`control`] keeps the
-//! snapshot fresh and answers the admin listener. Imports go down only; `tests/tidy.rs` holds them to it.
+//! snapshot fresh and answers the admin listener. Imports go down only; `tests/tidy` holds them to it.
 
 pub mod cli;
 pub mod config;
 pub mod control;
 pub mod counters;
+pub mod demo;
 pub mod driver;
 pub mod engine;
 pub mod exchange;

@@ -10,9 +10,11 @@
 //! ```
 //!
 //! 0xFF occurs in no UTF-8 text and `i` has a fixed width, so that no two (name, i) make the same
-//! bytes: "x-1" with 12 and "x-11" with 2 are different points. Points stand in ascending order, those of
-//! equal value in the order of their names. The home of a key is the endpoint of the first point that is
-//! not below the key; past the last point the ring goes on with the first.
+//! bytes: "x-1" with 12 and "x-11" with 2 are different points.
+//!
+//! The place of a point, and of a key, is the upper 48 bits of its hash. Points stand in ascending order
+//! of their places, those of one place in the order of their names' bytes. The home of a key is the endpoint
+//! of the first point whose place is not below the key's; past the last point the ring goes on with the first.
 
 use xxhash_rust::xxh64::Xxh64;
 
@@ -22,6 +24,8 @@ use crate::limits::{REPLICATION_MAX, WEIGHT_MAX};
 const SEED: u64 = 0;
 /// Between name and index; cannot appear in UTF-8.
 const SEPARATOR: u8 = 0xFF;
+/// The bits of a hash that are its place.
+const PLACE: u64 = !0xFFFF;
 /// Points per bucket of the directory, on average: about a cache line of hashes.
 const POINTS_PER_BUCKET: usize = 4;
 
@@ -32,11 +36,10 @@ pub type Member<'a> = (u16, &'a str, u32);
 /// The points of a set of endpoints.
 #[derive(Clone, Debug, Default)]
 pub struct Ring {
-    /// Ascending.
-    hashes: Box<[u64]>,
-    /// The endpoint of each point.
-    slots: Box<[u16]>,
-    /// By the top bits of a hash: the first point that is not below the bucket. Points are uniform, so
+    /// Ascending by place: place in the upper 48 bits, slot in the lower 16. One load answers who stands
+    /// where, and a cache line holds the next seven points of a walk.
+    points: Box<[u64]>,
+    /// By the top bits of a place: the first point that is not below the bucket. Points are uniform, so
     /// a search reads one entry and walks a few points, where bisection would miss the cache 17 times.
     buckets: Box<[u32]>,
     /// How far a hash is shifted right to give its bucket.
@@ -53,17 +56,16 @@ impl Ring {
         let mut points = Vec::new();
         for &(slot, name, weight) in members {
             let count = replication * weight.clamp(1, WEIGHT_MAX);
-            points.extend((0..count).map(|i| (point(name, i), name, slot)));
+            points.extend((0..count).map(|i| (point(name, i) & PLACE, name, slot)));
         }
         points.sort_unstable();
 
         let bucket_bits = (points.len() / POINTS_PER_BUCKET).max(2).next_power_of_two().trailing_zeros();
         let shift = u64::BITS - bucket_bits;
-        let first_of = |bucket: u64| points.partition_point(|&(hash, ..)| hash >> shift < bucket) as u32;
+        let first_of = |bucket: u64| points.partition_point(|&(place, ..)| place >> shift < bucket) as u32;
         Ring {
             buckets: (0..1u64 << bucket_bits).map(first_of).collect(),
-            hashes: points.iter().map(|&(hash, ..)| hash).collect(),
-            slots: points.iter().map(|&(.., slot)| slot).collect(),
+            points: points.iter().map(|&(place, _, slot)| place | u64::from(slot)).collect(),
             shift,
             members: members.len(),
         }
@@ -78,27 +80,27 @@ impl Ring {
     /// How many points there are.
     #[inline]
     pub fn points(&self) -> usize {
-        self.hashes.len()
+        self.points.len()
     }
 
     /// The endpoints of all points, clockwise from the key, once round. Most endpoints come many times.
     #[inline]
     pub fn walk(&self, key: u64) -> impl Iterator<Item = u16> + Clone + '_ {
-        let (before, after) = self.slots.split_at(self.first_at(key));
-        after.iter().chain(before).copied()
+        let (before, after) = self.points.split_at(self.first_at(key));
+        after.iter().chain(before).map(|&point| point as u16)
     }
 
-    /// Index of the first point not below the key; 0 past the last one, where the ring closes.
+    /// Index of the first point not below the key; the number of points where none is.
     #[inline]
     fn first_at(&self, key: u64) -> usize {
-        let Some(&start) = self.buckets.get((key >> (self.shift & 63)) as usize) else { return 0 };
-        let from = start as usize;
-        let below = self.hashes[from..].iter().take_while(|&&hash| hash < key).count();
-        if from + below == self.hashes.len() { 0 } else { from + below }
+        let bucket = (key >> (self.shift & 63)) as usize;
+        let from = self.buckets.get(bucket).map_or(0, |&start| start as usize);
+        let place = key & PLACE;
+        from + self.points[from..].iter().take_while(|&&point| point & PLACE < place).count()
     }
 }
 
-/// Place of point `i` of an endpoint; the byte layout stands at the top of this file.
+/// Hash of point `i` of an endpoint; the byte layout stands at the top of this file.
 fn point(name: &str, i: u32) -> u64 {
     let mut hash = Xxh64::new(SEED);
     hash.update(name.as_bytes());
@@ -133,7 +135,7 @@ mod tests {
     fn names_do_not_run_into_indexes() {
         assert_ne!(point("x-1", 12), point("x-11", 2));
         let ring = Ring::build(&[member(0, "x-1"), member(1, "x-11")], 256);
-        let distinct: std::collections::HashSet<u64> = ring.hashes.iter().copied().collect();
+        let distinct: std::collections::HashSet<u64> = ring.points.iter().map(|point| point & PLACE).collect();
         assert_eq!(distinct.len(), 512);
     }
 
@@ -143,9 +145,10 @@ mod tests {
         let members: Vec<Member> = names.iter().enumerate().map(|(i, name)| member(i as u16, name)).collect();
         for replication in [1, 3, 256] {
             let ring = Ring::build(&members, replication);
-            let edges = ring.hashes.iter().flat_map(|&hash| [hash.wrapping_sub(1), hash, hash.wrapping_add(1)]);
+            let places = ring.points.iter().map(|point| point & PLACE);
+            let edges = places.flat_map(|place| [place.wrapping_sub(1), place, place | 0xFFFF, place + (1 << 16)]);
             for key in edges.chain([0, 1, u64::MAX, u64::MAX - 1, 1 << 63]) {
-                let expected = ring.hashes.partition_point(|&hash| hash < key) % ring.points();
+                let expected = ring.points.partition_point(|&point| point & PLACE < key & PLACE);
                 assert_eq!(ring.first_at(key), expected, "key {key:#x}, replication {replication}");
             }
         }
@@ -168,7 +171,7 @@ mod tests {
     fn order_of_members_does_not_matter() {
         let one = Ring::build(&[member(0, "a"), member(1, "b")], 64);
         let other = Ring::build(&[member(1, "b"), member(0, "a")], 64);
-        assert_eq!((one.hashes, one.slots), (other.hashes, other.slots));
+        assert_eq!(one.points, other.points);
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod oracle;
 use std::fs;
 
 use oracle::{all_needs, check_against_oracle, check_cuts, seen};
-use warmfront::policy::PrefixMode;
+use warmfront::scan::PrefixMode;
 use warmfront::scan::{Api, Needs, Plan, Scan};
 
 const APIS: [Api; 10] = [
@@ -79,6 +79,16 @@ fn written() -> Vec<(Api, Vec<u8>)> {
     bodies.push((Api::Completions, format!(r#"{{"prompt":{deep},"model":"m"}}"#).into()));
     let nested = format!("{}\"x\"{}", r#"[{"content":"#.repeat(12), "}]".repeat(12));
     bodies.push((Api::Messages, format!(r#"{{"messages":[{{"role":"user","content":{nested}}}]}}"#).into()));
+    // Long enough to pass the prefix's limit and every buffer, with escapes of all kinds.
+    let mixed: String =
+        (0..400).map(|n| format!(r#"line {n} \"quoted\" é 世界 \u00e9\ud83d\ude00\n{}"#, "x".repeat(n % 97))).collect();
+    bodies.push((Api::Chat, format!(r#"{{"messages":[{{"role":"user","content":"{mixed}"}}],"model":"m"}}"#).into()));
+    bodies.push((
+        Api::Messages,
+        format!(r#"{{"system":"{mixed}","messages":[{{"role":"user","content":"{mixed}"}}]}}"#).into(),
+    ));
+    let ids: Vec<String> = (0..3_000).map(|n| (n * 7_919 % 128_000).to_string()).collect();
+    bodies.push((Api::Completions, format!(r#"{{"prompt":[{}],"model":"m"}}"#, ids.join(", ")).into()));
     for length in 4090..4100 {
         let held = "h".repeat(length);
         let body = format!(r#"{{"messages":[{{"content":"{held}","role":"user"}}]}}"#);

@@ -1,19 +1,95 @@
 //! `warmfront check`: is the configuration right, and can this machine and these engines carry it?
 
+mod engines;
+pub(super) mod machine;
+
 use std::process::ExitCode;
 
-use super::{ConfigArgs, refuse};
+use super::{ConfigArgs, EX_CONFIG, refuse};
 
 /// Validate the configuration, this machine and the engines, and say in words what to change.
+///
+/// Engines are asked for /health, /v1/models and /metrics, and for one token each, to see whether they
+/// report how much of a prompt was cached; --no-engines leaves them alone.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  warmfront check --config /etc/warmfront/warmfront.toml
+  warmfront check --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
+  Before an upgrade, on a machine where a front is running (its ports are then in use):
+    warmfront check --config new.toml --no-ports
+
+Exit status: 0 nothing is wrong (advice may be given), 2 wrong usage, 78 something must be changed.")]
 pub struct Args {
+    /// Do not ask the engines.
+    #[arg(long)]
+    no_engines: bool,
+    /// Do not try the ports.
+    #[arg(long)]
+    no_ports: bool,
     #[command(flatten)]
-    pub(super) config: ConfigArgs,
+    config: ConfigArgs,
+}
+
+/// What was looked at and found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Finding {
+    weight: Weight,
+    subject: String,
+    words: String,
+}
+
+/// What a finding asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Weight {
+    /// Nothing.
+    Good,
+    /// It runs, and would run better.
+    Advice,
+    /// It does not run.
+    Wrong,
+}
+
+impl Finding {
+    fn good(subject: impl Into<String>, words: impl Into<String>) -> Finding {
+        Finding { weight: Weight::Good, subject: subject.into(), words: words.into() }
+    }
+
+    fn advice(subject: impl Into<String>, words: impl Into<String>) -> Finding {
+        Finding { weight: Weight::Advice, ..Finding::good(subject, words) }
+    }
+
+    fn wrong(subject: impl Into<String>, words: impl Into<String>) -> Finding {
+        Finding { weight: Weight::Wrong, ..Finding::good(subject, words) }
+    }
+
+    fn line(&self) -> String {
+        let mark = match self.weight {
+            Weight::Good => "ok",
+            Weight::Advice => "advice",
+            Weight::Wrong => "WRONG",
+        };
+        // Further lines of the words stand under the first.
+        format!("{mark:<7} {:<22} {}", self.subject, self.words.replace('\n', &format!("\n{:31}", "")))
+    }
 }
 
 pub(super) fn main(args: Args) -> ExitCode {
-    match args.config.load() {
-        Ok(_) => ExitCode::SUCCESS,
-        Err(invalid) => refuse(&invalid),
+    let said = args.config.config.as_ref().map(|file| format!("{} is valid", file.display()));
+    let config = match args.config.load() {
+        Ok(config) => config,
+        Err(invalid) => return refuse(&invalid),
+    };
+    let mut findings = vec![Finding::good("configuration", said.unwrap_or_else(|| "the flags are valid".into()))];
+    findings.extend(machine::findings(&config, !args.no_ports));
+    if !args.no_engines {
+        match engines::findings(&config) {
+            Ok(found) => findings.extend(found),
+            Err(error) => return refuse(&error),
+        }
     }
+    findings.iter().for_each(|finding| println!("{}", finding.line()));
+    let count = |weight| findings.iter().filter(|finding| finding.weight == weight).count();
+    let (wrong, advice) = (count(Weight::Wrong), count(Weight::Advice));
+    println!("\n{wrong} to change, {advice} to consider");
+    if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::from(EX_CONFIG) }
 }

@@ -1,9 +1,12 @@
 //! The command line: one file a subcommand.
 
 mod check;
+pub mod demo;
 pub mod engine;
+mod explain;
 mod serve;
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,6 +35,7 @@ pub const EX_CONFIG: u8 = 78;
   warmfront serve --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
   warmfront serve --config /etc/warmfront/warmfront.toml
   warmfront check --config /etc/warmfront/warmfront.toml
+  warmfront explain --body request.json --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
 
 `warmfront COMMAND --help` says more about each."
 )]
@@ -44,6 +48,8 @@ struct Cli {
 enum Command {
     Serve(serve::Args),
     Check(check::Args),
+    Explain(explain::Args),
+    Demo(demo::DemoArgs),
     Engine(engine::EngineArgs),
 }
 
@@ -65,7 +71,7 @@ pub struct ConfigArgs {
     /// How many pinned threads serve; `auto`: one for each core.
     #[arg(long, value_name = "N")]
     pub shards: Option<Shards>,
-    /// How bytes are moved; `auto`: io_uring where it works, else epoll.
+    /// How bytes are moved; `auto`: the best that this version has, epoll.
     #[arg(long, value_name = "NAME", value_enum)]
     pub driver: Option<Driver>,
     /// Address of the admin listener: /metrics, /healthz, /readyz, /endpoints.
@@ -93,6 +99,8 @@ pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve::main(args),
         Command::Check(args) => check::main(args),
+        Command::Explain(args) => explain::main(args),
+        Command::Demo(args) => demo::run(args),
         Command::Engine(args) => engine::run(args),
     }
 }
@@ -108,7 +116,8 @@ fn log(log: &Log) {
     // Checked when the configuration was read.
     let level: Targets = log.level.parse().unwrap_or_default();
     let registry = tracing_subscriber::registry().with(level);
-    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let colours = std::io::stderr().is_terminal();
+    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
     // It fails only where a log is set already, as in tests.
     let _ = match log.format {
         LogFormat::Text => registry.with(layer.with_target(false)).try_init(),

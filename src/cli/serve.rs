@@ -4,8 +4,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
+use super::check::machine;
+use super::check::machine::NO_URING;
 use super::{ConfigArgs, log, refuse};
-use crate::config::{Config, HalfClose};
+use crate::config::{self, Config, HalfClose};
 use crate::control;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
@@ -53,8 +55,19 @@ pub(super) fn main(args: Args) -> ExitCode {
 
 /// Control first, so that a snapshot is there when the first connection is; then the shards, until they have drained.
 fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
+    if config.serve.driver == config::Driver::Uring {
+        return Err(NO_URING.into());
+    }
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
     let shards = config.serve.shards.count(cores);
+    let (may, wanted) = (machine::raise_descriptors(), machine::descriptors_wanted(&config, shards));
+    if may < wanted {
+        tracing::warn!(
+            limit = may,
+            wanted,
+            "too few descriptors for connections_max; `warmfront check` says what to change"
+        );
+    }
     let setup = control::Setup {
         config: Arc::clone(&config),
         published: Published::leak(Snapshot::default()),

@@ -146,9 +146,9 @@ impl Shards {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Driver {
-    /// io_uring where it works, else epoll.
+    /// The best that this version has: epoll.
     Auto,
-    /// io_uring, or refuse to start.
+    /// io_uring; refused by this version.
     Uring,
     /// epoll.
     Epoll,

@@ -8,6 +8,7 @@ use super::problem::{Problem, plainer};
 use super::{Config, Health, Serve, Shards, Upstream};
 use crate::limits::{ENDPOINTS_MAX, Limits, RECEIVE_BYTES, REPLICATION_MAX, WEIGHT_MAX};
 use crate::policy::{Policy, Settings};
+use crate::scan::SESSION_FIELDS_MAX;
 
 /// Longest head that can be asked for: one receive buffer holds it.
 const HEAD_BYTES_HARD: usize = RECEIVE_BYTES;
@@ -64,7 +65,8 @@ pub(super) fn whole(config: &Config) -> Vec<Problem> {
              \n    [[upstream]]\n    url = \"http://HOST:PORT\"\n",
         ));
     }
-    if config.serve.listen.contains(&config.serve.admin) {
+    // Port 0 is a different one each time.
+    if config.serve.admin.port() != 0 && config.serve.listen.contains(&config.serve.admin) {
         found.push(Problem::new(
             ["serve", "admin"],
             format!("`admin` and `listen` are both {}; clients must not reach the admin listener", config.serve.admin),
@@ -222,19 +224,29 @@ fn routing(settings: &Settings, table: &[&str], found: &mut Vec<Problem>) {
             wrong("session_fields", format!("\"{name}\" is not a body field's name of 1 to 64 bytes"));
         }
     }
-    if settings.session_fields.len() > 16 {
-        wrong("session_fields", "`session_fields` cannot name more than 16 fields".into());
+    if settings.session_fields.len() > SESSION_FIELDS_MAX {
+        wrong("session_fields", format!("`session_fields` cannot name more than {SESSION_FIELDS_MAX} fields"));
     }
     if settings.policy == Policy::Session && settings.session_headers.is_empty() && settings.session_fields.is_empty() {
         wrong("policy", "\"session\" needs `session_headers` or `session_fields`; both are empty".into());
     }
 }
 
+/// Keys of `[routing]` that say what bodies are scanned for.
+const SCANNED_FOR: &[&str] = &["prefix", "prefix_chars", "prefix_bytes", "session_headers", "session_fields"];
+
 /// Each pool's overrides one by one, so that the faulty one is named; then all of them together.
 fn pools(config: &Config, found: &mut Vec<Problem>) {
     for (id, differs) in &config.pool {
         let before = found.len();
         for (key, value) in differs {
+            if SCANNED_FOR.contains(&key.as_str()) {
+                let message = format!(
+                    "`{key}` is the same for all pools, since a body is scanned before its pool is known: set it in [routing]"
+                );
+                found.push(Problem::new(["pool", id, key], message));
+                continue;
+            }
             let alone = toml::Table::from_iter([(key.clone(), value.clone())]);
             if let Err(error) = Settings::deserialize(alone) {
                 found.push(Problem::new(["pool", id, key], plainer(error.message())));

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
-use axum::extract::State as Shared;
-use axum::http::StatusCode;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Query, State as Shared};
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Json};
-use axum::routing::get;
-use serde::Serialize;
+use axum::routing::{get, post};
+use serde::{Deserialize, Serialize};
 
+use super::explain::{self, Explanation, Question};
 use super::fleet::Member;
 use super::keeper::Keeper;
 use super::metrics;
@@ -34,11 +36,13 @@ pub(super) struct State {
 
 /// Answers until the runtime ends.
 pub(super) async fn serve(listener: TcpListener, state: State) {
+    let longest = usize::try_from(state.keeper.config().limits.body_bytes_max).unwrap_or(usize::MAX);
     let router = Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .route("/endpoints", get(endpoints))
+        .route("/explain", post(explain).layer(DefaultBodyLimit::max(longest)))
         .with_state(state);
     let served = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => axum::serve(listener, router).await,
@@ -66,6 +70,34 @@ async fn ready(Shared(state): Shared<State>) -> (StatusCode, &'static str) {
     } else {
         (StatusCode::OK, "ready\n")
     }
+}
+
+/// Query of `/explain`.
+#[derive(Debug, Deserialize)]
+struct Asked {
+    /// Path the body would be sent to.
+    #[serde(default = "chat")]
+    path: String,
+}
+
+fn chat() -> String {
+    "/v1/chat/completions".into()
+}
+
+/// Scans and chooses as a shard would, without sending anything; beside this thread, for a body may be long.
+async fn explain(
+    Shared(state): Shared<State>,
+    Query(asked): Query<Asked>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Json<Explanation>, StatusCode> {
+    let text = |value: &axum::http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let fields: Vec<_> = headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
+    let explained = tokio::task::spawn_blocking(move || {
+        let question = Question { path: &asked.path, fields: &fields, body: &body, random: explain::random() };
+        explain::explain(&question, state.keeper.config(), &state.published.current(), state.counters.loads())
+    });
+    explained.await.map(Json).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 /// One engine as `/endpoints` shows it.

@@ -1,11 +1,11 @@
-//! Control's own calls to engines: small GETs, bounded in size and time.
+//! Control's own calls to engines: small requests, bounded in size and time.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::header::{AUTHORIZATION, HOST, USER_AGENT};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
@@ -16,7 +16,7 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// The one HTTP client of control.
 #[derive(Clone, Debug)]
-pub struct Client(hyper_util::client::legacy::Client<HttpConnector, Empty<Bytes>>);
+pub struct Client(hyper_util::client::legacy::Client<HttpConnector, Full<Bytes>>);
 
 /// What to ask whom.
 #[derive(Clone, Copy, Debug)]
@@ -78,19 +78,40 @@ impl Default for Client {
 impl Client {
     /// One GET.
     pub async fn get(&self, call: &Call<'_>) -> Result<Answer, CallError> {
-        let whole = tokio::time::timeout(call.timeout, self.unbounded(call));
+        self.ask(call, Vec::new(), None).await
+    }
+
+    /// One POST of JSON, with header fields of its own.
+    pub async fn post(&self, call: &Call<'_>, fields: Vec<(&str, &str)>, json: Bytes) -> Result<Answer, CallError> {
+        self.ask(call, fields, Some(json)).await
+    }
+
+    async fn ask(&self, call: &Call<'_>, fields: Vec<(&str, &str)>, json: Option<Bytes>) -> Result<Answer, CallError> {
+        let whole = tokio::time::timeout(call.timeout, self.unbounded(call, fields, json));
         whole.await.unwrap_or(Err(CallError::Timeout(call.timeout.as_millis())))
     }
 
-    async fn unbounded(&self, call: &Call<'_>) -> Result<Answer, CallError> {
+    async fn unbounded(
+        &self,
+        call: &Call<'_>,
+        fields: Vec<(&str, &str)>,
+        json: Option<Bytes>,
+    ) -> Result<Answer, CallError> {
         let broken = |error: &dyn std::error::Error| CallError::Broken(root(error));
-        let mut request = hyper::Request::get(format!("http://{}{}", call.address, call.path))
+        let mut request = hyper::Request::builder()
+            .uri(format!("http://{}{}", call.address, call.path))
             .header(HOST, call.authority)
             .header(USER_AGENT, concat!("warmfront/", env!("CARGO_PKG_VERSION")));
         if let Some(key) = call.key {
             request = request.header(AUTHORIZATION, format!("Bearer {key}"));
         }
-        let request = request.body(Empty::new()).map_err(|error| broken(&error))?;
+        if json.is_some() {
+            request = request.method(hyper::Method::POST).header(CONTENT_TYPE, "application/json");
+        }
+        for (name, value) in fields {
+            request = request.header(name, value);
+        }
+        let request = request.body(Full::new(json.unwrap_or_default())).map_err(|error| broken(&error))?;
         let response = self.0.request(request).await.map_err(|error| match error.is_connect() {
             true => CallError::Connect(call.address, root(&error)),
             false => broken(&error),

@@ -3,6 +3,7 @@
 
 mod admin;
 pub mod client;
+pub mod explain;
 pub mod fleet;
 mod keeper;
 mod metrics;

@@ -58,11 +58,13 @@ struct Watch {
 impl Watch {
     async fn resolve(self, upstream: Upstream) {
         let often = Duration::from_millis(self.config().control.resolve_interval_ms);
-        let numeric = upstream.url.host.parse::<std::net::IpAddr>().is_ok();
+        if upstream.url.host.parse::<std::net::IpAddr>().is_ok() {
+            return;
+        }
         let mut said = false;
         // The first look-up was made before the shards began.
         let mut wait = if self.keeper.target(self.place).is_some() { often } else { RESOLVE_AGAIN };
-        while !numeric {
+        loop {
             sleep(jittered(wait)).await;
             match lookup(&upstream).await {
                 Ok(addresses) => {

@@ -79,7 +79,6 @@ impl Event {
 events! {
     "connections_accepted", "Client connections accepted." => Accepted;
     "connections_closed", "Client connections closed." => Closed;
-    "accept_failures", "Accepts that failed, mostly for want of descriptors." => AcceptFailed;
     "upstreams_opened", "Connections opened to engines." => UpstreamOpened;
     "upstreams_reused", "Requests sent on a kept connection." => UpstreamReused;
     "connect_failures", "Connects to engines that failed." => ConnectFailed;
@@ -94,35 +93,35 @@ events! {
     "client_bytes_out", "Bytes sent to clients." => BytesOut;
     "upstream_bytes_in", "Bytes received from engines." => UpstreamBytesIn;
     "upstream_bytes_out", "Bytes sent to engines." => UpstreamBytesOut;
-    "budget_shed", "Requests shed because held bodies had used up their memory." => BudgetShed;
-    "buffers_exhausted", "Times no receive buffer was free." => BuffersExhausted;
     "answered_here", "Requests answered by the front itself, without an engine." => AnsweredHere;
     "client_stalls", "Clients that took none of their reply for too long." => ClientStalled;
     "exchange_panics", "Requests ended by a fault of the front." => Panicked;
     "streams_cut", "Replies broken off after their head, visibly to the client." => StreamCut;
     "shadowed_fields", "Bodies with a repeated field that routing looks at." => DuplicateField;
     "scan_failures", "Bodies the scanner gave up on, routed by load.", "kind" =>
-        ScanFailedSyntax = "syntax", ScanFailedDepth = "depth", ScanFailedEncoding = "encoding",
-        ScanFailedType = "type", ScanFailedLength = "length", ScanFailedNotJson = "not_json",
-        ScanFailedCompressed = "compressed", ScanFailedTruncated = "truncated", ScanFailedOther = "other";
+        ScanFailedEmpty = "empty", ScanFailedNotObject = "not_object", ScanFailedSyntax = "syntax",
+        ScanFailedControlCharacter = "control_character", ScanFailedEscape = "escape",
+        ScanFailedTrailing = "trailing", ScanFailedTruncated = "truncated",
+        ScanFailedCompressed = "compressed", ScanFailedOther = "other";
     "client_aborts", "Clients that left, by the phase of their exchange.", "phase" =>
-        AbortedReadHead = "read_head", AbortedAdmit = "admit", AbortedReadBody = "read_body",
-        AbortedChoose = "choose", AbortedHold = "hold", AbortedConnect = "connect", AbortedSend = "send",
-        AbortedAwait = "await", AbortedRelay = "relay", AbortedDone = "done", AbortedTunnel = "tunnel",
-        AbortedOther = "other";
+        AbortedReadBody = "read_body", AbortedConnect = "connect", AbortedSend = "send",
+        AbortedAwait = "await", AbortedRelay = "relay", AbortedTunnel = "tunnel", AbortedOther = "other";
     "refused", "Requests the front answered itself with an error, by cause.", "cause" =>
-        RefusedBadHead = "bad_head", RefusedBadFraming = "bad_framing", RefusedBadHost = "bad_host",
-        RefusedBadTarget = "bad_target", RefusedVersion = "version", RefusedMethod = "method",
-        RefusedExpect = "expect", RefusedHeadTooLarge = "head_too_large", RefusedTooLarge = "too_large",
-        RefusedTimeout = "timeout", RefusedTooSlow = "too_slow", RefusedUnknownModel = "unknown_model",
-        RefusedNoModel = "no_model", RefusedNoEndpoint = "no_endpoint", RefusedNoConnection = "no_connection",
-        RefusedBadReply = "bad_reply", RefusedReplyTimeout = "reply_timeout",
-        RefusedUnsupported = "unsupported", RefusedBudget = "budget", RefusedDraining = "draining",
-        RefusedOther = "other";
+        RefusedBadHead = "bad_head", RefusedBadTarget = "bad_target", RefusedBadHost = "bad_host",
+        RefusedBadVersion = "bad_version", RefusedHeadTooLarge = "head_too_large",
+        RefusedBadFraming = "bad_framing", RefusedBadField = "bad_field", RefusedBadChunk = "bad_chunk",
+        RefusedBadTrailers = "bad_trailers", RefusedBodyTooLarge = "body_too_large",
+        RefusedEarlyEnd = "early_end", RefusedBadSwitch = "bad_switch",
+        RefusedClientTimeout = "client_timeout", RefusedEngineTimeout = "engine_timeout",
+        RefusedUnreachable = "unreachable", RefusedUnknownModel = "unknown_model", RefusedShed = "shed",
+        RefusedDraining = "draining", RefusedInternal = "internal", RefusedOther = "other";
     "upstream_faults", "Replies that broke or were broken off on the engine's side, by kind.", "kind" =>
         UpstreamFaultBadHead = "bad_head", UpstreamFaultBadFraming = "bad_framing",
-        UpstreamFaultEarlyEnd = "early_end", UpstreamFaultReset = "reset",
-        UpstreamFaultHeadTimeout = "head_timeout", UpstreamFaultFirstTokenTimeout = "first_token_timeout",
+        UpstreamFaultBadField = "bad_field", UpstreamFaultBadChunk = "bad_chunk",
+        UpstreamFaultBadTrailers = "bad_trailers", UpstreamFaultHeadTooLarge = "head_too_large",
+        UpstreamFaultBadSwitch = "bad_switch", UpstreamFaultEarlyEnd = "early_end",
+        UpstreamFaultReset = "reset", UpstreamFaultHeadTimeout = "head_timeout",
+        UpstreamFaultFirstTokenTimeout = "first_token_timeout",
         UpstreamFaultChunkTimeout = "inter_chunk_timeout", UpstreamFaultOther = "other";
 }
 
@@ -146,6 +145,12 @@ mod tests {
     #[test]
     fn unknown_labels_are_other() {
         assert_eq!(Event::refused("bad_head"), Event::RefusedBadHead);
+        for cause in crate::http::Cause::ALL {
+            assert_ne!(Event::refused(cause.as_str()), Event::RefusedOther, "{cause:?} has no counter");
+        }
+        for fault in crate::scan::Fault::ALL {
+            assert_ne!(Event::scan_failed(fault.as_str()), Event::ScanFailedOther, "{fault:?} has no counter");
+        }
         assert_eq!(Event::refused("never heard of"), Event::RefusedOther);
         assert_eq!(Event::aborted("relay"), Event::AbortedRelay);
         assert_eq!(Event::scan_failed("relay"), Event::ScanFailedOther);

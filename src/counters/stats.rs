@@ -54,17 +54,15 @@ impl Work {
 pub enum Gauge {
     /// Client connections.
     Connections,
-    /// Exchanges in progress.
-    Exchanges,
-    /// Idle upstream connections.
-    IdleUpstreams,
+    /// Connections to engines, busy or idle.
+    Upstreams,
     /// Bytes of held bodies.
     HeldBytes,
 }
 
 impl Gauge {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Gauge; 4] = [Gauge::Connections, Gauge::Exchanges, Gauge::IdleUpstreams, Gauge::HeldBytes];
+    pub const ALL: [Gauge; 3] = [Gauge::Connections, Gauge::Upstreams, Gauge::HeldBytes];
 }
 
 /// Adds by load and store: a cell has one writer, which needs no locked instruction.

@@ -23,6 +23,8 @@ const EVENTS_PER_WAIT: usize = 512;
 const ACCEPTS_PER_VISIT: u8 = 16;
 /// Pieces one send may have: a head, a body, a chunk's frame around data.
 const SEGMENTS_MAX: usize = 8;
+/// Pieces no longer than this together are copied into one: cheaper than telling the kernel of several.
+const JOINED_BYTES_MAX: usize = 8 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -57,6 +59,8 @@ struct Socket {
     reset: bool,
     /// The kernel took less than it was given; `Drained` is owed.
     starved: bool,
+    /// There may be room again since.
+    writable: bool,
     finish: bool,
     backlog: Option<Box<Backlog>>,
 }
@@ -73,6 +77,8 @@ pub struct Epoll {
     stalled: Vec<SocketId>,
     events: Vec<epoll::Event>,
     buffer: Box<[u8]>,
+    /// Short pieces of one send, side by side.
+    joined: Vec<u8>,
 }
 
 impl Epoll {
@@ -90,6 +96,7 @@ impl Epoll {
             stalled: Vec::new(),
             events: Vec::with_capacity(EVENTS_PER_WAIT),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
+            joined: Vec::with_capacity(JOINED_BYTES_MAX),
         })
     }
 
@@ -105,6 +112,7 @@ impl Epoll {
             over: false,
             reset: false,
             starved: false,
+            writable: false,
             finish: false,
             backlog: None,
         });
@@ -143,6 +151,7 @@ impl Epoll {
         socket.hung_up |= broken || flags.contains(On::RDHUP);
         socket.reset |= broken && socket.paused;
         let may_write = flags.contains(On::OUT) && (socket.starved || socket.kind == Kind::Connecting);
+        socket.writable = may_write;
         if socket.reset || may_write || broken || (socket.readable && !socket.paused) {
             Self::enqueue(&mut self.ready, id, socket);
         }
@@ -155,10 +164,16 @@ impl Epoll {
         match socket.kind {
             Kind::Listener => return self.accept(id),
             Kind::Fresh => return None,
-            Kind::Connecting => return Self::connected(socket),
+            Kind::Connecting => {
+                // What came with the connection is announced once only.
+                if socket.readable {
+                    Self::enqueue(&mut self.ready, id, socket);
+                }
+                return Self::connected(socket);
+            }
             Kind::Stream => {}
         }
-        if socket.starved && Self::flush(socket) {
+        if socket.starved && std::mem::take(&mut socket.writable) && Self::flush(socket) {
             let tag = socket.tag;
             if socket.readable && !socket.paused {
                 Self::enqueue(&mut self.ready, id, socket);
@@ -262,6 +277,13 @@ impl Epoll {
     }
 }
 
+fn bytes_of<'a>(segment: &Segment<'a>, buffer: &'a [u8]) -> &'a [u8] {
+    match segment {
+        Segment::Bytes(bytes) => bytes,
+        Segment::Leased(_, range) => buffer.get(range.clone()).unwrap_or_default(),
+    }
+}
+
 /// What the kernel took. An error takes nothing: the read side tells of it.
 fn transmit(fd: &OwnedFd, pieces: &[IoSlice<'_>]) -> usize {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -349,22 +371,25 @@ impl Driver for Epoll {
     }
 
     fn send(&mut self, id: SocketId, segments: &[Segment<'_>]) -> usize {
-        let Some(socket) = self.sockets.get_mut(id) else { return 0 };
-        let mut pieces = [IoSlice::new(&[]); SEGMENTS_MAX];
         debug_assert!(segments.len() <= SEGMENTS_MAX);
+        let Some(socket) = self.sockets.get_mut(id) else { return 0 };
+        let total: usize = segments.iter().map(Segment::len).sum();
+        let mut pieces = [IoSlice::new(&[]); SEGMENTS_MAX];
         let mut count = 0;
-        for (piece, segment) in pieces.iter_mut().zip(segments) {
-            *piece = IoSlice::new(match segment {
-                Segment::Bytes(bytes) => bytes,
-                Segment::Leased(_, range) => &self.buffer[range.clone()],
-            });
-            count += 1;
+        if segments.len() > 1 && total <= JOINED_BYTES_MAX {
+            self.joined.clear();
+            segments.iter().for_each(|segment| self.joined.extend_from_slice(bytes_of(segment, &self.buffer)));
+            pieces[0] = IoSlice::new(&self.joined);
+            count = 1;
+        } else {
+            for (piece, segment) in pieces.iter_mut().zip(segments) {
+                *piece = IoSlice::new(bytes_of(segment, &self.buffer));
+                count += 1;
+            }
         }
         let pieces = &pieces[..count];
-        let total: usize = pieces.iter().map(|piece| piece.len()).sum();
         let mut taken = if socket.starved { 0 } else { transmit(&socket.fd, pieces) };
-        let waiting = total - taken;
-        if waiting > 0 {
+        if taken < total {
             socket.starved = true;
             let backlog = socket.backlog.get_or_insert_default();
             for piece in pieces {
@@ -376,17 +401,10 @@ impl Driver for Epoll {
         socket.backlog.as_ref().map_or(0, |backlog| backlog.bytes.len() - backlog.sent)
     }
 
-    fn offer(&mut self, id: SocketId, pieces: &[&[u8]]) -> usize {
-        let Some(socket) = self.sockets.get_mut(id) else { return 0 };
-        if socket.starved {
-            return 0;
-        }
-        let mut slices = [IoSlice::new(&[]); SEGMENTS_MAX];
-        for (slice, piece) in slices.iter_mut().zip(pieces) {
-            *slice = IoSlice::new(piece);
-        }
-        let taken = transmit(&socket.fd, &slices[..pieces.len().min(SEGMENTS_MAX)]);
-        socket.starved = taken < pieces.iter().map(|piece| piece.len()).sum();
+    fn offer(&mut self, id: SocketId, bytes: &[u8]) -> usize {
+        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.starved) else { return 0 };
+        let taken = transmit(&socket.fd, &[IoSlice::new(bytes)]);
+        socket.starved = taken < bytes.len();
         taken
     }
 

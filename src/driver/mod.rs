@@ -37,6 +37,21 @@ pub enum Segment<'a> {
     Leased(Lease, Range<usize>),
 }
 
+impl Segment<'_> {
+    /// How many bytes it is.
+    pub fn len(&self) -> usize {
+        match self {
+            Segment::Bytes(bytes) => bytes.len(),
+            Segment::Leased(_, range) => range.len(),
+        }
+    }
+
+    /// Whether it is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// What happened to a socket.
 #[derive(Clone, Copy, Debug)]
 pub enum Completion {
@@ -98,7 +113,7 @@ pub trait Driver {
     fn send(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> usize;
 
     /// Offers bytes and answers how many were taken. Fewer than offered: `Drained` will follow.
-    fn offer(&mut self, socket: SocketId, pieces: &[&[u8]]) -> usize;
+    fn offer(&mut self, socket: SocketId, bytes: &[u8]) -> usize;
 
     /// Stops reading: the peer is held back by its window. A reset is still noticed.
     fn pause(&mut self, socket: SocketId);

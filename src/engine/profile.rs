@@ -6,11 +6,18 @@
 //! | figure | from |
 //! | --- | --- |
 //! | `decode_step` 30 ms | 8 GB of weights at 90 % of 300 GB/s |
-//! | `decode_kv` 0.49 µs a token | 131,072 B of BF16 keys and values a token (32 layers, 8 heads of 128) at 90 % of 300 GB/s |
-//! | `decode_sequence` 0.1 ms | 16 GFLOP a token at half the peak, less what hides behind the weights, plus sampling |
-//! | `prefill` 6,000 tokens/s | 16 GFLOP a token at 40 % of the peak |
+//! | `decode_kv` 0.49 us a token | 131,072 B of BF16 keys and values a token (32 layers, 8 heads of 128) at 90 % of 300 GB/s |
+//! | `decode_sequence` 0.3 ms | 16 GFLOP a token and the engine's own work; fitted to the 150 ms between tokens that KubeAI measured |
+//! | `prefill` 5,500 tokens/s | 16 GFLOP a token at 36 % of the peak |
 //! | `attention_pair` 8 ns | 4 x 4,096 x 32 FLOP for each query and key, at 60 TFLOPS |
 //! | `kv_tokens` 88,000 | 24 GB x 0.9 less 8.5 GB of weights and 1.6 GB of activations, at 131,072 B |
+//!
+//! `prefill` and `decode_sequence` were fitted to KubeAI's run, so agreement with it is no independent
+//! proof. A discrete-event replay of that load (1,200 threads, conversations as the demo makes them) over eight
+//! such cores gives, in output tokens a second, 3,500 under random and 7,350 under CHWBL; KubeAI
+//! published 2,892 to 3,371 and 6,455 to 6,568. Mean times to first token are 1.6 and 0.40 s against
+//! 4.5 to 8.5 and 0.39 to 0.51 s: random's long queues are underestimated. Other machines need their
+//! own figures: measure one request alone, one long prompt, and a full batch.
 //!
 //! A step costs the sum of its parts. On a GPU part of the prefill hides behind the reading of
 //! weights, so mixed steps come out a little slow here (by at most `decode_step`).
@@ -53,10 +60,10 @@ impl Default for Profile {
             max_num_seqs: 256,
             max_num_batched_tokens: 2_048,
             max_num_queued_reqs: 0,
-            prefill_tokens_per_second: 6_000.0,
+            prefill_tokens_per_second: 5_500.0,
             attention_pair_ns: 8.0,
             decode_step_ms: 30.0,
-            decode_sequence_us: 100.0,
+            decode_sequence_us: 300.0,
             decode_kv_ns: 490.0,
         }
     }
@@ -121,12 +128,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_are_possible_and_an_l4_decodes_a_full_cache_at_thirteen_steps_a_second() {
+    fn defaults_are_possible_and_an_l4_decodes_a_full_cache_at_ten_steps_a_second() {
         let profile = Profile::default();
         profile.check().unwrap();
         let work = Work { decodes: 70, decode_kv_tokens: 88_000, ..Work::default() };
         let ms = profile.step_time(&work).as_secs_f64() * 1e3;
-        assert!((79.0..81.0).contains(&ms), "{ms}");
+        assert!((93.0..95.0).contains(&ms), "{ms}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A step's tokens are handed to their streams in one pass when it ends. The next step begins at the
 //! simulated instant at which the last one ended, not when the loop woke up, so timer granularity
-//! does not slow the engine down; a loop that comes later than [`SLACK`] says so in [`Lag`].
+//! does not slow the engine down; a loop that comes later than 10 real ms says so in [`Lag`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

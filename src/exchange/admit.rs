@@ -81,6 +81,11 @@ impl Paths {
     }
 }
 
+/// What the rewritten head is longer than the one that came.
+const ADDED_BYTES: usize = 192;
+/// A body no longer than this shares the first buffer with its head.
+const SMALL_BODY: u64 = 16 << 10;
+
 /// What came of a request head.
 pub enum Opened {
     /// It is not complete yet.
@@ -137,7 +142,7 @@ fn admit(head: &RequestHead<'_>, framing: RequestFraming, body_here: bool, peer:
 fn request_id(head: &RequestHead<'_>, cx: &mut Context<'_>) -> Box<[u8]> {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     rewrite::request_id(head).map(Box::from).unwrap_or_else(|| {
-        let number = u128::from(cx.lender.random.next()) << 64 | u128::from(cx.lender.random.next());
+        let number = u128::from(cx.lender.random.number()) << 64 | u128::from(cx.lender.random.number());
         (0..32).map(|nibble| HEX[(number >> (124 - 4 * nibble) & 15) as usize]).collect()
     })
 }
@@ -157,7 +162,7 @@ fn own_answer(head: &RequestHead<'_>, framing: &RequestFraming, cx: &Context<'_>
             return answer;
         }
     }
-    if !cx.rules.paths.allow(path) {
+    if !cx.rules.paths.allow(path.split(|&byte| byte == b'?').next().unwrap_or(path)) {
         return Some(Answer::Refused(refusals::unknown_path(path)));
     }
     let too_large = matches!(framing.body, BodyLength::Length(len) if len > cx.rules.limits.body_bytes_max);
@@ -171,14 +176,15 @@ fn health(cx: &Context<'_>) -> Answer {
     if serving { Answer::Healthy } else { Answer::Refused(refusals::NO_ENDPOINT.into()) }
 }
 
-/// `GET /v1/models` and `/v1/models/{id}`, merged over the fleet; `None` while nothing is known.
+/// `GET /v1/models` and `/v1/models/{id}`, merged over the fleet; `None`: an engine is to answer.
 fn models(head: &RequestHead<'_>, path: &[u8], cx: &Context<'_>) -> Option<Answer> {
     let rest = path.split(|&byte| byte == b'?').next()?.strip_prefix(b"/v1/models")?;
     let models = &cx.snapshot.models_answer;
     let list = models.list.as_ref()?;
     let key = head.get("authorization").map(xxh3_64);
+    // An engine may take keys that we do not know: it judges them itself.
     if !models.authorizations.is_empty() && !key.is_some_and(|key| models.authorizations.contains(&key)) {
-        return Some(Answer::Refused(refusals::UNAUTHORIZED.into()));
+        return None;
     }
     match rest {
         b"" => Some(Answer::Json(list.clone())),
@@ -253,22 +259,28 @@ impl Exchange {
         let session = headers.iter().find_map(|name| head.get(name)).map(prefix::session_hash);
         let asks_explain = head.get("x-warmfront-explain") == Some(b"1");
         let explain = asks_explain && cx.rules.explain_from.iter().any(|network| network.contains(peer.ip));
-        let mut out = Vec::with_capacity(head.len + 192);
+        let body_at_hand = match framing.body {
+            BodyLength::Length(len) if len <= SMALL_BODY => len as usize,
+            _ => 0,
+        };
+        let mut out = Vec::with_capacity(head.len + ADDED_BYTES + body_at_hand);
         let made_id = rewrite::request_id(head).is_none().then_some(&*id);
         let added = Added { request_id: made_id, client_ip: peer.ip, proto: "http" };
         rewrite::request(head, &framing, &added, &mut out);
         let encoded = head.get("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
         let body = Body::new(framing.body);
         let asked = Asked { version: head.version, api, request_id: id, explain, session, encoded, framing };
-        Exchange {
+        cx.lender.held_bytes += out.len();
+        let mut exchange = Exchange {
             phase: Phase::ReadBody,
-            asked: Box::new(asked),
+            asked,
             body,
             body_bytes: 0,
             upload_since: cx.now,
             upload_bytes: 0,
-            head: out,
-            held: Vec::new(),
+            knows_enough: false,
+            head_len: out.len(),
+            held: out,
             held_whole: true,
             pushed: 0,
             scan: None,
@@ -302,7 +314,9 @@ impl Exchange {
             sent: cx.now,
             last_reply: cx.now,
             deadline: Some((cx.now + cx.rules.limits.body_stall_timeout_ms * 1_000, Waiting::Body)),
-        }
+        };
+        exchange.prepare(cx);
+        exchange
     }
 }
 

@@ -31,7 +31,8 @@ impl Exchange {
         let pool = match cx.snapshot.select(model) {
             Selected::Pool(pool) => pool,
             Selected::UnknownModel => return Err(refusals::unknown_model(model.unwrap_or_default())),
-            Selected::NoModel if self.scan.is_none() => &cx.snapshot.pools[0],
+            // Without a body there is no model to name.
+            Selected::NoModel if self.scan.is_none() && !self.asked.encoded => &cx.snapshot.pools[0],
             Selected::NoModel => return Err(refusals::NO_MODEL.into()),
             Selected::Empty => return Err(refusals::NO_ENDPOINT.into()),
         };
@@ -42,7 +43,8 @@ impl Exchange {
         }
         let name = pool.name.as_bytes();
         self.session = self.asked.session.or(facts.session()).map(|session| prefix::session_key(name, session));
-        self.key = facts.prefix().map(|prefix| prefix::key(name, facts.cache_salt, &prefix));
+        let prefix = facts.prefix().filter(|_| !self.unscannable);
+        self.key = prefix.map(|prefix| prefix::key(name, facts.cache_salt, &prefix));
         Ok(())
     }
 
@@ -65,7 +67,7 @@ impl Exchange {
         self.leg = Some(Leg { admission, connected: false, reused: false, acknowledged: None, answered: false });
         self.phase = Phase::Connect;
         self.wait(cx.now, cx.rules.limits.connect_timeout_ms, Waiting::Connect);
-        cx.actions.push(Action::Connect(choice.endpoint));
+        cx.actions.push(Action::Connect { endpoint: choice.endpoint, fresh: self.retried });
     }
 
     fn count_in(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<(Choice, Admission)> {
@@ -74,7 +76,7 @@ impl Exchange {
             unscannable: self.unscannable,
             session: self.session,
             avoid: self.tried,
-            random: cx.lender.random.next(),
+            random: cx.lender.random.number(),
             turn: cx.lender.turn,
         };
         cx.lender.turn = cx.lender.turn.wrapping_add(1);
@@ -82,10 +84,13 @@ impl Exchange {
             let choice = policy::choose(pool, cx.counters.loads(), &request)?;
             let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
             if let Some(admission) = cx.counters.try_admit(choice.endpoint, slots) {
+                if slots != choice.slots {
+                    cx.stats.count(Count::AdmittedOverBound);
+                }
                 return Some((choice, admission));
             }
             cx.stats.count(Count::ChoiceRepeated);
-            request.random = cx.lender.random.next();
+            request.random = cx.lender.random.number();
         }
         None
     }

@@ -97,8 +97,13 @@ pub enum Action {
     Send(Side, Source),
     /// Offer what [`crate::exchange::Exchange::unsent`] holds to the upstream.
     PushRequest,
-    /// Get a connection to this endpoint, idle or new; answered by `Connected` or `ConnectFailed`.
-    Connect(EndpointId),
+    /// Get a connection; answered by `Connected` or `ConnectFailed`.
+    Connect {
+        /// To where.
+        endpoint: EndpointId,
+        /// None that idled: they may have gone stale together.
+        fresh: bool,
+    },
     /// The upstream connection leaves this exchange: kept for another, or closed.
     Dismiss {
         /// It stands at the end of a reply.
@@ -224,7 +229,7 @@ impl Random {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;

@@ -109,7 +109,7 @@ struct Leg {
 /// One request and its response.
 pub struct Exchange {
     phase: Phase,
-    asked: Box<Asked>,
+    asked: Asked,
 
     /// The request body's framing, as it comes in.
     body: Body,
@@ -117,12 +117,13 @@ pub struct Exchange {
     /// Since when, and how many bytes, the upload's rate is measured: anew after we held it back.
     upload_since: Micros,
     upload_bytes: u64,
-    /// The rewritten head.
-    head: Vec<u8>,
-    /// Body bytes as they go out: all of them while `held_whole`, else those that came before the connection.
+    /// The choice waits for nothing of the body.
+    knows_enough: bool,
+    /// The request as it goes out, rewritten head first: all of it while `held_whole`.
     held: Vec<u8>,
+    head_len: usize,
     held_whole: bool,
-    /// How many bytes of head and held the kernel took.
+    /// How many bytes of `held` the kernel took.
     pushed: usize,
     scan: Option<Box<Scan>>,
     scan_nanos: u64,
@@ -200,11 +201,9 @@ impl Exchange {
         self.phase == Phase::Tunnel || !self.body.done()
     }
 
-    /// Head and held body not yet taken by the upstream's kernel.
-    pub fn unsent(&self) -> [&[u8]; 2] {
-        let head = self.head.get(self.pushed..).unwrap_or_default();
-        let from = self.pushed.saturating_sub(self.head.len());
-        [head, self.held.get(from..).unwrap_or_default()]
+    /// What is held and not yet taken by the upstream's kernel.
+    pub fn unsent(&self) -> &[u8] {
+        self.held.get(self.pushed..).unwrap_or_default()
     }
 
     fn wait(&mut self, now: Micros, milliseconds: u64, waiting: Waiting) {

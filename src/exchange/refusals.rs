@@ -21,7 +21,6 @@ pub(super) const SLOW_UPLOAD: Refusal =
     Refusal::new(408, Cause::ClientTimeout, "The request body came too slowly, or stopped before its end.");
 pub(super) const SLOW_HEAD: Refusal =
     Refusal::new(408, Cause::ClientTimeout, "The request head was not complete in time.");
-pub(super) const UNAUTHORIZED: Refusal = Refusal::new(401, Cause::Unauthorized, "Unauthorized");
 pub(super) const NO_MODEL: Refusal = Refusal::new(
     400,
     Cause::UnknownModel,

@@ -105,7 +105,7 @@ impl Exchange {
         self.keep_client = delivery.keep_alive;
         self.phase = Phase::Relay;
         self.last_reply = cx.now;
-        if self.body.done() {
+        if self.body.done() && !self.has_unsent() {
             self.forget_held(cx);
         }
         let limits = &cx.rules.limits;
@@ -254,7 +254,8 @@ impl Exchange {
 
     /// The last byte of the reply is on its way.
     fn complete(&mut self, cx: &mut Context<'_>) {
-        self.keep_upstream &= self.body.done();
+        // Behind half a request another one would be read as its rest.
+        self.keep_upstream &= self.body.done() && !self.has_unsent();
         self.end(if self.keep_client { Ending::KeepAlive } else { Ending::Linger }, cx);
     }
 

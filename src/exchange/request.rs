@@ -9,8 +9,8 @@ use crate::http::{BodyLength, Kind, SizeLine};
 use crate::scan::{Api, Needs, Progress};
 
 impl Exchange {
-    /// The head stands. Scan the body if the choice needs it, else choose at once.
-    pub(super) fn begin(&mut self, cx: &mut Context<'_>) {
+    /// The head stands: begins a scan if the choice needs something of the body.
+    pub(super) fn prepare(&mut self, cx: &mut Context<'_>) {
         let mut needs = cx.snapshot.needs;
         if self.asked.session.is_some() {
             needs = needs.without(Needs::SESSION);
@@ -19,11 +19,19 @@ impl Exchange {
             cx.stats.count(Count::ScanFailedCompressed);
         }
         if self.body.done() || self.asked.encoded || self.asked.api == Api::Other || needs.is_empty() {
-            return self.choose(cx);
+            self.knows_enough = true;
+            return;
         }
         let mut scan = cx.lender.scan();
         scan.begin(self.asked.api, &cx.snapshot.plan, needs);
         self.scan = Some(scan);
+    }
+
+    /// None of the body came with the head.
+    pub(super) fn begin(&mut self, cx: &mut Context<'_>) {
+        if self.knows_enough {
+            self.choose(cx);
+        }
     }
 
     /// More of the request body, followed perhaps by the next request.
@@ -38,8 +46,8 @@ impl Exchange {
             let end = pass.end + part.len;
             if let Kind::Pass { .. } = part.kind {
                 let data = part.data(rest);
-                self.body_bytes += data.len() as u64;
                 self.look_at(data, cx);
+                self.body_bytes += data.len() as u64;
                 pass.end = end;
             } else {
                 self.pass_request(bytes, pass, cx);
@@ -70,10 +78,14 @@ impl Exchange {
     /// Feeds the scanner until the choice knows enough.
     fn look_at(&mut self, data: &[u8], cx: &mut Context<'_>) {
         let Some(scan) = self.scan.as_mut().filter(|_| self.phase == Phase::ReadBody) else { return };
+        // Not a byte beyond what may be held: else the key would depend on how the body was cut.
+        let left = (cx.rules.limits.hold_bytes as u64).saturating_sub(self.body_bytes);
+        let seen = &data[..data.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
         let begun = (cx.stopwatch)();
-        let progress = scan.push(data);
+        let progress = scan.push(seen);
         self.scan_nanos += (cx.stopwatch)().saturating_sub(begun);
         match progress {
+            Progress::More if seen.len() < data.len() => self.choose(cx),
             Progress::More => {}
             Progress::Failed(fault) => self.give_up_scan(fault, cx),
             Progress::Enough { .. } | Progress::Done => self.choose(cx),
@@ -102,12 +114,16 @@ impl Exchange {
     }
 
     fn hold(&mut self, bytes: &[u8], cx: &mut Context<'_>) {
-        if self.held.capacity() == 0 {
+        if self.held.capacity() - self.held.len() < bytes.len() {
             let announced = match self.asked.framing.body {
-                BodyLength::Length(len) => len as usize,
-                _ => bytes.len(),
+                BodyLength::Length(len) => usize::try_from(len).unwrap_or(usize::MAX),
+                _ => 2 * self.held.len(),
             };
-            self.held = cx.lender.buffer(announced.min(cx.rules.limits.hold_bytes).max(bytes.len()));
+            let body = announced.min(cx.rules.limits.hold_bytes).max(self.held.len() + bytes.len());
+            let larger = cx.lender.buffer(self.head_len + body);
+            let smaller = std::mem::replace(&mut self.held, larger);
+            self.held.extend_from_slice(&smaller);
+            cx.lender.give_back(smaller);
         }
         self.held.extend_from_slice(bytes);
         cx.lender.held_bytes += bytes.len();
@@ -117,7 +133,6 @@ impl Exchange {
     pub(super) fn forget_held(&mut self, cx: &mut Context<'_>) {
         cx.lender.held_bytes -= self.held.len();
         cx.lender.give_back(std::mem::take(&mut self.held));
-        self.head = Vec::new();
         self.pushed = 0;
         self.held_whole = false;
     }
@@ -131,14 +146,14 @@ impl Exchange {
         if self.body_bytes > limits.body_bytes_max {
             return self.refuse(refusals::BODY_TOO_LARGE.into(), cx);
         }
-        if cx.lender.held_bytes > limits.budget_bytes && !self.held.is_empty() {
+        if cx.lender.held_bytes > limits.budget_bytes && self.held.len() > self.head_len {
             return self.refuse(refusals::OVER_BUDGET.into(), cx);
         }
         if self.too_slow(cx) {
             return self.refuse(refusals::SLOW_UPLOAD.into(), cx);
         }
-        let full = self.held.len() >= limits.hold_bytes;
-        if self.phase == Phase::ReadBody && (self.body.done() || full) {
+        let full = self.held.len() >= self.head_len + limits.hold_bytes;
+        if self.phase == Phase::ReadBody && (self.knows_enough || self.body.done() || full) {
             let end = self.scan.as_mut().filter(|_| self.body.done()).map(|scan| scan.finish());
             match end {
                 Some(Progress::Failed(fault)) => self.give_up_scan(fault, cx),
@@ -146,11 +161,15 @@ impl Exchange {
             }
         } else if self.phase == Phase::Send && self.body.done() && self.streams_directly() {
             self.request_sent(cx);
-        } else if !self.body.done() && matches!(self.phase, Phase::ReadBody | Phase::Send) {
-            self.wait(cx.now, limits.body_stall_timeout_ms, Waiting::Body);
+        } else {
+            self.wait_for_body(cx);
         }
-        let unconnected = matches!(self.phase, Phase::Connect | Phase::Send) && !self.streams_directly();
-        if unconnected && full && !self.body.done() {
+        let held = self.phase != Phase::ReadBody && !self.streams_directly();
+        if held && full && !self.body.done() {
+            // It is the engine's turn now.
+            if self.phase == Phase::Send {
+                self.wait(cx.now, cx.rules.limits.reply_head_timeout_ms, Waiting::Upload);
+            }
             self.hold_back_client(cx);
         }
     }
@@ -174,8 +193,15 @@ impl Exchange {
         if std::mem::take(&mut self.client_paused) {
             self.upload_since = cx.now;
             self.upload_bytes = self.body_bytes;
-            self.wait(cx.now, cx.rules.limits.body_stall_timeout_ms, Waiting::Body);
+            self.wait_for_body(cx);
             cx.actions.push(Action::Resume(Side::Client));
+        }
+    }
+
+    /// The client owes the rest of its body, if there is any and nothing else is waited for.
+    pub(super) fn wait_for_body(&mut self, cx: &mut Context<'_>) {
+        if !self.body.done() && matches!(self.phase, Phase::ReadBody | Phase::Send) {
+            self.wait(cx.now, cx.rules.limits.body_stall_timeout_ms, Waiting::Body);
         }
     }
 }

@@ -44,16 +44,25 @@ impl Exchange {
     /// The kernel took some of what was held.
     pub(super) fn after_push(&mut self, len: usize, cx: &mut Context<'_>) {
         self.pushed += len;
-        if self.phase != Phase::Send || self.unsent().iter().any(|rest| !rest.is_empty()) {
+        if !self.sends() || self.has_unsent() {
             return;
         }
-        if self.body.done() {
+        if self.body.done() && self.phase == Phase::Send {
             return self.request_sent(cx);
         }
         // The rest of the body goes through without being held; from here on there is no second try.
         self.forget_held(cx);
-        self.wait(cx.now, cx.rules.limits.body_stall_timeout_ms, Waiting::Body);
+        self.wait_for_body(cx);
         self.let_client_go_on(cx);
+    }
+
+    /// Whether the request may still be on its way: an engine may answer before it has read all of it.
+    pub(super) fn sends(&self) -> bool {
+        matches!(self.phase, Phase::Send | Phase::Relay)
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.unsent().is_empty()
     }
 
     /// Everything is with the kernel.
@@ -97,7 +106,11 @@ impl Exchange {
             self.retried = true;
             self.pushed = 0;
             cx.stats.count(Count::RetriedStale);
-            self.leave_endpoint();
+            // Where an idle connection went stale, its engine may well be there.
+            match &self.leg {
+                Some(leg) if leg.reused => self.leg = None,
+                _ => self.leave_endpoint(),
+            }
             return self.choose_endpoint(cx);
         }
         cx.stats.count(Count::UpstreamFaultEarlyEnd);
@@ -112,7 +125,9 @@ impl Exchange {
         match side {
             Side::Upstream => {
                 self.upstream_full = true;
-                self.wait(cx.now, cx.rules.limits.reply_head_timeout_ms, Waiting::Upload);
+                if self.phase == Phase::Send {
+                    self.wait(cx.now, cx.rules.limits.reply_head_timeout_ms, Waiting::Upload);
+                }
                 self.hold_back_client(cx);
             }
             Side::Client => {
@@ -126,9 +141,7 @@ impl Exchange {
     /// There is room again.
     pub(super) fn drained(&mut self, side: Side, cx: &mut Context<'_>) {
         match side {
-            Side::Upstream if self.phase == Phase::Send && self.unsent().iter().any(|rest| !rest.is_empty()) => {
-                cx.actions.push(Action::PushRequest);
-            }
+            Side::Upstream if self.sends() && self.has_unsent() => cx.actions.push(Action::PushRequest),
             Side::Upstream if std::mem::take(&mut self.upstream_full) => self.let_client_go_on(cx),
             Side::Client if std::mem::take(&mut self.client_full) => {
                 self.wait(cx.now, cx.rules.limits.inter_chunk_timeout_ms, Waiting::Chunk);

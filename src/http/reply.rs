@@ -40,8 +40,6 @@ pub enum Cause {
     Unreachable,
     /// Nothing serves the request's model.
     UnknownModel,
-    /// The engines ask for a key, and this is none of theirs.
-    Unauthorized,
     /// Refused for load.
     Shed,
     /// Going down.
@@ -52,7 +50,7 @@ pub enum Cause {
 
 impl Cause {
     /// All of them, in the order of [`Cause::index`].
-    pub const ALL: [Cause; 20] = [
+    pub const ALL: [Cause; 19] = [
         Cause::BadHead,
         Cause::BadTarget,
         Cause::BadHost,
@@ -69,7 +67,6 @@ impl Cause {
         Cause::EngineTimeout,
         Cause::Unreachable,
         Cause::UnknownModel,
-        Cause::Unauthorized,
         Cause::Shed,
         Cause::Draining,
         Cause::Internal,
@@ -99,7 +96,6 @@ impl Cause {
             Cause::EngineTimeout => "engine_timeout",
             Cause::Unreachable => "unreachable",
             Cause::UnknownModel => "unknown_model",
-            Cause::Unauthorized => "unauthorized",
             Cause::Shed => "shed",
             Cause::Draining => "draining",
             Cause::Internal => "internal",

@@ -1,6 +1,7 @@
 //! The policies without a key: `random`, `round-robin` and `least-load`, the foot of every ladder.
 
 use crate::fleet::Loads;
+use crate::limits::ENDPOINTS_MAX;
 use crate::policy::{Choice, Eligible, Reason, Request};
 
 /// Each endpoint as often as its weight says.
@@ -25,39 +26,21 @@ fn from_share(eligible: &Eligible, loads: &Loads, request: &Request, share: u64,
 
 /// Fewest in flight for its weight, counted with this request in its place; random among ties.
 pub(super) fn least_load(eligible: &Eligible, loads: &Loads, request: &Request, reason: Reason) -> Option<Choice> {
-    let (mut least, mut ties) = (u64::MAX, 0u64);
-    for (_, cost) in costs(eligible, loads, request) {
-        if cost < least {
-            (least, ties) = (cost, 0);
+    let (mut least, mut ties) = (u64::MAX, 0usize);
+    let mut tied = [0u16; ENDPOINTS_MAX];
+    for &slot in eligible.slots() {
+        let Some(row) = eligible.row(slot) else { continue };
+        let cost = (u64::from(eligible.load(row, slot, loads)) + 1) * u64::from(row.inverse);
+        if cost > least || (!request.avoid.is_empty() && request.avoid.contains(slot)) {
+            continue;
         }
-        ties += u64::from(cost == least);
+        ties = if cost < least { 0 } else { ties };
+        least = cost;
+        tied[ties % ENDPOINTS_MAX] = slot;
+        ties += 1;
     }
-    // Any of the ties with equal chance. Other shards may have moved loads since the first pass: whoever
-    // is now at or below that least will do, and the last one seen where fewer are left than counted.
-    let mut skip = (u128::from(request.random) * u128::from(ties)) >> 64;
-    let mut found = None;
-    for (slot, cost) in costs(eligible, loads, request) {
-        if cost <= least || found.is_none() {
-            found = Some(slot);
-        }
-        if cost <= least {
-            if skip == 0 {
-                break;
-            }
-            skip -= 1;
-        }
-    }
-    answer(eligible, loads, found?, reason)
-}
-
-/// Each endpoint not tried yet, and its load per weight after this request.
-#[inline]
-fn costs(eligible: &Eligible, loads: &Loads, request: &Request) -> impl Iterator<Item = (u16, u64)> {
-    eligible.slots().iter().filter(|&&slot| !request.avoid.contains(slot)).filter_map(|&slot| {
-        let row = eligible.row(slot)?;
-        let load = u64::from(eligible.load(row, slot, loads));
-        Some((slot, (load + 1) * u64::from(row.inverse)))
-    })
+    let picked = (u128::from(request.random) * ties as u128) >> 64;
+    answer(eligible, loads, *tied.get(..ties)?.get(picked as usize)?, reason)
 }
 
 fn answer(eligible: &Eligible, loads: &Loads, slot: u16, reason: Reason) -> Option<Choice> {

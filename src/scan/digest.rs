@@ -10,7 +10,7 @@ pub(super) struct Digest {
     length: usize,
 }
 
-const GATHER_BYTES: usize = 512;
+const GATHER_BYTES: usize = 1024;
 
 impl Digest {
     pub fn new() -> Self {
@@ -35,13 +35,32 @@ impl Digest {
     }
 
     fn update_long(&mut self, run: &[u8]) {
-        self.hash.update(self.gathered.get(..self.length).unwrap_or_default());
-        self.length = 0;
+        self.flush();
         if run.len() < GATHER_BYTES / 2 {
             self.update(run);
         } else {
             self.hash.update(run);
         }
+    }
+
+    /// Room to write the next bytes into; never less than a few dozen.
+    #[inline]
+    pub fn room(&mut self) -> &mut [u8] {
+        if self.length > GATHER_BYTES - 64 {
+            self.flush();
+        }
+        self.gathered.get_mut(self.length..).unwrap_or_default()
+    }
+
+    /// So many bytes of the room are written.
+    #[inline]
+    pub fn written(&mut self, length: usize) {
+        self.length = (self.length + length).min(GATHER_BYTES);
+    }
+
+    fn flush(&mut self) {
+        self.hash.update(self.gathered.get(..self.length).unwrap_or_default());
+        self.length = 0;
     }
 
     /// The hash of everything so far.
@@ -58,7 +77,7 @@ mod tests {
 
     #[test]
     fn runs_of_any_length_hash_as_one() {
-        let bytes: Vec<u8> = (0..20_000u32).map(|n| (n * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..20_000u32).map(|n| ((n * 31) >> 3) as u8).collect();
         let (mut digest, mut start, mut length) = (Digest::new(), 0, 1);
         while start < bytes.len() {
             let end = (start + length).min(bytes.len());

@@ -1,7 +1,7 @@
 //! What a scan has learnt from a body.
 
-use super::digest::Digest;
 use super::prompt::Prompt;
+use super::words::Word;
 
 /// Longest `model` that is kept; a longer one names nothing any engine serves.
 pub const MODEL_BYTES_MAX: usize = 256;
@@ -160,76 +160,5 @@ impl Facts {
     pub fn tokens_estimate(&self, image_tokens: u32) -> u64 {
         let counts = self.counts();
         counts.text_bytes.div_ceil(4) + counts.ids + counts.media * image_tokens as u64
-    }
-}
-
-/// A short string, decoded: a key, a model, a role. Of longer ones only the length and the hash are known.
-pub(super) struct Word {
-    bytes: [u8; MODEL_BYTES_MAX],
-    length: usize,
-    over: bool,
-}
-
-impl Word {
-    pub fn new() -> Self {
-        Word { bytes: [0; MODEL_BYTES_MAX], length: 0, over: false }
-    }
-
-    pub fn clear(&mut self) {
-        (self.length, self.over) = (0, false);
-    }
-
-    /// Appends what there is room for.
-    #[inline]
-    pub fn put(&mut self, run: &[u8]) {
-        let end = self.length + run.len();
-        match self.bytes.get_mut(self.length..end) {
-            Some(free) => {
-                free.copy_from_slice(run);
-                self.length = end;
-            }
-            None => self.over = true,
-        }
-    }
-
-    /// The string, unless it was too long.
-    #[inline]
-    pub fn get(&self) -> Option<&[u8]> {
-        self.bytes.get(..self.length).filter(|_| !self.over)
-    }
-
-    pub fn copy_from(&mut self, other: &Word) {
-        self.clear();
-        match other.get() {
-            Some(bytes) => self.put(bytes),
-            None => self.over = true,
-        }
-    }
-}
-
-/// A long string of which only the hash is wanted: a salt, a session key.
-pub(super) struct Opaque {
-    digest: Digest,
-    empty: bool,
-}
-
-impl Opaque {
-    pub fn new() -> Self {
-        Opaque { digest: Digest::new(), empty: true }
-    }
-
-    pub fn clear(&mut self) {
-        self.digest.reset();
-        self.empty = true;
-    }
-
-    pub fn put(&mut self, run: &[u8]) {
-        self.digest.update(run);
-        self.empty &= run.is_empty();
-    }
-
-    /// XXH64 of it; `None` when it is empty: an empty string names no one.
-    pub fn value(&self) -> Option<u64> {
-        (!self.empty).then(|| self.digest.value())
     }
 }

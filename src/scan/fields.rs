@@ -1,7 +1,7 @@
 //! The names that have a meaning, at the top of a body and inside messages.
 
 use super::Api;
-use super::prompt::Section;
+use super::section::Section;
 
 /// What a top-level field is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,16 +3,13 @@
 //! Each step uses some bytes of the piece and leaves a state that says what the next byte is. What is open
 //! is a small stack of frames where meaning is looked for, and a mere counter of brackets in what is skipped.
 
-use super::facts::{Facts, Opaque, Word};
+use super::facts::Facts;
 use super::fields::{Field, Inner};
+use super::frames::{Frame, Frames};
 use super::kernel::{self, Skip};
-use super::text::{Decoder, Ended};
-use super::{Api, Fault, Needs, Plan, Progress, SESSION_FIELDS_MAX};
-
-/// Deepest nesting in which meaning is looked for; below it values are skipped.
-const FRAMES_MAX: usize = 16;
-/// Longest number that is read; a longer one is unknown, not an error.
-const SCALAR_BYTES_MAX: usize = 24;
+use super::text::{Decoder, Ended, Taker};
+use super::words::{Opaque, Scalar, SessionNames, Word};
+use super::{Api, Fault, MODEL_BYTES_MAX, Needs, Plan, Progress};
 
 /// One scan, reused from body to body.
 pub struct Scan {
@@ -79,156 +76,20 @@ pub(super) enum State {
     Failed(Fault),
 }
 
+impl State {
+    /// Whether the next byte is white space or structure.
+    #[inline]
+    fn is_between(self) -> bool {
+        use State::*;
+        matches!(self, Start | FirstKey | NextKey | Colon | Value | FirstElement | AfterValue | Closed)
+    }
+}
+
 /// Who gets the raw bytes of a skipped value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SkippedTo {
     Nobody,
     Prompt,
-}
-
-/// An open container in which meaning is looked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Frame {
-    /// The body's object.
-    Top,
-    /// An array of prompts or messages.
-    Items,
-    /// The same, of token ids.
-    Ids,
-    /// One message, or another item.
-    Message,
-    /// An array of content parts.
-    Parts,
-    /// One content part.
-    Part,
-}
-
-impl Frame {
-    fn is_array(self) -> bool {
-        matches!(self, Frame::Items | Frame::Ids | Frame::Parts)
-    }
-}
-
-/// The open frames.
-pub(super) struct Frames {
-    open: [Frame; FRAMES_MAX],
-    depth: usize,
-}
-
-impl Frames {
-    /// The innermost one.
-    #[inline]
-    pub fn top(&self) -> Frame {
-        self.open.get(self.depth).copied().unwrap_or(Frame::Top)
-    }
-
-    /// Opens a frame, unless there is no room.
-    pub fn push(&mut self, frame: Frame) -> bool {
-        match self.open.get_mut(self.depth + 1) {
-            Some(slot) => {
-                *slot = frame;
-                self.depth += 1;
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// Frames above the body's object.
-    pub fn depth(&self) -> usize {
-        self.depth
-    }
-
-    pub fn pop(&mut self) {
-        self.depth = self.depth.saturating_sub(1);
-    }
-
-    /// Closes all but the body's object.
-    pub fn unwind(&mut self) {
-        self.depth = 0;
-    }
-
-    pub fn replace_top(&mut self, frame: Frame) {
-        if let Some(slot) = self.open.get_mut(self.depth) {
-            *slot = frame;
-        }
-    }
-}
-
-/// Names of session fields, end to end.
-pub(super) struct SessionNames {
-    bytes: Vec<u8>,
-    ends: [usize; SESSION_FIELDS_MAX],
-    count: usize,
-}
-
-impl SessionNames {
-    fn set(&mut self, names: &[Box<[u8]>]) {
-        self.bytes.clear();
-        self.count = 0;
-        for (name, end) in names.iter().zip(&mut self.ends) {
-            self.bytes.extend_from_slice(name);
-            *end = self.bytes.len();
-            self.count += 1;
-        }
-    }
-
-    /// Place of a name in the list.
-    pub fn place(&self, name: &[u8]) -> Option<u8> {
-        let mut start = 0;
-        for (place, &end) in self.ends.iter().take(self.count).enumerate() {
-            if self.bytes.get(start..end) == Some(name) {
-                return Some(place as u8);
-            }
-            start = end;
-        }
-        None
-    }
-
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-}
-
-/// A number or literal.
-pub(super) struct Scalar {
-    bytes: [u8; SCALAR_BYTES_MAX],
-    length: usize,
-    over: bool,
-}
-
-impl Scalar {
-    pub fn clear(&mut self) {
-        (self.length, self.over) = (0, false);
-    }
-
-    fn put(&mut self, run: &[u8]) {
-        let end = self.length + run.len();
-        match self.bytes.get_mut(self.length..end) {
-            Some(free) => {
-                free.copy_from_slice(run);
-                self.length = end;
-            }
-            None => self.over = true,
-        }
-    }
-
-    pub fn get(&self) -> &[u8] {
-        self.bytes.get(..self.length).filter(|_| !self.over).unwrap_or_default()
-    }
-
-    /// The whole number it is; `None` for everything else, fractions and more than 64 bits included.
-    pub fn integer(&self) -> Option<u64> {
-        let digits = self.get();
-        if digits.is_empty() {
-            return None;
-        }
-        digits.iter().try_fold(0u64, |value, &byte| {
-            let digit = (byte as char).to_digit(10)?;
-            value.checked_mul(10)?.checked_add(digit as u64)
-        })
-    }
 }
 
 impl Default for Scan {
@@ -243,10 +104,10 @@ impl Scan {
         Scan {
             api: Api::Other,
             needs: Needs::NONE,
-            names: SessionNames { bytes: Vec::new(), ends: [0; SESSION_FIELDS_MAX], count: 0 },
+            names: SessionNames::new(),
             state: State::Start,
             at: 0,
-            frames: Frames { open: [Frame::Top; FRAMES_MAX], depth: 0 },
+            frames: Frames::new(),
             field: Field::Ignored,
             inner: Inner::Ignored,
             value_start: 0,
@@ -256,7 +117,7 @@ impl Scan {
             decoder: Decoder::default(),
             word: Word::new(),
             opaque: Opaque::new(),
-            scalar: Scalar { bytes: [0; SCALAR_BYTES_MAX], length: 0, over: false },
+            scalar: Scalar::new(),
             facts: Facts::new(),
         }
     }
@@ -320,18 +181,34 @@ impl Scan {
             State::Skip => self.skipped(bytes),
             State::Scalar => self.scalar(bytes),
             State::ByteOrderMark(read) => self.byte_order_mark(bytes, read),
-            _ => {
-                let space = kernel::white_space(bytes);
-                match bytes.get(space) {
-                    None => space,
-                    Some(&byte) => {
-                        self.structure(byte, self.at + space as u64);
-                        // A number's first byte belongs to the number.
-                        space + (self.state != State::Scalar) as usize
-                    }
-                }
+            State::Value if self.frames.top() == Frame::Ids => self.token_ids(bytes),
+            _ => self.between(bytes),
+        }
+    }
+
+    /// White space and bytes of structure, up to what a value or key consists of.
+    fn between(&mut self, bytes: &[u8]) -> usize {
+        let mut used = 0;
+        while self.state.is_between() {
+            let rest = bytes.get(used..).unwrap_or_default();
+            let space = kernel::white_space(rest);
+            used += space;
+            let Some(&byte) = rest.get(space) else { break };
+            self.structure(byte, self.at + used as u64);
+            // A number's first byte belongs to the number.
+            used += (self.state != State::Scalar) as usize;
+            if self.state == State::Value && self.frames.top() == Frame::Ids {
+                break;
             }
         }
+        used
+    }
+
+    /// The elements of a list of token ids, as many as are plain; then the next one as any value.
+    fn token_ids(&mut self, bytes: &[u8]) -> usize {
+        let (used, written) = kernel::token_ids(bytes, self.facts.prompt.room());
+        self.facts.prompt.ids_written(written);
+        if used == 0 { self.between(bytes) } else { used }
     }
 
     /// One byte between values, at offset `at`.
@@ -376,16 +253,13 @@ impl Scan {
     }
 
     fn key(&mut self, bytes: &[u8]) -> usize {
-        let word = &mut self.word;
-        let (used, ended) = self.decoder.decode(bytes, |run| {
-            word.put(run);
-            run.len()
-        });
+        if let Some(name) = self.whole_word(bytes) {
+            self.key_ends(self.named(Some(name)));
+            return name.len() + 1;
+        }
+        let (used, ended) = self.decoder.decode(bytes, &mut self.word);
         match ended {
-            Ended::Quote => {
-                self.key_known();
-                self.state = State::Colon;
-            }
+            Ended::Quote => self.key_ends(self.named(self.word.get())),
             Ended::Fault(fault) => self.fail(fault),
             Ended::Piece | Ended::Full => {}
         }
@@ -393,26 +267,35 @@ impl Scan {
     }
 
     fn kept_string(&mut self, bytes: &[u8]) -> usize {
-        let word = &mut self.word;
-        let (used, ended) = self.decoder.decode(bytes, |run| {
-            word.put(run);
-            run.len()
-        });
+        let frame = self.frames.top();
+        if let Some(text) = self.whole_word(bytes) {
+            self.facts.keep(frame, Some(text));
+            return self.string_read(text.len() + 1, Ended::Quote);
+        }
+        let (used, ended) = self.decoder.decode(bytes, &mut self.word);
+        if ended == Ended::Quote {
+            self.facts.keep(frame, self.word.get());
+        }
         self.string_read(used, ended)
     }
 
+    /// A string that can be read where it lies: begun and ended in these bytes, without an escape.
+    #[inline]
+    fn whole_word<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        if !self.word.is_empty() || !self.decoder.is_idle() {
+            return None;
+        }
+        let run = kernel::text_run(bytes);
+        bytes.get(..run).filter(|_| run <= MODEL_BYTES_MAX && bytes.get(run) == Some(&b'"'))
+    }
+
     fn hashed_string(&mut self, bytes: &[u8]) -> usize {
-        let opaque = &mut self.opaque;
-        let (used, ended) = self.decoder.decode(bytes, |run| {
-            opaque.put(run);
-            run.len()
-        });
+        let (used, ended) = self.decoder.decode(bytes, &mut self.opaque);
         self.string_read(used, ended)
     }
 
     fn text(&mut self, bytes: &[u8]) -> usize {
-        let prompt = &mut self.facts.prompt;
-        let (used, ended) = self.decoder.decode(bytes, |run| prompt.text(run));
+        let (used, ended) = self.decoder.decode(bytes, &mut self.facts.prompt);
         self.string_read(used, ended)
     }
 

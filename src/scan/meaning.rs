@@ -1,23 +1,44 @@
 //! Structure into facts: what a value is for, and what is known when it is over.
 
 use super::fields::{self, Field, Inner};
+use super::frames::Frame;
 use super::kernel::Skip;
-use super::machine::{Frame, Scan, SkippedTo, State};
-use super::prompt::Section;
-use super::{Needs, Span};
+use super::machine::{Scan, SkippedTo, State};
+use super::section::Section;
+use super::{Facts, Needs, Span};
+
+/// What a name means where it stands.
+#[derive(Clone, Copy)]
+pub(super) struct Named {
+    field: Field,
+    inner: Inner,
+}
+
+impl Named {
+    const NOTHING: Named = Named { field: Field::Ignored, inner: Inner::Ignored };
+}
 
 impl Scan {
-    /// A key has been read: the name of what follows.
-    pub(super) fn key_known(&mut self) {
-        let name = self.word.get();
+    /// What a key's name says of the value that follows; `None`: a name too long to mean anything.
+    pub(super) fn named(&self, name: Option<&[u8]>) -> Named {
+        let Some(name) = name else { return Named::NOTHING };
         if self.frames.top() != Frame::Top {
-            self.inner = name.map_or(Inner::Ignored, Inner::of);
-            return;
+            return Named { inner: Inner::of(name), ..Named::NOTHING };
         }
-        self.field = name.map_or(Field::Ignored, |name| match Field::of(self.api, name) {
+        let field = match Field::of(self.api, name) {
             Field::Ignored => self.names.place(name).map_or(Field::Ignored, Field::Session),
             field => field,
-        });
+        };
+        Named { field, ..Named::NOTHING }
+    }
+
+    /// A key is over.
+    pub(super) fn key_ends(&mut self, named: Named) {
+        if self.frames.top() == Frame::Top {
+            self.field = named.field;
+        }
+        self.inner = named.inner;
+        self.state = State::Colon;
     }
 
     /// A value's first byte at the top: whatever an earlier one of the same name said is void.
@@ -161,17 +182,8 @@ impl Scan {
     pub(super) fn value_ends(&mut self, at: u64) {
         let was_text = self.state == State::Text;
         let frame = self.frames.top();
-        match (frame, self.state) {
-            (Frame::Top, State::Word) => {
-                self.facts.model.copy_from(&self.word);
-                self.facts.model_is_string = true;
-            }
-            (Frame::Top, State::Opaque) => self.opaque_known(),
-            (Frame::Message, State::Word) => {
-                // A role too long to be kept is none that decides anything.
-                self.facts.prompt.role(self.word.get().unwrap_or_default());
-            }
-            _ => {}
+        if self.state == State::Opaque {
+            self.opaque_known();
         }
         let is_batch = was_text && matches!(frame, Frame::Items | Frame::Ids);
         self.value_over(is_batch, at);
@@ -332,6 +344,19 @@ impl Scan {
             Field::Session(place) => self.facts.set_session(place, hash),
             Field::Salt => self.facts.cache_salt = hash,
             _ => {}
+        }
+    }
+}
+
+impl Facts {
+    /// A kept string is over: the model, or a role. `None`: it is too long to be kept.
+    pub(super) fn keep(&mut self, frame: Frame, text: Option<&[u8]>) {
+        if frame == Frame::Top {
+            self.model.set(text);
+            self.model_is_string = true;
+        } else {
+            // A role too long to be kept is none that decides anything.
+            self.prompt.role(text.unwrap_or_default());
         }
     }
 }

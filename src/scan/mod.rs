@@ -14,11 +14,14 @@
 mod digest;
 mod facts;
 mod fields;
+mod frames;
 mod kernel;
 mod machine;
 mod meaning;
 mod prompt;
+mod section;
 mod text;
+mod words;
 
 use std::ops::BitOr;
 

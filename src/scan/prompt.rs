@@ -6,41 +6,12 @@
 
 use super::PrefixMode;
 use super::digest::Digest;
+use super::section::{Mark, Part, Section};
+use super::text::Taker;
 use super::{Counts, PrefixHash};
 
 /// Bytes of a message held until its role is known.
 pub(super) const HELD_MAX: usize = 4096;
-
-/// The separate parts of a prompt, in canonical order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Section {
-    /// `tools`, raw.
-    Tools,
-    /// `system` of Anthropic's messages, `instructions` of responses.
-    System,
-    /// What the prompt is named in this API.
-    Main,
-    /// Counted, never part of the prefix: `documents`, `text_2`.
-    Extra,
-}
-
-/// What sets texts apart. None of these bytes occurs in UTF-8, so no text can forge one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub(super) enum Mark {
-    /// A message begins; its role follows.
-    Message = 0xf8,
-    /// A role that came later than [`HELD_MAX`] bytes of its message, or a second one.
-    Role = 0xf9,
-    /// Text begins.
-    Text = 0xfa,
-    /// An image or another medium; its bytes are not looked at.
-    Media = 0xfb,
-    /// Raw JSON follows: tool calls, names, arguments.
-    Raw = 0xfc,
-    /// Token ids follow, four bytes each, little-endian.
-    Ids = 0xfd,
-}
 
 /// Whose text the bytes are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,21 +24,6 @@ enum Speaker {
     User,
     /// A message of another role, or one whose role came too late.
     Other,
-}
-
-/// One section's hash and counts.
-struct Part {
-    digest: Digest,
-    hashed: u64,
-    text_bytes: u64,
-    ids: u64,
-    media: u64,
-    seen: bool,
-    ended: bool,
-    /// Not only marks and roles took part.
-    has_text: bool,
-    /// No further byte takes part in the prefix.
-    closed: bool,
 }
 
 /// The whole prompt's state.
@@ -169,19 +125,15 @@ impl Prompt {
 
     /// The role of the current message is known.
     pub fn role(&mut self, role: &[u8]) {
-        if self.speaker != Speaker::Unknown {
-            if self.mode == PrefixMode::Conversation {
-                self.mark(Mark::Role);
-                self.take(role, None);
-            }
-            return;
+        let known = self.speaker != Speaker::Unknown;
+        if !known {
+            self.speaker = if role == b"user" { Speaker::User } else { Speaker::Other };
         }
-        self.speaker = if role == b"user" { Speaker::User } else { Speaker::Other };
         if self.mode == PrefixMode::Conversation {
-            self.mark(Mark::Message);
-            self.take(role, None);
+            self.mark(if known { Mark::Role } else { Mark::Message });
+            self.hash(role, None);
         }
-        if self.mode == PrefixMode::Conversation || self.speaker == Speaker::User {
+        if !known && (self.mode == PrefixMode::Conversation || self.speaker == Speaker::User) {
             self.release();
         }
     }
@@ -218,18 +170,6 @@ impl Prompt {
         self.mark(Mark::Text);
     }
 
-    /// Decoded text. Fewer bytes taken than given: the prefix is full, and nothing more is wanted here.
-    #[inline]
-    pub fn text(&mut self, run: &[u8]) -> usize {
-        let taken = match self.mode {
-            PrefixMode::FirstUser => self.user_text(run),
-            PrefixMode::Conversation => self.canonical(run, Some(0)),
-        };
-        let counted = if self.counts_all { run.len() } else { taken };
-        self.part().text_bytes += counted as u64;
-        counted
-    }
-
     /// An image, or another medium.
     pub fn media(&mut self) {
         if self.mode == PrefixMode::Conversation {
@@ -256,7 +196,7 @@ impl Prompt {
     pub fn ids_begin(&mut self) {
         self.mark(Mark::Ids);
         if self.mode == PrefixMode::FirstUser && self.speaker == Speaker::Bare && !self.part_ref().closed {
-            self.take(&[Mark::Ids as u8], None);
+            self.hash(&[Mark::Ids as u8], None);
         }
     }
 
@@ -271,10 +211,16 @@ impl Prompt {
             PrefixMode::FirstUser if self.chars == self.chars_max => self.close(),
             PrefixMode::FirstUser => {
                 self.chars += 1;
-                self.take(&id.to_le_bytes(), Some(0));
+                self.hash(&id.to_le_bytes(), Some(0));
             }
         }
         self.part().ids += 1;
+    }
+
+    /// So many token ids have been written into the room.
+    pub fn ids_written(&mut self, count: usize) {
+        self.part().written(4 * count);
+        self.part().ids += count as u64;
     }
 
     // Results.
@@ -351,7 +297,7 @@ impl Prompt {
             }
             fits += 1;
         }
-        self.take(run.get(..fits).unwrap_or(run), Some(0));
+        self.hash(run.get(..fits).unwrap_or(run), Some(0));
         if fits < run.len() {
             self.close();
         }
@@ -365,7 +311,7 @@ impl Prompt {
             return 0;
         }
         if self.speaker != Speaker::Unknown {
-            return self.take(run, text);
+            return self.hash(run, text);
         }
         if self.held_length < HELD_MAX {
             self.held_text = self.held_text.or(text.map(|place| self.held_length + place));
@@ -375,7 +321,7 @@ impl Prompt {
             return held;
         }
         self.give_up_role();
-        held + self.take(run.get(held..).unwrap_or_default(), text)
+        held + self.hash(run.get(held..).unwrap_or_default(), text)
     }
 
     fn hold_nothing(&mut self, speaker: Speaker) {
@@ -409,48 +355,44 @@ impl Prompt {
         let held = held.get(..self.held_length).unwrap_or_default();
         match self.mode {
             PrefixMode::FirstUser => self.user_text(held),
-            PrefixMode::Conversation => self.take(held, self.held_text),
+            PrefixMode::Conversation => self.hash(held, self.held_text),
         };
         self.held_length = 0;
     }
 
-    /// Hashes up to the limit; the section closes at the first byte beyond it. `text` is the place of the
-    /// first byte in it that is text, if any.
+    /// Hashes in the current section; see [`Part::take`].
     #[inline]
-    fn take(&mut self, run: &[u8], text: Option<usize>) -> usize {
+    fn hash(&mut self, run: &[u8], text: Option<usize>) -> usize {
         let limit = if self.mode == PrefixMode::Conversation { self.bytes_max } else { u64::MAX };
-        let part = &mut self.parts[self.current as usize];
-        if part.closed {
-            return 0;
-        }
-        let fits = run.len().min(usize::try_from(limit - part.hashed).unwrap_or(usize::MAX));
-        part.digest.update(run.get(..fits).unwrap_or(run));
-        part.hashed += fits as u64;
-        part.has_text |= text.is_some_and(|place| place < fits);
-        part.closed = fits < run.len();
-        fits
+        self.part().take(limit, run, text)
     }
 }
 
-impl Part {
-    fn new() -> Self {
-        let digest = Digest::new();
-        Part {
-            digest,
-            hashed: 0,
-            text_bytes: 0,
-            ids: 0,
-            media: 0,
-            seen: false,
-            ended: false,
-            has_text: false,
-            closed: false,
-        }
+/// The text of the prompt, decoded.
+impl Taker for Prompt {
+    /// Fewer bytes taken than given: the prefix is full, and nothing more is wanted here.
+    #[inline]
+    fn take(&mut self, run: &[u8]) -> usize {
+        let taken = match self.mode {
+            PrefixMode::FirstUser => self.user_text(run),
+            PrefixMode::Conversation => self.canonical(run, Some(0)),
+        };
+        let counted = if self.counts_all { run.len() } else { taken };
+        self.part().text_bytes += counted as u64;
+        counted
     }
 
-    fn reset(&mut self) {
-        self.digest.reset();
-        (self.hashed, self.text_bytes, self.ids, self.media) = (0, 0, 0, 0);
-        (self.seen, self.ended, self.has_text, self.closed) = (false, false, false, false);
+    /// In a conversation, unless a role is waited for or the limit is near.
+    #[inline]
+    fn room(&mut self) -> &mut [u8] {
+        let limit = self.bytes_max;
+        let plain = self.mode == PrefixMode::Conversation && self.speaker != Speaker::Unknown;
+        if plain { self.part().room(limit) } else { &mut [] }
+    }
+
+    #[inline]
+    fn written(&mut self, length: usize) {
+        self.part().written(length);
+        self.part().text_bytes += length as u64;
     }
 }

@@ -1,6 +1,7 @@
 //! Strings: clean runs go to the taker as they stand, escapes are decoded between them.
 
-use super::{Fault, kernel};
+use super::Fault;
+use super::kernel::{self, plain_escape, wtf8};
 
 /// Decodes one string, in pieces cut anywhere. Lone surrogates become WTF-8, as Python's decoder keeps them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -12,6 +13,20 @@ pub(super) struct Decoder {
     unit: u16,
     /// A high surrogate that waits for its low one.
     high: u16,
+}
+
+/// Who gets decoded bytes.
+pub(super) trait Taker {
+    /// Says how many bytes of a run it took: fewer than all of them stops the decoding right behind those.
+    fn take(&mut self, run: &[u8]) -> usize;
+
+    /// Room to write decoded bytes into, all of which are taken for sure; none by default.
+    fn room(&mut self) -> &mut [u8] {
+        &mut []
+    }
+
+    /// So many bytes of the room are written.
+    fn written(&mut self, _length: usize) {}
 }
 
 /// Why decoding stopped.
@@ -64,30 +79,39 @@ impl Decoder {
         *self = Decoder::default();
     }
 
+    /// Whether no escape is in progress.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.escape == Escape::None
+    }
+
     /// Whether the byte that follows is escaped, for who skips the rest of the string.
     pub fn escaped(&self) -> bool {
         self.escape == Escape::Backslash
     }
 
-    /// Decodes `bytes` up to the closing quote. `take` says how many bytes of each run it took: fewer than
-    /// all of them stops the decoding right behind those. Returns how many bytes were used.
+    /// Decodes `bytes` up to the closing quote. Returns how many bytes were used.
     #[inline]
-    pub fn decode(&mut self, bytes: &[u8], mut take: impl FnMut(&[u8]) -> usize) -> (usize, Ended) {
+    pub fn decode(&mut self, bytes: &[u8], taker: &mut impl Taker) -> (usize, Ended) {
         let mut at = 0;
         loop {
             let Some(rest) = bytes.get(at..) else { return (bytes.len(), Ended::Piece) };
             if self.escape != Escape::None {
                 let Some(&byte) = rest.first() else { return (at, Ended::Piece) };
-                let (used, ended) = self.escape_byte(byte, &mut take);
+                let (used, ended) = self.escape_byte(byte, taker);
                 at += used;
                 if let Some(ended) = ended {
                     return (at, ended);
                 }
                 continue;
             }
+            let (used, written) = kernel::unescape(rest, taker.room());
+            taker.written(written);
+            at += used;
+            let rest = rest.get(used..).unwrap_or_default();
             let run = kernel::text_run(rest);
             if run > 0 {
-                let taken = take(rest.get(..run).unwrap_or(rest));
+                let taken = taker.take(rest.get(..run).unwrap_or(rest));
                 at += taken;
                 if taken < run {
                     return (at, Ended::Full);
@@ -96,18 +120,11 @@ impl Decoder {
             match rest.get(run) {
                 None => return (at, Ended::Piece),
                 Some(b'"') => return (at + 1, Ended::Quote),
+                Some(b'\\') if run > 0 => continue,
                 Some(b'\\') => {
+                    // One that is not decoded at once: at the end of the piece, of the room, or malformed.
+                    self.escape = Escape::Backslash;
                     at += 1;
-                    // Most escapes are two bytes: `\n`, `\"`, `\\`.
-                    let plain = rest.get(run + 1).map_or(0, |&byte| plain_escape(byte));
-                    if plain == 0 {
-                        self.escape = Escape::Backslash;
-                        continue;
-                    }
-                    at += 1;
-                    if take(&[plain]) == 0 {
-                        return (at, Ended::Full);
-                    }
                 }
                 Some(_) => return (at, Ended::Fault(Fault::Control)),
             }
@@ -115,11 +132,11 @@ impl Decoder {
     }
 
     /// One byte of an escape: how many bytes are used (0 or 1) and whether decoding ends.
-    fn escape_byte(&mut self, byte: u8, take: &mut impl FnMut(&[u8]) -> usize) -> (usize, Option<Ended>) {
+    fn escape_byte(&mut self, byte: u8, taker: &mut impl Taker) -> (usize, Option<Ended>) {
         let mut put = |point: u32| {
             let (bytes, length) = wtf8(point);
             let bytes = bytes.get(..length).unwrap_or_default();
-            (take(bytes) < length).then_some(Ended::Full)
+            (taker.take(bytes) < length).then_some(Ended::Full)
         };
         match self.advance(byte) {
             Step::More => (1, None),
@@ -203,42 +220,21 @@ fn is_high(unit: u16) -> bool {
     unit & 0xfc00 == 0xd800
 }
 
-/// The byte a two-byte escape stands for; 0 for none.
-#[inline(always)]
-fn plain_escape(byte: u8) -> u8 {
-    match byte {
-        b'n' => b'\n',
-        b'"' | b'\\' | b'/' => byte,
-        b't' => b'\t',
-        b'r' => b'\r',
-        b'b' => 8,
-        b'f' => 12,
-        _ => 0,
-    }
-}
-
-/// UTF-8 of a code point; surrogates get the three bytes they would have.
-fn wtf8(point: u32) -> ([u8; 4], usize) {
-    let tail = |shift: u32| 0x80 | (point >> shift & 0x3f) as u8;
-    match point {
-        0..0x80 => ([point as u8, 0, 0, 0], 1),
-        0x80..0x800 => ([0xc0 | (point >> 6) as u8, tail(0), 0, 0], 2),
-        0x800..0x1_0000 => ([0xe0 | (point >> 12) as u8, tail(6), tail(0), 0], 3),
-        _ => ([0xf0 | (point >> 18) as u8, tail(12), tail(6), tail(0)], 4),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    impl Taker for Vec<u8> {
+        fn take(&mut self, run: &[u8]) -> usize {
+            self.extend_from_slice(run);
+            run.len()
+        }
+    }
+
     fn decode(pieces: &[&[u8]]) -> Result<Vec<u8>, Fault> {
         let (mut decoder, mut text) = (Decoder::default(), Vec::new());
         for piece in pieces {
-            let (used, ended) = decoder.decode(piece, |run| {
-                text.extend_from_slice(run);
-                run.len()
-            });
+            let (used, ended) = decoder.decode(piece, &mut text);
             match ended {
                 Ended::Piece => assert_eq!(used, piece.len()),
                 Ended::Quote => return Ok(text),
@@ -251,7 +247,8 @@ mod tests {
 
     #[test]
     fn escapes_decode_alike_at_every_cut() {
-        let cases: [(&[u8], Result<&[u8], Fault>); 14] = [
+        type Case = (&'static [u8], Result<&'static [u8], Fault>);
+        let cases: [Case; 14] = [
             (br#"plain""#, Ok(b"plain")),
             (br#"a\n\t\r\b\f\/\\\"z""#, Ok(b"a\n\t\r\x08\x0c/\\\"z")),
             (br#"\u0041\u00e9\u4e2d""#, Ok("Aé中".as_bytes())),

@@ -1,13 +1,12 @@
 //! Client connections between exchanges: heads coming in, requests read ahead, and the end.
 
 use std::net::SocketAddr;
-use std::ops::Range;
 
 use super::drive::Input;
 use super::{Owner, Shard};
 use crate::counters::stats::Event as Count;
 use crate::driver::{Driver, Lease, SocketId};
-use crate::exchange::{self, Ending, Event, Exchange, Micros, Opened, Peer, Side};
+use crate::exchange::{self, Ending, Event, Exchange, Micros, Opened, Peer, Phase, Side};
 use crate::slots::Key;
 
 /// One client connection.
@@ -72,6 +71,7 @@ impl<D: Driver> Shard<D> {
     }
 
     pub(super) fn client_received(&mut self, key: Key, lease: Lease) {
+        self.desk.stats.add(Count::BytesIn, u64::from(lease.len));
         let Some(client) = self.clients.get_mut(key) else { return };
         if let Some(dropped) = &mut client.lingering {
             *dropped += lease.len as usize;
@@ -82,7 +82,7 @@ impl<D: Driver> Shard<D> {
         }
         let uploading = client.exchange.as_ref().is_some_and(|exchange| exchange.reads_request());
         if client.ahead.is_empty() || uploading {
-            return self.serve(key, &Input::Leased(lease), 0..lease.len as usize);
+            return self.serve(key, Input::Leased(lease, 0));
         }
         let new = self.driver.bytes(lease);
         // A head is only read again when a line of it may have become complete, lest single bytes cost a pass each.
@@ -106,8 +106,7 @@ impl<D: Driver> Shard<D> {
             self.driver.resume(client.socket);
         }
         let ahead = std::mem::take(&mut client.ahead);
-        let len = ahead.len();
-        self.serve(key, &Input::Owned(ahead), 0..len);
+        self.serve(key, Input::Owned(&ahead));
         let Some(client) = self.clients.get(key).filter(|client| client.ended && client.exchange.is_none()) else {
             return;
         };
@@ -117,28 +116,45 @@ impl<D: Driver> Shard<D> {
         }
     }
 
+    /// What came behind an upgrade before its 101 was read ahead, and is the tunnel's.
+    pub(super) fn serve_early(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key).filter(|client| !client.ahead.is_empty()) else { return };
+        if !client.exchange.as_ref().is_some_and(|exchange| exchange.phase() == Phase::Tunnel) {
+            return;
+        }
+        if std::mem::take(&mut client.held_back) {
+            self.driver.resume(client.socket);
+        }
+        let ended = client.ended;
+        let ahead = std::mem::take(&mut client.ahead);
+        self.serve(key, Input::Owned(&ahead));
+        if ended {
+            self.advance(key, Input::None, |_| Event::ClientEnded);
+        }
+    }
+
     /// Heads and bodies, one after the other, as far as the bytes go.
-    fn serve(&mut self, key: Key, input: &Input, mut range: Range<usize>) {
+    fn serve(&mut self, key: Key, mut input: Input<'_>) {
         loop {
+            let empty = input.bytes(&self.driver).is_empty();
             let Some(client) = self.clients.get_mut(key) else { return };
             if client.lingering.is_some() {
                 return;
             }
             match &client.exchange {
-                Some(exchange) if exchange.reads_request() && !range.is_empty() => {
-                    let part = range.clone();
-                    let consumed = self.advance(key, input, |bytes| Event::Request(&bytes[part]));
-                    range.start += consumed;
+                Some(exchange) if exchange.reads_request() && !empty => {
+                    let consumed = self.advance(key, input, |bytes| Event::Request(bytes));
+                    input = input.after(consumed);
                     if consumed == 0 {
                         return;
                     }
                 }
-                None if !client.full && !range.is_empty() => match self.open(key, input, &range) {
-                    Some(consumed) => range.start += consumed,
-                    None => return self.read_on(key, input, range),
+                None if !client.full && !empty => match self.open(key, input) {
+                    Some(consumed) => input = input.after(consumed),
+                    None => return self.read_on(key, input),
                 },
                 _ => {
-                    self.read_on(key, input, range);
+                    self.read_on(key, input);
                     return self.hold_back(key);
                 }
             }
@@ -146,10 +162,10 @@ impl<D: Driver> Shard<D> {
     }
 
     /// Reads one head: an exchange begins, or an answer of ours goes out. `None`: it is not complete.
-    fn open(&mut self, key: Key, input: &Input, range: &Range<usize>) -> Option<usize> {
+    fn open(&mut self, key: Key, input: Input<'_>) -> Option<usize> {
         let client = self.clients.get_mut(key)?;
         self.desk.actions.clear();
-        let bytes = &input.bytes(&self.driver)[range.clone()];
+        let bytes = input.bytes(&self.driver);
         let mut cx = self.desk.context();
         match exchange::open(bytes, client.peer, &mut cx) {
             Opened::Partial => None,
@@ -158,18 +174,21 @@ impl<D: Driver> Shard<D> {
                 Some(consumed)
             }
             Opened::Exchange(consumed, exchange) => {
+                let body_follows = exchange.reads_request() && consumed < bytes.len();
                 client.exchange = Some(exchange);
                 self.drive(key, input);
-                self.advance(key, input, |_| Event::Begin);
+                if !body_follows {
+                    self.advance(key, input, |_| Event::Begin);
+                }
                 Some(consumed)
             }
         }
     }
 
     /// Keeps what does not belong to an exchange yet.
-    fn read_on(&mut self, key: Key, input: &Input, range: Range<usize>) {
+    fn read_on(&mut self, key: Key, input: Input<'_>) {
         let Some(client) = self.clients.get_mut(key) else { return };
-        let rest = &input.bytes(&self.driver)[range];
+        let rest = input.bytes(&self.driver);
         client.ahead.extend_from_slice(rest);
         if client.exchange.is_none() && !rest.is_empty() {
             let from_now = self.desk.now + self.desk.rules.limits.head_timeout_ms * 1_000;
@@ -188,13 +207,22 @@ impl<D: Driver> Shard<D> {
         }
     }
 
+    /// Reads from a client no more, or again, unless too much was read ahead.
+    pub(super) fn pause_client(&mut self, key: Key, pause: bool) {
+        match self.clients.get(key) {
+            Some(client) if pause => self.driver.pause(client.socket),
+            Some(client) if !client.held_back => self.driver.resume(client.socket),
+            _ => {}
+        }
+    }
+
     pub(super) fn client_ended(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
         client.ended = true;
         if client.exchange.is_some() {
             // With a further request read ahead, the FIN ends what the client has to say, not its interest.
             if client.ahead.is_empty() {
-                self.advance(key, &Input::None, |_| Event::ClientEnded);
+                self.advance(key, Input::None, |_| Event::ClientEnded);
             }
         } else if !client.full {
             self.close_client(key);
@@ -202,7 +230,7 @@ impl<D: Driver> Shard<D> {
     }
 
     pub(super) fn client_reset(&mut self, key: Key) {
-        self.advance(key, &Input::None, |_| Event::ClientReset);
+        self.advance(key, Input::None, |_| Event::ClientReset);
         self.close_client(key);
     }
 
@@ -210,7 +238,7 @@ impl<D: Driver> Shard<D> {
         let Some(client) = self.clients.get_mut(key) else { return };
         client.full = false;
         if client.exchange.is_some() {
-            self.advance(key, &Input::None, |_| Event::Drained(Side::Client));
+            self.advance(key, Input::None, |_| Event::Drained(Side::Client));
         } else if client.lingering.is_some() {
             self.linger(key);
         } else {
@@ -223,7 +251,7 @@ impl<D: Driver> Shard<D> {
         if let Some(client) = self.clients.get_mut(key) {
             client.full = true;
         }
-        self.advance(key, &Input::None, |_| Event::Full(Side::Client));
+        self.advance(key, Input::None, |_| Event::Full(Side::Client));
     }
 
     /// The exchange left this connection.
@@ -231,6 +259,10 @@ impl<D: Driver> Shard<D> {
         let Some(client) = self.clients.get_mut(key) else { return };
         client.exchange = None;
         match ending {
+            // The reply did not say that the connection ends, but it may: nothing was asked behind it.
+            Ending::KeepAlive if self.desk.draining && client.ahead.is_empty() => {
+                self.exchange_over(key, Ending::Linger);
+            }
             Ending::KeepAlive => {
                 client.deadline = self.desk.now + self.desk.rules.limits.keep_alive_timeout_ms * 1_000;
                 if !client.ahead.is_empty() || client.ended {
@@ -278,6 +310,7 @@ impl<D: Driver> Shard<D> {
 
     fn forget_client(&mut self, key: Key) {
         let Some(client) = self.clients.remove(key) else { return };
+        self.desk.stats.count(Count::Closed);
         if let Some(upstream) = client.upstream {
             self.close_upstream(upstream);
         }
@@ -313,14 +346,14 @@ impl<D: Driver> Shard<D> {
         let Some(client) = self.clients.get(key) else { return };
         if client.exchange.is_some() {
             let acknowledged = self.acknowledged(client.upstream);
-            self.advance(key, &Input::None, |_| Event::Deadline { acknowledged });
+            self.advance(key, Input::None, |_| Event::Deadline { acknowledged });
             return;
         }
         if client.lingering.is_none() && !client.ahead.is_empty() && !client.full {
             // Half a head: say so before closing.
             self.desk.actions.clear();
             exchange::refuse_slow_head(&mut self.desk.context());
-            return self.drive(key, &Input::None);
+            return self.drive(key, Input::None);
         }
         self.close_client(key);
     }

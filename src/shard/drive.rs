@@ -9,28 +9,41 @@ use crate::exchange::{Action, Ending, Event, Side, Source};
 use crate::slots::Key;
 
 /// Where an event's bytes lie.
-pub(super) enum Input {
+#[derive(Clone, Copy)]
+pub(super) enum Input<'a> {
     None,
-    Leased(Lease),
-    Owned(Vec<u8>),
+    /// In a lease, from this byte on.
+    Leased(Lease, usize),
+    Owned(&'a [u8]),
 }
 
-impl Input {
-    pub(super) fn bytes<'a, D: Driver>(&'a self, driver: &'a D) -> &'a [u8] {
+impl<'a> Input<'a> {
+    pub(super) fn bytes<'b, D: Driver>(self, driver: &'b D) -> &'b [u8]
+    where
+        'a: 'b,
+    {
         match self {
             Input::None => &[],
-            Input::Leased(lease) => driver.bytes(*lease),
+            Input::Leased(lease, from) => &driver.bytes(lease)[from..],
             Input::Owned(bytes) => bytes,
+        }
+    }
+
+    /// What is left once `len` bytes were taken.
+    pub(super) fn after(self, len: usize) -> Input<'a> {
+        match self {
+            Input::None => Input::None,
+            Input::Leased(lease, from) => Input::Leased(lease, from + len),
+            Input::Owned(bytes) => Input::Owned(&bytes[len..]),
         }
     }
 }
 
-/// Events that follow from an action, handed in once all actions of the list were carried out.
+/// What follows from the one action of a list that something follows from, once all were carried out.
 enum Follows {
     Connected { reused: bool, acknowledged: Option<u64> },
     ConnectFailed,
     Pushed(usize),
-    Full(Side),
     Over(Ending),
 }
 
@@ -40,7 +53,7 @@ const JOINED_MAX: usize = 8;
 impl<D: Driver> Shard<D> {
     /// Lets the client's exchange advance and carries out what it asks for. Answers how many bytes of a
     /// request it consumed.
-    pub(super) fn advance<F>(&mut self, key: Key, input: &Input, event: F) -> usize
+    pub(super) fn advance<F>(&mut self, key: Key, input: Input<'_>, event: F) -> usize
     where
         F: for<'a> FnOnce(&'a [u8]) -> Event<'a>,
     {
@@ -63,39 +76,38 @@ impl<D: Driver> Shard<D> {
     }
 
     /// Carries out the actions at hand, in order, then what follows from them.
-    pub(super) fn drive(&mut self, key: Key, input: &Input) {
+    pub(super) fn drive(&mut self, key: Key, input: Input<'_>) {
         let mut actions = std::mem::take(&mut self.desk.actions);
-        let mut follows: [Option<Follows>; 4] = [const { None }; 4];
-        let mut following = 0;
+        let mut full = [false; 2];
+        let mut follows = None;
         let mut list = actions.list.as_slice();
         while let Some((action, rest)) = list.split_first() {
             let mut taken = 1;
-            let next = match action {
+            match action {
                 Action::Send(side, _) => {
                     let run = list.iter().take(JOINED_MAX);
                     taken = run.take_while(|action| matches!(action, Action::Send(to, _) if to == side)).count();
-                    self.send(key, *side, &list[..taken], &actions.scratch, input)
+                    full[*side as usize] |= self.send(key, *side, &list[..taken], &actions.scratch, input) > 0;
                 }
-                Action::PushRequest => self.push_request(key),
-                Action::Connect(endpoint) => self.connect(key, *endpoint),
-                Action::Dismiss { reuse } => {
-                    self.dismiss(key, *reuse);
-                    None
-                }
+                Action::PushRequest => follows = self.push_request(key),
+                Action::Connect { endpoint, fresh } => follows = self.connect(key, *endpoint, *fresh),
+                Action::Dismiss { reuse } => self.dismiss(key, *reuse),
                 Action::Pause(side) => self.pause(key, *side, true),
                 Action::Resume(side) => self.pause(key, *side, false),
                 Action::Finish(side) => self.finish(key, *side),
-                Action::End(ending) => Some(Follows::Over(*ending)),
-            };
-            if let Some(slot) = follows.get_mut(following).filter(|_| next.is_some()) {
-                *slot = next;
-                following += 1;
+                Action::End(ending) => follows = Some(Follows::Over(*ending)),
             }
             list = rest.get(taken - 1..).unwrap_or_default();
         }
         actions.list.clear();
         self.desk.actions = actions;
-        for follows in follows.into_iter().flatten() {
+        if full[Side::Client as usize] {
+            self.client_full(key);
+        }
+        if full[Side::Upstream as usize] {
+            self.upstream_full(key);
+        }
+        if let Some(follows) = follows {
             self.follow(key, follows);
         }
         self.arm(key);
@@ -104,34 +116,40 @@ impl<D: Driver> Shard<D> {
     fn follow(&mut self, key: Key, follows: Follows) {
         match follows {
             Follows::Connected { reused, acknowledged } => {
-                self.advance(key, &Input::None, |_| Event::Connected { reused, acknowledged });
+                self.advance(key, Input::None, |_| Event::Connected { reused, acknowledged });
             }
             Follows::ConnectFailed => {
-                self.advance(key, &Input::None, |_| Event::ConnectFailed);
+                self.advance(key, Input::None, |_| Event::ConnectFailed);
             }
             Follows::Pushed(len) => {
-                self.advance(key, &Input::None, |_| Event::Pushed(len));
+                self.advance(key, Input::None, |_| Event::Pushed(len));
             }
-            Follows::Full(Side::Client) => self.client_full(key),
-            Follows::Full(Side::Upstream) => self.upstream_full(key),
             Follows::Over(ending) => self.exchange_over(key, ending),
         }
     }
 
-    fn send(&mut self, key: Key, side: Side, run: &[Action], scratch: &[u8], input: &Input) -> Option<Follows> {
-        let socket = self.socket(key, side)?;
+    /// Answers how many bytes the kernel has not taken.
+    fn send(&mut self, key: Key, side: Side, run: &[Action], scratch: &[u8], input: Input<'_>) -> usize {
+        let Some(socket) = self.socket(key, side) else { return 0 };
         let mut segments = [const { Segment::Bytes(&[]) }; JOINED_MAX];
         for (segment, action) in segments.iter_mut().zip(run) {
             let Action::Send(_, source) = action else { continue };
             *segment = match (source, input) {
                 (Source::Scratch(range), _) => Segment::Bytes(&scratch[range.clone()]),
-                (Source::Input(range), Input::Leased(lease)) => Segment::Leased(*lease, range.clone()),
+                (Source::Input(range), Input::Leased(lease, from)) => {
+                    Segment::Leased(lease, from + range.start..from + range.end)
+                }
                 (Source::Input(range), Input::Owned(bytes)) => Segment::Bytes(&bytes[range.clone()]),
                 (Source::Input(_), Input::None) => Segment::Bytes(&[]),
             };
         }
-        let waiting = self.driver.send(socket, &segments[..run.len()]);
-        (waiting > 0).then_some(Follows::Full(side))
+        let segments = &segments[..run.len()];
+        let len = segments.iter().map(Segment::len).sum();
+        match side {
+            Side::Client => self.desk.stats.add(Count::BytesOut, len as u64),
+            Side::Upstream => self.count_sent(key, len),
+        }
+        self.driver.send(socket, segments)
     }
 
     fn socket(&mut self, key: Key, side: Side) -> Option<crate::driver::SocketId> {
@@ -144,35 +162,32 @@ impl<D: Driver> Shard<D> {
     fn push_request(&mut self, key: Key) -> Option<Follows> {
         let socket = self.socket(key, Side::Upstream)?;
         let exchange = self.clients.get(key)?.exchange.as_ref()?;
-        let taken = self.driver.offer(socket, &exchange.unsent());
+        let taken = self.driver.offer(socket, exchange.unsent());
+        self.count_sent(key, taken);
         Some(Follows::Pushed(taken))
     }
 
-    fn connect(&mut self, key: Key, endpoint: crate::fleet::EndpointId) -> Option<Follows> {
-        match self.check_out(key, endpoint) {
+    fn connect(&mut self, key: Key, endpoint: crate::fleet::EndpointId, fresh: bool) -> Option<Follows> {
+        match self.check_out(key, endpoint, fresh) {
             Ok(true) => {
-                let upstream = self.clients.get(key).and_then(|client| client.upstream);
-                Some(Follows::Connected { reused: true, acknowledged: self.acknowledged(upstream) })
+                let acknowledged = self.upstream_of(key).and_then(|upstream| upstream.settled());
+                Some(Follows::Connected { reused: true, acknowledged })
             }
             Ok(false) => None,
             Err(()) => Some(Follows::ConnectFailed),
         }
     }
 
-    fn pause(&mut self, key: Key, side: Side, pause: bool) -> Option<Follows> {
+    fn pause(&mut self, key: Key, side: Side, pause: bool) {
         match side {
             Side::Upstream => self.pause_upstream(key, pause),
-            Side::Client => {
-                let socket = self.socket(key, side)?;
-                if pause { self.driver.pause(socket) } else { self.driver.resume(socket) }
-            }
+            Side::Client => self.pause_client(key, pause),
         }
-        None
     }
 
-    fn finish(&mut self, key: Key, side: Side) -> Option<Follows> {
-        let socket = self.socket(key, side)?;
-        self.driver.finish(socket);
-        None
+    fn finish(&mut self, key: Key, side: Side) {
+        if let Some(socket) = self.socket(key, side) {
+            self.driver.finish(socket);
+        }
     }
 }

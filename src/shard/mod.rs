@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::counters::Counters;
-use crate::counters::stats::ShardStats;
+use crate::counters::stats::{Gauge, ShardStats};
 use crate::driver::{Completion, Driver, Tag};
 use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules};
 use crate::publish::{Process, Published, Reader};
@@ -177,6 +177,9 @@ impl<D: Driver> Shard<D> {
         }
         self.look_at_deadlines();
         self.close_idle();
+        self.desk.stats.set(Gauge::Connections, self.clients.len() as u64);
+        self.desk.stats.set(Gauge::Upstreams, self.upstreams.len() as u64);
+        self.desk.stats.set(Gauge::HeldBytes, self.desk.lender.held_bytes as u64);
         Ok(())
     }
 
@@ -224,7 +227,7 @@ impl<D: Driver> Shard<D> {
 
     fn cut_all(&mut self) {
         for key in self.clients.keys() {
-            self.advance(key, &drive::Input::None, |_| Event::Cut);
+            self.advance(key, drive::Input::None, |_| Event::Cut);
             self.close_client(key);
         }
     }

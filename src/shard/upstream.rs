@@ -2,6 +2,7 @@
 
 use super::drive::Input;
 use super::{Owner, Shard};
+use crate::counters::stats::Event as Count;
 use crate::driver::{Driver, Lease, SocketId};
 use crate::exchange::{Event, Micros, Side};
 use crate::fleet::EndpointId;
@@ -24,15 +25,26 @@ pub(super) struct Upstream {
     endpoint: EndpointId,
     state: State,
     paused: bool,
+    /// Bytes acknowledged when the connection stood, and bytes sent on it since.
+    acknowledged: Option<u64>,
+    sent: u64,
     /// FIN was received: of no use for another exchange.
     ended: bool,
     full: bool,
 }
 
+impl Upstream {
+    /// Bytes acknowledged on a connection that stands between exchanges: all that was sent, since a whole
+    /// reply acknowledged it. So a request on a kept connection asks the kernel nothing.
+    pub(super) fn settled(&self) -> Option<u64> {
+        Some(self.acknowledged? + self.sent)
+    }
+}
+
 impl<D: Driver> Shard<D> {
     /// A connection for `client`: an idle one (answers true), or a new one on its way (false).
-    pub(super) fn check_out(&mut self, client: Key, endpoint: EndpointId) -> Result<bool, ()> {
-        if let Some(key) = self.take_idle(endpoint) {
+    pub(super) fn check_out(&mut self, client: Key, endpoint: EndpointId, fresh: bool) -> Result<bool, ()> {
+        if !fresh && let Some(key) = self.take_idle(endpoint) {
             let upstream = self.upstreams.get_mut(key).ok_or(())?;
             upstream.client = Some(client);
             upstream.state = State::Busy;
@@ -49,6 +61,8 @@ impl<D: Driver> Shard<D> {
             endpoint,
             state: State::Connecting,
             paused: false,
+            acknowledged: None,
+            sent: 0,
             ended: false,
             full: false,
         });
@@ -136,16 +150,19 @@ impl<D: Driver> Shard<D> {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         upstream.state = State::Busy;
         let acknowledged = self.driver.acknowledged(upstream.socket);
+        upstream.acknowledged = acknowledged;
         if let Some(client) = upstream.client {
-            self.advance(client, &Input::None, |_| Event::Connected { reused: false, acknowledged });
+            self.advance(client, Input::None, |_| Event::Connected { reused: false, acknowledged });
         }
     }
 
     pub(super) fn upstream_received(&mut self, key: Key, lease: Lease) {
+        self.desk.stats.add(Count::UpstreamBytesIn, u64::from(lease.len));
         let Some(upstream) = self.upstreams.get(key) else { return };
         match upstream.client {
             Some(client) => {
-                self.advance(client, &Input::Leased(lease), |bytes| Event::Reply(bytes));
+                self.advance(client, Input::Leased(lease, 0), |bytes| Event::Reply(bytes));
+                self.serve_early(client);
             }
             // Nobody asked: whatever this is, the connection is not at a reply's end.
             None => self.close_upstream(key),
@@ -161,10 +178,10 @@ impl<D: Driver> Shard<D> {
             None => self.close_upstream(key),
             Some(client) if connecting => {
                 self.dismiss(client, false);
-                self.advance(client, &Input::None, |_| Event::ConnectFailed);
+                self.advance(client, Input::None, |_| Event::ConnectFailed);
             }
             Some(client) => {
-                self.advance(client, &Input::None, |_| Event::UpstreamGone { ended, acknowledged });
+                self.advance(client, Input::None, |_| Event::UpstreamGone { ended, acknowledged });
             }
         }
     }
@@ -173,7 +190,7 @@ impl<D: Driver> Shard<D> {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         upstream.full = false;
         if let Some(client) = upstream.client {
-            self.advance(client, &Input::None, |_| Event::Drained(Side::Upstream));
+            self.advance(client, Input::None, |_| Event::Drained(Side::Upstream));
         }
     }
 
@@ -182,12 +199,20 @@ impl<D: Driver> Shard<D> {
         if let Some(upstream) = self.upstream_of(client) {
             upstream.full = true;
         }
-        self.advance(client, &Input::None, |_| Event::Full(Side::Upstream));
+        self.advance(client, Input::None, |_| Event::Full(Side::Upstream));
     }
 
     pub(super) fn upstream_of(&mut self, client: Key) -> Option<&mut Upstream> {
         let key = self.clients.get(client)?.upstream?;
         self.upstreams.get_mut(key)
+    }
+
+    /// So many bytes of the exchange went to its upstream.
+    pub(super) fn count_sent(&mut self, client: Key, len: usize) {
+        self.desk.stats.add(Count::UpstreamBytesOut, len as u64);
+        if let Some(upstream) = self.upstream_of(client) {
+            upstream.sent += len as u64;
+        }
     }
 
     pub(super) fn pause_upstream(&mut self, client: Key, pause: bool) {

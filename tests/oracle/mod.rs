@@ -14,7 +14,7 @@
 //! | early end ([`Progress::Enough`]) | later duplicates are not seen | that is what ending early means |
 
 use serde_json::Value;
-use warmfront::policy::PrefixMode;
+use warmfront::scan::PrefixMode;
 use warmfront::scan::{Api, Counts, Needs, Plan, Progress, Scan, Span, Spans};
 use xxhash_rust::xxh64::xxh64;
 

@@ -1,122 +1,153 @@
 //! Upstreams that follow a script, byte by byte.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::front::PATIENCE;
+use crate::wire::{Body, End, Head, Length, Wire};
+
+/// A reply with a short body by length.
+pub const HELLO: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+
+/// A request as the engine understands it.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub head: Head,
+    pub body: Vec<u8>,
+    pub trailers: Vec<(String, String)>,
+    /// Which of the engine's connections it came on.
+    pub connection: usize,
+}
+
+impl Request {
+    pub fn path(&self) -> &str {
+        self.head.start.split(' ').nth(1).unwrap()
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// What happened at an engine, for all its connections.
+#[derive(Default)]
+struct Log {
+    requests: Mutex<Vec<Request>>,
+    connections: Mutex<usize>,
+}
 
 /// One accepted connection of a scripted engine.
 pub struct Connection {
-    stream: TcpStream,
-    ahead: Vec<u8>,
+    wire: Wire,
+    pub number: usize,
+    log: Arc<Log>,
 }
 
 impl Connection {
-    /// Reads one request: its head, and its body by length or chunks. `None`: the front closed.
-    pub fn request(&mut self) -> Option<Vec<u8>> {
-        let head = loop {
-            if let Some(at) = find(&self.ahead, b"\r\n\r\n") {
-                break at + 4;
-            }
-            self.fill()?;
-        };
-        let text = String::from_utf8_lossy(&self.ahead[..head]).to_lowercase();
-        let end = if let Some(at) = text.find("content-length: ") {
-            let digits: String = text[at + 16..].chars().take_while(char::is_ascii_digit).collect();
-            let end = head + digits.parse::<usize>().unwrap();
-            while self.ahead.len() < end {
-                self.fill()?;
-            }
-            end
-        } else if text.contains("transfer-encoding: chunked") {
-            loop {
-                if let Some(at) = find(&self.ahead[head..], b"0\r\n\r\n") {
-                    break head + at + 5;
-                }
-                self.fill()?;
-            }
-        } else {
-            head
-        };
-        Some(self.ahead.drain(..end).collect())
+    /// Reads one request's head. `None`: the front closed.
+    pub fn head(&mut self) -> Option<Head> {
+        self.wire.head()
     }
 
-    fn fill(&mut self) -> Option<()> {
-        let mut buffer = [0; 65_536];
-        match self.stream.read(&mut buffer) {
-            Ok(0) | Err(_) => None,
-            Ok(len) => {
-                self.ahead.extend_from_slice(&buffer[..len]);
-                Some(())
-            }
-        }
+    /// Reads the body that belongs to `head`, and counts the request as executed if all of it came.
+    pub fn body(&mut self, head: Head) -> Option<Request> {
+        let length = head.length().unwrap_or(Length::Of(0));
+        let Body { data, trailers, whole, .. } = self.wire.body(length);
+        let request = Request { head, body: data, trailers, connection: self.number };
+        whole.then(|| {
+            self.log.requests.lock().unwrap().push(request.clone());
+            request
+        })
     }
 
-    pub fn send(&mut self, bytes: &[u8]) {
-        let _ = self.stream.write_all(bytes);
+    /// Reads one request, head and body. `None`: the front closed before its end.
+    pub fn request(&mut self) -> Option<Request> {
+        let head = self.head()?;
+        self.body(head)
     }
 
-    pub fn pause(&self, milliseconds: u64) {
-        std::thread::sleep(Duration::from_millis(milliseconds));
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        self.wire.body(Length::Of(len)).data
+    }
+
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        let _ = self.wire.stream.write_all(bytes.as_ref());
+    }
+
+    /// Sends in pieces of `size`.
+    pub fn send_pieces(&mut self, bytes: &[u8], size: usize) {
+        bytes.chunks(size).for_each(|piece| self.send(piece));
     }
 
     /// Waits for the front to close or reset; how long that took.
-    pub fn closed(&mut self) -> Duration {
-        let begun = std::time::Instant::now();
-        while self.fill().is_some() {}
-        begun.elapsed()
+    pub fn closed(&mut self) -> Option<Duration> {
+        let begun = Instant::now();
+        let (_, end) = self.wire.drain();
+        (end != End::Silence).then(|| begun.elapsed())
+    }
+
+    pub fn finish(&mut self) {
+        let _ = self.wire.stream.shutdown(Shutdown::Write);
     }
 
     pub fn reset(self) {
-        let socket = rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO));
-        socket.unwrap();
+        rustix::net::sockopt::set_socket_linger(&self.wire.stream, Some(Duration::ZERO)).unwrap();
     }
 
     pub fn stream(&mut self) -> &mut TcpStream {
-        &mut self.stream
+        &mut self.wire.stream
     }
-}
-
-fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
-    bytes.windows(what.len()).position(|window| window == what)
 }
 
 /// A listener whose connections each run the script in a thread of their own.
 pub struct Engine {
     pub address: SocketAddr,
-    requests: Arc<Mutex<Vec<Vec<u8>>>>,
+    log: Arc<Log>,
 }
 
 impl Engine {
     /// Runs `script` for each connection until it returns.
     pub fn run(script: impl Fn(Connection) + Send + Sync + 'static) -> Engine {
+        Engine::behind(TcpListener::bind("127.0.0.1:0").unwrap(), script)
+    }
+
+    /// The same, with a receive window so small that the front's sending soon stalls.
+    pub fn narrow(script: impl Fn(Connection) + Send + Sync + 'static) -> Engine {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 32 << 10).unwrap();
+        Engine::behind(listener, script)
+    }
+
+    fn behind(listener: TcpListener, script: impl Fn(Connection) + Send + Sync + 'static) -> Engine {
         let address = listener.local_addr().unwrap();
-        let script = Arc::new(script);
+        let log = Arc::<Log>::default();
+        let (script, seen) = (Arc::new(script), Arc::clone(&log));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 stream.set_read_timeout(Some(PATIENCE)).unwrap();
                 stream.set_nodelay(true).unwrap();
-                let script = Arc::clone(&script);
-                std::thread::spawn(move || script(Connection { stream, ahead: Vec::new() }));
+                let (script, log) = (Arc::clone(&script), Arc::clone(&seen));
+                let number = {
+                    let mut connections = log.connections.lock().unwrap();
+                    *connections += 1;
+                    *connections
+                };
+                std::thread::spawn(move || script(Connection { wire: Wire::new(stream), number, log }));
             }
         });
-        Engine { address, requests: Arc::default() }
+        Engine { address, log }
     }
 
-    /// Answers every request with `reply`, keeping the connection; what it was asked is kept.
+    /// Answers every request with `reply`, keeping the connection.
     pub fn answering(reply: impl Into<Vec<u8>>) -> Engine {
-        let requests = Arc::new(Mutex::new(Vec::new()));
-        let (seen, reply) = (Arc::clone(&requests), reply.into());
-        let engine = Engine::run(move |mut connection| {
-            while let Some(request) = connection.request() {
-                seen.lock().unwrap().push(request);
+        let reply = reply.into();
+        Engine::run(move |mut connection| {
+            while connection.request().is_some() {
                 connection.send(&reply);
             }
-        });
-        Engine { requests, ..engine }
+        })
     }
 
     /// Answers one request on each connection with `reply`, then closes.
@@ -129,9 +160,17 @@ impl Engine {
         })
     }
 
-    /// What it was asked so far.
-    pub fn requests(&self) -> Vec<Vec<u8>> {
-        self.requests.lock().unwrap().clone()
+    /// The requests that came whole so far.
+    pub fn requests(&self) -> Vec<Request> {
+        self.log.requests.lock().unwrap().clone()
+    }
+
+    pub fn executions(&self) -> usize {
+        self.log.requests.lock().unwrap().len()
+    }
+
+    pub fn connections(&self) -> usize {
+        *self.log.connections.lock().unwrap()
     }
 }
 
@@ -146,4 +185,32 @@ pub fn reporting<T: Send + 'static>(
         script(connection, &sender);
     });
     (engine, receiver)
+}
+
+/// A reply of status 200 with `body` by length.
+pub fn ok(body: impl AsRef<[u8]>) -> Vec<u8> {
+    let body = body.as_ref();
+    let mut reply = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();
+    reply.extend_from_slice(body);
+    reply
+}
+
+/// A listener that lets the kernel answer no further SYN: a connect hangs. Keep what it returns.
+pub fn black_hole() -> (SocketAddr, Vec<Box<dyn std::any::Any>>) {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    rustix::net::listen(&socket, 0).unwrap();
+    let listener = TcpListener::from(socket);
+    let address = listener.local_addr().unwrap();
+    let mut kept: Vec<Box<dyn std::any::Any>> = vec![Box::new(listener)];
+    // Its queue takes one connection, perhaps two; from there on the kernel drops SYNs.
+    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(100)) {
+        kept.push(Box::new(stream));
+    }
+    (address, kept)
+}
+
+/// An address nobody listens on.
+pub fn refusing() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

@@ -1,6 +1,5 @@
 //! A front of one shard in this process, before endpoints given by address.
 
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -17,6 +16,8 @@ use warmfront::publish::{Process, Published};
 use warmfront::ring::Ring;
 use warmfront::shard::{Setup, Shard};
 use warmfront::snapshot::{Pool, PoolId, Snapshot};
+
+use crate::client::{Client, Reply};
 
 /// No test waits longer for anything.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -45,7 +46,9 @@ impl Front {
 
     pub fn with(upstreams: &[SocketAddr], change: impl FnOnce(&mut Options)) -> Front {
         let settings = Settings { policy: Policy::RoundRobin, ..Settings::default() };
-        let rules = Rules { half_close_leaves: true, ..Rules::default() };
+        let mut rules = Rules { half_close_leaves: true, ..Rules::default() };
+        // A test that failed leaves clients behind: its front must not wait for them.
+        rules.limits.drain_timeout_ms = 1_000;
         let mut options = Options { rules, settings, pools: Vec::new() };
         change(&mut options);
         let published = Published::leak(snapshot(upstreams, &options));
@@ -66,25 +69,26 @@ impl Front {
     }
 
     /// A client's connection.
-    pub fn connect(&self) -> TcpStream {
+    pub fn connect(&self) -> Client {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream
+        Client::new(stream)
     }
 
-    /// Sends `request` on a connection of its own, then reads to the end.
-    pub fn ask(&self, request: &[u8]) -> Vec<u8> {
-        let mut stream = self.connect();
-        stream.write_all(request).unwrap();
-        let mut reply = Vec::new();
-        // A reset behind the reply is an end as well.
-        let _ = stream.read_to_end(&mut reply);
-        reply
+    /// Sends `request` on a connection of its own and reads the reply.
+    pub fn ask(&self, request: impl AsRef<[u8]>) -> Reply {
+        self.connect().ask(request)
     }
 
     pub fn count(&self, event: Event) -> u64 {
         self.stats.total(event)
+    }
+
+    /// What SIGTERM does.
+    pub fn drain(&self) {
+        self.process.drain();
+        let _ = TcpStream::connect(self.address);
     }
 
     /// Waits until `met` holds.
@@ -100,12 +104,15 @@ impl Front {
     pub fn settles(&self) {
         self.until("in-flight zero", |front| (0..16).all(|slot| front.counters.in_flight(slot) == 0));
         assert_eq!(self.counters.underflow(), 0);
+        assert_eq!(self.count(Event::Panicked), 0);
     }
 }
 
 impl Drop for Front {
     fn drop(&mut self) {
         self.process.drain();
+        // Wakes it: it looks at its flags once a turn.
+        let _ = TcpStream::connect(self.address);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
             && !std::thread::panicking()

@@ -1,0 +1,208 @@
+//! The engines: do they answer, what do they serve, and do they say what good routing needs?
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::Finding;
+use crate::config::{Config, Health, Upstream};
+use crate::control::client::{Answer, Call, CallError, Client};
+use crate::control::models::{self, Learnt};
+use crate::control::scrape::{EngineKind, Reading};
+use crate::control::{key, watch};
+
+/// An engine may be busy, and `check` is in no hurry.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The one token that is asked for may stand in a queue.
+const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Words of the prompt: more than a KV block, so that the second time some of it is cached.
+const PROMPT_WORDS: usize = 200;
+
+/// All engines, side by side.
+pub(super) fn findings(config: &Config) -> io::Result<Vec<Finding>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let check = |upstream: &Upstream| tokio::spawn(engine(upstream.clone(), config.health.clone()));
+        let checks: Vec<_> = config.upstream.iter().map(check).collect();
+        let mut found = Vec::new();
+        let mut lengths = Vec::new();
+        for check in checks {
+            let (findings, block_size) = check.await.map_err(io::Error::other)?;
+            found.extend(findings);
+            lengths.extend(block_size);
+        }
+        lengths.sort_unstable();
+        lengths.dedup();
+        if lengths.len() > 1 {
+            let words = format!("engines have KV blocks of {lengths:?} tokens; give all the same --block-size, or compare hit rates with care");
+            found.push(Finding::advice("engines", words));
+        }
+        Ok(found)
+    })
+}
+
+/// One engine, and the size of its KV blocks.
+async fn engine(upstream: Upstream, health: Health) -> (Vec<Finding>, Option<u32>) {
+    let name = upstream.label();
+    let key = match key(&upstream) {
+        Ok(key) => key,
+        Err(error) => return (vec![Finding::wrong(name, error.to_string())], None),
+    };
+    let address = match watch::lookup(&upstream).await {
+        Ok(addresses) => addresses,
+        Err(why) => return (vec![Finding::wrong(name, format!("cannot look it up: {why}"))], None),
+    };
+    let asked = Asked { name, authority: upstream.url.authority(), key: key.as_deref(), client: Client::default() };
+    let (first, address) = match asked.reach(&address, &health.path).await {
+        Ok(reached) => reached,
+        Err(error) => {
+            let words = format!("{error}; start it, or mend `url`");
+            return (vec![Finding::wrong(asked.name, words)], None);
+        }
+    };
+    let mut found = vec![asked.health(&first, &health.path)];
+    let learnt = asked.models(address, &upstream, &mut found).await;
+    let reading = asked.metrics(address, &mut found).await;
+    if let Some(model) = learnt.as_ref().and_then(|learnt| learnt.cards.first()) {
+        let engine = reading.as_ref().and_then(|reading| reading.engine);
+        asked.usage(address, &model.id, engine, &mut found).await;
+    }
+    (found, reading.and_then(|reading| reading.block_size))
+}
+
+struct Asked<'a> {
+    name: String,
+    authority: String,
+    key: Option<&'a str>,
+    client: Client,
+}
+
+impl Asked<'_> {
+    /// The first address that answers at all.
+    async fn reach(&self, addresses: &[SocketAddr], path: &str) -> Result<(Answer, SocketAddr), CallError> {
+        let mut last = CallError::Broken("it has no address".into());
+        for address in addresses {
+            match self.client.get(&self.call(*address, path, TIMEOUT)).await {
+                Ok(answer) => return Ok((answer, *address)),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn health(&self, answer: &Answer, path: &str) -> Finding {
+        match answer.status {
+            200 => Finding::good(&*self.name, format!("{path} answers 200")),
+            404 => Finding::wrong(
+                &*self.name,
+                format!("has no {path}; name the path that says whether it is healthy as `path` in [health]"),
+            ),
+            status => {
+                Finding::wrong(&*self.name, format!("{path} answers {status}: it is not healthy, and gets no requests"))
+            }
+        }
+    }
+
+    async fn models(&self, address: SocketAddr, upstream: &Upstream, found: &mut Vec<Finding>) -> Option<Learnt> {
+        match models::learn(&self.client, &self.call(address, "/v1/models", TIMEOUT)).await {
+            Ok(learnt) => {
+                let ids: Vec<&str> = learnt.cards.iter().map(|card| &*card.id).collect();
+                let missing: Vec<&String> = upstream.models.iter().filter(|id| !ids.contains(&id.as_str())).collect();
+                let asks = if learnt.asks_key { ", asks for a key and takes ours" } else { "" };
+                found.push(match missing.is_empty() {
+                    true => Finding::good(&*self.name, format!("serves {}{asks}", ids.join(", "))),
+                    false => Finding::wrong(&*self.name, format!("`models` has {missing:?}, but it serves {ids:?}; mend `models`, or leave it out to learn them")),
+                });
+                Some(learnt)
+            }
+            Err(error) => {
+                let words = format!("cannot read its models: {error}");
+                // Configured ids do without.
+                let weigh = if upstream.models.is_empty() { Finding::wrong } else { Finding::advice };
+                found.push(weigh(self.name.clone(), words));
+                None
+            }
+        }
+    }
+
+    async fn metrics(&self, address: SocketAddr, found: &mut Vec<Finding>) -> Option<Reading> {
+        let unread = |why: String| {
+            Finding::advice(&*self.name, format!("{why}: its load is not seen, and only our own requests count"))
+        };
+        let reading = match self.client.get(&self.call(address, "/metrics", TIMEOUT)).await {
+            Ok(answer) if answer.status == 200 => Reading::of(&answer.body),
+            Ok(answer) if answer.status == 404 => {
+                found.push(unread(
+                    "has no /metrics (start SGLang with --enable-metrics, vLLM without --disable-log-stats)".into(),
+                ));
+                return None;
+            }
+            Ok(answer) => {
+                found.push(unread(format!("/metrics answers {}", answer.status)));
+                return None;
+            }
+            Err(error) => {
+                found.push(unread(format!("/metrics: {error}")));
+                return None;
+            }
+        };
+        if reading.load.running.is_none() {
+            found.push(unread("/metrics has none of vLLM's or SGLang's names".into()));
+            return Some(reading);
+        }
+        if reading.prefix_caching == Some(false) {
+            let words =
+                "prefix caching is off: no request can find a warm cache; start it with --enable-prefix-caching";
+            found.push(Finding::advice(&*self.name, words));
+        }
+        let shown = |value: Option<u64>| value.map_or("unknown".into(), |value| value.to_string());
+        let words = format!(
+            "KV cache of {} tokens in blocks of {}",
+            shown(reading.load.kv_capacity_tokens),
+            shown(reading.block_size.map(u64::from))
+        );
+        found.push(Finding::good(&*self.name, words));
+        Some(reading)
+    }
+
+    /// Whether replies say how much of the prompt was cached. Asked twice: engines may leave a zero out.
+    async fn usage(&self, address: SocketAddr, model: &str, engine: Option<EngineKind>, found: &mut Vec<Finding>) {
+        let prompt = "warm ".repeat(PROMPT_WORDS);
+        let body = json!({"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}).to_string();
+        let mut detail = None;
+        for _ in 0..2 {
+            let call = self.call(address, "/v1/completions", TOKEN_TIMEOUT);
+            let answer = match self.client.post(&call, Vec::new(), body.clone().into()).await {
+                Ok(answer) if answer.status == 200 => answer,
+                // An engine that only embeds, or a prompt too long for it: nothing is wrong with either.
+                Ok(_) => return,
+                Err(error) => {
+                    found.push(Finding::advice(
+                        &*self.name,
+                        format!("does not answer a request for one token: {error}"),
+                    ));
+                    return;
+                }
+            };
+            let reply: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+            detail = reply.pointer("/usage/prompt_tokens_details/cached_tokens").and_then(serde_json::Value::as_u64);
+        }
+        let flag = match engine {
+            Some(EngineKind::Sglang) => "--enable-cache-report",
+            _ => "--enable-prompt-tokens-details",
+        };
+        found.push(match detail {
+            Some(_) => Finding::good(&*self.name, "replies say how much of a prompt was cached"),
+            None => Finding::advice(
+                &*self.name,
+                format!("replies do not say how much of a prompt was cached; start it with {flag} to compare"),
+            ),
+        });
+    }
+
+    fn call<'a>(&'a self, address: SocketAddr, path: &'a str, timeout: Duration) -> Call<'a> {
+        Call { address, authority: &self.authority, path, key: self.key, timeout, bytes_max: 8 << 20 }
+    }
+}

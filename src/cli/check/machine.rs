@@ -1,0 +1,132 @@
+//! This machine: cores, descriptors, driver, ports.
+
+use std::net::SocketAddr;
+use std::thread;
+
+use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::Finding;
+use crate::config::{Config, Driver};
+
+/// Why `driver = "uring"` is refused.
+pub(in crate::cli) const NO_URING: &str =
+    "this version moves bytes by epoll only; leave `driver` at \"auto\", or say \"epoll\"";
+/// Descriptors besides those of connections: listeners, rings, logs, control's own.
+const OTHER_DESCRIPTORS: u64 = 64;
+/// Fewest clients a shard must be able to take.
+const CLIENTS_MIN: u64 = 64;
+
+pub(super) fn findings(config: &Config, ports: bool) -> Vec<Finding> {
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
+    let shards = config.serve.shards.count(cores);
+    let mut found = vec![cores_for(shards, cores), descriptors(config, shards)];
+    found.push(driver(config.serve.driver));
+    if ports {
+        found.extend(config.serve.listen.iter().map(|address| port("listen", *address)));
+        found.push(port("admin", config.serve.admin));
+    }
+    found
+}
+
+/// Raises the soft limit of descriptors to the hard one; says how many there may be now.
+pub(in crate::cli) fn raise_descriptors() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let hard = limit.maximum.unwrap_or(u64::MAX);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    if raised.is_ok() { hard } else { limit.current.unwrap_or(u64::MAX) }
+}
+
+/// Descriptors that `shards` full shards have open: each client may have an engine's connection.
+pub(in crate::cli) fn descriptors_wanted(config: &Config, shards: usize) -> u64 {
+    let clients = shards as u64 * config.limits.connections_max as u64;
+    clients.saturating_mul(2).saturating_add(OTHER_DESCRIPTORS)
+}
+
+fn cores_for(shards: usize, cores: usize) -> Finding {
+    let words = format!("{shards} shards on {cores} usable cores");
+    match shards > cores {
+        true => Finding::advice(
+            "cores",
+            format!("{words}: pinned shards that share a core delay each other; set shards = {cores} or \"auto\""),
+        ),
+        false => Finding::good("cores", words),
+    }
+}
+
+fn descriptors(config: &Config, shards: usize) -> Finding {
+    let may = raise_descriptors();
+    let wanted = descriptors_wanted(config, shards);
+    let clients = may.saturating_sub(OTHER_DESCRIPTORS) / 2 / shards.max(1) as u64;
+    let words = format!(
+        "the limit is {may}, enough for {clients} clients a shard; connections_max = {} asks for {wanted}.\n\
+         Set LimitNOFILE={wanted} in the unit (`ulimit -Hn` in a shell), or connections_max = {clients}",
+        config.limits.connections_max
+    );
+    match may {
+        may if may >= wanted => Finding::good("descriptors", format!("{wanted} wanted, {may} allowed")),
+        _ if clients >= CLIENTS_MIN => Finding::advice("descriptors", words),
+        _ => Finding::wrong("descriptors", words),
+    }
+}
+
+/// What moves the bytes.
+fn driver(asked: Driver) -> Finding {
+    match asked {
+        Driver::Uring => Finding::wrong("driver", NO_URING),
+        Driver::Auto | Driver::Epoll => Finding::good("driver", "epoll"),
+    }
+}
+
+/// Whether a listener can be opened. Not with SO_REUSEPORT, which would share the port of a running front.
+fn port(subject: &str, address: SocketAddr) -> Finding {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let opened = socket(family, SocketType::STREAM, None).and_then(|socket| {
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        bind(&socket, &address)?;
+        listen(&socket, 1)
+    });
+    let subject = format!("{subject} {address}");
+    match opened {
+        Ok(()) => Finding::good(subject, "can be opened"),
+        Err(rustix::io::Errno::ADDRINUSE) => Finding::wrong(
+            subject,
+            "is in use; if that is a running front, leave ports out with --no-ports; else choose another port",
+        ),
+        Err(rustix::io::Errno::ACCESS) => Finding::wrong(
+            subject,
+            "needs a privilege: ports below 1024 want CAP_NET_BIND_SERVICE (AmbientCapabilities= in the unit has it)",
+        ),
+        Err(rustix::io::Errno::ADDRNOTAVAIL) => Finding::wrong(subject, "is no address of this machine"),
+        Err(error) => Finding::wrong(subject, format!("cannot be opened: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::check::Weight;
+
+    #[test]
+    fn a_driver_that_is_not_there_is_wrong() {
+        assert_eq!(driver(Driver::Uring).weight, Weight::Wrong);
+        assert_eq!(driver(Driver::Auto).weight, Weight::Good);
+    }
+
+    #[test]
+    fn a_taken_port_is_wrong() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        assert_eq!(port("listen", address).weight, Weight::Wrong);
+        drop(taken);
+        assert_eq!(port("listen", address).weight, Weight::Good);
+        let elsewhere = port("listen", "192.0.2.1:80".parse().unwrap());
+        assert!(elsewhere.words.contains("no address of this machine") || elsewhere.words.contains("privilege"));
+    }
+
+    #[test]
+    fn too_many_shards_are_advised_against() {
+        assert_eq!(cores_for(4, 2).weight, Weight::Advice);
+        assert_eq!(cores_for(2, 2).weight, Weight::Good);
+    }
+}

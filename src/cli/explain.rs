@@ -1,0 +1,191 @@
+//! `warmfront explain`: what the front would do with one request body, and why.
+
+use std::fmt::Write;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{ConfigArgs, refuse};
+use crate::config::Config;
+use crate::control::client::{Call, Client};
+use crate::control::explain::{self, Explanation, Question};
+use crate::control::fleet::Fleet;
+use crate::fleet::Loads;
+
+/// Longest wait for a live fleet's answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest answer.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
+
+/// Show what the scanner sees in a request body and which endpoint each policy would choose, and why.
+///
+/// Without --admin it asks no engine and counts no load: it shows where a key is at home. Engines whose
+/// `models` are not configured are taken to serve the body's model. With --admin it asks a running front, with
+/// the load and the health its endpoints have now.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  Where would this request go, on an idle fleet?
+    warmfront explain --body request.json --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
+  And on the running one?
+    warmfront explain --body request.json --admin 127.0.0.1:9911
+  Typed in, with a session header:
+    echo '{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}' |
+      warmfront explain --body - --header x-session-id:alice --config warmfront.toml")]
+pub struct Args {
+    /// File with the request body; `-` reads standard input.
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    body: PathBuf,
+    /// Path the body would be sent to.
+    #[arg(long, value_name = "PATH", default_value = "/v1/chat/completions")]
+    path: String,
+    /// Header field the request would carry; may be given several times.
+    #[arg(long = "header", value_name = "NAME:VALUE", value_parser = field)]
+    fields: Vec<(String, String)>,
+    /// Print the answer as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+fn field(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or("write it as NAME:VALUE")?;
+    Ok((name.trim().to_ascii_lowercase(), value.trim().to_owned()))
+}
+
+pub(super) fn main(args: Args) -> ExitCode {
+    let explained = body(&args).and_then(|body| match args.config.admin {
+        Some(_) => live(&args, body),
+        None => offline(&args, &body),
+    });
+    match explained {
+        Ok(explanation) if args.json => {
+            println!("{}", serde_json::to_string_pretty(&explanation).unwrap_or_default());
+            ExitCode::SUCCESS
+        }
+        Ok(explanation) => {
+            print!("{}", table(&explanation));
+            ExitCode::SUCCESS
+        }
+        Err(why) => refuse(&why),
+    }
+}
+
+fn body(args: &Args) -> Result<Vec<u8>, String> {
+    if args.body.as_os_str() != "-" {
+        return std::fs::read(&args.body).map_err(|error| format!("cannot read {}: {error}", args.body.display()));
+    }
+    let mut body = Vec::new();
+    io::stdin().lock().read_to_end(&mut body).map_err(|error| format!("cannot read standard input: {error}"))?;
+    Ok(body)
+}
+
+/// Against a fleet where nothing is in flight.
+fn offline(args: &Args, body: &[u8]) -> Result<Explanation, String> {
+    let mut config = args.config.clone().load().map_err(|invalid| invalid.to_string())?;
+    let question = Question { path: &args.path, fields: &args.fields, body, random: explain::random() };
+    if let Some(model) = explain::model(&question) {
+        let unsaid = config.upstream.iter_mut().filter(|upstream| upstream.models.is_empty());
+        unsaid.for_each(|upstream| upstream.models.push(model.clone()));
+    }
+    let config = Arc::new(config);
+    let mut fleet = Fleet::new(Arc::clone(&config), Vec::new());
+    for place in 0..config.upstream.len() {
+        // No look-up: the ring is made of names.
+        fleet.resolved(place, vec![([0, 0, 0, 0], 0).into()], Instant::now());
+    }
+    let mut snapshot = fleet.snapshot();
+    snapshot.seal();
+    Ok(explain::explain(&question, &config, &snapshot, &Loads::default()))
+}
+
+/// Of a running front.
+fn live(args: &Args, body: Vec<u8>) -> Result<Explanation, String> {
+    let address = args.config.admin.unwrap_or_else(|| Config::default().serve.admin);
+    let authority = address.to_string();
+    let path = format!("/explain?path={}", args.path);
+    let call =
+        Call { address, authority: &authority, path: &path, key: None, timeout: TIMEOUT, bytes_max: ANSWER_BYTES_MAX };
+    let fields = args.fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+    let answer = runtime
+        .block_on(Client::default().post(&call, fields, body.into()))
+        .map_err(|error| format!("{error}; is a front running with its admin listener there?"))?;
+    if answer.status != 200 {
+        return Err(format!("{authority} answers {}: {}", answer.status, String::from_utf8_lossy(&answer.body)));
+    }
+    serde_json::from_slice(&answer.body)
+        .map_err(|error| format!("{authority} is not a warmfront of this version: {error}"))
+}
+
+/// For people.
+fn table(explanation: &Explanation) -> String {
+    let mut out = String::new();
+    let e = explanation;
+    let or_none = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+    let (members, eligible) = e.endpoints;
+    let prefix =
+        e.prefix_bytes.map(|bytes| format!("{} ({bytes} bytes)", e.prefix_mode.as_deref().unwrap_or_default()));
+    for (name, value) in [
+        ("body", format!("{} bytes, {}", e.body_bytes, e.api)),
+        ("scan", e.scan.clone()),
+        ("model", or_none(e.model.clone())),
+        ("stream", or_none(e.stream.map(|stream| stream.to_string()))),
+        ("max tokens", or_none(e.max_tokens.map(|tokens| tokens.to_string()))),
+        ("prompt", format!("{} bytes, about {} tokens", e.prompt_bytes, e.tokens_estimate)),
+        ("tools, images", format!("{}, {}", if e.tools { "yes" } else { "no" }, e.images)),
+        ("repeated fields", e.duplicates.to_string()),
+        (
+            "pool",
+            e.pool
+                .as_ref()
+                .map_or("-".into(), |pool| format!("{pool}: {eligible} of {members} endpoints take requests")),
+        ),
+        ("prefix", or_none(prefix)),
+        ("key", or_none(e.key.clone())),
+        ("session key", or_none(e.session_key.clone())),
+    ] {
+        let _ = writeln!(out, "{name:<16} {value}");
+    }
+    if let Some(refused) = &e.refused {
+        let _ = writeln!(out, "{:<16} {refused}", "refused");
+        return out;
+    }
+    out.push('\n');
+    let mut rows = vec![["policy", "endpoint", "reason", "load", "bound", "at byte", "runner-up"].map(str::to_owned)];
+    for choice in &e.choices {
+        let number = |number: Option<u32>| or_none(number.map(|number| number.to_string()));
+        rows.push([
+            format!("{}{}", if choice.configured { "* " } else { "  " }, choice.policy),
+            or_none(choice.endpoint.clone()),
+            or_none(choice.reason.clone()),
+            number(choice.load),
+            number(choice.bound),
+            choice.decided_at.to_string(),
+            or_none(choice.runner_up.clone()),
+        ]);
+    }
+    rows[0][0].insert_str(0, "  ");
+    aligned(&mut out, &rows);
+    out.push_str(
+        "\n* the pool's policy. `load`: requests there before this one; `bound`: most it may have; `at byte`: \
+                  where in the body the choice can be made.\n",
+    );
+    out
+}
+
+fn aligned<const N: usize>(out: &mut String, rows: &[[String; N]]) {
+    let widths: Vec<usize> =
+        (0..N).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            let _ = write!(line, "{cell:<width$}  ");
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+}

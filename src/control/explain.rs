@@ -1,0 +1,250 @@
+//! What the front would do with one request, and why: one pure function for the command line and for
+//! the admin listener of a live fleet.
+
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::fleet::Loads;
+use crate::policy::{self, Choice, Policy, Request, Settings};
+use crate::prefix;
+use crate::scan::{Api, Needs, PrefixMode, Progress, Scan};
+use crate::snapshot::{Pool, Selected, Snapshot};
+
+/// A request to be explained.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// Path, which says what the body looks like.
+    pub path: &'a str,
+    /// Header fields, names in lower case; those that may carry a session key are looked at.
+    pub fields: &'a [(String, String)],
+    /// The body.
+    pub body: &'a [u8],
+    /// Random bits for `random` and for ties.
+    pub random: u64,
+}
+
+/// The answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Explanation {
+    /// What kind of body the path says it is.
+    pub api: String,
+    /// Its length.
+    pub body_bytes: u64,
+    /// `whole`, or why the scan failed.
+    pub scan: String,
+    /// `model`
+    pub model: Option<String>,
+    /// `stream`
+    pub stream: Option<bool>,
+    /// The most tokens asked for.
+    pub max_tokens: Option<u64>,
+    /// Whether tools are offered.
+    pub tools: bool,
+    /// Images and other media.
+    pub images: u64,
+    /// Fields of meaning that stand there twice.
+    pub duplicates: u32,
+    /// Canonical bytes of the prompt.
+    pub prompt_bytes: u64,
+    /// Tokens, estimated.
+    pub tokens_estimate: u64,
+    /// Why no endpoint can be chosen, if none can.
+    pub refused: Option<String>,
+    /// The pool of the request.
+    pub pool: Option<String>,
+    /// Endpoints of the pool, and how many of them take requests.
+    pub endpoints: (usize, usize),
+    /// Which part of the prompt makes the key.
+    pub prefix_mode: Option<String>,
+    /// Bytes of it.
+    pub prefix_bytes: Option<u64>,
+    /// The prompt's key, hexadecimal.
+    pub key: Option<String>,
+    /// The session's key, hexadecimal.
+    pub session_key: Option<String>,
+    /// What each policy would choose.
+    pub choices: Vec<PolicyChoice>,
+}
+
+/// What one policy would choose.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PolicyChoice {
+    /// Its name.
+    pub policy: String,
+    /// Whether the pool is configured to use it.
+    pub configured: bool,
+    /// The endpoint's name; `None`: none takes requests.
+    pub endpoint: Option<String>,
+    /// Why that one.
+    pub reason: Option<String>,
+    /// The home that was full, or the next endpoint of the ring.
+    pub runner_up: Option<String>,
+    /// Load of the endpoint before this request.
+    pub load: Option<u32>,
+    /// Most requests it may have.
+    pub bound: Option<u32>,
+    /// The choice could be made after this many bytes of the body.
+    pub decided_at: u64,
+}
+
+/// Explains one request against the fleet as it is.
+pub fn explain(question: &Question<'_>, config: &Config, snapshot: &Snapshot, loads: &Loads) -> Explanation {
+    let model_only = if snapshot.single_pool() { Needs::NONE } else { Needs::MODEL };
+    let mut scan = Box::new(Scan::new());
+    let model = model_of(&mut scan, question, &config.routing);
+    let pool = match snapshot.select(model.as_deref()) {
+        Selected::Pool(pool) => Ok(pool),
+        Selected::UnknownModel => Err("no endpoint serves this model: 404"),
+        Selected::NoModel => {
+            Err("several models are served, the body names none, and there is no `default_model`: 400")
+        }
+        Selected::Empty => Err("no endpoint is known: 503"),
+    };
+    let settings = pool.map_or(&config.routing, |pool| &pool.settings);
+
+    let whole = read(&mut scan, question, settings, Needs::WHOLE | Needs::MODEL | Needs::PREFIX | Needs::SESSION, None);
+    let facts = scan.facts();
+    let name = pool.map(|pool| pool.name.as_bytes()).unwrap_or_default();
+    let failed = matches!(whole, Progress::Failed(_));
+    let key = facts.prefix().filter(|_| !failed);
+    let session = session(question, settings).or(facts.session().filter(|_| !failed));
+    let mut answer = Explanation {
+        api: format!("{:?}", api(question)).to_ascii_lowercase(),
+        body_bytes: question.body.len() as u64,
+        scan: match whole {
+            Progress::Failed(fault) => format!("failed ({}): routed by load, forwarded unchanged", fault.as_str()),
+            _ => "whole".into(),
+        },
+        model: model.map(|model| String::from_utf8_lossy(&model).into_owned()),
+        stream: facts.stream,
+        max_tokens: facts.max_tokens(),
+        tools: facts.tools,
+        images: facts.counts().media,
+        duplicates: facts.duplicates,
+        prompt_bytes: facts.prompt_bytes(),
+        tokens_estimate: facts.tokens_estimate(settings.image_tokens),
+        refused: pool.err().map(str::to_owned),
+        pool: pool.ok().map(|pool| pool.name.to_string()),
+        endpoints: pool.map_or((0, 0), |pool| (pool.members.len(), pool.eligible().slots().len())),
+        prefix_mode: key.map(|_| mode(settings.prefix).to_owned()),
+        prefix_bytes: key.map(|prefix| prefix.bytes),
+        key: key.map(|prefix| hex(prefix::key(name, facts.cache_salt, &prefix))),
+        session_key: session.map(|session| hex(prefix::session_key(name, session))),
+        choices: Vec::new(),
+    };
+    if let Ok(pool) = pool {
+        let policies = Policy::value_variants().iter();
+        let chosen =
+            policies.map(|policy| choose(&mut scan, question, config, snapshot, loads, pool, *policy, model_only));
+        answer.choices = chosen.collect();
+    }
+    answer
+}
+
+/// One policy, from the bytes that it would have waited for and no others.
+#[expect(clippy::too_many_arguments, reason = "the context of one row, passed once")]
+fn choose(
+    scan: &mut Scan,
+    question: &Question<'_>,
+    config: &Config,
+    snapshot: &Snapshot,
+    loads: &Loads,
+    pool: &Pool,
+    policy: Policy,
+    model: Needs,
+) -> PolicyChoice {
+    let from_header = session(question, &pool.settings);
+    let mut needs = model | policy.needs();
+    if from_header.is_some() {
+        needs = needs.without(Needs::SESSION);
+    }
+    let progress = read(scan, question, &pool.settings, needs, Some(config.limits.hold_bytes));
+    let facts = scan.facts();
+    let failed = matches!(progress, Progress::Failed(_));
+    let name = pool.name.as_bytes();
+    let prefix = facts.prefix().filter(|_| !failed && policy.needs().contains(Needs::PREFIX));
+    let session = from_header.or(facts.session().filter(|_| !failed));
+    let request = Request {
+        key: prefix.map(|prefix| prefix::key(name, facts.cache_salt, &prefix)),
+        unscannable: failed,
+        session: session.map(|session| prefix::session_key(name, session)),
+        random: question.random,
+        ..Request::default()
+    };
+    let mut alone = pool.clone();
+    alone.settings = Arc::new(Settings { policy, ..Settings::clone(&pool.settings) });
+    let choice: Option<Choice> = policy::choose(&alone, loads, &request);
+    let named = |slot: u16| {
+        let endpoint = snapshot.endpoints.get(usize::from(slot))?.as_ref()?;
+        Some(endpoint.name.to_string())
+    };
+    PolicyChoice {
+        policy: policy.as_str().to_owned(),
+        configured: policy == pool.settings.policy,
+        endpoint: choice.and_then(|choice| named(choice.endpoint.slot)),
+        reason: choice.map(|choice| choice.reason.as_str().to_owned()),
+        runner_up: choice.and_then(|choice| named(choice.runner_up?)),
+        load: choice.map(|choice| choice.in_flight),
+        bound: choice.and_then(|choice| choice.slots),
+        decided_at: match progress {
+            Progress::Enough { at } => at,
+            _ if needs.is_empty() => 0,
+            _ => question.body.len().min(config.limits.hold_bytes) as u64,
+        },
+    }
+}
+
+/// Scans the body, or as much of it as would be held.
+fn read(scan: &mut Scan, question: &Question<'_>, settings: &Settings, needs: Needs, hold: Option<usize>) -> Progress {
+    scan.begin(api(question), &settings.plan(), needs);
+    let held = question.body.get(..hold.unwrap_or(usize::MAX)).unwrap_or(question.body);
+    match scan.push(held) {
+        Progress::More if held.len() == question.body.len() => scan.finish(),
+        progress => progress,
+    }
+}
+
+fn model_of(scan: &mut Scan, question: &Question<'_>, settings: &Settings) -> Option<Vec<u8>> {
+    let progress = read(scan, question, settings, Needs::MODEL | Needs::WHOLE, None);
+    let model = scan.facts().model().map(<[u8]>::to_vec);
+    model.filter(|_| !matches!(progress, Progress::Failed(_)))
+}
+
+/// The `model` of a body, for who must assume who serves it.
+pub fn model(question: &Question<'_>) -> Option<String> {
+    let model = model_of(&mut Scan::new(), question, &Settings::default())?;
+    String::from_utf8(model).ok()
+}
+
+/// Random bits for [`Question::random`]; nothing here must be unpredictable.
+pub fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish()
+}
+
+/// Hash of the first header field that carries a session key.
+fn session(question: &Question<'_>, settings: &Settings) -> Option<u64> {
+    let value = |wanted: &String| {
+        let field = question.fields.iter().find(|(name, value)| name == wanted && !value.is_empty());
+        field.map(|(_, value)| prefix::session_hash(value.as_bytes()))
+    };
+    settings.session_headers.iter().find_map(value)
+}
+
+fn api(question: &Question<'_>) -> Api {
+    Api::of_path(question.path.as_bytes())
+}
+
+fn mode(mode: PrefixMode) -> &'static str {
+    match mode {
+        PrefixMode::FirstUser => "first-user",
+        PrefixMode::Conversation => "conversation",
+    }
+}
+
+fn hex(key: u64) -> String {
+    format!("{key:016x}")
+}

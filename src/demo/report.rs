@@ -1,0 +1,168 @@
+//! What the demo prints: progress while it runs, one table at its end.
+
+use std::io::{IsTerminal, Write};
+
+use super::fleet::Totals;
+
+/// One policy's outcome, in simulated seconds.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// The policy.
+    pub policy: String,
+    /// Times to first token, in order.
+    pub ttft: Vec<f64>,
+    /// Output tokens a second.
+    pub tokens_per_second: f64,
+    /// Share of prompt tokens found in caches.
+    pub hit_rate: f64,
+    /// Requests at the busiest engine over the mean.
+    pub imbalance: f64,
+    /// Replies verified.
+    pub replies: u64,
+    /// Replies that failed.
+    pub failed: u64,
+    /// CPU of the front over the measured time, in cores; none without a front.
+    pub front_cores: Option<f64>,
+    /// Share of the measured time by which the slowest engine lagged.
+    pub lag: f64,
+}
+
+impl Outcome {
+    /// Mean of `ttft`.
+    pub fn ttft_mean(&self) -> f64 {
+        self.ttft.iter().sum::<f64>() / self.ttft.len().max(1) as f64
+    }
+
+    /// The value below which this share of `ttft` lies.
+    pub fn ttft_at(&self, share: f64) -> f64 {
+        let last = self.ttft.len().saturating_sub(1);
+        self.ttft.get((last as f64 * share).round() as usize).copied().unwrap_or(0.0)
+    }
+
+    /// Takes hit rate, imbalance and lag from the fleet's counters before and after.
+    pub fn count(&mut self, before: &Totals, after: &Totals, simulated_seconds: f64) {
+        let queries = after.queries.saturating_sub(before.queries);
+        let hits = after.hits.saturating_sub(before.hits);
+        self.hit_rate = hits as f64 / queries.max(1) as f64;
+        let requests: Vec<u64> =
+            after.requests.iter().zip(&before.requests).map(|(after, before)| after.saturating_sub(*before)).collect();
+        let most = requests.iter().max().copied().unwrap_or(0) as f64;
+        let mean = requests.iter().sum::<u64>() as f64 / requests.len().max(1) as f64;
+        self.imbalance = if mean > 0.0 { most / mean } else { 0.0 };
+        self.lag = (after.lag_seconds - before.lag_seconds) / simulated_seconds;
+    }
+}
+
+/// One line that is overwritten on a terminal, and a line now and then elsewhere.
+pub struct Progress {
+    terminal: bool,
+    shown: u32,
+}
+
+impl Progress {
+    /// Progress on standard error, which is where people look and pipes do not.
+    pub fn new() -> Progress {
+        Progress { terminal: std::io::stderr().is_terminal(), shown: 0 }
+    }
+
+    /// Shows `line` in place of the one before; without a terminal only every tenth one.
+    pub fn show(&mut self, line: &str) {
+        let mut out = std::io::stderr().lock();
+        // Nobody to tell if it fails.
+        let _ = if self.terminal {
+            write!(out, "\r\x1b[K{line}").and_then(|()| out.flush())
+        } else if self.shown.is_multiple_of(10) {
+            writeln!(out, "{line}")
+        } else {
+            Ok(())
+        };
+        self.shown += 1;
+    }
+
+    /// Ends the line with `line`, which stays.
+    pub fn keep(&mut self, line: &str) {
+        let mut out = std::io::stderr().lock();
+        let clear = if self.terminal { "\r\x1b[K" } else { "" };
+        let _ = writeln!(out, "{clear}{line}");
+        self.shown = 0;
+    }
+}
+
+impl Default for Progress {
+    fn default() -> Progress {
+        Progress::new()
+    }
+}
+
+/// The table, with ratios to the first row.
+pub fn table(outcomes: &[Outcome]) -> String {
+    let mut out = format!(
+        "{:<14}{:>10}{:>10}{:>10}{:>12}{:>10}{:>11}{:>9}{:>8}{:>8}{:>12}\n",
+        "policy",
+        "TTFT mean",
+        "p50",
+        "p99",
+        "tokens/s",
+        "hit rate",
+        "imbalance",
+        "replies",
+        "TTFT",
+        "tok/s",
+        "front CPU"
+    );
+    let first = outcomes.first().cloned().unwrap_or_default();
+    for outcome in outcomes {
+        let ratio = |of: f64, to: f64| if to > 0.0 { format!("x {:.2}", of / to) } else { "-".into() };
+        let cores = outcome.front_cores.map_or("-".into(), |cores| format!("{cores:.2} cores"));
+        out.push_str(&format!(
+            "{:<14}{:>8.2} s{:>8.2} s{:>8.2} s{:>12.0}{:>8.1} %{:>11.2}{:>9}{:>8}{:>8}{:>12}\n",
+            outcome.policy,
+            outcome.ttft_mean(),
+            outcome.ttft_at(0.5),
+            outcome.ttft_at(0.99),
+            outcome.tokens_per_second,
+            outcome.hit_rate * 100.0,
+            outcome.imbalance,
+            outcome.replies,
+            ratio(outcome.ttft_mean(), first.ttft_mean()),
+            ratio(outcome.tokens_per_second, first.tokens_per_second),
+            cores,
+        ));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn totals(requests: &[u64], queries: u64, hits: u64) -> Totals {
+        Totals { queries, hits, requests: requests.to_vec(), preemptions: 0, lag_seconds: 0.0 }
+    }
+
+    #[test]
+    fn counters_give_hit_rate_and_imbalance_of_the_time_between() {
+        let mut outcome = Outcome::default();
+        outcome.count(&totals(&[10, 10], 100, 50), &totals(&[20, 40], 300, 200), 10.0);
+        assert_eq!((outcome.hit_rate, outcome.imbalance), (0.75, 1.5));
+    }
+
+    #[test]
+    fn percentiles_are_of_the_values_seen() {
+        let outcome = Outcome { ttft: (1..=101).map(f64::from).collect(), ..Outcome::default() };
+        assert_eq!((outcome.ttft_at(0.5), outcome.ttft_at(0.99), outcome.ttft_mean()), (51.0, 100.0, 51.0));
+        assert_eq!(Outcome::default().ttft_at(0.99), 0.0);
+    }
+
+    #[test]
+    fn the_table_compares_with_its_first_row() {
+        let row = |policy: &str, ttft, tokens_per_second| Outcome {
+            policy: policy.into(),
+            ttft: vec![ttft],
+            tokens_per_second,
+            ..Outcome::default()
+        };
+        let text = table(&[row("random", 4.0, 1000.0), row("prefix-hash", 1.0, 2500.0)]);
+        assert!(text.lines().nth(2).unwrap().contains("x 0.25  x 2.50"), "{text}");
+    }
+}

@@ -1,0 +1,102 @@
+//! The separate parts of a prompt, and what sets apart the texts in them.
+
+use super::digest::Digest;
+
+/// The separate parts of a prompt, in canonical order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Section {
+    /// `tools`, raw.
+    Tools,
+    /// `system` of Anthropic's messages, `instructions` of responses.
+    System,
+    /// What the prompt is named in this API.
+    Main,
+    /// Counted, never part of the prefix: `documents`, `text_2`.
+    Extra,
+}
+
+/// What sets texts apart. None of these bytes occurs in UTF-8, so no text can forge one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Mark {
+    /// A message begins; its role follows.
+    Message = 0xf8,
+    /// A role that came later than `HELD_MAX` bytes of its message, or a second one.
+    Role = 0xf9,
+    /// Text begins.
+    Text = 0xfa,
+    /// An image or another medium; its bytes are not looked at.
+    Media = 0xfb,
+    /// Raw JSON follows: tool calls, names, arguments.
+    Raw = 0xfc,
+    /// Token ids follow, four bytes each, little-endian.
+    Ids = 0xfd,
+}
+
+/// One section's hash and counts.
+pub(super) struct Part {
+    pub digest: Digest,
+    pub hashed: u64,
+    pub text_bytes: u64,
+    pub ids: u64,
+    pub media: u64,
+    pub seen: bool,
+    pub ended: bool,
+    /// Not only marks and roles took part.
+    pub has_text: bool,
+    /// No further byte takes part in the prefix.
+    pub closed: bool,
+}
+
+impl Part {
+    pub fn new() -> Self {
+        let digest = Digest::new();
+        Part {
+            digest,
+            hashed: 0,
+            text_bytes: 0,
+            ids: 0,
+            media: 0,
+            seen: false,
+            ended: false,
+            has_text: false,
+            closed: false,
+        }
+    }
+
+    pub fn reset(&mut self) {
+        self.digest.reset();
+        (self.hashed, self.text_bytes, self.ids, self.media) = (0, 0, 0, 0);
+        (self.seen, self.ended, self.has_text, self.closed) = (false, false, false, false);
+    }
+
+    /// Hashes up to the limit; the section closes at the first byte beyond it. `text` is the place of the
+    /// first byte in `run` that is text, if any. Returns how many bytes took part.
+    #[inline]
+    pub fn take(&mut self, limit: u64, run: &[u8], text: Option<usize>) -> usize {
+        if self.closed {
+            return 0;
+        }
+        let fits = run.len().min(usize::try_from(limit - self.hashed).unwrap_or(usize::MAX));
+        self.digest.update(run.get(..fits).unwrap_or(run));
+        self.hashed += fits as u64;
+        self.has_text |= text.is_some_and(|place| place < fits);
+        self.closed = fits < run.len();
+        fits
+    }
+
+    /// Room for bytes to be hashed, where there is enough up to the limit.
+    #[inline]
+    pub fn room(&mut self, limit: u64) -> &mut [u8] {
+        let room = self.digest.room();
+        if self.closed || limit - self.hashed < room.len() as u64 { &mut [] } else { room }
+    }
+
+    /// So many bytes of the room are written.
+    #[inline]
+    pub fn written(&mut self, length: usize) {
+        self.digest.written(length);
+        self.hashed += length as u64;
+        self.has_text |= length > 0;
+    }
+}

@@ -1,0 +1,180 @@
+//! Short values that are kept while they arrive: strings, numbers, hashes of strings, names to look for.
+
+use super::digest::Digest;
+use super::text::Taker;
+use super::{MODEL_BYTES_MAX, SESSION_FIELDS_MAX};
+
+/// Longest number that is read; a longer one is unknown, not an error.
+const SCALAR_BYTES_MAX: usize = 24;
+
+/// A short string, decoded: a key, a model, a role. Of longer ones only the length and the hash are known.
+pub(super) struct Word {
+    bytes: [u8; MODEL_BYTES_MAX],
+    length: usize,
+    over: bool,
+}
+
+impl Word {
+    pub fn new() -> Self {
+        Word { bytes: [0; MODEL_BYTES_MAX], length: 0, over: false }
+    }
+
+    pub fn clear(&mut self) {
+        (self.length, self.over) = (0, false);
+    }
+
+    /// Appends what there is room for.
+    #[inline]
+    pub fn put(&mut self, run: &[u8]) {
+        let end = self.length + run.len();
+        match self.bytes.get_mut(self.length..end) {
+            Some(free) => {
+                free.copy_from_slice(run);
+                self.length = end;
+            }
+            None => self.over = true,
+        }
+    }
+
+    /// The string, unless it was too long.
+    #[inline]
+    pub fn get(&self) -> Option<&[u8]> {
+        self.bytes.get(..self.length).filter(|_| !self.over)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.length == 0 && !self.over
+    }
+
+    /// Takes a string's place; `None`: one too long.
+    pub fn set(&mut self, text: Option<&[u8]>) {
+        self.clear();
+        match text {
+            Some(text) => self.put(text),
+            None => self.over = true,
+        }
+    }
+}
+
+impl Taker for Word {
+    #[inline]
+    fn take(&mut self, run: &[u8]) -> usize {
+        self.put(run);
+        run.len()
+    }
+}
+
+/// A long string of which only the hash is wanted: a salt, a session key.
+pub(super) struct Opaque {
+    digest: Digest,
+    empty: bool,
+}
+
+impl Opaque {
+    pub fn new() -> Self {
+        Opaque { digest: Digest::new(), empty: true }
+    }
+
+    pub fn clear(&mut self) {
+        self.digest.reset();
+        self.empty = true;
+    }
+
+    /// XXH64 of it; `None` when it is empty: an empty string names no one.
+    pub fn value(&self) -> Option<u64> {
+        (!self.empty).then(|| self.digest.value())
+    }
+}
+
+impl Taker for Opaque {
+    fn take(&mut self, run: &[u8]) -> usize {
+        self.digest.update(run);
+        self.empty &= run.is_empty();
+        run.len()
+    }
+}
+
+/// A number or literal.
+pub(super) struct Scalar {
+    bytes: [u8; SCALAR_BYTES_MAX],
+    length: usize,
+    over: bool,
+}
+
+impl Scalar {
+    pub fn new() -> Self {
+        Scalar { bytes: [0; SCALAR_BYTES_MAX], length: 0, over: false }
+    }
+
+    pub fn clear(&mut self) {
+        (self.length, self.over) = (0, false);
+    }
+
+    pub fn put(&mut self, run: &[u8]) {
+        let end = self.length + run.len();
+        match self.bytes.get_mut(self.length..end) {
+            Some(free) => {
+                free.copy_from_slice(run);
+                self.length = end;
+            }
+            None => self.over = true,
+        }
+    }
+
+    pub fn get(&self) -> &[u8] {
+        self.bytes.get(..self.length).filter(|_| !self.over).unwrap_or_default()
+    }
+
+    /// The whole number it is; `None` for everything else, fractions and more than 64 bits included.
+    pub fn integer(&self) -> Option<u64> {
+        let digits = self.get();
+        if digits.is_empty() {
+            return None;
+        }
+        digits.iter().try_fold(0u64, |value, &byte| {
+            let digit = (byte as char).to_digit(10)?;
+            value.checked_mul(10)?.checked_add(digit as u64)
+        })
+    }
+}
+
+/// Names of session fields, end to end.
+pub(super) struct SessionNames {
+    bytes: Vec<u8>,
+    ends: [usize; SESSION_FIELDS_MAX],
+    count: usize,
+}
+
+impl SessionNames {
+    pub fn new() -> Self {
+        SessionNames { bytes: Vec::new(), ends: [0; SESSION_FIELDS_MAX], count: 0 }
+    }
+
+    /// Takes the names of a plan; reuses its memory.
+    pub fn set(&mut self, names: &[Box<[u8]>]) {
+        self.bytes.clear();
+        self.count = 0;
+        for (name, end) in names.iter().zip(&mut self.ends) {
+            self.bytes.extend_from_slice(name);
+            *end = self.bytes.len();
+            self.count += 1;
+        }
+    }
+
+    /// Place of a name in the list.
+    pub fn place(&self, name: &[u8]) -> Option<u8> {
+        let mut start = 0;
+        for (place, &end) in self.ends.iter().take(self.count).enumerate() {
+            if self.bytes.get(start..end) == Some(name) {
+                return Some(place as u8);
+            }
+            start = end;
+        }
+        None
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+}

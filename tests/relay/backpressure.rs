@@ -1,0 +1,126 @@
+//! Readers that do not read: each holds back its own side, nothing else, within bounds.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::client::{Client, get, post};
+use crate::engine::{Engine, HELLO};
+use crate::front::Front;
+
+/// Streams without end; counts what the kernel took.
+fn flooding() -> (Engine, &'static AtomicUsize) {
+    let sent: &'static AtomicUsize = Box::leak(Box::default());
+    let engine = Engine::run(move |mut connection| {
+        if connection.request().is_some_and(|request| request.path() == "/v1/quick") {
+            return connection.send(HELLO);
+        }
+        connection.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
+        let chunk = [b"4000\r\n", &[b'x'; 16_384][..], b"\r\n"].concat();
+        while let Ok(()) = connection.stream().write_all(&chunk) {
+            sent.fetch_add(chunk.len(), Ordering::Relaxed);
+        }
+    });
+    (engine, sent)
+}
+
+/// Waits until `count` stands still, and answers it.
+fn standstill(count: &AtomicUsize) -> usize {
+    let mut before = usize::MAX;
+    loop {
+        let now = count.load(Ordering::Relaxed);
+        if now > 0 && now == before {
+            return now;
+        }
+        before = now;
+        std::thread::sleep(Duration::from_millis(150));
+    }
+}
+
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+}
+
+/// Fills the kernel's buffers, and weighs the process: run alone, by the test below.
+#[test]
+#[ignore = "weighs its process"]
+fn forty_unread_streams() {
+    let (engine, sent) = flooding();
+    let front = Front::start(&[engine.address]);
+    front.ask(get("/v1/quick"));
+    let before = resident_bytes();
+    let clients: Vec<Client> = (0..40)
+        .map(|_| {
+            let mut client = front.connect();
+            client.send(get("/v1/a"));
+            client
+        })
+        .collect();
+    standstill(sent);
+    let grown = resident_bytes().saturating_sub(before);
+    println!("{grown} bytes more");
+    assert!(grown < 8 << 20, "{grown} bytes more for 40 unread streams and their scripts");
+    // Everyone else is served meanwhile.
+    assert_eq!(front.ask(get("/v1/quick")).status, 200);
+    assert_eq!(front.counters.in_flight(0), 40);
+    drop(clients);
+    front.settles();
+}
+
+/// In a process of its own, because others of these tests use memory meanwhile.
+#[test]
+fn forty_unread_streams_hold_back_their_engine() {
+    let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+    let run = alone.args(["--exact", "--ignored", "--nocapture", "backpressure::forty_unread_streams"]);
+    let output = run.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+/// A reader that begins to read gets everything that was held back, in order.
+#[test]
+fn a_late_reader_gets_everything() {
+    let body: Vec<u8> = (0..3_000_000u32).flat_map(u32::to_le_bytes).collect();
+    let engine = Engine::answering(crate::engine::ok(&body));
+    let front = Front::start(&[engine.address]);
+    let mut clients: Vec<_> = (0..4).map(|_| front.connect()).collect();
+    for client in &mut clients {
+        client.send(get("/v1/a"));
+        client.send(get("/v1/b"));
+    }
+    front.until("the engine to be held back", |_| engine.executions() >= 4);
+    for client in &mut clients {
+        assert!(client.reply().body == body);
+        assert!(client.reply().body == body);
+    }
+    front.settles();
+}
+
+/// An engine that does not read holds back its client's upload, and only that.
+#[test]
+fn an_unread_upload_holds_back_its_client() {
+    let engine = Engine::narrow(|mut connection| {
+        while let Some(head) = connection.head() {
+            if !head.start.contains("/v1/quick") {
+                return std::thread::sleep(Duration::from_secs(2));
+            }
+            connection.body(head);
+            connection.send(HELLO);
+        }
+    });
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    client.send("POST /v1/a HTTP/1.1\r\nHost: x\r\nContent-Length: 60000000\r\n\r\n");
+    let mut writer = client.clone_stream();
+    writer.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    let mut sent = 0;
+    while let Ok(len) = writer.write(&[b'x'; 65_536]) {
+        sent += len;
+    }
+    assert!(sent < 30 << 20, "{sent} bytes were taken for an engine that reads none");
+    assert_eq!(front.ask(get("/v1/quick")).status, 200);
+    assert_eq!(front.ask(post("/v1/quick", "x")).status, 200);
+    drop((client, writer));
+}

@@ -1,0 +1,375 @@
+//! Deadlines and bounds, each made small: who waits too long is told so, and everything is given back.
+
+use std::time::{Duration, Instant};
+
+use warmfront::counters::stats::Event;
+use warmfront::limits::Limits;
+use warmfront::policy::Policy;
+
+use crate::client::{Client, get, post};
+use crate::engine::{Connection, Engine, HELLO, black_hole};
+use crate::front::Front;
+use crate::wire::End;
+
+const EVENTS: &str =
+    "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
+const KEEP_ALIVE: &str = "e\r\n: keep-alive\n\n\r\n";
+const TOKEN: &str = "9\r\ndata: a\n\n\r\n";
+const LAST: &str = "0\r\n\r\n";
+
+fn limited(engine: &Engine, change: impl FnOnce(&mut Limits)) -> Front {
+    Front::with(&[engine.address], |options| change(&mut options.rules.limits))
+}
+
+fn pause(milliseconds: u64) {
+    std::thread::sleep(Duration::from_millis(milliseconds));
+}
+
+/// A script that answers one request and then waits for the front to close.
+fn engine(answer: impl Fn(&mut Connection) + Send + Sync + 'static) -> Engine {
+    Engine::run(move |mut connection| {
+        connection.request();
+        answer(&mut connection);
+        connection.closed();
+    })
+}
+
+#[test]
+fn half_a_head() {
+    let engine = Engine::answering(HELLO);
+    let front = limited(&engine, |limits| limits.head_timeout_ms = 100);
+    for half in ["G", "GET /v1/a HTTP/1.1\r\nHost: x\r\n"] {
+        let mut client = front.connect();
+        client.send(half);
+        let reply = client.reply();
+        assert_eq!((reply.status, reply.closes()), (408, true));
+        client.ends();
+    }
+    assert_eq!(engine.connections(), 0);
+}
+
+/// Bytes that keep trickling in do not move the deadline of a head.
+#[test]
+fn a_head_that_trickles() {
+    let engine = Engine::answering(HELLO);
+    let front = limited(&engine, |limits| limits.head_timeout_ms = 150);
+    let mut client = front.connect();
+    let begun = Instant::now();
+    while client.is_silent(20) && begun.elapsed() < Duration::from_secs(5) {
+        client.send("A");
+    }
+    assert_eq!(client.reply().status, 408);
+}
+
+#[test]
+fn a_connection_without_a_request() {
+    let engine = Engine::answering(HELLO);
+    let front = limited(&engine, |limits| limits.keep_alive_timeout_ms = 100);
+    assert_eq!(front.connect().ends(), End::Fin);
+    let mut client = front.connect();
+    assert_eq!(client.ask(get("/v1/a")).status, 200);
+    assert_eq!(client.ends(), End::Fin);
+}
+
+#[test]
+fn a_body_that_stalls() {
+    for policy in [Policy::RoundRobin, Policy::PrefixHash] {
+        let engine = Engine::answering(HELLO);
+        let front = Front::with(&[engine.address], |options| {
+            options.settings.policy = policy;
+            options.rules.limits.body_stall_timeout_ms = 100;
+        });
+        let mut client = front.connect();
+        client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{\"messages\":");
+        let reply = client.reply();
+        assert_eq!((reply.status, reply.closes()), (408, true), "{policy:?}");
+        client.ends();
+        front.settles();
+        assert_eq!(engine.executions(), 0);
+    }
+}
+
+#[test]
+fn a_body_that_trickles() {
+    let engine = Engine::answering(HELLO);
+    let front = limited(&engine, |limits| {
+        limits.upload_grace_ms = 100;
+        limits.upload_bytes_per_second_min = 10_000;
+    });
+    let mut client = front.connect();
+    client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n{");
+    let begun = Instant::now();
+    while client.is_silent(10) && begun.elapsed() < Duration::from_secs(5) {
+        client.send("x");
+    }
+    assert_eq!(client.reply().status, 408);
+    front.settles();
+}
+
+#[test]
+fn no_connection_in_time() {
+    let (hole, _kept) = black_hole();
+    let front = Front::with(&[hole], |options| options.rules.limits.connect_timeout_ms = 100);
+    assert_eq!(front.ask(get("/v1/a")).status, 503);
+    front.settles();
+}
+
+#[test]
+fn no_head_of_a_reply() {
+    for begin in ["", "HTTP/1.1 200", "HTTP/1.1 103 Early Hints\r\n\r\n"] {
+        let engine = engine(move |connection| connection.send(begin));
+        let front = limited(&engine, |limits| limits.reply_head_timeout_ms = 200);
+        let mut client = front.connect();
+        client.send(post("/v1/chat/completions", "{}"));
+        let mut reply = client.reply();
+        if reply.status == 103 {
+            reply = client.reply();
+        }
+        assert_eq!((reply.status, reply.closes()), (504, false), "{begin:?}");
+        front.settles();
+        assert_eq!((engine.executions(), front.count(Event::UpstreamFaultHeadTimeout)), (1, 1));
+    }
+}
+
+/// An engine that never reads is not the client's fault either.
+#[test]
+fn an_engine_that_takes_no_request() {
+    let engine = Engine::narrow(|mut connection| {
+        connection.head();
+        pause(3_000);
+    });
+    let front = limited(&engine, |limits| limits.reply_head_timeout_ms = 300);
+    let request = post("/v1/chat/completions", vec![b'x'; 12 << 20]);
+    let mut client = front.connect();
+    let mut writer = client.clone_stream();
+    let sender = std::thread::spawn(move || drop(std::io::Write::write_all(&mut writer, &request)));
+    assert_eq!(client.reply().status, 504);
+    drop(client);
+    sender.join().unwrap();
+    front.settles();
+}
+
+/// Head and comments are no token: their coming does not move the deadline.
+#[test]
+fn no_first_token() {
+    let engine = engine(|connection| {
+        connection.send(EVENTS);
+        for _ in 0..100 {
+            connection.send(KEEP_ALIVE);
+            pause(20);
+        }
+    });
+    let front = limited(&engine, |limits| {
+        limits.first_token_timeout_ms = 200;
+        limits.inter_chunk_timeout_ms = 60_000;
+    });
+    let begun = Instant::now();
+    let reply = front.ask(post("/v1/chat/completions", "{}"));
+    assert!((150..1_500).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    assert_eq!((reply.status, reply.whole), (200, false));
+    assert_eq!(front.count(Event::UpstreamFaultFirstTokenTimeout), 1);
+    front.settles();
+}
+
+/// Between head and first token only the longer deadline holds.
+#[test]
+fn a_long_prefill_behind_the_head() {
+    let engine = engine(|connection| {
+        connection.send(EVENTS);
+        pause(400);
+        connection.send([TOKEN, LAST].concat());
+    });
+    let front = limited(&engine, |limits| limits.inter_chunk_timeout_ms = 100);
+    assert!(front.ask(post("/v1/chat/completions", "{}")).whole);
+}
+
+#[test]
+fn silence_between_tokens() {
+    for head in [EVENTS, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"] {
+        let engine = engine(move |connection| {
+            connection.send(head);
+            for _ in 0..4 {
+                connection.send(TOKEN);
+                pause(60);
+            }
+        });
+        let front = limited(&engine, |limits| limits.inter_chunk_timeout_ms = 150);
+        let mut client = front.connect();
+        let reply = client.ask(post("/v1/chat/completions", "{}"));
+        assert_eq!((reply.status, reply.whole, reply.chunks.len()), (200, false, 4));
+        assert_eq!(client.ends(), End::Fin);
+        front.settles();
+    }
+}
+
+/// A client that takes nothing of its reply is let go, and its engine with it.
+#[test]
+fn a_client_that_does_not_read() {
+    let engine = Engine::run(|mut connection| {
+        connection.request();
+        connection.send(ok_of(32 << 20));
+    });
+    let front = limited(&engine, |limits| limits.client_stall_timeout_ms = 200);
+    let mut client = front.connect();
+    client.send(get("/v1/a"));
+    front.until("the stall", |front| front.count(Event::ClientStalled) == 1);
+    front.settles();
+    assert!(!client.reply().whole);
+}
+
+fn ok_of(len: usize) -> Vec<u8> {
+    crate::engine::ok(vec![b'x'; len])
+}
+
+/// A client that reads slowly but steadily is not a client that does not read.
+#[test]
+fn a_client_that_reads_slowly() {
+    const LEN: usize = 12 << 20;
+    let engine = Engine::run(|mut connection| {
+        connection.request();
+        connection.send(ok_of(LEN));
+    });
+    let front = limited(&engine, |limits| limits.client_stall_timeout_ms = 300);
+    let mut client = front.connect();
+    client.send(get("/v1/a"));
+    client.head();
+    let mut got = 0;
+    while got < LEN {
+        got += client.bytes((1 << 20).min(LEN - got)).len();
+        pause(50);
+    }
+    assert_eq!(front.count(Event::ClientStalled), 0);
+}
+
+#[test]
+fn a_tunnel_without_a_byte() {
+    let engine = engine(|connection| connection.send(crate::tunnel::SWITCH));
+    let front = limited(&engine, |limits| limits.tunnel_idle_timeout_ms = 150);
+    let mut client = front.connect();
+    client.send(crate::tunnel::ASK);
+    assert_eq!(client.reply().status, 101);
+    assert_eq!(client.ends(), End::Reset);
+    front.settles();
+}
+
+/// A refused client that goes on sending gets its answer and a bounded hearing.
+#[test]
+fn surplus_behind_a_refusal() {
+    let engine = Engine::answering(HELLO);
+    let front = limited(&engine, |limits| limits.linger_timeout_ms = 200);
+    let refuse = |client: &mut Client| {
+        client.send("POST /v1/a HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n");
+        assert_eq!(client.reply().status, 413);
+    };
+    // Quiet: the connection is closed when the time is over.
+    let mut client = front.connect();
+    refuse(&mut client);
+    let begun = Instant::now();
+    assert_eq!(client.ends(), End::Fin);
+    // Then a reset answers what is still sent.
+    while client.stream().take_error().unwrap().is_none() && begun.elapsed() < Duration::from_secs(5) {
+        client.send("x");
+        pause(10);
+        if std::io::Write::write(client.stream(), b"x").is_err() {
+            break;
+        }
+    }
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert_eq!(engine.connections(), 0);
+}
+
+#[test]
+fn heads_too_long() {
+    let engine = Engine::answering(HELLO);
+    let front = Front::start(&[engine.address]);
+    let long = format!("GET /v1/a HTTP/1.1\r\nHost: x\r\nA: {}\r\n\r\n", "a".repeat(33_000));
+    let many = format!("GET /v1/a HTTP/1.1\r\nHost: x\r\n{}\r\n", "A: b\r\n".repeat(100));
+    let target = format!("GET /v1/{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(33_000));
+    for request in [long, many, target] {
+        for pieces in [usize::MAX, 1_000] {
+            let mut client = front.connect();
+            request.as_bytes().chunks(pieces).for_each(|piece| client.send(piece));
+            let reply = client.reply();
+            assert_eq!((reply.status, reply.closes()), (431, true));
+            client.ends();
+        }
+    }
+    let fits = format!("GET /v1/a HTTP/1.1\r\nHost: x\r\nA: {}\r\n\r\n", "a".repeat(32_000));
+    assert_eq!(front.ask(fits).status, 200);
+    assert_eq!(engine.executions(), 1);
+}
+
+#[test]
+fn bodies_too_long() {
+    let engine = Engine::answering(HELLO);
+    let front = limited(&engine, |limits| limits.body_bytes_max = 1_000);
+    // Announced: refused before any of it is read, and before an engine is asked.
+    let reply = front.ask("POST /v1/a HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1001\r\n\r\n");
+    assert_eq!((reply.status, reply.closes(), engine.connections()), (413, true, 0));
+    assert_eq!(front.ask(post("/v1/a", "x".repeat(1_000))).status, 200);
+    // In chunks: as soon as it is too long.
+    let mut client = front.connect();
+    client.send("POST /v1/a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+    for _ in 0..11 {
+        client.send(format!("64\r\n{}\r\n", "x".repeat(100)));
+    }
+    assert_eq!(client.reply().status, 413);
+    front.settles();
+    assert_eq!(engine.executions(), 1);
+}
+
+/// Beyond the most connections, further ones wait in the kernel's queue until one ends.
+#[test]
+fn connections_beyond_the_most_wait() {
+    let engine = Engine::answering(HELLO);
+    let front = limited(&engine, |limits| limits.connections_max = 3);
+    let mut served: Vec<_> = (0..3).map(|_| front.connect()).collect();
+    for client in &mut served {
+        assert_eq!(client.ask(get("/v1/a")).status, 200);
+    }
+    let mut waiting = front.connect();
+    waiting.send(get("/v1/a"));
+    assert!(waiting.is_silent(100));
+    drop(served.pop());
+    assert_eq!(waiting.reply().status, 200);
+    assert_eq!(served[0].ask(get("/v1/a")).status, 200);
+}
+
+/// Told to drain, the front finishes what runs, says that connections end, and takes no new ones.
+#[test]
+fn draining_finishes_what_runs() {
+    let engine = Engine::run(|mut connection| {
+        connection.request();
+        connection.send(EVENTS);
+        for _ in 0..10 {
+            connection.send(TOKEN);
+            pause(20);
+        }
+        connection.send(LAST);
+    });
+    let front = Front::start(&[engine.address]);
+    let mut idle = front.connect();
+    let mut client = front.connect();
+    idle.ask(get("/health"));
+    client.send(post("/v1/chat/completions", "{}"));
+    front.until("the stream", |front| front.counters.in_flight(0) == 1);
+    front.drain();
+    assert_eq!(idle.ends(), End::Fin);
+    let reply = client.reply();
+    assert_eq!((reply.status, reply.whole, reply.chunks.len()), (200, true, 10));
+    client.ends();
+    assert!(std::net::TcpStream::connect(front.address).is_err());
+}
+
+/// What takes longer than the drain is cut visibly.
+#[test]
+fn draining_ends() {
+    let engine = engine(|connection| connection.send([EVENTS, TOKEN].concat()));
+    let front = limited(&engine, |limits| limits.drain_timeout_ms = 150);
+    let mut client = front.connect();
+    client.send(post("/v1/chat/completions", "{}"));
+    front.until("the stream", |front| front.counters.in_flight(0) == 1);
+    front.drain();
+    assert!(!client.reply().whole);
+    front.settles();
+}

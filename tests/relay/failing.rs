@@ -1,0 +1,215 @@
+//! Engines that fail: what no engine has seen goes elsewhere, what one may have seen is never sent twice.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use warmfront::counters::stats::Event;
+
+use crate::client::{get, post};
+use crate::engine::{Engine, HELLO, black_hole, ok, refusing};
+use crate::front::Front;
+use crate::wire::End;
+
+const STREAM: &str =
+    "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n9\r\ndata: a\n\n\r\n";
+
+/// Every request is served although every other endpoint cannot be connected to.
+#[test]
+fn endpoints_that_refuse_cost_no_request() {
+    let engine = Engine::answering(HELLO);
+    let front = Front::start(&[refusing(), engine.address, refusing(), refusing()]);
+    for _ in 0..20 {
+        assert_eq!(front.ask(post("/v1/chat/completions", "{}")).status, 200);
+    }
+    assert_eq!(engine.executions(), 20);
+    assert!(front.count(Event::ConnectFailed) > 0);
+    front.settles();
+}
+
+#[test]
+fn endpoints_that_swallow_syns_cost_no_request() {
+    let engine = Engine::answering(HELLO);
+    let (hole, _kept) = black_hole();
+    let front = Front::with(&[hole, engine.address], |options| options.rules.limits.connect_timeout_ms = 50);
+    for _ in 0..6 {
+        assert_eq!(front.ask(get("/v1/a")).status, 200);
+    }
+    assert!(front.count(Event::RetriedConnect) > 0);
+    front.settles();
+}
+
+/// Nobody left to ask: 503 with `Retry-After`, and the connection goes on.
+#[test]
+fn no_endpoint_left_is_503() {
+    let front = Front::start(&[refusing(), refusing(), refusing(), refusing(), refusing()]);
+    let mut client = front.connect();
+    for _ in 0..2 {
+        let reply = client.ask(post("/v1/chat/completions", "{}"));
+        assert_eq!((reply.status, reply.head.get("retry-after"), reply.closes()), (503, Some("1"), false));
+    }
+    assert_eq!(front.count(Event::ConnectFailed), 8, "at most four endpoints are tried");
+    front.settles();
+}
+
+/// The request was read, hence perhaps executed: 502, once, whatever else is there.
+#[test]
+fn a_close_behind_a_request_is_502_and_no_second_execution() {
+    for reset in [false, true] {
+        let engines = [(); 2].map(|()| {
+            Engine::run(move |mut connection| {
+                connection.request();
+                if reset {
+                    connection.reset();
+                }
+            })
+        });
+        let front = Front::start(&engines.each_ref().map(|engine| engine.address));
+        let reply = front.ask(post("/v1/chat/completions", "{}"));
+        assert_eq!((reply.status, reply.closes()), (502, false), "reset: {reset}");
+        assert_eq!(engines.iter().map(Engine::executions).sum::<usize>(), 1, "reset: {reset}");
+        front.settles();
+    }
+}
+
+/// Accepted and closed at once: sent elsewhere if nothing was acknowledged, else visible; never executed twice.
+#[test]
+fn engines_that_close_what_they_accept_cost_little() {
+    let broken = Engine::run(|connection| connection.reset());
+    let engine = Engine::answering(HELLO);
+    let front = Front::start(&[broken.address, engine.address]);
+    let served = (0..20).filter(|_| front.ask(post("/v1/chat/completions", "{}")).status == 200).count();
+    assert!(served >= 10, "{served}");
+    assert_eq!(engine.executions(), served);
+    front.settles();
+}
+
+/// An engine that closes behind each reply without saying so: what was sent on the closed connection was not
+/// acknowledged, and goes on a new one, to the same engine where there is no other.
+#[test]
+fn a_connection_that_went_stale_costs_no_request() {
+    for endpoints in [1, 2] {
+        // Reply and FIN in one segment: the connection is gone before the reply is read.
+        let engine = Engine::run(|mut connection| {
+            rustix::net::sockopt::set_tcp_cork(connection.stream(), true).unwrap();
+            connection.request();
+            connection.send(HELLO);
+        });
+        let front = Front::start(&vec![engine.address; endpoints]);
+        let mut client = front.connect();
+        client.send(post("/v1/chat/completions", "{}").repeat(30));
+        for turn in 0..30 {
+            let reply = client.reply();
+            assert_eq!(reply.status, 200, "{endpoints} endpoints, request {turn}: {}", reply.text());
+        }
+        assert_eq!(engine.executions(), 30);
+        front.settles();
+    }
+}
+
+/// A closed idle connection is noticed while nobody asks for it.
+#[test]
+fn closed_idle_connections_are_noticed() {
+    let engine = Engine::closing_after(HELLO);
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    for turn in 1..=20 {
+        assert_eq!(client.ask(get("/v1/a")).status, 200);
+        // As long as it takes the kernel to tell: here the loopback is at once.
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(front.count(Event::UpstreamOpened) + front.count(Event::UpstreamReused), turn);
+    }
+    assert_eq!((engine.executions(), front.count(Event::UpstreamReused)), (20, 0));
+    assert_eq!(front.count(Event::RetriedStale), 0);
+}
+
+/// Kept connections are used again, and closed when they idled too long.
+#[test]
+fn idle_connections_are_kept_for_a_while() {
+    let closed = AtomicUsize::new(0);
+    let closed: &'static AtomicUsize = Box::leak(Box::new(closed));
+    let engine = Engine::run(|mut connection| {
+        while connection.request().is_some() {
+            connection.send(HELLO);
+        }
+        closed.fetch_add(1, Ordering::Relaxed);
+    });
+    let front = Front::with(&[engine.address], |options| options.rules.limits.upstream_idle_timeout_ms = 150);
+    for _ in 0..5 {
+        front.ask(get("/v1/a"));
+    }
+    assert_eq!(engine.connections(), 1);
+    assert_eq!(closed.load(Ordering::Relaxed), 0);
+    front.until("the idle connection to close", |_| closed.load(Ordering::Relaxed) == 1);
+    assert_eq!(front.ask(get("/v1/a")).status, 200);
+    assert_eq!(engine.connections(), 2);
+}
+
+/// A stream that breaks off is cut visibly, and what came before arrives, also before a reset.
+#[test]
+fn truncation_is_visible() {
+    for reset in [false, true] {
+        let engine = Engine::run(move |mut connection| {
+            connection.request();
+            connection.send(STREAM);
+            if reset {
+                connection.reset();
+            }
+        });
+        let front = Front::start(&[engine.address]);
+        let mut client = front.connect();
+        let reply = client.ask(post("/v1/chat/completions", "{}"));
+        assert_eq!((reply.status, reply.whole), (200, false), "reset: {reset}");
+        assert!(reply.text() == "data: a\n\n" || reset, "{:?}", reply.text());
+        assert_eq!(client.ends(), End::Fin, "reset: {reset}");
+        assert_eq!(front.count(Event::StreamCut), 1);
+        front.settles();
+    }
+}
+
+/// Surplus bytes that come later, when the connection idles already, spoil it.
+#[test]
+fn surplus_on_an_idle_connection_spoils_it() {
+    let engine = Engine::run(|mut connection| {
+        while connection.request().is_some() {
+            connection.send(ok(connection.number.to_string()));
+            std::thread::sleep(Duration::from_millis(5));
+            connection.send("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil");
+        }
+    });
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    for turn in 1..=5 {
+        assert_eq!(client.ask(get("/v1/a")).text(), turn.to_string());
+        std::thread::sleep(Duration::from_millis(30));
+    }
+}
+
+/// An engine that speaks before it is asked is not read as an answer to whoever comes next.
+#[test]
+fn an_engine_that_speaks_first_does_not_hang_anyone() {
+    let engine = Engine::run(|mut connection| {
+        connection.send("HTTP/1.1 503 Busy\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        connection.finish();
+        connection.closed();
+    });
+    let front = Front::start(&[engine.address]);
+    let begun = Instant::now();
+    for _ in 0..20 {
+        let status = front.ask(get("/v1/a")).status;
+        assert!(status == 503 || status == 502, "{status}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    front.settles();
+}
+
+/// An error of the engine's is an answer: it passes untouched and is not asked for again.
+#[test]
+fn errors_of_engines_are_answers() {
+    for status in [400, 404, 429, 500, 503] {
+        let engine = Engine::answering(format!("HTTP/1.1 {status} Sorry\r\ncontent-length: 2\r\n\r\nno"));
+        let front = Front::start(&[engine.address, engine.address]);
+        let reply = front.ask(post("/v1/chat/completions", "{}"));
+        assert_eq!((reply.status, reply.text().as_str()), (status, "no"));
+        assert_eq!(engine.executions(), 1);
+    }
+}

@@ -1,0 +1,240 @@
+//! Clients that leave: the engine is told at once by closing its connection, and nothing stays counted.
+
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use warmfront::counters::stats::Event;
+use warmfront::policy::Policy;
+
+use crate::client::{Client, get, post};
+use crate::engine::{Connection, Engine, HELLO, black_hole, reporting};
+use crate::front::Front;
+
+/// From the client's leaving to the engine's notice.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
+/// How a client may leave.
+#[derive(Clone, Copy, Debug)]
+enum Leave {
+    Close,
+    HalfClose,
+    Reset,
+}
+
+const WAYS: [Leave; 3] = [Leave::Close, Leave::HalfClose, Leave::Reset];
+
+impl Leave {
+    /// Leaves; what is left of the connection is kept open by the caller.
+    fn from(self, mut client: Client) -> Option<Client> {
+        match self {
+            Leave::Close => drop(client),
+            Leave::HalfClose => {
+                client.half_close();
+                return Some(client);
+            }
+            Leave::Reset => client.reset(),
+        }
+        None
+    }
+}
+
+enum Seen {
+    Reached,
+    Closed,
+}
+
+/// Does `before` on each connection, says so, and then says when the front has closed it.
+fn engine(before: impl Fn(&mut Connection) + Send + Sync + 'static) -> (Engine, Receiver<Seen>) {
+    reporting(move |mut connection, report| {
+        before(&mut connection);
+        let _ = report.send(Seen::Reached);
+        if connection.closed().is_some() {
+            let _ = report.send(Seen::Closed);
+        }
+    })
+}
+
+fn next(seen: &Receiver<Seen>) -> Seen {
+    seen.recv_timeout(crate::front::PATIENCE).expect("the engine saw nothing")
+}
+
+/// Has a client send `request` and leave once the engine is where `before` leaves it.
+fn leaves_at(request: &[u8], phase: Event, before: impl Fn(&mut Connection) + Send + Sync + Clone + 'static) {
+    for way in WAYS {
+        let (engine, seen) = engine(before.clone());
+        let front = Front::start(&[engine.address]);
+        let mut client = front.connect();
+        client.send(request);
+        assert!(matches!(next(&seen), Seen::Reached), "{way:?}");
+        // What the engine sent before must have reached the front, or the phase is another one.
+        front.until("the phase", |front| front.counters.in_flight(0) == 1);
+        if phase == Event::AbortedRelay {
+            client.head();
+        }
+        let left = Instant::now();
+        let kept = way.from(client);
+        assert!(matches!(next(&seen), Seen::Closed), "{way:?}");
+        assert!(left.elapsed() < AT_ONCE, "{way:?}: {:?}", left.elapsed());
+        front.settles();
+        assert_eq!(front.count(phase), 1, "{way:?}");
+        drop(kept);
+    }
+}
+
+#[test]
+fn while_uploading_by_length() {
+    let half = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{\"messages\"";
+    leaves_at(half, Event::AbortedSend, |connection| {
+        connection.head();
+    });
+}
+
+#[test]
+fn while_uploading_in_chunks() {
+    let half = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
+    leaves_at(half, Event::AbortedSend, |connection| {
+        connection.head();
+    });
+}
+
+#[test]
+fn in_a_silent_prefill_or_an_unstreamed_wait() {
+    leaves_at(&post("/v1/chat/completions", "{}"), Event::AbortedAwait, |connection| {
+        connection.request();
+    });
+}
+
+#[test]
+fn behind_the_head_of_a_stream() {
+    leaves_at(&post("/v1/chat/completions", "{}"), Event::AbortedRelay, |connection| {
+        connection.request();
+        connection.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n");
+    });
+}
+
+#[test]
+fn in_the_middle_of_a_stream() {
+    leaves_at(&post("/v1/chat/completions", "{}"), Event::AbortedRelay, |connection| {
+        connection.request();
+        connection.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n");
+        connection.send("9\r\ndata: a\n\n\r\n");
+    });
+}
+
+#[test]
+fn before_the_choice() {
+    for way in WAYS {
+        let (engine, _seen) = engine(|_| ());
+        let front = Front::with(&[engine.address], |options| options.settings.policy = Policy::PrefixHash);
+        let mut client = front.connect();
+        client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{");
+        front.until("the client", |front| front.count(Event::Accepted) == 1);
+        let kept = way.from(client);
+        front.until("the abort", |front| front.count(Event::AbortedReadBody) == 1);
+        assert_eq!(engine.connections(), 0);
+        front.settles();
+        drop(kept);
+    }
+}
+
+#[test]
+fn while_connecting() {
+    for way in WAYS {
+        let (hole, _kept) = black_hole();
+        let front = Front::with(&[hole], |options| options.rules.limits.connect_timeout_ms = 60_000);
+        let mut client = front.connect();
+        client.send(get("/v1/a"));
+        front.until("the choice", |front| front.counters.in_flight(0) == 1);
+        let kept = way.from(client);
+        front.until("the abort", |front| front.count(Event::AbortedConnect) == 1);
+        front.settles();
+        drop(kept);
+    }
+}
+
+/// A client that reset is gone, also while the front reads nothing more from it.
+#[test]
+fn by_reset_behind_many_pipelined_requests() {
+    let (engine, seen) = engine(|connection| {
+        connection.request();
+    });
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    client.send(get("/v1/a").repeat(2_000));
+    assert!(matches!(next(&seen), Seen::Reached));
+    front.until("the read-ahead to be full", |front| front.count(Event::Pipelined) == 1);
+    let left = Instant::now();
+    client.reset();
+    assert!(matches!(next(&seen), Seen::Closed));
+    assert!(left.elapsed() < AT_ONCE, "{:?}", left.elapsed());
+    front.settles();
+    assert_eq!(front.count(Event::AbortedAwait), 1);
+}
+
+/// A FIN behind pipelined requests ends what the client has to say: each is answered, then the connection ends.
+#[test]
+fn a_fin_behind_pipelined_requests_is_no_leaving() {
+    let engine = Engine::answering(HELLO);
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    client.send(get("/v1/a").repeat(3));
+    client.half_close();
+    for _ in 0..3 {
+        assert_eq!(client.reply().status, 200);
+    }
+    client.ends();
+    assert_eq!(engine.executions(), 3);
+    front.settles();
+}
+
+/// Where the operator says that a half-close is none, the reply still comes, and then the end.
+#[test]
+fn a_half_close_may_mean_waiting() {
+    let (asked, was_asked) = std::sync::mpsc::channel();
+    let (go, gate) = std::sync::mpsc::channel::<()>();
+    let (asked, gate) = (std::sync::Mutex::new(asked), std::sync::Mutex::new(gate));
+    let engine = Engine::run(move |mut connection| {
+        connection.request();
+        asked.lock().unwrap().send(()).unwrap();
+        gate.lock().unwrap().recv().unwrap();
+        connection.send(HELLO);
+    });
+    let front = Front::with(&[engine.address], |options| options.rules.half_close_leaves = false);
+    let mut client = front.connect();
+    client.send(get("/v1/a"));
+    client.half_close();
+    was_asked.recv().unwrap();
+    go.send(()).unwrap();
+    let reply = client.reply();
+    assert_eq!((reply.status, reply.closes(), reply.whole), (200, true, true));
+    client.ends();
+    front.settles();
+    assert_eq!(front.count(Event::AbortedAwait), 0);
+}
+
+/// In the middle of a body a FIN breaks the request, whatever it means elsewhere.
+#[test]
+fn a_half_close_in_a_body_breaks_the_request() {
+    let (engine, seen) = engine(|connection| {
+        connection.head();
+    });
+    let front = Front::with(&[engine.address], |options| options.rules.half_close_leaves = false);
+    let mut client = front.connect();
+    client.send("POST /v1/a HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf");
+    assert!(matches!(next(&seen), Seen::Reached));
+    client.half_close();
+    assert!(matches!(next(&seen), Seen::Closed));
+    client.ends();
+    front.settles();
+    assert_eq!(engine.executions(), 0);
+}
+
+/// Half a head and a FIN: no answer, no trace.
+#[test]
+fn in_the_middle_of_a_head() {
+    let front = Front::start(&[crate::engine::refusing()]);
+    let mut client = front.connect();
+    client.send("GET /v1/a HTTP/1.1\r\nHos");
+    client.half_close();
+    client.ends();
+}

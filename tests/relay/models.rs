@@ -1,0 +1,246 @@
+//! What the front answers itself, which pool a request goes to, and what it adds to what passes.
+
+use bytes::Bytes;
+use warmfront::fleet::Health;
+use warmfront::policy::Policy;
+use warmfront::snapshot::Snapshot;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::client::{chat, get, post};
+use crate::engine::{Engine, HELLO, ok};
+use crate::front::Front;
+
+fn republish(front: &Front, change: impl FnOnce(&mut Snapshot)) {
+    let mut snapshot = Snapshot::clone(&front.published.current());
+    snapshot.epoch += 1;
+    change(&mut snapshot);
+    front.published.publish(snapshot);
+}
+
+fn with_models(front: &Front, keys: &[&str]) {
+    republish(front, |snapshot| {
+        snapshot.models_answer.list = Some(Bytes::from_static(b"{\"object\":\"list\"}"));
+        let card = Bytes::from_static(b"{\"id\":\"org/m\"}");
+        snapshot.models_answer.cards.insert(b"org/m"[..].into(), card);
+        snapshot.models_answer.authorizations = keys.iter().map(|key| xxh3_64(key.as_bytes())).collect();
+    });
+}
+
+#[test]
+fn models_are_answered_here() {
+    let engine = Engine::answering(ok("the engine's"));
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    assert_eq!(client.ask(get("/v1/models")).text(), "the engine's", "while nothing is known, the engine is asked");
+    with_models(&front, &[]);
+    front.until("the models", |front| front.ask(get("/v1/models")).text() == "{\"object\":\"list\"}");
+    for path in ["/v1/models/org/m", "/v1/models/org%2Fm", "/v1/models/org/m?x=y"] {
+        assert_eq!(client.ask(get(path)).text(), "{\"id\":\"org/m\"}", "{path}");
+    }
+    let reply = client.ask(get("/v1/models/other"));
+    assert_eq!(reply.status, 404);
+    let error: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
+    assert_eq!(error["error"]["message"], "The model `other` does not exist.");
+    assert_eq!(error["error"]["type"], "NotFoundError");
+    assert_eq!(client.ask("HEAD /v1/nothing HTTP/1.1\r\nHost: x\r\n\r\n".to_owned()).text(), "");
+}
+
+/// Who shows a key that the engines are known to take is answered here; the engines judge all others.
+#[test]
+fn models_ask_for_the_key_that_the_engines_ask_for() {
+    let engine = Engine::answering("HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\n\r\nno");
+    let front = Front::start(&[engine.address]);
+    with_models(&front, &["Bearer one", "Bearer two"]);
+    front.until("the keys", |front| {
+        front.ask("GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer one\r\n\r\n").status == 200
+    });
+    let mut client = front.connect();
+    for (key, status) in [("Bearer one", 200), ("Bearer two", 200), ("Bearer three", 401), ("", 401)] {
+        for path in ["/v1/models", "/v1/models/org/m"] {
+            let reply = client.ask(format!("GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {key}\r\n\r\n"));
+            assert_eq!((reply.status, reply.closes()), (status, false), "{key:?} {path}");
+        }
+    }
+}
+
+#[test]
+fn health_is_the_fleets() {
+    let front = Front::start(&[crate::engine::refusing(), crate::engine::refusing()]);
+    assert_eq!(front.ask(get("/health")).status, 200);
+    let down = |place: usize| {
+        republish(&front, |snapshot| snapshot.endpoints[place].as_mut().unwrap().health = Health::Down);
+    };
+    down(0);
+    assert_eq!(front.ask(get("/health")).status, 200);
+    down(1);
+    front.until("503", |front| front.ask(get("/health")).status == 503);
+}
+
+/// An endpoint that is down gets nothing, unless all are: then they are asked all the same.
+#[test]
+fn endpoints_that_are_down_are_not_asked() {
+    let engines = [Engine::answering(HELLO), Engine::answering(HELLO)];
+    let front = Front::start(&engines.each_ref().map(|engine| engine.address));
+    republish(&front, |snapshot| snapshot.endpoints[0].as_mut().unwrap().health = Health::Down);
+    front.until("the snapshot", |front| {
+        let before = engines[0].executions();
+        (0..4).for_each(|_| assert_eq!(front.ask(get("/v1/a")).status, 200));
+        engines[0].executions() == before
+    });
+    republish(&front, |snapshot| snapshot.endpoints[1].as_mut().unwrap().health = Health::Down);
+    front.until("the first to be asked again", |front| {
+        assert_eq!(front.ask(get("/v1/a")).status, 200);
+        engines[0].executions() > 4
+    });
+    front.settles();
+}
+
+#[test]
+fn paths_of_engine_controls_are_not_there() {
+    let engine = Engine::answering(HELLO);
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    for path in ["/pause", "/metrics", "/reset_prefix_cache", "/v1/../pause", "/v1/%2e%2e/pause", "/v1//x", "/"] {
+        let reply = client.ask(get(path));
+        assert_eq!((reply.status, reply.closes()), (404, false), "{path}");
+        assert!(serde_json::from_slice::<serde_json::Value>(&reply.body).is_ok(), "{path}");
+    }
+    assert_eq!(engine.connections(), 0);
+    for path in ["/v1/chat/completions?x=%2e", "/tokenize?x=%41//./", "/version?", "/v1/messages"] {
+        assert_eq!(client.ask(get(path)).status, 200, "{path}");
+    }
+}
+
+fn two_pools(policy: Policy) -> ([Engine; 2], Front) {
+    let engines = [Engine::answering(ok("a's")), Engine::answering(ok("b's"))];
+    let front = Front::with(&engines.each_ref().map(|engine| engine.address), |options| {
+        options.pools = vec![("a", vec![0]), ("b", vec![1]), ("org/b-lora", vec![1])];
+        options.settings.policy = policy;
+    });
+    (engines, front)
+}
+
+#[test]
+fn the_model_of_a_body_selects_the_pool() {
+    for policy in [Policy::RoundRobin, Policy::PrefixHash, Policy::Session, Policy::LeastLoad, Policy::Random] {
+        let (_engines, front) = two_pools(policy);
+        let mut client = front.connect();
+        for (model, text) in [("a", "a's"), ("b", "b's"), ("org/b-lora", "b's"), ("org\\/b-lora", "b's"), ("a", "a's")]
+        {
+            assert_eq!(client.ask(chat(model, "hi")).text(), text, "{model} {policy:?}");
+        }
+        let reply = client.ask(chat("c\\\"x", "hi"));
+        let error: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
+        assert_eq!((reply.status, error["error"]["code"].as_u64()), (404, Some(404)));
+        assert_eq!(error["error"]["param"], "model");
+        // A model named in the prompt is no model.
+        let forged = r#"{"messages":[{"role":"user","content":"\"model\":\"b\"","model":"b"}],"model":"a"}"#;
+        assert_eq!(client.ask(post("/v1/chat/completions", forged)).text(), "a's");
+        front.settles();
+    }
+}
+
+#[test]
+fn without_a_model_there_must_be_a_default() {
+    let (_engines, front) = two_pools(Policy::PrefixHash);
+    for body in ["{\"messages\":[]}", "{\"model\":7}", "no JSON"] {
+        let reply = front.ask(post("/v1/chat/completions", body));
+        assert_eq!(reply.status, 400, "{body}: {}", reply.text());
+    }
+    republish(&front, |snapshot| snapshot.default_pool = Some(snapshot.pools[1].id));
+    front.until("the default", |front| front.ask(post("/v1/chat/completions", "no JSON")).text() == "b's");
+    for body in ["{\"messages\":[]}", "{\"model\":7}", ""] {
+        assert_eq!(front.ask(post("/v1/chat/completions", body)).text(), "b's", "{body}");
+    }
+    // What has no body has no model, and is for any engine.
+    assert_eq!(front.ask(get("/version")).text(), "b's");
+    front.settles();
+}
+
+fn compressed() -> Vec<u8> {
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 13\r\n\r\n";
+    [head.as_bytes(), b"\x1f\x8b\x08\x00\x00\x00rubbish"].concat()
+}
+
+/// Of several models a compressed body may mean any: it needs a default as well.
+#[test]
+fn compressed_bodies_are_not_guessed_at() {
+    let (_engines, front) = two_pools(Policy::PrefixHash);
+    assert_eq!(front.ask(get("/version")).status, 200);
+    assert_eq!(front.ask(compressed()).status, 400);
+    republish(&front, |snapshot| snapshot.default_pool = Some(snapshot.pools[1].id));
+    front.until("the default", |front| front.ask(compressed()).text() == "b's");
+}
+
+/// A compressed body cannot be read: it goes by load, unchanged.
+#[test]
+fn compressed_bodies_pass() {
+    let engine = Engine::answering(HELLO);
+    let front = Front::with(&[engine.address], |options| options.settings.policy = Policy::PrefixHash);
+    assert_eq!(front.ask(compressed()).status, 200);
+    assert_eq!(engine.requests()[0].body, b"\x1f\x8b\x08\x00\x00\x00rubbish");
+    assert_eq!(front.count(warmfront::counters::stats::Event::ScanFailedCompressed), 1);
+}
+
+#[test]
+fn request_ids_pass_or_are_made() {
+    let engine = Engine::answering(HELLO);
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    let mut ids = Vec::new();
+    for (sent, passes) in [(None, false), (Some("my-id.1"), true), (Some(""), false), (Some("a b"), false)] {
+        let field = sent.map(|id| format!("X-Request-Id: {id}\r\n")).unwrap_or_default();
+        let reply = client.ask(format!("GET /v1/a HTTP/1.1\r\nHost: x\r\n{field}\r\n"));
+        let told = reply.head.get("x-request-id").unwrap().to_owned();
+        assert_eq!(engine.requests().last().unwrap().head.get("x-request-id"), Some(told.as_str()), "{sent:?}");
+        assert_eq!(sent == Some(told.as_str()), passes, "{sent:?}");
+        ids.push(told);
+    }
+    let twice = client.ask("GET /v1/a HTTP/1.1\r\nHost: x\r\nX-Request-Id: a\r\nX-Request-Id: b\r\n\r\n");
+    ids.push(twice.head.get("x-request-id").unwrap().to_owned());
+    assert!(engine.requests().last().unwrap().head.get("x-request-id").is_some());
+    // Errors of ours tell it as well.
+    ids.push(client.ask(get("/nowhere")).head.get("x-request-id").unwrap().to_owned());
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 6, "made ids differ");
+}
+
+#[test]
+fn the_client_is_told_to_the_engine() {
+    let engine = Engine::answering(HELLO);
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    client.ask(get("/v1/a"));
+    client.ask(
+        "GET /v1/a HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 1.2.3.4\r\nX-Forwarded-For: 5.6.7.8\r\nX-Forwarded-Proto: https\r\n\r\n",
+    );
+    let requests = engine.requests();
+    assert_eq!(requests[0].head.get("x-forwarded-for"), Some("127.0.0.1"));
+    assert_eq!(requests[0].head.get("x-forwarded-proto"), Some("http"));
+    assert_eq!(requests[1].head.get("x-forwarded-for"), Some("1.2.3.4, 5.6.7.8, 127.0.0.1"));
+    assert_eq!(requests[1].head.get("x-forwarded-proto"), Some("https"));
+}
+
+/// The choice is shown to those who may see it, on every kind of reply; to others it stays hidden.
+#[test]
+fn explanations_are_for_those_who_may_see_them() {
+    let engine = Engine::answering(HELLO);
+    for allowed in [true, false] {
+        let front = Front::with(&[engine.address], |options| {
+            let network = if allowed { "127.0.0.0/8" } else { "10.0.0.0/8" };
+            options.rules.explain_from = vec![network.parse().unwrap()];
+            options.settings.policy = Policy::PrefixHash;
+        });
+        let mut request = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nx-warmfront-explain: 1\r\n".to_vec();
+        request
+            .extend_from_slice(&chat("m", "hello there")[b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n".len()..]);
+        let reply = front.ask(&request);
+        let told = reply.head.get("x-warmfront-explain");
+        assert_eq!(told.is_some(), allowed);
+        if let Some(told) = told {
+            assert!(told.starts_with("endpoint=engine-0 reason=home in_flight=") && told.contains(" key="), "{told}");
+        }
+        assert_eq!(front.ask(chat("m", "hello there")).head.get("x-warmfront-explain"), None);
+    }
+}

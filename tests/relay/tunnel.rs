@@ -1,0 +1,138 @@
+//! `Upgrade`: a tunnel, but only after a 101 that was asked for.
+
+use crate::client::get;
+use crate::engine::{Engine, HELLO};
+use crate::front::Front;
+use crate::wire::End;
+use warmfront::counters::stats::Event;
+
+pub const ASK: &str =
+    "GET /v1/realtime HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k\r\n\r\n";
+pub const SWITCH: &str =
+    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: a\r\n\r\n";
+
+/// Switches, greets, and echoes until the client ends; then says farewell.
+fn echo() -> Engine {
+    Engine::run(|mut connection| {
+        connection.request();
+        connection.send([SWITCH, "hello"].concat());
+        loop {
+            let byte = connection.bytes(1);
+            if byte.is_empty() {
+                break;
+            }
+            connection.send(byte);
+        }
+        connection.send("bye");
+    })
+}
+
+#[test]
+fn bytes_pass_both_ways_and_a_fin_is_a_half_close() {
+    let engine = echo();
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    client.send(ASK);
+    let head = client.head();
+    assert_eq!(head.start, "HTTP/1.1 101 Switching Protocols");
+    assert_eq!(head.get("sec-websocket-accept"), Some("a"));
+    assert_eq!(head.get("upgrade"), Some("websocket"));
+    assert_eq!(client.bytes(5), b"hello");
+    // What looks like a request is none here.
+    let looks = get("/v1/evil");
+    client.send(&looks);
+    assert_eq!(client.bytes(looks.len()), looks);
+    client.half_close();
+    assert_eq!(client.rest(), (b"bye".to_vec(), End::Fin));
+    front.settles();
+    assert_eq!((front.count(Event::Tunnel), front.count(Event::AbortedTunnel)), (1, 0));
+    let asked = &engine.requests()[0];
+    assert_eq!(asked.head.get("connection"), Some("Upgrade"));
+    assert_eq!(asked.head.get("upgrade"), Some("websocket"));
+}
+
+/// What the client sends before the 101 comes behind the request: it reaches the engine after it, in order.
+#[test]
+fn bytes_sent_before_the_101_are_not_lost() {
+    let engine = echo();
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    client.send([ASK, "early "].concat());
+    assert_eq!(client.reply().status, 101);
+    client.send("late");
+    client.half_close();
+    assert_eq!(client.rest().0, b"helloearly latebye");
+    front.settles();
+}
+
+/// The engine may end first and still listen.
+#[test]
+fn the_engine_may_end_first() {
+    let (all, got) = std::sync::mpsc::channel();
+    let all = std::sync::Mutex::new(all);
+    let engine = Engine::run(move |mut connection| {
+        connection.request();
+        connection.send(SWITCH);
+        connection.finish();
+        all.lock().unwrap().send(connection.bytes(3_000_000).len()).unwrap();
+    });
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    client.send(ASK);
+    assert_eq!(client.reply().status, 101);
+    client.send(vec![b'x'; 3_000_000]);
+    client.half_close();
+    assert_eq!(client.ends(), End::Fin);
+    assert_eq!(got.recv_timeout(crate::front::PATIENCE), Ok(3_000_000));
+    front.settles();
+}
+
+#[test]
+fn resets_pass_through() {
+    let engine = Engine::run(|mut connection| {
+        connection.request();
+        connection.send(SWITCH);
+        if connection.bytes(1) == b"r" {
+            connection.reset();
+        } else {
+            connection.closed();
+        }
+    });
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    client.send(ASK);
+    assert_eq!(client.reply().status, 101);
+    client.send("r");
+    assert_eq!(client.rest().1, End::Reset);
+    let mut client = front.connect();
+    client.send(ASK);
+    assert_eq!(client.reply().status, 101);
+    client.send("x");
+    client.reset();
+    front.until("the abort", |front| front.count(Event::AbortedTunnel) == 1);
+    front.settles();
+}
+
+/// An upgrade that the engine does not grant is a request like any other, and what follows is the next.
+#[test]
+fn without_a_101_there_is_no_tunnel() {
+    let engine = Engine::answering(HELLO);
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    client.send([ASK.as_bytes(), &get("/v1/b")].concat());
+    assert_eq!((client.reply().status, client.reply().status), (200, 200));
+    assert_eq!(engine.requests()[1].path(), "/v1/b");
+    assert_eq!(front.count(Event::Tunnel), 0);
+}
+
+/// HTTP/2 in the clear is not offered to engines: requests in it would pass unseen.
+#[test]
+fn h2c_is_not_offered() {
+    let engine = Engine::answering(HELLO);
+    let front = Front::start(&[engine.address]);
+    let ask = "GET /v1/a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\
+               HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n\r\n";
+    assert_eq!(front.ask(ask).status, 200);
+    let asked = &engine.requests()[0];
+    assert_eq!((asked.head.get("upgrade"), asked.head.get("http2-settings")), (None, None));
+}

@@ -1,0 +1,202 @@
+//! Which room may know which, and what the pure rooms may not touch.
+
+use crate::source::Source;
+
+/// The rooms from top to bottom and what each may name: rooms of later rows only, so that the whole goes down.
+const ROOMS: &[(&str, &[(&str, &str)])] = &[
+    ("main", &[("cli", "the binary is its command line")]),
+    (
+        "cli",
+        &[
+            ("demo", "`warmfront demo`"),
+            ("engine", "`warmfront engine`"),
+            ("control", "`serve` starts it; `check` and `explain` ask engines and fleets as it does"),
+            ("shard", "`serve` starts them"),
+            ("driver", "`serve` says which one runs"),
+            ("publish", "`serve` makes what control and shards meet in"),
+            ("exchange", "`serve` turns configuration into its rules"),
+            ("config", "every command reads it"),
+            ("counters", "`serve` makes them"),
+            ("snapshot", "`serve` begins with an empty one"),
+            ("policy", "names of policies are values of a flag"),
+            ("fleet", "`explain` chooses on a fleet without load"),
+        ],
+    ),
+    ("demo", &[("engine", "its fleet is simulated; the front runs as a process of its own")]),
+    ("engine", &[]),
+    (
+        "control",
+        &[
+            ("publish", "writes snapshots"),
+            ("config", "what the fleet is made of"),
+            ("counters", "metrics, foreign load, slots at rest"),
+            ("snapshot", "builds them"),
+            ("policy", "`/explain` chooses as a shard would"),
+            ("ring", "builds them when membership changes"),
+            ("prefix", "`/explain` makes the key as a shard would"),
+            ("fleet", "endpoints and their health"),
+            ("scan", "`/explain` scans as a shard would"),
+            ("limits", "most endpoints, longest answers"),
+        ],
+    ),
+    (
+        "shard",
+        &[
+            ("driver", "the kernel"),
+            ("publish", "reads the snapshot once a turn"),
+            ("exchange", "one for each request"),
+            ("counters", "its own statistics, the shared loads"),
+            ("snapshot", "hands it to exchanges"),
+            ("fleet", "upstream connections are kept by endpoint"),
+            ("slots", "its connections"),
+        ],
+    ),
+    ("driver", &[("slots", "its sockets"), ("limits", "size of the receive buffer")]),
+    ("publish", &[("snapshot", "what is published")]),
+    (
+        "exchange",
+        &[
+            ("config", "the networks that may see a choice"),
+            ("counters", "counts at the choice, releases at the end"),
+            ("snapshot", "what it chooses from"),
+            ("policy", "chooses"),
+            ("prefix", "makes the key"),
+            ("fleet", "names the endpoint to connect to"),
+            ("scan", "looks into the body"),
+            ("http", "reads and writes heads and framing"),
+            ("limits", "deadlines and sizes"),
+        ],
+    ),
+    (
+        "config",
+        &[
+            ("policy", "`[routing]` is read into its settings"),
+            ("scan", "part of those settings"),
+            ("limits", "`[limits]`, and what values are possible"),
+        ],
+    ),
+    ("counters", &[("fleet", "holds the loads, is asked for endpoints"), ("limits", "most endpoints")]),
+    ("snapshot", &[("policy", "pools"), ("fleet", "endpoints"), ("scan", "what bodies are scanned for")]),
+    (
+        "policy",
+        &[
+            ("ring", "homes"),
+            ("fleet", "endpoints and loads"),
+            ("scan", "what a policy needs to know of a body"),
+            ("limits", "most endpoints, heaviest weight"),
+        ],
+    ),
+    ("ring", &[("limits", "most points")]),
+    ("prefix", &[("scan", "the hash it has made of a prompt")]),
+    ("fleet", &[("limits", "most endpoints")]),
+    ("scan", &[]),
+    ("http", &[("limits", "most bytes of a head")]),
+    ("slots", &[]),
+    ("limits", &[]),
+];
+
+/// Rooms that a test can run through without a descriptor or a sleep. The same bytes, `now` and snapshot
+/// make the same answer there.
+const PURE: &[&str] =
+    &["exchange", "counters", "snapshot", "policy", "ring", "prefix", "fleet", "scan", "http", "slots", "limits"];
+
+/// What they may not name, and what to do instead.
+const IMPURE: &[(&str, &str)] = &[
+    ("std::net::TcpStream", SOCKETS),
+    ("std::net::TcpListener", SOCKETS),
+    ("std::net::UdpSocket", SOCKETS),
+    ("std::net::ToSocketAddrs", SOCKETS),
+    ("std::os", SOCKETS),
+    ("rustix", SOCKETS),
+    ("libc", SOCKETS),
+    ("std::fs", "read files in config or cli, and pass what they hold"),
+    ("std::env", "read the environment in cli, and pass what it holds"),
+    ("std::process", "only the command line starts and ends processes"),
+    ("std::time::Instant", CLOCK),
+    ("std::time::SystemTime", CLOCK),
+    ("std::thread", "shard and control start threads"),
+    ("tokio", RUNTIME),
+    ("hyper", RUNTIME),
+    ("axum", RUNTIME),
+    ("tracing", "count it, or answer it: lines in a request's path cost more than the request"),
+];
+
+const SOCKETS: &str = "the driver holds sockets: take bytes as an argument, answer an action";
+const CLOCK: &str = "take `now` as an argument";
+const RUNTIME: &str = "only control and the simulated engine run on it";
+
+/// Names of other rooms that the table does not allow, and rows that nothing needs.
+pub fn directions(sources: &[Source]) -> Vec<String> {
+    let mut faults = table_faults();
+    let mut used = Vec::new();
+    let rooms: Vec<&str> = sources.iter().map(Source::room).collect();
+    for source in sources.iter().filter(|source| source.room() != "lib") {
+        let Some((room, allowed)) = ROOMS.iter().find(|(room, _)| *room == source.room()) else {
+            faults.push(format!("{}:1: a new room: give it a row in ROOMS in tests/tidy/rooms.rs", source.path));
+            continue;
+        };
+        for (line, path) in source.paths() {
+            let Some(other) = other_room(source, &path).filter(|other| other != room && rooms.contains(other)) else {
+                continue;
+            };
+            if allowed.iter().any(|(name, _)| *name == other) {
+                used.push((*room, other));
+            } else {
+                faults.push(format!(
+                    "{}:{line}: {room} may not know {other}: pass what it needs as an argument, move the code, or add \
+                     the edge to ROOMS in tests/tidy/rooms.rs with its reason",
+                    source.path
+                ));
+            }
+        }
+    }
+    for (room, allowed) in ROOMS {
+        for (other, _) in allowed.iter().filter(|(other, _)| rooms.contains(room) && rooms.contains(other)) {
+            if !used.contains(&(room, other)) {
+                faults.push(format!("tests/tidy/rooms.rs:1: {room} does not name {other} any more: delete that edge"));
+            }
+        }
+    }
+    faults
+}
+
+/// What clocks, threads and sockets the pure rooms name.
+pub fn impurities(sources: &[Source]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for source in sources.iter().filter(|source| PURE.contains(&source.room())) {
+        for (line, path) in source.paths() {
+            for (banned, instead) in IMPURE {
+                // `use std::time` would let `time::Instant` pass unseen, so it counts as well.
+                let banned_path: Vec<&str> = banned.split("::").collect();
+                if path.starts_with(&banned_path) || banned_path.starts_with(&path) {
+                    let (file, room) = (&source.path, source.room());
+                    faults.push(format!("{file}:{line}: {} in the pure room {room}: {instead}", path.join("::")));
+                }
+            }
+        }
+    }
+    faults
+}
+
+/// The room that a path leads to, if it leads through the crate's root.
+fn other_room<'a>(source: &'a Source, path: &[&'a str]) -> Option<&'a str> {
+    let depth = source.path.trim_start_matches("src/").trim_end_matches("/mod.rs").split('/').count();
+    let up = path.iter().take_while(|word| **word == "super").count();
+    match path.first() {
+        Some(&("crate" | "warmfront")) => path.get(1).copied(),
+        Some(&"super") if up == depth => path.get(up).copied(),
+        _ => None,
+    }
+}
+
+/// The table must go down itself.
+fn table_faults() -> Vec<String> {
+    let mut faults = Vec::new();
+    let place = |name: &str| ROOMS.iter().position(|(room, _)| *room == name);
+    for (at, (room, allowed)) in ROOMS.iter().enumerate() {
+        for (other, _) in allowed.iter().filter(|(other, _)| place(other).is_none_or(|below| below <= at)) {
+            faults.push(format!("tests/tidy/rooms.rs:1: ROOMS: {room} names {other}, which has no row below it"));
+        }
+    }
+    faults
+}
