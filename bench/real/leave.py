@@ -54,7 +54,8 @@ def leaves(front, model, times, name, streamed, how):
                        for url in (front.engines[0], front.url))
     shown = (f"{1000 * statistics.median(took):.0f} ms median, {1000 * max(took):.0f} ms at most"
              for took in (direct, through))
-    print("client leaves ({}): engine idle after {}; without the front {}".format(name, *reversed(list(shown))), flush=True)
+    without, with_front = shown
+    print(f"client leaves ({name}): engine idle after {with_front}; without the front {without}", flush=True)
     return statistics.median(through) <= GONE_WITHIN_S
 
 
@@ -116,8 +117,10 @@ def survives(front, model, pid, returns_within):
     lost = [end for end in before if end[1]]
     fresh = [end for end in after if end[1]]
     shown = ["never" if took is None else f"{took:.1f} s later" for took in (down, up)]
-    print(f"engine stopped; down in the front's eyes {shown[0]}; up again {shown[1]}; then {used} requests to it in 5 s\n"
-          f"  {len(before)} requests begun before, {len(lost)} of them cut; {len(after)} begun after, {len(fresh)} of them failed")
+    print(f"engine stopped; down in the front's eyes {shown[0]}; up again {shown[1]}; "
+          f"then {used} requests to it in 5 s\n"
+          f"  {len(before)} requests begun before, {len(lost)} of them cut; "
+          f"{len(after)} begun after, {len(fresh)} of them failed")
     for began, error in lost + fresh:
         print(f"  begun {began - killed:+.2f} s: {error}")
     print(f"  statuses at the front: {front.requests('status')}; by endpoint: {front.requests('endpoint')}")
