@@ -7,7 +7,7 @@
 mod oracle;
 
 use libfuzzer_sys::fuzz_target;
-use warmfront::policy::PrefixMode;
+use warmfront::scan::PrefixMode;
 use warmfront::scan::{Api, Needs, Plan};
 
 const APIS: [Api; 10] = [
