@@ -122,7 +122,10 @@ fn engine_of_rows() -> Engine {
             connection.send_pieces(&reply_bytes(text), pieces);
             match after {
                 Reused => {}
-                Dropped => return drop(connection.closed()),
+                Dropped => {
+                    connection.closed();
+                    return;
+                }
                 Closes => return,
             }
         }

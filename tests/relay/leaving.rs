@@ -212,6 +212,32 @@ fn a_half_close_may_mean_waiting() {
     assert_eq!(front.count(Event::AbortedAwait), 0);
 }
 
+/// A client that ended, and whose interest was assumed, may still break its connection.
+#[test]
+fn by_reset_behind_a_half_close() {
+    for requests in [1, 2] {
+        let (engine, seen) = engine(|connection| {
+            connection.request();
+            connection.send("HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n");
+            // As much as the front takes of it.
+            connection.stream().set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+            connection.send(vec![b'x'; 50_000_000]);
+        });
+        let front = Front::with(&[engine.address], |options| options.rules.half_close_leaves = requests > 1);
+        let mut client = front.connect();
+        client.send(get("/v1/a").repeat(requests));
+        client.half_close();
+        assert!(matches!(next(&seen), Seen::Reached));
+        assert_eq!(front.counters.in_flight(0), 1);
+        let left = Instant::now();
+        client.reset();
+        assert!(matches!(next(&seen), Seen::Closed));
+        assert!(left.elapsed() < AT_ONCE, "{:?}", left.elapsed());
+        front.settles();
+        assert_eq!(front.count(Event::AbortedRelay), 1);
+    }
+}
+
 /// In the middle of a body a FIN breaks the request, whatever it means elsewhere.
 #[test]
 fn a_half_close_in_a_body_breaks_the_request() {
