@@ -15,7 +15,8 @@ pub struct Limits {
     pub body_bytes_max: u64,
     /// Most body bytes held while a choice waits; beyond it the choice is made with what is known.
     pub hold_bytes: usize,
-    /// Most bytes read ahead of a request in progress (pipelining).
+    /// Reading stops once this many bytes lie ahead of the request in progress (pipelining); the read that
+    /// reaches it may bring up to one receive buffer more.
     pub read_ahead_bytes: usize,
     /// Bytes all held bodies of one shard may take together; beyond it 503 with `Retry-After`.
     pub budget_bytes: usize,

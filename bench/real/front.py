@@ -33,7 +33,7 @@ class Front:
     def __enter__(self):
         self.process = subprocess.Popen(self.command, stdout=self.log, stderr=self.log)
         # Ready, every engine up and its models known: a request before that may see half a fleet.
-        if not wait(15, lambda: all(self.serves(engine) for engine in self.engines)):
+        if not wait(15, lambda: self.listens() and all(self.serves(engine) for engine in self.engines)):
             self.__exit__()
             sys.exit(f"the front did not get ready; its log is {self.log.name}")
         return self
@@ -45,6 +45,12 @@ class Front:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+    def listens(self):
+        try:
+            return bool(get(self.admin, "/readyz"))
+        except (OSError, http.client.HTTPException):
+            return False
 
     def endpoints(self):
         """Each engine as the front sees it, by its URL."""

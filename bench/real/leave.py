@@ -30,7 +30,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--front-binary", required=True, help="warmfront to start")
     parser.add_argument("--engines", nargs="+", required=True, metavar="URL", help="running engines, same model")
-    parser.add_argument("--times", type=int, default=5, help="a client leaves in each way (default %(default)s)")
+    parser.add_argument("--times", type=int, default=9, help="a client leaves in each way (default %(default)s)")
     parser.add_argument("--returns-within", type=float, default=300, metavar="SECONDS", help="(default %(default)s)")
     parser.add_argument("--stop-pid", type=int, help="process of the first engine, to be stopped")
     args = parser.parse_args()
@@ -54,12 +54,13 @@ def leaves(front, model, times, name, streamed, how):
                        for url in (front.engines[0], front.url))
     shown = (f"{1000 * statistics.median(took):.0f} ms median, {1000 * max(took):.0f} ms at most"
              for took in (direct, through))
-    print("client leaves ({}): engine idle after {}; without the front {}".format(name, *reversed(list(shown))), flush=True)
+    without, with_front = shown
+    print(f"client leaves ({name}): engine idle after {with_front}; without the front {without}", flush=True)
     return statistics.median(through) <= GONE_WITHIN_S
 
 
 def leave(url, engines, model, streamed, how):
-    """Seconds from a client's leaving to all engines being idle."""
+    """Seconds from a client's leaving to its engine being idle."""
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": f"Talk. {time.time()}"}],
                        "max_tokens": 2000, "ignore_eos": True, "stream": streamed}).encode()
     host, port = netloc(url).split(":")
@@ -69,19 +70,16 @@ def leave(url, engines, model, streamed, how):
     if streamed:
         while b"data:" not in client.recv(1 << 16):
             pass
-    if wait(60, lambda: in_flight(engines) == 1) is None:
+    if wait(60, lambda: any(map(running, engines))) is None:
         sys.exit("the request did not reach an engine")
+    busy = next(filter(running, engines))
     began = time.monotonic()
     if how == "reset":
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     client.close()
-    if wait(30, lambda: in_flight(engines) == 0, 0.01) is None:
+    if wait(30, lambda: running(busy) == 0, 0.01) is None:
         return 30.0
     return time.monotonic() - began
-
-
-def in_flight(engines):
-    return sum(map(running, engines))
 
 
 def survives(front, model, pid, returns_within):
@@ -119,8 +117,10 @@ def survives(front, model, pid, returns_within):
     lost = [end for end in before if end[1]]
     fresh = [end for end in after if end[1]]
     shown = ["never" if took is None else f"{took:.1f} s later" for took in (down, up)]
-    print(f"engine stopped; down in the front's eyes {shown[0]}; up again {shown[1]}; then {used} requests to it in 5 s\n"
-          f"  {len(before)} requests begun before, {len(lost)} of them cut; {len(after)} begun after, {len(fresh)} of them failed")
+    print(f"engine stopped; down in the front's eyes {shown[0]}; up again {shown[1]}; "
+          f"then {used} requests to it in 5 s\n"
+          f"  {len(before)} requests begun before, {len(lost)} of them cut; "
+          f"{len(after)} begun after, {len(fresh)} of them failed")
     for began, error in lost + fresh:
         print(f"  begun {began - killed:+.2f} s: {error}")
     print(f"  statuses at the front: {front.requests('status')}; by endpoint: {front.requests('endpoint')}")

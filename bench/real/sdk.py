@@ -24,7 +24,8 @@ def main():
 
 
 def whole_and_streamed_agree(client, model):
-    asked = {"model": model, "messages": MESSAGES, "max_tokens": 8, "temperature": 0, "extra_body": {"ignore_eos": True}}
+    asked = {"model": model, "messages": MESSAGES, "max_tokens": 8, "temperature": 0,
+             "extra_body": {"ignore_eos": True}}
     whole = client.chat.completions.create(**asked)
     assert whole.usage.completion_tokens == 8 and whole.choices[0].finish_reason == "length", whole
     text, usage = "", None

@@ -101,10 +101,9 @@ impl Exchange {
             _ => return,
         }
         cx.actions.push(Action::Dismiss { reuse: false });
-        // A FIN acknowledges what was read before it; a reset does not, and on a kept connection the kernel
-        // acknowledges late. There, a request may have been read although nothing says so.
-        let told = ended || !self.leg.as_ref().is_some_and(|leg| leg.reused);
-        let untouched = told && self.held_whole && self.unacknowledged(acknowledged);
+        // A FIN acknowledges what came before it. A reset does not, and kernels acknowledge late: behind one, a
+        // request may have been read although nothing says so.
+        let untouched = ended && self.held_whole && self.unacknowledged(acknowledged);
         if untouched && !self.retried {
             self.retried = true;
             self.pushed = 0;
