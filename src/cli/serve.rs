@@ -11,8 +11,6 @@ use crate::config::{self, Config, HalfClose};
 use crate::control;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
-use crate::driver::Driver;
-use crate::driver::epoll::Epoll;
 use crate::exchange::Rules;
 use crate::exchange::admit::Paths;
 use crate::publish::{Process, Published};
@@ -92,7 +90,7 @@ fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
         rules: Arc::new(rules(&config)),
     };
     let (threads, listening) = start(&shared, &config.serve.listen, shards, config.serve.pin)?;
-    tracing::info!(?listening, shards, driver = Epoll::NAME, "serving");
+    tracing::info!(?listening, "listening");
     for thread in threads {
         // A shard that panicked has aborted the process already.
         let _ = thread.join();

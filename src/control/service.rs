@@ -46,7 +46,7 @@ pub(super) async fn notify(process: &'static Process, stats: &'static Stats) {
     }
     let driver = process.shards().first().map_or("no", |shard| shard.driver().as_str());
     let shards = process.shards().len();
-    tracing::info!(shards, driver, "serving");
+    tracing::info!(shards, driver, "ready");
     say(&[NotifyState::Ready, NotifyState::Status(&format!("serving with {shards} shards on {driver}"))]);
     let Some(patience) = sd_notify::watchdog_enabled() else { return };
     let mut before: Vec<u64> = Vec::new();
