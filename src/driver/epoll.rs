@@ -55,7 +55,9 @@ struct Socket {
     hung_up: bool,
     /// The connection's end was told to the shard: nothing more comes from it.
     over: bool,
-    /// An error was announced while paused and is to be told.
+    /// The connection broke: told once more behind a FIN, and while paused.
+    broken: bool,
+    /// It broke before a FIN came. Reading does not tell so once a send, or a look, took the error.
     reset: bool,
     /// The kernel took less than it was given; `Drained` is owed.
     starved: bool,
@@ -110,6 +112,7 @@ impl Epoll {
             paused: false,
             hung_up: false,
             over: false,
+            broken: false,
             reset: false,
             starved: false,
             writable: false,
@@ -146,13 +149,19 @@ impl Epoll {
     fn note(&mut self, id: SocketId, flags: epoll::EventFlags) {
         use epoll::EventFlags as On;
         let Some(socket) = self.sockets.get_mut(id) else { return };
-        let broken = flags.intersects(On::ERR | On::HUP);
-        socket.readable |= broken || flags.intersects(On::IN | On::RDHUP);
-        socket.hung_up |= broken || flags.contains(On::RDHUP);
-        socket.reset |= broken && socket.paused;
+        let hung_up = flags.intersects(On::ERR | On::HUP);
+        socket.readable |= hung_up || flags.intersects(On::IN | On::RDHUP);
+        socket.hung_up |= hung_up || flags.contains(On::RDHUP);
+        // A hang-up alone is also what two FINs make.
+        if flags.contains(On::ERR)
+            && socket.kind == Kind::Stream
+            && let Ok(Err(error)) = rustix::net::sockopt::socket_error(&socket.fd)
+        {
+            socket.note_error(error);
+        }
         let may_write = flags.contains(On::OUT) && (socket.starved || socket.kind == Kind::Connecting);
         socket.writable = may_write;
-        if socket.reset || may_write || broken || (socket.readable && !socket.paused) {
+        if may_write || hung_up || (socket.readable && !socket.paused) {
             Self::enqueue(&mut self.ready, id, socket);
         }
     }
@@ -180,9 +189,11 @@ impl Epoll {
             }
             return Some(Completion::Drained(tag));
         }
+        if socket.over {
+            return socket.broken.then_some(Completion::Failed(socket.tag));
+        }
         if socket.paused {
-            let told = std::mem::take(&mut socket.reset) && !socket.over;
-            return told.then_some(Completion::Reset(socket.tag));
+            return socket.broken.then_some(Completion::Reset(socket.tag));
         }
         self.receive(id)
     }
@@ -228,13 +239,14 @@ impl Epoll {
 
     fn receive(&mut self, id: SocketId) -> Option<Completion> {
         let socket = self.sockets.get_mut(id)?;
-        if !socket.readable || socket.over {
+        if !socket.readable {
             return None;
         }
         match rustix::net::recv(&socket.fd, &mut self.buffer[..], RecvFlags::DONTWAIT) {
             Ok((0, _)) => {
                 socket.over = true;
-                Some(Completion::Ended(socket.tag))
+                let end = if socket.reset { Completion::Failed } else { Completion::Ended };
+                Some(end(socket.tag))
             }
             Ok((len, _)) => {
                 socket.readable = len == self.buffer.len() || socket.hung_up;
@@ -262,9 +274,10 @@ impl Epoll {
     /// Sends the backlog; true when nothing is left of it. A broken connection shows when it is read.
     fn flush(socket: &mut Socket) -> bool {
         if let Some(backlog) = &mut socket.backlog {
-            let taken = transmit(&socket.fd, &[IoSlice::new(&backlog.bytes[backlog.sent..])]);
-            backlog.sent += taken;
+            let sent = transmit(&socket.fd, &[IoSlice::new(&backlog.bytes[backlog.sent..])]);
+            backlog.sent += sent.unwrap_or(0);
             if backlog.sent < backlog.bytes.len() {
+                socket.note_outcome(sent);
                 return false;
             }
             socket.backlog = None;
@@ -284,14 +297,33 @@ fn bytes_of<'a>(segment: &Segment<'a>, buffer: &'a [u8]) -> &'a [u8] {
     }
 }
 
-/// What the kernel took. An error takes nothing: the read side tells of it.
-fn transmit(fd: &OwnedFd, pieces: &[IoSlice<'_>]) -> usize {
+impl Socket {
+    /// Behind a FIN (CLOSE-WAIT) a reset shows as EPIPE, else as ECONNRESET (tcp_reset in net/ipv4/tcp_input.c).
+    fn note_error(&mut self, error: Errno) {
+        self.broken = true;
+        self.reset |= error != Errno::PIPE;
+    }
+
+    /// How many bytes were taken. An error takes none: the read side tells of it.
+    fn note_outcome(&mut self, sent: Result<usize, Errno>) -> usize {
+        sent.unwrap_or_else(|error| {
+            self.note_error(error);
+            0
+        })
+    }
+}
+
+/// What the kernel took.
+fn transmit(fd: &OwnedFd, pieces: &[IoSlice<'_>]) -> Result<usize, Errno> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     let sent = match pieces {
         [one] => rustix::net::send(fd, one, flags),
         many => rustix::net::sendmsg(fd, many, &mut SendAncillaryBuffer::default(), flags),
     };
-    sent.unwrap_or(0)
+    match sent {
+        Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => Ok(0),
+        sent => sent,
+    }
 }
 
 impl Driver for Epoll {
@@ -388,7 +420,8 @@ impl Driver for Epoll {
             }
         }
         let pieces = &pieces[..count];
-        let mut taken = if socket.starved { 0 } else { transmit(&socket.fd, pieces) };
+        let sent = if socket.starved { Ok(0) } else { transmit(&socket.fd, pieces) };
+        let mut taken = socket.note_outcome(sent);
         if taken < total {
             socket.starved = true;
             let backlog = socket.backlog.get_or_insert_default();
@@ -403,7 +436,8 @@ impl Driver for Epoll {
 
     fn offer(&mut self, id: SocketId, bytes: &[u8]) -> usize {
         let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.starved) else { return 0 };
-        let taken = transmit(&socket.fd, &[IoSlice::new(bytes)]);
+        let sent = transmit(&socket.fd, &[IoSlice::new(bytes)]);
+        let taken = socket.note_outcome(sent);
         socket.starved = taken < bytes.len();
         taken
     }

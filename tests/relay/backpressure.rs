@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::client::{Client, get, post};
 use crate::engine::{Engine, HELLO};
-use crate::front::Front;
+use crate::front::{Front, alone};
 
 /// Streams without end; counts what the kernel took.
 fn flooding() -> (Engine, &'static AtomicUsize) {
@@ -43,9 +43,12 @@ fn resident_bytes() -> usize {
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
 }
 
-/// Fills the kernel's buffers, and weighs the process: run alone, by the test below.
 #[test]
-#[ignore = "weighs its process"]
+fn forty_unread_streams_hold_back_their_engine() {
+    alone("backpressure::forty_unread_streams_hold_back_their_engine", forty_unread_streams);
+}
+
+/// Fills the kernel's buffers, and weighs the process.
 fn forty_unread_streams() {
     let (engine, sent) = flooding();
     let front = Front::start(&[engine.address]);
@@ -67,12 +70,6 @@ fn forty_unread_streams() {
     assert_eq!(front.counters.in_flight(0), 40);
     drop(clients);
     front.settles();
-}
-
-/// In a process of its own, because others of these tests use memory meanwhile.
-#[test]
-fn forty_unread_streams_hold_back_their_engine() {
-    crate::front::alone("backpressure::forty_unread_streams");
 }
 
 /// A reader that begins to read gets everything that was held back, in order.

@@ -131,7 +131,7 @@ impl Client {
 
 pub fn status(head: &Head) -> u16 {
     let rest = head.start.strip_prefix("HTTP/1.1 ").unwrap_or_else(|| panic!("{:?}", head.start));
-    rest[..3].parse().unwrap()
+    rest.get(..3).and_then(|digits| digits.parse().ok()).unwrap_or_else(|| panic!("{:?}", head.start))
 }
 
 pub fn get(path: &str) -> Vec<u8> {

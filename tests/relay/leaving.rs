@@ -58,9 +58,15 @@ fn next(seen: &Receiver<Seen>) -> Seen {
     seen.recv_timeout(crate::front::PATIENCE).expect("the engine saw nothing")
 }
 
+/// The engine must notice at once; that a busy machine may delay one try says nothing.
+fn at_once(mut leave: impl FnMut() -> Duration) {
+    let tries: Vec<_> = (0..3).map(|_| leave()).take_while(|took| *took >= AT_ONCE).collect();
+    assert!(tries.len() < 3, "{tries:?}");
+}
+
 /// Has a client send `request` and leave once the engine is where `before` leaves it.
 fn leaves_at(request: &[u8], phase: Event, before: impl Fn(&mut Connection) + Send + Sync + Clone + 'static) {
-    for way in WAYS {
+    let leave = |way: Leave| {
         let (engine, seen) = engine(before.clone());
         let front = Front::start(&[engine.address]);
         let mut client = front.connect();
@@ -74,11 +80,13 @@ fn leaves_at(request: &[u8], phase: Event, before: impl Fn(&mut Connection) + Se
         let left = Instant::now();
         let kept = way.from(client);
         assert!(matches!(next(&seen), Seen::Closed), "{way:?}");
-        assert!(left.elapsed() < AT_ONCE, "{way:?}: {:?}", left.elapsed());
+        let took = left.elapsed();
         front.settles();
         assert_eq!(front.count(phase), 1, "{way:?}");
         drop(kept);
-    }
+        took
+    };
+    WAYS.into_iter().for_each(|way| at_once(|| leave(way)));
 }
 
 #[test]
@@ -155,20 +163,23 @@ fn while_connecting() {
 /// A client that reset is gone, also while the front reads nothing more from it.
 #[test]
 fn by_reset_behind_many_pipelined_requests() {
-    let (engine, seen) = engine(|connection| {
-        connection.request();
+    at_once(|| {
+        let (engine, seen) = engine(|connection| {
+            connection.request();
+        });
+        let front = Front::start(&[engine.address]);
+        let mut client = front.connect();
+        client.send(get("/v1/a").repeat(2_000));
+        assert!(matches!(next(&seen), Seen::Reached));
+        front.until("the read-ahead to be full", |front| front.count(Event::Pipelined) == 1);
+        let left = Instant::now();
+        client.reset();
+        assert!(matches!(next(&seen), Seen::Closed));
+        let took = left.elapsed();
+        front.settles();
+        assert_eq!(front.count(Event::AbortedAwait), 1);
+        took
     });
-    let front = Front::start(&[engine.address]);
-    let mut client = front.connect();
-    client.send(get("/v1/a").repeat(2_000));
-    assert!(matches!(next(&seen), Seen::Reached));
-    front.until("the read-ahead to be full", |front| front.count(Event::Pipelined) == 1);
-    let left = Instant::now();
-    client.reset();
-    assert!(matches!(next(&seen), Seen::Closed));
-    assert!(left.elapsed() < AT_ONCE, "{:?}", left.elapsed());
-    front.settles();
-    assert_eq!(front.count(Event::AbortedAwait), 1);
 }
 
 /// A FIN behind pipelined requests ends what the client has to say: each is answered, then the connection ends.
@@ -210,6 +221,34 @@ fn a_half_close_may_mean_waiting() {
     client.ends();
     front.settles();
     assert_eq!(front.count(Event::AbortedAwait), 0);
+}
+
+/// A client that ended, and whose interest was assumed, may still break its connection.
+#[test]
+fn by_reset_behind_a_half_close() {
+    let leave = |requests: usize| {
+        let (engine, seen) = engine(|connection| {
+            connection.request();
+            connection.send("HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n");
+            // As much as the front takes of it.
+            connection.stream().set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+            connection.send(vec![b'x'; 50_000_000]);
+        });
+        let front = Front::with(&[engine.address], |options| options.rules.half_close_leaves = requests > 1);
+        let mut client = front.connect();
+        client.send(get("/v1/a").repeat(requests));
+        client.half_close();
+        assert!(matches!(next(&seen), Seen::Reached));
+        assert_eq!(front.counters.in_flight(0), 1);
+        let left = Instant::now();
+        client.reset();
+        assert!(matches!(next(&seen), Seen::Closed));
+        let took = left.elapsed();
+        front.settles();
+        assert_eq!(front.count(Event::AbortedRelay), 1);
+        took
+    };
+    [1, 2].into_iter().for_each(|requests| at_once(|| leave(requests)));
 }
 
 /// In the middle of a body a FIN breaks the request, whatever it means elsewhere.

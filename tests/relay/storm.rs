@@ -178,7 +178,10 @@ fn descriptors() -> usize {
 }
 
 #[test]
-#[ignore = "counts the descriptors of its process"]
+fn storms_leave_nothing_behind() {
+    alone("storm::storms_leave_nothing_behind", a_storm);
+}
+
 fn a_storm() {
     let engines = [failing(), failing(), failing()];
     let mut addresses = engines.each_ref().map(|engine| engine.address).to_vec();
@@ -210,10 +213,4 @@ fn a_storm() {
     }
     assert_eq!(front.count(Event::Panicked), 0);
     println!("{served} served, {} executed", executed.len());
-}
-
-/// In a process of its own.
-#[test]
-fn storms_leave_nothing_behind() {
-    alone("storm::a_storm");
 }

@@ -19,7 +19,9 @@ use crate::random::Random;
 pub fn gate() -> (mpsc::Sender<()>, impl Fn() + Send + Sync) {
     let (open, gate) = mpsc::channel();
     let gate = Mutex::new(gate);
-    (open, move || drop(gate.lock().unwrap().recv_timeout(crate::front::PATIENCE)))
+    (open, move || {
+        let _ = gate.lock().unwrap().recv_timeout(crate::front::PATIENCE);
+    })
 }
 
 /// A chat body of `len` bytes with the model last, as the openai SDK writes it.
@@ -168,7 +170,7 @@ fn a_body_beyond_what_may_be_held_is_not_waited_for() {
 }
 
 /// Policies and how much may be held, so that a body of 8 MiB streams, or goes out of what is held.
-const STREAMED_AND_HELD: [(&str, fn(&mut Options)); 3] = [
+const STREAMED_AND_HELD: [Way; 3] = [
     ("streamed", |options| options.settings.policy = Policy::RoundRobin),
     ("held at first", |options| {
         options.settings.policy = Policy::PrefixHash;
