@@ -476,6 +476,10 @@ impl Driver for Epoll {
         }
     }
 
+    fn is_quiet(&self, id: SocketId) -> bool {
+        self.sockets.get(id).is_some_and(|socket| !socket.readable && !socket.hung_up && !socket.over)
+    }
+
     fn acknowledged(&self, id: SocketId) -> Option<u64> {
         socket::acknowledged(self.sockets.get(id)?.fd.as_fd())
     }

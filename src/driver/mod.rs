@@ -130,6 +130,9 @@ pub trait Driver {
     /// Closes with a reset, so that the peer cannot take the end for a proper one.
     fn abort(&mut self, socket: SocketId);
 
+    /// Whether nothing has come from the peer that was not handed out: no byte, no end.
+    fn is_quiet(&self, socket: SocketId) -> bool;
+
     /// How many bytes the peer's kernel has acknowledged (`tcpi_bytes_acked`, RFC 4898), if it can be told.
     fn acknowledged(&self, socket: SocketId) -> Option<u64>;
 }

@@ -91,7 +91,14 @@ impl<D: Driver> Shard<D> {
         while let Some(key) = idle.pop_back() {
             let Some(upstream) = self.upstreams.get(key) else { continue };
             match upstream.state {
-                State::Idle { until } if upstream.endpoint == endpoint && until > self.desk.now => return Some(key),
+                // What has come since its last reply would be taken for the beginning of the next one.
+                State::Idle { until }
+                    if upstream.endpoint == endpoint
+                        && until > self.desk.now
+                        && self.driver.is_quiet(upstream.socket) =>
+                {
+                    return Some(key);
+                }
                 State::Idle { .. } => {
                     self.driver.close(upstream.socket);
                     self.upstreams.remove(key);

@@ -12,7 +12,6 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("engine", "`warmfront engine`"),
             ("control", "`serve` starts it; `check` and `explain` ask engines and fleets as it does"),
             ("shard", "`serve` starts them"),
-            ("driver", "`serve` says which one runs"),
             ("publish", "`serve` makes what control and shards meet in"),
             ("exchange", "`serve` turns configuration into its rules"),
             ("config", "every command reads it"),
