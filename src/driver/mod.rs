@@ -11,7 +11,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 pub use crate::slots::Key as SocketId;
 
@@ -80,6 +81,12 @@ pub enum Completion {
 pub trait Driver {
     /// The name in log and metrics.
     const NAME: &'static str;
+
+    /// The instant, in microseconds of a clock that never goes back. A simulated kernel has one of its own.
+    fn now(&self) -> u64 {
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        START.elapsed().as_micros() as u64
+    }
 
     /// Accepts from `listener`. Once for each listener.
     fn listen(&mut self, listener: OwnedFd) -> io::Result<()>;

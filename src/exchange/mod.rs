@@ -28,6 +28,7 @@ pub use admit::{Opened, Rules, open, refuse_slow_head};
 pub use event::{Action, Actions, Context, Ending, Event, Lender, Micros, Peer, Random, Side, Source};
 
 use crate::counters::Admission;
+use crate::fleet::EndpointId;
 use crate::http::rewrite::Form;
 use crate::http::{Body, RequestFraming, Version};
 use crate::policy::{Avoid, Reason};
@@ -204,6 +205,16 @@ impl Exchange {
     /// What is held and not yet taken by the upstream's kernel.
     pub fn unsent(&self) -> &[u8] {
         self.held.get(self.pushed..).unwrap_or_default()
+    }
+
+    /// How many bytes of the request are held.
+    pub fn held_bytes(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Where it is counted as in flight.
+    pub fn endpoint(&self) -> Option<EndpointId> {
+        self.leg.as_ref().map(|leg| leg.admission.endpoint())
     }
 
     fn wait(&mut self, now: Micros, milliseconds: u64, waiting: Waiting) {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::drive::Input;
-use super::{Owner, Shard};
+use super::{Owner, Shard, timers};
 use crate::counters::stats::Event as Count;
 use crate::driver::{Driver, Lease, SocketId};
 use crate::exchange::{self, Ending, Event, Exchange, Micros, Opened, Peer, Phase, Side};
@@ -37,7 +37,12 @@ impl Client {
         self.exchange.is_none() && self.ahead.is_empty() && self.lingering.is_none()
     }
 
-    fn due(&self) -> Micros {
+    /// Whether the wheel looks at it once its deadline has passed, or before.
+    pub(super) fn is_watched(&self) -> bool {
+        self.due() != Micros::MAX && self.armed <= self.due().saturating_add(2 * timers::TICK)
+    }
+
+    pub(super) fn due(&self) -> Micros {
         match &self.exchange {
             Some(exchange) => exchange.deadline().unwrap_or(Micros::MAX),
             None => self.deadline,

@@ -2,6 +2,7 @@
 //! and its driver; with the rest of the process it shares the published snapshot, the in-flight
 //! counters and its statistics.
 
+mod audit;
 mod client;
 mod drive;
 pub mod start;
@@ -21,6 +22,7 @@ use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules};
 use crate::publish::{Process, Published, Reader};
 use crate::slots::{Key, Slots};
 use crate::snapshot::Snapshot;
+pub use audit::Audit;
 use client::Client;
 use timers::Timers;
 use upstream::Upstream;
@@ -95,6 +97,7 @@ pub struct Shard<D> {
     /// Clients whose next request was read ahead.
     read_ahead: Vec<Key>,
     accepting: bool,
+    drain_until: Option<Micros>,
     process: &'static Process,
     reader: Reader,
     desk: Desk,
@@ -110,7 +113,7 @@ impl<D: Driver> Shard<D> {
             driver.listen(listener)?;
         }
         let mut reader = setup.published.reader();
-        let now = stopwatch() / 1_000;
+        let now = driver.now();
         let snapshot = Arc::clone(reader.load());
         let lender = Lender { random: Random::new(setup.seed), ..Lender::default() };
         Ok(Shard {
@@ -122,6 +125,7 @@ impl<D: Driver> Shard<D> {
             timers: Timers::new(now),
             read_ahead: Vec::new(),
             accepting: true,
+            drain_until: None,
             process: setup.process,
             reader,
             desk: Desk {
@@ -142,28 +146,20 @@ impl<D: Driver> Shard<D> {
     /// # Errors
     /// When the kernel fails the driver: nothing can be served then.
     pub fn run(&mut self) -> io::Result<()> {
-        let mut drain_until = None;
-        loop {
-            self.turn()?;
-            if self.process.draining() {
-                let until = *drain_until.get_or_insert_with(|| self.begin_drain());
-                if self.clients.is_empty() {
-                    return Ok(());
-                }
-                if self.desk.now >= until {
-                    self.cut_all();
-                    return Ok(());
-                }
-            }
-        }
+        while self.turn()? {}
+        Ok(())
     }
 
-    /// One turn.
-    fn turn(&mut self) -> io::Result<()> {
+    /// One turn, for who has a clock and a kernel of its own ([`Driver::now`]); answers whether another is
+    /// to follow. [`Shard::run`] is all turns.
+    ///
+    /// # Errors
+    /// When the kernel fails the driver.
+    pub fn turn(&mut self) -> io::Result<bool> {
         let most = if self.desk.draining { DRAIN_LOOK } else { HEARTBEAT };
         let sleep = if self.read_ahead.is_empty() { self.timers.sleep(self.desk.now, most) } else { 0 };
         self.driver.wait(Duration::from_micros(sleep))?;
-        self.desk.now = stopwatch() / 1_000;
+        self.desk.now = self.driver.now();
         self.desk.stats.beat();
         let snapshot = self.reader.load();
         if !Arc::ptr_eq(snapshot, &self.desk.snapshot) {
@@ -177,10 +173,24 @@ impl<D: Driver> Shard<D> {
         }
         self.look_at_deadlines();
         self.close_idle();
+        let ended = self.process.draining() && self.drained();
         self.desk.stats.set(Gauge::Connections, self.clients.len() as u64);
         self.desk.stats.set(Gauge::Upstreams, self.upstreams.len() as u64);
         self.desk.stats.set(Gauge::HeldBytes, self.desk.lender.held_bytes as u64);
-        Ok(())
+        Ok(!ended)
+    }
+
+    /// Begins the drain, and answers whether it is over: the last client left, or had its time.
+    fn drained(&mut self) -> bool {
+        let until = match self.drain_until {
+            Some(until) => until,
+            None => self.begin_drain(),
+        };
+        self.drain_until = Some(until);
+        if !self.clients.is_empty() && self.desk.now >= until {
+            self.cut_all();
+        }
+        self.clients.is_empty()
     }
 
     fn complete(&mut self, completion: Completion) {

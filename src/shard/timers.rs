@@ -15,13 +15,15 @@ pub struct Timers {
     /// All ticks before this one are done.
     tick: u64,
     due: Vec<Key>,
+    /// How many looks are to come.
+    looks: usize,
 }
 
 impl Timers {
     /// An empty wheel that begins at `now`.
     pub fn new(now: Micros) -> Timers {
         let buckets = (0..BUCKETS).map(|_| Vec::new()).collect();
-        Timers { buckets, occupied: [0; BUCKETS / 64], tick: now / TICK, due: Vec::new() }
+        Timers { buckets, occupied: [0; BUCKETS / 64], tick: now / TICK, due: Vec::new(), looks: 0 }
     }
 
     /// Has `key` looked at once `at` has passed, or before. Answers the instant of that look.
@@ -29,6 +31,7 @@ impl Timers {
         let tick = (at / TICK + 1).clamp(self.tick + 1, self.tick + BUCKETS as u64 - 1);
         let bucket = tick as usize % BUCKETS;
         self.buckets[bucket].push(key);
+        self.looks += 1;
         self.occupied[bucket / 64] |= 1 << (bucket % 64);
         tick * TICK
     }
@@ -43,6 +46,7 @@ impl Timers {
             due.append(&mut self.buckets[bucket]);
             self.occupied[bucket / 64] &= !(1 << (bucket % 64));
         }
+        self.looks -= due.len();
         due
     }
 
@@ -50,6 +54,11 @@ impl Timers {
     pub fn done(&mut self, mut due: Vec<Key>) {
         due.clear();
         self.due = due;
+    }
+
+    /// How many looks are to come.
+    pub fn looks(&self) -> usize {
+        self.looks
     }
 
     /// How long until the next look, at most `most`.
