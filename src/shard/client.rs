@@ -34,7 +34,7 @@ pub(super) struct Client {
 impl Client {
     /// Between requests, with nothing received of the next.
     pub(super) fn is_idle(&self) -> bool {
-        self.exchange.is_none() && self.ahead.is_empty() && self.lingering.is_none()
+        self.exchange.is_none() && self.ahead.is_empty() && self.lingering.is_none() && !self.full
     }
 
     /// Whether the wheel looks at it once its deadline has passed, or before.
@@ -195,7 +195,8 @@ impl<D: Driver> Shard<D> {
         let Some(client) = self.clients.get_mut(key) else { return };
         let rest = input.bytes(&self.driver);
         client.ahead.extend_from_slice(rest);
-        if client.exchange.is_none() && !rest.is_empty() {
+        // A client that is still reading the reply before has time for that.
+        if client.exchange.is_none() && !client.full && !rest.is_empty() {
             let from_now = self.desk.now + self.desk.rules.limits.head_timeout_ms * 1_000;
             client.deadline = client.deadline.min(from_now);
             self.arm(key);
@@ -229,8 +230,11 @@ impl<D: Driver> Shard<D> {
             if client.ahead.is_empty() {
                 self.advance(key, Input::None, |_| Event::ClientEnded);
             }
-        } else if !client.full {
+        } else if !client.full && client.ahead.is_empty() {
             self.close_client(key);
+        } else if !client.full {
+            // Requests that wait for this turn's end to be served, or half a head.
+            self.read_ahead.push(key);
         }
     }
 
@@ -246,7 +250,11 @@ impl<D: Driver> Shard<D> {
             self.advance(key, Input::None, |_| Event::Drained(Side::Client));
         } else if client.lingering.is_some() {
             self.linger(key);
+        } else if self.desk.draining && client.ahead.is_empty() {
+            self.exchange_over(key, Ending::Linger);
         } else {
+            client.deadline = self.desk.now + self.desk.rules.limits.keep_alive_timeout_ms * 1_000;
+            self.arm(key);
             self.serve_read_ahead(key);
         }
     }
@@ -269,7 +277,9 @@ impl<D: Driver> Shard<D> {
                 self.exchange_over(key, Ending::Linger);
             }
             Ending::KeepAlive => {
-                client.deadline = self.desk.now + self.desk.rules.limits.keep_alive_timeout_ms * 1_000;
+                let limits = &self.desk.rules.limits;
+                let wait_ms = if client.full { limits.client_stall_timeout_ms } else { limits.keep_alive_timeout_ms };
+                client.deadline = self.desk.now + wait_ms * 1_000;
                 if !client.ahead.is_empty() || client.ended {
                     self.read_ahead.push(key);
                 }
@@ -308,7 +318,12 @@ impl<D: Driver> Shard<D> {
     pub(super) fn close_client(&mut self, key: Key) {
         if let Some(client) = self.clients.get(key) {
             let socket = client.socket;
-            self.driver.close(socket);
+            if client.full {
+                // What is queued is dropped: the client must not take the rest for all of it.
+                self.driver.abort(socket);
+            } else {
+                self.driver.close(socket);
+            }
             self.forget_client(key);
         }
     }
@@ -338,6 +353,10 @@ impl<D: Driver> Shard<D> {
         let due = self.timers.expire(self.desk.now);
         for &key in &due {
             let Some(client) = self.clients.get_mut(key) else { continue };
+            // A look of before the deadline moved forward; the one that counts is still to come.
+            if client.armed > self.desk.now {
+                continue;
+            }
             client.armed = Micros::MAX;
             if client.due() <= self.desk.now {
                 self.client_overdue(key);
