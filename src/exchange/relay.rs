@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::event::{Action, Context, Side, Source};
-use super::{Ending, Exchange, Phase, Waiting};
+use super::{Ending, Exchange, Phase, Waiting, tap};
 use crate::counters::stats::{Event as Count, Timing};
 use crate::http::rewrite::{self, Form};
 use crate::http::{self, Body, Cause, Fault, Kind, ReplyFraming, ResponseHead, SizeLine, Status, ToClient, chunk};
@@ -108,13 +108,18 @@ impl Exchange {
         if self.body.done() && !self.has_unsent() {
             self.forget_held(cx);
         }
+        self.wait_for_reply(cx);
+        Headed::Final(end)
+    }
+
+    /// For the first token of a stream that has not spoken, else for more of the reply.
+    pub(super) fn wait_for_reply(&mut self, cx: &Context<'_>) {
         let limits = &cx.rules.limits;
-        if self.event_stream {
+        if self.event_stream && self.tap != tap::FirstData::Found {
             self.wait(cx.now, limits.first_token_timeout_ms, Waiting::FirstToken);
         } else {
             self.wait(cx.now, limits.inter_chunk_timeout_ms, Waiting::Chunk);
         }
-        Headed::Final(end)
     }
 
     fn write_reply_head(
@@ -266,5 +271,8 @@ impl Exchange {
         self.forget_held(cx);
         self.wait(cx.now, cx.rules.limits.tunnel_idle_timeout_ms, Waiting::Tunnel);
         self.pass_reply(rest, cx);
+        if self.client_ended {
+            cx.actions.push(Action::Finish(Side::Upstream));
+        }
     }
 }

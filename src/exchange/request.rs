@@ -159,8 +159,13 @@ impl Exchange {
                 Some(Progress::Failed(fault)) => self.give_up_scan(fault, cx),
                 _ => self.choose(cx),
             }
-        } else if self.phase == Phase::Send && self.body.done() && self.streams_directly() {
-            self.request_sent(cx);
+        } else if self.phase == Phase::Send && self.body.done() {
+            if self.streams_directly() {
+                self.request_sent(cx);
+            } else {
+                // All came; the engine is to take what is held.
+                self.wait(cx.now, cx.rules.limits.reply_head_timeout_ms, Waiting::Upload);
+            }
         } else {
             self.wait_for_body(cx);
         }

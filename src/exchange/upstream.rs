@@ -130,11 +130,17 @@ impl Exchange {
                 if self.phase == Phase::Send {
                     self.wait(cx.now, cx.rules.limits.reply_head_timeout_ms, Waiting::Upload);
                 }
-                self.hold_back_client(cx);
+                // A whole request is not held back by anything: its client's leaving must be seen.
+                if !self.body.done() {
+                    self.hold_back_client(cx);
+                }
             }
             Side::Client => {
                 self.client_full = true;
-                self.wait(cx.now, cx.rules.limits.client_stall_timeout_ms, Waiting::ClientReads);
+                // Before the reply's head only something short of ours can be in the way.
+                if self.phase == Phase::Relay {
+                    self.wait(cx.now, cx.rules.limits.client_stall_timeout_ms, Waiting::ClientReads);
+                }
                 cx.actions.push(Action::Pause(Side::Upstream));
             }
         }
@@ -146,7 +152,9 @@ impl Exchange {
             Side::Upstream if self.sends() && self.has_unsent() => cx.actions.push(Action::PushRequest),
             Side::Upstream if std::mem::take(&mut self.upstream_full) => self.let_client_go_on(cx),
             Side::Client if std::mem::take(&mut self.client_full) => {
-                self.wait(cx.now, cx.rules.limits.inter_chunk_timeout_ms, Waiting::Chunk);
+                if self.phase == Phase::Relay {
+                    self.wait_for_reply(cx);
+                }
                 cx.actions.push(Action::Resume(Side::Upstream));
             }
             _ => {}
@@ -164,9 +172,15 @@ impl Exchange {
             }
             Event::Reply(bytes) => cx.actions.push(Action::Send(Side::Client, Source::Input(0..bytes.len()))),
             Event::Full(Side::Client) => cx.actions.push(Action::Pause(Side::Upstream)),
-            Event::Full(Side::Upstream) => cx.actions.push(Action::Pause(Side::Client)),
+            Event::Full(Side::Upstream) => {
+                self.upstream_full = true;
+                cx.actions.push(Action::Pause(Side::Client));
+            }
             Event::Drained(Side::Client) => cx.actions.push(Action::Resume(Side::Upstream)),
-            Event::Drained(Side::Upstream) => cx.actions.push(Action::Resume(Side::Client)),
+            Event::Drained(Side::Upstream) => {
+                self.upstream_full = false;
+                cx.actions.push(Action::Resume(Side::Client));
+            }
             Event::ClientEnded => {
                 self.client_ended = true;
                 cx.actions.push(Action::Finish(Side::Upstream));
@@ -177,7 +191,8 @@ impl Exchange {
             }
             _ => return self.end(Ending::Abort, cx),
         }
-        if self.client_ended && self.upstream_ended {
+        // The client's connection lingers until all is sent, the engine's does not.
+        if self.client_ended && self.upstream_ended && !self.upstream_full {
             self.end(Ending::Linger, cx);
         }
     }
