@@ -1,0 +1,52 @@
+//! The data plane without a kernel: one shard on a simulated driver, between scripted clients and engines.
+//!
+//! Everything that happens is drawn from a seed: how reads and writes are cut, when connects, replies, ends
+//! and deadlines come, how the fleet changes. After every turn and at the end what must hold is checked
+//! ([`schedule`]), and clients and engines check every byte that reaches them. A failure names its seed.
+//!
+//! `WARMFRONT_SIM_SEED` runs one schedule, `WARMFRONT_SIM_SCHEDULES` so many (2,000 by default) behind
+//! `WARMFRONT_SIM_FIRST`. `WARMFRONT_SIM_TRACE` prints what happens to every connection.
+
+mod client;
+mod draw;
+mod driver;
+mod engine;
+mod network;
+mod plan;
+mod random;
+mod schedule;
+mod wire;
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use schedule::{Schedule, Tally};
+
+/// By default: some ten seconds.
+const SCHEDULES: u64 = 2_000;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+}
+
+#[test]
+fn schedules() {
+    let replayed = number("WARMFRONT_SIM_SEED");
+    let seeds = match replayed {
+        Some(seed) => seed..seed + 1,
+        None => {
+            let first = number("WARMFRONT_SIM_FIRST").unwrap_or(0);
+            first..first + number("WARMFRONT_SIM_SCHEDULES").unwrap_or(SCHEDULES)
+        }
+    };
+    let mut sum = Tally::default();
+    for seed in seeds {
+        match catch_unwind(AssertUnwindSafe(|| Schedule::new(seed, replayed.is_some()).run())) {
+            Ok(tally) => sum += tally,
+            Err(panic) => {
+                eprintln!("failed: WARMFRONT_SIM_SEED={seed} cargo test --test sim");
+                resume_unwind(panic);
+            }
+        }
+    }
+    eprintln!("{sum:?}");
+}
