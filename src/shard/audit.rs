@@ -43,7 +43,7 @@ impl<D: Driver> Shard<D> {
         };
         for client in self.clients.keys().into_iter().filter_map(|key| self.clients.get(key)) {
             audit.ahead_bytes_most = audit.ahead_bytes_most.max(client.ahead.len());
-            audit.unwatched += usize::from(!client.is_watched());
+            audit.unwatched += usize::from(!client.is_watched(self.desk.now));
             audit.deadline_last = audit.deadline_last.max(client.due());
             let Some(exchange) = &client.exchange else { continue };
             audit.held_bytes += exchange.held_bytes();

@@ -37,9 +37,9 @@ impl Client {
         self.exchange.is_none() && self.ahead.is_empty() && self.lingering.is_none() && !self.full
     }
 
-    /// Whether the wheel looks at it once its deadline has passed, or before.
-    pub(super) fn is_watched(&self) -> bool {
-        self.due() != Micros::MAX && self.armed <= self.due().saturating_add(2 * timers::TICK)
+    /// Whether the wheel looks at it soon after its deadline, or before.
+    pub(super) fn is_watched(&self, now: Micros) -> bool {
+        self.due() != Micros::MAX && self.armed <= self.due().max(now).saturating_add(2 * timers::TICK)
     }
 
     pub(super) fn due(&self) -> Micros {

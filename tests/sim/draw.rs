@@ -26,8 +26,8 @@ pub fn style(random: &mut Random) -> Style {
 
 pub fn knobs(style: Style, random: &mut Random) -> Knobs {
     Knobs {
-        lease_max: random.pick(&[1, 7, 100, 4_096, 65_536]).max(style.sizes / 100),
-        room_min: if style.calm { 8_192 } else { random.pick(&[0, 100, 4_096]).max(style.sizes / 50) },
+        lease_max: random.pick(&[1, 7, 100, 4_096, 65_536]).max(style.sizes / 20),
+        room_min: if style.calm { 8_192 } else { random.pick(&[0, 100, 4_096]).max(style.sizes / 10) },
         room_max: random.pick(&[100, 10_000, 200_000]),
         late: random.pick(&[0, 10, 50]),
         refused: if style.calm { 0 } else { random.pick(&[0, 0, 5, 50]) },

@@ -23,6 +23,7 @@ use schedule::{Schedule, Tally};
 
 /// By default: some ten seconds.
 const SCHEDULES: u64 = 2_000;
+const THREADS_MAX: usize = 4;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
@@ -31,22 +32,28 @@ fn number(name: &str) -> Option<u64> {
 #[test]
 fn schedules() {
     let replayed = number("WARMFRONT_SIM_SEED");
-    let seeds = match replayed {
-        Some(seed) => seed..seed + 1,
-        None => {
-            let first = number("WARMFRONT_SIM_FIRST").unwrap_or(0);
-            first..first + number("WARMFRONT_SIM_SCHEDULES").unwrap_or(SCHEDULES)
-        }
-    };
-    let mut sum = Tally::default();
-    for seed in seeds {
-        match catch_unwind(AssertUnwindSafe(|| Schedule::new(seed, replayed.is_some()).run())) {
-            Ok(tally) => sum += tally,
-            Err(panic) => {
-                eprintln!("failed: WARMFRONT_SIM_SEED={seed} cargo test --test sim");
-                resume_unwind(panic);
+    let first = replayed.or(number("WARMFRONT_SIM_FIRST")).unwrap_or(0);
+    let count = if replayed.is_some() { 1 } else { number("WARMFRONT_SIM_SCHEDULES").unwrap_or(SCHEDULES) };
+    let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(THREADS_MAX));
+    let run = |thread: usize| {
+        let mut sum = Tally::default();
+        for seed in (first..first + count).skip(thread).step_by(threads) {
+            match catch_unwind(AssertUnwindSafe(|| Schedule::new(seed, replayed.is_some()).run())) {
+                Ok(tally) => sum += tally,
+                Err(panic) => {
+                    eprintln!("failed: WARMFRONT_SIM_SEED={seed} cargo test --test sim");
+                    resume_unwind(panic);
+                }
             }
         }
-    }
+        sum
+    };
+    let sum = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|thread| scope.spawn(move || run(thread))).collect();
+        threads.into_iter().fold(Tally::default(), |mut sum, thread| {
+            sum += thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+            sum
+        })
+    });
     eprintln!("{sum:?}");
 }

@@ -29,9 +29,9 @@ impl Random {
         list[self.below(list.len())]
     }
 
-    /// 1 to `most`, mostly small.
+    /// 1 to `most`, often small.
     pub fn small(&mut self, most: usize) -> usize {
-        let most = if self.chance(50) { most.min(16) } else { most };
+        let most = if self.chance(30) { most.min(16) } else { most };
         1 + self.below(most)
     }
 

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use warmfront::counters::Counters;
 use warmfront::counters::stats::{Event, Gauge, Stats};
@@ -28,21 +28,20 @@ const TURNS_MAX: usize = 60_000;
 const MICROS_MAX: u64 = 4 * 3_600 * 1_000_000;
 const ENDPOINTS: usize = 4;
 
-/// What lives as long as the process, used by one schedule after the other.
+/// What lives as long as the process, used by one schedule of a thread after the other.
+#[derive(Clone, Copy)]
 struct Statics {
     published: &'static Published,
     counters: &'static Counters,
     stats: &'static Stats,
 }
 
-fn statics() -> Statics {
-    static LEAKED: OnceLock<Statics> = OnceLock::new();
-    let leaked = LEAKED.get_or_init(|| Statics {
+thread_local! {
+    static LEAKED: Statics = Statics {
         published: Published::leak(Snapshot::default()),
         counters: Counters::leak(),
         stats: Stats::leak(1),
-    });
-    Statics { ..*leaked }
+    };
 }
 
 /// What a schedule came to.
@@ -104,7 +103,7 @@ impl Schedule {
         let policies = [Policy::Random, Policy::RoundRobin, Policy::LeastLoad, Policy::Session, Policy::PrefixHash];
         let settings = Arc::new(Settings { policy: random.pick(&policies), replication: 4, ..Settings::default() });
         let network = Rc::new(RefCell::new(Network::new(random.next(), knobs)));
-        let statics = statics();
+        let statics = LEAKED.with(|leaked| *leaked);
         let process = Process::leak(1);
         let endpoints: Vec<_> = (0..1 + random.below(ENDPOINTS)).map(|slot| Some(draw::endpoint(slot, 0))).collect();
         let (limits, half_close_leaves) = (rules.limits.clone(), rules.half_close_leaves);
