@@ -232,6 +232,18 @@ fn a_client_that_leaves_is_seen_behind_an_engine_that_does_not_read() {
 }
 
 #[test]
+fn a_line_end_behind_the_request_does_not_hide_that_its_client_left() {
+    let mut table = Table::new(|rules| rules.half_close_leaves = true);
+    let client = table.client(1 << 20);
+    let engine = table.ask(client, GET);
+    table.send(client, b"\r\n");
+    table.pass(SECOND);
+    table.end(client, End::Fin);
+    table.pass(SECOND);
+    assert!(!table.network.borrow().pipes[engine].open, "the engine still works for nobody");
+}
+
+#[test]
 fn a_whole_upload_is_not_to_blame_for_an_engine_that_does_not_read() {
     let mut table = Table::new(|rules| rules.half_close_leaves = true);
     let client = table.client(1 << 20);

@@ -258,8 +258,9 @@ impl Schedule {
         assert!(audit.held_bytes_most <= held_most, "{audit:?}");
         let backlog = network.pipes.iter().map(|pipe| pipe.backlog.len()).max().unwrap_or(0);
         assert!(backlog <= 3 * lease + 2 * limits.head_bytes_max + 40_000, "{backlog} bytes wait for one socket");
-        for (plan, &executed) in self.play.plans.iter().zip(&self.play.executed) {
-            assert!(executed <= 1, "{} was executed {executed} times", plan.id);
+        let counts = self.play.executed.iter().zip(&self.play.seen);
+        for (plan, (&executed, &seen)) in self.play.plans.iter().zip(counts) {
+            assert!(executed <= 1 && seen <= 1, "{} was executed {executed} times, read {seen} times", plan.id);
         }
     }
 
