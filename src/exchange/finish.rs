@@ -53,7 +53,9 @@ impl Exchange {
             Phase::Relay | Phase::Done => Count::AbortedRelay,
             Phase::Tunnel => Count::AbortedTunnel,
         });
-        self.end(Ending::Gone, cx);
+        // Who only sends no more may still read, and would take the end of a body without a length for a proper one.
+        let bare = self.phase == Phase::Relay && self.form == Form::Bare;
+        self.end(if bare { Ending::Abort } else { Ending::Gone }, cx);
     }
 
     /// FIN: in a body it breaks the request; behind a complete one it means leaving, unless configured otherwise.

@@ -172,15 +172,9 @@ impl Exchange {
             }
             Event::Reply(bytes) => cx.actions.push(Action::Send(Side::Client, Source::Input(0..bytes.len()))),
             Event::Full(Side::Client) => cx.actions.push(Action::Pause(Side::Upstream)),
-            Event::Full(Side::Upstream) => {
-                self.upstream_full = true;
-                cx.actions.push(Action::Pause(Side::Client));
-            }
+            Event::Full(Side::Upstream) => cx.actions.push(Action::Pause(Side::Client)),
             Event::Drained(Side::Client) => cx.actions.push(Action::Resume(Side::Upstream)),
-            Event::Drained(Side::Upstream) => {
-                self.upstream_full = false;
-                cx.actions.push(Action::Resume(Side::Client));
-            }
+            Event::Drained(Side::Upstream) => cx.actions.push(Action::Resume(Side::Client)),
             Event::ClientEnded => {
                 self.client_ended = true;
                 cx.actions.push(Action::Finish(Side::Upstream));
@@ -191,8 +185,8 @@ impl Exchange {
             }
             _ => return self.end(Ending::Abort, cx),
         }
-        // The client's connection lingers until all is sent, the engine's does not.
-        if self.client_ended && self.upstream_ended && !self.upstream_full {
+        // Nothing waits for the engine then: a client is not read from, nor its end seen, while that is full.
+        if self.client_ended && self.upstream_ended {
             self.end(Ending::Linger, cx);
         }
     }

@@ -226,8 +226,9 @@ impl<D: Driver> Shard<D> {
         let Some(client) = self.clients.get_mut(key) else { return };
         client.ended = true;
         if client.exchange.is_some() {
-            // With a further request read ahead, the FIN ends what the client has to say, not its interest.
-            if client.ahead.is_empty() {
+            // With a further request read ahead, the FIN ends what the client has to say, not its interest. Line
+            // ends alone are none: some clients send them behind a body.
+            if client.ahead.iter().all(|byte| matches!(byte, b'\r' | b'\n')) {
                 self.advance(key, Input::None, |_| Event::ClientEnded);
             }
         } else if !client.full && client.ahead.is_empty() {

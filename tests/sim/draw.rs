@@ -30,6 +30,7 @@ pub fn knobs(style: Style, random: &mut Random) -> Knobs {
         room_min: if style.calm { 8_192 } else { random.pick(&[0, 100, 4_096]).max(style.sizes / 10) },
         room_max: random.pick(&[100, 10_000, 200_000]),
         late: random.pick(&[0, 10, 50]),
+        short: 20,
         refused: if style.calm { 0 } else { random.pick(&[0, 0, 5, 50]) },
         swallowed: if style.calm { 0 } else { random.pick(&[0, 0, 5, 30]) },
     }

@@ -7,6 +7,7 @@
 //! `WARMFRONT_SIM_SEED` runs one schedule, `WARMFRONT_SIM_SCHEDULES` so many (2,000 by default) behind
 //! `WARMFRONT_SIM_FIRST`. `WARMFRONT_SIM_TRACE` prints what happens to every connection.
 
+mod cases;
 mod client;
 mod draw;
 mod driver;
@@ -18,6 +19,7 @@ mod schedule;
 mod wire;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use schedule::{Schedule, Tally};
 
@@ -35,12 +37,17 @@ fn schedules() {
     let first = replayed.or(number("WARMFRONT_SIM_FIRST")).unwrap_or(0);
     let count = if replayed.is_some() { 1 } else { number("WARMFRONT_SIM_SCHEDULES").unwrap_or(SCHEDULES) };
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(THREADS_MAX));
+    let failed = AtomicBool::new(false);
     let run = |thread: usize| {
         let mut sum = Tally::default();
         for seed in (first..first + count).skip(thread).step_by(threads) {
+            if failed.load(Ordering::Relaxed) {
+                break;
+            }
             match catch_unwind(AssertUnwindSafe(|| Schedule::new(seed, replayed.is_some()).run())) {
                 Ok(tally) => sum += tally,
                 Err(panic) => {
+                    failed.store(true, Ordering::Relaxed);
                     eprintln!("failed: WARMFRONT_SIM_SEED={seed} cargo test --test sim");
                     resume_unwind(panic);
                 }

@@ -43,7 +43,8 @@ pub struct Pipe {
     pub backlog: Vec<u8>,
     to_peer: Vec<u8>,
     /// How much `to_peer` may hold.
-    room: usize,
+    pub room: usize,
+    short: usize,
     taken: u64,
     read_by_peer: u64,
     acknowledged: u64,
@@ -60,6 +61,8 @@ pub struct Knobs {
     pub room_max: usize,
     /// How often something ready is announced late, in percent.
     pub late: usize,
+    /// How often the kernel takes less than there is room for, in percent.
+    pub short: usize,
     /// How often a connect fails, in percent; and how often it is never answered.
     pub refused: usize,
     pub swallowed: usize,
@@ -115,6 +118,7 @@ impl Network {
             backlog: Vec::new(),
             to_peer: Vec::new(),
             room,
+            short: self.knobs.short,
             taken: 0,
             read_by_peer: 0,
             acknowledged: 0,
@@ -164,7 +168,7 @@ impl Network {
             pipe.stands = stands;
             return Some(if stands { Completion::Connected(pipe.tag) } else { Completion::Failed(pipe.tag) });
         }
-        if pipe.can_flush() && random.chance(70) {
+        if pipe.can_flush() && (pipe.short == 0 || random.chance(70)) {
             let backlog = std::mem::take(&mut pipe.backlog);
             let taken = pipe.transmit(&backlog, random);
             pipe.backlog = backlog[taken..].to_vec();
@@ -287,7 +291,7 @@ impl Pipe {
             return 0;
         }
         let room = self.room.saturating_sub(self.to_peer.len());
-        let short = if random.chance(20) { random.below(room + 1) } else { room };
+        let short = if random.chance(self.short) { random.below(room + 1) } else { room };
         let taken = bytes.len().min(short);
         self.to_peer.extend_from_slice(&bytes[..taken]);
         self.taken += taken as u64;

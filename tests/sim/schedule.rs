@@ -30,10 +30,10 @@ const ENDPOINTS: usize = 4;
 
 /// What lives as long as the process, used by one schedule of a thread after the other.
 #[derive(Clone, Copy)]
-struct Statics {
-    published: &'static Published,
-    counters: &'static Counters,
-    stats: &'static Stats,
+pub struct Statics {
+    pub published: &'static Published,
+    pub counters: &'static Counters,
+    pub stats: &'static Stats,
 }
 
 thread_local! {
@@ -103,21 +103,12 @@ impl Schedule {
         let policies = [Policy::Random, Policy::RoundRobin, Policy::LeastLoad, Policy::Session, Policy::PrefixHash];
         let settings = Arc::new(Settings { policy: random.pick(&policies), replication: 4, ..Settings::default() });
         let network = Rc::new(RefCell::new(Network::new(random.next(), knobs)));
-        let statics = LEAKED.with(|leaked| *leaked);
+        let statics = statics();
         let process = Process::leak(1);
         let endpoints: Vec<_> = (0..1 + random.below(ENDPOINTS)).map(|slot| Some(draw::endpoint(slot, 0))).collect();
         let (limits, half_close_leaves) = (rules.limits.clone(), rules.half_close_leaves);
         statics.published.publish(draw::snapshot(&endpoints, &settings));
-        let setup = Setup {
-            listeners: Vec::new(),
-            published: statics.published,
-            process,
-            counters: statics.counters,
-            stats: statics.stats.shard(0),
-            rules: Arc::new(rules),
-            seed: random.next(),
-        };
-        let shard = Shard::new(Simulated::new(Rc::clone(&network)), setup).expect("no listeners");
+        let shard = shard(&network, statics, process, rules, random.next());
         let mut play =
             Play { plans: Vec::new(), executed: Vec::new(), seen: Vec::new(), fleet_at: Vec::new(), tunnelled: 0 };
         let clients =
@@ -267,8 +258,9 @@ impl Schedule {
         assert!(audit.held_bytes_most <= held_most, "{audit:?}");
         let backlog = network.pipes.iter().map(|pipe| pipe.backlog.len()).max().unwrap_or(0);
         assert!(backlog <= 3 * lease + 2 * limits.head_bytes_max + 40_000, "{backlog} bytes wait for one socket");
-        for (plan, &executed) in self.play.plans.iter().zip(&self.play.executed) {
-            assert!(executed <= 1, "{} was executed {executed} times", plan.id);
+        let counts = self.play.executed.iter().zip(&self.play.seen);
+        for (plan, (&executed, &seen)) in self.play.plans.iter().zip(counts) {
+            assert!(executed <= 1 && seen <= 1, "{} was executed {executed} times, read {seen} times", plan.id);
         }
     }
 
@@ -284,6 +276,30 @@ impl Schedule {
             self.clients.iter().for_each(|client| client.assert_served(&self.play));
         }
     }
+}
+
+pub fn statics() -> Statics {
+    LEAKED.with(|leaked| *leaked)
+}
+
+/// A shard without listeners: connections come from the network.
+pub fn shard(
+    network: &Rc<RefCell<Network>>,
+    statics: Statics,
+    process: &'static Process,
+    rules: Rules,
+    seed: u64,
+) -> Shard<Simulated> {
+    let setup = Setup {
+        listeners: Vec::new(),
+        published: statics.published,
+        process,
+        counters: statics.counters,
+        stats: statics.stats.shard(0),
+        rules: Arc::new(rules),
+        seed,
+    };
+    Shard::new(Simulated::new(Rc::clone(network)), setup).expect("no listeners")
 }
 
 /// When a client or an engine does something next.

@@ -1,0 +1,295 @@
+//! Written schedules: faults that random ones would take long to come upon.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use warmfront::driver::Tag;
+use warmfront::exchange::Rules;
+use warmfront::policy::{Policy, Settings};
+use warmfront::publish::Process;
+use warmfront::shard::Shard;
+
+use crate::draw;
+use crate::driver::Simulated;
+use crate::network::{End, Knobs, Network, Stage};
+use crate::plan::pattern;
+use crate::schedule::{shard, statics};
+
+const SECOND: u64 = 1_000_000;
+const GET: &[u8] = b"GET /v1/things HTTP/1.1\r\nhost: a\r\n\r\n";
+const UPGRADE: &[u8] = b"GET /v1/things HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+const SWITCHED: &[u8] = b"HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+
+/// One endpoint, a network without faults, and a hand that moves both ends.
+struct Table {
+    network: Rc<RefCell<Network>>,
+    shard: Shard<Simulated>,
+    process: &'static Process,
+}
+
+impl Table {
+    fn new(change: impl FnOnce(&mut Rules)) -> Table {
+        Table::seeded(1, change)
+    }
+
+    fn seeded(seed: u64, change: impl FnOnce(&mut Rules)) -> Table {
+        let knobs =
+            Knobs { lease_max: 65_536, room_min: 1 << 20, room_max: 1, late: 0, short: 0, refused: 0, swallowed: 0 };
+        let network = Rc::new(RefCell::new(Network::new(seed, knobs)));
+        let settings = Arc::new(Settings { policy: Policy::RoundRobin, replication: 1, ..Settings::default() });
+        statics().published.publish(draw::snapshot(&[Some(draw::endpoint(0, 0))], &settings));
+        let mut rules = Rules::default();
+        change(&mut rules);
+        let process = Process::leak(1);
+        let shard = shard(&network, statics(), process, rules, seed);
+        Table { network, shard, process }
+    }
+
+    /// A client whose kernel holds so many bytes that it has not read.
+    fn client(&mut self, room: usize) -> usize {
+        let mut network = self.network.borrow_mut();
+        let pipe = network.add(None, Stage::Fresh, Tag(0));
+        network.pipes[pipe].room = room;
+        network.arrivals.push_back(pipe);
+        pipe
+    }
+
+    /// The connection to the engine opened last.
+    fn engine(&self) -> usize {
+        let network = self.network.borrow();
+        network.pipes.iter().rposition(|pipe| pipe.stands).expect("a connection to an engine")
+    }
+
+    fn send(&mut self, pipe: usize, bytes: impl AsRef<[u8]>) {
+        self.network.borrow_mut().peer_send(pipe, bytes.as_ref(), usize::MAX);
+    }
+
+    fn end(&mut self, pipe: usize, end: End) {
+        self.network.borrow_mut().peer_ends(pipe, end);
+    }
+
+    fn receive(&mut self, pipe: usize) -> Vec<u8> {
+        let bytes = self.network.borrow_mut().peer_receive(pipe, usize::MAX);
+        self.pass(SECOND / 10);
+        bytes
+    }
+
+    /// Reads until nothing comes.
+    fn receive_all(&mut self, pipe: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        loop {
+            let bytes = self.receive(pipe);
+            if bytes.is_empty() {
+                return all;
+            }
+            all.extend(bytes);
+        }
+    }
+
+    /// Time passes, and all that can happen in it does.
+    fn pass(&mut self, micros: u64) {
+        let until = self.network.borrow().now + micros;
+        while self.network.borrow().now < until {
+            self.network.borrow_mut().peers_next = Some(until);
+            self.shard.turn().expect("a kernel that does not fail");
+        }
+    }
+
+    /// The client asks, the engine reads it.
+    fn ask(&mut self, client: usize, request: &[u8]) -> usize {
+        self.send(client, request);
+        self.pass(SECOND);
+        let engine = self.engine();
+        assert!(self.receive(engine).ends_with(b"\r\n\r\n"));
+        engine
+    }
+
+    fn front_end(&self, pipe: usize) -> Option<End> {
+        self.network.borrow().front_end(pipe)
+    }
+}
+
+fn reply(len: usize) -> Vec<u8> {
+    [format!("HTTP/1.1 200 OK\r\ncontent-length: {len}\r\n\r\n").as_bytes(), &pattern("r", 'r', len)].concat()
+}
+
+#[test]
+fn a_drain_waits_for_what_a_client_has_not_read() {
+    let mut table = Table::new(|_| {});
+    let client = table.client(1_000);
+    let engine = table.ask(client, GET);
+    table.send(engine, reply(30_000));
+    table.pass(SECOND);
+    table.process.drain();
+    table.pass(SECOND);
+    assert!(table.receive_all(client).ends_with(&pattern("r", 'r', 30_000)));
+    assert_eq!(table.front_end(client), Some(End::Fin));
+}
+
+#[test]
+fn a_slow_reader_may_have_asked_again() {
+    for next in [&GET[..7], b""] {
+        let mut table = Table::new(|rules| rules.limits.keep_alive_timeout_ms = 5_000);
+        let client = table.client(1_000);
+        let engine = table.ask(client, GET);
+        table.send(engine, reply(30_000));
+        table.pass(SECOND);
+        table.send(client, next);
+        table.pass(20 * SECOND);
+        assert!(table.receive_all(client).ends_with(&pattern("r", 'r', 30_000)), "asked again: {next:?}");
+    }
+}
+
+#[test]
+fn what_a_stalled_reader_missed_shows() {
+    let mut table = Table::new(|rules| rules.limits.client_stall_timeout_ms = 5_000);
+    let client = table.client(1_000);
+    let engine = table.ask(client, b"GET /v1/things HTTP/1.0\r\nhost: a\r\n\r\n");
+    let body = String::from_utf8(pattern("r", 'r', 0x7000)).expect("ASCII");
+    table.send(engine, format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n7000\r\n{body}\r\n0\r\n\r\n"));
+    table.pass(20 * SECOND);
+    table.receive_all(client);
+    assert_eq!(table.front_end(client), Some(End::Reset));
+}
+
+#[test]
+fn who_half_closes_does_not_take_a_cut_for_the_end() {
+    let mut table = Table::new(|rules| rules.half_close_leaves = true);
+    let client = table.client(1 << 20);
+    let engine = table.ask(client, b"GET /v1/things HTTP/1.0\r\nhost: a\r\n\r\n");
+    table.send(engine, b"HTTP/1.1 200 OK\r\n\r\nthe beginning");
+    table.pass(SECOND);
+    table.end(client, End::Fin);
+    table.pass(SECOND);
+    table.receive_all(client);
+    assert_eq!(table.front_end(client), Some(End::Reset));
+}
+
+#[test]
+fn a_fin_behind_pipelined_requests_loses_none() {
+    // Whichever of the two comes first in one turn.
+    for seed in 0..20 {
+        let mut table = Table::seeded(seed, |rules| rules.half_close_leaves = true);
+        let client = table.client(1 << 20);
+        let engine = table.ask(client, GET);
+        table.send(client, GET);
+        table.pass(SECOND);
+        table.end(client, End::Fin);
+        table.send(engine, reply(3));
+        table.pass(SECOND);
+        assert!(table.receive(engine).starts_with(b"GET"), "seed {seed}: the second request is lost");
+        table.send(engine, reply(5));
+        table.pass(SECOND);
+        let got = table.receive(client);
+        assert!(got.ends_with(&reply(5)[17..]), "seed {seed}: {:?}", String::from_utf8_lossy(&got));
+    }
+}
+
+#[test]
+fn the_wheel_forgets_what_moved() {
+    let mut table = Table::new(|_| {});
+    let client = table.client(1 << 20);
+    for _ in 0..500 {
+        let engine = table.ask(client, GET);
+        table.send(engine, reply(3));
+        table.pass(SECOND);
+        table.receive(client);
+    }
+    assert!(table.shard.audit().looks < 100, "{:?}", table.shard.audit());
+}
+
+#[test]
+fn a_client_behind_an_interim_reply_does_not_hurry_the_engine() {
+    let mut table = Table::new(|rules| {
+        (rules.limits.client_stall_timeout_ms, rules.limits.inter_chunk_timeout_ms) = (5_000, 5_000);
+    });
+    let client = table.client(10);
+    let engine = table.ask(client, GET);
+    table.send(engine, b"HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n");
+    table.pass(20 * SECOND);
+    table.receive_all(client);
+    table.pass(20 * SECOND);
+    table.send(engine, reply(3));
+    table.pass(SECOND);
+    assert!(table.receive_all(client).ends_with(&pattern("r", 'r', 3)), "no reply");
+}
+
+#[test]
+fn a_client_that_leaves_is_seen_behind_an_engine_that_does_not_read() {
+    let mut table = Table::new(|rules| rules.half_close_leaves = true);
+    let client = table.client(1 << 20);
+    let post = b"POST /v1/things HTTP/1.1\r\nhost: a\r\ncontent-length: 40000\r\n\r\n";
+    table.send(client, post);
+    table.pass(SECOND);
+    let engine = table.engine();
+    table.network.borrow_mut().pipes[engine].room = 1_000;
+    table.send(client, pattern("q", 'q', 40_000));
+    table.pass(SECOND);
+    table.end(client, End::Fin);
+    table.pass(SECOND);
+    assert!(!table.network.borrow().pipes[engine].open, "the engine still works for nobody");
+}
+
+#[test]
+fn a_line_end_behind_the_request_does_not_hide_that_its_client_left() {
+    let mut table = Table::new(|rules| rules.half_close_leaves = true);
+    let client = table.client(1 << 20);
+    let engine = table.ask(client, GET);
+    table.send(client, b"\r\n");
+    table.pass(SECOND);
+    table.end(client, End::Fin);
+    table.pass(SECOND);
+    assert!(!table.network.borrow().pipes[engine].open, "the engine still works for nobody");
+}
+
+#[test]
+fn a_whole_upload_is_not_to_blame_for_an_engine_that_does_not_read() {
+    let mut table = Table::new(|rules| rules.half_close_leaves = true);
+    let client = table.client(1 << 20);
+    table.network.borrow_mut().knobs.room_min = 1_000;
+    table.send(client, b"POST /v1/things HTTP/1.1\r\nhost: a\r\ncontent-length: 40000\r\n\r\n");
+    let body = pattern("q", 'q', 40_000);
+    for part in [&body[..20_000], &body[20_000..30_000], &body[30_000..]] {
+        table.send(client, part);
+        table.pass(SECOND);
+    }
+    table.pass(30 * SECOND);
+    let engine = table.engine();
+    assert!(table.receive_all(engine).ends_with(&body));
+    table.send(engine, reply(3));
+    table.pass(SECOND);
+    assert!(table.receive(client).starts_with(b"HTTP/1.1 200"));
+}
+
+#[test]
+fn a_tunnel_carries_a_fin_that_came_before_it() {
+    let mut table = Table::new(|rules| rules.half_close_leaves = false);
+    let client = table.client(1 << 20);
+    let engine = table.ask(client, UPGRADE);
+    table.end(client, End::Fin);
+    table.pass(SECOND);
+    table.send(engine, SWITCHED);
+    table.pass(SECOND);
+    assert_eq!(table.front_end(engine), Some(End::Fin));
+}
+
+#[test]
+fn a_tunnel_keeps_its_last_bytes_for_a_slow_engine() {
+    let mut table = Table::new(|_| {});
+    let client = table.client(1 << 20);
+    let engine = table.ask(client, UPGRADE);
+    table.send(engine, SWITCHED);
+    table.pass(SECOND);
+    table.network.borrow_mut().pipes[engine].room = 1_000;
+    table.end(engine, End::Fin);
+    table.send(client, pattern("t", 't', 3_000));
+    table.end(client, End::Fin);
+    table.pass(SECOND);
+    let mut got = Vec::new();
+    while table.front_end(engine).is_none() && got.len() < 3_000 {
+        got.extend(table.receive_all(engine));
+        table.pass(SECOND);
+    }
+    assert_eq!(got.len(), 3_000);
+}
