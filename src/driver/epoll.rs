@@ -11,11 +11,14 @@ use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags};
+use rustix::net::{RecvFlags, Shutdown, SocketFlags};
+
+mod state;
 
 use super::{Completion, Driver, Lease, Segment, SocketId, Tag, socket};
 use crate::limits::RECEIVE_BYTES;
 use crate::slots::Slots;
+use state::{Kind, Socket, transmit};
 
 /// Events taken from the kernel at once.
 const EVENTS_PER_WAIT: usize = 512;
@@ -25,47 +28,6 @@ const ACCEPTS_PER_VISIT: u8 = 16;
 const SEGMENTS_MAX: usize = 8;
 /// Pieces no longer than this together are copied into one: cheaper than telling the kernel of several.
 const JOINED_BYTES_MAX: usize = 8 << 10;
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Listener,
-    /// Accepted, not adopted yet.
-    Fresh,
-    Connecting,
-    Stream,
-}
-
-/// Bytes the kernel did not take yet.
-#[derive(Default)]
-struct Backlog {
-    bytes: Vec<u8>,
-    sent: usize,
-}
-
-struct Socket {
-    fd: OwnedFd,
-    tag: Tag,
-    kind: Kind,
-    /// Stands in `ready`.
-    queued: bool,
-    /// There may be bytes (or connections) to take.
-    readable: bool,
-    paused: bool,
-    /// FIN, or an error, was announced: a short read does not mean that nothing follows.
-    hung_up: bool,
-    /// The connection's end was told to the shard: nothing more comes from it.
-    over: bool,
-    /// The connection broke: told once more behind a FIN, and while paused.
-    broken: bool,
-    /// It broke before a FIN came. Reading does not tell so once a send, or a look, took the error.
-    reset: bool,
-    /// The kernel took less than it was given; `Drained` is owed.
-    starved: bool,
-    /// There may be room again since.
-    writable: bool,
-    finish: bool,
-    backlog: Option<Box<Backlog>>,
-}
 
 /// One shard's epoll.
 pub struct Epoll {
@@ -103,22 +65,7 @@ impl Epoll {
     }
 
     fn register(&mut self, fd: OwnedFd, tag: Tag, kind: Kind) -> io::Result<SocketId> {
-        let id = self.sockets.insert(Socket {
-            fd,
-            tag,
-            kind,
-            queued: false,
-            readable: false,
-            paused: false,
-            hung_up: false,
-            over: false,
-            broken: false,
-            reset: false,
-            starved: false,
-            writable: false,
-            finish: false,
-            backlog: None,
-        });
+        let id = self.sockets.insert(Socket::new(fd, tag, kind));
         if kind != Kind::Fresh
             && let Err(error) = self.watch(id)
         {
@@ -182,7 +129,7 @@ impl Epoll {
             }
             Kind::Stream => {}
         }
-        if socket.starved && std::mem::take(&mut socket.writable) && Self::flush(socket) {
+        if socket.starved && std::mem::take(&mut socket.writable) && socket.flush() {
             let tag = socket.tag;
             if socket.readable && !socket.paused {
                 Self::enqueue(&mut self.ready, id, socket);
@@ -270,59 +217,12 @@ impl Epoll {
             }
         }
     }
-
-    /// Sends the backlog; true when nothing is left of it. A broken connection shows when it is read.
-    fn flush(socket: &mut Socket) -> bool {
-        if let Some(backlog) = &mut socket.backlog {
-            let sent = transmit(&socket.fd, &[IoSlice::new(&backlog.bytes[backlog.sent..])]);
-            backlog.sent += sent.unwrap_or(0);
-            if backlog.sent < backlog.bytes.len() {
-                socket.note_outcome(sent);
-                return false;
-            }
-            socket.backlog = None;
-        }
-        socket.starved = false;
-        if socket.finish {
-            let _ = rustix::net::shutdown(&socket.fd, Shutdown::Write);
-        }
-        true
-    }
 }
 
 fn bytes_of<'a>(segment: &Segment<'a>, buffer: &'a [u8]) -> &'a [u8] {
     match segment {
         Segment::Bytes(bytes) => bytes,
         Segment::Leased(_, range) => buffer.get(range.clone()).unwrap_or_default(),
-    }
-}
-
-impl Socket {
-    /// Behind a FIN (CLOSE-WAIT) a reset shows as EPIPE, else as ECONNRESET (tcp_reset in net/ipv4/tcp_input.c).
-    fn note_error(&mut self, error: Errno) {
-        self.broken = true;
-        self.reset |= error != Errno::PIPE;
-    }
-
-    /// How many bytes were taken. An error takes none: the read side tells of it.
-    fn note_outcome(&mut self, sent: Result<usize, Errno>) -> usize {
-        sent.unwrap_or_else(|error| {
-            self.note_error(error);
-            0
-        })
-    }
-}
-
-/// What the kernel took.
-fn transmit(fd: &OwnedFd, pieces: &[IoSlice<'_>]) -> Result<usize, Errno> {
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    let sent = match pieces {
-        [one] => rustix::net::send(fd, one, flags),
-        many => rustix::net::sendmsg(fd, many, &mut SendAncillaryBuffer::default(), flags),
-    };
-    match sent {
-        Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => Ok(0),
-        sent => sent,
     }
 }
 

@@ -1,0 +1,117 @@
+//! What the epoll backend keeps of one socket, and how it sends.
+
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown};
+
+use crate::driver::Tag;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Listener,
+    /// Accepted, not adopted yet.
+    Fresh,
+    Connecting,
+    Stream,
+}
+
+/// Bytes the kernel did not take yet.
+#[derive(Default)]
+pub(super) struct Backlog {
+    pub(super) bytes: Vec<u8>,
+    pub(super) sent: usize,
+}
+
+/// What is kept of one socket.
+pub(super) struct Socket {
+    pub(super) fd: OwnedFd,
+    pub(super) tag: Tag,
+    pub(super) kind: Kind,
+    /// Stands in `ready`.
+    pub(super) queued: bool,
+    /// There may be bytes (or connections) to take.
+    pub(super) readable: bool,
+    pub(super) paused: bool,
+    /// FIN, or an error, was announced: a short read does not mean that nothing follows.
+    pub(super) hung_up: bool,
+    /// The connection's end was told to the shard: nothing more comes from it.
+    pub(super) over: bool,
+    /// The connection broke: told once more behind a FIN, and while paused.
+    pub(super) broken: bool,
+    /// It broke before a FIN came. Reading does not tell so once a send, or a look, took the error.
+    pub(super) reset: bool,
+    /// The kernel took less than it was given; `Drained` is owed.
+    pub(super) starved: bool,
+    /// There may be room again since.
+    pub(super) writable: bool,
+    pub(super) finish: bool,
+    pub(super) backlog: Option<Box<Backlog>>,
+}
+
+impl Socket {
+    pub(super) fn new(fd: OwnedFd, tag: Tag, kind: Kind) -> Socket {
+        Socket {
+            fd,
+            tag,
+            kind,
+            queued: false,
+            readable: false,
+            paused: false,
+            hung_up: false,
+            over: false,
+            broken: false,
+            reset: false,
+            starved: false,
+            writable: false,
+            finish: false,
+            backlog: None,
+        }
+    }
+
+    /// Sends the backlog; true when nothing is left of it. A broken connection shows when it is read.
+    pub(super) fn flush(&mut self) -> bool {
+        if let Some(backlog) = &mut self.backlog {
+            let sent = transmit(&self.fd, &[IoSlice::new(&backlog.bytes[backlog.sent..])]);
+            backlog.sent += sent.unwrap_or(0);
+            if backlog.sent < backlog.bytes.len() {
+                self.note_outcome(sent);
+                return false;
+            }
+            self.backlog = None;
+        }
+        self.starved = false;
+        if self.finish {
+            let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
+        }
+        true
+    }
+
+    /// Behind a FIN (CLOSE-WAIT) a reset shows as EPIPE, else as ECONNRESET (tcp_reset in net/ipv4/tcp_input.c).
+    pub(super) fn note_error(&mut self, error: Errno) {
+        self.broken = true;
+        self.reset |= error != Errno::PIPE;
+    }
+
+    /// How many bytes were taken. An error takes none: the read side tells of it.
+    pub(super) fn note_outcome(&mut self, sent: Result<usize, Errno>) -> usize {
+        sent.unwrap_or_else(|error| {
+            self.note_error(error);
+            0
+        })
+    }
+}
+
+/// What the kernel took.
+pub(super) fn transmit(fd: &OwnedFd, pieces: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let sent = match pieces {
+        [one] => rustix::net::send(fd, one, flags),
+        many => rustix::net::sendmsg(fd, many, &mut SendAncillaryBuffer::default(), flags),
+    };
+    match sent {
+        Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => Ok(0),
+        sent => sent,
+    }
+}
