@@ -20,7 +20,7 @@ use warmfront::snapshot::{Pool, PoolId, Snapshot};
 use crate::client::{Client, Reply};
 
 /// No test waits longer for anything.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(25);
 
 pub struct Front {
     pub address: SocketAddr,
