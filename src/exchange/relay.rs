@@ -48,6 +48,11 @@ impl Exchange {
             bytes
         } else {
             self.reply_head.extend_from_slice(bytes);
+            // Read again only when a line may have become complete, lest single bytes cost a pass each.
+            let too_long = self.reply_head.len() > cx.rules.limits.head_bytes_max;
+            if !too_long && memchr::memchr(b'\n', bytes).is_none() {
+                return Headed::Partial;
+            }
             joined = std::mem::take(&mut self.reply_head);
             &joined[..]
         };

@@ -23,7 +23,7 @@ use crate::plan::Style;
 use crate::random::Random;
 
 /// More turns than any schedule needs: it hangs.
-const TURNS_MAX: usize = 60_000;
+const TURNS_MAX: usize = 300_000;
 /// Simulated time by which every connection has ended by itself.
 const MICROS_MAX: u64 = 4 * 3_600 * 1_000_000;
 const ENDPOINTS: usize = 4;
