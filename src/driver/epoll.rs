@@ -192,8 +192,14 @@ impl Epoll {
         match rustix::net::recv(&socket.fd, &mut self.buffer[..], RecvFlags::DONTWAIT) {
             Ok((0, _)) => {
                 socket.over = true;
-                let end = if socket.reset { Completion::Failed } else { Completion::Ended };
-                Some(end(socket.tag))
+                if socket.reset {
+                    return Some(Completion::Failed(socket.tag));
+                }
+                // It broke behind its FIN before either was looked at: the end first, the fault in the next turn.
+                if socket.broken {
+                    Self::enqueue(&mut self.ready, id, socket);
+                }
+                Some(Completion::Ended(socket.tag))
             }
             Ok((len, _)) => {
                 socket.readable = len == self.buffer.len() || socket.hung_up;
@@ -322,6 +328,9 @@ impl Driver for Epoll {
         let pieces = &pieces[..count];
         let sent = if socket.starved { Ok(0) } else { transmit(&socket.fd, pieces) };
         let mut taken = socket.note_outcome(sent);
+        if socket.broken {
+            Self::enqueue(&mut self.ready, id, socket);
+        }
         if taken < total {
             socket.starved = true;
             let backlog = socket.backlog.get_or_insert_default();
@@ -339,6 +348,9 @@ impl Driver for Epoll {
         let sent = transmit(&socket.fd, &[IoSlice::new(bytes)]);
         let taken = socket.note_outcome(sent);
         socket.starved = taken < bytes.len();
+        if socket.broken {
+            Self::enqueue(&mut self.ready, id, socket);
+        }
         taken
     }
 
