@@ -268,6 +268,14 @@ impl<D: Driver> Shard<D> {
         self.advance(key, Input::None, |_| Event::Full(Side::Client));
     }
 
+    /// The kernel has not taken all that was sent to this client in the turn before. Its exchange may be over since.
+    pub(super) fn client_full_later(&mut self, key: Key) {
+        self.client_full(key);
+        let Some(client) = self.clients.get_mut(key).filter(|client| client.exchange.is_none()) else { return };
+        let wait_ms = self.desk.rules.limits.client_stall_timeout_ms;
+        client.deadline = client.deadline.max(self.desk.now + wait_ms * 1_000);
+    }
+
     /// The exchange left this connection.
     pub(super) fn exchange_over(&mut self, key: Key, ending: Ending) {
         let Some(client) = self.clients.get_mut(key) else { return };
@@ -318,13 +326,7 @@ impl<D: Driver> Shard<D> {
 
     pub(super) fn close_client(&mut self, key: Key) {
         if let Some(client) = self.clients.get(key) {
-            let socket = client.socket;
-            if client.full {
-                // What is queued is dropped: the client must not take the rest for all of it.
-                self.driver.abort(socket);
-            } else {
-                self.driver.close(socket);
-            }
+            self.driver.close(client.socket);
             self.forget_client(key);
         }
     }

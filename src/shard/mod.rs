@@ -3,6 +3,7 @@
 //! counters and its statistics.
 
 mod audit;
+pub mod choice;
 mod client;
 mod drive;
 pub mod start;
@@ -216,6 +217,10 @@ impl<D: Driver> Shard<D> {
             Completion::Reset(tag) => match Owner::of(tag) {
                 Owner::Client(key) => self.client_reset(key),
                 Owner::Upstream(_) => {}
+            },
+            Completion::Full(tag) => match Owner::of(tag) {
+                Owner::Client(key) => self.client_full_later(key),
+                Owner::Upstream(key) => self.upstream_full_later(key),
             },
             Completion::Drained(tag) => match Owner::of(tag) {
                 Owner::Client(key) => self.client_drained(key),
