@@ -340,6 +340,11 @@ impl Driver for Epoll {
         socket.backlog.as_ref().map_or(0, |backlog| backlog.len())
     }
 
+    fn flush(&mut self, id: SocketId) -> usize {
+        let backlog = self.sockets.get(id).and_then(|socket| socket.backlog.as_ref());
+        backlog.map_or(0, |backlog| backlog.len())
+    }
+
     fn offer(&mut self, id: SocketId, bytes: &[u8]) -> usize {
         let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.starved) else { return 0 };
         let sent = transmit(&socket.fd, &[IoSlice::new(bytes)]);

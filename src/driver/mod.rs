@@ -124,6 +124,9 @@ pub trait Driver {
     /// turn answers 0 and may have [`Completion::Full`] follow.
     fn send(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> usize;
 
+    /// Sends what was kept for the turn's end now, and answers how many bytes the kernel did not take.
+    fn flush(&mut self, socket: SocketId) -> usize;
+
     /// Offers bytes and answers how many were taken. Fewer than offered: `Drained` will follow.
     fn offer(&mut self, socket: SocketId, bytes: &[u8]) -> usize;
 

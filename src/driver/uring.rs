@@ -287,6 +287,11 @@ impl Driver for Uring {
         0
     }
 
+    fn flush(&mut self, id: SocketId) -> usize {
+        self.send_now(id);
+        self.sockets.get(id).map_or(0, |socket| socket.waiting())
+    }
+
     fn offer(&mut self, id: SocketId, bytes: &[u8]) -> usize {
         self.send_now(id);
         let Some(socket) = self.live(id).filter(|socket| !socket.starved) else { return 0 };

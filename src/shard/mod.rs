@@ -233,7 +233,7 @@ impl<D: Driver> Shard<D> {
         self.desk.draining = true;
         self.driver.stop_listening();
         for key in self.clients.keys() {
-            if self.clients.get(key).is_some_and(Client::is_idle) {
+            if self.clients.get(key).is_some_and(Client::is_idle) && !self.is_full(key) {
                 self.close_client(key);
             }
         }
