@@ -122,7 +122,7 @@ impl Epoll {
                 if socket.readable {
                     Self::enqueue(&mut self.ready, id, socket);
                 }
-                return Self::connected(socket);
+                return Some(socket.connected());
             }
             Kind::Stream => {}
         }
@@ -140,19 +140,6 @@ impl Epoll {
             return socket.broken.then_some(Completion::Reset(socket.tag));
         }
         self.receive(id)
-    }
-
-    fn connected(socket: &mut Socket) -> Option<Completion> {
-        match rustix::net::sockopt::socket_error(&socket.fd) {
-            Ok(Ok(())) => {
-                socket.kind = Kind::Stream;
-                Some(Completion::Connected(socket.tag))
-            }
-            _ => {
-                socket.over = true;
-                Some(Completion::Failed(socket.tag))
-            }
-        }
     }
 
     fn accept(&mut self, id: SocketId) -> Option<Completion> {

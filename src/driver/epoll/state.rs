@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
-use crate::driver::Tag;
 use crate::driver::backlog::Backlog;
+use crate::driver::{Completion, Tag};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -60,6 +60,20 @@ impl Socket {
             writable: false,
             finish: false,
             backlog: None,
+        }
+    }
+
+    /// What became of the connect.
+    pub(super) fn connected(&mut self) -> Completion {
+        match rustix::net::sockopt::socket_error(&self.fd) {
+            Ok(Ok(())) => {
+                self.kind = Kind::Stream;
+                Completion::Connected(self.tag)
+            }
+            _ => {
+                self.over = true;
+                Completion::Failed(self.tag)
+            }
         }
     }
 
