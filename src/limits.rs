@@ -95,7 +95,7 @@ impl Default for Limits {
 }
 
 /// Most endpoints of one fleet; counters are allocated for all of them at start.
-pub const ENDPOINTS_MAX: usize = 1_024;
+pub const ENDPOINTS_MAX: usize = if cfg!(modelled) { 4 } else { 1_024 };
 /// Most served model ids with statistics of their own; further ones are counted as `unknown`.
 pub const LABELLED_POOLS_MAX: usize = 64;
 /// Size of the buffer one read may fill.
