@@ -47,7 +47,7 @@ impl Report {
 
     /// Says so at once: the tables come later.
     pub fn leave_out(&mut self, front: &str, words: &str) {
-        eprintln!("left out: {words}");
+        eprintln!("left out: {front}: {words}");
         self.left_out.push(format!("{front}: {words}"));
     }
 
