@@ -16,6 +16,9 @@ runtimes relay NAME --listen PORT --upstreams PORT,PORT
 runtimes relay NAME --try      makes its runtime and ends: whether this machine lets it run
 NAME is one of epoll, uring, tokio, monoio, monoio-defer, monoio-poll, glommio, compio";
 
+const EPERM: i32 = 1;
+const ENOSYS: i32 = 38;
+
 /// What the others are compared with.
 pub const REFERENCE: &str = "epoll";
 pub const ALL: [&str; 8] = [REFERENCE, "uring", "tokio", "monoio", "monoio-defer", "monoio-poll", "glommio", "compio"];
@@ -74,5 +77,17 @@ pub fn main(words: &[String]) -> Result<(), String> {
         Setup { address: Some((Ipv4Addr::LOCALHOST, args.get("listen", 0)?).into()), upstreams }
     };
     net::raise_descriptors(65_536);
-    start_of(name)(&setup).map_err(|error| error.to_string())
+    start_of(name)(&setup).map_err(|error| reason(&error))
+}
+
+/// Only rings end in these two here; the system's own words would not help.
+fn reason(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(EPERM | ENOSYS) => {
+            format!(
+                "io_uring is blocked here ({error}): sysctl kernel.io_uring_disabled, or a container's seccomp profile"
+            )
+        }
+        _ => error.to_string(),
+    }
 }

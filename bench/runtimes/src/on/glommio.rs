@@ -19,12 +19,14 @@ use crate::serve::{Stream, Upstreams, serve};
 const RING_DEPTH: usize = 1024;
 
 /// # Errors
-/// In glommio's words where locked memory is short; where io_uring is blocked, glommio panics instead.
+/// Where locked memory is short. Where io_uring is blocked, glommio panics instead.
 pub fn start(setup: &Setup) -> io::Result<()> {
-    // The process is tied to its core already. What is spawned elsewhere inherits that.
+    // The process is tied to its core already; what glommio starts inherits that.
     let builder = LocalExecutorBuilder::new(Placement::Unbound).ring_depth(RING_DEPTH);
     let executor = builder.make().map_err(|error| {
-        io::Error::other(format!("{error}; raise it as root with `ulimit -l 1024`, or in limits.conf(5)"))
+        let words = error.to_string();
+        let hint = "raise locked memory to 512 KiB: `ulimit -l 512` as root, or memlock in limits.conf(5)";
+        io::Error::other(if words.contains("MemLock") { format!("{hint} ({words})") } else { words })
     })?;
     setup.if_meant(|address, upstreams| executor.run(accept(address, upstreams)))
 }
