@@ -17,18 +17,13 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// The memory for one read: [`BUFFER_BYTES`] of capacity, zeros or what was there before.
+    /// The memory for one read, [`BUFFER_BYTES`] long unless the runtime cut it to what it had read.
     pub fn memory() -> Vec<u8> {
         READY.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; BUFFER_BYTES])
     }
 
     pub fn new(bytes: Vec<u8>, filled: usize) -> Buffer {
         Buffer { bytes, filled }
-    }
-
-    /// Gives memory back that was not filled.
-    pub fn give_back(bytes: Vec<u8>) {
-        READY.with_borrow_mut(|ready| ready.push(bytes));
     }
 
     /// The memory, for runtimes that take it over while they send.
@@ -49,7 +44,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
         if bytes.capacity() > 0 {
-            Buffer::give_back(bytes);
+            READY.with_borrow_mut(|ready| ready.push(bytes));
         }
     }
 }

@@ -11,7 +11,7 @@ use ::glommio::net::TcpStream;
 use ::glommio::{LocalExecutorBuilder, Placement};
 use futures_lite::{AsyncRead, AsyncWriteExt};
 
-use crate::buffers::{BUFFER_BYTES, Buffer};
+use crate::buffers::Buffer;
 use crate::relays::Setup;
 use crate::serve::{Stream, Upstreams, serve};
 
@@ -54,17 +54,11 @@ impl Stream for TcpStream {
     async fn receive(&mut self) -> io::Result<Option<Buffer>> {
         poll_fn(|context| {
             let mut memory = Buffer::memory();
-            debug_assert_eq!(memory.len(), BUFFER_BYTES);
-            match Pin::new(&mut *self).poll_read(context, &mut memory) {
-                Poll::Ready(Ok(filled)) => {
-                    let bytes = Buffer::new(memory, filled);
-                    Poll::Ready(Ok((filled > 0).then_some(bytes)))
-                }
-                other => {
-                    Buffer::give_back(memory);
-                    other.map(|result| result.map(|_| None))
-                }
-            }
+            let result = Pin::new(&mut *self).poll_read(context, &mut memory);
+            let filled = if let Poll::Ready(Ok(filled)) = result { filled } else { 0 };
+            // Goes back by itself where nothing was filled.
+            let bytes = Buffer::new(memory, filled);
+            result.map_ok(|_| (filled > 0).then_some(bytes))
         })
         .await
     }

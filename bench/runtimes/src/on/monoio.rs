@@ -75,10 +75,10 @@ impl<const READINESS: bool> Stream for Connection<READINESS> {
     }
 
     async fn pass(&mut self, bytes: Buffer) -> io::Result<()> {
-        let filled = bytes.len();
-        // monoio cuts the vector to what was read, and sends as much.
+        // Reading cut the vector to what came, so that all of it is to be sent.
         let (result, memory) = self.0.write_all(bytes.into_memory()).await;
-        drop(Buffer::new(memory, filled));
+        // Goes back.
+        drop(Buffer::new(memory, 0));
         result.map(drop)
     }
 

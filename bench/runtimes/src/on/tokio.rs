@@ -1,9 +1,11 @@
-//! tokio on one thread. Reads wait for readiness first, so that a stream that waits holds no buffer.
+//! tokio on one thread. A buffer is taken for each attempt to read, so that a stream that waits holds none.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
 
-use ::tokio::io::AsyncWriteExt;
+use ::tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use ::tokio::net::TcpStream;
 use ::tokio::runtime::{Builder, LocalOptions};
 
@@ -38,22 +40,17 @@ impl Stream for TcpStream {
     }
 
     async fn receive(&mut self) -> io::Result<Option<Buffer>> {
-        loop {
-            self.readable().await?;
+        poll_fn(|context| {
             let mut memory = Buffer::memory();
-            match self.try_read(&mut memory) {
-                Ok(filled) => {
-                    let bytes = Buffer::new(memory, filled);
-                    return Ok((filled > 0).then_some(bytes));
-                }
-                Err(error) => {
-                    Buffer::give_back(memory);
-                    if error.kind() != io::ErrorKind::WouldBlock {
-                        return Err(error);
-                    }
-                }
-            }
-        }
+            let mut read = ReadBuf::new(&mut memory);
+            // Not `try_read`: from a short read only this one concludes that nothing is left to read.
+            let result = Pin::new(&mut *self).poll_read(context, &mut read);
+            let filled = read.filled().len();
+            // Goes back by itself where nothing was filled.
+            let bytes = Buffer::new(memory, filled);
+            result.map_ok(|()| (filled > 0).then_some(bytes))
+        })
+        .await
     }
 
     async fn pass(&mut self, bytes: Buffer) -> io::Result<()> {
