@@ -15,19 +15,16 @@ use rustix::net::{RecvFlags, Shutdown, SocketFlags};
 
 mod state;
 
+use super::backlog::{JOINED_BYTES_MAX, SEGMENTS_MAX, transmit};
 use super::{Completion, Driver, Lease, Segment, SocketId, Tag, socket};
 use crate::limits::RECEIVE_BYTES;
 use crate::slots::Slots;
-use state::{Kind, Socket, transmit};
+use state::{Kind, Socket};
 
 /// Events taken from the kernel at once.
 const EVENTS_PER_WAIT: usize = 512;
 /// Connections accepted from one listener in one visit.
 const ACCEPTS_PER_VISIT: u8 = 16;
-/// Pieces one send may have: a head, a body, a chunk's frame around data.
-const SEGMENTS_MAX: usize = 8;
-/// Pieces no longer than this together are copied into one: cheaper than telling the kernel of several.
-const JOINED_BYTES_MAX: usize = 8 << 10;
 
 /// One shard's epoll.
 pub struct Epoll {
@@ -125,7 +122,7 @@ impl Epoll {
                 if socket.readable {
                     Self::enqueue(&mut self.ready, id, socket);
                 }
-                return Self::connected(socket);
+                return Some(socket.connected());
             }
             Kind::Stream => {}
         }
@@ -143,19 +140,6 @@ impl Epoll {
             return socket.broken.then_some(Completion::Reset(socket.tag));
         }
         self.receive(id)
-    }
-
-    fn connected(socket: &mut Socket) -> Option<Completion> {
-        match rustix::net::sockopt::socket_error(&socket.fd) {
-            Ok(Ok(())) => {
-                socket.kind = Kind::Stream;
-                Some(Completion::Connected(socket.tag))
-            }
-            _ => {
-                socket.over = true;
-                Some(Completion::Failed(socket.tag))
-            }
-        }
     }
 
     fn accept(&mut self, id: SocketId) -> Option<Completion> {
@@ -337,10 +321,15 @@ impl Driver for Epoll {
             for piece in pieces {
                 let skip = taken.min(piece.len());
                 taken -= skip;
-                backlog.bytes.extend_from_slice(&piece[skip..]);
+                backlog.push(&piece[skip..]);
             }
         }
-        socket.backlog.as_ref().map_or(0, |backlog| backlog.bytes.len() - backlog.sent)
+        socket.backlog.as_ref().map_or(0, |backlog| backlog.len())
+    }
+
+    fn flush(&mut self, id: SocketId) -> usize {
+        let backlog = self.sockets.get(id).and_then(|socket| socket.backlog.as_ref());
+        backlog.map_or(0, |backlog| backlog.len())
     }
 
     fn offer(&mut self, id: SocketId, bytes: &[u8]) -> usize {
@@ -379,7 +368,11 @@ impl Driver for Epoll {
     }
 
     fn close(&mut self, id: SocketId) {
-        self.sockets.remove(id);
+        if let Some(socket) = self.sockets.remove(id)
+            && socket.starved
+        {
+            socket::reset_on_close(&socket.fd);
+        }
     }
 
     fn abort(&mut self, id: SocketId) {

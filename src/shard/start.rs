@@ -7,9 +7,11 @@ use std::process::abort;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
+use super::choice::Choice;
 use super::{Setup, Shard};
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
+use crate::driver::uring::{Uring, probe::Unusable};
 use crate::driver::{Driver, epoll::Epoll, socket};
 use crate::exchange::Rules;
 use crate::publish::{DriverInUse, Process, Published};
@@ -27,6 +29,8 @@ pub struct Shared {
     pub stats: &'static Stats,
     /// Configuration of the data plane.
     pub rules: Arc<Rules>,
+    /// How shards move bytes.
+    pub driver: Choice,
 }
 
 /// Why shards cannot start.
@@ -89,18 +93,40 @@ fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>) -> io::Result<(
         seed: seed(index),
     };
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let mut shard = Shard::new(Epoll::new()?, setup)?;
-        let state = &shared.process.shards()[index];
-        state.serving(driver_in_use::<Epoll>());
-        shard.run()?;
-        state.ended();
-        Ok(())
+        let Choice { driver, why } = &shared.driver;
+        match driver {
+            DriverInUse::Uring => match Uring::new() {
+                Ok(uring) => {
+                    let (operations, completions) = uring.queue_sizes();
+                    tracing::info!(shard = index, operations, completions, "ring");
+                    run(uring, setup, shared, index, DriverInUse::Uring, why)
+                }
+                Err(error) => {
+                    let why = Unusable::Refused(error).to_string();
+                    tracing::warn!(shard = index, why, "this shard got no ring and takes epoll");
+                    run(Epoll::new()?, setup, shared, index, DriverInUse::Epoll, &why)
+                }
+            },
+            _ => run(Epoll::new()?, setup, shared, index, DriverInUse::Epoll, why),
+        }
     }));
     outcome.unwrap_or_else(|_| abort())
 }
 
-fn driver_in_use<D: Driver>() -> DriverInUse {
-    if D::NAME == Epoll::NAME { DriverInUse::Epoll } else { DriverInUse::Uring }
+fn run<D: Driver>(
+    driver: D,
+    setup: Setup,
+    shared: &Shared,
+    index: usize,
+    in_use: DriverInUse,
+    why: &str,
+) -> io::Result<()> {
+    let mut shard = Shard::new(driver, setup)?;
+    let state = &shared.process.shards()[index];
+    state.serving(in_use, why);
+    shard.run()?;
+    state.ended();
+    Ok(())
 }
 
 /// By shard one listener for each address. Port 0 becomes one port for all shards.

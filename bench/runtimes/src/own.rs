@@ -70,6 +70,12 @@ impl<D: Driver> Relay<D> {
                     self.close(key);
                 }
             }
+            // A driver that sends at the end of its turn learns late that a client is slow.
+            Completion::Full(tag) => {
+                if let Some(socket) = self.peer_socket(Key::from_u64(tag.0)) {
+                    self.driver.pause(socket);
+                }
+            }
             // The client has taken what waited for it: its engine may go on.
             Completion::Drained(tag) => {
                 if let Some(socket) = self.peer_socket(Key::from_u64(tag.0)) {

@@ -8,6 +8,7 @@ use peers::net;
 use warmfront::driver::Driver;
 use warmfront::driver::epoll::Epoll;
 use warmfront::driver::socket;
+use warmfront::driver::uring::Uring;
 
 use crate::{on, own};
 
@@ -28,8 +29,7 @@ type Start = fn(&Setup) -> io::Result<()>;
 fn start_of(name: &str) -> Start {
     match name {
         REFERENCE => |setup| own(setup, Epoll::new),
-        // Warmfront's ring stands here as the line above does, once this tree has one: `own(setup, Uring::new)`.
-        "uring" => |_| Err(io::Error::other("this tree has no io_uring driver")),
+        "uring" => |setup| own(setup, Uring::new),
         "tokio" => on::tokio::start,
         #[cfg(feature = "comparators")]
         "monoio" => on::monoio::start,

@@ -1,12 +1,12 @@
 //! What the epoll backend keeps of one socket, and how it sends.
 
-use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown};
+use rustix::net::Shutdown;
 
-use crate::driver::Tag;
+use crate::driver::backlog::Backlog;
+use crate::driver::{Completion, Tag};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -15,13 +15,6 @@ pub(super) enum Kind {
     Fresh,
     Connecting,
     Stream,
-}
-
-/// Bytes the kernel did not take yet.
-#[derive(Default)]
-pub(super) struct Backlog {
-    pub(super) bytes: Vec<u8>,
-    pub(super) sent: usize,
 }
 
 /// What is kept of one socket.
@@ -70,16 +63,31 @@ impl Socket {
         }
     }
 
+    /// What became of the connect.
+    pub(super) fn connected(&mut self) -> Completion {
+        match rustix::net::sockopt::socket_error(&self.fd) {
+            Ok(Ok(())) => {
+                self.kind = Kind::Stream;
+                Completion::Connected(self.tag)
+            }
+            _ => {
+                self.over = true;
+                Completion::Failed(self.tag)
+            }
+        }
+    }
+
     /// Sends the backlog; true when nothing is left of it. A broken connection shows when it is read.
     pub(super) fn flush(&mut self) -> bool {
         if let Some(backlog) = &mut self.backlog {
-            let sent = transmit(&self.fd, &[IoSlice::new(&backlog.bytes[backlog.sent..])]);
-            backlog.sent += sent.unwrap_or(0);
-            if backlog.sent < backlog.bytes.len() {
-                self.note_outcome(sent);
-                return false;
+            match backlog.send(&self.fd) {
+                Ok(0) => self.backlog = None,
+                Ok(_) => return false,
+                Err(error) => {
+                    self.note_error(error);
+                    return false;
+                }
             }
-            self.backlog = None;
         }
         self.starved = false;
         if self.finish {
@@ -100,18 +108,5 @@ impl Socket {
             self.note_error(error);
             0
         })
-    }
-}
-
-/// What the kernel took.
-pub(super) fn transmit(fd: &OwnedFd, pieces: &[IoSlice<'_>]) -> Result<usize, Errno> {
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    let sent = match pieces {
-        [one] => rustix::net::send(fd, one, flags),
-        many => rustix::net::sendmsg(fd, many, &mut SendAncillaryBuffer::default(), flags),
-    };
-    match sent {
-        Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => Ok(0),
-        sent => sent,
     }
 }
