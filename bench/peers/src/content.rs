@@ -15,7 +15,7 @@ pub struct Digest {
 const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 impl Digest {
-    pub fn new() -> Digest {
+    pub(crate) fn new() -> Digest {
         Digest { lanes: [1, 2, 3, 4], carry: [0; 32], carried: 0, total: 0 }
     }
 

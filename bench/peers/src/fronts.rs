@@ -7,8 +7,7 @@ use std::process::Command;
 
 use crate::scenario::Scenario;
 
-/// No front: the load generator talks to the engines. What a front adds is counted from here.
-pub const DIRECT: &str = "direct";
+pub use crate::report::DIRECT;
 pub const RELAY: &str = "relay";
 pub const RELAY_HOLD: &str = "relay-hold";
 pub const HAPROXY: &str = "haproxy";

@@ -193,6 +193,7 @@ impl Load {
     /// and while all are open.
     fn idle(&mut self) -> Result<(), String> {
         let before_kib = process::rss_kib(self.plan.pid);
+        let slab_before_kib = process::slab_kib();
         let total = self.plan.connections;
         let mut silent = 0;
         while silent < total {
@@ -213,8 +214,10 @@ impl Load {
         }
         let idle_kib = process::rss_kib(self.plan.pid);
         let per_stream = (idle_kib as f64 - before_kib as f64) / total as f64;
+        let slab_per_stream = (process::slab_kib() as f64 - slab_before_kib as f64) / total as f64;
         println!(
-            "streams={total} rss_before_kib={before_kib} rss_idle_kib={idle_kib} rss_kib_per_stream={per_stream:.4}"
+            "streams={total} rss_before_kib={before_kib} rss_idle_kib={idle_kib} rss_kib_per_stream={per_stream:.4} \
+             slab_kib_per_stream={slab_per_stream:.4}"
         );
         for connection in &self.connections {
             net::reset_on_close(&connection.stream);
