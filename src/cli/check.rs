@@ -6,6 +6,7 @@ pub(super) mod machine;
 use std::process::ExitCode;
 
 use super::{ConfigArgs, EX_CONFIG, refuse};
+use crate::shard::topology::this_machine;
 
 /// Validate the configuration, this machine and the engines, and say in words what to change.
 ///
@@ -80,7 +81,8 @@ pub(super) fn main(args: Args) -> ExitCode {
         Err(invalid) => return refuse(&invalid),
     };
     let mut findings = vec![Finding::good("configuration", said.unwrap_or_else(|| "the flags are valid".into()))];
-    findings.extend(machine::findings(&config, !args.no_ports));
+    let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin);
+    findings.extend(machine::findings(&config, &placement, !args.no_ports));
     if !args.no_engines {
         match engines::findings(&config) {
             Ok(found) => findings.extend(found),

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::thread;
 
 use super::check::machine;
 use super::check::machine::NO_URING;
@@ -15,6 +14,7 @@ use crate::exchange::Rules;
 use crate::exchange::admit::Paths;
 use crate::publish::{Process, Published};
 use crate::shard::start::{Shared, start};
+use crate::shard::topology::this_machine;
 use crate::snapshot::Snapshot;
 
 /// Run the front: accept clients, choose an engine for each request, relay.
@@ -56,8 +56,8 @@ fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
     if config.serve.driver == config::Driver::Uring {
         return Err(NO_URING.into());
     }
-    let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-    let shards = config.serve.shards.count(cores);
+    let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin);
+    let shards = placement.shards();
     let (may, wanted) = (machine::raise_descriptors(), machine::descriptors_wanted(&config, shards));
     if may < wanted {
         tracing::warn!(
@@ -80,6 +80,7 @@ fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
         admin = %control.admin,
         engines = config.upstream.len(),
         policy = config.routing.policy.as_str(),
+        placement = %placement,
         "starting"
     );
     let shared = Shared {
@@ -89,7 +90,7 @@ fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
         stats: setup.stats,
         rules: Arc::new(rules(&config)),
     };
-    let (threads, listening) = start(&shared, &config.serve.listen, shards, config.serve.pin)?;
+    let (threads, listening) = start(&shared, &config.serve.listen, &placement)?;
     tracing::info!(?listening, "listening");
     for thread in threads {
         // A shard that panicked has aborted the process already.

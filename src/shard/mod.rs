@@ -5,8 +5,10 @@
 mod audit;
 mod client;
 mod drive;
+pub mod placement;
 pub mod start;
 mod timers;
+pub mod topology;
 mod upstream;
 
 use std::collections::VecDeque;

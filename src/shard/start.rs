@@ -7,6 +7,7 @@ use std::process::abort;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
+use super::placement::Placement;
 use super::{Setup, Shard};
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
@@ -53,18 +54,18 @@ pub enum StartError {
 pub fn start(
     shared: &Shared,
     listen: &[SocketAddr],
-    shards: usize,
-    pin: bool,
+    placement: &Placement,
 ) -> Result<(Vec<JoinHandle<()>>, Vec<SocketAddr>), StartError> {
-    let (listeners, addresses) = listeners(listen, shards)?;
-    let cores = if pin { core_affinity::get_core_ids().unwrap_or_default() } else { Vec::new() };
+    let (listeners, addresses) = listeners(listen, placement.shards())?;
     let mut threads = Vec::new();
     for (index, listeners) in listeners.into_iter().enumerate() {
-        let core = cores.get(index % cores.len().max(1)).copied();
+        let cpu = placement.cpu(index);
         let shared = shared.clone();
         let thread = Builder::new().name(format!("shard-{index}")).spawn(move || {
-            if let Some(core) = core {
-                core_affinity::set_for_current(core);
+            if let Some(id) = cpu
+                && !core_affinity::set_for_current(core_affinity::CoreId { id })
+            {
+                tracing::warn!(shard = index, cpu = id, "cannot be pinned; it runs where the kernel puts it");
             }
             if let Err(error) = serve(&shared, index, listeners) {
                 tracing::error!(shard = index, %error, "the shard cannot go on");
