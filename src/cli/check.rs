@@ -1,8 +1,11 @@
 //! `warmfront check`: is the configuration right, and can this machine and these engines carry it?
 
 mod engines;
+mod interrupts;
 pub(super) mod machine;
+mod tuning;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use super::{ConfigArgs, EX_CONFIG, refuse};
@@ -83,6 +86,8 @@ pub(super) fn main(args: Args) -> ExitCode {
     let mut findings = vec![Finding::good("configuration", said.unwrap_or_else(|| "the flags are valid".into()))];
     let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin);
     findings.extend(machine::findings(&config, &placement, !args.no_ports));
+    findings.extend(tuning::findings(Path::new("/proc")));
+    findings.extend(interrupts::findings(Path::new("/sys"), Path::new("/proc"), &placement.cpus()));
     if !args.no_engines {
         match engines::findings(&config) {
             Ok(found) => findings.extend(found),

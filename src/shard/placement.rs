@@ -98,12 +98,17 @@ impl Placement {
 impl fmt::Display for Placement {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Placement { shards, machine, .. } = self;
-        write!(out, "{shards} {}", if *shards == 1 { "shard" } else { "shards" })?;
+        let counted = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
         match self.cpus.is_empty() {
-            true => write!(out, ", not pinned")?,
-            false => write!(out, " on CPUs {}", ranges(&self.cpus()))?,
+            true => write!(out, "{}, not pinned", counted(*shards, "shard"))?,
+            false => write!(out, "{} on CPU {}", counted(*shards, "shard"), ranges(&self.cpus()))?,
         }
-        write!(out, "; {} CPUs usable, {} physical cores", machine.cpus.len(), machine.physical())?;
+        write!(
+            out,
+            "; {}, {}",
+            counted(machine.cpus.len(), "usable CPU"),
+            counted(machine.physical(), "physical core")
+        )?;
         let nodes: BTreeSet<usize> = machine.cpus.iter().map(|cpu| cpu.node).collect();
         if nodes.len() > 1 {
             write!(out, " in {} NUMA nodes", nodes.len())?;
@@ -205,12 +210,12 @@ mod tests {
     #[test]
     fn it_is_said_in_words() {
         for (placement, words) in [
-            (machine(SMT, None, None).place(None, true), "4 shards on CPUs 0-3; 8 CPUs usable, 4 physical cores"),
+            (machine(SMT, None, None).place(None, true), "4 shards on CPU 0-3; 8 usable CPUs, 4 physical cores"),
             (
                 machine(TWO_NODES, Some(2), None).place(None, true),
-                "2 shards on CPUs 0,2; 8 CPUs usable, 4 physical cores in 2 NUMA nodes, time of 2 by the cgroup's quota",
+                "2 shards on CPU 0,2; 8 usable CPUs, 4 physical cores in 2 NUMA nodes, time of 2 by the cgroup's quota",
             ),
-            (machine("0:0:0", None, None).place(None, false), "1 shard, not pinned; 1 CPUs usable, 1 physical cores"),
+            (machine("0:0:0", None, None).place(None, false), "1 shard, not pinned; 1 usable CPU, 1 physical core"),
         ] {
             assert_eq!(placement.to_string(), words);
         }
