@@ -1,7 +1,7 @@
 //! Where control and shards meet: the snapshot, replaced whole, and the few flags of the process.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, Cache};
 use crossbeam::utils::CachePadded;
@@ -84,6 +84,7 @@ impl Process {
 pub struct ShardState {
     phase: AtomicU8,
     driver: AtomicU8,
+    why: OnceLock<String>,
 }
 
 /// Where a shard is in its life.
@@ -120,9 +121,10 @@ impl DriverInUse {
 }
 
 impl ShardState {
-    /// The shard's listeners are open and it moves bytes with `driver`.
-    pub fn serving(&self, driver: DriverInUse) {
+    /// The shard's listeners are open and it moves bytes with `driver`, for the reason `why`.
+    pub fn serving(&self, driver: DriverInUse, why: &str) {
         self.driver.store(driver as u8, Ordering::Relaxed);
+        self.why.get_or_init(|| why.to_owned());
         self.phase.store(Phase::Serving as u8, Ordering::Release);
     }
 
@@ -138,6 +140,11 @@ impl ShardState {
             1 => Phase::Serving,
             _ => Phase::Ended,
         }
+    }
+
+    /// Why it moves bytes so, in words.
+    pub fn why(&self) -> &str {
+        self.why.get().map_or("", String::as_str)
     }
 
     /// How it moves bytes.

@@ -176,7 +176,7 @@ fn an_engine_goes_down_and_comes_back() {
     let front = front(vec![upstream(steady.address), upstream(ill.address)]);
     front.until("both up", |snapshot| health(snapshot, 0) == Health::Up && health(snapshot, 1) == Health::Up);
     assert_eq!(front.get("/readyz").status, 503, "no shard serves yet");
-    front.setup.process.shards()[0].serving(DriverInUse::Epoll);
+    front.setup.process.shards()[0].serving(DriverInUse::Epoll, "as configured");
     assert_eq!(front.get("/readyz").status, 200);
     ill.healthy.store(false, Ordering::Relaxed);
     let down = front.until("down", |snapshot| health(snapshot, 1) == Health::Down);
@@ -247,7 +247,7 @@ fn metrics_are_exposed() {
     shard.request(u16::MAX, u16::MAX, 404, u8::MAX);
     shard.observe(pool, warmfront::counters::stats::Timing::FirstToken, 1_500);
     shard.count(warmfront::counters::stats::Event::AbortedRelay);
-    front.setup.process.shards()[0].serving(DriverInUse::Uring);
+    front.setup.process.shards()[0].serving(DriverInUse::Uring, "it works");
     let text = front.text("/metrics");
     for line in [
         "warmfront_requests_total{model=\"tiny-llama\",endpoint=\"one\",status=\"200\",reason=\"home\"} 1",
@@ -259,7 +259,7 @@ fn metrics_are_exposed() {
         "warmfront_endpoint_foreign{endpoint=\"one\"} 7",
         "warmfront_engine_waiting{endpoint=\"one\"} 2",
         "warmfront_endpoint_health{endpoint=\"one\",state=\"up\"} 1",
-        "warmfront_shard_driver{shard=\"0\",driver=\"uring\"} 1",
+        "warmfront_shard_driver{shard=\"0\",driver=\"uring\",why=\"it works\"} 1",
         "warmfront_choose_seconds_count 0",
     ] {
         assert!(text.lines().any(|shown| shown.starts_with(line)), "{line}\nis not in\n{text}");

@@ -4,15 +4,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use super::check::machine;
-use super::check::machine::NO_URING;
 use super::{ConfigArgs, log, refuse};
-use crate::config::{self, Config, HalfClose};
+use crate::config::{Config, HalfClose};
 use crate::control;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::exchange::Rules;
 use crate::exchange::admit::Paths;
 use crate::publish::{Process, Published};
+use crate::shard::choice;
 use crate::shard::start::{Shared, start};
 use crate::shard::topology::this_machine;
 use crate::snapshot::Snapshot;
@@ -53,9 +53,7 @@ pub(super) fn main(args: Args) -> ExitCode {
 
 /// Control first, so that a snapshot is there when the first connection is; then the shards, until they have drained.
 fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
-    if config.serve.driver == config::Driver::Uring {
-        return Err(NO_URING.into());
-    }
+    let driver = choice::choose(machine::asked(config.serve.driver))?;
     let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin);
     let shards = placement.shards();
     let (may, wanted) = (machine::raise_descriptors(), machine::descriptors_wanted(&config, shards));
@@ -89,6 +87,7 @@ fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
         counters: setup.counters,
         stats: setup.stats,
         rules: Arc::new(rules(&config)),
+        driver,
     };
     let (threads, listening) = start(&shared, &config.serve.listen, &placement)?;
     tracing::info!(?listening, "listening");

@@ -148,7 +148,7 @@ impl Shards {
 pub enum Driver {
     /// The best that this version has: epoll.
     Auto,
-    /// io_uring; refused by this version.
+    /// io_uring; refused where it cannot be used.
     Uring,
     /// epoll.
     Epoll,

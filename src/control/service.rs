@@ -44,9 +44,9 @@ pub(super) async fn notify(process: &'static Process, stats: &'static Stats) {
     while !process.all_serving() {
         sleep(GLANCE).await;
     }
-    let driver = process.shards().first().map_or("no", |shard| shard.driver().as_str());
+    let (driver, why) = process.shards().first().map_or(("no", ""), |shard| (shard.driver().as_str(), shard.why()));
     let shards = process.shards().len();
-    tracing::info!(shards, driver, "ready");
+    tracing::info!(shards, driver, why, "ready");
     say(&[NotifyState::Ready, NotifyState::Status(&format!("serving with {shards} shards on {driver}"))]);
     let Some(patience) = sd_notify::watchdog_enabled() else { return };
     let mut before: Vec<u64> = Vec::new();

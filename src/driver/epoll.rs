@@ -15,19 +15,16 @@ use rustix::net::{RecvFlags, Shutdown, SocketFlags};
 
 mod state;
 
+use super::backlog::{JOINED_BYTES_MAX, SEGMENTS_MAX, transmit};
 use super::{Completion, Driver, Lease, Segment, SocketId, Tag, socket};
 use crate::limits::RECEIVE_BYTES;
 use crate::slots::Slots;
-use state::{Kind, Socket, transmit};
+use state::{Kind, Socket, bytes_of};
 
 /// Events taken from the kernel at once.
 const EVENTS_PER_WAIT: usize = 512;
 /// Connections accepted from one listener in one visit.
 const ACCEPTS_PER_VISIT: u8 = 16;
-/// Pieces one send may have: a head, a body, a chunk's frame around data.
-const SEGMENTS_MAX: usize = 8;
-/// Pieces no longer than this together are copied into one: cheaper than telling the kernel of several.
-const JOINED_BYTES_MAX: usize = 8 << 10;
 
 /// One shard's epoll.
 pub struct Epoll {
@@ -225,13 +222,6 @@ impl Epoll {
     }
 }
 
-fn bytes_of<'a>(segment: &Segment<'a>, buffer: &'a [u8]) -> &'a [u8] {
-    match segment {
-        Segment::Bytes(bytes) => bytes,
-        Segment::Leased(_, range) => buffer.get(range.clone()).unwrap_or_default(),
-    }
-}
-
 impl Driver for Epoll {
     const NAME: &'static str = "epoll";
 
@@ -337,10 +327,15 @@ impl Driver for Epoll {
             for piece in pieces {
                 let skip = taken.min(piece.len());
                 taken -= skip;
-                backlog.bytes.extend_from_slice(&piece[skip..]);
+                backlog.push(&piece[skip..]);
             }
         }
-        socket.backlog.as_ref().map_or(0, |backlog| backlog.bytes.len() - backlog.sent)
+        socket.backlog.as_ref().map_or(0, |backlog| backlog.len())
+    }
+
+    fn flush(&mut self, id: SocketId) -> usize {
+        let backlog = self.sockets.get(id).and_then(|socket| socket.backlog.as_ref());
+        backlog.map_or(0, |backlog| backlog.len())
     }
 
     fn offer(&mut self, id: SocketId, bytes: &[u8]) -> usize {
@@ -379,7 +374,11 @@ impl Driver for Epoll {
     }
 
     fn close(&mut self, id: SocketId) {
-        self.sockets.remove(id);
+        if let Some(socket) = self.sockets.remove(id)
+            && socket.starved
+        {
+            socket::reset_on_close(&socket.fd);
+        }
     }
 
     fn abort(&mut self, id: SocketId) {

@@ -4,8 +4,10 @@
 //! A turn is: [`Driver::wait`], then [`Driver::next`] until it answers `None`. Bytes received are
 //! *leased*: they stay in the driver's buffer and are valid until the next call of [`Driver::next`].
 
+mod backlog;
 pub mod epoll;
 pub mod socket;
+pub mod uring;
 
 use std::io;
 use std::net::SocketAddr;
@@ -73,6 +75,8 @@ pub enum Completion {
     Failed(Tag),
     /// A paused connection is broken; bytes received before may still be read after [`Driver::resume`].
     Reset(Tag),
+    /// The kernel did not take all that was sent: [`Driver::send`] could not know yet. `Drained` follows.
+    Full(Tag),
     /// All that was queued has been taken by the kernel, or after a short [`Driver::offer`]: there is room again.
     Drained(Tag),
 }
@@ -115,9 +119,13 @@ pub trait Driver {
     /// The bytes behind a lease.
     fn bytes(&self, lease: Lease) -> &[u8];
 
-    /// Sends all of `segments`, in order; what the kernel does not take is copied and sent later.
-    /// Answers how many bytes wait: 0, or `Drained` will follow.
+    /// Sends all of `segments`, in order; what the kernel does not take is copied and sent later. Answers how
+    /// many bytes are known to wait; if any do, `Drained` will follow. A driver that sends with the end of the
+    /// turn answers 0 and may have [`Completion::Full`] follow.
     fn send(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> usize;
+
+    /// Sends what was kept for the turn's end now, and answers how many bytes the kernel did not take.
+    fn flush(&mut self, socket: SocketId) -> usize;
 
     /// Offers bytes and answers how many were taken. Fewer than offered: `Drained` will follow.
     fn offer(&mut self, socket: SocketId, bytes: &[u8]) -> usize;
@@ -131,10 +139,11 @@ pub trait Driver {
     /// Sends FIN once everything queued is sent.
     fn finish(&mut self, socket: SocketId);
 
-    /// Closes; what is queued is dropped. The socket's name is stale from here on.
+    /// Closes. What the kernel has not taken is dropped, and the end is then a reset, so that the peer cannot take
+    /// what it has for all of it. The socket's name is stale from here on.
     fn close(&mut self, socket: SocketId);
 
-    /// Closes with a reset, so that the peer cannot take the end for a proper one.
+    /// Closes with a reset in any case, so that the peer cannot take the end for a proper one.
     fn abort(&mut self, socket: SocketId);
 
     /// Whether nothing has come from the peer that was not handed out: no byte, no end.
@@ -142,4 +151,9 @@ pub trait Driver {
 
     /// How many bytes the peer's kernel has acknowledged (`tcpi_bytes_acked`, RFC 4898), if it can be told.
     fn acknowledged(&self, socket: SocketId) -> Option<u64>;
+
+    /// How often a connection had bytes and no receive buffer was left for them; it waited for the next turn.
+    fn buffers_out(&self) -> u64 {
+        0
+    }
 }

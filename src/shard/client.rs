@@ -116,7 +116,7 @@ impl<D: Driver> Shard<D> {
             return;
         };
         // Its last request was served, or will never be complete.
-        if !client.full && client.lingering.is_none() && !self.read_ahead.contains(&key) {
+        if client.lingering.is_none() && !self.read_ahead.contains(&key) && !self.is_full(key) {
             self.close_client(key);
         }
     }
@@ -231,8 +231,10 @@ impl<D: Driver> Shard<D> {
             if client.ahead.iter().all(|byte| matches!(byte, b'\r' | b'\n')) {
                 self.advance(key, Input::None, |_| Event::ClientEnded);
             }
-        } else if !client.full && client.ahead.is_empty() {
-            self.close_client(key);
+        } else if client.ahead.is_empty() {
+            if !self.is_full(key) {
+                self.close_client(key);
+            }
         } else if !client.full {
             // Requests that wait for this turn's end to be served, or half a head.
             self.read_ahead.push(key);
@@ -266,6 +268,14 @@ impl<D: Driver> Shard<D> {
             client.full = true;
         }
         self.advance(key, Input::None, |_| Event::Full(Side::Client));
+    }
+
+    /// The kernel has not taken all that was sent to this client in the turn before. Its exchange may be over since.
+    pub(super) fn client_full_later(&mut self, key: Key) {
+        self.client_full(key);
+        let Some(client) = self.clients.get_mut(key).filter(|client| client.exchange.is_none()) else { return };
+        let wait_ms = self.desk.rules.limits.client_stall_timeout_ms;
+        client.deadline = client.deadline.max(self.desk.now + wait_ms * 1_000);
     }
 
     /// The exchange left this connection.
@@ -302,8 +312,9 @@ impl<D: Driver> Shard<D> {
 
     /// Waits for the client's FIN, but first for the client to take what was sent.
     fn linger(&mut self, key: Key) {
+        let full = self.is_full(key);
         let Some(client) = self.clients.get_mut(key) else { return };
-        if client.ended && !client.full {
+        if client.ended && !full {
             return self.close_client(key);
         }
         client.ahead = Vec::new();
@@ -316,15 +327,16 @@ impl<D: Driver> Shard<D> {
         self.arm(key);
     }
 
+    /// Whether the kernel has not taken all that was sent to this client: it must not be closed yet.
+    pub(super) fn is_full(&mut self, key: Key) -> bool {
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        client.full |= self.driver.flush(client.socket) > 0;
+        client.full
+    }
+
     pub(super) fn close_client(&mut self, key: Key) {
         if let Some(client) = self.clients.get(key) {
-            let socket = client.socket;
-            if client.full {
-                // What is queued is dropped: the client must not take the rest for all of it.
-                self.driver.abort(socket);
-            } else {
-                self.driver.close(socket);
-            }
+            self.driver.close(client.socket);
             self.forget_client(key);
         }
     }

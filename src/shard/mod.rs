@@ -3,6 +3,7 @@
 //! counters and its statistics.
 
 mod audit;
+pub mod choice;
 mod client;
 mod drive;
 pub mod placement;
@@ -219,6 +220,10 @@ impl<D: Driver> Shard<D> {
                 Owner::Client(key) => self.client_reset(key),
                 Owner::Upstream(_) => {}
             },
+            Completion::Full(tag) => match Owner::of(tag) {
+                Owner::Client(key) => self.client_full_later(key),
+                Owner::Upstream(key) => self.upstream_full_later(key),
+            },
             Completion::Drained(tag) => match Owner::of(tag) {
                 Owner::Client(key) => self.client_drained(key),
                 Owner::Upstream(key) => self.upstream_drained(key),
@@ -230,7 +235,7 @@ impl<D: Driver> Shard<D> {
         self.desk.draining = true;
         self.driver.stop_listening();
         for key in self.clients.keys() {
-            if self.clients.get(key).is_some_and(Client::is_idle) {
+            if self.clients.get(key).is_some_and(Client::is_idle) && !self.is_full(key) {
                 self.close_client(key);
             }
         }

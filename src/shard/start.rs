@@ -7,11 +7,12 @@ use std::process::abort;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
+use super::choice::Choice;
 use super::placement::Placement;
 use super::{Setup, Shard};
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
-use crate::driver::{Driver, epoll::Epoll, socket};
+use crate::driver::{Driver, epoll::Epoll, socket, uring::Uring};
 use crate::exchange::Rules;
 use crate::publish::{DriverInUse, Process, Published};
 
@@ -28,6 +29,8 @@ pub struct Shared {
     pub stats: &'static Stats,
     /// Configuration of the data plane.
     pub rules: Arc<Rules>,
+    /// How shards move bytes.
+    pub driver: Choice,
 }
 
 /// Why shards cannot start.
@@ -90,18 +93,36 @@ fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>) -> io::Result<(
         seed: seed(index),
     };
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let mut shard = Shard::new(Epoll::new()?, setup)?;
-        let state = &shared.process.shards()[index];
-        state.serving(driver_in_use::<Epoll>());
-        shard.run()?;
-        state.ended();
-        Ok(())
+        let Choice { driver, why } = &shared.driver;
+        match driver {
+            DriverInUse::Uring => match Uring::new() {
+                Ok(uring) => run(uring, setup, shared, index, DriverInUse::Uring, why),
+                Err(error) => {
+                    let why = format!("this shard got no ring: {error}");
+                    tracing::warn!(shard = index, why, "falling back to epoll");
+                    run(Epoll::new()?, setup, shared, index, DriverInUse::Epoll, &why)
+                }
+            },
+            _ => run(Epoll::new()?, setup, shared, index, DriverInUse::Epoll, why),
+        }
     }));
     outcome.unwrap_or_else(|_| abort())
 }
 
-fn driver_in_use<D: Driver>() -> DriverInUse {
-    if D::NAME == Epoll::NAME { DriverInUse::Epoll } else { DriverInUse::Uring }
+fn run<D: Driver>(
+    driver: D,
+    setup: Setup,
+    shared: &Shared,
+    index: usize,
+    in_use: DriverInUse,
+    why: &str,
+) -> io::Result<()> {
+    let mut shard = Shard::new(driver, setup)?;
+    let state = &shared.process.shards()[index];
+    state.serving(in_use, why);
+    shard.run()?;
+    state.ended();
+    Ok(())
 }
 
 /// By shard one listener for each address. Port 0 becomes one port for all shards.

@@ -209,6 +209,18 @@ impl<D: Driver> Shard<D> {
         self.advance(client, Input::None, |_| Event::Full(Side::Upstream));
     }
 
+    /// The kernel has not taken all that was sent to this engine in the turn before.
+    pub(super) fn upstream_full_later(&mut self, key: Key) {
+        let Some(upstream) = self.upstreams.get_mut(key) else { return };
+        upstream.full = true;
+        match upstream.client {
+            Some(client) => {
+                self.advance(client, Input::None, |_| Event::Full(Side::Upstream));
+            }
+            None => self.close_upstream(key),
+        }
+    }
+
     pub(super) fn upstream_of(&mut self, client: Key) -> Option<&mut Upstream> {
         let key = self.clients.get(client)?.upstream?;
         self.upstreams.get_mut(key)

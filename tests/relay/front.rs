@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use warmfront::counters::Counters;
 use warmfront::counters::stats::{Event, Stats};
-use warmfront::driver::epoll::Epoll;
-use warmfront::driver::socket;
+use warmfront::driver::{Driver, socket};
 use warmfront::exchange::Rules;
 use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health};
 use warmfront::policy::{Policy, Settings};
@@ -64,7 +63,7 @@ impl Front {
             rules: Arc::new(options.rules),
             seed: 1,
         };
-        let thread = std::thread::spawn(move || Shard::new(Epoll::new().unwrap(), setup).unwrap().run().unwrap());
+        let thread = std::thread::spawn(move || serve(crate::driver(), setup));
         Front { address, counters, stats, published, process, thread: Some(thread) }
     }
 
@@ -120,6 +119,10 @@ impl Drop for Front {
             panic!("the shard panicked");
         }
     }
+}
+
+fn serve<D: Driver>(driver: D, setup: Setup) {
+    Shard::new(driver, setup).unwrap().run().unwrap();
 }
 
 fn snapshot(upstreams: &[SocketAddr], options: &Options) -> Snapshot {

@@ -1,4 +1,5 @@
-//! The whole data plane over real sockets, between scripted clients and scripted engines.
+//! The whole data plane over real sockets, between scripted clients and scripted engines: on epoll here, on
+//! io_uring in `tests/relay_uring.rs`.
 
 mod backpressure;
 mod client;
@@ -19,3 +20,8 @@ mod pipelining;
 mod storm;
 mod tunnel;
 mod uploads;
+
+/// What the fronts of these tests run on.
+fn driver() -> warmfront::driver::epoll::Epoll {
+    warmfront::driver::epoll::Epoll::new().unwrap()
+}

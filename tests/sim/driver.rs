@@ -121,6 +121,10 @@ impl Driver for Simulated {
         self.with(socket, "send", |pipe, random| pipe.send(&bytes, random))
     }
 
+    fn flush(&mut self, socket: SocketId) -> usize {
+        self.with(socket, "flush", |pipe, _| pipe.backlog.len())
+    }
+
     fn offer(&mut self, socket: SocketId, bytes: &[u8]) -> usize {
         self.with(socket, "offer", |pipe, random| pipe.offer(bytes, random))
     }

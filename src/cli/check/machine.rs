@@ -7,11 +7,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::Finding;
 use crate::config::{Config, Driver};
+use crate::publish::DriverInUse;
+use crate::shard::choice;
 use crate::shard::placement::Placement;
 
-/// Why `driver = "uring"` is refused.
-pub(in crate::cli) const NO_URING: &str =
-    "this version moves bytes by epoll only; leave `driver` at \"auto\", or say \"epoll\"";
 /// Descriptors besides those of connections: listeners, rings, logs, control's own.
 const OTHER_DESCRIPTORS: u64 = 64;
 /// Fewest clients a shard must be able to take.
@@ -19,7 +18,7 @@ const CLIENTS_MIN: u64 = 64;
 
 pub(super) fn findings(config: &Config, placement: &Placement, ports: bool) -> Vec<Finding> {
     let mut found = vec![cores(placement), descriptors(config, placement.shards())];
-    found.push(driver(config.serve.driver));
+    found.push(driver(asked(config.serve.driver)));
     if ports {
         found.extend(config.serve.listen.iter().map(|address| port("listen", *address)));
         found.push(port("admin", config.serve.admin));
@@ -72,11 +71,20 @@ fn descriptors(config: &Config, shards: usize) -> Finding {
     }
 }
 
+/// The driver that the configuration asks for, if it does.
+pub(in crate::cli) fn asked(driver: Driver) -> Option<DriverInUse> {
+    match driver {
+        Driver::Auto => None,
+        Driver::Uring => Some(DriverInUse::Uring),
+        Driver::Epoll => Some(DriverInUse::Epoll),
+    }
+}
+
 /// What moves the bytes.
-fn driver(asked: Driver) -> Finding {
-    match asked {
-        Driver::Uring => Finding::wrong("driver", NO_URING),
-        Driver::Auto | Driver::Epoll => Finding::good("driver", "epoll"),
+fn driver(asked: Option<DriverInUse>) -> Finding {
+    match choice::choose(asked) {
+        Ok(choice) => Finding::good("driver", format!("{}: {}", choice.driver.as_str(), choice.why)),
+        Err(why) => Finding::wrong("driver", why),
     }
 }
 
@@ -111,9 +119,11 @@ mod tests {
     use crate::shard::placement::{Cpu, Machine};
 
     #[test]
-    fn a_driver_that_is_not_there_is_wrong() {
-        assert_eq!(driver(Driver::Uring).weight, Weight::Wrong);
-        assert_eq!(driver(Driver::Auto).weight, Weight::Good);
+    fn the_driver_is_the_one_asked_for_or_found_fit() {
+        let epoll = driver(asked(Driver::Epoll));
+        assert_eq!((epoll.weight, &*epoll.words), (Weight::Good, "epoll: as configured"));
+        let automatic = driver(asked(Driver::Auto));
+        assert!(automatic.weight == Weight::Good && automatic.words.contains(": "), "{}", automatic.words);
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! What the epoll backend keeps of one socket, and how it sends.
 
-use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown};
+use rustix::net::Shutdown;
 
-use crate::driver::Tag;
+use crate::driver::backlog::Backlog;
+use crate::driver::{Segment, Tag};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -15,13 +15,6 @@ pub(super) enum Kind {
     Fresh,
     Connecting,
     Stream,
-}
-
-/// Bytes the kernel did not take yet.
-#[derive(Default)]
-pub(super) struct Backlog {
-    pub(super) bytes: Vec<u8>,
-    pub(super) sent: usize,
 }
 
 /// What is kept of one socket.
@@ -73,13 +66,14 @@ impl Socket {
     /// Sends the backlog; true when nothing is left of it. A broken connection shows when it is read.
     pub(super) fn flush(&mut self) -> bool {
         if let Some(backlog) = &mut self.backlog {
-            let sent = transmit(&self.fd, &[IoSlice::new(&backlog.bytes[backlog.sent..])]);
-            backlog.sent += sent.unwrap_or(0);
-            if backlog.sent < backlog.bytes.len() {
-                self.note_outcome(sent);
-                return false;
+            match backlog.send(&self.fd) {
+                Ok(0) => self.backlog = None,
+                Ok(_) => return false,
+                Err(error) => {
+                    self.note_error(error);
+                    return false;
+                }
             }
-            self.backlog = None;
         }
         self.starved = false;
         if self.finish {
@@ -103,15 +97,10 @@ impl Socket {
     }
 }
 
-/// What the kernel took.
-pub(super) fn transmit(fd: &OwnedFd, pieces: &[IoSlice<'_>]) -> Result<usize, Errno> {
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    let sent = match pieces {
-        [one] => rustix::net::send(fd, one, flags),
-        many => rustix::net::sendmsg(fd, many, &mut SendAncillaryBuffer::default(), flags),
-    };
-    match sent {
-        Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => Ok(0),
-        sent => sent,
+/// The bytes of a segment, where `buffer` is what leases are of.
+pub(super) fn bytes_of<'a>(segment: &Segment<'a>, buffer: &'a [u8]) -> &'a [u8] {
+    match segment {
+        Segment::Bytes(bytes) => bytes,
+        Segment::Leased(_, range) => buffer.get(range.clone()).unwrap_or_default(),
     }
 }

@@ -1,0 +1,386 @@
+//! The io_uring backend: one ring and its receive buffers for all sockets of a shard.
+//!
+//! A connection has one receive that goes on completing, from a pool of buffers that the kernel chooses from.
+//! Sends are gathered while a turn lasts and handed over with its end, in the one system call that also waits:
+//! they do not wait for room, so that all are over when it returns. What the kernel did not take is kept and
+//! sent once a poll finds room. A descriptor is closed after the last completion of every operation on it.
+
+mod arrivals;
+mod buffers;
+mod outbox;
+pub mod probe;
+mod ring;
+mod sending;
+mod state;
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::Shutdown;
+
+use super::backlog::{SEGMENTS_MAX, transmit};
+use super::{Completion, Driver, Lease, Segment, SocketId, Tag, socket};
+use crate::slots::Slots;
+use buffers::{Buffers, Group};
+use outbox::Outbox;
+use ring::{Completed, Ring};
+use state::{Kind, Socket};
+
+/// A lease of bytes that came while their connection was paused.
+const PARKED: u16 = u16::MAX;
+/// Out of descriptors: accepting is tried again after this long, in microseconds.
+const STALL: u64 = 50_000;
+/// On the way out: how long the kernel has to end what is in flight.
+const END_TRIES: u32 = 100;
+const END_WAIT: Duration = Duration::from_millis(10);
+
+/// What the driver itself has to tell, besides what the kernel completed.
+#[derive(Clone, Copy)]
+enum Told {
+    /// The kernel did not take all that was sent.
+    Full(SocketId),
+    /// Bytes or an end that came while the connection was paused.
+    Parked(SocketId),
+    Fault(SocketId),
+    /// A connection that was accepted when no more were wanted.
+    Late,
+}
+
+/// One shard's ring.
+pub struct Uring {
+    // Dropped before the buffers that it writes into.
+    ring: Ring,
+    buffers: Buffers,
+    sockets: Slots<Socket>,
+    outbox: Outbox,
+    /// What the kernel completed, and how much of it was handed out.
+    completed: Vec<Completed>,
+    handed_out: usize,
+    told: VecDeque<Told>,
+    /// The buffer behind the lease that is held now.
+    leased: Option<u16>,
+    /// The bytes behind a lease of parked bytes.
+    parked: Vec<u8>,
+    /// Connections whose receive ended because no buffer was left.
+    hungry: Vec<SocketId>,
+    buffers_out: u64,
+    accepting: bool,
+    late: VecDeque<OwnedFd>,
+    /// Listeners that ran out of descriptors, and when they are tried again.
+    stalled: Vec<SocketId>,
+    stalled_until: u64,
+    /// Why the ring is of no use any more; told by the next wait.
+    failure: Option<io::Error>,
+}
+
+impl Uring {
+    /// A driver without sockets, for the calling thread only.
+    ///
+    /// # Errors
+    /// When the kernel gives no ring: forbidden, too old, or no memory for it (`RLIMIT_MEMLOCK`).
+    pub fn new() -> io::Result<Uring> {
+        let ring = Ring::new()?;
+        let buffers = Buffers::register(&ring)?;
+        ring.enable()?;
+        Ok(Uring {
+            ring,
+            buffers,
+            sockets: Slots::default(),
+            outbox: Outbox::new(),
+            completed: Vec::new(),
+            handed_out: 0,
+            told: VecDeque::new(),
+            leased: None,
+            parked: Vec::new(),
+            hungry: Vec::new(),
+            buffers_out: 0,
+            accepting: true,
+            late: VecDeque::new(),
+            stalled: Vec::new(),
+            stalled_until: 0,
+            failure: None,
+        })
+    }
+
+    /// Entries of the two queues: operations, completions. Fewer than wanted where memory is short.
+    pub fn queue_sizes(&self) -> (u32, u32) {
+        self.ring.sizes()
+    }
+
+    /// A socket that the shard has not closed.
+    fn live(&mut self, id: SocketId) -> Option<&mut Socket> {
+        self.sockets.get_mut(id).filter(|socket| socket.kind != Kind::Closing)
+    }
+
+    fn note(&mut self, outcome: io::Result<()>) {
+        if let Err(error) = outcome {
+            self.failure.get_or_insert(error);
+        }
+    }
+
+    /// Begins to receive, or to accept.
+    fn arm(&mut self, id: SocketId) {
+        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.receiving) else { return };
+        let fd = socket.fd.as_fd();
+        let outcome = match socket.kind {
+            Kind::Listener => self.ring.accept(id, fd),
+            Kind::Stream => self.ring.receive(id, fd, socket.group),
+            _ => return,
+        };
+        (socket.receiving, socket.cancelled) = (true, false);
+        socket.operations += 1;
+        self.note(outcome);
+    }
+
+    fn cancel_receive(&mut self, id: SocketId) {
+        let Some(socket) = self.sockets.get_mut(id).filter(|socket| socket.receiving && !socket.cancelled) else {
+            return;
+        };
+        socket.cancelled = true;
+        let outcome = match socket.kind {
+            Kind::Listener => self.ring.cancel(id, socket.fd.as_fd()),
+            _ => self.ring.cancel_receive(id),
+        };
+        self.note(outcome);
+    }
+
+    /// Has a fault told while nothing is received.
+    fn watch_fault(&mut self, id: SocketId) {
+        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.watched && !socket.broken) else { return };
+        socket.watched = true;
+        socket.operations += 1;
+        let outcome = self.ring.poll_fault(id, socket.fd.as_fd());
+        self.note(outcome);
+    }
+
+    fn watch_room(&mut self, id: SocketId) {
+        let Some(socket) = self.sockets.get_mut(id) else { return };
+        socket.operations += 1;
+        let outcome = self.ring.poll_room(id, socket.fd.as_fd());
+        self.note(outcome);
+    }
+
+    fn release_lease(&mut self) {
+        if let Some(name) = self.leased.take() {
+            self.buffers.release(name);
+        }
+    }
+
+    /// Operations that ended and are to go on: receives that found no buffer, listeners without descriptors.
+    fn arm_again(&mut self) {
+        for id in std::mem::take(&mut self.hungry) {
+            if self.live(id).is_some_and(|socket| !socket.paused && !socket.over) {
+                self.arm(id);
+            }
+        }
+        if !self.stalled.is_empty() && self.now() >= self.stalled_until && self.accepting {
+            std::mem::take(&mut self.stalled).into_iter().for_each(|id| self.arm(id));
+        }
+    }
+
+    /// The descriptor goes once no operation names it.
+    fn drop_if_over(&mut self, id: SocketId) {
+        if self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Closing && socket.operations == 0) {
+            self.sockets.remove(id);
+        }
+    }
+
+    fn register(&mut self, fd: OwnedFd, tag: Tag, kind: Kind, group: Group) -> SocketId {
+        self.sockets.insert(Socket::new(fd, tag, kind, group))
+    }
+}
+
+impl Driver for Uring {
+    const NAME: &'static str = "uring";
+
+    fn listen(&mut self, listener: OwnedFd) -> io::Result<()> {
+        // The ring does not wait on a descriptor that says it must not.
+        rustix::io::ioctl_fionbio(&listener, false)?;
+        let id = self.register(listener, Tag(0), Kind::Listener, Group::Accepted);
+        self.arm(id);
+        Ok(())
+    }
+
+    fn accept_connections(&mut self, accept: bool) {
+        self.accepting = accept;
+        for id in self.sockets.keys() {
+            if self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Listener) {
+                if accept { self.arm(id) } else { self.cancel_receive(id) }
+            }
+        }
+        if accept {
+            self.told.extend(self.late.iter().map(|_| Told::Late));
+        }
+    }
+
+    fn stop_listening(&mut self) {
+        for id in self.sockets.keys() {
+            if self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Listener) {
+                self.close(id);
+            }
+        }
+    }
+
+    fn adopt(&mut self, id: SocketId, tag: Tag) {
+        if let Some(socket) = self.live(id) {
+            (socket.tag, socket.kind) = (tag, Kind::Stream);
+            self.arm(id);
+        }
+    }
+
+    fn connect(&mut self, address: SocketAddr, tag: Tag) -> io::Result<SocketId> {
+        let fd = socket::connect(address)?;
+        rustix::io::ioctl_fionbio(&fd, false)?;
+        let id = self.register(fd, tag, Kind::Connecting, Group::Connected);
+        self.watch_room(id);
+        Ok(id)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> io::Result<()> {
+        self.release_lease();
+        if self.handed_out == self.completed.len() {
+            self.completed.clear();
+            self.handed_out = 0;
+        }
+        self.arm_again();
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        self.buffers.publish();
+        let pending = !self.told.is_empty() || !self.completed.is_empty();
+        let stall = Duration::from_micros(if self.stalled.is_empty() { u64::MAX } else { STALL });
+        self.enter(if pending { Duration::ZERO } else { timeout.min(stall) })
+    }
+
+    fn next(&mut self) -> Option<Completion> {
+        self.release_lease();
+        loop {
+            let completion = if let Some(told) = self.told.pop_front() {
+                self.tell(told)
+            } else {
+                let completed = *self.completed.get(self.handed_out)?;
+                self.handed_out += 1;
+                self.complete(completed)
+            };
+            if completion.is_some() {
+                return completion;
+            }
+        }
+    }
+
+    fn bytes(&self, lease: Lease) -> &[u8] {
+        match lease.buffer {
+            PARKED => &self.parked[..lease.len as usize],
+            name => self.buffers.bytes(name, lease.len as usize),
+        }
+    }
+
+    fn send(&mut self, id: SocketId, segments: &[Segment<'_>]) -> usize {
+        debug_assert!(segments.len() <= SEGMENTS_MAX);
+        let Some(socket) = self.live(id) else { return 0 };
+        if socket.starved || !self.gather(id, segments) {
+            return self.send_directly(id, segments);
+        }
+        0
+    }
+
+    fn flush(&mut self, id: SocketId) -> usize {
+        self.send_now(id);
+        self.sockets.get(id).map_or(0, |socket| socket.waiting())
+    }
+
+    fn offer(&mut self, id: SocketId, bytes: &[u8]) -> usize {
+        self.send_now(id);
+        let Some(socket) = self.live(id).filter(|socket| !socket.starved) else { return 0 };
+        let sent = transmit(&socket.fd, &[IoSlice::new(bytes)]);
+        let taken = socket.note_sent(sent);
+        if taken < bytes.len() {
+            socket.starved = true;
+            self.starve(id);
+        }
+        taken
+    }
+
+    fn pause(&mut self, id: SocketId) {
+        if let Some(socket) = self.live(id) {
+            socket.paused = true;
+            self.cancel_receive(id);
+        }
+    }
+
+    fn resume(&mut self, id: SocketId) {
+        let Some(socket) = self.live(id).filter(|socket| socket.paused) else { return };
+        socket.paused = false;
+        if socket.parked.is_some() {
+            self.told.push_back(Told::Parked(id));
+        } else if !socket.over {
+            self.arm(id);
+        }
+    }
+
+    fn finish(&mut self, id: SocketId) {
+        self.send_now(id);
+        if let Some(socket) = self.live(id) {
+            socket.finish = true;
+            if !socket.starved {
+                let _ = rustix::net::shutdown(&socket.fd, Shutdown::Write);
+            }
+        }
+    }
+
+    fn close(&mut self, id: SocketId) {
+        self.send_now(id);
+        let Some(socket) = self.sockets.get_mut(id).filter(|socket| socket.kind != Kind::Closing) else { return };
+        if socket.starved {
+            socket::reset_on_close(&socket.fd);
+        }
+        socket.kind = Kind::Closing;
+        if socket.operations > 0 {
+            let outcome = self.ring.cancel(id, socket.fd.as_fd());
+            return self.note(outcome);
+        }
+        self.sockets.remove(id);
+    }
+
+    fn abort(&mut self, id: SocketId) {
+        self.send_now(id);
+        if let Some(socket) = self.live(id) {
+            socket::reset_on_close(&socket.fd);
+            self.close(id);
+        }
+    }
+
+    fn is_quiet(&self, id: SocketId) -> bool {
+        self.sockets.get(id).is_some_and(|socket| {
+            socket.undelivered == 0 && !socket.over && !socket.broken && socket.parked.is_none() && !socket.hungry()
+        })
+    }
+
+    fn acknowledged(&self, id: SocketId) -> Option<u64> {
+        socket::acknowledged(self.sockets.get(id)?.fd.as_fd())
+    }
+
+    fn buffers_out(&self) -> u64 {
+        self.buffers_out
+    }
+}
+
+impl Drop for Uring {
+    /// The kernel may write into the buffers until the last receive is over.
+    fn drop(&mut self) {
+        self.release_lease();
+        self.sockets.keys().into_iter().for_each(|id| self.close(id));
+        for _ in 0..END_TRIES {
+            while self.next().is_some() {}
+            if self.sockets.is_empty() || self.wait(END_WAIT).is_err() {
+                break;
+            }
+        }
+        if !self.sockets.is_empty() {
+            self.buffers.keep_for_good();
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! What a completion means for its socket, and what the shard is told of it.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+
+use super::buffers::Group;
+use super::ring::{Completed, Purpose};
+use super::state::{End, Kind};
+use super::{PARKED, STALL, Told, Uring};
+use crate::driver::{Completion, Driver, Lease, SocketId, Tag};
+
+impl Uring {
+    pub(super) fn tell(&mut self, told: Told) -> Option<Completion> {
+        match told {
+            Told::Full(id) => self.live(id).map(|socket| Completion::Full(socket.tag)),
+            Told::Parked(id) => self.hand_out_parked(id),
+            Told::Fault(id) => self.fault(id),
+            Told::Late => {
+                let connection = self.late.pop_front()?;
+                self.accepted(connection)
+            }
+        }
+    }
+
+    pub(super) fn complete(&mut self, completed: Completed) -> Option<Completion> {
+        let completion = match completed.purpose {
+            Purpose::Accept => self.accept_completed(completed),
+            Purpose::Receive => self.receive_completed(completed),
+            Purpose::Room => self.room_completed(completed),
+            Purpose::Fault => self.fault_completed(completed),
+            // Sends were settled by the enter; a cancel that found nothing came too late.
+            Purpose::Send | Purpose::Cancel => None,
+        };
+        self.drop_if_over(completed.id);
+        completion
+    }
+
+    /// A receive or an accept has completed; true when that was its last.
+    fn note_last(&mut self, completed: &Completed) -> bool {
+        if let Some(socket) = self.sockets.get_mut(completed.id)
+            && !completed.more
+        {
+            (socket.receiving, socket.cancelled) = (false, false);
+            socket.operations -= 1;
+        }
+        !completed.more
+    }
+
+    fn accept_completed(&mut self, completed: Completed) -> Option<Completion> {
+        let id = completed.id;
+        let last = self.note_last(&completed);
+        match completed.error() {
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                self.stalled.push(id);
+                self.stalled_until = self.now() + STALL;
+                return None;
+            }
+            _ if last && self.accepting => self.arm(id),
+            _ => {}
+        }
+        let connection = completed.accepted()?;
+        let listens = self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Listener);
+        if listens && !self.accepting {
+            self.late.push_back(connection);
+            return None;
+        }
+        self.accepted(connection)
+    }
+
+    fn accepted(&mut self, connection: OwnedFd) -> Option<Completion> {
+        // A connection without a peer died in the queue.
+        let peer = rustix::net::getpeername(&connection).ok().flatten()?;
+        let peer = SocketAddr::try_from(peer).ok()?;
+        let socket = self.register(connection, Tag(0), Kind::Fresh, Group::Accepted);
+        Some(Completion::Accepted { socket, peer })
+    }
+
+    fn receive_completed(&mut self, completed: Completed) -> Option<Completion> {
+        let id = completed.id;
+        let last = self.note_last(&completed);
+        let socket = self.sockets.get_mut(id)?;
+        socket.undelivered -= 1;
+        let filled = completed.buffer.map(|buffer| self.buffers.take(socket.group, buffer));
+        if socket.kind == Kind::Closing {
+            filled.into_iter().for_each(|name| self.buffers.release(name));
+            return None;
+        }
+        match (completed.error(), filled) {
+            (None, Some(name)) if completed.result > 0 => self.received(id, name, completed.result as u32, last),
+            (None, filled) => {
+                filled.into_iter().for_each(|name| self.buffers.release(name));
+                self.ended(id, End::Fin)
+            }
+            (Some(Errno::NOBUFS), _) => {
+                self.buffers_out += 1;
+                self.receive_again(id)
+            }
+            (Some(Errno::CANCELED | Errno::INTR | Errno::AGAIN), _) => self.receive_again(id),
+            (Some(error), _) => {
+                socket.note_error(error);
+                self.ended(id, End::Fault)
+            }
+        }
+    }
+
+    fn received(&mut self, id: SocketId, name: u16, len: u32, last: bool) -> Option<Completion> {
+        let socket = self.sockets.get_mut(id)?;
+        let (tag, paused) = (socket.tag, socket.paused);
+        if paused {
+            socket.park(self.buffers.bytes(name, len as usize));
+            self.buffers.release(name);
+            if last {
+                self.watch_fault(id);
+            }
+            return None;
+        }
+        if last {
+            self.arm(id);
+        }
+        self.leased = Some(name);
+        Some(Completion::Received(tag, Lease { buffer: name, len }))
+    }
+
+    /// The receive ended, the connection did not.
+    fn receive_again(&mut self, id: SocketId) -> Option<Completion> {
+        let socket = self.sockets.get_mut(id)?;
+        if socket.paused {
+            self.watch_fault(id);
+        } else if !socket.receiving {
+            // Not before this turn's buffers were given back.
+            self.hungry.push(id);
+        }
+        None
+    }
+
+    fn ended(&mut self, id: SocketId, end: End) -> Option<Completion> {
+        let socket = self.sockets.get_mut(id)?;
+        let paused = socket.paused;
+        if paused || socket.parked.is_some() {
+            socket.park_end(end);
+            let broken = socket.broken;
+            self.watch_fault(id);
+            return if paused && broken { self.fault(id) } else { None };
+        }
+        self.tell_end(id, end)
+    }
+
+    fn tell_end(&mut self, id: SocketId, end: End) -> Option<Completion> {
+        let socket = self.sockets.get_mut(id)?;
+        let (tag, broken) = (socket.tag, socket.broken);
+        socket.over = true;
+        if end == End::Fault || socket.reset {
+            return Some(Completion::Failed(tag));
+        }
+        if broken {
+            self.told.push_back(Told::Fault(id));
+        }
+        self.watch_fault(id);
+        Some(Completion::Ended(tag))
+    }
+
+    fn hand_out_parked(&mut self, id: SocketId) -> Option<Completion> {
+        let socket = self.live(id).filter(|socket| !socket.paused)?;
+        let mut parked = socket.parked.take()?;
+        let (tag, end) = (socket.tag, parked.end);
+        if parked.bytes.is_empty() {
+            return self.tell_end(id, end?);
+        }
+        let bytes = std::mem::take(&mut parked.bytes);
+        if end.is_some() {
+            socket.parked = Some(parked);
+            self.told.push_back(Told::Parked(id));
+        } else {
+            self.arm(id);
+        }
+        self.parked = bytes;
+        Some(Completion::Received(tag, Lease { buffer: PARKED, len: self.parked.len() as u32 }))
+    }
+
+    fn room_completed(&mut self, completed: Completed) -> Option<Completion> {
+        let id = completed.id;
+        let socket = self.sockets.get_mut(id)?;
+        socket.operations -= 1;
+        match socket.kind {
+            Kind::Connecting => self.connected(id),
+            Kind::Stream if socket.starved => {
+                let (tag, empty) = (socket.tag, socket.flush());
+                if !empty {
+                    self.starve(id);
+                }
+                empty.then_some(Completion::Drained(tag))
+            }
+            _ => None,
+        }
+    }
+
+    fn connected(&mut self, id: SocketId) -> Option<Completion> {
+        let socket = self.sockets.get_mut(id)?;
+        let tag = socket.tag;
+        if let Ok(Ok(())) = rustix::net::sockopt::socket_error(&socket.fd) {
+            socket.kind = Kind::Stream;
+            self.arm(id);
+            return Some(Completion::Connected(tag));
+        }
+        socket.over = true;
+        Some(Completion::Failed(tag))
+    }
+
+    fn fault_completed(&mut self, completed: Completed) -> Option<Completion> {
+        let socket = self.sockets.get_mut(completed.id)?;
+        socket.operations -= 1;
+        socket.watched = false;
+        // A hang-up alone is also what two FINs make.
+        if let Ok(Err(error)) = rustix::net::sockopt::socket_error(&socket.fd) {
+            socket.note_error(error);
+            return self.fault(completed.id);
+        }
+        None
+    }
+
+    /// Tells of a broken connection where no receive does.
+    pub(super) fn fault(&mut self, id: SocketId) -> Option<Completion> {
+        let socket = self.live(id).filter(|socket| socket.kind == Kind::Stream && socket.broken)?;
+        match (socket.paused, socket.over && socket.parked.is_none()) {
+            (true, _) => Some(Completion::Reset(socket.tag)),
+            (_, true) => Some(Completion::Failed(socket.tag)),
+            (_, false) => None,
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Whether io_uring can be used here: asked once, before anything is served.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use super::Uring;
+use crate::driver::{Completion, Driver, SocketId, Tag, socket};
+
+/// How long the self-test may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+const TURN: Duration = Duration::from_millis(50);
+const OURS: Tag = Tag(1);
+const THEIRS: Tag = Tag(2);
+
+/// Why it cannot.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    /// No ring at all.
+    #[error("io_uring is refused here ({0}): {advice}", advice = advice(.0))]
+    Refused(io::Error),
+    /// A ring that does not do what it must.
+    #[error("io_uring failed its self-test: {0} did not come about within {PATIENCE:?}")]
+    Silent(&'static str),
+    /// No socket to try it with.
+    #[error("io_uring could not be tried: {0}")]
+    Untried(io::Error),
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            "forbidden by a seccomp filter (Docker and containerd have one; run with a profile that allows \
+             io_uring_setup, io_uring_enter and io_uring_register) or by the sysctl kernel.io_uring_disabled"
+        }
+        Some(libc::ENOSYS) => "this kernel has none, or a seccomp filter hides it",
+        Some(libc::ENOMEM) => "too little lockable memory; raise LimitMEMLOCK in the unit (`ulimit -l` in a shell)",
+        Some(libc::EINVAL) => "this kernel is too old: Linux 6.1 or newer is needed",
+        _ => "unknown cause",
+    }
+}
+
+/// Sets a ring up and has it accept, receive, send, and stop receiving, over the loopback.
+///
+/// # Errors
+/// What does not work, in words.
+pub fn usable() -> Result<(), Unusable> {
+    let mut driver = Uring::new().map_err(Unusable::Refused)?;
+    let listener = socket::listener(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).map_err(Unusable::Untried)?;
+    let address = socket::bound_address(&listener).map_err(Unusable::Untried)?;
+    driver.listen(listener).map_err(Unusable::Refused)?;
+    let ours = driver.connect(address, OURS).map_err(Unusable::Untried)?;
+    let mut test = SelfTest { driver, ours, theirs: None, deadline: Instant::now() + PATIENCE };
+    test.until("a connect", |completion| matches!(completion, Completion::Connected(OURS)))?;
+    if test.theirs.is_none() {
+        test.until("an accept", |completion| matches!(completion, Completion::Accepted { .. }))?;
+    }
+    let theirs = test.theirs.ok_or(Unusable::Silent("an accept"))?;
+    test.receives(b"one", "a send and its receive")?;
+    test.driver.pause(theirs);
+    test.turn(|_| false).map_err(Unusable::Refused)?;
+    test.driver.resume(theirs);
+    test.receives(b"two", "a receive that was cancelled and armed again")?;
+    test.driver.close(ours);
+    test.until("the end of a closed connection", |completion| matches!(completion, Completion::Ended(THEIRS)))
+}
+
+struct SelfTest {
+    driver: Uring,
+    ours: SocketId,
+    theirs: Option<SocketId>,
+    deadline: Instant,
+}
+
+impl SelfTest {
+    fn receives(&mut self, bytes: &[u8], what: &'static str) -> Result<(), Unusable> {
+        self.driver.send(self.ours, &[crate::driver::Segment::Bytes(bytes)]);
+        self.until(
+            what,
+            |completion| matches!(completion, Completion::Received(THEIRS, lease) if lease.len as usize == bytes.len()),
+        )
+    }
+
+    fn until(&mut self, what: &'static str, met: impl Fn(Completion) -> bool) -> Result<(), Unusable> {
+        while Instant::now() < self.deadline {
+            if self.turn(&met).map_err(Unusable::Refused)? {
+                return Ok(());
+            }
+        }
+        Err(Unusable::Silent(what))
+    }
+
+    /// One turn; whether what was waited for has happened in it.
+    fn turn(&mut self, met: impl Fn(Completion) -> bool) -> io::Result<bool> {
+        self.driver.wait(TURN)?;
+        let mut happened = false;
+        while let Some(completion) = self.driver.next() {
+            happened |= met(completion);
+            if let Completion::Accepted { socket, .. } = completion {
+                self.theirs = Some(socket);
+                self.driver.adopt(socket, THEIRS);
+            }
+        }
+        Ok(happened)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        let said = |code| Unusable::Refused(io::Error::from_raw_os_error(code)).to_string();
+        assert!(said(libc::EPERM).contains("seccomp"));
+        assert!(said(libc::ENOMEM).contains("LimitMEMLOCK"));
+        assert!(said(libc::EINVAL).contains("6.1"));
+    }
+}

@@ -1,0 +1,294 @@
+//! The kernel's two queues: operations in, completions out. Everything that names kernel memory layouts
+//! stands here and in [`super::buffers`].
+
+#![allow(unsafe_code, reason = "operations name memory by address; io-uring leaves it to its caller that it lives")]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use io_uring::register::Restriction;
+use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use rustix::io::Errno;
+
+use super::buffers::Group;
+use crate::slots::Key;
+
+/// Entries of the two queues, tried in this order: memory for them is counted against the user's
+/// `RLIMIT_MEMLOCK`, which may leave no room for the larger.
+const SIZES: [(u32, u32); 4] = [(1024, 4096), (512, 2048), (128, 512), (32, 128)];
+/// Enters in a row that bring nothing although operations wait to be taken: the kernel lacks memory for them.
+const FRUITLESS_MAX: u32 = 10_000;
+
+/// What an operation is for; comes back in its completions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Purpose {
+    /// Connections of a listener, one completion each.
+    Accept,
+    /// Bytes of a connection, one completion each time some come.
+    Receive,
+    Send,
+    /// Room to send, or a connect that is over.
+    Room,
+    /// A broken connection, where nothing is received.
+    Fault,
+    Cancel,
+}
+
+const PURPOSES: [Purpose; 6] =
+    [Purpose::Accept, Purpose::Receive, Purpose::Send, Purpose::Room, Purpose::Fault, Purpose::Cancel];
+
+/// One word of user data: purpose, generation and slot.
+const INDEX_BITS: u32 = 29;
+const PURPOSE_SHIFT: u32 = INDEX_BITS + 31;
+
+fn user_data(purpose: Purpose, id: Key) -> u64 {
+    let word = id.to_u64();
+    debug_assert!((word as u32) < 1 << INDEX_BITS, "slots are bounded by descriptors, which are fewer");
+    (purpose as u64) << PURPOSE_SHIFT | (word >> 32) << INDEX_BITS | (word & ((1 << INDEX_BITS) - 1))
+}
+
+/// One completion.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completed {
+    pub purpose: Purpose,
+    pub id: Key,
+    /// Bytes, a descriptor, or an error below zero.
+    pub result: i32,
+    /// The operation goes on: this is not its last completion.
+    pub more: bool,
+    /// The buffer that was filled.
+    pub buffer: Option<u16>,
+}
+
+impl Completed {
+    fn of(entry: &cqueue::Entry) -> Option<Completed> {
+        let word = entry.user_data();
+        let generation = word >> INDEX_BITS & 0x7fff_ffff;
+        Some(Completed {
+            purpose: *PURPOSES.get((word >> PURPOSE_SHIFT) as usize)?,
+            id: Key::from_u64(generation << 32 | (word & ((1 << INDEX_BITS) - 1))),
+            result: entry.result(),
+            more: cqueue::more(entry.flags()),
+            buffer: cqueue::buffer_select(entry.flags()),
+        })
+    }
+
+    /// The error, if it is one.
+    pub(super) fn error(&self) -> Option<Errno> {
+        (self.result < 0).then(|| Errno::from_raw_os_error(-self.result))
+    }
+
+    /// The connection that an accept brought. To be taken once.
+    pub(super) fn accepted(&self) -> Option<OwnedFd> {
+        let brings = self.purpose == Purpose::Accept && self.result >= 0;
+        // SAFETY: the result of a completed accept is a new descriptor that nobody else knows.
+        brings.then(|| unsafe { OwnedFd::from_raw_fd(self.result) })
+    }
+}
+
+/// The queues of one thread.
+pub(super) struct Ring {
+    ring: IoUring,
+}
+
+impl Ring {
+    /// Queues as large as memory allows. It does nothing before [`Ring::enable`].
+    ///
+    /// # Errors
+    /// What the kernel said to the smallest.
+    pub(super) fn new() -> io::Result<Ring> {
+        let mut last = io::Error::from(io::ErrorKind::Unsupported);
+        for (operations, completions) in SIZES {
+            let mut builder = IoUring::builder();
+            builder.setup_single_issuer().setup_defer_taskrun().setup_coop_taskrun().setup_taskrun_flag();
+            builder.setup_submit_all().setup_r_disabled().setup_cqsize(completions).dontfork();
+            match builder.build(operations) {
+                Ok(ring) => return Ok(Ring { ring }),
+                Err(error) if error.kind() == io::ErrorKind::OutOfMemory => last = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
+    }
+
+    /// Entries of the queues: operations, completions.
+    pub(super) fn sizes(&self) -> (u32, u32) {
+        let parameters = self.ring.params();
+        (parameters.sq_entries(), parameters.cq_entries())
+    }
+
+    /// Registers a group of receive buffers: `entries` of them listed at `list`.
+    ///
+    /// # Safety
+    /// The list stays valid, and what it names writable, until the ring is gone.
+    pub(super) unsafe fn register_buffers(&self, list: *mut u8, entries: u16, group: Group) -> io::Result<()> {
+        // SAFETY: as promised by the caller.
+        unsafe { self.ring.submitter().register_buf_ring_with_flags(list as u64, entries, group as u16, 0) }
+    }
+
+    /// Forbids all that is not used here, whatever comes to write into the queue, and makes the calling thread
+    /// the only one that may.
+    pub(super) fn enable(&self) -> io::Result<()> {
+        let operations = [
+            opcode::AcceptMulti::CODE,
+            opcode::RecvMulti::CODE,
+            opcode::Send::CODE,
+            opcode::SendMsg::CODE,
+            opcode::PollAdd::CODE,
+            opcode::AsyncCancel2::CODE,
+        ];
+        let flags = squeue::Flags::BUFFER_SELECT | squeue::Flags::SKIP_SUCCESS;
+        let mut allowed: Vec<_> = operations.into_iter().map(Restriction::sqe_op).collect();
+        allowed.push(Restriction::sqe_flags_allowed(flags.bits()));
+        let submitter = self.ring.submitter();
+        submitter.register_restrictions(&mut allowed)?;
+        submitter.register_enable_rings()
+    }
+
+    /// Queues an operation. A full queue is handed to the kernel first.
+    ///
+    /// # Safety
+    /// Memory that the operation names is valid until the enter that takes it returns, or until its last
+    /// completion if the kernel keeps the address.
+    unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        for _ in 0..FRUITLESS_MAX {
+            // SAFETY: as promised by the caller.
+            if unsafe { self.ring.submission().push(entry) }.is_ok() {
+                return Ok(());
+            }
+            match self.ring.submit() {
+                Ok(_) => {}
+                Err(error) if passes(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::ErrorKind::OutOfMemory.into())
+    }
+
+    pub(super) fn accept(&mut self, id: Key, listener: BorrowedFd<'_>) -> io::Result<()> {
+        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let entry = opcode::AcceptMulti::new(Fd(listener.as_raw_fd())).flags(flags).build();
+        // SAFETY: it names no memory.
+        unsafe { self.push(&entry.user_data(user_data(Purpose::Accept, id))) }
+    }
+
+    pub(super) fn receive(&mut self, id: Key, socket: BorrowedFd<'_>, group: Group) -> io::Result<()> {
+        let entry = opcode::RecvMulti::new(Fd(socket.as_raw_fd()), group as u16).build();
+        // SAFETY: it names no memory but the group's, which lives as long as the ring.
+        unsafe { self.push(&entry.user_data(user_data(Purpose::Receive, id))) }
+    }
+
+    /// One completion once it may be written to, or has failed.
+    pub(super) fn poll_room(&mut self, id: Key, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.poll(Purpose::Room, libc::POLLOUT, id, socket.as_raw_fd())
+    }
+
+    /// One completion once the connection is broken, or both sides have ended.
+    pub(super) fn poll_fault(&mut self, id: Key, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.poll(Purpose::Fault, 0, id, socket.as_raw_fd())
+    }
+
+    fn poll(&mut self, purpose: Purpose, events: i16, id: Key, socket: RawFd) -> io::Result<()> {
+        let entry = opcode::PollAdd::new(Fd(socket), events as u32).build();
+        // SAFETY: it names no memory.
+        unsafe { self.push(&entry.user_data(user_data(purpose, id))) }
+    }
+
+    /// Ends every operation on this descriptor; each still has its last completion.
+    pub(super) fn cancel(&mut self, id: Key, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let all = CancelBuilder::fd(Fd(socket.as_raw_fd())).all();
+        let entry = opcode::AsyncCancel2::new(all).build().flags(squeue::Flags::SKIP_SUCCESS);
+        // SAFETY: it names no memory.
+        unsafe { self.push(&entry.user_data(user_data(Purpose::Cancel, id))) }
+    }
+
+    /// Ends one operation.
+    pub(super) fn cancel_receive(&mut self, id: Key) -> io::Result<()> {
+        let one = CancelBuilder::user_data(user_data(Purpose::Receive, id));
+        let entry = opcode::AsyncCancel2::new(one).build().flags(squeue::Flags::SKIP_SUCCESS);
+        // SAFETY: it names no memory.
+        unsafe { self.push(&entry.user_data(user_data(Purpose::Cancel, id))) }
+    }
+
+    /// Sends now or not at all, and completes only when it did not send everything.
+    ///
+    /// # Safety
+    /// The bytes are valid until the next [`Ring::enter`] has returned.
+    pub(super) unsafe fn send(&mut self, id: Key, socket: RawFd, bytes: *const u8, len: u32) -> io::Result<()> {
+        let entry = opcode::Send::new(Fd(socket), bytes, len).flags(SEND_FLAGS).build();
+        let entry = entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(user_data(Purpose::Send, id));
+        // SAFETY: as promised by the caller; not waiting, it is over when the kernel has taken it.
+        unsafe { self.push(&entry) }
+    }
+
+    /// The same of several pieces.
+    ///
+    /// # Safety
+    /// The message and all that it names are valid until the next [`Ring::enter`] has returned.
+    pub(super) unsafe fn send_pieces(&mut self, id: Key, socket: RawFd, pieces: *const libc::msghdr) -> io::Result<()> {
+        let entry = opcode::SendMsg::new(Fd(socket), pieces).flags(SEND_FLAGS as u32).build();
+        let entry = entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(user_data(Purpose::Send, id));
+        // SAFETY: as promised by the caller; not waiting, it is over when the kernel has taken it.
+        unsafe { self.push(&entry) }
+    }
+
+    /// Hands everything queued to the kernel, sleeps until something completes or `timeout` is over, and adds
+    /// what completed to `completed`. When it returns, every send is over: those without a completion in full.
+    ///
+    /// # Errors
+    /// When the kernel lost a completion, or takes no operation any more: nothing is certain then.
+    pub(super) fn enter(&mut self, timeout: Duration, completed: &mut Vec<Completed>) -> io::Result<()> {
+        let spec = Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
+        let args = SubmitArgs::new().timespec(&spec);
+        let mut want = usize::from(!timeout.is_zero());
+        for _ in 0..FRUITLESS_MAX {
+            let entered = if want > 0 {
+                self.ring.submitter().submit_with_args(want, &args)
+            } else {
+                self.ring.submitter().submit()
+            };
+            if let Err(error) = entered
+                && !passes(&error)
+            {
+                return Err(error);
+            }
+            want = 0;
+            completed.extend(self.ring.completion().filter_map(|entry| Completed::of(&entry)));
+            let queue = self.ring.submission();
+            if queue.is_empty() && !queue.cq_overflow() {
+                return Ok(());
+            }
+        }
+        Err(io::ErrorKind::OutOfMemory.into())
+    }
+}
+
+/// Not waiting for room; all of it or an error, so that a part of it has a completion.
+const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
+
+/// Whether an enter that ended so may be followed by another: the time was over, a signal came, the completion
+/// queue is full, or memory is short for the moment. EBADR is not among them: a completion was lost.
+fn passes(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_data_tells_purpose_and_slot() {
+        for purpose in PURPOSES {
+            for key in [0, 7, (1 << 29) - 1, 0x7fff_ffff << 32 | 5, 1 << 32] {
+                let id = Key::from_u64(key);
+                let word = user_data(purpose, id);
+                let generation = word >> INDEX_BITS & 0x7fff_ffff;
+                assert_eq!(PURPOSES[(word >> PURPOSE_SHIFT) as usize], purpose);
+                assert_eq!(Key::from_u64(generation << 32 | (word & ((1 << INDEX_BITS) - 1))), id);
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Sending: gathered while a turn lasts, at once where it cannot wait, and what became of it.
+
+use std::io::{self, IoSlice};
+use std::ops::Deref;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use super::buffers::Buffers;
+use super::outbox::{Chain, PIECES_MAX};
+use super::ring::Purpose;
+use super::state::Socket;
+use super::{PARKED, Told, Uring};
+use crate::driver::backlog::{JOINED_BYTES_MAX, SEGMENTS_MAX, transmit};
+use crate::driver::{Segment, SocketId};
+
+/// Received bytes no longer than this are copied: cheaper than keeping their buffer until they are sent.
+const COPIED_LEASE_MAX: usize = 1 << 10;
+
+impl Uring {
+    /// Keeps what the kernel did not take of `pieces`.
+    fn keep(socket: &mut Socket, taken: usize, pieces: impl Iterator<Item: Deref<Target = [u8]>>) {
+        let mut skip = taken;
+        socket.starved = true;
+        let backlog = socket.backlog.get_or_insert_default();
+        for piece in pieces {
+            let skipped = skip.min(piece.len());
+            skip -= skipped;
+            backlog.push(&piece[skipped..]);
+        }
+    }
+
+    /// The kernel took less than all: there is room again, or the fault is told.
+    pub(super) fn starve(&mut self, id: SocketId) {
+        match self.sockets.get(id) {
+            Some(socket) if socket.broken => self.told.push_back(Told::Fault(id)),
+            Some(_) => self.watch_room(id),
+            None => {}
+        }
+    }
+
+    /// Sends what the turn has gathered for this socket at once, for what cannot wait for the turn's end.
+    pub(super) fn send_now(&mut self, id: SocketId) {
+        let Some(socket) = self.sockets.get_mut(id) else { return };
+        let Some(chain) = socket.outgoing.take() else { return };
+        let mut pieces = [IoSlice::new(&[]); PIECES_MAX as usize + SEGMENTS_MAX];
+        let (mut count, mut total) = (0, 0);
+        for (piece, slice) in pieces.iter_mut().zip(self.outbox.slices(chain, &self.buffers)) {
+            *piece = slice;
+            (count, total) = (count + 1, total + slice.len());
+        }
+        let sent = transmit(&socket.fd, &pieces[..count]);
+        let taken = socket.note_sent(sent);
+        if taken < total {
+            Self::keep(socket, taken, pieces[..count].iter().map(|piece| &**piece));
+        }
+        self.outbox.release(chain, &mut self.buffers);
+        if taken < total {
+            self.told.push_back(Told::Full(id));
+            self.starve(id);
+        }
+    }
+
+    /// Sends these segments at once, behind everything gathered.
+    pub(super) fn send_directly(&mut self, id: SocketId, segments: &[Segment<'_>]) -> usize {
+        self.send_now(id);
+        let Some(socket) = self.sockets.get_mut(id) else { return 0 };
+        let mut pieces = [IoSlice::new(&[]); SEGMENTS_MAX];
+        let (mut count, mut total) = (0, 0);
+        for (piece, segment) in pieces.iter_mut().zip(segments) {
+            *piece = IoSlice::new(bytes_of(segment, &self.buffers, &self.parked));
+            (count, total) = (count + 1, total + piece.len());
+        }
+        let pieces = &pieces[..count];
+        let was_starved = socket.starved;
+        let sent = if was_starved { Ok(0) } else { transmit(&socket.fd, pieces) };
+        let taken = socket.note_sent(sent);
+        if taken < total {
+            Self::keep(socket, taken, pieces.iter().map(|piece| &**piece));
+        }
+        let waiting = socket.waiting();
+        if taken < total && !was_starved {
+            self.starve(id);
+        }
+        waiting
+    }
+
+    /// Gathers these segments. False: there is no room for them in this turn.
+    pub(super) fn gather(&mut self, id: SocketId, segments: &[Segment<'_>]) -> bool {
+        let Some(socket) = self.sockets.get_mut(id) else { return true };
+        let total: usize = segments.iter().map(Segment::len).sum();
+        let crowded = socket.outgoing.is_some_and(|chain| chain.count as usize + segments.len() > PIECES_MAX as usize);
+        if crowded || !self.outbox.has_room(total) {
+            return false;
+        }
+        let join = segments.len() > 1 && total <= JOINED_BYTES_MAX;
+        for segment in segments.iter().filter(|segment| !segment.is_empty()) {
+            match segment {
+                Segment::Leased(lease, range) if lease.buffer != PARKED && !join && range.len() > COPIED_LEASE_MAX => {
+                    self.buffers.hold(lease.buffer);
+                    self.outbox.refer(id, &mut socket.outgoing, lease.buffer, range.start, range.len());
+                }
+                _ => self.outbox.copy(id, &mut socket.outgoing, bytes_of(segment, &self.buffers, &self.parked)),
+            }
+        }
+        true
+    }
+
+    /// Hands the gathered sends over, with everything else; waits, and sees what became of them.
+    pub(super) fn enter(&mut self, timeout: Duration) -> io::Result<()> {
+        let sockets = &mut self.sockets;
+        self.outbox.submit(&mut self.ring, &self.buffers, |id| {
+            let socket = sockets.get_mut(id)?;
+            let chain = socket.outgoing.take()?;
+            Some((socket.fd.as_raw_fd(), chain))
+        })?;
+        let before = self.completed.len();
+        self.ring.enter(timeout, &mut self.completed)?;
+        for completed in &self.completed[before..] {
+            match completed.purpose {
+                Purpose::Receive => {
+                    if let Some(socket) = self.sockets.get_mut(completed.id) {
+                        socket.undelivered += 1;
+                    }
+                }
+                Purpose::Send => {
+                    if let Some(socket) = self.sockets.get_mut(completed.id) {
+                        socket.send_result = Some(completed.result);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let batch = self.outbox.sent();
+        for &(id, chain) in &batch {
+            self.settle(id, chain);
+        }
+        self.outbox.clear(batch);
+        Ok(())
+    }
+
+    /// The send of one socket is over.
+    fn settle(&mut self, id: SocketId, chain: Chain) {
+        let result = self.sockets.get_mut(id).and_then(|socket| Some((socket.send_result.take()?, socket)));
+        if let Some((result, socket)) = result {
+            let sent = usize::try_from(result).map_err(|_| rustix::io::Errno::from_raw_os_error(-result));
+            let taken = socket.note_sent(sent);
+            Self::keep(socket, taken, self.outbox.slices(chain, &self.buffers));
+            self.told.push_back(Told::Full(id));
+            self.starve(id);
+        }
+        self.outbox.release(chain, &mut self.buffers);
+    }
+}
+
+fn bytes_of<'a>(segment: &Segment<'a>, buffers: &'a Buffers, parked: &'a [u8]) -> &'a [u8] {
+    match segment {
+        Segment::Bytes(bytes) => bytes,
+        Segment::Leased(lease, range) if lease.buffer == PARKED => parked.get(range.clone()).unwrap_or_default(),
+        Segment::Leased(lease, range) => {
+            buffers.bytes(lease.buffer, lease.len as usize).get(range.clone()).unwrap_or_default()
+        }
+    }
+}

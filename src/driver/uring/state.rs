@@ -1,0 +1,148 @@
+//! What the io_uring backend keeps of one socket.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::Shutdown;
+
+use super::buffers::Group;
+use super::outbox::Chain;
+use crate::driver::Tag;
+use crate::driver::backlog::Backlog;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Listener,
+    /// Accepted, not adopted yet.
+    Fresh,
+    Connecting,
+    Stream,
+    /// Closed by the shard: the descriptor goes once no operation names it any more.
+    Closing,
+}
+
+/// How a paused connection ended behind the bytes that came for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Fin,
+    Fault,
+}
+
+/// What came for a paused connection: copied, so that it keeps no buffer from the others.
+#[derive(Default)]
+pub(super) struct Parked {
+    pub(super) bytes: Vec<u8>,
+    pub(super) end: Option<End>,
+}
+
+/// What is kept of one socket.
+pub(super) struct Socket {
+    pub(super) fd: OwnedFd,
+    pub(super) tag: Tag,
+    pub(super) kind: Kind,
+    pub(super) group: Group,
+    /// Operations whose last completion is still to come.
+    pub(super) operations: u8,
+    /// The receive (or accept) among them, and whether its end was asked for.
+    pub(super) receiving: bool,
+    pub(super) cancelled: bool,
+    /// The look for a fault among them.
+    pub(super) watched: bool,
+    pub(super) paused: bool,
+    /// The connection's end was told to the shard, or waits behind parked bytes: nothing more is received.
+    pub(super) over: bool,
+    /// The connection broke: told once more behind a FIN, and while paused.
+    pub(super) broken: bool,
+    /// It broke before a FIN came. Receiving does not tell so once a send, or a look, took the error.
+    pub(super) reset: bool,
+    /// The kernel took less than it was given; `Drained` is owed.
+    pub(super) starved: bool,
+    pub(super) finish: bool,
+    /// Completions of its receive that were not handed out yet.
+    pub(super) undelivered: u32,
+    /// What the kernel said to the send of this turn, if it said anything.
+    pub(super) send_result: Option<i32>,
+    pub(super) outgoing: Option<Chain>,
+    pub(super) backlog: Option<Box<Backlog>>,
+    pub(super) parked: Option<Box<Parked>>,
+}
+
+impl Socket {
+    pub(super) fn new(fd: OwnedFd, tag: Tag, kind: Kind, group: Group) -> Socket {
+        Socket {
+            fd,
+            tag,
+            kind,
+            group,
+            operations: 0,
+            receiving: false,
+            cancelled: false,
+            watched: false,
+            paused: false,
+            over: false,
+            broken: false,
+            reset: false,
+            starved: false,
+            finish: false,
+            undelivered: 0,
+            send_result: None,
+            outgoing: None,
+            backlog: None,
+            parked: None,
+        }
+    }
+
+    /// Behind a FIN (CLOSE-WAIT) a reset shows as EPIPE, else as ECONNRESET (tcp_reset in net/ipv4/tcp_input.c).
+    pub(super) fn note_error(&mut self, error: Errno) {
+        self.broken = true;
+        self.reset |= error != Errno::PIPE;
+    }
+
+    /// How many bytes of a send were taken.
+    pub(super) fn note_sent(&mut self, sent: Result<usize, Errno>) -> usize {
+        sent.unwrap_or_else(|error| {
+            if !matches!(error, Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR | Errno::CANCELED) {
+                self.note_error(error);
+            }
+            0
+        })
+    }
+
+    /// Sends the backlog; true when nothing is left of it.
+    pub(super) fn flush(&mut self) -> bool {
+        if let Some(backlog) = &mut self.backlog {
+            match backlog.send(&self.fd) {
+                Ok(0) => self.backlog = None,
+                Ok(_) => return false,
+                Err(error) => {
+                    self.note_error(error);
+                    return false;
+                }
+            }
+        }
+        self.starved = false;
+        if self.finish {
+            let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
+        }
+        true
+    }
+
+    /// Its receive ended although more may come, and is not armed again yet.
+    pub(super) fn hungry(&self) -> bool {
+        self.kind == Kind::Stream && !self.receiving && !self.paused && !self.over && self.parked.is_none()
+    }
+
+    /// How many bytes wait behind what the kernel took.
+    pub(super) fn waiting(&self) -> usize {
+        self.backlog.as_ref().map_or(0, |backlog| backlog.len())
+    }
+
+    pub(super) fn park(&mut self, bytes: &[u8]) {
+        self.parked.get_or_insert_default().bytes.extend_from_slice(bytes);
+    }
+
+    pub(super) fn park_end(&mut self, end: End) {
+        self.over = true;
+        self.parked.get_or_insert_default().end = Some(end);
+    }
+}

@@ -1,0 +1,39 @@
+//! Which driver the shards run on: the one asked for, or what this machine has and was measured to be best.
+
+use crate::driver::uring::probe;
+use crate::publish::DriverInUse;
+
+/// Whether a shard takes io_uring where nothing was asked for and it works.
+const RING_IS_NOT_DEARER: bool = false;
+
+/// A driver, and why it was taken.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// What the shards begin with; one that gets no ring for itself falls back to epoll.
+    pub driver: DriverInUse,
+    /// In words, for log, metrics and `check`.
+    pub why: String,
+}
+
+/// Chooses: `None` is "auto". Tries io_uring out where it may be taken.
+///
+/// # Errors
+/// When io_uring was asked for and cannot be used; says why.
+pub fn choose(asked: Option<DriverInUse>) -> Result<Choice, String> {
+    let usable = match asked {
+        Some(DriverInUse::Uring) => probe::usable(),
+        Some(_) => return Ok(Choice { driver: DriverInUse::Epoll, why: "as configured".into() }),
+        None => probe::usable(),
+    };
+    match (asked, usable) {
+        (Some(_), Ok(())) => Ok(Choice { driver: DriverInUse::Uring, why: "as configured".into() }),
+        (Some(_), Err(why)) => Err(format!("{why}; or leave `driver` at \"auto\"")),
+        (None, Ok(())) if RING_IS_NOT_DEARER => {
+            Ok(Choice { driver: DriverInUse::Uring, why: "it works here and is measured to be the cheaper".into() })
+        }
+        (None, Ok(())) => {
+            Ok(Choice { driver: DriverInUse::Epoll, why: "io_uring works here too, and is not the cheaper".into() })
+        }
+        (None, Err(why)) => Ok(Choice { driver: DriverInUse::Epoll, why: why.to_string() }),
+    }
+}

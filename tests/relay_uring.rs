@@ -1,0 +1,43 @@
+//! `tests/relay` once more, on io_uring: the same scripts, the same bytes.
+
+#[path = "relay/backpressure.rs"]
+mod backpressure;
+#[path = "relay/client.rs"]
+mod client;
+#[path = "relay/deadlines.rs"]
+mod deadlines;
+#[path = "relay/engine.rs"]
+mod engine;
+#[path = "relay/failing.rs"]
+mod failing;
+#[path = "relay/framing_replies.rs"]
+mod framing_replies;
+#[path = "relay/framing_requests.rs"]
+mod framing_requests;
+#[path = "relay/front.rs"]
+mod front;
+#[path = "relay/leaving.rs"]
+mod leaving;
+#[path = "relay/models.rs"]
+mod models;
+#[path = "relay/passing.rs"]
+mod passing;
+#[path = "relay/pipelining.rs"]
+mod pipelining;
+#[path = "relay/random.rs"]
+mod random;
+#[path = "relay/recorded.rs"]
+mod recorded;
+#[path = "relay/storm.rs"]
+mod storm;
+#[path = "relay/tunnel.rs"]
+mod tunnel;
+#[path = "relay/uploads.rs"]
+mod uploads;
+#[path = "relay/wire.rs"]
+mod wire;
+
+/// What the fronts of these tests run on.
+fn driver() -> warmfront::driver::uring::Uring {
+    warmfront::driver::uring::Uring::new().expect("a kernel that allows io_uring; see README, Tests")
+}
