@@ -20,7 +20,7 @@ use super::backlog::{JOINED_BYTES_MAX, SEGMENTS_MAX, transmit};
 use super::{Completion, Driver, Lease, Segment, SocketId, Tag, socket};
 use crate::limits::RECEIVE_BYTES;
 use crate::slots::Slots;
-use state::{Kind, Socket, bytes_of};
+use state::{Kind, Socket};
 
 /// Events taken from the kernel at once.
 const EVENTS_PER_WAIT: usize = 512;
@@ -123,7 +123,7 @@ impl Epoll {
                 if socket.readable {
                     Self::enqueue(&mut self.ready, id, socket);
                 }
-                return Self::connected(socket);
+                return Some(socket.connected());
             }
             Kind::Stream => {}
         }
@@ -141,19 +141,6 @@ impl Epoll {
             return socket.broken.then_some(Completion::Reset(socket.tag));
         }
         self.receive(id)
-    }
-
-    fn connected(socket: &mut Socket) -> Option<Completion> {
-        match rustix::net::sockopt::socket_error(&socket.fd) {
-            Ok(Ok(())) => {
-                socket.kind = Kind::Stream;
-                Some(Completion::Connected(socket.tag))
-            }
-            _ => {
-                socket.over = true;
-                Some(Completion::Failed(socket.tag))
-            }
-        }
     }
 
     fn accept(&mut self, id: SocketId) -> Option<Completion> {
@@ -220,6 +207,13 @@ impl Epoll {
                 Some(Completion::Failed(socket.tag))
             }
         }
+    }
+}
+
+fn bytes_of<'a>(segment: &Segment<'a>, buffer: &'a [u8]) -> &'a [u8] {
+    match segment {
+        Segment::Bytes(bytes) => bytes,
+        Segment::Leased(_, range) => buffer.get(range.clone()).unwrap_or_default(),
     }
 }
 

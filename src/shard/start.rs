@@ -13,7 +13,8 @@ use super::placement::Placement;
 use super::{Setup, Shard};
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
-use crate::driver::{Driver, epoll::Epoll, socket, uring::Uring};
+use crate::driver::uring::{Uring, probe::Unusable};
+use crate::driver::{Driver, epoll::Epoll, socket};
 use crate::exchange::Rules;
 use crate::publish::{DriverInUse, Process, Published};
 
@@ -98,10 +99,14 @@ fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, handover: Optio
         let Choice { driver, why } = &shared.driver;
         match driver {
             DriverInUse::Uring => match Uring::new() {
-                Ok(uring) => run(uring, setup, handover, shared, index, DriverInUse::Uring, why),
+                Ok(uring) => {
+                    let (operations, completions) = uring.queue_sizes();
+                    tracing::info!(shard = index, operations, completions, "ring");
+                    run(uring, setup, handover, shared, index, DriverInUse::Uring, why)
+                }
                 Err(error) => {
-                    let why = format!("this shard got no ring: {error}");
-                    tracing::warn!(shard = index, why, "falling back to epoll");
+                    let why = Unusable::Refused(error).to_string();
+                    tracing::warn!(shard = index, why, "this shard got no ring and takes epoll");
                     run(Epoll::new()?, setup, handover, shared, index, DriverInUse::Epoll, &why)
                 }
             },

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 
 use crate::driver::backlog::Backlog;
-use crate::driver::{Segment, Tag};
+use crate::driver::{Completion, Tag};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -65,6 +65,20 @@ impl Socket {
         }
     }
 
+    /// What became of the connect.
+    pub(super) fn connected(&mut self) -> Completion {
+        match rustix::net::sockopt::socket_error(&self.fd) {
+            Ok(Ok(())) => {
+                self.kind = Kind::Stream;
+                Completion::Connected(self.tag)
+            }
+            _ => {
+                self.over = true;
+                Completion::Failed(self.tag)
+            }
+        }
+    }
+
     /// Sends the backlog; true when nothing is left of it. A broken connection shows when it is read.
     pub(super) fn flush(&mut self) -> bool {
         if let Some(backlog) = &mut self.backlog {
@@ -96,13 +110,5 @@ impl Socket {
             self.note_error(error);
             0
         })
-    }
-}
-
-/// The bytes of a segment, where `buffer` is what leases are of.
-pub(super) fn bytes_of<'a>(segment: &Segment<'a>, buffer: &'a [u8]) -> &'a [u8] {
-    match segment {
-        Segment::Bytes(bytes) => bytes,
-        Segment::Leased(_, range) => buffer.get(range.clone()).unwrap_or_default(),
     }
 }
