@@ -13,6 +13,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, SocketFlags};
 
+mod handover;
 mod state;
 
 use super::backlog::{JOINED_BYTES_MAX, SEGMENTS_MAX, transmit};
@@ -76,7 +77,7 @@ impl Epoll {
         use epoll::EventFlags as On;
         let Some(socket) = self.sockets.get(id) else { return Ok(()) };
         let flags = match socket.kind {
-            Kind::Listener => On::IN | On::ET,
+            Kind::Listener | Kind::Bell => On::IN | On::ET,
             _ => On::IN | On::OUT | On::RDHUP | On::ET,
         };
         Ok(epoll::add(&self.epoll, &socket.fd, epoll::EventData::new_u64(id.to_u64()), flags)?)
@@ -116,7 +117,7 @@ impl Epoll {
         socket.queued = false;
         match socket.kind {
             Kind::Listener => return self.accept(id),
-            Kind::Fresh => return None,
+            Kind::Fresh | Kind::Bell => return None,
             Kind::Connecting => {
                 // What came with the connection is announced once only.
                 if socket.readable {

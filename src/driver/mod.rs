@@ -81,8 +81,29 @@ pub enum Completion {
     Drained(Tag),
 }
 
+/// How a connection goes from one shard to another. A driver that cannot keeps those that its listeners get.
+pub trait HandOver {
+    /// Has [`Driver::wait`] return when `bell` (an eventfd) is rung; no completion tells of it.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    fn hear(&mut self, _bell: OwnedFd) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Gives an accepted connection away that was not adopted.
+    fn give(&mut self, _socket: SocketId) -> Option<OwnedFd> {
+        None
+    }
+
+    /// Takes a connection that another driver gave away, as if it had been accepted here.
+    fn take(&mut self, _connection: OwnedFd) -> Option<SocketId> {
+        None
+    }
+}
+
 /// One shard's kernel.
-pub trait Driver {
+pub trait Driver: HandOver {
     /// The name in log and metrics.
     const NAME: &'static str;
 

@@ -7,6 +7,7 @@
 
 mod arrivals;
 mod buffers;
+mod handover;
 mod outbox;
 pub mod probe;
 mod ring;

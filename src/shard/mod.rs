@@ -6,8 +6,11 @@ mod audit;
 pub mod choice;
 mod client;
 mod drive;
+pub mod handover;
+pub mod placement;
 pub mod start;
 mod timers;
+pub mod topology;
 mod upstream;
 
 use std::collections::VecDeque;
@@ -25,6 +28,7 @@ use crate::slots::{Key, Slots};
 use crate::snapshot::Snapshot;
 pub use audit::Audit;
 use client::Client;
+use handover::HandOver;
 use timers::Timers;
 use upstream::Upstream;
 
@@ -98,6 +102,8 @@ pub struct Shard<D> {
     /// Clients whose next request was read ahead.
     read_ahead: Vec<Key>,
     accepting: bool,
+    /// None where there is one shard, or its driver cannot.
+    handover: Option<HandOver>,
     drain_until: Option<Micros>,
     process: &'static Process,
     reader: Reader,
@@ -126,6 +132,7 @@ impl<D: Driver> Shard<D> {
             timers: Timers::new(now),
             read_ahead: Vec::new(),
             accepting: true,
+            handover: None,
             drain_until: None,
             process: setup.process,
             reader,
@@ -166,6 +173,7 @@ impl<D: Driver> Shard<D> {
         if !Arc::ptr_eq(snapshot, &self.desk.snapshot) {
             self.desk.snapshot = Arc::clone(snapshot);
         }
+        self.take_in();
         while let Some(completion) = self.driver.next() {
             self.complete(completion);
         }
@@ -196,7 +204,7 @@ impl<D: Driver> Shard<D> {
 
     fn complete(&mut self, completion: Completion) {
         match completion {
-            Completion::Accepted { socket, peer } => self.accepted(socket, peer),
+            Completion::Accepted { socket, peer } => self.arrived(socket, peer),
             Completion::Connected(tag) => match Owner::of(tag) {
                 Owner::Upstream(key) => self.upstream_connected(key),
                 Owner::Client(_) => {}

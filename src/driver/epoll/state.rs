@@ -11,6 +11,8 @@ use crate::driver::{Completion, Tag};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Listener,
+    /// Rung by other shards.
+    Bell,
     /// Accepted, not adopted yet.
     Fresh,
     Connecting,

@@ -30,6 +30,7 @@ impl Uring {
             Purpose::Receive => self.receive_completed(completed),
             Purpose::Room => self.room_completed(completed),
             Purpose::Fault => self.fault_completed(completed),
+            Purpose::Bell => self.rung(completed.id),
             // Sends were settled by the enter; a cancel that found nothing came too late.
             Purpose::Send | Purpose::Cancel => None,
         };

@@ -34,11 +34,13 @@ pub(super) enum Purpose {
     Room,
     /// A broken connection, where nothing is received.
     Fault,
+    /// A bell that was rung.
+    Bell,
     Cancel,
 }
 
-const PURPOSES: [Purpose; 6] =
-    [Purpose::Accept, Purpose::Receive, Purpose::Send, Purpose::Room, Purpose::Fault, Purpose::Cancel];
+const PURPOSES: [Purpose; 7] =
+    [Purpose::Accept, Purpose::Receive, Purpose::Send, Purpose::Room, Purpose::Fault, Purpose::Bell, Purpose::Cancel];
 
 /// One word of user data: purpose, generation and slot.
 const INDEX_BITS: u32 = 29;
@@ -189,6 +191,11 @@ impl Ring {
     /// One completion once the connection is broken, or both sides have ended.
     pub(super) fn poll_fault(&mut self, id: Key, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.poll(Purpose::Fault, 0, id, socket.as_raw_fd())
+    }
+
+    /// One completion once the bell was rung.
+    pub(super) fn poll_bell(&mut self, id: Key, bell: BorrowedFd<'_>) -> io::Result<()> {
+        self.poll(Purpose::Bell, libc::POLLIN, id, bell.as_raw_fd())
     }
 
     fn poll(&mut self, purpose: Purpose, events: i16, id: Key, socket: RawFd) -> io::Result<()> {

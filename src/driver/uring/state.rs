@@ -13,6 +13,8 @@ use crate::driver::backlog::Backlog;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Listener,
+    /// Rung by other shards.
+    Bell,
     /// Accepted, not adopted yet.
     Fresh,
     Connecting,
