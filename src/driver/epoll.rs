@@ -117,6 +117,8 @@ impl Epoll {
         match socket.kind {
             Kind::Listener => return self.accept(id),
             Kind::Fresh => return None,
+            // A connect fails once: the error is taken, and a second look would find none.
+            Kind::Connecting if socket.over => return None,
             Kind::Connecting => {
                 // What came with the connection is announced once only.
                 if socket.readable {

@@ -17,6 +17,8 @@ impl Uring {
             Told::Full(id) => self.live(id).map(|socket| Completion::Full(socket.tag)),
             Told::Parked(id) => self.hand_out_parked(id),
             Told::Fault(id) => self.fault(id),
+            // No more are wanted again: the rest waits for its turn.
+            Told::Late if !self.accepting => None,
             Told::Late => {
                 let connection = self.late.pop_front()?;
                 self.accepted(connection)
@@ -61,8 +63,7 @@ impl Uring {
             _ => {}
         }
         let connection = completed.accepted()?;
-        let listens = self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Listener);
-        if listens && !self.accepting {
+        if !self.accepting {
             self.late.push_back(connection);
             return None;
         }
