@@ -16,6 +16,7 @@ use rustix::net::{RecvFlags, Shutdown, SocketFlags};
 mod state;
 
 use super::backlog::{JOINED_BYTES_MAX, SEGMENTS_MAX, transmit};
+use super::fault::Fault;
 use super::{Completion, Driver, Lease, Segment, SocketId, Tag, socket};
 use crate::limits::RECEIVE_BYTES;
 use crate::slots::Slots;
@@ -136,10 +137,10 @@ impl Epoll {
             return Some(Completion::Drained(tag));
         }
         if socket.over {
-            return socket.broken.then_some(Completion::Failed(socket.tag));
+            return if socket.broken { socket.tell(Fault::Failed) } else { None };
         }
         if socket.paused {
-            return socket.broken.then_some(Completion::Reset(socket.tag));
+            return if socket.broken { socket.tell(Fault::Reset) } else { None };
         }
         self.receive(id)
     }
@@ -152,7 +153,7 @@ impl Epoll {
             }
             _ => {
                 socket.over = true;
-                Some(Completion::Failed(socket.tag))
+                socket.tell(Fault::Failed)
             }
         }
     }
@@ -192,7 +193,7 @@ impl Epoll {
             Ok((0, _)) => {
                 socket.over = true;
                 if socket.reset {
-                    return Some(Completion::Failed(socket.tag));
+                    return socket.tell(Fault::Failed);
                 }
                 // It broke behind its FIN before either was looked at: the end first, the fault in the next turn.
                 if socket.broken {
@@ -218,7 +219,7 @@ impl Epoll {
             }
             Err(_) => {
                 socket.over = true;
-                Some(Completion::Failed(socket.tag))
+                socket.tell(Fault::Failed)
             }
         }
     }

@@ -6,6 +6,7 @@
 
 mod backlog;
 pub mod epoll;
+mod fault;
 pub mod socket;
 pub mod uring;
 
@@ -71,9 +72,10 @@ pub enum Completion {
     Received(Tag, Lease),
     /// The peer sends no more (FIN).
     Ended(Tag),
-    /// The connection is broken, or a connect failed. The shard still closes it.
+    /// The connection is broken, or a connect failed: told once, also behind `Ended`. The shard still closes it.
     Failed(Tag),
-    /// A paused connection is broken; bytes received before may still be read after [`Driver::resume`].
+    /// A paused connection is broken: told once. Bytes received before may still be read after [`Driver::resume`],
+    /// and `Failed` follows them.
     Reset(Tag),
     /// The kernel did not take all that was sent: [`Driver::send`] could not know yet. `Drained` follows.
     Full(Tag),

@@ -127,6 +127,8 @@ impl Uring {
         let fd = socket.fd.as_fd();
         let outcome = match socket.kind {
             Kind::Listener => self.ring.accept(id, fd),
+            // Paused before it stood.
+            Kind::Stream if socket.paused => return self.watch_fault(id),
             Kind::Stream => self.ring.receive(id, fd, socket.group),
             _ => return,
         };
@@ -300,9 +302,14 @@ impl Driver for Uring {
     }
 
     fn pause(&mut self, id: SocketId) {
-        if let Some(socket) = self.live(id) {
-            socket.paused = true;
+        let Some(socket) = self.live(id) else { return };
+        socket.paused = true;
+        if socket.broken {
+            self.told.push_back(Told::Fault(id));
+        } else if socket.receiving {
             self.cancel_receive(id);
+        } else if socket.kind == Kind::Stream {
+            self.watch_fault(id);
         }
     }
 

@@ -60,6 +60,8 @@ macro_rules! alone_on_both_drivers {
 }
 
 mod arriving;
+mod breaking;
+mod pausing;
 
 fn epoll() -> Epoll {
     Epoll::new().unwrap()

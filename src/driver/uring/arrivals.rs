@@ -9,6 +9,7 @@ use super::buffers::Group;
 use super::ring::{Completed, Purpose};
 use super::state::{End, Kind};
 use super::{PARKED, STALL, Told, Uring};
+use crate::driver::fault::Fault;
 use crate::driver::{Completion, Driver, Lease, SocketId, Tag};
 
 impl Uring {
@@ -129,7 +130,9 @@ impl Uring {
         let socket = self.sockets.get_mut(id)?;
         if socket.paused {
             self.watch_fault(id);
-        } else if !socket.receiving {
+            return self.fault(id);
+        }
+        if !socket.receiving {
             // Not before this turn's buffers were given back.
             self.hungry.push(id);
         }
@@ -153,7 +156,7 @@ impl Uring {
         let (tag, broken) = (socket.tag, socket.broken);
         socket.over = true;
         if end == End::Fault || socket.reset {
-            return Some(Completion::Failed(tag));
+            return socket.tell(Fault::Failed);
         }
         if broken {
             self.told.push_back(Told::Fault(id));
@@ -206,17 +209,24 @@ impl Uring {
             return Some(Completion::Connected(tag));
         }
         socket.over = true;
-        Some(Completion::Failed(tag))
+        socket.tell(Fault::Failed)
     }
 
     fn fault_completed(&mut self, completed: Completed) -> Option<Completion> {
-        let socket = self.sockets.get_mut(completed.id)?;
-        socket.operations -= 1;
-        socket.watched = false;
-        // A hang-up alone is also what two FINs make.
+        let id = completed.id;
+        let socket = self.sockets.get_mut(id)?;
+        if !completed.more {
+            socket.operations -= 1;
+            socket.watched = false;
+        }
+        // An end alone is what FINs make, and it has other messengers.
         if let Ok(Err(error)) = rustix::net::sockopt::socket_error(&socket.fd) {
             socket.note_error(error);
-            return self.fault(completed.id);
+            return self.fault(id);
+        }
+        // It found the completion queue full.
+        if !completed.more && socket.kind == Kind::Stream {
+            self.watch_fault(id);
         }
         None
     }
@@ -224,10 +234,12 @@ impl Uring {
     /// Tells of a broken connection where no receive does.
     pub(super) fn fault(&mut self, id: SocketId) -> Option<Completion> {
         let socket = self.live(id).filter(|socket| socket.kind == Kind::Stream && socket.broken)?;
-        match (socket.paused, socket.over && socket.parked.is_none()) {
-            (true, _) => Some(Completion::Reset(socket.tag)),
-            (_, true) => Some(Completion::Failed(socket.tag)),
-            (_, false) => None,
+        if socket.over && socket.parked.is_none() {
+            socket.tell(Fault::Failed)
+        } else if socket.paused {
+            socket.tell(Fault::Reset)
+        } else {
+            None
         }
     }
 }

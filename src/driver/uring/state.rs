@@ -7,8 +7,9 @@ use rustix::net::Shutdown;
 
 use super::buffers::Group;
 use super::outbox::Chain;
-use crate::driver::Tag;
 use crate::driver::backlog::Backlog;
+use crate::driver::fault::Fault;
+use crate::driver::{Completion, Tag};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -55,6 +56,8 @@ pub(super) struct Socket {
     pub(super) broken: bool,
     /// It broke before a FIN came. Receiving does not tell so once a send, or a look, took the error.
     pub(super) reset: bool,
+    /// What was told of that.
+    pub(super) told: Fault,
     /// The kernel took less than it was given; `Drained` is owed.
     pub(super) starved: bool,
     pub(super) finish: bool,
@@ -82,6 +85,7 @@ impl Socket {
             over: false,
             broken: false,
             reset: false,
+            told: Fault::None,
             starved: false,
             finish: false,
             undelivered: 0,
@@ -90,6 +94,10 @@ impl Socket {
             backlog: None,
             parked: None,
         }
+    }
+
+    pub(super) fn tell(&mut self, fault: Fault) -> Option<Completion> {
+        self.told.tell(fault, self.tag)
     }
 
     /// Behind a FIN (CLOSE-WAIT) a reset shows as EPIPE, else as ECONNRESET (tcp_reset in net/ipv4/tcp_input.c).
