@@ -393,7 +393,7 @@ impl Driver for Epoll {
     }
 
     fn is_quiet(&self, id: SocketId) -> bool {
-        self.sockets.get(id).is_some_and(|socket| !socket.readable && !socket.hung_up && !socket.over)
+        self.sockets.get(id).is_some_and(|socket| !socket.readable && !socket.hung_up && !socket.over && !socket.broken)
     }
 
     fn acknowledged(&self, id: SocketId) -> Option<u64> {

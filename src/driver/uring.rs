@@ -59,6 +59,8 @@ pub struct Uring {
     /// What the kernel completed, and how much of it was handed out.
     completed: Vec<Completed>,
     handed_out: usize,
+    /// Enters so far, to tell what the kernel has not been asked for yet.
+    turns: u32,
     told: VecDeque<Told>,
     /// The buffer behind the lease that is held now.
     leased: Option<u16>,
@@ -92,6 +94,7 @@ impl Uring {
             outbox: Outbox::new(),
             completed: Vec::new(),
             handed_out: 0,
+            turns: 0,
             told: VecDeque::new(),
             leased: None,
             parked: Vec::new(),
@@ -132,7 +135,7 @@ impl Uring {
             Kind::Stream => self.ring.receive(id, fd, socket.group),
             _ => return,
         };
-        (socket.receiving, socket.cancelled) = (true, false);
+        (socket.receiving, socket.cancelled, socket.armed_in) = (true, false, self.turns);
         socket.operations += 1;
         self.note(outcome);
     }
@@ -356,13 +359,15 @@ impl Driver for Uring {
     }
 
     fn is_quiet(&self, id: SocketId) -> bool {
-        self.sockets.get(id).is_some_and(|socket| {
-            socket.undelivered == 0 && !socket.over && !socket.broken && socket.parked.is_none() && !socket.hungry()
-        })
+        let Some(socket) = self.sockets.get(id).filter(|socket| socket.kind != Kind::Closing) else { return false };
+        let told = socket.undelivered == 0 && !socket.over && !socket.broken && socket.parked.is_none();
+        let asked = socket.receiving && !socket.cancelled && socket.armed_in != self.turns;
+        told && (asked || socket.nothing_waits())
     }
 
     fn acknowledged(&self, id: SocketId) -> Option<u64> {
-        socket::acknowledged(self.sockets.get(id)?.fd.as_fd())
+        let socket = self.sockets.get(id).filter(|socket| socket.kind != Kind::Closing)?;
+        socket::acknowledged(socket.fd.as_fd())
     }
 
     fn buffers_out(&self) -> u64 {

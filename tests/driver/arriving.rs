@@ -73,14 +73,12 @@ fn who_connected_is_told<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     let stream = TcpStream::connect(turns.address).unwrap();
     let mut peers = Vec::new();
-    turns.until("an accept", |turns| {
-        turns.turn_with(|_, completion| {
-            if let Completion::Accepted { peer, .. } = completion {
-                peers.push(peer);
-            }
-        });
-        !peers.is_empty()
-    });
+    let react = |_: &mut D, completion| {
+        if let Completion::Accepted { peer, .. } = completion {
+            peers.push(peer);
+        }
+    };
+    turns.until_with("an accept", react, |turns| !turns.fresh.is_empty());
     assert_eq!(peers, [stream.local_addr().unwrap()]);
 }
 
@@ -112,22 +110,18 @@ fn nobody_is_accepted_while_nobody_is_wanted<D: Driver>(driver: D) {
 fn who_is_accepted_last_ends_the_accepting<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     let _peers: Vec<Peer> = (0..20).map(|_| Peer::connect(turns.address)).collect();
-    let mut allowed = 0;
     for most in 1..=20 {
-        allowed += 1;
         turns.driver.accept_connections(true);
         let mut accepted = turns.fresh.len();
-        turns.until("one more", |turns| {
-            turns.turn_with(|driver, completion| {
-                if matches!(completion, Completion::Accepted { .. }) {
-                    accepted += 1;
-                    if accepted == allowed {
-                        driver.accept_connections(false);
-                    }
+        let react = |driver: &mut D, completion| {
+            if matches!(completion, Completion::Accepted { .. }) {
+                accepted += 1;
+                if accepted == most {
+                    driver.accept_connections(false);
                 }
-            });
-            accepted >= most
-        });
+            }
+        };
+        turns.until_with("one more", react, |turns| turns.fresh.len() >= most);
         turns.turn();
         assert_eq!(turns.fresh.len(), most, "more than there were places");
     }

@@ -61,7 +61,9 @@ macro_rules! alone_on_both_drivers {
 
 mod arriving;
 mod breaking;
+mod leaving;
 mod pausing;
+mod sending;
 
 fn epoll() -> Epoll {
     Epoll::new().unwrap()

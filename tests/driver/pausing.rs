@@ -1,6 +1,7 @@
 //! Pausing holds back and loses nothing, whenever it comes.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use warmfront::driver::{Completion, Driver, SocketId, Tag};
 
@@ -91,15 +92,13 @@ fn a_pause_holds_back_what_this_turn_has_brought<D: Driver>(driver: D) {
     }
     let ids: Vec<(SocketId, Tag)> = lines.iter().map(|(id, tag, _)| (*id, *tag)).collect();
     let mut first = None;
-    turns.until("the first", |turns| {
-        turns.turn_with(|driver, completion| {
-            if let (None, Some(tag)) = (first, tag_of(completion)) {
-                first = Some(tag);
-                ids.iter().filter(|(_, other)| *other != tag).for_each(|(id, _)| driver.pause(*id));
-            }
-        });
-        first.is_some()
-    });
+    let react = |driver: &mut D, completion| {
+        if let (None, Some(tag)) = (first, tag_of(completion)) {
+            first = Some(tag);
+            ids.iter().filter(|(_, other)| *other != tag).for_each(|(id, _)| driver.pause(*id));
+        }
+    };
+    turns.until_with("the first", react, |turns| ids.iter().any(|(_, tag)| !turns.received(*tag).is_empty()));
     turns.settle();
     let begun = |turns: &Turns<D>| ids.iter().filter(|(_, tag)| !turns.received(*tag).is_empty()).count();
     assert_eq!(begun(&turns), 1, "told of bytes although paused");
@@ -138,7 +137,7 @@ fn pauses_at_any_moment_reorder_nothing<D: Driver>(driver: D) {
             }
         }
         let choice = random.below(4);
-        turns.turn_with(|driver, completion| {
+        turns.turn_of(Duration::from_millis(1), |driver, completion| {
             if let Some(tag) = tag_of(completion) {
                 match choice {
                     0 => driver.pause(ids[&tag.0]),

@@ -61,10 +61,6 @@ impl<D: Driver> Turns<D> {
     }
 
     /// One turn in which the test reacts to each completion, as a shard does.
-    pub fn turn_with(&mut self, react: impl FnMut(&mut D, Completion)) -> usize {
-        self.turn_of(TURN, react)
-    }
-
     pub fn turn_of(&mut self, sleep: Duration, mut react: impl FnMut(&mut D, Completion)) -> usize {
         self.driver.wait(sleep).unwrap();
         let mut count = 0;
@@ -97,14 +93,25 @@ impl<D: Driver> Turns<D> {
     }
 
     /// Turns until `met` holds.
-    pub fn until(&mut self, what: &str, mut met: impl FnMut(&mut Turns<D>) -> bool) {
+    pub fn until(&mut self, what: &str, met: impl FnMut(&mut Turns<D>) -> bool) {
+        self.until_with(what, |_, _| {}, met);
+    }
+
+    /// Turns, in which the test reacts to each completion, until `met` holds.
+    pub fn until_with(
+        &mut self,
+        what: &str,
+        mut react: impl FnMut(&mut D, Completion),
+        mut met: impl FnMut(&mut Turns<D>) -> bool,
+    ) {
         let deadline = Instant::now() + PATIENCE;
         while !met(self) {
             if Instant::now() >= deadline {
-                let told: Vec<_> = self.lines.iter().map(|(tag, line)| (tag >> 8, &line.told)).collect();
+                let last = |line: &Line| line.told[line.told.len().saturating_sub(6)..].to_vec();
+                let told: Vec<_> = self.lines.iter().map(|(tag, line)| (tag >> 8, last(line))).collect();
                 panic!("{what} did not come about on {}; told: {told:?}", D::NAME);
             }
-            self.turn();
+            self.turn_of(TURN, &mut react);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
@@ -47,6 +48,8 @@ pub(super) struct Socket {
     /// The receive (or accept) among them, and whether its end was asked for.
     pub(super) receiving: bool,
     pub(super) cancelled: bool,
+    /// The turn in which it was asked for; the kernel hears of it with the turn's end.
+    pub(super) armed_in: u32,
     /// The look for a fault among them.
     pub(super) watched: bool,
     pub(super) paused: bool,
@@ -80,6 +83,7 @@ impl Socket {
             operations: 0,
             receiving: false,
             cancelled: false,
+            armed_in: 0,
             watched: false,
             paused: false,
             over: false,
@@ -135,9 +139,10 @@ impl Socket {
         true
     }
 
-    /// Its receive ended although more may come, and is not armed again yet.
-    pub(super) fn hungry(&self) -> bool {
-        self.kind == Kind::Stream && !self.receiving && !self.paused && !self.over && self.parked.is_none()
+    /// Asks the kernel whether it holds neither bytes nor an end, for where no receive does.
+    pub(super) fn nothing_waits(&self) -> bool {
+        let mut looks = [PollFd::new(&self.fd, PollFlags::IN | PollFlags::RDHUP)];
+        matches!(poll(&mut looks, Some(&Timespec::default())), Ok(0))
     }
 
     /// How many bytes wait behind what the kernel took.
