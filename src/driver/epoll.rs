@@ -17,15 +17,15 @@ mod state;
 
 use super::backlog::{JOINED_BYTES_MAX, SEGMENTS_MAX, transmit};
 use super::fault::Fault;
-use super::{Completion, Driver, Lease, Segment, SocketId, Tag, socket};
+use super::{Completion, Driver, Lease, STALL, Segment, SocketId, Tag, socket};
 use crate::limits::RECEIVE_BYTES;
 use crate::slots::Slots;
 use state::{Kind, Socket};
 
 /// Events taken from the kernel at once.
 const EVENTS_PER_WAIT: usize = 512;
-/// Connections accepted from one listener in one visit.
-const ACCEPTS_PER_VISIT: u8 = 16;
+/// Connections accepted from one listener in a row.
+const ACCEPTS_PER_VISIT: u32 = 16;
 
 /// One shard's epoll.
 pub struct Epoll {
@@ -34,9 +34,12 @@ pub struct Epoll {
     ready: VecDeque<SocketId>,
     /// Visits left in this turn.
     visits: usize,
+    /// Connections accepted in this turn.
+    accepted: u32,
     accepting: bool,
-    /// Listeners that ran out of descriptors; tried again every wait.
+    /// Listeners that ran out of descriptors, and when they are tried again.
     stalled: Vec<SocketId>,
+    stalled_until: u64,
     events: Vec<epoll::Event>,
     buffer: Box<[u8]>,
     /// Short pieces of one send, side by side.
@@ -54,8 +57,10 @@ impl Epoll {
             sockets: Slots::default(),
             ready: VecDeque::with_capacity(EVENTS_PER_WAIT),
             visits: 0,
+            accepted: 0,
             accepting: true,
             stalled: Vec::new(),
+            stalled_until: 0,
             events: Vec::with_capacity(EVENTS_PER_WAIT),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             joined: Vec::with_capacity(JOINED_BYTES_MAX),
@@ -168,20 +173,46 @@ impl Epoll {
             match rustix::net::acceptfrom_with(&listener.fd, flags) {
                 Ok((fd, peer)) => {
                     let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else { continue };
-                    Self::enqueue(&mut self.ready, id, listener);
+                    self.accepted += 1;
+                    listener.queued = true;
+                    if self.accepted.is_multiple_of(ACCEPTS_PER_VISIT) {
+                        self.ready.push_back(id);
+                    } else {
+                        self.ready.push_front(id);
+                        self.visits += 1;
+                    }
                     let socket = self.register(fd, Tag(0), Kind::Fresh).ok()?;
                     return Some(Completion::Accepted { socket, peer });
                 }
-                Err(Errno::AGAIN) => break,
+                Err(Errno::AGAIN) => return None,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     self.stalled.push(id);
-                    break;
+                    self.stalled_until = self.now() + STALL;
+                    return None;
                 }
                 // The connection died in the queue; the next one need not have.
                 Err(_) => continue,
             }
         }
+        // Many died in a row, and those behind them are not announced again.
+        Self::enqueue(&mut self.ready, id, listener);
         None
+    }
+
+    /// Tries listeners again that ran out of descriptors, once it is time; how long to sleep at most until then.
+    fn try_stalled(&mut self) -> Duration {
+        if self.stalled.is_empty() {
+            return Duration::MAX;
+        }
+        let wait = self.stalled_until.saturating_sub(self.now());
+        if wait == 0 {
+            for id in std::mem::take(&mut self.stalled) {
+                if let Some(socket) = self.sockets.get_mut(id) {
+                    Self::enqueue(&mut self.ready, id, socket);
+                }
+            }
+        }
+        Duration::from_micros(wait)
     }
 
     fn receive(&mut self, id: SocketId) -> Option<Completion> {
@@ -272,11 +303,7 @@ impl Driver for Epoll {
     }
 
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
-        for id in std::mem::take(&mut self.stalled) {
-            if let Some(socket) = self.sockets.get_mut(id) {
-                Self::enqueue(&mut self.ready, id, socket);
-            }
-        }
+        let timeout = timeout.min(self.try_stalled());
         let timeout = if self.ready.is_empty() { timeout } else { Duration::ZERO };
         let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
         let mut events = std::mem::take(&mut self.events);
@@ -290,6 +317,7 @@ impl Driver for Epoll {
         }
         self.events = events;
         self.visits = self.ready.len();
+        self.accepted = 0;
         Ok(())
     }
 

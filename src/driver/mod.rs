@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 
 pub use crate::slots::Key as SocketId;
 
+/// Out of descriptors: accepting is tried again after this long, in microseconds. Nothing tells when there are some.
+const STALL: u64 = 50_000;
+
 /// What the shard calls a socket; comes back with each of its completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tag(pub u64);

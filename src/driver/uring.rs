@@ -22,7 +22,7 @@ use std::time::Duration;
 use rustix::net::Shutdown;
 
 use super::backlog::{SEGMENTS_MAX, transmit};
-use super::{Completion, Driver, Lease, Segment, SocketId, Tag, socket};
+use super::{Completion, Driver, Lease, STALL, Segment, SocketId, Tag, socket};
 use crate::slots::Slots;
 use buffers::{Buffers, Group};
 use outbox::Outbox;
@@ -31,8 +31,6 @@ use state::{Kind, Socket};
 
 /// A lease of bytes that came while their connection was paused.
 const PARKED: u16 = u16::MAX;
-/// Out of descriptors: accepting is tried again after this long, in microseconds.
-const STALL: u64 = 50_000;
 /// On the way out: how long the kernel has to end what is in flight.
 const END_TRIES: u32 = 100;
 const END_WAIT: Duration = Duration::from_millis(10);

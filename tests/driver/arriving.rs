@@ -13,6 +13,7 @@ on_both_drivers! {
     a_refused_connect_fails_once
     nothing_is_read_before_adoption
     who_connected_is_told
+    arrivals_at_once_take_few_turns
     nobody_is_accepted_while_nobody_is_wanted
     who_is_accepted_last_ends_the_accepting
     a_closed_listener_refuses
@@ -80,6 +81,18 @@ fn who_connected_is_told<D: Driver>(driver: D) {
     };
     turns.until_with("an accept", react, |turns| !turns.fresh.is_empty());
     assert_eq!(peers, [stream.local_addr().unwrap()]);
+}
+
+/// One a turn would have them wait for all work of as many turns.
+fn arrivals_at_once_take_few_turns<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let _peers: Vec<Peer> = (0..60).map(|_| Peer::connect(turns.address)).collect();
+    let mut taken = 0;
+    turns.until("sixty", |turns| {
+        taken += 1;
+        turns.fresh.len() == 60
+    });
+    assert!(taken < 20, "{taken} turns");
 }
 
 fn nobody_is_accepted_while_nobody_is_wanted<D: Driver>(driver: D) {

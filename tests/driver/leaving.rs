@@ -1,6 +1,6 @@
 //! How connections are left: FIN behind everything, a reset where something is missing, and stale names.
 
-use warmfront::driver::{Completion, Driver, Segment, SocketId};
+use warmfront::driver::{Driver, Segment, SocketId};
 
 use crate::peer::{End, Peer, pattern};
 use crate::turns::{Told, Turns};

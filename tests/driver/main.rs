@@ -63,6 +63,7 @@ mod arriving;
 mod breaking;
 mod leaving;
 mod pausing;
+mod scale;
 mod sending;
 
 fn epoll() -> Epoll {

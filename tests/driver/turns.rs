@@ -154,6 +154,16 @@ impl<D: Driver> Turns<D> {
         peer.end.unwrap()
     }
 
+    /// Forgets what was told, so that only the driver's memory grows.
+    pub fn forget(&mut self) {
+        self.lines.clear();
+    }
+
+    /// Forgets the bytes of who sent more than so many.
+    pub fn forget_bytes(&mut self, most: usize) {
+        self.lines.values_mut().filter(|line| line.received.len() > most).for_each(|line| *line = Line::default());
+    }
+
     pub fn received(&self, tag: Tag) -> &[u8] {
         self.lines.get(&tag.0).map_or(&[], |line| &line.received)
     }

@@ -8,9 +8,9 @@ use rustix::io::Errno;
 use super::buffers::Group;
 use super::ring::{Completed, Purpose};
 use super::state::{End, Kind};
-use super::{PARKED, STALL, Told, Uring};
+use super::{PARKED, Told, Uring};
 use crate::driver::fault::Fault;
-use crate::driver::{Completion, Driver, Lease, SocketId, Tag};
+use crate::driver::{Completion, Driver, Lease, STALL, SocketId, Tag};
 
 impl Uring {
     pub(super) fn tell(&mut self, told: Told) -> Option<Completion> {
