@@ -1,5 +1,7 @@
 //! `tests/relay` once more, on io_uring: the same scripts, the same bytes.
 
+#[path = "relay/alone.rs"]
+mod alone;
 #[path = "relay/backpressure.rs"]
 mod backpressure;
 #[path = "relay/client.rs"]

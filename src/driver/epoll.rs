@@ -11,21 +11,22 @@ use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, Shutdown, SocketFlags};
+use rustix::net::Shutdown;
 
+mod arrivals;
 mod handover;
 mod state;
 
 use super::backlog::{JOINED_BYTES_MAX, SEGMENTS_MAX, transmit};
-use super::{Completion, Driver, Lease, Segment, SocketId, Tag, socket};
+use super::{Completion, Driver, Lease, STALL, Segment, SocketId, Tag, socket};
 use crate::limits::RECEIVE_BYTES;
 use crate::slots::Slots;
 use state::{Kind, Socket};
 
 /// Events taken from the kernel at once.
 const EVENTS_PER_WAIT: usize = 512;
-/// Connections accepted from one listener in one visit.
-const ACCEPTS_PER_VISIT: u8 = 16;
+/// Connections accepted from one listener in a row.
+const ACCEPTS_PER_VISIT: u32 = 16;
 
 /// One shard's epoll.
 pub struct Epoll {
@@ -34,9 +35,12 @@ pub struct Epoll {
     ready: VecDeque<SocketId>,
     /// Visits left in this turn.
     visits: usize,
+    /// Connections accepted in this turn.
+    accepted: u32,
     accepting: bool,
-    /// Listeners that ran out of descriptors; tried again every wait.
+    /// Listeners that ran out of descriptors, and when they are tried again.
     stalled: Vec<SocketId>,
+    stalled_until: u64,
     events: Vec<epoll::Event>,
     buffer: Box<[u8]>,
     /// Short pieces of one send, side by side.
@@ -54,8 +58,10 @@ impl Epoll {
             sockets: Slots::default(),
             ready: VecDeque::with_capacity(EVENTS_PER_WAIT),
             visits: 0,
+            accepted: 0,
             accepting: true,
             stalled: Vec::new(),
+            stalled_until: 0,
             events: Vec::with_capacity(EVENTS_PER_WAIT),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             joined: Vec::with_capacity(JOINED_BYTES_MAX),
@@ -110,104 +116,6 @@ impl Epoll {
             Self::enqueue(&mut self.ready, id, socket);
         }
     }
-
-    /// Does the next thing for one ready socket; puts it back while it may have more.
-    fn visit(&mut self, id: SocketId) -> Option<Completion> {
-        let socket = self.sockets.get_mut(id)?;
-        socket.queued = false;
-        match socket.kind {
-            Kind::Listener => return self.accept(id),
-            Kind::Fresh | Kind::Bell => return None,
-            Kind::Connecting => {
-                // What came with the connection is announced once only.
-                if socket.readable {
-                    Self::enqueue(&mut self.ready, id, socket);
-                }
-                return Some(socket.connected());
-            }
-            Kind::Stream => {}
-        }
-        if socket.starved && std::mem::take(&mut socket.writable) && socket.flush() {
-            let tag = socket.tag;
-            if socket.readable && !socket.paused {
-                Self::enqueue(&mut self.ready, id, socket);
-            }
-            return Some(Completion::Drained(tag));
-        }
-        if socket.over {
-            return socket.broken.then_some(Completion::Failed(socket.tag));
-        }
-        if socket.paused {
-            return socket.broken.then_some(Completion::Reset(socket.tag));
-        }
-        self.receive(id)
-    }
-
-    fn accept(&mut self, id: SocketId) -> Option<Completion> {
-        if !self.accepting {
-            return None;
-        }
-        let listener = self.sockets.get_mut(id)?;
-        for _ in 0..ACCEPTS_PER_VISIT {
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            match rustix::net::acceptfrom_with(&listener.fd, flags) {
-                Ok((fd, peer)) => {
-                    let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else { continue };
-                    Self::enqueue(&mut self.ready, id, listener);
-                    let socket = self.register(fd, Tag(0), Kind::Fresh).ok()?;
-                    return Some(Completion::Accepted { socket, peer });
-                }
-                Err(Errno::AGAIN) => break,
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    self.stalled.push(id);
-                    break;
-                }
-                // The connection died in the queue; the next one need not have.
-                Err(_) => continue,
-            }
-        }
-        None
-    }
-
-    fn receive(&mut self, id: SocketId) -> Option<Completion> {
-        let socket = self.sockets.get_mut(id)?;
-        if !socket.readable {
-            return None;
-        }
-        match rustix::net::recv(&socket.fd, &mut self.buffer[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => {
-                socket.over = true;
-                if socket.reset {
-                    return Some(Completion::Failed(socket.tag));
-                }
-                // It broke behind its FIN before either was looked at: the end first, the fault in the next turn.
-                if socket.broken {
-                    Self::enqueue(&mut self.ready, id, socket);
-                }
-                Some(Completion::Ended(socket.tag))
-            }
-            Ok((len, _)) => {
-                socket.readable = len == self.buffer.len() || socket.hung_up;
-                let tag = socket.tag;
-                if socket.readable {
-                    Self::enqueue(&mut self.ready, id, socket);
-                }
-                Some(Completion::Received(tag, Lease { buffer: 0, len: len as u32 }))
-            }
-            Err(Errno::AGAIN) => {
-                socket.readable = false;
-                None
-            }
-            Err(Errno::INTR) => {
-                Self::enqueue(&mut self.ready, id, socket);
-                None
-            }
-            Err(_) => {
-                socket.over = true;
-                Some(Completion::Failed(socket.tag))
-            }
-        }
-    }
 }
 
 fn bytes_of<'a>(segment: &Segment<'a>, buffer: &'a [u8]) -> &'a [u8] {
@@ -257,11 +165,7 @@ impl Driver for Epoll {
     }
 
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
-        for id in std::mem::take(&mut self.stalled) {
-            if let Some(socket) = self.sockets.get_mut(id) {
-                Self::enqueue(&mut self.ready, id, socket);
-            }
-        }
+        let timeout = timeout.min(self.try_stalled());
         let timeout = if self.ready.is_empty() { timeout } else { Duration::ZERO };
         let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
         let mut events = std::mem::take(&mut self.events);
@@ -275,6 +179,7 @@ impl Driver for Epoll {
         }
         self.events = events;
         self.visits = self.ready.len();
+        self.accepted = 0;
         Ok(())
     }
 
@@ -383,7 +288,7 @@ impl Driver for Epoll {
     }
 
     fn is_quiet(&self, id: SocketId) -> bool {
-        self.sockets.get(id).is_some_and(|socket| !socket.readable && !socket.hung_up && !socket.over)
+        self.sockets.get(id).is_some_and(|socket| !socket.readable && !socket.hung_up && !socket.over && !socket.broken)
     }
 
     fn acknowledged(&self, id: SocketId) -> Option<u64> {

@@ -6,6 +6,7 @@
 
 mod backlog;
 pub mod epoll;
+mod fault;
 pub mod socket;
 pub mod uring;
 
@@ -17,6 +18,9 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 pub use crate::slots::Key as SocketId;
+
+/// Out of descriptors: accepting is tried again after this long, in microseconds. Nothing tells when there are some.
+const STALL: u64 = 50_000;
 
 /// What the shard calls a socket; comes back with each of its completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,9 +75,10 @@ pub enum Completion {
     Received(Tag, Lease),
     /// The peer sends no more (FIN).
     Ended(Tag),
-    /// The connection is broken, or a connect failed. The shard still closes it.
+    /// The connection is broken, or a connect failed: told once, also behind `Ended`. The shard still closes it.
     Failed(Tag),
-    /// A paused connection is broken; bytes received before may still be read after [`Driver::resume`].
+    /// A paused connection is broken: told once. Bytes received before may still be read after [`Driver::resume`],
+    /// and `Failed` follows them.
     Reset(Tag),
     /// The kernel did not take all that was sent: [`Driver::send`] could not know yet. `Drained` follows.
     Full(Tag),

@@ -23,7 +23,7 @@ use std::time::Duration;
 use rustix::net::Shutdown;
 
 use super::backlog::{SEGMENTS_MAX, transmit};
-use super::{Completion, Driver, Lease, Segment, SocketId, Tag, socket};
+use super::{Completion, Driver, Lease, STALL, Segment, SocketId, Tag, socket};
 use crate::slots::Slots;
 use buffers::{Buffers, Group};
 use outbox::Outbox;
@@ -32,8 +32,6 @@ use state::{Kind, Socket};
 
 /// A lease of bytes that came while their connection was paused.
 const PARKED: u16 = u16::MAX;
-/// Out of descriptors: accepting is tried again after this long, in microseconds.
-const STALL: u64 = 50_000;
 /// On the way out: how long the kernel has to end what is in flight.
 const END_TRIES: u32 = 100;
 const END_WAIT: Duration = Duration::from_millis(10);
@@ -60,6 +58,8 @@ pub struct Uring {
     /// What the kernel completed, and how much of it was handed out.
     completed: Vec<Completed>,
     handed_out: usize,
+    /// Enters so far, to tell what the kernel has not been asked for yet.
+    turns: u32,
     told: VecDeque<Told>,
     /// The buffer behind the lease that is held now.
     leased: Option<u16>,
@@ -93,6 +93,7 @@ impl Uring {
             outbox: Outbox::new(),
             completed: Vec::new(),
             handed_out: 0,
+            turns: 0,
             told: VecDeque::new(),
             leased: None,
             parked: Vec::new(),
@@ -128,10 +129,12 @@ impl Uring {
         let fd = socket.fd.as_fd();
         let outcome = match socket.kind {
             Kind::Listener => self.ring.accept(id, fd),
+            // Paused before it stood.
+            Kind::Stream if socket.paused => return self.watch_fault(id),
             Kind::Stream => self.ring.receive(id, fd, socket.group),
             _ => return,
         };
-        (socket.receiving, socket.cancelled) = (true, false);
+        (socket.receiving, socket.cancelled, socket.armed_in) = (true, false, self.turns);
         socket.operations += 1;
         self.note(outcome);
     }
@@ -306,9 +309,14 @@ impl Driver for Uring {
     }
 
     fn pause(&mut self, id: SocketId) {
-        if let Some(socket) = self.live(id) {
-            socket.paused = true;
+        let Some(socket) = self.live(id) else { return };
+        socket.paused = true;
+        if socket.broken {
+            self.told.push_back(Told::Fault(id));
+        } else if socket.receiving {
             self.cancel_receive(id);
+        } else if socket.kind == Kind::Stream {
+            self.watch_fault(id);
         }
     }
 
@@ -355,13 +363,15 @@ impl Driver for Uring {
     }
 
     fn is_quiet(&self, id: SocketId) -> bool {
-        self.sockets.get(id).is_some_and(|socket| {
-            socket.undelivered == 0 && !socket.over && !socket.broken && socket.parked.is_none() && !socket.hungry()
-        })
+        let Some(socket) = self.sockets.get(id).filter(|socket| socket.kind != Kind::Closing) else { return false };
+        let told = socket.undelivered == 0 && !socket.over && !socket.broken && socket.parked.is_none();
+        let asked = socket.receiving && !socket.cancelled && socket.armed_in != self.turns;
+        told && (asked || socket.nothing_waits())
     }
 
     fn acknowledged(&self, id: SocketId) -> Option<u64> {
-        socket::acknowledged(self.sockets.get(id)?.fd.as_fd())
+        let socket = self.sockets.get(id).filter(|socket| socket.kind != Kind::Closing)?;
+        socket::acknowledged(socket.fd.as_fd())
     }
 
     fn buffers_out(&self) -> u64 {

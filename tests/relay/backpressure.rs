@@ -4,9 +4,10 @@ use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::alone::alone;
 use crate::client::{Client, get, post};
 use crate::engine::{Engine, HELLO};
-use crate::front::{Front, alone};
+use crate::front::Front;
 
 /// Streams without end; counts what the kernel took.
 fn flooding() -> (Engine, &'static AtomicUsize) {

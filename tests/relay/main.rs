@@ -1,6 +1,7 @@
 //! The whole data plane over real sockets, between scripted clients and scripted engines: on epoll here, on
 //! io_uring in `tests/relay_uring.rs`.
 
+mod alone;
 mod backpressure;
 mod client;
 mod engine;

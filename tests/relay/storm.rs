@@ -7,9 +7,10 @@ use std::time::Duration;
 use warmfront::counters::stats::Event;
 use warmfront::policy::Policy;
 
+use crate::alone::alone;
 use crate::client::{Client, chunked, post};
 use crate::engine::{Connection, Engine, Request, ok, refusing};
-use crate::front::{Front, alone};
+use crate::front::Front;
 use crate::random::Random;
 use crate::wire::Head;
 

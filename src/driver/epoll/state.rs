@@ -6,6 +6,7 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 
 use crate::driver::backlog::Backlog;
+use crate::driver::fault::Fault;
 use crate::driver::{Completion, Tag};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub(super) struct Socket {
     pub(super) broken: bool,
     /// It broke before a FIN came. Reading does not tell so once a send, or a look, took the error.
     pub(super) reset: bool,
+    /// What was told of that.
+    pub(super) told: Fault,
     /// The kernel took less than it was given; `Drained` is owed.
     pub(super) starved: bool,
     /// There may be room again since.
@@ -58,6 +61,7 @@ impl Socket {
             over: false,
             broken: false,
             reset: false,
+            told: Fault::None,
             starved: false,
             writable: false,
             finish: false,
@@ -66,15 +70,15 @@ impl Socket {
     }
 
     /// What became of the connect.
-    pub(super) fn connected(&mut self) -> Completion {
+    pub(super) fn connected(&mut self) -> Option<Completion> {
         match rustix::net::sockopt::socket_error(&self.fd) {
             Ok(Ok(())) => {
                 self.kind = Kind::Stream;
-                Completion::Connected(self.tag)
+                Some(Completion::Connected(self.tag))
             }
             _ => {
                 self.over = true;
-                Completion::Failed(self.tag)
+                self.tell(Fault::Failed)
             }
         }
     }
@@ -96,6 +100,10 @@ impl Socket {
             let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
         }
         true
+    }
+
+    pub(super) fn tell(&mut self, fault: Fault) -> Option<Completion> {
+        self.told.tell(fault, self.tag)
     }
 
     /// Behind a FIN (CLOSE-WAIT) a reset shows as EPIPE, else as ECONNRESET (tcp_reset in net/ipv4/tcp_input.c).

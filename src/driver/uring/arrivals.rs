@@ -8,8 +8,9 @@ use rustix::io::Errno;
 use super::buffers::Group;
 use super::ring::{Completed, Purpose};
 use super::state::{End, Kind};
-use super::{PARKED, STALL, Told, Uring};
-use crate::driver::{Completion, Driver, Lease, SocketId, Tag};
+use super::{PARKED, Told, Uring};
+use crate::driver::fault::Fault;
+use crate::driver::{Completion, Driver, Lease, STALL, SocketId, Tag};
 
 impl Uring {
     pub(super) fn tell(&mut self, told: Told) -> Option<Completion> {
@@ -17,6 +18,8 @@ impl Uring {
             Told::Full(id) => self.live(id).map(|socket| Completion::Full(socket.tag)),
             Told::Parked(id) => self.hand_out_parked(id),
             Told::Fault(id) => self.fault(id),
+            // No more are wanted again: the rest waits for its turn.
+            Told::Late if !self.accepting => None,
             Told::Late => {
                 let connection = self.late.pop_front()?;
                 self.accepted(connection)
@@ -62,8 +65,7 @@ impl Uring {
             _ => {}
         }
         let connection = completed.accepted()?;
-        let listens = self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Listener);
-        if listens && !self.accepting {
+        if !self.accepting {
             self.late.push_back(connection);
             return None;
         }
@@ -129,7 +131,9 @@ impl Uring {
         let socket = self.sockets.get_mut(id)?;
         if socket.paused {
             self.watch_fault(id);
-        } else if !socket.receiving {
+            return self.fault(id);
+        }
+        if !socket.receiving {
             // Not before this turn's buffers were given back.
             self.hungry.push(id);
         }
@@ -153,7 +157,7 @@ impl Uring {
         let (tag, broken) = (socket.tag, socket.broken);
         socket.over = true;
         if end == End::Fault || socket.reset {
-            return Some(Completion::Failed(tag));
+            return socket.tell(Fault::Failed);
         }
         if broken {
             self.told.push_back(Told::Fault(id));
@@ -206,17 +210,24 @@ impl Uring {
             return Some(Completion::Connected(tag));
         }
         socket.over = true;
-        Some(Completion::Failed(tag))
+        socket.tell(Fault::Failed)
     }
 
     fn fault_completed(&mut self, completed: Completed) -> Option<Completion> {
-        let socket = self.sockets.get_mut(completed.id)?;
-        socket.operations -= 1;
-        socket.watched = false;
-        // A hang-up alone is also what two FINs make.
+        let id = completed.id;
+        let socket = self.sockets.get_mut(id)?;
+        if !completed.more {
+            socket.operations -= 1;
+            socket.watched = false;
+        }
+        // An end alone is what FINs make, and it has other messengers.
         if let Ok(Err(error)) = rustix::net::sockopt::socket_error(&socket.fd) {
             socket.note_error(error);
-            return self.fault(completed.id);
+            return self.fault(id);
+        }
+        // It found the completion queue full.
+        if !completed.more && socket.kind == Kind::Stream {
+            self.watch_fault(id);
         }
         None
     }
@@ -224,10 +235,12 @@ impl Uring {
     /// Tells of a broken connection where no receive does.
     pub(super) fn fault(&mut self, id: SocketId) -> Option<Completion> {
         let socket = self.live(id).filter(|socket| socket.kind == Kind::Stream && socket.broken)?;
-        match (socket.paused, socket.over && socket.parked.is_none()) {
-            (true, _) => Some(Completion::Reset(socket.tag)),
-            (_, true) => Some(Completion::Failed(socket.tag)),
-            (_, false) => None,
+        if socket.over && socket.parked.is_none() {
+            socket.tell(Fault::Failed)
+        } else if socket.paused {
+            socket.tell(Fault::Reset)
+        } else {
+            None
         }
     }
 }

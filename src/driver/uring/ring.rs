@@ -185,23 +185,25 @@ impl Ring {
 
     /// One completion once it may be written to, or has failed.
     pub(super) fn poll_room(&mut self, id: Key, socket: BorrowedFd<'_>) -> io::Result<()> {
-        self.poll(Purpose::Room, libc::POLLOUT, id, socket.as_raw_fd())
-    }
-
-    /// One completion once the connection is broken, or both sides have ended.
-    pub(super) fn poll_fault(&mut self, id: Key, socket: BorrowedFd<'_>) -> io::Result<()> {
-        self.poll(Purpose::Fault, 0, id, socket.as_raw_fd())
+        let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLOUT as u32).build();
+        // SAFETY: it names no memory.
+        unsafe { self.push(&entry.user_data(user_data(Purpose::Room, id))) }
     }
 
     /// One completion once the bell was rung.
     pub(super) fn poll_bell(&mut self, id: Key, bell: BorrowedFd<'_>) -> io::Result<()> {
-        self.poll(Purpose::Bell, libc::POLLIN, id, bell.as_raw_fd())
+        let entry = opcode::PollAdd::new(Fd(bell.as_raw_fd()), libc::POLLIN as u32).build();
+        // SAFETY: it names no memory.
+        unsafe { self.push(&entry.user_data(user_data(Purpose::Bell, id))) }
     }
 
-    fn poll(&mut self, purpose: Purpose, events: i16, id: Key, socket: RawFd) -> io::Result<()> {
-        let entry = opcode::PollAdd::new(Fd(socket), events as u32).build();
+    /// A completion each time a side ends or the connection breaks, and one for what has happened before. It goes
+    /// on: the kernel counts a FIN among what every poll wants to know (IO_POLL_UNMASK in io_uring/poll.c), so
+    /// that one of a single completion would not live to see what comes behind it.
+    pub(super) fn poll_fault(&mut self, id: Key, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), 0).multi(true).build();
         // SAFETY: it names no memory.
-        unsafe { self.push(&entry.user_data(user_data(purpose, id))) }
+        unsafe { self.push(&entry.user_data(user_data(Purpose::Fault, id))) }
     }
 
     /// Ends every operation on this descriptor; each still has its last completion.

@@ -115,6 +115,7 @@ impl Uring {
         })?;
         let before = self.completed.len();
         self.ring.enter(timeout, &mut self.completed)?;
+        self.turns = self.turns.wrapping_add(1);
         for completed in &self.completed[before..] {
             match completed.purpose {
                 Purpose::Receive => {

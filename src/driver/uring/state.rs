@@ -2,13 +2,15 @@
 
 use std::os::fd::OwnedFd;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
 use super::buffers::Group;
 use super::outbox::Chain;
-use crate::driver::Tag;
 use crate::driver::backlog::Backlog;
+use crate::driver::fault::Fault;
+use crate::driver::{Completion, Tag};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -48,6 +50,8 @@ pub(super) struct Socket {
     /// The receive (or accept) among them, and whether its end was asked for.
     pub(super) receiving: bool,
     pub(super) cancelled: bool,
+    /// The turn in which it was asked for; the kernel hears of it with the turn's end.
+    pub(super) armed_in: u32,
     /// The look for a fault among them.
     pub(super) watched: bool,
     pub(super) paused: bool,
@@ -57,6 +61,8 @@ pub(super) struct Socket {
     pub(super) broken: bool,
     /// It broke before a FIN came. Receiving does not tell so once a send, or a look, took the error.
     pub(super) reset: bool,
+    /// What was told of that.
+    pub(super) told: Fault,
     /// The kernel took less than it was given; `Drained` is owed.
     pub(super) starved: bool,
     pub(super) finish: bool,
@@ -79,11 +85,13 @@ impl Socket {
             operations: 0,
             receiving: false,
             cancelled: false,
+            armed_in: 0,
             watched: false,
             paused: false,
             over: false,
             broken: false,
             reset: false,
+            told: Fault::None,
             starved: false,
             finish: false,
             undelivered: 0,
@@ -92,6 +100,10 @@ impl Socket {
             backlog: None,
             parked: None,
         }
+    }
+
+    pub(super) fn tell(&mut self, fault: Fault) -> Option<Completion> {
+        self.told.tell(fault, self.tag)
     }
 
     /// Behind a FIN (CLOSE-WAIT) a reset shows as EPIPE, else as ECONNRESET (tcp_reset in net/ipv4/tcp_input.c).
@@ -129,9 +141,10 @@ impl Socket {
         true
     }
 
-    /// Its receive ended although more may come, and is not armed again yet.
-    pub(super) fn hungry(&self) -> bool {
-        self.kind == Kind::Stream && !self.receiving && !self.paused && !self.over && self.parked.is_none()
+    /// Asks the kernel whether it holds neither bytes nor an end, for where no receive does.
+    pub(super) fn nothing_waits(&self) -> bool {
+        let mut looks = [PollFd::new(&self.fd, PollFlags::IN | PollFlags::RDHUP)];
+        matches!(poll(&mut looks, Some(&Timespec::default())), Ok(0))
     }
 
     /// How many bytes wait behind what the kernel took.

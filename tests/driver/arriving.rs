@@ -1,0 +1,190 @@
+//! Connections that come, and connections that are made.
+
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use warmfront::driver::{Completion, Driver, Segment};
+
+use crate::peer::{End, Peer};
+use crate::turns::{Told, Turns};
+
+on_both_drivers! {
+    bytes_go_both_ways_until_each_side_ends
+    a_refused_connect_fails_once
+    nothing_is_read_before_adoption
+    who_connected_is_told
+    arrivals_at_once_take_few_turns
+    nobody_is_accepted_while_nobody_is_wanted
+    who_is_accepted_last_ends_the_accepting
+    a_closed_listener_refuses
+    idle_connections_cost_no_turn
+    a_wait_of_no_length_brings_what_is_there
+}
+
+fn bytes_go_both_ways_until_each_side_ends<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    for (id, tag, mut peer) in turns.two() {
+        peer.write(b"ping");
+        turns.until_received(tag, 4);
+        assert_eq!(turns.driver.send(id, &[Segment::Bytes(b"pong")]), 0);
+        turns.until_got(&mut peer, 4);
+        peer.write(b"last");
+        peer.finish();
+        turns.until_told(tag, Told::Ended);
+        turns.driver.send(id, &[Segment::Bytes(b"words")]);
+        turns.driver.finish(id);
+        assert_eq!(turns.end_of(&mut peer), End::Fin);
+        turns.settle();
+        assert_eq!((turns.received(tag), &*peer.got), (&b"pinglast"[..], &b"pongwords"[..]));
+        let ends = turns.ends(tag);
+        assert!(ends == [Told::Ended] || ends == [Told::Connected, Told::Ended], "{ends:?}");
+        turns.driver.close(id);
+    }
+}
+
+fn a_refused_connect_fails_once<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let tag = turns.tag();
+    let id = turns.driver.connect(address, tag).unwrap();
+    turns.until_told(tag, Told::Failed);
+    // It is not closed yet: it does not come to life meanwhile, nor fails again.
+    turns.settle();
+    assert_eq!(turns.told(tag), [Told::Failed]);
+    assert!(!turns.driver.is_quiet(id));
+    turns.driver.close(id);
+    turns.settle();
+    assert_eq!(turns.told(tag), [Told::Failed]);
+}
+
+fn nothing_is_read_before_adoption<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let mut peer = Peer::connect(turns.address);
+    peer.write(b"early");
+    peer.finish();
+    turns.until("an accept", |turns| !turns.fresh.is_empty());
+    turns.settle();
+    let (id, tag) = (turns.fresh.pop_front().unwrap(), turns.tag());
+    turns.driver.adopt(id, tag);
+    turns.until_told(tag, Told::Ended);
+    assert_eq!(turns.received(tag), b"early");
+}
+
+fn who_connected_is_told<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let stream = TcpStream::connect(turns.address).unwrap();
+    let mut peers = Vec::new();
+    let react = |_: &mut D, completion| {
+        if let Completion::Accepted { peer, .. } = completion {
+            peers.push(peer);
+        }
+    };
+    turns.until_with("an accept", react, |turns| !turns.fresh.is_empty());
+    assert_eq!(peers, [stream.local_addr().unwrap()]);
+}
+
+/// One a turn would have them wait for all work of as many turns.
+fn arrivals_at_once_take_few_turns<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let _peers: Vec<Peer> = (0..60).map(|_| Peer::connect(turns.address)).collect();
+    let mut taken = 0;
+    turns.until("sixty", |turns| {
+        taken += 1;
+        turns.fresh.len() == 60
+    });
+    assert!(taken < 20, "{taken} turns");
+}
+
+fn nobody_is_accepted_while_nobody_is_wanted<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let (_, first, mut peer) = turns.accept();
+    turns.driver.accept_connections(false);
+    // Some come before the kernel knows, some after.
+    let mut waiting: Vec<Peer> = (0..4).map(|_| Peer::connect(turns.address)).collect();
+    turns.settle();
+    waiting.extend((0..4).map(|_| Peer::connect(turns.address)));
+    turns.settle();
+    assert!(turns.fresh.is_empty(), "accepted although not wanted");
+    peer.write(b"served meanwhile");
+    turns.until_received(first, 16);
+    waiting.iter_mut().for_each(|peer| peer.write(b"hello"));
+    turns.driver.accept_connections(true);
+    turns.until("all eight", |turns| turns.fresh.len() == 8);
+    for _ in 0..8 {
+        let (id, tag) = (turns.fresh.pop_front().unwrap(), turns.tag());
+        turns.driver.adopt(id, tag);
+        turns.until_received(tag, 5);
+    }
+    turns.settle();
+    assert!(turns.fresh.is_empty());
+}
+
+/// As a shard does at its last free place: it says so while connections are still being told of.
+fn who_is_accepted_last_ends_the_accepting<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let _peers: Vec<Peer> = (0..20).map(|_| Peer::connect(turns.address)).collect();
+    for most in 1..=20 {
+        turns.driver.accept_connections(true);
+        let mut accepted = turns.fresh.len();
+        let react = |driver: &mut D, completion| {
+            if matches!(completion, Completion::Accepted { .. }) {
+                accepted += 1;
+                if accepted == most {
+                    driver.accept_connections(false);
+                }
+            }
+        };
+        turns.until_with("one more", react, |turns| turns.fresh.len() >= most);
+        turns.turn();
+        assert_eq!(turns.fresh.len(), most, "more than there were places");
+    }
+}
+
+fn a_closed_listener_refuses<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let (_, tag, mut peer) = turns.accept();
+    turns.driver.stop_listening();
+    turns.settle();
+    assert!(TcpStream::connect(turns.address).is_err());
+    // Its connections are not touched, and the address is free.
+    peer.write(b"still here");
+    turns.until_received(tag, 10);
+    let again = warmfront::driver::socket::listener(turns.address).unwrap();
+    turns.driver.listen(again).unwrap();
+    turns.accept();
+}
+
+/// A driver that wakes although nothing happened would spin on ten thousand idle connections.
+fn idle_connections_cost_no_turn<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let lines: Vec<_> = (0..3).flat_map(|_| turns.two()).collect();
+    turns.driver.pause(lines[0].0);
+    turns.driver.pause(lines[1].0);
+    lines[3].2.finish();
+    turns.until_told(lines[3].1, Told::Ended);
+    turns.settle();
+    // A few wake-ups are nothing; those that never end fill the time.
+    let (begin, mut waits) = (Instant::now(), 0);
+    while begin.elapsed() < Duration::from_millis(300) {
+        assert_eq!(turns.turn_of(Duration::from_millis(300), |_, _| {}), 0);
+        waits += 1;
+    }
+    assert!(waits < 8, "{waits} turns for nothing");
+}
+
+fn a_wait_of_no_length_brings_what_is_there<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    for (id, tag, mut peer) in turns.two() {
+        turns.settle();
+        peer.write(b"now");
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while turns.received(tag).is_empty() {
+            assert!(Instant::now() < deadline, "it is never looked for");
+            turns.turn_of(Duration::ZERO, |_, _| {});
+        }
+        turns.driver.send(id, &[Segment::Bytes(b"then")]);
+        turns.turn_of(Duration::ZERO, |_, _| {});
+        peer.read();
+        assert_eq!(peer.got, b"then");
+    }
+}

@@ -1,0 +1,95 @@
+//! What both drivers promise ([`warmfront::driver`]), each behaviour on each of them, over real sockets of the
+//! loopback. The far end is a plain socket that the test itself moves.
+//!
+//! `scripts` has both play the same seeded script: `WARMFRONT_DRIVER_SEED` plays one, `WARMFRONT_DRIVER_SCRIPTS`
+//! so many.
+
+#[path = "../relay/alone.rs"]
+mod alone;
+mod peer;
+#[path = "../relay/random.rs"]
+mod random;
+mod turns;
+
+use std::io::Write;
+use std::sync::Once;
+
+use warmfront::driver::epoll::Epoll;
+use warmfront::driver::uring::Uring;
+
+/// Has each of these tests run once on each driver.
+macro_rules! on_both_drivers {
+    ($($name:ident)*) => {
+        mod on_epoll {
+            $(#[test]
+            fn $name() {
+                super::$name(crate::epoll());
+            })*
+        }
+        mod on_uring {
+            $(#[test]
+            fn $name() {
+                if let Some(driver) = crate::uring_or_say_why() {
+                    super::$name(driver);
+                }
+            })*
+        }
+    };
+}
+
+/// The same, each in a process of its own.
+macro_rules! alone_on_both_drivers {
+    ($($name:ident)*) => {
+        mod on_epoll {
+            $(#[test]
+            fn $name() {
+                let name = concat!(module_path!(), "::", stringify!($name));
+                crate::alone::alone(crate::test_name(name), || super::$name(crate::epoll));
+            })*
+        }
+        mod on_uring {
+            $(#[test]
+            fn $name() {
+                if crate::uring_or_say_why().is_some() {
+                    let name = concat!(module_path!(), "::", stringify!($name));
+                    crate::alone::alone(crate::test_name(name), || super::$name(crate::uring));
+                }
+            })*
+        }
+    };
+}
+
+mod arriving;
+mod breaking;
+mod leaving;
+mod pausing;
+mod scale;
+mod sending;
+
+fn epoll() -> Epoll {
+    Epoll::new().unwrap()
+}
+
+fn uring() -> Uring {
+    Uring::new().unwrap()
+}
+
+/// A ring, or none and a line that says so even where the output of tests that pass is not shown.
+fn uring_or_say_why() -> Option<Uring> {
+    static SAID: Once = Once::new();
+    match Uring::new() {
+        Ok(driver) => Some(driver),
+        Err(error) => {
+            SAID.call_once(|| {
+                let line = format!("NOT TESTED: the io_uring driver, as this kernel gives no ring: {error}\n");
+                let _ = std::io::stderr().write_all(line.as_bytes());
+            });
+            None
+        }
+    }
+}
+
+/// The name by which the test binary knows a test: without the crate.
+fn test_name(path: &str) -> &str {
+    path.split_once("::").map_or(path, |(_, name)| name)
+}

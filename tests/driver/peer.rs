@@ -1,0 +1,103 @@
+//! The far end of a connection: a plain socket that does what the test says, and never waits.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+/// How the far end saw the connection end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    Fin,
+    Reset,
+}
+
+pub struct Peer {
+    pub stream: TcpStream,
+    /// What it has read so far.
+    pub got: Vec<u8>,
+    pub end: Option<End>,
+}
+
+impl Peer {
+    pub fn new(stream: TcpStream) -> Peer {
+        stream.set_nonblocking(true).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Peer { stream, got: Vec::new(), end: None }
+    }
+
+    pub fn connect(address: SocketAddr) -> Peer {
+        Peer::new(TcpStream::connect(address).unwrap())
+    }
+
+    /// Accepts one connection that is there, or comes soon.
+    pub fn accept(listener: &TcpListener) -> Peer {
+        Peer::new(listener.accept().unwrap().0)
+    }
+
+    /// Writes what fits; how much that was.
+    pub fn write_some(&mut self, bytes: &[u8]) -> usize {
+        let mut written = 0;
+        while written < bytes.len() {
+            match self.stream.write(&bytes[written..]) {
+                Ok(len) => written += len,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        written
+    }
+
+    /// Writes few bytes, for which there is room.
+    pub fn write(&mut self, bytes: &[u8]) {
+        assert_eq!(self.write_some(bytes), bytes.len(), "the socket took fewer");
+    }
+
+    /// Reads what is there, at most so much; true when something came.
+    pub fn read_up_to(&mut self, most: usize) -> bool {
+        let before = (self.got.len(), self.end);
+        let mut buffer = [0; 16 << 10];
+        let mut left = most;
+        while left > 0 && self.end.is_none() {
+            let room = left.min(buffer.len());
+            match self.stream.read(&mut buffer[..room]) {
+                Ok(0) => self.end = Some(End::Fin),
+                Ok(len) => {
+                    self.got.extend_from_slice(&buffer[..len]);
+                    left -= len;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => self.end = Some(End::Reset),
+            }
+        }
+        before != (self.got.len(), self.end)
+    }
+
+    /// Reads all that is there.
+    pub fn read(&mut self) -> bool {
+        self.read_up_to(usize::MAX)
+    }
+
+    /// Sends no more.
+    pub fn finish(&self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Ends with a reset.
+    pub fn reset(self) {
+        sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO)).unwrap();
+    }
+}
+
+/// Bytes that tell where they belong.
+pub fn pattern(len: usize, salt: u64) -> Vec<u8> {
+    let mut random = crate::random::Random::new(salt.wrapping_mul(77).wrapping_add(5));
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&random.next().to_le_bytes()[..7]);
+    }
+    bytes.truncate(len);
+    bytes
+}

@@ -1,0 +1,239 @@
+//! Many at once, and nothing left behind: each test in a process of its own, which it has to itself.
+
+use std::cell::Cell;
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use warmfront::driver::{Completion, Driver, Segment, socket};
+
+use crate::peer::{End, Peer, pattern};
+use crate::turns::{Told, Turns};
+
+alone_on_both_drivers! {
+    everyone_at_once_loses_nothing
+    five_thousand_connections_leave_nothing
+    a_flood_leaves_turns_short_and_others_served
+    without_descriptors_nobody_spins_and_all_is_well_later
+}
+
+/// Lets this process have so many descriptors, or as many as it may; how many that is.
+fn descriptors(wanted: u64) -> u64 {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let current = wanted.min(maximum.unwrap_or(u64::MAX));
+    setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum }).unwrap();
+    current
+}
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+}
+
+/// More connections than the ring has entries, with more bytes than it has buffers.
+fn everyone_at_once_loses_nothing<D: Driver>(driver: fn() -> D) {
+    let count = 1_500.min((descriptors(4_000) as usize - 100) / 2);
+    let mut turns = Turns::new(driver());
+    let listener = socket::listener(([127, 0, 0, 1], 0).into()).unwrap();
+    let address = socket::bound_address(&listener).unwrap();
+    rustix::io::ioctl_fionbio(&listener, false).unwrap();
+    let listener = TcpListener::from(listener);
+    let accepted = count / 2;
+    let mut lines = Vec::new();
+    let mut peers: Vec<Peer> = (0..accepted).map(|_| Peer::connect(turns.address)).collect();
+    turns.until("all accepts", |turns| turns.fresh.len() == accepted);
+    for _ in 0..accepted {
+        let (id, tag) = (turns.fresh.pop_front().unwrap(), turns.tag());
+        turns.driver.adopt(id, tag);
+        lines.push((id, tag));
+    }
+    for _ in accepted..count {
+        let tag = turns.tag();
+        lines.push((turns.driver.connect(address, tag).unwrap(), tag));
+    }
+    peers.extend((accepted..count).map(|_| Peer::accept(&listener)));
+    for (_, tag) in &lines[accepted..] {
+        turns.until_told(*tag, Told::Connected);
+    }
+    // All are read from again in one turn, in which everyone has bytes.
+    lines.iter().for_each(|(id, _)| turns.driver.pause(*id));
+    turns.settle();
+    // Which far end is whose is told by what it says first, in the order of nothing.
+    for (at, peer) in peers.iter_mut().enumerate() {
+        peer.write(&(at as u64).to_le_bytes());
+        peer.write(&pattern(5_000, at as u64));
+    }
+    turns.settle();
+    lines.iter().for_each(|(id, _)| turns.driver.resume(*id));
+    let mut whose = vec![usize::MAX; count];
+    for (line, (_, tag)) in lines.iter().enumerate() {
+        turns.until_received(*tag, 5_008);
+        let received = turns.received(*tag);
+        let at = u64::from_le_bytes(*received.first_chunk().unwrap()) as usize;
+        assert!(received[8..] == pattern(5_000, at as u64));
+        whose[at] = line;
+    }
+    if D::NAME == "uring" {
+        assert!(turns.driver.buffers_out() > 0, "there cannot be a buffer for everyone");
+    }
+    // And an answer to everyone in one turn, one send, two, or one of two segments each.
+    for (line, (id, _)) in lines.iter().enumerate() {
+        let bytes = pattern(400, line as u64);
+        match line % 3 {
+            0 => _ = turns.driver.send(*id, &[Segment::Bytes(&bytes)]),
+            1 => bytes.chunks(200).for_each(|half| _ = turns.driver.send(*id, &[Segment::Bytes(half)])),
+            _ => _ = turns.driver.send(*id, &[Segment::Bytes(&bytes[..7]), Segment::Bytes(&bytes[7..])]),
+        }
+        if line % 2 == 0 {
+            turns.driver.close(*id);
+        }
+    }
+    for (at, mut peer) in peers.into_iter().enumerate() {
+        turns.until_got(&mut peer, 400);
+        assert!(peer.got == pattern(400, whose[at] as u64));
+        if whose[at] % 2 == 0 {
+            assert_eq!(turns.end_of(&mut peer), End::Fin);
+        } else {
+            peer.reset();
+        }
+    }
+    for (_, tag) in lines.iter().skip(1).step_by(2) {
+        turns.until_told(*tag, Told::Failed);
+    }
+}
+
+/// The driver is both ends, so that descriptors and memory are its own.
+fn five_thousand_connections_leave_nothing<D: Driver>(driver: fn() -> D) {
+    const AT_ONCE: usize = 50;
+    descriptors(1_000);
+    let mut turns = Turns::new(driver());
+    let mut before = (0, 0);
+    for round in 0..110 {
+        if round == 10 {
+            turns.settle();
+            before = (open_descriptors(), resident_bytes());
+        }
+        let address = turns.address;
+        let ours: Vec<_> = (0..AT_ONCE)
+            .map(|_| {
+                let tag = turns.tag();
+                (turns.driver.connect(address, tag).unwrap(), tag)
+            })
+            .collect();
+        turns.until("all of a round", |turns| turns.fresh.len() == AT_ONCE);
+        let theirs: Vec<_> = (0..AT_ONCE)
+            .map(|_| {
+                let (id, tag) = (turns.fresh.pop_front().unwrap(), turns.tag());
+                turns.driver.adopt(id, tag);
+                turns.driver.send(id, &[Segment::Bytes(b"welcome")]);
+                (id, tag)
+            })
+            .collect();
+        for (at, (id, tag)) in ours.iter().enumerate() {
+            turns.until_received(*tag, 7);
+            match at % 4 {
+                0 => turns.driver.close(*id),
+                1 => turns.driver.abort(*id),
+                2 => turns.driver.pause(*id),
+                _ => turns.driver.finish(*id),
+            }
+        }
+        turns.turn();
+        theirs.iter().for_each(|(id, _)| turns.driver.abort(*id));
+        ours.iter().for_each(|(id, _)| turns.driver.close(*id));
+        turns.forget();
+    }
+    turns.settle();
+    let after = (open_descriptors(), resident_bytes());
+    assert_eq!(after.0, before.0, "descriptors");
+    assert!(after.1 < before.1 + (1 << 20), "{before:?} {after:?}");
+}
+
+/// Peers that never stop sending, and one that wants little.
+fn a_flood_leaves_turns_short_and_others_served<D: Driver>(driver: fn() -> D) {
+    let mut turns = Turns::new(driver());
+    let floods: Vec<_> = (0..4).flat_map(|_| turns.two()).collect();
+    let mut modest = turns.two();
+    let over = AtomicBool::new(false);
+    let bytes = vec![7; 256 << 10];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut peers: Vec<Peer> = floods.into_iter().map(|(.., peer)| peer).collect();
+            while !over.load(Ordering::Relaxed) {
+                peers.iter_mut().for_each(|peer| _ = peer.write_some(&bytes));
+            }
+        });
+        let (most, longest, all) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        for round in 1..=50 {
+            modest.iter_mut().for_each(|(.., peer)| peer.write(b"ping"));
+            let mut waited = 0;
+            while modest.iter().any(|(_, tag, _)| turns.received(*tag).len() < 4 * round) {
+                let mut handed_out = 0;
+                turns.turn_of(Duration::from_millis(50), |_, completion| {
+                    if let Completion::Received(_, lease) = completion {
+                        handed_out += lease.len as usize;
+                    }
+                });
+                most.set(most.get().max(handed_out));
+                all.set(all.get() + handed_out);
+                waited += 1;
+            }
+            longest.set(longest.get().max(waited));
+            turns.forget_bytes(1 << 20);
+        }
+        over.store(true, Ordering::Relaxed);
+        println!("at most {} bytes a turn, {} turns for a ping, {} bytes in all", most.get(), longest.get(), all.get());
+        assert!(most.get() <= 8 << 20, "{} bytes in one turn", most.get());
+        assert!(longest.get() <= 12, "{} turns until bytes were seen", longest.get());
+    });
+}
+
+/// Some are accepted, then there is no descriptor: the others wait, and cost nothing.
+fn without_descriptors_nobody_spins_and_all_is_well_later<D: Driver>(driver: fn() -> D) {
+    const PEERS: usize = 12;
+    let mut turns = Turns::new(driver());
+    let mut peers: Vec<Peer> = (0..PEERS).map(|_| Peer::connect(turns.address)).collect();
+    // The next descriptor has the lowest number that is free.
+    let next = std::os::fd::AsRawFd::as_raw_fd(&std::fs::File::open("/dev/null").unwrap()) as u64;
+    descriptors(next + 4);
+    turns.until("some accepts", |turns| turns.fresh.len() == 4);
+    let lines: Vec<_> = (0..4)
+        .map(|_| {
+            let (id, tag) = (turns.fresh.pop_front().unwrap(), turns.tag());
+            turns.driver.adopt(id, tag);
+            (id, tag)
+        })
+        .collect();
+    turns.settle();
+    let (begin, mut waits) = (Instant::now(), 0);
+    while begin.elapsed() < Duration::from_secs(1) {
+        turns.turn_of(Duration::from_secs(1), |_, _| {});
+        waits += 1;
+    }
+    assert!(waits < 60, "{waits} turns in a second for nothing");
+    assert!(turns.fresh.is_empty());
+    let tag = turns.tag();
+    let address = turns.address;
+    assert!(turns.driver.connect(address, tag).is_err(), "a connect without a descriptor");
+    // Those that have one are served.
+    peers.iter_mut().for_each(|peer| peer.write(b"hello"));
+    for (_, tag) in &lines {
+        turns.until_received(*tag, 5);
+    }
+    // Each that leaves makes room for one, and nothing else has to happen for that.
+    turns.driver.close(lines[0].0);
+    turns.driver.close(lines[1].0);
+    let begin = Instant::now();
+    while turns.fresh.len() < 2 {
+        assert!(begin.elapsed() < Duration::from_secs(5), "nobody is accepted though there is room");
+        turns.turn_of(Duration::from_secs(5), |_, _| {});
+    }
+    descriptors(1_000);
+    turns.until("everyone", |turns| turns.fresh.len() == PEERS - 4);
+}

@@ -1,0 +1,14 @@
+//! Tests that count what a whole process has: descriptors, memory, processor time.
+
+/// Runs `body` of the test called `name` in a process of its own, where no other test opens descriptors or
+/// takes memory.
+pub fn alone(name: &str, body: impl FnOnce()) {
+    const MARK: &str = "WARMFRONT_TEST_ALONE";
+    if std::env::var_os(MARK).is_some() {
+        return body();
+    }
+    let mut process = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = process.env(MARK, "1").args(["--exact", "--nocapture", name]).output().unwrap();
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
+}
