@@ -15,9 +15,11 @@ use rustix::net::Shutdown;
 
 mod arrivals;
 mod handover;
+mod splicing;
 mod state;
 
 use super::backlog::{JOINED_BYTES_MAX, SEGMENTS_MAX, transmit};
+use super::splice::Pipes;
 use super::{Completion, Driver, Lease, STALL, Segment, SocketId, Tag, socket};
 use crate::limits::RECEIVE_BYTES;
 use crate::slots::Slots;
@@ -45,6 +47,7 @@ pub struct Epoll {
     buffer: Box<[u8]>,
     /// Short pieces of one send, side by side.
     joined: Vec<u8>,
+    pipes: Pipes,
 }
 
 impl Epoll {
@@ -65,6 +68,7 @@ impl Epoll {
             events: Vec::with_capacity(EVENTS_PER_WAIT),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             joined: Vec::with_capacity(JOINED_BYTES_MAX),
+            pipes: Pipes::default(),
         })
     }
 
@@ -249,6 +253,10 @@ impl Driver for Epoll {
         taken
     }
 
+    fn splice(&mut self, from: SocketId, to: SocketId, len: u64) -> bool {
+        self.begin_splice(from, to, len)
+    }
+
     fn pause(&mut self, id: SocketId) {
         if let Some(socket) = self.sockets.get_mut(id) {
             socket.paused = true;
@@ -274,16 +282,19 @@ impl Driver for Epoll {
     }
 
     fn close(&mut self, id: SocketId) {
-        if let Some(socket) = self.sockets.remove(id)
-            && socket.starved
-        {
+        let Some(mut socket) = self.sockets.remove(id) else { return };
+        if let Some(splice) = socket.splice.take() {
+            self.pipes.end(*splice);
+        }
+        if socket.starved {
             socket::reset_on_close(&socket.fd);
         }
     }
 
     fn abort(&mut self, id: SocketId) {
-        if let Some(socket) = self.sockets.remove(id) {
+        if let Some(socket) = self.sockets.get(id) {
             socket::reset_on_close(&socket.fd);
+            self.close(id);
         }
     }
 

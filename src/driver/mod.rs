@@ -8,6 +8,7 @@ mod backlog;
 pub mod epoll;
 mod fault;
 pub mod socket;
+mod splice;
 pub mod uring;
 
 use std::io;
@@ -82,6 +83,8 @@ pub enum Completion {
     Reset(Tag),
     /// The kernel did not take all that was sent: [`Driver::send`] could not know yet. `Drained` follows.
     Full(Tag),
+    /// So many bytes went on to where [`Driver::splice`] has them go.
+    Spliced(Tag, u64),
     /// All that was queued has been taken by the kernel, or after a short [`Driver::offer`]: there is room again.
     Drained(Tag),
 }
@@ -155,6 +158,14 @@ pub trait Driver: HandOver {
 
     /// Offers bytes and answers how many were taken. Fewer than offered: `Drained` will follow.
     fn offer(&mut self, socket: SocketId, bytes: &[u8]) -> usize;
+
+    /// Has the next `len` bytes of one connection go to another inside the kernel, unseen; each piece that has gone is
+    /// told by [`Completion::Spliced`]. Bytes that were received before it began come by `Received`, and count. False:
+    /// it cannot be had now, all bytes come as before.
+    fn splice(&mut self, from: SocketId, to: SocketId, len: u64) -> bool {
+        let _ = (from, to, len);
+        false
+    }
 
     /// Stops reading: the peer is held back by its window. A reset is still noticed.
     fn pause(&mut self, socket: SocketId);

@@ -5,6 +5,7 @@
 //! they do not wait for room, so that all are over when it returns. What the kernel did not take is kept and
 //! sent once a poll finds room. A descriptor is closed after the last completion of every operation on it.
 
+mod arming;
 mod arrivals;
 mod buffers;
 mod handover;
@@ -12,6 +13,7 @@ mod outbox;
 pub mod probe;
 mod ring;
 mod sending;
+mod splicing;
 mod state;
 
 use std::collections::VecDeque;
@@ -23,6 +25,7 @@ use std::time::Duration;
 use rustix::net::Shutdown;
 
 use super::backlog::{SEGMENTS_MAX, transmit};
+use super::splice::Pipes;
 use super::{Completion, Driver, Lease, STALL, Segment, SocketId, Tag, socket};
 use crate::slots::Slots;
 use buffers::{Buffers, Group};
@@ -44,6 +47,8 @@ enum Told {
     /// Bytes or an end that came while the connection was paused.
     Parked(SocketId),
     Fault(SocketId),
+    /// There may be bytes to splice.
+    Splice(SocketId),
     /// A connection that was accepted when no more were wanted.
     Late,
 }
@@ -68,6 +73,7 @@ pub struct Uring {
     /// Connections whose receive ended because no buffer was left.
     hungry: Vec<SocketId>,
     buffers_out: u64,
+    pipes: Pipes,
     accepting: bool,
     late: VecDeque<OwnedFd>,
     /// Listeners that ran out of descriptors, and when they are tried again.
@@ -99,6 +105,7 @@ impl Uring {
             parked: Vec::new(),
             hungry: Vec::new(),
             buffers_out: 0,
+            pipes: Pipes::default(),
             accepting: true,
             late: VecDeque::new(),
             stalled: Vec::new(),
@@ -123,65 +130,9 @@ impl Uring {
         }
     }
 
-    /// Begins to receive, or to accept.
-    fn arm(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.receiving) else { return };
-        let fd = socket.fd.as_fd();
-        let outcome = match socket.kind {
-            Kind::Listener => self.ring.accept(id, fd),
-            // Paused before it stood.
-            Kind::Stream if socket.paused => return self.watch_fault(id),
-            Kind::Stream => self.ring.receive(id, fd, socket.group),
-            _ => return,
-        };
-        (socket.receiving, socket.cancelled, socket.armed_in) = (true, false, self.turns);
-        socket.operations += 1;
-        self.note(outcome);
-    }
-
-    fn cancel_receive(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(id).filter(|socket| socket.receiving && !socket.cancelled) else {
-            return;
-        };
-        socket.cancelled = true;
-        let outcome = match socket.kind {
-            Kind::Listener => self.ring.cancel(id, socket.fd.as_fd()),
-            _ => self.ring.cancel_receive(id),
-        };
-        self.note(outcome);
-    }
-
-    /// Has a fault told while nothing is received.
-    fn watch_fault(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.watched && !socket.broken) else { return };
-        socket.watched = true;
-        socket.operations += 1;
-        let outcome = self.ring.poll_fault(id, socket.fd.as_fd());
-        self.note(outcome);
-    }
-
-    fn watch_room(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(id) else { return };
-        socket.operations += 1;
-        let outcome = self.ring.poll_room(id, socket.fd.as_fd());
-        self.note(outcome);
-    }
-
     fn release_lease(&mut self) {
         if let Some(name) = self.leased.take() {
             self.buffers.release(name);
-        }
-    }
-
-    /// Operations that ended and are to go on: receives that found no buffer, listeners without descriptors.
-    fn arm_again(&mut self) {
-        for id in std::mem::take(&mut self.hungry) {
-            if self.live(id).is_some_and(|socket| !socket.paused && !socket.over) {
-                self.arm(id);
-            }
-        }
-        if !self.stalled.is_empty() && self.now() >= self.stalled_until && self.accepting {
-            std::mem::take(&mut self.stalled).into_iter().for_each(|id| self.arm(id));
         }
     }
 
@@ -201,8 +152,6 @@ impl Driver for Uring {
     const NAME: &'static str = "uring";
 
     fn listen(&mut self, listener: OwnedFd) -> io::Result<()> {
-        // The ring does not wait on a descriptor that says it must not.
-        rustix::io::ioctl_fionbio(&listener, false)?;
         let id = self.register(listener, Tag(0), Kind::Listener, Group::Accepted);
         self.arm(id);
         Ok(())
@@ -237,7 +186,6 @@ impl Driver for Uring {
 
     fn connect(&mut self, address: SocketAddr, tag: Tag) -> io::Result<SocketId> {
         let fd = socket::connect(address)?;
-        rustix::io::ioctl_fionbio(&fd, false)?;
         let id = self.register(fd, tag, Kind::Connecting, Group::Connected);
         self.watch_room(id);
         Ok(id)
@@ -308,6 +256,10 @@ impl Driver for Uring {
         taken
     }
 
+    fn splice(&mut self, from: SocketId, to: SocketId, len: u64) -> bool {
+        self.begin_splice(from, to, len)
+    }
+
     fn pause(&mut self, id: SocketId) {
         let Some(socket) = self.live(id) else { return };
         socket.paused = true;
@@ -345,6 +297,9 @@ impl Driver for Uring {
         let Some(socket) = self.sockets.get_mut(id).filter(|socket| socket.kind != Kind::Closing) else { return };
         if socket.starved {
             socket::reset_on_close(&socket.fd);
+        }
+        if let Some(splice) = socket.splice.take() {
+            self.pipes.end(*splice);
         }
         socket.kind = Kind::Closing;
         if socket.operations > 0 {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::counters::Counters;
-use crate::counters::stats::{Gauge, ShardStats};
+use crate::counters::stats::{Event as Count, Gauge, ShardStats};
 use crate::driver::{Completion, Driver, Tag};
 use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules};
 use crate::publish::{Process, Published, Reader};
@@ -102,6 +102,8 @@ pub struct Shard<D> {
     /// Clients whose next request was read ahead.
     read_ahead: Vec<Key>,
     accepting: bool,
+    /// As the driver had counted at the end of the last turn.
+    buffers_out: u64,
     /// None where there is one shard, or its driver cannot.
     handover: Option<HandOver>,
     drain_until: Option<Micros>,
@@ -132,6 +134,7 @@ impl<D: Driver> Shard<D> {
             timers: Timers::new(now),
             read_ahead: Vec::new(),
             accepting: true,
+            buffers_out: 0,
             handover: None,
             drain_until: None,
             process: setup.process,
@@ -182,6 +185,11 @@ impl<D: Driver> Shard<D> {
         }
         self.look_at_deadlines();
         self.close_idle();
+        let buffers_out = self.driver.buffers_out();
+        if buffers_out != self.buffers_out {
+            self.desk.stats.add(Count::BuffersOut, buffers_out - self.buffers_out);
+            self.buffers_out = buffers_out;
+        }
         let ended = self.process.draining() && self.drained();
         self.desk.stats.set(Gauge::Connections, self.clients.len() as u64);
         self.desk.stats.set(Gauge::Upstreams, self.upstreams.len() as u64);
@@ -212,6 +220,10 @@ impl<D: Driver> Shard<D> {
             Completion::Received(tag, lease) => match Owner::of(tag) {
                 Owner::Client(key) => self.client_received(key, lease),
                 Owner::Upstream(key) => self.upstream_received(key, lease),
+            },
+            Completion::Spliced(tag, len) => match Owner::of(tag) {
+                Owner::Upstream(key) => self.upstream_spliced(key, len),
+                Owner::Client(_) => {}
             },
             Completion::Ended(tag) => match Owner::of(tag) {
                 Owner::Client(key) => self.client_ended(key),

@@ -30,6 +30,12 @@ impl Epoll {
             }
             Kind::Stream => {}
         }
+        if std::mem::take(&mut socket.full_owed) {
+            if socket.broken {
+                Self::enqueue(&mut self.ready, id, socket);
+            }
+            return Some(Completion::Full(socket.tag));
+        }
         if socket.starved && std::mem::take(&mut socket.writable) && socket.flush() {
             let tag = socket.tag;
             if socket.readable && !socket.paused {
@@ -43,7 +49,7 @@ impl Epoll {
         if socket.paused {
             return if socket.broken { socket.tell(Fault::Reset) } else { None };
         }
-        self.receive(id)
+        if socket.splice.is_some() { self.splice_on(id) } else { self.receive(id) }
     }
 
     fn accept(&mut self, id: SocketId) -> Option<Completion> {
@@ -98,7 +104,7 @@ impl Epoll {
         Duration::from_micros(wait)
     }
 
-    fn receive(&mut self, id: SocketId) -> Option<Completion> {
+    pub(super) fn receive(&mut self, id: SocketId) -> Option<Completion> {
         let socket = self.sockets.get_mut(id)?;
         if !socket.readable {
             return None;

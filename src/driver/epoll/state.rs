@@ -7,6 +7,7 @@ use rustix::net::Shutdown;
 
 use crate::driver::backlog::Backlog;
 use crate::driver::fault::Fault;
+use crate::driver::splice::Splice;
 use crate::driver::{Completion, Tag};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,10 @@ pub(super) struct Socket {
     pub(super) writable: bool,
     pub(super) finish: bool,
     pub(super) backlog: Option<Box<Backlog>>,
+    /// A splice found it full; that is to be told.
+    pub(super) full_owed: bool,
+    /// What is received goes there.
+    pub(super) splice: Option<Box<Splice>>,
 }
 
 impl Socket {
@@ -66,6 +71,8 @@ impl Socket {
             writable: false,
             finish: false,
             backlog: None,
+            full_owed: false,
+            splice: None,
         }
     }
 

@@ -18,6 +18,7 @@ impl Uring {
             Told::Full(id) => self.live(id).map(|socket| Completion::Full(socket.tag)),
             Told::Parked(id) => self.hand_out_parked(id),
             Told::Fault(id) => self.fault(id),
+            Told::Splice(id) => self.splice_on(id),
             // No more are wanted again: the rest waits for its turn.
             Told::Late if !self.accepting => None,
             Told::Late => {
@@ -33,6 +34,7 @@ impl Uring {
             Purpose::Receive => self.receive_completed(completed),
             Purpose::Room => self.room_completed(completed),
             Purpose::Fault => self.fault_completed(completed),
+            Purpose::Bytes => self.bytes_came(completed),
             Purpose::Bell => self.rung(completed.id),
             // Sends were settled by the enter; a cancel that found nothing came too late.
             Purpose::Send | Purpose::Cancel => None,
@@ -109,6 +111,7 @@ impl Uring {
     }
 
     fn received(&mut self, id: SocketId, name: u16, len: u32, last: bool) -> Option<Completion> {
+        self.came_otherwise(id, len);
         let socket = self.sockets.get_mut(id)?;
         let (tag, paused) = (socket.tag, socket.paused);
         if paused {
@@ -140,7 +143,7 @@ impl Uring {
         None
     }
 
-    fn ended(&mut self, id: SocketId, end: End) -> Option<Completion> {
+    pub(super) fn ended(&mut self, id: SocketId, end: End) -> Option<Completion> {
         let socket = self.sockets.get_mut(id)?;
         let paused = socket.paused;
         if paused || socket.parked.is_some() {

@@ -32,6 +32,8 @@ pub(super) enum Purpose {
     Send,
     /// Room to send, or a connect that is over.
     Room,
+    /// Bytes that are not received but spliced.
+    Bytes,
     /// A broken connection, where nothing is received.
     Fault,
     /// A bell that was rung.
@@ -39,8 +41,16 @@ pub(super) enum Purpose {
     Cancel,
 }
 
-const PURPOSES: [Purpose; 7] =
-    [Purpose::Accept, Purpose::Receive, Purpose::Send, Purpose::Room, Purpose::Fault, Purpose::Bell, Purpose::Cancel];
+const PURPOSES: [Purpose; 8] = [
+    Purpose::Accept,
+    Purpose::Receive,
+    Purpose::Send,
+    Purpose::Room,
+    Purpose::Bytes,
+    Purpose::Fault,
+    Purpose::Bell,
+    Purpose::Cancel,
+];
 
 /// One word of user data: purpose, generation and slot.
 const INDEX_BITS: u32 = 29;
@@ -192,9 +202,18 @@ impl Ring {
 
     /// One completion once the bell was rung.
     pub(super) fn poll_bell(&mut self, id: Key, bell: BorrowedFd<'_>) -> io::Result<()> {
-        let entry = opcode::PollAdd::new(Fd(bell.as_raw_fd()), libc::POLLIN as u32).build();
+        self.poll_readable(Purpose::Bell, id, bell)
+    }
+
+    /// One completion once bytes, or an end, have come.
+    pub(super) fn poll_bytes(&mut self, id: Key, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.poll_readable(Purpose::Bytes, id, socket)
+    }
+
+    fn poll_readable(&mut self, purpose: Purpose, id: Key, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        let entry = opcode::PollAdd::new(Fd(descriptor.as_raw_fd()), libc::POLLIN as u32).build();
         // SAFETY: it names no memory.
-        unsafe { self.push(&entry.user_data(user_data(Purpose::Bell, id))) }
+        unsafe { self.push(&entry.user_data(user_data(purpose, id))) }
     }
 
     /// A completion each time a side ends or the connection breaks, and one for what has happened before. It goes

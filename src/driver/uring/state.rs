@@ -10,6 +10,7 @@ use super::buffers::Group;
 use super::outbox::Chain;
 use crate::driver::backlog::Backlog;
 use crate::driver::fault::Fault;
+use crate::driver::splice::Splice;
 use crate::driver::{Completion, Tag};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,6 +74,9 @@ pub(super) struct Socket {
     pub(super) outgoing: Option<Chain>,
     pub(super) backlog: Option<Box<Backlog>>,
     pub(super) parked: Option<Box<Parked>>,
+    /// What is received goes there, once the receive has ended; and whether its bytes are waited for.
+    pub(super) splice: Option<Box<Splice>>,
+    pub(super) awaits_bytes: bool,
 }
 
 impl Socket {
@@ -99,6 +103,8 @@ impl Socket {
             outgoing: None,
             backlog: None,
             parked: None,
+            splice: None,
+            awaits_bytes: false,
         }
     }
 
