@@ -6,13 +6,14 @@
 use super::facts::Facts;
 use super::fields::{Field, Inner};
 use super::frames::{Frame, Frames};
-use super::kernel::{self, Skip};
+use super::kernel::{Kernel, Skip, white_space};
 use super::text::{Decoder, Ended, Taker};
 use super::words::{Opaque, Scalar, SessionNames, Word};
 use super::{Api, Fault, MODEL_BYTES_MAX, Needs, Plan, Progress};
 
 /// One scan, reused from body to body.
 pub struct Scan {
+    kernel: &'static Kernel,
     pub(super) api: Api,
     pub(super) needs: Needs,
     pub(super) names: SessionNames,
@@ -101,7 +102,13 @@ impl Default for Scan {
 impl Scan {
     /// A scan that has not begun; about 8 KiB, so keep it boxed.
     pub fn new() -> Self {
+        Scan::with(Kernel::detected())
+    }
+
+    /// The same on these loops; the facts do not depend on them.
+    pub fn with(kernel: &'static Kernel) -> Self {
         Scan {
+            kernel,
             api: Api::Other,
             needs: Needs::NONE,
             names: SessionNames::new(),
@@ -191,7 +198,7 @@ impl Scan {
         let mut used = 0;
         while self.state.is_between() {
             let rest = bytes.get(used..).unwrap_or_default();
-            let space = kernel::white_space(rest);
+            let space = white_space(rest);
             used += space;
             let Some(&byte) = rest.get(space) else { break };
             self.structure(byte, self.at + used as u64);
@@ -206,7 +213,7 @@ impl Scan {
 
     /// The elements of a list of token ids, as many as are plain; then the next one as any value.
     fn token_ids(&mut self, bytes: &[u8]) -> usize {
-        let (used, written) = kernel::token_ids(bytes, self.facts.prompt.room());
+        let (used, written) = self.kernel.token_ids(bytes, self.facts.prompt.room());
         self.facts.prompt.ids_written(written);
         if used == 0 { self.between(bytes) } else { used }
     }
@@ -257,7 +264,7 @@ impl Scan {
             self.key_ends(self.named(Some(name)));
             return name.len() + 1;
         }
-        let (used, ended) = self.decoder.decode(bytes, &mut self.word);
+        let (used, ended) = self.decoder.decode(self.kernel, bytes, &mut self.word);
         match ended {
             Ended::Quote => self.key_ends(self.named(self.word.get())),
             Ended::Fault(fault) => self.fail(fault),
@@ -272,7 +279,7 @@ impl Scan {
             self.facts.keep(frame, Some(text));
             return self.string_read(text.len() + 1, Ended::Quote);
         }
-        let (used, ended) = self.decoder.decode(bytes, &mut self.word);
+        let (used, ended) = self.decoder.decode(self.kernel, bytes, &mut self.word);
         if ended == Ended::Quote {
             self.facts.keep(frame, self.word.get());
         }
@@ -285,17 +292,17 @@ impl Scan {
         if !self.word.is_empty() || !self.decoder.is_idle() {
             return None;
         }
-        let run = kernel::text_run(bytes);
+        let run = self.kernel.text_run(bytes);
         bytes.get(..run).filter(|_| run <= MODEL_BYTES_MAX && bytes.get(run) == Some(&b'"'))
     }
 
     fn hashed_string(&mut self, bytes: &[u8]) -> usize {
-        let (used, ended) = self.decoder.decode(bytes, &mut self.opaque);
+        let (used, ended) = self.decoder.decode(self.kernel, bytes, &mut self.opaque);
         self.string_read(used, ended)
     }
 
     fn text(&mut self, bytes: &[u8]) -> usize {
-        let (used, ended) = self.decoder.decode(bytes, &mut self.facts.prompt);
+        let (used, ended) = self.decoder.decode(self.kernel, bytes, &mut self.facts.prompt);
         self.string_read(used, ended)
     }
 
@@ -310,7 +317,7 @@ impl Scan {
     }
 
     fn skipped(&mut self, bytes: &[u8]) -> usize {
-        let ended = kernel::skip(&mut self.skip, bytes);
+        let ended = self.kernel.skip(&mut self.skip, bytes);
         let used = ended.unwrap_or(bytes.len());
         if self.skipped_to == SkippedTo::Prompt {
             self.facts.prompt.raw(bytes.get(..used).unwrap_or(bytes));
