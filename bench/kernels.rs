@@ -253,6 +253,7 @@ fn ids(random: &mut Random, bytes: usize) -> String {
     text
 }
 
+/// Prints the table.
 pub fn main() {
     let quick = std::env::args().any(|argument| argument == "--test");
     let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();

@@ -1,11 +1,18 @@
 //! Byte runs: the loops in which a scan spends its time, apart from everything that knows JSON's meaning,
 //! so that vector instructions can take their place.
 //!
-//! A [`Kernel`] is a table of four loops. [`portable`] has them for every CPU; which table a CPU gets is
-//! found out once, when a scan is made, and no answer depends on it.
+//! A [`Kernel`] is a table of four loops. [`portable`] has them for every CPU, [`wide`] once for all vector
+//! instructions, which have a file each. Which table a CPU gets is found out when a scan is made, and no answer
+//! depends on it.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod escape;
 mod portable;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod table;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod wide;
 
 pub(super) use escape::{plain_escape, wtf8};
 
@@ -32,7 +39,13 @@ impl Kernel {
 
     /// All that this CPU has, the fastest first.
     pub fn available() -> impl Iterator<Item = &'static Kernel> {
-        [Some(&portable::KERNEL)].into_iter().flatten()
+        [
+            #[cfg(target_arch = "x86_64")]
+            avx512::available(),
+            Some(&portable::KERNEL),
+        ]
+        .into_iter()
+        .flatten()
     }
 
     /// What its instructions are called.
@@ -55,7 +68,7 @@ impl Kernel {
     /// written may have been overwritten.
     #[inline]
     pub(super) fn unescape(&self, bytes: &[u8], out: &mut [u8]) -> (usize, usize) {
-        (self.unescape)(bytes, out)
+        if out.is_empty() { (0, 0) } else { (self.unescape)(bytes, out) }
     }
 
     /// Token ids, each with its comma: used bytes of `bytes`, and how many were written to `out` as four bytes,
@@ -90,6 +103,8 @@ pub(super) fn white_space(bytes: &[u8]) -> usize {
     bytes.iter().position(|byte| !matches!(byte, b' ' | b'\n' | b'\r' | b'\t')).unwrap_or(bytes.len())
 }
 
+/// Bytes compared at once.
+const BLOCK: usize = 64;
 /// So many bytes are looked at word by word before the search for a far byte is set up.
 const NEAR: usize = 16;
 

@@ -2,7 +2,7 @@
 //! with this.
 
 use super::escape::{plain_escape, unicode_escape, wtf8};
-use super::{Kernel, NEAR, Skip};
+use super::{BLOCK, Kernel, NEAR, Skip};
 
 /// The table of these loops.
 pub(super) static KERNEL: Kernel = Kernel { name: "portable", text_run, unescape, token_ids, skip };
@@ -214,7 +214,5 @@ fn quotes_in_word(word: u64) -> u64 {
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
-/// Bytes compared at once where short runs are copied.
-const BLOCK: usize = 64;
 /// A run of this length is not copied any further.
 const LONG: usize = 8 * BLOCK;

@@ -1,0 +1,238 @@
+//! The loops on blocks of 64 bytes, written once for every instruction set that has an [`Isa`].
+//!
+//! A block becomes masks, one bit a byte, lowest first; whatever they show to be unusual, and the bytes behind
+//! the last whole block, is left to [`portable`]. Everything here is inlined into one function of each set that
+//! is compiled with its instructions: hence the attributes.
+
+use super::escape::unicode_escape;
+use super::{BLOCK, Skip, portable};
+
+/// The instructions of one set, on a block of 64 bytes. A value of it proves that the CPU has them.
+pub trait Isa: Copy {
+    /// 64 bytes in registers.
+    type Block: Copy;
+
+    fn load(self, bytes: &[u8; BLOCK]) -> Self::Block;
+    fn store(self, block: Self::Block, out: &mut [u8; BLOCK]);
+    /// Which bytes are this one.
+    fn equal(self, block: Self::Block, byte: u8) -> u64;
+    /// Which bytes are below this one.
+    fn below(self, block: Self::Block, byte: u8) -> u64;
+    /// The same block with this bit set in every byte.
+    fn with_bit(self, block: Self::Block, bit: u8) -> Self::Block;
+    /// What the letters of `escaped` stand for, all other bytes as they are; and which of them stand for nothing,
+    /// `u` included.
+    fn translated(self, block: Self::Block, escaped: u64) -> (Self::Block, u64);
+    /// Writes the bytes of `keep` side by side, and anything behind them.
+    fn compress(self, block: Self::Block, keep: u64, out: &mut [u8; BLOCK]);
+    /// Each bit: whether an odd number of bits is set up to it.
+    fn parity(self, bits: u64) -> u64;
+    /// Decodes the `\uXXXX` at the start, as many as it can and no surrogate: bytes used, bytes written.
+    fn unicode(self, bytes: &[u8; BLOCK], out: &mut [u8; BLOCK]) -> (usize, usize);
+    /// Reads numbers of at most eight digits: the one that begins at each bit of `starts` and ends before that of
+    /// `commas`, at most eight. Says how many bytes are used, the last comma's included, and how many are read.
+    fn numbers(self, bytes: &[u8; BLOCK], starts: u64, commas: u64, out: &mut [u8; 4 * IDS]) -> (usize, usize);
+}
+
+/// See [`super::Kernel::text_run`].
+#[inline(always)]
+pub fn text_run<I: Isa>(isa: I, bytes: &[u8]) -> usize {
+    let (blocks, tail) = bytes.as_chunks::<BLOCK>();
+    for (place, block) in blocks.iter().enumerate() {
+        let block = isa.load(block);
+        let ends = isa.equal(block, b'"') | isa.equal(block, b'\\') | isa.below(block, b' ');
+        if ends != 0 {
+            return place * BLOCK + ends.trailing_zeros() as usize;
+        }
+    }
+    bytes.len() - tail.len() + portable::run_in_words(tail)
+}
+
+/// See [`super::Kernel::unescape`].
+#[inline(always)]
+pub fn unescape<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize) {
+    let (mut at, mut to) = (0, 0);
+    while let (Some(block), Some(slot)) = (block_at(bytes, at), slot_at(out, to)) {
+        let loaded = isa.load(block);
+        let (quotes, backslashes) = (isa.equal(loaded, b'"'), isa.equal(loaded, b'\\'));
+        let control = isa.below(loaded, b' ');
+        if quotes | backslashes | control == 0 {
+            isa.store(loaded, slot);
+            (at, to) = (at + BLOCK, to + BLOCK);
+            continue;
+        }
+        let (escapes, escaped, _) = escapes(backslashes, false);
+        let (plain, unknown) = isa.translated(loaded, escaped);
+        // An escape whose letter is in the next block waits for it.
+        let stops = quotes & !escaped | control | unknown >> 1 | escapes & 1 << 63;
+        let length = stops.trailing_zeros() as usize;
+        let keep = low_bits(length) & !escapes;
+        isa.compress(plain, keep, slot);
+        (at, to) = (at + length, to + keep.count_ones() as usize);
+        if length >= BLOCK - 1 {
+            continue;
+        }
+        if bytes.get(at + 1) != Some(&b'u') || bytes.get(at) != Some(&b'\\') {
+            return (at, to);
+        }
+        let (used, written) = unicode_run(isa, bytes, at, out, to);
+        if used == 0 {
+            return (at, to);
+        }
+        (at, to) = (at + used, to + written);
+    }
+    if bytes.len() - at >= BLOCK && to > 0 {
+        return (at, to);
+    }
+    let rest = portable::unescape(bytes.get(at..).unwrap_or_default(), out.get_mut(to..).unwrap_or_default());
+    (at + rest.0, to + rest.1)
+}
+
+/// The `\uXXXX` that follow each other at a place: bytes used, bytes written.
+#[inline(always)]
+fn unicode_run<I: Isa>(isa: I, bytes: &[u8], start: usize, out: &mut [u8], start_to: usize) -> (usize, usize) {
+    let (mut at, mut to) = (start, start_to);
+    while let (Some(block), Some(slot)) = (block_at(bytes, at), slot_at(out, to)) {
+        let (used, written) = isa.unicode(block, slot);
+        (at, to) = (at + used, to + written);
+        if used > 0 {
+            continue;
+        }
+        // A pair of surrogates, or the run is over.
+        let Some((used, point)) = unicode_escape(block) else { break };
+        let (utf8, length) = super::wtf8(point);
+        if let Some(slot) = slot.first_chunk_mut() {
+            *slot = utf8;
+        }
+        (at, to) = (at + used, to + length);
+    }
+    (at - start, to - start_to)
+}
+
+/// See [`super::Kernel::token_ids`].
+#[inline(always)]
+pub fn token_ids<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize) {
+    let (mut at, mut ids) = (0, 0);
+    while let Some(block) = block_at(bytes, at)
+        && let Some(slot) = out.get_mut(4 * ids..).and_then(|rest| rest.first_chunk_mut())
+    {
+        let loaded = isa.load(block);
+        let (commas, spaces) = (isa.equal(loaded, b','), isa.equal(loaded, b' '));
+        let digits = isa.below(loaded, b'9' + 1) & !isa.below(loaded, b'0');
+        // Spaces stand before digits, commas behind them, nothing stands elsewhere.
+        let wrong = !(commas | spaces | digits) | spaces & digits << 1 | commas & !(digits << 1);
+        let commas = commas & low_bits(wrong.trailing_zeros() as usize);
+        let (used, read) = isa.numbers(block, digits & !(digits << 1), commas, slot);
+        if read == 0 {
+            break;
+        }
+        (at, ids) = (at + used, ids + read);
+    }
+    let rest = portable::token_ids(bytes.get(at..).unwrap_or_default(), out.get_mut(4 * ids..).unwrap_or_default());
+    (at + rest.0, ids + rest.1)
+}
+
+/// See [`super::Kernel::skip`].
+#[inline(always)]
+pub fn skip<I: Isa>(isa: I, state: &mut Skip, bytes: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    while let Some(block) = block_at(bytes, at) {
+        let loaded = isa.load(block);
+        let (quotes, backslashes) = (isa.equal(loaded, b'"'), isa.equal(loaded, b'\\'));
+        if quotes | backslashes == 0 && state.in_string && !state.escaped {
+            at += BLOCK;
+            continue;
+        }
+        let (_, escaped, escapes_next) = escapes(backslashes, state.escaped);
+        let quotes = quotes & !escaped;
+        let strings = isa.parity(quotes) ^ (state.in_string as u64).wrapping_neg();
+        if backslashes & !strings != 0 {
+            // Outside a string a backslash means nothing, whatever `escapes` made of it.
+            match portable::skip(state, block) {
+                Some(used) => return Some(at + used),
+                None => at += BLOCK,
+            }
+            continue;
+        }
+        let end = if state.depth == 0 {
+            (quotes != 0).then(|| quotes.trailing_zeros() as usize + 1)
+        } else {
+            let bent = isa.with_bit(loaded, b'{' ^ b'[');
+            balance(&mut state.depth, isa.equal(bent, b'{') & !strings, isa.equal(bent, b'}') & !strings)
+        };
+        if let Some(end) = end {
+            *state = Skip::default();
+            return Some(at + end);
+        }
+        (state.in_string, state.escaped) = (strings >> 63 != 0, escapes_next);
+        at += BLOCK;
+    }
+    portable::skip(state, bytes.get(at..)?).map(|used| at + used)
+}
+
+/// Counts a block's brackets; `Some` behind the one at which they balance.
+#[inline(always)]
+fn balance(depth: &mut u64, open: u64, mut close: u64) -> Option<usize> {
+    let (opened, closed) = (open.count_ones() as u64, close.count_ones() as u64);
+    if closed >= *depth {
+        let mut closed = 0;
+        while close != 0 {
+            let place = close.trailing_zeros();
+            closed += 1;
+            if *depth + (open & low_bits(place as usize)).count_ones() as u64 == closed {
+                return Some(place as usize + 1);
+            }
+            close &= close - 1;
+        }
+    }
+    *depth = *depth + opened - closed;
+    None
+}
+
+/// Which backslashes escape the byte behind them, which bytes are escaped, and whether the next block's first
+/// one is. `first`: whether this block's first one is.
+///
+/// Of a run of backslashes every second one escapes. Subtracting the ones that may begin from the places of odd
+/// bits behind them carries through each run, and says so for all runs at once (Langdale and Lemire, Parsing
+/// Gigabytes of JSON per Second, 2019).
+#[inline(always)]
+fn escapes(backslashes: u64, first: bool) -> (u64, u64, bool) {
+    const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+    let first = first as u64;
+    let begins = backslashes & !first;
+    let behind = begins << 1 | ODD;
+    let ends = behind.wrapping_sub(begins) ^ ODD;
+    let escaped = ends ^ (backslashes | first);
+    let escapes = ends & backslashes;
+    (escapes, escaped, escapes >> 63 != 0)
+}
+
+#[inline(always)]
+fn block_at(bytes: &[u8], at: usize) -> Option<&[u8; BLOCK]> {
+    bytes.get(at..)?.first_chunk()
+}
+
+#[inline(always)]
+fn slot_at(out: &mut [u8], at: usize) -> Option<&mut [u8; BLOCK]> {
+    out.get_mut(at..)?.first_chunk_mut()
+}
+
+/// The lowest `count` bits.
+#[inline(always)]
+pub fn low_bits(count: usize) -> u64 {
+    if count >= 64 { !0 } else { (1 << count) - 1 }
+}
+
+/// Most numbers that are read at once.
+pub const IDS: usize = 8;
+
+/// 64 entries of a table by byte.
+pub const fn part(table: &[u8; 256], start: usize) -> [u8; BLOCK] {
+    let mut part = [0; BLOCK];
+    let mut place = 0;
+    while place < BLOCK {
+        part[place] = table[start + place];
+        place += 1;
+    }
+    part
+}
