@@ -123,9 +123,9 @@ impl Scan {
             skipped_to: SkippedTo::Nobody,
             decoder: Decoder::default(),
             word: Word::new(),
-            opaque: Opaque::new(),
+            opaque: Opaque::new(kernel),
             scalar: Scalar::new(),
-            facts: Facts::new(),
+            facts: Facts::new(kernel),
         }
     }
 

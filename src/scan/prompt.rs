@@ -5,10 +5,11 @@
 //! `system`, `messages`) are hashed apart and joined by [`Prompt::prefix`], so their order does not matter.
 
 use super::PrefixMode;
-use super::digest::Digest;
+use super::kernel::Kernel;
 use super::section::{Mark, Part, Section};
 use super::text::Taker;
 use super::{Counts, PrefixHash};
+use xxhash_rust::xxh64::xxh64;
 
 /// Bytes of a message held until its role is known.
 pub(super) const HELD_MAX: usize = 4096;
@@ -45,14 +46,14 @@ pub(super) struct Prompt {
 }
 
 impl Prompt {
-    pub fn new() -> Self {
+    pub fn new(kernel: &'static Kernel) -> Self {
         Prompt {
             mode: PrefixMode::FirstUser,
             chars_max: 0,
             bytes_max: 0,
             counts_all: false,
             current: Section::Main,
-            parts: std::array::from_fn(|_| Part::new()),
+            parts: std::array::from_fn(|_| Part::new(kernel)),
             speaker: Speaker::Bare,
             held: [0; HELD_MAX],
             held_length: 0,
@@ -236,15 +237,18 @@ impl Prompt {
                 if !main.has_text && !system.has_text {
                     return None;
                 }
-                let mut joined = Digest::new();
+                let (mut joined, mut length) = ([[0; 9]; 3], 0);
                 for (place, part) in [tools, system, main].into_iter().enumerate() {
-                    if part.hashed > 0 {
-                        joined.update(&[place as u8]);
-                        joined.update(&part.digest.value().to_le_bytes());
+                    if part.hashed > 0
+                        && let Some([name, value @ ..]) = joined.get_mut(length)
+                    {
+                        (*name, *value) = (place as u8, part.digest.value().to_le_bytes());
+                        length += 1;
                     }
                 }
+                let joined = joined.get(..length).unwrap_or_default().as_flattened();
                 let bytes = tools.hashed + system.hashed + main.hashed;
-                Some(PrefixHash { hash: joined.value(), bytes })
+                Some(PrefixHash { hash: xxh64(joined, 0), bytes })
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The separate parts of a prompt, and what sets apart the texts in them.
 
 use super::digest::Digest;
+use super::kernel::Kernel;
 
 /// The separate parts of a prompt, in canonical order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,10 +50,9 @@ pub(super) struct Part {
 }
 
 impl Part {
-    pub fn new() -> Self {
-        let digest = Digest::new();
+    pub fn new(kernel: &'static Kernel) -> Self {
         Part {
-            digest,
+            digest: Digest::new(kernel),
             hashed: 0,
             text_bytes: 0,
             ids: 0,

@@ -1,7 +1,7 @@
 //! Strings: clean runs go to the taker as they stand, escapes are decoded between them.
 
 use super::Fault;
-use super::kernel::{Kernel, plain_escape, wtf8};
+use super::kernel::{BLOCK, Kernel, plain_escape, wtf8};
 
 /// Decodes one string, in pieces cut anywhere. Lone surrogates become WTF-8, as Python's decoder keeps them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,9 +105,15 @@ impl Decoder {
                 }
                 continue;
             }
-            let (used, written) = kernel.unescape(rest, taker.room());
+            let room = taker.room();
+            let size = room.len();
+            let (used, written) = kernel.unescape(rest, room);
             taker.written(written);
             at += used;
+            if written > 0 && size - written < BLOCK {
+                // Out of room: there is more of it.
+                continue;
+            }
             let rest = rest.get(used..).unwrap_or_default();
             let run = kernel.text_run(rest);
             if run > 0 {

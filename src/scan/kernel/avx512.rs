@@ -5,9 +5,9 @@
 
 use std::arch::x86_64::*;
 
-use super::BLOCK;
 use super::escape::{HEX, PLAIN};
 use super::wide::{self, IDS, Isa, low_bits};
+use super::{BLOCK, rounds};
 
 /// Made only where the CPU has the features listed at the end.
 #[derive(Clone, Copy)]
@@ -18,6 +18,7 @@ struct Avx512(());
 // bytes as they touch.
 impl Isa for Avx512 {
     type Block = __m512i;
+    const UNICODE_BYTES: usize = 60;
 
     #[inline(always)]
     fn load(self, bytes: &[u8; BLOCK]) -> __m512i {
@@ -74,6 +75,17 @@ impl Isa for Avx512 {
         unsafe {
             _mm_cvtsi128_si64(_mm_clmulepi64_si128::<0>(_mm_cvtsi64_si128(bits as i64), _mm_set1_epi8(-1))) as u64
         }
+    }
+
+    #[inline(always)]
+    fn multiplied(self, block: __m512i, by: u64, out: &mut [u64; 8]) {
+        // SAFETY: see above.
+        unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_mullo_epi64(block, _mm512_set1_epi64(by as i64))) }
+    }
+
+    #[inline(always)]
+    fn rounds(self, lanes: &mut [u64; 4], products: &[u64]) {
+        rounds::rounds(lanes, products);
     }
 
     /// Ten at a time.
@@ -158,7 +170,19 @@ super::table::kernel!(
     "avx512",
     Avx512,
     is_x86_feature_detected,
-    ["avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512vbmi2", "bmi1", "bmi2", "lzcnt", "popcnt", "pclmulqdq"]
+    [
+        "avx512f",
+        "avx512bw",
+        "avx512dq",
+        "avx512vl",
+        "avx512vbmi",
+        "avx512vbmi2",
+        "bmi1",
+        "bmi2",
+        "lzcnt",
+        "popcnt",
+        "pclmulqdq"
+    ]
 );
 
 /// [`PLAIN`] of the bytes below 128, in two registers.

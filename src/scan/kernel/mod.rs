@@ -1,7 +1,7 @@
 //! Byte runs: the loops in which a scan spends its time, apart from everything that knows JSON's meaning,
 //! so that vector instructions can take their place.
 //!
-//! A [`Kernel`] is a table of four loops. [`portable`] has them for every CPU, [`wide`] once for all vector
+//! A [`Kernel`] is a table of five loops. [`portable`] has them for every CPU, [`wide`] once for all vector
 //! instructions, which have a file each. Which table a CPU gets is found out when a scan is made, and no answer
 //! depends on it.
 
@@ -9,6 +9,8 @@
 mod avx512;
 mod escape;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod rounds;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod table;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -24,6 +26,7 @@ pub struct Kernel {
     unescape: fn(&[u8], &mut [u8]) -> (usize, usize),
     token_ids: fn(&[u8], &mut [u8]) -> (usize, usize),
     skip: fn(&mut Skip, &[u8]) -> Option<usize>,
+    stripes: fn(&mut [u64; 4], &[u8]),
 }
 
 impl Kernel {
@@ -84,6 +87,12 @@ impl Kernel {
     pub(super) fn skip(&self, state: &mut Skip, bytes: &[u8]) -> Option<usize> {
         (self.skip)(state, bytes)
     }
+
+    /// XXH64's lanes, taken through all of `bytes`, which are whole stripes of four words.
+    #[inline]
+    pub(super) fn stripes(&self, lanes: &mut [u64; 4], bytes: &[u8]) {
+        (self.stripes)(lanes, bytes);
+    }
 }
 
 /// Where a skipped value stands: a container is over when its brackets balance, a string at its quote.
@@ -104,7 +113,7 @@ pub(super) fn white_space(bytes: &[u8]) -> usize {
 }
 
 /// Bytes compared at once.
-const BLOCK: usize = 64;
+pub(super) const BLOCK: usize = 64;
 /// So many bytes are looked at word by word before the search for a far byte is set up.
 const NEAR: usize = 16;
 

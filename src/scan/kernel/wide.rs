@@ -4,6 +4,7 @@
 //! the last whole block, is left to [`portable`]. Everything here is inlined into one function of each set that
 //! is compiled with its instructions: hence the attributes.
 
+use super::super::digest::PRIME_2;
 use super::escape::unicode_escape;
 use super::{BLOCK, Skip, portable};
 
@@ -11,6 +12,8 @@ use super::{BLOCK, Skip, portable};
 pub trait Isa: Copy {
     /// 64 bytes in registers.
     type Block: Copy;
+    /// Most bytes that [`Isa::unicode`] uses.
+    const UNICODE_BYTES: usize;
 
     fn load(self, bytes: &[u8; BLOCK]) -> Self::Block;
     fn store(self, block: Self::Block, out: &mut [u8; BLOCK]);
@@ -27,6 +30,10 @@ pub trait Isa: Copy {
     fn compress(self, block: Self::Block, keep: u64, out: &mut [u8; BLOCK]);
     /// Each bit: whether an odd number of bits is set up to it.
     fn parity(self, bits: u64) -> u64;
+    /// Writes the words of 64 bits, each times this one.
+    fn multiplied(self, block: Self::Block, by: u64, out: &mut [u64; 8]);
+    /// [`super::Kernel::stripes`] of words that have been multiplied.
+    fn rounds(self, lanes: &mut [u64; 4], products: &[u64]);
     /// Decodes the `\uXXXX` at the start, as many as it can and no surrogate: bytes used, bytes written.
     fn unicode(self, bytes: &[u8; BLOCK], out: &mut [u8; BLOCK]) -> (usize, usize);
     /// Reads numbers of at most eight digits: the one that begins at each bit of `starts` and ends before that of
@@ -56,15 +63,16 @@ pub fn unescape<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize) 
         let loaded = isa.load(block);
         let (quotes, backslashes) = (isa.equal(loaded, b'"'), isa.equal(loaded, b'\\'));
         let control = isa.below(loaded, b' ');
-        if quotes | backslashes | control == 0 {
-            isa.store(loaded, slot);
-            (at, to) = (at + BLOCK, to + BLOCK);
-            continue;
-        }
-        let (escapes, escaped, _) = escapes(backslashes, false);
+        let (escapes, escaped) = escapes(backslashes, 0);
         let (plain, unknown) = isa.translated(loaded, escaped);
         // An escape whose letter is in the next block waits for it.
         let stops = quotes & !escaped | control | unknown >> 1 | escapes & 1 << 63;
+        // A branch, so that the next block's place does not wait for this one's masks.
+        if stops == 0 {
+            isa.compress(plain, !escapes, slot);
+            (at, to) = (at + BLOCK, to + BLOCK - escapes.count_ones() as usize);
+            continue;
+        }
         let length = stops.trailing_zeros() as usize;
         let keep = low_bits(length) & !escapes;
         isa.compress(plain, keep, slot);
@@ -94,7 +102,13 @@ fn unicode_run<I: Isa>(isa: I, bytes: &[u8], start: usize, out: &mut [u8], start
     let (mut at, mut to) = (start, start_to);
     while let (Some(block), Some(slot)) = (block_at(bytes, at), slot_at(out, to)) {
         let (used, written) = isa.unicode(block, slot);
-        (at, to) = (at + used, to + written);
+        to += written;
+        // A branch, so that the next escapes do not wait for these.
+        if used == I::UNICODE_BYTES {
+            at += I::UNICODE_BYTES;
+            continue;
+        }
+        at += used;
         if used > 0 {
             continue;
         }
@@ -121,7 +135,7 @@ pub fn token_ids<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize)
         let digits = isa.below(loaded, b'9' + 1) & !isa.below(loaded, b'0');
         // Spaces stand before digits, commas behind them, nothing stands elsewhere.
         let wrong = !(commas | spaces | digits) | spaces & digits << 1 | commas & !(digits << 1);
-        let commas = commas & low_bits(wrong.trailing_zeros() as usize);
+        let commas = if wrong == 0 { commas } else { before(commas, wrong) };
         let (used, read) = isa.numbers(block, digits & !(digits << 1), commas, slot);
         if read == 0 {
             break;
@@ -132,42 +146,93 @@ pub fn token_ids<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize)
     (at + rest.0, ids + rest.1)
 }
 
+/// Those of `bits` that stand before the first of `wrong`. Rare, and a call: nothing waits for it elsewhere.
+#[cold]
+#[inline(never)]
+fn before(bits: u64, wrong: u64) -> u64 {
+    bits & low_bits(wrong.trailing_zeros() as usize)
+}
+
 /// See [`super::Kernel::skip`].
 #[inline(always)]
 pub fn skip<I: Isa>(isa: I, state: &mut Skip, bytes: &[u8]) -> Option<usize> {
-    let mut at = 0;
+    let (mut at, mut depth, mut clean) = (0, state.depth, 0);
+    // All ones inside a string; one where the block's first byte is escaped.
+    let (mut inside, mut first) = ((state.in_string as u64).wrapping_neg(), state.escaped as u64);
     while let Some(block) = block_at(bytes, at) {
         let loaded = isa.load(block);
         let (quotes, backslashes) = (isa.equal(loaded, b'"'), isa.equal(loaded, b'\\'));
-        if quotes | backslashes == 0 && state.in_string && !state.escaped {
+        if quotes | backslashes | first | !inside == 0 {
+            clean += 1;
+            at += if clean < LONG { BLOCK } else { long_string(isa, bytes.get(at..).unwrap_or_default()) };
+            continue;
+        }
+        clean = 0;
+        let (escapes, escaped) = escapes(backslashes, first);
+        let quotes = quotes & !escaped;
+        let strings = isa.parity(quotes) ^ inside;
+        if backslashes & !strings != 0 {
+            // Outside a string a backslash means nothing, whatever `escapes` made of it.
+            let mut slow = Skip { depth, in_string: inside != 0, escaped: first != 0 };
+            if let Some(used) = portable::skip(&mut slow, block) {
+                *state = slow;
+                return Some(at + used);
+            }
+            (depth, inside, first) = (slow.depth, (slow.in_string as u64).wrapping_neg(), slow.escaped as u64);
             at += BLOCK;
             continue;
         }
-        let (_, escaped, escapes_next) = escapes(backslashes, state.escaped);
-        let quotes = quotes & !escaped;
-        let strings = isa.parity(quotes) ^ (state.in_string as u64).wrapping_neg();
-        if backslashes & !strings != 0 {
-            // Outside a string a backslash means nothing, whatever `escapes` made of it.
-            match portable::skip(state, block) {
-                Some(used) => return Some(at + used),
-                None => at += BLOCK,
-            }
-            continue;
-        }
-        let end = if state.depth == 0 {
+        let end = if depth == 0 {
             (quotes != 0).then(|| quotes.trailing_zeros() as usize + 1)
         } else {
             let bent = isa.with_bit(loaded, b'{' ^ b'[');
-            balance(&mut state.depth, isa.equal(bent, b'{') & !strings, isa.equal(bent, b'}') & !strings)
+            balance(&mut depth, isa.equal(bent, b'{') & !strings, isa.equal(bent, b'}') & !strings)
         };
         if let Some(end) = end {
             *state = Skip::default();
             return Some(at + end);
         }
-        (state.in_string, state.escaped) = (strings >> 63 != 0, escapes_next);
+        (inside, first) = ((strings as i64 >> 63) as u64, escapes >> 63);
         at += BLOCK;
     }
+    *state = Skip { depth, in_string: inside != 0, escaped: first != 0 };
     portable::skip(state, bytes.get(at..)?).map(|used| at + used)
+}
+
+/// Bytes of a string in which nothing may end it, the first block's for sure: from there on four aligned blocks
+/// at once.
+#[inline(always)]
+fn long_string<I: Isa>(isa: I, bytes: &[u8]) -> usize {
+    let aligned = BLOCK - bytes.as_ptr().addr() % BLOCK;
+    let mut clean = aligned;
+    while let Some(four) = bytes.get(clean..).and_then(|rest| rest.first_chunk::<{ 4 * BLOCK }>()) {
+        let mut ends = 0;
+        for block in four.as_chunks().0 {
+            let loaded = isa.load(block);
+            ends |= isa.equal(loaded, b'"') | isa.equal(loaded, b'\\');
+        }
+        if ends != 0 {
+            break;
+        }
+        clean += four.len();
+    }
+    clean
+}
+
+/// See [`super::Kernel::stripes`]. Half of its multiplications do not wait for each other: those are taken out of
+/// the chain, into vector instructions.
+#[inline(always)]
+pub fn stripes<I: Isa>(isa: I, lanes: &mut [u64; 4], bytes: &[u8]) {
+    let mut products = [0; PRODUCTS];
+    for part in bytes.chunks(8 * PRODUCTS) {
+        let (blocks, rest) = part.as_chunks::<BLOCK>();
+        let (slots, _) = products.as_chunks_mut();
+        for (block, slot) in blocks.iter().zip(slots) {
+            isa.multiplied(isa.load(block), PRIME_2, slot);
+        }
+        isa.rounds(lanes, products.get(..8 * blocks.len()).unwrap_or_default());
+        portable::stripes(lanes, rest);
+    }
 }
 
 /// Counts a block's brackets; `Some` behind the one at which they balance.
@@ -189,22 +254,18 @@ fn balance(depth: &mut u64, open: u64, mut close: u64) -> Option<usize> {
     None
 }
 
-/// Which backslashes escape the byte behind them, which bytes are escaped, and whether the next block's first
-/// one is. `first`: whether this block's first one is.
+/// Which backslashes escape the byte behind them, and which bytes are escaped. `first`: one, if this block's
+/// first byte is.
 ///
 /// Of a run of backslashes every second one escapes. Subtracting the ones that may begin from the places of odd
 /// bits behind them carries through each run, and says so for all runs at once (Langdale and Lemire, Parsing
 /// Gigabytes of JSON per Second, 2019).
 #[inline(always)]
-fn escapes(backslashes: u64, first: bool) -> (u64, u64, bool) {
+fn escapes(backslashes: u64, first: u64) -> (u64, u64) {
     const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
-    let first = first as u64;
     let begins = backslashes & !first;
-    let behind = begins << 1 | ODD;
-    let ends = behind.wrapping_sub(begins) ^ ODD;
-    let escaped = ends ^ (backslashes | first);
-    let escapes = ends & backslashes;
-    (escapes, escaped, escapes >> 63 != 0)
+    let ends = (begins << 1 | ODD).wrapping_sub(begins) ^ ODD;
+    (ends & backslashes, ends ^ (backslashes | first))
 }
 
 #[inline(always)]
@@ -223,6 +284,10 @@ pub fn low_bits(count: usize) -> u64 {
     if count >= 64 { !0 } else { (1 << count) - 1 }
 }
 
+/// So many blocks of a string in which nothing ends it are looked at one by one.
+const LONG: u32 = 4;
+/// Words multiplied before they enter the chain: a kilobyte.
+const PRODUCTS: usize = 128;
 /// Most numbers that are read at once.
 pub const IDS: usize = 8;
 
