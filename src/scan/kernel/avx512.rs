@@ -5,9 +5,10 @@
 
 use std::arch::x86_64::*;
 
+use super::BLOCK;
 use super::escape::{HEX, PLAIN};
-use super::wide::{self, IDS, Isa, low_bits};
-use super::{BLOCK, rounds};
+use super::rounds::{self, Multiplies};
+use super::wide::{IDS, Isa, low_bits};
 
 /// Made only where the CPU has the features listed at the end.
 #[derive(Clone, Copy)]
@@ -18,6 +19,7 @@ struct Avx512(());
 // bytes as they touch.
 impl Isa for Avx512 {
     type Block = __m512i;
+    const COMPRESSES: bool = true;
     const UNICODE_BYTES: usize = 60;
 
     #[inline(always)]
@@ -78,14 +80,8 @@ impl Isa for Avx512 {
     }
 
     #[inline(always)]
-    fn multiplied(self, block: __m512i, by: u64, out: &mut [u64; 8]) {
-        // SAFETY: see above.
-        unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_mullo_epi64(block, _mm512_set1_epi64(by as i64))) }
-    }
-
-    #[inline(always)]
-    fn rounds(self, lanes: &mut [u64; 4], products: &[u64]) {
-        rounds::rounds(lanes, products);
+    fn stripes(self, lanes: &mut [u64; 4], bytes: &[u8]) {
+        rounds::stripes(self, lanes, bytes);
     }
 
     /// Ten at a time.
@@ -143,6 +139,16 @@ impl Isa for Avx512 {
     }
 }
 
+impl Multiplies for Avx512 {
+    #[inline(always)]
+    fn multiplied(self, block: __m512i, by: u64, out: &mut [u64; 8]) {
+        // SAFETY: see above.
+        unsafe {
+            _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_mullo_epi64(block, _mm512_set1_epi64(by as i64)));
+        }
+    }
+}
+
 impl Avx512 {
     /// Code points in 32 bits each as UTF-8, and which of those bytes count.
     #[inline(always)]
@@ -186,11 +192,11 @@ super::table::kernel!(
 );
 
 /// [`PLAIN`] of the bytes below 128, in two registers.
-const PLAIN_LOW: [u8; BLOCK] = wide::part(&PLAIN, 0);
-const PLAIN_HIGH: [u8; BLOCK] = wide::part(&PLAIN, BLOCK);
+const PLAIN_LOW: [u8; BLOCK] = part(&PLAIN, 0);
+const PLAIN_HIGH: [u8; BLOCK] = part(&PLAIN, BLOCK);
 /// [`HEX`] of the same.
-const HEX_LOW: [u8; BLOCK] = wide::part(&HEX, 0);
-const HEX_HIGH: [u8; BLOCK] = wide::part(&HEX, BLOCK);
+const HEX_LOW: [u8; BLOCK] = part(&HEX, 0);
+const HEX_HIGH: [u8; BLOCK] = part(&HEX, BLOCK);
 
 /// Where ten `\uXXXX` that follow each other begin.
 const ESCAPE_STARTS: u64 = 0o01_01_01_01_01_01_01_01_01_01;
@@ -224,3 +230,14 @@ const EACH_EIGHTFOLD: [u8; BLOCK] = {
     }
     places
 };
+
+/// 64 entries of a table by byte.
+const fn part(table: &[u8; 256], start: usize) -> [u8; BLOCK] {
+    let mut part = [0; BLOCK];
+    let mut place = 0;
+    while place < BLOCK {
+        part[place] = table[start + place];
+        place += 1;
+    }
+    part
+}

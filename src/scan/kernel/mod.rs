@@ -6,8 +6,12 @@
 //! depends on it.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod escape;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod rounds;
@@ -15,6 +19,8 @@ mod rounds;
 mod table;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod wide;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod words;
 
 pub(super) use escape::{plain_escape, wtf8};
 
@@ -45,6 +51,10 @@ impl Kernel {
         [
             #[cfg(target_arch = "x86_64")]
             avx512::available(),
+            #[cfg(target_arch = "x86_64")]
+            avx2::available(),
+            #[cfg(target_arch = "aarch64")]
+            neon::available(),
             Some(&portable::KERNEL),
         ]
         .into_iter()

@@ -4,16 +4,17 @@
 //! the last whole block, is left to [`portable`]. Everything here is inlined into one function of each set that
 //! is compiled with its instructions: hence the attributes.
 
-use super::super::digest::PRIME_2;
 use super::escape::unicode_escape;
-use super::{BLOCK, Skip, portable};
+use super::{BLOCK, Skip, portable, words};
 
 /// The instructions of one set, on a block of 64 bytes. A value of it proves that the CPU has them.
 pub trait Isa: Copy {
     /// 64 bytes in registers.
     type Block: Copy;
+    /// Whether [`Isa::compress`] costs so little that it is not worth a branch around it.
+    const COMPRESSES: bool;
     /// Most bytes that [`Isa::unicode`] uses.
-    const UNICODE_BYTES: usize;
+    const UNICODE_BYTES: usize = BLOCK;
 
     fn load(self, bytes: &[u8; BLOCK]) -> Self::Block;
     fn store(self, block: Self::Block, out: &mut [u8; BLOCK]);
@@ -29,16 +30,26 @@ pub trait Isa: Copy {
     /// Writes the bytes of `keep` side by side, and anything behind them.
     fn compress(self, block: Self::Block, keep: u64, out: &mut [u8; BLOCK]);
     /// Each bit: whether an odd number of bits is set up to it.
-    fn parity(self, bits: u64) -> u64;
-    /// Writes the words of 64 bits, each times this one.
-    fn multiplied(self, block: Self::Block, by: u64, out: &mut [u64; 8]);
-    /// [`super::Kernel::stripes`] of words that have been multiplied.
-    fn rounds(self, lanes: &mut [u64; 4], products: &[u64]);
+    #[inline(always)]
+    fn parity(self, bits: u64) -> u64 {
+        [1, 2, 4, 8, 16, 32].iter().fold(bits, |bits, shift| bits ^ bits << shift)
+    }
     /// Decodes the `\uXXXX` at the start, as many as it can and no surrogate: bytes used, bytes written.
-    fn unicode(self, bytes: &[u8; BLOCK], out: &mut [u8; BLOCK]) -> (usize, usize);
+    #[inline(always)]
+    fn unicode(self, _bytes: &[u8; BLOCK], _out: &mut [u8; BLOCK]) -> (usize, usize) {
+        (0, 0)
+    }
     /// Reads numbers of at most eight digits: the one that begins at each bit of `starts` and ends before that of
     /// `commas`, at most eight. Says how many bytes are used, the last comma's included, and how many are read.
-    fn numbers(self, bytes: &[u8; BLOCK], starts: u64, commas: u64, out: &mut [u8; 4 * IDS]) -> (usize, usize);
+    #[inline(always)]
+    fn numbers(self, bytes: &[u8; BLOCK], starts: u64, commas: u64, out: &mut [u8; 4 * IDS]) -> (usize, usize) {
+        words::numbers(bytes, starts, commas, out)
+    }
+    /// See [`super::Kernel::stripes`].
+    #[inline(always)]
+    fn stripes(self, lanes: &mut [u64; 4], bytes: &[u8]) {
+        portable::stripes(lanes, bytes);
+    }
 }
 
 /// See [`super::Kernel::text_run`].
@@ -63,6 +74,11 @@ pub fn unescape<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize) 
         let loaded = isa.load(block);
         let (quotes, backslashes) = (isa.equal(loaded, b'"'), isa.equal(loaded, b'\\'));
         let control = isa.below(loaded, b' ');
+        if !I::COMPRESSES && quotes | backslashes | control == 0 {
+            isa.store(loaded, slot);
+            (at, to) = (at + BLOCK, to + BLOCK);
+            continue;
+        }
         let (escapes, escaped) = escapes(backslashes, 0);
         let (plain, unknown) = isa.translated(loaded, escaped);
         // An escape whose letter is in the next block waits for it.
@@ -164,7 +180,13 @@ pub fn skip<I: Isa>(isa: I, state: &mut Skip, bytes: &[u8]) -> Option<usize> {
         let (quotes, backslashes) = (isa.equal(loaded, b'"'), isa.equal(loaded, b'\\'));
         if quotes | backslashes | first | !inside == 0 {
             clean += 1;
-            at += if clean < LONG { BLOCK } else { long_string(isa, bytes.get(at..).unwrap_or_default()) };
+            at += BLOCK;
+            if clean == LONG {
+                // Long enough for a search that knows nothing of blocks.
+                clean = 0;
+                let rest = bytes.get(at..).unwrap_or_default();
+                at += memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
+            }
             continue;
         }
         clean = 0;
@@ -199,40 +221,10 @@ pub fn skip<I: Isa>(isa: I, state: &mut Skip, bytes: &[u8]) -> Option<usize> {
     portable::skip(state, bytes.get(at..)?).map(|used| at + used)
 }
 
-/// Bytes of a string in which nothing may end it, the first block's for sure: from there on four aligned blocks
-/// at once.
-#[inline(always)]
-fn long_string<I: Isa>(isa: I, bytes: &[u8]) -> usize {
-    let aligned = BLOCK - bytes.as_ptr().addr() % BLOCK;
-    let mut clean = aligned;
-    while let Some(four) = bytes.get(clean..).and_then(|rest| rest.first_chunk::<{ 4 * BLOCK }>()) {
-        let mut ends = 0;
-        for block in four.as_chunks().0 {
-            let loaded = isa.load(block);
-            ends |= isa.equal(loaded, b'"') | isa.equal(loaded, b'\\');
-        }
-        if ends != 0 {
-            break;
-        }
-        clean += four.len();
-    }
-    clean
-}
-
-/// See [`super::Kernel::stripes`]. Half of its multiplications do not wait for each other: those are taken out of
-/// the chain, into vector instructions.
+/// See [`super::Kernel::stripes`].
 #[inline(always)]
 pub fn stripes<I: Isa>(isa: I, lanes: &mut [u64; 4], bytes: &[u8]) {
-    let mut products = [0; PRODUCTS];
-    for part in bytes.chunks(8 * PRODUCTS) {
-        let (blocks, rest) = part.as_chunks::<BLOCK>();
-        let (slots, _) = products.as_chunks_mut();
-        for (block, slot) in blocks.iter().zip(slots) {
-            isa.multiplied(isa.load(block), PRIME_2, slot);
-        }
-        isa.rounds(lanes, products.get(..8 * blocks.len()).unwrap_or_default());
-        portable::stripes(lanes, rest);
-    }
+    isa.stripes(lanes, bytes);
 }
 
 /// Counts a block's brackets; `Some` behind the one at which they balance.
@@ -284,20 +276,7 @@ pub fn low_bits(count: usize) -> u64 {
     if count >= 64 { !0 } else { (1 << count) - 1 }
 }
 
-/// So many blocks of a string in which nothing ends it are looked at one by one.
+/// So many blocks of a string in which nothing ends it are looked at, one by one.
 const LONG: u32 = 4;
-/// Words multiplied before they enter the chain: a kilobyte.
-const PRODUCTS: usize = 128;
 /// Most numbers that are read at once.
 pub const IDS: usize = 8;
-
-/// 64 entries of a table by byte.
-pub const fn part(table: &[u8; 256], start: usize) -> [u8; BLOCK] {
-    let mut part = [0; BLOCK];
-    let mut place = 0;
-    while place < BLOCK {
-        part[place] = table[start + place];
-        place += 1;
-    }
-    part
-}
