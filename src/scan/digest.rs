@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn every_short_length_hashes_as_xxh64_does() {
-        let bytes: Vec<u8> = (0..300u32).map(|n| (n * n >> 2) as u8).collect();
+        let bytes: Vec<u8> = (0..300u32).map(|n| ((n * n) >> 2) as u8).collect();
         for kernel in Kernel::available() {
             for end in 0..bytes.len() {
                 let mut digest = Digest::new(kernel);

@@ -6,10 +6,9 @@
 
 use super::PrefixMode;
 use super::kernel::Kernel;
-use super::section::{Mark, Part, Section};
+use super::section::{self, Mark, Part, Section};
 use super::text::Taker;
 use super::{Counts, PrefixHash};
-use xxhash_rust::xxh64::xxh64;
 
 /// Bytes of a message held until its role is known.
 pub(super) const HELD_MAX: usize = 4096;
@@ -237,18 +236,8 @@ impl Prompt {
                 if !main.has_text && !system.has_text {
                     return None;
                 }
-                let (mut joined, mut length) = ([[0; 9]; 3], 0);
-                for (place, part) in [tools, system, main].into_iter().enumerate() {
-                    if part.hashed > 0
-                        && let Some([name, value @ ..]) = joined.get_mut(length)
-                    {
-                        (*name, *value) = (place as u8, part.digest.value().to_le_bytes());
-                        length += 1;
-                    }
-                }
-                let joined = joined.get(..length).unwrap_or_default().as_flattened();
                 let bytes = tools.hashed + system.hashed + main.hashed;
-                Some(PrefixHash { hash: xxh64(joined, 0), bytes })
+                Some(PrefixHash { hash: section::joined([tools, system, main]), bytes })
             }
         }
     }

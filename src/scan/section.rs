@@ -1,5 +1,7 @@
 //! The separate parts of a prompt, and what sets apart the texts in them.
 
+use xxhash_rust::xxh64::xxh64;
+
 use super::digest::Digest;
 use super::kernel::Kernel;
 
@@ -32,6 +34,18 @@ pub(super) enum Mark {
     Raw = 0xfc,
     /// Token ids follow, four bytes each, little-endian.
     Ids = 0xfd,
+}
+
+/// The hash of these sections' hashes, each behind its place; those of which no byte took part aside.
+pub(super) fn joined(parts: [&Part; 3]) -> u64 {
+    let (mut joined, mut length) = ([[0; 9]; 3], 0);
+    for (place, part) in parts.into_iter().enumerate().filter(|(_, part)| part.hashed > 0) {
+        if let Some([name, value @ ..]) = joined.get_mut(length) {
+            (*name, *value) = (place as u8, part.digest.value().to_le_bytes());
+            length += 1;
+        }
+    }
+    xxh64(joined.get(..length).unwrap_or_default().as_flattened(), 0)
 }
 
 /// One section's hash and counts.
