@@ -116,16 +116,13 @@ fn decoded(mut bytes: &[u8]) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// Checks one answer: what was used is exactly what was written. Says how much was used.
+/// Checks one answer: what was used, which ends inside no escape and no pair, is what was written. Says how much
+/// was used.
 fn check_unescape(kernel: &Kernel, bytes: &[u8], room: usize) -> usize {
     let mut out = vec![0xee; room];
     let (used, written) = kernel.unescape(bytes, &mut out);
     let expected = decoded(&bytes[..used]);
     assert_eq!(Some(&out[..written]), expected.as_deref(), "{}: {used} of {}", kernel.name, bytes.escape_ascii());
-    // A pair is never decoded apart.
-    if let Some((12, _)) = unicode_escape(bytes.get(used.wrapping_sub(6)..).unwrap_or_default()) {
-        panic!("{}: cuts a pair at {used} of {}", kernel.name, bytes.escape_ascii());
-    }
     used
 }
 
