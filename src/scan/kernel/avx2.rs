@@ -18,7 +18,6 @@ struct Avx2(());
 // bytes as they touch.
 impl Isa for Avx2 {
     type Block = [__m256i; 2];
-    const COMPRESSES: bool = false;
     const UNICODE_BYTES: usize = 24;
 
     #[inline(always)]

@@ -19,7 +19,6 @@ struct Avx512(());
 // bytes as they touch.
 impl Isa for Avx512 {
     type Block = __m512i;
-    const COMPRESSES: bool = true;
     const UNICODE_BYTES: usize = 60;
 
     #[inline(always)]

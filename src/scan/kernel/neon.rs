@@ -17,7 +17,6 @@ struct Neon(());
 // bytes as they touch.
 impl Isa for Neon {
     type Block = [uint8x16_t; 4];
-    const COMPRESSES: bool = false;
 
     #[inline(always)]
     fn load(self, bytes: &[u8; BLOCK]) -> [uint8x16_t; 4] {

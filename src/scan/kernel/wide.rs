@@ -11,8 +11,6 @@ use super::{BLOCK, Skip, portable, words};
 pub trait Isa: Copy {
     /// 64 bytes in registers.
     type Block: Copy;
-    /// Whether [`Isa::compress`] costs so little that it is not worth a branch around it.
-    const COMPRESSES: bool;
     /// Most bytes that [`Isa::unicode`] uses.
     const UNICODE_BYTES: usize = BLOCK;
 
@@ -69,16 +67,11 @@ pub fn text_run<I: Isa>(isa: I, bytes: &[u8]) -> usize {
 /// See [`super::Kernel::unescape`].
 #[inline(always)]
 pub fn unescape<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize) {
-    let (mut at, mut to) = (0, 0);
+    let (mut at, mut to, mut recent) = (0, 0, Recent::MAX);
     while let (Some(block), Some(slot)) = (block_at(bytes, at), slot_at(out, to)) {
         let loaded = isa.load(block);
         let (quotes, backslashes) = (isa.equal(loaded, b'"'), isa.equal(loaded, b'\\'));
         let control = isa.below(loaded, b' ');
-        if !I::COMPRESSES && quotes | backslashes | control == 0 {
-            isa.store(loaded, slot);
-            (at, to) = (at + BLOCK, to + BLOCK);
-            continue;
-        }
         let (escapes, escaped) = escapes(backslashes, 0);
         let (plain, unknown) = isa.translated(loaded, escaped);
         // An escape whose letter is in the next block waits for it.
@@ -87,6 +80,11 @@ pub fn unescape<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize) 
         if stops == 0 {
             isa.compress(plain, !escapes, slot);
             (at, to) = (at + BLOCK, to + BLOCK - escapes.count_ones() as usize);
+            // Whether one block has an escape is as good as random in most texts, and decides no branch.
+            recent = recent << 1 | (backslashes != 0) as Recent;
+            if recent == 0 {
+                return (at, to);
+            }
             continue;
         }
         let length = stops.trailing_zeros() as usize;
@@ -172,26 +170,26 @@ fn before(bits: u64, wrong: u64) -> u64 {
 /// See [`super::Kernel::skip`].
 #[inline(always)]
 pub fn skip<I: Isa>(isa: I, state: &mut Skip, bytes: &[u8]) -> Option<usize> {
-    let (mut at, mut depth, mut clean) = (0, state.depth, 0);
+    let (mut at, mut depth, mut recent) = (0, state.depth, Recent::MAX);
     // All ones inside a string; one where the block's first byte is escaped.
     let (mut inside, mut first) = ((state.in_string as u64).wrapping_neg(), state.escaped as u64);
     while let Some(block) = block_at(bytes, at) {
         let loaded = isa.load(block);
         let (quotes, backslashes) = (isa.equal(loaded, b'"'), isa.equal(loaded, b'\\'));
-        if quotes | backslashes | first | !inside == 0 {
-            clean += 1;
-            at += BLOCK;
-            if clean == LONG {
-                // Long enough for a search that knows nothing of blocks.
-                clean = 0;
+        let (escapes, escaped) = escapes(backslashes, first);
+        let quotes = quotes & !escaped;
+        // A string goes on. Whether it has escapes is as good as random, and decides no branch.
+        if quotes | !inside == 0 {
+            (at, first) = (at + BLOCK, escapes >> 63);
+            recent = recent << 1 | (backslashes != 0) as Recent;
+            if recent == 0 {
                 let rest = bytes.get(at..).unwrap_or_default();
                 at += memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
+                recent = Recent::MAX;
             }
             continue;
         }
-        clean = 0;
-        let (escapes, escaped) = escapes(backslashes, first);
-        let quotes = quotes & !escaped;
+        recent = Recent::MAX;
         let strings = isa.parity(quotes) ^ inside;
         if backslashes & !strings != 0 {
             // Outside a string a backslash means nothing, whatever `escapes` made of it.
@@ -276,7 +274,8 @@ pub fn low_bits(count: usize) -> u64 {
     if count >= 64 { !0 } else { (1 << count) - 1 }
 }
 
-/// So many blocks of a string in which nothing ends it are looked at, one by one.
-const LONG: u32 = 4;
+/// A bit for each of the last blocks: whether it had an escape. After sixteen without any the rest of a string is
+/// better not copied, and what is skipped of it left to a search that looks for far bytes.
+type Recent = u16;
 /// Most numbers that are read at once.
 pub const IDS: usize = 8;
