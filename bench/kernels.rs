@@ -2,7 +2,7 @@
 //!
 //! Each body is read to its end, its whole conversation hashed, as one piece; p50 of scans timed alone. Before
 //! the clock runs, every kernel's facts are compared with the portable one's, in one piece and in several, and
-//! no scan may allocate. `first user` rows end their reading where KubeAI's key is known.
+//! no scan may allocate. `first user` rows make KubeAI's key and skip all behind it up to `model`, which stands last.
 
 use std::fmt::Write;
 use std::hint::black_box;
@@ -19,12 +19,9 @@ struct Kind {
     name: &'static str,
     bytes: usize,
     api: Api,
-    needs: Needs,
     prefix: PrefixMode,
     body: fn(&mut Random, usize) -> String,
 }
-
-const WHOLE: Needs = Needs::WHOLE;
 
 #[rustfmt::skip]
 const KINDS: [Kind; 13] = [
@@ -45,19 +42,17 @@ const KINDS: [Kind; 13] = [
 
 impl Kind {
     const fn conversation(name: &'static str, bytes: usize, body: fn(&mut Random, usize) -> String) -> Kind {
-        let needs = Needs::PREFIX;
-        Kind { name, bytes, api: Api::Chat, needs, prefix: PrefixMode::Conversation, body }
+        Kind { name, bytes, api: Api::Chat, prefix: PrefixMode::Conversation, body }
     }
 
     const fn first_user(name: &'static str, bytes: usize, body: fn(&mut Random, usize) -> String) -> Kind {
-        let needs = Needs::MODEL;
-        Kind { name, bytes, api: Api::Chat, needs, prefix: PrefixMode::FirstUser, body }
+        Kind { name, bytes, api: Api::Chat, prefix: PrefixMode::FirstUser, body }
     }
 
     fn scan(&self, scan: &mut Scan, body: &[u8], piece_bytes: usize) -> (Option<PrefixHash>, u64) {
         let plan = Plan { prefix: self.prefix, prefix_chars: 100, prefix_bytes: u32::MAX, session_fields: Vec::new() };
-        let whole = if self.prefix == PrefixMode::Conversation { WHOLE } else { Needs::NONE };
-        scan.begin(self.api, &plan, Needs::MODEL | Needs::PREFIX | self.needs | whole);
+        let whole = if self.prefix == PrefixMode::Conversation { Needs::WHOLE } else { Needs::NONE };
+        scan.begin(self.api, &plan, Needs::MODEL | Needs::PREFIX | whole);
         for piece in body.chunks(piece_bytes) {
             match scan.push(piece) {
                 Progress::More => {}
@@ -253,8 +248,7 @@ fn ids(random: &mut Random, bytes: usize) -> String {
     text
 }
 
-/// Prints the table.
-pub fn main() {
+fn main() {
     let quick = std::env::args().any(|argument| argument == "--test");
     let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
     let kernels: Vec<&'static Kernel> = Kernel::available().collect();
