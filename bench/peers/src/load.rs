@@ -15,7 +15,7 @@ use crate::verify::Expected;
 
 const HELP: &str = "\
 peers load --targets PORT[,PORT]   where to send; connections are spread over them
-  [--pace plain|flat|step|phase|hold] [--connections N] [--body BYTES]
+  [--pace plain|speech|flat|step|phase|hold] [--connections N] [--body BYTES]
   [--tokens N] [--vary N]          tokens of a stream, and how far a stream may differ from that
   [--rate N]                       open loop: N requests a second on schedule, late or not
   [--warmup-ms N] [--seconds N]    before and in the measured window
@@ -262,6 +262,7 @@ impl Load {
         let digest = connection.request.stamp(self.next_id, tokens);
         connection.expected = Some(match self.plan.pace {
             Pace::Plain => Expected::plain(digest),
+            Pace::Speech => Expected::speech(digest),
             _ => Expected::stream(digest, tokens),
         });
         connection.sent = 0;

@@ -13,7 +13,8 @@ use crate::scenario::{self, Scenario};
 
 const HELP: &str = "\
 peers run: fronts side by side, one worker each, in one run
-  --fronts A,B       of direct, relay, relay-hold, haproxy, nginx, warmfront, warmfront-uring
+  --fronts A,B       of direct, relay, relay-hold, haproxy, nginx, warmfront, warmfront-uring, and both of these
+                     with -copy behind: long opaque replies copied, not spliced
                      (default: all but the last; direct takes part in latency, relay-hold in prompt)
   --only A,B         scenarios or their first words: plain, stream (-flat, -step, -phase),
                      prompt (-128k, -1m), idle, latency

@@ -112,6 +112,13 @@ pub fn all(quick: bool, idle_streams: usize) -> Vec<Scenario> {
         prompt("prompt-128k", "128 KB chat prompt, model last, 1 KB reply, 16 connections", 131_072, 16),
         prompt("prompt-1m", "1 MB chat prompt, model last, 1 KB reply, 8 connections", 1_000_000, 8),
         Scenario {
+            name: "speech",
+            title: "1 KB request, 1 MB of audio, 8 connections".into(),
+            pace: Pace::Speech,
+            connections: 8,
+            ..Scenario::plain()
+        },
+        Scenario {
             name: "idle",
             title: format!("{idle_streams} idle streams: head and first event sent, then silence"),
             pace: Pace::Hold,

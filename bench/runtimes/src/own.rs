@@ -82,6 +82,8 @@ impl<D: Driver> Relay<D> {
                     self.driver.resume(socket);
                 }
             }
+            // It asks for none.
+            Completion::Spliced(..) => {}
             Completion::Ended(tag) | Completion::Failed(tag) | Completion::Reset(tag) => {
                 self.close(Key::from_u64(tag.0));
             }
