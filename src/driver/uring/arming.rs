@@ -16,7 +16,10 @@ impl Uring {
             // Paused before it stood.
             Kind::Stream if socket.paused => return self.watch_fault(id),
             Kind::Stream if socket.splice.is_some() => return self.told.push_back(Told::Splice(id)),
-            Kind::Stream => self.ring.receive(id, fd, socket.group),
+            Kind::Stream => {
+                socket.group = socket.wanted;
+                self.ring.receive(id, fd, socket.group)
+            }
             _ => return,
         };
         (socket.receiving, socket.cancelled, socket.armed_in) = (true, false, self.turns);

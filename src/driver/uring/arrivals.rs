@@ -78,7 +78,7 @@ impl Uring {
         // A connection without a peer died in the queue.
         let peer = rustix::net::getpeername(&connection).ok().flatten()?;
         let peer = SocketAddr::try_from(peer).ok()?;
-        let socket = self.register(connection, Tag(0), Kind::Fresh, Group::Accepted);
+        let socket = self.register(connection, Tag(0), Kind::Fresh, Group::Large);
         Some(Completion::Accepted { socket, peer })
     }
 
@@ -122,8 +122,12 @@ impl Uring {
             }
             return None;
         }
+        let outgrows = socket.outgrows(len as usize);
         if last {
             self.arm(id);
+        } else if outgrows {
+            // It goes on in the other group once this receive has ended.
+            self.cancel_receive(id);
         }
         self.leased = Some(name);
         Some(Completion::Received(tag, Lease { buffer: name, len }))
