@@ -61,6 +61,7 @@ macro_rules! alone_on_both_drivers {
 
 mod arriving;
 mod breaking;
+mod ending;
 mod leaving;
 mod pausing;
 mod scale;
