@@ -63,8 +63,11 @@ mod arriving;
 mod breaking;
 mod ending;
 mod leaving;
+mod line;
 mod pausing;
+mod play;
 mod scale;
+mod scripts;
 mod sending;
 
 fn epoll() -> Epoll {

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use rustix::net::sockopt;
@@ -93,10 +94,15 @@ impl Peer {
 
 /// Bytes that tell where they belong.
 pub fn pattern(len: usize, salt: u64) -> Vec<u8> {
-    let mut random = crate::random::Random::new(salt.wrapping_mul(77).wrapping_add(5));
-    let mut bytes = Vec::with_capacity(len + 8);
+    static BLOCK: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let mut random = crate::random::Random::new(5);
+        (0..40_000).flat_map(|_| random.next().to_le_bytes().into_iter().take(5)).collect()
+    });
+    let begin = salt.wrapping_mul(0x9E37_79B9_7F4A_7C15) as usize % BLOCK.len();
+    let mut bytes = Vec::with_capacity(len + BLOCK.len());
+    bytes.extend_from_slice(&BLOCK[begin..]);
     while bytes.len() < len {
-        bytes.extend_from_slice(&random.next().to_le_bytes()[..7]);
+        bytes.extend_from_slice(&BLOCK);
     }
     bytes.truncate(len);
     bytes
