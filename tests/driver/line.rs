@@ -175,7 +175,8 @@ impl Line {
     pub fn abort<D: Driver>(&mut self, driver: &mut D) {
         if !self.closed {
             (self.closed, self.cut, self.own_cut) = (true, true, true);
-            self.torn = !self.has_failed;
+            // A FIN that is gone was first.
+            self.torn = !self.has_failed && !self.finished;
             driver.abort(self.id);
         }
     }
@@ -225,6 +226,11 @@ impl Line {
     }
 
     // What must come of it.
+
+    /// How much the far end has written or is about to.
+    pub fn written(&self) -> usize {
+        self.written.len()
+    }
 
     pub fn got(&self) -> &[u8] {
         self.peer.as_ref().map_or(&[], |peer| &peer.got)

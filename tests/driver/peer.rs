@@ -19,13 +19,14 @@ pub struct Peer {
     /// What it has read so far.
     pub got: Vec<u8>,
     pub end: Option<End>,
+    broken: bool,
 }
 
 impl Peer {
     pub fn new(stream: TcpStream) -> Peer {
         stream.set_nonblocking(true).unwrap();
         stream.set_nodelay(true).unwrap();
-        Peer { stream, got: Vec::new(), end: None }
+        Peer { stream, got: Vec::new(), end: None, broken: false }
     }
 
     pub fn connect(address: SocketAddr) -> Peer {
@@ -44,7 +45,12 @@ impl Peer {
             match self.stream.write(&bytes[written..]) {
                 Ok(len) => written += len,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    // Who is told here is not told when it reads.
+                    self.broken = true;
+                    break;
+                }
             }
         }
         written
@@ -63,7 +69,7 @@ impl Peer {
         while left > 0 && self.end.is_none() {
             let room = left.min(buffer.len());
             match self.stream.read(&mut buffer[..room]) {
-                Ok(0) => self.end = Some(End::Fin),
+                Ok(0) => self.end = Some(if self.broken { End::Reset } else { End::Fin }),
                 Ok(len) => {
                     self.got.extend_from_slice(&buffer[..len]);
                     left -= len;

@@ -25,10 +25,8 @@ pub struct Outcome {
 
 impl Outcome {
     pub fn agrees_with(&self, other: &Outcome) -> bool {
-        let seen = |outcome: &Outcome| {
-            (outcome.received, outcome.got, outcome.end, outcome.ended, outcome.failed, outcome.cut)
-        };
-        (self.cut && other.cut) || seen(self) == seen(other)
+        let seen = |outcome: &Outcome| (outcome.received, outcome.got, outcome.end, outcome.ended, outcome.failed);
+        self.cut || other.cut || seen(self) == seen(other)
     }
 }
 
@@ -73,7 +71,12 @@ impl Play {
             Step::Pause(line) => self.lines[line].pause(driver),
             Step::Resume(line) => self.lines[line].resume(driver),
             Step::Hiccup(line, turns) => self.lines[line].hiccup = Some(turns),
-            Step::Link(line, to) => self.lines[line].link = Some(to),
+            Step::Link(line, to) => {
+                // How much of what is under way goes there is nobody's promise either.
+                let whole = turns.received(self.lines[line].tag).len() == self.lines[line].written();
+                let before = self.lines[line].link.replace(to);
+                [Some(to), before].into_iter().flatten().for_each(|to| self.lines[to].cut |= !whole);
+            }
             Step::Finish(line) => self.lines[line].finish(driver),
             Step::Close(line) => self.lines[line].close(driver),
             Step::Abort(line) => self.lines[line].abort(driver),

@@ -1,0 +1,156 @@
+//! What comes: connections, bytes and ends, one thing for each visit of a ready socket.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SocketFlags};
+
+use super::Epoll;
+use super::state::{Kind, Socket};
+use crate::driver::fault::Fault;
+use crate::driver::{Completion, Driver, Lease, STALL, SocketId, Tag};
+
+/// Connections accepted from one listener in a row.
+const ACCEPTS_PER_VISIT: u32 = 16;
+
+impl Epoll {
+    /// Does the next thing for one ready socket; puts it back while it may have more.
+    pub(super) fn visit(&mut self, id: SocketId) -> Option<Completion> {
+        let socket = self.sockets.get_mut(id)?;
+        socket.queued = false;
+        match socket.kind {
+            Kind::Listener => return self.accept(id),
+            Kind::Fresh => return None,
+            // A connect fails once: the error is taken, and a second look would find none.
+            Kind::Connecting if socket.over => return None,
+            Kind::Connecting => {
+                // What came with the connection is announced once only.
+                if socket.readable {
+                    Self::enqueue(&mut self.ready, id, socket);
+                }
+                return Self::connected(socket);
+            }
+            Kind::Stream => {}
+        }
+        if socket.starved && std::mem::take(&mut socket.writable) && socket.flush() {
+            let tag = socket.tag;
+            if socket.readable && !socket.paused {
+                Self::enqueue(&mut self.ready, id, socket);
+            }
+            return Some(Completion::Drained(tag));
+        }
+        if socket.over {
+            return if socket.broken { socket.tell(Fault::Failed) } else { None };
+        }
+        if socket.paused {
+            return if socket.broken { socket.tell(Fault::Reset) } else { None };
+        }
+        self.receive(id)
+    }
+
+    fn connected(socket: &mut Socket) -> Option<Completion> {
+        match rustix::net::sockopt::socket_error(&socket.fd) {
+            Ok(Ok(())) => {
+                socket.kind = Kind::Stream;
+                Some(Completion::Connected(socket.tag))
+            }
+            _ => {
+                socket.over = true;
+                socket.tell(Fault::Failed)
+            }
+        }
+    }
+
+    fn accept(&mut self, id: SocketId) -> Option<Completion> {
+        if !self.accepting {
+            return None;
+        }
+        let listener = self.sockets.get_mut(id)?;
+        for _ in 0..ACCEPTS_PER_VISIT {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            match rustix::net::acceptfrom_with(&listener.fd, flags) {
+                Ok((fd, peer)) => {
+                    let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else { continue };
+                    self.accepted += 1;
+                    listener.queued = true;
+                    if self.accepted.is_multiple_of(ACCEPTS_PER_VISIT) {
+                        self.ready.push_back(id);
+                    } else {
+                        self.ready.push_front(id);
+                        self.visits += 1;
+                    }
+                    let socket = self.register(fd, Tag(0), Kind::Fresh).ok()?;
+                    return Some(Completion::Accepted { socket, peer });
+                }
+                Err(Errno::AGAIN) => return None,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    self.stalled.push(id);
+                    self.stalled_until = self.now() + STALL;
+                    return None;
+                }
+                // The connection died in the queue; the next one need not have.
+                Err(_) => continue,
+            }
+        }
+        // Many died in a row, and those behind them are not announced again.
+        Self::enqueue(&mut self.ready, id, listener);
+        None
+    }
+
+    /// Tries listeners again that ran out of descriptors, once it is time; how long to sleep at most until then.
+    pub(super) fn try_stalled(&mut self) -> Duration {
+        if self.stalled.is_empty() {
+            return Duration::MAX;
+        }
+        let wait = self.stalled_until.saturating_sub(self.now());
+        if wait == 0 {
+            for id in std::mem::take(&mut self.stalled) {
+                if let Some(socket) = self.sockets.get_mut(id) {
+                    Self::enqueue(&mut self.ready, id, socket);
+                }
+            }
+        }
+        Duration::from_micros(wait)
+    }
+
+    fn receive(&mut self, id: SocketId) -> Option<Completion> {
+        let socket = self.sockets.get_mut(id)?;
+        if !socket.readable {
+            return None;
+        }
+        match rustix::net::recv(&socket.fd, &mut self.buffer[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => {
+                socket.over = true;
+                if socket.reset {
+                    return socket.tell(Fault::Failed);
+                }
+                // It broke behind its FIN before either was looked at: the end first, the fault in the next turn.
+                if socket.broken {
+                    Self::enqueue(&mut self.ready, id, socket);
+                }
+                Some(Completion::Ended(socket.tag))
+            }
+            Ok((len, _)) => {
+                socket.readable = len == self.buffer.len() || socket.hung_up;
+                let tag = socket.tag;
+                if socket.readable {
+                    Self::enqueue(&mut self.ready, id, socket);
+                }
+                Some(Completion::Received(tag, Lease { buffer: 0, len: len as u32 }))
+            }
+            Err(Errno::AGAIN) => {
+                socket.readable = false;
+                None
+            }
+            Err(Errno::INTR) => {
+                Self::enqueue(&mut self.ready, id, socket);
+                None
+            }
+            Err(_) => {
+                socket.over = true;
+                socket.tell(Fault::Failed)
+            }
+        }
+    }
+}
