@@ -6,6 +6,7 @@
 //! sent once a poll finds room. A descriptor is closed after the last completion of every operation on it.
 
 mod arrivals;
+mod asking;
 mod buffers;
 mod outbox;
 pub mod probe;
@@ -43,6 +44,8 @@ enum Told {
     /// Bytes or an end that came while the connection was paused.
     Parked(SocketId),
     Fault(SocketId),
+    /// What is left to read of a broken connection.
+    Rest(SocketId),
     /// A connection that was accepted when no more were wanted.
     Late,
 }
@@ -122,65 +125,9 @@ impl Uring {
         }
     }
 
-    /// Begins to receive, or to accept.
-    fn arm(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.receiving) else { return };
-        let fd = socket.fd.as_fd();
-        let outcome = match socket.kind {
-            Kind::Listener => self.ring.accept(id, fd),
-            // Paused before it stood.
-            Kind::Stream if socket.paused => return self.watch_fault(id),
-            Kind::Stream => self.ring.receive(id, fd, socket.group),
-            _ => return,
-        };
-        (socket.receiving, socket.cancelled, socket.armed_in) = (true, false, self.turns);
-        socket.operations += 1;
-        self.note(outcome);
-    }
-
-    fn cancel_receive(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(id).filter(|socket| socket.receiving && !socket.cancelled) else {
-            return;
-        };
-        socket.cancelled = true;
-        let outcome = match socket.kind {
-            Kind::Listener => self.ring.cancel(id, socket.fd.as_fd()),
-            _ => self.ring.cancel_receive(id),
-        };
-        self.note(outcome);
-    }
-
-    /// Has a fault told while nothing is received.
-    fn watch_fault(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.watched && !socket.broken) else { return };
-        socket.watched = true;
-        socket.operations += 1;
-        let outcome = self.ring.poll_fault(id, socket.fd.as_fd());
-        self.note(outcome);
-    }
-
-    fn watch_room(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(id) else { return };
-        socket.operations += 1;
-        let outcome = self.ring.poll_room(id, socket.fd.as_fd());
-        self.note(outcome);
-    }
-
     fn release_lease(&mut self) {
         if let Some(name) = self.leased.take() {
             self.buffers.release(name);
-        }
-    }
-
-    /// Operations that ended and are to go on: receives that found no buffer, listeners without descriptors.
-    fn arm_again(&mut self) {
-        for id in std::mem::take(&mut self.hungry) {
-            if self.live(id).is_some_and(|socket| !socket.paused && !socket.over) {
-                self.arm(id);
-            }
-        }
-        if !self.stalled.is_empty() && self.now() >= self.stalled_until && self.accepting {
-            std::mem::take(&mut self.stalled).into_iter().for_each(|id| self.arm(id));
         }
     }
 

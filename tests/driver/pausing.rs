@@ -18,6 +18,7 @@ on_both_drivers! {
     a_pause_before_the_connection_stands_holds
     a_fin_waits_behind_the_bytes_before_it
     a_reset_is_told_at_once_and_the_bytes_before_it_can_be_read
+    a_reset_behind_many_bytes_is_told_behind_them
     a_reset_behind_a_fin_is_told_while_paused
     who_is_paused_while_no_buffer_is_left_still_learns_of_a_reset
 }
@@ -231,6 +232,32 @@ fn a_reset_is_told_at_once_and_the_bytes_before_it_can_be_read<D: Driver>(driver
             turns.settle();
             assert_eq!(turns.received(tag), b"before");
             assert!(turns.ends(tag).ends_with(&[Told::Reset, Told::Failed]), "{:?}", turns.ends(tag));
+        }
+    }
+}
+
+/// More bytes than one receive takes at a time, on a connection that broke before it was read again.
+fn a_reset_behind_many_bytes_is_told_behind_them<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    for known in [false, true] {
+        for (id, tag, mut peer) in turns.two() {
+            turns.driver.pause(id);
+            turns.settle();
+            let bytes = pattern(4 << 20, 1);
+            let mut written = 0;
+            while let len @ 1.. = peer.write_some(&bytes[written..]) {
+                written += len;
+                turns.settle();
+            }
+            if !known {
+                turns.driver.resume(id);
+            }
+            peer.reset();
+            turns.settle();
+            turns.driver.resume(id);
+            turns.until_told(tag, Told::Failed);
+            let received = turns.received(tag);
+            assert!(received.len() > 100_000 && bytes.starts_with(received), "{} bytes", received.len());
         }
     }
 }

@@ -1,0 +1,74 @@
+//! What the ring is asked for: connections, bytes, and looks at what else may come about.
+
+use std::os::fd::AsFd;
+
+use super::state::Kind;
+use super::{Told, Uring};
+use crate::driver::{Driver, SocketId};
+
+impl Uring {
+    /// Begins to receive, or to accept.
+    pub(super) fn arm(&mut self, id: SocketId) {
+        match self.sockets.get(id) {
+            Some(socket) if socket.receiving => {}
+            // Paused before it stood.
+            Some(socket) if socket.paused => self.watch_fault(id),
+            Some(socket) if socket.broken => self.told.push_back(Told::Rest(id)),
+            _ => self.arm_ring(id),
+        }
+    }
+
+    /// The same, whatever is known of the socket.
+    pub(super) fn arm_ring(&mut self, id: SocketId) {
+        let Some(socket) = self.sockets.get_mut(id) else { return };
+        let fd = socket.fd.as_fd();
+        let outcome = match socket.kind {
+            Kind::Listener => self.ring.accept(id, fd),
+            Kind::Stream => self.ring.receive(id, fd, socket.group),
+            _ => return,
+        };
+        (socket.receiving, socket.cancelled, socket.armed_in) = (true, false, self.turns);
+        socket.operations += 1;
+        self.note(outcome);
+    }
+
+    pub(super) fn cancel_receive(&mut self, id: SocketId) {
+        let Some(socket) = self.sockets.get_mut(id).filter(|socket| socket.receiving && !socket.cancelled) else {
+            return;
+        };
+        socket.cancelled = true;
+        let outcome = match socket.kind {
+            Kind::Listener => self.ring.cancel(id, socket.fd.as_fd()),
+            _ => self.ring.cancel_receive(id),
+        };
+        self.note(outcome);
+    }
+
+    /// Has a fault told while nothing is received.
+    pub(super) fn watch_fault(&mut self, id: SocketId) {
+        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.watched && !socket.broken) else { return };
+        socket.watched = true;
+        socket.operations += 1;
+        let outcome = self.ring.poll_fault(id, socket.fd.as_fd());
+        self.note(outcome);
+    }
+
+    pub(super) fn watch_room(&mut self, id: SocketId) {
+        let Some(socket) = self.sockets.get_mut(id) else { return };
+        socket.operations += 1;
+        let outcome = self.ring.poll_room(id, socket.fd.as_fd());
+        self.note(outcome);
+    }
+
+    /// Operations that ended and are to go on: receives that found no buffer, listeners without descriptors.
+    pub(super) fn arm_again(&mut self) {
+        for id in std::mem::take(&mut self.hungry) {
+            if self.live(id).is_some_and(|socket| !socket.paused && !socket.over) {
+                self.arm(id);
+            }
+        }
+        if !self.stalled.is_empty() && self.now() >= self.stalled_until && self.accepting {
+            std::mem::take(&mut self.stalled).into_iter().for_each(|id| self.arm(id));
+        }
+    }
+}
