@@ -60,16 +60,15 @@ pub fn play<D: Driver>(driver: D, steps: &[Step], patience: u32) -> Vec<Outcome>
 
 impl Play {
     fn take<D: Driver>(&mut self, turns: &mut Turns<D>, step: Step) {
-        let driver = &mut turns.driver;
         match step {
             Step::Write(line, len) => self.lines[line].write(len),
             Step::Read(line, reads) => self.lines[line].reading = reads,
             Step::Fin(line) => self.lines[line].fin = true,
             Step::Break(line) => self.lines[line].reset(),
-            Step::Send(line, len, count) => self.lines[line].send(driver, len, count),
-            Step::Offer(line, len) => self.lines[line].offer(driver, len),
-            Step::Pause(line) => self.lines[line].pause(driver),
-            Step::Resume(line) => self.lines[line].resume(driver),
+            Step::Send(line, len, count) => self.lines[line].send(&mut turns.driver, len, count),
+            Step::Offer(line, len) => self.lines[line].offer(&mut turns.driver, len),
+            Step::Pause(line) => self.lines[line].pause(&mut turns.driver),
+            Step::Resume(line) => self.lines[line].resume(&mut turns.driver),
             Step::Hiccup(line, turns) => self.lines[line].hiccup = Some(turns),
             Step::Link(line, to) => {
                 // How much of what is under way goes there is nobody's promise either.
@@ -77,9 +76,15 @@ impl Play {
                 let before = self.lines[line].link.replace(to);
                 [Some(to), before].into_iter().flatten().for_each(|to| self.lines[to].cut |= !whole);
             }
-            Step::Finish(line) => self.lines[line].finish(driver),
-            Step::Close(line) => self.lines[line].close(driver),
-            Step::Abort(line) => self.lines[line].abort(driver),
+            Step::Finish(line) => {
+                // So it is with what would still come for it.
+                let late = |from: &Line| from.link == Some(line) && turns.received(from.tag).len() < from.written();
+                let late = self.lines.iter().any(late);
+                self.lines[line].cut |= late;
+                self.lines[line].finish(&mut turns.driver);
+            }
+            Step::Close(line) => self.lines[line].close(&mut turns.driver),
+            Step::Abort(line) => self.lines[line].abort(&mut turns.driver),
             Step::Hurry(_) => {}
         }
         // What came of a connection that is cut may be cut as well.
