@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::atomics::{AtomicU32, Ordering};
 use crate::limits::ENDPOINTS_MAX;
 
 /// Where an endpoint's counters lie (`slot`), and which tenant of that slot is meant (`generation`).
@@ -85,7 +85,7 @@ pub struct Loads {
 
 impl Default for Loads {
     fn default() -> Self {
-        Loads { in_flight: Box::new([const { AtomicU32::new(0) }; ENDPOINTS_MAX]) }
+        Loads { in_flight: Box::new(std::array::from_fn(|_| AtomicU32::new(0))) }
     }
 }
 

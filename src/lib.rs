@@ -5,6 +5,7 @@
 //! [`snapshot`] and the shared [`counters`], and asks the shard to relay. [`control`] keeps the
 //! snapshot fresh and answers the admin listener. Imports go down only; `tests/tidy` holds them to it.
 
+pub mod atomics;
 pub mod cli;
 pub mod config;
 pub mod control;

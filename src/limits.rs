@@ -26,6 +26,9 @@ pub struct Limits {
     pub idle_upstreams_max: usize,
     /// Most endpoints tried before a request fails because none can be connected to.
     pub connect_tries_max: u32,
+    /// Replies with at least this many bytes to come, of known length and neither JSON nor a stream, pass inside
+    /// the kernel (splice), unseen.
+    pub splice_bytes_min: u64,
     /// Most interim (1xx) replies passed on for one request.
     pub interim_replies_max: u32,
 
@@ -74,6 +77,7 @@ impl Default for Limits {
             connections_max: 65_536,
             idle_upstreams_max: 256,
             connect_tries_max: 4,
+            splice_bytes_min: 64 << 10,
             interim_replies_max: 8,
             head_timeout_ms: 5_000,
             body_stall_timeout_ms: 10_000,
@@ -95,7 +99,7 @@ impl Default for Limits {
 }
 
 /// Most endpoints of one fleet; counters are allocated for all of them at start.
-pub const ENDPOINTS_MAX: usize = 1_024;
+pub const ENDPOINTS_MAX: usize = if cfg!(modelled) { 4 } else { 1_024 };
 /// Most served model ids with statistics of their own; further ones are counted as `unknown`.
 pub const LABELLED_POOLS_MAX: usize = 64;
 /// Size of the buffer one read may fill.

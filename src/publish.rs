@@ -1,11 +1,11 @@
 //! Where control and shards meet: the snapshot, replaced whole, and the few flags of the process.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, Cache};
 use crossbeam::utils::CachePadded;
 
+use crate::atomics::{AtomicBool, AtomicU8, Ordering};
 use crate::snapshot::Snapshot;
 
 /// The shared pointer. Shards read it once a turn through a [`Cache`]: one atomic load while unchanged.

@@ -64,7 +64,9 @@ impl Front {
     fn start(upstreams: &[SocketAddr], shards: usize) -> Front {
         let mut command = Command::new(env!("CARGO_BIN_EXE_warmfront"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--policy", "prefix-hash"]);
-        command.args(["--shards", &shards.to_string()]);
+        // A front's shards and drivers are no part of the answer.
+        let driver = if shards == 1 { "epoll" } else { "auto" };
+        command.args(["--shards", &shards.to_string(), "--driver", driver]);
         upstreams.iter().for_each(|address| {
             command.args(["--upstream", &format!("http://{address}")]);
         });

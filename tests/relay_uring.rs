@@ -34,6 +34,8 @@ mod recorded;
 mod storm;
 #[path = "relay/tunnel.rs"]
 mod tunnel;
+#[path = "relay/unseen.rs"]
+mod unseen;
 #[path = "relay/uploads.rs"]
 mod uploads;
 #[path = "relay/wire.rs"]

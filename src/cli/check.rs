@@ -1,11 +1,15 @@
 //! `warmfront check`: is the configuration right, and can this machine and these engines carry it?
 
 mod engines;
+mod interrupts;
 pub(super) mod machine;
+mod tuning;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use super::{ConfigArgs, EX_CONFIG, refuse};
+use crate::shard::topology::this_machine;
 
 /// Validate the configuration, this machine and the engines, and say in words what to change.
 ///
@@ -80,7 +84,10 @@ pub(super) fn main(args: Args) -> ExitCode {
         Err(invalid) => return refuse(&invalid),
     };
     let mut findings = vec![Finding::good("configuration", said.unwrap_or_else(|| "the flags are valid".into()))];
-    findings.extend(machine::findings(&config, !args.no_ports));
+    let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin);
+    findings.extend(machine::findings(&config, &placement, !args.no_ports));
+    findings.extend(tuning::findings(Path::new("/proc")));
+    findings.extend(interrupts::findings(Path::new("/sys"), Path::new("/proc"), &placement.cpus()));
     if !args.no_engines {
         match engines::findings(&config) {
             Ok(found) => findings.extend(found),

@@ -68,7 +68,7 @@ pub struct ConfigArgs {
     /// How requests are spread, in every pool.
     #[arg(long, value_name = "NAME", value_enum)]
     pub policy: Option<Policy>,
-    /// How many pinned threads serve; `auto`: one for each core.
+    /// How many pinned threads serve; `auto`: one for each physical core, within the cgroup's CPU quota.
     #[arg(long, value_name = "N")]
     pub shards: Option<Shards>,
     /// How bytes are moved; `auto`: the best that this version has, epoll.

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::thread;
 
 use super::check::machine;
 use super::{ConfigArgs, log, refuse};
@@ -15,6 +14,7 @@ use crate::exchange::admit::Paths;
 use crate::publish::{Process, Published};
 use crate::shard::choice;
 use crate::shard::start::{Shared, start};
+use crate::shard::topology::this_machine;
 use crate::snapshot::Snapshot;
 
 /// Run the front: accept clients, choose an engine for each request, relay.
@@ -54,8 +54,8 @@ pub(super) fn main(args: Args) -> ExitCode {
 /// Control first, so that a snapshot is there when the first connection is; then the shards, until they have drained.
 fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
     let driver = choice::choose(machine::asked(config.serve.driver))?;
-    let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-    let shards = config.serve.shards.count(cores);
+    let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin);
+    let shards = placement.shards();
     let (may, wanted) = (machine::raise_descriptors(), machine::descriptors_wanted(&config, shards));
     if may < wanted {
         tracing::warn!(
@@ -78,6 +78,7 @@ fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
         admin = %control.admin,
         engines = config.upstream.len(),
         policy = config.routing.policy.as_str(),
+        placement = %placement,
         "starting"
     );
     let shared = Shared {
@@ -88,7 +89,7 @@ fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
         rules: Arc::new(rules(&config)),
         driver,
     };
-    let (threads, listening) = start(&shared, &config.serve.listen, shards, config.serve.pin)?;
+    let (threads, listening) = start(&shared, &config.serve.listen, &placement)?;
     tracing::info!(?listening, "listening");
     for thread in threads {
         // A shard that panicked has aborted the process already.

@@ -50,7 +50,7 @@ pub struct Serve {
     pub listen: Vec<SocketAddr>,
     /// How many shards (pinned threads).
     pub shards: Shards,
-    /// Whether each shard is pinned to a core of its own.
+    /// Whether each shard is pinned to a CPU of its own: physical cores first, then their siblings.
     pub pin: bool,
     /// How bytes are moved.
     pub driver: Driver,
@@ -86,7 +86,7 @@ impl Default for Serve {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "ShardsText", into = "ShardsText")]
 pub enum Shards {
-    /// One for each core this process may run on.
+    /// One for each physical core that this process may use, within the time its cgroup has.
     Auto,
     /// This many.
     Count(u16),
@@ -133,11 +133,11 @@ impl std::str::FromStr for Shards {
 }
 
 impl Shards {
-    /// The number of shards on a machine where this process may use `cores`.
-    pub fn count(self, cores: usize) -> usize {
+    /// The number that was asked for; none: as many as suit the machine.
+    pub fn asked(self) -> Option<usize> {
         match self {
-            Shards::Auto => cores.max(1),
-            Shards::Count(count) => usize::from(count),
+            Shards::Auto => None,
+            Shards::Count(count) => Some(usize::from(count)),
         }
     }
 }

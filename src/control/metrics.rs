@@ -104,6 +104,12 @@ impl Collected {
         for shard in 0..stats.shards() {
             family.counter(vec![("shard", &shard.to_string())], stats.shard(shard).turns())?;
         }
+        let help = "Client connections of each shard: how evenly they are spread";
+        let mut family = Family::new(out, "shard_client_connections", help, MetricType::Gauge)?;
+        for shard in 0..stats.shards() {
+            let open = stats.shard(shard).gauge(Gauge::Connections);
+            family.gauge(vec![("shard", &shard.to_string())], open as f64)?;
+        }
         for (gauge, name, help) in [
             (Gauge::Connections, "client_connections", "Client connections"),
             (Gauge::Upstreams, "upstream_connections", "Connections to engines, busy or idle"),

@@ -91,6 +91,8 @@ events! {
     "tunnels", "Connections that became tunnels." => Tunnel;
     "client_bytes_in", "Bytes received from clients." => BytesIn;
     "client_bytes_out", "Bytes sent to clients." => BytesOut;
+    "spliced_bytes", "Bytes of long opaque replies that passed inside the kernel." => BytesSpliced;
+    "receive_buffers_out", "Times that bytes waited a turn because no receive buffer was left." => BuffersOut;
     "upstream_bytes_in", "Bytes received from engines." => UpstreamBytesIn;
     "upstream_bytes_out", "Bytes sent to engines." => UpstreamBytesOut;
     "answered_here", "Requests answered by the front itself, without an engine." => AnsweredHere;

@@ -8,8 +8,7 @@ mod histogram;
 mod requests;
 pub mod stats;
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
+use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::fleet::{EndpointId, Loads};
 use crate::limits::ENDPOINTS_MAX;
 
@@ -28,7 +27,7 @@ impl Counters {
     pub fn leak() -> &'static Counters {
         Box::leak(Box::new(Counters {
             loads: Loads::default(),
-            connect_failures: Box::new([const { AtomicU32::new(0) }; ENDPOINTS_MAX]),
+            connect_failures: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
             underflow: AtomicU64::new(0),
         }))
     }

@@ -200,6 +200,11 @@ impl ShardStats {
         self.gauges[gauge as usize].store(value, Ordering::Relaxed);
     }
 
+    /// A gauge of this shard.
+    pub fn gauge(&self, gauge: Gauge) -> u64 {
+        self.gauges[gauge as usize].load(Ordering::Relaxed)
+    }
+
     /// The shard begins a turn of its loop: its heartbeat.
     #[inline]
     pub fn beat(&self) {

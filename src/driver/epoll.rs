@@ -14,16 +14,21 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 
 mod arrivals;
+mod handover;
+mod splicing;
 mod state;
 
 use super::backlog::{JOINED_BYTES_MAX, SEGMENTS_MAX, transmit};
-use super::{Completion, Driver, Lease, Segment, SocketId, Tag, socket};
+use super::splice::Pipes;
+use super::{Completion, Driver, Lease, STALL, Segment, SocketId, Tag, socket};
 use crate::limits::RECEIVE_BYTES;
 use crate::slots::Slots;
 use state::{Kind, Socket};
 
 /// Events taken from the kernel at once.
 const EVENTS_PER_WAIT: usize = 512;
+/// Connections accepted from one listener in a row.
+const ACCEPTS_PER_VISIT: u32 = 16;
 
 /// One shard's epoll.
 pub struct Epoll {
@@ -42,6 +47,7 @@ pub struct Epoll {
     buffer: Box<[u8]>,
     /// Short pieces of one send, side by side.
     joined: Vec<u8>,
+    pipes: Pipes,
 }
 
 impl Epoll {
@@ -62,6 +68,7 @@ impl Epoll {
             events: Vec::with_capacity(EVENTS_PER_WAIT),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             joined: Vec::with_capacity(JOINED_BYTES_MAX),
+            pipes: Pipes::default(),
         })
     }
 
@@ -80,7 +87,7 @@ impl Epoll {
         use epoll::EventFlags as On;
         let Some(socket) = self.sockets.get(id) else { return Ok(()) };
         let flags = match socket.kind {
-            Kind::Listener => On::IN | On::ET,
+            Kind::Listener | Kind::Bell => On::IN | On::ET,
             _ => On::IN | On::OUT | On::RDHUP | On::ET,
         };
         Ok(epoll::add(&self.epoll, &socket.fd, epoll::EventData::new_u64(id.to_u64()), flags)?)
@@ -230,6 +237,11 @@ impl Driver for Epoll {
         socket.backlog.as_ref().map_or(0, |backlog| backlog.len())
     }
 
+    fn flush(&mut self, id: SocketId) -> usize {
+        let backlog = self.sockets.get(id).and_then(|socket| socket.backlog.as_ref());
+        backlog.map_or(0, |backlog| backlog.len())
+    }
+
     fn offer(&mut self, id: SocketId, bytes: &[u8]) -> usize {
         let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.starved) else { return 0 };
         let sent = transmit(&socket.fd, &[IoSlice::new(bytes)]);
@@ -239,6 +251,10 @@ impl Driver for Epoll {
             Self::enqueue(&mut self.ready, id, socket);
         }
         taken
+    }
+
+    fn splice(&mut self, from: SocketId, to: SocketId, len: u64) -> bool {
+        self.begin_splice(from, to, len)
     }
 
     fn pause(&mut self, id: SocketId) {
@@ -266,16 +282,19 @@ impl Driver for Epoll {
     }
 
     fn close(&mut self, id: SocketId) {
-        if let Some(socket) = self.sockets.remove(id)
-            && socket.starved
-        {
+        let Some(mut socket) = self.sockets.remove(id) else { return };
+        if let Some(splice) = socket.splice.take() {
+            self.pipes.end(*splice);
+        }
+        if socket.starved {
             socket::reset_on_close(&socket.fd);
         }
     }
 
     fn abort(&mut self, id: SocketId) {
-        if let Some(socket) = self.sockets.remove(id) {
+        if let Some(socket) = self.sockets.get(id) {
             socket::reset_on_close(&socket.fd);
+            self.close(id);
         }
     }
 

@@ -8,6 +8,7 @@ mod backlog;
 pub mod epoll;
 mod fault;
 pub mod socket;
+mod splice;
 pub mod uring;
 
 use std::io;
@@ -82,12 +83,35 @@ pub enum Completion {
     Reset(Tag),
     /// The kernel did not take all that was sent: [`Driver::send`] could not know yet. `Drained` follows.
     Full(Tag),
+    /// So many bytes went on to where [`Driver::splice`] has them go.
+    Spliced(Tag, u64),
     /// All that was queued has been taken by the kernel, or after a short [`Driver::offer`]: there is room again.
     Drained(Tag),
 }
 
+/// How a connection goes from one shard to another. A driver that cannot keeps those that its listeners get.
+pub trait HandOver {
+    /// Has [`Driver::wait`] return when `bell` (an eventfd) is rung; no completion tells of it.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    fn hear(&mut self, _bell: OwnedFd) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Gives an accepted connection away that was not adopted.
+    fn give(&mut self, _socket: SocketId) -> Option<OwnedFd> {
+        None
+    }
+
+    /// Takes a connection that another driver gave away, as if it had been accepted here.
+    fn take(&mut self, _connection: OwnedFd) -> Option<SocketId> {
+        None
+    }
+}
+
 /// One shard's kernel.
-pub trait Driver {
+pub trait Driver: HandOver {
     /// The name in log and metrics.
     const NAME: &'static str;
 
@@ -129,8 +153,19 @@ pub trait Driver {
     /// turn answers 0 and may have [`Completion::Full`] follow.
     fn send(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> usize;
 
+    /// Sends what was kept for the turn's end now, and answers how many bytes the kernel did not take.
+    fn flush(&mut self, socket: SocketId) -> usize;
+
     /// Offers bytes and answers how many were taken. Fewer than offered: `Drained` will follow.
     fn offer(&mut self, socket: SocketId, bytes: &[u8]) -> usize;
+
+    /// Has the next `len` bytes of one connection go to another inside the kernel, unseen; each piece that has gone is
+    /// told by [`Completion::Spliced`]. Bytes that were received before it began come by `Received`, and count. False:
+    /// it cannot be had now, all bytes come as before.
+    fn splice(&mut self, from: SocketId, to: SocketId, len: u64) -> bool {
+        let _ = (from, to, len);
+        false
+    }
 
     /// Stops reading: the peer is held back by its window. A reset is still noticed.
     fn pause(&mut self, socket: SocketId);

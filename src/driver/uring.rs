@@ -5,13 +5,15 @@
 //! they do not wait for room, so that all are over when it returns. What the kernel did not take is kept and
 //! sent once a poll finds room. A descriptor is closed after the last completion of every operation on it.
 
+mod arming;
 mod arrivals;
-mod asking;
 mod buffers;
+mod handover;
 mod outbox;
 pub mod probe;
 mod ring;
 mod sending;
+mod splicing;
 mod state;
 
 use std::collections::VecDeque;
@@ -23,6 +25,7 @@ use std::time::Duration;
 use rustix::net::Shutdown;
 
 use super::backlog::{SEGMENTS_MAX, transmit};
+use super::splice::Pipes;
 use super::{Completion, Driver, Lease, STALL, Segment, SocketId, Tag, socket};
 use crate::slots::Slots;
 use buffers::{Buffers, Group};
@@ -46,6 +49,8 @@ enum Told {
     Fault(SocketId),
     /// What is left to read of a broken connection.
     Rest(SocketId),
+    /// There may be bytes to splice.
+    Splice(SocketId),
     /// A connection that was accepted when no more were wanted.
     Late,
 }
@@ -70,6 +75,7 @@ pub struct Uring {
     /// Connections whose receive ended because no buffer was left.
     hungry: Vec<SocketId>,
     buffers_out: u64,
+    pipes: Pipes,
     accepting: bool,
     late: VecDeque<OwnedFd>,
     /// Listeners that ran out of descriptors, and when they are tried again.
@@ -101,6 +107,7 @@ impl Uring {
             parked: Vec::new(),
             hungry: Vec::new(),
             buffers_out: 0,
+            pipes: Pipes::default(),
             accepting: true,
             late: VecDeque::new(),
             stalled: Vec::new(),
@@ -147,8 +154,6 @@ impl Driver for Uring {
     const NAME: &'static str = "uring";
 
     fn listen(&mut self, listener: OwnedFd) -> io::Result<()> {
-        // The ring does not wait on a descriptor that says it must not.
-        rustix::io::ioctl_fionbio(&listener, false)?;
         let id = self.register(listener, Tag(0), Kind::Listener, Group::Accepted);
         self.arm(id);
         Ok(())
@@ -183,7 +188,6 @@ impl Driver for Uring {
 
     fn connect(&mut self, address: SocketAddr, tag: Tag) -> io::Result<SocketId> {
         let fd = socket::connect(address)?;
-        rustix::io::ioctl_fionbio(&fd, false)?;
         let id = self.register(fd, tag, Kind::Connecting, Group::Connected);
         self.watch_room(id);
         Ok(id)
@@ -237,6 +241,11 @@ impl Driver for Uring {
         0
     }
 
+    fn flush(&mut self, id: SocketId) -> usize {
+        self.send_now(id);
+        self.sockets.get(id).map_or(0, |socket| socket.waiting())
+    }
+
     fn offer(&mut self, id: SocketId, bytes: &[u8]) -> usize {
         self.send_now(id);
         let Some(socket) = self.live(id).filter(|socket| !socket.starved) else { return 0 };
@@ -247,6 +256,10 @@ impl Driver for Uring {
             self.starve(id);
         }
         taken
+    }
+
+    fn splice(&mut self, from: SocketId, to: SocketId, len: u64) -> bool {
+        self.begin_splice(from, to, len)
     }
 
     fn pause(&mut self, id: SocketId) {
@@ -286,6 +299,9 @@ impl Driver for Uring {
         let Some(socket) = self.sockets.get_mut(id).filter(|socket| socket.kind != Kind::Closing) else { return };
         if socket.starved {
             socket::reset_on_close(&socket.fd);
+        }
+        if let Some(splice) = socket.splice.take() {
+            self.pipes.end(*splice);
         }
         socket.kind = Kind::Closing;
         if socket.operations > 0 {

@@ -304,6 +304,7 @@ impl Exchange {
             reply_started: false,
             keep_upstream: false,
             event_stream: false,
+            opaque: false,
             tap: tap::FirstData::default(),
             client_full: false,
             upstream_full: false,

@@ -47,6 +47,8 @@ pub enum Event<'a> {
     Pushed(usize),
     /// Bytes of the reply.
     Reply(&'a [u8]),
+    /// So many bytes of the reply's body went to the client, unseen.
+    Spliced(u64),
     /// The upstream sends no more, or its connection is broken.
     UpstreamGone {
         /// By FIN, not by a reset.
@@ -109,6 +111,9 @@ pub enum Action {
         /// It stands at the end of a reply.
         reuse: bool,
     },
+    /// Have so many bytes of the reply go to the client inside the kernel, answered by `Spliced`; where that cannot
+    /// be had they come as before.
+    Splice(u64),
     /// Stop reading from a side.
     Pause(Side),
     /// Read from it again.

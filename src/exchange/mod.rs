@@ -151,6 +151,8 @@ pub struct Exchange {
     reply_started: bool,
     keep_upstream: bool,
     event_stream: bool,
+    /// Nobody has to see the bytes of the reply's body, nor asked for them to pass unseen yet.
+    opaque: bool,
     tap: tap::FirstData,
     /// This side's kernel is full: the other side is held back.
     client_full: bool,
@@ -180,6 +182,7 @@ impl Exchange {
             (_, Event::ConnectFailed) => self.connect_failed(cx),
             (_, Event::Pushed(len)) => self.after_push(len, cx),
             (_, Event::Reply(bytes)) => self.take_reply(bytes, cx),
+            (_, Event::Spliced(len)) => self.spliced(len, cx),
             (_, Event::UpstreamGone { ended, acknowledged }) => self.upstream_gone(ended, acknowledged, cx),
             (_, Event::Full(side)) => self.full(side, cx),
             (_, Event::Drained(side)) => self.drained(side, cx),

@@ -105,6 +105,7 @@ impl Exchange {
         self.status = head.status;
         self.keep_upstream = framing.keep_alive;
         self.event_stream = framing.event_stream;
+        self.opaque = !framing.json && !framing.event_stream;
         self.reply = Body::new(framing.body);
         self.form = delivery.body;
         self.keep_client = delivery.keep_alive;
@@ -184,6 +185,27 @@ impl Exchange {
         self.note_progress(spoke, cx);
         if self.reply.done() {
             self.keep_upstream &= at == bytes.len();
+            return self.complete(cx);
+        }
+        self.let_pass_unseen(cx);
+    }
+
+    /// A long reply of known length that nobody has to look into may pass inside the kernel, once.
+    fn let_pass_unseen(&mut self, cx: &mut Context<'_>) {
+        let long = |left: &u64| *left >= cx.rules.limits.splice_bytes_min;
+        if let Some(left) = self.reply.left().filter(long)
+            && self.form == Form::AsItComes
+            && std::mem::take(&mut self.opaque)
+        {
+            cx.actions.push(Action::Splice(left));
+        }
+    }
+
+    /// So many bytes of the body have passed unseen.
+    pub(super) fn spliced(&mut self, len: u64, cx: &mut Context<'_>) {
+        self.reply.passed(len);
+        self.note_progress(false, cx);
+        if self.reply.done() {
             self.complete(cx);
         }
     }

@@ -75,6 +75,13 @@ impl Body {
         matches!(self.0, State::Chunked(_))
     }
 
+    /// So many bytes of a body of known length came another way.
+    pub fn passed(&mut self, len: u64) {
+        if let State::Length(left) = &mut self.0 {
+            *left = left.saturating_sub(len);
+        }
+    }
+
     /// The bytes to come, where that is known.
     pub fn left(&self) -> Option<u64> {
         match &self.0 {

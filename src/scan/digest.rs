@@ -1,32 +1,37 @@
-//! XXH64 of bytes that arrive in small runs: short runs are gathered so that the hash works on long ones.
+//! XXH64 of bytes that arrive in small runs: they are staged, so that the hash works on long ones.
 
-use xxhash_rust::xxh64::Xxh64;
+use super::kernel::Kernel;
 
-/// A streaming hash with a small buffer before it.
+/// A streaming XXH64 of seed 0 with a stage before it.
 #[derive(Clone)]
 pub(super) struct Digest {
-    hash: Xxh64,
-    gathered: [u8; GATHER_BYTES],
+    kernel: &'static Kernel,
+    lanes: [u64; 4],
+    /// Bytes that the lanes hold: whole stripes.
+    hashed: u64,
+    staged: [u8; STAGE_BYTES],
     length: usize,
 }
 
-const GATHER_BYTES: usize = 1024;
+/// Whole blocks of every kernel, and small beside a core's first cache.
+const STAGE_BYTES: usize = 2048;
+/// Bytes that one step of the hash takes: eight a lane.
+const STRIPE: usize = 32;
 
 impl Digest {
-    pub fn new() -> Self {
-        Digest { hash: Xxh64::new(0), gathered: [0; GATHER_BYTES], length: 0 }
+    pub fn new(kernel: &'static Kernel) -> Self {
+        Digest { kernel, lanes: LANES, hashed: 0, staged: [0; STAGE_BYTES], length: 0 }
     }
 
     pub fn reset(&mut self) {
-        self.hash.reset(0);
-        self.length = 0;
+        (self.lanes, self.hashed, self.length) = (LANES, 0, 0);
     }
 
     /// Appends a run.
     #[inline]
     pub fn update(&mut self, run: &[u8]) {
         let end = self.length + run.len();
-        if let Some(free) = self.gathered.get_mut(self.length..end) {
+        if let Some(free) = self.staged.get_mut(self.length..end) {
             free.copy_from_slice(run);
             self.length = end;
         } else {
@@ -34,42 +39,109 @@ impl Digest {
         }
     }
 
+    /// Appends one that the stage has no room for: what fills up a stripe goes there, whole ones past it.
     fn update_long(&mut self, run: &[u8]) {
+        let fill = self.length.wrapping_neg() % STRIPE;
+        let (fill, run) = run.split_at(fill.min(run.len()));
+        self.stage(fill);
         self.flush();
-        if run.len() < GATHER_BYTES / 2 {
-            self.update(run);
-        } else {
-            self.hash.update(run);
+        let (stripes, tail) = run.split_at(run.len() - run.len() % STRIPE);
+        self.hash(stripes);
+        self.stage(tail);
+    }
+
+    /// Appends less than a stripe, which there is room for: the stage's size is a multiple of it.
+    fn stage(&mut self, run: &[u8]) {
+        if let Some(free) = self.staged.get_mut(self.length..self.length + run.len()) {
+            free.copy_from_slice(run);
+            self.length += run.len();
         }
     }
 
-    /// Room to write the next bytes into; never less than a few dozen.
+    /// Room to write the next bytes into; never less than a block of any kernel.
     #[inline]
     pub fn room(&mut self) -> &mut [u8] {
-        if self.length > GATHER_BYTES - 64 {
+        if self.length > STAGE_BYTES - 64 {
             self.flush();
         }
-        self.gathered.get_mut(self.length..).unwrap_or_default()
+        self.staged.get_mut(self.length..).unwrap_or_default()
     }
 
     /// So many bytes of the room are written.
     #[inline]
     pub fn written(&mut self, length: usize) {
-        self.length = (self.length + length).min(GATHER_BYTES);
+        self.length = (self.length + length).min(STAGE_BYTES);
     }
 
+    /// Hashes the whole stripes of the stage; what is left of it moves to its start.
     fn flush(&mut self) {
-        self.hash.update(self.gathered.get(..self.length).unwrap_or_default());
-        self.length = 0;
+        let whole = self.length - self.length % STRIPE;
+        let stripes = self.staged.get(..whole).unwrap_or_default();
+        self.kernel.stripes(&mut self.lanes, stripes);
+        self.hashed += whole as u64;
+        self.staged.copy_within(whole..self.length, 0);
+        self.length -= whole;
+    }
+
+    fn hash(&mut self, stripes: &[u8]) {
+        self.kernel.stripes(&mut self.lanes, stripes);
+        self.hashed += stripes.len() as u64;
     }
 
     /// The hash of everything so far.
     pub fn value(&self) -> u64 {
-        let mut hash = self.hash.clone();
-        hash.update(self.gathered.get(..self.length).unwrap_or_default());
-        hash.digest()
+        let staged = self.staged.get(..self.length).unwrap_or_default();
+        let (stripes, tail) = staged.split_at(self.length - self.length % STRIPE);
+        let mut lanes = self.lanes;
+        self.kernel.stripes(&mut lanes, stripes);
+        let length = self.hashed + self.length as u64;
+        let start = if length < STRIPE as u64 { PRIME_5 } else { merged(lanes) };
+        finished(start.wrapping_add(length), tail)
     }
 }
+
+/// The step of one lane, given its input times [`PRIME_2`].
+#[inline(always)]
+pub(super) fn round(lane: u64, product: u64) -> u64 {
+    lane.wrapping_add(product).rotate_left(31).wrapping_mul(PRIME_1)
+}
+
+fn merged(lanes: [u64; 4]) -> u64 {
+    let [a, b, c, d] = lanes;
+    let start =
+        a.rotate_left(1).wrapping_add(b.rotate_left(7)).wrapping_add(c.rotate_left(12)).wrapping_add(d.rotate_left(18));
+    lanes.into_iter().fold(start, |hash, lane| {
+        (hash ^ round(0, lane.wrapping_mul(PRIME_2))).wrapping_mul(PRIME_1).wrapping_add(PRIME_4)
+    })
+}
+
+/// The bytes behind the last whole stripe, and the last mixing.
+fn finished(start: u64, tail: &[u8]) -> u64 {
+    let (words, tail) = tail.as_chunks::<8>();
+    let (halves, bytes) = tail.as_chunks::<4>();
+    let hash = words.iter().fold(start, |hash, word| {
+        let mixed = hash ^ round(0, u64::from_le_bytes(*word).wrapping_mul(PRIME_2));
+        mixed.rotate_left(27).wrapping_mul(PRIME_1).wrapping_add(PRIME_4)
+    });
+    let hash = halves.iter().fold(hash, |hash, half| {
+        let mixed = hash ^ (u32::from_le_bytes(*half) as u64).wrapping_mul(PRIME_1);
+        mixed.rotate_left(23).wrapping_mul(PRIME_2).wrapping_add(PRIME_3)
+    });
+    let hash = bytes
+        .iter()
+        .fold(hash, |hash, byte| (hash ^ (*byte as u64).wrapping_mul(PRIME_5)).rotate_left(11).wrapping_mul(PRIME_1));
+    let hash = (hash ^ hash >> 33).wrapping_mul(PRIME_2);
+    let hash = (hash ^ hash >> 29).wrapping_mul(PRIME_3);
+    hash ^ hash >> 32
+}
+
+pub(super) const PRIME_1: u64 = 0x9e37_79b1_85eb_ca87;
+pub(super) const PRIME_2: u64 = 0xc2b2_ae3d_27d4_eb4f;
+const PRIME_3: u64 = 0x1656_67b1_9e37_79f9;
+const PRIME_4: u64 = 0x85eb_ca77_c2b2_ae63;
+const PRIME_5: u64 = 0x27d4_eb2f_1656_67c5;
+/// What the lanes begin with, given seed 0.
+const LANES: [u64; 4] = [PRIME_1.wrapping_add(PRIME_2), PRIME_2, 0, PRIME_1.wrapping_neg()];
 
 #[cfg(test)]
 mod tests {
@@ -78,12 +150,40 @@ mod tests {
     #[test]
     fn runs_of_any_length_hash_as_one() {
         let bytes: Vec<u8> = (0..20_000u32).map(|n| ((n * 31) >> 3) as u8).collect();
-        let (mut digest, mut start, mut length) = (Digest::new(), 0, 1);
-        while start < bytes.len() {
-            let end = (start + length).min(bytes.len());
-            digest.update(&bytes[start..end]);
-            assert_eq!(digest.value(), xxhash_rust::xxh64::xxh64(&bytes[..end], 0));
-            (start, length) = (end, (length * 7 + 3) % 1_100);
+        for kernel in Kernel::available() {
+            for most in [2, 33, 70, 300, 1_100, 5_000] {
+                let (mut digest, mut start, mut length) = (Digest::new(kernel), 0, 1);
+                while start < bytes.len() {
+                    let end = (start + length).min(bytes.len());
+                    if length % 3 == 0 {
+                        digest.update(&bytes[start..end]);
+                    } else {
+                        let mut rest = &bytes[start..end];
+                        while !rest.is_empty() {
+                            let room = digest.room();
+                            assert!(room.len() >= 64);
+                            let fits = room.len().min(rest.len());
+                            room[..fits].copy_from_slice(&rest[..fits]);
+                            digest.written(fits);
+                            rest = &rest[fits..];
+                        }
+                    }
+                    assert_eq!(digest.value(), xxhash_rust::xxh64::xxh64(&bytes[..end], 0), "{}", kernel.name());
+                    (start, length) = (end, (length * 7 + 3) % most);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_short_length_hashes_as_xxh64_does() {
+        let bytes: Vec<u8> = (0..300u32).map(|n| ((n * n) >> 2) as u8).collect();
+        for kernel in Kernel::available() {
+            for end in 0..bytes.len() {
+                let mut digest = Digest::new(kernel);
+                digest.update(&bytes[..end]);
+                assert_eq!(digest.value(), xxhash_rust::xxh64::xxh64(&bytes[..end], 0), "{} of {end}", kernel.name());
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What a scan has learnt from a body.
 
+use super::kernel::Kernel;
 use super::prompt::Prompt;
 use super::words::Word;
 
@@ -76,7 +77,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(kernel: &'static Kernel) -> Self {
         Facts {
             model: Word::new(),
             model_is_string: false,
@@ -89,7 +90,7 @@ impl Facts {
             tools: false,
             spans: Spans::default(),
             duplicates: 0,
-            prompt: Prompt::new(),
+            prompt: Prompt::new(kernel),
         }
     }
 

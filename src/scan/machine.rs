@@ -6,13 +6,14 @@
 use super::facts::Facts;
 use super::fields::{Field, Inner};
 use super::frames::{Frame, Frames};
-use super::kernel::{self, Skip};
+use super::kernel::{Kernel, Skip, white_space};
 use super::text::{Decoder, Ended, Taker};
 use super::words::{Opaque, Scalar, SessionNames, Word};
 use super::{Api, Fault, MODEL_BYTES_MAX, Needs, Plan, Progress};
 
 /// One scan, reused from body to body.
 pub struct Scan {
+    kernel: &'static Kernel,
     pub(super) api: Api,
     pub(super) needs: Needs,
     pub(super) names: SessionNames,
@@ -99,9 +100,15 @@ impl Default for Scan {
 }
 
 impl Scan {
-    /// A scan that has not begun; about 8 KiB, so keep it boxed.
+    /// A scan that has not begun; about 16 KiB, so keep it boxed.
     pub fn new() -> Self {
+        Scan::with(Kernel::detected())
+    }
+
+    /// The same on these loops; the facts do not depend on them.
+    pub fn with(kernel: &'static Kernel) -> Self {
         Scan {
+            kernel,
             api: Api::Other,
             needs: Needs::NONE,
             names: SessionNames::new(),
@@ -116,9 +123,9 @@ impl Scan {
             skipped_to: SkippedTo::Nobody,
             decoder: Decoder::default(),
             word: Word::new(),
-            opaque: Opaque::new(),
+            opaque: Opaque::new(kernel),
             scalar: Scalar::new(),
-            facts: Facts::new(),
+            facts: Facts::new(kernel),
         }
     }
 
@@ -191,7 +198,7 @@ impl Scan {
         let mut used = 0;
         while self.state.is_between() {
             let rest = bytes.get(used..).unwrap_or_default();
-            let space = kernel::white_space(rest);
+            let space = white_space(rest);
             used += space;
             let Some(&byte) = rest.get(space) else { break };
             self.structure(byte, self.at + used as u64);
@@ -206,7 +213,7 @@ impl Scan {
 
     /// The elements of a list of token ids, as many as are plain; then the next one as any value.
     fn token_ids(&mut self, bytes: &[u8]) -> usize {
-        let (used, written) = kernel::token_ids(bytes, self.facts.prompt.room());
+        let (used, written) = self.kernel.token_ids(bytes, self.facts.prompt.room());
         self.facts.prompt.ids_written(written);
         if used == 0 { self.between(bytes) } else { used }
     }
@@ -217,11 +224,7 @@ impl Scan {
             (State::Start, b'{') => self.state = State::FirstKey,
             (State::Start, 0xef) if at == 0 => self.state = State::ByteOrderMark(1),
             (State::Start, _) => self.fail(Fault::NotObject),
-            (State::FirstKey | State::NextKey, b'"') => {
-                self.word.clear();
-                self.decoder.reset();
-                self.state = State::Key;
-            }
+            (State::FirstKey | State::NextKey, b'"') => self.key_begins(),
             (State::Colon, b':') => self.state = State::Value,
             (State::FirstElement, b']') | (State::FirstKey, b'}') => self.frame_closes(),
             (State::Value | State::FirstElement, b'"') => self.string_begins(at),
@@ -255,9 +258,9 @@ impl Scan {
     fn key(&mut self, bytes: &[u8]) -> usize {
         if let Some(name) = self.whole_word(bytes) {
             self.key_ends(self.named(Some(name)));
-            return name.len() + 1;
+            return self.value_behind(bytes, name.len() + 1);
         }
-        let (used, ended) = self.decoder.decode(bytes, &mut self.word);
+        let (used, ended) = self.decoder.decode(self.kernel, bytes, &mut self.word);
         match ended {
             Ended::Quote => self.key_ends(self.named(self.word.get())),
             Ended::Fault(fault) => self.fail(fault),
@@ -266,13 +269,45 @@ impl Scan {
         used
     }
 
+    /// Behind a key: what nearly every client writes there at once, a colon and a quote. Anything else is left.
+    #[inline]
+    fn value_behind(&mut self, bytes: &[u8], used: usize) -> usize {
+        match bytes.get(used..) {
+            Some([b':', b'"', ..]) => {
+                self.state = State::Value;
+                self.string_begins(self.at + used as u64 + 1);
+                used + 2
+            }
+            _ => used,
+        }
+    }
+
+    /// Behind a value of an object: the same of a comma and the next key's quote.
+    #[inline]
+    fn key_behind(&mut self, bytes: &[u8], used: usize) -> usize {
+        match bytes.get(used..) {
+            Some([b',', b'"', ..]) if self.state == State::AfterValue && !self.frames.top().is_array() => {
+                self.key_begins();
+                used + 2
+            }
+            _ => used,
+        }
+    }
+
+    fn key_begins(&mut self) {
+        self.word.clear();
+        self.decoder.reset();
+        self.state = State::Key;
+    }
+
     fn kept_string(&mut self, bytes: &[u8]) -> usize {
         let frame = self.frames.top();
         if let Some(text) = self.whole_word(bytes) {
             self.facts.keep(frame, Some(text));
-            return self.string_read(text.len() + 1, Ended::Quote);
+            let used = self.string_read(text.len() + 1, Ended::Quote);
+            return self.key_behind(bytes, used);
         }
-        let (used, ended) = self.decoder.decode(bytes, &mut self.word);
+        let (used, ended) = self.decoder.decode(self.kernel, bytes, &mut self.word);
         if ended == Ended::Quote {
             self.facts.keep(frame, self.word.get());
         }
@@ -285,17 +320,17 @@ impl Scan {
         if !self.word.is_empty() || !self.decoder.is_idle() {
             return None;
         }
-        let run = kernel::text_run(bytes);
+        let run = self.kernel.text_run(bytes);
         bytes.get(..run).filter(|_| run <= MODEL_BYTES_MAX && bytes.get(run) == Some(&b'"'))
     }
 
     fn hashed_string(&mut self, bytes: &[u8]) -> usize {
-        let (used, ended) = self.decoder.decode(bytes, &mut self.opaque);
+        let (used, ended) = self.decoder.decode(self.kernel, bytes, &mut self.opaque);
         self.string_read(used, ended)
     }
 
     fn text(&mut self, bytes: &[u8]) -> usize {
-        let (used, ended) = self.decoder.decode(bytes, &mut self.facts.prompt);
+        let (used, ended) = self.decoder.decode(self.kernel, bytes, &mut self.facts.prompt);
         self.string_read(used, ended)
     }
 
@@ -310,7 +345,7 @@ impl Scan {
     }
 
     fn skipped(&mut self, bytes: &[u8]) -> usize {
-        let ended = kernel::skip(&mut self.skip, bytes);
+        let ended = self.kernel.skip(&mut self.skip, bytes);
         let used = ended.unwrap_or(bytes.len());
         if self.skipped_to == SkippedTo::Prompt {
             self.facts.prompt.raw(bytes.get(..used).unwrap_or(bytes));

@@ -9,7 +9,8 @@
 //! bytes read so far; a scan that ends early does so at a byte that the body alone decides
 //! ([`Progress::Enough`]), and reads nothing beyond it.
 //!
-//! [`machine`] turns bytes into structure, [`meaning`] structure into facts, [`prompt`] text into the prefix.
+//! [`machine`] turns bytes into structure, [`meaning`] structure into facts, [`prompt`] text into the prefix;
+//! [`kernel`] has the loops over long runs of bytes.
 
 mod digest;
 mod facts;
@@ -28,6 +29,7 @@ use std::ops::BitOr;
 use serde::{Deserialize, Serialize};
 
 pub use facts::{Counts, Facts, MODEL_BYTES_MAX, PrefixHash, SESSION_FIELDS_MAX, Span, Spans};
+pub use kernel::Kernel;
 pub use machine::Scan;
 
 /// What a path's bodies look like.
@@ -205,6 +207,11 @@ impl Fault {
             Fault::Truncated => "truncated",
         }
     }
+}
+
+/// The instructions that scans of this process run on, as [`Kernel::name`] says it.
+pub fn kernel_name() -> &'static str {
+    Kernel::detected().name()
 }
 
 #[cfg(test)]

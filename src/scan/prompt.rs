@@ -5,8 +5,8 @@
 //! `system`, `messages`) are hashed apart and joined by [`Prompt::prefix`], so their order does not matter.
 
 use super::PrefixMode;
-use super::digest::Digest;
-use super::section::{Mark, Part, Section};
+use super::kernel::Kernel;
+use super::section::{self, Mark, Part, Section};
 use super::text::Taker;
 use super::{Counts, PrefixHash};
 
@@ -45,14 +45,14 @@ pub(super) struct Prompt {
 }
 
 impl Prompt {
-    pub fn new() -> Self {
+    pub fn new(kernel: &'static Kernel) -> Self {
         Prompt {
             mode: PrefixMode::FirstUser,
             chars_max: 0,
             bytes_max: 0,
             counts_all: false,
             current: Section::Main,
-            parts: std::array::from_fn(|_| Part::new()),
+            parts: std::array::from_fn(|_| Part::new(kernel)),
             speaker: Speaker::Bare,
             held: [0; HELD_MAX],
             held_length: 0,
@@ -236,15 +236,8 @@ impl Prompt {
                 if !main.has_text && !system.has_text {
                     return None;
                 }
-                let mut joined = Digest::new();
-                for (place, part) in [tools, system, main].into_iter().enumerate() {
-                    if part.hashed > 0 {
-                        joined.update(&[place as u8]);
-                        joined.update(&part.digest.value().to_le_bytes());
-                    }
-                }
                 let bytes = tools.hashed + system.hashed + main.hashed;
-                Some(PrefixHash { hash: joined.value(), bytes })
+                Some(PrefixHash { hash: section::joined([tools, system, main]), bytes })
             }
         }
     }

@@ -1,6 +1,9 @@
 //! The separate parts of a prompt, and what sets apart the texts in them.
 
+use xxhash_rust::xxh64::xxh64;
+
 use super::digest::Digest;
+use super::kernel::Kernel;
 
 /// The separate parts of a prompt, in canonical order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +36,18 @@ pub(super) enum Mark {
     Ids = 0xfd,
 }
 
+/// The hash of these sections' hashes, each behind its place; those of which no byte took part aside.
+pub(super) fn joined(parts: [&Part; 3]) -> u64 {
+    let (mut joined, mut length) = ([[0; 9]; 3], 0);
+    for (place, part) in parts.into_iter().enumerate().filter(|(_, part)| part.hashed > 0) {
+        if let Some([name, value @ ..]) = joined.get_mut(length) {
+            (*name, *value) = (place as u8, part.digest.value().to_le_bytes());
+            length += 1;
+        }
+    }
+    xxh64(joined.get(..length).unwrap_or_default().as_flattened(), 0)
+}
+
 /// One section's hash and counts.
 pub(super) struct Part {
     pub digest: Digest,
@@ -49,10 +64,9 @@ pub(super) struct Part {
 }
 
 impl Part {
-    pub fn new() -> Self {
-        let digest = Digest::new();
+    pub fn new(kernel: &'static Kernel) -> Self {
         Part {
-            digest,
+            digest: Digest::new(kernel),
             hashed: 0,
             text_bytes: 0,
             ids: 0,

@@ -1,7 +1,7 @@
 //! Strings: clean runs go to the taker as they stand, escapes are decoded between them.
 
 use super::Fault;
-use super::kernel::{self, plain_escape, wtf8};
+use super::kernel::{BLOCK, Kernel, plain_escape, wtf8};
 
 /// Decodes one string, in pieces cut anywhere. Lone surrogates become WTF-8, as Python's decoder keeps them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,7 +92,7 @@ impl Decoder {
 
     /// Decodes `bytes` up to the closing quote. Returns how many bytes were used.
     #[inline]
-    pub fn decode(&mut self, bytes: &[u8], taker: &mut impl Taker) -> (usize, Ended) {
+    pub fn decode(&mut self, kernel: &Kernel, bytes: &[u8], taker: &mut impl Taker) -> (usize, Ended) {
         let mut at = 0;
         loop {
             let Some(rest) = bytes.get(at..) else { return (bytes.len(), Ended::Piece) };
@@ -105,11 +105,17 @@ impl Decoder {
                 }
                 continue;
             }
-            let (used, written) = kernel::unescape(rest, taker.room());
+            let room = taker.room();
+            let size = room.len();
+            let (used, written) = kernel.unescape(rest, room);
             taker.written(written);
             at += used;
+            if written > 0 && size - written < BLOCK {
+                // Out of room: there is more of it.
+                continue;
+            }
             let rest = rest.get(used..).unwrap_or_default();
-            let run = kernel::text_run(rest);
+            let run = kernel.text_run(rest);
             if run > 0 {
                 let taken = taker.take(rest.get(..run).unwrap_or(rest));
                 at += taken;
@@ -231,10 +237,10 @@ mod tests {
         }
     }
 
-    fn decode(pieces: &[&[u8]]) -> Result<Vec<u8>, Fault> {
+    fn decode(kernel: &Kernel, pieces: &[&[u8]]) -> Result<Vec<u8>, Fault> {
         let (mut decoder, mut text) = (Decoder::default(), Vec::new());
         for piece in pieces {
-            let (used, ended) = decoder.decode(piece, &mut text);
+            let (used, ended) = decoder.decode(kernel, piece, &mut text);
             match ended {
                 Ended::Piece => assert_eq!(used, piece.len()),
                 Ended::Quote => return Ok(text),
@@ -264,14 +270,21 @@ mod tests {
             (br#"\ud83d\u12g4""#, Err(Fault::Escape)),
             (b"raw\nline\"", Err(Fault::Control)),
         ];
-        for (bytes, expected) in cases {
-            for cut in 0..=bytes.len() {
-                let (left, right) = bytes.split_at(cut);
-                let got = decode(&[left, right]);
-                assert_eq!(got.as_deref().map_err(|fault| *fault), expected, "{:?} cut {cut}", bytes.escape_ascii());
+        for kernel in Kernel::available() {
+            for (bytes, expected) in &cases {
+                for cut in 0..=bytes.len() {
+                    let (left, right) = bytes.split_at(cut);
+                    let got = decode(kernel, &[left, right]);
+                    assert_eq!(
+                        got.as_deref().map_err(|fault| *fault),
+                        *expected,
+                        "{:?} cut {cut}",
+                        bytes.escape_ascii()
+                    );
+                }
+                let single: Vec<&[u8]> = bytes.chunks(1).collect();
+                assert_eq!(decode(kernel, &single).as_deref().map_err(|fault| *fault), *expected);
             }
-            let single: Vec<&[u8]> = bytes.chunks(1).collect();
-            assert_eq!(decode(&single).as_deref().map_err(|fault| *fault), expected);
         }
     }
 }

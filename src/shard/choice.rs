@@ -4,7 +4,7 @@ use crate::driver::uring::probe;
 use crate::publish::DriverInUse;
 
 /// Whether a shard takes io_uring where nothing was asked for and it works.
-const RING_IS_NOT_DEARER: bool = false;
+const RING_IS_NOT_DEARER: bool = true;
 
 /// A driver, and why it was taken.
 #[derive(Clone, Debug)]

@@ -116,7 +116,7 @@ impl<D: Driver> Shard<D> {
             return;
         };
         // Its last request was served, or will never be complete.
-        if !client.full && client.lingering.is_none() && !self.read_ahead.contains(&key) {
+        if client.lingering.is_none() && !self.read_ahead.contains(&key) && !self.is_full(key) {
             self.close_client(key);
         }
     }
@@ -231,8 +231,10 @@ impl<D: Driver> Shard<D> {
             if client.ahead.iter().all(|byte| matches!(byte, b'\r' | b'\n')) {
                 self.advance(key, Input::None, |_| Event::ClientEnded);
             }
-        } else if !client.full && client.ahead.is_empty() {
-            self.close_client(key);
+        } else if client.ahead.is_empty() {
+            if !self.is_full(key) {
+                self.close_client(key);
+            }
         } else if !client.full {
             // Requests that wait for this turn's end to be served, or half a head.
             self.read_ahead.push(key);
@@ -310,8 +312,9 @@ impl<D: Driver> Shard<D> {
 
     /// Waits for the client's FIN, but first for the client to take what was sent.
     fn linger(&mut self, key: Key) {
+        let full = self.is_full(key);
         let Some(client) = self.clients.get_mut(key) else { return };
-        if client.ended && !client.full {
+        if client.ended && !full {
             return self.close_client(key);
         }
         client.ahead = Vec::new();
@@ -322,6 +325,13 @@ impl<D: Driver> Shard<D> {
         let wait_ms = if client.full { limits.client_stall_timeout_ms } else { limits.linger_timeout_ms };
         client.deadline = self.desk.now + wait_ms * 1_000;
         self.arm(key);
+    }
+
+    /// Whether the kernel has not taken all that was sent to this client: it must not be closed yet.
+    pub(super) fn is_full(&mut self, key: Key) -> bool {
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        client.full |= self.driver.flush(client.socket) > 0;
+        client.full
     }
 
     pub(super) fn close_client(&mut self, key: Key) {

@@ -92,6 +92,7 @@ impl<D: Driver> Shard<D> {
                 Action::PushRequest => follows = self.push_request(key),
                 Action::Connect { endpoint, fresh } => follows = self.connect(key, *endpoint, *fresh),
                 Action::Dismiss { reuse } => self.dismiss(key, *reuse),
+                Action::Splice(len) => self.splice(key, *len),
                 Action::Pause(side) => self.pause(key, *side, true),
                 Action::Resume(side) => self.pause(key, *side, false),
                 Action::Finish(side) => self.finish(key, *side),
@@ -175,6 +176,12 @@ impl<D: Driver> Shard<D> {
             }
             Ok(false) => None,
             Err(()) => Some(Follows::ConnectFailed),
+        }
+    }
+
+    fn splice(&mut self, key: Key, len: u64) {
+        if let (Some(upstream), Some(client)) = (self.socket(key, Side::Upstream), self.socket(key, Side::Client)) {
+            self.driver.splice(upstream, client, len);
         }
     }
 

@@ -6,8 +6,11 @@ mod audit;
 pub mod choice;
 mod client;
 mod drive;
+pub mod handover;
+pub mod placement;
 pub mod start;
 mod timers;
+pub mod topology;
 mod upstream;
 
 use std::collections::VecDeque;
@@ -17,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::counters::Counters;
-use crate::counters::stats::{Gauge, ShardStats};
+use crate::counters::stats::{Event as Count, Gauge, ShardStats};
 use crate::driver::{Completion, Driver, Tag};
 use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules};
 use crate::publish::{Process, Published, Reader};
@@ -25,6 +28,7 @@ use crate::slots::{Key, Slots};
 use crate::snapshot::Snapshot;
 pub use audit::Audit;
 use client::Client;
+use handover::HandOver;
 use timers::Timers;
 use upstream::Upstream;
 
@@ -98,6 +102,10 @@ pub struct Shard<D> {
     /// Clients whose next request was read ahead.
     read_ahead: Vec<Key>,
     accepting: bool,
+    /// As the driver had counted at the end of the last turn.
+    buffers_out: u64,
+    /// None where there is one shard, or its driver cannot.
+    handover: Option<HandOver>,
     drain_until: Option<Micros>,
     process: &'static Process,
     reader: Reader,
@@ -126,6 +134,8 @@ impl<D: Driver> Shard<D> {
             timers: Timers::new(now),
             read_ahead: Vec::new(),
             accepting: true,
+            buffers_out: 0,
+            handover: None,
             drain_until: None,
             process: setup.process,
             reader,
@@ -166,6 +176,7 @@ impl<D: Driver> Shard<D> {
         if !Arc::ptr_eq(snapshot, &self.desk.snapshot) {
             self.desk.snapshot = Arc::clone(snapshot);
         }
+        self.take_in();
         while let Some(completion) = self.driver.next() {
             self.complete(completion);
         }
@@ -174,6 +185,11 @@ impl<D: Driver> Shard<D> {
         }
         self.look_at_deadlines();
         self.close_idle();
+        let buffers_out = self.driver.buffers_out();
+        if buffers_out != self.buffers_out {
+            self.desk.stats.add(Count::BuffersOut, buffers_out - self.buffers_out);
+            self.buffers_out = buffers_out;
+        }
         let ended = self.process.draining() && self.drained();
         self.desk.stats.set(Gauge::Connections, self.clients.len() as u64);
         self.desk.stats.set(Gauge::Upstreams, self.upstreams.len() as u64);
@@ -196,7 +212,7 @@ impl<D: Driver> Shard<D> {
 
     fn complete(&mut self, completion: Completion) {
         match completion {
-            Completion::Accepted { socket, peer } => self.accepted(socket, peer),
+            Completion::Accepted { socket, peer } => self.arrived(socket, peer),
             Completion::Connected(tag) => match Owner::of(tag) {
                 Owner::Upstream(key) => self.upstream_connected(key),
                 Owner::Client(_) => {}
@@ -204,6 +220,10 @@ impl<D: Driver> Shard<D> {
             Completion::Received(tag, lease) => match Owner::of(tag) {
                 Owner::Client(key) => self.client_received(key, lease),
                 Owner::Upstream(key) => self.upstream_received(key, lease),
+            },
+            Completion::Spliced(tag, len) => match Owner::of(tag) {
+                Owner::Upstream(key) => self.upstream_spliced(key, len),
+                Owner::Client(_) => {}
             },
             Completion::Ended(tag) => match Owner::of(tag) {
                 Owner::Client(key) => self.client_ended(key),
@@ -233,7 +253,7 @@ impl<D: Driver> Shard<D> {
         self.desk.draining = true;
         self.driver.stop_listening();
         for key in self.clients.keys() {
-            if self.clients.get(key).is_some_and(Client::is_idle) {
+            if self.clients.get(key).is_some_and(Client::is_idle) && !self.is_full(key) {
                 self.close_client(key);
             }
         }

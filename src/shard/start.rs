@@ -8,10 +8,13 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use super::choice::Choice;
+use super::handover::HandOver;
+use super::placement::Placement;
 use super::{Setup, Shard};
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
-use crate::driver::{Driver, epoll::Epoll, socket, uring::Uring};
+use crate::driver::uring::{Uring, probe::Unusable};
+use crate::driver::{Driver, epoll::Epoll, socket};
 use crate::exchange::Rules;
 use crate::publish::{DriverInUse, Process, Published};
 
@@ -56,20 +59,21 @@ pub enum StartError {
 pub fn start(
     shared: &Shared,
     listen: &[SocketAddr],
-    shards: usize,
-    pin: bool,
+    placement: &Placement,
 ) -> Result<(Vec<JoinHandle<()>>, Vec<SocketAddr>), StartError> {
-    let (listeners, addresses) = listeners(listen, shards)?;
-    let cores = if pin { core_affinity::get_core_ids().unwrap_or_default() } else { Vec::new() };
+    let (listeners, addresses) = listeners(listen, placement.shards())?;
     let mut threads = Vec::new();
-    for (index, listeners) in listeners.into_iter().enumerate() {
-        let core = cores.get(index % cores.len().max(1)).copied();
+    let handovers = HandOver::of_all(shared.stats)?;
+    for (index, (listeners, handover)) in listeners.into_iter().zip(handovers).enumerate() {
+        let cpu = placement.cpu(index);
         let shared = shared.clone();
         let thread = Builder::new().name(format!("shard-{index}")).spawn(move || {
-            if let Some(core) = core {
-                core_affinity::set_for_current(core);
+            if let Some(id) = cpu
+                && !core_affinity::set_for_current(core_affinity::CoreId { id })
+            {
+                tracing::warn!(shard = index, cpu = id, "cannot be pinned; it runs where the kernel puts it");
             }
-            if let Err(error) = serve(&shared, index, listeners) {
+            if let Err(error) = serve(&shared, index, listeners, handover) {
                 tracing::error!(shard = index, %error, "the shard cannot go on");
                 abort();
             }
@@ -81,7 +85,7 @@ pub fn start(
 
 /// The life of one shard. A panic outside an exchange leaves connections in an unknown state: the process
 /// ends, and whatever supervises it starts it anew.
-fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>) -> io::Result<()> {
+fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, handover: Option<HandOver>) -> io::Result<()> {
     let setup = Setup {
         listeners,
         published: shared.published,
@@ -95,14 +99,18 @@ fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>) -> io::Result<(
         let Choice { driver, why } = &shared.driver;
         match driver {
             DriverInUse::Uring => match Uring::new() {
-                Ok(uring) => run(uring, setup, shared, index, DriverInUse::Uring, why),
+                Ok(uring) => {
+                    let (operations, completions) = uring.queue_sizes();
+                    tracing::info!(shard = index, operations, completions, "ring");
+                    run(uring, setup, handover, shared, index, DriverInUse::Uring, why)
+                }
                 Err(error) => {
-                    let why = format!("this shard got no ring: {error}");
-                    tracing::warn!(shard = index, why, "falling back to epoll");
-                    run(Epoll::new()?, setup, shared, index, DriverInUse::Epoll, &why)
+                    let why = Unusable::Refused(error).to_string();
+                    tracing::warn!(shard = index, why, "this shard got no ring and takes epoll");
+                    run(Epoll::new()?, setup, handover, shared, index, DriverInUse::Epoll, &why)
                 }
             },
-            _ => run(Epoll::new()?, setup, shared, index, DriverInUse::Epoll, why),
+            _ => run(Epoll::new()?, setup, handover, shared, index, DriverInUse::Epoll, why),
         }
     }));
     outcome.unwrap_or_else(|_| abort())
@@ -111,12 +119,16 @@ fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>) -> io::Result<(
 fn run<D: Driver>(
     driver: D,
     setup: Setup,
+    handover: Option<HandOver>,
     shared: &Shared,
     index: usize,
     in_use: DriverInUse,
     why: &str,
 ) -> io::Result<()> {
     let mut shard = Shard::new(driver, setup)?;
+    if let Err(error) = shard.share(handover) {
+        tracing::warn!(shard = index, %error, "connections stay with the shard they were hashed to");
+    }
     let state = &shared.process.shards()[index];
     state.serving(in_use, why);
     shard.run()?;

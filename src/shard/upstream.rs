@@ -176,6 +176,16 @@ impl<D: Driver> Shard<D> {
         }
     }
 
+    /// So many bytes of a reply went to its client.
+    pub(super) fn upstream_spliced(&mut self, key: Key, len: u64) {
+        self.desk.stats.add(Count::UpstreamBytesIn, len);
+        self.desk.stats.add(Count::BytesOut, len);
+        self.desk.stats.add(Count::BytesSpliced, len);
+        if let Some(client) = self.upstreams.get(key).and_then(|upstream| upstream.client) {
+            self.advance(client, Input::None, |_| Event::Spliced(len));
+        }
+    }
+
     pub(super) fn upstream_gone(&mut self, key: Key, ended: bool) {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         upstream.ended = true;

@@ -139,7 +139,7 @@ impl Play {
             Completion::Reset(tag) => (tag, self.of(tag).was_reset()),
             Completion::Full(tag) => (tag, self.of(tag).full()),
             Completion::Drained(tag) => (tag, self.of(tag).drained(driver)),
-            Completion::Connected(_) | Completion::Accepted { .. } => return,
+            Completion::Connected(_) | Completion::Spliced(..) | Completion::Accepted { .. } => return,
         };
         if let Err(what) = outcome {
             let at = self.place(tag);

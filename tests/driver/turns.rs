@@ -22,6 +22,7 @@ pub enum Told {
     Failed,
     Reset,
     Full,
+    Spliced(u64),
     Drained,
 }
 
@@ -87,6 +88,7 @@ impl<D: Driver> Turns<D> {
             Completion::Failed(tag) => (tag, Told::Failed),
             Completion::Reset(tag) => (tag, Told::Reset),
             Completion::Full(tag) => (tag, Told::Full),
+            Completion::Spliced(tag, len) => (tag, Told::Spliced(len)),
             Completion::Drained(tag) => (tag, Told::Drained),
         };
         self.lines.entry(tag.0).or_default().told.push(told);

@@ -15,7 +15,7 @@
 
 use serde_json::Value;
 use warmfront::scan::PrefixMode;
-use warmfront::scan::{Api, Counts, Needs, Plan, Progress, Scan, Span, Spans};
+use warmfront::scan::{Api, Counts, Kernel, Needs, Plan, Progress, Scan, Span, Spans};
 use xxhash_rust::xxh64::xxh64;
 
 /// All that a scan tells, in a form that can be compared.
@@ -77,19 +77,25 @@ pub fn scan_pieces<'a>(
     (scan.finish(), seen(scan))
 }
 
-/// The scanner's answer must not depend on how the body was cut: compared at the given cuts and, where
-/// `single`, in pieces of one byte.
+/// The scanner's answer must not depend on how the body was cut, nor on the CPU: compared at the given cuts and,
+/// where `single`, in pieces of one byte, on every kernel.
 pub fn check_cuts(api: Api, plan: &Plan, needs: Needs, body: &[u8], cuts: impl Iterator<Item = usize>, single: bool) {
-    let mut scan = Scan::new();
-    let whole = scan_pieces(&mut scan, api, plan, needs, std::iter::once(body));
-    for cut in cuts {
-        let (left, right) = body.split_at(cut.min(body.len()));
-        let cut_up = scan_pieces(&mut scan, api, plan, needs, [left, right].into_iter());
-        assert_eq!(cut_up, whole, "cut at {cut}, {api:?} {plan:?} {needs:?}: {}", body.escape_ascii());
-    }
-    if single {
-        let cut_up = scan_pieces(&mut scan, api, plan, needs, body.chunks(1));
-        assert_eq!(cut_up, whole, "single bytes, {api:?} {plan:?} {needs:?}: {}", body.escape_ascii());
+    let cuts: Vec<usize> = cuts.map(|cut| cut.min(body.len())).collect();
+    let whole = scan_pieces(&mut Scan::with(Kernel::portable()), api, plan, needs, std::iter::once(body));
+    // What is asked for does not reach the loops: one question is enough for those that this CPU would not use.
+    let kernels = if needs == all_needs() { usize::MAX } else { 1 };
+    for kernel in Kernel::available().take(kernels) {
+        let mut scan = Scan::with(kernel);
+        let name = kernel.name();
+        for &cut in cuts.iter().chain([&body.len()]) {
+            let (left, right) = body.split_at(cut);
+            let cut_up = scan_pieces(&mut scan, api, plan, needs, [left, right].into_iter());
+            assert_eq!(cut_up, whole, "{name}: cut at {cut}, {api:?} {plan:?} {needs:?}: {}", body.escape_ascii());
+        }
+        if single {
+            let cut_up = scan_pieces(&mut scan, api, plan, needs, body.chunks(1));
+            assert_eq!(cut_up, whole, "{name}: single bytes, {api:?} {plan:?} {needs:?}: {}", body.escape_ascii());
+        }
     }
 }
 
@@ -100,17 +106,19 @@ pub fn check_against_oracle(api: Api, plan: &Plan, body: &[u8]) -> bool {
         assert!(!accepted, "the oracle cannot read what serde_json reads: {}", body.escape_ascii());
         return false;
     };
-    let mut scan = Scan::new();
-    let (progress, got) = scan_pieces(&mut scan, api, plan, all_needs(), std::iter::once(body));
-    assert_eq!(progress, Progress::Done, "{api:?}: {}", body.escape_ascii());
-    assert_eq!(got, expected, "{api:?} {plan:?}: {}", body.escape_ascii());
-    // Ending early must not change what was asked for.
-    let needs = Needs::MODEL | Needs::PREFIX;
-    let (progress, early) = scan_pieces(&mut scan, api, plan, needs, std::iter::once(body));
-    assert!(matches!(progress, Progress::Done | Progress::Enough { .. }), "{progress:?}");
-    if expected.duplicates == 0 {
-        assert_eq!(early.model, expected.model, "{}", body.escape_ascii());
-        assert_eq!(early.prefix, expected.prefix, "{progress:?} {api:?} {plan:?}: {}", body.escape_ascii());
+    for kernel in Kernel::available() {
+        let mut scan = Scan::with(kernel);
+        let (progress, got) = scan_pieces(&mut scan, api, plan, all_needs(), std::iter::once(body));
+        assert_eq!(progress, Progress::Done, "{api:?}: {}", body.escape_ascii());
+        assert_eq!(got, expected, "{api:?} {plan:?}: {}", body.escape_ascii());
+        // Ending early must not change what was asked for.
+        let needs = Needs::MODEL | Needs::PREFIX;
+        let (progress, early) = scan_pieces(&mut scan, api, plan, needs, std::iter::once(body));
+        assert!(matches!(progress, Progress::Done | Progress::Enough { .. }), "{progress:?}");
+        if expected.duplicates == 0 {
+            assert_eq!(early.model, expected.model, "{}", body.escape_ascii());
+            assert_eq!(early.prefix, expected.prefix, "{progress:?} {api:?} {plan:?}: {}", body.escape_ascii());
+        }
     }
     true
 }

@@ -20,6 +20,7 @@ mod passing;
 mod pipelining;
 mod storm;
 mod tunnel;
+mod unseen;
 mod uploads;
 
 /// What the fronts of these tests run on.

@@ -39,7 +39,8 @@ pub fn knobs(style: Style, random: &mut Random) -> Knobs {
 /// As by default, but with deadlines and bounds that a schedule reaches.
 pub fn limits(style: Style, random: &mut Random) -> Limits {
     let mut limits = Limits {
-        keep_alive_timeout_ms: 20_000,
+        // In a calm, longer than the slowest client takes to read what its window holds.
+        keep_alive_timeout_ms: if style.calm { 75_000 } else { 20_000 },
         reply_head_timeout_ms: 60_000,
         first_token_timeout_ms: 60_000,
         inter_chunk_timeout_ms: 30_000,

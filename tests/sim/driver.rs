@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use warmfront::driver::{Completion, Driver, Lease, Segment, SocketId, Tag};
+use warmfront::driver::{Completion, Driver, HandOver, Lease, Segment, SocketId, Tag};
 
 use crate::network::{Network, Stage};
 
@@ -30,6 +30,9 @@ impl Simulated {
         Simulated { network, buffer: Vec::new(), visits: VecDeque::new(), accepts: 0 }
     }
 }
+
+/// One shard alone: nobody to hand over to.
+impl HandOver for Simulated {}
 
 impl Driver for Simulated {
     const NAME: &'static str = "simulated";
@@ -119,6 +122,10 @@ impl Driver for Simulated {
             }
         }
         self.with(socket, "send", |pipe, random| pipe.send(&bytes, random))
+    }
+
+    fn flush(&mut self, socket: SocketId) -> usize {
+        self.with(socket, "flush", |pipe, _| pipe.backlog.len())
     }
 
     fn offer(&mut self, socket: SocketId, bytes: &[u8]) -> usize {

@@ -38,6 +38,8 @@ pub struct Pipe {
     told_reset: bool,
     told_all: bool,
     starved: bool,
+    /// The front took a send for complete that was not; it is told in the next turn.
+    full_owed: bool,
     finish: bool,
     /// What the front's kernel did not take.
     pub backlog: Vec<u8>,
@@ -114,6 +116,7 @@ impl Network {
             told_reset: false,
             told_all: false,
             starved: false,
+            full_owed: false,
             finish: false,
             backlog: Vec::new(),
             to_peer: Vec::new(),
@@ -167,6 +170,9 @@ impl Network {
             pipe.told_all = !stands;
             pipe.stands = stands;
             return Some(if stands { Completion::Connected(pipe.tag) } else { Completion::Failed(pipe.tag) });
+        }
+        if std::mem::take(&mut pipe.full_owed) {
+            return Some(Completion::Full(pipe.tag));
         }
         if pipe.can_flush() && (pipe.short == 0 || random.chance(70)) {
             let backlog = std::mem::take(&mut pipe.backlog);
@@ -277,7 +283,7 @@ impl Pipe {
         match self.stage {
             Stage::Fresh => false,
             Stage::Connecting(at, _) => at <= now,
-            Stage::Open if self.can_flush() => true,
+            Stage::Open if self.full_owed || self.can_flush() => true,
             Stage::Open if self.told_all => false,
             Stage::Open if self.told_fin => self.peer_end == Some(End::Reset),
             Stage::Open if self.paused => self.peer_end == Some(End::Reset) && !self.told_reset,
@@ -303,13 +309,15 @@ impl Pipe {
         self.stage = Stage::Open;
     }
 
+    /// Some sends turn out short only with the end of the turn.
     pub fn send(&mut self, bytes: &[u8], random: &mut Random) -> usize {
         let taken = if self.starved { 0 } else { self.transmit(bytes, random) };
         if taken < bytes.len() {
+            self.full_owed |= !self.starved && random.below(2) == 0;
             self.starved = true;
             self.backlog.extend_from_slice(&bytes[taken..]);
         }
-        self.backlog.len()
+        if self.full_owed { 0 } else { self.backlog.len() }
     }
 
     pub fn offer(&mut self, bytes: &[u8], random: &mut Random) -> usize {
@@ -332,11 +340,11 @@ impl Pipe {
         }
     }
 
-    /// Closing with bytes unread makes the kernel send a reset.
+    /// Closing with bytes unread makes the kernel send a reset, and with bytes unsent the driver.
     pub fn close(&mut self, random: &mut Random) {
         self.open = false;
-        self.backlog.clear();
-        if self.to_front.is_empty() && self.peer_end != Some(End::Reset) {
+        let unsent = !std::mem::take(&mut self.backlog).is_empty() || self.starved;
+        if !unsent && self.to_front.is_empty() && self.peer_end != Some(End::Reset) {
             self.front_end = Some(End::Fin);
         } else {
             self.reset_by_front(random);

@@ -28,6 +28,12 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("src/driver/uring/ring.rs", "operations name memory by address, the kernel's queues are memory shared with it"),
     ("src/driver/uring/buffers.rs", "the kernel writes into these buffers and reads the list of them by address"),
     ("src/driver/uring/outbox.rs", "the kernel is told of bytes by address"),
+    ("tests/orderings.rs", "loom's cell tells a race where a value would only tell bad luck"),
+    ("src/scan/kernel/avx2.rs", "vector instructions of some CPUs"),
+    ("src/scan/kernel/avx512.rs", "vector instructions of some CPUs"),
+    ("src/scan/kernel/neon.rs", "vector instructions of some CPUs"),
+    ("src/scan/kernel/rounds.rs", "the order of its instructions is half of their time"),
+    ("src/scan/kernel/table.rs", "calls what is compiled for some CPUs only on those"),
     ("bench/peers/src/net.rs", "a package of its own: its relay is the floor, with nothing between it and the kernel"),
     ("bench/peers/src/process.rs", "pins its children between fork and exec"),
 ];
@@ -50,6 +56,9 @@ const PANICS: &[(&[&str], &str)] = &[
     (&["panic", "!"], "hostile bytes never panic: answer an error, or assert what would be our own mistake"),
     (&["unreachable", "!"], "give the other case an answer: a wrong proof would end the process"),
 ];
+
+/// Runtimes that `bench/runtimes` compares with. Warmfront has drivers of its own instead.
+const COMPARATORS: &[&str] = &["monoio", "glommio", "compio"];
 
 /// Names that say nothing of what is inside.
 const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "manager", "managers", "helper", "helpers", "misc"];
@@ -169,6 +178,34 @@ fn every_dependency_says_what_for() {
         }
     }
     report(faults);
+}
+
+/// The lock file is read rather than `cargo tree` asked: it lists dependencies of every feature, platform
+/// and test, and needs no registry.
+#[test]
+fn comparators_stay_out_of_the_product() {
+    let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
+    let packages: Vec<&str> = lock.split("[[package]]").skip(1).collect();
+    let name = |package: &str| package.split('"').nth(1).map(str::to_owned).unwrap_or_default();
+    for comparator in COMPARATORS {
+        assert!(packages.iter().any(|package| name(package) == *comparator), "{comparator} is compared with nowhere");
+    }
+    let (mut reached, mut next) = (vec!["warmfront".to_owned()], 0);
+    while let Some(from) = reached.get(next).cloned() {
+        next += 1;
+        // Versions apart: where two stand in the file, the dependencies of both are taken.
+        for package in packages.iter().filter(|package| name(package) == from) {
+            let listed = package.split_once("dependencies = [").map_or("", |(_, list)| list);
+            let names = listed.split('"').skip(1).step_by(2).filter_map(|entry| entry.split(' ').next());
+            reached.extend(
+                names.filter(|name| !reached.iter().any(|seen| seen == name)).map(str::to_owned).collect::<Vec<_>>(),
+            );
+        }
+    }
+    assert!(reached.len() > 50, "only {reached:?} seen: Cargo.lock reads otherwise than expected");
+    let inside = reached.iter().filter(|name| COMPARATORS.iter().any(|comparator| name.starts_with(comparator)));
+    let fault = |name: &String| format!("Cargo.toml:1: warmfront depends on {name}: it is for bench/runtimes alone");
+    report(inside.map(fault).collect());
 }
 
 /// Whether a comment of some words follows; a `#` in quotes is none.

@@ -51,7 +51,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     ("driver", &[("slots", "its sockets"), ("limits", "size of the receive buffer")]),
-    ("publish", &[("snapshot", "what is published")]),
+    ("publish", &[("snapshot", "what is published"), ("atomics", "its flags")]),
     (
         "exchange",
         &[
@@ -74,7 +74,14 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("limits", "`[limits]`, and what values are possible"),
         ],
     ),
-    ("counters", &[("fleet", "holds the loads, is asked for endpoints"), ("limits", "most endpoints")]),
+    (
+        "counters",
+        &[
+            ("fleet", "holds the loads, is asked for endpoints"),
+            ("limits", "most endpoints"),
+            ("atomics", "shards raise and lower them together"),
+        ],
+    ),
     ("snapshot", &[("policy", "pools"), ("fleet", "endpoints"), ("scan", "what bodies are scanned for")]),
     (
         "policy",
@@ -87,10 +94,11 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
     ),
     ("ring", &[("limits", "most points")]),
     ("prefix", &[("scan", "the hash it has made of a prompt")]),
-    ("fleet", &[("limits", "most endpoints")]),
+    ("fleet", &[("limits", "most endpoints"), ("atomics", "loads are shared")]),
     ("scan", &[]),
     ("http", &[("limits", "most bytes of a head")]),
     ("slots", &[]),
+    ("atomics", &[]),
     ("limits", &[]),
 ];
 

@@ -2,6 +2,7 @@
 //! so the load generator can compare every byte, and a request altered on its way shows as a wrong reply.
 
 const PLAIN_BYTES: usize = 1024;
+const SPEECH_BYTES: usize = 1 << 20;
 const CREATED: &str = "1795187630";
 
 /// A digest that does not depend on how the bytes are cut into pieces: four lanes over 32-byte blocks.
@@ -15,7 +16,7 @@ pub struct Digest {
 const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 impl Digest {
-    pub fn new() -> Digest {
+    pub(crate) fn new() -> Digest {
         Digest { lanes: [1, 2, 3, 4], carry: [0; 32], carried: 0, total: 0 }
     }
 
@@ -82,6 +83,8 @@ pub enum Pace {
     Plain,
     /// A stream as fast as the sockets take it, one event a turn.
     Flat,
+    /// One long reply that is neither JSON nor a stream.
+    Speech,
     /// All streams of an engine in one decode step of 20-30 ms, as continuous batching does.
     Step,
     /// Steps of 20-30 ms, each stream at its own time.
@@ -90,8 +93,14 @@ pub enum Pace {
     Hold,
 }
 
-const PACES: [(Pace, &str); 5] =
-    [(Pace::Plain, "plain"), (Pace::Flat, "flat"), (Pace::Step, "step"), (Pace::Phase, "phase"), (Pace::Hold, "hold")];
+const PACES: [(Pace, &str); 6] = [
+    (Pace::Plain, "plain"),
+    (Pace::Speech, "speech"),
+    (Pace::Flat, "flat"),
+    (Pace::Step, "step"),
+    (Pace::Phase, "phase"),
+    (Pace::Hold, "hold"),
+];
 
 impl Pace {
     pub fn name(self) -> &'static str {
@@ -124,7 +133,7 @@ pub struct Request {
 impl Request {
     /// `body_bytes` is exact. As the openai SDK writes it: messages first, `model` after them.
     pub fn new(pace: Pace, body_bytes: usize) -> Request {
-        let stream = if pace == Pace::Plain { "" } else { ",\"stream\":true" };
+        let stream = if matches!(pace, Pace::Plain | Pace::Speech) { "" } else { ",\"stream\":true" };
         let tail = format!("\"}}],\"model\":\"tiny\",\"max_tokens\":100,\"temperature\":0.7{stream}}}");
         let id = "0000000000000000";
         let conversation_bytes = body_bytes.saturating_sub(tail.len() + id.len());
@@ -224,6 +233,15 @@ pub fn plain_reply(digest: u64) -> Vec<u8> {
         step += 1;
     }
     body.extend_from_slice(tail);
+    body
+}
+
+/// The 1 MB reply: its first bytes tell the request, the others differ from place to place.
+pub fn speech_reply(digest: u64) -> Vec<u8> {
+    static REST: std::sync::LazyLock<Vec<u8>> =
+        std::sync::LazyLock::new(|| (0..SPEECH_BYTES as u64 / 8).flat_map(|place| mix(place).to_le_bytes()).collect());
+    let mut body = REST.clone();
+    body[..16].copy_from_slice(&hex(digest));
     body
 }
 

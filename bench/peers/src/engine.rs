@@ -193,6 +193,9 @@ impl Engine {
         let request = std::mem::replace(&mut connection.request, Incoming::new());
         let generation = connection.generation;
         let reply = match request.target {
+            Target::Generate if request.pace == Pace::Speech => {
+                reply(200, "audio/wav", &content::speech_reply(request.digest.finish()))
+            }
             Target::Generate if request.pace == Pace::Plain => {
                 json(200, &content::plain_reply(request.digest.finish()))
             }
@@ -228,7 +231,7 @@ impl Engine {
             Pace::Hold => {
                 self.event(slot, generation);
             }
-            Pace::Plain => unreachable!("answered whole"),
+            Pace::Plain | Pace::Speech => unreachable!("answered whole"),
         }
     }
 

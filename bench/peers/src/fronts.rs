@@ -7,8 +7,7 @@ use std::process::Command;
 
 use crate::scenario::Scenario;
 
-/// No front: the load generator talks to the engines. What a front adds is counted from here.
-pub const DIRECT: &str = "direct";
+pub use crate::report::DIRECT;
 pub const RELAY: &str = "relay";
 pub const RELAY_HOLD: &str = "relay-hold";
 pub const HAPROXY: &str = "haproxy";
@@ -16,7 +15,12 @@ pub const NGINX: &str = "nginx";
 pub const WARMFRONT: &str = "warmfront";
 pub const WARMFRONT_URING: &str = "warmfront-uring";
 
-pub const ALL: [&str; 7] = [DIRECT, RELAY, RELAY_HOLD, HAPROXY, NGINX, WARMFRONT, WARMFRONT_URING];
+/// The same with long opaque replies copied like any other.
+pub const WARMFRONT_COPY: &str = "warmfront-copy";
+pub const WARMFRONT_URING_COPY: &str = "warmfront-uring-copy";
+pub const ALL: [&str; 9] =
+    [DIRECT, RELAY, RELAY_HOLD, HAPROXY, NGINX, WARMFRONT, WARMFRONT_URING, WARMFRONT_COPY, WARMFRONT_URING_COPY];
+const OURS: [&str; 4] = [WARMFRONT, WARMFRONT_URING, WARMFRONT_COPY, WARMFRONT_URING_COPY];
 pub const DEFAULT: [&str; 6] = [DIRECT, RELAY, RELAY_HOLD, HAPROXY, NGINX, WARMFRONT];
 
 /// What a front is started with.
@@ -48,8 +52,8 @@ pub fn program(front: &str, warmfront: &Path) -> Result<PathBuf, String> {
             let found = paths.iter().map(|dir| Path::new(dir).join(front)).find(|path| path.is_file());
             found.ok_or(format!("{front} is not installed (Debian: apt-get install {front})"))
         }
-        WARMFRONT | WARMFRONT_URING if warmfront.is_file() => Ok(warmfront.to_path_buf()),
-        WARMFRONT | WARMFRONT_URING => {
+        ours if OURS.contains(&ours) && warmfront.is_file() => Ok(warmfront.to_path_buf()),
+        ours if OURS.contains(&ours) => {
             Err(format!("{} is not built (cargo build --release, or name it with --warmfront)", warmfront.display()))
         }
         _ => Err(format!("no such front; there are {}", ALL.join(", "))),
@@ -60,7 +64,7 @@ pub fn program(front: &str, warmfront: &Path) -> Result<PathBuf, String> {
 pub fn version(front: &str, warmfront: &Path) -> String {
     let flag = match front {
         HAPROXY | NGINX => "-v",
-        WARMFRONT | WARMFRONT_URING => "--version",
+        ours if OURS.contains(&ours) => "--version",
         _ => return String::new(),
     };
     let Ok(output) = program(front, warmfront)
@@ -91,10 +95,10 @@ pub fn command(front: &str, setup: &Setup) -> Result<Command, String> {
             let config = write(setup, "nginx.conf", &nginx(setup))?;
             command.arg("-p").arg(setup.dir).arg("-c").arg(config).args(["-e", "stderr"]);
         }
-        WARMFRONT | WARMFRONT_URING => {
-            let driver = if front == WARMFRONT { "epoll" } else { "uring" };
+        ours if OURS.contains(&ours) => {
+            let driver = if [WARMFRONT_URING, WARMFRONT_URING_COPY].contains(&front) { "uring" } else { "epoll" };
             let policy = if setup.scenario.by_prompt { "prefix-hash" } else { "round-robin" };
-            command.arg("serve").arg("--config").arg(write(setup, "warmfront.toml", &warmfront(setup))?);
+            command.arg("serve").arg("--config").arg(write(setup, "warmfront.toml", &warmfront(setup, front))?);
             command.args(["--shards", "1", "--driver", driver, "--policy", policy]);
             command.args(["--listen", &format!("127.0.0.1:{}", setup.listen)]);
             command.args(["--admin", &format!("127.0.0.1:{}", setup.admin)]);
@@ -189,11 +193,15 @@ http {{
 }
 
 /// The whole conversation is the prefix: what a choice by prompt costs at most.
-fn warmfront(setup: &Setup) -> String {
-    if !setup.scenario.by_prompt {
-        return String::new();
+fn warmfront(setup: &Setup, front: &str) -> String {
+    let mut config = String::new();
+    if setup.scenario.by_prompt {
+        config += "[routing]\npolicy = \"prefix-hash\"\nprefix = \"conversation\"\nprefix_bytes = 4194304\n";
     }
-    "[routing]\npolicy = \"prefix-hash\"\nprefix = \"conversation\"\nprefix_bytes = 4194304\n".to_string()
+    if [WARMFRONT_COPY, WARMFRONT_URING_COPY].contains(&front) {
+        config += "[limits]\nsplice_bytes_min = 1000000000000\n";
+    }
+    config
 }
 
 fn write(setup: &Setup, name: &str, text: &str) -> Result<PathBuf, String> {

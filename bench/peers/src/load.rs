@@ -15,7 +15,7 @@ use crate::verify::Expected;
 
 const HELP: &str = "\
 peers load --targets PORT[,PORT]   where to send; connections are spread over them
-  [--pace plain|flat|step|phase|hold] [--connections N] [--body BYTES]
+  [--pace plain|speech|flat|step|phase|hold] [--connections N] [--body BYTES]
   [--tokens N] [--vary N]          tokens of a stream, and how far a stream may differ from that
   [--rate N]                       open loop: N requests a second on schedule, late or not
   [--warmup-ms N] [--seconds N]    before and in the measured window
@@ -193,6 +193,7 @@ impl Load {
     /// and while all are open.
     fn idle(&mut self) -> Result<(), String> {
         let before_kib = process::rss_kib(self.plan.pid);
+        let slab_before_kib = process::slab_kib();
         let total = self.plan.connections;
         let mut silent = 0;
         while silent < total {
@@ -213,8 +214,10 @@ impl Load {
         }
         let idle_kib = process::rss_kib(self.plan.pid);
         let per_stream = (idle_kib as f64 - before_kib as f64) / total as f64;
+        let slab_per_stream = (process::slab_kib() as f64 - slab_before_kib as f64) / total as f64;
         println!(
-            "streams={total} rss_before_kib={before_kib} rss_idle_kib={idle_kib} rss_kib_per_stream={per_stream:.4}"
+            "streams={total} rss_before_kib={before_kib} rss_idle_kib={idle_kib} rss_kib_per_stream={per_stream:.4} \
+             slab_kib_per_stream={slab_per_stream:.4}"
         );
         for connection in &self.connections {
             net::reset_on_close(&connection.stream);
@@ -259,6 +262,7 @@ impl Load {
         let digest = connection.request.stamp(self.next_id, tokens);
         connection.expected = Some(match self.plan.pace {
             Pace::Plain => Expected::plain(digest),
+            Pace::Speech => Expected::speech(digest),
             _ => Expected::stream(digest, tokens),
         });
         connection.sent = 0;

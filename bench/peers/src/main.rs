@@ -1,21 +1,9 @@
 //! Fronts for token streams side by side: nginx, HAProxy, a bare TCP relay and warmfront, one worker
 //! each, the same load, every reply byte verified. `run.sh` builds and starts `peers run`.
 
-mod args;
-mod content;
-mod engine;
-mod fronts;
-mod http;
-mod load;
-mod net;
-mod process;
-mod relay;
-mod report;
-mod run;
-mod scenario;
-mod verify;
-
 use std::process::ExitCode;
+
+use peers::{engine, load, relay, run};
 
 const USAGE: &str = "\
 peers run     measure fronts side by side; see `peers run --help`

@@ -61,6 +61,14 @@ pub fn rss_kib(pid: u32) -> u64 {
     tree(pid).into_iter().filter_map(process).sum()
 }
 
+/// KiB that the kernel holds in slabs it cannot give back: sockets, requests of rings, epoll items. Of the
+/// whole machine: the engines' and the load's sockets are in it, the same for every front.
+pub fn slab_kib() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("SUnreclaim:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
 /// The cores of a thread of the tree that may run elsewhere than on `core`.
 pub fn thread_off_core(pid: u32, core: usize) -> Option<String> {
     let cores = |task: String| {

@@ -1,8 +1,11 @@
 //! Medians over the rounds, ratios by pairs of one round, a table for people and JSON for programs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
-use crate::fronts;
+use crate::measure::Setting;
+use crate::net;
 use crate::scenario::{Column, Scenario};
 
 pub struct Sample {
@@ -12,7 +15,12 @@ pub struct Sample {
     pub values: BTreeMap<String, f64>,
 }
 
+/// No front: the load generator talks to the engines. What a front adds is counted from here.
+pub const DIRECT: &str = "direct";
+
 pub struct Report {
+    /// The fronts that the others are compared with.
+    references: &'static [&'static str],
     facts: Vec<(String, String)>,
     samples: Vec<Sample>,
     failures: Vec<String>,
@@ -20,11 +28,11 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(facts: Vec<(String, String)>) -> Report {
+    pub fn new(facts: Vec<(String, String)>, references: &'static [&'static str]) -> Report {
         for (name, value) in &facts {
             println!("{name:>12}  {value}");
         }
-        Report { facts, samples: Vec::new(), failures: Vec::new(), left_out: Vec::new() }
+        Report { references, facts, samples: Vec::new(), failures: Vec::new(), left_out: Vec::new() }
     }
 
     pub fn add(&mut self, sample: Sample) {
@@ -37,11 +45,22 @@ impl Report {
         self.failures.push(words);
     }
 
+    /// Says so at once: the tables come later.
     pub fn leave_out(&mut self, front: &str, words: &str) {
+        eprintln!("left out: {front}: {words}");
         self.left_out.push(format!("{front}: {words}"));
     }
 
-    pub fn verdict(&self) -> Result<(), String> {
+    /// Writes every sample. A failure, or an interruption, is an error after all tables.
+    pub fn finish(&self, scenarios: &[Scenario], json: &Path) -> Result<(), String> {
+        if let Some(folder) = json.parent() {
+            fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        }
+        fs::write(json, self.json(scenarios)).map_err(|error| format!("{}: {error}", json.display()))?;
+        println!("every sample: {}", json.display());
+        if net::interrupted() {
+            return Err("interrupted: the tables above are of what had been measured".into());
+        }
         if self.failures.is_empty() {
             return Ok(());
         }
@@ -51,7 +70,7 @@ impl Report {
     /// One value by round. Added latency is the difference to `direct` in the same round.
     fn values(&self, scenario: &str, front: &str, key: &str) -> BTreeMap<usize, f64> {
         if let Some(base) = key.strip_prefix("added_") {
-            let direct = self.values(scenario, fronts::DIRECT, base);
+            let direct = self.values(scenario, DIRECT, base);
             let through = self.values(scenario, front, base);
             return through.into_iter().filter_map(|(round, us)| Some((round, us - direct.get(&round)?))).collect();
         }
@@ -70,8 +89,10 @@ impl Report {
 
     pub fn print_table(&self, scenario: &Scenario, fronts: &[&str]) {
         println!("\n{}: {}", scenario.name, scenario.title);
-        let mut head =
-            format!("{:16}{:>11}{:>21}{:>21}{:>21}", "", scenario.cost.heading, "min - max", "x relay", "x haproxy");
+        let mut head = format!("{:16}{:>11}{:>21}", "", scenario.cost.heading, "min - max");
+        for reference in self.references {
+            head.push_str(&format!("{:>21}", format!("x {reference}")));
+        }
         for column in scenario.columns {
             head.push_str(&format!("{:>12}", column.heading));
         }
@@ -92,11 +113,10 @@ impl Report {
             median(ratios).map_or("-".to_string(), |ratio| format!("{ratio:.2} ({min:.2}-{max:.2})"))
         };
         let range = format!("{min:.digits$} - {max:.digits$}");
-        let mut row = format!(
-            "{front:16}{cost:>11.digits$}{range:>21}{:>21}{:>21}",
-            ratio(fronts::RELAY),
-            ratio(fronts::HAPROXY)
-        );
+        let mut row = format!("{front:16}{cost:>11.digits$}{range:>21}");
+        for reference in self.references {
+            row.push_str(&format!("{:>21}", ratio(reference)));
+        }
         for Column { key, digits, .. } in scenario.columns {
             let value = median(self.values(scenario.name, front, key).into_values().collect());
             let text = value.map_or("-".to_string(), |value| format!("{value:.digits$}"));
@@ -126,18 +146,38 @@ impl Report {
             let costs: Vec<f64> = self.values(scenario.name, front, scenario.cost.key).into_values().collect();
             let (min, max) = bounds(&costs);
             let middle = median(costs)?;
+            let ratios = self.references.iter().map(|reference| {
+                let ratio = median(self.ratios(scenario, front, reference));
+                format!(", {}: {}", quote(&format!("to_{reference}")), number(ratio))
+            });
             Some(format!(
-                "{{\"scenario\": {}, \"front\": {}, \"what\": {}, \"median\": {middle}, \"min\": {min}, \"max\": {max}, \
-                 \"to_relay\": {}, \"to_haproxy\": {}}}",
+                "{{\"scenario\": {}, \"front\": {}, \"what\": {}, \"median\": {middle}, \"min\": {min}, \"max\": {max}{}}}",
                 quote(scenario.name),
                 quote(front),
                 quote(scenario.cost.key),
-                number(median(self.ratios(scenario, front, fronts::RELAY))),
-                number(median(self.ratios(scenario, front, fronts::HAPROXY))),
+                ratios.collect::<String>(),
             ))
         };
-        fronts::ALL.iter().filter_map(|front| summary(front)).collect()
+        let fronts: BTreeSet<&str> = self.samples.iter().map(|sample| sample.front.as_str()).collect();
+        fronts.into_iter().filter_map(summary).collect()
     }
+}
+
+/// What must be known to compare with another run.
+pub fn machine(setting: &Setting, rounds: usize) -> Vec<(String, String)> {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_string();
+    let cpuinfo = read("/proc/cpuinfo");
+    let model = cpuinfo.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(": "));
+    let facts = [
+        ("kernel", read("/proc/sys/kernel/osrelease")),
+        ("cpu", model.map_or("unknown", |(_, model)| model).to_string()),
+        ("cores", std::thread::available_parallelism().map_or(1, usize::from).to_string()),
+        ("front_core", setting.front_core.to_string()),
+        ("load_core", setting.load_core.to_string()),
+        ("rounds", rounds.to_string()),
+        ("seconds", setting.seconds.to_string()),
+    ];
+    facts.map(|(name, value)| (name.to_string(), value)).to_vec()
 }
 
 fn sample_json(sample: &Sample) -> String {

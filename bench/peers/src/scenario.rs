@@ -25,19 +25,19 @@ pub struct Column {
     pub digits: usize,
 }
 
-const fn column(heading: &'static str, key: &'static str, digits: usize) -> Column {
+pub const fn column(heading: &'static str, key: &'static str, digits: usize) -> Column {
     Column { heading, key, digits }
 }
 
-const PER_REQUEST: Column = column("us/req", "cpu_us_per_request", 2);
-const PER_CHUNK: Column = column("us/chunk", "cpu_us_per_chunk", 2);
-const REPLIES: &[Column] = &[
+pub const PER_REQUEST: Column = column("us/req", "cpu_us_per_request", 2);
+pub const PER_CHUNK: Column = column("us/chunk", "cpu_us_per_chunk", 2);
+pub const REPLIES: &[Column] = &[
     column("req/s", "requests_per_second", 0),
     column("p50 us", "p50_us", 0),
     column("p99 us", "p99_us", 0),
     column("cpu %", "cpu_percent", 0),
 ];
-const STREAMS: &[Column] = &[
+pub const STREAMS: &[Column] = &[
     column("chunks/s", "chunks_per_second", 0),
     column("streams", "verified_requests", 0),
     column("cpu %", "cpu_percent", 0),
@@ -50,21 +50,40 @@ const LATENCY: &[Column] = &[
     column("us/req", "cpu_us_per_request", 2),
 ];
 
+impl Scenario {
+    /// The smallest exchange; what other scenarios differ from.
+    pub fn plain() -> Scenario {
+        Scenario {
+            name: "plain",
+            title: "1 KB request, 1 KB reply, 64 connections".into(),
+            pace: Pace::Plain,
+            connections: 64,
+            body_bytes: 1024,
+            tokens: 100,
+            vary: 0,
+            rate: 0,
+            by_prompt: false,
+            cost: PER_REQUEST,
+            columns: REPLIES,
+        }
+    }
+}
+
+/// Those that `only` names, by name or by its first words; all if it names none.
+pub fn chosen(mut scenarios: Vec<Scenario>, only: &[String]) -> Result<Vec<Scenario>, String> {
+    let matches = |name: &str, word: &str| name == word || name.starts_with(&format!("{word}-"));
+    if let Some(word) = only.iter().find(|word| !scenarios.iter().any(|scenario| matches(scenario.name, word))) {
+        let names: Vec<&str> = scenarios.iter().map(|scenario| scenario.name).collect();
+        return Err(format!("--only {word}: no such scenario; there are {}", names.join(", ")));
+    }
+    if !only.is_empty() {
+        scenarios.retain(|scenario| only.iter().any(|word| matches(scenario.name, word)));
+    }
+    Ok(scenarios)
+}
+
 /// `quick` shortens what takes its own time: paced streams have fewer tokens, fewer streams are idle.
 pub fn all(quick: bool, idle_streams: usize) -> Vec<Scenario> {
-    let base = || Scenario {
-        name: "",
-        title: String::new(),
-        pace: Pace::Plain,
-        connections: 64,
-        body_bytes: 1024,
-        tokens: 100,
-        vary: 0,
-        rate: 0,
-        by_prompt: false,
-        cost: PER_REQUEST,
-        columns: REPLIES,
-    };
     // Streams of unlike lengths: with equal ones all would end, and begin again, together.
     let (tokens, vary) = if quick { (30, 20) } else { (100, 50) };
     let stream = |name, title: &str, pace| Scenario {
@@ -73,7 +92,7 @@ pub fn all(quick: bool, idle_streams: usize) -> Vec<Scenario> {
         pace,
         cost: PER_CHUNK,
         columns: STREAMS,
-        ..base()
+        ..Scenario::plain()
     };
     let paced = |name, title: &str, pace| Scenario { connections: 500, tokens, vary, ..stream(name, title, pace) };
     // 1 MB is 1,000,000 bytes: within the 1 MiB that warmfront holds by default while it looks for `model`.
@@ -83,15 +102,22 @@ pub fn all(quick: bool, idle_streams: usize) -> Vec<Scenario> {
         body_bytes,
         connections,
         by_prompt: true,
-        ..base()
+        ..Scenario::plain()
     };
     vec![
-        Scenario { name: "plain", title: "1 KB request, 1 KB reply, 64 connections".into(), ..base() },
+        Scenario::plain(),
         stream("stream-flat", "100-token streams flat out, 64 connections", Pace::Flat),
         paced("stream-step", "500 streams, one decode step of 20-30 ms for all of an engine", Pace::Step),
         paced("stream-phase", "500 streams, steps of 20-30 ms, each at its own time", Pace::Phase),
         prompt("prompt-128k", "128 KB chat prompt, model last, 1 KB reply, 16 connections", 131_072, 16),
         prompt("prompt-1m", "1 MB chat prompt, model last, 1 KB reply, 8 connections", 1_000_000, 8),
+        Scenario {
+            name: "speech",
+            title: "1 KB request, 1 MB of audio, 8 connections".into(),
+            pace: Pace::Speech,
+            connections: 8,
+            ..Scenario::plain()
+        },
         Scenario {
             name: "idle",
             title: format!("{idle_streams} idle streams: head and first event sent, then silence"),
@@ -99,7 +125,7 @@ pub fn all(quick: bool, idle_streams: usize) -> Vec<Scenario> {
             connections: idle_streams,
             cost: column("KiB/stream", "rss_kib_per_stream", 3),
             columns: MEMORY,
-            ..base()
+            ..Scenario::plain()
         },
         Scenario {
             name: "latency",
@@ -107,7 +133,7 @@ pub fn all(quick: bool, idle_streams: usize) -> Vec<Scenario> {
             rate: 500,
             cost: column("p50 us", "p50_us", 0),
             columns: LATENCY,
-            ..base()
+            ..Scenario::plain()
         },
     ]
 }

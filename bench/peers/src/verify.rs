@@ -20,6 +20,10 @@ impl Expected {
         Expected { digest, stream: None, bytes: content::plain_reply(digest), at: 0 }
     }
 
+    pub fn speech(digest: u64) -> Expected {
+        Expected { digest, stream: None, bytes: content::speech_reply(digest), at: 0 }
+    }
+
     pub fn stream(digest: u64, tokens: u32) -> Expected {
         let mut bytes = Vec::with_capacity(256);
         content::push_event(&mut bytes, digest, 0, tokens);

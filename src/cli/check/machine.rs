@@ -1,7 +1,6 @@
 //! This machine: cores, descriptors, driver, ports.
 
 use std::net::SocketAddr;
-use std::thread;
 
 use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -10,16 +9,15 @@ use super::Finding;
 use crate::config::{Config, Driver};
 use crate::publish::DriverInUse;
 use crate::shard::choice;
+use crate::shard::placement::Placement;
 
 /// Descriptors besides those of connections: listeners, rings, logs, control's own.
 const OTHER_DESCRIPTORS: u64 = 64;
 /// Fewest clients a shard must be able to take.
 const CLIENTS_MIN: u64 = 64;
 
-pub(super) fn findings(config: &Config, ports: bool) -> Vec<Finding> {
-    let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-    let shards = config.serve.shards.count(cores);
-    let mut found = vec![cores_for(shards, cores), descriptors(config, shards)];
+pub(super) fn findings(config: &Config, placement: &Placement, ports: bool) -> Vec<Finding> {
+    let mut found = vec![cores(placement), descriptors(config, placement.shards())];
     found.push(driver(asked(config.serve.driver)));
     if ports {
         found.extend(config.serve.listen.iter().map(|address| port("listen", *address)));
@@ -42,15 +40,19 @@ pub(in crate::cli) fn descriptors_wanted(config: &Config, shards: usize) -> u64 
     clients.saturating_mul(2).saturating_add(OTHER_DESCRIPTORS)
 }
 
-fn cores_for(shards: usize, cores: usize) -> Finding {
-    let words = format!("{shards} shards on {cores} usable cores");
-    match shards > cores {
-        true => Finding::advice(
-            "cores",
-            format!("{words}: pinned shards that share a core delay each other; set shards = {cores} or \"auto\""),
-        ),
-        false => Finding::good("cores", words),
+/// Where the shards run, and whether there are more than can run at once.
+fn cores(placement: &Placement) -> Finding {
+    let machine = placement.machine();
+    let most = machine.quota.unwrap_or(usize::MAX).min(machine.cpus.len().max(1));
+    if placement.shards() <= most {
+        return Finding::good("cores", placement.to_string());
     }
+    let auto = machine.auto();
+    let why = match machine.quota {
+        Some(_) => "what they use beyond the quota stops all of them for the rest of its period",
+        None => "shards that share a CPU delay each other",
+    };
+    Finding::advice("cores", format!("{placement}:\n{why}; set shards = \"auto\", which is {auto} here"))
 }
 
 fn descriptors(config: &Config, shards: usize) -> Finding {
@@ -114,6 +116,7 @@ fn port(subject: &str, address: SocketAddr) -> Finding {
 mod tests {
     use super::*;
     use crate::cli::check::Weight;
+    use crate::shard::placement::{Cpu, Machine};
 
     #[test]
     fn the_driver_is_the_one_asked_for_or_found_fit() {
@@ -136,7 +139,12 @@ mod tests {
 
     #[test]
     fn too_many_shards_are_advised_against() {
-        assert_eq!(cores_for(4, 2).weight, Weight::Advice);
-        assert_eq!(cores_for(2, 2).weight, Weight::Good);
+        let cpus: Vec<Cpu> = (0..4).map(|id| Cpu { id, core: id / 2, node: 0 }).collect();
+        let on = |shards, quota| Machine { cpus: cpus.clone(), quota, near: None }.place(Some(shards), true);
+        assert_eq!(cores(&on(4, None)).weight, Weight::Good);
+        let crowded = cores(&on(5, None));
+        assert!(crowded.weight == Weight::Advice && crowded.words.ends_with("\"auto\", which is 2 here"));
+        let throttled = cores(&on(2, Some(1)));
+        assert!(throttled.weight == Weight::Advice && throttled.words.contains("quota stops all of them"));
     }
 }

@@ -1,4 +1,4 @@
-//! What comes: connections, bytes and ends, one thing for each visit of a ready socket.
+//! What a ready socket has: connections, bytes, room, or its end.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,13 +6,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags};
 
-use super::Epoll;
-use super::state::{Kind, Socket};
+use super::state::Kind;
+use super::{ACCEPTS_PER_VISIT, Epoll, STALL};
 use crate::driver::fault::Fault;
-use crate::driver::{Completion, Driver, Lease, STALL, SocketId, Tag};
-
-/// Connections accepted from one listener in a row.
-const ACCEPTS_PER_VISIT: u32 = 16;
+use crate::driver::{Completion, Driver, Lease, SocketId, Tag};
 
 impl Epoll {
     /// Does the next thing for one ready socket; puts it back while it may have more.
@@ -21,7 +18,7 @@ impl Epoll {
         socket.queued = false;
         match socket.kind {
             Kind::Listener => return self.accept(id),
-            Kind::Fresh => return None,
+            Kind::Fresh | Kind::Bell => return None,
             // A connect fails once: the error is taken, and a second look would find none.
             Kind::Connecting if socket.over => return None,
             Kind::Connecting => {
@@ -29,9 +26,15 @@ impl Epoll {
                 if socket.readable {
                     Self::enqueue(&mut self.ready, id, socket);
                 }
-                return Self::connected(socket);
+                return socket.connected();
             }
             Kind::Stream => {}
+        }
+        if std::mem::take(&mut socket.full_owed) {
+            if socket.broken {
+                Self::enqueue(&mut self.ready, id, socket);
+            }
+            return Some(Completion::Full(socket.tag));
         }
         if socket.starved && std::mem::take(&mut socket.writable) && socket.flush() {
             let tag = socket.tag;
@@ -46,20 +49,7 @@ impl Epoll {
         if socket.paused {
             return if socket.broken { socket.tell(Fault::Reset) } else { None };
         }
-        self.receive(id)
-    }
-
-    fn connected(socket: &mut Socket) -> Option<Completion> {
-        match rustix::net::sockopt::socket_error(&socket.fd) {
-            Ok(Ok(())) => {
-                socket.kind = Kind::Stream;
-                Some(Completion::Connected(socket.tag))
-            }
-            _ => {
-                socket.over = true;
-                socket.tell(Fault::Failed)
-            }
-        }
+        if socket.splice.is_some() { self.splice_on(id) } else { self.receive(id) }
     }
 
     fn accept(&mut self, id: SocketId) -> Option<Completion> {
@@ -114,7 +104,7 @@ impl Epoll {
         Duration::from_micros(wait)
     }
 
-    fn receive(&mut self, id: SocketId) -> Option<Completion> {
+    pub(super) fn receive(&mut self, id: SocketId) -> Option<Completion> {
         let socket = self.sockets.get_mut(id)?;
         if !socket.readable {
             return None;

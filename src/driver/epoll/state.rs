@@ -7,11 +7,14 @@ use rustix::net::Shutdown;
 
 use crate::driver::backlog::Backlog;
 use crate::driver::fault::Fault;
+use crate::driver::splice::Splice;
 use crate::driver::{Completion, Tag};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Listener,
+    /// Rung by other shards.
+    Bell,
     /// Accepted, not adopted yet.
     Fresh,
     Connecting,
@@ -44,6 +47,10 @@ pub(super) struct Socket {
     pub(super) writable: bool,
     pub(super) finish: bool,
     pub(super) backlog: Option<Box<Backlog>>,
+    /// A splice found it full; that is to be told.
+    pub(super) full_owed: bool,
+    /// What is received goes there.
+    pub(super) splice: Option<Box<Splice>>,
 }
 
 impl Socket {
@@ -64,6 +71,22 @@ impl Socket {
             writable: false,
             finish: false,
             backlog: None,
+            full_owed: false,
+            splice: None,
+        }
+    }
+
+    /// What became of the connect.
+    pub(super) fn connected(&mut self) -> Option<Completion> {
+        match rustix::net::sockopt::socket_error(&self.fd) {
+            Ok(Ok(())) => {
+                self.kind = Kind::Stream;
+                Some(Completion::Connected(self.tag))
+            }
+            _ => {
+                self.over = true;
+                self.tell(Fault::Failed)
+            }
         }
     }
 

@@ -21,6 +21,7 @@ impl Uring {
             Told::Parked(id) => self.hand_out_parked(id),
             Told::Fault(id) => self.fault(id),
             Told::Rest(id) => self.read_rest(id),
+            Told::Splice(id) => self.splice_on(id),
             // No more are wanted again: the rest waits for its turn.
             Told::Late if !self.accepting => None,
             Told::Late => {
@@ -36,6 +37,8 @@ impl Uring {
             Purpose::Receive => self.receive_completed(completed),
             Purpose::Room => self.room_completed(completed),
             Purpose::Fault => self.fault_completed(completed),
+            Purpose::Bytes => self.bytes_came(completed),
+            Purpose::Bell => self.rung(completed.id),
             // Sends were settled by the enter; a cancel that found nothing came too late.
             Purpose::Send | Purpose::Cancel => None,
         };
@@ -111,6 +114,7 @@ impl Uring {
     }
 
     fn received(&mut self, id: SocketId, name: u16, len: u32, last: bool) -> Option<Completion> {
+        self.came_otherwise(id, len);
         let socket = self.sockets.get_mut(id)?;
         let (tag, paused) = (socket.tag, socket.paused);
         if paused {
@@ -143,7 +147,7 @@ impl Uring {
         None
     }
 
-    fn ended(&mut self, id: SocketId, end: End) -> Option<Completion> {
+    pub(super) fn ended(&mut self, id: SocketId, end: End) -> Option<Completion> {
         let socket = self.sockets.get_mut(id)?;
         let paused = socket.paused;
         if paused || socket.parked.is_some() {
@@ -194,6 +198,9 @@ impl Uring {
         let socket = self.sockets.get_mut(id).filter(|socket| socket.kind == Kind::Stream)?;
         if socket.receiving || socket.paused || socket.over || socket.parked.is_some() {
             return None;
+        }
+        if socket.splice.is_some() {
+            return self.splice_on(id);
         }
         self.parked.resize(RECEIVE_BYTES, 0);
         match rustix::net::recv(&socket.fd, &mut self.parked[..], RecvFlags::DONTWAIT) {

@@ -32,13 +32,25 @@ pub(super) enum Purpose {
     Send,
     /// Room to send, or a connect that is over.
     Room,
+    /// Bytes that are not received but spliced.
+    Bytes,
     /// A broken connection, where nothing is received.
     Fault,
+    /// A bell that was rung.
+    Bell,
     Cancel,
 }
 
-const PURPOSES: [Purpose; 6] =
-    [Purpose::Accept, Purpose::Receive, Purpose::Send, Purpose::Room, Purpose::Fault, Purpose::Cancel];
+const PURPOSES: [Purpose; 8] = [
+    Purpose::Accept,
+    Purpose::Receive,
+    Purpose::Send,
+    Purpose::Room,
+    Purpose::Bytes,
+    Purpose::Fault,
+    Purpose::Bell,
+    Purpose::Cancel,
+];
 
 /// One word of user data: purpose, generation and slot.
 const INDEX_BITS: u32 = 29;
@@ -186,6 +198,22 @@ impl Ring {
         let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLOUT as u32).build();
         // SAFETY: it names no memory.
         unsafe { self.push(&entry.user_data(user_data(Purpose::Room, id))) }
+    }
+
+    /// One completion once the bell was rung.
+    pub(super) fn poll_bell(&mut self, id: Key, bell: BorrowedFd<'_>) -> io::Result<()> {
+        self.poll_readable(Purpose::Bell, id, bell)
+    }
+
+    /// One completion once bytes, or an end, have come.
+    pub(super) fn poll_bytes(&mut self, id: Key, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.poll_readable(Purpose::Bytes, id, socket)
+    }
+
+    fn poll_readable(&mut self, purpose: Purpose, id: Key, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        let entry = opcode::PollAdd::new(Fd(descriptor.as_raw_fd()), libc::POLLIN as u32).build();
+        // SAFETY: it names no memory.
+        unsafe { self.push(&entry.user_data(user_data(purpose, id))) }
     }
 
     /// A completion each time a side ends or the connection breaks, and one for what has happened before. It goes

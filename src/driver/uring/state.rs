@@ -10,11 +10,14 @@ use super::buffers::Group;
 use super::outbox::Chain;
 use crate::driver::backlog::Backlog;
 use crate::driver::fault::Fault;
+use crate::driver::splice::Splice;
 use crate::driver::{Completion, Tag};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Listener,
+    /// Rung by other shards.
+    Bell,
     /// Accepted, not adopted yet.
     Fresh,
     Connecting,
@@ -71,6 +74,9 @@ pub(super) struct Socket {
     pub(super) outgoing: Option<Chain>,
     pub(super) backlog: Option<Box<Backlog>>,
     pub(super) parked: Option<Box<Parked>>,
+    /// What is received goes there, once the receive has ended; and whether its bytes are waited for.
+    pub(super) splice: Option<Box<Splice>>,
+    pub(super) awaits_bytes: bool,
 }
 
 impl Socket {
@@ -97,6 +103,8 @@ impl Socket {
             outgoing: None,
             backlog: None,
             parked: None,
+            splice: None,
+            awaits_bytes: false,
         }
     }
 

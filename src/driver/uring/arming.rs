@@ -1,4 +1,4 @@
-//! What the ring is asked for: connections, bytes, and looks at what else may come about.
+//! Operations that go on: begun, ended, begun again.
 
 use std::os::fd::AsFd;
 
@@ -13,6 +13,7 @@ impl Uring {
             Some(socket) if socket.receiving => {}
             // Paused before it stood.
             Some(socket) if socket.paused => self.watch_fault(id),
+            Some(socket) if socket.splice.is_some() => self.told.push_back(Told::Splice(id)),
             Some(socket) if socket.broken => self.told.push_back(Told::Rest(id)),
             _ => self.arm_ring(id),
         }

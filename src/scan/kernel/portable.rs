@@ -1,27 +1,25 @@
-//! Byte runs: the loops in which a scan spends its time, apart from everything that knows JSON's meaning,
-//! so that vector kernels can take their place.
+//! The loops on words of eight bytes and on [`memchr`], for every CPU. What vector kernels answer is compared
+//! with this.
 
-/// Length of the clean run at the start of a string's bytes: up to the first quote, backslash or control
-/// character, or all of them.
-#[inline]
-pub(super) fn text_run(bytes: &[u8]) -> usize {
-    let (near, far) = bytes.split_at(bytes.len().min(NEAR));
-    let run = run_in_words(near);
-    if run < NEAR {
-        return run;
-    }
-    let found = memchr::memchr2(b'"', b'\\', far).unwrap_or(far.len());
-    let far = far.get(..found).unwrap_or(far);
+use super::super::digest::{PRIME_2, round};
+use super::escape::{plain_escape, unicode_escape, wtf8};
+use super::{BLOCK, Kernel, NEAR, Skip};
+
+/// The table of these loops.
+pub(super) static KERNEL: Kernel = Kernel { name: "portable", text_run, unescape, token_ids, skip, stripes };
+
+/// See [`Kernel::text_run`].
+fn text_run(bytes: &[u8]) -> usize {
+    let found = memchr::memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len());
+    let run = bytes.get(..found).unwrap_or(bytes);
     // Control characters are refused and therefore rare: one look for the smallest byte rules them out.
-    if far.iter().fold(u8::MAX, |least, &byte| least.min(byte)) < 0x20 {
-        return NEAR + far.iter().position(|&byte| byte < 0x20).unwrap_or(found);
+    if run.iter().fold(u8::MAX, |least, &byte| least.min(byte)) < 0x20 {
+        return run.iter().position(|&byte| byte < 0x20).unwrap_or(found);
     }
-    NEAR + found
+    found
 }
 
-/// Decodes text: used bytes of `bytes`, written bytes of `out`. It stops, maybe at once, at whatever needs a
-/// closer look: the quote, an escape that is cut off or malformed, a lone surrogate, the end of either, or a
-/// clean run so long that [`text_run`] and no copy are faster.
+/// See [`Kernel::unescape`].
 pub(super) fn unescape(bytes: &[u8], out: &mut [u8]) -> (usize, usize) {
     let (mut at, mut to, mut clean_words) = (0, 0, 0);
     while let Some(word) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>())
@@ -77,27 +75,7 @@ fn copy_clean_blocks(bytes: &[u8], out: &mut [u8]) -> usize {
     copied
 }
 
-/// A whole `\uXXXX`, or a pair of them that makes one code point: bytes used, code point.
-#[inline]
-fn unicode_escape(bytes: &[u8]) -> Option<(usize, u32)> {
-    let unit = |escape: &[u8; 6]| {
-        let [b'\\', b'u', digits @ ..] = escape else { return None };
-        let nibbles = digits.map(|digit| HEX[digit as usize]);
-        let all = nibbles.iter().fold(0, |all, nibble| all | nibble);
-        (all < 16).then(|| nibbles.iter().fold(0, |value, nibble| value << 4 | *nibble as u32))
-    };
-    let high = unit(bytes.first_chunk()?)?;
-    match high {
-        0xd800..0xdc00 => {
-            let low = unit(bytes.get(6..)?.first_chunk()?).filter(|low| low & 0xfc00 == 0xdc00)?;
-            Some((12, 0x1_0000 + ((high & 0x3ff) << 10) + (low & 0x3ff)))
-        }
-        _ => Some((6, high)),
-    }
-}
-
-/// Token ids, each with its comma: used bytes of `bytes`, and how many were written to `out` as four bytes,
-/// little-endian. It stops, maybe at once, at anything but a plain whole number below 2^32 with a comma.
+/// See [`Kernel::token_ids`].
 pub(super) fn token_ids(bytes: &[u8], out: &mut [u8]) -> (usize, usize) {
     let (slots, _) = out.as_chunks_mut::<4>();
     let mut used = 0;
@@ -123,36 +101,7 @@ pub(super) fn token_ids(bytes: &[u8], out: &mut [u8]) -> (usize, usize) {
     (used, slots.len())
 }
 
-/// The byte a two-byte escape stands for; 0 for none.
-#[inline(always)]
-pub(super) fn plain_escape(byte: u8) -> u8 {
-    PLAIN[byte as usize]
-}
-
-/// UTF-8 of a code point; surrogates get the three bytes they would have.
-#[inline]
-pub(super) fn wtf8(point: u32) -> ([u8; 4], usize) {
-    let tail = |shift: u32| 0x80 | (point >> shift & 0x3f) as u8;
-    match point {
-        0..0x80 => ([point as u8, 0, 0, 0], 1),
-        0x80..0x800 => ([0xc0 | (point >> 6) as u8, tail(0), 0, 0], 2),
-        0x800..0x1_0000 => ([0xe0 | (point >> 12) as u8, tail(6), tail(0), 0], 3),
-        _ => ([0xf0 | (point >> 18) as u8, tail(12), tail(6), tail(0)], 4),
-    }
-}
-
-/// Where a skipped value stands: a container is over when its brackets balance, a string at its quote.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Skip {
-    /// Open brackets. Their kinds are not compared: nothing inside is looked at.
-    pub depth: u64,
-    /// Inside a string.
-    pub in_string: bool,
-    /// The byte before was a backslash that escapes the next one.
-    pub escaped: bool,
-}
-
-/// Skips to the end of the value. `Some(used)` when it ends within `bytes`, `None` when all of them belong to it.
+/// See [`Kernel::skip`].
 pub(super) fn skip(state: &mut Skip, bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -231,12 +180,6 @@ fn skip_structure(state: &mut Skip, bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// Length of the white space at the start.
-#[inline]
-pub(super) fn white_space(bytes: &[u8]) -> usize {
-    bytes.iter().position(|byte| !matches!(byte, b' ' | b'\n' | b'\r' | b'\t')).unwrap_or(bytes.len())
-}
-
 #[inline(always)]
 fn ends_run(byte: u8) -> bool {
     byte == b'"' || byte == b'\\' || byte < 0x20
@@ -244,7 +187,7 @@ fn ends_run(byte: u8) -> bool {
 
 /// The same run by eight bytes at a time, for what is shorter than a block.
 #[inline]
-fn run_in_words(bytes: &[u8]) -> usize {
+pub(super) fn run_in_words(bytes: &[u8]) -> usize {
     let (words, tail) = bytes.as_chunks::<8>();
     for (index, word) in words.iter().enumerate() {
         let ends = ends_in_word(u64::from_le_bytes(*word));
@@ -270,92 +213,18 @@ fn quotes_in_word(word: u64) -> u64 {
     zero(word ^ (ONES * b'"' as u64)) | zero(word ^ (ONES * b'\\' as u64))
 }
 
+/// See [`Kernel::stripes`].
+pub fn stripes(lanes: &mut [u64; 4], bytes: &[u8]) {
+    let mut own = *lanes;
+    for stripe in bytes.as_chunks::<8>().0.as_chunks::<4>().0 {
+        for (lane, word) in own.iter_mut().zip(stripe) {
+            *lane = round(*lane, u64::from_le_bytes(*word).wrapping_mul(PRIME_2));
+        }
+    }
+    *lanes = own;
+}
+
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
-/// So many bytes are looked at word by word before the search for a far byte is set up.
-const NEAR: usize = 16;
-/// Bytes compared at once where short runs are copied.
-const BLOCK: usize = 64;
 /// A run of this length is not copied any further.
 const LONG: usize = 8 * BLOCK;
-
-/// [`plain_escape`] by byte.
-const PLAIN: [u8; 256] = {
-    let mut table = [0; 256];
-    table[b'"' as usize] = b'"';
-    table[b'\\' as usize] = b'\\';
-    table[b'/' as usize] = b'/';
-    table[b'b' as usize] = 8;
-    table[b'f' as usize] = 12;
-    table[b'n' as usize] = b'\n';
-    table[b'r' as usize] = b'\r';
-    table[b't' as usize] = b'\t';
-    table
-};
-
-/// Value of a hexadecimal digit by byte; 16 and more: none.
-const HEX: [u8; 256] = {
-    let mut table = [0xff; 256];
-    let mut digit = 0;
-    while digit < 16 {
-        table[b"0123456789abcdef"[digit] as usize] = digit as u8;
-        table[b"0123456789ABCDEF"[digit] as usize] = digit as u8;
-        digit += 1;
-    }
-    table
-};
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn run_ends_at_the_first_of_every_byte_that_ends_one() {
-        for length in (0..100).step_by(3) {
-            for place in 0..=length {
-                for byte in 0..=255u8 {
-                    let mut bytes = vec![b'a'; length];
-                    if let Some(slot) = bytes.get_mut(place) {
-                        *slot = byte;
-                    }
-                    bytes.extend([0xff, b'"', b'!']);
-                    let naive = bytes.iter().position(|&b| b == b'"' || b == b'\\' || b < 0x20).unwrap();
-                    assert_eq!(text_run(&bytes), naive, "{byte:#x} at {place} of {length}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn token_ids_stop_at_what_is_none() {
-        let cases: [(&[u8], &[u32], usize); 7] = [
-            (b"1, 23,4294967295,5", &[1, 23, 4_294_967_295], 17),
-            (b"4294967296,", &[], 0),
-            (b"1,12345678901,", &[1], 2),
-            (b"1,-2,", &[1], 2),
-            (b"1,2]", &[1], 2),
-            (b",", &[], 0),
-            (b"  7,", &[7], 4),
-        ];
-        for (bytes, ids, used) in cases {
-            let mut out = [0; 40];
-            assert_eq!(token_ids(bytes, &mut out), (used, ids.len()), "{}", bytes.escape_ascii());
-            let written: Vec<u32> =
-                out.as_chunks().0.iter().take(ids.len()).map(|id| u32::from_le_bytes(*id)).collect();
-            assert_eq!(written, ids);
-        }
-        assert_eq!(token_ids(b"1,2,3,", &mut [0; 11]), (4, 2));
-    }
-
-    #[test]
-    fn skip_ends_where_brackets_balance_at_any_cut() {
-        let value = br#"{"a":"]}\"{\\","b":[[{}],"\\\\"]}rest"#;
-        let whole = skip(&mut Skip { depth: 1, ..Skip::default() }, &value[1..]);
-        assert_eq!(whole, Some(value.len() - 5));
-        for cut in 1..value.len() - 4 {
-            let mut state = Skip { depth: 1, ..Skip::default() };
-            assert_eq!(skip(&mut state, &value[1..cut]), None, "cut {cut}");
-            assert_eq!(skip(&mut state, &value[cut..]), Some(value.len() - 4 - cut), "cut {cut}");
-        }
-    }
-}

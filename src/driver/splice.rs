@@ -1,0 +1,131 @@
+//! Bytes from one connection to another inside the kernel: socket to pipe to socket (splice(2)).
+//!
+//! IORING_OP_SPLICE always goes to a worker thread, so both backends wait for bytes in their own way and then
+//! make the same calls. No byte is asked to wait for the next (SPLICE_F_MORE).
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+
+use super::SocketId;
+
+/// Room of one pipe, in bytes. The kernel may give less: a user has `fs.pipe-user-pages-soft` for all pipes.
+const PIPE_BYTES: usize = 256 << 10;
+/// Pipes one shard may have in use; further replies are copied.
+const PIPES_MAX: usize = 64;
+/// Of those, kept when nothing uses them.
+const SPARE_MAX: usize = 8;
+/// Bytes moved in one visit, so that a fast engine cannot hold the others back.
+const VISIT_BYTES: u64 = 512 << 10;
+
+struct Pipe {
+    out: OwnedFd,
+    into: OwnedFd,
+}
+
+/// The pipes of one shard.
+#[derive(Default)]
+pub(super) struct Pipes {
+    spare: Vec<Pipe>,
+    used: usize,
+}
+
+/// So many bytes of one connection on their way to another.
+pub(super) struct Splice {
+    pub(super) to: SocketId,
+    /// Bytes that have not come from the one connection yet.
+    left: u64,
+    pipe: Pipe,
+    /// Bytes in the pipe.
+    piped: usize,
+}
+
+/// Why a visit ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stop {
+    /// Everything has been moved.
+    Done,
+    /// There may be more to move at once.
+    Visited,
+    /// Nothing has come yet.
+    Dry,
+    /// The other connection takes no more.
+    Full,
+    /// The one connection ended early.
+    Ended,
+    /// It is broken.
+    Failed(Errno),
+    /// The other is broken.
+    LostReader(Errno),
+}
+
+impl Pipes {
+    /// Begins to move `left` bytes. `None`: there is no pipe for it.
+    pub(super) fn begin(&mut self, to: SocketId, left: u64) -> Option<Box<Splice>> {
+        if self.used >= PIPES_MAX {
+            return None;
+        }
+        let pipe = self.spare.pop().or_else(|| {
+            let (out, into) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
+            let _ = fcntl_setpipe_size(&into, PIPE_BYTES);
+            Some(Pipe { out, into })
+        })?;
+        self.used += 1;
+        Some(Box::new(Splice { to, left, pipe, piped: 0 }))
+    }
+
+    /// Takes the pipe back. One with bytes in it is closed: they are of another reply than the next.
+    pub(super) fn end(&mut self, splice: Splice) {
+        self.used -= 1;
+        if splice.piped == 0 && self.spare.len() < SPARE_MAX {
+            self.spare.push(splice.pipe);
+        }
+    }
+}
+
+impl Splice {
+    /// Bytes that came another way count among those to be moved. True when they were the last.
+    pub(super) fn came(&mut self, len: u64) -> bool {
+        self.left = self.left.saturating_sub(len);
+        self.left == 0
+    }
+
+    /// Moves what can be moved now between two descriptors that do not block: how many bytes the other connection took, and why no more.
+    pub(super) fn step(&mut self, from: &OwnedFd, to: &OwnedFd) -> (u64, Stop) {
+        let mut moved = 0;
+        loop {
+            if self.piped > 0 {
+                match splice(&self.pipe.out, None, to, None, self.piped, MOVE) {
+                    Ok(taken) => {
+                        self.piped -= taken;
+                        moved += taken as u64;
+                    }
+                    Err(Errno::AGAIN) => return (moved, Stop::Full),
+                    Err(Errno::INTR) => {}
+                    Err(error) => return (moved, Stop::LostReader(error)),
+                }
+                continue;
+            }
+            if self.left == 0 {
+                return (moved, Stop::Done);
+            }
+            if moved >= VISIT_BYTES {
+                return (moved, Stop::Visited);
+            }
+            let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(PIPE_BYTES);
+            match splice(from, None, &self.pipe.into, None, most, MOVE) {
+                Ok(0) => return (moved, Stop::Ended),
+                Ok(came) => {
+                    self.piped = came;
+                    self.left -= came as u64;
+                }
+                Err(Errno::AGAIN) => return (moved, Stop::Dry),
+                Err(Errno::INTR) => {}
+                Err(error) => return (moved, Stop::Failed(error)),
+            }
+        }
+    }
+}
+
+const MOVE: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);

@@ -1,0 +1,114 @@
+//! Bytes that go from one connection to another inside the kernel, beside the ring.
+
+use std::os::fd::AsFd;
+
+use super::ring::Completed;
+use super::state::{End, Kind};
+use super::{Told, Uring};
+use crate::driver::splice::Stop;
+use crate::driver::{Completion, SocketId};
+
+impl Uring {
+    /// It begins once the receive has ended; what that still brings is handed out.
+    pub(super) fn begin_splice(&mut self, from: SocketId, to: SocketId, len: u64) -> bool {
+        self.send_now(to);
+        let both = [from, to].map(|id| self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Stream));
+        let (true, Some(socket)) = (both == [true; 2], self.sockets.get_mut(from)) else { return false };
+        if socket.splice.is_some() {
+            return true;
+        }
+        socket.splice = self.pipes.begin(to, len);
+        let begun = socket.splice.is_some();
+        if begun {
+            self.cancel_receive(from);
+        }
+        begun
+    }
+
+    /// Bytes were received that a splice was to move.
+    pub(super) fn came_otherwise(&mut self, id: SocketId, len: u32) {
+        let Some(socket) = self.sockets.get_mut(id) else { return };
+        if let Some(splice) = socket.splice.take_if(|splice| splice.came(u64::from(len))) {
+            self.pipes.end(*splice);
+        }
+    }
+
+    /// Moves what a connection has.
+    pub(super) fn splice_on(&mut self, id: SocketId) -> Option<Completion> {
+        let ready = |socket: &&mut super::Socket| {
+            socket.kind == Kind::Stream
+                && !socket.paused
+                && !socket.receiving
+                && !socket.over
+                && socket.parked.is_none()
+        };
+        let socket = self.sockets.get_mut(id).filter(ready)?;
+        let tag = socket.tag;
+        let mut splice = socket.splice.take()?;
+        let to = splice.to;
+        let reader = self.sockets.get(to).filter(|reader| reader.kind == Kind::Stream);
+        let (Some(from), Some(reader)) = (self.sockets.get(id), reader) else {
+            self.pipes.end(*splice);
+            return None;
+        };
+        // Once there is room this connection is resumed.
+        let (moved, stop) = if reader.starved { (0, Stop::Full) } else { splice.step(&from.fd, &reader.fd) };
+        if stop == Stop::Done {
+            self.pipes.end(*splice);
+        } else if let Some(from) = self.sockets.get_mut(id) {
+            from.splice = Some(splice);
+        }
+        self.note_stop(id, to, moved, stop).or((moved > 0).then_some(Completion::Spliced(tag, moved)))
+    }
+
+    /// What follows from the end of a visit: the end of the connection itself only if no bytes are to be told of.
+    fn note_stop(&mut self, id: SocketId, to: SocketId, moved: u64, stop: Stop) -> Option<Completion> {
+        match stop {
+            Stop::Done => self.arm(id),
+            Stop::Dry => self.await_bytes(id),
+            Stop::Full | Stop::LostReader(_) => self.reader_full(to, stop),
+            Stop::Ended | Stop::Failed(_) if moved == 0 => {
+                let socket = self.sockets.get_mut(id)?;
+                if let Stop::Failed(error) = stop {
+                    socket.note_error(error);
+                }
+                if let Some(splice) = socket.splice.take() {
+                    self.pipes.end(*splice);
+                }
+                return self.ended(id, End::Fin);
+            }
+            Stop::Failed(error) => {
+                self.sockets.get_mut(id)?.note_error(error);
+                self.hungry.push(id);
+            }
+            // Its turn comes again with the others'.
+            Stop::Visited | Stop::Ended => self.hungry.push(id),
+        }
+        None
+    }
+
+    fn reader_full(&mut self, to: SocketId, stop: Stop) {
+        let Some(reader) = self.sockets.get_mut(to).filter(|reader| !reader.starved) else { return };
+        reader.starved = true;
+        if let Stop::LostReader(error) = stop {
+            reader.note_error(error);
+        }
+        self.told.push_back(Told::Full(to));
+        self.starve(to);
+    }
+
+    fn await_bytes(&mut self, id: SocketId) {
+        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.awaits_bytes) else { return };
+        socket.awaits_bytes = true;
+        socket.operations += 1;
+        let outcome = self.ring.poll_bytes(id, socket.fd.as_fd());
+        self.note(outcome);
+    }
+
+    pub(super) fn bytes_came(&mut self, completed: Completed) -> Option<Completion> {
+        let socket = self.sockets.get_mut(completed.id)?;
+        socket.operations -= 1;
+        socket.awaits_bytes = false;
+        self.splice_on(completed.id)
+    }
+}

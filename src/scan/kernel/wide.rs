@@ -1,0 +1,281 @@
+//! The loops on blocks of 64 bytes, written once for every instruction set that has an [`Isa`].
+//!
+//! A block becomes masks, one bit a byte, lowest first; whatever they show to be unusual, and the bytes behind
+//! the last whole block, is left to [`portable`]. Everything here is inlined into one function of each set that
+//! is compiled with its instructions: hence the attributes.
+
+use super::escape::unicode_escape;
+use super::{BLOCK, Skip, portable, words};
+
+/// The instructions of one set, on a block of 64 bytes. A value of it proves that the CPU has them.
+pub trait Isa: Copy {
+    /// 64 bytes in registers.
+    type Block: Copy;
+    /// Most bytes that [`Isa::unicode`] uses.
+    const UNICODE_BYTES: usize = BLOCK;
+
+    fn load(self, bytes: &[u8; BLOCK]) -> Self::Block;
+    fn store(self, block: Self::Block, out: &mut [u8; BLOCK]);
+    /// Which bytes are this one.
+    fn equal(self, block: Self::Block, byte: u8) -> u64;
+    /// Which bytes are below this one.
+    fn below(self, block: Self::Block, byte: u8) -> u64;
+    /// The same block with this bit set in every byte.
+    fn with_bit(self, block: Self::Block, bit: u8) -> Self::Block;
+    /// What the letters of `escaped` stand for, all other bytes as they are; and which of them stand for nothing,
+    /// `u` included.
+    fn translated(self, block: Self::Block, escaped: u64) -> (Self::Block, u64);
+    /// Writes the bytes of `keep` side by side, and anything behind them.
+    fn compress(self, block: Self::Block, keep: u64, out: &mut [u8; BLOCK]);
+    /// Each bit: whether an odd number of bits is set up to it.
+    #[inline(always)]
+    fn parity(self, bits: u64) -> u64 {
+        [1, 2, 4, 8, 16, 32].iter().fold(bits, |bits, shift| bits ^ bits << shift)
+    }
+    /// Decodes the `\uXXXX` at the start, as many as it can and no surrogate: bytes used, bytes written.
+    #[inline(always)]
+    fn unicode(self, _bytes: &[u8; BLOCK], _out: &mut [u8; BLOCK]) -> (usize, usize) {
+        (0, 0)
+    }
+    /// Reads numbers of at most eight digits: the one that begins at each bit of `starts` and ends before that of
+    /// `commas`, at most eight. Says how many bytes are used, the last comma's included, and how many are read.
+    #[inline(always)]
+    fn numbers(self, bytes: &[u8; BLOCK], starts: u64, commas: u64, out: &mut [u8; 4 * IDS]) -> (usize, usize) {
+        words::numbers(bytes, starts, commas, out)
+    }
+    /// See [`super::Kernel::stripes`].
+    #[inline(always)]
+    fn stripes(self, lanes: &mut [u64; 4], bytes: &[u8]) {
+        portable::stripes(lanes, bytes);
+    }
+}
+
+/// See [`super::Kernel::text_run`].
+#[inline(always)]
+pub fn text_run<I: Isa>(isa: I, bytes: &[u8]) -> usize {
+    let (blocks, tail) = bytes.as_chunks::<BLOCK>();
+    for (place, block) in blocks.iter().enumerate() {
+        let block = isa.load(block);
+        let ends = isa.equal(block, b'"') | isa.equal(block, b'\\') | isa.below(block, b' ');
+        if ends != 0 {
+            return place * BLOCK + ends.trailing_zeros() as usize;
+        }
+    }
+    bytes.len() - tail.len() + portable::run_in_words(tail)
+}
+
+/// See [`super::Kernel::unescape`].
+#[inline(always)]
+pub fn unescape<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize) {
+    let (mut at, mut to, mut recent) = (0, 0, Recent::MAX);
+    while let (Some(block), Some(slot)) = (block_at(bytes, at), slot_at(out, to)) {
+        let loaded = isa.load(block);
+        let (quotes, backslashes) = (isa.equal(loaded, b'"'), isa.equal(loaded, b'\\'));
+        let control = isa.below(loaded, b' ');
+        let (escapes, escaped) = escapes(backslashes, 0);
+        let (plain, unknown) = isa.translated(loaded, escaped);
+        // An escape whose letter is in the next block waits for it.
+        let stops = quotes & !escaped | control | unknown >> 1 | escapes & 1 << 63;
+        // A branch, so that the next block's place does not wait for this one's masks.
+        if stops == 0 {
+            isa.compress(plain, !escapes, slot);
+            (at, to) = (at + BLOCK, to + BLOCK - escapes.count_ones() as usize);
+            // Whether one block has an escape is as good as random in most texts, and decides no branch.
+            recent = recent << 1 | (backslashes != 0) as Recent;
+            if recent == 0 {
+                return (at, to);
+            }
+            continue;
+        }
+        let length = stops.trailing_zeros() as usize;
+        let keep = low_bits(length) & !escapes;
+        isa.compress(plain, keep, slot);
+        (at, to) = (at + length, to + keep.count_ones() as usize);
+        if length >= BLOCK - 1 {
+            continue;
+        }
+        if bytes.get(at + 1) != Some(&b'u') || bytes.get(at) != Some(&b'\\') {
+            return (at, to);
+        }
+        let (used, written) = unicode_run(isa, bytes, at, out, to);
+        if used == 0 {
+            return (at, to);
+        }
+        (at, to) = (at + used, to + written);
+    }
+    if bytes.len() - at >= BLOCK && to > 0 {
+        return (at, to);
+    }
+    let rest = portable::unescape(bytes.get(at..).unwrap_or_default(), out.get_mut(to..).unwrap_or_default());
+    (at + rest.0, to + rest.1)
+}
+
+/// The `\uXXXX` that follow each other at a place: bytes used, bytes written.
+#[inline(always)]
+fn unicode_run<I: Isa>(isa: I, bytes: &[u8], start: usize, out: &mut [u8], start_to: usize) -> (usize, usize) {
+    let (mut at, mut to) = (start, start_to);
+    while let (Some(block), Some(slot)) = (block_at(bytes, at), slot_at(out, to)) {
+        let (used, written) = isa.unicode(block, slot);
+        to += written;
+        // A branch, so that the next escapes do not wait for these.
+        if used == I::UNICODE_BYTES {
+            at += I::UNICODE_BYTES;
+            continue;
+        }
+        at += used;
+        if used > 0 {
+            continue;
+        }
+        // A pair of surrogates, or the run is over.
+        let Some((used, point)) = unicode_escape(block) else { break };
+        let (utf8, length) = super::wtf8(point);
+        if let Some(slot) = slot.first_chunk_mut() {
+            *slot = utf8;
+        }
+        (at, to) = (at + used, to + length);
+    }
+    (at - start, to - start_to)
+}
+
+/// See [`super::Kernel::token_ids`].
+#[inline(always)]
+pub fn token_ids<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize) {
+    let (mut at, mut ids) = (0, 0);
+    while let Some(block) = block_at(bytes, at)
+        && let Some(slot) = out.get_mut(4 * ids..).and_then(|rest| rest.first_chunk_mut())
+    {
+        let loaded = isa.load(block);
+        let (commas, spaces) = (isa.equal(loaded, b','), isa.equal(loaded, b' '));
+        let digits = isa.below(loaded, b'9' + 1) & !isa.below(loaded, b'0');
+        // Spaces stand before digits, commas behind them, nothing stands elsewhere.
+        let wrong = !(commas | spaces | digits) | spaces & digits << 1 | commas & !(digits << 1);
+        let commas = if wrong == 0 { commas } else { before(commas, wrong) };
+        let (used, read) = isa.numbers(block, digits & !(digits << 1), commas, slot);
+        if read == 0 {
+            break;
+        }
+        (at, ids) = (at + used, ids + read);
+    }
+    let rest = portable::token_ids(bytes.get(at..).unwrap_or_default(), out.get_mut(4 * ids..).unwrap_or_default());
+    (at + rest.0, ids + rest.1)
+}
+
+/// Those of `bits` that stand before the first of `wrong`. Rare, and a call: nothing waits for it elsewhere.
+#[cold]
+#[inline(never)]
+fn before(bits: u64, wrong: u64) -> u64 {
+    bits & low_bits(wrong.trailing_zeros() as usize)
+}
+
+/// See [`super::Kernel::skip`].
+#[inline(always)]
+pub fn skip<I: Isa>(isa: I, state: &mut Skip, bytes: &[u8]) -> Option<usize> {
+    let (mut at, mut depth, mut recent) = (0, state.depth, Recent::MAX);
+    // All ones inside a string; one where the block's first byte is escaped.
+    let (mut inside, mut first) = ((state.in_string as u64).wrapping_neg(), state.escaped as u64);
+    while let Some(block) = block_at(bytes, at) {
+        let loaded = isa.load(block);
+        let (quotes, backslashes) = (isa.equal(loaded, b'"'), isa.equal(loaded, b'\\'));
+        let (escapes, escaped) = escapes(backslashes, first);
+        let quotes = quotes & !escaped;
+        // A string goes on. Whether it has escapes is as good as random, and decides no branch.
+        if quotes | !inside == 0 {
+            (at, first) = (at + BLOCK, escapes >> 63);
+            recent = recent << 1 | (backslashes != 0) as Recent;
+            if recent == 0 {
+                let rest = bytes.get(at..).unwrap_or_default();
+                at += memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
+                recent = Recent::MAX;
+            }
+            continue;
+        }
+        recent = Recent::MAX;
+        let strings = isa.parity(quotes) ^ inside;
+        if backslashes & !strings != 0 {
+            // Outside a string a backslash means nothing, whatever `escapes` made of it.
+            let mut slow = Skip { depth, in_string: inside != 0, escaped: first != 0 };
+            if let Some(used) = portable::skip(&mut slow, block) {
+                *state = slow;
+                return Some(at + used);
+            }
+            (depth, inside, first) = (slow.depth, (slow.in_string as u64).wrapping_neg(), slow.escaped as u64);
+            at += BLOCK;
+            continue;
+        }
+        let end = if depth == 0 {
+            (quotes != 0).then(|| quotes.trailing_zeros() as usize + 1)
+        } else {
+            let bent = isa.with_bit(loaded, b'{' ^ b'[');
+            balance(&mut depth, isa.equal(bent, b'{') & !strings, isa.equal(bent, b'}') & !strings)
+        };
+        if let Some(end) = end {
+            *state = Skip::default();
+            return Some(at + end);
+        }
+        (inside, first) = ((strings as i64 >> 63) as u64, escapes >> 63);
+        at += BLOCK;
+    }
+    *state = Skip { depth, in_string: inside != 0, escaped: first != 0 };
+    portable::skip(state, bytes.get(at..)?).map(|used| at + used)
+}
+
+/// See [`super::Kernel::stripes`].
+#[inline(always)]
+pub fn stripes<I: Isa>(isa: I, lanes: &mut [u64; 4], bytes: &[u8]) {
+    isa.stripes(lanes, bytes);
+}
+
+/// Counts a block's brackets; `Some` behind the one at which they balance.
+#[inline(always)]
+fn balance(depth: &mut u64, open: u64, mut close: u64) -> Option<usize> {
+    let (opened, closed) = (open.count_ones() as u64, close.count_ones() as u64);
+    if closed >= *depth {
+        let mut closed = 0;
+        while close != 0 {
+            let place = close.trailing_zeros();
+            closed += 1;
+            if *depth + (open & low_bits(place as usize)).count_ones() as u64 == closed {
+                return Some(place as usize + 1);
+            }
+            close &= close - 1;
+        }
+    }
+    *depth = *depth + opened - closed;
+    None
+}
+
+/// Which backslashes escape the byte behind them, and which bytes are escaped. `first`: one, if this block's
+/// first byte is.
+///
+/// Of a run of backslashes every second one escapes. Subtracting the ones that may begin from the places of odd
+/// bits behind them carries through each run, and says so for all runs at once (Langdale and Lemire, Parsing
+/// Gigabytes of JSON per Second, 2019).
+#[inline(always)]
+fn escapes(backslashes: u64, first: u64) -> (u64, u64) {
+    const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+    let begins = backslashes & !first;
+    let ends = (begins << 1 | ODD).wrapping_sub(begins) ^ ODD;
+    (ends & backslashes, ends ^ (backslashes | first))
+}
+
+#[inline(always)]
+fn block_at(bytes: &[u8], at: usize) -> Option<&[u8; BLOCK]> {
+    bytes.get(at..)?.first_chunk()
+}
+
+#[inline(always)]
+fn slot_at(out: &mut [u8], at: usize) -> Option<&mut [u8; BLOCK]> {
+    out.get_mut(at..)?.first_chunk_mut()
+}
+
+/// The lowest `count` bits.
+#[inline(always)]
+pub fn low_bits(count: usize) -> u64 {
+    if count >= 64 { !0 } else { (1 << count) - 1 }
+}
+
+/// A bit for each of the last blocks: whether it had an escape. After sixteen without any the rest of a string is
+/// better not copied, and what is skipped of it left to a search that looks for far bytes.
+type Recent = u16;
+/// Most numbers that are read at once.
+pub const IDS: usize = 8;

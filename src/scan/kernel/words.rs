@@ -1,0 +1,85 @@
+//! What instruction sets without a shortcut do word by word, eight bytes at a time.
+
+use super::BLOCK;
+use super::wide::{IDS, Isa};
+
+/// Moves the bytes of a word.
+pub trait Shuffles: Isa {
+    /// The bytes at these places, side by side; anything for places beyond seven.
+    fn shuffled(self, word: &[u8; 8], places: &[u8; 8]) -> [u8; 8];
+}
+
+/// See [`Isa::compress`].
+#[inline(always)]
+pub fn compress<I: Shuffles>(isa: I, block: I::Block, keep: u64, out: &mut [u8; BLOCK]) {
+    let mut bytes = [0; BLOCK];
+    isa.store(block, &mut bytes);
+    let mut to = 0;
+    for (word, keep) in bytes.as_chunks().0.iter().zip(keep.to_le_bytes()) {
+        // Never beyond the last word: what is kept is not longer than what it was kept of.
+        if let Some(slot) = out.get_mut(to..).and_then(|rest| rest.first_chunk_mut()) {
+            *slot = isa.shuffled(word, &KEPT[keep as usize]);
+        }
+        to += keep.count_ones() as usize;
+    }
+}
+
+/// See [`Isa::numbers`].
+#[inline(always)]
+pub fn numbers(bytes: &[u8; BLOCK], mut starts: u64, mut commas: u64, out: &mut [u8; 4 * IDS]) -> (usize, usize) {
+    let (mut used, mut read) = (0, 0);
+    for slot in out.as_chunks_mut::<4>().0 {
+        if commas == 0 {
+            break;
+        }
+        let (start, end) = (starts.trailing_zeros() as usize, commas.trailing_zeros() as usize);
+        let Some(word) = bytes.get(start..).and_then(|rest| rest.first_chunk::<8>()) else { break };
+        if end - start > 8 {
+            break;
+        }
+        // The last digit in the highest byte, zeros below the first one.
+        let digits = (u64::from_le_bytes(*word) & 0x0f0f_0f0f_0f0f_0f0f) << (8 * (8 - (end - start)));
+        let twos = (digits.wrapping_mul(10) + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
+        let fours = (twos.wrapping_mul(100) + (twos >> 16)) & 0x0000_ffff_0000_ffff;
+        let eights = fours.wrapping_mul(10_000).wrapping_add(fours >> 32) as u32;
+        *slot = eights.to_le_bytes();
+        (used, read) = (end + 1, read + 1);
+        (starts, commas) = (starts & (starts - 1), commas & (commas - 1));
+    }
+    (used, read)
+}
+
+/// The letter of a two-byte escape that changes it, by the middle bits of the letter, and what it stands for.
+/// Places of no letter hold a byte that is never looked for there.
+pub const LETTERS: [u8; 16] = by_middle(*b"bfnrt", 0xff);
+pub const STAND_FOR: [u8; 16] = by_middle([8, 12, b'\n', b'\r', b'\t'], 0);
+
+const fn by_middle(values: [u8; 5], first: u8) -> [u8; 16] {
+    let letters = *b"bfnrt";
+    let mut table = [0; 16];
+    table[0] = first;
+    let mut place = 0;
+    while place < letters.len() {
+        table[(letters[place] >> 1 & 15) as usize] = values[place];
+        place += 1;
+    }
+    table
+}
+
+/// The places of the bits of a mask, lowest first.
+static KEPT: [[u8; 8]; 256] = {
+    let mut table = [[0; 8]; 256];
+    let mut mask = 0;
+    while mask < 256 {
+        let (mut bit, mut place) = (0, 0);
+        while bit < 8 {
+            if mask >> bit & 1 == 1 {
+                table[mask][place] = bit as u8;
+                place += 1;
+            }
+            bit += 1;
+        }
+        mask += 1;
+    }
+    table
+};
