@@ -47,6 +47,8 @@ enum Told {
     /// Bytes or an end that came while the connection was paused.
     Parked(SocketId),
     Fault(SocketId),
+    /// What is left to read of a broken connection.
+    Rest(SocketId),
     /// There may be bytes to splice.
     Splice(SocketId),
     /// A connection that was accepted when no more were wanted.
@@ -340,7 +342,12 @@ impl Drop for Uring {
         self.release_lease();
         self.sockets.keys().into_iter().for_each(|id| self.close(id));
         for _ in 0..END_TRIES {
-            while self.next().is_some() {}
+            while let Some(completion) = self.next() {
+                // It came before the kernel knew.
+                if let Completion::Accepted { socket, .. } = completion {
+                    self.close(socket);
+                }
+            }
             if self.sockets.is_empty() || self.wait(END_WAIT).is_err() {
                 break;
             }

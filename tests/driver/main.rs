@@ -61,9 +61,13 @@ macro_rules! alone_on_both_drivers {
 
 mod arriving;
 mod breaking;
+mod ending;
 mod leaving;
+mod line;
 mod pausing;
+mod play;
 mod scale;
+mod scripts;
 mod sending;
 
 fn epoll() -> Epoll {

@@ -18,6 +18,7 @@ on_both_drivers! {
     a_pause_before_the_connection_stands_holds
     a_fin_waits_behind_the_bytes_before_it
     a_reset_is_told_at_once_and_the_bytes_before_it_can_be_read
+    a_reset_behind_many_bytes_is_told_behind_them
     a_reset_behind_a_fin_is_told_while_paused
     who_is_paused_while_no_buffer_is_left_still_learns_of_a_reset
 }
@@ -235,6 +236,32 @@ fn a_reset_is_told_at_once_and_the_bytes_before_it_can_be_read<D: Driver>(driver
     }
 }
 
+/// More bytes than one receive takes at a time, on a connection that broke before it was read again.
+fn a_reset_behind_many_bytes_is_told_behind_them<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    for known in [false, true] {
+        for (id, tag, mut peer) in turns.two() {
+            turns.driver.pause(id);
+            turns.settle();
+            let bytes = pattern(4 << 20, 1);
+            let mut written = 0;
+            while let len @ 1.. = peer.write_some(&bytes[written..]) {
+                written += len;
+                turns.settle();
+            }
+            if !known {
+                turns.driver.resume(id);
+            }
+            peer.reset();
+            turns.settle();
+            turns.driver.resume(id);
+            turns.until_told(tag, Told::Failed);
+            let received = turns.received(tag);
+            assert!(received.len() > 100_000 && bytes.starts_with(received), "{} bytes", received.len());
+        }
+    }
+}
+
 fn a_reset_behind_a_fin_is_told_while_paused<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     for between in 0..4 {
@@ -260,19 +287,18 @@ fn a_reset_behind_a_fin_is_told_while_paused<D: Driver>(driver: D) {
 /// More connections have bytes than there are buffers; those that wait for one are paused in that very turn.
 fn who_is_paused_while_no_buffer_is_left_still_learns_of_a_reset<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
-    let mut lines: Vec<_> = (0..100).map(|_| turns.accept()).collect();
-    let ids: Vec<SocketId> = lines.iter().map(|(id, ..)| *id).collect();
-    ids.iter().for_each(|id| turns.driver.pause(*id));
-    turns.settle();
-    lines.iter_mut().for_each(|(_, _, peer)| peer.write(b"bytes"));
+    let mut peers: Vec<Peer> = (0..100).map(|_| Peer::connect(turns.address)).collect();
+    peers.iter_mut().for_each(|peer| peer.write(b"bytes"));
+    turns.until("all accepts", |turns| turns.fresh.len() == peers.len());
     // Asked for in one turn, so that none has given its buffer back.
-    ids.iter().for_each(|id| turns.driver.resume(*id));
+    let ids: Vec<SocketId> = turns.fresh.drain(..).collect();
+    let tags: Vec<Tag> = ids.iter().map(|_| turns.tag()).collect();
+    ids.iter().zip(&tags).for_each(|(id, tag)| turns.driver.adopt(*id, *tag));
     turns.turn();
     assert!(D::NAME != "uring" || turns.driver.buffers_out() > 0);
     ids.iter().for_each(|id| turns.driver.pause(*id));
     turns.settle();
-    let tags: Vec<Tag> = lines.iter().map(|(_, tag, _)| *tag).collect();
-    lines.into_iter().for_each(|(_, _, peer)| peer.reset());
+    peers.into_iter().for_each(Peer::reset);
     for (id, tag) in ids.iter().zip(tags) {
         turns.until_told(tag, Told::Reset);
         turns.driver.resume(*id);

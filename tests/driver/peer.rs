@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use rustix::net::sockopt;
@@ -18,13 +19,14 @@ pub struct Peer {
     /// What it has read so far.
     pub got: Vec<u8>,
     pub end: Option<End>,
+    broken: bool,
 }
 
 impl Peer {
     pub fn new(stream: TcpStream) -> Peer {
         stream.set_nonblocking(true).unwrap();
         stream.set_nodelay(true).unwrap();
-        Peer { stream, got: Vec::new(), end: None }
+        Peer { stream, got: Vec::new(), end: None, broken: false }
     }
 
     pub fn connect(address: SocketAddr) -> Peer {
@@ -43,7 +45,12 @@ impl Peer {
             match self.stream.write(&bytes[written..]) {
                 Ok(len) => written += len,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    // Who is told here is not told when it reads.
+                    self.broken = true;
+                    break;
+                }
             }
         }
         written
@@ -62,7 +69,7 @@ impl Peer {
         while left > 0 && self.end.is_none() {
             let room = left.min(buffer.len());
             match self.stream.read(&mut buffer[..room]) {
-                Ok(0) => self.end = Some(End::Fin),
+                Ok(0) => self.end = Some(if self.broken { End::Reset } else { End::Fin }),
                 Ok(len) => {
                     self.got.extend_from_slice(&buffer[..len]);
                     left -= len;
@@ -93,10 +100,15 @@ impl Peer {
 
 /// Bytes that tell where they belong.
 pub fn pattern(len: usize, salt: u64) -> Vec<u8> {
-    let mut random = crate::random::Random::new(salt.wrapping_mul(77).wrapping_add(5));
-    let mut bytes = Vec::with_capacity(len + 8);
+    static BLOCK: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let mut random = crate::random::Random::new(5);
+        (0..40_000).flat_map(|_| random.next().to_le_bytes().into_iter().take(5)).collect()
+    });
+    let begin = salt.wrapping_mul(0x9E37_79B9_7F4A_7C15) as usize % BLOCK.len();
+    let mut bytes = Vec::with_capacity(len + BLOCK.len());
+    bytes.extend_from_slice(&BLOCK[begin..]);
     while bytes.len() < len {
-        bytes.extend_from_slice(&random.next().to_le_bytes()[..7]);
+        bytes.extend_from_slice(&BLOCK);
     }
     bytes.truncate(len);
     bytes

@@ -9,13 +9,22 @@ use crate::driver::{Driver, SocketId};
 impl Uring {
     /// Begins to receive, or to accept.
     pub(super) fn arm(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.receiving) else { return };
+        match self.sockets.get(id) {
+            Some(socket) if socket.receiving => {}
+            // Paused before it stood.
+            Some(socket) if socket.paused => self.watch_fault(id),
+            Some(socket) if socket.splice.is_some() => self.told.push_back(Told::Splice(id)),
+            Some(socket) if socket.broken => self.told.push_back(Told::Rest(id)),
+            _ => self.arm_ring(id),
+        }
+    }
+
+    /// The same, whatever is known of the socket.
+    pub(super) fn arm_ring(&mut self, id: SocketId) {
+        let Some(socket) = self.sockets.get_mut(id) else { return };
         let fd = socket.fd.as_fd();
         let outcome = match socket.kind {
             Kind::Listener => self.ring.accept(id, fd),
-            // Paused before it stood.
-            Kind::Stream if socket.paused => return self.watch_fault(id),
-            Kind::Stream if socket.splice.is_some() => return self.told.push_back(Told::Splice(id)),
             Kind::Stream => {
                 socket.group = socket.wanted;
                 self.ring.receive(id, fd, socket.group)

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
+use rustix::net::RecvFlags;
 
 use super::buffers::Group;
 use super::ring::{Completed, Purpose};
@@ -11,6 +12,7 @@ use super::state::{End, Kind};
 use super::{PARKED, Told, Uring};
 use crate::driver::fault::Fault;
 use crate::driver::{Completion, Driver, Lease, STALL, SocketId, Tag};
+use crate::limits::RECEIVE_BYTES;
 
 impl Uring {
     pub(super) fn tell(&mut self, told: Told) -> Option<Completion> {
@@ -18,6 +20,7 @@ impl Uring {
             Told::Full(id) => self.live(id).map(|socket| Completion::Full(socket.tag)),
             Told::Parked(id) => self.hand_out_parked(id),
             Told::Fault(id) => self.fault(id),
+            Told::Rest(id) => self.read_rest(id),
             Told::Splice(id) => self.splice_on(id),
             // No more are wanted again: the rest waits for its turn.
             Told::Late if !self.accepting => None,
@@ -141,8 +144,9 @@ impl Uring {
             return self.fault(id);
         }
         if !socket.receiving {
-            // Not before this turn's buffers were given back.
+            // Not before this turn's buffers were given back. A fault until then has no receive to tell of it.
             self.hungry.push(id);
+            self.watch_fault(id);
         }
         None
     }
@@ -189,6 +193,40 @@ impl Uring {
         }
         self.parked = bytes;
         Some(Completion::Received(tag, Lease { buffer: PARKED, len: self.parked.len() as u32 }))
+    }
+
+    /// Reads a broken connection to its end, a buffer a turn. The ring does not see that end when it takes more than
+    /// a few dozen buffers before it: it then waits for an announcement that was made long ago (io_recv_finish and
+    /// io_poll_check_events in io_uring).
+    fn read_rest(&mut self, id: SocketId) -> Option<Completion> {
+        let socket = self.sockets.get_mut(id).filter(|socket| socket.kind == Kind::Stream)?;
+        if socket.receiving || socket.paused || socket.over || socket.parked.is_some() {
+            return None;
+        }
+        if socket.splice.is_some() {
+            return self.splice_on(id);
+        }
+        self.parked.resize(RECEIVE_BYTES, 0);
+        match rustix::net::recv(&socket.fd, &mut self.parked[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => self.ended(id, End::Fin),
+            Ok((len, _)) => {
+                self.hungry.push(id);
+                Some(Completion::Received(socket.tag, Lease { buffer: PARKED, len: len as u32 }))
+            }
+            Err(Errno::INTR) => {
+                self.hungry.push(id);
+                None
+            }
+            // Only one direction is broken.
+            Err(Errno::AGAIN) => {
+                self.arm_ring(id);
+                None
+            }
+            Err(error) => {
+                socket.note_error(error);
+                self.ended(id, End::Fault)
+            }
+        }
     }
 
     fn room_completed(&mut self, completed: Completed) -> Option<Completion> {
@@ -247,6 +285,7 @@ impl Uring {
         } else if socket.paused {
             socket.tell(Fault::Reset)
         } else {
+            self.cancel_receive(id);
             None
         }
     }

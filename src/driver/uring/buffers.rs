@@ -31,14 +31,14 @@ pub(super) enum Group {
 impl Group {
     const fn count(self) -> u16 {
         match self {
-            Group::Large => 64,
+            Group::Large => 32,
             Group::Small => 512,
         }
     }
 
     pub(super) const fn size(self) -> usize {
         match self {
-            Group::Large => 16 << 10,
+            Group::Large => 32 << 10,
             Group::Small => 2 << 10,
         }
     }

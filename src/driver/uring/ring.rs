@@ -146,7 +146,7 @@ impl Ring {
     pub(super) fn enable(&self) -> io::Result<()> {
         let operations = [
             opcode::AcceptMulti::CODE,
-            opcode::RecvMulti::CODE,
+            opcode::Recv::CODE,
             opcode::Send::CODE,
             opcode::SendMsg::CODE,
             opcode::PollAdd::CODE,
@@ -188,7 +188,15 @@ impl Ring {
     }
 
     pub(super) fn receive(&mut self, id: Key, socket: BorrowedFd<'_>, group: Group) -> io::Result<()> {
-        let entry = opcode::RecvMulti::new(Fd(socket.as_raw_fd()), group as u16).build();
+        let socket = Fd(socket.as_raw_fd());
+        let entry = match group {
+            // One buffer at a time: going on, it would fill dozens before a pause reaches it.
+            Group::Large => {
+                let one = opcode::Recv::new(socket, std::ptr::null_mut(), 0).buf_group(group as u16).build();
+                one.flags(squeue::Flags::BUFFER_SELECT)
+            }
+            Group::Small => opcode::RecvMulti::new(socket, group as u16).build(),
+        };
         // SAFETY: it names no memory but the group's, which lives as long as the ring.
         unsafe { self.push(&entry.user_data(user_data(Purpose::Receive, id))) }
     }
