@@ -14,6 +14,7 @@ use crate::counters::stats::{Event, Gauge, Reading, RequestKey, Timing, Work};
 use crate::fleet::{Endpoint, Health};
 use crate::limits::LABELLED_POOLS_MAX;
 use crate::policy::Reason;
+use crate::scan;
 use crate::snapshot::Snapshot;
 
 /// Before every name.
@@ -85,8 +86,9 @@ impl Collector for Collected {
 impl Collected {
     fn process(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
         let State { stats, process, began, counters, .. } = &self.0;
-        let version = vec![("version", env!("CARGO_PKG_VERSION"))];
-        Family::new(out, "build_info", "The version that runs", MetricType::Gauge)?.gauge(version, 1.0)?;
+        let version = vec![("version", env!("CARGO_PKG_VERSION")), ("scan", scan::kernel_name())];
+        Family::new(out, "build_info", "The version that runs, and what it scans bodies with", MetricType::Gauge)?
+            .gauge(version, 1.0)?;
         let uptime = began.elapsed().as_secs_f64();
         Family::new(out, "uptime_seconds", "Since the start", MetricType::Gauge)?.gauge(vec![], uptime)?;
         let draining = f64::from(u8::from(process.draining()));

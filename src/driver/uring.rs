@@ -154,7 +154,7 @@ impl Driver for Uring {
     const NAME: &'static str = "uring";
 
     fn listen(&mut self, listener: OwnedFd) -> io::Result<()> {
-        let id = self.register(listener, Tag(0), Kind::Listener, Group::Accepted);
+        let id = self.register(listener, Tag(0), Kind::Listener, Group::Large);
         self.arm(id);
         Ok(())
     }
@@ -188,7 +188,7 @@ impl Driver for Uring {
 
     fn connect(&mut self, address: SocketAddr, tag: Tag) -> io::Result<SocketId> {
         let fd = socket::connect(address)?;
-        let id = self.register(fd, tag, Kind::Connecting, Group::Connected);
+        let id = self.register(fd, tag, Kind::Connecting, Group::Small);
         self.watch_room(id);
         Ok(id)
     }

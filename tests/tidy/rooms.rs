@@ -19,6 +19,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("snapshot", "`serve` begins with an empty one"),
             ("policy", "names of policies are values of a flag"),
             ("fleet", "`explain` chooses on a fleet without load"),
+            ("scan", "`check` says which vector instructions it uses"),
         ],
     ),
     ("demo", &[("engine", "its fleet is simulated; the front runs as a process of its own")]),

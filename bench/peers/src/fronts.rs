@@ -18,10 +18,28 @@ pub const WARMFRONT_URING: &str = "warmfront-uring";
 /// The same with long opaque replies copied like any other.
 pub const WARMFRONT_COPY: &str = "warmfront-copy";
 pub const WARMFRONT_URING_COPY: &str = "warmfront-uring-copy";
-pub const ALL: [&str; 9] =
-    [DIRECT, RELAY, RELAY_HOLD, HAPROXY, NGINX, WARMFRONT, WARMFRONT_URING, WARMFRONT_COPY, WARMFRONT_URING_COPY];
-const OURS: [&str; 4] = [WARMFRONT, WARMFRONT_URING, WARMFRONT_COPY, WARMFRONT_URING_COPY];
-pub const DEFAULT: [&str; 6] = [DIRECT, RELAY, RELAY_HOLD, HAPROXY, NGINX, WARMFRONT];
+/// One shard that may run on any core, and two: what a further one costs.
+pub const WARMFRONT_FREE: &str = "warmfront-free";
+pub const WARMFRONT_URING_FREE: &str = "warmfront-uring-free";
+pub const WARMFRONT_TWO: &str = "warmfront-two";
+pub const WARMFRONT_URING_TWO: &str = "warmfront-uring-two";
+pub const ALL: [&str; 13] = [
+    DIRECT,
+    RELAY,
+    RELAY_HOLD,
+    HAPROXY,
+    NGINX,
+    WARMFRONT,
+    WARMFRONT_URING,
+    WARMFRONT_COPY,
+    WARMFRONT_URING_COPY,
+    WARMFRONT_FREE,
+    WARMFRONT_URING_FREE,
+    WARMFRONT_TWO,
+    WARMFRONT_URING_TWO,
+];
+const FIRST_OF_OURS: usize = 5;
+pub const DEFAULT: [&str; 7] = [DIRECT, RELAY, RELAY_HOLD, HAPROXY, NGINX, WARMFRONT, WARMFRONT_URING];
 
 /// What a front is started with.
 pub struct Setup<'a> {
@@ -52,8 +70,8 @@ pub fn program(front: &str, warmfront: &Path) -> Result<PathBuf, String> {
             let found = paths.iter().map(|dir| Path::new(dir).join(front)).find(|path| path.is_file());
             found.ok_or(format!("{front} is not installed (Debian: apt-get install {front})"))
         }
-        ours if OURS.contains(&ours) && warmfront.is_file() => Ok(warmfront.to_path_buf()),
-        ours if OURS.contains(&ours) => {
+        ours if is_ours(ours) && warmfront.is_file() => Ok(warmfront.to_path_buf()),
+        ours if is_ours(ours) => {
             Err(format!("{} is not built (cargo build --release, or name it with --warmfront)", warmfront.display()))
         }
         _ => Err(format!("no such front; there are {}", ALL.join(", "))),
@@ -64,7 +82,7 @@ pub fn program(front: &str, warmfront: &Path) -> Result<PathBuf, String> {
 pub fn version(front: &str, warmfront: &Path) -> String {
     let flag = match front {
         HAPROXY | NGINX => "-v",
-        ours if OURS.contains(&ours) => "--version",
+        ours if is_ours(ours) => "--version",
         _ => return String::new(),
     };
     let Ok(output) = program(front, warmfront)
@@ -76,9 +94,23 @@ pub fn version(front: &str, warmfront: &Path) -> String {
     String::from_utf8_lossy(&text).lines().next().unwrap_or_default().to_string()
 }
 
+fn is_ours(front: &str) -> bool {
+    ALL[FIRST_OF_OURS..].contains(&front)
+}
+
+/// Whether it is not held to the one core of a front.
+pub fn runs_anywhere(front: &str) -> bool {
+    [WARMFRONT_FREE, WARMFRONT_URING_FREE, WARMFRONT_TWO, WARMFRONT_URING_TWO].contains(&front)
+}
+
 /// The command that starts a front in the foreground; its configuration is written first.
 pub fn command(front: &str, setup: &Setup) -> Result<Command, String> {
-    let mut command = Command::new(program(front, setup.warmfront)?);
+    let program = program(front, setup.warmfront)?;
+    let mut command = Command::new(if runs_anywhere(front) { "taskset".into() } else { program.clone() });
+    if runs_anywhere(front) {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        command.args(["--cpu-list", &format!("0-{}", cores - 1)]).arg(program);
+    }
     let [first, second] = setup.upstreams;
     match front {
         RELAY | RELAY_HOLD => {
@@ -95,11 +127,12 @@ pub fn command(front: &str, setup: &Setup) -> Result<Command, String> {
             let config = write(setup, "nginx.conf", &nginx(setup))?;
             command.arg("-p").arg(setup.dir).arg("-c").arg(config).args(["-e", "stderr"]);
         }
-        ours if OURS.contains(&ours) => {
-            let driver = if [WARMFRONT_URING, WARMFRONT_URING_COPY].contains(&front) { "uring" } else { "epoll" };
+        ours if is_ours(ours) => {
+            let driver = if front.starts_with(WARMFRONT_URING) { "uring" } else { "epoll" };
+            let shards = if [WARMFRONT_TWO, WARMFRONT_URING_TWO].contains(&front) { "2" } else { "1" };
             let policy = if setup.scenario.by_prompt { "prefix-hash" } else { "round-robin" };
             command.arg("serve").arg("--config").arg(write(setup, "warmfront.toml", &warmfront(setup, front))?);
-            command.args(["--shards", "1", "--driver", driver, "--policy", policy]);
+            command.args(["--shards", shards, "--driver", driver, "--policy", policy]);
             command.args(["--listen", &format!("127.0.0.1:{}", setup.listen)]);
             command.args(["--admin", &format!("127.0.0.1:{}", setup.admin)]);
             for port in setup.upstreams {
@@ -195,6 +228,9 @@ http {{
 /// The whole conversation is the prefix: what a choice by prompt costs at most.
 fn warmfront(setup: &Setup, front: &str) -> String {
     let mut config = String::new();
+    if runs_anywhere(front) {
+        config += "[serve]\npin = false\n";
+    }
     if setup.scenario.by_prompt {
         config += "[routing]\npolicy = \"prefix-hash\"\nprefix = \"conversation\"\nprefix_bytes = 4194304\n";
     }

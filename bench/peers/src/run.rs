@@ -14,10 +14,11 @@ use crate::scenario::{self, Scenario};
 const HELP: &str = "\
 peers run: fronts side by side, one worker each, in one run
   --fronts A,B       of direct, relay, relay-hold, haproxy, nginx, warmfront, warmfront-uring, and both of these
-                     with -copy behind: long opaque replies copied, not spliced
-                     (default: all but the last; direct takes part in latency, relay-hold in prompt)
+                     with behind it -copy (long opaque replies copied, not spliced), -free (one shard, on any
+                     core) or -two (two shards)
+                     (default: all but those; direct takes part in latency, relay-hold in prompt)
   --only A,B         scenarios or their first words: plain, stream (-flat, -step, -phase),
-                     prompt (-128k, -1m), idle, latency
+                     prompt (-128k, -1m), speech, idle, latency
   --rounds N         each front once a round, order rotated (5; quick: 1)
   --seconds N        measured window (4; quick: 1.5)
   --quick            everything once, in under two minutes

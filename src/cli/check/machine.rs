@@ -8,6 +8,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::Finding;
 use crate::config::{Config, Driver};
 use crate::publish::DriverInUse;
+use crate::scan;
 use crate::shard::choice;
 use crate::shard::placement::Placement;
 
@@ -19,6 +20,7 @@ const CLIENTS_MIN: u64 = 64;
 pub(super) fn findings(config: &Config, placement: &Placement, ports: bool) -> Vec<Finding> {
     let mut found = vec![cores(placement), descriptors(config, placement.shards())];
     found.push(driver(asked(config.serve.driver)));
+    found.push(Finding::good("scan", format!("bodies are scanned on {}", scan::kernel_name())));
     if ports {
         found.extend(config.serve.listen.iter().map(|address| port("listen", *address)));
         found.push(port("admin", config.serve.admin));

@@ -25,7 +25,10 @@ impl Uring {
         let fd = socket.fd.as_fd();
         let outcome = match socket.kind {
             Kind::Listener => self.ring.accept(id, fd),
-            Kind::Stream => self.ring.receive(id, fd, socket.group),
+            Kind::Stream => {
+                socket.group = socket.wanted;
+                self.ring.receive(id, fd, socket.group)
+            }
             _ => return,
         };
         (socket.receiving, socket.cancelled, socket.armed_in) = (true, false, self.turns);

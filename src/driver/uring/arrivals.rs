@@ -81,7 +81,7 @@ impl Uring {
         // A connection without a peer died in the queue.
         let peer = rustix::net::getpeername(&connection).ok().flatten()?;
         let peer = SocketAddr::try_from(peer).ok()?;
-        let socket = self.register(connection, Tag(0), Kind::Fresh, Group::Accepted);
+        let socket = self.register(connection, Tag(0), Kind::Fresh, Group::Large);
         Some(Completion::Accepted { socket, peer })
     }
 
@@ -125,8 +125,12 @@ impl Uring {
             }
             return None;
         }
+        let outgrows = socket.outgrows(len as usize);
         if last {
             self.arm(id);
+        } else if outgrows {
+            // It goes on in the other group once this receive has ended.
+            self.cancel_receive(id);
         }
         self.leased = Some(name);
         Some(Completion::Received(tag, Lease { buffer: name, len }))
@@ -180,12 +184,13 @@ impl Uring {
         if parked.bytes.is_empty() {
             return self.tell_end(id, end?);
         }
-        let bytes = std::mem::take(&mut parked.bytes);
-        if end.is_some() {
+        let rest = parked.bytes.split_off(parked.bytes.len().min(RECEIVE_BYTES));
+        let bytes = std::mem::replace(&mut parked.bytes, rest);
+        if parked.bytes.is_empty() && end.is_none() {
+            self.arm(id);
+        } else {
             socket.parked = Some(parked);
             self.told.push_back(Told::Parked(id));
-        } else {
-            self.arm(id);
         }
         self.parked = bytes;
         Some(Completion::Received(tag, Lease { buffer: PARKED, len: self.parked.len() as u32 }))

@@ -22,29 +22,29 @@ const PAGE: usize = 4096;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub(super) enum Group {
-    /// Of accepted connections: uploads, few and large.
-    Accepted,
-    /// Of our own connections: streams, many small pieces at a time.
-    Connected,
+    /// Few, for what comes in long runs: uploads, and long replies once they show.
+    Large,
+    /// Many, for what comes in small pieces on many connections at a time: streams.
+    Small,
 }
 
 impl Group {
     const fn count(self) -> u16 {
         match self {
-            Group::Accepted => 64,
-            Group::Connected => 512,
+            Group::Large => 64,
+            Group::Small => 512,
         }
     }
 
-    const fn size(self) -> usize {
+    pub(super) const fn size(self) -> usize {
         match self {
-            Group::Accepted => 16 << 10,
-            Group::Connected => 2 << 10,
+            Group::Large => 16 << 10,
+            Group::Small => 2 << 10,
         }
     }
 }
 
-const GROUPS: [Group; 2] = [Group::Accepted, Group::Connected];
+const GROUPS: [Group; 2] = [Group::Large, Group::Small];
 
 /// Pages shared with the kernel.
 struct Pages {
@@ -145,13 +145,13 @@ impl Buffers {
     }
 
     fn pool(&mut self, name: u16) -> (&mut Pool, u16) {
-        let first = Group::Accepted.count();
+        let first = Group::Large.count();
         if name < first { (&mut self.pools[0], name) } else { (&mut self.pools[1], name - first) }
     }
 
     /// A buffer that the kernel has filled: its name among those of both groups. It is in use once.
     pub(super) fn take(&mut self, group: Group, buffer: u16) -> u16 {
-        let first = if group == Group::Accepted { 0 } else { Group::Accepted.count() };
+        let first = if group == Group::Large { 0 } else { Group::Large.count() };
         let name = first + buffer;
         let (pool, buffer) = self.pool(name);
         debug_assert_eq!(pool.uses[buffer as usize], 0, "the kernel gave a buffer twice");
@@ -188,7 +188,7 @@ impl Buffers {
 
     /// The first `len` bytes of a buffer in use.
     pub(super) fn bytes(&self, name: u16, len: usize) -> &[u8] {
-        let first = Group::Accepted.count();
+        let first = Group::Large.count();
         let (pool, buffer) = if name < first { (&self.pools[0], name) } else { (&self.pools[1], name - first) };
         assert!(len <= pool.group.size() && pool.uses[buffer as usize] > 0, "a lease is read while it is held");
         // SAFETY: within the buffer, which was zeroed at the start; the kernel does not write into it before it

@@ -28,7 +28,7 @@ impl Uring {
 
 impl HandOver for Uring {
     fn hear(&mut self, bell: OwnedFd) -> io::Result<()> {
-        let id = self.register(bell, Tag(0), Kind::Bell, Group::Accepted);
+        let id = self.register(bell, Tag(0), Kind::Bell, Group::Large);
         self.watch_bell(id)
     }
 
@@ -38,6 +38,6 @@ impl HandOver for Uring {
     }
 
     fn take(&mut self, connection: OwnedFd) -> Option<SocketId> {
-        Some(self.register(connection, Tag(0), Kind::Fresh, Group::Accepted))
+        Some(self.register(connection, Tag(0), Kind::Fresh, Group::Large))
     }
 }

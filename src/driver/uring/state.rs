@@ -13,6 +13,9 @@ use crate::driver::fault::Fault;
 use crate::driver::splice::Splice;
 use crate::driver::{Completion, Tag};
 
+/// Receives in a row after which a connection changes its group.
+const UNSUITED_MAX: u8 = 6;
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Listener,
@@ -45,7 +48,12 @@ pub(super) struct Socket {
     pub(super) fd: OwnedFd,
     pub(super) tag: Tag,
     pub(super) kind: Kind,
+    /// What it receives into, and shall once its receive is armed anew. Only a connection of ours changes.
     pub(super) group: Group,
+    pub(super) wanted: Group,
+    pub(super) ours: bool,
+    /// Receives in a row that the other group would have suited better.
+    pub(super) unsuited: u8,
     /// Operations whose last completion is still to come.
     pub(super) operations: u8,
     /// The receive (or accept) among them, and whether its end was asked for.
@@ -86,6 +94,9 @@ impl Socket {
             tag,
             kind,
             group,
+            wanted: group,
+            ours: kind == Kind::Connecting,
+            unsuited: 0,
             operations: 0,
             receiving: false,
             cancelled: false,
@@ -106,6 +117,18 @@ impl Socket {
             splice: None,
             awaits_bytes: false,
         }
+    }
+
+    /// So many bytes came at once; true when the other group has come to suit this connection better.
+    pub(super) fn outgrows(&mut self, len: usize) -> bool {
+        let suits = if len >= Group::Small.size() { Group::Large } else { Group::Small };
+        self.unsuited = if suits == self.group { 0 } else { self.unsuited + 1 };
+        if !self.ours || self.unsuited < UNSUITED_MAX {
+            self.unsuited %= UNSUITED_MAX;
+            return false;
+        }
+        (self.wanted, self.unsuited) = (suits, 0);
+        true
     }
 
     pub(super) fn tell(&mut self, fault: Fault) -> Option<Completion> {
