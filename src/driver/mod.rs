@@ -32,7 +32,7 @@ pub struct Tag(pub u64);
 pub struct Lease {
     /// Which of the driver's buffers.
     pub buffer: u16,
-    /// How many bytes of it were filled.
+    /// How many bytes of it were filled, at most [`RECEIVE_BYTES`](crate::limits::RECEIVE_BYTES).
     pub len: u32,
 }
 

@@ -69,6 +69,7 @@ mod play;
 mod scale;
 mod scripts;
 mod sending;
+mod splicing;
 
 fn epoll() -> Epoll {
     Epoll::new().unwrap()

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use warmfront::driver::{Completion, Driver, SocketId, Tag, socket};
+use warmfront::limits::RECEIVE_BYTES;
 
 use crate::peer::{End, Peer};
 
@@ -79,7 +80,7 @@ impl<D: Driver> Turns<D> {
             Completion::Accepted { socket, .. } => return self.fresh.push_back(socket),
             Completion::Received(tag, lease) => {
                 let bytes = self.driver.bytes(lease);
-                assert!(!bytes.is_empty() && bytes.len() == lease.len as usize);
+                assert!(!bytes.is_empty() && bytes.len() == lease.len as usize && bytes.len() <= RECEIVE_BYTES);
                 self.lines.entry(tag.0).or_default().received.extend_from_slice(bytes);
                 (tag, Told::Received(lease.len as usize))
             }

@@ -184,12 +184,13 @@ impl Uring {
         if parked.bytes.is_empty() {
             return self.tell_end(id, end?);
         }
-        let bytes = std::mem::take(&mut parked.bytes);
-        if end.is_some() {
+        let rest = parked.bytes.split_off(parked.bytes.len().min(RECEIVE_BYTES));
+        let bytes = std::mem::replace(&mut parked.bytes, rest);
+        if parked.bytes.is_empty() && end.is_none() {
+            self.arm(id);
+        } else {
             socket.parked = Some(parked);
             self.told.push_back(Told::Parked(id));
-        } else {
-            self.arm(id);
         }
         self.parked = bytes;
         Some(Completion::Received(tag, Lease { buffer: PARKED, len: self.parked.len() as u32 }))

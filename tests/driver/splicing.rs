@@ -1,0 +1,142 @@
+//! Bytes that go from one connection to another unseen: as many as were asked for, and every end is told.
+
+use warmfront::driver::{Completion, Driver, Segment, SocketId, Tag};
+
+use crate::peer::pattern;
+use crate::turns::{Told, Turns};
+
+on_both_drivers! {
+    a_splice_moves_its_bytes_and_no_more
+    an_end_within_a_splice_is_told_behind_its_bytes
+    a_reset_within_a_splice_is_told
+    a_reader_that_leaves_a_splice_is_told
+    a_splice_may_be_paused_and_closed
+}
+
+/// What an owner does: sends on what comes otherwise, and holds back who has nowhere to go.
+fn react<D: Driver>(from: SocketId, to: SocketId, names: (Tag, Tag), driver: &mut D, completion: Completion) {
+    match completion {
+        Completion::Received(tag, lease) if tag == names.0 => {
+            driver.send(to, &[Segment::Leased(lease, 0..lease.len as usize)]);
+        }
+        Completion::Full(tag) if tag == names.1 => driver.pause(from),
+        Completion::Drained(tag) if tag == names.1 => driver.resume(from),
+        _ => {}
+    }
+}
+
+fn spliced<D: Driver>(turns: &Turns<D>, tag: Tag) -> u64 {
+    let len = |told: &Told| if let Told::Spliced(len) = told { *len } else { 0 };
+    turns.told(tag).iter().map(len).sum()
+}
+
+fn a_splice_moves_its_bytes_and_no_more<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    for early in [false, true] {
+        let [(from, source, mut writer), (to, sink, mut reader)] = turns.two();
+        let bytes = pattern(9_000_000, 3);
+        let (count, mut written) = (8_000_000, 0);
+        if early {
+            // Known to the kernel, or to the driver, before the splice begins.
+            written = writer.write_some(&bytes[..50_000]);
+        }
+        assert!(turns.driver.splice(from, to, count));
+        let react = |driver: &mut D, completion| react(from, to, (source, sink), driver, completion);
+        let mut turn = 0;
+        turns.until_with("everything", react, |_| {
+            written += writer.write_some(&bytes[written..]);
+            turn += 1;
+            reader.read_up_to(if turn < 30 { 0 } else { 600_000 });
+            reader.got.len() == bytes.len()
+        });
+        assert!(reader.got == bytes);
+        let (moved, seen) = (spliced(&turns, source), turns.received(source).len() as u64);
+        assert_eq!(moved + seen, bytes.len() as u64);
+        assert!(moved > 7_000_000 && moved <= count, "{moved} bytes went unseen");
+        assert!(turns.received(source).ends_with(&bytes[count as usize..]));
+    }
+}
+
+fn an_end_within_a_splice_is_told_behind_its_bytes<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let [(from, source, mut writer), (to, sink, mut reader)] = turns.two();
+    assert!(turns.driver.splice(from, to, 1_000_000));
+    let bytes = pattern(100_000, 3);
+    writer.write(&bytes);
+    writer.finish();
+    let react = |driver: &mut D, completion| react(from, to, (source, sink), driver, completion);
+    turns.until_with("the end", react, |turns| turns.told(source).contains(&Told::Ended));
+    assert_eq!(spliced(&turns, source) + turns.received(source).len() as u64, 100_000);
+    turns.until_got(&mut reader, bytes.len());
+    assert!(reader.got == bytes);
+    turns.settle();
+    assert_eq!(turns.told(source).last(), Some(&Told::Ended));
+}
+
+fn a_reset_within_a_splice_is_told<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    for between in 0..3 {
+        let [(from, source, mut writer), (to, sink, _reader)] = turns.two();
+        assert!(turns.driver.splice(from, to, 1_000_000));
+        (0..between).for_each(|_| _ = turns.turn());
+        writer.write(&pattern(100_000, 3));
+        (0..between).for_each(|_| _ = turns.turn());
+        writer.reset();
+        let react = |driver: &mut D, completion| react(from, to, (source, sink), driver, completion);
+        turns.until_with("the fault", react, |turns| turns.told(source).contains(&Told::Failed));
+        turns.settle();
+        assert_eq!(turns.told(source).last(), Some(&Told::Failed));
+        turns.driver.close(from);
+        turns.driver.close(to);
+    }
+}
+
+fn a_reader_that_leaves_a_splice_is_told<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    for fills in [false, true] {
+        let [(from, source, mut writer), (to, sink, reader)] = turns.two();
+        assert!(turns.driver.splice(from, to, 100_000_000));
+        let bytes = pattern(8 << 20, 3);
+        if fills {
+            let mut written = 0;
+            while let len @ 1.. = writer.write_some(&bytes[written..]) {
+                written += len;
+                turns.settle();
+            }
+        }
+        reader.reset();
+        let react = |driver: &mut D, completion| react(from, to, (source, sink), driver, completion);
+        turns.until_with("the fault", react, |turns| {
+            writer.write_some(&bytes[..1_000]);
+            turns.told(sink).contains(&Told::Failed)
+        });
+        turns.driver.close(to);
+        turns.driver.close(from);
+        turns.settle();
+    }
+}
+
+fn a_splice_may_be_paused_and_closed<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let [(from, source, mut writer), (to, _, mut reader)] = turns.two();
+    assert!(turns.driver.splice(from, to, 1_000_000));
+    turns.driver.pause(from);
+    turns.settle();
+    writer.write(&pattern(20_000, 3));
+    turns.settle();
+    assert_eq!(spliced(&turns, source), 0, "moved although paused");
+    turns.driver.resume(from);
+    turns.until_got(&mut reader, 20_000);
+    writer.write(&pattern(20_000, 4));
+    turns.driver.close(to);
+    turns.settle();
+    turns.driver.close(from);
+    turns.settle();
+    // Pipes and places of both are free again.
+    for _ in 0..70 {
+        let [(from, ..), (to, ..)] = turns.two();
+        assert!(turns.driver.splice(from, to, 10));
+        turns.driver.close(from);
+        turns.driver.close(to);
+    }
+}
