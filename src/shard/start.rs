@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::process::abort;
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle};
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::Duration;
 
 use super::choice::Choice;
 use super::handover::HandOver;
@@ -17,6 +18,10 @@ use crate::driver::uring::{Uring, probe::Unusable};
 use crate::driver::{Driver, epoll::Epoll, socket};
 use crate::exchange::Rules;
 use crate::publish::{DriverInUse, Process, Published};
+
+/// How often, and how far apart, a port in use is tried.
+const BIND_TRIES: u32 = 10;
+const BIND_WAIT: Duration = Duration::from_millis(10);
 
 /// What the shards of one process share.
 #[derive(Clone)]
@@ -142,7 +147,7 @@ fn listeners(listen: &[SocketAddr], shards: usize) -> Result<(Vec<Vec<OwnedFd>>,
     let mut addresses = Vec::new();
     for &asked in listen {
         let mut address = asked;
-        socket::check_free(asked).map_err(|error| StartError::Listen { address, error })?;
+        until_free(asked).map_err(|error| StartError::Listen { address, error })?;
         for listeners in &mut by_shard {
             let refused = |error| StartError::Listen { address, error };
             let listener = socket::listener(address).map_err(refused)?;
@@ -154,8 +159,37 @@ fn listeners(listen: &[SocketAddr], shards: usize) -> Result<(Vec<Vec<OwnedFd>>,
     Ok((by_shard, addresses))
 }
 
+/// A ring that was closed just now keeps its listeners, and so the port, for some 5 to 20 ms more.
+fn until_free(address: SocketAddr) -> io::Result<()> {
+    for _ in 1..BIND_TRIES {
+        match socket::check_free(address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => sleep(BIND_WAIT),
+            answer => return answer,
+        }
+    }
+    socket::check_free(address)
+}
+
 /// Another sequence of random choices for every shard and start.
 fn seed(index: usize) -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_given_up_soon_is_waited_for() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        assert_eq!(until_free(address).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let gone = std::thread::spawn(move || {
+            sleep(BIND_WAIT * 3);
+            drop(taken);
+        });
+        until_free(address).unwrap();
+        gone.join().unwrap();
+    }
 }
