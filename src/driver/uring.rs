@@ -1,6 +1,7 @@
 //! The io_uring backend: one ring and its receive buffers for all sockets of a shard.
 //!
-//! A connection has one receive that goes on completing, from a pool of buffers that the kernel chooses from.
+//! A connection has one receive at a time, into a buffer that the kernel chooses: small ones while streams come in
+//! small pieces, and then it goes on completing; large ones, one after the other, for uploads and long replies.
 //! Sends are gathered while a turn lasts and handed over with its end, in the one system call that also waits:
 //! they do not wait for room, so that all are over when it returns. What the kernel did not take is kept and
 //! sent once a poll finds room. A descriptor is closed after the last completion of every operation on it.
