@@ -102,6 +102,8 @@ impl Default for Limits {
 pub const ENDPOINTS_MAX: usize = if cfg!(modelled) { 4 } else { 1_024 };
 /// Most served model ids with statistics of their own; further ones are counted as `unknown`.
 pub const LABELLED_POOLS_MAX: usize = 64;
+/// So many requests in a row that fail by their endpoint's fault eject it.
+pub const FAULTS_IN_A_ROW_MAX: u32 = 3;
 /// Size of the buffer one read may fill.
 pub const RECEIVE_BYTES: usize = 64 << 10;
 
