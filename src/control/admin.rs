@@ -212,5 +212,7 @@ pub(super) fn health(health: Option<Health>) -> &'static str {
         Some(Health::Up) => "up",
         Some(Health::Down) => "down",
         Some(Health::Draining) => "draining",
+        Some(Health::Ejected) => "ejected",
+        Some(Health::Trial) => "trial",
     }
 }

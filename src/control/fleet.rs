@@ -373,13 +373,11 @@ impl Member {
 
     fn endpoint(&self, tenancy: &Tenancy) -> Endpoint {
         Endpoint {
-            id: tenancy.id,
-            name: Arc::clone(&self.name),
-            address: tenancy.address,
             weight: self.upstream.weight,
             health: tenancy.health,
             engine: tenancy.reading.as_ref().map(|(reading, _)| reading.load).unwrap_or_default(),
             foreign: tenancy.foreign,
+            ..Endpoint::new(tenancy.id, Arc::clone(&self.name), tenancy.address)
         }
     }
 }

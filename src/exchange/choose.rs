@@ -5,7 +5,7 @@ use super::refusals::{self, Refused};
 use super::{Exchange, Leg, Phase, Waiting};
 use crate::counters::Admission;
 use crate::counters::stats::{Event as Count, Work};
-use crate::policy::{self, CHOICES_MAX, Choice};
+use crate::policy::{self, CHOICES_MAX, Choice, Nobody};
 use crate::prefix;
 use crate::snapshot::{Pool, Selected, Snapshot};
 
@@ -54,8 +54,11 @@ impl Exchange {
         let Some(pool) = self.pool.and_then(|id| snapshot.pools.get(id.0 as usize)) else {
             return self.refuse(refusals::NO_ENDPOINT.into(), cx);
         };
-        let Some((choice, admission)) = self.count_in(pool, cx) else {
-            return self.refuse(refusals::NO_ENDPOINT.into(), cx);
+        let (choice, admission) = match self.count_in(pool, cx) {
+            Ok(counted) => counted,
+            Err(Nobody::NoneTakesRequests | Nobody::AllAtTheirCap) => {
+                return self.refuse(refusals::NO_ENDPOINT.into(), cx);
+            }
         };
         self.reason = choice.reason;
         if choice.reason.spilled() {
@@ -70,7 +73,7 @@ impl Exchange {
         cx.actions.push(Action::Connect { endpoint: choice.endpoint, fresh: self.retried });
     }
 
-    fn count_in(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<(Choice, Admission)> {
+    fn count_in(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Result<(Choice, Admission), Nobody> {
         let mut request = policy::Request {
             key: self.key,
             unscannable: self.unscannable,
@@ -83,16 +86,17 @@ impl Exchange {
         for attempt in 1..=CHOICES_MAX {
             let choice = policy::choose(pool, cx.counters.loads(), &request)?;
             let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
-            if let Some(admission) = cx.counters.try_admit(choice.endpoint, slots) {
+            let most = slots.unwrap_or(u32::MAX).min(choice.cap);
+            if let Some(admission) = cx.counters.try_admit(choice.endpoint, Some(most)) {
                 if slots != choice.slots {
                     cx.stats.count(Count::AdmittedOverBound);
                 }
-                return Some((choice, admission));
+                return Ok((choice, admission));
             }
             cx.stats.count(Count::ChoiceRepeated);
             request.random = cx.lender.random.number();
         }
-        None
+        Err(Nobody::AllAtTheirCap)
     }
 }
 
