@@ -12,6 +12,7 @@ use crate::scan::SESSION_FIELDS_MAX;
 
 /// Longest head that can be asked for: one receive buffer holds it.
 const HEAD_BYTES_HARD: usize = RECEIVE_BYTES;
+const HOUR_MS: u64 = 3_600_000;
 /// A request remembers this many endpoints it has tried.
 const CONNECT_TRIES_HARD: u32 = 8;
 
@@ -169,8 +170,23 @@ fn health(health: &Health, found: &mut Vec<Problem>) {
         ("probe_timeout_ms", health.probe_timeout_ms),
         ("failures_down", health.failures_down.into()),
         ("successes_up", health.successes_up.into()),
+        ("eject_ms", health.eject_ms),
     ] {
         at_least_one("health", key, value, found);
+    }
+    if health.eject_ms_max < health.eject_ms {
+        let message = format!(
+            "`eject_ms_max` is less than `eject_ms` ({}), which is the first and shortest of these times",
+            health.eject_ms
+        );
+        found.push(Problem::new(["health", "eject_ms_max"], message));
+    }
+    for (key, value) in [("eject_ms_max", health.eject_ms_max), ("slow_start_ms", health.slow_start_ms)] {
+        if value > HOUR_MS {
+            let message =
+                format!("`{key}` cannot be above {HOUR_MS}, an hour: an engine that is well would stand idle");
+            found.push(Problem::new(["health", key], message));
+        }
     }
     if !health.path.starts_with('/') || !health.path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
         let message = format!("\"{}\" is not a path; write one such as \"/health\"", health.path);
