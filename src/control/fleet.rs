@@ -14,7 +14,7 @@ use super::models::{self, Card, Learnt};
 use super::pools::Pools;
 use super::scrape::Reading;
 use crate::config::{Config, Upstream};
-use crate::counters::{Outcome, Outcomes};
+use crate::counters::Outcomes;
 use crate::fleet::{Endpoint, EndpointId, Health};
 use crate::limits::ENDPOINTS_MAX;
 use crate::scan::Plan;
@@ -151,11 +151,7 @@ impl Fleet {
             member.faults += u64::from(outcome.faults.wrapping_sub(seen.faults));
             let Some(turn) = tenancy.course.looked(outcome, may_eject, &config.health, now) else { continue };
             match turn {
-                Turn::Trial => {
-                    outcomes.on_trial(slot);
-                    // Good ends until now are of requests from before.
-                    tenancy.course.saw(Outcome { recoveries: outcomes.read(slot).recoveries, ..outcome });
-                }
+                Turn::Trial => outcomes.on_trial(slot),
                 Turn::Spared | Turn::SparedAgain => outcomes.forget(slot),
                 Turn::Ejected(..) => member.ejections += 1,
                 _ => {}

@@ -130,6 +130,7 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) {
     for place in 0..setup.config.upstream.len() {
         watch::start(keeper, place);
     }
+    tokio::spawn(Arc::clone(keeper).watch_outcomes());
     tokio::spawn(Arc::clone(keeper).publish());
     tokio::spawn(service::notify(setup.process, setup.stats));
     let state = admin::State {
