@@ -122,11 +122,10 @@ impl Fleet {
         let address = tenancy.address;
         // A name with several addresses: the engine may listen on another one.
         let addresses = &self.members[place].addresses;
-        if failed && failures.is_multiple_of(config.health.failures_down) && addresses.len() > 1 {
-            if let Some(at) = addresses.iter().position(|known| *known == address) {
-                let next = addresses[(at + 1) % addresses.len()];
-                return (turn, self.settle(place, next, now) || changed);
-            }
+        let moves = failed && failures.is_multiple_of(config.health.failures_down) && addresses.len() > 1;
+        if let Some(at) = addresses.iter().position(|known| moves && *known == address) {
+            let next = addresses[(at + 1) % addresses.len()];
+            return (turn, self.settle(place, next, now) || changed);
         }
         (turn, changed)
     }
