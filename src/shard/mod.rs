@@ -7,6 +7,7 @@ pub mod choice;
 mod client;
 mod drive;
 pub mod handover;
+pub mod panics;
 pub mod placement;
 pub mod start;
 mod timers;
@@ -101,6 +102,10 @@ pub struct Shard<D> {
     timers: Timers,
     /// Clients whose next request was read ahead.
     read_ahead: Vec<Key>,
+    /// Exchanges that have a leg.
+    legs: usize,
+    /// When all accounts are compared entry by entry next.
+    audit_at: Micros,
     accepting: bool,
     /// As the driver had counted at the end of the last turn.
     buffers_out: u64,
@@ -133,6 +138,8 @@ impl<D: Driver> Shard<D> {
             idle_until: VecDeque::new(),
             timers: Timers::new(now),
             read_ahead: Vec::new(),
+            legs: 0,
+            audit_at: now,
             accepting: true,
             buffers_out: 0,
             handover: None,
@@ -168,6 +175,8 @@ impl<D: Driver> Shard<D> {
     /// When the kernel fails the driver.
     pub fn turn(&mut self) -> io::Result<bool> {
         let most = if self.desk.draining { DRAIN_LOOK } else { HEARTBEAT };
+        let charged = self.desk.lender.charges.due().map_or(most, |due| due.saturating_sub(self.desk.now));
+        let most = most.min(charged);
         let sleep = if self.read_ahead.is_empty() { self.timers.sleep(self.desk.now, most) } else { 0 };
         self.driver.wait(Duration::from_micros(sleep))?;
         self.desk.now = self.driver.now();
@@ -185,6 +194,8 @@ impl<D: Driver> Shard<D> {
         }
         self.look_at_deadlines();
         self.close_idle();
+        self.desk.lender.charges.expire(self.desk.now);
+        self.check_accounts();
         let buffers_out = self.driver.buffers_out();
         if buffers_out != self.buffers_out {
             self.desk.stats.add(Count::BuffersOut, buffers_out - self.buffers_out);
