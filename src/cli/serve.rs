@@ -11,7 +11,6 @@ use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::exchange::Rules;
 use crate::exchange::admit::Paths;
-use crate::limits::ENDPOINTS_MAX;
 use crate::publish::{Process, Published};
 use crate::shard::start::{Shared, start};
 use crate::shard::topology::this_machine;
@@ -98,7 +97,7 @@ fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
         let _ = thread.join();
     }
     control.stop();
-    let left = setup.counters.loads().sum(0..ENDPOINTS_MAX as u16);
+    let left = setup.counters.in_flight_in_all();
     if left != 0 {
         return Err(format!("a fault of warmfront: {left} requests were still counted in flight at the end").into());
     }

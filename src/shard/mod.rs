@@ -54,11 +54,14 @@ pub struct Setup {
     pub rules: Arc<Rules>,
     /// For its random choices and request ids.
     pub seed: u64,
+    /// Nanoseconds, to time the scan and the choice with: [`stopwatch`] where time is real.
+    pub stopwatch: fn() -> u64,
 }
 
 /// What exchanges see of their shard.
 struct Desk {
     now: Micros,
+    stopwatch: fn() -> u64,
     snapshot: Arc<Snapshot>,
     counters: &'static Counters,
     stats: &'static ShardStats,
@@ -72,7 +75,7 @@ impl Desk {
     fn context(&mut self) -> Context<'_> {
         Context {
             now: self.now,
-            stopwatch,
+            stopwatch: self.stopwatch,
             snapshot: &self.snapshot,
             counters: self.counters,
             stats: self.stats,
@@ -85,7 +88,7 @@ impl Desk {
 }
 
 /// Nanoseconds of a monotone clock.
-fn stopwatch() -> u64 {
+pub fn stopwatch() -> u64 {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
@@ -148,6 +151,7 @@ impl<D: Driver> Shard<D> {
             reader,
             desk: Desk {
                 now,
+                stopwatch: setup.stopwatch,
                 snapshot,
                 counters: setup.counters,
                 stats: setup.stats,

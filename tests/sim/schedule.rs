@@ -1,6 +1,6 @@
 //! One schedule: everything drawn from its seed, one shard, and what must hold after every turn.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -279,6 +279,16 @@ impl Schedule {
     }
 }
 
+thread_local! {
+    /// Has the next look at the stopwatch panic: a fault of ours in the middle of an exchange.
+    pub static FAULT: Cell<bool> = const { Cell::new(false) };
+}
+
+fn faulty_stopwatch() -> u64 {
+    assert!(!FAULT.take(), "a fault of ours");
+    0
+}
+
 pub fn statics() -> Statics {
     LEAKED.with(|leaked| *leaked)
 }
@@ -299,6 +309,7 @@ pub fn shard(
         stats: statics.stats.shard(0),
         rules: Arc::new(rules),
         seed,
+        stopwatch: faulty_stopwatch,
     };
     Shard::new(Simulated::new(Rc::clone(network)), setup).expect("no listeners")
 }
