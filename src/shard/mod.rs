@@ -24,6 +24,7 @@ use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, Gauge, ShardStats};
 use crate::driver::{Completion, Driver, Tag};
 use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules};
+use crate::fleet::EndpointId;
 use crate::publish::{Doing, DoingCell, Process, Published, Reader};
 use crate::slots::{Key, Slots};
 use crate::snapshot::Snapshot;
@@ -109,6 +110,8 @@ pub struct Shard<D> {
     read_ahead: Vec<Key>,
     /// Exchanges that have a leg.
     legs: usize,
+    /// When exchanges at endpoints that refuse their probes are looked at next.
+    deserted_at: Micros,
     /// When all accounts are compared entry by entry next.
     audit_at: Micros,
     accepting: bool,
@@ -145,6 +148,7 @@ impl<D: Driver> Shard<D> {
             timers: Timers::new(now),
             read_ahead: Vec::new(),
             legs: 0,
+            deserted_at: now,
             audit_at: now,
             accepting: true,
             buffers_out: 0,
@@ -208,6 +212,7 @@ impl<D: Driver> Shard<D> {
         self.close_idle();
         self.desk.lender.charges.expire(self.desk.now);
         self.check_accounts();
+        self.look_for_deserted();
         let buffers_out = self.driver.buffers_out();
         if buffers_out != self.buffers_out {
             self.desk.stats.add(Count::BuffersOut, buffers_out - self.buffers_out);
@@ -270,6 +275,25 @@ impl<D: Driver> Shard<D> {
                 Owner::Client(key) => self.client_drained(key),
                 Owner::Upstream(key) => self.upstream_drained(key),
             },
+        }
+    }
+
+    /// Tells exchanges whose endpoint refuses its probes, once a second while there is such an endpoint.
+    fn look_for_deserted(&mut self) {
+        if !self.desk.snapshot.any_refuses || self.desk.now < self.deserted_at {
+            return;
+        }
+        self.deserted_at = self.desk.now + HEARTBEAT;
+        let snapshot = Arc::clone(&self.desk.snapshot);
+        let refuses = |id: EndpointId| {
+            let endpoint = snapshot.endpoints.get(usize::from(id.slot)).and_then(Option::as_ref);
+            endpoint.is_some_and(|endpoint| endpoint.id == id && endpoint.refuses_probes)
+        };
+        for key in self.clients.keys() {
+            let exchange = self.clients.get(key).and_then(|client| client.exchange.as_ref());
+            if exchange.and_then(|exchange| exchange.endpoint()).is_some_and(refuses) {
+                self.advance(key, drive::Input::None, |_| Event::Deserted);
+            }
         }
     }
 
