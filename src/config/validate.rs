@@ -113,8 +113,15 @@ fn limits(limits: &Limits, found: &mut Vec<Problem>) {
         // Nothing read ahead and nothing lingered for are sensible; a bound of 0 elsewhere stops all traffic.
         let may_be_zero = ["read_ahead_bytes", "linger_bytes_max", "interim_replies_max", "idle_upstreams_max"];
         let may_be_zero = may_be_zero.contains(&key.as_str())
-            || ["linger_timeout_ms", "upload_grace_ms", "upload_bytes_per_second_min", "drain_timeout_ms"]
-                .contains(&key.as_str());
+            || [
+                "linger_timeout_ms",
+                "upload_grace_ms",
+                "upload_bytes_per_second_min",
+                "drain_timeout_ms",
+                "retry_percent",
+                "failed_charge_ms",
+            ]
+            .contains(&key.as_str());
         if !may_be_zero {
             at_least_one("limits", &key, value, found);
         }
@@ -151,6 +158,9 @@ fn limits(limits: &Limits, found: &mut Vec<Problem>) {
             "read_ahead_bytes",
             format!("`read_ahead_bytes` cannot be above {RECEIVE_BYTES}, the size of one receive buffer"),
         );
+    }
+    if limits.retry_percent > 100 {
+        wrong("retry_percent", "`retry_percent` is a share of all requests: at most 100".into());
     }
     if limits.connect_tries_max > CONNECT_TRIES_HARD {
         wrong("connect_tries_max", format!("`connect_tries_max` cannot be above {CONNECT_TRIES_HARD}"));

@@ -107,6 +107,11 @@ impl Collected {
         for shard in 0..stats.shards() {
             family.counter(vec![("shard", &shard.to_string())], stats.shard(shard).turns())?;
         }
+        let help = "Times a shard stood still in the middle of a turn for 50 ms";
+        let mut family = Family::new(out, "shard_stalls", help, MetricType::Counter)?;
+        for (shard, state) in self.0.process.shards().iter().enumerate() {
+            family.counter(vec![("shard", &shard.to_string())], state.stalls())?;
+        }
         let help = "Client connections of each shard: how evenly they are spread";
         let mut family = Family::new(out, "shard_client_connections", help, MetricType::Gauge)?;
         for shard in 0..stats.shards() {
@@ -117,6 +122,11 @@ impl Collected {
             (Gauge::Connections, "client_connections", "Client connections"),
             (Gauge::Upstreams, "upstream_connections", "Connections to engines, busy or idle"),
             (Gauge::HeldBytes, "held_bytes", "Bytes of bodies held while a choice waits"),
+            (
+                Gauge::InFlight,
+                "counted_in_flight",
+                "Requests that shards hold as in flight: the sum of endpoint_in_flight",
+            ),
         ] {
             Family::new(out, name, help, MetricType::Gauge)?.gauge(vec![], stats.gauge(gauge) as f64)?;
         }

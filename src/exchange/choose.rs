@@ -9,6 +9,9 @@ use crate::policy::{self, CHOICES_MAX, Choice, Nobody};
 use crate::prefix;
 use crate::snapshot::{Pool, Selected, Snapshot};
 
+/// Most barred endpoints that one choice goes past; within milliseconds the snapshot has them out.
+const BARRED_PASSED_MAX: u32 = 4;
+
 impl Exchange {
     /// First choice for this request, with what the scan knows.
     pub(super) fn choose(&mut self, cx: &mut Context<'_>) {
@@ -56,9 +59,8 @@ impl Exchange {
         };
         let (choice, admission) = match self.count_in(pool, cx) {
             Ok(counted) => counted,
-            Err(Nobody::NoneTakesRequests | Nobody::AllAtTheirCap) => {
-                return self.refuse(refusals::NO_ENDPOINT.into(), cx);
-            }
+            Err(Nobody::NoneTakesRequests) => return self.refuse(refusals::NO_ENDPOINT.into(), cx),
+            Err(Nobody::AllAtTheirCap) => return self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx),
         };
         self.reason = choice.reason;
         if choice.reason.spilled() {
@@ -67,7 +69,14 @@ impl Exchange {
         if self.asked.explain {
             self.explain = Some(explanation(&choice, self.key, snapshot));
         }
-        self.leg = Some(Leg { admission, connected: false, reused: false, acknowledged: None, answered: false });
+        self.leg = Some(Leg {
+            admission,
+            connected: false,
+            reused: false,
+            acknowledged: None,
+            answered: false,
+            charged: false,
+        });
         self.phase = Phase::Connect;
         self.wait(cx.now, cx.rules.limits.connect_timeout_ms, Waiting::Connect);
         cx.actions.push(Action::Connect { endpoint: choice.endpoint, fresh: self.retried });
@@ -84,10 +93,11 @@ impl Exchange {
         };
         cx.lender.turn = cx.lender.turn.wrapping_add(1);
         for attempt in 1..=CHOICES_MAX {
-            let choice = policy::choose(pool, cx.counters.loads(), &request)?;
+            let choice = choose_open(pool, &request, cx)?;
             let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
             let most = slots.unwrap_or(u32::MAX).min(choice.cap);
             if let Some(admission) = cx.counters.try_admit(choice.endpoint, Some(most)) {
+                cx.lender.charges.count();
                 if slots != choice.slots {
                     cx.stats.count(Count::AdmittedOverBound);
                 }
@@ -98,6 +108,24 @@ impl Exchange {
         }
         Err(Nobody::AllAtTheirCap)
     }
+}
+
+/// A choice past endpoints that were barred since the snapshot was made. Where all are, they are taken as they come.
+fn choose_open(pool: &Pool, request: &policy::Request, cx: &Context<'_>) -> Result<Choice, Nobody> {
+    let first = policy::choose(pool, cx.counters.loads(), request)?;
+    let mut others = *request;
+    let mut choice = first;
+    for _ in 0..BARRED_PASSED_MAX {
+        if !cx.counters.outcomes().is_barred(choice.endpoint.slot) {
+            return Ok(choice);
+        }
+        others.avoid.push(choice.endpoint.slot);
+        match policy::choose(pool, cx.counters.loads(), &others) {
+            Ok(next) => choice = next,
+            Err(_) => break,
+        }
+    }
+    Ok(first)
 }
 
 /// `endpoint=NAME reason=home in_flight=3 slots=8 key=0123456789abcdef runner_up=NAME`

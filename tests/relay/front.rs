@@ -13,7 +13,7 @@ use warmfront::fleet::{Endpoint, EndpointId, Health};
 use warmfront::policy::{Policy, Settings};
 use warmfront::publish::{Process, Published};
 use warmfront::ring::Ring;
-use warmfront::shard::{Setup, Shard};
+use warmfront::shard::{Setup, Shard, stopwatch};
 use warmfront::snapshot::{Pool, PoolId, Snapshot};
 
 use crate::client::{Client, Reply};
@@ -58,10 +58,12 @@ impl Front {
             listeners: vec![listener],
             published,
             process,
+            doing: process.shards()[0].doing(),
             counters,
             stats: stats.shard(0),
             rules: Arc::new(options.rules),
             seed: 1,
+            stopwatch,
         };
         let thread = std::thread::spawn(move || serve(crate::driver(), setup));
         Front { address, counters, stats, published, process, thread: Some(thread) }
