@@ -101,10 +101,6 @@ impl Engine {
 fn serve(mut wire: Wire, state: &State) {
     while let Some(head) = wire.head() {
         wire.body(head.length().unwrap_or(Length::Of(0)));
-        if state.gone.load(Ordering::Relaxed) {
-            // What ends answers nobody any more, not on connections that it kept either.
-            return;
-        }
         let path = head.start.split(' ').nth(1).unwrap_or_default().to_owned();
         let answer = match path.as_str() {
             "/health" => HEALTHY,
