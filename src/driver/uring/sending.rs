@@ -9,12 +9,14 @@ use super::buffers::Buffers;
 use super::outbox::{Chain, PIECES_MAX};
 use super::ring::Purpose;
 use super::state::Socket;
-use super::{PARKED, Told, Uring};
+use super::{OWN, Told, Uring};
 use crate::driver::backlog::{JOINED_BYTES_MAX, SEGMENTS_MAX, transmit};
 use crate::driver::{Segment, SocketId};
 
 /// Received bytes no longer than this are copied: cheaper than keeping their buffer until they are sent.
 const COPIED_LEASE_MAX: usize = 1 << 10;
+/// The same of what was read without the ring: cheaper than sending it at once.
+const COPIED_PIECE_MAX: usize = 8 << 10;
 
 impl Uring {
     /// Keeps what the kernel did not take of `pieces`.
@@ -67,7 +69,7 @@ impl Uring {
         let mut pieces = [IoSlice::new(&[]); SEGMENTS_MAX];
         let (mut count, mut total) = (0, 0);
         for (piece, segment) in pieces.iter_mut().zip(segments) {
-            *piece = IoSlice::new(bytes_of(segment, &self.buffers, &self.parked));
+            *piece = IoSlice::new(bytes_of(segment, &self.buffers, &self.own));
             (count, total) = (count + 1, total + piece.len());
         }
         let pieces = &pieces[..count];
@@ -88,18 +90,20 @@ impl Uring {
     pub(super) fn gather(&mut self, id: SocketId, segments: &[Segment<'_>]) -> bool {
         let Some(socket) = self.sockets.get_mut(id) else { return true };
         let total: usize = segments.iter().map(Segment::len).sum();
+        // It is overwritten by the next piece, and copying costs more than a call.
+        let passing = |segment: &Segment<'_>| matches!(segment, Segment::Leased(lease, range) if lease.buffer == OWN && range.len() > COPIED_PIECE_MAX);
         let crowded = socket.outgoing.is_some_and(|chain| chain.count as usize + segments.len() > PIECES_MAX as usize);
-        if crowded || !self.outbox.has_room(total) {
+        if crowded || segments.iter().any(passing) || !self.outbox.has_room(total) {
             return false;
         }
         let join = segments.len() > 1 && total <= JOINED_BYTES_MAX;
         for segment in segments.iter().filter(|segment| !segment.is_empty()) {
             match segment {
-                Segment::Leased(lease, range) if lease.buffer != PARKED && !join && range.len() > COPIED_LEASE_MAX => {
+                Segment::Leased(lease, range) if lease.buffer != OWN && !join && range.len() > COPIED_LEASE_MAX => {
                     self.buffers.hold(lease.buffer);
                     self.outbox.refer(id, &mut socket.outgoing, lease.buffer, range.start, range.len());
                 }
-                _ => self.outbox.copy(id, &mut socket.outgoing, bytes_of(segment, &self.buffers, &self.parked)),
+                _ => self.outbox.copy(id, &mut socket.outgoing, bytes_of(segment, &self.buffers, &self.own)),
             }
         }
         true
@@ -153,10 +157,10 @@ impl Uring {
     }
 }
 
-fn bytes_of<'a>(segment: &Segment<'a>, buffers: &'a Buffers, parked: &'a [u8]) -> &'a [u8] {
+fn bytes_of<'a>(segment: &Segment<'a>, buffers: &'a Buffers, own: &'a [u8]) -> &'a [u8] {
     match segment {
         Segment::Bytes(bytes) => bytes,
-        Segment::Leased(lease, range) if lease.buffer == PARKED => parked.get(range.clone()).unwrap_or_default(),
+        Segment::Leased(lease, range) if lease.buffer == OWN => own.get(range.clone()).unwrap_or_default(),
         Segment::Leased(lease, range) => {
             buffers.bytes(lease.buffer, lease.len as usize).get(range.clone()).unwrap_or_default()
         }
