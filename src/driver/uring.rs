@@ -29,15 +29,12 @@ use rustix::net::Shutdown;
 use super::backlog::{SEGMENTS_MAX, transmit};
 use super::splice::Pipes;
 use super::{Completion, Driver, Lease, STALL, Segment, SocketId, Tag, socket};
-use crate::limits::RECEIVE_BYTES;
 use crate::slots::Slots;
 use buffers::Buffers;
 use outbox::Outbox;
 use ring::{Completed, Ring};
 use state::{Kind, Socket};
 
-/// A lease of the driver's own buffer.
-const OWN: u16 = u16::MAX;
 /// On the way out: how long the kernel has to end what is in flight.
 const END_TRIES: u32 = 100;
 const END_WAIT: Duration = Duration::from_millis(10);
@@ -71,8 +68,6 @@ pub struct Uring {
     told: VecDeque<Told>,
     /// The buffer behind the lease that is held now.
     leased: Option<u16>,
-    /// What is not received by the ring stands here for a lease: what was read in a large piece, or while paused.
-    own: Box<[u8]>,
     /// Connections that have more to give in the next turn, or whose receive found no buffer.
     hungry: Vec<SocketId>,
     buffers_out: u64,
@@ -105,7 +100,6 @@ impl Uring {
             turns: 0,
             told: VecDeque::new(),
             leased: None,
-            own: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             hungry: Vec::new(),
             buffers_out: 0,
             pipes: Pipes::default(),
@@ -131,6 +125,12 @@ impl Uring {
         if let Err(error) = outcome {
             self.failure.get_or_insert(error);
         }
+    }
+
+    /// A buffer was filled; whoever is told of it may read it until the next call.
+    fn lease(&mut self, name: u16) {
+        self.buffers.take(name);
+        self.leased = Some(name);
     }
 
     fn release_lease(&mut self) {
@@ -227,10 +227,7 @@ impl Driver for Uring {
     }
 
     fn bytes(&self, lease: Lease) -> &[u8] {
-        match lease.buffer {
-            OWN => &self.own[..lease.len as usize],
-            name => self.buffers.bytes(name, lease.len as usize),
-        }
+        self.buffers.bytes(lease.buffer, lease.len as usize)
     }
 
     fn send(&mut self, id: SocketId, segments: &[Segment<'_>]) -> usize {

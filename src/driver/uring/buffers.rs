@@ -1,7 +1,9 @@
-//! Receive buffers that the kernel chooses from and gives back filled.
+//! Receive buffers: small ones that the kernel chooses from and gives back filled, and a few large ones for what is
+//! read without the ring.
 //!
-//! A buffer is the kernel's, or ours while its bytes are read or sent from; it goes back to the kernel's list
-//! when the last of those uses is over.
+//! A small one is the kernel's, or ours while its bytes are read or sent from; it goes back to the kernel's list
+//! when the last of those uses is over. Of the large ones the first that is free is taken, so that one stays warm while
+//! one is enough.
 
 #![allow(unsafe_code, reason = "the kernel writes into these buffers and reads the list of them by address")]
 
@@ -13,6 +15,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use io_uring::types::BufRingEntry;
 
 use super::ring::Ring;
+use crate::limits::RECEIVE_BYTES;
 
 /// The kernel wants the list of buffers to begin at a page.
 const PAGE: usize = 4096;
@@ -21,6 +24,13 @@ const PAGE: usize = 4096;
 /// which they were returned.
 const COUNT: u16 = 512;
 pub(super) const BUFFER_BYTES: usize = 2 << 10;
+/// Large ones.
+const LARGE: u16 = 4;
+
+/// Bytes of a buffer that are copied rather than that it is kept until they are sent.
+pub(super) const fn copied_max(name: u16) -> usize {
+    if name < COUNT { 1 << 10 } else { 8 << 10 }
+}
 
 /// Pages shared with the kernel.
 struct Pages {
@@ -51,10 +61,11 @@ impl Drop for Pages {
 pub(super) struct Buffers {
     list: Pages,
     bytes: Pages,
+    large: Box<[u8]>,
     /// Where the next buffer is listed, modulo the list's length.
     tail: u16,
     published: u16,
-    /// Uses of each buffer that is ours.
+    /// Uses of each buffer that is ours, the large ones behind the small ones.
     uses: Vec<u16>,
 }
 
@@ -65,9 +76,10 @@ impl Buffers {
         let mut buffers = Buffers {
             list: Pages::new((count * size_of::<BufRingEntry>()).next_multiple_of(PAGE)),
             bytes: Pages::new(count * BUFFER_BYTES),
+            large: vec![0; LARGE as usize * RECEIVE_BYTES].into_boxed_slice(),
             tail: 0,
             published: 0,
-            uses: vec![0; count],
+            uses: vec![0; count + LARGE as usize],
         };
         (0..COUNT).for_each(|name| buffers.give_back(name));
         buffers.publish();
@@ -108,9 +120,20 @@ impl Buffers {
         }
     }
 
-    /// A buffer that the kernel has filled is in use once.
+    /// A large buffer that nobody uses. There is one whenever no lease is held.
+    pub(super) fn free_large(&mut self) -> Option<(u16, &mut [u8])> {
+        let place = self.uses[COUNT as usize..].iter().position(|uses| *uses == 0)?;
+        Some((COUNT + place as u16, &mut self.large[place * RECEIVE_BYTES..][..RECEIVE_BYTES]))
+    }
+
+    /// Whether so many bytes of a buffer may wait for the turn's end: not in the last of the large.
+    pub(super) fn may_wait(&self, name: u16, len: usize) -> bool {
+        name < COUNT || len <= copied_max(name) || self.uses[COUNT as usize..].iter().any(|uses| *uses == 0)
+    }
+
+    /// A buffer that was filled is in use once.
     pub(super) fn take(&mut self, name: u16) {
-        debug_assert_eq!(self.uses[name as usize], 0, "the kernel gave a buffer twice");
+        debug_assert_eq!(self.uses[name as usize], 0, "a buffer is filled although in use");
         self.uses[name as usize] = 1;
     }
 
@@ -124,7 +147,7 @@ impl Buffers {
         let uses = &mut self.uses[name as usize];
         assert!(*uses > 0, "a buffer is released as often as it was held");
         *uses -= 1;
-        if *uses == 0 {
+        if *uses == 0 && name < COUNT {
             self.give_back(name);
         }
     }
@@ -136,7 +159,11 @@ impl Buffers {
 
     /// The first `len` bytes of a buffer in use.
     pub(super) fn bytes(&self, name: u16, len: usize) -> &[u8] {
-        assert!(len <= BUFFER_BYTES && self.uses[name as usize] > 0, "a lease is read while it is held");
+        assert!(self.uses[name as usize] > 0, "a lease is read while it is held");
+        if let Some(place) = name.checked_sub(COUNT) {
+            return &self.large[place as usize * RECEIVE_BYTES..][..len];
+        }
+        assert!(len <= BUFFER_BYTES);
         // SAFETY: within the buffer, which was zeroed at the start; the kernel does not write into it before it
         // is listed again, which needs `&mut self`.
         unsafe { std::slice::from_raw_parts(self.start_of(name), len) }

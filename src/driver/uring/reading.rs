@@ -1,12 +1,12 @@
-//! What is read without the ring: large pieces, one of each connection a turn, into the driver's one buffer. It stays
-//! warm, where buffers for the kernel to choose from would be as cold as the pool of them is large.
+//! What is read without the ring: large pieces, one of each connection a turn, into a buffer that is warm. Those that
+//! the kernel chooses from are as cold as the pool of them is large: it takes them in the order of their return.
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::ring::Completed;
 use super::state::{End, Kind};
-use super::{OWN, Told, Uring};
+use super::{Told, Uring};
 use crate::driver::{Completion, Lease, SocketId};
 use crate::limits::RECEIVE_BYTES;
 
@@ -40,7 +40,8 @@ impl Uring {
     /// and io_poll_check_events in io_uring).
     fn read(&mut self, id: SocketId) -> Option<Completion> {
         let socket = self.sockets.get_mut(id)?;
-        match rustix::net::recv(&socket.fd, &mut self.own[..], RecvFlags::DONTWAIT) {
+        let (name, buffer) = self.buffers.free_large()?;
+        match rustix::net::recv(&socket.fd, buffer, RecvFlags::DONTWAIT) {
             Ok((0, _)) => self.ended(id, End::Fin),
             Ok((len, _)) => {
                 let tag = socket.tag;
@@ -51,7 +52,8 @@ impl Uring {
                 } else {
                     self.arm_ring(id);
                 }
-                Some(Completion::Received(tag, Lease { buffer: OWN, len: len as u32 }))
+                self.lease(name);
+                Some(Completion::Received(tag, Lease { buffer: name, len: len as u32 }))
             }
             Err(Errno::INTR) => {
                 self.next_turn(id);
@@ -72,21 +74,23 @@ impl Uring {
 
     /// A piece of what came while the connection was paused.
     pub(super) fn hand_out_parked(&mut self, id: SocketId) -> Option<Completion> {
-        let socket = self.live(id).filter(|socket| !socket.paused)?;
+        let (name, buffer) = self.buffers.free_large()?;
+        let socket = self.sockets.get_mut(id).filter(|socket| socket.kind != Kind::Closing && !socket.paused)?;
         let mut parked = socket.parked.take()?;
         let (tag, end) = (socket.tag, parked.end);
         if parked.bytes.is_empty() {
             return self.tell_end(id, end?);
         }
-        let rest = parked.bytes.split_off(parked.bytes.len().min(RECEIVE_BYTES));
-        let bytes = std::mem::replace(&mut parked.bytes, rest);
+        let len = parked.bytes.len().min(RECEIVE_BYTES);
+        buffer[..len].copy_from_slice(&parked.bytes[..len]);
+        parked.bytes.drain(..len);
         if parked.bytes.is_empty() && end.is_none() {
             self.arm(id);
         } else {
             socket.parked = Some(parked);
             self.told.push_back(Told::Parked(id));
         }
-        self.own[..bytes.len()].copy_from_slice(&bytes);
-        Some(Completion::Received(tag, Lease { buffer: OWN, len: bytes.len() as u32 }))
+        self.lease(name);
+        Some(Completion::Received(tag, Lease { buffer: name, len: len as u32 }))
     }
 }
