@@ -5,16 +5,15 @@ use std::sync::Arc;
 
 use super::check::machine;
 use super::{ConfigArgs, log, refuse};
-use crate::config::{Config, HalfClose};
+use crate::config::Config;
 use crate::control;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::exchange::Rules;
-use crate::exchange::admit::Paths;
 use crate::publish::{Process, Published};
-use crate::shard::choice;
 use crate::shard::start::{Shared, start};
 use crate::shard::topology::this_machine;
+use crate::shard::{choice, panics};
 use crate::snapshot::Snapshot;
 
 /// Run the front: accept clients, choose an engine for each request, relay.
@@ -45,6 +44,7 @@ pub(super) fn main(args: Args) -> ExitCode {
         Err(invalid) => return refuse(&invalid),
     };
     log(&config.log);
+    panics::tell_place_only();
     match run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => refuse(&why),
@@ -86,7 +86,7 @@ fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
         process: setup.process,
         counters: setup.counters,
         stats: setup.stats,
-        rules: Arc::new(rules(&config)),
+        rules: Arc::new(Rules::from(&*config)),
         driver,
     };
     let (threads, listening) = start(&shared, &config.serve.listen, &placement)?;
@@ -96,16 +96,10 @@ fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
         let _ = thread.join();
     }
     control.stop();
+    let left = setup.counters.in_flight_in_all();
+    if left != 0 {
+        return Err(format!("a fault of warmfront: {left} requests were still counted in flight at the end").into());
+    }
     tracing::info!("drained");
     Ok(())
-}
-
-/// What of the configuration the data plane keeps to.
-fn rules(config: &Config) -> Rules {
-    Rules {
-        limits: config.limits.clone(),
-        paths: Paths::new(config.serve.paths.iter().map(String::as_str)),
-        explain_from: config.serve.explain_from.clone(),
-        half_close_leaves: config.serve.half_close == HalfClose::Leaves,
-    }
 }

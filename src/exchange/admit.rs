@@ -5,7 +5,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::event::{Action, Context, Ending, Peer, Side};
 use super::refusals::{self, Refused};
 use super::{Asked, Exchange, Leg, Phase, Waiting, tap};
-use crate::config::Cidr;
+use crate::config::{Cidr, Config, HalfClose};
 use crate::counters::stats::Event as Count;
 use crate::http::rewrite::{self, Form};
 use crate::http::{self, Added, Body, BodyLength, RequestFraming, RequestHead, Status, ToClient, Version, reply};
@@ -14,7 +14,7 @@ use crate::policy::{Avoid, Reason};
 use crate::prefix;
 use crate::scan::{Api, Needs};
 
-/// Configuration of the data plane that holds for the life of the process.
+/// Configuration of the data plane.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     /// Bounds and deadlines.
@@ -26,6 +26,20 @@ pub struct Rules {
     pub explain_from: Vec<Cidr>,
     /// A FIN after a complete request means that the client left.
     pub half_close_leaves: bool,
+    /// A stream that its engine breaks off ends with an event that says so.
+    pub stream_error_event: bool,
+}
+
+impl From<&Config> for Rules {
+    fn from(config: &Config) -> Rules {
+        Rules {
+            limits: config.limits.clone(),
+            paths: Paths::new(config.serve.paths.iter().map(String::as_str)),
+            explain_from: config.serve.explain_from.clone(),
+            stream_error_event: config.serve.stream_error_event,
+            half_close_leaves: config.serve.half_close == HalfClose::Leaves,
+        }
+    }
 }
 
 /// The paths that reach an engine; others are answered 404, lest an engine's `/pause`,
@@ -271,6 +285,7 @@ impl Exchange {
         let body = Body::new(framing.body);
         let asked = Asked { version: head.version, api, request_id: id, explain, session, encoded, framing };
         cx.lender.held_bytes += out.len();
+        cx.lender.retries.earn(cx.rules.limits.retry_percent);
         let mut exchange = Exchange {
             phase: Phase::ReadBody,
             asked,
@@ -297,6 +312,7 @@ impl Exchange {
             explain: None,
             reply: Body::new(BodyLength::None),
             reply_head: Vec::new(),
+            reply_head_needs: 0,
             form: Form::Nothing,
             keep_client: false,
             status: 0,
@@ -305,7 +321,7 @@ impl Exchange {
             keep_upstream: false,
             event_stream: false,
             opaque: false,
-            tap: tap::FirstData::default(),
+            tap: tap::Tap::default(),
             client_full: false,
             upstream_full: false,
             client_paused: false,
