@@ -128,7 +128,7 @@ impl Buffers {
 
     /// Whether so many bytes of a buffer may wait for the turn's end: not in the last of the large.
     pub(super) fn may_wait(&self, name: u16, len: usize) -> bool {
-        name < COUNT || len <= copied_max(name) || self.uses[COUNT as usize..].iter().any(|uses| *uses == 0)
+        name < COUNT || len <= copied_max(name) || self.uses[COUNT as usize..].contains(&0)
     }
 
     /// A buffer that was filled is in use once.
