@@ -31,7 +31,8 @@ impl Epoll {
             Kind::Stream => {}
         }
         if std::mem::take(&mut socket.full_owed) {
-            if socket.broken {
+            // There may be room again since, which is announced once.
+            if socket.broken || socket.writable {
                 Self::enqueue(&mut self.ready, id, socket);
             }
             return Some(Completion::Full(socket.tag));
