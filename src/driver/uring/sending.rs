@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use super::buffers::Buffers;
-use super::outbox::{Chain, PIECES_MAX};
+use super::outbox::{Chain, PIECES_MAX, QUEUED_BYTES_MAX};
 use super::ring::Purpose;
 use super::state::Socket;
 use super::{PARKED, Told, Uring};
@@ -88,7 +88,9 @@ impl Uring {
     pub(super) fn gather(&mut self, id: SocketId, segments: &[Segment<'_>]) -> bool {
         let Some(socket) = self.sockets.get_mut(id) else { return true };
         let total: usize = segments.iter().map(Segment::len).sum();
-        let crowded = socket.outgoing.is_some_and(|chain| chain.count as usize + segments.len() > PIECES_MAX as usize);
+        let crowded = socket.outgoing.is_some_and(|chain| {
+            chain.count as usize + segments.len() > PIECES_MAX as usize || chain.bytes + total > QUEUED_BYTES_MAX
+        });
         if crowded || !self.outbox.has_room(total) {
             return false;
         }
