@@ -50,6 +50,9 @@ pub enum CallError {
     /// Nobody listens, or no route.
     #[error("cannot connect to {0}: {1}")]
     Connect(SocketAddr, String),
+    /// There was no descriptor, or port, to connect with: nothing is known of the engine.
+    #[error("nothing is left to connect with: {0}")]
+    Want(String),
     /// Not complete in time.
     #[error("no whole answer within {0} ms")]
     Timeout(u128),
@@ -113,6 +116,7 @@ impl Client {
         }
         let request = request.body(Full::new(json.unwrap_or_default())).map_err(|error| broken(&error))?;
         let response = self.0.request(request).await.map_err(|error| match error.is_connect() {
+            true if is_want(&error) => CallError::Want(root(&error)),
             true => CallError::Connect(call.address, root(&error)),
             false => broken(&error),
         })?;
@@ -124,6 +128,15 @@ impl Client {
         })?;
         Ok(Answer { status, body: body.to_bytes() })
     }
+}
+
+/// Whether the want of something of ours is behind it (EMFILE, ENFILE, EADDRNOTAVAIL).
+fn is_want(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut chain = std::iter::successors(Some(error), |error| error.source());
+    chain.any(|error| {
+        let number = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+        number.is_some_and(|number| [libc::EMFILE, libc::ENFILE, libc::EADDRNOTAVAIL].contains(&number))
+    })
 }
 
 /// The innermost cause: the outer ones say "client error (Connect)" and the like.

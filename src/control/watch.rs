@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use super::client::{Call, Client};
+use super::client::{Call, CallError, Client};
 use super::fleet::Turn;
 use super::keeper::Keeper;
 use super::models;
@@ -92,6 +92,11 @@ impl Watch {
                 let failures = self.keeper.connect_failures(id.slot);
                 let call = Call { timeout, bytes_max: HEALTH_BYTES_MAX, ..self.call(address, &health.path, None) };
                 let outcome = match self.client.get(&call).await {
+                    // It says nothing of the engine.
+                    Err(CallError::Want(_)) => {
+                        sleep(jittered(every)).await;
+                        continue;
+                    }
                     Ok(answer) if answer.status == 200 => Ok(()),
                     Ok(answer) => Err(format!("{} answers {}", health.path, answer.status)),
                     Err(error) => Err(error.to_string()),

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
+use super::descriptors;
+
 /// Connections the kernel may hold for a listener before they are accepted.
 const LISTEN_BACKLOG: i32 = 4096;
 /// Silence after which the kernel asks whether the peer is still there.
@@ -70,6 +72,9 @@ pub fn bound_address(listener: &OwnedFd) -> io::Result<SocketAddr> {
 /// When no socket can be had, or the address is refused at once.
 pub fn connect(address: SocketAddr) -> io::Result<OwnedFd> {
     let socket = stream_socket(address)?;
+    if descriptors::is_last(&socket) {
+        return Err(rustix::io::Errno::MFILE.into());
+    }
     prepare(&socket);
     match rustix::net::connect(&socket, &address) {
         Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(socket),
@@ -91,6 +96,14 @@ fn hold_unsent(socket: &OwnedFd) {
             size_of_val(&most) as libc::socklen_t,
         );
     }
+}
+
+/// Whether a connect failed for want of something of ours, which says nothing about who was to be connected to:
+/// descriptors, memory, ports.
+pub fn is_want(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL, Errno::AGAIN];
+    Errno::from_io_error(error).is_some_and(|error| ours.contains(&error))
 }
 
 /// What every connection wants: no delay, and an end when the peer is gone. Accepted connections

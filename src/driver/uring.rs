@@ -6,6 +6,7 @@
 //! they do not wait for room, so that all are over when it returns. What the kernel did not take is kept and
 //! sent once a poll finds room. A descriptor is closed after the last completion of every operation on it.
 
+mod accepting;
 mod arming;
 mod arrivals;
 mod buffers;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use rustix::net::Shutdown;
 
 use super::backlog::{SEGMENTS_MAX, transmit};
+use super::descriptors::Descriptors;
 use super::splice::Pipes;
 use super::{Completion, Driver, Lease, STALL, Segment, SocketId, Tag, socket};
 use crate::slots::Slots;
@@ -52,8 +54,8 @@ enum Told {
     Rest(SocketId),
     /// There may be bytes to splice.
     Splice(SocketId),
-    /// A connection that was accepted when no more were wanted.
-    Late,
+    /// This listener may have so many more in this turn.
+    Accept(SocketId, u32),
 }
 
 /// One shard's ring.
@@ -78,10 +80,11 @@ pub struct Uring {
     buffers_out: u64,
     pipes: Pipes,
     accepting: bool,
-    late: VecDeque<OwnedFd>,
-    /// Listeners that ran out of descriptors, and when they are tried again.
+    descriptors: Descriptors,
+    /// Listeners whose connections wait for descriptors, and when they are tried again.
     stalled: Vec<SocketId>,
     stalled_until: u64,
+    accept_stalls: u64,
     /// Why the ring is of no use any more; told by the next wait.
     failure: Option<io::Error>,
 }
@@ -110,9 +113,10 @@ impl Uring {
             buffers_out: 0,
             pipes: Pipes::default(),
             accepting: true,
-            late: VecDeque::new(),
+            descriptors: Descriptors::default(),
             stalled: Vec::new(),
             stalled_until: 0,
+            accept_stalls: 0,
             failure: None,
         })
     }
@@ -155,6 +159,8 @@ impl Driver for Uring {
     const NAME: &'static str = "uring";
 
     fn listen(&mut self, listener: OwnedFd) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(&listener, true)?;
+        self.descriptors.begin(&listener);
         let id = self.register(listener, Tag(0), Kind::Listener, Group::Large);
         self.arm(id);
         Ok(())
@@ -166,9 +172,6 @@ impl Driver for Uring {
             if self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Listener) {
                 if accept { self.arm(id) } else { self.cancel_receive(id) }
             }
-        }
-        if accept {
-            self.told.extend(self.late.iter().map(|_| Told::Late));
         }
     }
 
@@ -330,6 +333,10 @@ impl Driver for Uring {
     fn acknowledged(&self, id: SocketId) -> Option<u64> {
         let socket = self.sockets.get(id).filter(|socket| socket.kind != Kind::Closing)?;
         socket::acknowledged(socket.fd.as_fd())
+    }
+
+    fn accept_stalls(&self) -> u64 {
+        self.accept_stalls
     }
 
     fn buffers_out(&self) -> u64 {

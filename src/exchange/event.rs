@@ -43,6 +43,8 @@ pub enum Event<'a> {
     },
     /// The upstream connection asked for could not be made.
     ConnectFailed,
+    /// It could not even be begun, for want of something of ours: a descriptor, a port.
+    ConnectWanting,
     /// The upstream's kernel took so many bytes of [`crate::exchange::Exchange::unsent`].
     Pushed(usize),
     /// Bytes of the reply.
@@ -99,7 +101,7 @@ pub enum Action {
     Send(Side, Source),
     /// Offer what [`crate::exchange::Exchange::unsent`] holds to the upstream.
     PushRequest,
-    /// Get a connection; answered by `Connected` or `ConnectFailed`.
+    /// Get a connection; answered by `Connected`, `ConnectFailed` or `ConnectWanting`.
     Connect {
         /// To where.
         endpoint: EndpointId,

@@ -180,6 +180,7 @@ impl Exchange {
             (_, Event::ClientEnded) => self.client_ended(cx),
             (_, Event::Connected { reused, acknowledged }) => self.connected(reused, acknowledged, cx),
             (_, Event::ConnectFailed) => self.connect_failed(cx),
+            (_, Event::ConnectWanting) => self.connect_wanting(cx),
             (_, Event::Pushed(len)) => self.after_push(len, cx),
             (_, Event::Reply(bytes)) => self.take_reply(bytes, cx),
             (_, Event::Spliced(len)) => self.spliced(len, cx),

@@ -34,6 +34,12 @@ impl Exchange {
         self.choose_endpoint(cx);
     }
 
+    /// There was nothing left to connect with: no fault of the endpoint's, and another would fare no better.
+    pub(super) fn connect_wanting(&mut self, cx: &mut Context<'_>) {
+        cx.stats.count(Count::ConnectWanting);
+        self.refuse(refusals::WANT.into(), cx);
+    }
+
     /// The leg is over; its endpoint is not tried again.
     fn leave_endpoint(&mut self) {
         if let Some(leg) = self.leg.take() {

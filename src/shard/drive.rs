@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Shard;
+use super::upstream::NoConnection;
 use crate::counters::stats::Event as Count;
 use crate::driver::{Driver, Lease, Segment};
 use crate::exchange::{Action, Ending, Event, Side, Source};
@@ -43,6 +44,7 @@ impl<'a> Input<'a> {
 enum Follows {
     Connected { reused: bool, acknowledged: Option<u64> },
     ConnectFailed,
+    ConnectWanting,
     Pushed(usize),
     Over(Ending),
 }
@@ -122,6 +124,9 @@ impl<D: Driver> Shard<D> {
             Follows::ConnectFailed => {
                 self.advance(key, Input::None, |_| Event::ConnectFailed);
             }
+            Follows::ConnectWanting => {
+                self.advance(key, Input::None, |_| Event::ConnectWanting);
+            }
             Follows::Pushed(len) => {
                 self.advance(key, Input::None, |_| Event::Pushed(len));
             }
@@ -175,7 +180,8 @@ impl<D: Driver> Shard<D> {
                 Some(Follows::Connected { reused: true, acknowledged })
             }
             Ok(false) => None,
-            Err(()) => Some(Follows::ConnectFailed),
+            Err(NoConnection::Refused) => Some(Follows::ConnectFailed),
+            Err(NoConnection::Want) => Some(Follows::ConnectWanting),
         }
     }
 

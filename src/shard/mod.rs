@@ -104,6 +104,7 @@ pub struct Shard<D> {
     accepting: bool,
     /// As the driver had counted at the end of the last turn.
     buffers_out: u64,
+    accept_stalls: u64,
     /// None where there is one shard, or its driver cannot.
     handover: Option<HandOver>,
     drain_until: Option<Micros>,
@@ -135,6 +136,7 @@ impl<D: Driver> Shard<D> {
             read_ahead: Vec::new(),
             accepting: true,
             buffers_out: 0,
+            accept_stalls: 0,
             handover: None,
             drain_until: None,
             process: setup.process,
@@ -189,6 +191,11 @@ impl<D: Driver> Shard<D> {
         if buffers_out != self.buffers_out {
             self.desk.stats.add(Count::BuffersOut, buffers_out - self.buffers_out);
             self.buffers_out = buffers_out;
+        }
+        let accept_stalls = self.driver.accept_stalls();
+        if accept_stalls != self.accept_stalls {
+            self.desk.stats.add(Count::AcceptStalled, accept_stalls - self.accept_stalls);
+            self.accept_stalls = accept_stalls;
         }
         let ended = self.process.draining() && self.drained();
         self.desk.stats.set(Gauge::Connections, self.clients.len() as u64);

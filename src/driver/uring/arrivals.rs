@@ -1,17 +1,13 @@
 //! What a completion means for its socket, and what the shard is told of it.
 
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::buffers::Group;
 use super::ring::{Completed, Purpose};
 use super::state::{End, Kind};
 use super::{PARKED, Told, Uring};
 use crate::driver::fault::Fault;
-use crate::driver::{Completion, Driver, Lease, STALL, SocketId, Tag};
+use crate::driver::{Completion, Lease, SocketId};
 use crate::limits::RECEIVE_BYTES;
 
 impl Uring {
@@ -22,12 +18,7 @@ impl Uring {
             Told::Fault(id) => self.fault(id),
             Told::Rest(id) => self.read_rest(id),
             Told::Splice(id) => self.splice_on(id),
-            // No more are wanted again: the rest waits for its turn.
-            Told::Late if !self.accepting => None,
-            Told::Late => {
-                let connection = self.late.pop_front()?;
-                self.accepted(connection)
-            }
+            Told::Accept(id, most) => self.accept_next(id, most),
         }
     }
 
@@ -47,7 +38,7 @@ impl Uring {
     }
 
     /// A receive or an accept has completed; true when that was its last.
-    fn note_last(&mut self, completed: &Completed) -> bool {
+    pub(super) fn note_last(&mut self, completed: &Completed) -> bool {
         if let Some(socket) = self.sockets.get_mut(completed.id)
             && !completed.more
         {
@@ -55,34 +46,6 @@ impl Uring {
             socket.operations -= 1;
         }
         !completed.more
-    }
-
-    fn accept_completed(&mut self, completed: Completed) -> Option<Completion> {
-        let id = completed.id;
-        let last = self.note_last(&completed);
-        match completed.error() {
-            Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                self.stalled.push(id);
-                self.stalled_until = self.now() + STALL;
-                return None;
-            }
-            _ if last && self.accepting => self.arm(id),
-            _ => {}
-        }
-        let connection = completed.accepted()?;
-        if !self.accepting {
-            self.late.push_back(connection);
-            return None;
-        }
-        self.accepted(connection)
-    }
-
-    fn accepted(&mut self, connection: OwnedFd) -> Option<Completion> {
-        // A connection without a peer died in the queue.
-        let peer = rustix::net::getpeername(&connection).ok().flatten()?;
-        let peer = SocketAddr::try_from(peer).ok()?;
-        let socket = self.register(connection, Tag(0), Kind::Fresh, Group::Large);
-        Some(Completion::Accepted { socket, peer })
     }
 
     fn receive_completed(&mut self, completed: Completed) -> Option<Completion> {
