@@ -40,6 +40,9 @@ pub struct Limits {
     pub upload_grace_ms: u64,
     /// Slowest upload that is accepted after the grace; below it 408.
     pub upload_bytes_per_second_min: u64,
+    /// From a request's head to the last byte of its body, whatever its rate; below it 408. While the front holds the
+    /// client back, time stands still.
+    pub upload_timeout_ms: u64,
     /// A client connection without a request.
     pub keep_alive_timeout_ms: u64,
     /// An upstream connection without a request. Engines on uvicorn close theirs after 5 s.
@@ -83,6 +86,7 @@ impl Default for Limits {
             body_stall_timeout_ms: 10_000,
             upload_grace_ms: 10_000,
             upload_bytes_per_second_min: 1_024,
+            upload_timeout_ms: 300_000,
             keep_alive_timeout_ms: 75_000,
             upstream_idle_timeout_ms: 3_000,
             connect_timeout_ms: 500,

@@ -118,6 +118,9 @@ pub struct Exchange {
     /// Since when, and how many bytes, the upload's rate is measured: anew after we held it back.
     upload_since: Micros,
     upload_bytes: u64,
+    /// When all of it must have come: later by as long as we held it back.
+    upload_until: Micros,
+    held_back_since: Micros,
     /// The choice waits for nothing of the body.
     knows_enough: bool,
     /// The request as it goes out, rewritten head first: all of it while `held_whole`.

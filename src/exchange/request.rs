@@ -183,13 +183,16 @@ impl Exchange {
         let limits = &cx.rules.limits;
         let elapsed = cx.now - self.upload_since;
         let bytes = self.body_bytes - self.upload_bytes;
-        !self.body.done()
-            && elapsed > limits.upload_grace_ms * 1_000
-            && bytes.saturating_mul(1_000_000) / elapsed < limits.upload_bytes_per_second_min
+        let crawls = elapsed > limits.upload_grace_ms * 1_000
+            && bytes.saturating_mul(1_000_000) / elapsed < limits.upload_bytes_per_second_min;
+        // Once the engine answers, its reply's deadlines bound both.
+        let late = cx.now >= self.upload_until && !self.client_paused && self.phase != Phase::Relay;
+        !self.body.done() && (crawls || late)
     }
 
     pub(super) fn hold_back_client(&mut self, cx: &mut Context<'_>) {
         if !std::mem::replace(&mut self.client_paused, true) {
+            self.held_back_since = cx.now;
             cx.actions.push(Action::Pause(Side::Client));
         }
     }
@@ -198,15 +201,17 @@ impl Exchange {
         if std::mem::take(&mut self.client_paused) {
             self.upload_since = cx.now;
             self.upload_bytes = self.body_bytes;
+            self.upload_until += cx.now - self.held_back_since;
             self.wait_for_body(cx);
             cx.actions.push(Action::Resume(Side::Client));
         }
     }
 
     /// The client owes the rest of its body, if there is any and nothing else is waited for.
-    pub(super) fn wait_for_body(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn wait_for_body(&mut self, cx: &Context<'_>) {
         if !self.body.done() && matches!(self.phase, Phase::ReadBody | Phase::Send) {
-            self.wait(cx.now, cx.rules.limits.body_stall_timeout_ms, Waiting::Body);
+            let stalls = cx.now + cx.rules.limits.body_stall_timeout_ms * 1_000;
+            self.deadline = Some((stalls.min(self.upload_until), Waiting::Body));
         }
     }
 }
