@@ -115,7 +115,7 @@ impl Collected {
         for (gauge, name, help) in [
             (Gauge::Connections, "client_connections", "Client connections"),
             (Gauge::Upstreams, "upstream_connections", "Connections to engines, busy or idle"),
-            (Gauge::HeldBytes, "held_bytes", "Bytes of bodies held while a choice waits"),
+            (Gauge::HeldBytes, "held_bytes", "Memory of bodies held while a choice waits"),
         ] {
             Family::new(out, name, help, MetricType::Gauge)?.gauge(vec![], stats.gauge(gauge) as f64)?;
         }

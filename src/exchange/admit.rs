@@ -270,7 +270,7 @@ impl Exchange {
         let encoded = head.get("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
         let body = Body::new(framing.body);
         let asked = Asked { version: head.version, api, request_id: id, explain, session, encoded, framing };
-        cx.lender.held_bytes += out.len();
+        cx.lender.held_bytes += out.capacity();
         let mut exchange = Exchange {
             phase: Phase::ReadBody,
             asked,

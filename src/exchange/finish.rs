@@ -106,7 +106,7 @@ impl Exchange {
             cx.actions.push(Action::Dismiss { reuse: self.keep_upstream });
         }
         if let Some(scan) = self.scan.take() {
-            cx.lender.scans.push(scan);
+            cx.lender.give_back_scan(scan);
         }
         self.forget_held(cx);
         self.phase = Phase::Done;

@@ -219,6 +219,11 @@ impl Exchange {
         self.held.len()
     }
 
+    /// The memory that takes.
+    pub fn held_memory(&self) -> usize {
+        self.held.capacity()
+    }
+
     /// Where it is counted as in flight.
     pub fn endpoint(&self) -> Option<EndpointId> {
         self.leg.as_ref().map(|leg| leg.admission.endpoint())

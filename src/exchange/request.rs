@@ -114,24 +114,26 @@ impl Exchange {
     }
 
     fn hold(&mut self, bytes: &[u8], cx: &mut Context<'_>) {
-        if self.held.capacity() - self.held.len() < bytes.len() {
+        let wanted = self.held.len() + bytes.len();
+        if self.held.capacity() < wanted {
             let announced = match self.asked.framing.body {
                 BodyLength::Length(len) => usize::try_from(len).unwrap_or(usize::MAX),
                 _ => 2 * self.held.len(),
             };
-            let body = announced.min(cx.rules.limits.hold_bytes).max(self.held.len() + bytes.len());
-            let larger = cx.lender.buffer(self.head_len + body);
+            let announced = self.head_len + announced.min(cx.rules.limits.hold_bytes);
+            let larger = cx.lender.buffer(wanted, announced);
+            cx.lender.held_bytes += larger.capacity();
+            cx.lender.held_bytes -= self.held.capacity();
             let smaller = std::mem::replace(&mut self.held, larger);
             self.held.extend_from_slice(&smaller);
             cx.lender.give_back(smaller);
         }
         self.held.extend_from_slice(bytes);
-        cx.lender.held_bytes += bytes.len();
     }
 
     /// What is held was sent, or will not be: its memory goes back.
     pub(super) fn forget_held(&mut self, cx: &mut Context<'_>) {
-        cx.lender.held_bytes -= self.held.len();
+        cx.lender.held_bytes -= self.held.capacity();
         cx.lender.give_back(std::mem::take(&mut self.held));
         self.pushed = 0;
         self.held_whole = false;
