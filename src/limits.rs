@@ -18,7 +18,8 @@ pub struct Limits {
     /// Reading stops once this many bytes lie ahead of the request in progress (pipelining); the read that
     /// reaches it may bring up to one receive buffer more.
     pub read_ahead_bytes: usize,
-    /// Bytes all held bodies of one shard may take together; beyond it 503 with `Retry-After`.
+    /// Bytes all held bodies of one shard may take together; beyond it 503 with `Retry-After`. 0: the shards share a
+    /// quarter of the memory that the machine, or this process's cgroup, has.
     pub budget_bytes: usize,
     /// Most client connections of one shard; further ones wait in the kernel's queue.
     pub connections_max: usize,
@@ -76,7 +77,7 @@ impl Default for Limits {
             body_bytes_max: 64 << 20,
             hold_bytes: 1 << 20,
             read_ahead_bytes: 16 << 10,
-            budget_bytes: 256 << 20,
+            budget_bytes: 0,
             connections_max: 65_536,
             idle_upstreams_max: 256,
             connect_tries_max: 4,

@@ -7,6 +7,7 @@ pub mod choice;
 mod client;
 mod drive;
 pub mod handover;
+pub mod memory;
 pub mod placement;
 pub mod start;
 mod timers;
@@ -125,6 +126,11 @@ impl<D: Driver> Shard<D> {
         let mut reader = setup.published.reader();
         let now = driver.now();
         let snapshot = Arc::clone(reader.load());
+        let mut rules = setup.rules;
+        if rules.limits.budget_bytes == 0 {
+            let limits = &mut Arc::make_mut(&mut rules).limits;
+            limits.budget_bytes = memory::budget(setup.process.shards().len()).max(limits.hold_bytes);
+        }
         let lender = Lender { random: Random::new(setup.seed), ..Lender::default() };
         Ok(Shard {
             driver,
@@ -146,7 +152,7 @@ impl<D: Driver> Shard<D> {
                 snapshot,
                 counters: setup.counters,
                 stats: setup.stats,
-                rules: setup.rules,
+                rules,
                 draining: false,
                 lender,
                 actions: Actions::default(),
