@@ -27,6 +27,9 @@ pub struct Limits {
     pub idle_upstreams_max: usize,
     /// Most endpoints tried before a request fails because none can be connected to.
     pub connect_tries_max: u32,
+    /// How many of a hundred requests may be sent a second time (and ten at any time): those of which the engine certainly
+    /// saw nothing, and those that it was too busy for.
+    pub retry_percent: u32,
     /// Replies with at least this many bytes to come, of known length and neither JSON nor a stream, pass inside
     /// the kernel (splice), unseen.
     pub splice_bytes_min: u64,
@@ -57,10 +60,14 @@ pub struct Limits {
     pub first_token_timeout_ms: u64,
     /// Between two reads of a reply after its first token.
     pub inter_chunk_timeout_ms: u64,
+    /// Silence of an engine whose kernel refused two probes in a row.
+    pub deserted_timeout_ms: u64,
     /// A client that takes none of the bytes waiting for it.
     pub client_stall_timeout_ms: u64,
     /// A tunnel (after 101) without a byte in either direction.
     pub tunnel_idle_timeout_ms: u64,
+    /// How long a request that its engine failed or refused for load stays charged to it.
+    pub failed_charge_ms: u64,
     /// After an error reply: how long surplus request bytes are read and dropped so that the reply arrives.
     pub linger_timeout_ms: u64,
     /// After an error reply: how many surplus request bytes are read and dropped.
@@ -81,6 +88,7 @@ impl Default for Limits {
             connections_max: 65_536,
             idle_upstreams_max: 256,
             connect_tries_max: 4,
+            retry_percent: 10,
             splice_bytes_min: 64 << 10,
             interim_replies_max: 8,
             head_timeout_ms: 5_000,
@@ -94,8 +102,10 @@ impl Default for Limits {
             reply_head_timeout_ms: 600_000,
             first_token_timeout_ms: 600_000,
             inter_chunk_timeout_ms: 120_000,
+            deserted_timeout_ms: 5_000,
             client_stall_timeout_ms: 120_000,
             tunnel_idle_timeout_ms: 3_600_000,
+            failed_charge_ms: 1_000,
             linger_timeout_ms: 1_000,
             linger_bytes_max: 64 << 10,
             drain_timeout_ms: 300_000,

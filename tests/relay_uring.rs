@@ -18,6 +18,8 @@ mod framing_replies;
 mod framing_requests;
 #[path = "relay/front.rs"]
 mod front;
+#[path = "relay/incidents.rs"]
+mod incidents;
 #[path = "relay/leaving.rs"]
 mod leaving;
 #[path = "relay/models.rs"]
@@ -32,6 +34,8 @@ mod random;
 mod recorded;
 #[path = "relay/storm.rs"]
 mod storm;
+#[path = "relay/trust.rs"]
+mod trust;
 #[path = "relay/tunnel.rs"]
 mod tunnel;
 #[path = "relay/unseen.rs"]

@@ -7,8 +7,8 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::fleet::Loads;
-use crate::policy::{self, Choice, Policy, Request, Settings};
+use crate::fleet::{Endpoint, Loads};
+use crate::policy::{self, Choice, Nobody, Policy, Request, Settings};
 use crate::prefix;
 use crate::scan::{Api, Needs, PrefixMode, Progress, Scan};
 use crate::snapshot::{Pool, Selected, Snapshot};
@@ -78,7 +78,7 @@ pub struct PolicyChoice {
     pub configured: bool,
     /// The endpoint's name; `None`: none takes requests.
     pub endpoint: Option<String>,
-    /// Why that one.
+    /// Why that one, or why none.
     pub reason: Option<String>,
     /// The home that was full, or the next endpoint of the ring.
     pub runner_up: Option<String>,
@@ -176,7 +176,7 @@ fn choose(
     };
     let mut alone = pool.clone();
     alone.settings = Arc::new(Settings { policy, ..Settings::clone(&pool.settings) });
-    let choice: Option<Choice> = policy::choose(&alone, loads, &request);
+    let choice: Result<Choice, Nobody> = policy::choose(&alone, loads, &request);
     let named = |slot: u16| {
         let endpoint = snapshot.endpoints.get(usize::from(slot))?.as_ref()?;
         Some(endpoint.name.to_string())
@@ -184,11 +184,14 @@ fn choose(
     PolicyChoice {
         policy: policy.as_str().to_owned(),
         configured: policy == pool.settings.policy,
-        endpoint: choice.and_then(|choice| named(choice.endpoint.slot)),
-        reason: choice.map(|choice| choice.reason.as_str().to_owned()),
-        runner_up: choice.and_then(|choice| named(choice.runner_up?)),
-        load: choice.map(|choice| choice.in_flight),
-        bound: choice.and_then(|choice| choice.slots),
+        endpoint: choice.ok().and_then(|choice| named(choice.endpoint.slot)),
+        reason: Some(choice.map_or_else(Nobody::as_str, |choice| choice.reason.as_str()).to_owned()),
+        runner_up: choice.ok().and_then(|choice| named(choice.runner_up?)),
+        load: choice.ok().map(|choice| choice.in_flight),
+        bound: choice.ok().and_then(|choice| match choice.cap {
+            Endpoint::NO_CAP => choice.slots,
+            cap => Some(choice.slots.map_or(cap, |slots| slots.min(cap))),
+        }),
         decided_at: match progress {
             Progress::Enough { at } => at,
             _ if needs.is_empty() => 0,

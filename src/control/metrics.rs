@@ -10,6 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::admin::{self, State};
+use super::member::Member;
 use crate::counters::stats::{Event, Gauge, Reading, RequestKey, Timing, Work};
 use crate::fleet::{Endpoint, Health};
 use crate::limits::LABELLED_POOLS_MAX;
@@ -106,6 +107,11 @@ impl Collected {
         for shard in 0..stats.shards() {
             family.counter(vec![("shard", &shard.to_string())], stats.shard(shard).turns())?;
         }
+        let help = "Times a shard stood still in the middle of a turn for 50 ms";
+        let mut family = Family::new(out, "shard_stalls", help, MetricType::Counter)?;
+        for (shard, state) in self.0.process.shards().iter().enumerate() {
+            family.counter(vec![("shard", &shard.to_string())], state.stalls())?;
+        }
         let help = "Client connections of each shard: how evenly they are spread";
         let mut family = Family::new(out, "shard_client_connections", help, MetricType::Gauge)?;
         for shard in 0..stats.shards() {
@@ -116,6 +122,11 @@ impl Collected {
             (Gauge::Connections, "client_connections", "Client connections"),
             (Gauge::Upstreams, "upstream_connections", "Connections to engines, busy or idle"),
             (Gauge::HeldBytes, "held_bytes", "Memory of bodies held while a choice waits"),
+            (
+                Gauge::InFlight,
+                "counted_in_flight",
+                "Requests that shards hold as in flight: the sum of endpoint_in_flight",
+            ),
         ] {
             Family::new(out, name, help, MetricType::Gauge)?.gauge(vec![], stats.gauge(gauge) as f64)?;
         }
@@ -191,13 +202,32 @@ impl Collected {
         }
         let mut family = Family::new(out, "endpoint_health", "1 for the state an endpoint is in", MetricType::Gauge)?;
         for endpoint in endpoints() {
-            for state in [Health::Unknown, Health::Up, Health::Down] {
+            for state in [Health::Unknown, Health::Up, Health::Down, Health::Ejected, Health::Trial] {
                 let labels = vec![("endpoint", &*endpoint.name), ("state", admin::health(Some(state)))];
                 family.gauge(labels, f64::from(u8::from(endpoint.health == state)))?;
             }
         }
-        let figures: [(&str, &str, Figure); 7] = [
+        let fleet = self.0.keeper.fleet();
+        let counts: [(&str, &str, fn(&Member) -> u64); 2] = [
+            (
+                "endpoint_ejections",
+                "How often an endpoint got nothing new for a while, for how its requests ended",
+                |m| m.ejections,
+            ),
+            ("endpoint_faults", "Requests that failed by their endpoint's fault", |m| m.faults),
+        ];
+        for (name, help, count) in counts {
+            let mut family = Family::new(out, name, help, MetricType::Counter)?;
+            for member in fleet.members() {
+                family.counter(vec![("endpoint", &member.name)], count(member))?;
+            }
+        }
+        drop(fleet);
+        let figures: [(&str, &str, Figure); 8] = [
             ("endpoint_foreign", "Load that is not ours: running and waiting beyond ours", |e| Some(e.foreign.into())),
+            ("endpoint_share_ratio", "Part of its weight that counts: less than 1 in a slow start", |e| {
+                Some(f64::from(e.share_percent) / 100.0)
+            }),
             ("engine_running", "Requests running, as the engine reports", |e| e.engine.running.map(f64::from)),
             ("engine_waiting", "Requests waiting, as the engine reports", |e| e.engine.waiting.map(f64::from)),
             ("engine_kv_use_ratio", "KV cache in use, 0 to 1", |e| e.engine.kv_use.map(f64::from)),

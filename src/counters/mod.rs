@@ -54,6 +54,11 @@ impl Counters {
         self.loads.in_flight(slot)
     }
 
+    /// Our requests in flight on all endpoints: 0 once all shards have ended.
+    pub fn in_flight_in_all(&self) -> u64 {
+        self.loads.sum(0..ENDPOINTS_MAX as u16)
+    }
+
     /// Counts a request at the choice, before anything is awaited, so that a burst never sees zeros.
     /// `None` when the endpoint has `slots` requests by now: choose again. Without a bound (and with a
     /// slot that exists) it always admits.

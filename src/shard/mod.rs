@@ -8,6 +8,7 @@ mod client;
 mod drive;
 pub mod handover;
 pub mod memory;
+pub mod panics;
 pub mod placement;
 pub mod start;
 mod timers;
@@ -24,7 +25,8 @@ use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, Gauge, ShardStats};
 use crate::driver::{Completion, Driver, Tag};
 use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules};
-use crate::publish::{Process, Published, Reader};
+use crate::fleet::EndpointId;
+use crate::publish::{Doing, DoingCell, Process, Published, Reader};
 use crate::slots::{Key, Slots};
 use crate::snapshot::Snapshot;
 pub use audit::Audit;
@@ -46,6 +48,8 @@ pub struct Setup {
     pub published: &'static Published,
     /// Flags of the process: draining.
     pub process: &'static Process,
+    /// Where it says what it is doing.
+    pub doing: &'static DoingCell,
     /// In-flight counts of the fleet.
     pub counters: &'static Counters,
     /// Its statistics.
@@ -54,11 +58,14 @@ pub struct Setup {
     pub rules: Arc<Rules>,
     /// For its random choices and request ids.
     pub seed: u64,
+    /// Nanoseconds, to time the scan and the choice with: [`stopwatch`] where time is real.
+    pub stopwatch: fn() -> u64,
 }
 
 /// What exchanges see of their shard.
 struct Desk {
     now: Micros,
+    stopwatch: fn() -> u64,
     snapshot: Arc<Snapshot>,
     counters: &'static Counters,
     stats: &'static ShardStats,
@@ -72,7 +79,7 @@ impl Desk {
     fn context(&mut self) -> Context<'_> {
         Context {
             now: self.now,
-            stopwatch,
+            stopwatch: self.stopwatch,
             snapshot: &self.snapshot,
             counters: self.counters,
             stats: self.stats,
@@ -85,7 +92,7 @@ impl Desk {
 }
 
 /// Nanoseconds of a monotone clock.
-fn stopwatch() -> u64 {
+pub fn stopwatch() -> u64 {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
@@ -102,6 +109,12 @@ pub struct Shard<D> {
     timers: Timers,
     /// Clients whose next request was read ahead.
     read_ahead: Vec<Key>,
+    /// Exchanges that have a leg.
+    legs: usize,
+    /// When exchanges at endpoints that refuse their probes are looked at next.
+    deserted_at: Micros,
+    /// When all accounts are compared entry by entry next.
+    audit_at: Micros,
     accepting: bool,
     /// As the driver had counted at the end of the last turn.
     buffers_out: u64,
@@ -110,6 +123,7 @@ pub struct Shard<D> {
     handover: Option<HandOver>,
     drain_until: Option<Micros>,
     process: &'static Process,
+    doing: &'static DoingCell,
     reader: Reader,
     desk: Desk,
 }
@@ -140,15 +154,20 @@ impl<D: Driver> Shard<D> {
             idle_until: VecDeque::new(),
             timers: Timers::new(now),
             read_ahead: Vec::new(),
+            legs: 0,
+            deserted_at: now,
+            audit_at: now,
             accepting: true,
             buffers_out: 0,
             accept_stalls: 0,
             handover: None,
             drain_until: None,
             process: setup.process,
+            doing: setup.doing,
             reader,
             desk: Desk {
                 now,
+                stopwatch: setup.stopwatch,
                 snapshot,
                 counters: setup.counters,
                 stats: setup.stats,
@@ -176,7 +195,10 @@ impl<D: Driver> Shard<D> {
     /// When the kernel fails the driver.
     pub fn turn(&mut self) -> io::Result<bool> {
         let most = if self.desk.draining { DRAIN_LOOK } else { HEARTBEAT };
+        let charged = self.desk.lender.charges.due().map_or(most, |due| due.saturating_sub(self.desk.now));
+        let most = most.min(charged);
         let sleep = if self.read_ahead.is_empty() { self.timers.sleep(self.desk.now, most) } else { 0 };
+        self.doing.begin(Doing::Waits);
         self.driver.wait(Duration::from_micros(sleep))?;
         self.desk.now = self.driver.now();
         self.desk.stats.beat();
@@ -184,6 +206,7 @@ impl<D: Driver> Shard<D> {
         if !Arc::ptr_eq(snapshot, &self.desk.snapshot) {
             self.desk.snapshot = Arc::clone(snapshot);
         }
+        self.doing.begin(Doing::Accepts);
         self.take_in();
         while let Some(completion) = self.driver.next() {
             self.complete(completion);
@@ -191,8 +214,13 @@ impl<D: Driver> Shard<D> {
         for client in std::mem::take(&mut self.read_ahead) {
             self.serve_read_ahead(client);
         }
+        self.doing.begin(Doing::LooksAtDeadlines);
         self.look_at_deadlines();
+        self.doing.begin(Doing::TidiesUp);
         self.close_idle();
+        self.desk.lender.charges.expire(self.desk.now);
+        self.check_accounts();
+        self.look_for_deserted();
         let buffers_out = self.driver.buffers_out();
         if buffers_out != self.buffers_out {
             self.desk.stats.add(Count::BuffersOut, buffers_out - self.buffers_out);
@@ -224,6 +252,7 @@ impl<D: Driver> Shard<D> {
     }
 
     fn complete(&mut self, completion: Completion) {
+        self.doing.begin(doing(&completion));
         match completion {
             Completion::Accepted { socket, peer } => self.arrived(socket, peer),
             Completion::Connected(tag) => match Owner::of(tag) {
@@ -259,6 +288,25 @@ impl<D: Driver> Shard<D> {
                 Owner::Client(key) => self.client_drained(key),
                 Owner::Upstream(key) => self.upstream_drained(key),
             },
+        }
+    }
+
+    /// Tells exchanges whose endpoint refuses its probes, once a second while there is such an endpoint.
+    fn look_for_deserted(&mut self) {
+        if !self.desk.snapshot.any_refuses || self.desk.now < self.deserted_at {
+            return;
+        }
+        self.deserted_at = self.desk.now + HEARTBEAT;
+        let snapshot = Arc::clone(&self.desk.snapshot);
+        let refuses = |id: EndpointId| {
+            let endpoint = snapshot.endpoints.get(usize::from(id.slot)).and_then(Option::as_ref);
+            endpoint.is_some_and(|endpoint| endpoint.id == id && endpoint.refuses_probes)
+        };
+        for key in self.clients.keys() {
+            let exchange = self.clients.get(key).and_then(|client| client.exchange.as_ref());
+            if exchange.and_then(|exchange| exchange.endpoint()).is_some_and(refuses) {
+                self.advance(key, drive::Input::None, |_| Event::Deserted);
+            }
         }
     }
 
@@ -299,5 +347,24 @@ impl Owner {
             Owner::Client(key) => Tag(key.to_u64() << 1),
             Owner::Upstream(key) => Tag(key.to_u64() << 1 | 1),
         }
+    }
+}
+
+/// What the shard does when it takes a completion.
+fn doing(completion: &Completion) -> Doing {
+    let tag = match completion {
+        Completion::Accepted { .. } => return Doing::Accepts,
+        Completion::Connected(tag)
+        | Completion::Received(tag, _)
+        | Completion::Ended(tag)
+        | Completion::Failed(tag)
+        | Completion::Reset(tag)
+        | Completion::Full(tag)
+        | Completion::Spliced(tag, _)
+        | Completion::Drained(tag) => *tag,
+    };
+    match Owner::of(tag) {
+        Owner::Client(_) => Doing::ServesClient,
+        Owner::Upstream(_) => Doing::ServesEngine,
     }
 }
