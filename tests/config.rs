@@ -114,6 +114,7 @@ fn impossible_values_are_refused() {
         ("[limits]\nhead_bytes_max = 65537\n", "2:18", "cannot be above 65536"),
         ("[limits]\nconnect_timeout_ms = 0\n", "2:22", "`connect_timeout_ms` cannot be 0"),
         ("[limits]\nconnect_tries_max = 9\n", "2:21", "cannot be above 8"),
+        ("[limits]\nretry_percent = 101\n", "2:17", "at most 100"),
         ("[routing]\nload_percent = 99\n", "2:16", "`load_percent` is 99"),
         ("[routing]\nreplication = 0\n", "2:15", "`replication` is 0"),
         ("[pool.x]\nload_percent = 50\n", "2:16", "`load_percent` is 50"),

@@ -91,19 +91,28 @@ impl CallError {
 
 impl Default for Client {
     fn default() -> Self {
+        Client::keeping(1)
+    }
+}
+
+impl Client {
+    /// One that connects for each call: what answers on a kept connection may have closed its listener.
+    pub fn connecting_anew() -> Client {
+        Client::keeping(0)
+    }
+
+    fn keeping(connections: usize) -> Client {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(1)
+            .pool_max_idle_per_host(connections)
             .http1_max_buf_size(HEAD_BYTES_MAX)
             .build(connector);
         Client(client)
     }
-}
 
-impl Client {
     /// One GET.
     pub async fn get(&self, call: &Call<'_>) -> Result<Answer, CallError> {
         self.ask(call, Vec::new(), None).await

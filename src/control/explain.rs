@@ -57,6 +57,8 @@ pub struct Explanation {
     pub pool: Option<String>,
     /// Endpoints of the pool, and how many of them take requests.
     pub endpoints: (usize, usize),
+    /// None of them is in service: these are tried all the same.
+    pub last_resort: bool,
     /// Which part of the prompt makes the key.
     pub prefix_mode: Option<String>,
     /// Bytes of it.
@@ -129,6 +131,7 @@ pub fn explain(question: &Question<'_>, config: &Config, snapshot: &Snapshot, lo
         refused: pool.err().map(str::to_owned),
         pool: pool.ok().map(|pool| pool.name.to_string()),
         endpoints: pool.map_or((0, 0), |pool| (pool.members.len(), pool.eligible().slots().len())),
+        last_resort: pool.is_ok_and(|pool| pool.eligible().last_resort()),
         prefix_mode: key.map(|_| mode(settings.prefix).to_owned()),
         prefix_bytes: key.map(|prefix| prefix.bytes),
         key: key.map(|prefix| hex(prefix::key(name, facts.cache_salt, &prefix))),

@@ -14,7 +14,7 @@ use super::models::{self, Card, Learnt};
 use super::pools::Pools;
 use super::scrape::Reading;
 use crate::config::{Config, Upstream};
-use crate::counters::{Outcome, Outcomes};
+use crate::counters::Outcomes;
 use crate::fleet::{Endpoint, EndpointId, Health};
 use crate::limits::ENDPOINTS_MAX;
 use crate::scan::Plan;
@@ -122,11 +122,10 @@ impl Fleet {
         let address = tenancy.address;
         // A name with several addresses: the engine may listen on another one.
         let addresses = &self.members[place].addresses;
-        if failed && failures.is_multiple_of(config.health.failures_down) && addresses.len() > 1 {
-            if let Some(at) = addresses.iter().position(|known| *known == address) {
-                let next = addresses[(at + 1) % addresses.len()];
-                return (turn, self.settle(place, next, now) || changed);
-            }
+        let moves = failed && failures.is_multiple_of(config.health.failures_down) && addresses.len() > 1;
+        if let Some(at) = addresses.iter().position(|known| moves && *known == address) {
+            let next = addresses[(at + 1) % addresses.len()];
+            return (turn, self.settle(place, next, now) || changed);
         }
         (turn, changed)
     }
@@ -151,11 +150,7 @@ impl Fleet {
             member.faults += u64::from(outcome.faults.wrapping_sub(seen.faults));
             let Some(turn) = tenancy.course.looked(outcome, may_eject, &config.health, now) else { continue };
             match turn {
-                Turn::Trial => {
-                    outcomes.on_trial(slot);
-                    // Good ends until now are of requests from before.
-                    tenancy.course.saw(Outcome { recoveries: outcomes.read(slot).recoveries, ..outcome });
-                }
+                Turn::Trial => outcomes.on_trial(slot),
                 Turn::Spared | Turn::SparedAgain => outcomes.forget(slot),
                 Turn::Ejected(..) => member.ejections += 1,
                 _ => {}

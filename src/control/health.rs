@@ -301,11 +301,6 @@ impl Course {
         Some(Turn::Ejected(why, self.last))
     }
 
-    /// What shards have counted was changed by control itself.
-    pub fn saw(&mut self, outcome: Outcome) {
-        self.seen = Some(outcome);
-    }
-
     /// What shards had counted at the last look.
     pub fn seen(&self) -> Option<Outcome> {
         self.seen

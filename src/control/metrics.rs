@@ -190,6 +190,7 @@ impl Collected {
 
     fn endpoints(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
         type Figure = fn(&Endpoint) -> Option<f64>;
+        type Total = fn(&Member) -> u64;
         // One that was taken out finishes beside its successor of the same name.
         let endpoints = || snapshot.endpoints.iter().flatten().filter(|endpoint| endpoint.health != Health::Draining);
         let mut in_flight = BTreeMap::new();
@@ -208,7 +209,7 @@ impl Collected {
             }
         }
         let fleet = self.0.keeper.fleet();
-        let counts: [(&str, &str, fn(&Member) -> u64); 2] = [
+        let counts: [(&str, &str, Total); 2] = [
             (
                 "endpoint_ejections",
                 "How often an endpoint got nothing new for a while, for how its requests ended",

@@ -131,6 +131,7 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) {
     for place in 0..setup.config.upstream.len() {
         watch::start(keeper, place);
     }
+    tokio::spawn(Arc::clone(keeper).watch_outcomes());
     tokio::spawn(Arc::clone(keeper).publish());
     tokio::spawn(service::notify(setup.process, setup.stats));
     tokio::spawn(stalls::watch(setup.process, setup.stats));

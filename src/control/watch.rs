@@ -36,7 +36,7 @@ pub fn start(keeper: &Arc<Keeper>, place: usize) {
         client: Client::default(),
     };
     tokio::spawn(watch(keeper).resolve(upstream.clone()));
-    tokio::spawn(watch(keeper).probe());
+    tokio::spawn(Watch { client: Client::connecting_anew(), ..watch(keeper) }.probe());
     tokio::spawn(watch(keeper).scrape());
     tokio::spawn(watch(keeper).models());
 }

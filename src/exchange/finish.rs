@@ -40,9 +40,9 @@ impl Exchange {
         match self.phase {
             Phase::Await => {
                 self.blame(cx);
-                self.refuse(refusals::UPSTREAM_LOST.into(), cx);
+                self.refuse(refusals::DESERTED.into(), cx);
             }
-            Phase::Relay => self.break_off(refusals::UPSTREAM_LOST, cx),
+            Phase::Relay => self.break_off(refusals::DESERTED, cx),
             _ => return,
         }
         cx.stats.count(Count::UpstreamFaultSilent);

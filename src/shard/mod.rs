@@ -26,7 +26,7 @@ use crate::counters::stats::{Event as Count, Gauge, ShardStats};
 use crate::driver::{Completion, Driver, Tag};
 use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules};
 use crate::fleet::EndpointId;
-use crate::publish::{Doing, DoingCell, Process, Published, Reader};
+use crate::publish::{Doing, DoingCell, Process, Published, Reader, RulesReader};
 use crate::slots::{Key, Slots};
 use crate::snapshot::Snapshot;
 pub use audit::Audit;
@@ -54,7 +54,7 @@ pub struct Setup {
     pub counters: &'static Counters,
     /// Its statistics.
     pub stats: &'static ShardStats,
-    /// Configuration.
+    /// Configuration, until other rules are published.
     pub rules: Arc<Rules>,
     /// For its random choices and request ids.
     pub seed: u64,
@@ -125,6 +125,7 @@ pub struct Shard<D> {
     process: &'static Process,
     doing: &'static DoingCell,
     reader: Reader,
+    rules_reader: RulesReader,
     desk: Desk,
 }
 
@@ -165,6 +166,7 @@ impl<D: Driver> Shard<D> {
             process: setup.process,
             doing: setup.doing,
             reader,
+            rules_reader: setup.published.rules_reader(),
             desk: Desk {
                 now,
                 stopwatch: setup.stopwatch,
@@ -205,6 +207,11 @@ impl<D: Driver> Shard<D> {
         let snapshot = self.reader.load();
         if !Arc::ptr_eq(snapshot, &self.desk.snapshot) {
             self.desk.snapshot = Arc::clone(snapshot);
+        }
+        if let Some(rules) = self.rules_reader.load()
+            && !Arc::ptr_eq(rules, &self.desk.rules)
+        {
+            self.desk.rules = Arc::clone(rules);
         }
         self.doing.begin(Doing::Accepts);
         self.take_in();

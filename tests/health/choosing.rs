@@ -249,6 +249,18 @@ fn a_trial_is_one_request_at_a_time() {
     }
 }
 
+/// The bounds of the others hold the load of one on trial: it counts little, and nobody is over a bound for it.
+#[test]
+fn a_trial_leaves_room_below_the_bounds_of_others() {
+    let on_trial = |slot: u16| of_health(slot, if slot == 1 { Health::Trial } else { Health::Up });
+    let (snapshot, counters) = (snapshot((0..2).map(on_trial).collect(), by(Policy::PrefixHash)), Counters::leak());
+    let placed: Vec<_> = (0..200).map(|i| place(&snapshot, counters, &request(i)).expect("one is up")).collect();
+    // Of the walks along the ring one in 256 meets nobody else.
+    let over = placed.iter().filter(|(choice, _)| choice.reason == Reason::AllFull).count();
+    assert!(over < 5, "{over} of 200 over the bound");
+    assert_eq!((counters.in_flight(0), counters.in_flight(1)), (199, 1));
+}
+
 /// Least load compares one on trial as any other: weighed by its share it would wait for the rest to be busy.
 #[test]
 fn a_trial_does_not_wait_for_load() {

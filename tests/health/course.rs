@@ -71,9 +71,9 @@ impl Rig {
             ProbeOk => self.probe(place, Ok(())),
             ProbeFails => self.probe(place, failed(false)),
             ProbeRefused => self.probe(place, failed(true)),
-            Fault => drop(self.outcomes.fault(self.slot(place))),
+            Fault => _ = self.outcomes.fault(self.slot(place)),
             Good => self.outcomes.good(self.slot(place)),
-            Drain => drop(self.outcomes.bar(self.slot(place))),
+            Drain => _ = self.outcomes.bar(self.slot(place)),
             Wait(ms) => {
                 for _ in 0..ms / GLANCE {
                     self.now += Duration::from_millis(GLANCE);
@@ -309,7 +309,7 @@ fn reasons_are_told_apart() {
     // A request from before ends well between a row of faults and the look: still no word of its own.
     rig.happens(0, Wait(60_000));
     rig.happens(0, Good);
-    (0..3).for_each(|_| drop(rig.outcomes.fault(0)));
+    (0..3).for_each(|_| _ = rig.outcomes.fault(0));
     rig.happens(0, Good);
     assert_eq!(why(&rig), Some(Why::Faults));
 }

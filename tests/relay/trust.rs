@@ -200,7 +200,7 @@ fn a_failed_request_stays_charged_for_a_while() {
 /// A stream that its engine breaks off ends with an event that says so, where one can stand.
 #[test]
 fn a_broken_stream_says_so() {
-    let told = "data: {\"error\":{\"message\":\"The engine closed";
+    let told = "data: {\"error\":{\"message\":\"The engine broke off";
     for (piece, switched_on, is_told) in [
         ("9\r\ndata: a\n\n\r\n", true, true),
         ("b\r\ndata: a\r\n\r\n\r\n", true, true),
