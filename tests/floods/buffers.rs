@@ -10,7 +10,7 @@ use crate::on_both_drivers;
 
 on_both_drivers!(requests_behind_an_unread_stream, unread_answers_of_our_own, the_longest_half_heads);
 
-const CLIENTS: usize = 40;
+const CLIENTS: usize = 20;
 
 /// Sends until nothing more is taken.
 fn push(client: &mut Client, bytes: &[u8]) {
@@ -27,7 +27,7 @@ fn weigh(front: &Front, what: &str, driver: &str, prepare: impl Fn(&mut Client) 
     let memory = front.resident();
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| front.connect()).collect();
     std::thread::scope(|scope| {
-        for clients in clients.chunks_mut(10) {
+        for clients in clients.chunks_mut(5) {
             let prepare = &prepare;
             scope.spawn(move || clients.iter_mut().for_each(prepare));
         }

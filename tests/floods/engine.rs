@@ -77,7 +77,7 @@ fn answer(connection: &mut Client, log: &Log, models: &str) -> bool {
     let Some(path) = head.split(' ').nth(1) else { return false };
     let wanted = field(&head, "content-length").map_or(0, |len| len.parse().unwrap());
     if path == "/v1/late" {
-        std::thread::sleep(Duration::from_secs(2));
+        std::thread::sleep(Duration::from_millis(1_200));
     }
     if connection.bytes(wanted).len() < wanted {
         return false;

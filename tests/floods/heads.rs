@@ -58,7 +58,7 @@ fn each(front: &Front, before: usize, count: usize) -> usize {
 fn half_open_and_idle_clients_cost_little_and_end(driver: &str) {
     let _room = alone();
     let engine = Engine::start();
-    let limits = "head_timeout_ms = 2500\nkeep_alive_timeout_ms = 2500\nlinger_timeout_ms = 100";
+    let limits = "head_timeout_ms = 2000\nkeep_alive_timeout_ms = 1500\nlinger_timeout_ms = 100";
     let front = Front::start(driver, engine.address, limits);
     let count = room_for(10_000);
     figure("requests alone, p50 / p99", driver, quantiles(&times(&front)));

@@ -13,7 +13,7 @@ on_both_drivers!(forty_unread_streams_hold_back_their_engine, who_never_reads_is
 const STREAMS: usize = 40;
 const GROWTH_MAX: usize = 8 << 20;
 /// Events that a late reader reads.
-const READ: usize = 20_000;
+const READ: usize = 8_000;
 
 fn begin(front: &Front) -> Client {
     let mut client = front.connect();
