@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::client::{Call, Client};
+use super::client::{Call, CallError, Client};
 use super::health::Failure;
 use super::keeper::Keeper;
 use super::member::Member;
@@ -119,6 +119,11 @@ impl Watch {
                 let before = self.keeper.trouble(id.slot);
                 let call = Call { timeout, bytes_max: HEALTH_BYTES_MAX, ..self.call(address, &health.path, None) };
                 let outcome = match self.client.get(&call).await {
+                    // It says nothing of the engine.
+                    Err(CallError::Want(_)) => {
+                        sleep(jittered(every)).await;
+                        continue;
+                    }
                     Ok(answer) if answer.status == 200 => Ok(()),
                     Ok(answer) => {
                         Err(Failure { why: format!("{} answers {}", health.path, answer.status), refused: false })

@@ -6,6 +6,7 @@
 //! they do not wait for room, so that all are over when it returns. What the kernel did not take is kept and
 //! sent once a poll finds room. A descriptor is closed after the last completion of every operation on it.
 
+mod accepting;
 mod arming;
 mod arrivals;
 mod buffers;
@@ -27,6 +28,7 @@ use std::time::Duration;
 use rustix::net::Shutdown;
 
 use super::backlog::{SEGMENTS_MAX, transmit};
+use super::descriptors::Descriptors;
 use super::splice::Pipes;
 use super::{Completion, Driver, Lease, STALL, Segment, SocketId, Tag, socket};
 use crate::slots::Slots;
@@ -49,8 +51,8 @@ enum Told {
     Fault(SocketId),
     /// There may be bytes to read or to splice.
     Visit(SocketId),
-    /// A connection that was accepted when no more were wanted.
-    Late,
+    /// This listener may have so many more in this turn.
+    Accept(SocketId, u32),
 }
 
 /// One shard's ring.
@@ -73,10 +75,11 @@ pub struct Uring {
     buffers_out: u64,
     pipes: Pipes,
     accepting: bool,
-    late: VecDeque<OwnedFd>,
-    /// Listeners that ran out of descriptors, and when they are tried again.
+    descriptors: Descriptors,
+    /// Listeners whose connections wait for descriptors, and when they are tried again.
     stalled: Vec<SocketId>,
     stalled_until: u64,
+    accept_stalls: u64,
     /// Why the ring is of no use any more; told by the next wait.
     failure: Option<io::Error>,
 }
@@ -104,9 +107,10 @@ impl Uring {
             buffers_out: 0,
             pipes: Pipes::default(),
             accepting: true,
-            late: VecDeque::new(),
+            descriptors: Descriptors::default(),
             stalled: Vec::new(),
             stalled_until: 0,
+            accept_stalls: 0,
             failure: None,
         })
     }
@@ -155,6 +159,8 @@ impl Driver for Uring {
     const NAME: &'static str = "uring";
 
     fn listen(&mut self, listener: OwnedFd) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(&listener, true)?;
+        self.descriptors.begin(&listener);
         let id = self.register(listener, Tag(0), Kind::Listener);
         self.arm(id);
         Ok(())
@@ -166,9 +172,6 @@ impl Driver for Uring {
             if self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Listener) {
                 if accept { self.arm(id) } else { self.cancel_receive(id) }
             }
-        }
-        if accept {
-            self.told.extend(self.late.iter().map(|_| Told::Late));
         }
     }
 
@@ -327,6 +330,10 @@ impl Driver for Uring {
     fn acknowledged(&self, id: SocketId) -> Option<u64> {
         let socket = self.sockets.get(id).filter(|socket| socket.kind != Kind::Closing)?;
         socket::acknowledged(socket.fd.as_fd())
+    }
+
+    fn accept_stalls(&self) -> u64 {
+        self.accept_stalls
     }
 
     fn buffers_out(&self) -> u64 {

@@ -22,7 +22,7 @@ impl Exchange {
         let selected = self.select_pool(cx);
         if let Some(scan) = self.scan.take() {
             cx.stats.worked(Work::Scan, self.scan_nanos);
-            cx.lender.scans.push(scan);
+            cx.lender.give_back_scan(scan);
         }
         match selected {
             Ok(()) => self.choose_endpoint(cx),

@@ -114,24 +114,26 @@ impl Exchange {
     }
 
     fn hold(&mut self, bytes: &[u8], cx: &mut Context<'_>) {
-        if self.held.capacity() - self.held.len() < bytes.len() {
+        let wanted = self.held.len() + bytes.len();
+        if self.held.capacity() < wanted {
             let announced = match self.asked.framing.body {
                 BodyLength::Length(len) => usize::try_from(len).unwrap_or(usize::MAX),
                 _ => 2 * self.held.len(),
             };
-            let body = announced.min(cx.rules.limits.hold_bytes).max(self.held.len() + bytes.len());
-            let larger = cx.lender.buffer(self.head_len + body);
+            let announced = self.head_len + announced.min(cx.rules.limits.hold_bytes);
+            let larger = cx.lender.buffer(wanted, announced);
+            cx.lender.held_bytes += larger.capacity();
+            cx.lender.held_bytes -= self.held.capacity();
             let smaller = std::mem::replace(&mut self.held, larger);
             self.held.extend_from_slice(&smaller);
             cx.lender.give_back(smaller);
         }
         self.held.extend_from_slice(bytes);
-        cx.lender.held_bytes += bytes.len();
     }
 
     /// What is held was sent, or will not be: its memory goes back.
     pub(super) fn forget_held(&mut self, cx: &mut Context<'_>) {
-        cx.lender.held_bytes -= self.held.len();
+        cx.lender.held_bytes -= self.held.capacity();
         cx.lender.give_back(std::mem::take(&mut self.held));
         self.pushed = 0;
         self.held_whole = false;
@@ -183,13 +185,16 @@ impl Exchange {
         let limits = &cx.rules.limits;
         let elapsed = cx.now - self.upload_since;
         let bytes = self.body_bytes - self.upload_bytes;
-        !self.body.done()
-            && elapsed > limits.upload_grace_ms * 1_000
-            && bytes.saturating_mul(1_000_000) / elapsed < limits.upload_bytes_per_second_min
+        let crawls = elapsed > limits.upload_grace_ms * 1_000
+            && bytes.saturating_mul(1_000_000) / elapsed < limits.upload_bytes_per_second_min;
+        // Once the engine answers, its reply's deadlines bound both.
+        let late = cx.now >= self.upload_until && !self.client_paused && self.phase != Phase::Relay;
+        !self.body.done() && (crawls || late)
     }
 
     pub(super) fn hold_back_client(&mut self, cx: &mut Context<'_>) {
         if !std::mem::replace(&mut self.client_paused, true) {
+            self.held_back_since = cx.now;
             cx.actions.push(Action::Pause(Side::Client));
         }
     }
@@ -198,15 +203,17 @@ impl Exchange {
         if std::mem::take(&mut self.client_paused) {
             self.upload_since = cx.now;
             self.upload_bytes = self.body_bytes;
+            self.upload_until += cx.now - self.held_back_since;
             self.wait_for_body(cx);
             cx.actions.push(Action::Resume(Side::Client));
         }
     }
 
     /// The client owes the rest of its body, if there is any and nothing else is waited for.
-    pub(super) fn wait_for_body(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn wait_for_body(&mut self, cx: &Context<'_>) {
         if !self.body.done() && matches!(self.phase, Phase::ReadBody | Phase::Send) {
-            self.wait(cx.now, cx.rules.limits.body_stall_timeout_ms, Waiting::Body);
+            let stalls = cx.now + cx.rules.limits.body_stall_timeout_ms * 1_000;
+            self.deadline = Some((stalls.min(self.upload_until), Waiting::Body));
         }
     }
 }

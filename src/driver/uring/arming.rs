@@ -39,7 +39,7 @@ impl Uring {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let fd = socket.fd.as_fd();
         let outcome = match socket.kind {
-            Kind::Listener => self.ring.accept(id, fd),
+            Kind::Listener => self.ring.poll_listener(id, fd),
             Kind::Stream if socket.bulk => return self.await_bytes(id),
             Kind::Stream => self.ring.receive(id, fd),
             _ => return,

@@ -1,15 +1,12 @@
 //! What a completion means for its socket, and what the shard is told of it.
 
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-
 use rustix::io::Errno;
 
 use super::ring::{Completed, Purpose};
 use super::state::{End, Kind};
 use super::{Told, Uring};
 use crate::driver::fault::Fault;
-use crate::driver::{Completion, Driver, Lease, STALL, SocketId, Tag};
+use crate::driver::{Completion, Lease, SocketId};
 
 impl Uring {
     pub(super) fn tell(&mut self, told: Told) -> Option<Completion> {
@@ -18,12 +15,7 @@ impl Uring {
             Told::Parked(id) => self.hand_out_parked(id),
             Told::Fault(id) => self.fault(id),
             Told::Visit(id) => self.visit(id),
-            // No more are wanted again: the rest waits for its turn.
-            Told::Late if !self.accepting => None,
-            Told::Late => {
-                let connection = self.late.pop_front()?;
-                self.accepted(connection)
-            }
+            Told::Accept(id, most) => self.accept_next(id, most),
         }
     }
 
@@ -43,7 +35,7 @@ impl Uring {
     }
 
     /// A receive or an accept has completed; true when that was its last.
-    fn note_last(&mut self, completed: &Completed) -> bool {
+    pub(super) fn note_last(&mut self, completed: &Completed) -> bool {
         if let Some(socket) = self.sockets.get_mut(completed.id)
             && !completed.more
         {
@@ -51,34 +43,6 @@ impl Uring {
             socket.operations -= 1;
         }
         !completed.more
-    }
-
-    fn accept_completed(&mut self, completed: Completed) -> Option<Completion> {
-        let id = completed.id;
-        let last = self.note_last(&completed);
-        match completed.error() {
-            Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                self.stalled.push(id);
-                self.stalled_until = self.now() + STALL;
-                return None;
-            }
-            _ if last && self.accepting => self.arm(id),
-            _ => {}
-        }
-        let connection = completed.accepted()?;
-        if !self.accepting {
-            self.late.push_back(connection);
-            return None;
-        }
-        self.accepted(connection)
-    }
-
-    fn accepted(&mut self, connection: OwnedFd) -> Option<Completion> {
-        // A connection without a peer died in the queue.
-        let peer = rustix::net::getpeername(&connection).ok().flatten()?;
-        let peer = SocketAddr::try_from(peer).ok()?;
-        let socket = self.register(connection, Tag(0), Kind::Fresh);
-        Some(Completion::Accepted { socket, peer })
     }
 
     fn receive_completed(&mut self, completed: Completed) -> Option<Completion> {

@@ -4,7 +4,7 @@
 #![allow(unsafe_code, reason = "operations name memory by address; io-uring leaves it to its caller that it lives")]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use io_uring::register::Restriction;
@@ -27,7 +27,7 @@ const BUFFERS: u16 = 0;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Purpose {
-    /// Connections of a listener, one completion each.
+    /// Connections that wait at a listener.
     Accept,
     /// Bytes of a connection, one completion each time some come.
     Receive,
@@ -94,13 +94,6 @@ impl Completed {
     pub(super) fn error(&self) -> Option<Errno> {
         (self.result < 0).then(|| Errno::from_raw_os_error(-self.result))
     }
-
-    /// The connection that an accept brought. To be taken once.
-    pub(super) fn accepted(&self) -> Option<OwnedFd> {
-        let brings = self.purpose == Purpose::Accept && self.result >= 0;
-        // SAFETY: the result of a completed accept is a new descriptor that nobody else knows.
-        brings.then(|| unsafe { OwnedFd::from_raw_fd(self.result) })
-    }
 }
 
 /// The queues of one thread.
@@ -147,7 +140,6 @@ impl Ring {
     /// the only one that may.
     pub(super) fn enable(&self) -> io::Result<()> {
         let operations = [
-            opcode::AcceptMulti::CODE,
             opcode::RecvMulti::CODE,
             opcode::Send::CODE,
             opcode::SendMsg::CODE,
@@ -182,11 +174,9 @@ impl Ring {
         Err(io::ErrorKind::OutOfMemory.into())
     }
 
-    pub(super) fn accept(&mut self, id: Key, listener: BorrowedFd<'_>) -> io::Result<()> {
-        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        let entry = opcode::AcceptMulti::new(Fd(listener.as_raw_fd())).flags(flags).build();
-        // SAFETY: it names no memory.
-        unsafe { self.push(&entry.user_data(user_data(Purpose::Accept, id))) }
+    /// One completion once a connection waits.
+    pub(super) fn poll_listener(&mut self, id: Key, listener: BorrowedFd<'_>) -> io::Result<()> {
+        self.poll_readable(Purpose::Accept, id, listener)
     }
 
     pub(super) fn receive(&mut self, id: Key, socket: BorrowedFd<'_>) -> io::Result<()> {

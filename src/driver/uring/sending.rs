@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use super::buffers::{self, Buffers};
-use super::outbox::{Chain, PIECES_MAX};
+use super::outbox::{Chain, PIECES_MAX, QUEUED_BYTES_MAX};
 use super::ring::Purpose;
 use super::state::Socket;
 use super::{Told, Uring};
@@ -86,7 +86,9 @@ impl Uring {
         let Some(socket) = self.sockets.get_mut(id) else { return true };
         let total: usize = segments.iter().map(Segment::len).sum();
         let waits = |segment: &Segment<'_>| matches!(segment, Segment::Leased(lease, range) if !self.buffers.may_wait(lease.buffer, range.len()));
-        let crowded = socket.outgoing.is_some_and(|chain| chain.count as usize + segments.len() > PIECES_MAX as usize);
+        let crowded = socket.outgoing.is_some_and(|chain| {
+            chain.count as usize + segments.len() > PIECES_MAX as usize || chain.bytes + total > QUEUED_BYTES_MAX
+        });
         if crowded || segments.iter().any(waits) || !self.outbox.has_room(total) {
             return false;
         }
