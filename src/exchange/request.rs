@@ -37,7 +37,8 @@ impl Exchange {
     /// More of the request body, followed perhaps by the next request.
     pub(super) fn take_request(&mut self, bytes: &[u8], cx: &mut Context<'_>) {
         let mut pass = 0..0;
-        while !self.body.done() && pass.end < bytes.len() {
+        // The choice may end it in the middle: what comes behind is nobody's, and a fault there no second answer.
+        while self.phase != Phase::Done && !self.body.done() && pass.end < bytes.len() {
             let rest = &bytes[pass.end..];
             let part = match self.body.next(rest) {
                 Ok(part) => part,
