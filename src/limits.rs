@@ -26,6 +26,9 @@ pub struct Limits {
     pub idle_upstreams_max: usize,
     /// Most endpoints tried before a request fails because none can be connected to.
     pub connect_tries_max: u32,
+    /// How many of a hundred requests may be sent a second time (and ten at any time): those of which the engine certainly
+    /// saw nothing, and those that it was too busy for.
+    pub retry_percent: u32,
     /// Replies with at least this many bytes to come, of known length and neither JSON nor a stream, pass inside
     /// the kernel (splice), unseen.
     pub splice_bytes_min: u64,
@@ -57,6 +60,8 @@ pub struct Limits {
     pub client_stall_timeout_ms: u64,
     /// A tunnel (after 101) without a byte in either direction.
     pub tunnel_idle_timeout_ms: u64,
+    /// How long a request that its engine failed or refused for load stays charged to it.
+    pub failed_charge_ms: u64,
     /// After an error reply: how long surplus request bytes are read and dropped so that the reply arrives.
     pub linger_timeout_ms: u64,
     /// After an error reply: how many surplus request bytes are read and dropped.
@@ -77,6 +82,7 @@ impl Default for Limits {
             connections_max: 65_536,
             idle_upstreams_max: 256,
             connect_tries_max: 4,
+            retry_percent: 10,
             splice_bytes_min: 64 << 10,
             interim_replies_max: 8,
             head_timeout_ms: 5_000,
@@ -91,6 +97,7 @@ impl Default for Limits {
             inter_chunk_timeout_ms: 120_000,
             client_stall_timeout_ms: 120_000,
             tunnel_idle_timeout_ms: 3_600_000,
+            failed_charge_ms: 1_000,
             linger_timeout_ms: 1_000,
             linger_bytes_max: 64 << 10,
             drain_timeout_ms: 300_000,
@@ -102,6 +109,8 @@ impl Default for Limits {
 pub const ENDPOINTS_MAX: usize = if cfg!(modelled) { 4 } else { 1_024 };
 /// Most served model ids with statistics of their own; further ones are counted as `unknown`.
 pub const LABELLED_POOLS_MAX: usize = 64;
+/// So many requests in a row that fail by their endpoint's fault eject it.
+pub const FAULTS_IN_A_ROW_MAX: u32 = 3;
 /// Size of the buffer one read may fill.
 pub const RECEIVE_BYTES: usize = 64 << 10;
 

@@ -14,7 +14,7 @@ use warmfront::driver::{Driver, socket};
 use warmfront::exchange::Rules;
 use warmfront::publish::{Process, Published};
 use warmfront::shard::handover::HandOver;
-use warmfront::shard::{Setup, Shard};
+use warmfront::shard::{Setup, Shard, stopwatch};
 use warmfront::snapshot::Snapshot;
 
 /// No test waits longer for anything.
@@ -43,7 +43,7 @@ impl Front {
         let shard = |(index, (listeners, handover))| {
             let stats = stats.shard(index);
             let rules = Arc::clone(&rules);
-            let setup = Setup { listeners, published, process, counters, stats, rules, seed: index as u64 };
+            let setup = Setup { listeners, published, process, counters, stats, rules, seed: index as u64, stopwatch };
             std::thread::spawn(move || {
                 let mut shard = Shard::new(driver(), setup).unwrap();
                 shard.share(handover).unwrap();

@@ -32,6 +32,8 @@ mod random;
 mod recorded;
 #[path = "relay/storm.rs"]
 mod storm;
+#[path = "relay/trust.rs"]
+mod trust;
 #[path = "relay/tunnel.rs"]
 mod tunnel;
 #[path = "relay/unseen.rs"]

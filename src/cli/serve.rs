@@ -12,9 +12,9 @@ use crate::counters::stats::Stats;
 use crate::exchange::Rules;
 use crate::exchange::admit::Paths;
 use crate::publish::{Process, Published};
-use crate::shard::choice;
 use crate::shard::start::{Shared, start};
 use crate::shard::topology::this_machine;
+use crate::shard::{choice, panics};
 use crate::snapshot::Snapshot;
 
 /// Run the front: accept clients, choose an engine for each request, relay.
@@ -45,6 +45,7 @@ pub(super) fn main(args: Args) -> ExitCode {
         Err(invalid) => return refuse(&invalid),
     };
     log(&config.log);
+    panics::tell_place_only();
     match run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => refuse(&why),
@@ -96,6 +97,10 @@ fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
         let _ = thread.join();
     }
     control.stop();
+    let left = setup.counters.in_flight_in_all();
+    if left != 0 {
+        return Err(format!("a fault of warmfront: {left} requests were still counted in flight at the end").into());
+    }
     tracing::info!("drained");
     Ok(())
 }
@@ -106,6 +111,7 @@ fn rules(config: &Config) -> Rules {
         limits: config.limits.clone(),
         paths: Paths::new(config.serve.paths.iter().map(String::as_str)),
         explain_from: config.serve.explain_from.clone(),
+        stream_error_event: config.serve.stream_error_event,
         half_close_leaves: config.serve.half_close == HalfClose::Leaves,
     }
 }

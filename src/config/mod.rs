@@ -64,6 +64,8 @@ pub struct Serve {
     pub default_model: String,
     /// What a client's FIN after a complete request means.
     pub half_close: HalfClose,
+    /// Whether a stream that its engine breaks off ends, where an event can stand, with one that says so.
+    pub stream_error_event: bool,
 }
 
 impl Default for Serve {
@@ -78,6 +80,7 @@ impl Default for Serve {
             explain_from: Cidr::loopback(),
             default_model: String::new(),
             half_close: HalfClose::Leaves,
+            stream_error_event: true,
         }
     }
 }

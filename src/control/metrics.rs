@@ -116,6 +116,11 @@ impl Collected {
             (Gauge::Connections, "client_connections", "Client connections"),
             (Gauge::Upstreams, "upstream_connections", "Connections to engines, busy or idle"),
             (Gauge::HeldBytes, "held_bytes", "Bytes of bodies held while a choice waits"),
+            (
+                Gauge::InFlight,
+                "counted_in_flight",
+                "Requests that shards hold as in flight: the sum of endpoint_in_flight",
+            ),
         ] {
             Family::new(out, name, help, MetricType::Gauge)?.gauge(vec![], stats.gauge(gauge) as f64)?;
         }

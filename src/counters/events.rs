@@ -83,7 +83,10 @@ events! {
     "upstreams_reused", "Requests sent on a kept connection." => UpstreamReused;
     "connect_failures", "Connects to engines that failed." => ConnectFailed;
     "retries", "Requests sent to a further endpoint, by what failed before.", "after" =>
-        RetriedConnect = "connect", RetriedStale = "stale_connection", RetriedFault = "fault";
+        RetriedConnect = "connect", RetriedStale = "stale_connection", RetriedFault = "fault", RetriedBusy = "busy";
+    "retries_withheld", "Requests not sent a second time because too many were." => RetryWithheld;
+    "back_pressure", "Requests that an engine refused for load (429, 503)." => BackPressure;
+    "endpoints_barred", "Endpoints that requests found failing, kept out of choices at once." => Barred;
     "choices_repeated", "Choices made again because another shard took the slot." => ChoiceRepeated;
     "spilled", "Requests sent past a home at its bound." => Spilled;
     "admitted_over_bound", "Requests admitted over a bound after repeated choices." => AdmittedOverBound;
@@ -97,7 +100,9 @@ events! {
     "upstream_bytes_out", "Bytes sent to engines." => UpstreamBytesOut;
     "answered_here", "Requests answered by the front itself, without an engine." => AnsweredHere;
     "client_stalls", "Clients that took none of their reply for too long." => ClientStalled;
+    "accounts_differ", "Times that what a shard counted was not what it held." => AccountsDiffer;
     "exchange_panics", "Requests ended by a fault of the front." => Panicked;
+    "streams_told", "Streams that ended with an event of ours saying why." => ToldInStream;
     "streams_cut", "Replies broken off after their head, visibly to the client." => StreamCut;
     "shadowed_fields", "Bodies with a repeated field that routing looks at." => DuplicateField;
     "scan_failures", "Bodies the scanner gave up on, routed by load.", "kind" =>
@@ -124,7 +129,8 @@ events! {
         UpstreamFaultBadSwitch = "bad_switch", UpstreamFaultEarlyEnd = "early_end",
         UpstreamFaultReset = "reset", UpstreamFaultHeadTimeout = "head_timeout",
         UpstreamFaultFirstTokenTimeout = "first_token_timeout",
-        UpstreamFaultChunkTimeout = "inter_chunk_timeout", UpstreamFaultOther = "other";
+        UpstreamFaultChunkTimeout = "inter_chunk_timeout", UpstreamFaultErrorReply = "error_reply", UpstreamFaultErrorEvent = "error_event",
+        UpstreamFaultSilent = "silent", UpstreamFaultOther = "other";
 }
 
 #[cfg(test)]

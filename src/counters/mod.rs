@@ -5,17 +5,20 @@
 
 mod events;
 mod histogram;
+mod outcomes;
 mod requests;
 pub mod stats;
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::fleet::{EndpointId, Loads};
 use crate::limits::ENDPOINTS_MAX;
+pub use outcomes::{Outcome, Outcomes};
 
 /// The shared counters of one process.
 #[derive(Debug)]
 pub struct Counters {
     loads: Loads,
+    outcomes: Outcomes,
     /// Failed connects by slot since start; control reads them between probes.
     connect_failures: Box<[AtomicU32; ENDPOINTS_MAX]>,
     /// Releases that found nothing to release.
@@ -27,6 +30,7 @@ impl Counters {
     pub fn leak() -> &'static Counters {
         Box::leak(Box::new(Counters {
             loads: Loads::default(),
+            outcomes: Outcomes::default(),
             connect_failures: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
             underflow: AtomicU64::new(0),
         }))
@@ -38,10 +42,21 @@ impl Counters {
         &self.loads
     }
 
+    /// How requests ended, by endpoint.
+    #[inline]
+    pub fn outcomes(&self) -> &Outcomes {
+        &self.outcomes
+    }
+
     /// Our requests in flight on one endpoint. Control gives a slot to another endpoint only at 0.
     #[inline]
     pub fn in_flight(&self, slot: u16) -> u32 {
         self.loads.in_flight(slot)
+    }
+
+    /// Our requests in flight on all endpoints: 0 once all shards have ended.
+    pub fn in_flight_in_all(&self) -> u64 {
+        self.loads.sum(0..ENDPOINTS_MAX as u16)
     }
 
     /// Counts a request at the choice, before anything is awaited, so that a burst never sees zeros.

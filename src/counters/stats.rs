@@ -58,11 +58,13 @@ pub enum Gauge {
     Upstreams,
     /// Bytes of held bodies.
     HeldBytes,
+    /// Requests that it has counted in flight at endpoints.
+    InFlight,
 }
 
 impl Gauge {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Gauge; 3] = [Gauge::Connections, Gauge::Upstreams, Gauge::HeldBytes];
+    pub const ALL: [Gauge; 4] = [Gauge::Connections, Gauge::Upstreams, Gauge::HeldBytes, Gauge::InFlight];
 }
 
 /// Adds by load and store: a cell has one writer, which needs no locked instruction.
@@ -166,6 +168,11 @@ impl ShardStats {
     #[inline]
     pub fn count(&self, event: Event) {
         self.add(event, 1);
+    }
+
+    /// How often an event was counted.
+    pub fn count_of(&self, event: Event) -> u64 {
+        self.events[event as usize].load(Ordering::Relaxed)
     }
 
     /// Counts an event `n` times, or that many bytes.

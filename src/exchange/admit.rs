@@ -26,6 +26,8 @@ pub struct Rules {
     pub explain_from: Vec<Cidr>,
     /// A FIN after a complete request means that the client left.
     pub half_close_leaves: bool,
+    /// A stream that its engine breaks off ends with an event that says so.
+    pub stream_error_event: bool,
 }
 
 /// The paths that reach an engine; others are answered 404, lest an engine's `/pause`,
@@ -271,6 +273,7 @@ impl Exchange {
         let body = Body::new(framing.body);
         let asked = Asked { version: head.version, api, request_id: id, explain, session, encoded, framing };
         cx.lender.held_bytes += out.len();
+        cx.lender.retries.earn(cx.rules.limits.retry_percent);
         let mut exchange = Exchange {
             phase: Phase::ReadBody,
             asked,
@@ -297,6 +300,7 @@ impl Exchange {
             explain: None,
             reply: Body::new(BodyLength::None),
             reply_head: Vec::new(),
+            reply_head_needs: 0,
             form: Form::Nothing,
             keep_client: false,
             status: 0,
@@ -305,7 +309,7 @@ impl Exchange {
             keep_upstream: false,
             event_stream: false,
             opaque: false,
-            tap: tap::FirstData::default(),
+            tap: tap::Tap::default(),
             client_full: false,
             upstream_full: false,
             client_paused: false,

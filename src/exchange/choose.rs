@@ -9,6 +9,9 @@ use crate::policy::{self, CHOICES_MAX, Choice};
 use crate::prefix;
 use crate::snapshot::{Pool, Selected, Snapshot};
 
+/// Most barred endpoints that one choice goes past; within milliseconds the snapshot has them out.
+const BARRED_PASSED_MAX: u32 = 4;
+
 impl Exchange {
     /// First choice for this request, with what the scan knows.
     pub(super) fn choose(&mut self, cx: &mut Context<'_>) {
@@ -64,7 +67,14 @@ impl Exchange {
         if self.asked.explain {
             self.explain = Some(explanation(&choice, self.key, snapshot));
         }
-        self.leg = Some(Leg { admission, connected: false, reused: false, acknowledged: None, answered: false });
+        self.leg = Some(Leg {
+            admission,
+            connected: false,
+            reused: false,
+            acknowledged: None,
+            answered: false,
+            charged: false,
+        });
         self.phase = Phase::Connect;
         self.wait(cx.now, cx.rules.limits.connect_timeout_ms, Waiting::Connect);
         cx.actions.push(Action::Connect { endpoint: choice.endpoint, fresh: self.retried });
@@ -81,9 +91,10 @@ impl Exchange {
         };
         cx.lender.turn = cx.lender.turn.wrapping_add(1);
         for attempt in 1..=CHOICES_MAX {
-            let choice = policy::choose(pool, cx.counters.loads(), &request)?;
+            let choice = choose_open(pool, &request, cx)?;
             let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
             if let Some(admission) = cx.counters.try_admit(choice.endpoint, slots) {
+                cx.lender.charges.count();
                 if slots != choice.slots {
                     cx.stats.count(Count::AdmittedOverBound);
                 }
@@ -94,6 +105,24 @@ impl Exchange {
         }
         None
     }
+}
+
+/// A choice past endpoints that were barred since the snapshot was made. Where all are, they are taken as they come.
+fn choose_open(pool: &Pool, request: &policy::Request, cx: &Context<'_>) -> Option<Choice> {
+    let first = policy::choose(pool, cx.counters.loads(), request)?;
+    let mut others = *request;
+    let mut choice = first;
+    for _ in 0..BARRED_PASSED_MAX {
+        if !cx.counters.outcomes().is_barred(choice.endpoint.slot) {
+            return Some(choice);
+        }
+        others.avoid.push(choice.endpoint.slot);
+        match policy::choose(pool, cx.counters.loads(), &others) {
+            Some(next) => choice = next,
+            None => break,
+        }
+    }
+    Some(first)
 }
 
 /// `endpoint=NAME reason=home in_flight=3 slots=8 key=0123456789abcdef runner_up=NAME`

@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 use std::ops::Range;
 
-use super::Rules;
+use super::retries::Retries;
+use super::{Charges, Rules};
 use crate::counters::Counters;
-use crate::counters::stats::ShardStats;
+use crate::counters::stats::{Event as Count, ShardStats};
 use crate::fleet::EndpointId;
 use crate::http::FieldTable;
 use crate::scan::Scan;
@@ -178,6 +179,17 @@ pub struct Context<'a> {
     pub actions: &'a mut Actions,
 }
 
+impl Context<'_> {
+    /// Whether a request may be sent a second time.
+    pub(super) fn retry(&mut self) -> bool {
+        let may = self.lender.retries.take();
+        if !may {
+            self.stats.count(Count::RetryWithheld);
+        }
+        may
+    }
+}
+
 /// Things of a shard that its exchanges borrow and give back.
 #[derive(Default)]
 pub struct Lender {
@@ -189,6 +201,10 @@ pub struct Lender {
     pub buffers: Vec<Vec<u8>>,
     /// Bytes of bodies held now.
     pub held_bytes: usize,
+    /// What is counted in flight.
+    pub charges: Charges,
+    /// How many requests may be sent a second time.
+    pub retries: Retries,
     /// State of the shard's random numbers.
     pub random: Random,
     /// Counts choices, for round-robin.

@@ -1,11 +1,12 @@
 //! Every way an exchange ends, and the one place where it is accounted for.
 
-use super::event::{Action, Context, Ending, Side};
+use super::event::{Action, Context, Ending, Lender, Side};
 use super::refusals::{self, Refused};
 use super::{Exchange, Phase, Waiting};
 use crate::counters::stats::{Event as Count, RequestKey, Timing};
-use crate::http::ToClient;
+use crate::http::reply::{self, ErrorReply};
 use crate::http::rewrite::Form;
+use crate::http::{Refusal, ToClient};
 
 impl Exchange {
     /// Answers with an error of our own, or cuts what was already begun.
@@ -30,7 +31,31 @@ impl Exchange {
     /// A deadline of the engine's passed.
     pub(super) fn give_up(&mut self, refused: Refused, cx: &mut Context<'_>) {
         cx.stats.count(Count::UpstreamFaultHeadTimeout);
+        self.blame(cx);
         self.refuse(refused, cx);
+    }
+
+    /// The engine failed a reply that was begun: says so where a client can read it, and cuts.
+    pub(super) fn break_off(&mut self, why: Refusal, cx: &mut Context<'_>) {
+        self.blame(cx);
+        self.tell_in_stream(why, cx);
+        self.cut(cx);
+    }
+
+    /// A last event of a stream, as vLLM writes its own: only between two events, and between two chunks.
+    fn tell_in_stream(&mut self, why: Refusal, cx: &mut Context<'_>) {
+        let chunks = match self.form {
+            Form::AsItComes => self.reply.between_chunks(),
+            Form::Chunks => true,
+            Form::Bare | Form::Nothing => false,
+        };
+        let between = self.phase == Phase::Relay && self.event_stream && chunks && self.tap.between_events();
+        if between && cx.rules.stream_error_event {
+            cx.stats.count(Count::ToldInStream);
+            let message = why.message.as_bytes();
+            let error = ErrorReply { status: why.status, kind: why.kind, message, param: None };
+            cx.actions.compose(Side::Client, |out| reply::write_error_event(out, &error));
+        }
     }
 
     /// Ends so that the client cannot take it for a proper end: no terminating chunk, too few bytes, or,
@@ -80,9 +105,13 @@ impl Exchange {
             Waiting::Upload | Waiting::ReplyHead => self.give_up(refusals::REPLY_TIMEOUT.into(), cx),
             Waiting::FirstToken => {
                 cx.stats.count(Count::UpstreamFaultFirstTokenTimeout);
-                self.cut(cx);
+                self.break_off(refusals::REPLY_TIMEOUT, cx);
             }
-            Waiting::Chunk | Waiting::Tunnel => {
+            Waiting::Chunk => {
+                cx.stats.count(Count::UpstreamFaultChunkTimeout);
+                self.break_off(refusals::REPLY_TIMEOUT, cx);
+            }
+            Waiting::Tunnel => {
                 cx.stats.count(Count::UpstreamFaultChunkTimeout);
                 self.cut(cx);
             }
@@ -94,6 +123,16 @@ impl Exchange {
         }
     }
 
+    /// A fault of ours has torn this exchange: what it was counted for is given back, nothing else is touched.
+    pub fn give_all_back(&mut self, lender: &mut Lender) {
+        if let Some(leg) = self.leg.take() {
+            lender.charges.release(leg.admission);
+        }
+        lender.held_bytes -= self.held.len();
+        self.held = Vec::new();
+        self.phase = Phase::Done;
+    }
+
     /// The one exit: accounts first, then gives everything back.
     pub(super) fn end(&mut self, ending: Ending, cx: &mut Context<'_>) {
         self.deadline = None;
@@ -102,7 +141,7 @@ impl Exchange {
             cx.stats.request(pool.0, slot, self.status, self.reason as u8);
             cx.stats.observe(pool.0, Timing::Total, cx.now - self.started);
         }
-        if self.leg.take().is_some() {
+        if self.drop_leg(cx) {
             cx.actions.push(Action::Dismiss { reuse: self.keep_upstream });
         }
         if let Some(scan) = self.scan.take() {

@@ -15,17 +15,22 @@
 //! or at whatever ends the exchange before.
 
 pub mod admit;
+mod charges;
 mod choose;
 pub mod event;
 mod finish;
+mod outcome;
 mod refusals;
 mod relay;
 mod request;
+mod retries;
 mod tap;
 mod upstream;
 
 pub use admit::{Opened, Rules, open, refuse_slow_head};
+pub use charges::Charges;
 pub use event::{Action, Actions, Context, Ending, Event, Lender, Micros, Peer, Random, Side, Source};
+pub use retries::Retries;
 
 use crate::counters::Admission;
 use crate::fleet::EndpointId;
@@ -105,6 +110,8 @@ struct Leg {
     acknowledged: Option<u64>,
     /// Bytes of the reply came.
     answered: bool,
+    /// It failed, or was refused for load: it stays charged to its endpoint for a while.
+    charged: bool,
 }
 
 /// One request and its response.
@@ -141,7 +148,10 @@ pub struct Exchange {
     explain: Option<Box<[u8]>>,
 
     reply: Body,
+    /// The reply's head as far as it has come, and behind an error's head its body.
     reply_head: Vec<u8>,
+    /// Not worth reading again before it has so many bytes.
+    reply_head_needs: usize,
     /// How its bytes reach the client.
     form: Form,
     /// The client's connection may serve another request after it.
@@ -153,7 +163,7 @@ pub struct Exchange {
     event_stream: bool,
     /// Nobody has to see the bytes of the reply's body, nor asked for them to pass unseen yet.
     opaque: bool,
-    tap: tap::FirstData,
+    tap: tap::Tap,
     /// This side's kernel is full: the other side is held back.
     client_full: bool,
     upstream_full: bool,

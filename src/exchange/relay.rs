@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::event::{Action, Context, Side, Source};
-use super::{Ending, Exchange, Phase, Waiting, tap};
+use super::outcome::{self, Verdict};
+use super::{Ending, Exchange, Phase, Waiting, refusals, tap};
 use crate::counters::stats::{Event as Count, Timing};
 use crate::http::rewrite::{self, Form};
 use crate::http::{self, Body, Cause, Fault, Kind, ReplyFraming, ResponseHead, SizeLine, Status, ToClient, chunk};
@@ -18,8 +19,8 @@ enum Headed {
     Final(usize),
     /// It ends here; a tunnel follows.
     Tunnel(usize),
-    /// The exchange is over.
-    Failed,
+    /// There is no reply to pass on: the exchange is over, or goes elsewhere.
+    Nothing,
 }
 
 impl Exchange {
@@ -31,7 +32,7 @@ impl Exchange {
         let mut at = 0;
         while self.phase != Phase::Relay {
             match self.take_head(&bytes[at..], cx) {
-                Headed::Partial | Headed::Failed => return,
+                Headed::Partial | Headed::Nothing => return,
                 Headed::Interim(end) if at + end == bytes.len() => return,
                 Headed::Interim(end) | Headed::Final(end) => at += end,
                 Headed::Tunnel(end) => return self.begin_tunnel(at + end..bytes.len(), cx),
@@ -49,8 +50,12 @@ impl Exchange {
         } else {
             self.reply_head.extend_from_slice(bytes);
             // Read again only when a line may have become complete, lest single bytes cost a pass each.
-            let too_long = self.reply_head.len() > cx.rules.limits.head_bytes_max;
-            if !too_long && memchr::memchr(b'\n', bytes).is_none() {
+            let so_far = self.reply_head.len();
+            let judged = self.reply_head_needs > 0;
+            let too_long = !judged && so_far > cx.rules.limits.head_bytes_max;
+            let worth_reading =
+                if judged { so_far >= self.reply_head_needs } else { memchr::memchr(b'\n', bytes).is_some() };
+            if !too_long && !worth_reading {
                 return Headed::Partial;
             }
             joined = std::mem::take(&mut self.reply_head);
@@ -64,7 +69,16 @@ impl Exchange {
                 Headed::Partial
             }
             Ok(Status::Complete(head)) => match http::framing::reply(&head, &self.asked.framing) {
-                Ok(framing) => self.begin_reply(&head, &framing, head.len - before, cx),
+                Ok(framing) => {
+                    let needs = head.len + outcome::judged_bytes(&head, &framing);
+                    if all.len() < needs {
+                        self.reply_head = all.to_vec();
+                        self.reply_head_needs = needs;
+                        Headed::Partial
+                    } else {
+                        self.begin_reply(&head, &framing, &all[head.len..needs], needs - before, cx)
+                    }
+                }
                 Err(fault) => self.bad_reply(fault, cx),
             },
             Err(fault) => self.bad_reply(fault, cx),
@@ -75,14 +89,16 @@ impl Exchange {
 
     fn bad_reply(&mut self, fault: Fault, cx: &mut Context<'_>) -> Headed {
         cx.stats.count(Count::upstream_fault(fault.cause.as_str()));
+        self.blame(cx);
         self.refuse(fault.bad_gateway().into(), cx);
-        Headed::Failed
+        Headed::Nothing
     }
 
     fn begin_reply(
         &mut self,
         head: &ResponseHead<'_>,
         framing: &ReplyFraming,
+        judged: &[u8],
         end: usize,
         cx: &mut Context<'_>,
     ) -> Headed {
@@ -96,6 +112,14 @@ impl Exchange {
                 self.write_reply_head(head, framing, cx);
             }
             return Headed::Interim(end);
+        }
+        let verdict = outcome::judge(head.status, head.get("retry-after").is_some(), judged);
+        self.note(verdict, cx);
+        if verdict == Verdict::Busy && self.may_spill(cx) {
+            cx.stats.count(Count::RetriedBusy);
+            cx.actions.push(Action::Dismiss { reuse: false });
+            self.try_again(cx);
+            return Headed::Nothing;
         }
         let delivery = self.write_reply_head(head, framing, cx);
         self.reply_started = true;
@@ -115,13 +139,22 @@ impl Exchange {
             self.forget_held(cx);
         }
         self.wait_for_reply(cx);
+        self.pass_judged(judged, cx);
         Headed::Final(end)
+    }
+
+    /// The body of an error that was judged with its head. Its length is known, so that it passes as it is.
+    fn pass_judged(&mut self, body: &[u8], cx: &mut Context<'_>) {
+        self.reply.passed(body.len() as u64);
+        if !body.is_empty() && self.form != Form::Nothing {
+            cx.actions.compose(Side::Client, |out| out.extend_from_slice(body));
+        }
     }
 
     /// For the first token of a stream that has not spoken, else for more of the reply.
     pub(super) fn wait_for_reply(&mut self, cx: &Context<'_>) {
         let limits = &cx.rules.limits;
-        if self.event_stream && self.tap != tap::FirstData::Found {
+        if self.event_stream && !self.tap.spoke() {
             self.wait(cx.now, limits.first_token_timeout_ms, Waiting::FirstToken);
         } else {
             self.wait(cx.now, limits.inter_chunk_timeout_ms, Waiting::Chunk);
@@ -154,7 +187,6 @@ impl Exchange {
     /// Passes the body on from `bytes[at..]`; what can go as it stands goes in one piece.
     fn relay(&mut self, bytes: &[u8], mut at: usize, cx: &mut Context<'_>) {
         let mut pass = at..at;
-        let mut spoke = false;
         while !self.reply.done() && at < bytes.len() {
             let rest = &bytes[at..];
             let part = match self.reply.next(rest) {
@@ -162,10 +194,13 @@ impl Exchange {
                 Err(fault) => {
                     cx.stats.count(Count::upstream_fault(fault.cause.as_str()));
                     self.pass_reply(pass, cx);
+                    self.blame(cx);
                     return self.cut(cx);
                 }
             };
-            spoke |= self.event_stream && self.tap.watch(part.data(rest));
+            if self.event_stream {
+                self.listen(part.data(rest), cx);
+            }
             let end = at + part.len;
             match (part.kind, self.form) {
                 (Kind::Pass { .. }, Form::AsItComes) => pass.end = end,
@@ -182,12 +217,21 @@ impl Exchange {
             at = end;
         }
         self.pass_reply(pass, cx);
-        self.note_progress(spoke, cx);
+        self.note_progress(self.tap.spoke(), cx);
         if self.reply.done() {
             self.keep_upstream &= at == bytes.len();
             return self.complete(cx);
         }
         self.let_pass_unseen(cx);
+    }
+
+    /// Looks at a piece of a stream.
+    fn listen(&mut self, data: &[u8], cx: &mut Context<'_>) {
+        self.tap.watch(data);
+        if tap::tells_of_error(data) {
+            cx.stats.count(Count::UpstreamFaultErrorEvent);
+            self.blame(cx);
+        }
     }
 
     /// A long reply of known length that nobody has to look into may pass inside the kernel, once.
@@ -279,13 +323,14 @@ impl Exchange {
             _ => {
                 let reset = if ended { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset };
                 cx.stats.count(reset);
-                self.cut(cx);
+                self.break_off(refusals::UPSTREAM_LOST, cx);
             }
         }
     }
 
     /// The last byte of the reply is on its way.
     fn complete(&mut self, cx: &mut Context<'_>) {
+        self.praise(cx);
         // Behind half a request another one would be read as its rest.
         self.keep_upstream &= self.body.done() && !self.has_unsent();
         self.end(if self.keep_client { Ending::KeepAlive } else { Ending::Linger }, cx);

@@ -1,9 +1,21 @@
-//! Watches a stream of server-sent events for its first data event: vLLM sends the head, and comments,
-//! before the request has left its queue.
+//! Watches a stream of server-sent events (WHATWG HTML, 9.2.6): for its first data event, since vLLM sends the head,
+//! and comments, before the request has left its queue; for an error inside a 200; and for where an event ends.
 
-/// Finds the first line that begins with `data:` (WHATWG HTML, 9.2.6), at any cut of the stream.
+use std::sync::LazyLock;
+
+use memchr::memmem::{self, Finder};
+
+/// What is known of a stream, at any cut of its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum FirstData {
+pub struct Tap {
+    first: FirstData,
+    /// The last bytes that came, the latest lowest; 0 before the first.
+    last: u32,
+}
+
+/// Finds the first line that begins with `data:`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum FirstData {
     /// So many bytes of `data:` stand at the beginning of the current line.
     #[default]
     Start,
@@ -16,42 +28,72 @@ pub enum FirstData {
 }
 
 const FIELD: &[u8] = b"data:";
+/// How vLLM begins the event of an error. In a token's text the quotes would be escaped.
+static ERROR_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"data: {\"error\""));
+/// In that event: the server's error, not the client's.
+const SERVER_ERROR: [&[u8]; 2] = [b"\"code\": 5", b"\"code\":5"];
 
-impl FirstData {
-    /// Looks at more of the stream; true when the first data event has begun.
-    pub fn watch(&mut self, bytes: &[u8]) -> bool {
-        if *self == FirstData::Found {
-            return true;
+impl Tap {
+    /// Looks at more of the stream.
+    pub fn watch(&mut self, bytes: &[u8]) {
+        let tail = bytes.get(bytes.len().saturating_sub(4)..).unwrap_or_default();
+        self.last = tail.iter().fold(self.last, |last, &byte| last << 8 | u32::from(byte));
+        if self.first != FirstData::Found {
+            self.look_for_data(bytes);
         }
+    }
+
+    /// Whether the first data event has begun.
+    pub fn spoke(&self) -> bool {
+        self.first == FirstData::Found
+    }
+
+    /// Whether a further event may stand here: at the beginning, or behind an empty line.
+    pub fn between_events(&self) -> bool {
+        const LF_LF: u32 = u32::from_be_bytes(*b"\0\0\n\n");
+        const CR_CR: u32 = u32::from_be_bytes(*b"\0\0\r\r");
+        self.last == 0 || matches!(self.last & 0xFFFF, LF_LF | CR_CR) || self.last == u32::from_be_bytes(*b"\r\n\r\n")
+    }
+
+    fn look_for_data(&mut self, bytes: &[u8]) {
         for &byte in bytes {
-            let matched = match *self {
+            let matched = match self.first {
                 FirstData::Start => 0,
                 FirstData::Partial(matched) => matched,
                 FirstData::Line | FirstData::Found => u8::MAX,
             };
-            *self = match byte {
+            self.first = match byte {
                 b'\n' | b'\r' => FirstData::Start,
                 _ if FIELD.get(matched as usize) != Some(&byte) => FirstData::Line,
                 _ if matched as usize + 1 == FIELD.len() => FirstData::Found,
                 _ => FirstData::Partial(matched + 1),
             };
-            if *self == FirstData::Found {
-                return true;
+            if self.first == FirstData::Found {
+                return;
             }
         }
-        false
     }
+}
+
+/// Whether these bytes of a stream hold the event of an engine's error. An event that is cut in two is not seen: this
+/// only tells of an engine's health, and vLLM writes an event in one piece.
+pub fn tells_of_error(bytes: &[u8]) -> bool {
+    let Some(begins) = ERROR_EVENT.find(bytes) else { return false };
+    let event = bytes.get(begins..).unwrap_or_default();
+    let line = event.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    SERVER_ERROR.into_iter().any(|code| memmem::find(line, code).is_some())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn found(stream: &[u8], cut: usize) -> bool {
-        let mut tap = FirstData::default();
+    fn watched(stream: &[u8], cut: usize) -> Tap {
+        let mut tap = Tap::default();
         let (before, after) = stream.split_at(cut);
         tap.watch(before);
-        tap.watch(after)
+        tap.watch(after);
+        tap
     }
 
     #[test]
@@ -67,8 +109,41 @@ mod tests {
             (b" data: x", false),
         ] {
             for cut in 0..=stream.len() {
-                assert_eq!(found(stream, cut), expected, "{stream:?} cut at {cut}");
+                assert_eq!(watched(stream, cut).spoke(), expected, "{stream:?} cut at {cut}");
             }
+        }
+    }
+
+    #[test]
+    fn an_event_ends_with_an_empty_line() {
+        for (stream, expected) in [
+            (&b""[..], true),
+            (b"data: x\n\n", true),
+            (b"data: x\r\n\r\n", true),
+            (b"data: x\r\r", true),
+            (b"data: x\n", false),
+            (b"data: x\r\n", false),
+            (b"data: x\n\r\n", false),
+            (b"data: x\n\ndata: y", false),
+            (b"\n\n", true),
+            (b"\n", false),
+        ] {
+            for cut in 0..=stream.len() {
+                assert_eq!(watched(stream, cut).between_events(), expected, "{stream:?} cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_engines_error_is_told_from_a_clients_and_from_text() {
+        for (piece, expected) in [
+            (&br#"data: {"error": {"message": "EngineCore", "type": "InternalServerError", "code": 500}}"#[..], true),
+            (b"data: {\"id\":1}\n\ndata: {\"error\":{\"code\":503}}\n\ndata: [DONE]\n\n", true),
+            (b"data: {\"error\":{\"code\":400}}\n\ndata: {\"code\":500}\n\n", false),
+            (br#"data: {"text":"data: {\"error\": {\"code\": 500}}"}"#, false),
+            (b"data: {\"id\":1}\n\n", false),
+        ] {
+            assert_eq!(tells_of_error(piece), expected, "{}", piece.escape_ascii());
         }
     }
 }

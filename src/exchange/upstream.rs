@@ -26,19 +26,13 @@ impl Exchange {
         if let Some(leg) = &self.leg {
             cx.counters.connect_failed(leg.admission.endpoint().slot);
         }
-        self.leave_endpoint();
+        self.blame(cx);
+        self.leave_endpoint(cx);
         if self.connects >= cx.rules.limits.connect_tries_max {
             return self.refuse(refusals::NO_ENDPOINT.into(), cx);
         }
         cx.stats.count(Count::RetriedConnect);
         self.choose_endpoint(cx);
-    }
-
-    /// The leg is over; its endpoint is not tried again.
-    fn leave_endpoint(&mut self) {
-        if let Some(leg) = self.leg.take() {
-            self.tried.push(leg.admission.endpoint().slot);
-        }
     }
 
     /// The kernel took some of what was held.
@@ -104,22 +98,31 @@ impl Exchange {
         // A FIN acknowledges what came before it. A reset does not, and kernels acknowledge late: behind one, a
         // request may have been read although nothing says so.
         let untouched = ended && self.held_whole && self.unacknowledged(acknowledged);
-        if untouched && !self.retried {
-            self.retried = true;
-            self.pushed = 0;
+        // Where an idle connection went stale, its engine may well be there.
+        let stale = untouched && self.leg.as_ref().is_some_and(|leg| leg.reused);
+        if !stale {
+            self.blame(cx);
+        }
+        if untouched && !self.retried && cx.retry() {
             cx.stats.count(Count::RetriedStale);
-            // Where an idle connection went stale, its engine may well be there.
-            match &self.leg {
-                Some(leg) if leg.reused => self.leg = None,
-                _ => self.leave_endpoint(),
+            if stale {
+                self.drop_leg(cx);
             }
-            return self.choose_endpoint(cx);
+            return self.try_again(cx);
         }
         cx.stats.count(Count::UpstreamFaultEarlyEnd);
         if let Some(leg) = &mut self.leg {
             leg.connected = false;
         }
         self.refuse(refusals::UPSTREAM_LOST.into(), cx);
+    }
+
+    /// The second and last time, with the same bytes.
+    pub(super) fn try_again(&mut self, cx: &mut Context<'_>) {
+        self.retried = true;
+        self.pushed = 0;
+        self.leave_endpoint(cx);
+        self.choose_endpoint(cx);
     }
 
     /// This side's kernel is full: hold the other side back.

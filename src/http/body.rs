@@ -70,6 +70,11 @@ impl Body {
         }
     }
 
+    /// Whether a chunk of ours may stand behind what has come.
+    pub fn between_chunks(&self) -> bool {
+        matches!(&self.0, State::Chunked(chunked) if chunked.at_start())
+    }
+
     /// Whether its bytes come in chunks.
     pub fn is_chunked(&self) -> bool {
         matches!(self.0, State::Chunked(_))

@@ -118,6 +118,11 @@ impl Chunked {
         Chunked { left: 0, trailers: None, extension_bytes: 0, digits: 0, state: State::Start }
     }
 
+    /// Whether a size line is next: no chunk has begun that is not over.
+    pub fn at_start(&self) -> bool {
+        self.state == State::Start
+    }
+
     /// Whether the whole body has come.
     pub fn done(&self) -> bool {
         self.state == State::Done

@@ -1,6 +1,7 @@
 //! Answers of our own, in the shape vLLM gives to its errors, and the two verdicts on bytes that break
 //! the rules: a [`Refusal`] answers the client, a [`Fault`] ends a body or an engine's reply.
 
+use super::chunk::SizeLine;
 use super::digits::write_decimal;
 use super::rewrite::{ToClient, write_connection, write_field};
 
@@ -193,6 +194,16 @@ pub fn write_error_body(out: &mut Vec<u8>, error: &ErrorReply) {
     out.extend_from_slice(b",\"code\":");
     write_decimal(out, u64::from(error.status));
     out.extend_from_slice(b"}}");
+}
+
+/// Appends a chunk that holds one event of a stream (`data: {"error":{...}}`), as vLLM tells of errors behind its head.
+pub fn write_error_event(out: &mut Vec<u8>, error: &ErrorReply) {
+    let mut event = b"data: ".to_vec();
+    write_error_body(&mut event, error);
+    event.extend_from_slice(b"\n\n");
+    out.extend_from_slice(SizeLine::new(event.len() as u64).as_bytes());
+    out.extend_from_slice(&event);
+    out.extend_from_slice(b"\r\n");
 }
 
 /// Appends an answer with a JSON body. A HEAD request gets the same head and no body.

@@ -1,8 +1,15 @@
-//! What a shard holds, counted entry by entry: for tests to compare with what its accounts say.
+//! What a shard holds, counted entry by entry, and whether its accounts say the same.
+//!
+//! Each turn compares totals that were kept in different places; now and then all connections are walked. A difference is
+//! a fault of ours: it is counted and logged, and stops a build that has debug assertions.
 
 use super::Shard;
+use crate::counters::stats::{Event as Count, Gauge};
 use crate::driver::Driver;
 use crate::exchange::Micros;
+
+/// Between two walks of all connections.
+const WALK: Micros = 10_000_000;
 
 /// Sums over all connections of a shard, between two turns.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -15,6 +22,8 @@ pub struct Audit {
     pub upstreams_idle: usize,
     /// Legs by endpoint slot, as the exchanges have them.
     pub legs: Vec<u32>,
+    /// Requests by endpoint slot that failed and stay charged for a while.
+    pub charged: Vec<u32>,
     /// Bytes that the exchanges hold.
     pub held_bytes: usize,
     /// Bytes that the account of held bytes shows.
@@ -32,6 +41,37 @@ pub struct Audit {
 }
 
 impl<D: Driver> Shard<D> {
+    /// Compares what the shard has counted with what it holds.
+    pub(super) fn check_accounts(&mut self) {
+        let charges = &self.desk.lender.charges;
+        let (counted, held) = (charges.counted(), self.legs + charges.kept());
+        self.desk.stats.set(Gauge::InFlight, counted as u64);
+        if counted != held {
+            self.accounts_differ("in flight", counted, held);
+        }
+        if self.desk.now >= self.audit_at {
+            self.audit_at = self.desk.now + WALK;
+            let audit = self.audit();
+            let legs: u32 = audit.legs.iter().sum();
+            if legs as usize != self.legs {
+                self.accounts_differ("legs", self.legs, legs as usize);
+            }
+            if audit.held_bytes != audit.held_account {
+                self.accounts_differ("held bytes", audit.held_account, audit.held_bytes);
+            }
+        }
+    }
+
+    #[cold]
+    fn accounts_differ(&self, what: &str, account: usize, found: usize) {
+        // Told once: it would not become true again by itself.
+        if self.desk.stats.count_of(Count::AccountsDiffer) == 0 {
+            tracing::error!(what, account, found, "a fault of warmfront: an account differs from what is held");
+        }
+        self.desk.stats.count(Count::AccountsDiffer);
+        debug_assert_eq!(account, found, "{what}");
+    }
+
     /// Walks all connections.
     pub fn audit(&self) -> Audit {
         let mut audit = Audit {
@@ -49,13 +89,18 @@ impl<D: Driver> Shard<D> {
             audit.held_bytes += exchange.held_bytes();
             audit.held_bytes_most = audit.held_bytes_most.max(exchange.held_bytes());
             let Some(endpoint) = exchange.endpoint() else { continue };
-            let slot = endpoint.slot as usize;
-            audit.legs.resize(audit.legs.len().max(slot + 1), 0);
-            audit.legs[slot] += 1;
+            count(&mut audit.legs, endpoint.slot);
         }
+        self.desk.lender.charges.slots().for_each(|slot| count(&mut audit.charged, slot));
         let upstreams = self.upstreams.keys();
         let idle = upstreams.into_iter().filter_map(|key| self.upstreams.get(key)).filter(|up| up.client.is_none());
         audit.upstreams_idle = idle.count();
         audit
     }
+}
+
+fn count(by_slot: &mut Vec<u32>, slot: u16) {
+    let slot = slot as usize;
+    by_slot.resize(by_slot.len().max(slot + 1), 0);
+    by_slot[slot] += 1;
 }

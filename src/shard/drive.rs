@@ -1,8 +1,6 @@
 //! Between exchanges and the driver: hands events in, carries actions out, decides nothing.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use super::Shard;
+use super::{Shard, panics};
 use crate::counters::stats::Event as Count;
 use crate::driver::{Driver, Lease, Segment};
 use crate::exchange::{Action, Ending, Event, Side, Source};
@@ -63,13 +61,17 @@ impl<D: Driver> Shard<D> {
         };
         self.desk.actions.clear();
         let mut cx = self.desk.context();
+        let before = exchange.endpoint().is_some();
         // A fault of ours may end one request, never a shard.
-        let outcome = catch_unwind(AssertUnwindSafe(|| exchange.advance(event(bytes), &mut cx)));
+        let outcome = panics::contained(|| exchange.advance(event(bytes), &mut cx));
         if outcome.is_err() {
+            exchange.give_all_back(&mut self.desk.lender);
             self.desk.stats.count(Count::Panicked);
             self.desk.actions.clear();
             self.desk.actions.push(Action::End(Ending::Abort));
         }
+        self.legs += usize::from(exchange.endpoint().is_some());
+        self.legs -= usize::from(before);
         let consumed = self.desk.actions.consumed;
         self.drive(key, input);
         consumed

@@ -7,6 +7,7 @@ pub mod choice;
 mod client;
 mod drive;
 pub mod handover;
+pub mod panics;
 pub mod placement;
 pub mod start;
 mod timers;
@@ -53,11 +54,14 @@ pub struct Setup {
     pub rules: Arc<Rules>,
     /// For its random choices and request ids.
     pub seed: u64,
+    /// Nanoseconds, to time the scan and the choice with: [`stopwatch`] where time is real.
+    pub stopwatch: fn() -> u64,
 }
 
 /// What exchanges see of their shard.
 struct Desk {
     now: Micros,
+    stopwatch: fn() -> u64,
     snapshot: Arc<Snapshot>,
     counters: &'static Counters,
     stats: &'static ShardStats,
@@ -71,7 +75,7 @@ impl Desk {
     fn context(&mut self) -> Context<'_> {
         Context {
             now: self.now,
-            stopwatch,
+            stopwatch: self.stopwatch,
             snapshot: &self.snapshot,
             counters: self.counters,
             stats: self.stats,
@@ -84,7 +88,7 @@ impl Desk {
 }
 
 /// Nanoseconds of a monotone clock.
-fn stopwatch() -> u64 {
+pub fn stopwatch() -> u64 {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
@@ -101,6 +105,10 @@ pub struct Shard<D> {
     timers: Timers,
     /// Clients whose next request was read ahead.
     read_ahead: Vec<Key>,
+    /// Exchanges that have a leg.
+    legs: usize,
+    /// When all accounts are compared entry by entry next.
+    audit_at: Micros,
     accepting: bool,
     /// As the driver had counted at the end of the last turn.
     buffers_out: u64,
@@ -133,6 +141,8 @@ impl<D: Driver> Shard<D> {
             idle_until: VecDeque::new(),
             timers: Timers::new(now),
             read_ahead: Vec::new(),
+            legs: 0,
+            audit_at: now,
             accepting: true,
             buffers_out: 0,
             handover: None,
@@ -141,6 +151,7 @@ impl<D: Driver> Shard<D> {
             reader,
             desk: Desk {
                 now,
+                stopwatch: setup.stopwatch,
                 snapshot,
                 counters: setup.counters,
                 stats: setup.stats,
@@ -168,6 +179,8 @@ impl<D: Driver> Shard<D> {
     /// When the kernel fails the driver.
     pub fn turn(&mut self) -> io::Result<bool> {
         let most = if self.desk.draining { DRAIN_LOOK } else { HEARTBEAT };
+        let charged = self.desk.lender.charges.due().map_or(most, |due| due.saturating_sub(self.desk.now));
+        let most = most.min(charged);
         let sleep = if self.read_ahead.is_empty() { self.timers.sleep(self.desk.now, most) } else { 0 };
         self.driver.wait(Duration::from_micros(sleep))?;
         self.desk.now = self.driver.now();
@@ -185,6 +198,8 @@ impl<D: Driver> Shard<D> {
         }
         self.look_at_deadlines();
         self.close_idle();
+        self.desk.lender.charges.expire(self.desk.now);
+        self.check_accounts();
         let buffers_out = self.driver.buffers_out();
         if buffers_out != self.buffers_out {
             self.desk.stats.add(Count::BuffersOut, buffers_out - self.buffers_out);

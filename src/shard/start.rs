@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::choice::Choice;
 use super::handover::HandOver;
 use super::placement::Placement;
-use super::{Setup, Shard};
+use super::{Setup, Shard, stopwatch};
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::driver::uring::{Uring, probe::Unusable};
@@ -99,6 +99,7 @@ fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, handover: Optio
         stats: shared.stats.shard(index),
         rules: Arc::clone(&shared.rules),
         seed: seed(index),
+        stopwatch,
     };
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let Choice { driver, why } = &shared.driver;

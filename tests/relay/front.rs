@@ -13,7 +13,7 @@ use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health};
 use warmfront::policy::{Policy, Settings};
 use warmfront::publish::{Process, Published};
 use warmfront::ring::Ring;
-use warmfront::shard::{Setup, Shard};
+use warmfront::shard::{Setup, Shard, stopwatch};
 use warmfront::snapshot::{Pool, PoolId, Snapshot};
 
 use crate::client::{Client, Reply};
@@ -62,6 +62,7 @@ impl Front {
             stats: stats.shard(0),
             rules: Arc::new(options.rules),
             seed: 1,
+            stopwatch,
         };
         let thread = std::thread::spawn(move || serve(crate::driver(), setup));
         Front { address, counters, stats, published, process, thread: Some(thread) }

@@ -19,6 +19,7 @@ mod models;
 mod passing;
 mod pipelining;
 mod storm;
+mod trust;
 mod tunnel;
 mod unseen;
 mod uploads;

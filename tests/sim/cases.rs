@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use warmfront::counters::stats::Event;
 use warmfront::driver::Tag;
 use warmfront::exchange::Rules;
 use warmfront::policy::{Policy, Settings};
@@ -14,7 +15,7 @@ use crate::draw;
 use crate::driver::Simulated;
 use crate::network::{End, Knobs, Network, Stage};
 use crate::plan::pattern;
-use crate::schedule::{shard, statics};
+use crate::schedule::{FAULT, shard, statics};
 
 const SECOND: u64 = 1_000_000;
 const GET: &[u8] = b"GET /v1/things HTTP/1.1\r\nhost: a\r\n\r\n";
@@ -292,4 +293,33 @@ fn a_tunnel_keeps_its_last_bytes_for_a_slow_engine() {
         table.pass(SECOND);
     }
     assert_eq!(got.len(), 3_000);
+}
+
+/// A fault of ours, wherever in an exchange: its client is reset, nothing stays counted or held, others go on.
+#[test]
+fn a_panic_ends_one_exchange() {
+    const BODY: &str = r#"{"messages":[{"role":"user","content":"a secret of theirs"}]}"#;
+    let head = format!("POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", BODY.len());
+    let by_prefix = Arc::new(Settings { policy: Policy::PrefixHash, replication: 1, ..Settings::default() });
+    for before in [head.len(), head.len() + 5, head.len() + 40] {
+        let mut table = Table::new(|_| {});
+        statics().published.publish(draw::snapshot(&[Some(draw::endpoint(0, 0))], &by_prefix));
+        let panics = statics().stats.total(Event::Panicked);
+        let (other, victim) = (table.client(1 << 20), table.client(1 << 20));
+        let engine = table.ask(other, GET);
+        let request = format!("{head}{BODY}");
+        table.send(victim, &request[..before]);
+        table.pass(SECOND);
+        FAULT.set(true);
+        table.send(victim, &request[before..]);
+        table.pass(SECOND);
+        assert_eq!((statics().stats.total(Event::Panicked) - panics, table.front_end(victim)), (1, Some(End::Reset)));
+        let audit = table.shard.audit();
+        assert_eq!((audit.clients, audit.legs.as_slice(), audit.held_account), (1, &[1][..], 0), "cut at {before}");
+        assert_eq!(statics().counters.in_flight(0), 1);
+        table.send(engine, reply(30));
+        table.pass(SECOND);
+        assert!(table.receive_all(other).ends_with(&pattern("r", 'r', 30)));
+        assert_eq!((statics().counters.in_flight(0), statics().stats.total(Event::AccountsDiffer)), (0, 0));
+    }
 }

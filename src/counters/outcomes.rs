@@ -1,0 +1,146 @@
+//! What requests learn about their endpoints, by slot: how many failed in a row, and who is barred for it.
+//!
+//! Shards write, control reads and turns it into [`crate::fleet::Health`]. A bar holds at once, on every shard, until
+//! control has published a snapshot that says the same.
+
+use crate::atomics::{AtomicU32, Ordering};
+use crate::limits::{ENDPOINTS_MAX, FAULTS_IN_A_ROW_MAX};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Outcomes {
+    slots: Box<[Slot; ENDPOINTS_MAX]>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// Faults since the last good answer.
+    in_a_row: AtomicU32,
+    /// All faults (wraps).
+    faults: AtomicU32,
+    /// Good answers that ended a row of faults (wraps).
+    recoveries: AtomicU32,
+    /// Nothing new goes there: 0 or 1.
+    barred: AtomicU32,
+}
+
+impl Default for Outcomes {
+    fn default() -> Self {
+        let zero = || AtomicU32::new(0);
+        let slot = |_| Slot { in_a_row: zero(), faults: zero(), recoveries: zero(), barred: zero() };
+        Outcomes { slots: Box::new(std::array::from_fn(slot)) }
+    }
+}
+
+/// What control reads of one slot; compare with what was read before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Outcome {
+    /// Faults since the last good answer.
+    pub in_a_row: u32,
+    /// All faults since the start of the process (wraps).
+    pub faults: u32,
+    /// Good answers behind a fault since the start of the process (wraps).
+    pub recoveries: u32,
+    /// Barred by a shard.
+    pub barred: bool,
+}
+
+impl Outcomes {
+    /// A request failed by the endpoint's fault. The last of [`FAULTS_IN_A_ROW_MAX`] bars it; true: just now.
+    pub fn fault(&self, slot: u16) -> bool {
+        let Some(cell) = self.slots.get(slot as usize) else { return false };
+        cell.faults.fetch_add(1, Ordering::Relaxed);
+        let in_a_row = cell.in_a_row.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        in_a_row >= FAULTS_IN_A_ROW_MAX && self.bar(slot)
+    }
+
+    /// A request was answered well to its last byte. Costs a read while nothing is wrong.
+    #[inline]
+    pub fn good(&self, slot: u16) {
+        let Some(cell) = self.slots.get(slot as usize) else { return };
+        if cell.in_a_row.load(Ordering::Relaxed) != 0 {
+            cell.in_a_row.store(0, Ordering::Relaxed);
+            cell.recoveries.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Has nothing new go there from now on; true where that is new.
+    pub fn bar(&self, slot: u16) -> bool {
+        self.slots.get(slot as usize).is_some_and(|cell| cell.barred.swap(1, Ordering::Release) == 0)
+    }
+
+    /// Whether a shard barred it.
+    #[inline]
+    pub fn is_barred(&self, slot: u16) -> bool {
+        self.slots.get(slot as usize).is_some_and(|cell| cell.barred.load(Ordering::Relaxed) != 0)
+    }
+
+    /// For control, which lets it be tried again: one fault now counts as the last of a row.
+    pub fn on_trial(&self, slot: u16) {
+        if let Some(cell) = self.slots.get(slot as usize) {
+            cell.in_a_row.store(FAULTS_IN_A_ROW_MAX - 1, Ordering::Relaxed);
+            cell.barred.store(0, Ordering::Release);
+        }
+    }
+
+    /// For control, which gives the slot to another endpoint.
+    pub fn forget(&self, slot: u16) {
+        if let Some(cell) = self.slots.get(slot as usize) {
+            cell.in_a_row.store(0, Ordering::Relaxed);
+            cell.barred.store(0, Ordering::Release);
+        }
+    }
+
+    /// What stands at a slot now.
+    pub fn read(&self, slot: u16) -> Outcome {
+        self.slots.get(slot as usize).map_or_else(Outcome::default, |cell| Outcome {
+            recoveries: cell.recoveries.load(Ordering::Acquire),
+            barred: cell.barred.load(Ordering::Acquire) != 0,
+            in_a_row: cell.in_a_row.load(Ordering::Relaxed),
+            faults: cell.faults.load(Ordering::Relaxed),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_of_faults_bars_and_a_good_answer_ends_the_row() {
+        let outcomes = Outcomes::default();
+        for _ in 0..5 {
+            assert!(!outcomes.fault(3) && !outcomes.fault(3));
+            outcomes.good(3);
+        }
+        outcomes.good(3);
+        assert_eq!(outcomes.read(3), Outcome { in_a_row: 0, faults: 10, recoveries: 5, barred: false });
+        assert!(!outcomes.fault(3) && !outcomes.fault(3) && outcomes.fault(3));
+        assert!(outcomes.is_barred(3) && !outcomes.is_barred(2));
+        assert!(!outcomes.fault(3), "it was barred before");
+    }
+
+    #[test]
+    fn one_fault_ends_a_trial() {
+        let outcomes = Outcomes::default();
+        assert!(outcomes.bar(0) && !outcomes.bar(0));
+        outcomes.on_trial(0);
+        assert!(!outcomes.is_barred(0));
+        assert!(outcomes.fault(0) && outcomes.is_barred(0));
+        outcomes.on_trial(0);
+        outcomes.good(0);
+        assert!(!outcomes.fault(0));
+        outcomes.bar(0);
+        outcomes.forget(0);
+        let Outcome { in_a_row, barred, .. } = outcomes.read(0);
+        assert_eq!((in_a_row, barred), (0, false));
+    }
+
+    #[test]
+    fn a_slot_that_cannot_exist_is_nobody() {
+        let outcomes = Outcomes::default();
+        assert!(!outcomes.fault(u16::MAX) && !outcomes.bar(u16::MAX) && !outcomes.is_barred(u16::MAX));
+        outcomes.good(u16::MAX);
+        assert_eq!(outcomes.read(u16::MAX), Outcome::default());
+    }
+}

@@ -1,0 +1,151 @@
+//! What a reply, or the want of one, says of its endpoint.
+//!
+//! Three classes. A *fault* is the endpoint's own: some in a row bar it. *Back-pressure* is an engine that has enough
+//! to do. Everything else is neutral: a 4xx is the client's doing, however often it comes. Behind a fault or
+//! back-pressure the request stays charged to its endpoint for a while ([`super::charges`]): what fails at once
+//! looks idle, and would draw every request that goes by load.
+
+use super::Exchange;
+use super::event::Context;
+use crate::counters::stats::Event as Count;
+use crate::http::{BodyLength, ReplyFraming, ResponseHead};
+
+/// Longest body of an error that is read before its head is passed on.
+const ERROR_BYTES_MAX: u64 = 4 << 10;
+/// A vLLM that drains says so to every new request, at once, while `/health` goes on answering 200.
+const DRAINING: &[u8] = b"cannot schedule new futures";
+/// vLLM and SGLang, when their queue is full. Nothing of the request was executed.
+const BUSY: [&[u8]; 2] = [b"currently busy and cannot accept new requests", b"request queue is full"];
+
+/// What a reply's status and, for some errors, its body say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    /// Nothing, before its last byte has come.
+    Neutral,
+    /// Too many requests for this engine.
+    BackPressure,
+    /// The same, and certainly not executed.
+    Busy,
+    Fault,
+    /// It takes no request any more.
+    Drains,
+}
+
+/// Judges a final reply by status, by whether it names a time to come back, and by the body of an error, if it is at hand.
+pub(super) fn judge(status: u16, names_a_time: bool, body: &[u8]) -> Verdict {
+    let says = |words: &[u8]| memchr::memmem::find(body, words).is_some();
+    match status {
+        429 => Verdict::BackPressure,
+        503 if BUSY.into_iter().any(says) => Verdict::Busy,
+        503 if names_a_time => Verdict::BackPressure,
+        500 if says(DRAINING) => Verdict::Drains,
+        500 | 502..=504 => Verdict::Fault,
+        _ => Verdict::Neutral,
+    }
+}
+
+/// How many bytes of its body a reply's head should wait for: errors are judged by their words.
+pub(super) fn judged_bytes(head: &ResponseHead<'_>, framing: &ReplyFraming) -> usize {
+    match framing.body {
+        BodyLength::Length(len) if matches!(head.status, 500 | 503) && len <= ERROR_BYTES_MAX => len as usize,
+        _ => 0,
+    }
+}
+
+impl Exchange {
+    /// The endpoint failed this request: counted once a leg.
+    pub(super) fn blame(&mut self, cx: &mut Context<'_>) {
+        let Some(leg) = &mut self.leg else { return };
+        if !std::mem::replace(&mut leg.charged, true) && cx.counters.outcomes().fault(leg.admission.endpoint().slot) {
+            cx.stats.count(Count::Barred);
+        }
+    }
+
+    /// Takes a verdict to account.
+    pub(super) fn note(&mut self, verdict: Verdict, cx: &mut Context<'_>) {
+        match verdict {
+            Verdict::Neutral => {}
+            Verdict::BackPressure | Verdict::Busy => {
+                cx.stats.count(Count::BackPressure);
+                if let Some(leg) = &mut self.leg {
+                    leg.charged = true;
+                }
+            }
+            Verdict::Fault | Verdict::Drains => {
+                cx.stats.count(Count::UpstreamFaultErrorReply);
+                self.blame(cx);
+            }
+        }
+        let Some(leg) = &self.leg else { return };
+        if verdict == Verdict::Drains && cx.counters.outcomes().bar(leg.admission.endpoint().slot) {
+            cx.stats.count(Count::Barred);
+        }
+    }
+
+    /// The reply has come to its last byte. Where that is the end of an error, it was judged before.
+    pub(super) fn praise(&self, cx: &Context<'_>) {
+        if let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged)
+            && (200..400).contains(&self.status)
+        {
+            cx.counters.outcomes().good(leg.admission.endpoint().slot);
+        }
+    }
+
+    /// Whether a request that its engine is too busy for goes to another one: once, if all of it is still here and
+    /// the budget for retries allows it.
+    pub(super) fn may_spill(&self, cx: &mut Context<'_>) -> bool {
+        let others = || {
+            let pool = self.pool.and_then(|id| cx.snapshot.pools.get(id.0 as usize));
+            pool.is_some_and(|pool| pool.eligible().slots().len() > 1)
+        };
+        !self.retried && self.held_whole && others() && cx.retry()
+    }
+
+    /// Gives the endpoint up for this request; it is not tried again.
+    pub(super) fn leave_endpoint(&mut self, cx: &mut Context<'_>) {
+        if let Some(leg) = &self.leg {
+            self.tried.push(leg.admission.endpoint().slot);
+        }
+        self.drop_leg(cx);
+    }
+
+    /// The one place where a request stops being counted in flight: at once, or where it failed a while later.
+    pub(super) fn drop_leg(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(leg) = self.leg.take() else { return false };
+        if leg.charged {
+            cx.lender.charges.keep(leg.admission, cx.now + cx.rules.limits.failed_charge_ms * 1_000);
+        } else {
+            cx.lender.charges.release(leg.admission);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_judged() {
+        let busy = br#"{"error":{"message":"The engine is currently busy and cannot accept new requests. Please"}}"#;
+        let drains = br#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#;
+        for (status, names_a_time, body, expected) in [
+            (200, false, &drains[..], Verdict::Neutral),
+            (400, false, b"", Verdict::Neutral),
+            (404, false, drains, Verdict::Neutral),
+            (429, false, b"", Verdict::BackPressure),
+            (500, false, b"", Verdict::Fault),
+            (500, true, busy, Verdict::Fault),
+            (500, false, drains, Verdict::Drains),
+            (501, false, b"", Verdict::Neutral),
+            (502, false, b"", Verdict::Fault),
+            (503, false, b"", Verdict::Fault),
+            (503, true, b"", Verdict::BackPressure),
+            (503, false, busy, Verdict::Busy),
+            (503, false, drains, Verdict::Fault),
+            (504, false, b"", Verdict::Fault),
+        ] {
+            assert_eq!(judge(status, names_a_time, body), expected, "{status} {}", body.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! What becomes of a fault of our own: inside an exchange it ends that one, anywhere else the process.
+//!
+//! A panic's message may hold bytes of a prompt, so that only its place is told.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook};
+
+thread_local! {
+    static CONTAINED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From here on a panic is logged with thread and place, and without its message.
+pub fn tell_place_only() {
+    set_hook(Box::new(|panic: &PanicHookInfo<'_>| {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
+        let ends = if CONTAINED.get() { "one request" } else { "its thread" };
+        tracing::error!(place, thread, ends, "a fault of warmfront: please report it with this place");
+    }));
+}
+
+/// Runs what may panic without taking the shard with it.
+///
+/// # Errors
+/// When it panicked.
+pub(super) fn contained(advance: impl FnOnce()) -> Result<(), ()> {
+    CONTAINED.set(true);
+    let outcome = catch_unwind(AssertUnwindSafe(advance));
+    CONTAINED.set(false);
+    outcome.map_err(|_| ())
+}

@@ -1,0 +1,257 @@
+//! What requests learn about their engines: who fails is barred, who is busy is spared, and nobody is asked twice for more.
+
+use std::time::{Duration, Instant};
+
+use warmfront::counters::stats::Event;
+
+use crate::client::{chat, get, post};
+use crate::engine::{Connection, Engine, HELLO, black_hole, refusing};
+use crate::front::Front;
+use crate::wire::End;
+
+const STREAM_HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+
+/// vLLM's answers, as recorded.
+fn recorded(name: &str) -> Vec<u8> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/vllm-0.32.0/");
+    std::fs::read(format!("{folder}{name}")).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn error(status: u16) -> String {
+    format!("HTTP/1.1 {status} Sorry\r\ncontent-length: 2\r\n\r\nno")
+}
+
+/// Whatever it does to its requests, after three of them an engine gets no more; clients see at most those three.
+#[test]
+fn three_failures_in_a_row_bar_an_engine() {
+    type Script = fn(Connection);
+    let scripts: [(&str, Script); 6] = [
+        ("resets", |mut connection| {
+            connection.request();
+            connection.reset();
+        }),
+        ("closes", |mut connection| drop(connection.request())),
+        ("never answers", |mut connection| {
+            connection.request();
+            connection.closed();
+        }),
+        ("answers 500", |mut connection| {
+            while connection.request().is_some() {
+                connection.send(error(500));
+            }
+        }),
+        ("speaks no HTTP", |mut connection| {
+            connection.request();
+            connection.send("SSH-2.0-OpenSSH_9.2p1\r\n\r\n");
+        }),
+        ("hangs before the first token", |mut connection| {
+            connection.request();
+            connection.send(STREAM_HEAD);
+            connection.closed();
+        }),
+    ];
+    for (what, script) in scripts {
+        let broken = Engine::run(script);
+        let engine = Engine::answering(HELLO);
+        let front = Front::with(&[broken.address, engine.address], |options| {
+            options.rules.limits.reply_head_timeout_ms = 100;
+            options.rules.limits.first_token_timeout_ms = 100;
+        });
+        let served = (0..30).filter(|_| {
+            let reply = front.ask(post("/v1/chat/completions", "{}"));
+            reply.status == 200 && reply.whole
+        });
+        assert_eq!((served.count(), broken.executions()), (27, 3), "{what}");
+        assert_eq!((front.count(Event::Barred), engine.executions()), (1, 27), "{what}");
+        front.settles();
+    }
+}
+
+/// What cannot be connected to costs no request, and after three tries no time either.
+#[test]
+fn what_cannot_be_connected_to_is_soon_left_alone() {
+    let (hole, _kept) = black_hole();
+    for address in [refusing(), hole] {
+        let engine = Engine::answering(HELLO);
+        let front = Front::with(&[address, engine.address], |options| options.rules.limits.connect_timeout_ms = 100);
+        for _ in 0..30 {
+            assert_eq!(front.ask(get("/v1/a")).status, 200);
+        }
+        assert_eq!(front.count(Event::ConnectFailed), 3);
+        front.settles();
+    }
+}
+
+/// A good answer ends a row of failures; what the client does wrong, or an engine with enough to do, is none.
+#[test]
+fn only_failures_in_a_row_bar() {
+    for between in [200, 404] {
+        let engine = Engine::run(move |mut connection| {
+            let mut turn = 0;
+            while connection.request().is_some() {
+                turn += 1;
+                connection.send(error(if turn % 3 == 0 { between } else { 500 }));
+            }
+        });
+        let front = Front::start(&[engine.address]);
+        let mut client = front.connect();
+        (0..12).for_each(|_| drop(client.ask(get("/v1/a"))));
+        assert_eq!(front.count(Event::Barred), u64::from(between == 404), "{between} between two 500s");
+    }
+    for status in [400, 401, 404, 422, 429] {
+        let engine = Engine::answering(error(status));
+        let front = Front::start(&[engine.address]);
+        let mut client = front.connect();
+        (0..12).for_each(|_| assert_eq!(client.ask(get("/v1/a")).status, status));
+        assert_eq!(front.count(Event::Barred), 0, "{status}");
+        assert_eq!(front.count(Event::BackPressure), if status == 429 { 12 } else { 0 });
+    }
+}
+
+/// The last engine is asked however often it failed: a barred fleet is still better than none.
+#[test]
+fn bars_never_empty_a_fleet() {
+    let engines = [(); 3].map(|()| Engine::answering(error(500)));
+    let front = Front::start(&engines.each_ref().map(|engine| engine.address));
+    for _ in 0..30 {
+        assert_eq!(front.ask(get("/v1/a")).status, 500);
+    }
+    assert_eq!(front.count(Event::Barred), 3);
+    assert_eq!(engines.iter().map(Engine::executions).sum::<usize>(), 30);
+}
+
+/// A vLLM that drains answers `/health` and refuses every request at once: one is enough to know.
+#[test]
+fn a_draining_vllm_is_barred_at_once() {
+    let answer = recorded("sigterm-drain.new-request.response");
+    for size in [1, 40, 1 << 20] {
+        let pieces = answer.clone();
+        let draining = Engine::run(move |mut connection| {
+            connection.request();
+            connection.send_pieces(&pieces, size);
+            connection.closed();
+        });
+        let engine = Engine::answering(HELLO);
+        let front = Front::start(&[draining.address, engine.address]);
+        let replies: Vec<_> = (0..20).map(|_| front.ask(post("/v1/chat/completions", "{}"))).collect();
+        let refused: Vec<_> = replies.iter().filter(|reply| reply.status == 500).collect();
+        assert_eq!((draining.executions(), refused.len(), engine.executions()), (1, 1, 19), "pieces of {size}");
+        assert!(answer.ends_with(refused[0].text().as_bytes()), "it passes untouched");
+        front.settles();
+    }
+}
+
+/// A full queue: the request was not executed, and another engine takes it.
+#[test]
+fn what_an_engine_is_too_busy_for_goes_to_another_one() {
+    let answer = recorded("rejected-plain.response");
+    let busy = Engine::answering(answer.clone());
+    let engine = Engine::answering(HELLO);
+    let front = Front::start(&[busy.address, engine.address]);
+    let body = r#"{"model":"tiny-llama","messages":[{"role":"user","content":"hello"}]}"#;
+    for _ in 0..10 {
+        assert_eq!(front.ask(post("/v1/chat/completions", body)).status, 200);
+    }
+    assert!(front.count(Event::RetriedBusy) > 0);
+    assert_eq!(front.count(Event::BackPressure), busy.executions() as u64);
+    assert_eq!((front.count(Event::Barred), engine.executions()), (0, 10), "busy is not broken");
+    assert!(engine.requests().iter().all(|request| request.body == body.as_bytes()));
+    front.settles();
+
+    // Nobody else: its own words reach the client.
+    let front = Front::start(&[busy.address]);
+    let reply = front.ask(post("/v1/chat/completions", body));
+    assert_eq!((reply.status, reply.whole), (503, true));
+    assert!(answer.ends_with(reply.text().as_bytes()));
+    assert_eq!(front.count(Event::RetriedBusy), 0);
+}
+
+/// Where all are busy, a tenth of the requests is tried twice, besides ten; each at most twice.
+#[test]
+fn retries_have_a_budget() {
+    let engines = [(); 3].map(|()| Engine::answering(recorded("rejected-plain.response")));
+    let front = Front::start(&engines.each_ref().map(|engine| engine.address));
+    let mut client = front.connect();
+    for _ in 0..200 {
+        assert_eq!(client.ask(chat("tiny-llama", "hello")).status, 503);
+    }
+    let retried = front.count(Event::RetriedBusy);
+    assert!((20..=30).contains(&retried), "{retried} of 200");
+    assert_eq!(front.count(Event::RetryWithheld), 200 - retried);
+    assert_eq!(engines.iter().map(Engine::executions).sum::<usize>() as u64, 200 + retried);
+}
+
+/// Who fails at once would look idle: its failures count as load for a second.
+#[test]
+fn a_failed_request_stays_charged_for_a_while() {
+    for status in [500, 503, 200] {
+        let engine = Engine::answering(error(status));
+        let front = Front::with(&[engine.address], |options| options.rules.limits.failed_charge_ms = 400);
+        let begun = Instant::now();
+        assert_eq!(front.ask(get("/v1/a")).status, status);
+        let charged = front.counters.in_flight(0);
+        assert!(charged == u32::from(status != 200) || begun.elapsed() > Duration::from_millis(390));
+        front.settles();
+        assert!(status == 200 || begun.elapsed() >= Duration::from_millis(400), "{status}: {:?}", begun.elapsed());
+    }
+}
+
+/// A stream that its engine breaks off ends with an event that says so, where one can stand.
+#[test]
+fn a_broken_stream_says_so() {
+    let told = "data: {\"error\":{\"message\":\"The engine closed";
+    for (piece, switched_on, is_told) in [
+        ("9\r\ndata: a\n\n\r\n", true, true),
+        ("b\r\ndata: a\r\n\r\n\r\n", true, true),
+        ("9\r\ndata: a\n\n\r\n", false, false),
+        ("8\r\ndata: a\n\r\n", true, false),
+        ("9\r\ndata: a\n\n", true, false),
+        ("12\r\ndata: a\n\n", true, false),
+        ("", true, true),
+    ] {
+        let engine = Engine::run(move |mut connection| {
+            connection.request();
+            connection.send(STREAM_HEAD);
+            connection.send(piece);
+        });
+        let front = Front::with(&[engine.address], |options| options.rules.stream_error_event = switched_on);
+        let mut client = front.connect();
+        let reply = client.ask(post("/v1/chat/completions", "{}"));
+        assert_eq!((reply.status, reply.whole), (200, false), "{piece:?}");
+        assert_eq!(reply.text().contains(told), is_told, "{piece:?}: {:?}", reply.text());
+        assert!(!reply.text().contains("[DONE]") && (!is_told || reply.text().ends_with("\n\n")));
+        assert_eq!((client.ends(), front.count(Event::ToldInStream)), (End::Fin, u64::from(is_told)));
+        front.settles();
+    }
+}
+
+/// A reply of known length has no room for an event, whatever it holds.
+#[test]
+fn a_broken_length_gets_no_event() {
+    let engine = Engine::run(|mut connection| {
+        connection.request();
+        connection.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 500\r\n\r\ndata: a\n\n");
+    });
+    let front = Front::with(&[engine.address], |options| options.rules.stream_error_event = true);
+    let reply = front.ask(post("/v1/chat/completions", "{}"));
+    assert_eq!((reply.whole, reply.text().as_str()), (false, "data: a\n\n"));
+}
+
+/// The core of a vLLM that was killed: an error inside a 200, which passes as it is and counts against the engine.
+#[test]
+fn an_error_inside_a_200_counts() {
+    let answer = recorded("sigkill-engine-core.stream.response");
+    let sent = answer.clone();
+    let engine = Engine::run(move |mut connection| {
+        while connection.request().is_some() {
+            connection.send(&sent);
+        }
+    });
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    for _ in 0..3 {
+        let reply = client.ask(post("/v1/completions", "{}"));
+        assert!(reply.whole && reply.text().contains("EngineCore encountered an issue"));
+    }
+    assert_eq!((front.count(Event::UpstreamFaultErrorEvent), front.count(Event::Barred)), (3, 1));
+}
