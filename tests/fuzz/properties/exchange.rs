@@ -347,7 +347,13 @@ impl<'a> Play<'a> {
         super::exchange_answers::check(all, &self.answered, self.ending);
     }
 
-    fn all_is_back(&self) {
+    fn all_is_back(&mut self) {
+        // What failed stays charged for its time, and no longer.
+        let charges = &mut self.lender.charges;
+        assert_eq!(charges.counted(), charges.kept(), "counted and not held by anything");
+        while let Some(due) = charges.due() {
+            charges.expire(due);
+        }
         assert_eq!(self.lender.held_bytes, 0, "held bytes are not given back");
         assert!((0..2).all(|slot| self.counters.in_flight(slot) == 0), "still in flight");
         assert_eq!(self.counters.underflow(), 0);

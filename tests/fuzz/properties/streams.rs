@@ -32,6 +32,14 @@ enum Stop {
     /// The connection may not be used again.
     Closes,
     Refused(&'static str),
+    /// hyper takes no trailer beyond ASCII, which fields are free to hold.
+    OddTrailer,
+}
+
+/// Whether bytes beyond ASCII stand in a chunked body, and not in its data.
+fn odd_trailer(raw: &[u8], data: &[u8]) -> bool {
+    let beyond = |bytes: &[u8]| bytes.iter().filter(|byte| !byte.is_ascii()).count();
+    beyond(raw) > beyond(data)
 }
 
 /// The requests that the front finds in `bytes`, and why no more.
@@ -56,8 +64,11 @@ fn our_requests(bytes: &[u8]) -> (Vec<Message>, Stop) {
             target: String::from_utf8_lossy(head.target).into(),
             new: head.version == Version::Http11,
             fields: sorted(head.fields()),
-            body: body.done.then_some(body.data),
+            body: body.done.then_some(body.data.clone()),
         });
+        if odd_trailer(&rest[head.len..][..body.taken], &body.data) {
+            return (found, Stop::OddTrailer);
+        }
         if let Some(cause) = body.fault {
             return (found, Stop::Refused(cause.as_str()));
         }
@@ -80,6 +91,9 @@ fn plain(target: &str) -> bool {
 /// version, fields and body.
 pub fn requests(bytes: &[u8]) {
     let (ours, stop) = our_requests(bytes);
+    if matches!(stop, Stop::OddTrailer) {
+        return count("hyper: refuses a trailer beyond ASCII");
+    }
     let theirs = peer::serve(bytes);
     for (place, mine) in ours.iter().enumerate() {
         let Some(other) = theirs.get(place) else {
@@ -131,6 +145,9 @@ fn our_reply(bytes: &[u8], head_method: bool) -> Result<Option<Message>, &'stati
             continue;
         }
         let body = relay(judged.body, [&bytes[at..]]);
+        if odd_trailer(&bytes[at..][..body.taken], &body.data) {
+            return Err("a trailer beyond ASCII");
+        }
         // All has come, so closing ends what closing may end.
         let whole = body.done || judged.body == BodyLength::UntilClose;
         return Ok(Some(Message {
