@@ -14,8 +14,6 @@ pub struct Meant {
     pub body: Vec<u8>,
     pub chunked: bool,
     pub trailers: Vec<Field>,
-    /// HTTP/1.0
-    pub old: bool,
     pub expects: bool,
     /// The front answers it itself, with this status.
     pub own: Option<u16>,
@@ -77,7 +75,11 @@ fn request(bytes: &[u8]) -> Step<(Meant, usize)> {
         Err(what) => return Step::Wrong(what),
     };
     let rest = &bytes[head.len..];
+    let has_body = head.has("content-length") || head.has("transfer-encoding");
+    let own = own_answer(method, &path, has_body);
     let (body, chunked) = match length {
+        // What follows a body that nobody reads cannot be found: it ends the connection, whatever it is.
+        _ if own.is_some() => (Chunks::default(), false),
         Length::Of(len) if len > rest.len() => return Step::Partial,
         Length::Of(len) => (Chunks { data: rest[..len].to_vec(), trailers: Vec::new(), len }, false),
         Length::Chunked => match grammar::chunks(rest).step {
@@ -86,8 +88,6 @@ fn request(bytes: &[u8]) -> Step<(Meant, usize)> {
             Step::Wrong(what) => return Step::Wrong(what),
         },
     };
-    let has_body = chunked || head.has("content-length");
-    let own = own_answer(method, &path, has_body);
     let options = head.list("connection");
     let named = |option: &[u8]| options.iter().any(|found| found == option);
     let closes = named(b"close") || (old && !named(b"keep-alive"));
@@ -98,10 +98,8 @@ fn request(bytes: &[u8]) -> Step<(Meant, usize)> {
         body: body.data,
         chunked,
         trailers: body.trailers,
-        old,
         expects: head.has("expect"),
         own,
-        // What follows a body that was not read cannot be found.
         last: closes || (own.is_some() && has_body),
     };
     Step::Whole((meant, skipped + head.len + body.len))
@@ -202,10 +200,11 @@ fn is_authority(bytes: &[u8]) -> bool {
     !host.is_empty() && host.bytes().all(name) && (port.is_empty() || port.strip_prefix(':').is_some_and(number))
 }
 
-/// Whether a field has to arrive at the engine as it is.
+/// Whether a field has to arrive at the engine as it is. A request's id may be replaced by one of the front.
 fn arrives(name: &[u8], options: &[Vec<u8>]) -> bool {
     let name = name.to_ascii_lowercase();
-    !is_of_connection(&name) && name != b"expect" && name != b"x-forwarded-for" && !options.contains(&name)
+    let rewritten = [&b"expect"[..], b"x-forwarded-for", b"x-request-id"].contains(&&*name);
+    !is_of_connection(&name) && !rewritten && !options.contains(&name)
 }
 
 /// Fields that end at each hop, and those that frame.

@@ -26,10 +26,6 @@ impl Tally {
         print!("{text}");
     }
 
-    pub fn cases(&self) -> usize {
-        self.groups.values().flat_map(|outcomes| outcomes.values()).sum()
-    }
-
     pub fn of(&self, group: &str, outcome: &str) -> usize {
         self.groups.get(group).and_then(|outcomes| outcomes.get(outcome)).copied().unwrap_or(0)
     }
