@@ -18,6 +18,8 @@ mod framing_replies;
 mod framing_requests;
 #[path = "relay/front.rs"]
 mod front;
+#[path = "relay/incidents.rs"]
+mod incidents;
 #[path = "relay/leaving.rs"]
 mod leaving;
 #[path = "relay/models.rs"]

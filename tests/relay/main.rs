@@ -14,6 +14,7 @@ mod deadlines;
 mod failing;
 mod framing_replies;
 mod framing_requests;
+mod incidents;
 mod leaving;
 mod models;
 mod passing;

@@ -308,10 +308,10 @@ fn a_panic_ends_one_exchange() {
         let (other, victim) = (table.client(1 << 20), table.client(1 << 20));
         let engine = table.ask(other, GET);
         let request = format!("{head}{BODY}");
-        table.send(victim, &request[..before]);
+        table.send(victim, &request.as_bytes()[..before]);
         table.pass(SECOND);
         FAULT.set(true);
-        table.send(victim, &request[before..]);
+        table.send(victim, &request.as_bytes()[before..]);
         table.pass(SECOND);
         assert_eq!((statics().stats.total(Event::Panicked) - panics, table.front_end(victim)), (1, Some(End::Reset)));
         let audit = table.shard.audit();

@@ -3,6 +3,7 @@
 
 #![allow(clippy::string_slice, reason = "cuts lie at ASCII bytes, in files of our own")]
 
+mod promises;
 mod rooms;
 mod source;
 
@@ -71,6 +72,11 @@ fn imports_go_down_only() {
 #[test]
 fn pure_rooms_have_no_clock_thread_or_descriptor() {
     report(rooms::impurities(&sources(&["src"])));
+}
+
+#[test]
+fn what_is_promised_is_tested() {
+    report(promises::broken(Path::new(env!("CARGO_MANIFEST_DIR")), &sources(&["src", "tests"])));
 }
 
 #[test]

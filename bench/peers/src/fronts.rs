@@ -23,7 +23,10 @@ pub const WARMFRONT_FREE: &str = "warmfront-free";
 pub const WARMFRONT_URING_FREE: &str = "warmfront-uring-free";
 pub const WARMFRONT_TWO: &str = "warmfront-two";
 pub const WARMFRONT_URING_TWO: &str = "warmfront-uring-two";
-pub const ALL: [&str; 13] = [
+/// The same by another binary: the state before a change.
+pub const WARMFRONT_BEFORE: &str = "warmfront-before";
+pub const WARMFRONT_URING_BEFORE: &str = "warmfront-uring-before";
+pub const ALL: [&str; 15] = [
     DIRECT,
     RELAY,
     RELAY_HOLD,
@@ -37,9 +40,29 @@ pub const ALL: [&str; 13] = [
     WARMFRONT_URING_FREE,
     WARMFRONT_TWO,
     WARMFRONT_URING_TWO,
+    WARMFRONT_BEFORE,
+    WARMFRONT_URING_BEFORE,
 ];
+/// Each with what it is compared to, to say what a change costs.
+pub const CHANGES: [(&str, &str); 2] = [(WARMFRONT, WARMFRONT_BEFORE), (WARMFRONT_URING, WARMFRONT_URING_BEFORE)];
 const FIRST_OF_OURS: usize = 5;
 pub const DEFAULT: [&str; 7] = [DIRECT, RELAY, RELAY_HOLD, HAPROXY, NGINX, WARMFRONT, WARMFRONT_URING];
+
+/// Our own binaries.
+pub struct Ours {
+    pub now: PathBuf,
+    pub before: Option<PathBuf>,
+}
+
+impl Ours {
+    fn of(&self, front: &str) -> Result<&Path, String> {
+        let before = CHANGES.iter().any(|(_, before)| *before == front);
+        let missing = "name the binary to compare with by --before".to_string();
+        let path = if before { self.before.as_deref().ok_or(missing)? } else { &self.now };
+        let words = || format!("{} is not built (cargo build --release, or name it with --warmfront)", path.display());
+        path.is_file().then_some(path).ok_or_else(words)
+    }
+}
 
 /// What a front is started with.
 pub struct Setup<'a> {
@@ -49,7 +72,7 @@ pub struct Setup<'a> {
     pub upstreams: [u16; 2],
     /// An empty directory of this start.
     pub dir: &'a Path,
-    pub warmfront: &'a Path,
+    pub ours: &'a Ours,
 }
 
 /// Whether a front has anything to say in a scenario.
@@ -62,7 +85,7 @@ pub fn takes_part(front: &str, scenario: &Scenario) -> bool {
 }
 
 /// The program of a front, or words on what is missing.
-pub fn program(front: &str, warmfront: &Path) -> Result<PathBuf, String> {
+pub fn program(front: &str, ours: &Ours) -> Result<PathBuf, String> {
     match front {
         DIRECT | RELAY | RELAY_HOLD => std::env::current_exe().map_err(|error| error.to_string()),
         HAPROXY | NGINX => {
@@ -70,22 +93,19 @@ pub fn program(front: &str, warmfront: &Path) -> Result<PathBuf, String> {
             let found = paths.iter().map(|dir| Path::new(dir).join(front)).find(|path| path.is_file());
             found.ok_or(format!("{front} is not installed (Debian: apt-get install {front})"))
         }
-        ours if is_ours(ours) && warmfront.is_file() => Ok(warmfront.to_path_buf()),
-        ours if is_ours(ours) => {
-            Err(format!("{} is not built (cargo build --release, or name it with --warmfront)", warmfront.display()))
-        }
+        front if is_ours(front) => ours.of(front).map(Path::to_path_buf),
         _ => Err(format!("no such front; there are {}", ALL.join(", "))),
     }
 }
 
 /// Name and version, for the record.
-pub fn version(front: &str, warmfront: &Path) -> String {
+pub fn version(front: &str, ours: &Ours) -> String {
     let flag = match front {
         HAPROXY | NGINX => "-v",
-        ours if is_ours(ours) => "--version",
+        front if is_ours(front) => "--version",
         _ => return String::new(),
     };
-    let Ok(output) = program(front, warmfront)
+    let Ok(output) = program(front, ours)
         .and_then(|program| Command::new(program).arg(flag).output().map_err(|error| error.to_string()))
     else {
         return String::new();
@@ -105,7 +125,7 @@ pub fn runs_anywhere(front: &str) -> bool {
 
 /// The command that starts a front in the foreground; its configuration is written first.
 pub fn command(front: &str, setup: &Setup) -> Result<Command, String> {
-    let program = program(front, setup.warmfront)?;
+    let program = program(front, setup.ours)?;
     let mut command = Command::new(if runs_anywhere(front) { "taskset".into() } else { program.clone() });
     if runs_anywhere(front) {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
@@ -127,7 +147,7 @@ pub fn command(front: &str, setup: &Setup) -> Result<Command, String> {
             let config = write(setup, "nginx.conf", &nginx(setup))?;
             command.arg("-p").arg(setup.dir).arg("-c").arg(config).args(["-e", "stderr"]);
         }
-        ours if is_ours(ours) => {
+        front if is_ours(front) => {
             let driver = if front.starts_with(WARMFRONT_URING) { "uring" } else { "epoll" };
             let shards = if [WARMFRONT_TWO, WARMFRONT_URING_TWO].contains(&front) { "2" } else { "1" };
             let policy = if setup.scenario.by_prompt { "prefix-hash" } else { "round-robin" };

@@ -80,7 +80,7 @@ impl Report {
     }
 
     /// The ratios of rounds in which both were measured.
-    fn ratios(&self, scenario: &Scenario, front: &str, to: &str) -> Vec<f64> {
+    pub fn ratios(&self, scenario: &Scenario, front: &str, to: &str) -> Vec<f64> {
         let mine = self.values(scenario.name, front, scenario.cost.key);
         let theirs = self.values(scenario.name, to, scenario.cost.key);
         let pairs = mine.iter().filter_map(|(round, value)| Some(value / theirs.get(round).filter(|v| **v > 0.0)?));
@@ -212,7 +212,7 @@ fn bounds(values: &[f64]) -> (f64, f64) {
     values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), value| (min.min(*value), max.max(*value)))
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::args::Args;
-use crate::fronts::{self, Setup};
+use crate::change;
+use crate::fronts::{self, Ours, Setup};
 use crate::measure::{self, Setting};
 use crate::net;
 use crate::report::{self, Report};
@@ -14,9 +15,9 @@ use crate::scenario::{self, Scenario};
 const HELP: &str = "\
 peers run: fronts side by side, one worker each, in one run
   --fronts A,B       of direct, relay, relay-hold, haproxy, nginx, warmfront, warmfront-uring, and both of these
-                     with behind it -copy (long opaque replies copied, not spliced), -free (one shard, on any
+                     with behind it -before (--before's binary), -copy (long opaque replies copied, not spliced), -free (one shard, on any
                      core) or -two (two shards)
-                     (default: all but those; direct takes part in latency, relay-hold in prompt)
+                     (default: all but those, or with --before ours and ours before; direct takes part in latency, relay-hold in prompt)
   --only A,B         scenarios or their first words: plain, stream (-flat, -step, -phase),
                      prompt (-128k, -1m), speech, idle, latency
   --rounds N         each front once a round, order rotated (5; quick: 1)
@@ -24,6 +25,8 @@ peers run: fronts side by side, one worker each, in one run
   --quick            everything once, in under two minutes
   --idle-streams N   (8000; quick: 2000)
   --warmfront PATH   the binary (default $WARMFRONT, else target/release/warmfront)
+  --before PATH      the binary of the state before a change: says what the change costs, and fails where
+                     it certainly costs more than 3 %
   --json FILE        where every sample goes (default target/peers.json)
   --front-core N     the front's core (the last one)
   --load-core N      the load generator's (the first one)
@@ -31,7 +34,7 @@ peers run: fronts side by side, one worker each, in one run
 
 struct Options {
     setting: Setting,
-    warmfront: PathBuf,
+    ours: Ours,
     /// Where configurations and logs of the fronts go, removed at the end.
     dir: PathBuf,
 }
@@ -44,6 +47,7 @@ pub fn main(words: &[String]) -> Result<(), String> {
         "seconds",
         "idle-streams",
         "warmfront",
+        "before",
         "json",
         "front-core",
         "load-core",
@@ -76,7 +80,9 @@ pub fn main(words: &[String]) -> Result<(), String> {
             break;
         }
     }
-    report.finish(&scenarios, &json)
+    let dearer = change::tell(&report, &scenarios, &fronts);
+    report.finish(&scenarios, &json)?;
+    dearer
 }
 
 fn options(args: &Args, quick: bool) -> Result<Options, String> {
@@ -84,7 +90,10 @@ fn options(args: &Args, quick: bool) -> Result<Options, String> {
     let named = named.or_else(|| std::env::var_os("WARMFRONT").map(PathBuf::from));
     Ok(Options {
         setting: Setting::from_args(args, quick)?,
-        warmfront: named.unwrap_or_else(|| PathBuf::from("target/release/warmfront")),
+        ours: Ours {
+            now: named.unwrap_or_else(|| PathBuf::from("target/release/warmfront")),
+            before: args.text("before").map(PathBuf::from),
+        },
         dir: std::env::temp_dir().join(format!("warmfront-peers-{}", std::process::id())),
     })
 }
@@ -93,14 +102,17 @@ fn options(args: &Args, quick: bool) -> Result<Options, String> {
 fn chosen_fronts(args: &Args, options: &Options, report: &mut Report) -> Result<Vec<String>, String> {
     let mut named = args.list("fronts");
     if named.is_empty() {
-        named = fronts::DEFAULT.map(String::from).to_vec();
+        named = match options.ours.before {
+            Some(_) => fronts::CHANGES.iter().flat_map(|(now, before)| [now.to_string(), before.to_string()]).collect(),
+            None => fronts::DEFAULT.map(String::from).to_vec(),
+        };
     } else if !named.iter().any(|front| front == fronts::DIRECT) {
         // Without it no latency is an added one.
         named.insert(0, fronts::DIRECT.into());
     }
     let mut present = Vec::new();
     for front in named {
-        match fronts::program(&front, &options.warmfront) {
+        match fronts::program(&front, &options.ours) {
             Ok(_) => present.push(front),
             Err(words) if fronts::ALL.contains(&front.as_str()) => {
                 report.leave_out(&front, &words);
@@ -114,7 +126,7 @@ fn chosen_fronts(args: &Args, options: &Options, report: &mut Report) -> Result<
 fn machine(options: &Options, rounds: usize) -> Vec<(String, String)> {
     let mut facts = report::machine(&options.setting, rounds);
     for front in [fronts::HAPROXY, fronts::NGINX, fronts::WARMFRONT] {
-        facts.push((front.to_string(), fronts::version(front, &options.warmfront)));
+        facts.push((front.to_string(), fronts::version(front, &options.ours)));
     }
     facts
 }
@@ -138,7 +150,7 @@ fn measure(front: &str, scenario: &Scenario, options: &Options) -> Result<BTreeM
     fs::create_dir_all(&dir).map_err(|error| error.to_string())?;
     let log = dir.join("log");
     measure::through(listen, &log, scenario, &options.setting, |upstreams| {
-        let setup = Setup { scenario, listen, admin, upstreams, dir: &dir, warmfront: &options.warmfront };
+        let setup = Setup { scenario, listen, admin, upstreams, dir: &dir, ours: &options.ours };
         fronts::command(front, &setup)
     })
 }

@@ -1,0 +1,121 @@
+//! What broke in other routers and is not shown elsewhere; `tests/incidents.md` has them all.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use warmfront::counters::stats::Event;
+use warmfront::policy::Policy;
+
+use crate::client::{chat, get, post};
+use crate::engine::{Engine, HELLO};
+use crate::front::Front;
+
+/// A burst of a thousand at a time: all are served, and spread.
+#[test]
+fn a_thousand_at_once_are_all_served() {
+    let engines = [(); 4].map(|()| Engine::answering(HELLO));
+    let front = Front::with(&engines.each_ref().map(|engine| engine.address), |options| {
+        options.settings.policy = Policy::LeastLoad;
+    });
+    let mut clients: Vec<_> = (0..1_000).map(|_| front.connect()).collect();
+    clients.iter_mut().for_each(|client| client.send(chat("tiny-llama", "hello")));
+    assert!(clients.iter_mut().all(|client| client.reply().status == 200));
+    let served = engines.each_ref().map(Engine::executions);
+    assert_eq!(served.iter().sum::<usize>(), 1_000);
+    assert!(served.iter().all(|count| (150..=350).contains(count)), "{served:?}");
+    front.settles();
+}
+
+/// An event reaches its client while the engine has not written the next: nothing waits for a buffer to fill.
+#[test]
+fn each_event_passes_at_once() {
+    let (read, wait) = mpsc::channel();
+    let wait = Mutex::new(wait);
+    let engine = Engine::run(move |mut connection| {
+        connection.request();
+        connection.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n");
+        for _ in 0..50 {
+            connection.send("9\r\ndata: a\n\n\r\n");
+            // Not before the client has it.
+            wait.lock().unwrap().recv_timeout(crate::front::PATIENCE).expect("an event is withheld");
+        }
+        connection.send("0\r\n\r\n");
+    });
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    client.send(post("/v1/chat/completions", "{}"));
+    client.head();
+    for _ in 0..50 {
+        assert_eq!(client.bytes(14), b"9\r\ndata: a\n\n\r\n");
+        read.send(()).unwrap();
+    }
+    assert_eq!(client.bytes(5), b"0\r\n\r\n");
+}
+
+/// Long prompts are read and hashed a buffer at a time: a request beside four uploads waits for no whole one.
+#[test]
+fn long_prompts_do_not_hold_up_others() {
+    let engine = Engine::answering(HELLO);
+    let front = Front::with(&[engine.address], |options| options.settings.policy = Policy::PrefixHash);
+    let stop = Arc::new(AtomicBool::new(false));
+    let uploads: Vec<_> = (0..4)
+        .map(|_| {
+            let (stop, mut client) = (Arc::clone(&stop), front.connect());
+            let request = chat("tiny-llama", &"a long prompt, ".repeat(200_000));
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    assert_eq!(client.ask(&request).status, 200);
+                }
+            })
+        })
+        .collect();
+    let mut client = front.connect();
+    let mut waits: Vec<_> = (0..200)
+        .map(|_| {
+            let asked = Instant::now();
+            assert_eq!(client.ask(get("/v1/a")).status, 200);
+            asked.elapsed()
+        })
+        .collect();
+    stop.store(true, Ordering::Relaxed);
+    uploads.into_iter().for_each(|upload| upload.join().unwrap());
+    waits.sort_unstable();
+    eprintln!("beside four uploads of 3 MB: p50 {:.1?}, p90 {:.1?}, max {:.1?}", waits[100], waits[180], waits[199]);
+    assert!(waits[100] < Duration::from_millis(50), "{:?}", waits[100]);
+    front.settles();
+}
+
+/// A bad client is no bad engine: however many requests the engine refuses, the next good one reaches it.
+#[test]
+fn clients_cannot_take_an_engine_out() {
+    let engine = Engine::run(|mut connection| {
+        while let Some(request) = connection.request() {
+            let good = request.body.windows(4).any(|words| words == b"good");
+            let refusal = "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
+            connection.send(if good { HELLO } else { refusal });
+        }
+    });
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    (0..50).for_each(|_| assert_eq!(client.ask(chat("tiny-llama", "too long")).status, 400));
+    assert_eq!(client.ask(chat("tiny-llama", "good")).status, 200);
+    assert_eq!((front.count(Event::Barred), front.counters.in_flight(0)), (0, 0));
+}
+
+/// Bodies of any size up to the limit pass, and are not held beyond what a choice needs.
+#[test]
+fn bodies_of_one_ten_and_sixty_megabytes_pass() {
+    let engine = Engine::answering(HELLO);
+    let front = Front::with(&[engine.address], |options| options.settings.policy = Policy::PrefixHash);
+    for megabytes in [1, 10, 60] {
+        let request = chat("tiny-llama", &"x".repeat(megabytes << 20));
+        assert_eq!(front.ask(&request).status, 200, "{megabytes} MB");
+        assert_eq!(engine.requests().last().unwrap().body.len(), request.len() - head_len(&request));
+    }
+    front.settles();
+}
+
+fn head_len(request: &[u8]) -> usize {
+    request.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4
+}
