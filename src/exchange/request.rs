@@ -47,6 +47,10 @@ impl Exchange {
             let end = pass.end + part.len;
             if let Kind::Pass { .. } = part.kind {
                 let data = part.data(rest);
+                // Before it is passed on: the last chunk may be among these bytes, and the engine would have it all.
+                if self.body_bytes + data.len() as u64 > cx.rules.limits.body_bytes_max {
+                    return self.refuse(refusals::BODY_TOO_LARGE.into(), cx);
+                }
                 self.look_at(data, cx);
                 self.body_bytes += data.len() as u64;
                 pass.end = end;
@@ -144,9 +148,6 @@ impl Exchange {
             return;
         }
         let limits = &cx.rules.limits;
-        if self.body_bytes > limits.body_bytes_max {
-            return self.refuse(refusals::BODY_TOO_LARGE.into(), cx);
-        }
         if cx.lender.held_bytes > limits.budget_bytes && self.held.len() > self.head_len {
             return self.refuse(refusals::OVER_BUDGET.into(), cx);
         }
