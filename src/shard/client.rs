@@ -112,9 +112,14 @@ impl<D: Driver> Shard<D> {
         }
         let ahead = std::mem::take(&mut client.ahead);
         self.serve(key, Input::Owned(&ahead));
-        let Some(client) = self.clients.get(key).filter(|client| client.ended && client.exchange.is_none()) else {
+        let Some(client) = self.clients.get(key).filter(|client| client.ended) else { return };
+        if let Some(exchange) = &client.exchange {
+            // Its FIN came before its turn: the rest of it never will.
+            if exchange.reads_request() {
+                self.advance(key, Input::None, |_| Event::ClientEnded);
+            }
             return;
-        };
+        }
         // Its last request was served, or will never be complete.
         if client.lingering.is_none() && !self.read_ahead.contains(&key) && !self.is_full(key) {
             self.close_client(key);
