@@ -52,7 +52,7 @@ pub fn converse(front: &Front, bytes: &[u8], cuts: &[usize]) -> (Vec<u8>, End) {
     stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut from = 0;
-    for cut in cuts.iter().copied().chain([bytes.len()]) {
+    for cut in cuts.iter().copied().filter(|cut| *cut < bytes.len()).chain([bytes.len()]) {
         // That the front closed meanwhile shows below.
         let _ = stream.write_all(&bytes[from..cut]);
         from = cut;
