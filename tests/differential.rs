@@ -290,6 +290,30 @@ fn every_short_chunked_body() {
     }
 }
 
+/// Every size line of one and two bytes, and of 1 to 20 digits around every bound, with as much data as it says.
+#[test]
+fn every_short_size_line() {
+    let whole = |line: &[u8]| {
+        let size = std::str::from_utf8(line).ok().and_then(|line| usize::from_str_radix(line, 16).ok()).unwrap_or(1);
+        let data = vec![b'x'; size.min(300)];
+        properties::bodies::chunked(&[b"\x05", line, b"\r\n", &data, b"\r\n0\r\n\r\n"].concat());
+    };
+    for a in 0..=255u8 {
+        whole(&[a]);
+        (0..=255u8).for_each(|b| whole(&[a, b]));
+    }
+    for len in 1..=20 {
+        for digit in "0123456789abcdefABCDEF".chars() {
+            whole(std::iter::repeat_n(digit, len).collect::<String>().as_bytes());
+            whole(format!("{digit:0>len$}").as_bytes());
+            whole(format!("{digit:0<len$}").as_bytes());
+        }
+    }
+    for bound in [1u128 << 53, 1 << 63, 1 << 64, (1 << 64) + 3, (1 << 64) + (1 << 53)] {
+        (bound - 3..=bound + 3).for_each(|size| whole(format!("{size:x}").as_bytes()));
+    }
+}
+
 #[test]
 fn every_byte_at_every_place_of_a_chunked_body() {
     let whole = b"\x035;a=b\r\nhello\r\n1f\r\n0123456789012345678901234567890\r\n0\r\nx-a: b\r\n\r\n";
