@@ -1,12 +1,15 @@
 //! Where control and shards meet: the snapshot, replaced whole, and the few flags of the process.
 
+mod doing;
+
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, Cache};
 use crossbeam::utils::CachePadded;
 
-use crate::atomics::{AtomicBool, AtomicU8, Ordering};
+use crate::atomics::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::snapshot::Snapshot;
+pub use doing::{Doing, DoingCell};
 
 /// The shared pointer. Shards read it once a turn through a [`Cache`]: one atomic load while unchanged.
 #[derive(Debug)]
@@ -85,6 +88,8 @@ pub struct ShardState {
     phase: AtomicU8,
     driver: AtomicU8,
     why: OnceLock<String>,
+    doing: DoingCell,
+    stalls: AtomicU64,
 }
 
 /// Where a shard is in its life.
@@ -140,6 +145,21 @@ impl ShardState {
             1 => Phase::Serving,
             _ => Phase::Ended,
         }
+    }
+
+    /// What it is doing.
+    pub fn doing(&self) -> &DoingCell {
+        &self.doing
+    }
+
+    /// Control saw it stand still.
+    pub fn stalled(&self) {
+        self.stalls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often it was seen to stand still.
+    pub fn stalls(&self) -> u64 {
+        self.stalls.load(Ordering::Relaxed)
     }
 
     /// Why it moves bytes so, in words.

@@ -11,6 +11,7 @@ pub mod models;
 mod pools;
 pub mod scrape;
 mod service;
+mod stalls;
 pub mod watch;
 
 use std::net::{SocketAddr, TcpListener};
@@ -130,6 +131,7 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) {
     }
     tokio::spawn(Arc::clone(keeper).publish());
     tokio::spawn(service::notify(setup.process, setup.stats));
+    tokio::spawn(stalls::watch(setup.process, setup.stats));
     let state = admin::State {
         keeper: Arc::clone(keeper),
         published: setup.published,

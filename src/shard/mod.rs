@@ -24,7 +24,7 @@ use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, Gauge, ShardStats};
 use crate::driver::{Completion, Driver, Tag};
 use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules};
-use crate::publish::{Process, Published, Reader};
+use crate::publish::{Doing, DoingCell, Process, Published, Reader};
 use crate::slots::{Key, Slots};
 use crate::snapshot::Snapshot;
 pub use audit::Audit;
@@ -46,6 +46,8 @@ pub struct Setup {
     pub published: &'static Published,
     /// Flags of the process: draining.
     pub process: &'static Process,
+    /// Where it says what it is doing.
+    pub doing: &'static DoingCell,
     /// In-flight counts of the fleet.
     pub counters: &'static Counters,
     /// Its statistics.
@@ -116,6 +118,7 @@ pub struct Shard<D> {
     handover: Option<HandOver>,
     drain_until: Option<Micros>,
     process: &'static Process,
+    doing: &'static DoingCell,
     reader: Reader,
     desk: Desk,
 }
@@ -148,6 +151,7 @@ impl<D: Driver> Shard<D> {
             handover: None,
             drain_until: None,
             process: setup.process,
+            doing: setup.doing,
             reader,
             desk: Desk {
                 now,
@@ -182,6 +186,7 @@ impl<D: Driver> Shard<D> {
         let charged = self.desk.lender.charges.due().map_or(most, |due| due.saturating_sub(self.desk.now));
         let most = most.min(charged);
         let sleep = if self.read_ahead.is_empty() { self.timers.sleep(self.desk.now, most) } else { 0 };
+        self.doing.begin(Doing::Waits);
         self.driver.wait(Duration::from_micros(sleep))?;
         self.desk.now = self.driver.now();
         self.desk.stats.beat();
@@ -189,6 +194,7 @@ impl<D: Driver> Shard<D> {
         if !Arc::ptr_eq(snapshot, &self.desk.snapshot) {
             self.desk.snapshot = Arc::clone(snapshot);
         }
+        self.doing.begin(Doing::Accepts);
         self.take_in();
         while let Some(completion) = self.driver.next() {
             self.complete(completion);
@@ -196,7 +202,9 @@ impl<D: Driver> Shard<D> {
         for client in std::mem::take(&mut self.read_ahead) {
             self.serve_read_ahead(client);
         }
+        self.doing.begin(Doing::LooksAtDeadlines);
         self.look_at_deadlines();
+        self.doing.begin(Doing::TidiesUp);
         self.close_idle();
         self.desk.lender.charges.expire(self.desk.now);
         self.check_accounts();
@@ -226,6 +234,7 @@ impl<D: Driver> Shard<D> {
     }
 
     fn complete(&mut self, completion: Completion) {
+        self.doing.begin(doing(&completion));
         match completion {
             Completion::Accepted { socket, peer } => self.arrived(socket, peer),
             Completion::Connected(tag) => match Owner::of(tag) {
@@ -301,5 +310,24 @@ impl Owner {
             Owner::Client(key) => Tag(key.to_u64() << 1),
             Owner::Upstream(key) => Tag(key.to_u64() << 1 | 1),
         }
+    }
+}
+
+/// What the shard does when it takes a completion.
+fn doing(completion: &Completion) -> Doing {
+    let tag = match completion {
+        Completion::Accepted { .. } => return Doing::Accepts,
+        Completion::Connected(tag)
+        | Completion::Received(tag, _)
+        | Completion::Ended(tag)
+        | Completion::Failed(tag)
+        | Completion::Reset(tag)
+        | Completion::Full(tag)
+        | Completion::Spliced(tag, _)
+        | Completion::Drained(tag) => *tag,
+    };
+    match Owner::of(tag) {
+        Owner::Client(_) => Doing::ServesClient,
+        Owner::Upstream(_) => Doing::ServesEngine,
     }
 }

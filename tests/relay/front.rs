@@ -58,6 +58,7 @@ impl Front {
             listeners: vec![listener],
             published,
             process,
+            doing: process.shards()[0].doing(),
             counters,
             stats: stats.shard(0),
             rules: Arc::new(options.rules),

@@ -305,6 +305,7 @@ pub fn shard(
         listeners: Vec::new(),
         published: statics.published,
         process,
+        doing: process.shards()[0].doing(),
         counters: statics.counters,
         stats: statics.stats.shard(0),
         rules: Arc::new(rules),
