@@ -1,4 +1,4 @@
-//! Good requests and replies with something changed, in random pieces, by the thousand: each audited like a row.
+//! Requests and replies, nearly all of them good, with something changed, in random pieces, by the thousand: each audited like a row.
 //!
 //! A run is replayed by its seed, one case of it by its number: `HOSTILE=requests:7:1234` (or `replies:...`)
 //! runs case 1234 of seed 7 alone. `HOSTILE_CASES` asks for more of them.
@@ -24,6 +24,7 @@ const REQUESTS: &[&str] = &[
     "POST http://x/v1/a HTTP/1.1\r\nHost: x\r\nConnection: x-hop, keep-alive\r\nX-Hop: 1\r\nTE: trailers\r\n\
      Expect: 100-continue\r\nContent-Length: 2\r\n\r\nhi",
     "POST /v1/a HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 10\r\n\r\n\r\nGET / HT\n",
+    "POST /v1/a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "HEAD /v1/a HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 10.0.0.1\r\nX-Request-Id: r\r\n\r\n",
 ];
 

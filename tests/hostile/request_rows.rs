@@ -60,6 +60,22 @@ pub const ROWS: &[Row] = &[
     ("length: overflow", "~Content-Length: 18446744073709551618\r\n\r\nhi", No(400)),
     ("length: overflow", "~Content-Length: 36893488147419103234\r\n\r\nhi", No(400)),
     ("length: overflow", "~Content-Length: 340282366920938463463374607431768211458\r\n\r\nhi", No(400)),
+    // One length, or the other (6.3, rule 3).
+    ("length and chunked", "~Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", No(400)),
+    ("length and chunked", "~Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n", No(400)),
+    ("length and chunked", "~Content-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", No(400)),
+    (
+        "length and chunked",
+        "~Content-Length: 40\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /v1/evil HTTP/1.1\r\nHost: x\r\n\r\n",
+        No(400),
+    ),
+    (
+        "length and chunked",
+        "~Transfer-Encoding: chunked\r\nX: y\r\nContent-Length: 5\r\n\r\n0\r\n\r\nGET /v1/evil HTTP/1.1\r\nHost: x\r\n\r\n",
+        No(400),
+    ),
+    ("length and chunked", "~Content-Length: 2\r\nTransfer-Encoding: identity\r\n\r\nhi", No(400)),
+    ("length and chunked", "~Content-Length: 2\r\nTransfer-Encoding:\r\n\r\nhi", No(400)),
     // Transfer-Encoding: chunked, once, alone (6.1).
     ("coding", "~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", Yes(2)),
     ("coding", "~transfer-encoding:\tCHUNKED \r\n\r\n2\r\nhi\r\n0\r\n\r\n", Yes(2)),
