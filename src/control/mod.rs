@@ -5,7 +5,9 @@ mod admin;
 pub mod client;
 pub mod explain;
 pub mod fleet;
+pub mod health;
 mod keeper;
+pub mod member;
 mod metrics;
 pub mod models;
 mod pools;
@@ -129,6 +131,7 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) {
     for place in 0..setup.config.upstream.len() {
         watch::start(keeper, place);
     }
+    tokio::spawn(Arc::clone(keeper).watch_outcomes());
     tokio::spawn(Arc::clone(keeper).publish());
     tokio::spawn(service::notify(setup.process, setup.stats));
     tokio::spawn(stalls::watch(setup.process, setup.stats));

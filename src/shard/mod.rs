@@ -24,7 +24,8 @@ use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, Gauge, ShardStats};
 use crate::driver::{Completion, Driver, Tag};
 use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules};
-use crate::publish::{Doing, DoingCell, Process, Published, Reader};
+use crate::fleet::EndpointId;
+use crate::publish::{Doing, DoingCell, Process, Published, Reader, RulesReader};
 use crate::slots::{Key, Slots};
 use crate::snapshot::Snapshot;
 pub use audit::Audit;
@@ -52,7 +53,7 @@ pub struct Setup {
     pub counters: &'static Counters,
     /// Its statistics.
     pub stats: &'static ShardStats,
-    /// Configuration.
+    /// Configuration, until other rules are published.
     pub rules: Arc<Rules>,
     /// For its random choices and request ids.
     pub seed: u64,
@@ -109,6 +110,8 @@ pub struct Shard<D> {
     read_ahead: Vec<Key>,
     /// Exchanges that have a leg.
     legs: usize,
+    /// When exchanges at endpoints that refuse their probes are looked at next.
+    deserted_at: Micros,
     /// When all accounts are compared entry by entry next.
     audit_at: Micros,
     accepting: bool,
@@ -120,6 +123,7 @@ pub struct Shard<D> {
     process: &'static Process,
     doing: &'static DoingCell,
     reader: Reader,
+    rules_reader: RulesReader,
     desk: Desk,
 }
 
@@ -145,6 +149,7 @@ impl<D: Driver> Shard<D> {
             timers: Timers::new(now),
             read_ahead: Vec::new(),
             legs: 0,
+            deserted_at: now,
             audit_at: now,
             accepting: true,
             buffers_out: 0,
@@ -153,6 +158,7 @@ impl<D: Driver> Shard<D> {
             process: setup.process,
             doing: setup.doing,
             reader,
+            rules_reader: setup.published.rules_reader(),
             desk: Desk {
                 now,
                 stopwatch: setup.stopwatch,
@@ -194,6 +200,11 @@ impl<D: Driver> Shard<D> {
         if !Arc::ptr_eq(snapshot, &self.desk.snapshot) {
             self.desk.snapshot = Arc::clone(snapshot);
         }
+        if let Some(rules) = self.rules_reader.load()
+            && !Arc::ptr_eq(rules, &self.desk.rules)
+        {
+            self.desk.rules = Arc::clone(rules);
+        }
         self.doing.begin(Doing::Accepts);
         self.take_in();
         while let Some(completion) = self.driver.next() {
@@ -208,6 +219,7 @@ impl<D: Driver> Shard<D> {
         self.close_idle();
         self.desk.lender.charges.expire(self.desk.now);
         self.check_accounts();
+        self.look_for_deserted();
         let buffers_out = self.driver.buffers_out();
         if buffers_out != self.buffers_out {
             self.desk.stats.add(Count::BuffersOut, buffers_out - self.buffers_out);
@@ -270,6 +282,25 @@ impl<D: Driver> Shard<D> {
                 Owner::Client(key) => self.client_drained(key),
                 Owner::Upstream(key) => self.upstream_drained(key),
             },
+        }
+    }
+
+    /// Tells exchanges whose endpoint refuses its probes, once a second while there is such an endpoint.
+    fn look_for_deserted(&mut self) {
+        if !self.desk.snapshot.any_refuses || self.desk.now < self.deserted_at {
+            return;
+        }
+        self.deserted_at = self.desk.now + HEARTBEAT;
+        let snapshot = Arc::clone(&self.desk.snapshot);
+        let refuses = |id: EndpointId| {
+            let endpoint = snapshot.endpoints.get(usize::from(id.slot)).and_then(Option::as_ref);
+            endpoint.is_some_and(|endpoint| endpoint.id == id && endpoint.refuses_probes)
+        };
+        for key in self.clients.keys() {
+            let exchange = self.clients.get(key).and_then(|client| client.exchange.as_ref());
+            if exchange.and_then(|exchange| exchange.endpoint()).is_some_and(refuses) {
+                self.advance(key, drive::Input::None, |_| Event::Deserted);
+            }
         }
     }
 
