@@ -4,21 +4,19 @@
 //! The input is four parts with a byte 0xFE between: settings, the client's bytes, the engine's bytes, and the script,
 //! one event a byte.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr};
+use std::rc::Rc;
 
 use warmfront::counters::Counters;
 use warmfront::counters::stats::{ShardStats, Stats};
 use warmfront::exchange::{
     Action, Actions, Context, Ending, Event, Exchange, Lender, Opened, Peer, Phase, Rules, Side, Source, open,
 };
-use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health};
 use warmfront::http::{BodyLength, FieldTable, HeadLimits, Status, framing, parse_request};
-use warmfront::policy::{Policy, Settings};
-use warmfront::ring::Ring;
-use warmfront::snapshot::{Pool, PoolId, Snapshot};
+use warmfront::snapshot::Snapshot;
 
 use super::bodies::relay;
+use super::exchange_fleet::{fleet, rules};
 
 const LENGTHS: [usize; 16] = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 1_000, 4_000, usize::MAX];
 
@@ -40,7 +38,7 @@ struct Play<'a> {
     counters: &'static Counters,
     stats: &'static ShardStats,
     rules: Rules,
-    snapshot: Snapshot,
+    snapshot: Rc<Snapshot>,
     draining: bool,
     lender: Lender,
     actions: Actions,
@@ -72,7 +70,7 @@ pub fn exchange(input: &[u8]) {
         counters,
         stats: stats.shard(0),
         rules: rules(flags),
-        snapshot: snapshot(flags),
+        snapshot: fleet(flags),
         draining: flags & 8 != 0,
         lender: Lender::default(),
         actions: Actions::default(),
@@ -90,44 +88,6 @@ pub fn exchange(input: &[u8]) {
         tunnelled: false,
     };
     play.run(script, flags & 16 != 0);
-}
-
-fn rules(flags: u8) -> Rules {
-    let mut rules = Rules { half_close_leaves: flags & 1 != 0, ..Rules::default() };
-    let limits = &mut rules.limits;
-    (limits.hold_bytes, limits.body_bytes_max, limits.splice_bytes_min) = (64, 600, 100);
-    (limits.head_bytes_max, limits.head_fields_max, limits.interim_replies_max) = (1_024, 16, 2);
-    limits.budget_bytes = if flags & 32 != 0 { 300 } else { 4_096 };
-    rules
-}
-
-fn snapshot(flags: u8) -> Snapshot {
-    let policy = if flags & 2 != 0 { Policy::PrefixHash } else { Policy::RoundRobin };
-    let settings = Arc::new(Settings { policy, replication: 4, ..Settings::default() });
-    let count = if flags & 4 != 0 { 2 } else { 1 };
-    let endpoint = |slot: u16| Endpoint {
-        id: EndpointId { slot, generation: 0 },
-        name: format!("e{slot}").into(),
-        address: SocketAddr::from(([127, 0, 0, 1], 1)),
-        weight: 1,
-        health: Health::Up,
-        engine: EngineLoad::default(),
-        foreign: 0,
-    };
-    let mut snapshot = Snapshot { plan: Arc::new(settings.plan()), models_complete: true, ..Snapshot::default() };
-    snapshot.endpoints = (0..count).map(|slot| Some(endpoint(slot))).collect();
-    let members: Vec<u16> = (0..count).collect();
-    // Two pools make the choice wait for the model.
-    let names: &[&str] = if flags & 64 != 0 { &["a", "b"] } else { &["a"] };
-    for (place, name) in names.iter().enumerate() {
-        let id = PoolId(place as u16);
-        let entries: Vec<_> = snapshot.endpoints.iter().flatten().map(|e| (e.id.slot, &*e.name, 1)).collect();
-        let ring = Arc::new(Ring::build(&entries, settings.replication));
-        snapshot.models.insert(name.as_bytes().into(), id);
-        snapshot.pools.push(Pool::new(id, (*name).into(), members.clone().into(), ring, Arc::clone(&settings)));
-    }
-    snapshot.seal();
-    snapshot
 }
 
 macro_rules! context {

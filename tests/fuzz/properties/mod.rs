@@ -5,6 +5,7 @@
 pub mod bodies;
 pub mod exchange;
 mod exchange_answers;
+mod exchange_fleet;
 pub mod heads;
 pub mod metrics;
 pub mod peer;
