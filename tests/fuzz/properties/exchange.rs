@@ -8,22 +8,16 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 
 use warmfront::counters::Counters;
-use warmfront::counters::stats::{ShardStats, Stats};
+use warmfront::counters::stats::ShardStats;
 use warmfront::exchange::{
     Action, Actions, Context, Ending, Event, Exchange, Lender, Opened, Peer, Phase, Rules, Side, Source, open,
 };
-use warmfront::http::{BodyLength, FieldTable, HeadLimits, Status, framing, parse_request};
 use warmfront::snapshot::Snapshot;
 
-use super::bodies::relay;
-use super::exchange_fleet::{fleet, rules};
+use super::exchange_audit::Reply;
+use super::exchange_fleet::{counted, fleet, rules};
 
 const LENGTHS: [usize; 16] = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 1_000, 4_000, usize::MAX];
-
-thread_local! {
-    // Leaked once a thread: counts must not be those of another test.
-    static COUNTED: (&'static Counters, &'static Stats) = (Counters::leak(), Stats::leak(1));
-}
 
 /// Where the upstream connection stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +50,9 @@ struct Play<'a> {
     /// What was sent to the upstream connection at hand, and to the client.
     asked: Vec<u8>,
     answered: Vec<u8>,
+    /// What the engine answered on the connection at hand, and whether it ended that properly.
+    replied: Vec<u8>,
+    fin: bool,
     ending: Option<Ending>,
     tunnelled: bool,
 }
@@ -65,7 +62,7 @@ pub fn exchange(input: &[u8]) {
     let parts: Vec<&[u8]> = input.splitn(4, |byte| *byte == 0xFE).collect();
     let [settings, client, engine, script] = parts[..] else { return };
     let flags = settings.first().copied().unwrap_or(0);
-    let (counters, stats) = COUNTED.with(|counted| *counted);
+    let (counters, stats) = counted();
     let mut play = Play {
         counters,
         stats: stats.shard(0),
@@ -84,6 +81,8 @@ pub fn exchange(input: &[u8]) {
         full: [false; 2],
         asked: Vec::new(),
         answered: Vec::new(),
+        replied: Vec::new(),
+        fin: false,
         ending: None,
         tunnelled: false,
     };
@@ -129,7 +128,7 @@ impl<'a> Play<'a> {
                 self.ended_well(&exchange, all);
             }
         }
-        self.all_is_back();
+        super::exchange_audit::all_is_back(&mut self.lender, self.counters);
     }
 
     fn follow(&mut self, exchange: &mut Exchange, script: &[u8]) {
@@ -156,6 +155,7 @@ impl<'a> Play<'a> {
             2 | 3 if connected && !self.engine.is_empty() => {
                 let (bytes, rest) = self.engine.split_at(len.min(self.engine.len()));
                 (self.engine, self.splicing) = (rest, 0);
+                self.replied.extend_from_slice(bytes);
                 self.advance(exchange, Event::Reply(bytes), bytes);
             }
             4 if self.upstream == Upstream::Connecting => {
@@ -168,6 +168,7 @@ impl<'a> Play<'a> {
             }
             6 => self.room = len,
             7 if connected => {
+                self.fin |= how & 1 != 0;
                 self.advance(exchange, Event::UpstreamGone { ended: how & 1 != 0, acknowledged }, &[]);
             }
             8 if side == Side::Client || connected => {
@@ -195,6 +196,7 @@ impl<'a> Play<'a> {
                 if len > 0 && connected {
                     let (bytes, rest) = self.engine.split_at(len as usize);
                     self.answered.extend_from_slice(bytes);
+                    self.replied.extend_from_slice(bytes);
                     self.engine = rest;
                     self.splicing -= len;
                     self.advance(exchange, Event::Spliced(len), &[]);
@@ -249,6 +251,8 @@ impl<'a> Play<'a> {
                 Action::Connect { .. } => {
                     assert_eq!(self.upstream, Upstream::None, "two connections at once");
                     self.upstream = Upstream::Connecting;
+                    self.replied.clear();
+                    self.fin = false;
                 }
                 Action::Dismiss { reuse } => self.dismissed(*reuse),
                 Action::Splice(len) => self.splicing = *len,
@@ -274,24 +278,7 @@ impl<'a> Play<'a> {
         self.upstream = Upstream::None;
         (self.splicing, self.full[Side::Upstream as usize]) = (0, false);
         let asked = std::mem::take(&mut self.asked);
-        let shown = || asked.escape_ascii().to_string();
-        let mut table = FieldTable::new();
-        let limits = HeadLimits { head_bytes_max: 1 << 16, head_fields_max: 64 };
-        let head = match parse_request(&asked, &mut table, &limits) {
-            Ok(Status::Complete(head)) => head,
-            Ok(Status::Partial) => return assert!(!reuse, "kept behind half a head: {}", shown()),
-            Err(refusal) => panic!("{refusal:?}: {}", shown()),
-        };
-        let judged = framing::request(&head).unwrap_or_else(|refusal| panic!("{refusal:?}: {}", shown()));
-        if self.tunnelled {
-            return assert!(!reuse, "a tunnel's connection is kept");
-        }
-        let body = relay(judged.body, [&asked[head.len..]]);
-        assert_eq!(body.fault, None, "{}", shown());
-        assert_eq!(head.len + body.taken, asked.len(), "surplus behind a request: {}", shown());
-        assert!(body.done || !reuse, "kept behind half a request: {}", shown());
-        let fields: Vec<_> = head.all("content-length").chain(head.all("transfer-encoding")).collect();
-        assert!(fields.len() <= 1 && (judged.body == BodyLength::None) == fields.is_empty(), "{}", shown());
+        super::exchange_audit::check_request(&asked, reuse, self.tunnelled);
     }
 
     fn ended_well(&self, exchange: &Exchange, all: &[u8]) {
@@ -304,18 +291,7 @@ impl<'a> Play<'a> {
         if self.tunnelled || self.answered.is_empty() {
             return;
         }
-        super::exchange_answers::check(all, &self.answered, self.ending);
-    }
-
-    fn all_is_back(&mut self) {
-        // What failed stays charged for its time, and no longer.
-        let charges = &mut self.lender.charges;
-        assert_eq!(charges.counted(), charges.kept(), "counted and not held by anything");
-        while let Some(due) = charges.due() {
-            charges.expire(due);
-        }
-        assert_eq!(self.lender.held_bytes, 0, "held bytes are not given back");
-        assert!((0..2).all(|slot| self.counters.in_flight(slot) == 0), "still in flight");
-        assert_eq!(self.counters.underflow(), 0);
+        let reply = Reply { bytes: &self.replied, fin: self.fin };
+        super::exchange_audit::check(all, &reply, &self.answered, self.ending);
     }
 }

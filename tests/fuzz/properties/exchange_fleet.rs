@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use warmfront::counters::Counters;
+use warmfront::counters::stats::Stats;
 use warmfront::exchange::Rules;
 use warmfront::fleet::{Endpoint, EndpointId, Health};
 use warmfront::policy::{Policy, Settings};
@@ -13,10 +15,18 @@ use warmfront::ring::Ring;
 use warmfront::snapshot::{Pool, PoolId, Snapshot};
 
 thread_local! {
+    // Leaked once a thread: counts must not be those of another test.
+    static COUNTED: (&'static Counters, &'static Stats) = (Counters::leak(), Stats::leak(1));
     /// By what differs, since building one takes longer than running a script before it.
     static FLEETS: RefCell<HashMap<u8, Rc<Snapshot>>> = RefCell::default();
 }
 
+/// This thread's counters.
+pub fn counted() -> (&'static Counters, &'static Stats) {
+    COUNTED.with(|counted| *counted)
+}
+
+/// Small bounds.
 pub fn rules(flags: u8) -> Rules {
     let mut rules = Rules { half_close_leaves: flags & 1 != 0, ..Rules::default() };
     let limits = &mut rules.limits;

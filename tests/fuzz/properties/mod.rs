@@ -4,7 +4,7 @@
 
 pub mod bodies;
 pub mod exchange;
-mod exchange_answers;
+mod exchange_audit;
 mod exchange_fleet;
 pub mod heads;
 pub mod metrics;
