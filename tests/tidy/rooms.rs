@@ -28,6 +28,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
         "control",
         &[
             ("publish", "writes snapshots"),
+            ("exchange", "a reload makes rules for the data plane"),
             ("config", "what the fleet is made of"),
             ("counters", "metrics, foreign load, slots at rest"),
             ("snapshot", "builds them"),
