@@ -37,7 +37,8 @@ impl Exchange {
     /// More of the request body, followed perhaps by the next request.
     pub(super) fn take_request(&mut self, bytes: &[u8], cx: &mut Context<'_>) {
         let mut pass = 0..0;
-        while !self.body.done() && pass.end < bytes.len() {
+        // The choice may end it in the middle: what comes behind is nobody's, and a fault there no second answer.
+        while self.phase != Phase::Done && !self.body.done() && pass.end < bytes.len() {
             let rest = &bytes[pass.end..];
             let part = match self.body.next(rest) {
                 Ok(part) => part,
@@ -46,6 +47,10 @@ impl Exchange {
             let end = pass.end + part.len;
             if let Kind::Pass { .. } = part.kind {
                 let data = part.data(rest);
+                // Before it is passed on: the last chunk may be among these bytes, and the engine would have it all.
+                if self.body_bytes + data.len() as u64 > cx.rules.limits.body_bytes_max {
+                    return self.refuse(refusals::BODY_TOO_LARGE.into(), cx);
+                }
                 self.look_at(data, cx);
                 self.body_bytes += data.len() as u64;
                 pass.end = end;
@@ -145,9 +150,6 @@ impl Exchange {
             return;
         }
         let limits = &cx.rules.limits;
-        if self.body_bytes > limits.body_bytes_max {
-            return self.refuse(refusals::BODY_TOO_LARGE.into(), cx);
-        }
         if cx.lender.held_bytes > limits.budget_bytes && self.held.len() > self.head_len {
             return self.refuse(refusals::OVER_BUDGET.into(), cx);
         }
