@@ -76,6 +76,13 @@ pub struct Limits {
     pub drain_timeout_ms: u64,
 }
 
+impl Limits {
+    /// What the bodies held by one shard may take together; `share`: of the machine, where that is left to it.
+    pub fn budget_of(&self, share: usize) -> usize {
+        if self.budget_bytes == 0 { share.max(self.hold_bytes) } else { self.budget_bytes }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Limits {

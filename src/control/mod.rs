@@ -111,7 +111,7 @@ pub fn start(setup: Setup) -> Result<Handle, StartError> {
     let thread = thread::Builder::new().name("control".into()).spawn(move || {
         runtime.block_on(async {
             let signals = service::signals(&setup, &keeper);
-            watch::first_lookups(&keeper).await;
+            keeper.look_up().await;
             keeper.publish_now();
             begin(&setup, &keeper, admin);
             let _ = ready.send(signals);

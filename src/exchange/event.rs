@@ -195,7 +195,6 @@ impl Context<'_> {
 }
 
 /// Things of a shard that its exchanges borrow and give back.
-#[derive(Default)]
 pub struct Lender {
     /// Parsed fields of the head at hand.
     pub fields: FieldTable,
@@ -205,6 +204,8 @@ pub struct Lender {
     pub buffers: Vec<Vec<u8>>,
     /// Memory of the bodies held now.
     pub held_bytes: usize,
+    /// Most of it.
+    pub budget_bytes: usize,
     /// What is counted in flight.
     pub charges: Charges,
     /// How many requests may be sent a second time.
@@ -213,6 +214,22 @@ pub struct Lender {
     pub random: Random,
     /// Counts choices, for round-robin.
     pub turn: u64,
+}
+
+impl Default for Lender {
+    fn default() -> Self {
+        Lender {
+            fields: FieldTable::default(),
+            scans: Vec::new(),
+            buffers: Vec::new(),
+            held_bytes: 0,
+            budget_bytes: usize::MAX,
+            charges: Charges::default(),
+            retries: Retries::default(),
+            random: Random::default(),
+            turn: 0,
+        }
+    }
 }
 
 /// A buffer is at most so many times as long as what is in it, or at least this long.

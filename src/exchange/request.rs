@@ -150,7 +150,7 @@ impl Exchange {
             return;
         }
         let limits = &cx.rules.limits;
-        if cx.lender.held_bytes > limits.budget_bytes && self.held.len() > self.head_len {
+        if cx.lender.held_bytes > cx.lender.budget_bytes && self.held.len() > self.head_len {
             return self.refuse(refusals::OVER_BUDGET.into(), cx);
         }
         if self.too_slow(cx) {

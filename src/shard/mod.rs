@@ -126,6 +126,8 @@ pub struct Shard<D> {
     doing: &'static DoingCell,
     reader: Reader,
     rules_reader: RulesReader,
+    /// What held bodies may take where the rules leave it to the machine.
+    memory_share: usize,
     desk: Desk,
 }
 
@@ -141,12 +143,10 @@ impl<D: Driver> Shard<D> {
         let mut reader = setup.published.reader();
         let now = driver.now();
         let snapshot = Arc::clone(reader.load());
-        let mut rules = setup.rules;
-        if rules.limits.budget_bytes == 0 {
-            let limits = &mut Arc::make_mut(&mut rules).limits;
-            limits.budget_bytes = memory::budget(setup.process.shards().len()).max(limits.hold_bytes);
-        }
-        let lender = Lender { random: Random::new(setup.seed), ..Lender::default() };
+        let rules = setup.rules;
+        let share = memory::budget(setup.process.shards().len());
+        let budget_bytes = rules.limits.budget_of(share);
+        let lender = Lender { random: Random::new(setup.seed), budget_bytes, ..Lender::default() };
         Ok(Shard {
             driver,
             clients: Slots::default(),
@@ -167,6 +167,7 @@ impl<D: Driver> Shard<D> {
             doing: setup.doing,
             reader,
             rules_reader: setup.published.rules_reader(),
+            memory_share: share,
             desk: Desk {
                 now,
                 stopwatch: setup.stopwatch,
@@ -212,6 +213,7 @@ impl<D: Driver> Shard<D> {
             && !Arc::ptr_eq(rules, &self.desk.rules)
         {
             self.desk.rules = Arc::clone(rules);
+            self.desk.lender.budget_bytes = rules.limits.budget_of(self.memory_share);
         }
         self.doing.begin(Doing::Accepts);
         self.take_in();
