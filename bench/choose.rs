@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use warmfront::counters::Counters;
-use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health};
+use warmfront::fleet::{Endpoint, EndpointId, Health};
 use warmfront::policy::{Bound, Policy, Pool, PoolId, Request, Settings, choose};
 use warmfront::ring::Ring;
 use warmfront::snapshot::Snapshot;
@@ -18,14 +18,14 @@ use warmfront::snapshot::Snapshot;
 /// Every eighth endpoint fails its probes, so that runs of neighbours are short and homes are walked past.
 fn snapshot(count: u16, settings: Settings) -> Snapshot {
     let endpoints: Vec<Endpoint> = (0..count)
-        .map(|slot| Endpoint {
-            id: EndpointId { slot, generation: 1 },
-            name: format!("10.0.{}.{}:8000", slot / 256, slot % 256).into(),
-            address: ([10, 0, 0, 1], 8000).into(),
-            weight: 1,
-            health: if slot % 8 == 7 { Health::Down } else { Health::Up },
-            engine: EngineLoad::default(),
-            foreign: u32::from(slot % 3 == 0),
+        .map(|slot| {
+            let id = EndpointId { slot, generation: 1 };
+            let name = format!("10.0.{}.{}:8000", slot / 256, slot % 256).into();
+            Endpoint {
+                health: if slot % 8 == 7 { Health::Down } else { Health::Up },
+                foreign: u32::from(slot % 3 == 0),
+                ..Endpoint::new(id, name, ([10, 0, 0, 1], 8000).into())
+            }
         })
         .collect();
     let members: Vec<_> = endpoints.iter().map(|one| (one.id.slot, &*one.name, one.weight)).collect();
@@ -66,7 +66,7 @@ fn quickest(snapshot: &Snapshot, counters: &'static Counters) -> f64 {
     let batch = |from: u64| {
         let start = Instant::now();
         for i in from..from + CHOICES {
-            black_box(choose(black_box(&snapshot.pools[0]), counters.loads(), black_box(&request(i))));
+            let _ = black_box(choose(black_box(&snapshot.pools[0]), counters.loads(), black_box(&request(i))));
         }
         start.elapsed().as_nanos() as f64 / CHOICES as f64
     };

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use warmfront::counters::Counters;
-use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health};
+use warmfront::fleet::{Endpoint, EndpointId, Health};
 use warmfront::policy::{Pool, PoolId, Reason, Request, Settings, choose};
 use warmfront::prefix;
 use warmfront::ring::Ring;
@@ -97,14 +97,10 @@ struct Decision {
 
 impl Front {
     fn new(mode: Mode, count: u16) -> Front {
-        let endpoint = |slot: u16| Endpoint {
-            id: EndpointId { slot, generation: 1 },
-            name: format!("10.0.{}.{}:8000", slot / 256, slot % 256).into(),
-            address: ([10, 0, 0, 1], 8000).into(),
-            weight: 1,
-            health: Health::Up,
-            engine: EngineLoad::default(),
-            foreign: 0,
+        let endpoint = |slot: u16| {
+            let id = EndpointId { slot, generation: 1 };
+            let name = format!("10.0.{}.{}:8000", slot / 256, slot % 256).into();
+            Endpoint { health: Health::Up, ..Endpoint::new(id, name, ([10, 0, 0, 1], 8000).into()) }
         };
         let endpoints: Vec<Endpoint> = (0..count).map(endpoint).collect();
         let settings = Arc::new(Settings { prefix: mode.prefix, prefix_bytes: u32::MAX, ..Settings::default() });

@@ -28,13 +28,17 @@ pub enum Health {
     Down,
     /// Being taken out: finishes what it has, gets nothing new.
     Draining,
+    /// Failed its requests, whatever its probes say: walked past for a while, then tried.
+    Ejected,
+    /// Failed its requests some time ago: gets one at a time, and is back in service when one ends well.
+    Trial,
 }
 
 impl Health {
     /// Whether new requests may go there.
     #[inline]
     pub fn takes_requests(self) -> bool {
-        matches!(self, Health::Unknown | Health::Up)
+        matches!(self, Health::Unknown | Health::Up | Health::Trial)
     }
 }
 
@@ -74,6 +78,35 @@ pub struct Endpoint {
     pub engine: EngineLoad,
     /// Load on this endpoint that is not ours: the engine's running + waiting beyond our own at the scrape.
     pub foreign: u32,
+    /// Most requests of ours in flight there, whatever the load elsewhere; [`Endpoint::NO_CAP`]: as many as come.
+    pub cap: u32,
+    /// How much of its weight counts, in percent: less than [`Endpoint::WHOLE`] while it starts slowly.
+    pub share_percent: u8,
+    /// Its kernel refused or reset the last two probes: nobody is there who could still answer.
+    pub refuses_probes: bool,
+}
+
+impl Endpoint {
+    /// See [`Endpoint::cap`].
+    pub const NO_CAP: u32 = u32::MAX;
+    /// See [`Endpoint::share_percent`].
+    pub const WHOLE: u8 = 100;
+
+    /// One of weight 1 that nothing is known of yet.
+    pub fn new(id: EndpointId, name: Arc<str>, address: SocketAddr) -> Endpoint {
+        Endpoint {
+            id,
+            name,
+            address,
+            weight: 1,
+            health: Health::Unknown,
+            engine: EngineLoad::default(),
+            foreign: 0,
+            cap: Endpoint::NO_CAP,
+            share_percent: Endpoint::WHOLE,
+            refuses_probes: false,
+        }
+    }
 }
 
 /// Requests in flight by slot, from the choice to the last response byte. Dense and plain, so that a

@@ -56,6 +56,8 @@ pub struct Limits {
     pub first_token_timeout_ms: u64,
     /// Between two reads of a reply after its first token.
     pub inter_chunk_timeout_ms: u64,
+    /// Silence of an engine whose kernel refused two probes in a row.
+    pub deserted_timeout_ms: u64,
     /// A client that takes none of the bytes waiting for it.
     pub client_stall_timeout_ms: u64,
     /// A tunnel (after 101) without a byte in either direction.
@@ -95,6 +97,7 @@ impl Default for Limits {
             reply_head_timeout_ms: 600_000,
             first_token_timeout_ms: 600_000,
             inter_chunk_timeout_ms: 120_000,
+            deserted_timeout_ms: 5_000,
             client_stall_timeout_ms: 120_000,
             tunnel_idle_timeout_ms: 3_600_000,
             failed_charge_ms: 1_000,

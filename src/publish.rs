@@ -1,41 +1,61 @@
-//! Where control and shards meet: the snapshot, replaced whole, and the few flags of the process.
+//! Where control and shards meet: snapshot and rules, each replaced whole, and the few flags of the process.
+
+mod doing;
 
 use std::sync::{Arc, OnceLock};
 
-use arc_swap::{ArcSwap, Cache};
+use arc_swap::{ArcSwap, ArcSwapOption, Cache};
 use crossbeam::utils::CachePadded;
 
-use crate::atomics::{AtomicBool, AtomicU8, Ordering};
+use crate::atomics::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use crate::exchange::Rules;
 use crate::snapshot::Snapshot;
+pub use doing::{Doing, DoingCell};
 
-/// The shared pointer. Shards read it once a turn through a [`Cache`]: one atomic load while unchanged.
+/// The shared pointers. Shards read them once a turn through a [`Cache`]: one atomic load each while unchanged.
 #[derive(Debug)]
-pub struct Published(ArcSwap<Snapshot>);
+pub struct Published {
+    snapshot: ArcSwap<Snapshot>,
+    /// In place of those that the shards began with.
+    rules: ArcSwapOption<Rules>,
+}
 
 /// A shard's reader.
 pub type Reader = Cache<&'static ArcSwap<Snapshot>, Arc<Snapshot>>;
+/// A shard's reader of rules that replace its own.
+pub type RulesReader = Cache<&'static ArcSwapOption<Rules>, Option<Arc<Rules>>>;
 
 impl Published {
     /// Starts with `first`. Lives as long as the process, so that shards may hold plain references.
     pub fn leak(mut first: Snapshot) -> &'static Published {
         first.seal();
-        Box::leak(Box::new(Published(ArcSwap::from_pointee(first))))
+        Box::leak(Box::new(Published { snapshot: ArcSwap::from_pointee(first), rules: ArcSwapOption::empty() }))
     }
 
     /// Replaces the snapshot.
     pub fn publish(&self, mut next: Snapshot) {
         next.seal();
-        self.0.store(Arc::new(next));
+        self.snapshot.store(Arc::new(next));
+    }
+
+    /// Replaces the rules, for requests in flight as well.
+    pub fn publish_rules(&self, rules: Rules) {
+        self.rules.store(Some(Arc::new(rules)));
     }
 
     /// The snapshot as it is now, for control and the admin listener.
     pub fn current(&self) -> Arc<Snapshot> {
-        self.0.load_full()
+        self.snapshot.load_full()
     }
 
     /// A reader for one shard.
     pub fn reader(&'static self) -> Reader {
-        Cache::new(&self.0)
+        Cache::new(&self.snapshot)
+    }
+
+    /// The same for rules.
+    pub fn rules_reader(&'static self) -> RulesReader {
+        Cache::new(&self.rules)
     }
 }
 
@@ -85,6 +105,8 @@ pub struct ShardState {
     phase: AtomicU8,
     driver: AtomicU8,
     why: OnceLock<String>,
+    doing: DoingCell,
+    stalls: AtomicU64,
 }
 
 /// Where a shard is in its life.
@@ -140,6 +162,21 @@ impl ShardState {
             1 => Phase::Serving,
             _ => Phase::Ended,
         }
+    }
+
+    /// What it is doing.
+    pub fn doing(&self) -> &DoingCell {
+        &self.doing
+    }
+
+    /// Control saw it stand still.
+    pub fn stalled(&self) {
+        self.stalls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often it was seen to stand still.
+    pub fn stalls(&self) -> u64 {
+        self.stalls.load(Ordering::Relaxed)
     }
 
     /// Why it moves bytes so, in words.

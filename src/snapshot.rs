@@ -29,6 +29,8 @@ pub struct Snapshot {
     pub models_complete: bool,
     /// What bodies are scanned for, the same for all pools: which one it is shows only in the body.
     pub plan: Arc<Plan>,
+    /// Whether any endpoint's kernel refuses its probes ([`Endpoint::refuses_probes`]); computed when the snapshot is sealed.
+    pub any_refuses: bool,
     /// What the policies of the pools need to know before they choose; computed when the snapshot is sealed.
     pub needs: Needs,
     /// Names of header fields that may carry a session key, best first, in lower case.
@@ -65,6 +67,7 @@ impl Snapshot {
     /// Computes what choices read of the endpoints (who is eligible, weights, foreign load) for every
     /// pool, and what has to be known before one; publication calls it, so that no choice sees health or load of an earlier snapshot.
     pub fn seal(&mut self) {
+        self.any_refuses = self.endpoints.iter().flatten().any(|endpoint| endpoint.refuses_probes);
         self.needs = if self.single_pool() { Needs::NONE } else { Needs::MODEL };
         for pool in &self.pools {
             self.needs = self.needs | pool.settings.policy.needs();

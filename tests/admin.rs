@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -26,19 +26,20 @@ const MODELS: &str = include_str!("fixtures/engine-metrics/vllm-0.32.0-lora.mode
 struct Engine {
     address: SocketAddr,
     healthy: Arc<AtomicBool>,
+    probes: Arc<AtomicU32>,
 }
 
 fn engine(models: &'static str, metrics: &'static str, key: Option<&'static str>) -> Engine {
     let healthy = Arc::new(AtomicBool::new(true));
-    let health = Arc::clone(&healthy);
+    let probes = Arc::new(AtomicU32::new(0));
+    let (health, probed) = (Arc::clone(&healthy), Arc::clone(&probes));
     let router = Router::new()
         .route(
             "/health",
-            get(
-                async move || {
-                    if health.load(Ordering::Relaxed) { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
-                },
-            ),
+            get(async move || {
+                probed.fetch_add(1, Ordering::Relaxed);
+                if health.load(Ordering::Relaxed) { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+            }),
         )
         .route("/metrics", get(async move || metrics))
         .route(
@@ -50,7 +51,7 @@ fn engine(models: &'static str, metrics: &'static str, key: Option<&'static str>
                 _ => models.into_response(),
             }),
         );
-    Engine { address: served(router), healthy }
+    Engine { address: served(router), healthy, probes }
 }
 
 fn served(router: Router) -> SocketAddr {
@@ -72,6 +73,10 @@ struct Front {
 }
 
 fn front(upstreams: Vec<Upstream>) -> Front {
+    front_with(upstreams, |_| {})
+}
+
+fn front_with(upstreams: Vec<Upstream>, set: impl FnOnce(&mut Config)) -> Front {
     let mut config = Config { upstream: upstreams, ..Config::default() };
     config.serve.admin = "127.0.0.1:0".parse().unwrap();
     config.health.probe_interval_ms = 30;
@@ -81,6 +86,7 @@ fn front(upstreams: Vec<Upstream>) -> Front {
     config.control.models_interval_ms = 50;
     config.control.stale_after_ms = 300;
     config.control.scrape_bytes_max = 1 << 20;
+    set(&mut config);
     let setup = Setup {
         config: Arc::new(config),
         published: Published::leak(Snapshot::default()),
@@ -187,6 +193,102 @@ fn an_engine_goes_down_and_comes_back() {
     front.until("up again", |snapshot| health(snapshot, 1) == Health::Up);
     front.setup.process.drain();
     assert_eq!((front.get("/readyz").status, front.get("/healthz").status), (503, 200));
+    front.control.stop();
+}
+
+/// A row of faults that shards count is published at once, whatever probes say, and one good end behind its time
+/// brings the engine back, slowly.
+#[test]
+fn an_engine_whose_requests_fail_is_ejected_and_tried_again() {
+    let (steady, ill) = (engine(MODELS, METRICS, None), engine(MODELS, METRICS, None));
+    let ill = Upstream { name: "ill".into(), concurrency_max: 9, ..upstream(ill.address) };
+    let front = front_with(vec![upstream(steady.address), ill], |config| config.health.eject_ms = 400);
+    front.until("both", |snapshot| snapshot.models_complete && (0..2).all(|slot| health(snapshot, slot) == Health::Up));
+    let outcomes = front.setup.counters.outcomes();
+    let shown = |key: &str| -> serde_json::Value {
+        let all: serde_json::Value = serde_json::from_str(&front.text("/endpoints")).unwrap();
+        all["endpoints"][1][key].clone()
+    };
+    assert_eq!((shown("health"), shown("cap"), shown("share_percent")), ("up".into(), 9.into(), 100.into()));
+
+    for _ in 0..3 {
+        outcomes.fault(1);
+    }
+    let failed = Instant::now();
+    let out = front.until("ejected", |snapshot| health(snapshot, 1) == Health::Ejected);
+    assert!(failed.elapsed() < Duration::from_millis(250), "{:?} late", failed.elapsed());
+    let Selected::Pool(pool) = out.select(Some(b"tiny-llama")) else { panic!("no pool") };
+    assert_eq!((&*pool.members, pool.eligible().slots()), ([0, 1].as_slice(), [0].as_slice()));
+    assert_eq!((shown("health"), shown("ejections"), shown("faults")), ("ejected".into(), 1.into(), 3.into()));
+    assert_eq!(shown("why"), "3 requests in a row failed by its fault");
+    assert_eq!(shown("refuses_probes"), false);
+    assert!(shown("health_ms").as_u64() < Some(5_000));
+    let text = front.text("/metrics");
+    for line in [
+        "warmfront_endpoint_health{endpoint=\"ill\",state=\"ejected\"} 1",
+        "warmfront_endpoint_ejections_total{endpoint=\"ill\"} 1",
+        "warmfront_endpoint_faults_total{endpoint=\"ill\"} 3",
+    ] {
+        assert!(text.lines().any(|shown| shown.starts_with(line)), "{line}\nis not in\n{text}");
+    }
+
+    front.until("on trial", |snapshot| health(snapshot, 1) == Health::Trial);
+    assert!(failed.elapsed() >= Duration::from_millis(400) && !outcomes.is_barred(1));
+    outcomes.good(1);
+    let back = front.until("back", |snapshot| health(snapshot, 1) == Health::Up);
+    assert!((10..20).contains(&back.endpoints[1].as_ref().unwrap().share_percent));
+    front.until("more of its share", |snapshot| snapshot.endpoints[1].as_ref().unwrap().share_percent > 12);
+    assert!(front.text("/metrics").contains("warmfront_endpoint_share_ratio{endpoint=\"ill\"} 0.1"));
+    front.control.stop();
+}
+
+/// A fault makes the next probe come at once, but faults without end make no storm of probes.
+#[test]
+fn faults_bring_probes_forward() {
+    let engine = engine(MODELS, METRICS, None);
+    let front = front_with(vec![upstream(engine.address)], |config| config.health.probe_interval_ms = 60_000);
+    front.until("up", |snapshot| health(snapshot, 0) == Health::Up);
+    let probes = || engine.probes.load(Ordering::Relaxed);
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(probes(), 1);
+    front.setup.counters.outcomes().fault(0);
+    let began = Instant::now();
+    while probes() < 2 {
+        assert!(began.elapsed() < Duration::from_secs(5), "the fault brought no probe");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(400));
+    assert_eq!(probes(), 2, "one fault is one probe");
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(2) {
+        front.setup.counters.outcomes().fault(0);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!((4..=2 + 10).contains(&probes()), "{} probes in 2 s", probes());
+    front.control.stop();
+}
+
+/// Who refuses or resets says that nobody is there; who is silent or ill says no such thing.
+#[test]
+fn refusals_are_told_from_silence() {
+    let refusing: SocketAddr = "127.0.0.1:1".parse().unwrap();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let ill = engine(MODELS, METRICS, None);
+    ill.healthy.store(false, Ordering::Relaxed);
+    let resetting = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let resets = resetting.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for accepted in resetting.incoming() {
+            // What came and was not read turns the close into a reset.
+            let mut first = [0];
+            let _ = accepted.and_then(|stream| stream.peek(&mut first));
+        }
+    });
+    let front = front([refusing, silent.local_addr().unwrap(), ill.address, resets].map(upstream).into());
+    let snapshot = front.until("all down", |snapshot| (0..4).all(|slot| health(snapshot, slot) == Health::Down));
+    let refuses = |snapshot: &Snapshot, slot: usize| snapshot.endpoints[slot].as_ref().unwrap().refuses_probes;
+    assert_eq!([0, 1, 2, 3].map(|slot| refuses(&snapshot, slot)), [true, false, false, true]);
+    assert!(snapshot.any_refuses);
     front.control.stop();
 }
 

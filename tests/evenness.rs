@@ -43,7 +43,9 @@ impl Front {
         let shard = |(index, (listeners, handover))| {
             let stats = stats.shard(index);
             let rules = Arc::clone(&rules);
-            let setup = Setup { listeners, published, process, counters, stats, rules, seed: index as u64, stopwatch };
+            let doing = process.shards()[index].doing();
+            let setup =
+                Setup { listeners, published, process, doing, counters, stats, rules, seed: index as u64, stopwatch };
             std::thread::spawn(move || {
                 let mut shard = Shard::new(driver(), setup).unwrap();
                 shard.share(handover).unwrap();

@@ -5,22 +5,18 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use warmfront::counters::{Admission, Counters};
-use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health, Loads};
-use warmfront::policy::{Avoid, Bound, CHOICES_MAX, Choice, Policy, Pool, PoolId, Reason, Request, Settings, choose};
+use warmfront::fleet::{Endpoint, EndpointId, Health, Loads};
+use warmfront::policy::{
+    Avoid, Bound, CHOICES_MAX, Choice, Nobody, Policy, Pool, PoolId, Reason, Request, Settings, choose,
+};
 use warmfront::ring::Ring;
 use warmfront::snapshot::Snapshot;
 
 /// An endpoint named after its slot, of weight 1, up.
 fn endpoint(slot: u16) -> Endpoint {
-    Endpoint {
-        id: EndpointId { slot, generation: 40 + u32::from(slot) },
-        name: format!("engine-{slot}:8000").into(),
-        address: ([10, 0, 0, 1], 8000).into(),
-        weight: 1,
-        health: Health::Up,
-        engine: EngineLoad::default(),
-        foreign: 0,
-    }
+    let id = EndpointId { slot, generation: 40 + u32::from(slot) };
+    let name = format!("engine-{slot}:8000").into();
+    Endpoint { health: Health::Up, ..Endpoint::new(id, name, ([10, 0, 0, 1], 8000).into()) }
 }
 
 fn ring_of<'a>(endpoints: impl IntoIterator<Item = &'a Endpoint>) -> Ring {
@@ -61,14 +57,23 @@ fn key(i: u64) -> u64 {
 
 /// Chooses and admits as a shard does.
 fn place(snapshot: &Snapshot, counters: &'static Counters, request: &Request) -> (Choice, Admission) {
+    try_place(snapshot, counters, request).expect("an endpoint takes requests")
+}
+
+/// The same, where caps may be reached: a cap holds also for the last choice.
+fn try_place(
+    snapshot: &Snapshot,
+    counters: &'static Counters,
+    request: &Request,
+) -> Result<(Choice, Admission), Nobody> {
     for attempt in 1.. {
-        let choice = choose(&snapshot.pools[0], counters.loads(), request).expect("an endpoint takes requests");
-        let slots = if attempt < CHOICES_MAX { choice.slots } else { None };
-        if let Some(admission) = counters.try_admit(choice.endpoint, slots) {
-            return (choice, admission);
+        let choice = choose(&snapshot.pools[0], counters.loads(), request)?;
+        let slots = choice.slots.filter(|_| attempt < CHOICES_MAX).unwrap_or(u32::MAX);
+        if let Some(admission) = counters.try_admit(choice.endpoint, Some(slots.min(choice.cap))) {
+            return Ok((choice, admission));
         }
     }
-    unreachable!("a choice without a bound is admitted")
+    unreachable!("somebody else was admitted each time")
 }
 
 /// The bound by its definition, in wide integers.
@@ -248,14 +253,17 @@ proptest! {
 
         let choice = choose(&snapshot.pools[0], counters.loads(), &Request { avoid, ..keyed(key) });
         match (choice, first) {
-            (Some(choice), Some(first)) => {
+            (Ok(choice), Some(first)) => {
                 prop_assert_eq!(choice.endpoint, EndpointId { slot: first, generation: 40 + u32::from(first) });
                 let home = candidates.clone().next();
                 let reason = if !avoid.is_empty() { Reason::Retry } else if home == Some(first) { Reason::Home } else { Reason::Spill };
                 prop_assert_eq!(choice.reason, reason);
             }
-            (Some(choice), None) => prop_assert_eq!(Some(loads[choice.endpoint.slot as usize]), least),
-            (None, first) => prop_assert!(first.is_none() && least.is_none()),
+            (Ok(choice), None) => prop_assert_eq!(Some(loads[choice.endpoint.slot as usize]), least),
+            (Err(nobody), first) => {
+                prop_assert_eq!(nobody, Nobody::NoneTakesRequests);
+                prop_assert!(first.is_none() && least.is_none());
+            }
         }
     }
 }
@@ -402,10 +410,10 @@ fn keys_of_a_failed_home_scatter() {
 fn a_fleet_that_fails_all_probes_is_tried() {
     let all = |health| (0..3).map(|slot| Endpoint { health, ..endpoint(slot) }).collect::<Vec<_>>();
     let down = snapshot(all(Health::Down), by(Policy::PrefixHash));
-    assert!(choose(&down.pools[0], &Loads::default(), &keyed(1)).is_some());
+    assert!(choose(&down.pools[0], &Loads::default(), &keyed(1)).is_ok());
     assert!(down.pools[0].eligible().last_resort());
     let draining = snapshot(all(Health::Draining), by(Policy::PrefixHash));
-    assert!(choose(&draining.pools[0], &Loads::default(), &keyed(1)).is_none());
+    assert!(choose(&draining.pools[0], &Loads::default(), &keyed(1)).is_err());
 }
 
 #[test]
@@ -419,7 +427,11 @@ fn endpoints_tried_are_not_chosen_again() {
             assert_eq!(choice.reason == Reason::Retry, tried > 0, "{policy:?}");
             request.avoid.push(choice.endpoint.slot);
         }
-        assert_eq!(choose(&snapshot.pools[0], &Loads::default(), &request), None, "{policy:?}");
+        assert_eq!(
+            choose(&snapshot.pools[0], &Loads::default(), &request),
+            Err(Nobody::NoneTakesRequests),
+            "{policy:?}"
+        );
     }
 }
 

@@ -127,6 +127,7 @@ fn table(explanation: &Explanation) -> String {
     let e = explanation;
     let or_none = |value: Option<String>| value.unwrap_or_else(|| "-".into());
     let (members, eligible) = e.endpoints;
+    let resort = if e.last_resort { ", for none is in service" } else { "" };
     let prefix =
         e.prefix_bytes.map(|bytes| format!("{} ({bytes} bytes)", e.prefix_mode.as_deref().unwrap_or_default()));
     for (name, value) in [
@@ -142,7 +143,7 @@ fn table(explanation: &Explanation) -> String {
             "pool",
             e.pool
                 .as_ref()
-                .map_or("-".into(), |pool| format!("{pool}: {eligible} of {members} endpoints take requests")),
+                .map_or("-".into(), |pool| format!("{pool}: {eligible} of {members} endpoints take requests{resort}")),
         ),
         ("prefix", or_none(prefix)),
         ("key", or_none(e.key.clone())),

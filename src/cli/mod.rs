@@ -71,7 +71,7 @@ pub struct ConfigArgs {
     /// How many pinned threads serve; `auto`: one for each physical core, within the cgroup's CPU quota.
     #[arg(long, value_name = "N")]
     pub shards: Option<Shards>,
-    /// How bytes are moved; `auto`: the best that this version has, epoll.
+    /// How bytes are moved; `auto`: io_uring where its self-test passes, else epoll.
     #[arg(long, value_name = "NAME", value_enum)]
     pub driver: Option<Driver>,
     /// Address of the admin listener: /metrics, /healthz, /readyz, /endpoints.

@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use super::check::machine;
 use super::{ConfigArgs, log, refuse};
-use crate::config::{Config, HalfClose};
+use crate::config::Config;
 use crate::control;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::exchange::Rules;
-use crate::exchange::admit::Paths;
 use crate::publish::{Process, Published};
 use crate::shard::start::{Shared, start};
 use crate::shard::topology::this_machine;
@@ -87,7 +86,7 @@ fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
         process: setup.process,
         counters: setup.counters,
         stats: setup.stats,
-        rules: Arc::new(rules(&config)),
+        rules: Arc::new(Rules::from(&*config)),
         driver,
     };
     let (threads, listening) = start(&shared, &config.serve.listen, &placement)?;
@@ -103,15 +102,4 @@ fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
     }
     tracing::info!("drained");
     Ok(())
-}
-
-/// What of the configuration the data plane keeps to.
-fn rules(config: &Config) -> Rules {
-    Rules {
-        limits: config.limits.clone(),
-        paths: Paths::new(config.serve.paths.iter().map(String::as_str)),
-        explain_from: config.serve.explain_from.clone(),
-        stream_error_event: config.serve.stream_error_event,
-        half_close_leaves: config.serve.half_close == HalfClose::Leaves,
-    }
 }

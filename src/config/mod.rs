@@ -181,6 +181,12 @@ pub struct Health {
     pub failures_down: u32,
     /// Good probes in a row after which it is chosen again.
     pub successes_up: u32,
+    /// How long an engine whose requests fail gets nothing new; doubled each time in a row.
+    pub eject_ms: u64,
+    /// The longest of these times.
+    pub eject_ms_max: u64,
+    /// Time in which an engine that is back takes up its whole share; 0: at once.
+    pub slow_start_ms: u64,
 }
 
 impl Default for Health {
@@ -191,6 +197,9 @@ impl Default for Health {
             probe_timeout_ms: 1_000,
             failures_down: 2,
             successes_up: 1,
+            eject_ms: 5_000,
+            eject_ms_max: 60_000,
+            slow_start_ms: 30_000,
         }
     }
 }

@@ -18,6 +18,9 @@ pub struct Upstream {
     /// Its share of the load relative to the others.
     #[serde(default = "one")]
     pub weight: u32,
+    /// Most requests of one front in flight there at once; 0: as many as come.
+    #[serde(default)]
+    pub concurrency_max: u32,
     /// Served ids; empty: learnt from its `/v1/models`.
     #[serde(default)]
     pub models: Vec<String>,
@@ -33,7 +36,14 @@ fn one() -> u32 {
 impl Upstream {
     /// An engine of which only the address is said.
     pub fn new(url: Url) -> Upstream {
-        Upstream { url, name: String::new(), weight: 1, models: Vec::new(), api_key_file: PathBuf::new() }
+        Upstream {
+            url,
+            name: String::new(),
+            weight: 1,
+            concurrency_max: 0,
+            models: Vec::new(),
+            api_key_file: PathBuf::new(),
+        }
     }
 
     /// Its name, or `host:port`.

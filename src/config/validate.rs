@@ -12,6 +12,7 @@ use crate::scan::SESSION_FIELDS_MAX;
 
 /// Longest head that can be asked for: one receive buffer holds it.
 const HEAD_BYTES_HARD: usize = RECEIVE_BYTES;
+const HOUR_MS: u64 = 3_600_000;
 /// A request remembers this many endpoints it has tried.
 const CONNECT_TRIES_HARD: u32 = 8;
 
@@ -112,8 +113,15 @@ fn limits(limits: &Limits, found: &mut Vec<Problem>) {
         // Nothing read ahead and nothing lingered for are sensible; a bound of 0 elsewhere stops all traffic.
         let may_be_zero = ["read_ahead_bytes", "linger_bytes_max", "interim_replies_max", "idle_upstreams_max"];
         let may_be_zero = may_be_zero.contains(&key.as_str())
-            || ["linger_timeout_ms", "upload_grace_ms", "upload_bytes_per_second_min", "drain_timeout_ms"]
-                .contains(&key.as_str());
+            || [
+                "linger_timeout_ms",
+                "upload_grace_ms",
+                "upload_bytes_per_second_min",
+                "drain_timeout_ms",
+                "retry_percent",
+                "failed_charge_ms",
+            ]
+            .contains(&key.as_str());
         if !may_be_zero {
             at_least_one("limits", &key, value, found);
         }
@@ -151,6 +159,9 @@ fn limits(limits: &Limits, found: &mut Vec<Problem>) {
             format!("`read_ahead_bytes` cannot be above {RECEIVE_BYTES}, the size of one receive buffer"),
         );
     }
+    if limits.retry_percent > 100 {
+        wrong("retry_percent", "`retry_percent` is a share of all requests: at most 100".into());
+    }
     if limits.connect_tries_max > CONNECT_TRIES_HARD {
         wrong("connect_tries_max", format!("`connect_tries_max` cannot be above {CONNECT_TRIES_HARD}"));
     }
@@ -169,8 +180,23 @@ fn health(health: &Health, found: &mut Vec<Problem>) {
         ("probe_timeout_ms", health.probe_timeout_ms),
         ("failures_down", health.failures_down.into()),
         ("successes_up", health.successes_up.into()),
+        ("eject_ms", health.eject_ms),
     ] {
         at_least_one("health", key, value, found);
+    }
+    if health.eject_ms_max < health.eject_ms {
+        let message = format!(
+            "`eject_ms_max` is less than `eject_ms` ({}), which is the first and shortest of these times",
+            health.eject_ms
+        );
+        found.push(Problem::new(["health", "eject_ms_max"], message));
+    }
+    for (key, value) in [("eject_ms_max", health.eject_ms_max), ("slow_start_ms", health.slow_start_ms)] {
+        if value > HOUR_MS {
+            let message =
+                format!("`{key}` cannot be above {HOUR_MS}, an hour: an engine that is well would stand idle");
+            found.push(Problem::new(["health", key], message));
+        }
     }
     if !health.path.starts_with('/') || !health.path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
         let message = format!("\"{}\" is not a path; write one such as \"/health\"", health.path);

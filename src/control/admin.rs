@@ -15,12 +15,13 @@ use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 
 use super::explain::{self, Explanation, Question};
-use super::fleet::Member;
+use super::health::Course;
 use super::keeper::Keeper;
+use super::member::Member;
 use super::metrics;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
-use crate::fleet::Health;
+use crate::fleet::{Endpoint, Health};
 use crate::publish::{Process, Published};
 
 /// What answers are made of.
@@ -110,6 +111,17 @@ struct Shown {
     generation: Option<u32>,
     weight: u32,
     health: &'static str,
+    /// Since when it is so.
+    health_ms: Option<u128>,
+    /// Why, where that needs words.
+    why: Option<String>,
+    ejections: u64,
+    faults: u64,
+    refuses_probes: bool,
+    /// Most requests of ours there; none: as many as come.
+    cap: Option<u32>,
+    /// Less than 100 in a slow start.
+    share_percent: u8,
     in_flight: u32,
     foreign: u32,
     models: Option<Vec<String>>,
@@ -170,6 +182,7 @@ async fn endpoints(Shared(state): Shared<State>) -> Json<ShownFleet> {
 
 fn show(member: &Member, counters: &Counters) -> Shown {
     let now = member.now.as_ref();
+    let course = now.map(|tenancy| &tenancy.course);
     let engine = |(reading, at): &(super::scrape::Reading, Instant)| ShownEngine {
         running: reading.load.running,
         waiting: reading.load.waiting,
@@ -182,7 +195,7 @@ fn show(member: &Member, counters: &Counters) -> Shown {
         read_ms_ago: at.elapsed().as_millis(),
     };
     let errors = [
-        now.and_then(|tenancy| tenancy.probe_error.as_ref()).map(|why| format!("health: {why}")),
+        now.and_then(|tenancy| tenancy.course.probe_error()).map(|why| format!("health: {why}")),
         now.and_then(|tenancy| tenancy.scrape_error.as_ref()).map(|why| format!("metrics: {why}")),
         member.models_error.as_ref().map(|why| format!("models: {why}")),
         now.is_none().then(|| "address: its host name could not be looked up".to_owned()),
@@ -194,7 +207,14 @@ fn show(member: &Member, counters: &Counters) -> Shown {
         slot: now.map(|tenancy| tenancy.id.slot),
         generation: now.map(|tenancy| tenancy.id.generation),
         weight: member.upstream.weight,
-        health: health(now.map(|tenancy| tenancy.health)),
+        health: health(member.health()),
+        health_ms: course.map(|course| course.since().elapsed().as_millis()),
+        why: course.and_then(Course::why).map(str::to_owned),
+        ejections: member.ejections,
+        faults: member.faults,
+        refuses_probes: course.is_some_and(Course::refuses_probes),
+        cap: Some(member.cap()).filter(|cap| *cap != Endpoint::NO_CAP),
+        share_percent: course.map_or(0, Course::share_percent),
         in_flight: now.map_or(0, |tenancy| counters.in_flight(tenancy.id.slot)),
         foreign: now.map_or(0, |tenancy| tenancy.foreign),
         models: member.ids().map(|ids| ids.into_iter().map(str::to_owned).collect()),
@@ -212,5 +232,7 @@ pub(super) fn health(health: Option<Health>) -> &'static str {
         Some(Health::Up) => "up",
         Some(Health::Down) => "down",
         Some(Health::Draining) => "draining",
+        Some(Health::Ejected) => "ejected",
+        Some(Health::Trial) => "trial",
     }
 }

@@ -1,5 +1,6 @@
 //! Control's own calls to engines: small requests, bounded in size and time.
 
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -47,9 +48,15 @@ pub struct Answer {
 /// Why there is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// Nobody listens, or no route.
+    /// No route, or whatever else.
     #[error("cannot connect to {0}: {1}")]
     Connect(SocketAddr, String),
+    /// Nobody listens.
+    #[error("cannot connect to {0}: {1}")]
+    Refused(SocketAddr, String),
+    /// The kernel there ended the connection.
+    #[error("the connection was reset: {0}")]
+    Reset(String),
     /// Not complete in time.
     #[error("no whole answer within {0} ms")]
     Timeout(u128),
@@ -61,21 +68,47 @@ pub enum CallError {
     Broken(String),
 }
 
+impl CallError {
+    /// Whether the kernel there said that nobody would answer, now or later.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, CallError::Refused(..) | CallError::Reset(_))
+    }
+
+    fn of(error: &(dyn std::error::Error + 'static), connecting: Option<SocketAddr>) -> CallError {
+        let (root, kind) = root(error);
+        match (kind, connecting) {
+            (Some(ErrorKind::ConnectionRefused), Some(address)) => CallError::Refused(address, root),
+            (Some(ErrorKind::ConnectionReset), _) => CallError::Reset(root),
+            (_, Some(address)) => CallError::Connect(address, root),
+            (_, None) => CallError::Broken(root),
+        }
+    }
+}
+
 impl Default for Client {
     fn default() -> Self {
+        Client::keeping(1)
+    }
+}
+
+impl Client {
+    /// One that connects for each call: what answers on a kept connection may have closed its listener.
+    pub fn connecting_anew() -> Client {
+        Client::keeping(0)
+    }
+
+    fn keeping(connections: usize) -> Client {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(1)
+            .pool_max_idle_per_host(connections)
             .http1_max_buf_size(HEAD_BYTES_MAX)
             .build(connector);
         Client(client)
     }
-}
 
-impl Client {
     /// One GET.
     pub async fn get(&self, call: &Call<'_>) -> Result<Answer, CallError> {
         self.ask(call, Vec::new(), None).await
@@ -97,7 +130,6 @@ impl Client {
         fields: Vec<(&str, &str)>,
         json: Option<Bytes>,
     ) -> Result<Answer, CallError> {
-        let broken = |error: &dyn std::error::Error| CallError::Broken(root(error));
         let mut request = hyper::Request::builder()
             .uri(format!("http://{}{}", call.address, call.path))
             .header(HOST, call.authority)
@@ -111,26 +143,28 @@ impl Client {
         for (name, value) in fields {
             request = request.header(name, value);
         }
-        let request = request.body(Full::new(json.unwrap_or_default())).map_err(|error| broken(&error))?;
-        let response = self.0.request(request).await.map_err(|error| match error.is_connect() {
-            true => CallError::Connect(call.address, root(&error)),
-            false => broken(&error),
-        })?;
+        let request = request.body(Full::new(json.unwrap_or_default())).map_err(|error| CallError::of(&error, None))?;
+        let response = self.0.request(request).await;
+        let response = response.map_err(|error| CallError::of(&error, error.is_connect().then_some(call.address)))?;
         let status = response.status().as_u16();
         let body = Limited::new(response.into_body(), call.bytes_max).collect().await;
         let body = body.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
             true => CallError::TooLong(call.bytes_max),
-            false => broken(error.as_ref()),
+            false => CallError::of(error.as_ref(), None),
         })?;
         Ok(Answer { status, body: body.to_bytes() })
     }
 }
 
-/// The innermost cause: the outer ones say "client error (Connect)" and the like.
-fn root(error: &dyn std::error::Error) -> String {
+/// The innermost cause, since the outer ones say "client error (Connect)" and the like; and what the kernel said.
+fn root(error: &(dyn std::error::Error + 'static)) -> (String, Option<ErrorKind>) {
     let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
+    let mut kind = None;
+    loop {
+        kind = error.downcast_ref::<io::Error>().map(io::Error::kind).or(kind);
+        match error.source() {
+            Some(source) => error = source,
+            None => return (error.to_string(), kind),
+        }
     }
-    error.to_string()
 }

@@ -7,8 +7,8 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::fleet::Loads;
-use crate::policy::{self, Choice, Policy, Request, Settings};
+use crate::fleet::{Endpoint, Loads};
+use crate::policy::{self, Choice, Nobody, Policy, Request, Settings};
 use crate::prefix;
 use crate::scan::{Api, Needs, PrefixMode, Progress, Scan};
 use crate::snapshot::{Pool, Selected, Snapshot};
@@ -57,6 +57,8 @@ pub struct Explanation {
     pub pool: Option<String>,
     /// Endpoints of the pool, and how many of them take requests.
     pub endpoints: (usize, usize),
+    /// None of them is in service: these are tried all the same.
+    pub last_resort: bool,
     /// Which part of the prompt makes the key.
     pub prefix_mode: Option<String>,
     /// Bytes of it.
@@ -78,7 +80,7 @@ pub struct PolicyChoice {
     pub configured: bool,
     /// The endpoint's name; `None`: none takes requests.
     pub endpoint: Option<String>,
-    /// Why that one.
+    /// Why that one, or why none.
     pub reason: Option<String>,
     /// The home that was full, or the next endpoint of the ring.
     pub runner_up: Option<String>,
@@ -129,6 +131,7 @@ pub fn explain(question: &Question<'_>, config: &Config, snapshot: &Snapshot, lo
         refused: pool.err().map(str::to_owned),
         pool: pool.ok().map(|pool| pool.name.to_string()),
         endpoints: pool.map_or((0, 0), |pool| (pool.members.len(), pool.eligible().slots().len())),
+        last_resort: pool.is_ok_and(|pool| pool.eligible().last_resort()),
         prefix_mode: key.map(|_| mode(settings.prefix).to_owned()),
         prefix_bytes: key.map(|prefix| prefix.bytes),
         key: key.map(|prefix| hex(prefix::key(name, facts.cache_salt, &prefix))),
@@ -176,7 +179,7 @@ fn choose(
     };
     let mut alone = pool.clone();
     alone.settings = Arc::new(Settings { policy, ..Settings::clone(&pool.settings) });
-    let choice: Option<Choice> = policy::choose(&alone, loads, &request);
+    let choice: Result<Choice, Nobody> = policy::choose(&alone, loads, &request);
     let named = |slot: u16| {
         let endpoint = snapshot.endpoints.get(usize::from(slot))?.as_ref()?;
         Some(endpoint.name.to_string())
@@ -184,11 +187,14 @@ fn choose(
     PolicyChoice {
         policy: policy.as_str().to_owned(),
         configured: policy == pool.settings.policy,
-        endpoint: choice.and_then(|choice| named(choice.endpoint.slot)),
-        reason: choice.map(|choice| choice.reason.as_str().to_owned()),
-        runner_up: choice.and_then(|choice| named(choice.runner_up?)),
-        load: choice.map(|choice| choice.in_flight),
-        bound: choice.and_then(|choice| choice.slots),
+        endpoint: choice.ok().and_then(|choice| named(choice.endpoint.slot)),
+        reason: Some(choice.map_or_else(Nobody::as_str, |choice| choice.reason.as_str()).to_owned()),
+        runner_up: choice.ok().and_then(|choice| named(choice.runner_up?)),
+        load: choice.ok().map(|choice| choice.in_flight),
+        bound: choice.ok().and_then(|choice| match choice.cap {
+            Endpoint::NO_CAP => choice.slots,
+            cap => Some(choice.slots.map_or(cap, |slots| slots.min(cap))),
+        }),
         decided_at: match progress {
             Progress::Enough { at } => at,
             _ if needs.is_empty() => 0,

@@ -1,17 +1,20 @@
 //! The fleet as control keeps it, and the snapshots made of it. No I/O and no clock of its own: probes,
 //! scrapes and look-ups report here, `now` is an argument.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::health::{Course, Failure, Turn};
+use super::member::{Member, Tenancy};
 use super::models::{self, Card, Learnt};
 use super::pools::Pools;
 use super::scrape::Reading;
 use crate::config::{Config, Upstream};
+use crate::counters::Outcomes;
 use crate::fleet::{Endpoint, EndpointId, Health};
 use crate::limits::ENDPOINTS_MAX;
 use crate::scan::Plan;
@@ -20,6 +23,9 @@ use crate::snapshot::{ModelsAnswer, Snapshot};
 /// How long a slot rests after its endpoint left the pools: shards that still hold an older snapshot
 /// have read the new one by then.
 const QUARANTINE: Duration = Duration::from_secs(2);
+/// In how many steps a slow start goes on, and the longest pause between two.
+const STEPS: u64 = 10;
+const STEP_MAX: Duration = Duration::from_secs(1);
 
 /// Everything control knows of its engines.
 #[derive(Debug)]
@@ -30,48 +36,10 @@ pub struct Fleet {
     pools: Pools,
     answer: ModelsAnswer,
     epoch: u64,
+    /// When slow starts last went a step on.
+    stepped: Option<Instant>,
     plan: Arc<Plan>,
     session_headers: Arc<[Box<str>]>,
-}
-
-/// One configured engine.
-#[derive(Debug)]
-pub struct Member {
-    /// As configured.
-    pub upstream: Upstream,
-    /// Its name.
-    pub name: Arc<str>,
-    /// Key for control's own calls.
-    pub key: Option<Arc<str>>,
-    /// What its host name stands for.
-    pub addresses: Vec<SocketAddr>,
-    /// The endpoint it has now, if its name could be resolved.
-    pub now: Option<Tenancy>,
-    /// What it serves; `None`: neither configured nor learnt yet.
-    pub models: Option<Learnt>,
-    /// Why its models are not known.
-    pub models_error: Option<String>,
-}
-
-/// One endpoint: an address in a slot.
-#[derive(Debug)]
-pub struct Tenancy {
-    /// Slot and generation.
-    pub id: EndpointId,
-    /// Where it listens.
-    pub address: SocketAddr,
-    /// May it be chosen?
-    pub health: Health,
-    failures: u32,
-    successes: u32,
-    /// Why the last probe failed.
-    pub probe_error: Option<String>,
-    /// What it said of itself, and when.
-    pub reading: Option<(Reading, Instant)>,
-    /// Why the last scrape failed.
-    pub scrape_error: Option<String>,
-    /// Load that is not ours.
-    pub foreign: u32,
 }
 
 #[derive(Debug, Default)]
@@ -80,17 +48,6 @@ struct Slot {
     /// An endpoint that was taken out, finishing what it has.
     leaving: Option<(Endpoint, Instant)>,
     taken: bool,
-}
-
-/// What a probe's result changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Turn {
-    /// Nothing that shards must know.
-    Same,
-    /// It serves from now on: its models may be others than before.
-    Up,
-    /// It is walked past from now on.
-    Down,
 }
 
 impl Fleet {
@@ -105,6 +62,8 @@ impl Fleet {
             now: None,
             models: None,
             models_error: None,
+            faults: 0,
+            ejections: 0,
         };
         let members = config.upstream.iter().zip(keys).map(member).collect();
         let pools = Pools::new(Arc::clone(&config));
@@ -115,6 +74,7 @@ impl Fleet {
             pools,
             answer: ModelsAnswer::default(),
             epoch: 0,
+            stepped: None,
             plan: Arc::new(config.routing.plan()),
             session_headers: headers.map(|name| name.as_str().into()).collect(),
             config,
@@ -144,39 +104,99 @@ impl Fleet {
         }
     }
 
-    /// A probe was answered with 200, or not.
-    pub fn probed(&mut self, place: usize, id: EndpointId, outcome: Result<(), String>, now: Instant) -> Turn {
-        let health = self.config.health.clone();
-        let Some(member) = self.members.get_mut(place) else { return Turn::Same };
-        let Some(tenancy) = member.now.as_mut().filter(|tenancy| tenancy.id == id) else { return Turn::Same };
-        match outcome {
-            Ok(()) => {
-                (tenancy.failures, tenancy.successes) = (0, tenancy.successes.saturating_add(1));
-                tenancy.probe_error = None;
-                if tenancy.health == Health::Up || tenancy.successes < health.successes_up {
-                    return Turn::Same;
-                }
-                tenancy.health = Health::Up;
-                Turn::Up
-            }
-            Err(why) => {
-                (tenancy.successes, tenancy.failures) = (0, tenancy.failures.saturating_add(1));
-                tenancy.probe_error = Some(why);
-                if tenancy.failures < health.failures_down {
-                    return Turn::Same;
-                }
-                let turned = tenancy.health != Health::Down;
-                tenancy.health = Health::Down;
-                // A name with several addresses: the engine may listen on another one.
-                let others = member.addresses.len() > 1 && tenancy.failures.is_multiple_of(health.failures_down);
-                let place_of = member.addresses.iter().position(|address| *address == tenancy.address);
-                if let (true, Some(at)) = (others, place_of) {
-                    let next = member.addresses[(at + 1) % member.addresses.len()];
-                    self.settle(place, next, now);
-                }
-                if turned { Turn::Down } else { Turn::Same }
-            }
+    /// A probe was answered with 200, or not. Tells what it changed, and whether shards must know.
+    pub fn probed(
+        &mut self,
+        place: usize,
+        id: EndpointId,
+        outcome: Result<(), Failure>,
+        now: Instant,
+    ) -> (Option<Turn>, bool) {
+        let config = Arc::clone(&self.config);
+        let Some(tenancy) = self.tenancy(place, id) else { return (None, false) };
+        let failed = outcome.is_err();
+        let refused_before = tenancy.course.refuses_probes();
+        let turn = tenancy.course.probed(outcome, &config.health, now);
+        let changed = turn.is_some() || tenancy.course.refuses_probes() != refused_before;
+        let failures = tenancy.course.failures();
+        let address = tenancy.address;
+        // A name with several addresses: the engine may listen on another one.
+        let addresses = &self.members[place].addresses;
+        let moves = failed && failures.is_multiple_of(config.health.failures_down) && addresses.len() > 1;
+        if let Some(at) = addresses.iter().position(|known| moves && *known == address) {
+            let next = addresses[(at + 1) % addresses.len()];
+            return (turn, self.settle(place, next, now) || changed);
         }
+        (turn, changed)
+    }
+
+    /// Looks at what shards have counted, and lets time pass. Returns what changed, by the engines' names, and
+    /// whether shards must know.
+    pub fn look(&mut self, outcomes: &Outcomes, now: Instant) -> (Vec<(Arc<str>, Turn)>, bool) {
+        let config = Arc::clone(&self.config);
+        let mut turns = Vec::new();
+        for place in 0..self.members.len() {
+            let Some(tenancy) = &self.members[place].now else { continue };
+            let slot = tenancy.id.slot;
+            if tenancy.course.seen().is_none() {
+                // What its former tenant left there.
+                outcomes.forget(slot);
+            }
+            let outcome = outcomes.read(slot);
+            let may_eject = outcome.barred && !tenancy.course.is_barred() && self.may_eject(place);
+            let member = &mut self.members[place];
+            let Some(tenancy) = &mut member.now else { continue };
+            let seen = tenancy.course.seen().unwrap_or(outcome);
+            member.faults += u64::from(outcome.faults.wrapping_sub(seen.faults));
+            let Some(turn) = tenancy.course.looked(outcome, may_eject, &config.health, now) else { continue };
+            match turn {
+                Turn::Trial => outcomes.on_trial(slot),
+                Turn::Spared | Turn::SparedAgain => outcomes.forget(slot),
+                Turn::Ejected(..) => member.ejections += 1,
+                _ => {}
+            }
+            turns.push((Arc::clone(&member.name), turn));
+        }
+        let stepped = self.step(now);
+        let changed = turns.iter().any(|(_, turn)| !matches!(turn, Turn::Spared | Turn::SparedAgain));
+        (turns, stepped || changed)
+    }
+
+    /// Whether one more engine may be ejected for its faults: as long as half of those that answer their probes,
+    /// of all that serve the same models, stay in service.
+    ///
+    /// Faults of most of a fleet at once are seldom its own. A request that no engine survives walks from one to
+    /// the next by itself; ejecting each would put the whole load on the last, and then on none. So half of them
+    /// are believed to be wrong at most. That an engine says it is shutting down is no suspicion, and has no such limit.
+    fn may_eject(&self, place: usize) -> bool {
+        let Some(member) = self.members.get(place) else { return false };
+        if member.health() == Some(Health::Down) {
+            return true;
+        }
+        let ids: Option<HashSet<&str>> = member.ids().map(|ids| ids.into_iter().collect());
+        let is_peer = |other: &&Member| match (&ids, other.ids()) {
+            (Some(ids), Some(others)) => others.iter().any(|id| ids.contains(id)),
+            (ids, others) => ids.is_none() && others.is_none(),
+        };
+        let peers = self.members.iter().filter(is_peer).filter_map(Member::health);
+        let answering: Vec<Health> = peers.filter(|health| *health != Health::Down).collect();
+        let out = answering.iter().filter(|health| matches!(health, Health::Ejected | Health::Trial)).count();
+        2 * (out + 1) <= answering.len()
+    }
+
+    /// Slow starts go on, step by step: each step is a publication.
+    fn step(&mut self, now: Instant) -> bool {
+        let rules = &self.config.health;
+        let pause = Duration::from_millis(rules.slow_start_ms / STEPS).min(STEP_MAX);
+        let waits = self.stepped.is_some_and(|at| now.saturating_duration_since(at) < pause);
+        let tenancies = self.members.iter_mut().filter_map(|member| member.now.as_mut());
+        let mut starting = tenancies.filter(|tenancy| tenancy.course.starts_slowly()).peekable();
+        if waits || starting.peek().is_none() {
+            return false;
+        }
+        starting.for_each(|tenancy| tenancy.course.step(rules, now));
+        self.stepped = Some(now);
+        true
     }
 
     /// An engine's `/metrics` was read, while `ours` requests of ours were in flight there; or was not.
@@ -280,7 +300,7 @@ impl Fleet {
 
     /// Whether any engine that answers its probes could take a request.
     pub fn usable(&self) -> bool {
-        self.members.iter().filter_map(|member| member.now.as_ref()).any(|tenancy| tenancy.health == Health::Up)
+        self.members.iter().filter_map(|member| member.now.as_ref()).any(|tenancy| tenancy.course.answers())
     }
 
     fn tenancy(&mut self, place: usize, id: EndpointId) -> Option<&mut Tenancy> {
@@ -294,17 +314,9 @@ impl Fleet {
             return false;
         };
         let member = &mut self.members[place];
-        let old = member.now.replace(Tenancy {
-            id,
-            address,
-            health: Health::Unknown,
-            failures: 0,
-            successes: 0,
-            probe_error: None,
-            reading: None,
-            scrape_error: None,
-            foreign: 0,
-        });
+        // Where it was somewhere else before, a new process has begun, with an empty cache.
+        let course = Course::new(member.now.is_none(), &self.config.health, now);
+        let old = member.now.replace(Tenancy { id, address, course, reading: None, scrape_error: None, foreign: 0 });
         if let Some(old) = old {
             let endpoint = Endpoint { health: Health::Draining, ..member.endpoint(&old) };
             self.slots[usize::from(old.id.slot)].leaving = Some((endpoint, now));
@@ -354,154 +366,5 @@ impl Fleet {
     }
 }
 
-impl Member {
-    /// Ids it serves: those configured, else those learnt; `None`: not known yet.
-    pub fn ids(&self) -> Option<Vec<&str>> {
-        match self.upstream.models.as_slice() {
-            [] => self.models.as_ref().map(|learnt| learnt.cards.iter().map(|card| &*card.id).collect()),
-            configured => Some(configured.iter().map(String::as_str).collect()),
-        }
-    }
-
-    /// A card for each id it serves.
-    fn cards(&self) -> Vec<Card> {
-        let learnt = self.models.as_ref().map(|learnt| learnt.cards.as_slice()).unwrap_or_default();
-        let described = |id: &str| learnt.iter().find(|card| &*card.id == id).cloned();
-        let ids = self.ids().unwrap_or_default();
-        ids.into_iter().map(|id| described(id).unwrap_or_else(|| Card::made(id))).collect()
-    }
-
-    fn endpoint(&self, tenancy: &Tenancy) -> Endpoint {
-        Endpoint {
-            id: tenancy.id,
-            name: Arc::clone(&self.name),
-            address: tenancy.address,
-            weight: self.upstream.weight,
-            health: tenancy.health,
-            engine: tenancy.reading.as_ref().map(|(reading, _)| reading.load).unwrap_or_default(),
-            foreign: tenancy.foreign,
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::control::scrape;
-    use crate::snapshot::Selected;
-
-    fn fleet(count: u16) -> Fleet {
-        let upstream = |n| Upstream::new(format!("http://engine-{n}:8000").parse().unwrap());
-        let config = Config { upstream: (0..count).map(upstream).collect(), ..Config::default() };
-        let mut fleet = Fleet::new(Arc::new(config), Vec::new());
-        for place in 0..count {
-            fleet.resolved(place.into(), vec![at(place)], Instant::now());
-        }
-        fleet
-    }
-
-    fn at(n: u16) -> SocketAddr {
-        SocketAddr::from(([10, 0, 0, 1], 9_000 + n))
-    }
-
-    fn serves(fleet: &mut Fleet, place: usize, ids: &[&str]) {
-        let (id, _) = fleet.target(place).unwrap();
-        let cards = ids.iter().map(|id| Card::made(id)).collect();
-        fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false }));
-    }
-
-    #[test]
-    fn an_engine_that_moves_gets_another_slot_and_its_own_back_only_when_idle() {
-        let mut fleet = fleet(1);
-        let (first, _) = fleet.target(0).unwrap();
-        let mut now = Instant::now();
-        assert!(fleet.resolved(0, vec![at(7)], now));
-        let (second, address) = fleet.target(0).unwrap();
-        assert_eq!((second.slot, address), (1, at(7)));
-        let snapshot = fleet.snapshot();
-        assert_eq!(snapshot.endpoints[0].as_ref().unwrap().health, Health::Draining);
-        assert_eq!(*snapshot.pools[0].members, [1]);
-        // Requests are still in flight there, however long ago it left.
-        now += QUARANTINE * 2;
-        assert!(!fleet.tick(now, |slot| u32::from(slot == 0)));
-        assert!(fleet.tick(now, |_| 0));
-        assert!(fleet.snapshot().endpoints[0].is_none());
-        fleet.resolved(0, vec![at(8)], now);
-        let (third, _) = fleet.target(0).unwrap();
-        assert_eq!((third.slot, third.generation), (0, first.generation + 1));
-    }
-
-    #[test]
-    fn an_address_that_is_still_answered_is_kept() {
-        let mut fleet = fleet(1);
-        let now = Instant::now();
-        assert!(!fleet.resolved(0, vec![at(3), at(0)], now));
-        assert!(!fleet.resolved(0, Vec::new(), now));
-        assert_eq!(fleet.target(0).unwrap().1, at(0));
-        // Two failures: down, and the next address is tried.
-        let (id, _) = fleet.target(0).unwrap();
-        fleet.resolved(0, vec![at(0), at(3)], now);
-        assert_eq!(fleet.probed(0, id, Err("x".into()), now), Turn::Same);
-        assert_eq!(fleet.probed(0, id, Err("x".into()), now), Turn::Down);
-        assert_eq!(fleet.target(0).unwrap().1, at(3));
-        // Reports about the endpoint before are late.
-        assert_eq!(fleet.probed(0, id, Ok(()), now), Turn::Same);
-    }
-
-    #[test]
-    fn foreign_load_is_what_is_not_ours_and_is_forgotten_when_stale() {
-        let mut fleet = fleet(1);
-        let (id, _) = fleet.target(0).unwrap();
-        let mut now = Instant::now();
-        let reading = || scrape::Reading::of(b"vllm:num_requests_running 5\nvllm:num_requests_waiting 2\n");
-        assert!(fleet.scraped(0, id, Ok((reading(), 3)), now));
-        assert_eq!(fleet.snapshot().endpoints[0].as_ref().unwrap().foreign, 4);
-        assert!(!fleet.scraped(0, id, Ok((reading(), 3)), now));
-        assert!(fleet.scraped(0, id, Ok((reading(), 9)), now));
-        assert_eq!(fleet.snapshot().endpoints[0].as_ref().unwrap().foreign, 0);
-        fleet.scraped(0, id, Ok((reading(), 0)), now);
-        now += Duration::from_millis(fleet.config.control.stale_after_ms + 1);
-        assert!(fleet.tick(now, |_| 0));
-        let endpoint = fleet.snapshot().endpoints[0].clone().unwrap();
-        assert_eq!((endpoint.foreign, endpoint.engine.running), (0, None));
-    }
-
-    #[test]
-    fn a_dead_engine_of_unknown_models_does_not_make_others_wait_for_the_model() {
-        let mut fleet = fleet(2);
-        assert!(fleet.snapshot().single_pool());
-        serves(&mut fleet, 0, &["a"]);
-        let snapshot = fleet.snapshot();
-        assert!(!snapshot.single_pool() && !snapshot.models_complete);
-        assert!(matches!(snapshot.select(Some(b"b")), Selected::Pool(pool) if *pool.members == [1]));
-        let (id, _) = fleet.target(1).unwrap();
-        for _ in 0..2 {
-            fleet.probed(1, id, Err("x".into()), Instant::now());
-        }
-        assert!(matches!(fleet.snapshot().select(None), Selected::Pool(pool) if *pool.members == [0]));
-        serves(&mut fleet, 1, &["a"]);
-        let snapshot = fleet.snapshot();
-        assert!(snapshot.models_complete && snapshot.single_pool());
-        assert!(matches!(snapshot.select(None), Selected::Pool(pool) if *pool.members == [0, 1]));
-    }
-
-    #[test]
-    fn pools_keep_their_ids_and_share_rings() {
-        let mut fleet = fleet(2);
-        serves(&mut fleet, 0, &["a", "lora"]);
-        serves(&mut fleet, 1, &["a", "lora"]);
-        let before = fleet.snapshot();
-        let (a, lora) = (before.models[b"a".as_slice()], before.models[b"lora".as_slice()]);
-        let pool = |snapshot: &Snapshot, id: crate::snapshot::PoolId| snapshot.pools[usize::from(id.0)].clone();
-        assert!(Arc::ptr_eq(&pool(&before, a).ring, &pool(&before, lora).ring));
-        serves(&mut fleet, 1, &["a", "other"]);
-        let after = fleet.snapshot();
-        assert_eq!((after.models[b"a".as_slice()], after.models[b"lora".as_slice()]), (a, lora));
-        assert!(Arc::ptr_eq(&pool(&before, a).ring, &pool(&after, a).ring), "same members, same ring");
-        assert_eq!(*pool(&after, lora).members, [0]);
-        serves(&mut fleet, 0, &["a"]);
-        let gone = fleet.snapshot();
-        assert!(!gone.models.contains_key(b"lora".as_slice()) && pool(&gone, lora).members.is_empty());
-        assert!(matches!(gone.select(Some(b"lora")), Selected::UnknownModel));
-    }
-}
+mod tests;

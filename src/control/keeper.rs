@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use super::fleet::{Fleet, Turn};
+use super::fleet::Fleet;
+use super::health::{Failure, Turn, Why};
 use super::models::Learnt;
 use super::scrape::Reading;
 use crate::config::Config;
@@ -14,6 +15,8 @@ use crate::counters::Counters;
 use crate::fleet::EndpointId;
 use crate::publish::Published;
 
+/// How often what shards have counted is looked at.
+const GLANCE: Duration = Duration::from_millis(20);
 /// How often stale readings and free slots are looked for.
 const TICK: Duration = Duration::from_millis(250);
 
@@ -66,9 +69,9 @@ impl Keeper {
         self.counters.in_flight(slot)
     }
 
-    /// Failed connects of the shards so far.
-    pub fn connect_failures(&self, slot: u16) -> u32 {
-        self.counters.connect_failures(slot)
+    /// Failed connects and faults that shards have counted so far (wraps); compare with what was read before.
+    pub fn trouble(&self, slot: u16) -> u32 {
+        self.counters.connect_failures(slot).wrapping_add(self.counters.outcomes().read(slot).faults)
     }
 
     /// See [`Fleet::resolved`].
@@ -77,20 +80,25 @@ impl Keeper {
         self.changed_if(changed);
     }
 
-    /// See [`Fleet::probed`].
-    pub fn probed(&self, place: usize, id: EndpointId, outcome: Result<(), String>) -> Turn {
-        let why = outcome.as_ref().err().cloned().unwrap_or_default();
+    /// See [`Fleet::probed`]. True: its models may be others than before.
+    pub fn probed(&self, place: usize, id: EndpointId, outcome: Result<(), Failure>) -> bool {
+        let why = outcome.as_ref().err().map(|failure| failure.why.clone()).unwrap_or_default();
         let mut fleet = self.fleet();
-        let turn = fleet.probed(place, id, outcome, Instant::now());
+        let (turn, changed) = fleet.probed(place, id, outcome, Instant::now());
         let engine = fleet.members().get(place).map(|member| Arc::clone(&member.name)).unwrap_or_else(|| "".into());
         drop(fleet);
-        match turn {
-            Turn::Same => {}
-            Turn::Up => tracing::info!(%engine, "engine is up"),
-            Turn::Down => tracing::warn!(%engine, why, "engine is down; it is probed on"),
+        if let Some(turn) = turn {
+            say(&engine, turn, &why);
         }
-        self.changed_if(turn != Turn::Same);
-        turn
+        self.changed_if(changed);
+        matches!(turn, Some(Turn::Up | Turn::Answers))
+    }
+
+    /// See [`Fleet::look`]. True: shards must know.
+    fn look(&self) -> bool {
+        let (turns, changed) = self.fleet().look(self.counters.outcomes(), Instant::now());
+        turns.into_iter().for_each(|(engine, turn)| say(&engine, turn, ""));
+        changed
     }
 
     /// See [`Fleet::scraped`].
@@ -122,8 +130,19 @@ impl Keeper {
 
     /// Publishes the fleet as it is.
     pub fn publish_now(&self) {
+        // What a former tenant of a slot left in its counts is forgotten before shards see the new one.
+        self.look();
         let snapshot = self.fleet().snapshot();
         self.published.publish(snapshot);
+    }
+
+    /// Looks at what shards have counted, for ever: a thousand engines are read in microseconds.
+    pub async fn watch_outcomes(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(GLANCE).await;
+            let changed = self.look();
+            self.changed_if(changed);
+        }
     }
 
     /// Publishes on change, not more often than `publish_interval_ms`, for ever.
@@ -147,5 +166,26 @@ impl Keeper {
         if changed {
             self.changed.notify_one();
         }
+    }
+}
+
+/// One line for each change, never one for a request.
+fn say(engine: &str, turn: Turn, why: &str) {
+    match turn {
+        Turn::Up => tracing::info!(engine, "engine is up"),
+        Turn::Answers => tracing::info!(engine, "engine answers its probes; it has yet to serve a request well"),
+        Turn::Down => tracing::warn!(engine, why, "engine is down; it is probed on"),
+        Turn::Ejected(why, length) => {
+            let (why, ms) = (why.as_str(), length.as_millis() as u64);
+            tracing::warn!(engine, why, ms, "engine is ejected: it gets nothing new for so long");
+        }
+        Turn::Spared => tracing::warn!(
+            engine,
+            why = Why::Faults.as_str(),
+            "engine stays in service: half of those that serve its models are out already"
+        ),
+        Turn::SparedAgain => {}
+        Turn::Trial => tracing::info!(engine, "engine is on trial: it gets one request at a time"),
+        Turn::Recovered => tracing::info!(engine, "engine is back in service: it has served a request well"),
     }
 }

@@ -10,6 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::admin::{self, State};
+use super::member::Member;
 use crate::counters::stats::{Event, Gauge, Reading, RequestKey, Timing, Work};
 use crate::fleet::{Endpoint, Health};
 use crate::limits::LABELLED_POOLS_MAX;
@@ -106,6 +107,11 @@ impl Collected {
         for shard in 0..stats.shards() {
             family.counter(vec![("shard", &shard.to_string())], stats.shard(shard).turns())?;
         }
+        let help = "Times a shard stood still in the middle of a turn for 50 ms";
+        let mut family = Family::new(out, "shard_stalls", help, MetricType::Counter)?;
+        for (shard, state) in self.0.process.shards().iter().enumerate() {
+            family.counter(vec![("shard", &shard.to_string())], state.stalls())?;
+        }
         let help = "Client connections of each shard: how evenly they are spread";
         let mut family = Family::new(out, "shard_client_connections", help, MetricType::Gauge)?;
         for shard in 0..stats.shards() {
@@ -184,6 +190,7 @@ impl Collected {
 
     fn endpoints(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
         type Figure = fn(&Endpoint) -> Option<f64>;
+        type Total = fn(&Member) -> u64;
         // One that was taken out finishes beside its successor of the same name.
         let endpoints = || snapshot.endpoints.iter().flatten().filter(|endpoint| endpoint.health != Health::Draining);
         let mut in_flight = BTreeMap::new();
@@ -196,13 +203,32 @@ impl Collected {
         }
         let mut family = Family::new(out, "endpoint_health", "1 for the state an endpoint is in", MetricType::Gauge)?;
         for endpoint in endpoints() {
-            for state in [Health::Unknown, Health::Up, Health::Down] {
+            for state in [Health::Unknown, Health::Up, Health::Down, Health::Ejected, Health::Trial] {
                 let labels = vec![("endpoint", &*endpoint.name), ("state", admin::health(Some(state)))];
                 family.gauge(labels, f64::from(u8::from(endpoint.health == state)))?;
             }
         }
-        let figures: [(&str, &str, Figure); 7] = [
+        let fleet = self.0.keeper.fleet();
+        let counts: [(&str, &str, Total); 2] = [
+            (
+                "endpoint_ejections",
+                "How often an endpoint got nothing new for a while, for how its requests ended",
+                |m| m.ejections,
+            ),
+            ("endpoint_faults", "Requests that failed by their endpoint's fault", |m| m.faults),
+        ];
+        for (name, help, count) in counts {
+            let mut family = Family::new(out, name, help, MetricType::Counter)?;
+            for member in fleet.members() {
+                family.counter(vec![("endpoint", &member.name)], count(member))?;
+            }
+        }
+        drop(fleet);
+        let figures: [(&str, &str, Figure); 8] = [
             ("endpoint_foreign", "Load that is not ours: running and waiting beyond ours", |e| Some(e.foreign.into())),
+            ("endpoint_share_ratio", "Part of its weight that counts: less than 1 in a slow start", |e| {
+                Some(f64::from(e.share_percent) / 100.0)
+            }),
             ("engine_running", "Requests running, as the engine reports", |e| e.engine.running.map(f64::from)),
             ("engine_waiting", "Requests waiting, as the engine reports", |e| e.engine.waiting.map(f64::from)),
             ("engine_kv_use_ratio", "KV cache in use, 0 to 1", |e| e.engine.kv_use.map(f64::from)),

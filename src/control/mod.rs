@@ -5,12 +5,15 @@ mod admin;
 pub mod client;
 pub mod explain;
 pub mod fleet;
+pub mod health;
 mod keeper;
+pub mod member;
 mod metrics;
 pub mod models;
 mod pools;
 pub mod scrape;
 mod service;
+mod stalls;
 pub mod watch;
 
 use std::net::{SocketAddr, TcpListener};
@@ -128,8 +131,10 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) {
     for place in 0..setup.config.upstream.len() {
         watch::start(keeper, place);
     }
+    tokio::spawn(Arc::clone(keeper).watch_outcomes());
     tokio::spawn(Arc::clone(keeper).publish());
     tokio::spawn(service::notify(setup.process, setup.stats));
+    tokio::spawn(stalls::watch(setup.process, setup.stats));
     let state = admin::State {
         keeper: Arc::clone(keeper),
         published: setup.published,

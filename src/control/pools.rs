@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::fleet::Member;
+use super::member::Member;
 use crate::config::Config;
 use crate::fleet::Health;
 use crate::policy::Settings;
@@ -68,7 +68,7 @@ impl Pools {
             let ids = member.ids();
             complete &= ids.is_some();
             let Some(tenancy) = &member.now else { continue };
-            unlearnt_usable |= ids.is_none() && tenancy.health != Health::Down;
+            unlearnt_usable |= ids.is_none() && tenancy.course.health() != Health::Down;
             for id in ids.clone().unwrap_or_else(|| vec![UNLEARNT]) {
                 let Some(pool) = self.place(id) else { continue };
                 let place = usize::from(pool.0);

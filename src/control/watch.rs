@@ -9,14 +9,16 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use super::client::{Call, Client};
-use super::fleet::Turn;
+use super::health::Failure;
 use super::keeper::Keeper;
 use super::models;
 use super::scrape::Reading;
 use crate::config::{Config, Upstream};
 
-/// How often failed connects of the shards are looked at between two probes.
+/// How often failed connects and faults that shards count are looked at between two probes.
 const GLANCE: Duration = Duration::from_millis(50);
+/// Least time between two probes that such made early.
+const EARLY_AGAIN: Duration = Duration::from_millis(250);
 /// Longest wait for name servers.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two look-ups of a name that has no address yet.
@@ -34,7 +36,7 @@ pub fn start(keeper: &Arc<Keeper>, place: usize) {
         client: Client::default(),
     };
     tokio::spawn(watch(keeper).resolve(upstream.clone()));
-    tokio::spawn(watch(keeper).probe());
+    tokio::spawn(Watch { client: Client::connecting_anew(), ..watch(keeper) }.probe());
     tokio::spawn(watch(keeper).scrape());
     tokio::spawn(watch(keeper).models());
 }
@@ -86,37 +88,41 @@ impl Watch {
         let health = self.config().health.clone();
         let every = Duration::from_millis(health.probe_interval_ms);
         let timeout = Duration::from_millis(health.probe_timeout_ms);
+        let mut early = false;
         loop {
             let began = Instant::now();
             if let Some((id, address)) = self.keeper.target(self.place) {
-                let failures = self.keeper.connect_failures(id.slot);
+                let before = self.keeper.trouble(id.slot);
                 let call = Call { timeout, bytes_max: HEALTH_BYTES_MAX, ..self.call(address, &health.path, None) };
                 let outcome = match self.client.get(&call).await {
                     Ok(answer) if answer.status == 200 => Ok(()),
-                    Ok(answer) => Err(format!("{} answers {}", health.path, answer.status)),
-                    Err(error) => Err(error.to_string()),
+                    Ok(answer) => {
+                        Err(Failure { why: format!("{} answers {}", health.path, answer.status), refused: false })
+                    }
+                    Err(error) => Err(Failure { why: error.to_string(), refused: error.is_refusal() }),
                 };
-                if self.keeper.probed(self.place, id, outcome) == Turn::Up {
+                if self.keeper.probed(self.place, id, outcome) {
                     self.keeper.wake_models(self.place);
                 }
-                self.rest(id.slot, failures, began, jittered(every)).await;
+                early = self.rest(id.slot, before, began, jittered(every), early).await;
             } else {
                 sleep(GLANCE).await;
             }
         }
     }
 
-    /// Waits for the next probe; a shard's failed connect ends the wait, as an engine that has just died
-    /// should not cost every request a try.
-    async fn rest(&self, slot: u16, failures: u32, began: Instant, every: Duration) {
+    /// Waits for the next probe. A shard's failed connect or fault ends the wait, as an engine that has just died
+    /// should not cost every request a try: true then. Behind an early probe the next early one comes later.
+    async fn rest(&self, slot: u16, before: u32, began: Instant, every: Duration, early: bool) -> bool {
+        let earliest = if early { EARLY_AGAIN } else { GLANCE };
         loop {
             let left = every.saturating_sub(began.elapsed());
             if left.is_zero() {
-                return;
+                return false;
             }
             sleep(left.min(GLANCE)).await;
-            if self.keeper.connect_failures(slot) != failures && began.elapsed() >= GLANCE {
-                return;
+            if self.keeper.trouble(slot) != before && began.elapsed() >= earliest {
+                return true;
             }
         }
     }

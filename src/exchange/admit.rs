@@ -5,7 +5,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::event::{Action, Context, Ending, Peer, Side};
 use super::refusals::{self, Refused};
 use super::{Asked, Exchange, Leg, Phase, Waiting, tap};
-use crate::config::Cidr;
+use crate::config::{Cidr, Config, HalfClose};
 use crate::counters::stats::Event as Count;
 use crate::http::rewrite::{self, Form};
 use crate::http::{self, Added, Body, BodyLength, RequestFraming, RequestHead, Status, ToClient, Version, reply};
@@ -14,7 +14,7 @@ use crate::policy::{Avoid, Reason};
 use crate::prefix;
 use crate::scan::{Api, Needs};
 
-/// Configuration of the data plane that holds for the life of the process.
+/// Configuration of the data plane.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     /// Bounds and deadlines.
@@ -28,6 +28,18 @@ pub struct Rules {
     pub half_close_leaves: bool,
     /// A stream that its engine breaks off ends with an event that says so.
     pub stream_error_event: bool,
+}
+
+impl From<&Config> for Rules {
+    fn from(config: &Config) -> Rules {
+        Rules {
+            limits: config.limits.clone(),
+            paths: Paths::new(config.serve.paths.iter().map(String::as_str)),
+            explain_from: config.serve.explain_from.clone(),
+            stream_error_event: config.serve.stream_error_event,
+            half_close_leaves: config.serve.half_close == HalfClose::Leaves,
+        }
+    }
 }
 
 /// The paths that reach an engine; others are answered 404, lest an engine's `/pause`,

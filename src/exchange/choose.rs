@@ -5,7 +5,7 @@ use super::refusals::{self, Refused};
 use super::{Exchange, Leg, Phase, Waiting};
 use crate::counters::Admission;
 use crate::counters::stats::{Event as Count, Work};
-use crate::policy::{self, CHOICES_MAX, Choice};
+use crate::policy::{self, CHOICES_MAX, Choice, Nobody};
 use crate::prefix;
 use crate::snapshot::{Pool, Selected, Snapshot};
 
@@ -57,8 +57,10 @@ impl Exchange {
         let Some(pool) = self.pool.and_then(|id| snapshot.pools.get(id.0 as usize)) else {
             return self.refuse(refusals::NO_ENDPOINT.into(), cx);
         };
-        let Some((choice, admission)) = self.count_in(pool, cx) else {
-            return self.refuse(refusals::NO_ENDPOINT.into(), cx);
+        let (choice, admission) = match self.count_in(pool, cx) {
+            Ok(counted) => counted,
+            Err(Nobody::NoneTakesRequests) => return self.refuse(refusals::NO_ENDPOINT.into(), cx),
+            Err(Nobody::AllAtTheirCap) => return self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx),
         };
         self.reason = choice.reason;
         if choice.reason.spilled() {
@@ -80,7 +82,7 @@ impl Exchange {
         cx.actions.push(Action::Connect { endpoint: choice.endpoint, fresh: self.retried });
     }
 
-    fn count_in(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<(Choice, Admission)> {
+    fn count_in(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Result<(Choice, Admission), Nobody> {
         let mut request = policy::Request {
             key: self.key,
             unscannable: self.unscannable,
@@ -93,36 +95,37 @@ impl Exchange {
         for attempt in 1..=CHOICES_MAX {
             let choice = choose_open(pool, &request, cx)?;
             let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
-            if let Some(admission) = cx.counters.try_admit(choice.endpoint, slots) {
+            let most = slots.unwrap_or(u32::MAX).min(choice.cap);
+            if let Some(admission) = cx.counters.try_admit(choice.endpoint, Some(most)) {
                 cx.lender.charges.count();
                 if slots != choice.slots {
                     cx.stats.count(Count::AdmittedOverBound);
                 }
-                return Some((choice, admission));
+                return Ok((choice, admission));
             }
             cx.stats.count(Count::ChoiceRepeated);
             request.random = cx.lender.random.number();
         }
-        None
+        Err(Nobody::AllAtTheirCap)
     }
 }
 
 /// A choice past endpoints that were barred since the snapshot was made. Where all are, they are taken as they come.
-fn choose_open(pool: &Pool, request: &policy::Request, cx: &Context<'_>) -> Option<Choice> {
+fn choose_open(pool: &Pool, request: &policy::Request, cx: &Context<'_>) -> Result<Choice, Nobody> {
     let first = policy::choose(pool, cx.counters.loads(), request)?;
     let mut others = *request;
     let mut choice = first;
     for _ in 0..BARRED_PASSED_MAX {
         if !cx.counters.outcomes().is_barred(choice.endpoint.slot) {
-            return Some(choice);
+            return Ok(choice);
         }
         others.avoid.push(choice.endpoint.slot);
         match policy::choose(pool, cx.counters.loads(), &others) {
-            Some(next) => choice = next,
-            None => break,
+            Ok(next) => choice = next,
+            Err(_) => break,
         }
     }
-    Some(first)
+    Ok(first)
 }
 
 /// `endpoint=NAME reason=home in_flight=3 slots=8 key=0123456789abcdef runner_up=NAME`

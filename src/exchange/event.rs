@@ -66,6 +66,8 @@ pub enum Event<'a> {
         /// Bytes acknowledged on the upstream connection.
         acknowledged: Option<u64>,
     },
+    /// The endpoint's kernel refuses connections: what it still owes may never come.
+    Deserted,
     /// The front is being shut down: end now, visibly.
     Cut,
 }

@@ -28,6 +28,26 @@ impl Exchange {
         self.end(if close { Ending::Linger } else { Ending::KeepAlive }, cx);
     }
 
+    /// Nobody listens at the endpoint any more. A vLLM that was told to end closes its listener and may keep its streams
+    /// open and silent: they are not waited for as long as those of an engine that lives.
+    pub(super) fn deserted(&mut self, cx: &mut Context<'_>) {
+        let silent_since = self.sent.max(self.last_reply);
+        let silent = cx.now.saturating_sub(silent_since) >= cx.rules.limits.deserted_timeout_ms * 1_000;
+        // A reply that its client does not take is not read from the engine either.
+        if !silent || self.client_full {
+            return;
+        }
+        match self.phase {
+            Phase::Await => {
+                self.blame(cx);
+                self.refuse(refusals::DESERTED.into(), cx);
+            }
+            Phase::Relay => self.break_off(refusals::DESERTED, cx),
+            _ => return,
+        }
+        cx.stats.count(Count::UpstreamFaultSilent);
+    }
+
     /// A deadline of the engine's passed.
     pub(super) fn give_up(&mut self, refused: Refused, cx: &mut Context<'_>) {
         cx.stats.count(Count::UpstreamFaultHeadTimeout);

@@ -196,6 +196,7 @@ impl Exchange {
             (_, Event::UpstreamGone { ended, acknowledged }) => self.upstream_gone(ended, acknowledged, cx),
             (_, Event::Full(side)) => self.full(side, cx),
             (_, Event::Drained(side)) => self.drained(side, cx),
+            (_, Event::Deserted) => self.deserted(cx),
             (_, Event::Deadline { acknowledged }) => self.overdue(acknowledged, cx),
         }
     }

@@ -28,8 +28,17 @@ pub(super) const NO_MODEL: Refusal = Refusal::new(
 );
 pub(super) const NO_ENDPOINT: Refusal =
     Refusal::new(503, Cause::Unreachable, "No engine can take this request now. Please try again later.");
+pub(super) const ALL_AT_THEIR_CAP: Refusal = Refusal::new(
+    503,
+    Cause::Shed,
+    "Every engine has as many requests as it may have at a time. Please try again later.",
+);
 pub(super) const UPSTREAM_LOST: Refusal =
     Refusal::new(502, Cause::EarlyEnd, "The engine closed the connection before it had answered.");
+pub(super) const BROKEN_OFF: Refusal =
+    Refusal::new(502, Cause::EarlyEnd, "The engine broke off before the end of its reply.");
+pub(super) const DESERTED: Refusal =
+    Refusal::new(502, Cause::EarlyEnd, "The engine is gone and had not answered to the end.");
 pub(super) const REPLY_TIMEOUT: Refusal = Refusal::new(504, Cause::EngineTimeout, "The engine did not answer in time.");
 
 /// A refusal whose words may hold what the client sent.

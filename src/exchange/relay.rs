@@ -325,7 +325,7 @@ impl Exchange {
             _ => {
                 let reset = if ended { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset };
                 cx.stats.count(reset);
-                self.break_off(refusals::UPSTREAM_LOST, cx);
+                self.break_off(refusals::BROKEN_OFF, cx);
             }
         }
     }

@@ -1,26 +1,36 @@
 //! The policies without a key: `random`, `round-robin` and `least-load`, the foot of every ladder.
 
-use crate::fleet::Loads;
+use crate::fleet::{Endpoint, Loads};
 use crate::limits::ENDPOINTS_MAX;
 use crate::policy::{Choice, Eligible, Reason, Request};
 
 /// Each endpoint as often as its weight says.
 pub(super) fn random(eligible: &Eligible, loads: &Loads, request: &Request) -> Option<Choice> {
-    // Multiplication maps 64 random bits onto the shares without the bias and cost of a remainder.
-    let share = (u128::from(request.random) * u128::from(eligible.weight())) >> 64;
-    from_share(eligible, loads, request, share as u64, Reason::Random)
+    from_share(eligible, loads, request, any_share(eligible, request), Reason::Random)
 }
 
-/// One after the other, each as often in a row as its weight says.
+/// One after the other, each as often in a row as its weight says. While one of them starts slowly, shares are
+/// drawn: a turn cannot be had in part.
 pub(super) fn round_robin(eligible: &Eligible, loads: &Loads, request: &Request) -> Option<Choice> {
-    let share = request.turn.checked_rem(eligible.weight())?;
+    let whole = u64::from(Endpoint::WHOLE);
+    let share = match eligible.ramping() {
+        true => any_share(eligible, request),
+        false => request.turn.checked_rem(eligible.weight() / whole)? * whole,
+    };
     from_share(eligible, loads, request, share, Reason::RoundRobin)
 }
 
-/// The owner of a share, or the next one that was not tried.
+/// Multiplication maps 64 random bits onto the shares without the bias and cost of a remainder.
+fn any_share(eligible: &Eligible, request: &Request) -> u64 {
+    ((u128::from(request.random) * u128::from(eligible.weight())) >> 64) as u64
+}
+
+/// The owner of a share, or the next one that was not tried and has room.
 fn from_share(eligible: &Eligible, loads: &Loads, request: &Request, share: u64, reason: Reason) -> Option<Choice> {
     let (before, after) = eligible.slots().split_at_checked(eligible.owner(share))?;
-    let slot = after.iter().chain(before).copied().find(|&slot| !request.avoid.contains(slot))?;
+    let has_room = |slot| eligible.row(slot).is_some_and(|row| !eligible.at_cap(row, slot, loads));
+    let free = |&slot: &u16| !request.avoid.contains(slot) && has_room(slot);
+    let slot = after.iter().chain(before).copied().find(free)?;
     answer(eligible, loads, slot, reason)
 }
 
@@ -31,7 +41,10 @@ pub(super) fn least_load(eligible: &Eligible, loads: &Loads, request: &Request, 
     for &slot in eligible.slots() {
         let Some(row) = eligible.row(slot) else { continue };
         let cost = (u64::from(eligible.load(row, slot, loads)) + 1) * u64::from(row.inverse);
-        if cost > least || (!request.avoid.is_empty() && request.avoid.contains(slot)) {
+        if cost > least
+            || (!request.avoid.is_empty() && request.avoid.contains(slot))
+            || eligible.at_cap(row, slot, loads)
+        {
             continue;
         }
         ties = if cost < least { 0 } else { ties };
@@ -45,5 +58,6 @@ pub(super) fn least_load(eligible: &Eligible, loads: &Loads, request: &Request, 
 
 fn answer(eligible: &Eligible, loads: &Loads, slot: u16, reason: Reason) -> Option<Choice> {
     let in_flight = eligible.load(eligible.row(slot)?, slot, loads);
-    Some(Choice { endpoint: eligible.id(slot), reason, runner_up: None, slots: None, in_flight, total: None })
+    let (endpoint, cap) = (eligible.id(slot), eligible.cap(slot));
+    Some(Choice { endpoint, reason, runner_up: None, slots: None, cap, in_flight, total: None })
 }

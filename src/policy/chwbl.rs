@@ -5,7 +5,7 @@
 //! hot prefix over the fleet at low counts (at a mean of 10 requests, Poisson noise alone passes 125 % for
 //! 18 % of endpoints). [`kubeai_slots`] is KubeAI's published rule, so that its users can compare.
 
-use crate::fleet::Loads;
+use crate::fleet::{Endpoint, Loads};
 use crate::limits::ENDPOINTS_MAX;
 use crate::policy::pool::Row;
 use crate::policy::{Bound, Choice, Eligible, Pool, Reason, Request, Settings, balance};
@@ -45,12 +45,13 @@ pub(super) fn bounded(pool: &Pool, loads: &Loads, request: &Request, key: u64, r
         }
         let slots = bound(&pool.settings, row, eligible, total);
         let load = eligible.load(row, slot, loads);
-        if load < slots {
+        if load < slots && !eligible.at_cap(row, slot, loads) {
             return Some(Choice {
                 endpoint: eligible.id(slot),
                 reason: if home.is_none() { reasons.home } else { reasons.spill },
                 runner_up: home.or_else(|| points.next().filter(|&next| next != slot && eligible.row(next).is_some())),
                 slots: Some(slots - row.foreign),
+                cap: eligible.cap(slot),
                 in_flight: load,
                 total: Some(total),
             });
@@ -60,7 +61,7 @@ pub(super) fn bounded(pool: &Pool, loads: &Loads, request: &Request, key: u64, r
     all_full(pool, loads, request, home, total, reasons)
 }
 
-/// No endpoint on the walk was below its bound.
+/// No endpoint on the walk was below its bound and its cap.
 fn all_full(
     pool: &Pool,
     loads: &Loads,
@@ -70,18 +71,21 @@ fn all_full(
     reasons: &Reasons,
 ) -> Option<Choice> {
     let eligible = pool.eligible();
-    let choice = match (pool.settings.bound, home) {
-        (Bound::Kubeai, Some(home)) => Choice {
+    let open = home.and_then(|home| Some((home, eligible.row(home)?)));
+    let open = open.filter(|(home, row)| !eligible.at_cap(row, *home, loads));
+    let choice = match (pool.settings.bound, open) {
+        (Bound::Kubeai, Some((home, row))) => Choice {
             endpoint: eligible.id(home),
             reason: Reason::AllFull,
             runner_up: None,
             slots: None,
-            in_flight: eligible.load(eligible.row(home)?, home, loads),
+            cap: eligible.cap(home),
+            in_flight: eligible.load(row, home, loads),
             total: None,
         },
-        (_, Some(_)) => balance::least_load(eligible, loads, request, Reason::AllFull)?,
+        _ if home.is_some() => balance::least_load(eligible, loads, request, Reason::AllFull)?,
         // The walk met none that takes requests: rare, and nothing was full.
-        (_, None) => balance::least_load(eligible, loads, request, reasons.spill)?,
+        _ => balance::least_load(eligible, loads, request, reasons.spill)?,
     };
     let runner_up = home.filter(|&home| home != choice.endpoint.slot);
     Some(Choice { runner_up, total: Some(total), ..choice })
@@ -91,10 +95,19 @@ fn all_full(
 fn bound(settings: &Settings, row: &Row, eligible: &Eligible, total: u64) -> u32 {
     match settings.bound {
         Bound::Slots => {
-            let (percent, slack) = (settings.load_percent, settings.load_slack);
+            let (percent, slack) = (settings.load_percent, part_of(settings.load_slack, row));
             slots(total, row.weight.into(), eligible.weight(), percent, slack)
         }
-        Bound::Kubeai => kubeai_slots(total, eligible.slots().len() as u64, settings.load_percent),
+        Bound::Kubeai => part_of(kubeai_slots(total, eligible.slots().len() as u64, settings.load_percent), row),
+    }
+}
+
+/// The part of `count` that an endpoint may have while it starts slowly, rounded up.
+#[inline]
+fn part_of(count: u32, row: &Row) -> u32 {
+    match row.share_percent {
+        Endpoint::WHOLE => count,
+        percent => (u64::from(count) * u64::from(percent)).div_ceil(Endpoint::WHOLE.into()) as u32,
     }
 }
 

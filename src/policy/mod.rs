@@ -273,15 +273,46 @@ pub struct Choice {
     pub runner_up: Option<u16>,
     /// Most requests of ours this endpoint may have, this one included: the bound less foreign load. `None`: no bound.
     pub slots: Option<u32>,
+    /// Most requests of ours it may have whatever the load elsewhere, this one included: unlike `slots` never to be
+    /// passed, also not when the choice was made for the last time. [`crate::fleet::Endpoint::NO_CAP`]: none.
+    pub cap: u32,
     /// Load of the endpoint before this request: ours in flight and foreign.
     pub in_flight: u32,
     /// Load of all eligible endpoints before this request, where the policy looked at it.
     pub total: Option<u64>,
 }
 
-/// Chooses an endpoint of the pool for a request. `None`: none that has not been tried takes requests.
+/// Why nobody was chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Nobody {
+    /// None that has not been tried takes requests.
+    NoneTakesRequests,
+    /// Those that take requests have as many of ours as they may: one is free when a request ends.
+    AllAtTheirCap,
+}
+
+impl Nobody {
+    /// As `explain` calls it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Nobody::NoneTakesRequests => "none_takes_requests",
+            Nobody::AllAtTheirCap => "all_at_their_cap",
+        }
+    }
+
+    /// Nobody was found: whoever may be chosen and was not tried must then be at its cap.
+    #[cold]
+    fn of(eligible: &Eligible, request: &Request) -> Nobody {
+        match eligible.slots().iter().any(|slot| !request.avoid.contains(*slot)) {
+            true => Nobody::AllAtTheirCap,
+            false => Nobody::NoneTakesRequests,
+        }
+    }
+}
+
+/// Chooses an endpoint of the pool for a request.
 #[inline]
-pub fn choose(pool: &Pool, loads: &Loads, request: &Request) -> Option<Choice> {
+pub fn choose(pool: &Pool, loads: &Loads, request: &Request) -> Result<Choice, Nobody> {
     let eligible = pool.eligible();
     let choice = match pool.settings.policy {
         Policy::Random => balance::random(eligible, loads, request),
@@ -296,8 +327,9 @@ pub fn choose(pool: &Pool, loads: &Loads, request: &Request) -> Option<Choice> {
             None if request.unscannable => balance::least_load(eligible, loads, request, Reason::Unscannable),
             None => balance::least_load(eligible, loads, request, Reason::NoPrefix),
         },
-    }?;
-    Some(if request.avoid.is_empty() { choice } else { Choice { reason: Reason::Retry, ..choice } })
+    };
+    let choice = choice.ok_or_else(|| Nobody::of(eligible, request))?;
+    Ok(if request.avoid.is_empty() { choice } else { Choice { reason: Reason::Retry, ..choice } })
 }
 
 #[cfg(test)]

@@ -56,15 +56,25 @@ impl Pool {
 /// What a choice needs of one endpoint, in a quarter of a cache line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Row {
-    /// 0: not eligible.
-    pub(super) weight: u32,
+    /// Its weight times the share that counts, in percent; 0: not eligible.
+    pub(super) weight: u16,
+    /// That share, less than 100 while it starts slowly.
+    pub(super) share_percent: u8,
+    /// Whether it has a cap.
+    capped: bool,
     /// Load others put there.
     pub(super) foreign: u32,
-    /// 2^20 / weight: a load times this compares across weights without a division.
+    /// 100 * 2^20 / weight: a load times this compares across weights without a division.
     pub(super) inverse: u32,
     /// With the slot, the endpoint's id.
     generation: u32,
 }
+
+const WHOLE: u32 = Endpoint::WHOLE as u32;
+const _: () = assert!(WEIGHT_MAX * WHOLE <= u16::MAX as u32, "a row's weight is a u16");
+
+/// Share of an endpoint that gets one request at a time, in percent: the bounds of the others must hold its load.
+const TRIAL_SHARE: u32 = 10;
 
 /// The members of a pool that take requests, as dense arrays: 512 endpoint records would cost a choice
 /// microseconds of cache misses.
@@ -79,54 +89,76 @@ pub struct Eligible {
     span: Range<u16>,
     /// `None`: so many that summing `slots` one by one is faster.
     holes: Option<Box<[u16]>>,
-    /// Sum of the weights up to and with each of `slots`.
+    /// Sum of the rows' weights up to and with each of `slots`.
     shares: Box<[u64]>,
+    /// By slot; read only where the row says that there is one.
+    caps: Box<[u32]>,
     foreign: u64,
+    ramping: bool,
     last_resort: bool,
 }
 
 impl Eligible {
-    /// The members that take requests. When every one fails its probes, those that are not draining are
-    /// taken all the same: a wrong probe must not empty a fleet that works, and a connect tells soon enough.
+    /// The members that take requests; if there is none, those that only failed requests; if there is none
+    /// either, those that fail their probes. A wrong verdict must not empty a fleet that works, and a connect
+    /// tells soon enough. Who is draining never comes back.
     fn of(members: &[u16], endpoints: &[Option<Endpoint>]) -> Eligible {
         // Beyond the last slot there are no counters.
         let endpoints = &endpoints[..endpoints.len().min(ENDPOINTS_MAX)];
         let known = || members.iter().filter_map(|&slot| endpoints.get(slot as usize)?.as_ref());
-        let up: Vec<&Endpoint> = known().filter(|endpoint| endpoint.health.takes_requests()).collect();
-        if up.is_empty() {
-            let down: Vec<&Endpoint> = known().filter(|endpoint| endpoint.health == Health::Down).collect();
-            Eligible { last_resort: !down.is_empty(), ..Eligible::table(&down) }
-        } else {
-            Eligible::table(&up)
+        let serving: Vec<&Endpoint> = known().filter(|endpoint| endpoint.health.takes_requests()).collect();
+        if !serving.is_empty() {
+            // One request at a time is for exceptions: where most of a pool is on trial, such as after a power
+            // cut, it would be an outage of our own making, and one bad answer still bars each of them.
+            let on_trial = serving.iter().filter(|endpoint| endpoint.health == Health::Trial).count();
+            return Eligible::table(&serving, 2 * on_trial <= serving.len());
         }
+        let walked_past = [Health::Ejected, Health::Down];
+        let mut resorts =
+            walked_past.map(|health| known().filter(|one| one.health == health).collect::<Vec<_>>()).into_iter();
+        let resort = resorts.find(|resort| !resort.is_empty()).unwrap_or_default();
+        Eligible { last_resort: !resort.is_empty(), ..Eligible::table(&resort, false) }
     }
 
-    fn table(endpoints: &[&Endpoint]) -> Eligible {
+    /// `one_at_a_time`: whether those on trial are held to that.
+    fn table(endpoints: &[&Endpoint], one_at_a_time: bool) -> Eligible {
         let mut slots: Vec<u16> = endpoints.iter().map(|endpoint| endpoint.id.slot).collect();
         slots.sort_unstable();
         slots.dedup();
         let mut rows = vec![Row::default(); slots.last().map_or(0, |&last| last as usize + 1)];
+        let mut caps = vec![Endpoint::NO_CAP; rows.len()];
         for endpoint in endpoints {
+            let alone = one_at_a_time && endpoint.health == Health::Trial;
+            let cap = if alone { endpoint.cap.min(1) } else { endpoint.cap };
             let weight = endpoint.weight.clamp(1, WEIGHT_MAX);
+            let starting = u32::from(endpoint.share_percent).clamp(1, WHOLE);
+            let share = if alone { TRIAL_SHARE } else { starting };
+            // Compared by load, one on trial is like the others, or it would never get the request that frees it.
+            let compared = weight * if alone { WHOLE } else { starting };
             rows[endpoint.id.slot as usize] = Row {
-                weight,
+                weight: (weight * share) as u16,
+                share_percent: share as u8,
+                capped: cap != Endpoint::NO_CAP,
                 foreign: endpoint.foreign,
-                inverse: (1 << 20) / weight,
+                inverse: (WHOLE << 20) / compared,
                 generation: endpoint.id.generation,
             };
+            caps[endpoint.id.slot as usize] = cap;
         }
         let span = slots.first().map_or(0..0, |&first| first..rows.len() as u16);
         let holes: Vec<u16> = span.clone().filter(|&slot| rows[slot as usize].weight == 0).collect();
-        let weights = slots.iter().map(|&slot| u64::from(rows[slot as usize].weight));
-        let shares = weights.scan(0, |sum, weight| {
-            *sum += weight;
+        let row = |&slot: &u16| &rows[slot as usize];
+        let shares = slots.iter().map(row).scan(0, |sum, row| {
+            *sum += u64::from(row.weight);
             Some(*sum)
         });
         Eligible {
             shares: shares.collect(),
-            foreign: slots.iter().map(|&slot| u64::from(rows[slot as usize].foreign)).sum(),
+            foreign: slots.iter().map(row).map(|row| u64::from(row.foreign)).sum(),
+            ramping: slots.iter().map(row).any(|row| u32::from(row.share_percent) < WHOLE),
             holes: (2 * holes.len() <= slots.len()).then(|| holes.into()),
             span,
+            caps: caps.into(),
             rows: rows.into(),
             slots: slots.into(),
             last_resort: false,
@@ -139,14 +171,14 @@ impl Eligible {
         &self.slots
     }
 
-    /// Whether all members fail their probes and are tried all the same.
+    /// Whether no member is in service and others are tried all the same, in spite of what probes or requests said.
     pub fn last_resort(&self) -> bool {
         self.last_resort
     }
 
-    /// Sum of the weights.
+    /// Sum of the rows' weights, in hundredths of what is configured.
     #[inline]
-    pub fn weight(&self) -> u64 {
+    pub(super) fn weight(&self) -> u64 {
         self.shares.last().copied().unwrap_or(0)
     }
 
@@ -172,6 +204,24 @@ impl Eligible {
     #[inline]
     pub(super) fn load(&self, row: &Row, slot: u16, loads: &Loads) -> u32 {
         loads.in_flight(slot).saturating_add(row.foreign)
+    }
+
+    /// Whether some of them do not count whole.
+    #[inline]
+    pub(super) fn ramping(&self) -> bool {
+        self.ramping
+    }
+
+    /// Most requests of ours that an endpoint may have.
+    #[inline]
+    pub(super) fn cap(&self, slot: u16) -> u32 {
+        self.caps.get(slot as usize).copied().unwrap_or(Endpoint::NO_CAP)
+    }
+
+    /// Whether an endpoint has as many requests of ours as it may.
+    #[inline]
+    pub(super) fn at_cap(&self, row: &Row, slot: u16, loads: &Loads) -> bool {
+        row.capped && loads.in_flight(slot) >= self.cap(slot)
     }
 
     /// Index into [`Self::slots`] of the endpoint that owns `share`, each owning as many as its weight.

@@ -24,7 +24,8 @@ use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, Gauge, ShardStats};
 use crate::driver::{Completion, Driver, Tag};
 use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules};
-use crate::publish::{Process, Published, Reader};
+use crate::fleet::EndpointId;
+use crate::publish::{Doing, DoingCell, Process, Published, Reader, RulesReader};
 use crate::slots::{Key, Slots};
 use crate::snapshot::Snapshot;
 pub use audit::Audit;
@@ -46,11 +47,13 @@ pub struct Setup {
     pub published: &'static Published,
     /// Flags of the process: draining.
     pub process: &'static Process,
+    /// Where it says what it is doing.
+    pub doing: &'static DoingCell,
     /// In-flight counts of the fleet.
     pub counters: &'static Counters,
     /// Its statistics.
     pub stats: &'static ShardStats,
-    /// Configuration.
+    /// Configuration, until other rules are published.
     pub rules: Arc<Rules>,
     /// For its random choices and request ids.
     pub seed: u64,
@@ -107,6 +110,8 @@ pub struct Shard<D> {
     read_ahead: Vec<Key>,
     /// Exchanges that have a leg.
     legs: usize,
+    /// When exchanges at endpoints that refuse their probes are looked at next.
+    deserted_at: Micros,
     /// When all accounts are compared entry by entry next.
     audit_at: Micros,
     accepting: bool,
@@ -116,7 +121,9 @@ pub struct Shard<D> {
     handover: Option<HandOver>,
     drain_until: Option<Micros>,
     process: &'static Process,
+    doing: &'static DoingCell,
     reader: Reader,
+    rules_reader: RulesReader,
     desk: Desk,
 }
 
@@ -142,13 +149,16 @@ impl<D: Driver> Shard<D> {
             timers: Timers::new(now),
             read_ahead: Vec::new(),
             legs: 0,
+            deserted_at: now,
             audit_at: now,
             accepting: true,
             buffers_out: 0,
             handover: None,
             drain_until: None,
             process: setup.process,
+            doing: setup.doing,
             reader,
+            rules_reader: setup.published.rules_reader(),
             desk: Desk {
                 now,
                 stopwatch: setup.stopwatch,
@@ -182,6 +192,7 @@ impl<D: Driver> Shard<D> {
         let charged = self.desk.lender.charges.due().map_or(most, |due| due.saturating_sub(self.desk.now));
         let most = most.min(charged);
         let sleep = if self.read_ahead.is_empty() { self.timers.sleep(self.desk.now, most) } else { 0 };
+        self.doing.begin(Doing::Waits);
         self.driver.wait(Duration::from_micros(sleep))?;
         self.desk.now = self.driver.now();
         self.desk.stats.beat();
@@ -189,6 +200,12 @@ impl<D: Driver> Shard<D> {
         if !Arc::ptr_eq(snapshot, &self.desk.snapshot) {
             self.desk.snapshot = Arc::clone(snapshot);
         }
+        if let Some(rules) = self.rules_reader.load()
+            && !Arc::ptr_eq(rules, &self.desk.rules)
+        {
+            self.desk.rules = Arc::clone(rules);
+        }
+        self.doing.begin(Doing::Accepts);
         self.take_in();
         while let Some(completion) = self.driver.next() {
             self.complete(completion);
@@ -196,10 +213,13 @@ impl<D: Driver> Shard<D> {
         for client in std::mem::take(&mut self.read_ahead) {
             self.serve_read_ahead(client);
         }
+        self.doing.begin(Doing::LooksAtDeadlines);
         self.look_at_deadlines();
+        self.doing.begin(Doing::TidiesUp);
         self.close_idle();
         self.desk.lender.charges.expire(self.desk.now);
         self.check_accounts();
+        self.look_for_deserted();
         let buffers_out = self.driver.buffers_out();
         if buffers_out != self.buffers_out {
             self.desk.stats.add(Count::BuffersOut, buffers_out - self.buffers_out);
@@ -226,6 +246,7 @@ impl<D: Driver> Shard<D> {
     }
 
     fn complete(&mut self, completion: Completion) {
+        self.doing.begin(doing(&completion));
         match completion {
             Completion::Accepted { socket, peer } => self.arrived(socket, peer),
             Completion::Connected(tag) => match Owner::of(tag) {
@@ -261,6 +282,25 @@ impl<D: Driver> Shard<D> {
                 Owner::Client(key) => self.client_drained(key),
                 Owner::Upstream(key) => self.upstream_drained(key),
             },
+        }
+    }
+
+    /// Tells exchanges whose endpoint refuses its probes, once a second while there is such an endpoint.
+    fn look_for_deserted(&mut self) {
+        if !self.desk.snapshot.any_refuses || self.desk.now < self.deserted_at {
+            return;
+        }
+        self.deserted_at = self.desk.now + HEARTBEAT;
+        let snapshot = Arc::clone(&self.desk.snapshot);
+        let refuses = |id: EndpointId| {
+            let endpoint = snapshot.endpoints.get(usize::from(id.slot)).and_then(Option::as_ref);
+            endpoint.is_some_and(|endpoint| endpoint.id == id && endpoint.refuses_probes)
+        };
+        for key in self.clients.keys() {
+            let exchange = self.clients.get(key).and_then(|client| client.exchange.as_ref());
+            if exchange.and_then(|exchange| exchange.endpoint()).is_some_and(refuses) {
+                self.advance(key, drive::Input::None, |_| Event::Deserted);
+            }
         }
     }
 
@@ -301,5 +341,24 @@ impl Owner {
             Owner::Client(key) => Tag(key.to_u64() << 1),
             Owner::Upstream(key) => Tag(key.to_u64() << 1 | 1),
         }
+    }
+}
+
+/// What the shard does when it takes a completion.
+fn doing(completion: &Completion) -> Doing {
+    let tag = match completion {
+        Completion::Accepted { .. } => return Doing::Accepts,
+        Completion::Connected(tag)
+        | Completion::Received(tag, _)
+        | Completion::Ended(tag)
+        | Completion::Failed(tag)
+        | Completion::Reset(tag)
+        | Completion::Full(tag)
+        | Completion::Spliced(tag, _)
+        | Completion::Drained(tag) => *tag,
+    };
+    match Owner::of(tag) {
+        Owner::Client(_) => Doing::ServesClient,
+        Owner::Upstream(_) => Doing::ServesEngine,
     }
 }

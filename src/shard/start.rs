@@ -95,6 +95,7 @@ fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, handover: Optio
         listeners,
         published: shared.published,
         process: shared.process,
+        doing: shared.process.shards()[index].doing(),
         counters: shared.counters,
         stats: shared.stats.shard(index),
         rules: Arc::clone(&shared.rules),

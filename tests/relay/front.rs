@@ -9,7 +9,7 @@ use warmfront::counters::Counters;
 use warmfront::counters::stats::{Event, Stats};
 use warmfront::driver::{Driver, socket};
 use warmfront::exchange::Rules;
-use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health};
+use warmfront::fleet::{Endpoint, EndpointId, Health};
 use warmfront::policy::{Policy, Settings};
 use warmfront::publish::{Process, Published};
 use warmfront::ring::Ring;
@@ -58,6 +58,7 @@ impl Front {
             listeners: vec![listener],
             published,
             process,
+            doing: process.shards()[0].doing(),
             counters,
             stats: stats.shard(0),
             rules: Arc::new(options.rules),
@@ -148,13 +149,6 @@ fn snapshot(upstreams: &[SocketAddr], options: &Options) -> Snapshot {
 }
 
 pub fn endpoint(place: usize, address: SocketAddr) -> Endpoint {
-    Endpoint {
-        id: EndpointId { slot: place as u16, generation: 0 },
-        name: format!("engine-{place}").into(),
-        address,
-        weight: 1,
-        health: Health::Up,
-        engine: EngineLoad::default(),
-        foreign: 0,
-    }
+    let id = EndpointId { slot: place as u16, generation: 0 };
+    Endpoint { health: Health::Up, ..Endpoint::new(id, format!("engine-{place}").into(), address) }
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use warmfront::counters::stats::Event;
+use warmfront::fleet::Endpoint;
 
 use crate::client::{chat, get, post};
 use crate::engine::{Connection, Engine, HELLO, black_hole, refusing};
@@ -199,7 +200,7 @@ fn a_failed_request_stays_charged_for_a_while() {
 /// A stream that its engine breaks off ends with an event that says so, where one can stand.
 #[test]
 fn a_broken_stream_says_so() {
-    let told = "data: {\"error\":{\"message\":\"The engine closed";
+    let told = "data: {\"error\":{\"message\":\"The engine broke off";
     for (piece, switched_on, is_told) in [
         ("9\r\ndata: a\n\n\r\n", true, true),
         ("b\r\ndata: a\r\n\r\n\r\n", true, true),
@@ -254,4 +255,80 @@ fn an_error_inside_a_200_counts() {
         assert!(reply.whole && reply.text().contains("EngineCore encountered an issue"));
     }
     assert_eq!((front.count(Event::UpstreamFaultErrorEvent), front.count(Event::Barred)), (3, 1));
+}
+
+/// Has the snapshot say so of every endpoint.
+fn change(front: &Front, change: impl Fn(&mut Endpoint)) {
+    let mut snapshot = (*front.published.current()).clone();
+    snapshot.endpoints.iter_mut().flatten().for_each(change);
+    front.published.publish(snapshot);
+}
+
+/// A vLLM that was told to end keeps its streams open and silent, and refuses its probes: they are cut visibly, those
+/// that still speak go on, and so do silent ones of an engine that is there.
+#[test]
+fn silent_streams_of_an_engine_that_is_gone_are_cut() {
+    const AFTER: Duration = Duration::from_millis(1_500);
+    let engine = Engine::run(|mut connection| {
+        let Some(request) = connection.request() else { return };
+        if request.path() != "/v1/whole" {
+            connection.send(STREAM_HEAD);
+            connection.send("9\r\ndata: a\n\n\r\n");
+        }
+        while request.path() == "/v1/speaks" {
+            connection.send("3\r\n:\n\n\r\n");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        connection.closed();
+    });
+    let front = Front::with(&[engine.address], |options| {
+        options.rules.limits.deserted_timeout_ms = AFTER.as_millis() as u64;
+        options.rules.stream_error_event = true;
+    });
+    let asked = Instant::now();
+    let ask = |path: &str| {
+        let mut client = front.connect();
+        client.send(post(path, "{}"));
+        client
+    };
+    let (mut speaks, mut silent, mut whole) = (ask("/v1/speaks"), ask("/v1/silent"), ask("/v1/whole"));
+    speaks.head();
+    assert!(whole.is_silent(AFTER.as_millis() as u64 + 1_500), "its engine is there");
+    change(&front, |endpoint| endpoint.refuses_probes = true);
+    let cut = silent.reply();
+    assert!(!cut.whole && cut.text().starts_with("data: a\n\ndata: {\"error\":{"), "{:?}", cut.text());
+    assert_eq!((silent.ends(), whole.reply().status), (End::Fin, 502));
+    assert!(asked.elapsed() < Duration::from_secs(15));
+    assert_eq!((front.count(Event::UpstreamFaultSilent), front.counters.in_flight(0) >= 1), (2, true));
+    assert!(!speaks.bytes(8).is_empty());
+    drop(speaks);
+    front.settles();
+}
+
+/// An engine gets no more requests at a time than it may have; a free place is taken at once.
+#[test]
+fn a_cap_is_never_passed() {
+    let (open, wait) = crate::uploads::gate();
+    let engine = Engine::run(move |mut connection| {
+        while connection.request().is_some() {
+            wait();
+            connection.send(HELLO);
+        }
+    });
+    let front = Front::start(&[engine.address]);
+    change(&front, |endpoint| endpoint.cap = 2);
+    let mut clients = [(); 2].map(|()| front.connect());
+    clients.iter_mut().for_each(|client| client.send(get("/v1/a")));
+    front.until("two requests", |front| front.counters.in_flight(0) == 2);
+    let mut late = front.connect();
+    let refused = late.ask(get("/v1/a"));
+    assert_eq!((refused.status, refused.head.get("retry-after"), refused.closes()), (503, Some("1"), false));
+    open.send(()).unwrap();
+    front.until("a free place", |front| front.counters.in_flight(0) == 1);
+    late.send(get("/v1/a"));
+    (0..2).for_each(|_| open.send(()).unwrap());
+    assert_eq!(late.reply().status, 200);
+    assert!(clients.iter_mut().all(|client| client.reply().status == 200));
+    assert_eq!((front.count(Event::RefusedShed), front.count(Event::Barred)), (1, 0));
+    front.settles();
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health};
+use warmfront::fleet::{Endpoint, EndpointId, Health};
 use warmfront::limits::Limits;
 use warmfront::policy::Settings;
 use warmfront::ring::Ring;
@@ -105,15 +105,9 @@ pub fn client(play: &mut Play, style: Style, half_close_leaves: bool, random: &m
 
 /// Every tenant of a slot has an address of its own.
 pub fn endpoint(slot: usize, generation: u32) -> Endpoint {
-    Endpoint {
-        id: EndpointId { slot: slot as u16, generation },
-        name: format!("engine-{slot}-{generation}").into(),
-        address: SocketAddr::from(([10, (generation >> 8) as u8, generation as u8, slot as u8], 8_000)),
-        weight: 1,
-        health: Health::Up,
-        engine: EngineLoad::default(),
-        foreign: 0,
-    }
+    let id = EndpointId { slot: slot as u16, generation };
+    let address = SocketAddr::from(([10, (generation >> 8) as u8, generation as u8, slot as u8], 8_000));
+    Endpoint { health: Health::Up, ..Endpoint::new(id, format!("engine-{slot}-{generation}").into(), address) }
 }
 
 pub fn snapshot(endpoints: &[Option<Endpoint>], settings: &Arc<Settings>) -> Snapshot {

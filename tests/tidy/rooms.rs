@@ -52,11 +52,11 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     ("driver", &[("slots", "its sockets"), ("limits", "size of the receive buffer")]),
-    ("publish", &[("snapshot", "what is published"), ("atomics", "its flags")]),
+    ("publish", &[("snapshot", "what is published"), ("exchange", "its rules are"), ("atomics", "its flags")]),
     (
         "exchange",
         &[
-            ("config", "the networks that may see a choice"),
+            ("config", "the networks that may see a choice, what rules are made from"),
             ("counters", "counts at the choice, releases at the end"),
             ("snapshot", "what it chooses from"),
             ("policy", "chooses"),

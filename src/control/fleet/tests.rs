@@ -1,0 +1,124 @@
+//! The fleet as control keeps it.
+
+use super::*;
+use crate::control::scrape;
+use crate::snapshot::Selected;
+
+fn fleet(count: u16) -> Fleet {
+    let upstream = |n| Upstream::new(format!("http://engine-{n}:8000").parse().unwrap());
+    let config = Config { upstream: (0..count).map(upstream).collect(), ..Config::default() };
+    let mut fleet = Fleet::new(Arc::new(config), Vec::new());
+    for place in 0..count {
+        fleet.resolved(place.into(), vec![at(place)], Instant::now());
+    }
+    fleet
+}
+
+fn at(n: u16) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1], 9_000 + n))
+}
+
+fn failed() -> Result<(), Failure> {
+    Err(Failure { why: "x".into(), refused: false })
+}
+
+fn serves(fleet: &mut Fleet, place: usize, ids: &[&str]) {
+    let (id, _) = fleet.target(place).unwrap();
+    let cards = ids.iter().map(|id| Card::made(id)).collect();
+    fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false }));
+}
+
+#[test]
+fn an_engine_that_moves_gets_another_slot_and_its_own_back_only_when_idle() {
+    let mut fleet = fleet(1);
+    let (first, _) = fleet.target(0).unwrap();
+    let mut now = Instant::now();
+    assert!(fleet.resolved(0, vec![at(7)], now));
+    let (second, address) = fleet.target(0).unwrap();
+    assert_eq!((second.slot, address), (1, at(7)));
+    let snapshot = fleet.snapshot();
+    assert_eq!(snapshot.endpoints[0].as_ref().unwrap().health, Health::Draining);
+    assert_eq!(*snapshot.pools[0].members, [1]);
+    // Requests are still in flight there, however long ago it left.
+    now += QUARANTINE * 2;
+    assert!(!fleet.tick(now, |slot| u32::from(slot == 0)));
+    assert!(fleet.tick(now, |_| 0));
+    assert!(fleet.snapshot().endpoints[0].is_none());
+    fleet.resolved(0, vec![at(8)], now);
+    let (third, _) = fleet.target(0).unwrap();
+    assert_eq!((third.slot, third.generation), (0, first.generation + 1));
+}
+
+#[test]
+fn an_address_that_is_still_answered_is_kept() {
+    let mut fleet = fleet(1);
+    let now = Instant::now();
+    assert!(!fleet.resolved(0, vec![at(3), at(0)], now));
+    assert!(!fleet.resolved(0, Vec::new(), now));
+    assert_eq!(fleet.target(0).unwrap().1, at(0));
+    // Two failures: down, and the next address is tried.
+    let (id, _) = fleet.target(0).unwrap();
+    fleet.resolved(0, vec![at(0), at(3)], now);
+    assert_eq!(fleet.probed(0, id, failed(), now), (None, false));
+    assert_eq!(fleet.probed(0, id, failed(), now), (Some(Turn::Down), true));
+    assert_eq!(fleet.target(0).unwrap().1, at(3));
+    // Reports about the endpoint before are late.
+    assert_eq!(fleet.probed(0, id, Ok(()), now), (None, false));
+}
+
+#[test]
+fn foreign_load_is_what_is_not_ours_and_is_forgotten_when_stale() {
+    let mut fleet = fleet(1);
+    let (id, _) = fleet.target(0).unwrap();
+    let mut now = Instant::now();
+    let reading = || scrape::Reading::of(b"vllm:num_requests_running 5\nvllm:num_requests_waiting 2\n");
+    assert!(fleet.scraped(0, id, Ok((reading(), 3)), now));
+    assert_eq!(fleet.snapshot().endpoints[0].as_ref().unwrap().foreign, 4);
+    assert!(!fleet.scraped(0, id, Ok((reading(), 3)), now));
+    assert!(fleet.scraped(0, id, Ok((reading(), 9)), now));
+    assert_eq!(fleet.snapshot().endpoints[0].as_ref().unwrap().foreign, 0);
+    fleet.scraped(0, id, Ok((reading(), 0)), now);
+    now += Duration::from_millis(fleet.config.control.stale_after_ms + 1);
+    assert!(fleet.tick(now, |_| 0));
+    let endpoint = fleet.snapshot().endpoints[0].clone().unwrap();
+    assert_eq!((endpoint.foreign, endpoint.engine.running), (0, None));
+}
+
+#[test]
+fn a_dead_engine_of_unknown_models_does_not_make_others_wait_for_the_model() {
+    let mut fleet = fleet(2);
+    assert!(fleet.snapshot().single_pool());
+    serves(&mut fleet, 0, &["a"]);
+    let snapshot = fleet.snapshot();
+    assert!(!snapshot.single_pool() && !snapshot.models_complete);
+    assert!(matches!(snapshot.select(Some(b"b")), Selected::Pool(pool) if *pool.members == [1]));
+    let (id, _) = fleet.target(1).unwrap();
+    for _ in 0..2 {
+        fleet.probed(1, id, failed(), Instant::now());
+    }
+    assert!(matches!(fleet.snapshot().select(None), Selected::Pool(pool) if *pool.members == [0]));
+    serves(&mut fleet, 1, &["a"]);
+    let snapshot = fleet.snapshot();
+    assert!(snapshot.models_complete && snapshot.single_pool());
+    assert!(matches!(snapshot.select(None), Selected::Pool(pool) if *pool.members == [0, 1]));
+}
+
+#[test]
+fn pools_keep_their_ids_and_share_rings() {
+    let mut fleet = fleet(2);
+    serves(&mut fleet, 0, &["a", "lora"]);
+    serves(&mut fleet, 1, &["a", "lora"]);
+    let before = fleet.snapshot();
+    let (a, lora) = (before.models[b"a".as_slice()], before.models[b"lora".as_slice()]);
+    let pool = |snapshot: &Snapshot, id: crate::snapshot::PoolId| snapshot.pools[usize::from(id.0)].clone();
+    assert!(Arc::ptr_eq(&pool(&before, a).ring, &pool(&before, lora).ring));
+    serves(&mut fleet, 1, &["a", "other"]);
+    let after = fleet.snapshot();
+    assert_eq!((after.models[b"a".as_slice()], after.models[b"lora".as_slice()]), (a, lora));
+    assert!(Arc::ptr_eq(&pool(&before, a).ring, &pool(&after, a).ring), "same members, same ring");
+    assert_eq!(*pool(&after, lora).members, [0]);
+    serves(&mut fleet, 0, &["a"]);
+    let gone = fleet.snapshot();
+    assert!(!gone.models.contains_key(b"lora".as_slice()) && pool(&gone, lora).members.is_empty());
+    assert!(matches!(gone.select(Some(b"lora")), Selected::UnknownModel));
+}

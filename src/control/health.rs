@@ -1,0 +1,340 @@
+//! The health of one endpoint: what its probes say, and how requests ended there. No clock and no I/O: `now` is
+//! an argument.
+//!
+//! ```text
+//!   Unknown ──probe──→ Up ←──────────────── ends well ────────────────┐
+//!      │               │ ↑                                            │
+//!      │   probes fail │ │ probe, slow start          time over, and  │
+//!      └────────→ Down ┴─┘                         its probe is good  │
+//!   barred by shards: any of them ──→ Ejected ────────────────────→ Trial
+//!                                        ↑ ─────── barred again ──────┘
+//! ```
+//!
+//! Down hides Ejected and Trial: it is shown while probes fail, and what it hid goes on below it. Probes never
+//! stop, time always passes, and a trial waits for a request without end at no cost, so that each state has a way
+//! out.
+
+use std::time::{Duration, Instant};
+
+use crate::config::Health as Rules;
+use crate::counters::Outcome;
+use crate::fleet::{Endpoint, Health};
+use crate::limits::FAULTS_IN_A_ROW_MAX;
+
+/// Share with which a slow start begins, in percent.
+const FIRST_SHARE: u8 = 10;
+/// So many refused probes in a row mean that nobody is there.
+const REFUSALS: u32 = 2;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Course {
+    probes: Probes,
+    bar: Bar,
+    /// Failed, good and refused probes in a row.
+    failures: u32,
+    successes: u32,
+    refusals: u32,
+    probe_error: Option<String>,
+    /// Ejections in a row, and how long the last one was.
+    row: u32,
+    last: Duration,
+    slow_start: Option<Instant>,
+    share_percent: u8,
+    /// What shards had counted at the last look; `None`: not looked yet.
+    seen: Option<Outcome>,
+    spared: Option<Instant>,
+    since: Instant,
+    why: Option<Why>,
+}
+
+/// What probes say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Probes {
+    Unknown,
+    Good,
+    Failing,
+}
+
+/// What requests say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Bar {
+    None,
+    Until(Instant),
+    Trial,
+}
+
+/// Why a probe failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// In words.
+    pub why: String,
+    /// By the kernel there: it refused or reset the connection.
+    pub refused: bool,
+}
+
+/// Why an endpoint was barred.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// Requests in a row failed by its fault.
+    Faults,
+    /// One did while it was on trial.
+    Trial,
+    /// It said that it is shutting down.
+    Drain,
+}
+
+impl Why {
+    /// In words.
+    pub fn as_str(self) -> &'static str {
+        const _: () = assert!(FAULTS_IN_A_ROW_MAX == 3, "the words below say so");
+        match self {
+            Why::Faults => "3 requests in a row failed by its fault",
+            Why::Trial => "its request on trial failed",
+            Why::Drain => "it says that it is shutting down",
+        }
+    }
+}
+
+/// A change that is worth a line in the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// Answers its probes, and serves; its models may be others than before.
+    Up,
+    /// Answers its probes, and has yet to stand its trial; its models may be others than before.
+    Answers,
+    /// Fails its probes.
+    Down,
+    /// Gets nothing new for so long.
+    Ejected(Why, Duration),
+    /// Failed, and stays, because too many others are out.
+    Spared,
+    /// The same, too soon to say it again: faults may go on as fast as requests come.
+    SparedAgain,
+    /// Gets one request at a time.
+    Trial,
+    /// Stood its trial.
+    Recovered,
+}
+
+impl Course {
+    /// Of an endpoint that nothing is known of. `warm`: it need not start slowly, such as when all start together.
+    pub fn new(warm: bool, rules: &Rules, now: Instant) -> Course {
+        let mut course = Course {
+            probes: Probes::Unknown,
+            bar: Bar::None,
+            failures: 0,
+            successes: 0,
+            refusals: 0,
+            probe_error: None,
+            row: 0,
+            last: Duration::ZERO,
+            slow_start: None,
+            share_percent: Endpoint::WHOLE,
+            seen: None,
+            spared: None,
+            since: now,
+            why: None,
+        };
+        if !warm {
+            course.start_slowly(rules, now);
+        }
+        course
+    }
+
+    /// As shards are to see it.
+    pub fn health(&self) -> Health {
+        match (self.probes, self.bar) {
+            (Probes::Failing, _) => Health::Down,
+            (_, Bar::Until(_)) => Health::Ejected,
+            (_, Bar::Trial) => Health::Trial,
+            (Probes::Unknown, Bar::None) => Health::Unknown,
+            (Probes::Good, Bar::None) => Health::Up,
+        }
+    }
+
+    /// Since when it is so.
+    pub fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Why it is so, where that needs words.
+    pub fn why(&self) -> Option<&str> {
+        match (self.health(), self.why) {
+            (Health::Down, _) => self.probe_error.as_deref(),
+            (Health::Ejected | Health::Trial, Some(why)) => Some(why.as_str()),
+            _ => None,
+        }
+    }
+
+    /// Why the last probe failed.
+    pub fn probe_error(&self) -> Option<&str> {
+        self.probe_error.as_deref()
+    }
+
+    /// Failed probes in a row.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// Whether its probes are good, whatever becomes of requests.
+    pub fn answers(&self) -> bool {
+        self.probes == Probes::Good
+    }
+
+    /// See [`Endpoint::refuses_probes`].
+    pub fn refuses_probes(&self) -> bool {
+        self.refusals >= REFUSALS
+    }
+
+    /// See [`Endpoint::share_percent`]: as it was at the last step.
+    pub fn share_percent(&self) -> u8 {
+        self.share_percent
+    }
+
+    /// Whether it starts slowly.
+    pub fn starts_slowly(&self) -> bool {
+        self.slow_start.is_some()
+    }
+
+    /// Whether it is out of service, or nearly, for what became of requests.
+    pub fn is_barred(&self) -> bool {
+        self.bar != Bar::None
+    }
+
+    /// A probe was answered with 200, or not.
+    pub fn probed(&mut self, outcome: Result<(), Failure>, rules: &Rules, now: Instant) -> Option<Turn> {
+        let before = self.health();
+        let turn = match outcome {
+            Ok(()) => {
+                (self.failures, self.refusals, self.successes) = (0, 0, self.successes.saturating_add(1));
+                self.probe_error = None;
+                self.good_probe(rules, now)
+            }
+            Err(failure) => {
+                (self.successes, self.failures) = (0, self.failures.saturating_add(1));
+                self.refusals = if failure.refused { self.refusals.saturating_add(1) } else { 0 };
+                self.probe_error = Some(failure.why);
+                let turned = self.failures >= rules.failures_down && self.probes != Probes::Failing;
+                turned.then(|| {
+                    self.probes = Probes::Failing;
+                    Turn::Down
+                })
+            }
+        };
+        self.moved_from(before, now);
+        turn
+    }
+
+    fn good_probe(&mut self, rules: &Rules, now: Instant) -> Option<Turn> {
+        if self.probes == Probes::Good || self.successes < rules.successes_up {
+            return None;
+        }
+        let returns = self.probes == Probes::Failing;
+        self.probes = Probes::Good;
+        if self.is_barred() {
+            return Some(Turn::Answers);
+        }
+        // The first good probe of all begins no slow start: a fleet that starts cold together has nothing to
+        // spare. Of those that return together each gets its part of the others' parts, so nothing is lost there.
+        if returns {
+            self.start_slowly(rules, now);
+        }
+        Some(Turn::Up)
+    }
+
+    /// Time has passed, and shards have counted. `may_eject`: whether one more may be taken out for its faults.
+    pub fn looked(&mut self, outcome: Outcome, may_eject: bool, rules: &Rules, now: Instant) -> Option<Turn> {
+        let before = self.health();
+        let seen = self.seen.replace(outcome).unwrap_or(outcome);
+        let recovered = outcome.recoveries != seen.recoveries;
+        let turn = match self.bar {
+            Bar::None | Bar::Trial if outcome.barred => self.barred(outcome, recovered, may_eject, rules, now),
+            Bar::Until(end) if now >= end && self.last_probe_was_good() => {
+                self.bar = Bar::Trial;
+                Some(Turn::Trial)
+            }
+            Bar::Trial if recovered => {
+                self.bar = Bar::None;
+                self.start_slowly(rules, now);
+                Some(Turn::Recovered)
+            }
+            _ => None,
+        };
+        self.moved_from(before, now);
+        turn
+    }
+
+    /// Shards have stopped sending requests there, and control decides for how long.
+    fn barred(
+        &mut self,
+        outcome: Outcome,
+        recovered: bool,
+        may_eject: bool,
+        rules: &Rules,
+        now: Instant,
+    ) -> Option<Turn> {
+        // Without faults enough in a row, and none that a good answer took back, it was barred for what it said.
+        let for_faults = outcome.in_a_row >= FAULTS_IN_A_ROW_MAX || recovered;
+        let why = match (self.bar, for_faults) {
+            (_, false) => Why::Drain,
+            (Bar::Trial, true) => Why::Trial,
+            (_, true) => Why::Faults,
+        };
+        if why == Why::Faults && !may_eject {
+            let shortest = Duration::from_millis(rules.eject_ms);
+            let lately = self.spared.is_some_and(|at| now.saturating_duration_since(at) < shortest);
+            if lately {
+                return Some(Turn::SparedAgain);
+            }
+            self.spared = Some(now);
+            return Some(Turn::Spared);
+        }
+        let in_service = now.saturating_duration_since(self.since);
+        if self.health() == Health::Up && in_service >= self.last {
+            self.row = 0;
+        }
+        let doubled = rules.eject_ms.saturating_mul(1 << self.row.min(32));
+        self.last = Duration::from_millis(doubled.min(rules.eject_ms_max));
+        self.row = self.row.saturating_add(1);
+        (self.bar, self.why) = (Bar::Until(now + self.last), Some(why));
+        Some(Turn::Ejected(why, self.last))
+    }
+
+    /// What shards had counted at the last look.
+    pub fn seen(&self) -> Option<Outcome> {
+        self.seen
+    }
+
+    /// The slow start goes on: takes the share of the time that has passed.
+    pub fn step(&mut self, rules: &Rules, now: Instant) {
+        let Some(began) = self.slow_start else { return };
+        let whole = Duration::from_millis(rules.slow_start_ms);
+        let passed = now.saturating_duration_since(began);
+        if passed >= whole {
+            (self.slow_start, self.share_percent) = (None, Endpoint::WHOLE);
+            return;
+        }
+        let rest = f64::from(Endpoint::WHOLE - FIRST_SHARE);
+        self.share_percent = FIRST_SHARE + (rest * passed.as_secs_f64() / whole.as_secs_f64()) as u8;
+    }
+
+    fn start_slowly(&mut self, rules: &Rules, now: Instant) {
+        (self.slow_start, self.share_percent) = (Some(now), FIRST_SHARE);
+        self.step(rules, now);
+    }
+
+    fn last_probe_was_good(&self) -> bool {
+        self.successes > 0
+    }
+
+    fn moved_from(&mut self, before: Health, now: Instant) {
+        let health = self.health();
+        if health != before {
+            self.since = now;
+        }
+        if !matches!(health, Health::Up | Health::Unknown) {
+            (self.slow_start, self.share_percent) = (None, Endpoint::WHOLE);
+        }
+    }
+}

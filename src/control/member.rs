@@ -1,0 +1,96 @@
+//! One configured engine as control knows it, and the endpoint it has now.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::health::Course;
+use super::models::{Card, Learnt};
+use super::scrape::Reading;
+use crate::config::Upstream;
+use crate::fleet::{Endpoint, EndpointId, Health};
+
+/// One configured engine.
+#[derive(Debug)]
+pub struct Member {
+    /// As configured.
+    pub upstream: Upstream,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Key for control's own calls.
+    pub key: Option<Arc<str>>,
+    /// What its host name stands for.
+    pub addresses: Vec<SocketAddr>,
+    /// The endpoint it has now, if its name could be resolved.
+    pub now: Option<Tenancy>,
+    /// What it serves; `None`: neither configured nor learnt yet.
+    pub models: Option<Learnt>,
+    /// Why its models are not known.
+    pub models_error: Option<String>,
+    /// Requests that failed by its fault, at whatever address.
+    pub faults: u64,
+    /// How often it was taken out of service for what became of requests.
+    pub ejections: u64,
+}
+
+/// One endpoint: an address in a slot.
+#[derive(Debug)]
+pub struct Tenancy {
+    /// Slot and generation.
+    pub id: EndpointId,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// May it be chosen?
+    pub course: Course,
+    /// What it said of itself, and when.
+    pub reading: Option<(Reading, Instant)>,
+    /// Why the last scrape failed.
+    pub scrape_error: Option<String>,
+    /// Load that is not ours.
+    pub foreign: u32,
+}
+
+impl Member {
+    /// Ids it serves: those configured, else those learnt; `None`: not known yet.
+    pub fn ids(&self) -> Option<Vec<&str>> {
+        match self.upstream.models.as_slice() {
+            [] => self.models.as_ref().map(|learnt| learnt.cards.iter().map(|card| &*card.id).collect()),
+            configured => Some(configured.iter().map(String::as_str).collect()),
+        }
+    }
+
+    /// Most requests of ours that may be there.
+    pub fn cap(&self) -> u32 {
+        match self.upstream.concurrency_max {
+            0 => Endpoint::NO_CAP,
+            most => most,
+        }
+    }
+
+    /// The health of the endpoint it has.
+    pub fn health(&self) -> Option<Health> {
+        Some(self.now.as_ref()?.course.health())
+    }
+
+    /// A card for each id it serves.
+    pub fn cards(&self) -> Vec<Card> {
+        let learnt = self.models.as_ref().map(|learnt| learnt.cards.as_slice()).unwrap_or_default();
+        let described = |id: &str| learnt.iter().find(|card| &*card.id == id).cloned();
+        let ids = self.ids().unwrap_or_default();
+        ids.into_iter().map(|id| described(id).unwrap_or_else(|| Card::made(id))).collect()
+    }
+
+    /// An endpoint of it as shards are to see it.
+    pub fn endpoint(&self, tenancy: &Tenancy) -> Endpoint {
+        Endpoint {
+            weight: self.upstream.weight,
+            health: tenancy.course.health(),
+            cap: self.cap(),
+            share_percent: tenancy.course.share_percent(),
+            refuses_probes: tenancy.course.refuses_probes(),
+            engine: tenancy.reading.as_ref().map(|(reading, _)| reading.load).unwrap_or_default(),
+            foreign: tenancy.foreign,
+            ..Endpoint::new(tenancy.id, Arc::clone(&self.name), tenancy.address)
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Engines as processes seem from outside: an address, `/health`, and requests, each failing in its own way.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::wire::{Length, Wire};
+
+const GOOD: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+const HEALTHY: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+const UNKNOWN: &str = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
+const ERROR: &str = "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 5\r\n\r\nsorry";
+/// A vLLM that drains, as recorded.
+const DRAINING: &str = include_str!("../fixtures/vllm-0.32.0/sigterm-drain.new-request.response");
+const STREAM: &str =
+    "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n9\r\ndata: a\n\n\r\n";
+
+/// How it answers requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mood {
+    Good,
+    Fails,
+    Drains,
+    /// Begins a stream and says no more.
+    Silent,
+    /// Reads requests and answers none.
+    Hangs,
+}
+
+const MOODS: [Mood; 5] = [Mood::Good, Mood::Fails, Mood::Drains, Mood::Silent, Mood::Hangs];
+
+#[derive(Default)]
+struct State {
+    mood: AtomicUsize,
+    gone: AtomicBool,
+    requests: AtomicUsize,
+    at_once: AtomicUsize,
+    most_at_once: AtomicUsize,
+}
+
+pub struct Engine {
+    pub address: SocketAddr,
+    state: Arc<State>,
+}
+
+impl Engine {
+    pub fn start() -> Engine {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let engine = Engine { address: listener.local_addr().unwrap(), state: Arc::default() };
+        engine.listen(listener);
+        engine
+    }
+
+    fn listen(&self, listener: TcpListener) {
+        let state = Arc::clone(&self.state);
+        listener.set_nonblocking(true).unwrap();
+        std::thread::spawn(move || {
+            while !state.gone.load(Ordering::Relaxed) {
+                match listener.accept() {
+                    Ok((stream, _)) => {
+                        stream.set_nonblocking(false).unwrap();
+                        let state = Arc::clone(&state);
+                        std::thread::spawn(move || serve(Wire::new(stream), &state));
+                    }
+                    Err(_) => std::thread::sleep(Duration::from_millis(1)),
+                }
+            }
+        });
+    }
+
+    pub fn becomes(&self, mood: Mood) {
+        let place = MOODS.iter().position(|known| *known == mood).unwrap();
+        self.state.mood.store(place, Ordering::Relaxed);
+    }
+
+    /// Listens no more; what it has stays open.
+    pub fn goes(&self) {
+        self.state.gone.store(true, Ordering::Relaxed);
+        crate::until("the listener to close", || std::net::TcpStream::connect(self.address).is_err());
+    }
+
+    /// Is started again on its address.
+    pub fn returns(&self) {
+        self.state.gone.store(false, Ordering::Relaxed);
+        self.listen(TcpListener::bind(self.address).unwrap());
+    }
+
+    /// Requests so far, those for `/health`, `/metrics` and `/v1/models` not counted.
+    pub fn requests(&self) -> usize {
+        self.state.requests.load(Ordering::Relaxed)
+    }
+
+    /// Most requests that it had at a time since this was asked last.
+    pub fn most_at_once(&self) -> usize {
+        self.state.most_at_once.swap(0, Ordering::Relaxed)
+    }
+}
+
+fn serve(mut wire: Wire, state: &State) {
+    while let Some(head) = wire.head() {
+        wire.body(head.length().unwrap_or(Length::Of(0)));
+        let path = head.start.split(' ').nth(1).unwrap_or_default().to_owned();
+        let answer = match path.as_str() {
+            "/health" => HEALTHY,
+            "/metrics" | "/v1/models" => UNKNOWN,
+            _ => {
+                let at_once = state.at_once.fetch_add(1, Ordering::Relaxed) + 1;
+                state.most_at_once.fetch_max(at_once, Ordering::Relaxed);
+                state.requests.fetch_add(1, Ordering::Relaxed);
+                // Long enough for others to come beside it.
+                std::thread::sleep(Duration::from_millis(2));
+                state.at_once.fetch_sub(1, Ordering::Relaxed);
+                match MOODS[state.mood.load(Ordering::Relaxed)] {
+                    Mood::Good => GOOD,
+                    Mood::Fails => ERROR,
+                    Mood::Drains => DRAINING,
+                    Mood::Silent => STREAM,
+                    Mood::Hangs => "",
+                }
+            }
+        };
+        if wire.stream.write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
