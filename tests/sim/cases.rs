@@ -322,6 +322,7 @@ fn a_refusal_in_pieces_does_not_hold_back_the_reply_of_another() {
         table.send(first, piece);
         table.pass(SECOND / 100);
     }
+    table.pass(SECOND / 5);
     let second = table.engine();
     assert_ne!(first, second);
     assert!(table.receive(second).starts_with(b"GET"));

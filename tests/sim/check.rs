@@ -108,7 +108,10 @@ impl Schedule {
             assert_eq!(self.statics.counters.in_flight(slot), 0, "still in flight at {slot}");
         }
         self.check_stats();
-        let network = self.network.borrow();
+        let network = &mut *self.network.borrow_mut();
+        if let (Some(control), Some(shadow)) = (&mut network.control, &mut network.shadow) {
+            control.check_ways_out(network.now, shadow);
+        }
         let waiting: usize = network.ports.iter().map(|port| port.arrivals.len()).sum();
         let clients = network.pipes.iter().filter(|pipe| pipe.address.is_none() && pipe.open).count();
         assert_eq!(clients, waiting + network.in_transit.len(), "sockets of clients nobody owns");

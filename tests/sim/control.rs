@@ -3,7 +3,10 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use warmfront::config;
+use warmfront::control::health::{Course, Failure, Turn};
 use warmfront::counters::Counters;
 use warmfront::fleet::{Endpoint, Health};
 use warmfront::policy::Settings;
@@ -31,6 +34,11 @@ pub struct Control {
     before: VecDeque<Vec<Option<Endpoint>>>,
     /// Slots to which no connect succeeds; none: all may fail, and tenants come and go.
     gentle: Option<Vec<bool>>,
+    /// What the product's control makes of each endpoint.
+    courses: Vec<Course>,
+    draining: Vec<bool>,
+    rules: config::Health,
+    began: Instant,
     /// How often it acts: once in so many looks.
     pub every: usize,
     /// Publications.
@@ -48,6 +56,7 @@ impl Control {
         seed: u64,
     ) -> Control {
         let count = endpoints.len();
+        let (rules, began) = (config::Health::default(), Instant::now());
         Control {
             published,
             counters,
@@ -58,6 +67,10 @@ impl Control {
             left_at: vec![0; count],
             before: VecDeque::new(),
             gentle,
+            courses: vec![Course::new(true, &rules, began); count],
+            draining: vec![false; count],
+            rules,
+            began,
             every,
             fleets: 0,
         }
@@ -81,28 +94,68 @@ impl Control {
     /// One thing that control does.
     fn act(&mut self, now: u64, shadow: &mut Shadow) {
         let slot = self.random.below(self.endpoints.len());
-        let gentle = self.gentle.as_ref().map(|dead| dead[slot]);
-        match (self.random.below(8), gentle) {
-            (0..2, None) | (0, Some(true)) => {
-                let health =
-                    self.random.pick(&[Health::Up, Health::Up, Health::Unknown, Health::Down, Health::Draining]);
-                let dead = if health == Health::Draining { Health::Down } else { health };
-                self.change(slot, |endpoint| endpoint.health = if gentle.is_some() { dead } else { health });
+        match &self.gentle {
+            Some(dead) => {
+                let dead = dead[slot];
+                self.act_gently(slot, dead, shadow);
             }
-            (2, _) => {
-                let (weight, foreign) = (1 + self.random.below(4) as u32, self.random.below(5) as u32);
-                self.change(slot, |endpoint| (endpoint.weight, endpoint.foreign) = (weight, foreign));
+            None => self.act_roughly(slot, now, shadow),
+        }
+    }
+
+    /// So that every request can still be answered.
+    fn act_gently(&mut self, slot: usize, dead: bool, shadow: &mut Shadow) {
+        let (weight, foreign) = (1 + self.random.below(4) as u32, self.random.below(5) as u32);
+        let health = self.random.pick(&[Health::Up, Health::Unknown, Health::Down]);
+        let outcomes = self.counters.outcomes();
+        match self.random.below(4) {
+            0 if dead => self.change(slot, |endpoint| endpoint.health = health),
+            1 => self.change(slot, |endpoint| (endpoint.weight, endpoint.foreign) = (weight, foreign)),
+            _ if outcomes.read(slot as u16).barred => {
+                outcomes.on_trial(slot as u16);
+                shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (2, false));
             }
-            (3, None) => self.move_tenant(slot, now, shadow),
-            (4, None) => {
-                self.counters.outcomes().bar(slot as u16);
-                shadow.control(slot, |outcome| outcome.barred = true);
-            }
-            (5, None) => return self.publish_late(now, shadow),
-            (6.., _) => self.look(slot, shadow),
             _ => return,
         }
         self.publish(shadow);
+    }
+
+    fn act_roughly(&mut self, slot: usize, now: u64, shadow: &mut Shadow) {
+        let at = self.began + Duration::from_micros(now);
+        match self.random.below(16) {
+            0..4 => {
+                let failure = Failure { why: "drawn".into(), refused: self.random.chance(60) };
+                let outcome = if self.random.chance(65) { Ok(()) } else { Err(failure) };
+                self.courses[slot].probed(outcome, &self.rules, at);
+            }
+            4..10 => self.look(slot, at, shadow),
+            10 => self.courses[slot].step(&self.rules, at),
+            11 => {
+                let (weight, foreign) = (1 + self.random.below(4) as u32, self.random.below(5) as u32);
+                let cap = self.random.pick(&[Endpoint::NO_CAP, Endpoint::NO_CAP, 1, 3]);
+                self.change(slot, |endpoint| {
+                    (endpoint.weight, endpoint.foreign, endpoint.cap) = (weight, foreign, cap);
+                });
+            }
+            12 => self.move_tenant(slot, now, shadow),
+            13 => {
+                self.counters.outcomes().bar(slot as u16);
+                shadow.control(slot, |outcome| outcome.barred = true);
+            }
+            14 => return self.publish_late(now, shadow),
+            _ => self.draining[slot] = self.random.chance(30),
+        }
+        self.show_course(slot);
+        self.publish(shadow);
+    }
+
+    fn show_course(&mut self, slot: usize) {
+        let (course, draining) = (&self.courses[slot], self.draining[slot]);
+        if let Some(endpoint) = &mut self.endpoints[slot] {
+            endpoint.health = if draining { Health::Draining } else { course.health() };
+            endpoint.share_percent = course.share_percent();
+            endpoint.refuses_probes = course.refuses_probes();
+        }
     }
 
     fn change(&mut self, slot: usize, change: impl FnOnce(&mut Endpoint)) {
@@ -111,20 +164,40 @@ impl Control {
         }
     }
 
-    /// Who was barred is taken out, or tried again.
-    fn look(&mut self, slot: usize, shadow: &mut Shadow) {
+    /// As the product's control does it, but for whether one more may be ejected.
+    fn look(&mut self, slot: usize, at: Instant, shadow: &mut Shadow) {
         let outcomes = self.counters.outcomes();
         let found = outcomes.read(slot as u16);
         assert_eq!(found, shadow.outcome(slot), "control sees what the shards did");
-        if !found.barred {
+        let may_eject = self.random.chance(70);
+        match self.courses[slot].looked(found, may_eject, &self.rules, at) {
+            Some(Turn::Trial) => {
+                outcomes.on_trial(slot as u16);
+                shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (2, false));
+            }
+            Some(Turn::Spared | Turn::SparedAgain) => {
+                outcomes.forget(slot as u16);
+                shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (0, false));
+            }
+            _ => {}
+        }
+    }
+
+    /// Whatever came, an endpoint whose probes are good takes requests again.
+    pub fn check_ways_out(&mut self, now: u64, shadow: &mut Shadow) {
+        if self.gentle.is_some() {
             return;
         }
-        if self.random.chance(50) && self.gentle.is_none() {
-            return self.change(slot, |endpoint| endpoint.health = Health::Down);
+        for slot in 0..self.endpoints.len() {
+            let mut at = self.began + Duration::from_micros(now);
+            for _ in 0..20 {
+                at += Duration::from_secs(10);
+                self.courses[slot].probed(Ok(()), &self.rules, at);
+                self.look(slot, at, shadow);
+            }
+            let health = self.courses[slot].health();
+            assert!(health.takes_requests(), "slot {slot} stays {health:?}");
         }
-        outcomes.on_trial(slot as u16);
-        shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (2, false));
-        self.change(slot, |endpoint| endpoint.health = Health::Up);
     }
 
     /// A tenant goes at any time; the next comes once nothing of its is in flight and no shard can see it any more.
@@ -136,6 +209,8 @@ impl Control {
             self.counters.outcomes().forget(slot as u16);
             shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (0, false));
             self.endpoints[slot] = Some(draw::endpoint(slot, self.generations[slot]));
+            self.courses[slot] = Course::new(false, &self.rules, self.began + Duration::from_micros(now));
+            self.draining[slot] = false;
         }
     }
 

@@ -80,7 +80,7 @@ pub fn shard(
         listeners: Vec::new(),
         published: statics.published,
         process,
-        doing: process.shards()[0].doing(),
+        doing: process.shards()[place].doing(),
         counters: statics.counters,
         stats: statics.stats.shard(place),
         rules: Arc::clone(rules),
