@@ -70,6 +70,7 @@ impl HandOver for Simulated {
         let network = &mut *self.network.borrow_mut();
         network.in_transit.retain(|(pipe, _)| *pipe != at);
         network.pipes[at].shard = self.shard;
+        network.handed_over += 1;
         Some(SocketId::from_u64(at as u64))
     }
 }

@@ -54,6 +54,7 @@ pub struct Network {
     pub stood: Vec<usize>,
     /// Accepted ones on their way from one shard to another, each with a line that tells of its fate.
     pub in_transit: Vec<(usize, UnixStream)>,
+    pub handed_over: usize,
     /// What must come of what happens; none in written schedules.
     pub shadow: Option<Shadow>,
     pub control: Option<Control>,
@@ -74,6 +75,7 @@ impl Network {
             traced: std::env::var_os("WARMFRONT_SIM_TRACE").is_some(),
             stood: Vec::new(),
             in_transit: Vec::new(),
+            handed_over: 0,
             shadow: None,
             control: None,
             live: Vec::new(),

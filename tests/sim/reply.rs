@@ -151,7 +151,7 @@ impl Reply {
         let body = pieces.concat();
         let mut closes = random.chance(15);
         let mut framed = body.clone();
-        let mut data = vec![0..body.len()];
+        let mut data: Vec<_> = std::iter::once(0..body.len()).collect();
         match framing {
             Framed::Tunnel => head += "connection: upgrade\r\nupgrade: websocket\r\n",
             Framed::Nothing => {}

@@ -133,7 +133,7 @@ impl Schedule {
         }
         let mut play = Play::default();
         let leaves = rules.half_close_leaves;
-        let count = 1 + random.below(6) + style.crowd;
+        let count = 1 + random.below(5) + style.crowd;
         let clients = (0..count).map(|_| draw::client(&mut play, style, leaves, &mut random)).collect();
         let drains_at = (!style.calm && random.chance(20)).then(|| random.below(20_000_000) as u64);
         let jumps = random.pick(&[50, 1_000, usize::MAX]);
@@ -165,7 +165,7 @@ impl Schedule {
             self.happen();
             self.turn();
             // Walking all connections is dear: a replay does it behind every turn.
-            if self.thorough || turns % 16 == 0 {
+            if self.thorough || turns % 32 == 0 {
                 self.check();
             }
             if self.shards.iter().all(Option::is_none) || self.is_over() {

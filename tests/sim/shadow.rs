@@ -4,18 +4,19 @@
 //! A *leg* is what the front counts in flight: from a connect, or the first byte on a kept connection, to the reply's last
 //! byte or the connection's end. Where the front alone knows why it closed (a deadline, or its client), either is taken.
 
+mod account;
+mod choice;
+
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use warmfront::counters::{Counters, Outcome};
-use warmfront::fleet::{Endpoint, Health};
+use warmfront::fleet::Endpoint;
 
 use crate::script::{Script, Verdict};
 
 pub const ENDPOINTS: usize = 4;
-/// So many faults in a row bar an endpoint.
-const FAULTS_MAX: u32 = 3;
 
 /// What one thing that happened does to an endpoint's account.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -211,40 +212,6 @@ impl Shadow {
         self.begun_in_step += 1;
     }
 
-    /// What a client asks first goes where the fleet, as the shard has it, takes requests, and to no barred endpoint
-    /// while there is another.
-    fn check_choice(&self, slot: usize, generation: u32) {
-        let fleet = &self.seen[self.shard];
-        let there = |health: &dyn Fn(Health) -> bool| -> Vec<usize> {
-            let endpoints = fleet.iter().flatten().filter(|endpoint| health(endpoint.health));
-            endpoints.map(|endpoint| endpoint.id.slot as usize).collect()
-        };
-        let tenant = fleet.get(slot).and_then(Option::as_ref).map(|endpoint| endpoint.id.generation);
-        assert_eq!(tenant, Some(generation), "slot {slot} has another tenant in the shard's fleet");
-        let mut open = there(&|health| matches!(health, Health::Up | Health::Unknown | Health::Trial));
-        for health in [Health::Ejected, Health::Down] {
-            if open.is_empty() {
-                open = there(&|found| found == health);
-            }
-        }
-        assert!(open.contains(&slot), "chosen although it takes no requests: {slot} of {open:?}");
-        let cap = |slot: usize| fleet[slot].as_ref().map_or(0, |endpoint| endpoint.cap);
-        let in_flight = |slot: usize| self.counters.in_flight(slot as u16);
-        assert!(in_flight(slot) <= cap(slot), "{} in flight at {slot}, which may have {}", in_flight(slot), cap(slot));
-        let on_trial = there(&|health| health == Health::Trial);
-        if on_trial.contains(&slot) && 2 * on_trial.len() <= open.len() {
-            assert_eq!(in_flight(slot), 1, "one at a time at {slot}");
-        }
-        let barred = |slot: &usize| self.counters.outcomes().is_barred(*slot as u16);
-        if self.part == Part::Client && self.begun_in_step == 0 && barred(&slot) {
-            let full = |other: &usize| in_flight(*other) >= cap(*other) || on_trial.contains(other);
-            assert!(
-                open.iter().all(|other| barred(other) || full(other)),
-                "chosen although barred: {slot} of {open:?}"
-            );
-        }
-    }
-
     /// An engine's reply is what it sends next on this connection.
     pub fn answers(&mut self, at: usize, begins: u64, script: Rc<Script>) {
         self.lines.entry(at).or_default().scripts.push_back((begins, script));
@@ -359,84 +326,5 @@ impl Shadow {
         } else if leg.doubtful == self.step {
             self.doubtful.push(leg.slot);
         }
-    }
-
-    fn keep(&mut self, slot: usize) {
-        self.kept[self.shard].push_back((self.now + self.charge, slot));
-    }
-
-    /// Compares what the counters show with what must have come of the last step.
-    pub fn settle(&mut self) {
-        self.settle_outcomes();
-        self.check_in_flight();
-    }
-
-    fn settle_outcomes(&mut self) {
-        for slot in 0..ENDPOINTS {
-            let found = self.counters.outcomes().read(slot as u16);
-            let mut expected = self.outcomes[slot];
-            let here = self.effects.iter().filter(|(at, _)| *at == slot);
-            here.for_each(|(_, effect)| apply(&mut expected, *effect));
-            let doubtful = self.doubtful.iter().filter(|at| **at == slot).count();
-            let certain = expected;
-            for _ in 0..doubtful {
-                if found == expected {
-                    break;
-                }
-                apply(&mut expected, Effect::Fault);
-                self.keep(slot);
-            }
-            assert_eq!(
-                found, expected,
-                "outcomes of slot {slot}, {certain:?} or {doubtful} faults more; before {:?}, of {:?} while {:?}",
-                self.outcomes[slot], self.effects, self.part
-            );
-            self.outcomes[slot] = found;
-        }
-        self.effects.clear();
-        self.doubtful.clear();
-    }
-
-    fn check_in_flight(&self) {
-        for slot in 0..ENDPOINTS {
-            let kept = self.kept.iter().flatten().filter(|(_, at)| *at == slot).count() as u32;
-            let found = self.counters.in_flight(slot as u16);
-            assert_eq!(found, self.legs[slot] + kept, "in flight at {slot}: {} legs, {kept} charged", self.legs[slot]);
-        }
-    }
-
-    /// Control changes an account.
-    pub fn control(&mut self, slot: usize, changes: impl FnOnce(&mut Outcome)) {
-        changes(&mut self.outcomes[slot]);
-    }
-
-    /// With a shard's end its charges go.
-    pub fn shard_ends(&mut self, shard: usize) {
-        self.kept[shard].clear();
-    }
-
-    /// How many requests were offered to an engine.
-    pub fn offered(&self) -> usize {
-        self.offered.len()
-    }
-
-    pub fn outcome(&self, slot: usize) -> Outcome {
-        self.outcomes[slot]
-    }
-}
-
-fn apply(outcome: &mut Outcome, effect: Effect) {
-    match effect {
-        Effect::Fault => {
-            outcome.faults = outcome.faults.wrapping_add(1);
-            outcome.in_a_row += 1;
-            outcome.barred |= outcome.in_a_row >= FAULTS_MAX;
-        }
-        Effect::Good if outcome.in_a_row > 0 => {
-            outcome.in_a_row = 0;
-            outcome.recoveries = outcome.recoveries.wrapping_add(1);
-        }
-        Effect::Good => {}
-        Effect::Bar => outcome.barred = true,
     }
 }

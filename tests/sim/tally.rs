@@ -1,6 +1,6 @@
 //! What schedules came to: shows that they reach what they are for.
 
-use warmfront::counters::stats::{Event, Stats};
+use warmfront::counters::stats::{Event, Stats, Timing};
 
 macro_rules! tally {
     ($($field:ident: $kind:ty),+) => {
@@ -28,7 +28,9 @@ macro_rules! tally {
 tally!(
     turns: usize, requests: usize, executed: usize, replies: usize, by_engines: usize, tunnelled: usize, told: usize,
     spliced: u64, retried_busy: u64, retried_stale: u64, withheld: u64, barred: u64, error_replies: u64,
-    error_events: u64, cut: u64, panicked: u64, accounts_differ: u64, faults: u64
+    error_events: u64, cut: u64, panicked: u64, finished: u64,
+    handed_over: usize,
+    accounts_differ: u64, faults: u64
 );
 
 impl Tally {
@@ -44,6 +46,8 @@ impl Tally {
             cut: stats.total(Event::StreamCut),
             panicked: stats.total(Event::Panicked),
             accounts_differ: stats.total(Event::AccountsDiffer),
+            // The only pool there is.
+            finished: stats.timing(0, Timing::Total).count(),
             faults: crate::schedule::faults(),
             ..Tally::default()
         }
@@ -63,6 +67,7 @@ impl Tally {
             ("error_events", self.error_events),
             ("cut", self.cut),
             ("panicked", self.panicked),
+            ("handed_over", self.handed_over as u64),
         ];
         all.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }
