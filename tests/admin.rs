@@ -93,9 +93,22 @@ fn front_with(upstreams: Vec<Upstream>, set: impl FnOnce(&mut Config)) -> Front 
         counters: Counters::leak(),
         stats: Stats::leak(1),
         process: Process::leak(1),
+        source: Arc::new(Nowhere),
     };
     let control = control::start(setup.clone()).unwrap();
     Front { setup, control }
+}
+
+/// There is no file to read again.
+#[derive(Debug)]
+struct Nowhere;
+
+impl control::reload::Source for Nowhere {
+    fn load(&self) -> Result<Config, String> {
+        Err("there is no file".into())
+    }
+
+    fn in_use(&self, _: &Config) {}
 }
 
 impl Front {
@@ -385,6 +398,7 @@ fn a_taken_admin_port_is_said() {
         counters: Counters::leak(),
         stats: Stats::leak(1),
         process: Process::leak(1),
+        source: Arc::new(Nowhere),
     };
     let said = control::start(setup).unwrap_err().to_string();
     assert!(said.contains("cannot open the admin listener") && said.contains("--admin"), "{said}");

@@ -15,6 +15,7 @@ use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, reload};
 
 use crate::config::{Config, Driver, Flags, Invalid, Log, LogFormat, Shards};
 use crate::policy::Policy;
@@ -111,11 +112,18 @@ fn refuse(why: &dyn std::fmt::Display) -> ExitCode {
     ExitCode::from(EX_CONFIG)
 }
 
-/// Prints events as `[log]` says, to standard error.
-fn log(log: &Log) {
+/// Which events are printed; may change while the process lives.
+type Level = reload::Handle<Targets, Registry>;
+
+fn level(log: &Log) -> Targets {
     // Checked when the configuration was read.
-    let level: Targets = log.level.parse().unwrap_or_default();
-    let registry = tracing_subscriber::registry().with(level);
+    log.level.parse().unwrap_or_default()
+}
+
+/// Prints events as `[log]` says, to standard error.
+fn log(log: &Log) -> Level {
+    let (targets, handle) = reload::Layer::new(level(log));
+    let registry = tracing_subscriber::registry().with(targets);
     let colours = std::io::stderr().is_terminal();
     let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
     // It fails only where a log is set already, as in tests.
@@ -123,6 +131,7 @@ fn log(log: &Log) {
         LogFormat::Text => registry.with(layer.with_target(false)).try_init(),
         LogFormat::Json => registry.with(layer.json().flatten_event(true)).try_init(),
     };
+    handle
 }
 
 #[cfg(test)]

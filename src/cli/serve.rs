@@ -4,9 +4,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use super::check::machine;
-use super::{ConfigArgs, log, refuse};
+use super::{ConfigArgs, Level, level, log, refuse};
 use crate::config::Config;
 use crate::control;
+use crate::control::reload::Source;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::exchange::Rules;
@@ -20,6 +21,7 @@ use crate::snapshot::Snapshot;
 ///
 /// With nothing but --upstream it runs on its defaults: clients on 0.0.0.0:8000, /metrics on
 /// 127.0.0.1:9911, policy prefix-hash. SIGTERM drains: no new connections, streams may finish.
+/// SIGHUP, or POST /reload on the admin listener, reads the configuration anew while requests run.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   Two engines, everything else by default:
@@ -39,20 +41,38 @@ pub struct Args {
 }
 
 pub(super) fn main(args: Args) -> ExitCode {
-    let config = match args.config.load() {
+    let config = match args.config.clone().load() {
         Ok(config) => Arc::new(config),
         Err(invalid) => return refuse(&invalid),
     };
-    log(&config.log);
+    let source = Arc::new(CommandLine { args: args.config, level: log(&config.log) });
     panics::tell_place_only();
-    match run(config) {
+    match run(config, source) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => refuse(&why),
     }
 }
 
+/// What the process was started with: its file is read anew, its flags still win over it.
+#[derive(Debug)]
+struct CommandLine {
+    args: ConfigArgs,
+    level: Level,
+}
+
+impl Source for CommandLine {
+    fn load(&self) -> Result<Config, String> {
+        self.args.clone().load().map_err(|invalid| invalid.to_string())
+    }
+
+    fn in_use(&self, config: &Config) {
+        // It fails only when nothing is logged.
+        let _ = self.level.reload(level(&config.log));
+    }
+}
+
 /// Control first, so that a snapshot is there when the first connection is; then the shards, until they have drained.
-fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
+fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std::error::Error>> {
     let driver = choice::choose(machine::asked(config.serve.driver))?;
     let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin);
     let shards = placement.shards();
@@ -70,6 +90,7 @@ fn run(config: Arc<Config>) -> Result<(), Box<dyn std::error::Error>> {
         counters: Counters::leak(),
         stats: Stats::leak(shards),
         process: Process::leak(shards),
+        source,
     };
     let control = control::start(setup.clone())?;
     tracing::info!(

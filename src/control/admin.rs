@@ -18,7 +18,8 @@ use super::explain::{self, Explanation, Question};
 use super::health::Course;
 use super::keeper::Keeper;
 use super::member::Member;
-use super::metrics;
+use super::reload::{Changes, Source};
+use super::{metrics, service};
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::fleet::{Endpoint, Health};
@@ -33,6 +34,7 @@ pub(super) struct State {
     pub(super) stats: &'static Stats,
     pub(super) process: &'static Process,
     pub(super) began: Instant,
+    pub(super) source: Arc<dyn Source>,
 }
 
 /// Answers until the runtime ends.
@@ -43,6 +45,7 @@ pub(super) async fn serve(listener: TcpListener, state: State) {
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .route("/endpoints", get(endpoints))
+        .route("/reload", post(reload))
         .route("/explain", post(explain).layer(DefaultBodyLimit::max(longest)))
         .with_state(state);
     let served = match tokio::net::TcpListener::from_std(listener) {
@@ -57,6 +60,12 @@ pub(super) async fn serve(listener: TcpListener, state: State) {
 async fn metrics(Shared(state): Shared<State>) -> impl IntoResponse {
     let text = metrics::text(&state);
     ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
+}
+
+/// As SIGHUP does; answers what has changed, or 422 and what is wrong.
+async fn reload(Shared(state): Shared<State>) -> Result<Json<Changes>, (StatusCode, String)> {
+    let outcome = service::reload(&state.keeper, &*state.source).await;
+    outcome.map(Json).map_err(|why| (StatusCode::UNPROCESSABLE_ENTITY, format!("{why}\n")))
 }
 
 /// 503 tells a load balancer in front to send its connections elsewhere.
@@ -96,7 +105,7 @@ async fn explain(
     let fields: Vec<_> = headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
     let explained = tokio::task::spawn_blocking(move || {
         let question = Question { path: &asked.path, fields: &fields, body: &body, random: explain::random() };
-        explain::explain(&question, state.keeper.config(), &state.published.current(), state.counters.loads())
+        explain::explain(&question, &state.keeper.config(), &state.published.current(), state.counters.loads())
     });
     explained.await.map(Json).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
 }

@@ -1,19 +1,19 @@
 //! The fleet as control keeps it, and the snapshots made of it. No I/O and no clock of its own: probes,
 //! scrapes and look-ups report here, `now` is an argument.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use xxhash_rust::xxh3::xxh3_64;
-
+use super::answer;
 use super::health::{Course, Failure, Turn};
 use super::member::{Member, Tenancy};
-use super::models::{self, Card, Learnt};
+use super::models::Learnt;
 use super::pools::Pools;
+use super::reload::session_headers;
 use super::scrape::Reading;
-use crate::config::{Config, Upstream};
+use crate::config::Config;
 use crate::counters::Outcomes;
 use crate::fleet::{Endpoint, EndpointId, Health};
 use crate::limits::ENDPOINTS_MAX;
@@ -30,16 +30,18 @@ const STEP_MAX: Duration = Duration::from_secs(1);
 /// Everything control knows of its engines.
 #[derive(Debug)]
 pub struct Fleet {
-    config: Arc<Config>,
-    members: Vec<Member>,
+    pub(super) config: Arc<Config>,
+    pub(super) members: Vec<Member>,
+    /// Places given out so far.
+    pub(super) places: usize,
     slots: Vec<Slot>,
-    pools: Pools,
-    answer: ModelsAnswer,
-    epoch: u64,
+    pub(super) pools: Pools,
+    pub(super) answer: ModelsAnswer,
+    pub(super) epoch: u64,
     /// When slow starts last went a step on.
     stepped: Option<Instant>,
-    plan: Arc<Plan>,
-    session_headers: Arc<[Box<str>]>,
+    pub(super) plan: Arc<Plan>,
+    pub(super) session_headers: Arc<[Box<str>]>,
 }
 
 #[derive(Debug, Default)]
@@ -53,32 +55,20 @@ struct Slot {
 impl Fleet {
     /// The engines of `config`, none of them resolved; `keys` are those of `api_key_file`, by place.
     pub fn new(config: Arc<Config>, keys: Vec<Option<Arc<str>>>) -> Fleet {
-        let keys = keys.into_iter().chain(std::iter::repeat(None));
-        let member = |(upstream, key): (&Upstream, Option<Arc<str>>)| Member {
-            upstream: upstream.clone(),
-            name: upstream.label().into(),
-            key,
-            addresses: Vec::new(),
-            now: None,
-            models: None,
-            models_error: None,
-            faults: 0,
-            ejections: 0,
-        };
-        let members = config.upstream.iter().zip(keys).map(member).collect();
-        let pools = Pools::new(Arc::clone(&config));
-        let headers = config.routing.session_headers.iter();
-        Fleet {
-            members,
+        let mut fleet = Fleet {
+            members: Vec::new(),
+            places: 0,
             slots: Vec::new(),
-            pools,
+            pools: Pools::new(Arc::clone(&config)),
             answer: ModelsAnswer::default(),
             epoch: 0,
             stepped: None,
             plan: Arc::new(config.routing.plan()),
-            session_headers: headers.map(|name| name.as_str().into()).collect(),
+            session_headers: session_headers(&config),
             config,
-        }
+        };
+        fleet.follow(keys, Instant::now());
+        fleet
     }
 
     /// The engines, in the order of the configuration.
@@ -86,19 +76,29 @@ impl Fleet {
         &self.members
     }
 
+    /// The engine with this place.
+    pub fn member(&self, place: usize) -> Option<&Member> {
+        self.members.get(self.at(place)?)
+    }
+
+    fn at(&self, place: usize) -> Option<usize> {
+        self.members.iter().position(|member| member.place == place)
+    }
+
     /// What the engine at `place` is to be asked with, if it has an address.
     pub fn target(&self, place: usize) -> Option<(EndpointId, SocketAddr)> {
-        let now = self.members.get(place)?.now.as_ref()?;
+        let now = self.member(place)?.now.as_ref()?;
         Some((now.id, now.address))
     }
 
     /// The host name of an engine was looked up. Its endpoint stays while its address is among the answers.
     pub fn resolved(&mut self, place: usize, addresses: Vec<SocketAddr>, now: Instant) -> bool {
-        let Some(member) = self.members.get_mut(place) else { return false };
+        let Some(at) = self.at(place) else { return false };
+        let member = &mut self.members[at];
         member.addresses = addresses;
         let kept = member.now.as_ref().is_some_and(|tenancy| member.addresses.contains(&tenancy.address));
         match member.addresses.first().copied() {
-            Some(first) if !kept => self.settle(place, first, now),
+            Some(first) if !kept => self.settle(at, first, now),
             // No answer: name servers fail more often than engines move.
             _ => false,
         }
@@ -113,6 +113,7 @@ impl Fleet {
         now: Instant,
     ) -> (Option<Turn>, bool) {
         let config = Arc::clone(&self.config);
+        let Some(at) = self.at(place) else { return (None, false) };
         let Some(tenancy) = self.tenancy(place, id) else { return (None, false) };
         let failed = outcome.is_err();
         let refused_before = tenancy.course.refuses_probes();
@@ -121,11 +122,11 @@ impl Fleet {
         let failures = tenancy.course.failures();
         let address = tenancy.address;
         // A name with several addresses: the engine may listen on another one.
-        let addresses = &self.members[place].addresses;
+        let addresses = &self.members[at].addresses;
         let moves = failed && failures.is_multiple_of(config.health.failures_down) && addresses.len() > 1;
-        if let Some(at) = addresses.iter().position(|known| moves && *known == address) {
-            let next = addresses[(at + 1) % addresses.len()];
-            return (turn, self.settle(place, next, now) || changed);
+        if let Some(here) = addresses.iter().position(|known| moves && *known == address) {
+            let next = addresses[(here + 1) % addresses.len()];
+            return (turn, self.settle(at, next, now) || changed);
         }
         (turn, changed)
     }
@@ -135,16 +136,16 @@ impl Fleet {
     pub fn look(&mut self, outcomes: &Outcomes, now: Instant) -> (Vec<(Arc<str>, Turn)>, bool) {
         let config = Arc::clone(&self.config);
         let mut turns = Vec::new();
-        for place in 0..self.members.len() {
-            let Some(tenancy) = &self.members[place].now else { continue };
+        for at in 0..self.members.len() {
+            let Some(tenancy) = &self.members[at].now else { continue };
             let slot = tenancy.id.slot;
             if tenancy.course.seen().is_none() {
                 // What its former tenant left there.
                 outcomes.forget(slot);
             }
             let outcome = outcomes.read(slot);
-            let may_eject = outcome.barred && !tenancy.course.is_barred() && self.may_eject(place);
-            let member = &mut self.members[place];
+            let may_eject = outcome.barred && !tenancy.course.is_barred() && self.may_eject(at);
+            let member = &mut self.members[at];
             let Some(tenancy) = &mut member.now else { continue };
             let seen = tenancy.course.seen().unwrap_or(outcome);
             member.faults += u64::from(outcome.faults.wrapping_sub(seen.faults));
@@ -168,8 +169,8 @@ impl Fleet {
     /// Faults of most of a fleet at once are seldom its own. A request that no engine survives walks from one to
     /// the next by itself; ejecting each would put the whole load on the last, and then on none. So half of them
     /// are believed to be wrong at most. That an engine says it is shutting down is no suspicion, and has no such limit.
-    fn may_eject(&self, place: usize) -> bool {
-        let Some(member) = self.members.get(place) else { return false };
+    fn may_eject(&self, at: usize) -> bool {
+        let Some(member) = self.members.get(at) else { return false };
         if member.health() == Some(Health::Down) {
             return true;
         }
@@ -228,10 +229,11 @@ impl Fleet {
 
     /// An engine's `/v1/models` was read, or was not.
     pub fn learnt(&mut self, place: usize, id: EndpointId, learnt: Result<Learnt, String>) -> bool {
-        if self.tenancy(place, id).is_none() {
+        let Some(at) = self.at(place).filter(|at| self.members[*at].now.as_ref().is_some_and(|now| now.id == id))
+        else {
             return false;
-        }
-        let member = &mut self.members[place];
+        };
+        let member = &mut self.members[at];
         match learnt {
             Ok(learnt) => {
                 member.models_error = None;
@@ -239,7 +241,7 @@ impl Fleet {
                     return false;
                 }
                 member.models = Some(learnt);
-                self.rebuild_answer();
+                self.answer = answer::of(&self.members);
                 true
             }
             Err(why) => {
@@ -304,25 +306,32 @@ impl Fleet {
     }
 
     fn tenancy(&mut self, place: usize, id: EndpointId) -> Option<&mut Tenancy> {
-        self.members.get_mut(place)?.now.as_mut().filter(|tenancy| tenancy.id == id)
+        let at = self.at(place)?;
+        self.members.get_mut(at)?.now.as_mut().filter(|tenancy| tenancy.id == id)
     }
 
-    /// Gives the engine at `place` an endpoint at `address`; the one it had finishes what it has.
-    fn settle(&mut self, place: usize, address: SocketAddr, now: Instant) -> bool {
+    /// Gives a member an endpoint at `address`; the one it had finishes what it has.
+    fn settle(&mut self, at: usize, address: SocketAddr, now: Instant) -> bool {
         let Some(id) = self.take_slot() else {
             tracing::warn!(%address, "every endpoint slot is taken; the address is not used until one is free");
             return false;
         };
-        let member = &mut self.members[place];
+        let member = &mut self.members[at];
         // Where it was somewhere else before, a new process has begun, with an empty cache.
-        let course = Course::new(member.now.is_none(), &self.config.health, now);
-        let old = member.now.replace(Tenancy { id, address, course, reading: None, scrape_error: None, foreign: 0 });
-        if let Some(old) = old {
-            let endpoint = Endpoint { health: Health::Draining, ..member.endpoint(&old) };
-            self.slots[usize::from(old.id.slot)].leaving = Some((endpoint, now));
+        let course = Course::new(member.now.is_none() && !member.latecomer, &self.config.health, now);
+        let next = Tenancy { id, address, course, reading: None, scrape_error: None, foreign: 0 };
+        if let Some(old) = member.now.replace(next) {
+            let endpoint = member.endpoint(&old);
+            self.let_finish(endpoint, now);
         }
         self.pools.membership_changed();
         true
+    }
+
+    /// An endpoint gets nothing new; its slot is free once it has finished what it has.
+    pub(super) fn let_finish(&mut self, endpoint: Endpoint, now: Instant) {
+        let slot = usize::from(endpoint.id.slot);
+        self.slots[slot].leaving = Some((Endpoint { health: Health::Draining, ..endpoint }, now));
     }
 
     /// A free slot, under a generation it never had.
@@ -339,30 +348,6 @@ impl Fleet {
         slot.taken = true;
         slot.generation = slot.generation.wrapping_add(1);
         Some(EndpointId { slot: index as u16, generation: slot.generation })
-    }
-
-    /// The merged `/v1/models`: each id once, as the first engine that serves it describes it.
-    fn rebuild_answer(&mut self) {
-        let mut cards: Vec<Card> = Vec::new();
-        let mut cards_at: HashMap<Box<str>, usize> = HashMap::new();
-        for member in &self.members {
-            for card in member.cards() {
-                cards_at.entry(card.id.clone()).or_insert_with(|| {
-                    cards.push(card);
-                    cards.len() - 1
-                });
-            }
-        }
-        let asking = |member: &&Member| member.models.as_ref().is_some_and(|learnt| learnt.asks_key);
-        let value = |member: &Member| member.key.as_ref().map(|key| xxh3_64(format!("Bearer {key}").as_bytes()));
-        let mut authorizations: Vec<u64> = self.members.iter().filter(asking).filter_map(value).collect();
-        authorizations.sort_unstable();
-        authorizations.dedup();
-        self.answer = ModelsAnswer {
-            list: (!cards.is_empty()).then(|| models::list(cards.iter())),
-            cards: cards.into_iter().map(|card| (card.id.as_bytes().into(), card.json)).collect(),
-            authorizations,
-        };
     }
 }
 

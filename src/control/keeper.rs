@@ -4,14 +4,19 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use super::fleet::Fleet;
 use super::health::{Failure, Turn, Why};
 use super::models::Learnt;
+use super::reload::{self, Changes, Source};
 use super::scrape::Reading;
-use crate::config::Config;
+use super::watch;
+use crate::config::{Config, Upstream};
 use crate::counters::Counters;
+use crate::exchange::Rules;
 use crate::fleet::EndpointId;
 use crate::publish::Published;
 
@@ -23,12 +28,13 @@ const TICK: Duration = Duration::from_millis(250);
 /// See the module.
 #[derive(Debug)]
 pub struct Keeper {
-    config: Arc<Config>,
+    config: ArcSwap<Config>,
     fleet: Mutex<Fleet>,
     counters: &'static Counters,
     published: &'static Published,
     changed: Notify,
-    models_wanted: Vec<Notify>,
+    /// What watches each engine; ends when it is dropped.
+    watches: Mutex<Vec<JoinSet<()>>>,
 }
 
 impl Keeper {
@@ -39,13 +45,45 @@ impl Keeper {
         counters: &'static Counters,
         published: &'static Published,
     ) -> Keeper {
-        let models_wanted = config.upstream.iter().map(|_| Notify::new()).collect();
-        Keeper { config, fleet: Mutex::new(fleet), counters, published, changed: Notify::new(), models_wanted }
+        Keeper {
+            config: ArcSwap::new(config),
+            fleet: Mutex::new(fleet),
+            counters,
+            published,
+            changed: Notify::new(),
+            watches: Mutex::default(),
+        }
     }
 
-    /// The configuration.
-    pub fn config(&self) -> &Config {
-        &self.config
+    /// The configuration in use.
+    pub fn config(&self) -> Arc<Config> {
+        self.config.load_full()
+    }
+
+    /// Begins to watch every engine, and ends what watched those of before.
+    pub fn watch(self: &Arc<Self>) {
+        let engines: Vec<(usize, Upstream)> =
+            self.fleet().members().iter().map(|member| (member.place, member.upstream.clone())).collect();
+        let watches = engines.into_iter().map(|(place, upstream)| watch::start(self, place, &upstream)).collect();
+        *self.watches.lock().unwrap_or_else(PoisonError::into_inner) = watches;
+    }
+
+    /// Takes the configuration that `source` has now, if there is nothing wrong with it.
+    ///
+    /// # Errors
+    /// All that is wrong with it, in words; nothing has changed then.
+    pub async fn reload(self: &Arc<Self>, source: &dyn Source) -> Result<Changes, String> {
+        let config = Arc::new(source.load()?);
+        let keys = reload::keys(&config)?;
+        let mut changes = Changes::between(&self.config(), &config);
+        self.config.store(Arc::clone(&config));
+        (changes.added, changes.removed) = self.fleet().reconfigure(Arc::clone(&config), keys, Instant::now());
+        source.in_use(&config);
+        self.published.publish_rules(Rules::from(&*config));
+        watch::first_lookups(self).await;
+        self.publish_now();
+        self.watch();
+        Ok(changes)
     }
 
     /// The fleet, for as long as the guard lives; never held over an await.
@@ -61,7 +99,7 @@ impl Keeper {
 
     /// Key for control's own calls to an engine.
     pub fn key(&self, place: usize) -> Option<Arc<str>> {
-        self.fleet().members().get(place)?.key.clone()
+        self.fleet().member(place)?.key.clone()
     }
 
     /// Our requests in flight.
@@ -85,7 +123,7 @@ impl Keeper {
         let why = outcome.as_ref().err().map(|failure| failure.why.clone()).unwrap_or_default();
         let mut fleet = self.fleet();
         let (turn, changed) = fleet.probed(place, id, outcome, Instant::now());
-        let engine = fleet.members().get(place).map(|member| Arc::clone(&member.name)).unwrap_or_else(|| "".into());
+        let engine = fleet.member(place).map(|member| Arc::clone(&member.name)).unwrap_or_else(|| "".into());
         drop(fleet);
         if let Some(turn) = turn {
             say(&engine, turn, &why);
@@ -115,15 +153,16 @@ impl Keeper {
 
     /// The models of an engine are to be read now.
     pub fn wake_models(&self, place: usize) {
-        if let Some(notify) = self.models_wanted.get(place) {
-            notify.notify_one();
+        if let Some(member) = self.fleet().member(place) {
+            member.models_wanted.notify_one();
         }
     }
 
     /// Waits for [`Keeper::wake_models`].
     pub async fn models_wanted(&self, place: usize) {
-        match self.models_wanted.get(place) {
-            Some(notify) => notify.notified().await,
+        let wanted = self.fleet().member(place).map(|member| Arc::clone(&member.models_wanted));
+        match wanted {
+            Some(wanted) => wanted.notified().await,
             None => std::future::pending().await,
         }
     }
@@ -147,7 +186,6 @@ impl Keeper {
 
     /// Publishes on change, not more often than `publish_interval_ms`, for ever.
     pub async fn publish(self: Arc<Self>) {
-        let pause = Duration::from_millis(self.config.control.publish_interval_ms);
         let mut ticked = Instant::now();
         loop {
             let mut changed = tokio::time::timeout(TICK, self.changed.notified()).await.is_ok();
@@ -157,7 +195,7 @@ impl Keeper {
             }
             if changed {
                 self.publish_now();
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(Duration::from_millis(self.config().control.publish_interval_ms)).await;
             }
         }
     }

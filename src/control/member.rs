@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use tokio::sync::Notify;
+
 use super::health::Course;
 use super::models::{Card, Learnt};
 use super::scrape::Reading;
@@ -15,6 +17,10 @@ use crate::fleet::{Endpoint, EndpointId, Health};
 pub struct Member {
     /// As configured.
     pub upstream: Upstream,
+    /// What control's own tasks call it; never given to another.
+    pub place: usize,
+    /// It came to a fleet that serves: others have warm caches.
+    pub latecomer: bool,
     /// Its name.
     pub name: Arc<str>,
     /// Key for control's own calls.
@@ -27,6 +33,8 @@ pub struct Member {
     pub models: Option<Learnt>,
     /// Why its models are not known.
     pub models_error: Option<String>,
+    /// Rung when its models are to be read now.
+    pub models_wanted: Arc<Notify>,
     /// Requests that failed by its fault, at whatever address.
     pub faults: u64,
     /// How often it was taken out of service for what became of requests.
@@ -51,6 +59,24 @@ pub struct Tenancy {
 }
 
 impl Member {
+    /// One that nothing is known of yet.
+    pub fn new(place: usize, upstream: Upstream, key: Option<Arc<str>>, latecomer: bool) -> Member {
+        Member {
+            place,
+            latecomer,
+            name: upstream.label().into(),
+            upstream,
+            key,
+            addresses: Vec::new(),
+            now: None,
+            models: None,
+            models_error: None,
+            models_wanted: Arc::default(),
+            faults: 0,
+            ejections: 0,
+        }
+    }
+
     /// Ids it serves: those configured, else those learnt; `None`: not known yet.
     pub fn ids(&self) -> Option<Vec<&str>> {
         match self.upstream.models.as_slice() {

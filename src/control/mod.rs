@@ -2,6 +2,7 @@
 //! listener and takes signals. It never touches a request's bytes, and no request waits for it.
 
 mod admin;
+mod answer;
 pub mod client;
 pub mod explain;
 pub mod fleet;
@@ -11,6 +12,7 @@ pub mod member;
 mod metrics;
 pub mod models;
 mod pools;
+pub mod reload;
 pub mod scrape;
 mod service;
 mod stalls;
@@ -20,7 +22,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use std::{fs, io, thread};
 
 use tokio::sync::oneshot;
@@ -31,9 +33,7 @@ use crate::counters::stats::Stats;
 use crate::publish::{Process, Published};
 use fleet::Fleet;
 use keeper::Keeper;
-
-/// Longest wait for name servers before shards begin without the engines they know.
-const FIRST_LOOKUP: Duration = Duration::from_secs(2);
+use reload::Source;
 
 /// What control works with; all of it is shared with the shards.
 #[derive(Clone, Debug)]
@@ -48,6 +48,8 @@ pub struct Setup {
     pub stats: &'static Stats,
     /// Drain and phases.
     pub process: &'static Process,
+    /// Where another configuration comes from.
+    pub source: Arc<dyn Source>,
 }
 
 /// Why control cannot start.
@@ -108,8 +110,8 @@ pub fn start(setup: Setup) -> Result<Handle, StartError> {
     let (ready, begun) = mpsc::channel();
     let thread = thread::Builder::new().name("control".into()).spawn(move || {
         runtime.block_on(async {
-            let signals = service::signals(setup.process);
-            first_lookups(&keeper).await;
+            let signals = service::signals(&setup, &keeper);
+            watch::first_lookups(&keeper).await;
             keeper.publish_now();
             begin(&setup, &keeper, admin);
             let _ = ready.send(signals);
@@ -128,9 +130,7 @@ pub fn start(setup: Setup) -> Result<Handle, StartError> {
 
 /// Starts everything that runs beside each other.
 fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) {
-    for place in 0..setup.config.upstream.len() {
-        watch::start(keeper, place);
-    }
+    keeper.watch();
     tokio::spawn(Arc::clone(keeper).watch_outcomes());
     tokio::spawn(Arc::clone(keeper).publish());
     tokio::spawn(service::notify(setup.process, setup.stats));
@@ -142,23 +142,9 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) {
         stats: setup.stats,
         process: setup.process,
         began: Instant::now(),
+        source: Arc::clone(&setup.source),
     };
     tokio::spawn(admin::serve(admin, state));
-}
-
-/// Looks all names up side by side. What has no address after [`FIRST_LOOKUP`] is looked for later.
-async fn first_lookups(keeper: &Arc<Keeper>) {
-    let begin = |upstream: Upstream| {
-        tokio::spawn(async move { tokio::time::timeout(FIRST_LOOKUP, watch::lookup(&upstream)).await })
-    };
-    let lookups: Vec<_> = keeper.config().upstream.iter().cloned().map(begin).collect();
-    for (place, lookup) in lookups.into_iter().enumerate() {
-        match lookup.await {
-            Ok(Ok(Ok(addresses))) => keeper.resolved(place, addresses),
-            Ok(Ok(Err(why))) => tracing::warn!(why, "cannot look up an engine; it is tried again"),
-            _ => tracing::warn!("name servers are slow; an engine without an address is looked up again"),
-        }
-    }
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {

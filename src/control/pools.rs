@@ -51,6 +51,15 @@ impl Pools {
         Pools { config, known: Vec::new(), places: HashMap::new(), rings: HashMap::new() }
     }
 
+    /// Settings are those of `config` from now on; ids stay.
+    pub fn reconfigure(&mut self, config: Arc<Config>) {
+        for (name, settings) in &mut self.known {
+            *settings = Arc::new(config.settings_for(name));
+        }
+        self.config = config;
+        self.rings.clear();
+    }
+
     /// Slots have other tenants than before.
     pub fn membership_changed(&mut self) {
         self.rings.clear();

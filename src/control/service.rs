@@ -1,12 +1,16 @@
 //! The process towards its service manager and its terminal: signals in, READY, WATCHDOG and STOPPING out.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 
+use super::Setup;
+use super::keeper::Keeper;
+use super::reload::{Changes, Source};
 use crate::counters::stats::Stats;
 use crate::publish::{Phase, Process};
 
@@ -15,9 +19,11 @@ const GLANCE: Duration = Duration::from_millis(10);
 /// Exit status of a process that SIGINT ended.
 const INTERRUPTED: i32 = 130;
 
-/// Takes SIGTERM and SIGINT from now on: the first begins the drain, a second SIGINT ends the process.
-/// To be called within a runtime.
-pub(super) fn signals(process: &'static Process) -> io::Result<()> {
+/// Takes SIGTERM and SIGINT from now on: the first begins the drain, a second SIGINT ends the process. SIGHUP reads the
+/// configuration anew. To be called within a runtime.
+pub(super) fn signals(setup: &Setup, keeper: &Arc<Keeper>) -> io::Result<()> {
+    let process = setup.process;
+    tokio::spawn(reloads(signal(SignalKind::hangup())?, Arc::clone(keeper), Arc::clone(&setup.source)));
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::spawn(async move {
@@ -37,6 +43,33 @@ pub(super) fn signals(process: &'static Process) -> io::Result<()> {
         }
     });
     Ok(())
+}
+
+async fn reloads(mut hangup: Signal, keeper: Arc<Keeper>, source: Arc<dyn Source>) {
+    while hangup.recv().await.is_some() {
+        say(&[NotifyState::Reloading, NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Reloading)]);
+        let _ = reload(&keeper, &*source).await;
+        say(&[NotifyState::Ready]);
+    }
+}
+
+/// Takes another configuration, and says in the log what came of it.
+///
+/// # Errors
+/// What is wrong with it; nothing has changed then.
+pub(super) async fn reload(keeper: &Arc<Keeper>, source: &dyn Source) -> Result<Changes, String> {
+    let outcome = keeper.reload(source).await;
+    match &outcome {
+        Ok(changes) => {
+            let Changes { added, removed, changed, restart } = changes;
+            tracing::info!(?changed, ?added, ?removed, "configuration taken");
+            if !restart.is_empty() {
+                tracing::warn!(keys = ?restart, "these keys stay as they were until a restart");
+            }
+        }
+        Err(why) => tracing::error!(%why, "configuration not taken; nothing has changed"),
+    }
+    outcome
 }
 
 /// READY once every shard accepts connections; then WATCHDOG while every shard turns.

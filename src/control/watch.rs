@@ -6,11 +6,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::client::{Call, Client};
+use super::client::{Call, CallError, Client};
 use super::health::Failure;
 use super::keeper::Keeper;
+use super::member::Member;
 use super::models;
 use super::scrape::Reading;
 use crate::config::{Config, Upstream};
@@ -19,6 +21,8 @@ use crate::config::{Config, Upstream};
 const GLANCE: Duration = Duration::from_millis(50);
 /// Least time between two probes that such made early.
 const EARLY_AGAIN: Duration = Duration::from_millis(250);
+/// Longest wait for name servers before shards begin without the engines they know.
+const FIRST_LOOKUP: Duration = Duration::from_secs(2);
 /// Longest wait for name servers.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two look-ups of a name that has no address yet.
@@ -26,19 +30,39 @@ const RESOLVE_AGAIN: Duration = Duration::from_secs(1);
 /// Longest body of a `/health` answer that is read; vLLM's is empty.
 const HEALTH_BYTES_MAX: usize = 64 << 10;
 
-/// Starts all of it for the engine at `place`.
-pub fn start(keeper: &Arc<Keeper>, place: usize) {
-    let Some(upstream) = keeper.config().upstream.get(place) else { return };
+/// Starts all of it for the engine at `place`; it ends when what is returned is dropped.
+pub fn start(keeper: &Arc<Keeper>, place: usize, upstream: &Upstream) -> JoinSet<()> {
     let watch = |keeper: &Arc<Keeper>| Watch {
         keeper: Arc::clone(keeper),
         place,
         authority: upstream.url.authority(),
         client: Client::default(),
     };
-    tokio::spawn(watch(keeper).resolve(upstream.clone()));
-    tokio::spawn(Watch { client: Client::connecting_anew(), ..watch(keeper) }.probe());
-    tokio::spawn(watch(keeper).scrape());
-    tokio::spawn(watch(keeper).models());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(watch(keeper).resolve(upstream.clone()));
+    tasks.spawn(Watch { client: Client::connecting_anew(), ..watch(keeper) }.probe());
+    tasks.spawn(watch(keeper).scrape());
+    tasks.spawn(watch(keeper).models());
+    tasks
+}
+
+/// Looks the names of all engines without an address up side by side. What has none after [`FIRST_LOOKUP`] is looked for
+/// later.
+pub async fn first_lookups(keeper: &Keeper) {
+    let unknown = |member: &&Member| member.addresses.is_empty();
+    let engines: Vec<_> =
+        keeper.fleet().members().iter().filter(unknown).map(|member| (member.place, member.upstream.clone())).collect();
+    let begin = |(place, upstream): (usize, Upstream)| {
+        (place, tokio::spawn(async move { tokio::time::timeout(FIRST_LOOKUP, lookup(&upstream)).await }))
+    };
+    let lookups: Vec<_> = engines.into_iter().map(begin).collect();
+    for (place, lookup) in lookups {
+        match lookup.await {
+            Ok(Ok(Ok(addresses))) => keeper.resolved(place, addresses),
+            Ok(Ok(Err(why))) => tracing::warn!(why, "cannot look up an engine; it is tried again"),
+            _ => tracing::warn!("name servers are slow; an engine without an address is looked up again"),
+        }
+    }
 }
 
 /// The addresses of an engine's host name, ascending by family as the resolver gives them.
@@ -95,6 +119,11 @@ impl Watch {
                 let before = self.keeper.trouble(id.slot);
                 let call = Call { timeout, bytes_max: HEALTH_BYTES_MAX, ..self.call(address, &health.path, None) };
                 let outcome = match self.client.get(&call).await {
+                    // It says nothing of the engine.
+                    Err(CallError::Want(_)) => {
+                        sleep(jittered(every)).await;
+                        continue;
+                    }
                     Ok(answer) if answer.status == 200 => Ok(()),
                     Ok(answer) => {
                         Err(Failure { why: format!("{} answers {}", health.path, answer.status), refused: false })
@@ -184,7 +213,7 @@ impl Watch {
         }
     }
 
-    fn config(&self) -> &Config {
+    fn config(&self) -> Arc<Config> {
         self.keeper.config()
     }
 

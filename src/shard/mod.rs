@@ -7,6 +7,7 @@ pub mod choice;
 mod client;
 mod drive;
 pub mod handover;
+pub mod memory;
 pub mod panics;
 pub mod placement;
 pub mod start;
@@ -117,6 +118,7 @@ pub struct Shard<D> {
     accepting: bool,
     /// As the driver had counted at the end of the last turn.
     buffers_out: u64,
+    accept_stalls: u64,
     /// None where there is one shard, or its driver cannot.
     handover: Option<HandOver>,
     drain_until: Option<Micros>,
@@ -139,6 +141,11 @@ impl<D: Driver> Shard<D> {
         let mut reader = setup.published.reader();
         let now = driver.now();
         let snapshot = Arc::clone(reader.load());
+        let mut rules = setup.rules;
+        if rules.limits.budget_bytes == 0 {
+            let limits = &mut Arc::make_mut(&mut rules).limits;
+            limits.budget_bytes = memory::budget(setup.process.shards().len()).max(limits.hold_bytes);
+        }
         let lender = Lender { random: Random::new(setup.seed), ..Lender::default() };
         Ok(Shard {
             driver,
@@ -153,6 +160,7 @@ impl<D: Driver> Shard<D> {
             audit_at: now,
             accepting: true,
             buffers_out: 0,
+            accept_stalls: 0,
             handover: None,
             drain_until: None,
             process: setup.process,
@@ -165,7 +173,7 @@ impl<D: Driver> Shard<D> {
                 snapshot,
                 counters: setup.counters,
                 stats: setup.stats,
-                rules: setup.rules,
+                rules,
                 draining: false,
                 lender,
                 actions: Actions::default(),
@@ -224,6 +232,11 @@ impl<D: Driver> Shard<D> {
         if buffers_out != self.buffers_out {
             self.desk.stats.add(Count::BuffersOut, buffers_out - self.buffers_out);
             self.buffers_out = buffers_out;
+        }
+        let accept_stalls = self.driver.accept_stalls();
+        if accept_stalls != self.accept_stalls {
+            self.desk.stats.add(Count::AcceptStalled, accept_stalls - self.accept_stalls);
+            self.accept_stalls = accept_stalls;
         }
         let ended = self.process.draining() && self.drained();
         self.desk.stats.set(Gauge::Connections, self.clients.len() as u64);

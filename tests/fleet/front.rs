@@ -27,9 +27,9 @@ impl Front {
         let mut command = Command::new(env!("CARGO_BIN_EXE_warmfront"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--shards", "1"]);
         command.args(["--driver", driver, "--config"]).arg(&path);
-        engines.iter().for_each(|address| {
+        for address in engines {
             command.args(["--upstream", &format!("http://{address}")]);
-        });
+        }
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let log = BufReader::new(child.stderr.take().unwrap());
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
@@ -45,6 +45,25 @@ impl Front {
         front.admin = logged(&lines, " admin=");
         front.address = logged(&lines, " listening=[");
         front
+    }
+
+    /// Writes another configuration into its file.
+    pub fn write(&self, config: &str) {
+        std::fs::write(&self.config, config).unwrap();
+    }
+
+    /// `POST /reload`: status, and what it says.
+    pub fn reload(&self) -> (u16, String) {
+        let mut client = Client::to(self.admin);
+        client.send("POST /reload HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
+        let reply = client.reply();
+        (reply.status, String::from_utf8(reply.body.data).unwrap())
+    }
+
+    /// SIGHUP.
+    pub fn hang_up(&self) {
+        let process = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
     }
 
     /// A client's connection.

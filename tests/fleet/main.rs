@@ -7,6 +7,7 @@ mod wire;
 
 mod engine;
 mod front;
+mod reloading;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -20,6 +20,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("policy", "names of policies are values of a flag"),
             ("fleet", "`explain` chooses on a fleet without load"),
             ("scan", "`check` says which vector instructions it uses"),
+            ("limits", "`check` says what they come to on this machine"),
         ],
     ),
     ("demo", &[("engine", "its fleet is simulated; the front runs as a process of its own")]),
@@ -28,6 +29,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
         "control",
         &[
             ("publish", "writes snapshots"),
+            ("exchange", "a reload makes rules for the data plane"),
             ("config", "what the fleet is made of"),
             ("counters", "metrics, foreign load, slots at rest"),
             ("snapshot", "builds them"),

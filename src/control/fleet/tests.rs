@@ -1,6 +1,8 @@
 //! The fleet as control keeps it.
 
 use super::*;
+use crate::config::Upstream;
+use crate::control::models::Card;
 use crate::control::scrape;
 use crate::snapshot::Selected;
 

@@ -1,0 +1,132 @@
+//! Another configuration in the place of the one in use, while requests run.
+//!
+//! What cannot be had without a restart is said and left as it is. Engines that stay keep their endpoint, what was learnt of
+//! them and their requests; those that go finish what they have.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::fleet::Fleet;
+use super::member::Member;
+use super::{answer, key};
+use crate::config::{Config, Upstream};
+
+/// Where configurations come from, and what else is to follow them.
+pub trait Source: Debug + Send + Sync {
+    /// Reads and checks it anew.
+    ///
+    /// # Errors
+    /// All that is wrong with it, in words.
+    fn load(&self) -> Result<Config, String>;
+
+    /// This one is in use from now on.
+    fn in_use(&self, config: &Config);
+}
+
+/// What a reload has changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Changes {
+    /// Engines that are new.
+    pub added: Vec<String>,
+    /// Engines that finish what they have.
+    pub removed: Vec<String>,
+    /// Sections of the configuration that differ.
+    pub changed: Vec<&'static str>,
+    /// Keys that differ and stay as they were until a restart.
+    pub restart: Vec<&'static str>,
+}
+
+impl Changes {
+    /// Sections that differ, by comparison.
+    pub fn between(old: &Config, new: &Config) -> Changes {
+        let differs = |list: &[(&'static str, bool)]| {
+            list.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name).collect()
+        };
+        let (was, is) = (&old.serve, &new.serve);
+        Changes {
+            changed: differs(&[
+                ("serve", old.serve != new.serve),
+                ("routing", old.routing != new.routing),
+                ("pool", old.pool != new.pool),
+                ("limits", old.limits != new.limits),
+                ("health", old.health != new.health),
+                ("control", old.control != new.control),
+                ("log", old.log != new.log),
+                ("upstream", old.upstream != new.upstream),
+            ]),
+            restart: differs(&[
+                ("serve.listen", was.listen != is.listen),
+                ("serve.shards", was.shards != is.shards),
+                ("serve.pin", was.pin != is.pin),
+                ("serve.driver", was.driver != is.driver),
+                ("serve.admin", was.admin != is.admin),
+                ("log.format", old.log.format != new.log.format),
+            ]),
+            ..Changes::default()
+        }
+    }
+}
+
+/// The keys of all engines, by place.
+///
+/// # Errors
+/// A key that cannot be used, in words.
+pub fn keys(config: &Config) -> Result<Vec<Option<Arc<str>>>, String> {
+    config.upstream.iter().map(|upstream| key(upstream).map_err(|error| error.to_string())).collect()
+}
+
+impl Fleet {
+    /// Takes another configuration, with the keys of its engines. Returns the names of engines that are new, and that go.
+    pub fn reconfigure(
+        &mut self,
+        config: Arc<Config>,
+        keys: Vec<Option<Arc<str>>>,
+        now: Instant,
+    ) -> (Vec<String>, Vec<String>) {
+        self.pools.reconfigure(Arc::clone(&config));
+        self.plan = Arc::new(config.routing.plan());
+        self.session_headers = session_headers(&config);
+        self.config = config;
+        self.follow(keys, now)
+    }
+
+    /// Has the members be those of the configuration, in its order.
+    pub(super) fn follow(&mut self, keys: Vec<Option<Arc<str>>>, now: Instant) -> (Vec<String>, Vec<String>) {
+        let config = Arc::clone(&self.config);
+        let mut before = std::mem::take(&mut self.members);
+        let mut added = Vec::new();
+        for (upstream, key) in config.upstream.iter().zip(keys.into_iter().chain(std::iter::repeat(None))) {
+            let same = |member: &Member| member.upstream.url == upstream.url && *member.name == *upstream.label();
+            let member = match before.iter().position(same) {
+                Some(at) => Member { upstream: upstream.clone(), key, ..before.remove(at) },
+                None => {
+                    added.push(upstream.label());
+                    self.newcomer(upstream, key)
+                }
+            };
+            self.members.push(member);
+        }
+        let removed = before.iter().map(|member| member.name.to_string()).collect();
+        for member in before {
+            if let Some(tenancy) = &member.now {
+                self.let_finish(member.endpoint(tenancy), now);
+            }
+        }
+        self.pools.membership_changed();
+        self.answer = answer::of(&self.members);
+        (added, removed)
+    }
+
+    fn newcomer(&mut self, upstream: &Upstream, key: Option<Arc<str>>) -> Member {
+        self.places += 1;
+        Member::new(self.places - 1, upstream.clone(), key, self.epoch > 0)
+    }
+}
+
+/// The names of fields that may carry a session key.
+pub(super) fn session_headers(config: &Config) -> Arc<[Box<str>]> {
+    config.routing.session_headers.iter().map(|name| name.as_str().into()).collect()
+}
