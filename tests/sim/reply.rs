@@ -198,14 +198,17 @@ impl Reply {
             self.script = Rc::new(Script::wild(spoil(self.script.wire.clone(), random)));
         }
         let wire = &self.script.wire;
-        if !random.chance(style.faults) {
+        // What a client may be told of a broken stream wants looking at most.
+        let often = if self.stream { 3 * style.faults } else { style.faults };
+        if !random.chance(often) {
             return;
         }
         let ends: Vec<usize> = memchr::memmem::find_iter(wire, b"\n\n").map(|at| at + 2).collect();
         let at = match random.below(10) {
             0..3 => 0,
             3..7 if !ends.is_empty() && pieces.len() > 1 => {
-                let at = random.pick(&ends);
+                let last = ends.last().copied().unwrap_or(0);
+                let at = if random.chance(30) { last } else { random.pick(&ends) };
                 // Behind the end of the chunk, where one ends here.
                 if wire[at..].starts_with(b"\r\n") && random.chance(80) { at + 2 } else { at }
             }

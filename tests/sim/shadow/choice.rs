@@ -27,7 +27,8 @@ impl Shadow {
         assert!(in_flight(slot) <= cap(slot), "{} in flight at {slot}, which may have {}", in_flight(slot), cap(slot));
         let on_trial = there(&|health| health == Health::Trial);
         if on_trial.contains(&slot) && 2 * on_trial.len() <= open.len() {
-            assert_eq!(in_flight(slot), 1, "one at a time at {slot}");
+            // None where the request's own next bytes have ended it before its connect was carried out.
+            assert!(in_flight(slot) <= 1, "one at a time at {slot}");
         }
         let barred = |slot: &usize| self.counters.outcomes().is_barred(*slot as u16);
         if self.part == Part::Client && self.begun_in_step == 0 && barred(&slot) {
