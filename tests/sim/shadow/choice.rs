@@ -16,6 +16,8 @@ impl Shadow {
         let tenant = fleet.get(slot).and_then(Option::as_ref).map(|endpoint| endpoint.id.generation);
         assert_eq!(tenant, Some(generation), "slot {slot} has another tenant in the shard's fleet");
         let mut open = there(&|health| matches!(health, Health::Up | Health::Unknown | Health::Trial));
+        // Where none does, bars say no more than the rest.
+        let last_resort = open.is_empty();
         for health in [Health::Ejected, Health::Down] {
             if open.is_empty() {
                 open = there(&|found| found == health);
@@ -31,7 +33,7 @@ impl Shadow {
             assert!(in_flight(slot) <= 1, "one at a time at {slot}");
         }
         let barred = |slot: &usize| self.counters.outcomes().is_barred(*slot as u16);
-        if self.part == Part::Client && self.begun_in_step == 0 && barred(&slot) {
+        if self.part == Part::Client && self.begun_in_step == 0 && !last_resort && barred(&slot) {
             let full = |other: &usize| in_flight(*other) >= cap(*other) || on_trial.contains(other);
             assert!(
                 open.iter().all(|other| barred(other) || full(other)),
