@@ -18,7 +18,7 @@ const LAST: u64 = 8;
 /// Connections to engines have for themselves one in so many of the descriptors that are left when serving begins,
 const ENGINES_SHARE: u64 = 4;
 /// or this many, if those are more.
-const ENGINES_MAX: u64 = 4_096;
+const ENGINES_MAX: u64 = 1_024;
 
 /// What a listener had.
 pub(super) enum Arrival {
