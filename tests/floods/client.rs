@@ -55,9 +55,19 @@ impl Client {
         let _ = self.stream.write_all(bytes.as_ref());
     }
 
+    /// A read with a timeout is not begun again by the kernel when a signal interrupts it.
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            match self.stream.read(buffer) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
     fn fill(&mut self) -> bool {
         let mut buffer = [0; 65_536];
-        match self.stream.read(&mut buffer) {
+        match self.read(&mut buffer) {
             Ok(len) => {
                 self.ahead.extend_from_slice(&buffer[..len]);
                 len > 0
@@ -129,7 +139,7 @@ impl Client {
     pub fn ends(&mut self) -> bool {
         let mut buffer = [0; 65_536];
         loop {
-            match self.stream.read(&mut buffer) {
+            match self.read(&mut buffer) {
                 Ok(0) => return true,
                 Ok(_) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("it does not end"),
@@ -141,8 +151,7 @@ impl Client {
     /// Whether nothing comes for a while.
     pub fn is_silent(&mut self, wait: Duration) -> bool {
         self.stream.set_read_timeout(Some(wait)).unwrap();
-        let silent =
-            matches!(self.stream.read(&mut [0; 1]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock);
+        let silent = matches!(self.read(&mut [0; 1]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock);
         self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
         silent
     }
