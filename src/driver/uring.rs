@@ -1,7 +1,8 @@
 //! The io_uring backend: one ring and its receive buffers for all sockets of a shard.
 //!
-//! A connection has one receive that goes on completing, into small buffers that the kernel chooses, while it brings
-//! small pieces: streams. Uploads and long replies are waited for by a poll and read in large pieces.
+//! A connection of ours has one receive that goes on completing, into small buffers that the kernel chooses, while it
+//! brings small pieces: streams. Long replies, and whatever clients send, are waited for by a poll and read in large
+//! pieces; new connections are accepted behind a poll too, no more than there are places for.
 //! Sends are gathered while a turn lasts and handed over with its end, in the one system call that also waits:
 //! they do not wait for room, so that all are over when it returns. What the kernel did not take is kept and
 //! sent once a poll finds room. A descriptor is closed after the last completion of every operation on it.
