@@ -18,7 +18,8 @@ pub struct Limits {
     /// Reading stops once this many bytes lie ahead of the request in progress (pipelining); the read that
     /// reaches it may bring up to one receive buffer more.
     pub read_ahead_bytes: usize,
-    /// Bytes all held bodies of one shard may take together; beyond it 503 with `Retry-After`.
+    /// Bytes all held bodies of one shard may take together; beyond it 503 with `Retry-After`. 0: the shards share a
+    /// quarter of the memory that the machine, or this process's cgroup, has.
     pub budget_bytes: usize,
     /// Most client connections of one shard; further ones wait in the kernel's queue.
     pub connections_max: usize,
@@ -43,6 +44,9 @@ pub struct Limits {
     pub upload_grace_ms: u64,
     /// Slowest upload that is accepted after the grace; below it 408.
     pub upload_bytes_per_second_min: u64,
+    /// From a request's head to the last byte of its body, whatever its rate; below it 408. While the front holds the
+    /// client back, time stands still.
+    pub upload_timeout_ms: u64,
     /// A client connection without a request.
     pub keep_alive_timeout_ms: u64,
     /// An upstream connection without a request. Engines on uvicorn close theirs after 5 s.
@@ -72,6 +76,13 @@ pub struct Limits {
     pub drain_timeout_ms: u64,
 }
 
+impl Limits {
+    /// What the bodies held by one shard may take together; `share`: of the machine, where that is left to it.
+    pub fn budget_of(&self, share: usize) -> usize {
+        if self.budget_bytes == 0 { share.max(self.hold_bytes) } else { self.budget_bytes }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Limits {
@@ -80,7 +91,7 @@ impl Default for Limits {
             body_bytes_max: 64 << 20,
             hold_bytes: 1 << 20,
             read_ahead_bytes: 16 << 10,
-            budget_bytes: 256 << 20,
+            budget_bytes: 0,
             connections_max: 65_536,
             idle_upstreams_max: 256,
             connect_tries_max: 4,
@@ -91,6 +102,7 @@ impl Default for Limits {
             body_stall_timeout_ms: 10_000,
             upload_grace_ms: 10_000,
             upload_bytes_per_second_min: 1_024,
+            upload_timeout_ms: 300_000,
             keep_alive_timeout_ms: 75_000,
             upstream_idle_timeout_ms: 3_000,
             connect_timeout_ms: 500,

@@ -1,6 +1,6 @@
 //! The properties of the fuzz targets, over inputs that are near enough to HTTP to get far.
 
-#[path = "fuzz/properties.rs"]
+#[path = "fuzz/properties/mod.rs"]
 mod properties;
 
 use proptest::prelude::*;
@@ -138,7 +138,7 @@ proptest! {
         almost(include_bytes!("fixtures/http/chat.request")),
         almost(include_bytes!("fixtures/http/hdr-chunked-request.request")),
     ]) {
-        properties::request_head(&bytes);
+        properties::heads::request_head(&bytes);
     }
 
     #[test]
@@ -149,7 +149,7 @@ proptest! {
         almost(include_bytes!("fixtures/http/chat.response")),
         almost(include_bytes!("fixtures/http/chat-stream.response")),
     ]) {
-        properties::reply_head(&bytes);
+        properties::heads::reply_head(&bytes);
     }
 
     #[test]
@@ -158,7 +158,116 @@ proptest! {
         pieces(&CHUNK_PIECES[..7], 12).prop_map(|bytes| [&bytes[..], b"0\r\n\r\n"].concat()),
         pieces(&CHUNK_PIECES[..7], 4).prop_map(|bytes| [&bytes[..], b"0\r\nx-a: b\r\nVary: c\r\n\r\nGET /"].concat()),
     ]) {
-        properties::chunked(&[&[seed], &bytes[..]].concat());
+        properties::bodies::chunked(&[&[seed], &bytes[..]].concat());
+    }
+}
+
+/// A stream of messages: heads, the bodies they announce, more behind them.
+fn stream_of(heads: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
+    let body = prop_oneof![
+        Just(Vec::new()),
+        Just(b"hello".to_vec()),
+        Just(b"hello\r\n".to_vec()),
+        pieces(CHUNK_PIECES, 6),
+        pieces(&CHUNK_PIECES[..7], 4).prop_map(|bytes| [&bytes[..], b"0\r\n\r\n"].concat()),
+        pieces(&CHUNK_PIECES[..7], 4).prop_map(|bytes| [&bytes[..], b"0\r\nx-a: b\r\n\r\n"].concat()),
+    ];
+    let field = prop_oneof![
+        6 => proptest::sample::select(FRAMING_PIECES).prop_map(|piece| piece.as_bytes().to_vec()),
+        1 => pieces(HEAD_PIECES, 2),
+    ];
+    let fields = proptest::collection::vec(field, 0..3).prop_map(|fields| fields.concat());
+    let message = (proptest::sample::select(heads), fields, body)
+        .prop_map(|(head, fields, body)| [head.as_bytes(), &fields, b"\r\n", &body].concat());
+    proptest::collection::vec(message, 1..4).prop_map(|messages| messages.concat())
+}
+
+/// Fields that decide where a message ends.
+const FRAMING_PIECES: &[&str] = &[
+    "Content-Length: 5\r\n",
+    "Content-Length: 0\r\n",
+    "Content-Length: 7\r\n",
+    "Content-Length: +5\r\n",
+    "Content-Length: 5 \r\n",
+    "content-length: 05\r\n",
+    "Content-Length: 5,5\r\n",
+    "Transfer-Encoding: chunked\r\n",
+    "Transfer-Encoding: chunked\r\n",
+    "Transfer-Encoding: Chunked\r\n",
+    "Transfer-Encoding: identity\r\n",
+    "Transfer-Encoding: gzip, chunked\r\n",
+    "Connection: close\r\n",
+    "Connection: keep-alive\r\n",
+    "Expect: 100-continue\r\n",
+    "X: \t y\r\n",
+];
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// hyper as the engine: what passes here, it reads as the same requests.
+    #[test]
+    fn request_streams(bytes in stream_of(&[
+        "POST /v1/completions?a=b HTTP/1.1\r\nHost: h\r\n",
+        "GET /v1/a HTTP/1.1\r\nHost: h\r\n",
+        "HEAD /v1/a HTTP/1.1\r\nHost: h\r\n",
+        "BREW /v1/a HTTP/1.0\r\n",
+        "\r\nPUT http://h/v1/a HTTP/1.1\r\nHost: h\r\n",
+        "OPTIONS * HTTP/1.1\r\nHost: h\r\n",
+    ])) {
+        properties::streams::requests(&bytes);
+    }
+
+    /// hyper as the client: a reply that passes here, it reads as the same reply.
+    #[test]
+    fn reply_streams(bytes in stream_of(&[
+        "HTTP/1.1 200 OK\r\n",
+        "HTTP/1.0 200 OK\r\n",
+        "HTTP/1.1 204 No Content\r\n",
+        "HTTP/1.1 304 Not Modified\r\n",
+        "HTTP/1.1 404\r\n",
+        "HTTP/1.1 103 Early Hints\r\n",
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n",
+        "HTTP/1.1 500 \r\nX-Y: z\r\n",
+    ])) {
+        properties::streams::replies(&bytes);
+    }
+}
+
+/// Where hyper is the more forgiving, each known cause once: were one to vanish, a rule of ours would be gone.
+#[test]
+fn what_hyper_accepts_and_we_refuse() {
+    let request = |fields: &str, body: &str| format!("POST /v1/a HTTP/1.1\r\nHost: h\r\n{fields}\r\n{body}");
+    let chunked = |body: &str| request("Transfer-Encoding: chunked\r\n", body);
+    let differ: &[(String, &str)] = &[
+        (request("Content-Length: 5\r\nContent-Length: 5\r\n", "hello"), "bad_framing: hyper accepts"),
+        (request("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n"), "bad_framing: hyper accepts"),
+        (request("Transfer-Encoding: gzip, chunked\r\n", "0\r\n\r\n"), "bad_framing: hyper accepts"),
+        ("GET /v1/a HTTP/1.1\r\n\r\n".into(), "bad_host: hyper accepts"),
+        ("GET /v1/a HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n".into(), "bad_host: hyper accepts"),
+        ("GET /v1/a HTTP/1.1\nHost: a\n\n".into(), "bad_head: hyper accepts"),
+        (request("Expect: x\r\n", ""), "bad_field: hyper accepts"),
+        (chunked("5 \r\nhello\r\n0\r\n\r\n"), "hyper: takes a body that is refused"),
+    ];
+    for (bytes, cause) in differ {
+        let before = properties::streams::counted(cause);
+        properties::streams::requests(bytes.as_bytes());
+        assert!(properties::streams::counted(cause) > before, "{cause}: {bytes:?}");
+    }
+    let ok = "HTTP/1.1 200 OK\r\n";
+    let differ: &[(String, &str)] = &[
+        (format!("{ok}Content-Length: 2\r\nContent-Length: 2\r\n\r\nhi"), "reply, bad_framing: hyper accepts"),
+        (
+            format!("{ok}Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+            "reply, bad_framing: hyper accepts",
+        ),
+        (format!("{ok}Transfer-Encoding: gzip\r\n\r\nhi"), "reply, bad_framing: hyper accepts"),
+        ("HTTP/1.1 200 OK\nContent-Length: 2\n\nhi".into(), "reply, bad_head: hyper accepts"),
+    ];
+    for (bytes, cause) in differ {
+        let before = properties::streams::counted(cause);
+        properties::streams::replies(bytes.as_bytes());
+        assert!(properties::streams::counted(cause) > before, "{cause}: {bytes:?}");
     }
 }
 
@@ -176,8 +285,32 @@ fn every_short_chunked_body() {
                     byte
                 })
                 .collect();
-            properties::chunked(&[b"\x02", &middle[..], b"\r\n\r\n"].concat());
+            properties::bodies::chunked(&[b"\x02", &middle[..], b"\r\n\r\n"].concat());
         }
+    }
+}
+
+/// Every size line of one and two bytes, and of 1 to 20 digits around every bound, with as much data as it says.
+#[test]
+fn every_short_size_line() {
+    let whole = |line: &[u8]| {
+        let size = std::str::from_utf8(line).ok().and_then(|line| usize::from_str_radix(line, 16).ok()).unwrap_or(1);
+        let data = vec![b'x'; size.min(300)];
+        properties::bodies::chunked(&[b"\x05", line, b"\r\n", &data, b"\r\n0\r\n\r\n"].concat());
+    };
+    for a in 0..=255u8 {
+        whole(&[a]);
+        (0..=255u8).for_each(|b| whole(&[a, b]));
+    }
+    for len in 1..=20 {
+        for digit in "0123456789abcdefABCDEF".chars() {
+            whole(std::iter::repeat_n(digit, len).collect::<String>().as_bytes());
+            whole(format!("{digit:0>len$}").as_bytes());
+            whole(format!("{digit:0<len$}").as_bytes());
+        }
+    }
+    for bound in [1u128 << 53, 1 << 63, 1 << 64, (1 << 64) + 3, (1 << 64) + (1 << 53)] {
+        (bound - 3..=bound + 3).for_each(|size| whole(format!("{size:x}").as_bytes()));
     }
 }
 
@@ -188,7 +321,7 @@ fn every_byte_at_every_place_of_a_chunked_body() {
         for byte in 0..=255u8 {
             let mut bytes = whole.to_vec();
             bytes[place] = byte;
-            properties::chunked(&bytes);
+            properties::bodies::chunked(&bytes);
         }
     }
 }

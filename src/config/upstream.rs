@@ -46,6 +46,11 @@ impl Upstream {
         }
     }
 
+    /// Whether both mean one engine, whatever else is said of it.
+    pub fn is_same(&self, other: &Upstream) -> bool {
+        self.url == other.url && self.label() == other.label()
+    }
+
     /// Its name, or `host:port`.
     pub fn label(&self) -> String {
         if self.name.is_empty() { self.url.authority() } else { self.name.clone() }

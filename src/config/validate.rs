@@ -111,7 +111,8 @@ fn serve(serve: &Serve, found: &mut Vec<Problem>) {
 fn limits(limits: &Limits, found: &mut Vec<Problem>) {
     for (key, value) in numbers(limits) {
         // Nothing read ahead and nothing lingered for are sensible; a bound of 0 elsewhere stops all traffic.
-        let may_be_zero = ["read_ahead_bytes", "linger_bytes_max", "interim_replies_max", "idle_upstreams_max"];
+        let may_be_zero =
+            ["read_ahead_bytes", "linger_bytes_max", "interim_replies_max", "idle_upstreams_max", "budget_bytes"];
         let may_be_zero = may_be_zero.contains(&key.as_str())
             || [
                 "linger_timeout_ms",
@@ -146,7 +147,7 @@ fn limits(limits: &Limits, found: &mut Vec<Problem>) {
             format!("`hold_bytes` cannot be above `body_bytes_max` ({most}): no body is longer than that"),
         );
     }
-    if limits.hold_bytes > limits.budget_bytes {
+    if limits.budget_bytes != 0 && limits.hold_bytes > limits.budget_bytes {
         let most = limits.budget_bytes;
         wrong(
             "hold_bytes",

@@ -51,6 +51,9 @@ pub enum CallError {
     /// No route, or whatever else.
     #[error("cannot connect to {0}: {1}")]
     Connect(SocketAddr, String),
+    /// There was no descriptor, or port, to connect with: nothing is known of the engine.
+    #[error("nothing is left to connect with: {0}")]
+    Want(String),
     /// Nobody listens.
     #[error("cannot connect to {0}: {1}")]
     Refused(SocketAddr, String),
@@ -79,6 +82,7 @@ impl CallError {
         match (kind, connecting) {
             (Some(ErrorKind::ConnectionRefused), Some(address)) => CallError::Refused(address, root),
             (Some(ErrorKind::ConnectionReset), _) => CallError::Reset(root),
+            (_, Some(_)) if is_want(error) => CallError::Want(root),
             (_, Some(address)) => CallError::Connect(address, root),
             (_, None) => CallError::Broken(root),
         }
@@ -154,6 +158,15 @@ impl Client {
         })?;
         Ok(Answer { status, body: body.to_bytes() })
     }
+}
+
+/// Whether the want of something of ours is behind it (EMFILE, ENFILE, EADDRNOTAVAIL).
+fn is_want(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut chain = std::iter::successors(Some(error), |error| error.source());
+    chain.any(|error| {
+        let number = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+        number.is_some_and(|number| [libc::EMFILE, libc::ENFILE, libc::EADDRNOTAVAIL].contains(&number))
+    })
 }
 
 /// The innermost cause, since the outer ones say "client error (Connect)" and the like; and what the kernel said.

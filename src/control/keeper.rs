@@ -60,6 +60,14 @@ impl Keeper {
         self.config.load_full()
     }
 
+    /// Looks up where all engines are, before any of them is needed.
+    pub async fn look_up(&self) {
+        let engines = self.fleet().members().iter().map(|member| (member.place, member.upstream.clone())).collect();
+        for (place, addresses) in watch::first_lookups(engines).await {
+            self.resolved(place, addresses);
+        }
+    }
+
     /// Begins to watch every engine, and ends what watched those of before.
     pub fn watch(self: &Arc<Self>) {
         let engines: Vec<(usize, Upstream)> =
@@ -76,11 +84,23 @@ impl Keeper {
         let config = Arc::new(source.load()?);
         let keys = reload::keys(&config)?;
         let mut changes = Changes::between(&self.config(), &config);
+        // Before anything changes: a snapshot of engines without addresses would refuse every request.
+        let before: Vec<Upstream> = self.fleet().members().iter().map(|member| member.upstream.clone()).collect();
+        let new = config.upstream.iter().filter(|upstream| !before.iter().any(|known| known.is_same(upstream)));
+        let addresses = watch::first_lookups(new.map(|upstream| (upstream.label(), upstream.clone())).collect()).await;
+        let now = Instant::now();
+        let mut fleet = self.fleet();
+        (changes.added, changes.removed) = fleet.reconfigure(Arc::clone(&config), keys, now);
+        for (label, addresses) in addresses {
+            let place = fleet.members().iter().find(|member| *member.name == *label).map(|member| member.place);
+            if let Some(place) = place {
+                fleet.resolved(place, addresses, now);
+            }
+        }
+        drop(fleet);
         self.config.store(Arc::clone(&config));
-        (changes.added, changes.removed) = self.fleet().reconfigure(Arc::clone(&config), keys, Instant::now());
         source.in_use(&config);
         self.published.publish_rules(Rules::from(&*config));
-        watch::first_lookups(self).await;
         self.publish_now();
         self.watch();
         Ok(changes)

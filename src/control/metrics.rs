@@ -121,7 +121,7 @@ impl Collected {
         for (gauge, name, help) in [
             (Gauge::Connections, "client_connections", "Client connections"),
             (Gauge::Upstreams, "upstream_connections", "Connections to engines, busy or idle"),
-            (Gauge::HeldBytes, "held_bytes", "Bytes of bodies held while a choice waits"),
+            (Gauge::HeldBytes, "held_bytes", "Memory of bodies held while a choice waits"),
             (
                 Gauge::InFlight,
                 "counted_in_flight",

@@ -119,7 +119,7 @@ pub fn start(setup: Setup, inherited: Option<TcpListener>) -> Result<Handle, Sta
     let thread = thread::Builder::new().name("control".into()).spawn(move || {
         runtime.block_on(async {
             let signals = service::signals(&setup, &keeper);
-            watch::first_lookups(&keeper).await;
+            keeper.look_up().await;
             keeper.publish_now();
             let serving = begin(&setup, &keeper, admin);
             let upgrades = upgrade::on_signal(setup.process, Arc::clone(&setup.bequest), copy, serving);

@@ -99,7 +99,7 @@ impl Fleet {
         let mut before = std::mem::take(&mut self.members);
         let mut added = Vec::new();
         for (upstream, key) in config.upstream.iter().zip(keys.into_iter().chain(std::iter::repeat(None))) {
-            let same = |member: &Member| member.upstream.url == upstream.url && *member.name == *upstream.label();
+            let same = |member: &Member| member.upstream.is_same(upstream);
             let member = match before.iter().position(same) {
                 Some(at) => Member { upstream: upstream.clone(), key, ..before.remove(at) },
                 None => {

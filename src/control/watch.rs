@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::client::{Call, Client};
+use super::client::{Call, CallError, Client};
 use super::health::Failure;
 use super::keeper::Keeper;
-use super::member::Member;
 use super::models;
 use super::scrape::Reading;
 use crate::config::{Config, Upstream};
@@ -46,23 +45,21 @@ pub fn start(keeper: &Arc<Keeper>, place: usize, upstream: &Upstream) -> JoinSet
     tasks
 }
 
-/// Looks the names of all engines without an address up side by side. What has none after [`FIRST_LOOKUP`] is looked for
-/// later.
-pub async fn first_lookups(keeper: &Keeper) {
-    let unknown = |member: &&Member| member.addresses.is_empty();
-    let engines: Vec<_> =
-        keeper.fleet().members().iter().filter(unknown).map(|member| (member.place, member.upstream.clone())).collect();
-    let begin = |(place, upstream): (usize, Upstream)| {
+/// Looks the names of engines up side by side. What has no address after [`FIRST_LOOKUP`] is left out, and looked for later.
+pub async fn first_lookups<P: Send + 'static>(engines: Vec<(P, Upstream)>) -> Vec<(P, Vec<SocketAddr>)> {
+    let begin = |(place, upstream): (P, Upstream)| {
         (place, tokio::spawn(async move { tokio::time::timeout(FIRST_LOOKUP, lookup(&upstream)).await }))
     };
     let lookups: Vec<_> = engines.into_iter().map(begin).collect();
+    let mut found = Vec::new();
     for (place, lookup) in lookups {
         match lookup.await {
-            Ok(Ok(Ok(addresses))) => keeper.resolved(place, addresses),
+            Ok(Ok(Ok(addresses))) => found.push((place, addresses)),
             Ok(Ok(Err(why))) => tracing::warn!(why, "cannot look up an engine; it is tried again"),
             _ => tracing::warn!("name servers are slow; an engine without an address is looked up again"),
         }
     }
+    found
 }
 
 /// The addresses of an engine's host name, ascending by family as the resolver gives them.
@@ -119,6 +116,11 @@ impl Watch {
                 let before = self.keeper.trouble(id.slot);
                 let call = Call { timeout, bytes_max: HEALTH_BYTES_MAX, ..self.call(address, &health.path, None) };
                 let outcome = match self.client.get(&call).await {
+                    // It says nothing of the engine.
+                    Err(CallError::Want(_)) => {
+                        sleep(jittered(every)).await;
+                        continue;
+                    }
                     Ok(answer) if answer.status == 200 => Ok(()),
                     Ok(answer) => {
                         Err(Failure { why: format!("{} answers {}", health.path, answer.status), refused: false })

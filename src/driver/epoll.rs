@@ -19,6 +19,7 @@ mod splicing;
 mod state;
 
 use super::backlog::{JOINED_BYTES_MAX, SEGMENTS_MAX, transmit};
+use super::descriptors::Descriptors;
 use super::splice::Pipes;
 use super::{Completion, Driver, Lease, STALL, Segment, SocketId, Tag, socket};
 use crate::limits::RECEIVE_BYTES;
@@ -27,8 +28,6 @@ use state::{Kind, Socket};
 
 /// Events taken from the kernel at once.
 const EVENTS_PER_WAIT: usize = 512;
-/// Connections accepted from one listener in a row.
-const ACCEPTS_PER_VISIT: u32 = 16;
 
 /// One shard's epoll.
 pub struct Epoll {
@@ -40,9 +39,11 @@ pub struct Epoll {
     /// Connections accepted in this turn.
     accepted: u32,
     accepting: bool,
-    /// Listeners that ran out of descriptors, and when they are tried again.
+    descriptors: Descriptors,
+    /// Listeners whose connections wait for descriptors, and when they are tried again.
     stalled: Vec<SocketId>,
     stalled_until: u64,
+    accept_stalls: u64,
     events: Vec<epoll::Event>,
     buffer: Box<[u8]>,
     /// Short pieces of one send, side by side.
@@ -63,8 +64,10 @@ impl Epoll {
             visits: 0,
             accepted: 0,
             accepting: true,
+            descriptors: Descriptors::default(),
             stalled: Vec::new(),
             stalled_until: 0,
+            accept_stalls: 0,
             events: Vec::with_capacity(EVENTS_PER_WAIT),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             joined: Vec::with_capacity(JOINED_BYTES_MAX),
@@ -134,6 +137,7 @@ impl Driver for Epoll {
 
     fn listen(&mut self, listener: OwnedFd) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&listener, true)?;
+        self.descriptors.begin(&listener);
         self.register(listener, Tag(0), Kind::Listener).map(|_| ())
     }
 
@@ -304,5 +308,9 @@ impl Driver for Epoll {
 
     fn acknowledged(&self, id: SocketId) -> Option<u64> {
         socket::acknowledged(self.sockets.get(id)?.fd.as_fd())
+    }
+
+    fn accept_stalls(&self) -> u64 {
+        self.accept_stalls
     }
 }

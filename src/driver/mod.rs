@@ -5,6 +5,7 @@
 //! *leased*: they stay in the driver's buffer and are valid until the next call of [`Driver::next`].
 
 mod backlog;
+mod descriptors;
 pub mod epoll;
 mod fault;
 pub mod socket;
@@ -20,8 +21,10 @@ use std::time::{Duration, Instant};
 
 pub use crate::slots::Key as SocketId;
 
-/// Out of descriptors: accepting is tried again after this long, in microseconds. Nothing tells when there are some.
+/// Descriptors are scarce: accepting is tried again after this long, in microseconds. Nothing tells when there are more.
 const STALL: u64 = 50_000;
+/// Connections accepted from one listener in a row.
+const ACCEPTS_PER_VISIT: u32 = 16;
 
 /// What the shard calls a socket; comes back with each of its completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,7 +139,7 @@ pub trait Driver: HandOver {
     /// Begins to connect; answered by `Connected` or `Failed`.
     ///
     /// # Errors
-    /// When no socket can be had, or the address is refused at once.
+    /// When no socket can be had ([`socket::is_want`]), or the address is refused at once.
     fn connect(&mut self, address: SocketAddr, tag: Tag) -> io::Result<SocketId>;
 
     /// Submits what is queued and sleeps until something completes, at most `timeout`.
@@ -188,6 +191,11 @@ pub trait Driver: HandOver {
 
     /// How many bytes the peer's kernel has acknowledged (`tcpi_bytes_acked`, RFC 4898), if it can be told.
     fn acknowledged(&self, socket: SocketId) -> Option<u64>;
+
+    /// How often accepting was put off because descriptors are scarce.
+    fn accept_stalls(&self) -> u64 {
+        0
+    }
 
     /// How often a connection had bytes and no receive buffer was left for them; it waited for the next turn.
     fn buffers_out(&self) -> u64 {

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
+use super::descriptors;
+
 /// Connections the kernel may hold for a listener before they are accepted.
 const LISTEN_BACKLOG: i32 = 4096;
 /// Silence after which the kernel asks whether the peer is still there.
@@ -17,6 +19,8 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 /// Sent bytes that stay unacknowledged this long end the connection.
 const USER_TIMEOUT_MS: u32 = 30_000;
+/// Bytes for a client that the kernel takes and has not sent: two of our reads.
+const UNSENT_BYTES_MAX: libc::c_int = 128 << 10;
 
 /// A non-blocking TCP socket.
 fn stream_socket(address: SocketAddr) -> io::Result<OwnedFd> {
@@ -37,6 +41,7 @@ pub fn listener(address: SocketAddr) -> io::Result<OwnedFd> {
     sockopt::set_socket_reuseaddr(&socket, true)?;
     sockopt::set_socket_reuseport(&socket, true)?;
     prepare(&socket);
+    hold_unsent(&socket);
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, LISTEN_BACKLOG)?;
     Ok(socket)
@@ -67,11 +72,38 @@ pub fn bound_address(listener: &OwnedFd) -> io::Result<SocketAddr> {
 /// When no socket can be had, or the address is refused at once.
 pub fn connect(address: SocketAddr) -> io::Result<OwnedFd> {
     let socket = stream_socket(address)?;
+    if descriptors::is_last(&socket) {
+        return Err(rustix::io::Errno::MFILE.into());
+    }
     prepare(&socket);
     match rustix::net::connect(&socket, &address) {
         Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(socket),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Lets the kernel hold only so many bytes that are not on their way yet: what a client does not read otherwise fills a
+/// send buffer of megabytes (`net.ipv4.tcp_wmem`). Bytes on their way do not count, so a long way costs no speed.
+fn hold_unsent(socket: &OwnedFd) {
+    let most = UNSENT_BYTES_MAX;
+    // SAFETY: the kernel reads an int of the length given; the descriptor is borrowed, hence open.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_NOTSENT_LOWAT,
+            (&raw const most).cast(),
+            size_of_val(&most) as libc::socklen_t,
+        );
+    }
+}
+
+/// Whether a connect failed for want of something of ours, which says nothing about who was to be connected to:
+/// descriptors, memory, ports.
+pub fn is_want(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL, Errno::AGAIN];
+    Errno::from_io_error(error).is_some_and(|error| ours.contains(&error))
 }
 
 /// What every connection wants: no delay, and an end when the peer is gone. Accepted connections

@@ -1,17 +1,19 @@
 //! The io_uring backend: one ring and its receive buffers for all sockets of a shard.
 //!
-//! A connection has one receive at a time, into a buffer that the kernel chooses: small ones while streams come in
-//! small pieces, and then it goes on completing; large ones, one after the other, for uploads and long replies.
+//! A connection has one receive that goes on completing, into small buffers that the kernel chooses, while it brings
+//! small pieces: streams. Uploads and long replies are waited for by a poll and read in large pieces.
 //! Sends are gathered while a turn lasts and handed over with its end, in the one system call that also waits:
 //! they do not wait for room, so that all are over when it returns. What the kernel did not take is kept and
 //! sent once a poll finds room. A descriptor is closed after the last completion of every operation on it.
 
+mod accepting;
 mod arming;
 mod arrivals;
 mod buffers;
 mod handover;
 mod outbox;
 pub mod probe;
+mod reading;
 mod ring;
 mod sending;
 mod splicing;
@@ -26,16 +28,15 @@ use std::time::Duration;
 use rustix::net::Shutdown;
 
 use super::backlog::{SEGMENTS_MAX, transmit};
+use super::descriptors::Descriptors;
 use super::splice::Pipes;
 use super::{Completion, Driver, Lease, STALL, Segment, SocketId, Tag, socket};
 use crate::slots::Slots;
-use buffers::{Buffers, Group};
+use buffers::Buffers;
 use outbox::Outbox;
 use ring::{Completed, Ring};
 use state::{Kind, Socket};
 
-/// A lease of bytes that came while their connection was paused.
-const PARKED: u16 = u16::MAX;
 /// On the way out: how long the kernel has to end what is in flight.
 const END_TRIES: u32 = 100;
 const END_WAIT: Duration = Duration::from_millis(10);
@@ -48,12 +49,10 @@ enum Told {
     /// Bytes or an end that came while the connection was paused.
     Parked(SocketId),
     Fault(SocketId),
-    /// What is left to read of a broken connection.
-    Rest(SocketId),
-    /// There may be bytes to splice.
-    Splice(SocketId),
-    /// A connection that was accepted when no more were wanted.
-    Late,
+    /// There may be bytes to read or to splice.
+    Visit(SocketId),
+    /// This listener may have so many more in this turn.
+    Accept(SocketId, u32),
 }
 
 /// One shard's ring.
@@ -71,17 +70,16 @@ pub struct Uring {
     told: VecDeque<Told>,
     /// The buffer behind the lease that is held now.
     leased: Option<u16>,
-    /// The bytes behind a lease of parked bytes.
-    parked: Vec<u8>,
-    /// Connections whose receive ended because no buffer was left.
+    /// Connections that have more to give in the next turn, or whose receive found no buffer.
     hungry: Vec<SocketId>,
     buffers_out: u64,
     pipes: Pipes,
     accepting: bool,
-    late: VecDeque<OwnedFd>,
-    /// Listeners that ran out of descriptors, and when they are tried again.
+    descriptors: Descriptors,
+    /// Listeners whose connections wait for descriptors, and when they are tried again.
     stalled: Vec<SocketId>,
     stalled_until: u64,
+    accept_stalls: u64,
     /// Why the ring is of no use any more; told by the next wait.
     failure: Option<io::Error>,
 }
@@ -105,14 +103,14 @@ impl Uring {
             turns: 0,
             told: VecDeque::new(),
             leased: None,
-            parked: Vec::new(),
             hungry: Vec::new(),
             buffers_out: 0,
             pipes: Pipes::default(),
             accepting: true,
-            late: VecDeque::new(),
+            descriptors: Descriptors::default(),
             stalled: Vec::new(),
             stalled_until: 0,
+            accept_stalls: 0,
             failure: None,
         })
     }
@@ -133,6 +131,12 @@ impl Uring {
         }
     }
 
+    /// A buffer was filled; whoever is told of it may read it until the next call.
+    fn lease(&mut self, name: u16) {
+        self.buffers.take(name);
+        self.leased = Some(name);
+    }
+
     fn release_lease(&mut self) {
         if let Some(name) = self.leased.take() {
             self.buffers.release(name);
@@ -146,8 +150,8 @@ impl Uring {
         }
     }
 
-    fn register(&mut self, fd: OwnedFd, tag: Tag, kind: Kind, group: Group) -> SocketId {
-        self.sockets.insert(Socket::new(fd, tag, kind, group))
+    fn register(&mut self, fd: OwnedFd, tag: Tag, kind: Kind) -> SocketId {
+        self.sockets.insert(Socket::new(fd, tag, kind))
     }
 }
 
@@ -155,7 +159,9 @@ impl Driver for Uring {
     const NAME: &'static str = "uring";
 
     fn listen(&mut self, listener: OwnedFd) -> io::Result<()> {
-        let id = self.register(listener, Tag(0), Kind::Listener, Group::Large);
+        rustix::io::ioctl_fionbio(&listener, true)?;
+        self.descriptors.begin(&listener);
+        let id = self.register(listener, Tag(0), Kind::Listener);
         self.arm(id);
         Ok(())
     }
@@ -166,9 +172,6 @@ impl Driver for Uring {
             if self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Listener) {
                 if accept { self.arm(id) } else { self.cancel_receive(id) }
             }
-        }
-        if accept {
-            self.told.extend(self.late.iter().map(|_| Told::Late));
         }
     }
 
@@ -189,7 +192,7 @@ impl Driver for Uring {
 
     fn connect(&mut self, address: SocketAddr, tag: Tag) -> io::Result<SocketId> {
         let fd = socket::connect(address)?;
-        let id = self.register(fd, tag, Kind::Connecting, Group::Small);
+        let id = self.register(fd, tag, Kind::Connecting);
         self.watch_room(id);
         Ok(id)
     }
@@ -227,10 +230,7 @@ impl Driver for Uring {
     }
 
     fn bytes(&self, lease: Lease) -> &[u8] {
-        match lease.buffer {
-            PARKED => &self.parked[..lease.len as usize],
-            name => self.buffers.bytes(name, lease.len as usize),
-        }
+        self.buffers.bytes(lease.buffer, lease.len as usize)
     }
 
     fn send(&mut self, id: SocketId, segments: &[Segment<'_>]) -> usize {
@@ -330,6 +330,10 @@ impl Driver for Uring {
     fn acknowledged(&self, id: SocketId) -> Option<u64> {
         let socket = self.sockets.get(id).filter(|socket| socket.kind != Kind::Closing)?;
         socket::acknowledged(socket.fd.as_fd())
+    }
+
+    fn accept_stalls(&self) -> u64 {
+        self.accept_stalls
     }
 
     fn buffers_out(&self) -> u64 {

@@ -4,7 +4,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::event::{Action, Context, Ending, Peer, Side};
 use super::refusals::{self, Refused};
-use super::{Asked, Exchange, Leg, Phase, Waiting, tap};
+use super::{Asked, Exchange, Leg, Phase, tap};
 use crate::config::{Cidr, Config, HalfClose};
 use crate::counters::stats::Event as Count;
 use crate::http::rewrite::{self, Form};
@@ -284,7 +284,7 @@ impl Exchange {
         let encoded = head.get("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
         let body = Body::new(framing.body);
         let asked = Asked { version: head.version, api, request_id: id, explain, session, encoded, framing };
-        cx.lender.held_bytes += out.len();
+        cx.lender.held_bytes += out.capacity();
         cx.lender.retries.earn(cx.rules.limits.retry_percent);
         let mut exchange = Exchange {
             phase: Phase::ReadBody,
@@ -293,6 +293,8 @@ impl Exchange {
             body_bytes: 0,
             upload_since: cx.now,
             upload_bytes: 0,
+            upload_until: cx.now + cx.rules.limits.upload_timeout_ms * 1_000,
+            held_back_since: 0,
             knows_enough: false,
             head_len: out.len(),
             held: out,
@@ -330,8 +332,9 @@ impl Exchange {
             started: cx.now,
             sent: cx.now,
             last_reply: cx.now,
-            deadline: Some((cx.now + cx.rules.limits.body_stall_timeout_ms * 1_000, Waiting::Body)),
+            deadline: None,
         };
+        exchange.wait_for_body(cx);
         exchange.prepare(cx);
         exchange
     }

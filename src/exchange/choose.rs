@@ -11,6 +11,9 @@ use crate::snapshot::{Pool, Selected, Snapshot};
 
 /// Most barred endpoints that one choice goes past; within milliseconds the snapshot has them out.
 const BARRED_PASSED_MAX: u32 = 4;
+/// How often more than [`CHOICES_MAX`] another shard may take the last place below a cap, before all are taken to be at
+/// theirs.
+const LOST_CAPS_MAX: u32 = 8;
 
 impl Exchange {
     /// First choice for this request, with what the scan knows.
@@ -19,7 +22,7 @@ impl Exchange {
         let selected = self.select_pool(cx);
         if let Some(scan) = self.scan.take() {
             cx.stats.worked(Work::Scan, self.scan_nanos);
-            cx.lender.scans.push(scan);
+            cx.lender.give_back_scan(scan);
         }
         match selected {
             Ok(()) => self.choose_endpoint(cx),
@@ -92,7 +95,7 @@ impl Exchange {
             turn: cx.lender.turn,
         };
         cx.lender.turn = cx.lender.turn.wrapping_add(1);
-        for attempt in 1..=CHOICES_MAX {
+        for attempt in 1..=CHOICES_MAX + LOST_CAPS_MAX {
             let choice = choose_open(pool, &request, cx)?;
             let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
             let most = slots.unwrap_or(u32::MAX).min(choice.cap);
@@ -116,7 +119,7 @@ fn choose_open(pool: &Pool, request: &policy::Request, cx: &Context<'_>) -> Resu
     let mut others = *request;
     let mut choice = first;
     for _ in 0..BARRED_PASSED_MAX {
-        if !cx.counters.outcomes().is_barred(choice.endpoint.slot) {
+        if pool.eligible().last_resort() || !cx.counters.outcomes().is_barred(choice.endpoint.slot) {
             return Ok(choice);
         }
         others.avoid.push(choice.endpoint.slot);

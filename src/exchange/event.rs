@@ -44,6 +44,8 @@ pub enum Event<'a> {
     },
     /// The upstream connection asked for could not be made.
     ConnectFailed,
+    /// It could not even be begun, for want of something of ours: a descriptor, a port.
+    ConnectWanting,
     /// The upstream's kernel took so many bytes of [`crate::exchange::Exchange::unsent`].
     Pushed(usize),
     /// Bytes of the reply.
@@ -102,7 +104,7 @@ pub enum Action {
     Send(Side, Source),
     /// Offer what [`crate::exchange::Exchange::unsent`] holds to the upstream.
     PushRequest,
-    /// Get a connection; answered by `Connected` or `ConnectFailed`.
+    /// Get a connection; answered by `Connected`, `ConnectFailed` or `ConnectWanting`.
     Connect {
         /// To where.
         endpoint: EndpointId,
@@ -193,7 +195,6 @@ impl Context<'_> {
 }
 
 /// Things of a shard that its exchanges borrow and give back.
-#[derive(Default)]
 pub struct Lender {
     /// Parsed fields of the head at hand.
     pub fields: FieldTable,
@@ -201,8 +202,10 @@ pub struct Lender {
     pub scans: Vec<Box<Scan>>,
     /// Buffers of held bodies not in use; kept so that a long prompt costs no page faults.
     pub buffers: Vec<Vec<u8>>,
-    /// Bytes of bodies held now.
+    /// Memory of the bodies held now.
     pub held_bytes: usize,
+    /// Most of it.
+    pub budget_bytes: usize,
     /// What is counted in flight.
     pub charges: Charges,
     /// How many requests may be sent a second time.
@@ -213,18 +216,43 @@ pub struct Lender {
     pub turn: u64,
 }
 
+impl Default for Lender {
+    fn default() -> Self {
+        Lender {
+            fields: FieldTable::default(),
+            scans: Vec::new(),
+            buffers: Vec::new(),
+            held_bytes: 0,
+            budget_bytes: usize::MAX,
+            charges: Charges::default(),
+            retries: Retries::default(),
+            random: Random::default(),
+            turn: 0,
+        }
+    }
+}
+
+/// A buffer is at most so many times as long as what is in it, or at least this long.
+const AHEAD_FACTOR: usize = 16;
+const AHEAD_BYTES: usize = 64 << 10;
 /// Most spare capacity kept in [`Lender::buffers`].
 const SPARE_BUFFERS_MAX: usize = 8;
+/// Most scanners kept in [`Lender::scans`]: a crowd of unfinished bodies leaves no more behind.
+const SPARE_SCANS_MAX: usize = 64;
 /// Smaller buffers are not worth keeping.
 const SPARE_BYTES_MIN: usize = 16 << 10;
 
 impl Lender {
-    /// A buffer for at least `len` bytes.
-    pub fn buffer(&mut self, len: usize) -> Vec<u8> {
-        let kept = if len >= SPARE_BYTES_MIN { self.buffers.pop() } else { None };
-        let mut buffer = kept.unwrap_or_default();
-        buffer.reserve_exact(len);
-        buffer
+    /// A buffer for `wanted` bytes, and for what is `announced` as far as that is not far beyond: announcing costs
+    /// nothing, and a buffer that was full once takes its memory whatever is in it now.
+    pub fn buffer(&mut self, wanted: usize, announced: usize) -> Vec<u8> {
+        let most = (wanted * AHEAD_FACTOR).max(AHEAD_BYTES);
+        let len = announced.min(most).max(wanted);
+        let fits = |spare: &Vec<u8>| (len..=most).contains(&spare.capacity());
+        match self.buffers.iter().position(fits) {
+            Some(place) => self.buffers.swap_remove(place),
+            None => Vec::with_capacity(len),
+        }
     }
 
     /// Takes a buffer back.
@@ -232,6 +260,13 @@ impl Lender {
         if buffer.capacity() >= SPARE_BYTES_MIN && self.buffers.len() < SPARE_BUFFERS_MAX {
             buffer.clear();
             self.buffers.push(buffer);
+        }
+    }
+
+    /// Takes a scanner back.
+    pub fn give_back_scan(&mut self, scan: Box<Scan>) {
+        if self.scans.len() < SPARE_SCANS_MAX {
+            self.scans.push(scan);
         }
     }
 

@@ -148,7 +148,7 @@ impl Exchange {
         if let Some(leg) = self.leg.take() {
             lender.charges.release(leg.admission);
         }
-        lender.held_bytes -= self.held.len();
+        lender.held_bytes -= self.held.capacity();
         self.held = Vec::new();
         self.phase = Phase::Done;
     }
@@ -165,7 +165,7 @@ impl Exchange {
             cx.actions.push(Action::Dismiss { reuse: self.keep_upstream });
         }
         if let Some(scan) = self.scan.take() {
-            cx.lender.scans.push(scan);
+            cx.lender.give_back_scan(scan);
         }
         self.forget_held(cx);
         self.phase = Phase::Done;

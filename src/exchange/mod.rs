@@ -125,6 +125,9 @@ pub struct Exchange {
     /// Since when, and how many bytes, the upload's rate is measured: anew after we held it back.
     upload_since: Micros,
     upload_bytes: u64,
+    /// When all of it must have come: later by as long as we held it back.
+    upload_until: Micros,
+    held_back_since: Micros,
     /// The choice waits for nothing of the body.
     knows_enough: bool,
     /// The request as it goes out, rewritten head first: all of it while `held_whole`.
@@ -190,6 +193,7 @@ impl Exchange {
             (_, Event::ClientEnded) => self.client_ended(cx),
             (_, Event::Connected { reused, acknowledged }) => self.connected(reused, acknowledged, cx),
             (_, Event::ConnectFailed) => self.connect_failed(cx),
+            (_, Event::ConnectWanting) => self.connect_wanting(cx),
             (_, Event::Pushed(len)) => self.after_push(len, cx),
             (_, Event::Reply(bytes)) => self.take_reply(bytes, cx),
             (_, Event::Spliced(len)) => self.spliced(len, cx),
@@ -224,6 +228,11 @@ impl Exchange {
     /// How many bytes of the request are held.
     pub fn held_bytes(&self) -> usize {
         self.held.len()
+    }
+
+    /// The memory that takes.
+    pub fn held_memory(&self) -> usize {
+        self.held.capacity()
     }
 
     /// Where it is counted as in flight.

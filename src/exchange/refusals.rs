@@ -17,6 +17,8 @@ pub(super) const BODY_TOO_LARGE: Refusal = Refusal::new(
 );
 pub(super) const OVER_BUDGET: Refusal =
     Refusal::new(503, Cause::Shed, "Too many request bodies are waiting at once. Please try again later.");
+pub(super) const WANT: Refusal =
+    Refusal::new(503, Cause::Shed, "No descriptor is left for a connection to an engine. Please try again later.");
 pub(super) const SLOW_UPLOAD: Refusal =
     Refusal::new(408, Cause::ClientTimeout, "The request body came too slowly, or stopped before its end.");
 pub(super) const SLOW_HEAD: Refusal =

@@ -58,6 +58,8 @@ impl Exchange {
             if !too_long && !worth_reading {
                 return Headed::Partial;
             }
+            // What the head before needed, an interim one or another engine's, is not what this one needs.
+            self.reply_head_needs = 0;
             joined = std::mem::take(&mut self.reply_head);
             &joined[..]
         };

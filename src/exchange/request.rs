@@ -37,7 +37,8 @@ impl Exchange {
     /// More of the request body, followed perhaps by the next request.
     pub(super) fn take_request(&mut self, bytes: &[u8], cx: &mut Context<'_>) {
         let mut pass = 0..0;
-        while !self.body.done() && pass.end < bytes.len() {
+        // The choice may end it in the middle: what comes behind is nobody's, and a fault there no second answer.
+        while self.phase != Phase::Done && !self.body.done() && pass.end < bytes.len() {
             let rest = &bytes[pass.end..];
             let part = match self.body.next(rest) {
                 Ok(part) => part,
@@ -46,6 +47,10 @@ impl Exchange {
             let end = pass.end + part.len;
             if let Kind::Pass { .. } = part.kind {
                 let data = part.data(rest);
+                // Before it is passed on: the last chunk may be among these bytes, and the engine would have it all.
+                if self.body_bytes + data.len() as u64 > cx.rules.limits.body_bytes_max {
+                    return self.refuse(refusals::BODY_TOO_LARGE.into(), cx);
+                }
                 self.look_at(data, cx);
                 self.body_bytes += data.len() as u64;
                 pass.end = end;
@@ -114,24 +119,26 @@ impl Exchange {
     }
 
     fn hold(&mut self, bytes: &[u8], cx: &mut Context<'_>) {
-        if self.held.capacity() - self.held.len() < bytes.len() {
+        let wanted = self.held.len() + bytes.len();
+        if self.held.capacity() < wanted {
             let announced = match self.asked.framing.body {
                 BodyLength::Length(len) => usize::try_from(len).unwrap_or(usize::MAX),
                 _ => 2 * self.held.len(),
             };
-            let body = announced.min(cx.rules.limits.hold_bytes).max(self.held.len() + bytes.len());
-            let larger = cx.lender.buffer(self.head_len + body);
+            let announced = self.head_len + announced.min(cx.rules.limits.hold_bytes);
+            let larger = cx.lender.buffer(wanted, announced);
+            cx.lender.held_bytes += larger.capacity();
+            cx.lender.held_bytes -= self.held.capacity();
             let smaller = std::mem::replace(&mut self.held, larger);
             self.held.extend_from_slice(&smaller);
             cx.lender.give_back(smaller);
         }
         self.held.extend_from_slice(bytes);
-        cx.lender.held_bytes += bytes.len();
     }
 
     /// What is held was sent, or will not be: its memory goes back.
     pub(super) fn forget_held(&mut self, cx: &mut Context<'_>) {
-        cx.lender.held_bytes -= self.held.len();
+        cx.lender.held_bytes -= self.held.capacity();
         cx.lender.give_back(std::mem::take(&mut self.held));
         self.pushed = 0;
         self.held_whole = false;
@@ -143,10 +150,7 @@ impl Exchange {
             return;
         }
         let limits = &cx.rules.limits;
-        if self.body_bytes > limits.body_bytes_max {
-            return self.refuse(refusals::BODY_TOO_LARGE.into(), cx);
-        }
-        if cx.lender.held_bytes > limits.budget_bytes && self.held.len() > self.head_len {
+        if cx.lender.held_bytes > cx.lender.budget_bytes && self.held.len() > self.head_len {
             return self.refuse(refusals::OVER_BUDGET.into(), cx);
         }
         if self.too_slow(cx) {
@@ -183,13 +187,16 @@ impl Exchange {
         let limits = &cx.rules.limits;
         let elapsed = cx.now - self.upload_since;
         let bytes = self.body_bytes - self.upload_bytes;
-        !self.body.done()
-            && elapsed > limits.upload_grace_ms * 1_000
-            && bytes.saturating_mul(1_000_000) / elapsed < limits.upload_bytes_per_second_min
+        let crawls = elapsed > limits.upload_grace_ms * 1_000
+            && bytes.saturating_mul(1_000_000) / elapsed < limits.upload_bytes_per_second_min;
+        // Once the engine answers, its reply's deadlines bound both.
+        let late = cx.now >= self.upload_until && !self.client_paused && self.phase != Phase::Relay;
+        !self.body.done() && (crawls || late)
     }
 
     pub(super) fn hold_back_client(&mut self, cx: &mut Context<'_>) {
         if !std::mem::replace(&mut self.client_paused, true) {
+            self.held_back_since = cx.now;
             cx.actions.push(Action::Pause(Side::Client));
         }
     }
@@ -198,15 +205,17 @@ impl Exchange {
         if std::mem::take(&mut self.client_paused) {
             self.upload_since = cx.now;
             self.upload_bytes = self.body_bytes;
+            self.upload_until += cx.now - self.held_back_since;
             self.wait_for_body(cx);
             cx.actions.push(Action::Resume(Side::Client));
         }
     }
 
     /// The client owes the rest of its body, if there is any and nothing else is waited for.
-    pub(super) fn wait_for_body(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn wait_for_body(&mut self, cx: &Context<'_>) {
         if !self.body.done() && matches!(self.phase, Phase::ReadBody | Phase::Send) {
-            self.wait(cx.now, cx.rules.limits.body_stall_timeout_ms, Waiting::Body);
+            let stalls = cx.now + cx.rules.limits.body_stall_timeout_ms * 1_000;
+            self.deadline = Some((stalls.min(self.upload_until), Waiting::Body));
         }
     }
 }

@@ -10,7 +10,7 @@ use memchr::memmem::{self, Finder};
 pub struct Tap {
     first: FirstData,
     /// The last bytes that came, the latest lowest; 0 before the first.
-    last: u32,
+    last: u128,
 }
 
 /// Finds the first line that begins with `data:`.
@@ -36,8 +36,10 @@ const SERVER_ERROR: [&[u8]; 2] = [b"\"code\": 5", b"\"code\":5"];
 impl Tap {
     /// Looks at more of the stream.
     pub fn watch(&mut self, bytes: &[u8]) {
-        let tail = bytes.get(bytes.len().saturating_sub(4)..).unwrap_or_default();
-        self.last = tail.iter().fold(self.last, |last, &byte| last << 8 | u32::from(byte));
+        self.last = match bytes.last_chunk() {
+            Some(tail) => u128::from_be_bytes(*tail),
+            None => bytes.iter().fold(self.last, |last, &byte| last << 8 | u128::from(byte)),
+        };
         if self.first != FirstData::Found {
             self.look_for_data(bytes);
         }
@@ -48,11 +50,12 @@ impl Tap {
         self.first == FirstData::Found
     }
 
-    /// Whether a further event may stand here: at the beginning, or behind an empty line.
+    /// Whether a further event may stand here: at the beginning, or behind an empty line, but not behind the event
+    /// that says that the stream is done.
     pub fn between_events(&self) -> bool {
-        const LF_LF: u32 = u32::from_be_bytes(*b"\0\0\n\n");
-        const CR_CR: u32 = u32::from_be_bytes(*b"\0\0\r\r");
-        self.last == 0 || matches!(self.last & 0xFFFF, LF_LF | CR_CR) || self.last == u32::from_be_bytes(*b"\r\n\r\n")
+        let last = self.last.to_be_bytes();
+        let ends = [&b"\n\n"[..], b"\r\r", b"\r\n\r\n"].into_iter().find_map(|end| last.strip_suffix(end));
+        self.last == 0 || ends.is_some_and(|line| !line.ends_with(b"[DONE]"))
     }
 
     fn look_for_data(&mut self, bytes: &[u8]) {
@@ -125,6 +128,9 @@ mod tests {
             (b"data: x\r\n", false),
             (b"data: x\n\r\n", false),
             (b"data: x\n\ndata: y", false),
+            (b"data: x\n\ndata: [DONE]\n\n", false),
+            (b"data: x\r\n\r\ndata: [DONE]\r\n\r\n", false),
+            (b"data: [DONE]x\n\n", true),
             (b"\n\n", true),
             (b"\n", false),
         ] {

@@ -35,6 +35,12 @@ impl Exchange {
         self.choose_endpoint(cx);
     }
 
+    /// There was nothing left to connect with: no fault of the endpoint's, and another would fare no better.
+    pub(super) fn connect_wanting(&mut self, cx: &mut Context<'_>) {
+        cx.stats.count(Count::ConnectWanting);
+        self.refuse(refusals::WANT.into(), cx);
+    }
+
     /// The kernel took some of what was held.
     pub(super) fn after_push(&mut self, len: usize, cx: &mut Context<'_>) {
         self.pushed += len;

@@ -78,14 +78,78 @@ mod tests {
         (!bytes.is_empty() && value <= u128::from(max)).then_some(value as u64)
     }
 
+    /// Every string of one, two and three bytes, by what each byte is worth.
     #[test]
-    fn every_string_of_one_and_two_bytes_and_every_byte_in_a_number() {
+    fn every_string_of_up_to_three_bytes() {
+        let worth = |radix: u32| -> [Option<u64>; 256] {
+            std::array::from_fn(|byte| char::from(byte as u8).to_digit(radix).map(u64::from))
+        };
+        let (tens, sixteens) = (worth(10), worth(16));
+        let longer = |value: Option<u64>, radix: u64, digit: Option<u64>| Some(value? * radix + digit?);
+        assert_eq!((decimal(b""), hex(b"")), (None, None));
         for a in 0..=255u8 {
+            let one = (tens[usize::from(a)], sixteens[usize::from(a)]);
+            assert_eq!((decimal(&[a]), hex(&[a])), one, "{a:#04x}");
             for b in 0..=255u8 {
-                for text in [&[a][..], &[a, b], &[b'1', a, b], &[a, b'0', b], &[a, b, b'9']] {
-                    assert_eq!(decimal(text), naive(text, 10, DECIMAL_MAX), "{text:?}");
-                    assert_eq!(hex(text), naive(text, 16, HEX_MAX), "{text:?}");
+                let two = (longer(one.0, 10, tens[usize::from(b)]), longer(one.1, 16, sixteens[usize::from(b)]));
+                assert_eq!((decimal(&[a, b]), hex(&[a, b])), two, "{a:#04x} {b:#04x}");
+                for c in 0..=255u8 {
+                    let three = (longer(two.0, 10, tens[usize::from(c)]), longer(two.1, 16, sixteens[usize::from(c)]));
+                    if (decimal(&[a, b, c]), hex(&[a, b, c])) != three {
+                        panic!("{a:#04x} {b:#04x} {c:#04x}");
+                    }
                 }
+            }
+        }
+    }
+
+    /// Numbers of 1 to 40 digits around every bound, and every byte at every place of each.
+    #[test]
+    fn every_length_and_every_byte_in_it() {
+        let (mut decimals, mut hexes) = (0, 0);
+        for len in 1..=40 {
+            for digit in "0123456789".chars() {
+                let text: String = std::iter::repeat_n(digit, len).collect();
+                assert_eq!(decimal(text.as_bytes()), naive(text.as_bytes(), 10, DECIMAL_MAX), "{text}");
+                let led = format!("{text:0>40}");
+                assert_eq!(decimal(led.as_bytes()), naive(text.as_bytes(), 10, DECIMAL_MAX), "{led}");
+                decimals += usize::from(decimal(text.as_bytes()).is_some());
+            }
+            for digit in "0123456789abcdefABCDEF".chars() {
+                let text: String = std::iter::repeat_n(digit, len).collect();
+                let expected = naive(text.as_bytes(), 16, HEX_MAX).filter(|_| len <= HEX_DIGITS_MAX);
+                assert_eq!(hex(text.as_bytes()), expected, "{text}");
+                hexes += usize::from(expected.is_some());
+            }
+            let plain: Vec<u8> = (0..len).map(|place| b"1020304050"[place % 10]).collect();
+            for place in 0..len {
+                for byte in 0..=255u8 {
+                    let mut text = plain.clone();
+                    text[place] = byte;
+                    assert_eq!(decimal(&text), naive(&text, 10, DECIMAL_MAX), "{}", text.escape_ascii());
+                    let expected = naive(&text, 16, HEX_MAX).filter(|_| len <= HEX_DIGITS_MAX);
+                    assert_eq!(hex(&text), expected, "{}", text.escape_ascii());
+                }
+            }
+        }
+        // 1 to 18 digits of any kind, 19 up to 8s; zeros of any length. 1 to 13 of any kind, 14 of 1s; zeros up to 16.
+        assert_eq!((decimals, hexes), (10 * 18 + 9 + 21, 22 * 13 + 2 + 2));
+    }
+
+    #[test]
+    fn around_every_power_and_bound() {
+        let powers = (0..63).map(|power| 1u128 << power).chain((0..20).map(|power| 10u128.pow(power)));
+        let bounds = [u128::from(DECIMAL_MAX), u128::from(HEX_MAX), 1 << 63, 1 << 64, (1 << 64) + (1 << 53), 1 << 65];
+        for middle in powers.chain(bounds) {
+            for value in middle.saturating_sub(40)..=middle + 40 {
+                let fits = |max: u64| u64::try_from(value).ok().filter(|value| *value <= max);
+                assert_eq!(decimal(value.to_string().as_bytes()), fits(DECIMAL_MAX), "{value}");
+                assert_eq!(hex(format!("{value:x}").as_bytes()), fits(HEX_MAX), "{value:x}");
+                assert_eq!(hex(format!("{value:X}").as_bytes()), fits(HEX_MAX), "{value:X}");
+                let Some(fitting) = fits(u64::MAX) else { continue };
+                let mut out = Vec::new();
+                write_decimal(&mut out, fitting);
+                assert_eq!(out, value.to_string().as_bytes());
             }
         }
     }

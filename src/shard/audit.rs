@@ -24,9 +24,9 @@ pub struct Audit {
     pub legs: Vec<u32>,
     /// Requests by endpoint slot that failed and stay charged for a while.
     pub charged: Vec<u32>,
-    /// Bytes that the exchanges hold.
+    /// Memory of what the exchanges hold.
     pub held_bytes: usize,
-    /// Bytes that the account of held bytes shows.
+    /// What the account of it shows.
     pub held_account: usize,
     /// Most bytes read ahead of one client.
     pub ahead_bytes_most: usize,
@@ -86,7 +86,7 @@ impl<D: Driver> Shard<D> {
             audit.unwatched += usize::from(!client.is_watched(self.desk.now));
             audit.deadline_last = audit.deadline_last.max(client.due());
             let Some(exchange) = &client.exchange else { continue };
-            audit.held_bytes += exchange.held_bytes();
+            audit.held_bytes += exchange.held_memory();
             audit.held_bytes_most = audit.held_bytes_most.max(exchange.held_bytes());
             let Some(endpoint) = exchange.endpoint() else { continue };
             count(&mut audit.legs, endpoint.slot);

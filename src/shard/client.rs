@@ -112,11 +112,13 @@ impl<D: Driver> Shard<D> {
         }
         let ahead = std::mem::take(&mut client.ahead);
         self.serve(key, Input::Owned(&ahead));
-        let Some(client) = self.clients.get(key).filter(|client| client.ended && client.exchange.is_none()) else {
-            return;
-        };
-        // Its last request was served, or will never be complete.
-        if client.lingering.is_none() && !self.read_ahead.contains(&key) && !self.is_full(key) {
+        let Some(client) = self.clients.get(key).filter(|client| client.ended) else { return };
+        let over = client.exchange.is_none() && client.lingering.is_none() && !self.read_ahead.contains(&key);
+        if client.exchange.as_ref().is_some_and(|exchange| exchange.reads_request()) {
+            // Its FIN came before its turn: the rest of it never will.
+            self.advance(key, Input::None, |_| Event::ClientEnded);
+        } else if over && !self.is_full(key) {
+            // Its last request was served, or will never be complete.
             self.close_client(key);
         }
     }

@@ -1,5 +1,6 @@
 //! Between exchanges and the driver: hands events in, carries actions out, decides nothing.
 
+use super::upstream::NoConnection;
 use super::{Shard, panics};
 use crate::counters::stats::Event as Count;
 use crate::driver::{Driver, Lease, Segment};
@@ -41,6 +42,7 @@ impl<'a> Input<'a> {
 enum Follows {
     Connected { reused: bool, acknowledged: Option<u64> },
     ConnectFailed,
+    ConnectWanting,
     Pushed(usize),
     Over(Ending),
 }
@@ -124,6 +126,9 @@ impl<D: Driver> Shard<D> {
             Follows::ConnectFailed => {
                 self.advance(key, Input::None, |_| Event::ConnectFailed);
             }
+            Follows::ConnectWanting => {
+                self.advance(key, Input::None, |_| Event::ConnectWanting);
+            }
             Follows::Pushed(len) => {
                 self.advance(key, Input::None, |_| Event::Pushed(len));
             }
@@ -177,7 +182,8 @@ impl<D: Driver> Shard<D> {
                 Some(Follows::Connected { reused: true, acknowledged })
             }
             Ok(false) => None,
-            Err(()) => Some(Follows::ConnectFailed),
+            Err(NoConnection::Refused) => Some(Follows::ConnectFailed),
+            Err(NoConnection::Want) => Some(Follows::ConnectWanting),
         }
     }
 

@@ -7,6 +7,7 @@ pub mod choice;
 mod client;
 mod drive;
 pub mod handover;
+pub mod memory;
 pub mod panics;
 pub mod placement;
 pub mod start;
@@ -117,6 +118,7 @@ pub struct Shard<D> {
     accepting: bool,
     /// As the driver had counted at the end of the last turn.
     buffers_out: u64,
+    accept_stalls: u64,
     /// None where there is one shard, or its driver cannot.
     handover: Option<HandOver>,
     drain_until: Option<Micros>,
@@ -126,6 +128,8 @@ pub struct Shard<D> {
     doing: &'static DoingCell,
     reader: Reader,
     rules_reader: RulesReader,
+    /// What held bodies may take where the rules leave it to the machine.
+    memory_share: usize,
     desk: Desk,
 }
 
@@ -141,7 +145,10 @@ impl<D: Driver> Shard<D> {
         let mut reader = setup.published.reader();
         let now = driver.now();
         let snapshot = Arc::clone(reader.load());
-        let lender = Lender { random: Random::new(setup.seed), ..Lender::default() };
+        let rules = setup.rules;
+        let share = memory::budget(setup.process.shards().len());
+        let budget_bytes = rules.limits.budget_of(share);
+        let lender = Lender { random: Random::new(setup.seed), budget_bytes, ..Lender::default() };
         Ok(Shard {
             driver,
             clients: Slots::default(),
@@ -155,6 +162,7 @@ impl<D: Driver> Shard<D> {
             audit_at: now,
             accepting: true,
             buffers_out: 0,
+            accept_stalls: 0,
             handover: None,
             drain_until: None,
             stay_until: 0,
@@ -162,13 +170,14 @@ impl<D: Driver> Shard<D> {
             doing: setup.doing,
             reader,
             rules_reader: setup.published.rules_reader(),
+            memory_share: share,
             desk: Desk {
                 now,
                 stopwatch: setup.stopwatch,
                 snapshot,
                 counters: setup.counters,
                 stats: setup.stats,
-                rules: setup.rules,
+                rules,
                 draining: false,
                 lender,
                 actions: Actions::default(),
@@ -207,6 +216,7 @@ impl<D: Driver> Shard<D> {
             && !Arc::ptr_eq(rules, &self.desk.rules)
         {
             self.desk.rules = Arc::clone(rules);
+            self.desk.lender.budget_bytes = rules.limits.budget_of(self.memory_share);
         }
         self.doing.begin(Doing::Accepts);
         self.take_in();
@@ -227,6 +237,11 @@ impl<D: Driver> Shard<D> {
         if buffers_out != self.buffers_out {
             self.desk.stats.add(Count::BuffersOut, buffers_out - self.buffers_out);
             self.buffers_out = buffers_out;
+        }
+        let accept_stalls = self.driver.accept_stalls();
+        if accept_stalls != self.accept_stalls {
+            self.desk.stats.add(Count::AcceptStalled, accept_stalls - self.accept_stalls);
+            self.accept_stalls = accept_stalls;
         }
         let ended = self.process.draining() && self.drained();
         self.desk.stats.set(Gauge::Connections, self.clients.len() as u64);

@@ -3,7 +3,7 @@
 use super::drive::Input;
 use super::{Owner, Shard};
 use crate::counters::stats::Event as Count;
-use crate::driver::{Driver, Lease, SocketId};
+use crate::driver::{Driver, Lease, SocketId, socket};
 use crate::exchange::{Event, Micros, Side};
 use crate::fleet::EndpointId;
 use crate::slots::Key;
@@ -16,6 +16,14 @@ enum State {
     Idle {
         until: Micros,
     },
+}
+
+/// Why there is no connection.
+pub(super) enum NoConnection {
+    /// The endpoint cannot be connected to.
+    Refused,
+    /// We lack what a connection takes.
+    Want,
 }
 
 /// One upstream connection.
@@ -43,9 +51,10 @@ impl Upstream {
 
 impl<D: Driver> Shard<D> {
     /// A connection for `client`: an idle one (answers true), or a new one on its way (false).
-    pub(super) fn check_out(&mut self, client: Key, endpoint: EndpointId, fresh: bool) -> Result<bool, ()> {
+    pub(super) fn check_out(&mut self, client: Key, endpoint: EndpointId, fresh: bool) -> Result<bool, NoConnection> {
+        use NoConnection::{Refused, Want};
         if !fresh && let Some(key) = self.take_idle(endpoint) {
-            let upstream = self.upstreams.get_mut(key).ok_or(())?;
+            let upstream = self.upstreams.get_mut(key).ok_or(Refused)?;
             upstream.client = Some(client);
             upstream.state = State::Busy;
             self.assign(client, key);
@@ -53,7 +62,7 @@ impl<D: Driver> Shard<D> {
         }
         let endpoints = &self.desk.snapshot.endpoints;
         let known = endpoints.get(endpoint.slot as usize).and_then(Option::as_ref);
-        let address = known.filter(|known| known.id == endpoint).ok_or(())?.address;
+        let address = known.filter(|known| known.id == endpoint).ok_or(Refused)?.address;
         // The socket's name needs the key, the entry needs the socket: the key is made first.
         let key = self.upstreams.insert(Upstream {
             socket: SocketId::from_u64(u64::MAX),
@@ -66,15 +75,20 @@ impl<D: Driver> Shard<D> {
             ended: false,
             full: false,
         });
-        match self.driver.connect(address, Owner::Upstream(key).tag()) {
+        let tag = Owner::Upstream(key).tag();
+        let mut connecting = self.driver.connect(address, tag);
+        if connecting.as_ref().is_err_and(socket::is_want) && self.close_longest_idle() {
+            connecting = self.driver.connect(address, tag);
+        }
+        match connecting {
             Ok(socket) => {
-                self.upstreams.get_mut(key).ok_or(())?.socket = socket;
+                self.upstreams.get_mut(key).ok_or(Refused)?.socket = socket;
                 self.assign(client, key);
                 Ok(false)
             }
-            Err(_) => {
+            Err(error) => {
                 self.upstreams.remove(key);
-                Err(())
+                Err(if socket::is_want(&error) { Want } else { Refused })
             }
         }
     }
@@ -144,13 +158,29 @@ impl<D: Driver> Shard<D> {
             && until <= self.desk.now
         {
             self.idle_until.pop_front();
-            let Some(upstream) = self.upstreams.get(key) else { continue };
-            if upstream.state == (State::Idle { until }) {
-                let slot = upstream.endpoint.slot as usize;
-                self.idle[slot].retain(|idle| *idle != key);
-                self.close_upstream(key);
+            self.close_if_idle(until, key);
+        }
+    }
+
+    /// Makes room; false: no connection is idle.
+    fn close_longest_idle(&mut self) -> bool {
+        while let Some((until, key)) = self.idle_until.pop_front() {
+            if self.close_if_idle(until, key) {
+                return true;
             }
         }
+        false
+    }
+
+    fn close_if_idle(&mut self, until: Micros, key: Key) -> bool {
+        let Some(upstream) = self.upstreams.get(key) else { return false };
+        let idle = upstream.state == (State::Idle { until });
+        if idle {
+            let slot = upstream.endpoint.slot as usize;
+            self.idle[slot].retain(|idle| *idle != key);
+            self.close_upstream(key);
+        }
+        idle
     }
 
     pub(super) fn upstream_connected(&mut self, key: Key) {

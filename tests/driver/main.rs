@@ -61,6 +61,7 @@ macro_rules! alone_on_both_drivers {
 
 mod arriving;
 mod breaking;
+mod bulk;
 mod ending;
 mod leaving;
 mod line;

@@ -287,22 +287,26 @@ fn a_reset_behind_a_fin_is_told_while_paused<D: Driver>(driver: D) {
 /// More connections have bytes than there are buffers; those that wait for one are paused in that very turn.
 fn who_is_paused_while_no_buffer_is_left_still_learns_of_a_reset<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
-    let mut peers: Vec<Peer> = (0..100).map(|_| Peer::connect(turns.address)).collect();
-    peers.iter_mut().for_each(|peer| peer.write(b"bytes"));
-    turns.until("all accepts", |turns| turns.fresh.len() == peers.len());
-    // Asked for in one turn, so that none has given its buffer back.
-    let ids: Vec<SocketId> = turns.fresh.drain(..).collect();
-    let tags: Vec<Tag> = ids.iter().map(|_| turns.tag()).collect();
-    ids.iter().zip(&tags).for_each(|(id, tag)| turns.driver.adopt(*id, *tag));
+    let mut lines: Vec<_> = (0..60).map(|_| turns.connect()).collect();
+    // Read from again in one turn, so that none has given its buffers back.
+    lines.iter().for_each(|(id, ..)| turns.driver.pause(*id));
+    turns.settle();
+    lines.iter_mut().for_each(|(_, tag, peer)| peer.write(&pattern(20_000, tag.0)));
+    turns.settle();
+    lines.iter().for_each(|(id, ..)| turns.driver.resume(*id));
     turns.turn();
     assert!(D::NAME != "uring" || turns.driver.buffers_out() > 0);
-    ids.iter().for_each(|id| turns.driver.pause(*id));
+    lines.iter().for_each(|(id, ..)| turns.driver.pause(*id));
     turns.settle();
-    peers.into_iter().for_each(Peer::reset);
-    for (id, tag) in ids.iter().zip(tags) {
+    let mut names = Vec::new();
+    for (id, tag, peer) in lines {
+        peer.reset();
+        names.push((id, tag));
+    }
+    for (id, tag) in names {
         turns.until_told(tag, Told::Reset);
-        turns.driver.resume(*id);
+        turns.driver.resume(id);
         turns.until_told(tag, Told::Failed);
-        assert_eq!(turns.received(tag), b"bytes");
+        assert!(turns.received(tag) == pattern(20_000, tag.0));
     }
 }

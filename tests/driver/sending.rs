@@ -182,40 +182,44 @@ fn leases_sent_on_to_slow_readers_arrive_unchanged<D: Driver>(driver: D) {
 
 fn parked_bytes_are_sent_on<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
-    let [(from, first, mut writer), (to, second, mut reader)] = turns.two();
-    let mut expected = Vec::new();
-    for round in 0..20 {
-        let bytes = pattern(30_000, round);
-        expected.extend_from_slice(&bytes);
-        // The kernel has promised these bytes when the pause comes.
-        writer.write(&bytes);
-        reader.write(b"x");
-        let mut paused = false;
-        let begin = turns.received(first).len();
-        let forward = |driver: &mut D, completion| match completion {
-            Completion::Received(tag, lease) if tag == first => {
-                let len = lease.len as usize;
-                driver.send(to, &[Segment::Bytes(b""), Segment::Leased(lease, 0..len / 3)]);
-                driver.send(to, &[Segment::Leased(lease, len / 3..len)]);
-                driver.pause(from);
-            }
-            Completion::Received(tag, _) if tag == second && !paused => {
-                paused = true;
-                driver.pause(from);
-            }
-            _ => {}
-        };
-        let mut turn = 0;
-        turns.until_with("all of a round", forward, |turns| {
-            turn += 1;
-            if turn % 3 == 0 {
-                turns.driver.resume(from);
-            }
-            turns.received(first).len() == begin + bytes.len()
-        });
+    let [one, other] = turns.two();
+    let [third, fourth] = turns.two();
+    for [(from, first, mut writer), (to, second, mut reader)] in [[one, other], [fourth, third]] {
+        let mut expected = Vec::new();
+        // The small one has the connection received from as one of small pieces.
+        for (round, len) in (0..20).flat_map(|round| [(round, 100), (round, 30_000)]) {
+            let bytes = pattern(len, round);
+            expected.extend_from_slice(&bytes);
+            // The kernel has promised these bytes when the pause comes.
+            writer.write(&bytes);
+            reader.write(b"x");
+            let mut paused = false;
+            let begin = turns.received(first).len();
+            let forward = |driver: &mut D, completion| match completion {
+                Completion::Received(tag, lease) if tag == first => {
+                    let len = lease.len as usize;
+                    driver.send(to, &[Segment::Bytes(b""), Segment::Leased(lease, 0..len / 3)]);
+                    driver.send(to, &[Segment::Leased(lease, len / 3..len)]);
+                    driver.pause(from);
+                }
+                Completion::Received(tag, _) if tag == second && !paused => {
+                    paused = true;
+                    driver.pause(from);
+                }
+                _ => {}
+            };
+            let mut turn = 0;
+            turns.until_with("all of a round", forward, |turns| {
+                turn += 1;
+                if turn % 3 == 0 {
+                    turns.driver.resume(from);
+                }
+                turns.received(first).len() == begin + bytes.len()
+            });
+        }
+        turns.until_got(&mut reader, expected.len());
+        assert!(reader.got == expected);
     }
-    turns.until_got(&mut reader, expected.len());
-    assert!(reader.got == expected);
 }
 
 fn two_leases_of_one_turn_are_told_apart<D: Driver>(driver: D) {

@@ -130,3 +130,15 @@ fn reloads_under_load_cost_no_request() {
         assert_eq!(front.metric("warmfront_accounts_differ_total"), 0.0);
     }
 }
+
+/// A budget that is left to the machine stays the machine's: bodies are held on behind a reload.
+#[test]
+fn bodies_are_held_behind_a_reload() {
+    let engine = Engine::start();
+    let by_prefix = |engine: &Engine| config("", &[engine]).replace("round-robin", "prefix-hash");
+    let front = Front::start("auto", &[], &by_prefix(&engine));
+    front.until_health(0, "up");
+    assert_eq!(front.reload().0, 200);
+    let mut client = front.connect();
+    (0..5).for_each(|_| assert_eq!(client.post().status, 200));
+}

@@ -13,7 +13,8 @@ use warmfront::shard::Shard;
 
 use crate::draw;
 use crate::driver::Simulated;
-use crate::network::{End, Knobs, Network, Stage};
+use crate::network::{Knobs, Network};
+use crate::pipe::{End, Stage};
 use crate::plan::pattern;
 use crate::schedule::{FAULT, shard, statics};
 
@@ -35,24 +36,32 @@ impl Table {
     }
 
     fn seeded(seed: u64, change: impl FnOnce(&mut Rules)) -> Table {
-        let knobs =
-            Knobs { lease_max: 65_536, room_min: 1 << 20, room_max: 1, late: 0, short: 0, refused: 0, swallowed: 0 };
-        let network = Rc::new(RefCell::new(Network::new(seed, knobs)));
+        let knobs = Knobs {
+            lease_max: 65_536,
+            room_min: 1 << 20,
+            room_max: 1,
+            late: 0,
+            short: 0,
+            refused: 0,
+            swallowed: 0,
+            dead: Vec::new(),
+        };
+        let network = Rc::new(RefCell::new(Network::new(seed, 1, knobs)));
         let settings = Arc::new(Settings { policy: Policy::RoundRobin, replication: 1, ..Settings::default() });
-        statics().published.publish(draw::snapshot(&[Some(draw::endpoint(0, 0))], &settings));
+        statics(1).published.publish(draw::snapshot(&[Some(draw::endpoint(0, 0))], &settings));
         let mut rules = Rules::default();
         change(&mut rules);
         let process = Process::leak(1);
-        let shard = shard(&network, statics(), process, rules, seed);
+        let shard = shard(&network, statics(1), 0, process, &Arc::new(rules), seed);
         Table { network, shard, process }
     }
 
     /// A client whose kernel holds so many bytes that it has not read.
     fn client(&mut self, room: usize) -> usize {
         let mut network = self.network.borrow_mut();
-        let pipe = network.add(None, Stage::Fresh, Tag(0));
+        let pipe = network.add(None, 0, Stage::Fresh, Tag(0));
         network.pipes[pipe].room = room;
-        network.arrivals.push_back(pipe);
+        network.ports[0].arrivals.push_back(pipe);
         pipe
     }
 
@@ -295,6 +304,35 @@ fn a_tunnel_keeps_its_last_bytes_for_a_slow_engine() {
     assert_eq!(got.len(), 3_000);
 }
 
+/// How much of a refusal was waited for says nothing of the reply that another engine gives.
+#[test]
+fn a_refusal_in_pieces_does_not_hold_back_the_reply_of_another() {
+    let mut table = Table::new(|_| {});
+    let endpoints = [Some(draw::endpoint(0, 0)), Some(draw::endpoint(1, 0))];
+    let settings = Arc::new(Settings { policy: Policy::RoundRobin, replication: 1, ..Settings::default() });
+    statics(1).published.publish(draw::snapshot(&endpoints, &settings));
+    let client = table.client(1 << 20);
+    table.send(client, GET);
+    table.pass(SECOND / 10);
+    let first = table.engine();
+    assert!(table.receive(first).starts_with(b"GET"));
+    let words = "The server is currently busy and cannot accept new requests. Please try again later.";
+    let refusal = format!("HTTP/1.1 503 Busy\r\ncontent-length: {}\r\n\r\n{words}", words.len());
+    for piece in refusal.as_bytes().chunks(40) {
+        table.send(first, piece);
+        table.pass(SECOND / 100);
+    }
+    table.pass(SECOND / 5);
+    let second = table.engine();
+    assert_ne!(first, second);
+    assert!(table.receive(second).starts_with(b"GET"));
+    for piece in reply(3).chunks(20) {
+        table.send(second, piece);
+        table.pass(SECOND / 100);
+    }
+    assert_eq!(table.receive(client)[9..12], *b"200");
+}
+
 /// A fault of ours, wherever in an exchange: its client is reset, nothing stays counted or held, others go on.
 #[test]
 fn a_panic_ends_one_exchange() {
@@ -303,8 +341,8 @@ fn a_panic_ends_one_exchange() {
     let by_prefix = Arc::new(Settings { policy: Policy::PrefixHash, replication: 1, ..Settings::default() });
     for before in [head.len(), head.len() + 5, head.len() + 40] {
         let mut table = Table::new(|_| {});
-        statics().published.publish(draw::snapshot(&[Some(draw::endpoint(0, 0))], &by_prefix));
-        let panics = statics().stats.total(Event::Panicked);
+        statics(1).published.publish(draw::snapshot(&[Some(draw::endpoint(0, 0))], &by_prefix));
+        let panics = statics(1).stats.total(Event::Panicked);
         let (other, victim) = (table.client(1 << 20), table.client(1 << 20));
         let engine = table.ask(other, GET);
         let request = format!("{head}{BODY}");
@@ -313,13 +351,13 @@ fn a_panic_ends_one_exchange() {
         FAULT.set(true);
         table.send(victim, &request.as_bytes()[before..]);
         table.pass(SECOND);
-        assert_eq!((statics().stats.total(Event::Panicked) - panics, table.front_end(victim)), (1, Some(End::Reset)));
+        assert_eq!((statics(1).stats.total(Event::Panicked) - panics, table.front_end(victim)), (1, Some(End::Reset)));
         let audit = table.shard.audit();
         assert_eq!((audit.clients, audit.legs.as_slice(), audit.held_account), (1, &[1][..], 0), "cut at {before}");
-        assert_eq!(statics().counters.in_flight(0), 1);
+        assert_eq!(statics(1).counters.in_flight(0), 1);
         table.send(engine, reply(30));
         table.pass(SECOND);
         assert!(table.receive_all(other).ends_with(&pattern("r", 'r', 30)));
-        assert_eq!((statics().counters.in_flight(0), statics().stats.total(Event::AccountsDiffer)), (0, 0));
+        assert_eq!((statics(1).counters.in_flight(0), statics(1).stats.total(Event::AccountsDiffer)), (0, 0));
     }
 }

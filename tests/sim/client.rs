@@ -1,11 +1,12 @@
 //! Scripted clients, which check every byte that they get.
 
 use crate::engine::Play;
-use crate::network::{End, Network, Stage};
-use crate::plan::{Kind, Plan, pattern};
+use crate::network::Network;
+use crate::pipe::End;
+use crate::plan::{Kind, Plan, Reply, pattern};
 use crate::random::Random;
+use crate::script;
 use crate::wire::{Framing, Head, Reader};
-use warmfront::driver::Tag;
 
 /// Most bytes on their way to the front.
 const WINDOW: usize = 100_000;
@@ -19,6 +20,8 @@ enum Reading {
         body: Vec<u8>,
         own: bool,
         greeted: bool,
+        /// It is the engine's refusal.
+        refused: bool,
         closes: bool,
     },
     Tunnel(Vec<u8>),
@@ -55,6 +58,8 @@ pub struct Client {
     ends: Vec<usize>,
     reader: Reader,
     reading: Reading,
+    /// Streams that ended with an event of the front's.
+    pub told: usize,
     /// Replies that came whole, and those of them that engines sent.
     pub replies: usize,
     pub by_engines: usize,
@@ -81,6 +86,7 @@ impl Client {
             sent: 0,
             reader: Reader::default(),
             reading: Reading::Head,
+            told: 0,
             replies: 0,
             by_engines: 0,
             over: false,
@@ -105,21 +111,17 @@ impl Client {
         if self.finished || self.manners.pipelines { all } else { self.ends.get(self.replies).copied().unwrap_or(all) }
     }
 
-    pub fn step(&mut self, network: &mut Network, play: &mut Play, random: &mut Random, fleet: usize) {
+    pub fn step(&mut self, network: &mut Network, play: &mut Play, random: &mut Random) {
         if self.over || network.now < self.starts_at {
             return;
         }
-        let pipe = *self.pipe.get_or_insert_with(|| {
-            let pipe = network.add(None, Stage::Fresh, Tag(0));
-            network.arrivals.push_back(pipe);
-            pipe
-        });
+        let pipe = *self.pipe.get_or_insert_with(|| network.arrive());
         if self.leaves_at.is_some_and(|at| at <= network.now) {
             return self.leave(network, pipe);
         }
         if network.now >= self.next_at && self.sent < self.sendable() {
             self.next_at = network.now + random.below(self.manners.pace) as u64;
-            self.send(network, play, random, fleet, pipe);
+            self.send(network, play, random, pipe);
         }
         if network.now >= self.next_read_at {
             self.next_read_at = network.now + random.below(self.manners.read_pace) as u64;
@@ -140,11 +142,11 @@ impl Client {
         self.over = true;
     }
 
-    fn send(&mut self, network: &mut Network, play: &mut Play, random: &mut Random, fleet: usize, pipe: usize) {
+    fn send(&mut self, network: &mut Network, play: &mut Play, random: &mut Random, pipe: usize) {
         let request = self.ends.partition_point(|&end| end <= self.sent);
         let start = request.checked_sub(1).map_or(0, |before| self.ends[before]);
         let plan = self.plans[request];
-        play.fleet_at[plan].get_or_insert(fleet);
+        play.begun[plan] = true;
         let rest = &play.plans[plan].wire[self.sent - start..];
         let piece = random.small(20_000).min(rest.len());
         self.sent += network.peer_send(pipe, &rest[..piece], WINDOW);
@@ -223,11 +225,13 @@ impl Client {
         let closes = head.closes()
             || framing == Framing::UntilClose
             || (plan.old && head.get("connection") != Some("keep-alive"));
-        self.reading = Reading::Body { framing, body: Vec::new(), own, greeted, closes };
+        let refused = head.get("x-part").is_some();
+        self.reading = Reading::Body { framing, body: Vec::new(), own, greeted, refused, closes };
     }
 
     fn complete(&mut self, play: &Play) {
-        let Reading::Body { body, own, greeted, closes, framing } = std::mem::replace(&mut self.reading, Reading::Over)
+        let Reading::Body { body, own, greeted, refused, closes, framing } =
+            std::mem::replace(&mut self.reading, Reading::Over)
         else {
             return;
         };
@@ -241,13 +245,14 @@ impl Client {
             );
             let answers = plan.kind == Kind::Health || !self.manners.calm;
             assert!(answers, "{} refused in a calm: {:?}", plan.id, String::from_utf8_lossy(&body));
-        } else if !plan.reply.garbage && !greeted {
+        } else if !greeted {
+            let expected = reply_of(plan, refused);
             assert!(
-                plan.reply.body == body,
+                expected.body == body || expected.garbage,
                 "{} ({framing:?}) came back changed: {} of {} bytes",
                 plan.id,
                 body.len(),
-                plan.reply.body.len()
+                expected.body.len()
             );
         }
         self.replies += 1;
@@ -268,8 +273,17 @@ impl Client {
         match &self.reading {
             // The only body that a FIN ends.
             Reading::Body { framing: Framing::UntilClose, .. } if end == End::Fin => self.complete(play),
-            Reading::Body { body, own: false, .. } if !plan.reply.garbage => {
-                assert!(plan.reply.body.starts_with(body), "{} was changed before it was cut", plan.id);
+            Reading::Body { body, own: false, greeted: false, refused, .. } => {
+                let reply = reply_of(plan, *refused);
+                let told = reply.stream && script::is_told(body, &reply.body);
+                let cut = reply.body.starts_with(body);
+                assert!(
+                    cut || told || reply.garbage,
+                    "{} was changed before it was cut: {}",
+                    plan.id,
+                    body.escape_ascii()
+                );
+                self.told += usize::from(told && !cut);
             }
             Reading::Tunnel(got) => {
                 assert!(plan.reply.body.starts_with(got), "{}: the tunnel changed bytes for the client", plan.id);
@@ -290,9 +304,19 @@ impl Client {
         }
     }
 
+    /// How many of its requests it began to send.
+    pub fn begun(&self, play: &Play) -> usize {
+        self.plans.iter().filter(|plan| play.begun[**plan]).count()
+    }
+
     /// In a calm nothing may be missing.
     pub fn assert_served(&self, play: &Play) {
         let missing = self.plan(play).map(|plan| (&plan.id, plan.kind));
         assert!(missing.is_none(), "in a calm no reply to {missing:?}, {} of {}", self.replies, self.plans.len());
     }
+}
+
+/// What an engine said: its reply, or that it has too much to do.
+fn reply_of(plan: &Plan, refused: bool) -> &Reply {
+    plan.busy.as_ref().filter(|_| refused).map_or(&plan.reply, |(busy, _)| busy)
 }

@@ -11,16 +11,26 @@ use warmfront::snapshot::{Pool, PoolId, Snapshot};
 
 use crate::client::{Client, Manners};
 use crate::engine::Play;
-use crate::network::{End, Knobs};
+use crate::network::Knobs;
+use crate::pipe::End;
 use crate::plan::{Plan, Style};
 use crate::random::Random;
 
 pub fn style(random: &mut Random) -> Style {
-    let calm = random.chance(30);
+    let calm = random.chance(25);
+    let storm = !calm && random.chance(10);
+    let dead = random.chance(25);
+    // What a busy engine refuses may have nowhere else to go.
+    let busy = if calm && dead { 0 } else { random.pick(&[0, 0, 10, 60]) };
     Style {
         calm,
-        faults: if calm { 0 } else { random.pick(&[0, 2, 10, 40]) },
-        sizes: random.pick(&[40, 40, 2_000, 2_000, 20_000]),
+        faults: if calm || storm { 0 } else { random.pick(&[0, 2, 10, 40]) },
+        sizes: if storm { 40 } else { random.pick(&[40, 40, 2_000, 2_000, 20_000]) },
+        errors: random.pick(&[0, 5, 30, 80]),
+        busy: if storm { 90 } else { busy },
+        panics: if calm { 0 } else { random.pick(&[0, 0, 0, 0, 20, 200]) },
+        dead,
+        crowd: if storm { 30 } else { 0 },
     }
 }
 
@@ -33,6 +43,7 @@ pub fn knobs(style: Style, random: &mut Random) -> Knobs {
         short: 20,
         refused: if style.calm { 0 } else { random.pick(&[0, 0, 5, 50]) },
         swallowed: if style.calm { 0 } else { random.pick(&[0, 0, 5, 30]) },
+        dead: Vec::new(),
     }
 }
 
@@ -54,6 +65,10 @@ pub fn limits(style: Style, random: &mut Random) -> Limits {
     limits.head_bytes_max = random.pick(&[1_000, 32 << 10]);
     limits.idle_upstreams_max = random.pick(&[1, 256]);
     limits.connections_max = random.pick(&[2, 65_536]);
+    limits.splice_bytes_min = random.pick(&[1, 100, 3_000, 64 << 10]);
+    limits.retry_percent = random.pick(&[0, 10, 10, 50]);
+    limits.deserted_timeout_ms = random.pick(&[100, 5_000, 20_000]);
+    limits.failed_charge_ms = random.pick(&[1, 100, 1_000, 5_000]);
     if !style.calm {
         limits.body_bytes_max = random.pick(&[5_000, 64 << 20]);
         limits.budget_bytes = random.pick(&[10_000, 256 << 20]);
@@ -63,14 +78,16 @@ pub fn limits(style: Style, random: &mut Random) -> Limits {
 }
 
 pub fn client(play: &mut Play, style: Style, half_close_leaves: bool, random: &mut Random) -> Client {
-    let count = random.small(6);
+    let count = if style.crowd > 0 { 1 + random.below(2) } else { random.small(6) };
     let first = play.plans.len();
     for number in 0..count {
         let id = format!("r{}", play.plans.len());
         play.plans.push(Plan::draw(id, number + 1 == count, style, random));
         play.executed.push(0);
         play.seen.push(0);
-        play.fleet_at.push(None);
+        play.refused.push(0);
+        play.seen_at.push(None);
+        play.begun.push(false);
     }
     let plans: Vec<usize> = (first..play.plans.len()).collect();
     let bytes: usize = plans.iter().map(|&plan| play.plans[plan].wire.len()).sum();

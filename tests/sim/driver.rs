@@ -2,15 +2,20 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::time::Duration;
 
 use warmfront::driver::{Completion, Driver, HandOver, Lease, Segment, SocketId, Tag};
 
-use crate::network::{Network, Stage};
+use crate::network::Network;
+use crate::pipe::{Pipe, Stage};
+use crate::random::Random;
+use crate::shadow::slot_of;
 
 /// Waits that bring nothing and do not sleep: more in a row is spinning.
 const IDLE_WAITS_MAX: u32 = 4;
@@ -19,20 +24,56 @@ const CONNECT_MICROS: usize = 100_000;
 
 pub struct Simulated {
     network: Rc<RefCell<Network>>,
+    shard: usize,
     buffer: Vec<u8>,
     /// Connections to visit in this turn.
     visits: VecDeque<usize>,
     accepts: usize,
+    bell: Option<File>,
 }
 
 impl Simulated {
-    pub fn new(network: Rc<RefCell<Network>>) -> Simulated {
-        Simulated { network, buffer: Vec::new(), visits: VecDeque::new(), accepts: 0 }
+    pub fn new(network: Rc<RefCell<Network>>, shard: usize) -> Simulated {
+        Simulated { network, shard, buffer: Vec::new(), visits: VecDeque::new(), accepts: 0, bell: None }
+    }
+
+    /// Whether it was rung since it was asked last.
+    fn rung(&mut self) -> bool {
+        self.bell.as_mut().is_some_and(|bell| bell.read(&mut [0; 8]).is_ok())
     }
 }
 
-/// One shard alone: nobody to hand over to.
-impl HandOver for Simulated {}
+/// A connection in memory goes over as one end of a socket pair; the other end names it, and sees when it is dropped.
+impl HandOver for Simulated {
+    fn hear(&mut self, bell: OwnedFd) -> io::Result<()> {
+        self.bell = Some(bell.into());
+        Ok(())
+    }
+
+    fn give(&mut self, socket: SocketId) -> Option<OwnedFd> {
+        let network = &mut *self.network.borrow_mut();
+        let fresh = network.pipe(socket).is_some_and(|pipe| pipe.stage == Stage::Fresh);
+        if !fresh || network.random.chance(10) {
+            return None;
+        }
+        let (ours, theirs) = UnixStream::pair().ok()?;
+        ours.set_nonblocking(true).ok()?;
+        (&ours).write_all(&socket.to_u64().to_ne_bytes()).ok()?;
+        network.in_transit.push((socket.to_u64() as usize, ours));
+        Some(theirs.into())
+    }
+
+    fn take(&mut self, connection: OwnedFd) -> Option<SocketId> {
+        let mut name = [0; 8];
+        UnixStream::from(connection).read_exact(&mut name).ok()?;
+        let at = u64::from_ne_bytes(name) as usize;
+        let network = &mut *self.network.borrow_mut();
+        network.in_transit.retain(|(pipe, _)| *pipe != at);
+        network.pipes[at].shard = self.shard;
+        network.handed_over += 1;
+        Some(SocketId::from_u64(at as u64))
+    }
+}
 
 impl Driver for Simulated {
     const NAME: &'static str = "simulated";
@@ -46,11 +87,11 @@ impl Driver for Simulated {
     }
 
     fn accept_connections(&mut self, accept: bool) {
-        self.network.borrow_mut().accepting = accept;
+        self.network.borrow_mut().ports[self.shard].accepting = accept;
     }
 
     fn stop_listening(&mut self) {
-        self.network.borrow_mut().listening = false;
+        self.network.borrow_mut().ports[self.shard].listening = false;
     }
 
     fn adopt(&mut self, socket: SocketId, tag: Tag) {
@@ -59,52 +100,82 @@ impl Driver for Simulated {
 
     fn connect(&mut self, address: SocketAddr, tag: Tag) -> io::Result<SocketId> {
         let network = &mut *self.network.borrow_mut();
-        let (refused, swallowed) = (network.knobs.refused, network.knobs.swallowed);
+        let dead = network.knobs.dead.get(slot_of(address).0) == Some(&true);
+        let (refused, swallowed) = if dead { (80, 30) } else { (network.knobs.refused, network.knobs.swallowed) };
         if network.random.chance(refused / 4) {
+            if let Some(shadow) = &mut network.shadow {
+                shadow.connects(None, address);
+            }
             return Err(io::ErrorKind::AddrNotAvailable.into());
         }
         let delay = network.random.below(CONNECT_MICROS) as u64;
-        let stands = !network.random.chance(refused);
+        let stands = !dead && !network.random.chance(refused);
         let at = if network.random.chance(swallowed) { u64::MAX } else { network.now + delay };
-        let pipe = network.add(Some(address), Stage::Connecting(at, stands), tag);
+        let pipe = network.add(Some(address), self.shard, Stage::Connecting(at, stands), tag);
+        if let Some(shadow) = &mut network.shadow {
+            shadow.connects(Some(pipe), address);
+        }
         Ok(SocketId::from_u64(pipe as u64))
     }
 
-    /// Sleeps as a kernel would: until something is ready, a peer does something, or the time is over.
+    /// Sleeps as a kernel would: until something is ready, a peer does something, or the time is over. Not beyond what
+    /// another shard waits for: who has nothing then wakes for nothing.
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
+        let rung = self.rung();
         let network = &mut *self.network.borrow_mut();
-        self.visits = network.ready().into();
-        let may_accept = network.accepting && network.listening;
-        self.accepts = if may_accept { network.arrivals.len().min(1 + network.random.below(4)) } else { 0 };
+        self.visits = network.ready(self.shard).into();
+        let port = &network.ports[self.shard];
+        let waiting = if port.accepting && port.listening { port.arrivals.len() } else { 0 };
+        self.accepts = waiting.min(1 + network.random.below(4));
         let timeout = timeout.as_micros() as u64;
-        let brings = !self.visits.is_empty() || self.accepts > 0;
-        network.idle_waits = if brings || timeout > 0 { 0 } else { network.idle_waits + 1 };
-        assert!(network.idle_waits <= IDLE_WAITS_MAX, "the shard spins");
-        let sleep = match (brings, network.any_ready(), network.next_event()) {
+        let brings = rung || !self.visits.is_empty() || self.accepts > 0;
+        let wakes_at = network.now + timeout;
+        let others_wake = network.others_wake(self.shard);
+        let sleep = match (brings, network.any_ready(None), network.next_event()) {
             (true, ..) => network.random.below(200) as u64,
             (_, true, _) => timeout.min(network.random.below(2_000) as u64),
-            (_, _, Some(at)) => timeout.min(at.saturating_sub(network.now) + 1),
-            (_, _, None) => timeout,
+            _ if others_wake <= network.now => timeout.min(network.random.below(10) as u64),
+            (_, _, next) => {
+                let peers = next.map_or(u64::MAX, |at| at.saturating_sub(network.now) + 1);
+                timeout.min(others_wake - network.now).min(peers)
+            }
         };
         network.now += sleep;
+        let now = network.now;
+        let port = &mut network.ports[self.shard];
+        port.wakes_at = if brings || now >= wakes_at { 0 } else { wakes_at };
+        port.idle_waits = if brings || timeout > 0 { 0 } else { port.idle_waits + 1 };
+        assert!(port.idle_waits <= IDLE_WAITS_MAX, "the shard spins");
+        if let Some(shadow) = &mut network.shadow {
+            shadow.turn_begins(self.shard, now);
+        }
         Ok(())
     }
 
     fn next(&mut self) -> Option<Completion> {
         let network = &mut *self.network.borrow_mut();
+        if let Some(shadow) = &mut network.shadow {
+            shadow.settle();
+            shadow.hands_out(Some(true));
+        }
+        network.control_acts(500);
         if self.accepts > 0 {
             self.accepts -= 1;
-            let at = network.arrivals.pop_front()?;
+            let at = network.ports[self.shard].arrivals.pop_front()?;
             let peer = SocketAddr::from(([10, 9, 0, 1], 1024 + (at % 60_000) as u16));
             return Some(Completion::Accepted { socket: SocketId::from_u64(at as u64), peer });
         }
         while let Some(at) = self.visits.pop_front() {
             if let Some(completion) = network.visit(at, &mut self.buffer) {
                 if network.traced {
-                    eprintln!("{:>10} pipe {at}: {completion:?}", network.now);
+                    eprintln!("{:>10} shard {} pipe {at}: {completion:?}", network.now, self.shard);
                 }
+                network.tell_shadow(at, completion);
                 return Some(completion);
             }
+        }
+        if let Some(shadow) = &mut network.shadow {
+            shadow.hands_out(None);
         }
         None
     }
@@ -129,7 +200,16 @@ impl Driver for Simulated {
     }
 
     fn offer(&mut self, socket: SocketId, bytes: &[u8]) -> usize {
-        self.with(socket, "offer", |pipe, random| pipe.offer(bytes, random))
+        let network = &mut *self.network.borrow_mut();
+        let address = network.pipe(socket).and_then(|pipe| pipe.address);
+        if let (Some(shadow), Some(address)) = (&mut network.shadow, address) {
+            shadow.offers(socket.to_u64() as usize, address, bytes);
+        }
+        network.with(socket, "offer", |pipe, random| pipe.offer(bytes, random))
+    }
+
+    fn splice(&mut self, from: SocketId, to: SocketId, len: u64) -> bool {
+        self.network.borrow_mut().begin_splice(from.to_u64() as usize, to.to_u64() as usize, len)
     }
 
     fn pause(&mut self, socket: SocketId) {
@@ -145,10 +225,12 @@ impl Driver for Simulated {
     }
 
     fn close(&mut self, socket: SocketId) {
+        self.ends(socket);
         self.with(socket, "close", |pipe, random| pipe.close(random));
     }
 
     fn abort(&mut self, socket: SocketId) {
+        self.ends(socket);
         self.with(socket, "abort", |pipe, random| pipe.reset_by_front(random));
     }
 
@@ -162,20 +244,54 @@ impl Driver for Simulated {
 }
 
 impl Simulated {
+    fn with<T: Default + std::fmt::Debug>(
+        &mut self,
+        socket: SocketId,
+        call: &str,
+        does: impl FnOnce(&mut Pipe, &mut Random) -> T,
+    ) -> T {
+        self.network.borrow_mut().with(socket, call, does)
+    }
+
+    fn ends(&mut self, socket: SocketId) {
+        let network = &mut *self.network.borrow_mut();
+        if let Some(shadow) = &mut network.shadow {
+            shadow.closes(socket.to_u64() as usize);
+        }
+    }
+}
+
+impl Network {
     /// Nothing happens to a socket whose name is stale.
     fn with<T: Default + std::fmt::Debug>(
         &mut self,
         socket: SocketId,
         call: &str,
-        does: impl FnOnce(&mut crate::network::Pipe, &mut crate::random::Random) -> T,
+        does: impl FnOnce(&mut Pipe, &mut Random) -> T,
     ) -> T {
-        let network = &mut *self.network.borrow_mut();
-        let Network { pipes, random, .. } = network;
+        let Network { pipes, random, .. } = self;
         let pipe = pipes.get_mut(socket.to_u64() as usize).filter(|pipe| pipe.open);
         let answer = pipe.map(|pipe| does(pipe, random)).unwrap_or_default();
-        if network.traced {
-            eprintln!("{:>10} pipe {}: {call} {answer:?}", network.now, socket.to_u64());
+        if self.traced {
+            eprintln!("{:>10} pipe {}: {call} {answer:?}", self.now, socket.to_u64());
         }
         answer
+    }
+
+    fn tell_shadow(&mut self, at: usize, completion: Completion) {
+        let Some(shadow) = &mut self.shadow else { return };
+        let to_client = self.pipes[at].address.is_none();
+        shadow.hands_out(Some(to_client));
+        if to_client {
+            return;
+        }
+        match completion {
+            Completion::Connected(_) => shadow.connected(at, true),
+            Completion::Received(_, lease) => shadow.hears(at, u64::from(lease.len)),
+            Completion::Spliced(_, len) => shadow.hears(at, len),
+            Completion::Ended(_) => shadow.gone(at, true),
+            Completion::Failed(_) => shadow.gone(at, false),
+            _ => {}
+        }
     }
 }

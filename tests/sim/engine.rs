@@ -1,22 +1,32 @@
 //! Scripted engines: one for each connection that the front opened.
 
-use crate::network::{End, Network};
+use std::rc::Rc;
+
+use crate::network::Network;
+use crate::pipe::End;
 use crate::plan::{Begins, Break, Kind, Plan, pattern};
 use crate::random::Random;
+use crate::script::{Framed, Script, Shape};
+use crate::shadow::slot_of;
 use crate::wire::{Framing, Head, Reader};
 
 /// Most bytes on their way to the front.
 const WINDOW: usize = 50_000;
 
 /// What all peers of a schedule know of its requests.
+#[derive(Default)]
 pub struct Play {
     pub plans: Vec<Plan>,
     /// How often an engine had the whole request.
     pub executed: Vec<u32>,
     /// On how many connections engines read any of it.
     pub seen: Vec<u32>,
-    /// Fleets that were published before the client sent its first byte.
-    pub fleet_at: Vec<Option<usize>>,
+    /// How often an engine refused it whole, unexecuted, for load.
+    pub refused: Vec<u32>,
+    /// The endpoint that saw it last.
+    pub seen_at: Vec<Option<usize>>,
+    /// A client sent its first byte.
+    pub begun: Vec<bool>,
     /// Tunnels that carried both ways all there was.
     pub tunnelled: usize,
 }
@@ -44,8 +54,9 @@ pub struct Engine {
     out: Vec<u8>,
     sent: usize,
     then: Option<Break>,
-    /// The request at hand has its reply.
+    /// The request at hand has its reply, and that is a refusal.
     answered: bool,
+    refuses: bool,
     /// Reads no more, whatever comes.
     stopped: bool,
     faults: usize,
@@ -67,6 +78,7 @@ impl Engine {
             sent: 0,
             then: None,
             answered: false,
+            refuses: false,
             stopped,
             faults,
             calm,
@@ -81,11 +93,21 @@ impl Engine {
             return;
         }
         if random.chance(50) {
-            network.peer_send(
-                self.pipe,
-                b"HTTP/1.1 408 Request Timeout\r\nx-plan: nobody\r\ncontent-length: 0\r\n\r\n",
-                1_000,
-            );
+            let head = b"HTTP/1.1 408 Request Timeout\r\nx-plan: nobody\r\ncontent-length: 0\r\n\r\n";
+            let (data, framing) = (Vec::new(), Framed::Length);
+            let script = Script::new(Shape {
+                status: 408,
+                names_a_time: false,
+                stream: false,
+                head,
+                framed: b"",
+                data,
+                framing,
+            });
+            if let Some(shadow) = &mut network.shadow {
+                shadow.answers(self.pipe, 0, Rc::new(script));
+            }
+            network.peer_send(self.pipe, head, 1_000);
         }
         network.peer_ends(self.pipe, random.pick(&[End::Fin, End::Reset]));
         self.state = State::Over;
@@ -100,6 +122,10 @@ impl Engine {
         (acts && !matches!(self.state, State::Over)).then_some(self.next_at)
     }
 
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, State::Over)
+    }
+
     pub fn step(&mut self, network: &mut Network, play: &mut Play, random: &mut Random) {
         if matches!(self.state, State::Over) || network.now < self.next_at {
             return;
@@ -111,7 +137,7 @@ impl Engine {
         if !self.stopped && random.chance(70) {
             let bytes = network.peer_receive(self.pipe, random.small(20_000));
             self.reader.push(&bytes);
-            self.read(play, random);
+            self.read(network, play, random);
         }
         self.write(network, random);
         self.notice_end(network, play);
@@ -122,7 +148,7 @@ impl Engine {
         }
     }
 
-    fn read(&mut self, play: &mut Play, random: &mut Random) {
+    fn read(&mut self, network: &mut Network, play: &mut Play, random: &mut Random) {
         if let State::Deaf | State::Over = self.state {
             return;
         }
@@ -135,7 +161,7 @@ impl Engine {
             match std::mem::replace(&mut self.state, State::Idle) {
                 State::Idle => {
                     let Some(head) = self.reader.head() else { return };
-                    self.begin(&head, play, random);
+                    self.begin(&head, network, play, random);
                 }
                 state => self.state = state,
             }
@@ -148,44 +174,60 @@ impl Engine {
                 return;
             }
             assert_eq!(body.len(), expected.len(), "{} reached the engine cut, as a whole", play.plans[plan].id);
-            play.executed[plan] += 1;
-            self.state = State::Idle;
+            self.has_all(plan, network, play);
             if play.plans[plan].kind == Kind::Upgrade {
                 self.state = State::Tunnel(plan, self.reader.take_all());
             }
             if !self.answered {
-                self.answer(plan, play, random);
+                self.answer(plan, network, play, random);
+                play.executed[plan] += u32::from(!self.refuses);
             }
         }
         // Early answers go out while the body still comes.
         if let State::Body(plan, framing, body) = &mut self.state
             && self.reader.body(framing, body)
         {
-            play.executed[*plan] += 1;
-            self.state = State::Idle;
+            let plan = *plan;
+            self.has_all(plan, network, play);
         }
     }
 
-    fn begin(&mut self, head: &Head, play: &mut Play, random: &mut Random) {
+    /// The request is here to its last byte.
+    fn has_all(&mut self, plan: usize, network: &mut Network, play: &mut Play) {
+        play.executed[plan] += u32::from(self.answered && !self.refuses);
+        self.state = State::Idle;
+        if let Some(shadow) = &mut network.shadow {
+            shadow.executes(self.pipe);
+        }
+    }
+
+    fn begin(&mut self, head: &Head, network: &mut Network, play: &mut Play, random: &mut Random) {
         let id = head.get("x-request-id").expect("an id");
         let plan = play.find(id);
         play.seen[plan] += 1;
-        assert!(play.fleet_at[plan].is_some(), "{id} that no client sent");
+        let here = network.pipes[self.pipe].address.map(|address| slot_of(address).0);
+        let before = std::mem::replace(&mut play.seen_at[plan], here);
+        assert!(before.is_none() || before != here, "{id} went to the endpoint that had refused it");
+        assert!(play.begun[plan], "{id} that no client sent");
         self.answered = false;
         self.state = State::Body(plan, head.framing(Framing::Length(0)), Vec::new());
         if play.plans[plan].reply.begins == Begins::BehindHead {
-            self.answer(plan, play, random);
+            self.answer(plan, network, play, random);
         }
     }
 
-    fn answer(&mut self, plan: usize, play: &Play, random: &mut Random) {
-        let Plan { reply, kind, .. } = &play.plans[plan];
-        self.answered = true;
-        self.out = reply.wire.clone();
+    fn answer(&mut self, plan: usize, network: &mut Network, play: &mut Play, random: &mut Random) {
+        let Plan { reply, kind, busy, .. } = &play.plans[plan];
+        let busy = busy.as_ref().filter(|(_, times)| play.seen[plan] <= *times).map(|(busy, _)| busy);
+        let reply = busy.unwrap_or(reply);
+        (self.answered, self.refuses) = (true, busy.is_some());
+        self.out = reply.script.wire.clone();
+        if let Some(shadow) = &mut network.shadow {
+            shadow.answers(self.pipe, network.pipes[self.pipe].said, Rc::clone(&reply.script));
+        }
         self.sent = 0;
         self.then = (reply.until_close || reply.closes).then_some(Break::Ends(End::Fin));
         if *kind == Kind::Upgrade {
-            self.out.extend_from_slice(&reply.body);
             self.then = None;
         }
         if reply.garbage {
@@ -196,6 +238,7 @@ impl Engine {
             self.then = Some(how);
         }
         self.stopped |= reply.begins == Begins::BehindHead && random.chance(30);
+        play.refused[plan] += u32::from(self.refuses && self.out.len() == reply.script.wire.len());
     }
 
     fn write(&mut self, network: &mut Network, random: &mut Random) {

@@ -1,59 +1,15 @@
-//! Connections in memory: what the kernel and the wire between front and peers do to bytes.
+//! All connections of a schedule, its clock, and the kernel's queues before each shard.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 
 use warmfront::driver::{Completion, Lease, SocketId, Tag};
 
+use crate::control::Control;
+use crate::pipe::{End, Pipe, Stage};
 use crate::random::Random;
-
-/// How a direction of a connection ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
-    Fin,
-    Reset,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stage {
-    /// The outcome comes at this instant: it stands, or not.
-    Connecting(u64, bool),
-    /// Accepted, not adopted.
-    Fresh,
-    Open,
-}
-
-/// One connection of the front with a client or an engine. "The front" is its driver, "the peer" who is behind the wire.
-pub struct Pipe {
-    /// Where the front connected to; `None`: a client's.
-    pub address: Option<SocketAddr>,
-    pub stage: Stage,
-    /// The front was told that it stands.
-    pub stands: bool,
-    tag: Tag,
-    /// The front has not closed it.
-    pub open: bool,
-    paused: bool,
-    told_fin: bool,
-    told_reset: bool,
-    told_all: bool,
-    starved: bool,
-    /// The front took a send for complete that was not; it is told in the next turn.
-    full_owed: bool,
-    finish: bool,
-    /// What the front's kernel did not take.
-    pub backlog: Vec<u8>,
-    to_peer: Vec<u8>,
-    /// How much `to_peer` may hold.
-    pub room: usize,
-    short: usize,
-    taken: u64,
-    read_by_peer: u64,
-    acknowledged: u64,
-    front_end: Option<End>,
-    pub to_front: Vec<u8>,
-    pub peer_end: Option<End>,
-}
+use crate::shadow::Shadow;
 
 /// What the wire may do.
 #[derive(Clone, Debug)]
@@ -68,6 +24,20 @@ pub struct Knobs {
     /// How often a connect fails, in percent; and how often it is never answered.
     pub refused: usize,
     pub swallowed: usize,
+    /// Endpoint slots to which every connect fails.
+    pub dead: Vec<bool>,
+}
+
+/// What the kernel has for one shard, and what it knows of the shard's sleep.
+pub struct Port {
+    /// Connections of clients in the kernel's queue.
+    pub arrivals: VecDeque<usize>,
+    pub accepting: bool,
+    pub listening: bool,
+    /// Sleeps until then if nothing comes; 0: not known yet.
+    pub wakes_at: u64,
+    /// Waits in a row that did not sleep and brought nothing.
+    pub idle_waits: u32,
 }
 
 pub struct Network {
@@ -75,60 +45,47 @@ pub struct Network {
     pub random: Random,
     pub pipes: Vec<Pipe>,
     pub knobs: Knobs,
-    /// Connections of clients in the kernel's queue.
-    pub arrivals: VecDeque<usize>,
-    pub accepting: bool,
-    pub listening: bool,
+    pub ports: Vec<Port>,
     /// When a peer does something next; `None`: no peer will by itself.
     pub peers_next: Option<u64>,
     /// Print what happens.
     pub traced: bool,
-    /// Waits in a row that did not sleep and brought nothing.
-    pub idle_waits: u32,
+    /// Connections to engines that stand since the peers acted last.
+    pub stood: Vec<usize>,
+    /// Accepted ones on their way from one shard to another, each with a line that tells of its fate.
+    pub in_transit: Vec<(usize, UnixStream)>,
+    pub handed_over: usize,
+    /// What must come of what happens; none in written schedules.
+    pub shadow: Option<Shadow>,
+    pub control: Option<Control>,
+    /// Those that the front has open, and some that it had.
+    live: Vec<usize>,
 }
 
 impl Network {
-    pub fn new(seed: u64, knobs: Knobs) -> Network {
+    pub fn new(seed: u64, shards: usize, knobs: Knobs) -> Network {
+        let port = |_| Port { arrivals: VecDeque::new(), accepting: true, listening: true, wakes_at: 0, idle_waits: 0 };
         Network {
             now: 1_000_000,
             random: Random::new(seed),
             pipes: Vec::new(),
             knobs,
-            arrivals: VecDeque::new(),
-            accepting: true,
-            listening: true,
+            ports: (0..shards).map(port).collect(),
             peers_next: None,
             traced: std::env::var_os("WARMFRONT_SIM_TRACE").is_some(),
-            idle_waits: 0,
+            stood: Vec::new(),
+            in_transit: Vec::new(),
+            handed_over: 0,
+            shadow: None,
+            control: None,
+            live: Vec::new(),
         }
     }
 
-    pub fn add(&mut self, address: Option<SocketAddr>, stage: Stage, tag: Tag) -> usize {
+    pub fn add(&mut self, address: Option<SocketAddr>, shard: usize, stage: Stage, tag: Tag) -> usize {
         let room = self.knobs.room_min + self.random.small(self.knobs.room_max);
-        self.pipes.push(Pipe {
-            address,
-            stage,
-            stands: false,
-            tag,
-            open: true,
-            paused: false,
-            told_fin: false,
-            told_reset: false,
-            told_all: false,
-            starved: false,
-            full_owed: false,
-            finish: false,
-            backlog: Vec::new(),
-            to_peer: Vec::new(),
-            room,
-            short: self.knobs.short,
-            taken: 0,
-            read_by_peer: 0,
-            acknowledged: 0,
-            front_end: None,
-            to_front: Vec::new(),
-            peer_end: None,
-        });
+        self.pipes.push(Pipe::new(address, shard, stage, tag, room, self.knobs.short));
+        self.live.push(self.pipes.len() - 1);
         self.pipes.len() - 1
     }
 
@@ -136,10 +93,20 @@ impl Network {
         self.pipes.get_mut(id.to_u64() as usize).filter(|pipe| pipe.open)
     }
 
-    /// What is ready now, in the order in which it is visited.
-    pub fn ready(&mut self) -> Vec<usize> {
-        let now = self.now;
-        let mut ready: Vec<usize> = (0..self.pipes.len()).filter(|&at| self.pipes[at].is_ready(now)).collect();
+    /// A client connects: the kernel hashes it to a shard.
+    pub fn arrive(&mut self) -> usize {
+        let shard = self.random.below(self.ports.len());
+        let pipe = self.add(None, shard, Stage::Fresh, Tag(0));
+        self.ports[shard].arrivals.push_back(pipe);
+        pipe
+    }
+
+    /// What is ready for a shard now, in the order in which it is visited.
+    pub fn ready(&mut self, shard: usize) -> Vec<usize> {
+        let (now, pipes) = (self.now, &self.pipes);
+        self.live.retain(|&at| pipes[at].open);
+        let here = self.live.iter().copied().filter(|&at| pipes[at].shard == shard && pipes[at].is_ready(now));
+        let mut ready: Vec<usize> = here.collect();
         let random = &mut self.random;
         let late = self.knobs.late;
         ready.retain(|_| !random.chance(late));
@@ -147,17 +114,30 @@ impl Network {
         ready
     }
 
-    pub fn any_ready(&self) -> bool {
-        self.pipes.iter().any(|pipe| pipe.is_ready(self.now))
+    /// Whether a shard has something to do now; `None`: any.
+    pub fn any_ready(&self, shard: Option<usize>) -> bool {
+        let here = |at: usize| shard.is_none_or(|shard| shard == at);
+        let arrived =
+            |(at, port): (usize, &Port)| here(at) && port.accepting && port.listening && !port.arrivals.is_empty();
+        !self.in_transit.is_empty()
+            || self.ports.iter().enumerate().any(arrived)
+            || self.live.iter().any(|&at| here(self.pipes[at].shard) && self.pipes[at].is_ready(self.now))
     }
 
     /// When a connect is answered, or a peer does something.
     pub fn next_event(&self) -> Option<u64> {
-        let connects = self.pipes.iter().filter(|pipe| pipe.open).filter_map(|pipe| match pipe.stage {
+        let connects = self.live.iter().map(|&at| &self.pipes[at]).filter(|pipe| pipe.open);
+        let answers = connects.filter_map(|pipe| match pipe.stage {
             Stage::Connecting(at, _) if at < u64::MAX => Some(at),
             _ => None,
         });
-        connects.chain(self.peers_next).min()
+        answers.chain(self.peers_next).min()
+    }
+
+    /// When another shard than this one wakes by itself.
+    pub fn others_wake(&self, shard: usize) -> u64 {
+        let others = self.ports.iter().enumerate().filter(|(at, _)| *at != shard);
+        others.map(|(_, port)| port.wakes_at).min().unwrap_or(u64::MAX)
     }
 
     /// The next thing of one connection, if it is still ready.
@@ -169,6 +149,9 @@ impl Network {
             pipe.stage = Stage::Open;
             pipe.told_all = !stands;
             pipe.stands = stands;
+            if stands {
+                self.stood.push(at);
+            }
             return Some(if stands { Completion::Connected(pipe.tag) } else { Completion::Failed(pipe.tag) });
         }
         if std::mem::take(&mut pipe.full_owed) {
@@ -194,23 +177,15 @@ impl Network {
             let told = pipe.peer_end == Some(End::Reset) && !std::mem::replace(&mut pipe.told_reset, true);
             return told.then_some(Completion::Reset(pipe.tag));
         }
+        if pipe.splice.is_some() {
+            return self.visit_splice(at, lease_max, buffer);
+        }
         if !pipe.told_fin && !pipe.to_front.is_empty() {
             let len = pipe.to_front.len().min(lease_max);
-            let rest = pipe.to_front.split_off(len);
-            *buffer = std::mem::replace(&mut pipe.to_front, rest);
+            *buffer = pipe.hand_out(len);
             return Some(Completion::Received(pipe.tag, Lease { buffer: 0, len: len as u32 }));
         }
-        match pipe.peer_end? {
-            End::Fin if pipe.told_fin => None,
-            End::Fin => {
-                pipe.told_fin = true;
-                Some(Completion::Ended(pipe.tag))
-            }
-            End::Reset => {
-                pipe.told_all = true;
-                Some(Completion::Failed(pipe.tag))
-            }
-        }
+        pipe.tell_end()
     }
 
     /// Bytes from the peer; as many as there is room for.
@@ -226,6 +201,7 @@ impl Network {
         }
         let taken = bytes.len().min(window.saturating_sub(pipe.to_front.len()));
         pipe.to_front.extend_from_slice(&bytes[..taken]);
+        pipe.said += taken as u64;
         taken
     }
 
@@ -268,101 +244,5 @@ impl Network {
     pub fn acknowledge(&mut self, at: usize) {
         let pipe = &mut self.pipes[at];
         pipe.acknowledged = pipe.taken;
-    }
-}
-
-impl Pipe {
-    fn can_flush(&self) -> bool {
-        self.starved && self.to_peer.len() < self.room && self.peer_end != Some(End::Reset)
-    }
-
-    fn is_ready(&self, now: u64) -> bool {
-        if !self.open {
-            return false;
-        }
-        match self.stage {
-            Stage::Fresh => false,
-            Stage::Connecting(at, _) => at <= now,
-            Stage::Open if self.full_owed || self.can_flush() => true,
-            Stage::Open if self.told_all => false,
-            Stage::Open if self.told_fin => self.peer_end == Some(End::Reset),
-            Stage::Open if self.paused => self.peer_end == Some(End::Reset) && !self.told_reset,
-            Stage::Open => !self.to_front.is_empty() || self.peer_end.is_some(),
-        }
-    }
-
-    /// What the kernel takes: a broken connection nothing, a full one what there is room for, any less at times.
-    fn transmit(&mut self, bytes: &[u8], random: &mut Random) -> usize {
-        if self.peer_end == Some(End::Reset) {
-            return 0;
-        }
-        let room = self.room.saturating_sub(self.to_peer.len());
-        let short = if random.chance(self.short) { random.below(room + 1) } else { room };
-        let taken = bytes.len().min(short);
-        self.to_peer.extend_from_slice(&bytes[..taken]);
-        self.taken += taken as u64;
-        taken
-    }
-
-    pub fn adopt(&mut self, tag: Tag) {
-        self.tag = tag;
-        self.stage = Stage::Open;
-    }
-
-    /// Some sends turn out short only with the end of the turn.
-    pub fn send(&mut self, bytes: &[u8], random: &mut Random) -> usize {
-        let taken = if self.starved { 0 } else { self.transmit(bytes, random) };
-        if taken < bytes.len() {
-            self.full_owed |= !self.starved && random.below(2) == 0;
-            self.starved = true;
-            self.backlog.extend_from_slice(&bytes[taken..]);
-        }
-        if self.full_owed { 0 } else { self.backlog.len() }
-    }
-
-    pub fn offer(&mut self, bytes: &[u8], random: &mut Random) -> usize {
-        if self.starved {
-            return 0;
-        }
-        let taken = self.transmit(bytes, random);
-        self.starved = taken < bytes.len();
-        taken
-    }
-
-    pub fn pause(&mut self, pause: bool) {
-        self.paused = pause;
-    }
-
-    pub fn finish(&mut self) {
-        self.finish = true;
-        if !self.starved {
-            self.front_end = Some(End::Fin);
-        }
-    }
-
-    /// Closing with bytes unread makes the kernel send a reset, and with bytes unsent the driver.
-    pub fn close(&mut self, random: &mut Random) {
-        self.open = false;
-        let unsent = !std::mem::take(&mut self.backlog).is_empty() || self.starved;
-        if !unsent && self.to_front.is_empty() && self.peer_end != Some(End::Reset) {
-            self.front_end = Some(End::Fin);
-        } else {
-            self.reset_by_front(random);
-        }
-    }
-
-    pub fn reset_by_front(&mut self, random: &mut Random) {
-        self.open = false;
-        self.backlog.clear();
-        if self.front_end != Some(End::Reset) {
-            let kept = random.below(self.to_peer.len() + 1);
-            self.to_peer.truncate(kept);
-        }
-        self.front_end = Some(End::Reset);
-    }
-
-    pub fn acknowledged(&self) -> u64 {
-        // The SYN counts one.
-        1 + self.acknowledged
     }
 }

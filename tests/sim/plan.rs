@@ -1,7 +1,11 @@
 //! What a client asks and what the engine that gets it is to do, drawn before anything happens.
 
-use crate::network::End;
+use std::rc::Rc;
+
+use crate::pipe::End;
 use crate::random::Random;
+use crate::reply::{cut, write_chunks};
+use crate::script::Script;
 
 /// One request and its reply. Found again by the request's id.
 pub struct Plan {
@@ -14,6 +18,8 @@ pub struct Plan {
     /// The request as it is sent.
     pub wire: Vec<u8>,
     pub reply: Reply,
+    /// What the first engine says, or the first few, without executing it; a client may get either.
+    pub busy: Option<(Reply, u32)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,9 +36,10 @@ pub enum Kind {
 
 pub struct Reply {
     pub begins: Begins,
-    /// Head and body as they are sent, and the body alone.
-    pub wire: Vec<u8>,
+    /// As it is sent, and its body alone.
+    pub script: Rc<Script>,
     pub body: Vec<u8>,
+    pub stream: bool,
     pub until_close: bool,
     pub closes: bool,
     /// What breaks it, behind so many bytes.
@@ -63,6 +70,15 @@ pub struct Style {
     /// How often an engine or a client does not behave, in percent.
     pub faults: usize,
     pub sizes: usize,
+    /// How often an engine answers with an error of its own, and how often that it is too busy, in percent.
+    pub errors: usize,
+    pub busy: usize,
+    /// How often something of ours panics, of ten thousand turns.
+    pub panics: usize,
+    /// Some endpoints cannot be connected to, at least one can.
+    pub dead: bool,
+    /// So many clients more.
+    pub crowd: usize,
 }
 
 /// Bytes that tell whose they are at every place.
@@ -93,8 +109,10 @@ impl Plan {
             Kind::Post => json(&id, text, random),
             _ => Vec::new(),
         };
-        let mut plan =
-            Plan { wire: Vec::new(), reply: Reply::draw(&id, kind, style, random), id, kind, old, closes, body };
+        let busy = (matches!(kind, Kind::Get | Kind::Post) && random.chance(style.busy))
+            .then(|| (Reply::busy(&id, style, random), random.pick(&[1, 1, 9])));
+        let reply = Reply::draw(&id, kind, style, random);
+        let mut plan = Plan { wire: Vec::new(), reply, busy, id, kind, old, closes, body };
         plan.wire = plan.request(random);
         plan
     }
@@ -127,7 +145,7 @@ impl Plan {
             return [head.as_bytes(), &self.body].concat();
         }
         let mut wire = (head + "transfer-encoding: chunked\r\n\r\n").into_bytes();
-        write_chunks(&mut wire, &self.body, random);
+        write_chunks(&mut wire, &cut(&self.body, random), random);
         wire
     }
 }
@@ -140,112 +158,4 @@ fn json(id: &str, len: usize, random: &mut Random) -> Vec<u8> {
         _ => format!(r#"{{"model":"m","stream":true,"user":"u","prompt":["{text}","b"],"x":"#),
     };
     body.into_bytes()
-}
-
-/// In chunks of any size, some written as nobody would.
-fn write_chunks(wire: &mut Vec<u8>, body: &[u8], random: &mut Random) {
-    let mut rest = body;
-    while !rest.is_empty() {
-        let (chunk, after) = rest.split_at(random.small(4_096).min(rest.len()));
-        let line = match random.below(8) {
-            0 => format!("{:X};a=b\r\n", chunk.len()),
-            1 => format!("0{:x}\r\n", chunk.len()),
-            _ => format!("{:x}\r\n", chunk.len()),
-        };
-        wire.extend_from_slice(line.as_bytes());
-        wire.extend_from_slice(chunk);
-        wire.extend_from_slice(b"\r\n");
-        rest = after;
-    }
-    let end: &[u8] = if random.chance(20) { b"0\r\nx-sum: 1\r\n\r\n" } else { b"0\r\n\r\n" };
-    wire.extend_from_slice(end);
-}
-
-impl Reply {
-    fn draw(id: &str, kind: Kind, style: Style, random: &mut Random) -> Reply {
-        let len = random.small(4 * style.sizes);
-        let mut head = String::new();
-        if random.chance(10) {
-            head += "HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n";
-        }
-        let empty = kind != Kind::Upgrade && random.chance(8);
-        let status = match (kind, empty) {
-            (Kind::Upgrade, _) => "101 Switching Protocols",
-            (_, true) => random.pick(&["204 No Content", "304 Not Modified"]),
-            _ => random.pick(&["200 OK", "200 OK", "400 Bad Request", "500 Internal Server Error"]),
-        };
-        head += &format!("HTTP/1.1 {status}\r\nx-plan: {id}\r\n");
-        let mut body = pattern(id, 'r', len);
-        if random.chance(30) {
-            head += "content-type: text/event-stream\r\n";
-            body = events(&body);
-        }
-        let mut until_close = false;
-        let mut wire = Vec::new();
-        let mut closes = random.chance(15);
-        match (kind, random.below(3)) {
-            (Kind::Upgrade, _) => head += "connection: upgrade\r\nupgrade: websocket\r\n",
-            _ if empty => {}
-            (_, 0) => {
-                head += &format!("content-length: {}\r\n", body.len());
-                wire.extend_from_slice(&body);
-            }
-            (_, 1) => {
-                head += "transfer-encoding: chunked\r\n";
-                write_chunks(&mut wire, &body, random);
-            }
-            _ => {
-                until_close = kind != Kind::Head;
-                closes = true;
-                wire.extend_from_slice(&body);
-            }
-        }
-        if kind == Kind::Head || empty {
-            body.clear();
-            wire.clear();
-        }
-        if closes && kind != Kind::Upgrade {
-            head += "connection: close\r\n";
-        }
-        let mut wire = [head.as_bytes(), b"\r\n", &wire].concat();
-        let garbage = random.chance(style.faults / 5);
-        if garbage {
-            spoil(&mut wire, random);
-        }
-        let breaks = (random.chance(style.faults)).then(|| {
-            let at = if random.chance(30) { 0 } else { random.below(wire.len() + 1) };
-            let how = random.pick(&[Break::Ends(End::Fin), Break::Ends(End::Reset), Break::Silence]);
-            // Where a FIN is the end of a body, a FIN inside it breaks nothing.
-            let how = if until_close && how == Break::Ends(End::Fin) { Break::Silence } else { how };
-            (at, how)
-        });
-        let begins = match random.below(12) {
-            0..4 if random.chance(style.faults * 3) => Begins::BehindHead,
-            _ => Begins::BehindBody,
-        };
-        Reply { begins, wire, body, until_close, closes, breaks, first_only: random.chance(50), garbage }
-    }
-}
-
-/// The same bytes as lines of events, behind a comment.
-fn events(body: &[u8]) -> Vec<u8> {
-    let mut events = b": wait\n\n".to_vec();
-    for piece in body.chunks(100) {
-        events.extend_from_slice(b"data: ");
-        events.extend_from_slice(piece);
-        events.extend_from_slice(b"\n\n");
-    }
-    events
-}
-
-fn spoil(wire: &mut Vec<u8>, random: &mut Random) {
-    match random.below(4) {
-        0 => *wire = b"SSH-2.0-OpenSSH\r\n\r\n".to_vec(),
-        1 => *wire = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n".to_vec(),
-        2 => *wire = [b"HTTP/1.1 200 OK\r\nx: ".as_slice(), &vec![b'a'; 40_000]].concat(),
-        _ => {
-            // Not its status: a reply too many would be taken for the next request's, as by any front.
-            wire[random.below(7)] ^= 1 + random.below(255) as u8;
-        }
-    }
 }

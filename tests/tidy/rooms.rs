@@ -21,6 +21,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("policy", "names of policies are values of a flag"),
             ("fleet", "`explain` chooses on a fleet without load"),
             ("scan", "`check` says which vector instructions it uses"),
+            ("limits", "`check` says what they come to on this machine"),
         ],
     ),
     ("demo", &[("engine", "its fleet is simulated; the front runs as a process of its own")]),

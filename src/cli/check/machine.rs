@@ -7,9 +7,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::Finding;
 use crate::config::{Config, Driver};
+use crate::limits::Limits;
 use crate::publish::DriverInUse;
 use crate::scan;
 use crate::shard::choice;
+use crate::shard::memory;
 use crate::shard::placement::Placement;
 
 /// Descriptors besides those of connections: listeners, rings, logs, control's own.
@@ -20,6 +22,7 @@ const CLIENTS_MIN: u64 = 64;
 pub(super) fn findings(config: &Config, placement: &Placement, ports: bool) -> Vec<Finding> {
     let mut found = vec![cores(placement), descriptors(config, placement.shards())];
     found.push(driver(asked(config.serve.driver)));
+    found.push(memory(&config.limits, placement.shards()));
     found.push(Finding::good("scan", format!("bodies are scanned on {}", scan::kernel_name())));
     if ports {
         found.extend(config.serve.listen.iter().map(|address| port("listen", *address)));
@@ -70,6 +73,22 @@ fn descriptors(config: &Config, shards: usize) -> Finding {
         may if may >= wanted => Finding::good("descriptors", format!("{wanted} wanted, {may} allowed")),
         _ if clients >= CLIENTS_MIN => Finding::advice("descriptors", words),
         _ => Finding::wrong("descriptors", words),
+    }
+}
+
+/// What the bodies that wait for a choice may hold.
+fn memory(limits: &Limits, shards: usize) -> Finding {
+    const MIB: u64 = 1 << 20;
+    let Some(bytes) = memory::bytes() else {
+        return Finding::advice("memory", "cannot be told; set budget_bytes to a quarter of it, shared by the shards");
+    };
+    let each = if limits.budget_bytes == 0 { memory::budget(shards) } else { limits.budget_bytes };
+    let all = (each as u64).saturating_mul(shards as u64);
+    let words = format!("held bodies may take {} MiB of {}, on {shards} shards", all / MIB, bytes / MIB);
+    if all <= bytes / 2 {
+        Finding::good("memory", words)
+    } else {
+        Finding::advice("memory", words + ":\nlower budget_bytes, or set it to 0 for a quarter")
     }
 }
 

@@ -1,15 +1,15 @@
 //! What a ready socket has: connections, bytes, room, or its end.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SocketFlags};
+use rustix::net::RecvFlags;
 
 use super::state::Kind;
-use super::{ACCEPTS_PER_VISIT, Epoll, STALL};
+use super::{Epoll, STALL};
+use crate::driver::descriptors::Arrival;
 use crate::driver::fault::Fault;
-use crate::driver::{Completion, Driver, Lease, SocketId, Tag};
+use crate::driver::{ACCEPTS_PER_VISIT, Completion, Driver, Lease, SocketId, Tag};
 
 impl Epoll {
     /// Does the next thing for one ready socket; puts it back while it may have more.
@@ -31,7 +31,8 @@ impl Epoll {
             Kind::Stream => {}
         }
         if std::mem::take(&mut socket.full_owed) {
-            if socket.broken {
+            // There may be room again since, which is announced once.
+            if socket.broken || socket.writable {
                 Self::enqueue(&mut self.ready, id, socket);
             }
             return Some(Completion::Full(socket.tag));
@@ -58,10 +59,8 @@ impl Epoll {
         }
         let listener = self.sockets.get_mut(id)?;
         for _ in 0..ACCEPTS_PER_VISIT {
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            match rustix::net::acceptfrom_with(&listener.fd, flags) {
-                Ok((fd, peer)) => {
-                    let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else { continue };
+            match self.descriptors.accept(&listener.fd) {
+                Arrival::Connection(fd, peer) => {
                     self.accepted += 1;
                     listener.queued = true;
                     if self.accepted.is_multiple_of(ACCEPTS_PER_VISIT) {
@@ -73,14 +72,16 @@ impl Epoll {
                     let socket = self.register(fd, Tag(0), Kind::Fresh).ok()?;
                     return Some(Completion::Accepted { socket, peer });
                 }
-                Err(Errno::AGAIN) => return None,
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    self.stalled.push(id);
+                Arrival::Died => {}
+                Arrival::Nothing => return None,
+                Arrival::Scarce => {
+                    if !self.stalled.contains(&id) {
+                        self.stalled.push(id);
+                    }
+                    self.accept_stalls += 1;
                     self.stalled_until = self.now() + STALL;
                     return None;
                 }
-                // The connection died in the queue; the next one need not have.
-                Err(_) => continue,
             }
         }
         // Many died in a row, and those behind them are not announced again.
@@ -88,7 +89,7 @@ impl Epoll {
         None
     }
 
-    /// Tries listeners again that ran out of descriptors, once it is time; how long to sleep at most until then.
+    /// Tries listeners again whose connections wait for descriptors, once it is time; how long to sleep at most until then.
     pub(super) fn try_stalled(&mut self) -> Duration {
         if self.stalled.is_empty() {
             return Duration::MAX;

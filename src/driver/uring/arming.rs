@@ -13,9 +13,24 @@ impl Uring {
             Some(socket) if socket.receiving => {}
             // Paused before it stood.
             Some(socket) if socket.paused => self.watch_fault(id),
-            Some(socket) if socket.splice.is_some() => self.told.push_back(Told::Splice(id)),
-            Some(socket) if socket.broken => self.told.push_back(Told::Rest(id)),
+            Some(socket) if socket.splice.is_some() || socket.broken || socket.readable => self.visit_soon(id),
             _ => self.arm_ring(id),
+        }
+    }
+
+    /// It is read from, or spliced, in this turn yet.
+    fn visit_soon(&mut self, id: SocketId) {
+        if let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.due) {
+            socket.due = true;
+            self.told.push_back(Told::Visit(id));
+        }
+    }
+
+    /// It is looked after in the next turn, so that the others have theirs.
+    pub(super) fn next_turn(&mut self, id: SocketId) {
+        if let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.due) {
+            socket.due = true;
+            self.hungry.push(id);
         }
     }
 
@@ -24,11 +39,9 @@ impl Uring {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let fd = socket.fd.as_fd();
         let outcome = match socket.kind {
-            Kind::Listener => self.ring.accept(id, fd),
-            Kind::Stream => {
-                socket.group = socket.wanted;
-                self.ring.receive(id, fd, socket.group)
-            }
+            Kind::Listener => self.ring.poll_listener(id, fd),
+            Kind::Stream if socket.bulk => return self.await_bytes(id),
+            Kind::Stream => self.ring.receive(id, fd),
             _ => return,
         };
         (socket.receiving, socket.cancelled, socket.armed_in) = (true, false, self.turns);
@@ -57,6 +70,14 @@ impl Uring {
         self.note(outcome);
     }
 
+    pub(super) fn await_bytes(&mut self, id: SocketId) {
+        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.awaits_bytes) else { return };
+        socket.awaits_bytes = true;
+        socket.operations += 1;
+        let outcome = self.ring.poll_bytes(id, socket.fd.as_fd());
+        self.note(outcome);
+    }
+
     pub(super) fn watch_room(&mut self, id: SocketId) {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         socket.operations += 1;
@@ -64,11 +85,15 @@ impl Uring {
         self.note(outcome);
     }
 
-    /// Operations that ended and are to go on: receives that found no buffer, listeners without descriptors.
+    /// What goes on in this turn: connections with more to read, receives that found no buffer, listeners without
+    /// descriptors.
     pub(super) fn arm_again(&mut self) {
         for id in std::mem::take(&mut self.hungry) {
-            if self.live(id).is_some_and(|socket| !socket.paused && !socket.over) {
-                self.arm(id);
+            if let Some(socket) = self.live(id) {
+                socket.due = false;
+                if !socket.paused && !socket.over {
+                    self.arm(id);
+                }
             }
         }
         if !self.stalled.is_empty() && self.now() >= self.stalled_until && self.accepting {

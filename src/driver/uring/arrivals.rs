@@ -1,18 +1,12 @@
 //! What a completion means for its socket, and what the shard is told of it.
 
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
 
-use super::buffers::Group;
 use super::ring::{Completed, Purpose};
 use super::state::{End, Kind};
-use super::{PARKED, Told, Uring};
+use super::{Told, Uring};
 use crate::driver::fault::Fault;
-use crate::driver::{Completion, Driver, Lease, STALL, SocketId, Tag};
-use crate::limits::RECEIVE_BYTES;
+use crate::driver::{Completion, Lease, SocketId};
 
 impl Uring {
     pub(super) fn tell(&mut self, told: Told) -> Option<Completion> {
@@ -20,14 +14,8 @@ impl Uring {
             Told::Full(id) => self.live(id).map(|socket| Completion::Full(socket.tag)),
             Told::Parked(id) => self.hand_out_parked(id),
             Told::Fault(id) => self.fault(id),
-            Told::Rest(id) => self.read_rest(id),
-            Told::Splice(id) => self.splice_on(id),
-            // No more are wanted again: the rest waits for its turn.
-            Told::Late if !self.accepting => None,
-            Told::Late => {
-                let connection = self.late.pop_front()?;
-                self.accepted(connection)
-            }
+            Told::Visit(id) => self.visit(id),
+            Told::Accept(id, most) => self.accept_next(id, most),
         }
     }
 
@@ -47,7 +35,7 @@ impl Uring {
     }
 
     /// A receive or an accept has completed; true when that was its last.
-    fn note_last(&mut self, completed: &Completed) -> bool {
+    pub(super) fn note_last(&mut self, completed: &Completed) -> bool {
         if let Some(socket) = self.sockets.get_mut(completed.id)
             && !completed.more
         {
@@ -57,40 +45,12 @@ impl Uring {
         !completed.more
     }
 
-    fn accept_completed(&mut self, completed: Completed) -> Option<Completion> {
-        let id = completed.id;
-        let last = self.note_last(&completed);
-        match completed.error() {
-            Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                self.stalled.push(id);
-                self.stalled_until = self.now() + STALL;
-                return None;
-            }
-            _ if last && self.accepting => self.arm(id),
-            _ => {}
-        }
-        let connection = completed.accepted()?;
-        if !self.accepting {
-            self.late.push_back(connection);
-            return None;
-        }
-        self.accepted(connection)
-    }
-
-    fn accepted(&mut self, connection: OwnedFd) -> Option<Completion> {
-        // A connection without a peer died in the queue.
-        let peer = rustix::net::getpeername(&connection).ok().flatten()?;
-        let peer = SocketAddr::try_from(peer).ok()?;
-        let socket = self.register(connection, Tag(0), Kind::Fresh, Group::Large);
-        Some(Completion::Accepted { socket, peer })
-    }
-
     fn receive_completed(&mut self, completed: Completed) -> Option<Completion> {
         let id = completed.id;
         let last = self.note_last(&completed);
         let socket = self.sockets.get_mut(id)?;
         socket.undelivered -= 1;
-        let filled = completed.buffer.map(|buffer| self.buffers.take(socket.group, buffer));
+        let filled = completed.buffer.inspect(|name| self.buffers.take(*name));
         if socket.kind == Kind::Closing {
             filled.into_iter().for_each(|name| self.buffers.release(name));
             return None;
@@ -129,7 +89,7 @@ impl Uring {
         if last {
             self.arm(id);
         } else if outgrows {
-            // It goes on in the other group once this receive has ended.
+            // It is read from once this receive has ended.
             self.cancel_receive(id);
         }
         self.leased = Some(name);
@@ -145,7 +105,7 @@ impl Uring {
         }
         if !socket.receiving {
             // Not before this turn's buffers were given back. A fault until then has no receive to tell of it.
-            self.hungry.push(id);
+            self.next_turn(id);
             self.watch_fault(id);
         }
         None
@@ -163,7 +123,7 @@ impl Uring {
         self.tell_end(id, end)
     }
 
-    fn tell_end(&mut self, id: SocketId, end: End) -> Option<Completion> {
+    pub(super) fn tell_end(&mut self, id: SocketId, end: End) -> Option<Completion> {
         let socket = self.sockets.get_mut(id)?;
         let (tag, broken) = (socket.tag, socket.broken);
         socket.over = true;
@@ -175,59 +135,6 @@ impl Uring {
         }
         self.watch_fault(id);
         Some(Completion::Ended(tag))
-    }
-
-    fn hand_out_parked(&mut self, id: SocketId) -> Option<Completion> {
-        let socket = self.live(id).filter(|socket| !socket.paused)?;
-        let mut parked = socket.parked.take()?;
-        let (tag, end) = (socket.tag, parked.end);
-        if parked.bytes.is_empty() {
-            return self.tell_end(id, end?);
-        }
-        let rest = parked.bytes.split_off(parked.bytes.len().min(RECEIVE_BYTES));
-        let bytes = std::mem::replace(&mut parked.bytes, rest);
-        if parked.bytes.is_empty() && end.is_none() {
-            self.arm(id);
-        } else {
-            socket.parked = Some(parked);
-            self.told.push_back(Told::Parked(id));
-        }
-        self.parked = bytes;
-        Some(Completion::Received(tag, Lease { buffer: PARKED, len: self.parked.len() as u32 }))
-    }
-
-    /// Reads a broken connection to its end, a buffer a turn. The ring does not see that end when it takes more than
-    /// a few dozen buffers before it: it then waits for an announcement that was made long ago (io_recv_finish and
-    /// io_poll_check_events in io_uring).
-    fn read_rest(&mut self, id: SocketId) -> Option<Completion> {
-        let socket = self.sockets.get_mut(id).filter(|socket| socket.kind == Kind::Stream)?;
-        if socket.receiving || socket.paused || socket.over || socket.parked.is_some() {
-            return None;
-        }
-        if socket.splice.is_some() {
-            return self.splice_on(id);
-        }
-        self.parked.resize(RECEIVE_BYTES, 0);
-        match rustix::net::recv(&socket.fd, &mut self.parked[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => self.ended(id, End::Fin),
-            Ok((len, _)) => {
-                self.hungry.push(id);
-                Some(Completion::Received(socket.tag, Lease { buffer: PARKED, len: len as u32 }))
-            }
-            Err(Errno::INTR) => {
-                self.hungry.push(id);
-                None
-            }
-            // Only one direction is broken.
-            Err(Errno::AGAIN) => {
-                self.arm_ring(id);
-                None
-            }
-            Err(error) => {
-                socket.note_error(error);
-                self.ended(id, End::Fault)
-            }
-        }
     }
 
     fn room_completed(&mut self, completed: Completed) -> Option<Completion> {
@@ -287,6 +194,7 @@ impl Uring {
             socket.tell(Fault::Reset)
         } else {
             self.cancel_receive(id);
+            self.arm(id);
             None
         }
     }

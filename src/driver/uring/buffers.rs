@@ -1,7 +1,9 @@
-//! Receive buffers that the kernel chooses from, in two groups, and gives back filled.
+//! Receive buffers: small ones that the kernel chooses from and gives back filled, and a few large ones for what is
+//! read without the ring.
 //!
-//! A buffer is the kernel's, or ours while its bytes are read or sent from; it goes back to the kernel's list
-//! when the last of those uses is over.
+//! A small one is the kernel's, or ours while its bytes are read or sent from; it goes back to the kernel's list
+//! when the last of those uses is over. Of the large ones the first that is free is taken, so that one stays warm while
+//! one is enough.
 
 #![allow(unsafe_code, reason = "the kernel writes into these buffers and reads the list of them by address")]
 
@@ -13,43 +15,28 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use io_uring::types::BufRingEntry;
 
 use super::ring::Ring;
+use crate::limits::RECEIVE_BYTES;
 
 /// The kernel wants the list of buffers to begin at a page.
 const PAGE: usize = 4096;
+/// Many small ones, for what comes in small pieces on many connections at a time. Together they are about as large as
+/// a core's cache: a larger pool would be cold whenever its turn comes, as the kernel takes buffers in the order in
+/// which they were returned.
+const COUNT: u16 = 512;
+pub(super) const BUFFER_BYTES: usize = 2 << 10;
+/// Large ones.
+const LARGE: u16 = 4;
 
-/// Which buffers a connection receives into. Together they are about as large as a core's cache: a larger pool
-/// would be cold whenever its turn comes, as the kernel takes buffers in the order in which they were returned.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u16)]
-pub(super) enum Group {
-    /// Few, for what comes in long runs: uploads, and long replies once they show.
-    Large,
-    /// Many, for what comes in small pieces on many connections at a time: streams.
-    Small,
+/// Bytes of a buffer that are copied rather than that it is kept until they are sent.
+pub(super) const fn copied_max(name: u16) -> usize {
+    if name < COUNT { 1 << 10 } else { 8 << 10 }
 }
-
-impl Group {
-    const fn count(self) -> u16 {
-        match self {
-            Group::Large => 32,
-            Group::Small => 512,
-        }
-    }
-
-    pub(super) const fn size(self) -> usize {
-        match self {
-            Group::Large => 32 << 10,
-            Group::Small => 2 << 10,
-        }
-    }
-}
-
-const GROUPS: [Group; 2] = [Group::Large, Group::Small];
 
 /// Pages shared with the kernel.
 struct Pages {
     start: NonNull<u8>,
     layout: Layout,
+    kept: bool,
 }
 
 impl Pages {
@@ -57,68 +44,74 @@ impl Pages {
         let layout = Layout::from_size_align(bytes, PAGE).expect("a few megabytes");
         // SAFETY: the layout is not empty.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-        Pages { start, layout }
+        Pages { start, layout, kept: false }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: allocated above with this layout; who drops it knows that the kernel is done with it.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        if !self.kept {
+            // SAFETY: allocated above with this layout; who drops it knows that the kernel is done with it.
+            unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        }
     }
 }
 
-/// One group: the list that the kernel reads, and the buffers.
-struct Pool {
+/// All receive buffers of one ring: the list that the kernel reads, and what it names.
+pub(super) struct Buffers {
     list: Pages,
     bytes: Pages,
+    large: Box<[u8]>,
     /// Where the next buffer is listed, modulo the list's length.
     tail: u16,
     published: u16,
-    group: Group,
-    /// Uses of each buffer that is ours.
+    /// Uses of each buffer that is ours, the large ones behind the small ones.
     uses: Vec<u16>,
 }
 
-impl Pool {
-    fn new(group: Group) -> Pool {
-        let count = group.count() as usize;
-        let mut pool = Pool {
+impl Buffers {
+    /// Buffers that `ring` receives into. They must live until it is gone.
+    pub(super) fn register(ring: &Ring) -> io::Result<Buffers> {
+        let count = COUNT as usize;
+        let mut buffers = Buffers {
             list: Pages::new((count * size_of::<BufRingEntry>()).next_multiple_of(PAGE)),
-            bytes: Pages::new(count * group.size()),
+            bytes: Pages::new(count * BUFFER_BYTES),
+            large: vec![0; LARGE as usize * RECEIVE_BYTES].into_boxed_slice(),
             tail: 0,
             published: 0,
-            group,
-            uses: vec![0; count],
+            uses: vec![0; count + LARGE as usize],
         };
-        (0..group.count()).for_each(|buffer| pool.list(buffer));
-        pool.publish();
-        pool
+        (0..COUNT).for_each(|name| buffers.give_back(name));
+        buffers.publish();
+        // SAFETY: the driver drops the ring before its buffers, or keeps them for good.
+        unsafe { ring.register_buffers(buffers.list.start.as_ptr(), COUNT)? };
+        Ok(buffers)
     }
 
     fn entries(&self) -> *mut BufRingEntry {
         self.list.start.as_ptr().cast()
     }
 
-    fn start_of(&self, buffer: u16) -> *mut u8 {
-        assert!(buffer < self.group.count());
+    fn start_of(&self, name: u16) -> *mut u8 {
+        assert!(name < COUNT);
         // SAFETY: within the pages, as just checked.
-        unsafe { self.bytes.start.as_ptr().add(buffer as usize * self.group.size()) }
+        unsafe { self.bytes.start.as_ptr().add(name as usize * BUFFER_BYTES) }
     }
 
-    /// Adds a buffer to the list; the kernel sees it once it is published.
-    fn list(&mut self, buffer: u16) {
-        let place = (self.tail % self.group.count()) as usize;
-        let (start, size) = (self.start_of(buffer) as u64, self.group.size() as u32);
+    /// Lists a buffer; the kernel sees it once it is published.
+    fn give_back(&mut self, name: u16) {
+        let place = (self.tail % COUNT) as usize;
+        let start = self.start_of(name) as u64;
         // SAFETY: the place lies in the list; the kernel reads no entry behind the published tail.
         let entry = unsafe { &mut *self.entries().add(place) };
         entry.set_addr(start);
-        entry.set_len(size);
-        entry.set_bid(buffer);
+        entry.set_len(BUFFER_BYTES as u32);
+        entry.set_bid(name);
         self.tail = self.tail.wrapping_add(1);
     }
 
-    fn publish(&mut self) {
+    /// Shows the kernel what was returned.
+    pub(super) fn publish(&mut self) {
         if self.published != self.tail {
             self.published = self.tail;
             // SAFETY: the tail of the list is a field of its first entry which nothing but the kernel reads.
@@ -126,73 +119,53 @@ impl Pool {
             tail.store(self.tail, Ordering::Release);
         }
     }
-}
 
-/// All receive buffers of one ring.
-pub(super) struct Buffers {
-    pools: Vec<Pool>,
-}
-
-impl Buffers {
-    /// Buffers that `ring` receives into. They must live until it is gone.
-    pub(super) fn register(ring: &Ring) -> io::Result<Buffers> {
-        let pools: Vec<Pool> = GROUPS.map(Pool::new).into();
-        for pool in &pools {
-            // SAFETY: the driver drops the ring before its buffers, or keeps them for good.
-            unsafe { ring.register_buffers(pool.list.start.as_ptr(), pool.group.count(), pool.group)? };
-        }
-        Ok(Buffers { pools })
+    /// A large buffer that nobody uses. There is one whenever no lease is held.
+    pub(super) fn free_large(&mut self) -> Option<(u16, &mut [u8])> {
+        let place = self.uses[COUNT as usize..].iter().position(|uses| *uses == 0)?;
+        Some((COUNT + place as u16, &mut self.large[place * RECEIVE_BYTES..][..RECEIVE_BYTES]))
     }
 
-    fn pool(&mut self, name: u16) -> (&mut Pool, u16) {
-        let first = Group::Large.count();
-        if name < first { (&mut self.pools[0], name) } else { (&mut self.pools[1], name - first) }
+    /// Whether so many bytes of a buffer may wait for the turn's end: not in the last of the large.
+    pub(super) fn may_wait(&self, name: u16, len: usize) -> bool {
+        name < COUNT || len <= copied_max(name) || self.uses[COUNT as usize..].contains(&0)
     }
 
-    /// A buffer that the kernel has filled: its name among those of both groups. It is in use once.
-    pub(super) fn take(&mut self, group: Group, buffer: u16) -> u16 {
-        let first = if group == Group::Large { 0 } else { Group::Large.count() };
-        let name = first + buffer;
-        let (pool, buffer) = self.pool(name);
-        debug_assert_eq!(pool.uses[buffer as usize], 0, "the kernel gave a buffer twice");
-        pool.uses[buffer as usize] = 1;
-        name
+    /// A buffer that was filled is in use once.
+    pub(super) fn take(&mut self, name: u16) {
+        debug_assert_eq!(self.uses[name as usize], 0, "a buffer is filled although in use");
+        self.uses[name as usize] = 1;
     }
 
     /// One use more.
     pub(super) fn hold(&mut self, name: u16) {
-        let (pool, buffer) = self.pool(name);
-        pool.uses[buffer as usize] += 1;
+        self.uses[name as usize] += 1;
     }
 
     /// One use is over; after the last, the buffer is the kernel's again.
     pub(super) fn release(&mut self, name: u16) {
-        let (pool, buffer) = self.pool(name);
-        let uses = &mut pool.uses[buffer as usize];
+        let uses = &mut self.uses[name as usize];
         assert!(*uses > 0, "a buffer is released as often as it was held");
         *uses -= 1;
-        if *uses == 0 {
-            pool.list(buffer);
+        if *uses == 0 && name < COUNT {
+            self.give_back(name);
         }
-    }
-
-    /// Shows the kernel what was returned.
-    pub(super) fn publish(&mut self) {
-        self.pools.iter_mut().for_each(Pool::publish);
     }
 
     /// Gives the memory up: the kernel may still write into it.
     pub(super) fn keep_for_good(&mut self) {
-        std::mem::take(&mut self.pools).into_iter().for_each(std::mem::forget);
+        (self.list.kept, self.bytes.kept) = (true, true);
     }
 
     /// The first `len` bytes of a buffer in use.
     pub(super) fn bytes(&self, name: u16, len: usize) -> &[u8] {
-        let first = Group::Large.count();
-        let (pool, buffer) = if name < first { (&self.pools[0], name) } else { (&self.pools[1], name - first) };
-        assert!(len <= pool.group.size() && pool.uses[buffer as usize] > 0, "a lease is read while it is held");
+        assert!(self.uses[name as usize] > 0, "a lease is read while it is held");
+        if let Some(place) = name.checked_sub(COUNT) {
+            return &self.large[place as usize * RECEIVE_BYTES..][..len];
+        }
+        assert!(len <= BUFFER_BYTES);
         // SAFETY: within the buffer, which was zeroed at the start; the kernel does not write into it before it
         // is listed again, which needs `&mut self`.
-        unsafe { std::slice::from_raw_parts(pool.start_of(buffer), len) }
+        unsafe { std::slice::from_raw_parts(self.start_of(name), len) }
     }
 }

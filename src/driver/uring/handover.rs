@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::buffers::Group;
 use super::state::Kind;
 use super::{SocketId, Tag, Uring};
 use crate::driver::{Completion, HandOver};
@@ -28,7 +27,7 @@ impl Uring {
 
 impl HandOver for Uring {
     fn hear(&mut self, bell: OwnedFd) -> io::Result<()> {
-        let id = self.register(bell, Tag(0), Kind::Bell, Group::Large);
+        let id = self.register(bell, Tag(0), Kind::Bell);
         self.watch_bell(id)
     }
 
@@ -38,6 +37,6 @@ impl HandOver for Uring {
     }
 
     fn take(&mut self, connection: OwnedFd) -> Option<SocketId> {
-        Some(self.register(connection, Tag(0), Kind::Fresh, Group::Large))
+        Some(self.register(connection, Tag(0), Kind::Fresh))
     }
 }

@@ -16,6 +16,9 @@ use crate::slots::Key;
 const COPIED_BYTES_MAX: usize = 512 << 10;
 /// Pieces that one socket may queue in one turn (the kernel takes 1024 at once).
 pub(super) const PIECES_MAX: u16 = 64;
+/// Bytes after which a socket's next send is not queued any more: whether the kernel takes them must be known before
+/// there are many.
+pub(super) const QUEUED_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Clone, Copy)]
 enum Source {
@@ -40,6 +43,7 @@ pub(super) struct Chain {
     first: u32,
     last: u32,
     pub count: u16,
+    pub bytes: usize,
 }
 
 /// Everything that one turn has to send.
@@ -82,6 +86,9 @@ impl Outbox {
         match last {
             Some(last) if matches!(last.source, Source::Copied) && (last.start + last.len) as usize == start => {
                 last.len += bytes.len() as u32;
+                if let Some(chain) = chain {
+                    chain.bytes += bytes.len();
+                }
             }
             _ => self.add(id, chain, Source::Copied, start, bytes.len()),
         }
@@ -98,10 +105,10 @@ impl Outbox {
         match chain {
             Some(chain) => {
                 self.pieces[chain.last as usize].next = Some(place);
-                (chain.last, chain.count) = (place, chain.count + 1);
+                (chain.last, chain.count, chain.bytes) = (place, chain.count + 1, chain.bytes + len);
             }
             None => {
-                *chain = Some(Chain { first: place, last: place, count: 1 });
+                *chain = Some(Chain { first: place, last: place, count: 1, bytes: len });
                 self.queued.push(id);
             }
         }

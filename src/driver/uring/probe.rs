@@ -50,34 +50,34 @@ pub fn usable() -> Result<(), Unusable> {
     let address = socket::bound_address(&listener).map_err(Unusable::Untried)?;
     driver.listen(listener).map_err(Unusable::Refused)?;
     let ours = driver.connect(address, OURS).map_err(Unusable::Untried)?;
-    let mut test = SelfTest { driver, ours, theirs: None, deadline: Instant::now() + PATIENCE };
+    let mut test = SelfTest { driver, theirs: None, deadline: Instant::now() + PATIENCE };
     test.until("a connect", |completion| matches!(completion, Completion::Connected(OURS)))?;
     if test.theirs.is_none() {
         test.until("an accept", |completion| matches!(completion, Completion::Accepted { .. }))?;
     }
     let theirs = test.theirs.ok_or(Unusable::Silent("an accept"))?;
-    test.receives(b"one", "a send and its receive")?;
-    test.driver.pause(theirs);
+    test.passes(ours, THEIRS, b"one", "a send, and a poll for what it brings")?;
+    test.passes(theirs, OURS, b"two", "a receive")?;
+    test.driver.pause(ours);
     test.turn(|_| false).map_err(Unusable::Refused)?;
-    test.driver.resume(theirs);
-    test.receives(b"two", "a receive that was cancelled and armed again")?;
+    test.driver.resume(ours);
+    test.passes(theirs, OURS, b"three", "a receive that was cancelled and armed again")?;
     test.driver.close(ours);
     test.until("the end of a closed connection", |completion| matches!(completion, Completion::Ended(THEIRS)))
 }
 
 struct SelfTest {
     driver: Uring,
-    ours: SocketId,
     theirs: Option<SocketId>,
     deadline: Instant,
 }
 
 impl SelfTest {
-    fn receives(&mut self, bytes: &[u8], what: &'static str) -> Result<(), Unusable> {
-        self.driver.send(self.ours, &[crate::driver::Segment::Bytes(bytes)]);
+    fn passes(&mut self, from: SocketId, to: Tag, bytes: &[u8], what: &'static str) -> Result<(), Unusable> {
+        self.driver.send(from, &[crate::driver::Segment::Bytes(bytes)]);
         self.until(
             what,
-            |completion| matches!(completion, Completion::Received(THEIRS, lease) if lease.len as usize == bytes.len()),
+            |completion| matches!(completion, Completion::Received(tag, lease) if tag == to && lease.len as usize == bytes.len()),
         )
     }
 

@@ -4,7 +4,7 @@
 #![allow(unsafe_code, reason = "operations name memory by address; io-uring leaves it to its caller that it lives")]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use io_uring::register::Restriction;
@@ -12,7 +12,6 @@ use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::io::Errno;
 
-use super::buffers::Group;
 use crate::slots::Key;
 
 /// Entries of the two queues, tried in this order: memory for them is counted against the user's
@@ -21,18 +20,21 @@ const SIZES: [(u32, u32); 4] = [(1024, 4096), (512, 2048), (128, 512), (32, 128)
 /// Enters in a row that bring nothing although operations wait to be taken: the kernel lacks memory for them.
 const FRUITLESS_MAX: u32 = 10_000;
 
+/// The name of the receive buffers.
+const BUFFERS: u16 = 0;
+
 /// What an operation is for; comes back in its completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Purpose {
-    /// Connections of a listener, one completion each.
+    /// Connections that wait at a listener.
     Accept,
     /// Bytes of a connection, one completion each time some come.
     Receive,
     Send,
     /// Room to send, or a connect that is over.
     Room,
-    /// Bytes that are not received but spliced.
+    /// Bytes that the ring is not to receive: they are read, or spliced.
     Bytes,
     /// A broken connection, where nothing is received.
     Fault,
@@ -92,13 +94,6 @@ impl Completed {
     pub(super) fn error(&self) -> Option<Errno> {
         (self.result < 0).then(|| Errno::from_raw_os_error(-self.result))
     }
-
-    /// The connection that an accept brought. To be taken once.
-    pub(super) fn accepted(&self) -> Option<OwnedFd> {
-        let brings = self.purpose == Purpose::Accept && self.result >= 0;
-        // SAFETY: the result of a completed accept is a new descriptor that nobody else knows.
-        brings.then(|| unsafe { OwnedFd::from_raw_fd(self.result) })
-    }
 }
 
 /// The queues of one thread.
@@ -132,21 +127,20 @@ impl Ring {
         (parameters.sq_entries(), parameters.cq_entries())
     }
 
-    /// Registers a group of receive buffers: `entries` of them listed at `list`.
+    /// Registers the receive buffers: `entries` of them listed at `list`.
     ///
     /// # Safety
     /// The list stays valid, and what it names writable, until the ring is gone.
-    pub(super) unsafe fn register_buffers(&self, list: *mut u8, entries: u16, group: Group) -> io::Result<()> {
+    pub(super) unsafe fn register_buffers(&self, list: *mut u8, entries: u16) -> io::Result<()> {
         // SAFETY: as promised by the caller.
-        unsafe { self.ring.submitter().register_buf_ring_with_flags(list as u64, entries, group as u16, 0) }
+        unsafe { self.ring.submitter().register_buf_ring_with_flags(list as u64, entries, BUFFERS, 0) }
     }
 
     /// Forbids all that is not used here, whatever comes to write into the queue, and makes the calling thread
     /// the only one that may.
     pub(super) fn enable(&self) -> io::Result<()> {
         let operations = [
-            opcode::AcceptMulti::CODE,
-            opcode::Recv::CODE,
+            opcode::RecvMulti::CODE,
             opcode::Send::CODE,
             opcode::SendMsg::CODE,
             opcode::PollAdd::CODE,
@@ -180,24 +174,14 @@ impl Ring {
         Err(io::ErrorKind::OutOfMemory.into())
     }
 
-    pub(super) fn accept(&mut self, id: Key, listener: BorrowedFd<'_>) -> io::Result<()> {
-        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        let entry = opcode::AcceptMulti::new(Fd(listener.as_raw_fd())).flags(flags).build();
-        // SAFETY: it names no memory.
-        unsafe { self.push(&entry.user_data(user_data(Purpose::Accept, id))) }
+    /// One completion once a connection waits.
+    pub(super) fn poll_listener(&mut self, id: Key, listener: BorrowedFd<'_>) -> io::Result<()> {
+        self.poll_readable(Purpose::Accept, id, listener)
     }
 
-    pub(super) fn receive(&mut self, id: Key, socket: BorrowedFd<'_>, group: Group) -> io::Result<()> {
-        let socket = Fd(socket.as_raw_fd());
-        let entry = match group {
-            // One buffer at a time: going on, it would fill dozens before a pause reaches it.
-            Group::Large => {
-                let one = opcode::Recv::new(socket, std::ptr::null_mut(), 0).buf_group(group as u16).build();
-                one.flags(squeue::Flags::BUFFER_SELECT)
-            }
-            Group::Small => opcode::RecvMulti::new(socket, group as u16).build(),
-        };
-        // SAFETY: it names no memory but the group's, which lives as long as the ring.
+    pub(super) fn receive(&mut self, id: Key, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let entry = opcode::RecvMulti::new(Fd(socket.as_raw_fd()), BUFFERS).build();
+        // SAFETY: it names no memory but the buffers', which lives as long as the ring.
         unsafe { self.push(&entry.user_data(user_data(Purpose::Receive, id))) }
     }
 

@@ -5,16 +5,13 @@ use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use super::buffers::Buffers;
-use super::outbox::{Chain, PIECES_MAX};
+use super::buffers::{self, Buffers};
+use super::outbox::{Chain, PIECES_MAX, QUEUED_BYTES_MAX};
 use super::ring::Purpose;
 use super::state::Socket;
-use super::{PARKED, Told, Uring};
+use super::{Told, Uring};
 use crate::driver::backlog::{JOINED_BYTES_MAX, SEGMENTS_MAX, transmit};
 use crate::driver::{Segment, SocketId};
-
-/// Received bytes no longer than this are copied: cheaper than keeping their buffer until they are sent.
-const COPIED_LEASE_MAX: usize = 1 << 10;
 
 impl Uring {
     /// Keeps what the kernel did not take of `pieces`.
@@ -67,7 +64,7 @@ impl Uring {
         let mut pieces = [IoSlice::new(&[]); SEGMENTS_MAX];
         let (mut count, mut total) = (0, 0);
         for (piece, segment) in pieces.iter_mut().zip(segments) {
-            *piece = IoSlice::new(bytes_of(segment, &self.buffers, &self.parked));
+            *piece = IoSlice::new(bytes_of(segment, &self.buffers));
             (count, total) = (count + 1, total + piece.len());
         }
         let pieces = &pieces[..count];
@@ -88,18 +85,21 @@ impl Uring {
     pub(super) fn gather(&mut self, id: SocketId, segments: &[Segment<'_>]) -> bool {
         let Some(socket) = self.sockets.get_mut(id) else { return true };
         let total: usize = segments.iter().map(Segment::len).sum();
-        let crowded = socket.outgoing.is_some_and(|chain| chain.count as usize + segments.len() > PIECES_MAX as usize);
-        if crowded || !self.outbox.has_room(total) {
+        let waits = |segment: &Segment<'_>| matches!(segment, Segment::Leased(lease, range) if !self.buffers.may_wait(lease.buffer, range.len()));
+        let crowded = socket.outgoing.is_some_and(|chain| {
+            chain.count as usize + segments.len() > PIECES_MAX as usize || chain.bytes + total > QUEUED_BYTES_MAX
+        });
+        if crowded || segments.iter().any(waits) || !self.outbox.has_room(total) {
             return false;
         }
         let join = segments.len() > 1 && total <= JOINED_BYTES_MAX;
         for segment in segments.iter().filter(|segment| !segment.is_empty()) {
             match segment {
-                Segment::Leased(lease, range) if lease.buffer != PARKED && !join && range.len() > COPIED_LEASE_MAX => {
+                Segment::Leased(lease, range) if !join && range.len() > buffers::copied_max(lease.buffer) => {
                     self.buffers.hold(lease.buffer);
                     self.outbox.refer(id, &mut socket.outgoing, lease.buffer, range.start, range.len());
                 }
-                _ => self.outbox.copy(id, &mut socket.outgoing, bytes_of(segment, &self.buffers, &self.parked)),
+                _ => self.outbox.copy(id, &mut socket.outgoing, bytes_of(segment, &self.buffers)),
             }
         }
         true
@@ -153,10 +153,9 @@ impl Uring {
     }
 }
 
-fn bytes_of<'a>(segment: &Segment<'a>, buffers: &'a Buffers, parked: &'a [u8]) -> &'a [u8] {
+fn bytes_of<'a>(segment: &Segment<'a>, buffers: &'a Buffers) -> &'a [u8] {
     match segment {
         Segment::Bytes(bytes) => bytes,
-        Segment::Leased(lease, range) if lease.buffer == PARKED => parked.get(range.clone()).unwrap_or_default(),
         Segment::Leased(lease, range) => {
             buffers.bytes(lease.buffer, lease.len as usize).get(range.clone()).unwrap_or_default()
         }

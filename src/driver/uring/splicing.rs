@@ -1,8 +1,5 @@
 //! Bytes that go from one connection to another inside the kernel, beside the ring.
 
-use std::os::fd::AsFd;
-
-use super::ring::Completed;
 use super::state::{End, Kind};
 use super::{Told, Uring};
 use crate::driver::splice::Stop;
@@ -81,10 +78,10 @@ impl Uring {
             }
             Stop::Failed(error) => {
                 self.sockets.get_mut(id)?.note_error(error);
-                self.hungry.push(id);
+                self.next_turn(id);
             }
             // Its turn comes again with the others'.
-            Stop::Visited | Stop::Ended => self.hungry.push(id),
+            Stop::Visited | Stop::Ended => self.next_turn(id),
         }
         None
     }
@@ -97,20 +94,5 @@ impl Uring {
         }
         self.told.push_back(Told::Full(to));
         self.starve(to);
-    }
-
-    fn await_bytes(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.awaits_bytes) else { return };
-        socket.awaits_bytes = true;
-        socket.operations += 1;
-        let outcome = self.ring.poll_bytes(id, socket.fd.as_fd());
-        self.note(outcome);
-    }
-
-    pub(super) fn bytes_came(&mut self, completed: Completed) -> Option<Completion> {
-        let socket = self.sockets.get_mut(completed.id)?;
-        socket.operations -= 1;
-        socket.awaits_bytes = false;
-        self.splice_on(completed.id)
     }
 }

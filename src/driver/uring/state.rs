@@ -6,14 +6,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
-use super::buffers::Group;
+use super::buffers::BUFFER_BYTES;
 use super::outbox::Chain;
 use crate::driver::backlog::Backlog;
 use crate::driver::fault::Fault;
 use crate::driver::splice::Splice;
 use crate::driver::{Completion, Tag};
 
-/// Receives in a row after which a connection changes its group.
+/// Pieces in a row after which a connection is received from the other way.
 const UNSUITED_MAX: u8 = 6;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,11 +48,11 @@ pub(super) struct Socket {
     pub(super) fd: OwnedFd,
     pub(super) tag: Tag,
     pub(super) kind: Kind,
-    /// What it receives into, and shall once its receive is armed anew. Only a connection of ours changes.
-    pub(super) group: Group,
-    pub(super) wanted: Group,
+    /// It is read in large pieces, rather than received into small buffers, once no receive is under way. Only a
+    /// connection of ours changes.
+    pub(super) bulk: bool,
     pub(super) ours: bool,
-    /// Receives in a row that the other group would have suited better.
+    /// Pieces in a row that the other way would have suited better.
     pub(super) unsuited: u8,
     /// Operations whose last completion is still to come.
     pub(super) operations: u8,
@@ -82,19 +82,21 @@ pub(super) struct Socket {
     pub(super) outgoing: Option<Chain>,
     pub(super) backlog: Option<Box<Backlog>>,
     pub(super) parked: Option<Box<Parked>>,
-    /// What is received goes there, once the receive has ended; and whether its bytes are waited for.
+    /// What is received goes there, once the receive has ended.
     pub(super) splice: Option<Box<Splice>>,
+    /// Bytes to read or to splice are waited for; there may be some; and its turn to look for them is noted.
     pub(super) awaits_bytes: bool,
+    pub(super) readable: bool,
+    pub(super) due: bool,
 }
 
 impl Socket {
-    pub(super) fn new(fd: OwnedFd, tag: Tag, kind: Kind, group: Group) -> Socket {
+    pub(super) fn new(fd: OwnedFd, tag: Tag, kind: Kind) -> Socket {
         Socket {
             fd,
             tag,
             kind,
-            group,
-            wanted: group,
+            bulk: kind != Kind::Connecting,
             ours: kind == Kind::Connecting,
             unsuited: 0,
             operations: 0,
@@ -116,18 +118,19 @@ impl Socket {
             parked: None,
             splice: None,
             awaits_bytes: false,
+            readable: false,
+            due: false,
         }
     }
 
-    /// So many bytes came at once; true when the other group has come to suit this connection better.
+    /// So many bytes came at once; true when the other way of receiving has come to suit this connection better.
     pub(super) fn outgrows(&mut self, len: usize) -> bool {
-        let suits = if len >= Group::Small.size() { Group::Large } else { Group::Small };
-        self.unsuited = if suits == self.group { 0 } else { self.unsuited + 1 };
-        if !self.ours || self.unsuited < UNSUITED_MAX {
-            self.unsuited %= UNSUITED_MAX;
+        let unsuited = self.ours && self.bulk != (len >= BUFFER_BYTES);
+        self.unsuited = if unsuited { self.unsuited + 1 } else { 0 };
+        if self.unsuited < UNSUITED_MAX {
             return false;
         }
-        (self.wanted, self.unsuited) = (suits, 0);
+        (self.bulk, self.unsuited) = (!self.bulk, 0);
         true
     }
 

@@ -1,7 +1,6 @@
 #![no_main]
 
-#[allow(dead_code, reason = "each target runs one of the properties")]
-#[path = "../properties.rs"]
+#[path = "../properties/mod.rs"]
 mod properties;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| properties::reply_head(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| properties::check("reply_head", bytes));

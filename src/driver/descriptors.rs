@@ -1,0 +1,89 @@
+//! Descriptors are shared out: clients do not get those that their requests need, nor the data plane the last ones.
+//!
+//! A request needs a second descriptor, for its engine. Were clients let in until there is none left, those that are in
+//! could not be served: a crowd of idle ones would stop all. So accepting stops before, and the rest waits in the
+//! kernel's queue. Connections to engines in turn leave some to probes and to the admin listener, lest the front seems
+//! dead. The kernel gives out the lowest free number: what a new descriptor got tells how many are open, whoever
+//! opened them.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use rustix::process::{Resource, getrlimit};
+
+/// Not for connections of either kind.
+const LAST: u64 = 8;
+/// Connections to engines have for themselves one in so many of the descriptors that are left when serving begins,
+const ENGINES_SHARE: u64 = 4;
+/// or this many, if those are more.
+const ENGINES_MAX: u64 = 4_096;
+
+/// What a listener had.
+pub(super) enum Arrival {
+    Connection(OwnedFd, SocketAddr),
+    /// It died in the queue; the next one need not have.
+    Died,
+    Nothing,
+    /// There may be some, and no descriptor for them.
+    Scarce,
+}
+
+/// One driver's view of what this process has open.
+#[derive(Default)]
+pub(super) struct Descriptors {
+    /// The number that was free when the last listener was given.
+    before: u64,
+    /// A client got one of those that are left to others: from then on it is looked before.
+    were_short: bool,
+}
+
+impl Descriptors {
+    /// Whatever is open now is not for clients.
+    pub(super) fn begin(&mut self, listener: &OwnedFd) {
+        self.before = self.before.max(lowest_free(listener).unwrap_or(0));
+    }
+
+    /// The first number that clients may not have.
+    fn end(&self) -> u64 {
+        let engines = limit().saturating_sub(self.before) / ENGINES_SHARE;
+        limit().saturating_sub(LAST + engines.min(ENGINES_MAX))
+    }
+
+    pub(super) fn accept(&mut self, listener: &OwnedFd) -> Arrival {
+        if self.were_short && lowest_free(listener).is_none_or(|number| number >= self.end()) {
+            return Arrival::Scarce;
+        }
+        match rustix::net::acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+            Ok((connection, peer)) => {
+                self.were_short |= number(&connection) >= self.end();
+                match peer.and_then(|peer| SocketAddr::try_from(peer).ok()) {
+                    Some(peer) => Arrival::Connection(connection, peer),
+                    None => Arrival::Died,
+                }
+            }
+            Err(Errno::AGAIN) => Arrival::Nothing,
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => Arrival::Scarce,
+            Err(_) => Arrival::Died,
+        }
+    }
+}
+
+/// Whether this is one of the last.
+pub(super) fn is_last(descriptor: &OwnedFd) -> bool {
+    number(descriptor) >= limit().saturating_sub(LAST)
+}
+
+fn limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+fn number(descriptor: &OwnedFd) -> u64 {
+    descriptor.as_raw_fd().unsigned_abs().into()
+}
+
+/// None: there is none.
+fn lowest_free(any: &OwnedFd) -> Option<u64> {
+    any.try_clone().ok().map(|copy| number(&copy))
+}

@@ -1,0 +1,46 @@
+//! Accepting: a poll tells that someone waits, and then they are taken, some a turn.
+//!
+//! An accept of the ring that goes on would take all that wait before anything could stop it: more than there are
+//! places, or descriptors.
+
+use super::ring::Completed;
+use super::state::Kind;
+use super::{Told, Uring};
+use crate::driver::descriptors::Arrival;
+use crate::driver::{ACCEPTS_PER_VISIT, Completion, Driver, STALL, SocketId, Tag};
+
+impl Uring {
+    pub(super) fn accept_completed(&mut self, completed: Completed) -> Option<Completion> {
+        self.note_last(&completed);
+        self.accept_next(completed.id, ACCEPTS_PER_VISIT)
+    }
+
+    /// Takes the next connection, unless `most` are taken or none are wanted.
+    pub(super) fn accept_next(&mut self, id: SocketId, most: u32) -> Option<Completion> {
+        if !self.accepting {
+            return None;
+        }
+        let listener = self.sockets.get(id).filter(|socket| socket.kind == Kind::Listener && !socket.receiving)?;
+        for left in (0..most).rev() {
+            match self.descriptors.accept(&listener.fd) {
+                Arrival::Connection(connection, peer) => {
+                    self.told.push_back(Told::Accept(id, left));
+                    let socket = self.register(connection, Tag(0), Kind::Fresh);
+                    return Some(Completion::Accepted { socket, peer });
+                }
+                Arrival::Died => {}
+                Arrival::Nothing => break,
+                Arrival::Scarce => {
+                    if !self.stalled.contains(&id) {
+                        self.stalled.push(id);
+                    }
+                    self.accept_stalls += 1;
+                    self.stalled_until = self.now() + STALL;
+                    return None;
+                }
+            }
+        }
+        self.arm(id);
+        None
+    }
+}

@@ -1,0 +1,147 @@
+//! What holds between any two turns, and at the end.
+
+use warmfront::counters::stats::Event;
+use warmfront::shard::Audit;
+
+use crate::schedule::{Schedule, faults};
+use crate::shadow::ENDPOINTS;
+use crate::tally::Tally;
+
+/// Requests that a shard may send again whatever came before.
+const SAVED_MAX: usize = 10;
+
+impl Schedule {
+    pub fn check(&self) {
+        let audits: Vec<(usize, Audit)> =
+            self.shards.iter().enumerate().filter_map(|(at, shard)| Some((at, shard.as_ref()?.audit()))).collect();
+        // Of a shard that has ended its charges go with it.
+        for slot in 0..ENDPOINTS {
+            let of = |by_slot: &[u32]| by_slot.get(slot).copied().unwrap_or(0);
+            let counted: u32 = audits.iter().map(|(_, audit)| of(&audit.legs) + of(&audit.charged)).sum();
+            assert_eq!(self.statics.counters.in_flight(slot as u16), counted, "in flight at {slot}: {audits:?}");
+        }
+        assert_eq!(self.statics.counters.underflow(), 0);
+        self.check_stats();
+        audits.iter().for_each(|(_, audit)| self.check_bounds(audit));
+        let network = self.network.borrow();
+        let (lease, limits) = (network.knobs.lease_max, &self.rules.limits);
+        let backlog = network.pipes.iter().map(|pipe| pipe.backlog.len()).max().unwrap_or(0);
+        assert!(backlog <= 3 * lease + 2 * limits.head_bytes_max + 40_000, "{backlog} bytes wait for one socket");
+        self.check_executions();
+        for place in 0..self.shards.len() {
+            self.check_retries(place);
+        }
+    }
+
+    fn check_stats(&self) {
+        let now = Tally::of_stats(self.statics.stats);
+        assert_eq!(now.panicked - self.before.panicked, faults() - self.before.faults, "an exchange panicked");
+        assert_eq!(now.accounts_differ, self.before.accounts_differ, "accounts differ");
+    }
+
+    fn check_bounds(&self, audit: &Audit) {
+        let (lease, limits) = (self.network.borrow().knobs.lease_max, &self.rules.limits);
+        assert_eq!(audit.held_bytes, audit.held_account, "{audit:?}");
+        assert_eq!(audit.unwatched, 0, "clients without a timer: {audit:?}");
+        assert!(audit.ahead_bytes_most <= limits.head_bytes_max.max(limits.read_ahead_bytes) + lease, "{audit:?}");
+        // What was read ahead is held at once.
+        let held_most = limits.head_bytes_max + limits.hold_bytes + limits.read_ahead_bytes + 2 * lease + 1_024;
+        assert!(audit.held_bytes_most <= held_most, "{audit:?}");
+    }
+
+    /// Once, or once more behind a refusal that says it was not executed.
+    fn check_executions(&self) {
+        let play = &self.play;
+        for (at, plan) in play.plans.iter().enumerate() {
+            let (executed, seen, refused) = (play.executed[at], play.seen[at], play.refused[at]);
+            let once = executed <= 1 && seen <= 2 && seen <= 1 + refused;
+            assert!(once, "{}: executed {executed} times, read {seen} times, refused {refused} times", plan.id);
+        }
+    }
+
+    /// A share of the requests, and some.
+    fn check_retries(&self, place: usize) {
+        let network = self.network.borrow();
+        let Some(shadow) = &network.shadow else { return };
+        let again = shadow.again[place];
+        let here = |client: &&crate::client::Client| client.pipe.is_some_and(|pipe| network.pipes[pipe].shard == place);
+        let begun: usize = self.clients.iter().filter(here).map(|client| client.begun(&self.play)).sum();
+        let most = SAVED_MAX + begun * self.rules.limits.retry_percent as usize / 100;
+        assert!(again as usize <= most, "shard {place} sent {again} of {begun} again");
+    }
+
+    /// The shard's last turn is over.
+    pub fn check_ended(&mut self, place: usize) {
+        let Some(shard) = self.shards[place].take() else { return };
+        let audit = shard.audit();
+        assert_eq!((audit.clients, audit.held_account), (0, 0), "{audit:?}");
+        drop(shard);
+        let network = &mut *self.network.borrow_mut();
+        if let Some(shadow) = &mut network.shadow {
+            shadow.shard_ends(place);
+        }
+        // With the process the kernel closes what it had.
+        let (pipes, random) = (&mut network.pipes, &mut network.random);
+        for pipe in pipes.iter_mut().filter(|pipe| pipe.shard == place && pipe.open && pipe.address.is_some()) {
+            pipe.close(random);
+        }
+    }
+
+    /// Failed requests are let go of once their time is over.
+    pub fn let_charges_expire(&mut self) {
+        self.network.borrow_mut().now += self.rules.limits.failed_charge_ms * 1_000;
+        for shard in self.shards.iter_mut().flatten() {
+            shard.turn().expect("a kernel that does not fail");
+            if let Some(shadow) = &mut self.network.borrow_mut().shadow {
+                shadow.turn_ends();
+            }
+        }
+    }
+
+    pub fn check_end(self) -> Tally {
+        for shard in self.shards.iter().flatten() {
+            let audit = shard.audit();
+            let left = (audit.clients, audit.held_account, audit.upstreams, audit.charged.iter().sum::<u32>());
+            assert_eq!(left, (0, 0, 0, 0), "{audit:?}");
+        }
+        for slot in 0..ENDPOINTS as u16 {
+            assert_eq!(self.statics.counters.in_flight(slot), 0, "still in flight at {slot}");
+        }
+        self.check_stats();
+        let network = &mut *self.network.borrow_mut();
+        if let (Some(control), Some(shadow)) = (&mut network.control, &mut network.shadow) {
+            control.check_ways_out(network.now, shadow);
+        }
+        let waiting: usize = network.ports.iter().map(|port| port.arrivals.len()).sum();
+        let clients = network.pipes.iter().filter(|pipe| pipe.address.is_none() && pipe.open).count();
+        assert_eq!(clients, waiting + network.in_transit.len(), "sockets of clients nobody owns");
+        let upstreams = network.pipes.iter().filter(|pipe| pipe.address.is_some() && pipe.open).count();
+        assert_eq!(upstreams, 0, "sockets of engines nobody owns");
+        if self.style.calm {
+            self.clients.iter().for_each(|client| client.assert_served(&self.play));
+        }
+        let stats = self.statics.stats;
+        assert_eq!(stats.total(Event::Accepted), stats.total(Event::Closed), "clients accepted and closed");
+        let mut tally = Tally::of_stats(stats) - self.before;
+        tally.requests = self.play.plans.len();
+        tally.executed = self.play.executed.iter().sum::<u32>() as usize;
+        tally.tunnelled = self.play.tunnelled;
+        for client in &self.clients {
+            tally.replies += client.replies;
+            tally.by_engines += client.by_engines;
+            tally.told += client.told;
+        }
+        tally.handed_over = network.handed_over;
+        let offered = network.shadow.as_ref().map_or(0, |shadow| shadow.offered());
+        self.check_finished(&tally, offered);
+        tally
+    }
+
+    /// Every request that reached an engine is accounted for, each once, but for those that a fault of ours ended.
+    fn check_finished(&self, tally: &Tally, offered: usize) {
+        let begun: usize = self.clients.iter().map(|client| client.begun(&self.play)).sum();
+        let (finished, faults) = (tally.finished as usize, tally.panicked as usize);
+        let once = offered <= finished + faults && finished + faults <= begun;
+        assert!(once, "{finished} finished and {faults} torn of {begun}, {offered} of them offered");
+    }
+}

@@ -1,0 +1,143 @@
+//! What the bytes of one engine's reply mean for the account of its endpoint, by the rules of the README and none of the
+//! front's own code.
+
+use std::ops::Range;
+
+/// Longest body of an error that is judged by its words.
+const JUDGED_MAX: usize = 4 << 10;
+
+/// What a reply's head, and for some errors its body, say of the endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    Neutral,
+    /// Enough to do: charged, not blamed.
+    Busy,
+    Fault,
+    /// A fault, and nothing more is to go there.
+    Drains,
+}
+
+/// One reply as it is sent, with the places in it where something follows.
+#[derive(Debug)]
+pub struct Script {
+    pub wire: Vec<u8>,
+    /// The front must find it broken, and says where by itself.
+    pub wild: bool,
+    /// The final head ends here, and what is judged with it.
+    pub head_end: usize,
+    pub judged_end: usize,
+    /// Its last byte has come; `None`: with the engine's FIN.
+    pub end: Option<usize>,
+    pub verdict: Verdict,
+    /// Its last byte is a good answer.
+    pub good: bool,
+    pub tunnel: bool,
+    /// Where its body's bytes lie, piece by piece as they are framed.
+    data: Vec<Range<usize>>,
+    stream: bool,
+}
+
+/// How a reply is put together.
+pub struct Shape<'a> {
+    pub status: u16,
+    pub names_a_time: bool,
+    pub stream: bool,
+    pub head: &'a [u8],
+    /// The body as it is framed, and where in that its bytes lie.
+    pub framed: &'a [u8],
+    pub data: Vec<Range<usize>>,
+    pub framing: Framed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Framed {
+    Nothing,
+    Length,
+    Chunks,
+    UntilClose,
+    Tunnel,
+}
+
+impl Script {
+    pub fn new(shape: Shape<'_>) -> Script {
+        let Shape { status, names_a_time, stream, head, framed, data, framing } = shape;
+        let head_end = head.len();
+        let judges = matches!(status, 500 | 503) && framing == Framed::Length && framed.len() <= JUDGED_MAX;
+        let judged = if judges { framed } else { b"" };
+        let wire = [head, framed].concat();
+        let end = matches!(framing, Framed::Nothing | Framed::Length | Framed::Chunks).then_some(wire.len());
+        Script {
+            wild: false,
+            head_end,
+            judged_end: head_end + judged.len(),
+            end,
+            verdict: verdict(status, names_a_time, judged),
+            good: (200..400).contains(&status),
+            tunnel: framing == Framed::Tunnel,
+            data: data.into_iter().map(|run| run.start + head_end..run.end + head_end).collect(),
+            stream,
+            wire,
+        }
+    }
+
+    /// A reply of which nothing is known but that the front must refuse it.
+    pub fn wild(wire: Vec<u8>) -> Script {
+        let len = wire.len();
+        Script {
+            wild: true,
+            head_end: len,
+            judged_end: len,
+            end: None,
+            verdict: Verdict::Neutral,
+            good: false,
+            tunnel: false,
+            data: Vec::new(),
+            stream: false,
+            wire,
+        }
+    }
+
+    /// Whether these bytes of it, read at once, hold a whole event of an engine's own error.
+    pub fn tells_of_error(&self, read: Range<usize>) -> bool {
+        self.stream
+            && self.data.iter().any(|run| {
+                let (start, end) = (run.start.max(read.start), run.end.min(read.end));
+                start < end && holds_error(&self.wire[start..end])
+            })
+    }
+}
+
+fn verdict(status: u16, names_a_time: bool, judged: &[u8]) -> Verdict {
+    let says = |words: &str| memchr::memmem::find(judged, words.as_bytes()).is_some();
+    let full = says("is currently busy and cannot accept new requests") || says("The request queue is full");
+    match status {
+        429 => Verdict::Busy,
+        503 if full || names_a_time => Verdict::Busy,
+        500 if says("cannot schedule new futures") => Verdict::Drains,
+        500 | 502 | 503 | 504 => Verdict::Fault,
+        _ => Verdict::Neutral,
+    }
+}
+
+fn holds_error(bytes: &[u8]) -> bool {
+    let Some(at) = memchr::memmem::find(bytes, b"data: {\"error\"") else { return false };
+    let line = bytes[at..].split(|&byte| byte == b'\n').next().unwrap_or_default();
+    memchr::memmem::find(line, b"\"code\": 5").is_some()
+}
+
+/// Whether a client may be told of an error behind these bytes of a stream.
+pub fn may_tell_behind(stream: &[u8]) -> bool {
+    (stream.is_empty() || stream.ends_with(b"\n\n")) && !stream.ends_with(b"data: [DONE]\n\n")
+}
+
+/// Whether `got` is the beginning of a stream with one event of the front's behind it, perhaps cut.
+pub fn is_told(got: &[u8], stream: &[u8]) -> bool {
+    const EVENT: &[u8] = b"data: {\"error\":{\"message\":";
+    let same = got.iter().zip(stream).take_while(|(a, b)| a == b).count();
+    (same.saturating_sub(EVENT.len())..=same).any(|at| {
+        let (before, told) = got.split_at(at);
+        let begins = told.starts_with(EVENT) || EVENT.starts_with(told);
+        let ends = memchr::memmem::find(told, b"\n\n").is_none_or(|end| end + 2 == told.len());
+        begins && ends && may_tell_behind(before)
+    })
+}

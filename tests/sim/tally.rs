@@ -1,0 +1,74 @@
+//! What schedules came to: shows that they reach what they are for.
+
+use warmfront::counters::stats::{Event, Stats, Timing};
+
+macro_rules! tally {
+    ($($field:ident: $kind:ty),+) => {
+        #[derive(Clone, Copy, Default, Debug)]
+        pub struct Tally {
+            $(pub $field: $kind,)+
+        }
+
+        impl std::ops::AddAssign for Tally {
+            fn add_assign(&mut self, more: Tally) {
+                $(self.$field += more.$field;)+
+            }
+        }
+
+        impl std::ops::Sub for Tally {
+            type Output = Tally;
+
+            fn sub(self, less: Tally) -> Tally {
+                Tally { $($field: self.$field - less.$field,)+ }
+            }
+        }
+    };
+}
+
+tally!(
+    turns: usize, requests: usize, executed: usize, replies: usize, by_engines: usize, tunnelled: usize, told: usize,
+    spliced: u64, retried_busy: u64, retried_stale: u64, withheld: u64, barred: u64, error_replies: u64,
+    error_events: u64, cut: u64, panicked: u64, finished: u64,
+    handed_over: usize,
+    accounts_differ: u64, faults: u64
+);
+
+impl Tally {
+    pub fn of_stats(stats: &Stats) -> Tally {
+        Tally {
+            spliced: stats.total(Event::BytesSpliced),
+            retried_busy: stats.total(Event::RetriedBusy),
+            retried_stale: stats.total(Event::RetriedStale),
+            withheld: stats.total(Event::RetryWithheld),
+            barred: stats.total(Event::Barred),
+            error_replies: stats.total(Event::UpstreamFaultErrorReply),
+            error_events: stats.total(Event::UpstreamFaultErrorEvent),
+            cut: stats.total(Event::StreamCut),
+            panicked: stats.total(Event::Panicked),
+            accounts_differ: stats.total(Event::AccountsDiffer),
+            // The only pool there is.
+            finished: stats.timing(0, Timing::Total).count(),
+            faults: crate::schedule::faults(),
+            ..Tally::default()
+        }
+    }
+
+    /// What none of many schedules came to.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let all = [
+            ("tunnelled", self.tunnelled as u64),
+            ("told", self.told as u64),
+            ("spliced", self.spliced),
+            ("retried_busy", self.retried_busy),
+            ("retried_stale", self.retried_stale),
+            ("withheld", self.withheld),
+            ("barred", self.barred),
+            ("error_replies", self.error_replies),
+            ("error_events", self.error_events),
+            ("cut", self.cut),
+            ("panicked", self.panicked),
+            ("handed_over", self.handed_over as u64),
+        ];
+        all.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
+    }
+}
