@@ -122,6 +122,8 @@ pub struct Shard<D> {
     /// None where there is one shard, or its driver cannot.
     handover: Option<HandOver>,
     drain_until: Option<Micros>,
+    /// Connections end with the reply under way, also where it did not say so: nobody else will serve them.
+    sends_away: bool,
     /// Connections may still come that were accepted before, here or by a shard that knows of no drain yet.
     stay_until: Micros,
     process: &'static Process,
@@ -165,6 +167,7 @@ impl<D: Driver> Shard<D> {
             accept_stalls: 0,
             handover: None,
             drain_until: None,
+            sends_away: false,
             stay_until: 0,
             process: setup.process,
             doing: setup.doing,
@@ -327,6 +330,7 @@ impl<D: Driver> Shard<D> {
         self.driver.stop_listening();
         // Idle connections end with their next reply, or their time, where nobody is in a hurry: a request that is on its
         // way to one would be lost.
+        self.sends_away = !self.process.has_heir();
         if self.process.has_heir() {
             self.stay_until = self.desk.now + 2 * HEARTBEAT;
         } else {
