@@ -1,27 +1,36 @@
 //! `warmfront serve`: the front itself.
 
+use std::net::TcpListener;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+use std::thread::sleep;
+use std::time::Duration;
 
 use super::check::machine;
 use super::{ConfigArgs, Level, level, log, refuse};
 use crate::config::Config;
 use crate::control;
 use crate::control::reload::Source;
+use crate::control::upgrade::Bequest;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::exchange::Rules;
 use crate::publish::{Process, Published};
-use crate::shard::start::{Shared, start};
+use crate::shard::start::{Shared, Started, start};
 use crate::shard::topology::this_machine;
 use crate::shard::{choice, panics};
 use crate::snapshot::Snapshot;
+use crate::succession::inherit;
+
+/// How often the start of the shards is looked at.
+const GLANCE: Duration = Duration::from_millis(2);
 
 /// Run the front: accept clients, choose an engine for each request, relay.
 ///
 /// With nothing but --upstream it runs on its defaults: clients on 0.0.0.0:8000, /metrics on
 /// 127.0.0.1:9911, policy prefix-hash. SIGTERM drains: no new connections, streams may finish.
 /// SIGHUP, or POST /reload on the admin listener, reads the configuration anew while requests run.
+/// SIGUSR2 starts the program on disk in this one's place: it takes the listeners, and this one finishes what it has.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   Two engines, everything else by default:
@@ -73,6 +82,8 @@ impl Source for CommandLine {
 
 /// Control first, so that a snapshot is there when the first connection is; then the shards, until they have drained.
 fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std::error::Error>> {
+    let (estate, predecessor) = inherit()?.unzip();
+    let (admin, listeners) = estate.map(|estate| (TcpListener::from(estate.admin), estate.listeners)).unzip();
     let driver = choice::choose(machine::asked(config.serve.driver))?;
     let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin);
     let shards = placement.shards();
@@ -91,8 +102,9 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std:
         stats: Stats::leak(shards),
         process: Process::leak(shards),
         source,
+        bequest: Bequest::default(),
     };
-    let control = control::start(setup.clone())?;
+    let control = control::start(setup.clone(), admin)?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         listen = ?config.serve.listen,
@@ -110,8 +122,16 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std:
         rules: Arc::new(Rules::from(&*config)),
         driver,
     };
-    let (threads, listening) = start(&shared, &config.serve.listen, &placement)?;
+    let Started { threads, addresses: listening, listeners } =
+        start(&shared, &config.serve.listen, &placement, listeners.unwrap_or_default())?;
     tracing::info!(?listening, "listening");
+    *setup.bequest.lock().unwrap_or_else(PoisonError::into_inner) = Some(listeners);
+    if let Some(predecessor) = predecessor {
+        while !setup.process.all_serving() {
+            sleep(GLANCE);
+        }
+        predecessor.let_go();
+    }
     for thread in threads {
         // A shard that panicked has aborted the process already.
         let _ = thread.join();

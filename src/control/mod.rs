@@ -16,9 +16,11 @@ pub mod reload;
 pub mod scrape;
 mod service;
 mod stalls;
+pub mod upgrade;
 pub mod watch;
 
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -26,6 +28,7 @@ use std::time::Instant;
 use std::{fs, io, thread};
 
 use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
 use crate::config::{Config, Upstream};
 use crate::counters::Counters;
@@ -34,6 +37,7 @@ use crate::publish::{Process, Published};
 use fleet::Fleet;
 use keeper::Keeper;
 use reload::Source;
+use upgrade::Bequest;
 
 /// What control works with; all of it is shared with the shards.
 #[derive(Clone, Debug)]
@@ -50,6 +54,8 @@ pub struct Setup {
     pub process: &'static Process,
     /// Where another configuration comes from.
     pub source: Arc<dyn Source>,
+    /// Listeners that another process may take over.
+    pub bequest: Bequest,
 }
 
 /// Why control cannot start.
@@ -97,11 +103,13 @@ impl Handle {
 }
 
 /// Starts the control thread. When this returns, the admin listener is open and a first snapshot of all
-/// engines whose names could be looked up is published, so that shards may begin.
-pub fn start(setup: Setup) -> Result<Handle, StartError> {
+/// engines whose names could be looked up is published, so that shards may begin. The admin listener of a process whose place
+/// this one takes is served from in the place of one of its own.
+pub fn start(setup: Setup, inherited: Option<TcpListener>) -> Result<Handle, StartError> {
     let address = setup.config.serve.admin;
-    let admin = listen(address).map_err(|error| StartError::Admin { address, error })?;
+    let admin = inherited.map_or_else(|| listen(address), Ok).map_err(|error| StartError::Admin { address, error })?;
     let address = admin.local_addr()?;
+    let copy = OwnedFd::from(admin.try_clone()?);
     let keys = setup.config.upstream.iter().map(key).collect::<Result<Vec<_>, _>>()?;
     let fleet = Fleet::new(Arc::clone(&setup.config), keys);
     let keeper = Arc::new(Keeper::new(Arc::clone(&setup.config), fleet, setup.counters, setup.published));
@@ -113,8 +121,9 @@ pub fn start(setup: Setup) -> Result<Handle, StartError> {
             let signals = service::signals(&setup, &keeper);
             keeper.look_up().await;
             keeper.publish_now();
-            begin(&setup, &keeper, admin);
-            let _ = ready.send(signals);
+            let serving = begin(&setup, &keeper, admin);
+            let upgrades = upgrade::on_signal(setup.process, Arc::clone(&setup.bequest), copy, serving);
+            let _ = ready.send(signals.and(upgrades));
             // An error is a dropped handle: the process then goes on without a way to stop control, as it should.
             if stopped.await.is_err() {
                 std::future::pending::<()>().await;
@@ -128,8 +137,8 @@ pub fn start(setup: Setup) -> Result<Handle, StartError> {
     Ok(Handle { admin: address, stop, thread })
 }
 
-/// Starts everything that runs beside each other.
-fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) {
+/// Starts everything that runs beside each other; answers how to end the admin listener alone.
+fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) -> AbortHandle {
     keeper.watch();
     tokio::spawn(Arc::clone(keeper).watch_outcomes());
     tokio::spawn(Arc::clone(keeper).publish());
@@ -144,7 +153,7 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) {
         began: Instant::now(),
         source: Arc::clone(&setup.source),
     };
-    tokio::spawn(admin::serve(admin, state));
+    tokio::spawn(admin::serve(admin, state)).abort_handle()
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {

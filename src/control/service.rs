@@ -1,7 +1,7 @@
 //! The process towards its service manager and its terminal: signals in, READY, WATCHDOG and STOPPING out.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -22,7 +22,7 @@ const INTERRUPTED: i32 = 130;
 /// Takes SIGTERM and SIGINT from now on: the first begins the drain, a second SIGINT ends the process. SIGHUP reads the
 /// configuration anew. To be called within a runtime.
 pub(super) fn signals(setup: &Setup, keeper: &Arc<Keeper>) -> io::Result<()> {
-    let process = setup.process;
+    let (process, bequest) = (setup.process, Arc::clone(&setup.bequest));
     tokio::spawn(reloads(signal(SignalKind::hangup())?, Arc::clone(keeper), Arc::clone(&setup.source)));
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -35,6 +35,8 @@ pub(super) fn signals(setup: &Setup, keeper: &Arc<Keeper>) -> io::Result<()> {
             };
             if !process.draining() {
                 process.drain();
+                // Nobody is to wait in a listener that nobody accepts from.
+                bequest.lock().unwrap_or_else(PoisonError::into_inner).take();
                 tracing::info!("draining: no new connections, streams may finish; a second Ctrl-C ends at once");
                 say(&[NotifyState::Stopping]);
             } else if interrupted {
@@ -97,6 +99,11 @@ pub(super) async fn notify(process: &'static Process, stats: &'static Stats) {
         before = turns;
         sleep(patience / 4).await;
     }
+}
+
+/// The service manager is to watch another process from now on.
+pub(super) fn say_main_process(id: u32) {
+    say(&[NotifyState::MainPid(id)]);
 }
 
 /// Nobody listens when not run by systemd, and then nothing is sent.

@@ -56,8 +56,19 @@ pub enum StartError {
     Machine(#[from] io::Error),
 }
 
+/// What shards were started with.
+#[derive(Debug)]
+pub struct Started {
+    /// One a shard.
+    pub threads: Vec<JoinHandle<()>>,
+    /// Addresses really listened on.
+    pub addresses: Vec<SocketAddr>,
+    /// The listeners of all shards once more, to be handed on: they stay open for as long as these do.
+    pub listeners: Vec<OwnedFd>,
+}
+
 /// Opens every listener of every shard, so that a port that cannot be had is known before any client is
-/// served, then starts the threads. Answers them and the addresses really listened on.
+/// served, then starts the threads. Those that were inherited are served from in their place.
 ///
 /// # Errors
 /// When a listener or a thread cannot be had; nothing serves then.
@@ -65,8 +76,10 @@ pub fn start(
     shared: &Shared,
     listen: &[SocketAddr],
     placement: &Placement,
-) -> Result<(Vec<JoinHandle<()>>, Vec<SocketAddr>), StartError> {
-    let (listeners, addresses) = listeners(listen, placement.shards())?;
+    inherited: Vec<OwnedFd>,
+) -> Result<Started, StartError> {
+    let (listeners, addresses) = listeners(listen, placement.shards(), inherited)?;
+    let copies = listeners.iter().flatten().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
     let mut threads = Vec::new();
     let handovers = HandOver::of_all(shared.stats)?;
     for (index, (listeners, handover)) in listeners.into_iter().zip(handovers).enumerate() {
@@ -85,7 +98,7 @@ pub fn start(
         });
         threads.push(thread?);
     }
-    Ok((threads, addresses))
+    Ok(Started { threads, addresses, listeners: copies })
 }
 
 /// The life of one shard. A panic outside an exchange leaves connections in an unknown state: the process
@@ -143,20 +156,44 @@ fn run<D: Driver>(
     Ok(())
 }
 
-/// By shard one listener for each address. Port 0 becomes one port for all shards.
-fn listeners(listen: &[SocketAddr], shards: usize) -> Result<(Vec<Vec<OwnedFd>>, Vec<SocketAddr>), StartError> {
+/// By shard one listener for each address; more where more were inherited, for what waits in one is lost if nobody
+/// accepts from it. Port 0 becomes one port for all shards.
+fn listeners(
+    listen: &[SocketAddr],
+    shards: usize,
+    inherited: Vec<OwnedFd>,
+) -> Result<(Vec<Vec<OwnedFd>>, Vec<SocketAddr>), StartError> {
     let mut by_shard: Vec<Vec<OwnedFd>> = (0..shards).map(|_| Vec::new()).collect();
     let mut addresses = Vec::new();
+    let bound = |listener: OwnedFd| Some((socket::bound_address(&listener).ok()?, listener));
+    let mut inherited: Vec<(SocketAddr, OwnedFd)> = inherited.into_iter().filter_map(bound).collect();
     for &asked in listen {
         let mut address = asked;
-        until_free(asked).map_err(|error| StartError::Listen { address, error })?;
+        let fits = |bound: &SocketAddr| bound.ip() == asked.ip() && (asked.port() == 0 || bound.port() == asked.port());
+        if let Some((first, _)) = inherited.iter().find(|(bound, _)| fits(bound)) {
+            address = *first;
+        } else {
+            until_free(asked).map_err(|error| StartError::Listen { address, error })?;
+        }
+        let (ours, others) = inherited.into_iter().partition(|(bound, _)| *bound == address);
+        inherited = others;
+        let mut ours: std::collections::VecDeque<_> = ours.into_iter().collect::<Vec<_>>().into();
         for listeners in &mut by_shard {
             let refused = |error| StartError::Listen { address, error };
-            let listener = socket::listener(address).map_err(refused)?;
+            let listener = match ours.pop_front() {
+                Some((_, listener)) => listener,
+                None => socket::listener(address).map_err(refused)?,
+            };
             address = socket::bound_address(&listener).map_err(refused)?;
             listeners.push(listener);
         }
+        for (index, (_, listener)) in ours.into_iter().enumerate() {
+            by_shard[index % shards].push(listener);
+        }
         addresses.push(address);
+    }
+    for (address, _) in inherited {
+        tracing::warn!(%address, "an inherited listener is closed: nobody is to listen there any more");
     }
     Ok((by_shard, addresses))
 }

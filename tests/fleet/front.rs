@@ -4,13 +4,18 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::wire::{Body, Head, Length, Wire};
 
 pub struct Front {
     child: Child,
+    /// Processes that took its place, the latest last; ended with the value.
+    heirs: Arc<Mutex<Vec<i32>>>,
+    said: Arc<Mutex<Vec<String>>>,
     pub address: SocketAddr,
     pub admin: SocketAddr,
     config: PathBuf,
@@ -25,7 +30,10 @@ impl Front {
             PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("fleet-{}-{number}.toml", std::process::id()));
         std::fs::write(&path, config).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_warmfront"));
-        command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--shards", "1"]);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        if !config.contains("shards") {
+            command.args(["--shards", "1"]);
+        }
         command.args(["--driver", driver, "--config"]).arg(&path);
         for address in engines {
             command.args(["--upstream", &format!("http://{address}")]);
@@ -34,11 +42,24 @@ impl Front {
         let log = BufReader::new(child.stderr.take().unwrap());
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
         // From here on the process ends with the value, whatever fails.
-        let mut front = Front { child, address: unknown, admin: unknown, config: path };
+        let heirs = Arc::<Mutex<Vec<i32>>>::default();
+        let said = Arc::<Mutex<Vec<String>>>::default();
+        let mut front = Front {
+            child,
+            heirs: Arc::clone(&heirs),
+            said: Arc::clone(&said),
+            address: unknown,
+            admin: unknown,
+            config: path,
+        };
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
             for line in log.lines().map_while(Result::ok) {
                 eprintln!("{line}");
+                if let Some((_, id)) = line.split_once(" heir=") {
+                    heirs.lock().unwrap().push(id.trim().parse().unwrap());
+                }
+                said.lock().unwrap().push(line.clone());
                 let _ = sender.send(line);
             }
         });
@@ -62,8 +83,31 @@ impl Front {
 
     /// SIGHUP.
     pub fn hang_up(&self) {
-        let process = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
+        kill_process(Pid::from_child(&self.child), Signal::HUP).unwrap();
+    }
+
+    /// SIGUSR2 to the process that serves; waits until another has taken its place.
+    pub fn upgrade(&self) {
+        let before = self.heirs.lock().unwrap().len();
+        self.try_upgrade();
+        crate::until("another process", || self.heirs.lock().unwrap().len() > before);
+    }
+
+    /// SIGUSR2 to the process that serves.
+    pub fn try_upgrade(&self) {
+        let heirs = self.heirs.lock().unwrap();
+        let now = heirs.last().map_or_else(|| Pid::from_child(&self.child), |id| Pid::from_raw(*id).unwrap());
+        kill_process(now, Signal::USR2).unwrap();
+    }
+
+    /// Waits for words in its log.
+    pub fn until_said(&self, words: &str) {
+        crate::until(words, || self.said.lock().unwrap().iter().any(|line| line.contains(words)));
+    }
+
+    /// Whether the first process has ended.
+    pub fn first_has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
     }
 
     /// A client's connection.
@@ -92,14 +136,16 @@ impl Front {
 
     /// SIGTERM, and how it ended.
     pub fn stop(mut self) -> Option<i32> {
-        let process = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         self.child.wait().unwrap().code()
     }
 }
 
 impl Drop for Front {
     fn drop(&mut self) {
+        for heir in self.heirs.lock().unwrap().iter().filter_map(|id| Pid::from_raw(*id)) {
+            let _ = kill_process(heir, Signal::KILL);
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.config);
@@ -119,6 +165,8 @@ fn logged(lines: &mpsc::Receiver<String>, words: &str) -> SocketAddr {
 
 pub struct Reply {
     pub status: u16,
+    /// The connection ends behind it.
+    pub closes: bool,
     pub body: Body,
 }
 
@@ -153,7 +201,7 @@ impl Client {
     pub fn reply(&mut self) -> Reply {
         let head = self.head();
         let status = head.start.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
-        Reply { status, body: self.body(&head) }
+        Reply { status, closes: head.get("connection") == Some("close"), body: self.body(&head) }
     }
 
     pub fn head(&mut self) -> Head {

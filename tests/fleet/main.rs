@@ -8,6 +8,7 @@ mod wire;
 mod engine;
 mod front;
 mod reloading;
+mod upgrading;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -47,6 +47,8 @@ fn engines_come_and_go_and_limits_change() {
         assert_eq!(changes["changed"], serde_json::json!(["limits", "upstream"]), "{said}");
         assert_eq!(names(&front), [second.address.to_string(), third.address.to_string()]);
         assert_eq!(client.post().status, 413, "{driver}: two bytes are too many now");
+        // Until its first probe it is tried with a part of what it gets later.
+        front.until_health(1, "up");
         let mut client = front.connect();
         let before = first.requests();
         (0..10).for_each(|_| assert_eq!(client.get("/v1/a").status, 200));
