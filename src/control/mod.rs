@@ -4,6 +4,8 @@
 mod admin;
 mod answer;
 pub mod client;
+pub mod edit;
+mod endpoints;
 pub mod explain;
 pub mod fleet;
 pub mod health;

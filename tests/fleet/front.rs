@@ -85,8 +85,16 @@ impl Front {
 
     /// `POST /reload`: status, and what it says.
     pub fn reload(&self) -> (u16, String) {
+        self.asks("POST", "/reload", "")
+    }
+
+    /// Asks the admin listener: status, and what it says.
+    pub fn asks(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let mut client = Client::to(self.admin);
-        client.send("POST /reload HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
+        let len = body.len();
+        client.send(&format!(
+            "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len}\r\n\r\n{body}"
+        ));
         let reply = client.reply();
         (reply.status, String::from_utf8(reply.body.data).unwrap())
     }
@@ -115,9 +123,19 @@ impl Front {
         *self.heirs.lock().unwrap().last().unwrap()
     }
 
+    /// Its process id.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether words were in its log.
+    pub fn has_said(&self, words: &str) -> bool {
+        self.said.lock().unwrap().iter().any(|line| line.contains(words))
+    }
+
     /// Waits for words in its log.
     pub fn until_said(&self, words: &str) {
-        crate::until(words, || self.said.lock().unwrap().iter().any(|line| line.contains(words)));
+        crate::until(words, || self.has_said(words));
     }
 
     /// Whether the first process has ended.

@@ -5,11 +5,13 @@
 #[path = "../relay/wire.rs"]
 mod wire;
 
+mod editing;
 mod engine;
 mod front;
 mod reloading;
 mod supervised;
 mod upgrading;
+mod wedged;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
