@@ -9,6 +9,7 @@ mod editing;
 mod engine;
 mod front;
 mod reloading;
+mod starting;
 mod supervised;
 mod upgrading;
 mod wedged;
