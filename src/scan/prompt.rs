@@ -8,7 +8,8 @@ use super::PrefixMode;
 use super::kernel::Kernel;
 use super::section::{self, Mark, Part, Section};
 use super::text::Taker;
-use super::{Counts, PrefixHash};
+use super::{Counts, Plan, PrefixHash};
+use crate::limits::LINKS_MAX;
 
 /// Bytes of a message held until its role is known.
 pub(super) const HELD_MAX: usize = 4096;
@@ -31,6 +32,8 @@ pub(super) struct Prompt {
     mode: PrefixMode,
     chars_max: u64,
     bytes_max: u64,
+    /// Links that each section leaves at most.
+    links_max: usize,
     /// Everything is counted to its end, whatever takes part in the prefix.
     counts_all: bool,
     current: Section,
@@ -50,6 +53,7 @@ impl Prompt {
             mode: PrefixMode::FirstUser,
             chars_max: 0,
             bytes_max: 0,
+            links_max: 0,
             counts_all: false,
             current: Section::Main,
             parts: std::array::from_fn(|_| Part::new(kernel)),
@@ -61,10 +65,13 @@ impl Prompt {
         }
     }
 
-    pub fn reset(&mut self, mode: PrefixMode, chars_max: u32, bytes_max: u32, counts_all: bool) {
-        (self.mode, self.chars_max, self.bytes_max) = (mode, chars_max as u64, bytes_max as u64);
+    pub fn reset(&mut self, plan: &Plan, counts_all: bool) {
+        self.mode = if plan.chain { PrefixMode::Conversation } else { plan.prefix };
+        self.chars_max = u64::from(plan.prefix_chars);
+        (self.bytes_max, self.links_max) =
+            if plan.chain { (u64::MAX, LINKS_MAX) } else { (u64::from(plan.prefix_bytes), 0) };
         self.counts_all = counts_all;
-        self.parts.iter_mut().for_each(Part::reset);
+        self.parts.iter_mut().for_each(|part| part.reset(self.links_max));
         self.rewind();
     }
 
@@ -87,7 +94,8 @@ impl Prompt {
     /// A section begins; when it has been there before, the last one wins.
     pub fn begin(&mut self, section: Section) {
         self.current = section;
-        self.part().reset();
+        let links_max = self.links_max;
+        self.part().reset(links_max);
         self.part().seen = true;
         // What counts toward no prefix is closed from the start.
         let closed = section == Section::Extra || self.mode == PrefixMode::FirstUser && section != Section::Main;
@@ -238,6 +246,24 @@ impl Prompt {
                 }
                 let bytes = tools.hashed + system.hashed + main.hashed;
                 Some(PrefixHash { hash: section::joined([tools, system, main]), bytes })
+            }
+        }
+    }
+
+    /// Replaces `chain` by the prompt's: a hash for each whole block of its canonical form, which stands for all before it and
+    /// for `root`. Tools come first, then the system prompt, then the rest; a block ends with its section.
+    pub fn chain(&self, root: u64, chain: &mut Vec<u64>) {
+        chain.clear();
+        let mut root = root;
+        for section in [Section::Tools, Section::System, Section::Main] {
+            let part = &self.parts[section as usize];
+            part.digest.each_link(|link| {
+                if chain.len() < self.links_max {
+                    chain.push(section::linked(root, link));
+                }
+            });
+            if part.hashed > 0 {
+                root = section::linked(root.rotate_left(1 + section as u32), part.digest.value());
             }
         }
     }
