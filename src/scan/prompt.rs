@@ -2,13 +2,15 @@
 //!
 //! Text reaches this module decoded; what lies between texts (roles, images, tool calls) is set apart
 //! by marks, bytes that no UTF-8 text contains. Fields that may stand in either order in the body (`tools`,
-//! `system`, `messages`) are hashed apart and joined by [`Prompt::prefix`], so their order does not matter.
+//! `system`, `messages`) are hashed apart and joined by [`Prompt::prefix`] (in [`results`]), so their order does not matter.
 
+mod results;
+
+use super::Plan;
 use super::PrefixMode;
 use super::kernel::Kernel;
-use super::section::{self, Mark, Part, Section};
+use super::section::{Mark, Part, Section};
 use super::text::Taker;
-use super::{Counts, Plan, PrefixHash};
 use crate::limits::LINKS_MAX;
 
 /// Bytes of a message held until its role is known.
@@ -229,52 +231,6 @@ impl Prompt {
     pub fn ids_written(&mut self, count: usize) {
         self.part().written(4 * count);
         self.part().ids += count as u64;
-    }
-
-    // Results.
-
-    /// The prefix as far as it is known; `None` without any text.
-    pub fn prefix(&self) -> Option<PrefixHash> {
-        let [tools, system, main, _] = &self.parts;
-        match self.mode {
-            PrefixMode::FirstUser => {
-                (main.hashed > 0).then(|| PrefixHash { hash: main.digest.value(), bytes: main.hashed })
-            }
-            PrefixMode::Conversation => {
-                if !main.has_text && !system.has_text {
-                    return None;
-                }
-                let bytes = tools.hashed + system.hashed + main.hashed;
-                Some(PrefixHash { hash: section::joined([tools, system, main]), bytes })
-            }
-        }
-    }
-
-    /// Replaces `chain` by the prompt's: a hash for each whole block of its canonical form, which stands for all before it and
-    /// for `root`. Tools come first, then the system prompt, then the rest; a block ends with its section.
-    pub fn chain(&self, root: u64, chain: &mut Vec<u64>) {
-        chain.clear();
-        let mut root = root;
-        for section in [Section::Tools, Section::System, Section::Main] {
-            let part = &self.parts[section as usize];
-            part.digest.each_link(|link| {
-                if chain.len() < self.links_max {
-                    chain.push(section::linked(root, link));
-                }
-            });
-            if part.hashed > 0 {
-                root = section::linked(root.rotate_left(1 + section as u32), part.digest.value());
-            }
-        }
-    }
-
-    /// What has been read of the prompt.
-    pub fn counts(&self) -> Counts {
-        self.parts.iter().fold(Counts::default(), |sum, part| Counts {
-            text_bytes: sum.text_bytes + part.text_bytes,
-            ids: sum.ids + part.ids,
-            media: sum.media + part.media,
-        })
     }
 
     // Below: where bytes go.
