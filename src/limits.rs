@@ -134,6 +134,9 @@ pub const BLOCK_BYTES: usize = 256;
 /// Longest chain: what of a prompt lies behind its first MiB is taken for new.
 pub const LINKS_MAX: usize = 4_096;
 
+/// Longest prompt as estimates count it.
+pub const TOKENS_MAX: u32 = 1 << 24;
+
 /// Heaviest endpoint; larger weights count as this, so that a ring's size is bounded.
 pub const WEIGHT_MAX: u32 = 100;
 /// Most ring points per endpoint and unit of weight; larger settings count as this.

@@ -87,6 +87,7 @@ impl Exchange {
 
     fn count_in(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Result<(Choice, Admission), Nobody> {
         let mut request = policy::Request {
+            prompt: None,
             key: self.key,
             unscannable: self.unscannable,
             session: self.session,

@@ -93,6 +93,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
         "policy",
         &[
             ("ring", "homes"),
+            ("index", "who holds how much of a prompt"),
             ("fleet", "endpoints and loads"),
             ("scan", "what a policy needs to know of a body"),
             ("limits", "most endpoints, heaviest weight"),
