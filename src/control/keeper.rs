@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use super::access::AccessLog;
 use super::fleet::Fleet;
 use super::health::{Failure, Turn, Why};
 use super::models::Learnt;
@@ -35,6 +36,7 @@ pub struct Keeper {
     changed: Notify,
     /// What watches each engine; ends when it is dropped.
     watches: Mutex<Vec<JoinSet<()>>>,
+    access: Arc<AccessLog>,
 }
 
 impl Keeper {
@@ -44,6 +46,7 @@ impl Keeper {
         fleet: Fleet,
         counters: &'static Counters,
         published: &'static Published,
+        access: Arc<AccessLog>,
     ) -> Keeper {
         Keeper {
             config: ArcSwap::new(config),
@@ -52,12 +55,18 @@ impl Keeper {
             published,
             changed: Notify::new(),
             watches: Mutex::default(),
+            access,
         }
     }
 
     /// The configuration in use.
     pub fn config(&self) -> Arc<Config> {
         self.config.load_full()
+    }
+
+    /// The log of finished requests.
+    pub fn access(&self) -> &AccessLog {
+        &self.access
     }
 
     /// Looks up where all engines are, before any of them is needed.
@@ -83,6 +92,7 @@ impl Keeper {
     pub async fn reload(self: &Arc<Self>, source: &dyn Source) -> Result<Changes, String> {
         let config = Arc::new(source.load()?);
         let keys = reload::keys(&config)?;
+        let access = self.access.prepare(&config.log)?;
         let mut changes = Changes::between(&self.config(), &config);
         // Before anything changes: a snapshot of engines without addresses would refuse every request.
         let before: Vec<Upstream> = self.fleet().members().iter().map(|member| member.upstream.clone()).collect();
@@ -100,6 +110,7 @@ impl Keeper {
         drop(fleet);
         self.config.store(Arc::clone(&config));
         source.in_use(&config);
+        self.access.take(access);
         self.published.publish_rules(Rules::from(&*config));
         self.publish_now();
         self.watch();

@@ -5,6 +5,7 @@
 mod audit;
 pub mod choice;
 mod client;
+mod deadlines;
 mod drive;
 pub mod handover;
 pub mod memory;
@@ -24,9 +25,9 @@ use std::time::{Duration, Instant};
 use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, Gauge, ShardStats};
 use crate::driver::{Completion, Driver, Tag};
-use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules};
+use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Recorder, Rules};
 use crate::fleet::EndpointId;
-use crate::publish::{Doing, DoingCell, Process, Published, Reader, RulesReader};
+use crate::publish::{Doing, DoingCell, Process, Published, Reader, Records, RulesReader};
 use crate::slots::{Key, Slots};
 use crate::snapshot::Snapshot;
 pub use audit::Audit;
@@ -50,6 +51,8 @@ pub struct Setup {
     pub process: &'static Process,
     /// Where it says what it is doing.
     pub doing: &'static DoingCell,
+    /// Where it leaves what the access log is told.
+    pub records: &'static Records,
     /// In-flight counts of the fleet.
     pub counters: &'static Counters,
     /// Its statistics.
@@ -97,6 +100,17 @@ pub fn stopwatch() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
+/// Microseconds since 1970.
+fn wall() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_micros() as u64)
+}
+
+/// Who takes records, where they are wanted.
+fn recorder(rules: &Rules, records: &'static Records) -> Option<Recorder> {
+    records.queue().filter(|_| rules.access_log).map(|queue| Recorder { queue, wall })
+}
+
 /// The thread's state.
 pub struct Shard<D> {
     driver: D,
@@ -124,6 +138,7 @@ pub struct Shard<D> {
     drain_until: Option<Micros>,
     process: &'static Process,
     doing: &'static DoingCell,
+    records: &'static Records,
     reader: Reader,
     rules_reader: RulesReader,
     /// What held bodies may take where the rules leave it to the machine.
@@ -146,7 +161,8 @@ impl<D: Driver> Shard<D> {
         let rules = setup.rules;
         let share = memory::budget(setup.process.shards().len());
         let budget_bytes = rules.limits.budget_of(share);
-        let lender = Lender { random: Random::new(setup.seed), budget_bytes, ..Lender::default() };
+        let recorder = recorder(&rules, setup.records);
+        let lender = Lender { random: Random::new(setup.seed), budget_bytes, recorder, ..Lender::default() };
         Ok(Shard {
             driver,
             clients: Slots::default(),
@@ -165,6 +181,7 @@ impl<D: Driver> Shard<D> {
             drain_until: None,
             process: setup.process,
             doing: setup.doing,
+            records: setup.records,
             reader,
             rules_reader: setup.published.rules_reader(),
             memory_share: share,
@@ -214,6 +231,7 @@ impl<D: Driver> Shard<D> {
         {
             self.desk.rules = Arc::clone(rules);
             self.desk.lender.budget_bytes = rules.limits.budget_of(self.memory_share);
+            self.desk.lender.recorder = recorder(rules, self.records);
         }
         self.doing.begin(Doing::Accepts);
         self.take_in();

@@ -59,6 +59,7 @@ impl Front {
             published,
             process,
             doing: process.shards()[0].doing(),
+            records: process.shards()[0].records(),
             counters,
             stats: stats.shard(0),
             rules: Arc::new(options.rules),
