@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use crate::wire::{Body, Head, Length, Wire};
@@ -14,6 +14,7 @@ pub struct Front {
     pub address: SocketAddr,
     pub admin: SocketAddr,
     config: PathBuf,
+    log: Arc<Mutex<String>>,
 }
 
 impl Front {
@@ -30,21 +31,33 @@ impl Front {
         for address in engines {
             command.args(["--upstream", &format!("http://{address}")]);
         }
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let log = BufReader::new(child.stderr.take().unwrap());
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let errors = BufReader::new(child.stderr.take().unwrap());
+        let log = Arc::<Mutex<String>>::default();
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
         // From here on the process ends with the value, whatever fails.
-        let mut front = Front { child, address: unknown, admin: unknown, config: path };
+        let mut front = Front { child, address: unknown, admin: unknown, config: path, log: Arc::clone(&log) };
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
-            for line in log.lines().map_while(Result::ok) {
+            for line in errors.lines().map_while(Result::ok) {
                 eprintln!("{line}");
+                *log.lock().unwrap() += &format!("{line}\n");
                 let _ = sender.send(line);
             }
         });
         front.admin = logged(&lines, " admin=");
         front.address = logged(&lines, " listening=[");
         front
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// Its standard output, once.
+    pub fn output(&mut self) -> ChildStdout {
+        self.child.stdout.take().unwrap()
     }
 
     /// Writes another configuration into its file.
@@ -146,7 +159,7 @@ impl Client {
         self.send("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}");
     }
 
-    fn send(&mut self, text: &str) {
+    pub fn send(&mut self, text: &str) {
         let _ = self.0.stream.write_all(text.as_bytes());
     }
 
