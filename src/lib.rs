@@ -25,3 +25,4 @@ pub mod scan;
 pub mod shard;
 pub mod slots;
 pub mod snapshot;
+pub mod succession;

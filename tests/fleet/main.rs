@@ -6,9 +6,13 @@
 mod wire;
 
 mod access;
+mod editing;
 mod engine;
 mod front;
 mod reloading;
+mod supervised;
+mod upgrading;
+mod wedged;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
