@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::Value;
 
@@ -255,6 +256,36 @@ fn a_rotated_file_is_opened_anew_on_sighup() {
     assert_eq!(front.stop(), Some(0));
     let lines: usize = rotated.iter().chain([&file]).map(|file| file.lines().len()).sum();
     assert_eq!(lines, asked);
+}
+
+/// Two processes write to one file while one takes the other's place: each line is whole, and there is one for each request.
+#[test]
+fn upgrades_lose_no_line() {
+    let file = File::new("upgraded");
+    let ([_engine], front) = fleet("auto", &format!("[log]\n{}", file.config()));
+    let (stop, served) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = front.connect();
+                while !stop.load(Ordering::Relaxed) {
+                    let reply = client.post();
+                    assert_eq!(reply.status, 200);
+                    served.fetch_add(1, Ordering::Relaxed);
+                    if reply.closes {
+                        client = front.connect();
+                    }
+                }
+            });
+        }
+        for _ in 0..3 {
+            let before = served.load(Ordering::Relaxed);
+            until("requests before it", || served.load(Ordering::Relaxed) >= before + 50);
+            front.upgrade();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    file.until_lines(served.load(Ordering::Relaxed));
 }
 
 /// The level is that of the configuration in use, from the reload on.
