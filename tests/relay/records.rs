@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use warmfront::counters::stats::Event;
-use warmfront::exchange::{End, Record};
+use warmfront::exchange::{End, Record, Rules};
 use warmfront::limits::RECORDS_MAX;
 use warmfront::policy::{Policy, Reason};
 use warmfront::scan::Api;
@@ -126,6 +126,17 @@ fn a_full_queue_drops_and_counts() {
     );
     assert_eq!(client.ask(get("/v1/a")).status, 200);
     told(&front, "one more", 1);
+}
+
+#[test]
+fn rules_switch_it_off_and_on() {
+    let front = logging(&answering(HELLO), |_| {});
+    let mut client = front.connect();
+    for access_log in [true, false, true] {
+        front.published.publish_rules(Rules { access_log, ..Rules::default() });
+        assert_eq!(client.ask(get("/v1/a")).status, 200);
+        told(&front, "as published", usize::from(access_log));
+    }
 }
 
 #[test]
