@@ -88,14 +88,7 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std:
     let driver = choice::choose(machine::asked(config.serve.driver))?;
     let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin);
     let shards = placement.shards();
-    let (may, wanted) = (machine::raise_descriptors(), machine::descriptors_wanted(&config, shards));
-    if may < wanted {
-        tracing::warn!(
-            limit = may,
-            wanted,
-            "too few descriptors for connections_max; `warmfront check` says what to change"
-        );
-    }
+    descriptors(&config, shards)?;
     let setup = control::Setup {
         config: Arc::clone(&config),
         published: Published::leak(Snapshot::default()),
@@ -143,5 +136,25 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std:
         return Err(format!("a fault of warmfront: {left} requests were still counted in flight at the end").into());
     }
     tracing::info!("drained");
+    Ok(())
+}
+
+/// Whether as many descriptors are allowed as the configuration asks for; a front that could take no client is refused.
+fn descriptors(config: &Config, shards: usize) -> Result<(), String> {
+    let (may, wanted, least) =
+        (machine::raise_descriptors(), machine::descriptors_wanted(config, shards), machine::OTHER_DESCRIPTORS);
+    if may < least {
+        return Err(format!(
+            "only {may} descriptors are allowed, and {least} are needed before the first client; \
+             set LimitNOFILE={wanted} in the unit (`ulimit -n {wanted}` in a shell)"
+        ));
+    }
+    if may < wanted {
+        tracing::warn!(
+            limit = may,
+            wanted,
+            "too few descriptors for connections_max; `warmfront check` says what to change"
+        );
+    }
     Ok(())
 }

@@ -10,6 +10,7 @@ mod editing;
 mod engine;
 mod front;
 mod reloading;
+mod starting;
 mod supervised;
 mod upgrading;
 mod wedged;

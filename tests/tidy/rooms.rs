@@ -101,7 +101,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
     ("ring", &[("limits", "most points")]),
     ("prefix", &[("scan", "the hash it has made of a prompt")]),
     ("fleet", &[("limits", "most endpoints"), ("atomics", "loads are shared")]),
-    ("scan", &[]),
+    ("scan", &[("limits", "size of a block, longest chain")]),
     ("http", &[("limits", "most bytes of a head")]),
     ("slots", &[]),
     ("atomics", &[]),
