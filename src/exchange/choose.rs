@@ -66,6 +66,7 @@ impl Exchange {
             Err(Nobody::AllAtTheirCap) => return self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx),
         };
         self.reason = choice.reason;
+        self.draft.chose(&choice, cx.now);
         if choice.reason.spilled() {
             cx.stats.count(Count::Spilled);
         }
