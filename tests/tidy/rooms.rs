@@ -88,6 +88,14 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("atomics", "shards raise and lower them together"),
         ],
     ),
+    (
+        "index",
+        &[
+            ("fleet", "names the endpoint"),
+            ("limits", "most endpoints"),
+            ("atomics", "shards and control write it together"),
+        ],
+    ),
     ("snapshot", &[("policy", "pools"), ("fleet", "endpoints"), ("scan", "what bodies are scanned for")]),
     (
         "policy",
@@ -111,8 +119,9 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
 
 /// Rooms that a test can run through without a descriptor or a sleep. The same bytes, `now` and snapshot
 /// make the same answer there.
-const PURE: &[&str] =
-    &["exchange", "counters", "snapshot", "policy", "ring", "prefix", "fleet", "scan", "http", "slots", "limits"];
+const PURE: &[&str] = &[
+    "exchange", "counters", "index", "snapshot", "policy", "ring", "prefix", "fleet", "scan", "http", "slots", "limits",
+];
 
 /// What they may not name, and what to do instead.
 const IMPURE: &[(&str, &str)] = &[
