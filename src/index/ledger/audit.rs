@@ -5,7 +5,7 @@ use super::{FREE, Ledger, NONE, UNLISTED};
 
 impl Ledger {
     /// Whether cells, tree, list, buckets and rows say the same.
-    pub(super) fn audit(&self, rows: &Rows, slot: u16) -> Result<(), String> {
+    pub(in crate::index) fn audit(&self, rows: &Rows, slot: u16) -> Result<(), String> {
         let is = |right: bool, at: u32, what: &str| if right { Ok(()) } else { Err(format!("cell {at}: {what}")) };
         let (mut held, mut listed, mut children, mut named) = (0, 0, 0, 0);
         for at in 0..self.unused {
