@@ -34,7 +34,7 @@ impl Exchange {
             return self.refuse(refusals::NO_ENDPOINT.into(), cx);
         }
         cx.stats.count(Count::RetriedConnect);
-        self.choose_endpoint(cx);
+        self.choose_endpoint(None, cx);
     }
 
     /// There was nothing left to connect with: no fault of the endpoint's, and another would fare no better.
@@ -130,7 +130,7 @@ impl Exchange {
         self.retried = true;
         self.pushed = 0;
         self.leave_endpoint(cx);
-        self.choose_endpoint(cx);
+        self.choose_endpoint(None, cx);
     }
 
     /// This side's kernel is full: hold the other side back.

@@ -96,7 +96,15 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("atomics", "shards and control write it together"),
         ],
     ),
-    ("snapshot", &[("policy", "pools"), ("fleet", "endpoints"), ("scan", "what bodies are scanned for")]),
+    (
+        "snapshot",
+        &[
+            ("policy", "pools"),
+            ("fleet", "endpoints"),
+            ("scan", "what bodies are scanned for"),
+            ("index", "is shared by all"),
+        ],
+    ),
     (
         "policy",
         &[
