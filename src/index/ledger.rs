@@ -393,7 +393,7 @@ impl Ledger {
     #[inline]
     fn bucket(&mut self, row: Row) -> &mut u32 {
         let spread = u64::from(row.0.wrapping_mul(0x9E37_79B1));
-        let at = (spread * ((self.chunks.len() as u64) << self.shift) >> 32) as usize;
+        let at = ((spread * ((self.chunks.len() as u64) << self.shift)) >> 32) as usize;
         &mut self.chunks[at >> self.shift].buckets[at & ((1 << self.shift) - 1)]
     }
 }

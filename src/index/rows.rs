@@ -93,7 +93,7 @@ impl Rows {
     /// The two buckets of a block; they may be one.
     #[inline]
     fn places(&self, hash: u64) -> [u32; 2] {
-        let of = |spread: u64| ((spread >> 32) * u64::from(self.buckets) >> 32) as u32;
+        let of = |spread: u64| (((spread >> 32) * u64::from(self.buckets)) >> 32) as u32;
         // The first by those bits foremost that the tag leaves out.
         [of(hash.rotate_right(TAG_FROM)), of(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15))]
     }
