@@ -26,3 +26,4 @@ pub mod scan;
 pub mod shard;
 pub mod slots;
 pub mod snapshot;
+pub mod succession;

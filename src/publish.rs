@@ -1,6 +1,7 @@
 //! Where control and shards meet: snapshot and rules, each replaced whole, and the few flags of the process.
 
 mod doing;
+mod records;
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,6 +12,7 @@ use crate::atomics::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::exchange::Rules;
 use crate::snapshot::Snapshot;
 pub use doing::{Doing, DoingCell};
+pub use records::Records;
 
 /// The shared pointers. Shards read them once a turn through a [`Cache`]: one atomic load each while unchanged.
 #[derive(Debug)]
@@ -63,6 +65,7 @@ impl Published {
 #[derive(Debug)]
 pub struct Process {
     draining: AtomicBool,
+    succeeded: AtomicBool,
     shards: Box<[CachePadded<ShardState>]>,
 }
 
@@ -70,7 +73,7 @@ impl Process {
     /// For `shards` shards, none of them serving yet. Lives as long as the process.
     pub fn leak(shards: usize) -> &'static Process {
         let shards = (0..shards).map(|_| CachePadded::new(ShardState::default())).collect();
-        Box::leak(Box::new(Process { draining: AtomicBool::new(false), shards }))
+        Box::leak(Box::new(Process { draining: AtomicBool::new(false), succeeded: AtomicBool::new(false), shards }))
     }
 
     /// Whether connections are to be finished and no new ones taken. Shards ask once a turn.
@@ -81,6 +84,17 @@ impl Process {
     /// Begins the drain; there is no way back.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
+    }
+
+    /// Another process serves from the same sockets: drains without closing connections that may be asked on this moment.
+    pub fn succeeded(&self) {
+        self.succeeded.store(true, Ordering::Release);
+        self.drain();
+    }
+
+    /// Whether clients whose connection ends find another process at once.
+    pub fn has_heir(&self) -> bool {
+        self.succeeded.load(Ordering::Acquire)
     }
 
     /// One entry a shard. A shard writes its own only.
@@ -106,6 +120,7 @@ pub struct ShardState {
     driver: AtomicU8,
     why: OnceLock<String>,
     doing: DoingCell,
+    records: Records,
     stalls: AtomicU64,
 }
 
@@ -167,6 +182,11 @@ impl ShardState {
     /// What it is doing.
     pub fn doing(&self) -> &DoingCell {
         &self.doing
+    }
+
+    /// What it tells the access log.
+    pub fn records(&self) -> &Records {
+        &self.records
     }
 
     /// Control saw it stand still.

@@ -111,8 +111,14 @@ fn serve(serve: &Serve, found: &mut Vec<Problem>) {
 fn limits(limits: &Limits, found: &mut Vec<Problem>) {
     for (key, value) in numbers(limits) {
         // Nothing read ahead and nothing lingered for are sensible; a bound of 0 elsewhere stops all traffic.
-        let may_be_zero =
-            ["read_ahead_bytes", "linger_bytes_max", "interim_replies_max", "idle_upstreams_max", "budget_bytes"];
+        let may_be_zero = [
+            "read_ahead_bytes",
+            "linger_bytes_max",
+            "interim_replies_max",
+            "idle_upstreams_max",
+            "budget_bytes",
+            "index_bytes",
+        ];
         let may_be_zero = may_be_zero.contains(&key.as_str())
             || [
                 "linger_timeout_ms",
@@ -296,7 +302,7 @@ fn upstreams(upstreams: &[Upstream], found: &mut Vec<Problem>) {
         let place = index.to_string();
         let mut wrong = |key: &str, message: String| found.push(Problem::new(["upstream", &place, key], message));
         if upstream.weight == 0 {
-            wrong("weight", "`weight` cannot be 0; remove the [[upstream]] to send it nothing".into());
+            wrong("weight", "`weight` cannot be 0; set `drain = true` to send it nothing".into());
         }
         if upstream.weight > WEIGHT_MAX {
             wrong("weight", format!("`weight` cannot be above {WEIGHT_MAX}: its points would crowd the ring"));

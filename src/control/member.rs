@@ -56,6 +56,8 @@ pub struct Tenancy {
     pub scrape_error: Option<String>,
     /// Load that is not ours.
     pub foreign: u32,
+    /// See [`Endpoint::dispatched_at`].
+    pub dispatched_at: u64,
 }
 
 impl Member {
@@ -95,7 +97,11 @@ impl Member {
 
     /// The health of the endpoint it has.
     pub fn health(&self) -> Option<Health> {
-        Some(self.now.as_ref()?.course.health())
+        Some(self.health_of(self.now.as_ref()?))
+    }
+
+    fn health_of(&self, tenancy: &Tenancy) -> Health {
+        if self.upstream.drain { Health::Draining } else { tenancy.course.health() }
     }
 
     /// A card for each id it serves.
@@ -110,12 +116,13 @@ impl Member {
     pub fn endpoint(&self, tenancy: &Tenancy) -> Endpoint {
         Endpoint {
             weight: self.upstream.weight,
-            health: tenancy.course.health(),
+            health: self.health_of(tenancy),
             cap: self.cap(),
             share_percent: tenancy.course.share_percent(),
             refuses_probes: tenancy.course.refuses_probes(),
             engine: tenancy.reading.as_ref().map(|(reading, _)| reading.load).unwrap_or_default(),
             foreign: tenancy.foreign,
+            dispatched_at: tenancy.dispatched_at,
             ..Endpoint::new(tenancy.id, Arc::clone(&self.name), tenancy.address)
         }
     }

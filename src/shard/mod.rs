@@ -5,8 +5,11 @@
 mod audit;
 pub mod choice;
 mod client;
+mod clock;
+mod deadlines;
 mod drive;
 pub mod handover;
+mod listeners;
 pub mod memory;
 pub mod panics;
 pub mod placement;
@@ -19,18 +22,19 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, Gauge, ShardStats};
 use crate::driver::{Completion, Driver, Tag};
 use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules};
 use crate::fleet::EndpointId;
-use crate::publish::{Doing, DoingCell, Process, Published, Reader, RulesReader};
+use crate::publish::{Doing, DoingCell, Process, Published, Reader, Records, RulesReader};
 use crate::slots::{Key, Slots};
 use crate::snapshot::Snapshot;
 pub use audit::Audit;
 use client::Client;
+pub use clock::stopwatch;
 use handover::HandOver;
 use timers::Timers;
 use upstream::Upstream;
@@ -50,6 +54,8 @@ pub struct Setup {
     pub process: &'static Process,
     /// Where it says what it is doing.
     pub doing: &'static DoingCell,
+    /// Where it leaves what the access log is told.
+    pub records: &'static Records,
     /// In-flight counts of the fleet.
     pub counters: &'static Counters,
     /// Its statistics.
@@ -91,12 +97,6 @@ impl Desk {
     }
 }
 
-/// Nanoseconds of a monotone clock.
-pub fn stopwatch() -> u64 {
-    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
-}
-
 /// The thread's state.
 pub struct Shard<D> {
     driver: D,
@@ -122,8 +122,13 @@ pub struct Shard<D> {
     /// None where there is one shard, or its driver cannot.
     handover: Option<HandOver>,
     drain_until: Option<Micros>,
+    /// Connections end with the reply under way, also where it did not say so: nobody else will serve them.
+    sends_away: bool,
+    /// Connections may still come that were accepted before, here or by a shard that knows of no drain yet.
+    stay_until: Micros,
     process: &'static Process,
     doing: &'static DoingCell,
+    records: &'static Records,
     reader: Reader,
     rules_reader: RulesReader,
     /// What held bodies may take where the rules leave it to the machine.
@@ -146,7 +151,8 @@ impl<D: Driver> Shard<D> {
         let rules = setup.rules;
         let share = memory::budget(setup.process.shards().len());
         let budget_bytes = rules.limits.budget_of(share);
-        let lender = Lender { random: Random::new(setup.seed), budget_bytes, ..Lender::default() };
+        let recorder = setup.records.recorder(&rules, clock::wall);
+        let lender = Lender { random: Random::new(setup.seed), budget_bytes, recorder, ..Lender::default() };
         Ok(Shard {
             driver,
             clients: Slots::default(),
@@ -163,8 +169,11 @@ impl<D: Driver> Shard<D> {
             accept_stalls: 0,
             handover: None,
             drain_until: None,
+            sends_away: false,
+            stay_until: 0,
             process: setup.process,
             doing: setup.doing,
+            records: setup.records,
             reader,
             rules_reader: setup.published.rules_reader(),
             memory_share: share,
@@ -214,6 +223,7 @@ impl<D: Driver> Shard<D> {
         {
             self.desk.rules = Arc::clone(rules);
             self.desk.lender.budget_bytes = rules.limits.budget_of(self.memory_share);
+            self.desk.lender.recorder = self.records.recorder(rules, clock::wall);
         }
         self.doing.begin(Doing::Accepts);
         self.take_in();
@@ -257,7 +267,7 @@ impl<D: Driver> Shard<D> {
         if !self.clients.is_empty() && self.desk.now >= until {
             self.cut_all();
         }
-        self.clients.is_empty()
+        self.clients.is_empty() && self.desk.now >= self.stay_until
     }
 
     fn complete(&mut self, completion: Completion) {
@@ -322,12 +332,23 @@ impl<D: Driver> Shard<D> {
     fn begin_drain(&mut self) -> Micros {
         self.desk.draining = true;
         self.driver.stop_listening();
+        // Idle connections end with their next reply, or their time, where nobody is in a hurry: a request that is on its
+        // way to one would be lost.
+        self.sends_away = !self.process.has_heir();
+        if self.process.has_heir() {
+            self.stay_until = self.desk.now + 2 * HEARTBEAT;
+        } else {
+            self.close_idle_clients();
+        }
+        self.desk.now + self.desk.rules.limits.drain_timeout_ms * 1_000
+    }
+
+    fn close_idle_clients(&mut self) {
         for key in self.clients.keys() {
             if self.clients.get(key).is_some_and(Client::is_idle) && !self.is_full(key) {
                 self.close_client(key);
             }
         }
-        self.desk.now + self.desk.rules.limits.drain_timeout_ms * 1_000
     }
 
     fn cut_all(&mut self) {

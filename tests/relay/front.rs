@@ -8,8 +8,10 @@ use std::time::Duration;
 use warmfront::counters::Counters;
 use warmfront::counters::stats::{Event, Stats};
 use warmfront::driver::{Driver, socket};
-use warmfront::exchange::Rules;
+use warmfront::exchange::{Record, Rules};
 use warmfront::fleet::{Endpoint, EndpointId, Health};
+use warmfront::index::{Capacity, Index};
+use warmfront::limits::RECORDS_MAX;
 use warmfront::policy::{Policy, Settings};
 use warmfront::publish::{Process, Published};
 use warmfront::ring::Ring;
@@ -52,6 +54,10 @@ impl Front {
         change(&mut options);
         let published = Published::leak(snapshot(upstreams, &options));
         let (counters, stats, process) = (Counters::leak(), Stats::leak(1), Process::leak(1));
+        let records = process.shards()[0].records();
+        if options.rules.access_log {
+            records.open(RECORDS_MAX);
+        }
         let listener = socket::listener("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = socket::bound_address(&listener).unwrap();
         let setup = Setup {
@@ -59,6 +65,7 @@ impl Front {
             published,
             process,
             doing: process.shards()[0].doing(),
+            records,
             counters,
             stats: stats.shard(0),
             rules: Arc::new(options.rules),
@@ -86,6 +93,12 @@ impl Front {
         self.stats.total(event)
     }
 
+    /// What the access log was told since this was asked last.
+    pub fn records(&self) -> Vec<Record> {
+        let queue = self.process.shards()[0].records().queue();
+        std::iter::from_fn(|| queue?.pop()).collect()
+    }
+
     /// What SIGTERM does.
     pub fn drain(&self) {
         self.process.drain();
@@ -104,6 +117,7 @@ impl Front {
     /// All in-flight counts are back at zero and never went below.
     pub fn settles(&self) {
         self.until("in-flight zero", |front| (0..16).all(|slot| front.counters.in_flight(slot) == 0));
+        assert!((0..16).all(|slot| self.counters.loads().pending(slot) == 0), "tokens are pending without a request");
         assert_eq!(self.counters.underflow(), 0);
         assert_eq!(self.count(Event::Panicked), 0);
     }
@@ -145,6 +159,11 @@ fn snapshot(upstreams: &[SocketAddr], options: &Options) -> Snapshot {
         snapshot.pools.push(Pool::new(id, name.into(), members.into(), ring, Arc::clone(&settings)));
     }
     snapshot.session_headers = settings.session_headers.iter().map(|name| name.as_str().into()).collect();
+    if settings.policy == Policy::Warm {
+        let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 16 }).unwrap();
+        snapshot.endpoints.iter().flatten().for_each(|endpoint| assert!(index.assign(endpoint.id, None).is_ok()));
+        snapshot.index = Some(Arc::new(index));
+    }
     snapshot
 }
 

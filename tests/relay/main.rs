@@ -4,6 +4,7 @@
 mod alone;
 mod backpressure;
 mod client;
+mod endings;
 mod engine;
 mod front;
 mod random;
@@ -19,11 +20,13 @@ mod leaving;
 mod models;
 mod passing;
 mod pipelining;
+mod records;
 mod storm;
 mod trust;
 mod tunnel;
 mod unseen;
 mod uploads;
+mod warm;
 
 /// What the fronts of these tests run on.
 fn driver() -> warmfront::driver::epoll::Epoll {
