@@ -88,6 +88,8 @@ pub enum Waiting {
     Upload,
     /// For the engine's kernel to acknowledge something, after which the held request is of no use.
     Acknowledgement,
+    /// For the reply's head, until the prompt must have been computed: an answer that is no stream does not tell.
+    Prefill,
     /// For the reply's head.
     ReplyHead,
     /// For the first data event of a stream.
@@ -114,6 +116,8 @@ struct Asked {
     session: Option<u64>,
     /// The body is compressed: routed by load.
     encoded: bool,
+    /// The body asks for a stream, as far as it was looked at.
+    stream: bool,
 }
 
 /// One attempt at one endpoint.

@@ -311,7 +311,9 @@ impl Exchange {
         if first && !spoke {
             return;
         }
-        if first || !self.event_stream {
+        if first {
+            self.first_token_came(cx);
+        } else {
             self.prompt_computed();
         }
         if let Some(pool) = self.pool.filter(|_| self.event_stream) {

@@ -72,7 +72,9 @@ impl Exchange {
         self.sent = cx.now;
         if self.phase == Phase::Send {
             self.phase = Phase::Await;
-            self.wait(cx.now, ACKNOWLEDGEMENT_CHECK_MS, Waiting::Acknowledgement);
+            let check = ACKNOWLEDGEMENT_CHECK_MS * 1_000;
+            let check = self.prefill_micros().map_or(check, |prefill| prefill.min(check));
+            self.deadline = Some((cx.now + check, Waiting::Acknowledgement));
         }
     }
 
@@ -81,7 +83,7 @@ impl Exchange {
         let timeout = cx.rules.limits.reply_head_timeout_ms * 1_000;
         if !self.unacknowledged(acknowledged) {
             self.forget_held(cx);
-            self.deadline = Some((self.sent + timeout, Waiting::ReplyHead));
+            self.wait_for_head(cx);
         } else if cx.now >= self.sent + timeout {
             self.give_up(refusals::REPLY_TIMEOUT.into(), cx);
         } else {

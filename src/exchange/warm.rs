@@ -1,7 +1,7 @@
 //! What a choice by tokens knows of a prompt, and what it leaves for the next one.
 
-use super::Exchange;
 use super::event::{Context, Lender};
+use super::{Exchange, Waiting};
 use crate::counters::Admission;
 use crate::counters::stats::Event as Count;
 use crate::fleet::EndpointId;
@@ -65,6 +65,7 @@ impl Exchange {
             BodyLength::Length(len) if !self.body.done() => len.saturating_sub(cx.rules.limits.hold_bytes as u64),
             _ => 0,
         };
+        self.asked.stream = facts.stream == Some(true);
         self.key = cut(facts, pool, cx.lender).or(self.key);
         look_up(pool, cx.snapshot, tokens(facts, pool, beyond), cx.lender)
     }
@@ -79,6 +80,29 @@ impl Exchange {
             cx.counters.prompt(pool.0, held + new);
         }
         note(choice.endpoint, cx);
+    }
+
+    /// For the reply's head; of a request for no stream, first for as long as its prompt may take to be computed.
+    pub(super) fn wait_for_head(&mut self, cx: &Context<'_>) {
+        let latest = self.sent + cx.rules.limits.reply_head_timeout_ms * 1_000;
+        let computed = self.prefill_micros().map(|prefill| (self.sent + prefill).max(cx.now + 1));
+        self.deadline = match computed.filter(|computed| *computed < latest) {
+            Some(computed) => Some((computed, Waiting::Prefill)),
+            None => Some((latest, Waiting::ReplyHead)),
+        };
+    }
+
+    /// How long its prompt may take to be computed, where no first token will tell.
+    pub(super) fn prefill_micros(&self) -> Option<u64> {
+        let leg = self.leg.as_ref().filter(|_| !self.asked.stream)?;
+        Some(leg.admission.prefill_micros()).filter(|prefill| *prefill > 0)
+    }
+
+    /// The first token of a stream is there.
+    pub(super) fn first_token_came(&mut self, cx: &Context<'_>) {
+        if let Some(leg) = &mut self.leg {
+            leg.admission.timed(cx.now - self.sent);
+        }
     }
 
     /// The engine has computed the prompt: the first token is there, or the head of a reply that shows none.

@@ -115,3 +115,32 @@ fn tokens_are_pending_until_the_first_one_comes_back() {
     drop(client);
     front.settles();
 }
+
+/// A reply that is no stream tells nothing before its end: its tokens are pending for as long as the engine needs for so many.
+#[test]
+fn a_long_answer_that_is_no_stream_is_no_prompt_to_compute() {
+    let engine = Engine::run(move |mut connection| {
+        while connection.request().is_some() {
+            std::thread::sleep(Duration::from_millis(1_500));
+            connection.send(ok("{}"));
+        }
+    });
+    let front = front(std::slice::from_ref(&engine));
+    let pending = || front.counters.loads().pending(0);
+    for (stream, falls) in [(false, true), (true, false)] {
+        let mut client = front.connect();
+        let body = conversation(usize::from(stream), 1).replacen('{', &format!("{{\"stream\":{stream},"), 1);
+        client.send(post("/v1/chat/completions", body));
+        front.until("the choice", |_| pending() > 500);
+        // Some 800 tokens at 4,000 a second.
+        std::thread::sleep(Duration::from_millis(700));
+        assert_eq!(
+            (pending() == 0, front.counters.in_flight(0)),
+            (falls, 1),
+            "stream: {stream}, {} pending",
+            pending()
+        );
+        assert_eq!(client.reply().status, 200);
+        front.settles();
+    }
+}
