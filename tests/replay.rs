@@ -72,9 +72,6 @@ impl Source for Fixed {
     fn tokens_max(&self) -> u32 {
         10_000
     }
-    fn requests(&self, _load: f64) -> Option<u64> {
-        Some(self.0.len() as u64)
-    }
 }
 
 /// Sends each request where a list says.
@@ -221,9 +218,6 @@ impl Source for Watched<'_> {
     }
     fn tokens_max(&self) -> u32 {
         self.source.tokens_max()
-    }
-    fn requests(&self, load: f64) -> Option<u64> {
-        self.source.requests(load)
     }
 }
 

@@ -94,3 +94,45 @@ impl Chooser for Overlap {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::peers::trial::Trial;
+
+    #[test]
+    fn prefill_left_and_active_blocks_add_up() {
+        let mut trial = Trial::new(Overlap::new(2, 1), 2);
+        trial.compute(0, &[(1, 320)]);
+        // Engine 0 holds 20 blocks of A: 0 prefill + 20 decode blocks against 20 + 20.
+        let (a, first) = trial.ask(&[(1, 320)]);
+        assert_eq!(first, 0);
+        assert_eq!(trial.chooser.active[0].prefill_tokens, 0);
+        // Again A: 20 active blocks are shared, so 20 against 40 still.
+        let (b, second) = trial.ask(&[(1, 320)]);
+        assert_eq!((second, trial.chooser.active[0].blocks.len()), (0, 20));
+        // C, new: 20 + 40 on engine 0, 20 + 20 on engine 1.
+        let (c, third) = trial.ask(&[(2, 320)]);
+        assert_eq!((third, trial.chooser.active[1].prefill_tokens), (1, 320));
+        // D shares half with A: 10 + 30 on engine 0; 20 + 20 prefill and 40 decode on engine 1.
+        assert_eq!(trial.ask(&[(1, 160), (4, 165)]).1, 0);
+        assert_eq!((trial.chooser.active[0].prefill_tokens, trial.chooser.active[0].partial), (165, 1));
+        trial.chooser.first_token(c);
+        assert_eq!(trial.chooser.active[1].prefill_tokens, 0);
+        [a, b, c].iter().for_each(|number| trial.chooser.ended(*number));
+        let left: Vec<_> = trial.chooser.active.iter().map(|one| (one.blocks.len(), one.prefill_tokens)).collect();
+        assert_eq!(left, [(20, 165), (0, 0)]);
+    }
+
+    #[test]
+    fn a_request_that_ends_leaves_no_prefill_behind() {
+        let mut trial = Trial::new(Overlap::new(1, 1), 1);
+        let (number, _) = trial.ask(&[(1, 100)]);
+        trial.chooser.first_token(number);
+        trial.chooser.first_token(number);
+        trial.chooser.ended(number);
+        trial.chooser.ended(number);
+        let active = &trial.chooser.active[0];
+        assert_eq!((active.prefill_tokens, active.blocks.len(), active.partial), (0, 0, 0));
+    }
+}

@@ -185,3 +185,92 @@ impl Chooser for PromptTree {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::peers::trial::{Trial, prompt};
+
+    fn trial(thresholds: Thresholds) -> Trial<PromptTree> {
+        Trial::new(PromptTree::new(3, thresholds), 3)
+    }
+
+    #[test]
+    fn more_than_the_threshold_follows_the_prefix_whatever_is_left() {
+        for (thresholds, shared, follows) in [
+            (SGLANG, 160, false), // half of 320 is not more than half
+            (SGLANG, 176, true),
+            (SMG, 80, false), // a quarter
+            (SMG, 112, true), // 0.35
+        ] {
+            let mut trial = trial(thresholds);
+            let (first, home) = trial.ask(&[(1, 320)]);
+            let (_, second) = trial.ask(&[(1, shared), (2, 320 - shared)]);
+            assert_eq!(second == home, follows, "{shared} of 320 at {}", thresholds.cache);
+            trial.chooser.ended(first);
+            assert_eq!(trial.ask(&[(1, 320)]).1, home, "the tree outlives its requests");
+        }
+    }
+
+    #[test]
+    fn a_miss_goes_to_the_smallest_tree_or_to_the_least_load() {
+        // Sizes 20, 2, 4 blocks; loads 1, 1, 0.
+        let prepared = |thresholds| {
+            let mut trial = trial(thresholds);
+            for (piece, tokens, engine) in [(1, 320, 0), (2, 32, 1), (3, 64, 2)] {
+                trial.chooser.insert(prompt(&[(piece, tokens)]).prompt_blocks(16), engine);
+            }
+            trial.chooser.load = vec![1, 1, 0];
+            trial
+        };
+        assert_eq!(prepared(SGLANG).ask(&[(9, 64)]).1, 1);
+        assert_eq!(prepared(SMG).ask(&[(9, 64)]).1, 2);
+    }
+
+    #[test]
+    fn uneven_means_by_the_absolute_and_by_the_relative_threshold() {
+        for (loads, thresholds, uneven) in [
+            ([64, 0, 10], SMG, false),
+            ([65, 0, 10], SMG, true),
+            ([300, 201, 250], SMG, false), // 99 more, but less than half as much again
+            ([300, 199, 250], SMG, true),
+            ([33, 0, 10], SGLANG, true),
+            ([32, 0, 10], SGLANG, false),
+            ([300, 260, 270], SGLANG, true), // its factor is next to none
+        ] {
+            let mut trial = trial(thresholds);
+            trial.chooser.insert(prompt(&[(1, 320)]).prompt_blocks(16), 0);
+            trial.chooser.load = loads.to_vec();
+            assert_eq!(trial.ask(&[(1, 320)]).1, if uneven { 1 } else { 0 }, "{loads:?}");
+        }
+    }
+
+    #[test]
+    fn of_several_holders_the_last_user_is_taken() {
+        let mut trial = trial(SGLANG);
+        let blocks = prompt(&[(1, 320)]);
+        for engine in [2, 0, 1, 0, 2] {
+            trial.chooser.insert(blocks.prompt_blocks(16), engine);
+            assert_eq!(trial.chooser.matched(blocks.prompt_blocks(16)), (20, Some(engine)));
+        }
+    }
+
+    #[test]
+    fn eviction_cuts_the_oldest_leaves_first() {
+        // Room for ten blocks of 64 characters an engine.
+        let mut trial = trial(Thresholds { tree_chars_max: 640, ..SGLANG });
+        let (old, new) = (&[(1, 64), (2, 64)], &[(1, 64), (3, 64)]);
+        trial.chooser.insert(prompt(old).prompt_blocks(16), 0);
+        trial.chooser.insert(prompt(new).prompt_blocks(16), 0);
+        trial.chooser.insert(prompt(new).prompt_blocks(16), 1);
+        assert_eq!(trial.chooser.sizes, [12, 8, 0]);
+        trial.now_ns = 59_999_999_999;
+        trial.ask(&[(8, 16)]);
+        assert_eq!(trial.chooser.sizes[0], 12, "not before its time");
+        trial.now_ns += 1;
+        trial.ask(&[(9, 16)]);
+        assert_eq!(trial.chooser.sizes[..2], [10, 8]);
+        assert_eq!(trial.chooser.matched(prompt(old).prompt_blocks(16)).0, 6, "the last two of the older are gone");
+        assert_eq!(trial.chooser.matched(prompt(new).prompt_blocks(16)).0, 8);
+    }
+}

@@ -103,3 +103,72 @@ impl Chooser for Scorers {
         self.kv_use = figures.iter().map(|one| one.kv_usage).collect();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::peers::trial::{Trial, prompt};
+
+    /// Scraped before the first request: waiting requests and KV use by engine.
+    fn scraped(figures: [(usize, f64); 3]) -> Trial<Scorers> {
+        let mut trial = Trial::new(Scorers::new(3, 1), 3);
+        trial.chooser.scraped(&figures.map(|(waiting, kv_usage)| Figures { waiting, kv_usage, ..Figures::default() }));
+        trial
+    }
+
+    #[test]
+    fn the_weighted_sum_decides() {
+        // Of 320 tokens so many are believed on engine 0: prefix 3 x share, queue 2, KV use 2 x free.
+        for (shared, figures, expected) in [
+            (320, [(0, 0.0), (0, 0.0), (0, 0.9)], 0),
+            (320, [(5, 0.5), (0, 0.0), (5, 0.9)], 0), // 3 + 0 + 1 against 0 + 2 + 2: a tie is drawn
+            (320, [(5, 0.6), (0, 0.0), (5, 0.9)], 1), // 3.8 against 4
+            (160, [(0, 0.8), (0, 0.0), (9, 0.9)], 1), // 1.5 + 2 + 0.4 against 4
+            (160, [(0, 0.7), (0, 0.0), (9, 0.9)], 0), // 1.5 + 2 + 0.6
+            (0, [(2, 0.0), (1, 0.0), (4, 0.0)], 1),   // queues 2/3 and 1
+        ] {
+            let mut seen = std::collections::HashSet::new();
+            for seed in 0..20 {
+                let mut trial = scraped(figures);
+                trial.chooser.dice = Dice::new(seed);
+                let known = prompt(&[(1, shared)]);
+                known.prompt_blocks(16).iter().for_each(|block| trial.chooser.believed[0].add(*block, 1_000));
+                seen.insert(trial.ask(&[(1, shared), (2, 320 - shared)]).1);
+            }
+            let tie = figures[0] == (5, 0.5);
+            assert!(
+                seen.contains(&expected) && seen.len() == if tie { 2 } else { 1 },
+                "{shared} {figures:?}: {seen:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn its_own_requests_are_no_load_until_the_next_scrape() {
+        let mut trial = scraped([(3, 0.2), (0, 0.1), (3, 0.2)]);
+        for piece in 1..50 {
+            assert_eq!(trial.ask(&[(piece, 320)]).1, 1);
+        }
+    }
+
+    #[test]
+    fn beyond_256_of_its_blocks_prompts_look_alike() {
+        let mut trial = scraped([(0, 0.0), (0, 0.5), (0, 0.5)]);
+        assert_eq!(trial.ask(&[(1, 4_096), (2, 4_000)]).1, 0);
+        trial.chooser.kv_use = vec![0.9, 0.0, 0.0];
+        assert_eq!(trial.ask(&[(1, 4_096), (3, 4_000)]).1, 0, "3 + 0.2 against 2");
+        trial.chooser.kv_use = vec![0.9, 0.0, 0.9];
+        assert_eq!(trial.ask(&[(1, 2_000), (3, 2_096)]).1, 1, "1.5 + 0.2 against 2");
+    }
+
+    #[test]
+    fn what_was_used_longest_ago_is_forgotten_first() {
+        let mut believed = Believed::default();
+        for block in [1, 2, 3, 1, 4] {
+            believed.add(block, 3);
+        }
+        let mut held: Vec<u64> = believed.used.keys().copied().collect();
+        held.sort_unstable();
+        assert_eq!((held, believed.by_use.len()), (vec![1, 3, 4], 3));
+    }
+}

@@ -35,3 +35,18 @@ impl Chooser for Sticky {
 
     fn ended(&mut self, _number: u64) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::peers::trial::Trial;
+
+    #[test]
+    fn a_session_stays_and_new_ones_go_in_turn() {
+        let mut trial = Trial::new(Sticky::new(3, 1), 3);
+        let homes = [1, 2, 3, 4].map(|session| trial.ask(&[(session, 20)]).1);
+        assert_eq!(homes, [homes[0], (homes[0] + 1) % 3, (homes[0] + 2) % 3, homes[0]]);
+        let again = [3, 1, 4, 2, 1].map(|session| trial.ask(&[(session, 20)]).1);
+        assert_eq!(again, [homes[2], homes[0], homes[3], homes[1], homes[0]]);
+    }
+}

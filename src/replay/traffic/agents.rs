@@ -184,8 +184,4 @@ impl Source for Agents {
     fn tokens_max(&self) -> u32 {
         self.context_max
     }
-
-    fn requests(&self, _load: f64) -> Option<u64> {
-        None
-    }
 }

@@ -152,8 +152,4 @@ impl Source for Chat {
     fn tokens_max(&self) -> u32 {
         self.context_max.min(self.system_tokens.saturating_add(TOKENS_MAX))
     }
-
-    fn requests(&self, _load: f64) -> Option<u64> {
-        None
-    }
 }

@@ -81,8 +81,6 @@ pub trait Source: Sync {
     fn describe(&self) -> String;
     /// Longest prompt with its output that may come.
     fn tokens_max(&self) -> u32;
-    /// About how many requests one run has, where that is known.
-    fn requests(&self, load: f64) -> Option<u64>;
 }
 
 /// Requests whose arrivals are given, whatever becomes of them.

@@ -228,8 +228,4 @@ impl Source for Trace {
     fn tokens_max(&self) -> u32 {
         self.requests.iter().map(|request| request.prompt.saturating_add(request.output)).max().unwrap_or(0)
     }
-
-    fn requests(&self, _load: f64) -> Option<u64> {
-        Some(self.requests.len() as u64)
-    }
 }

@@ -119,8 +119,4 @@ impl Source for Drawn {
         let p = &self.parameters;
         p.shared_tokens.saturating_add(p.own_tokens).saturating_add(p.output_tokens)
     }
-
-    fn requests(&self, _load: f64) -> Option<u64> {
-        Some(self.requests.len() as u64)
-    }
 }
