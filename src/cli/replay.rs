@@ -129,7 +129,7 @@ struct Shape {
     /// Agents: applications, each with a prefix of its own [default: 6].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     apps: Option<u32>,
-    /// Agents: of system prompt and tools [default: 8000].
+    /// Agents: of system prompt and tools [default: 6000].
     #[arg(long, value_name = "N", value_parser = tokens())]
     prefix_tokens: Option<u32>,
     /// Agents: sessions that begin together in the mean [default: 4].

@@ -128,10 +128,11 @@ impl Batch {
         self.running.len()
     }
 
-    /// Prompt tokens computed so far for sequences in steps that have no token yet.
+    /// Prompt tokens computed so far, those of the step under way included, for sequences that have no token yet.
     pub fn prefilled(&self) -> u64 {
         let running = self.running.iter().filter_map(|id| self.sequences.get(id));
-        running.filter(|one| one.generated == 0).map(|one| u64::from(one.computed.saturating_sub(one.cached))).sum()
+        let placed = |one: &Sequence| (one.blocks.len() * self.block_size).min(one.prompt as usize) as u64;
+        running.filter(|one| one.generated == 0).map(|one| placed(one).saturating_sub(one.cached.into())).sum()
     }
 
     /// Sequences that wait for a place.
@@ -399,6 +400,19 @@ mod tests {
         let (work, out) = step(&mut batch, &mut cache, &profile);
         assert_eq!((work.decodes, work.prefill_tokens), (1, 10));
         assert!(out[1].last && out[1].first.is_some());
+    }
+
+    #[test]
+    fn prefill_counts_chunks_under_way_until_the_first_token() {
+        let (profile, mut cache) = (profile(64), Cache::new(64));
+        let mut batch = Batch::new(4);
+        batch.submit(0, &ask((0..39).collect(), 2));
+        let mut seen = vec![batch.prefilled()];
+        while batch.plan(&mut cache, &profile).is_some() {
+            seen.push(batch.prefilled());
+            batch.finish(&mut cache, &mut Vec::new());
+        }
+        assert_eq!(seen, [0, 16, 32, 39, 0]);
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl Core {
         self.cache.lookup(blocks).0
     }
 
-    /// Prompt tokens computed so far for sequences that have no token yet.
+    /// Prompt tokens computed so far, those of the step under way included, for sequences that have no token yet.
     pub fn prefilled(&self) -> u64 {
         self.batch.prefilled()
     }

@@ -67,7 +67,7 @@ impl Fleet {
         self.step_ends_ns.get(engine).copied().flatten()
     }
 
-    /// Prompt tokens that an engine has computed for sequences without a token yet.
+    /// Prompt tokens that an engine has computed for sequences without a token yet, its step under way included.
     pub fn prefilled(&self, engine: usize) -> u64 {
         self.engines.get(engine).map_or(0, Core::prefilled)
     }

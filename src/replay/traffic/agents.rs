@@ -47,7 +47,7 @@ impl Default for Agents {
     fn default() -> Agents {
         Agents {
             apps: 6,
-            prefix_tokens: 8_000,
+            prefix_tokens: 6_000,
             rate: 1.0,
             burst: 4.0,
             steps: 20.0,
@@ -183,5 +183,50 @@ impl Source for Agents {
 
     fn tokens_max(&self) -> u32 {
         self.context_max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_share_their_applications_prefix_and_grow() {
+        let agents = Agents { apps: 2, seconds: 1e5, ..Agents::default() };
+        let mut traffic = agents.traffic(1.0);
+        let sessions: Vec<Request> = std::iter::from_fn(|| traffic.next()).take(400).collect();
+        let prefixes: std::collections::HashSet<&[u64]> = sessions.iter().map(|one| &one.blocks[..375]).collect();
+        assert_eq!(prefixes.len(), 2, "6,000 tokens are 375 blocks, of two applications");
+        let starts: std::collections::HashSet<u64> = sessions.iter().map(|one| one.arrival_ns).collect();
+        assert!((70..130).contains(&starts.len()), "{} bursts of about four", starts.len());
+        let (mut steps, mut before) = (0, None::<Request>);
+        for session in &sessions {
+            let mut at = Some(session.clone());
+            while let Some(now) = at {
+                steps += 1;
+                if let Some(before) = before.filter(|before| before.session == now.session) {
+                    let said = ((before.prompt + before.output) / 16) as usize;
+                    assert!(now.prompt >= before.prompt + before.output + 10);
+                    assert_eq!(now.blocks[..said], before.blocks[..said]);
+                }
+                at = traffic.after(&now, now.arrival_ns + 1);
+                before = Some(now);
+            }
+        }
+        assert!((15..25).contains(&(steps / sessions.len())), "{steps} steps");
+    }
+
+    #[test]
+    fn contexts_keep_below_their_bound() {
+        let agents = Agents { context_max: 12_000, steps: 1_000.0, seconds: 1e6, ..Agents::default() };
+        let mut traffic = agents.traffic(1.0);
+        let mut at = traffic.next();
+        let mut last = 0;
+        while let Some(now) = at {
+            last = now.prompt + now.output;
+            assert!(last <= 12_000);
+            at = traffic.after(&now, now.arrival_ns);
+        }
+        assert!(last > 8_000, "{last}");
     }
 }

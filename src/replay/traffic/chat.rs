@@ -153,3 +153,45 @@ impl Source for Chat {
         self.context_max.min(self.system_tokens.saturating_add(TOKENS_MAX))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_begins_with_all_that_was_said_before() {
+        let chat = Chat { threads: 2, seconds: 1e6, system_tokens: 32, ..Chat::default() };
+        let mut traffic = chat.traffic(1.0);
+        let (mut one, other) = (traffic.next().unwrap(), traffic.next().unwrap());
+        assert!(traffic.next().is_none(), "as many as threads");
+        assert_eq!(one.prompt_blocks(16)[..2], other.prompt_blocks(16)[..2], "the system prompt");
+        assert!(one.blocks[2..].iter().all(|block| !other.blocks.contains(block)));
+        let (mut turns, mut conversations) = (1, 0);
+        for _ in 0..200 {
+            let next = traffic.after(&one, 1_000).unwrap();
+            assert!(next.arrival_ns >= 1_000 && next.thread == one.thread);
+            if next.session == one.session {
+                let said = one.prompt + one.output;
+                assert!(next.prompt > said + MARKERS && next.output == 40);
+                assert_eq!(next.blocks[..(said / 16) as usize], one.blocks[..], "prompt and reply");
+                turns += 1;
+            } else {
+                assert!(turns >= 3, "{turns} turns");
+                (turns, conversations) = (1, conversations + 1);
+            }
+            one = next;
+        }
+        assert!(conversations > 10, "{conversations}");
+        assert!(traffic.after(&one, 1_000_000_000_000_000).is_none(), "nothing begins after the end");
+    }
+
+    #[test]
+    fn load_is_threads() {
+        let chat = Chat { threads: 10, ..Chat::default() };
+        let count = |load| {
+            let mut traffic = chat.traffic(load);
+            std::iter::from_fn(|| traffic.next()).count()
+        };
+        assert_eq!([0.01, 0.5, 1.0, 2.0].map(count), [1, 5, 10, 20]);
+    }
+}

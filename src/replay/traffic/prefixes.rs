@@ -120,3 +120,25 @@ impl Source for Drawn {
         p.shared_tokens.saturating_add(p.own_tokens).saturating_add(p.output_tokens)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_share_their_prefix_prompts_repeat_and_load_is_speed() {
+        let drawn = Prefixes { groups: 3, prompts: 2, rate: 10.0, seconds: 200.0, ..Prefixes::default() }.draw();
+        let count = drawn.requests.len();
+        assert!((1_850..2_150).contains(&count), "{count} at 10 a second in 200 s");
+        let distinct = |blocks: usize| {
+            let starts = drawn.requests.iter().map(|one| &one.blocks[..blocks]);
+            starts.collect::<std::collections::HashSet<&[u64]>>().len()
+        };
+        assert_eq!((distinct(375), distinct(450)), (3, 6), "6,000 and 7,200 tokens");
+        let mut twice = drawn.traffic(2.0);
+        for slow in &drawn.requests {
+            let quick = twice.next().unwrap();
+            assert!(quick.arrival_ns.abs_diff(slow.arrival_ns / 2) <= 1 && quick.blocks == slow.blocks);
+        }
+    }
+}
