@@ -129,6 +129,11 @@ pub const FAULTS_IN_A_ROW_MAX: u32 = 3;
 /// Size of the buffer one read may fill.
 pub const RECEIVE_BYTES: usize = 64 << 10;
 
+/// Canonical bytes of a prompt in a block of its chain: some 64 tokens, four blocks of an engine.
+pub const BLOCK_BYTES: usize = 256;
+/// Longest chain: what of a prompt lies behind its first MiB is taken for new.
+pub const LINKS_MAX: usize = 4_096;
+
 /// Heaviest endpoint; larger weights count as this, so that a ring's size is bounded.
 pub const WEIGHT_MAX: u32 = 100;
 /// Most ring points per endpoint and unit of weight; larger settings count as this.

@@ -63,6 +63,7 @@ impl Published {
 #[derive(Debug)]
 pub struct Process {
     draining: AtomicBool,
+    succeeded: AtomicBool,
     shards: Box<[CachePadded<ShardState>]>,
 }
 
@@ -70,7 +71,7 @@ impl Process {
     /// For `shards` shards, none of them serving yet. Lives as long as the process.
     pub fn leak(shards: usize) -> &'static Process {
         let shards = (0..shards).map(|_| CachePadded::new(ShardState::default())).collect();
-        Box::leak(Box::new(Process { draining: AtomicBool::new(false), shards }))
+        Box::leak(Box::new(Process { draining: AtomicBool::new(false), succeeded: AtomicBool::new(false), shards }))
     }
 
     /// Whether connections are to be finished and no new ones taken. Shards ask once a turn.
@@ -81,6 +82,17 @@ impl Process {
     /// Begins the drain; there is no way back.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
+    }
+
+    /// Another process serves from the same sockets: drains without closing connections that may be asked on this moment.
+    pub fn succeeded(&self) {
+        self.succeeded.store(true, Ordering::Release);
+        self.drain();
+    }
+
+    /// Whether clients whose connection ends find another process at once.
+    pub fn has_heir(&self) -> bool {
+        self.succeeded.load(Ordering::Acquire)
     }
 
     /// One entry a shard. A shard writes its own only.

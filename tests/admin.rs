@@ -94,8 +94,9 @@ fn front_with(upstreams: Vec<Upstream>, set: impl FnOnce(&mut Config)) -> Front 
         stats: Stats::leak(1),
         process: Process::leak(1),
         source: Arc::new(Nowhere),
+        bequest: Default::default(),
     };
-    let control = control::start(setup.clone()).unwrap();
+    let control = control::start(setup.clone(), None).unwrap();
     Front { setup, control }
 }
 
@@ -399,7 +400,8 @@ fn a_taken_admin_port_is_said() {
         stats: Stats::leak(1),
         process: Process::leak(1),
         source: Arc::new(Nowhere),
+        bequest: Default::default(),
     };
-    let said = control::start(setup).unwrap_err().to_string();
+    let said = control::start(setup, None).unwrap_err().to_string();
     assert!(said.contains("cannot open the admin listener") && said.contains("--admin"), "{said}");
 }

@@ -300,8 +300,7 @@ impl Config {
             None => Config::default(),
         };
         let problems = config.apply(flags);
-        let problems = if problems.is_empty() { validate::whole(&config) } else { problems };
-        if problems.is_empty() { Ok(config) } else { Err(Invalid::outside_file(problems)) }
+        if problems.is_empty() { config.checked() } else { Err(Invalid::outside_file(problems)) }
     }
 
     /// The configuration in `text`, which was read from `path`.
@@ -314,6 +313,15 @@ impl Config {
             problem.span = shape::locate(&tree, &problem.path);
         }
         if problems.is_empty() { Ok(config) } else { Err(Invalid::in_file(path, text, problems)) }
+    }
+
+    /// This configuration, if there is nothing wrong with it.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn checked(self) -> Result<Config, Invalid> {
+        let problems = validate::whole(&self);
+        if problems.is_empty() { Ok(self) } else { Err(Invalid::outside_file(problems)) }
     }
 
     fn apply(&mut self, flags: &Flags) -> Vec<Problem> {

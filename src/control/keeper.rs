@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use super::edit::{Edit, Refused};
 use super::fleet::Fleet;
 use super::health::{Failure, Turn, Why};
 use super::models::Learnt;
@@ -33,6 +34,8 @@ pub struct Keeper {
     counters: &'static Counters,
     published: &'static Published,
     changed: Notify,
+    /// Held by who is changing the configuration.
+    changing: tokio::sync::Mutex<()>,
     /// What watches each engine; ends when it is dropped.
     watches: Mutex<Vec<JoinSet<()>>>,
 }
@@ -51,6 +54,7 @@ impl Keeper {
             counters,
             published,
             changed: Notify::new(),
+            changing: tokio::sync::Mutex::default(),
             watches: Mutex::default(),
         }
     }
@@ -81,7 +85,26 @@ impl Keeper {
     /// # Errors
     /// All that is wrong with it, in words; nothing has changed then.
     pub async fn reload(self: &Arc<Self>, source: &dyn Source) -> Result<Changes, String> {
+        let _alone = self.changing.lock().await;
         let config = Arc::new(source.load()?);
+        let changes = self.take(Arc::clone(&config)).await?;
+        source.in_use(&config);
+        Ok(changes)
+    }
+
+    /// Changes the list of engines, until the configuration is read anew.
+    ///
+    /// # Errors
+    /// What is wrong with the change, in words; nothing has changed then.
+    pub async fn edit(self: &Arc<Self>, edit: &Edit) -> Result<Changes, Refused> {
+        let _alone = self.changing.lock().await;
+        let mut config = (*self.config()).clone();
+        edit.apply(&mut config.upstream)?;
+        let config = config.checked().map_err(|invalid| Refused::Wrong(invalid.to_string()))?;
+        self.take(Arc::new(config)).await.map_err(Refused::Wrong)
+    }
+
+    async fn take(self: &Arc<Self>, config: Arc<Config>) -> Result<Changes, String> {
         let keys = reload::keys(&config)?;
         let mut changes = Changes::between(&self.config(), &config);
         // Before anything changes: a snapshot of engines without addresses would refuse every request.
@@ -99,7 +122,6 @@ impl Keeper {
         }
         drop(fleet);
         self.config.store(Arc::clone(&config));
-        source.in_use(&config);
         self.published.publish_rules(Rules::from(&*config));
         self.publish_now();
         self.watch();

@@ -4,6 +4,8 @@
 mod admin;
 mod answer;
 pub mod client;
+pub mod edit;
+mod endpoints;
 pub mod explain;
 pub mod fleet;
 pub mod health;
@@ -16,24 +18,29 @@ pub mod reload;
 pub mod scrape;
 mod service;
 mod stalls;
+pub mod upgrade;
 pub mod watch;
 
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 use std::{fs, io, thread};
 
 use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
 use crate::config::{Config, Upstream};
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::publish::{Process, Published};
+use crate::succession::Estate;
 use fleet::Fleet;
 use keeper::Keeper;
 use reload::Source;
+use upgrade::Bequest;
 
 /// What control works with; all of it is shared with the shards.
 #[derive(Clone, Debug)]
@@ -50,6 +57,8 @@ pub struct Setup {
     pub process: &'static Process,
     /// Where another configuration comes from.
     pub source: Arc<dyn Source>,
+    /// Listeners that another process may take over.
+    pub bequest: Bequest,
 }
 
 /// Why control cannot start.
@@ -83,11 +92,31 @@ pub enum StartError {
 pub struct Handle {
     /// Where the admin listener is: as configured, with the port that was taken for port 0.
     pub admin: SocketAddr,
+    /// The admin listener once more, and where it goes with those of the shards.
+    legacy: (OwnedFd, Bequest),
+    process: &'static Process,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Handle {
+    /// Every shard accepts: says so, and has `listeners`, which are those of all shards, kept for whoever comes after
+    /// this process.
+    ///
+    /// # Errors
+    /// When there is no descriptor left for that.
+    pub fn serves(&self, listeners: Vec<OwnedFd>) -> io::Result<()> {
+        let (admin, bequest) = &self.legacy;
+        let estate = Estate { admin: admin.try_clone()?, listeners };
+        // Who begins to drain does so before it takes this lock.
+        let mut bequest = bequest.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.process.draining() {
+            service::say_ready(self.process, &estate);
+            *bequest = Some(estate);
+        }
+        Ok(())
+    }
+
     /// Ends control; for when the shards have ended.
     pub fn stop(self) {
         // Both fail only if the thread has ended already.
@@ -97,11 +126,13 @@ impl Handle {
 }
 
 /// Starts the control thread. When this returns, the admin listener is open and a first snapshot of all
-/// engines whose names could be looked up is published, so that shards may begin.
-pub fn start(setup: Setup) -> Result<Handle, StartError> {
+/// engines whose names could be looked up is published, so that shards may begin. An inherited admin listener is served
+/// from where it listens as is configured.
+pub fn start(setup: Setup, inherited: Option<OwnedFd>) -> Result<Handle, StartError> {
     let address = setup.config.serve.admin;
-    let admin = listen(address).map_err(|error| StartError::Admin { address, error })?;
-    let address = admin.local_addr()?;
+    let admin = listen(address, inherited).map_err(|error| StartError::Admin { address, error })?;
+    let (address, process) = (admin.local_addr()?, setup.process);
+    let legacy = (admin.try_clone()?.into(), Arc::clone(&setup.bequest));
     let keys = setup.config.upstream.iter().map(key).collect::<Result<Vec<_>, _>>()?;
     let fleet = Fleet::new(Arc::clone(&setup.config), keys);
     let keeper = Arc::new(Keeper::new(Arc::clone(&setup.config), fleet, setup.counters, setup.published));
@@ -113,8 +144,9 @@ pub fn start(setup: Setup) -> Result<Handle, StartError> {
             let signals = service::signals(&setup, &keeper);
             keeper.look_up().await;
             keeper.publish_now();
-            begin(&setup, &keeper, admin);
-            let _ = ready.send(signals);
+            let serving = begin(&setup, &keeper, admin);
+            let upgrades = upgrade::on_signal(setup.process, Arc::clone(&setup.bequest), serving);
+            let _ = ready.send(signals.and(upgrades));
             // An error is a dropped handle: the process then goes on without a way to stop control, as it should.
             if stopped.await.is_err() {
                 std::future::pending::<()>().await;
@@ -125,15 +157,15 @@ pub fn start(setup: Setup) -> Result<Handle, StartError> {
         Ok(signals) => signals?,
         Err(_) => return Err(StartError::Machine(io::Error::other("it ended at once"))),
     }
-    Ok(Handle { admin: address, stop, thread })
+    Ok(Handle { admin: address, legacy, process, stop, thread })
 }
 
-/// Starts everything that runs beside each other.
-fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) {
+/// Starts everything that runs beside each other; answers how to end the admin listener alone.
+fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) -> AbortHandle {
     keeper.watch();
     tokio::spawn(Arc::clone(keeper).watch_outcomes());
     tokio::spawn(Arc::clone(keeper).publish());
-    tokio::spawn(service::notify(setup.process, setup.stats));
+    tokio::spawn(service::feed_watchdog(setup.process, setup.stats));
     tokio::spawn(stalls::watch(setup.process, setup.stats));
     let state = admin::State {
         keeper: Arc::clone(keeper),
@@ -144,11 +176,13 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) {
         began: Instant::now(),
         source: Arc::clone(&setup.source),
     };
-    tokio::spawn(admin::serve(admin, state));
+    tokio::spawn(admin::serve(admin, state)).abort_handle()
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address)?;
+fn listen(address: SocketAddr, inherited: Option<OwnedFd>) -> io::Result<TcpListener> {
+    let fits = |bound: SocketAddr| bound == address || (bound.ip(), 0) == (address.ip(), address.port());
+    let inherited = inherited.map(TcpListener::from).filter(|listener| listener.local_addr().is_ok_and(fits));
+    let listener = inherited.map_or_else(|| TcpListener::bind(address), Ok)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

@@ -255,7 +255,7 @@ impl<D: Driver> Shard<D> {
             self.advance(key, Input::None, |_| Event::Drained(Side::Client));
         } else if client.lingering.is_some() {
             self.linger(key);
-        } else if self.desk.draining && client.ahead.is_empty() {
+        } else if self.sends_away && client.ahead.is_empty() {
             self.exchange_over(key, Ending::Linger);
         } else {
             client.deadline = self.desk.now + self.desk.rules.limits.keep_alive_timeout_ms * 1_000;
@@ -286,7 +286,7 @@ impl<D: Driver> Shard<D> {
         client.exchange = None;
         match ending {
             // The reply did not say that the connection ends, but it may: nothing was asked behind it.
-            Ending::KeepAlive if self.desk.draining && client.ahead.is_empty() => {
+            Ending::KeepAlive if self.sends_away && client.ahead.is_empty() => {
                 self.exchange_over(key, Ending::Linger);
             }
             Ending::KeepAlive => {

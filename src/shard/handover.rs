@@ -128,12 +128,13 @@ impl<D: Driver> Shard<D> {
         self.desk.stats.set(Gauge::Connections, self.clients.len() as u64);
     }
 
-    /// What the other shards have handed over. Once this one drains it is closed, as what waits at the listeners is.
+    /// What the other shards have handed over. Once this one drains it is closed, as what waits at the
+    /// listeners is; unless those are another process's now.
     pub(super) fn take_in(&mut self) {
         while let Some(handover) = &self.handover
             && let Some((connection, peer)) = handover.inboxes[handover.shard].connections.pop()
         {
-            if !self.desk.draining
+            if (!self.desk.draining || self.process.has_heir())
                 && let Some(socket) = self.driver.take(connection)
             {
                 self.accepted(socket, peer);

@@ -7,6 +7,7 @@ pub mod choice;
 mod client;
 mod drive;
 pub mod handover;
+mod listeners;
 pub mod memory;
 pub mod panics;
 pub mod placement;
@@ -122,6 +123,10 @@ pub struct Shard<D> {
     /// None where there is one shard, or its driver cannot.
     handover: Option<HandOver>,
     drain_until: Option<Micros>,
+    /// Connections end with the reply under way, also where it did not say so: nobody else will serve them.
+    sends_away: bool,
+    /// Connections may still come that were accepted before, here or by a shard that knows of no drain yet.
+    stay_until: Micros,
     process: &'static Process,
     doing: &'static DoingCell,
     reader: Reader,
@@ -163,6 +168,8 @@ impl<D: Driver> Shard<D> {
             accept_stalls: 0,
             handover: None,
             drain_until: None,
+            sends_away: false,
+            stay_until: 0,
             process: setup.process,
             doing: setup.doing,
             reader,
@@ -257,7 +264,7 @@ impl<D: Driver> Shard<D> {
         if !self.clients.is_empty() && self.desk.now >= until {
             self.cut_all();
         }
-        self.clients.is_empty()
+        self.clients.is_empty() && self.desk.now >= self.stay_until
     }
 
     fn complete(&mut self, completion: Completion) {
@@ -322,12 +329,23 @@ impl<D: Driver> Shard<D> {
     fn begin_drain(&mut self) -> Micros {
         self.desk.draining = true;
         self.driver.stop_listening();
+        // Idle connections end with their next reply, or their time, where nobody is in a hurry: a request that is on its
+        // way to one would be lost.
+        self.sends_away = !self.process.has_heir();
+        if self.process.has_heir() {
+            self.stay_until = self.desk.now + 2 * HEARTBEAT;
+        } else {
+            self.close_idle_clients();
+        }
+        self.desk.now + self.desk.rules.limits.drain_timeout_ms * 1_000
+    }
+
+    fn close_idle_clients(&mut self) {
         for key in self.clients.keys() {
             if self.clients.get(key).is_some_and(Client::is_idle) && !self.is_full(key) {
                 self.close_client(key);
             }
         }
-        self.desk.now + self.desk.rules.limits.drain_timeout_ms * 1_000
     }
 
     fn cut_all(&mut self) {

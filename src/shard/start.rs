@@ -5,23 +5,19 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::process::abort;
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle, sleep};
-use std::time::Duration;
+use std::thread::{Builder, JoinHandle};
 
 use super::choice::Choice;
 use super::handover::HandOver;
+use super::listeners::listeners;
 use super::placement::Placement;
 use super::{Setup, Shard, stopwatch};
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::driver::uring::{Uring, probe::Unusable};
-use crate::driver::{Driver, epoll::Epoll, socket};
+use crate::driver::{Driver, epoll::Epoll};
 use crate::exchange::Rules;
 use crate::publish::{DriverInUse, Process, Published};
-
-/// How often, and how far apart, a port in use is tried.
-const BIND_TRIES: u32 = 10;
-const BIND_WAIT: Duration = Duration::from_millis(10);
 
 /// What the shards of one process share.
 #[derive(Clone)]
@@ -56,8 +52,19 @@ pub enum StartError {
     Machine(#[from] io::Error),
 }
 
+/// What shards were started with.
+#[derive(Debug)]
+pub struct Started {
+    /// One a shard.
+    pub threads: Vec<JoinHandle<()>>,
+    /// Addresses really listened on.
+    pub addresses: Vec<SocketAddr>,
+    /// The listeners of all shards once more, to be handed on: they stay open for as long as these do.
+    pub listeners: Vec<OwnedFd>,
+}
+
 /// Opens every listener of every shard, so that a port that cannot be had is known before any client is
-/// served, then starts the threads. Answers them and the addresses really listened on.
+/// served, then starts the threads. Those that were inherited are served from in their place.
 ///
 /// # Errors
 /// When a listener or a thread cannot be had; nothing serves then.
@@ -65,8 +72,10 @@ pub fn start(
     shared: &Shared,
     listen: &[SocketAddr],
     placement: &Placement,
-) -> Result<(Vec<JoinHandle<()>>, Vec<SocketAddr>), StartError> {
-    let (listeners, addresses) = listeners(listen, placement.shards())?;
+    inherited: Vec<OwnedFd>,
+) -> Result<Started, StartError> {
+    let (listeners, addresses) = listeners(listen, placement.shards(), inherited)?;
+    let copies = listeners.iter().flatten().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
     let mut threads = Vec::new();
     let handovers = HandOver::of_all(shared.stats)?;
     for (index, (listeners, handover)) in listeners.into_iter().zip(handovers).enumerate() {
@@ -85,7 +94,7 @@ pub fn start(
         });
         threads.push(thread?);
     }
-    Ok((threads, addresses))
+    Ok(Started { threads, addresses, listeners: copies })
 }
 
 /// The life of one shard. A panic outside an exchange leaves connections in an unknown state: the process
@@ -143,55 +152,8 @@ fn run<D: Driver>(
     Ok(())
 }
 
-/// By shard one listener for each address. Port 0 becomes one port for all shards.
-fn listeners(listen: &[SocketAddr], shards: usize) -> Result<(Vec<Vec<OwnedFd>>, Vec<SocketAddr>), StartError> {
-    let mut by_shard: Vec<Vec<OwnedFd>> = (0..shards).map(|_| Vec::new()).collect();
-    let mut addresses = Vec::new();
-    for &asked in listen {
-        let mut address = asked;
-        until_free(asked).map_err(|error| StartError::Listen { address, error })?;
-        for listeners in &mut by_shard {
-            let refused = |error| StartError::Listen { address, error };
-            let listener = socket::listener(address).map_err(refused)?;
-            address = socket::bound_address(&listener).map_err(refused)?;
-            listeners.push(listener);
-        }
-        addresses.push(address);
-    }
-    Ok((by_shard, addresses))
-}
-
-/// A ring that was closed just now keeps its listeners, and so the port, for some 5 to 20 ms more.
-fn until_free(address: SocketAddr) -> io::Result<()> {
-    for _ in 1..BIND_TRIES {
-        match socket::check_free(address) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => sleep(BIND_WAIT),
-            answer => return answer,
-        }
-    }
-    socket::check_free(address)
-}
-
 /// Another sequence of random choices for every shard and start.
 fn seed(index: usize) -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(index)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_port_that_is_given_up_soon_is_waited_for() {
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = taken.local_addr().unwrap();
-        assert_eq!(until_free(address).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        let gone = std::thread::spawn(move || {
-            sleep(BIND_WAIT * 3);
-            drop(taken);
-        });
-        until_free(address).unwrap();
-        gone.join().unwrap();
-    }
 }

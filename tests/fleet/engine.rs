@@ -27,9 +27,14 @@ pub enum Mood {
     Silent,
     /// Reads requests and answers none.
     Hangs,
+    /// A stream of [`EVENTS`] events, one every 20 ms.
+    Ticks,
 }
 
-const MOODS: [Mood; 5] = [Mood::Good, Mood::Fails, Mood::Drains, Mood::Silent, Mood::Hangs];
+/// Events of [`Mood::Ticks`].
+pub const EVENTS: usize = 100;
+
+const MOODS: [Mood; 6] = [Mood::Good, Mood::Fails, Mood::Drains, Mood::Silent, Mood::Hangs, Mood::Ticks];
 
 #[derive(Default)]
 struct State {
@@ -118,6 +123,8 @@ fn serve(mut wire: Wire, state: &State) {
                     Mood::Drains => DRAINING,
                     Mood::Silent => STREAM,
                     Mood::Hangs => "",
+                    Mood::Ticks if tick(&mut wire).is_err() => return,
+                    Mood::Ticks => "",
                 }
             }
         };
@@ -125,4 +132,14 @@ fn serve(mut wire: Wire, state: &State) {
             return;
         }
     }
+}
+
+fn tick(wire: &mut Wire) -> std::io::Result<()> {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    wire.stream.write_all(head.as_bytes())?;
+    for _ in 0..EVENTS {
+        wire.stream.write_all(b"9\r\ndata: a\n\n\r\n")?;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    wire.stream.write_all(b"0\r\n\r\n")
 }

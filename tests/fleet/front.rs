@@ -4,13 +4,18 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::wire::{Body, Head, Length, Wire};
 
 pub struct Front {
     child: Child,
+    /// Processes that took its place, the latest last; ended with the value.
+    heirs: Arc<Mutex<Vec<i32>>>,
+    said: Arc<Mutex<Vec<String>>>,
     pub address: SocketAddr,
     pub admin: SocketAddr,
     config: PathBuf,
@@ -19,13 +24,26 @@ pub struct Front {
 impl Front {
     /// Starts on `driver` before `engines`; `config` is TOML of the test's own.
     pub fn start(driver: &str, engines: &[SocketAddr], config: &str) -> Front {
+        Front::by(Command::new(env!("CARGO_BIN_EXE_warmfront")), driver, engines, config)
+    }
+
+    /// Starts by a command of the test's own, which hands its arguments to the program.
+    pub fn by(mut command: Command, driver: &str, engines: &[SocketAddr], config: &str) -> Front {
         static STARTED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         let number = STARTED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let path =
             PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("fleet-{}-{number}.toml", std::process::id()));
         std::fs::write(&path, config).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_warmfront"));
-        command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--shards", "1"]);
+        command.arg("serve");
+        for (key, args) in [
+            ("listen", ["--listen", "127.0.0.1:0"]),
+            ("admin", ["--admin", "127.0.0.1:0"]),
+            ("shards", ["--shards", "1"]),
+        ] {
+            if !config.contains(key) {
+                command.args(args);
+            }
+        }
         command.args(["--driver", driver, "--config"]).arg(&path);
         for address in engines {
             command.args(["--upstream", &format!("http://{address}")]);
@@ -34,11 +52,24 @@ impl Front {
         let log = BufReader::new(child.stderr.take().unwrap());
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
         // From here on the process ends with the value, whatever fails.
-        let mut front = Front { child, address: unknown, admin: unknown, config: path };
+        let heirs = Arc::<Mutex<Vec<i32>>>::default();
+        let said = Arc::<Mutex<Vec<String>>>::default();
+        let mut front = Front {
+            child,
+            heirs: Arc::clone(&heirs),
+            said: Arc::clone(&said),
+            address: unknown,
+            admin: unknown,
+            config: path,
+        };
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
             for line in log.lines().map_while(Result::ok) {
                 eprintln!("{line}");
+                if let Some((_, id)) = line.split_once(" heir=") {
+                    heirs.lock().unwrap().push(id.trim().parse().unwrap());
+                }
+                said.lock().unwrap().push(line.clone());
                 let _ = sender.send(line);
             }
         });
@@ -54,16 +85,62 @@ impl Front {
 
     /// `POST /reload`: status, and what it says.
     pub fn reload(&self) -> (u16, String) {
+        self.asks("POST", "/reload", "")
+    }
+
+    /// Asks the admin listener: status, and what it says.
+    pub fn asks(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let mut client = Client::to(self.admin);
-        client.send("POST /reload HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
+        let len = body.len();
+        client.send(&format!(
+            "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len}\r\n\r\n{body}"
+        ));
         let reply = client.reply();
         (reply.status, String::from_utf8(reply.body.data).unwrap())
     }
 
     /// SIGHUP.
     pub fn hang_up(&self) {
-        let process = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
+        kill_process(Pid::from_child(&self.child), Signal::HUP).unwrap();
+    }
+
+    /// SIGUSR2 to the process that serves; waits until another has taken its place.
+    pub fn upgrade(&self) {
+        let before = self.heirs.lock().unwrap().len();
+        self.try_upgrade();
+        crate::until("another process", || self.heirs.lock().unwrap().len() > before);
+    }
+
+    /// SIGUSR2 to the process that serves.
+    pub fn try_upgrade(&self) {
+        let heirs = self.heirs.lock().unwrap();
+        let now = heirs.last().map_or_else(|| Pid::from_child(&self.child), |id| Pid::from_raw(*id).unwrap());
+        kill_process(now, Signal::USR2).unwrap();
+    }
+
+    /// The process that took its place last.
+    pub fn heir(&self) -> i32 {
+        *self.heirs.lock().unwrap().last().unwrap()
+    }
+
+    /// Its process id.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether words were in its log.
+    pub fn has_said(&self, words: &str) -> bool {
+        self.said.lock().unwrap().iter().any(|line| line.contains(words))
+    }
+
+    /// Waits for words in its log.
+    pub fn until_said(&self, words: &str) {
+        crate::until(words, || self.has_said(words));
+    }
+
+    /// Whether the first process has ended.
+    pub fn first_has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
     }
 
     /// A client's connection.
@@ -90,16 +167,24 @@ impl Front {
         values.map(|value| value.parse::<f64>().unwrap()).sum()
     }
 
+    /// SIGKILL.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     /// SIGTERM, and how it ended.
     pub fn stop(mut self) -> Option<i32> {
-        let process = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         self.child.wait().unwrap().code()
     }
 }
 
 impl Drop for Front {
     fn drop(&mut self) {
+        for heir in self.heirs.lock().unwrap().iter().filter_map(|id| Pid::from_raw(*id)) {
+            let _ = kill_process(heir, Signal::KILL);
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.config);
@@ -119,13 +204,15 @@ fn logged(lines: &mpsc::Receiver<String>, words: &str) -> SocketAddr {
 
 pub struct Reply {
     pub status: u16,
+    /// The connection ends behind it.
+    pub closes: bool,
     pub body: Body,
 }
 
 pub struct Client(Wire);
 
 impl Client {
-    fn to(address: SocketAddr) -> Client {
+    pub fn to(address: SocketAddr) -> Client {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -153,7 +240,7 @@ impl Client {
     pub fn reply(&mut self) -> Reply {
         let head = self.head();
         let status = head.start.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
-        Reply { status, body: self.body(&head) }
+        Reply { status, closes: head.get("connection") == Some("close"), body: self.body(&head) }
     }
 
     pub fn head(&mut self) -> Head {

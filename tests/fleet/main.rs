@@ -5,9 +5,14 @@
 #[path = "../relay/wire.rs"]
 mod wire;
 
+mod editing;
 mod engine;
 mod front;
 mod reloading;
+mod starting;
+mod supervised;
+mod upgrading;
+mod wedged;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -14,6 +14,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("control", "`serve` starts it; `check` and `explain` ask engines and fleets as it does"),
             ("shard", "`serve` starts them"),
             ("publish", "`serve` makes what control and shards meet in"),
+            ("succession", "`serve` may take another process's place"),
             ("exchange", "`serve` turns configuration into its rules"),
             ("config", "every command reads it"),
             ("counters", "`serve` makes them"),
@@ -43,6 +44,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
         "control",
         &[
             ("publish", "writes snapshots"),
+            ("succession", "starts a process in its place"),
             ("exchange", "a reload makes rules for the data plane"),
             ("config", "what the fleet is made of"),
             ("counters", "metrics, foreign load, slots at rest"),
@@ -67,6 +69,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("slots", "its connections"),
         ],
     ),
+    ("succession", &[]),
     ("driver", &[("slots", "its sockets"), ("limits", "size of the receive buffer")]),
     ("publish", &[("snapshot", "what is published"), ("exchange", "its rules are"), ("atomics", "its flags")]),
     (
@@ -112,7 +115,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
     ("ring", &[("limits", "most points")]),
     ("prefix", &[("scan", "the hash it has made of a prompt")]),
     ("fleet", &[("limits", "most endpoints"), ("atomics", "loads are shared")]),
-    ("scan", &[]),
+    ("scan", &[("limits", "size of a block, longest chain")]),
     ("http", &[("limits", "most bytes of a head")]),
     ("slots", &[]),
     ("atomics", &[]),

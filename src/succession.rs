@@ -1,0 +1,218 @@
+//! From one process to the one that takes its place: its listening sockets, so that no connection is refused meanwhile.
+//!
+//! The heir is started with the same arguments, one end of a socket pair as its standard input and [`HEIR`] in its
+//! environment. It is sent the sockets (SCM_RIGHTS), serves from them, and says so by one byte; only then does the
+//! process that started it let go of its own. A socket that both have open loses no connection that waits in it.
+
+mod activation;
+
+use std::ffi::OsString;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+
+/// Set in the environment of a process that is to take another's place.
+pub const HEIR: &str = "WARMFRONT_HEIR";
+/// Longest wait for a predecessor that was told to let go.
+const LETTING_GO: Duration = Duration::from_secs(5);
+/// The kernel passes at most 253 descriptors in one message.
+const AT_ONCE: usize = 64;
+/// A watchdog watches the process that it was set for.
+const NOT_INHERITED: &str = "WATCHDOG_PID";
+
+/// Sockets that are handed on.
+#[derive(Debug)]
+pub struct Estate {
+    /// The admin listener.
+    pub admin: OwnedFd,
+    /// Listeners of all shards.
+    pub listeners: Vec<OwnedFd>,
+}
+
+/// What a process begins with that others opened.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    /// The admin listener.
+    pub admin: Option<OwnedFd>,
+    /// Listeners for clients.
+    pub listeners: Vec<OwnedFd>,
+    /// Who is to be told that this process serves.
+    pub predecessor: Option<Predecessor>,
+}
+
+/// Takes what a predecessor hands on; where there is none, what systemd opened for this process (socket activation)
+/// or kept of one that is gone (descriptor store). `admin` tells which of these is for the admin listener.
+/// To be called before there are threads: it clears what the environment says of these sockets.
+///
+/// # Errors
+/// When sockets that were announced do not come, or are no TCP listeners.
+pub fn inherit(admin: SocketAddr) -> io::Result<Inherited> {
+    match from_predecessor()? {
+        Some((Estate { admin, listeners }, predecessor)) => {
+            Ok(Inherited { admin: Some(admin), listeners, predecessor: Some(predecessor) })
+        }
+        None => activation::given(admin),
+    }
+}
+
+/// A process that was started to take this one's place.
+#[derive(Debug)]
+pub struct Heir {
+    child: Child,
+    stream: UnixStream,
+}
+
+impl Heir {
+    /// Starts the program that this process was started from, as it is on disk now, and hands it the sockets.
+    ///
+    /// # Errors
+    /// When it cannot be started or does not take them.
+    pub fn start(estate: &Estate) -> io::Result<Heir> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let mut command = Command::new(program()?);
+        command.args(std::env::args_os().skip(1)).env(HEIR, "1").env_remove(NOT_INHERITED);
+        let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
+        let heir = Heir { child, stream: ours };
+        hand_on(&heir.stream, estate)?;
+        Ok(heir)
+    }
+
+    /// Waits until it serves. One that does not is ended.
+    ///
+    /// # Errors
+    /// When it ends before, or takes too long.
+    pub fn serves(mut self, patience: Duration) -> io::Result<Heir> {
+        self.stream.set_read_timeout(Some(patience))?;
+        let said = self.stream.read_exact(&mut [0]);
+        if let Err(error) = said {
+            let _ = self.child.kill();
+            let ended = self.child.wait().map_or_else(|_| String::new(), |status| format!(" ({status})"));
+            return Err(io::Error::new(error.kind(), format!("it did not come to serve{ended}: {error}")));
+        }
+        Ok(self)
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Tells it that it alone speaks for the service now.
+    pub fn is_alone(mut self) {
+        // If it is gone, whoever supervises it sees that.
+        let _ = self.stream.write_all(b"!");
+    }
+}
+
+/// Where this process's program lies, also when another has been put in its place since.
+fn program() -> io::Result<PathBuf> {
+    let path = std::env::current_exe()?;
+    let bytes = path.as_os_str().as_bytes();
+    let name = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);
+    Ok(PathBuf::from(OsString::from_vec(name.to_vec())))
+}
+
+fn hand_on(stream: &UnixStream, estate: &Estate) -> io::Result<()> {
+    let count = u16::try_from(estate.listeners.len()).map_err(io::Error::other)?;
+    send(stream, &count.to_le_bytes(), &[estate.admin.as_fd()])?;
+    let listeners: Vec<BorrowedFd<'_>> = estate.listeners.iter().map(AsFd::as_fd).collect();
+    listeners.chunks(AT_ONCE).try_for_each(|some| send(stream, b"+", some))
+}
+
+fn send(stream: &UnixStream, words: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(sockets)) {
+        return Err(io::Error::other("too many sockets for one message"));
+    }
+    let sent = rustix::net::sendmsg(stream, &[IoSlice::new(words)], &mut control, SendFlags::NOSIGNAL)?;
+    if sent == words.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// Tells the process whose place this one takes that it serves.
+#[derive(Debug)]
+pub struct Predecessor(UnixStream);
+
+impl Predecessor {
+    /// This process serves. Returns once the other one has told the service manager which is which, or is gone.
+    pub fn let_go(mut self) {
+        let told = self.0.set_read_timeout(Some(LETTING_GO)).and_then(|()| self.0.write_all(b"!"));
+        // Where nobody listens any more, there is nobody to let go.
+        let _ = told.and_then(|()| self.0.read_exact(&mut [0]));
+    }
+}
+
+/// What a predecessor hands on, if this process was started to take its place.
+fn from_predecessor() -> io::Result<Option<(Estate, Predecessor)>> {
+    if std::env::var_os(HEIR).is_none() {
+        return Ok(None);
+    }
+    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut count = [0; 2];
+    let admin = receive(&stream, &mut count)?.pop().ok_or(io::ErrorKind::InvalidData)?;
+    let count = usize::from(u16::from_le_bytes(count));
+    let mut listeners = Vec::new();
+    while listeners.len() < count {
+        let some = receive(&stream, &mut [0])?;
+        if some.is_empty() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        listeners.extend(some);
+    }
+    Ok(Some((Estate { admin, listeners }, Predecessor(stream))))
+}
+
+fn receive(stream: &UnixStream, words: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let wanted = words.len();
+    let received = rustix::net::recvmsg(stream, &mut [IoSliceMut::new(words)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    if received.bytes != wanted {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut sockets = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(some) = message {
+            sockets.extend(some);
+        }
+    }
+    Ok(sockets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn any_number_of_sockets_is_handed_on_in_order() {
+        for count in [0, 1, AT_ONCE, AT_ONCE + 1, 200] {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let made: Vec<_> = (0..=count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+            let ports: Vec<_> = made.iter().map(|listener| listener.local_addr().unwrap()).collect();
+            let mut listeners: Vec<OwnedFd> = made.into_iter().map(OwnedFd::from).collect();
+            let admin = listeners.pop().unwrap();
+            hand_on(&ours, &Estate { admin, listeners }).unwrap();
+            let mut told = [0; 2];
+            let mut taken = receive(&theirs, &mut told).unwrap();
+            assert_eq!(usize::from(u16::from_le_bytes(told)), count);
+            let admin = taken.pop().unwrap();
+            while taken.len() < count {
+                taken.extend(receive(&theirs, &mut [0]).unwrap());
+            }
+            taken.push(admin);
+            let found: Vec<_> = taken.into_iter().map(|fd| TcpListener::from(fd).local_addr().unwrap()).collect();
+            assert_eq!(found, ports);
+        }
+    }
+}
