@@ -79,10 +79,8 @@ fn look_ups(endpoints: usize, blocks_each: usize) {
     });
     println!("    {} blocks looked at, {} depths", found.probes(), found.levels().count());
     // Each prompt once, in no order; the chains themselves are made beforehand and read once.
-    let prompts: Vec<(u64, Vec<u64>)> = (0..2_000)
-        .map(|i| hash(i) % (conversations * 3 / 4) + conversations / 4)
-        .map(|c| (c, prompt(c)))
-        .collect();
+    let prompts: Vec<(u64, Vec<u64>)> =
+        (0..2_000).map(|i| hash(i) % (conversations * 3 / 4) + conversations / 4).map(|c| (c, prompt(c))).collect();
     timed(&format!("look-up, another prompt each ({size})"), 2_000, 1, |at| {
         let (c, chain) = &prompts[at];
         look(*c, black_box(chain), &mut found);

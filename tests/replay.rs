@@ -72,6 +72,9 @@ impl Source for Fixed {
     fn tokens_max(&self) -> u32 {
         10_000
     }
+    fn check(&self, _load: f64) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Sends each request where a list says.
@@ -232,6 +235,9 @@ impl Source for Watched<'_> {
     fn tokens_max(&self) -> u32 {
         self.source.tokens_max()
     }
+    fn check(&self, load: f64) -> Result<(), String> {
+        self.source.check(load)
+    }
 }
 
 #[test]
@@ -320,7 +326,7 @@ fn hostile_lines_are_refused_with_their_number() {
         (r#"{"timestamp":5,"input_length":99999999999999999999,"output_length":1,"hash_ids":[7]}"#, "invalid type"),
         (r#"{"timestamp":5,"input_length":513,"output_length":1,"hash_ids":[7]}"#, "1 hash_ids, but 513 tokens"),
         (r#"{"timestamp":4,"input_length":512,"output_length":1,"hash_ids":[7]}"#, "an earlier timestamp"),
-        (r#"{"timestamp":99999999999999,"input_length":512,"output_length":1,"hash_ids":[7]}"#, "more than a year"),
+        (r#"{"timestamp":99999999999999,"input_length":512,"output_length":1,"hash_ids":[7]}"#, "more than a month"),
         (&long, "longer than"),
     ];
     for (line, what) in cases {
@@ -373,10 +379,14 @@ fn wrong_flags_are_said_in_words() {
         (&[&trace, "--policies", "prefixhash"], "no policy is called \"prefixhash\""),
         (&[&trace, "--policies", "random,random"], "twice"),
         (&[&trace, "--threads", "7"], "--threads says nothing of this traffic"),
-        (&[&trace, "--profile", "tpu"], "there are h100x2-70b, l4-8b"),
+        (&[&trace, "--profile", "tpu"], "there are h100-8b, h100x2-70b, l4-8b"),
         (&[&trace, "--profile", "l4-8b", "--block-tokens", "16"], "is --block-tokens right?"),
-        (&[&trace, "--loads", "0"], "must be above 0"),
-        (&[&trace, "--loads", "NaN"], "must be between"),
+        (&[&trace, "--loads", "0"], "must be between 0.001 and 1,000"),
+        (&[&trace, "--loads", "NaN"], "must be between 0.001 and 1,000"),
+        (&["--generate", "chat", "--warmup", "400"], "--warmup 400 leaves nothing of 360 s"),
+        (&["--generate", "agents", "--rate", "100000"], "lower --rate"),
+        (&["--generate", "shared-prefix", "--rate", "1e6"], "lower --rate"),
+        (&["--generate", "chat", "--threads", "90000", "--loads", "1,9"], "lower --threads"),
         (
             &["--generate", "shared-prefix", "--profile", "l4-8b", "--own-tokens", "20000"],
             "do not fit into max_model_len",

@@ -18,6 +18,9 @@ use crate::replay::traffic::mooncake::{BLOCK_TOKENS, Trace};
 use crate::replay::traffic::prefixes::Prefixes;
 use crate::replay::{Comparison, Progress, plot, profiles, report};
 
+/// Most KV tokens of all engines: their simulation takes two bytes for each.
+const KV_TOKENS_MAX: u64 = 1 << 30;
+
 /// Traffic that needs no trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Generated {
@@ -65,12 +68,12 @@ pub struct Args {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     policies: Vec<String>,
     /// Times the traffic's own rate (chat: its threads); several make one table each.
-    #[arg(long, visible_aliases = ["load", "rate-scale"], value_name = "FACTORS", value_delimiter = ',', default_value = "1", value_parser = positive)]
+    #[arg(long, visible_aliases = ["load", "rate-scale"], value_name = "FACTORS", value_delimiter = ',', default_value = "1", value_parser = factor)]
     loads: Vec<f64>,
     /// Engines.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=512))]
     replicas: u16,
-    /// What an engine is: l4-8b (the default of chat) or h100x2-70b (of all else), or one of --profiles.
+    /// What an engine is: l4-8b (the default of chat), h100x2-70b (of all else), h100-8b, or one of --profiles.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
     /// File with other profiles, written as src/replay/profiles.toml.
@@ -114,7 +117,7 @@ struct Shape {
     /// Generated: seconds of it that warm caches up and are not counted [default: 120].
     #[arg(long, value_name = "S", value_parser = not_negative)]
     warmup: Option<f64>,
-    /// Agents, shared-prefix: sessions or requests a second [default: 1, 8].
+    /// Agents, shared-prefix: sessions or requests a second [default: 0.5, 5].
     #[arg(long, value_name = "R", value_parser = positive)]
     rate: Option<f64>,
     /// Chat: conversations at a time [default: 1200].
@@ -162,13 +165,18 @@ fn tokens() -> impl clap::builder::TypedValueParser<Value = u32> {
     clap::value_parser!(u32).range(1..=1_000_000)
 }
 
+fn factor(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.001..=1e3).contains(&number) { Ok(number) } else { Err("must be between 0.001 and 1,000".into()) }
+}
+
 fn positive(text: &str) -> Result<f64, String> {
     not_negative(text).and_then(|number| if number > 0.0 { Ok(number) } else { Err("must be above 0".into()) })
 }
 
 fn not_negative(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if (0.0..=1e7).contains(&number) { Ok(number) } else { Err("must be between 0 and 10,000,000".into()) }
+    if (0.0..=1e6).contains(&number) { Ok(number) } else { Err("must be between 0 and 1,000,000".into()) }
 }
 
 pub(super) fn main(args: &Args) -> ExitCode {
@@ -191,6 +199,12 @@ fn compare(args: &Args) -> Result<(), String> {
         let (needed, most) = (source.tokens_max(), profile.max_model_len);
         return Err(format!(
             "requests of {needed} tokens do not fit into max_model_len {most}: shorten them or change the profile"
+        ));
+    }
+    args.loads.iter().try_for_each(|load| source.check(*load))?;
+    if u64::from(profile.kv_tokens) * u64::from(args.replicas) > KV_TOKENS_MAX {
+        return Err(format!(
+            "caches of more than {KV_TOKENS_MAX} tokens in all: fewer --replicas or a smaller kv_tokens"
         ));
     }
     eprintln!("{}\n{} engines: {}", source.describe(), args.replicas, profile_name(args));
@@ -219,6 +233,9 @@ fn compare(args: &Args) -> Result<(), String> {
     });
     eprintln!("{} runs in {:.1} s\n", outcomes.len(), begun.elapsed().as_secs_f64());
     print!("{}", report::table(&outcomes));
+    if outcomes.iter().any(|outcome| outcome.requests == 0) {
+        eprintln!("a run counted no request: give more --seconds, less --warmup or a higher --rate");
+    }
     write(args, &*source, &objective, &outcomes)
 }
 
@@ -311,6 +328,7 @@ fn source(args: &Args, profile: &Profile) -> Result<Box<dyn Source>, String> {
                 warmup_seconds: shape.warmup.unwrap_or(usual.warmup_seconds),
                 seed,
             };
+            prefixes.check()?;
             Box::new(prefixes.draw())
         }
     })

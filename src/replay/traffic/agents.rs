@@ -5,7 +5,7 @@
 //! output (a tool call) and the tool's answer are appended, and the next step follows when the tool has run.
 
 use super::chain::{Chain, mix};
-use super::{Request, Source, Traffic, Window};
+use super::{REQUESTS_MAX, Request, Source, Traffic, Window, leaves_something};
 use crate::demo::conversation::Dice;
 
 const BLOCK_TOKENS: u32 = 16;
@@ -48,7 +48,7 @@ impl Default for Agents {
         Agents {
             apps: 6,
             prefix_tokens: 6_000,
-            rate: 1.0,
+            rate: 0.5,
             burst: 4.0,
             steps: 20.0,
             tool_tokens: 500.0,
@@ -184,6 +184,16 @@ impl Source for Agents {
     fn tokens_max(&self) -> u32 {
         self.context_max
     }
+
+    fn check(&self, load: f64) -> Result<(), String> {
+        let requests = self.rate * self.steps * self.seconds * load;
+        if requests > REQUESTS_MAX {
+            return Err(format!(
+                "about {requests:.0} requests are more than {REQUESTS_MAX}: lower --rate, --seconds or --loads"
+            ));
+        }
+        leaves_something(self.warmup_seconds, self.seconds)
+    }
 }
 
 #[cfg(test)]
@@ -192,7 +202,7 @@ mod tests {
 
     #[test]
     fn sessions_share_their_applications_prefix_and_grow() {
-        let agents = Agents { apps: 2, seconds: 1e5, ..Agents::default() };
+        let agents = Agents { apps: 2, rate: 1.0, seconds: 1e5, ..Agents::default() };
         let mut traffic = agents.traffic(1.0);
         let sessions: Vec<Request> = std::iter::from_fn(|| traffic.next()).take(400).collect();
         let prefixes: std::collections::HashSet<&[u64]> = sessions.iter().map(|one| &one.blocks[..375]).collect();

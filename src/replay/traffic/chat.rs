@@ -5,7 +5,7 @@
 //! with a mean of 37 tokens, replies of 40. All share a short system prompt, nothing else is shared.
 
 use super::chain::{Chain, mix};
-use super::{Request, Source, Traffic, Window};
+use super::{Request, Source, THREADS_MAX, Traffic, Window, leaves_something};
 use crate::demo::conversation::{Conversation, Dice};
 
 /// What a template puts around a message.
@@ -151,6 +151,16 @@ impl Source for Chat {
 
     fn tokens_max(&self) -> u32 {
         self.context_max.min(self.system_tokens.saturating_add(TOKENS_MAX))
+    }
+
+    fn check(&self, load: f64) -> Result<(), String> {
+        if f64::from(self.threads) * load > THREADS_MAX {
+            return Err(format!(
+                "{} threads x {load} are more than {THREADS_MAX}: lower --threads or --loads",
+                self.threads
+            ));
+        }
+        leaves_something(self.warmup_seconds, self.seconds)
     }
 }
 

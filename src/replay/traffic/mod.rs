@@ -81,6 +81,23 @@ pub trait Source: Sync {
     fn describe(&self) -> String;
     /// Longest prompt with its output that may come.
     fn tokens_max(&self) -> u32;
+    /// What makes this traffic impossible at this load, in words: more than memory should hold, or nothing to count.
+    fn check(&self, load: f64) -> Result<(), String>;
+}
+
+/// Most requests that generators make.
+const REQUESTS_MAX: f64 = 4e6;
+/// Most conversations at a time.
+const THREADS_MAX: f64 = 200_000.0;
+
+/// Refuses a warm-up that leaves nothing.
+fn leaves_something(warmup_seconds: f64, seconds: f64) -> Result<(), String> {
+    match warmup_seconds < seconds {
+        true => Ok(()),
+        false => {
+            Err(format!("--warmup {warmup_seconds} leaves nothing of {seconds} s: lower it or give more --seconds"))
+        }
+    }
 }
 
 /// Requests whose arrivals are given, whatever becomes of them.

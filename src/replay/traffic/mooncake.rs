@@ -23,12 +23,12 @@ pub const BLOCK_TOKENS: u32 = 512;
 
 /// Longest prompt or reply that is believed.
 const TOKENS_MAX: u64 = 16 << 20;
-/// Latest timestamp that is believed: a year.
-const TIMESTAMP_MAX: u64 = 366 * 86_400_000;
+/// Latest timestamp that is believed: a month.
+const TIMESTAMP_MAX: u64 = 31 * 86_400_000;
 /// Longest line: 16 M tokens in blocks of 16 have a million ids.
 const LINE_BYTES_MAX: u64 = 16 << 20;
-/// Most requests, and most blocks of all of them: half a gigabyte.
-const REQUESTS_MAX: usize = 4_000_000;
+/// Most lines, and most blocks of all of them: half a gigabyte.
+const LINES_MAX: usize = 4_000_000;
 const BLOCKS_MAX: usize = 64 << 20;
 
 /// Why a trace cannot be replayed, and where.
@@ -100,6 +100,7 @@ impl Trace {
             let read = from.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut text);
             match read.map_err(|error| Unusable::File { path: name.to_owned(), error })? {
                 0 => break,
+                _ if number > LINES_MAX => return Err(refuse(format!("more than {LINES_MAX} lines: cut the trace"))),
                 bytes if bytes as u64 == LINE_BYTES_MAX => {
                     return Err(refuse(format!("longer than {LINE_BYTES_MAX} bytes: one request a line")));
                 }
@@ -111,8 +112,8 @@ impl Trace {
                 return Err(refuse("an earlier timestamp than the line before: sort the trace by timestamp".into()));
             }
             blocks += line.hash_ids.len();
-            if lines.len() == REQUESTS_MAX || blocks > BLOCKS_MAX {
-                return Err(refuse(format!("more than {REQUESTS_MAX} requests or {BLOCKS_MAX} blocks: cut the trace")));
+            if blocks > BLOCKS_MAX {
+                return Err(refuse(format!("more than {BLOCKS_MAX} blocks until here: cut the trace")));
             }
             lines.push(line);
         }
@@ -148,7 +149,7 @@ fn parse(text: &[u8], block_tokens: u32) -> Result<Line, String> {
     })?;
     if line.timestamp > TIMESTAMP_MAX {
         return Err(format!(
-            "timestamp {} is more than a year: milliseconds from the start are expected",
+            "timestamp {} is more than a month: milliseconds from the start are expected",
             line.timestamp
         ));
     }
@@ -227,5 +228,9 @@ impl Source for Trace {
 
     fn tokens_max(&self) -> u32 {
         self.requests.iter().map(|request| request.prompt.saturating_add(request.output)).max().unwrap_or(0)
+    }
+
+    fn check(&self, _load: f64) -> Result<(), String> {
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::chain::{Chain, mix};
-use super::{Open, Request, Source, Traffic, Window};
+use super::{Open, REQUESTS_MAX, Request, Source, Traffic, Window, leaves_something};
 use crate::demo::conversation::Dice;
 
 const BLOCK_TOKENS: u32 = 16;
@@ -39,7 +39,7 @@ impl Default for Prefixes {
             shared_tokens: 6_000,
             own_tokens: 1_200,
             output_tokens: 1_000,
-            rate: 8.0,
+            rate: 5.0,
             seconds: 600.0,
             warmup_seconds: 120.0,
             seed: 1,
@@ -54,6 +54,17 @@ pub struct Drawn {
 }
 
 impl Prefixes {
+    /// What makes these parameters impossible, in words; to be asked before they are drawn.
+    pub fn check(&self) -> Result<(), String> {
+        let requests = self.rate * self.seconds;
+        if requests > REQUESTS_MAX {
+            return Err(format!(
+                "about {requests:.0} requests are more than {REQUESTS_MAX}: lower --rate or --seconds"
+            ));
+        }
+        leaves_something(self.warmup_seconds, self.seconds)
+    }
+
     /// Draws groups, prompts and arrivals.
     pub fn draw(self) -> Drawn {
         let mut dice = Dice::new(self.seed);
@@ -118,6 +129,10 @@ impl Source for Drawn {
     fn tokens_max(&self) -> u32 {
         let p = &self.parameters;
         p.shared_tokens.saturating_add(p.own_tokens).saturating_add(p.output_tokens)
+    }
+
+    fn check(&self, _load: f64) -> Result<(), String> {
+        self.parameters.check()
     }
 }
 
