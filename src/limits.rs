@@ -21,6 +21,9 @@ pub struct Limits {
     /// Bytes all held bodies of one shard may take together; beyond it 503 with `Retry-After`. 0: the shards share a
     /// quarter of the memory that the machine, or this process's cgroup, has.
     pub budget_bytes: usize,
+    /// Memory of the prefix index, which all shards share; taken at the start if a pool's policy is `warm`. Some 40 bytes for each 64 tokens
+    /// that an engine's cache holds. 0: none.
+    pub index_bytes: usize,
     /// Most client connections of one shard; further ones wait in the kernel's queue.
     pub connections_max: usize,
     /// Most idle upstream connections kept by one shard for one endpoint.
@@ -92,6 +95,7 @@ impl Default for Limits {
             hold_bytes: 1 << 20,
             read_ahead_bytes: 16 << 10,
             budget_bytes: 0,
+            index_bytes: 64 << 20,
             connections_max: 65_536,
             idle_upstreams_max: 256,
             connect_tries_max: 4,
@@ -126,6 +130,9 @@ pub const ENDPOINTS_MAX: usize = if cfg!(modelled) { 4 } else { 1_024 };
 pub const LABELLED_POOLS_MAX: usize = 64;
 /// So many requests in a row that fail by their endpoint's fault eject it.
 pub const FAULTS_IN_A_ROW_MAX: u32 = 3;
+/// Most finished requests of one shard that wait for the access log, at most 384 bytes each: 1.5 MiB, taken when the log
+/// is first switched on. Read every 50 ms, this is 80,000 requests a second, more than a shard relays.
+pub const RECORDS_MAX: usize = 4 << 10;
 /// Size of the buffer one read may fill.
 pub const RECEIVE_BYTES: usize = 64 << 10;
 
@@ -133,6 +140,9 @@ pub const RECEIVE_BYTES: usize = 64 << 10;
 pub const BLOCK_BYTES: usize = 256;
 /// Longest chain: what of a prompt lies behind its first MiB is taken for new.
 pub const LINKS_MAX: usize = 4_096;
+
+/// Longest prompt as estimates count it.
+pub const TOKENS_MAX: u32 = 1 << 24;
 
 /// Heaviest endpoint; larger weights count as this, so that a ring's size is bounded.
 pub const WEIGHT_MAX: u32 = 100;

@@ -28,7 +28,8 @@ const GLANCE: Duration = Duration::from_millis(2);
 ///
 /// With nothing but --upstream it runs on its defaults: clients on 0.0.0.0:8000, /metrics on
 /// 127.0.0.1:9911, policy prefix-hash. SIGTERM drains: no new connections, streams may finish.
-/// SIGHUP, or POST /reload on the admin listener, reads the configuration anew while requests run.
+/// SIGHUP, or POST /reload on the admin listener, reads the configuration anew while requests run; SIGHUP also
+/// opens the access log's file anew.
 /// SIGUSR2 starts the program on disk in this one's place: it takes the listeners, and this one finishes what it has.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -38,6 +39,8 @@ const GLANCE: Duration = Duration::from_millis(2);
     warmfront serve --listen 0.0.0.0:9000 --upstream http://gpu-1:8000 --policy least-load
   From a file, with one key changed for this run:
     warmfront serve --config /etc/warmfront/warmfront.toml --shards 2
+  With a line for each finished request:
+    warmfront serve --upstream http://gpu-1:8000 --access-log stdout
   Is it ready, and where does it send requests?
     curl -s http://127.0.0.1:9911/readyz
     curl -s http://127.0.0.1:9911/endpoints

@@ -1,6 +1,7 @@
 //! Configuration: defaults, then the TOML file, then flags. Whatever is wrong is said with file, line
 //! and what was meant, all of it at once, before anything starts.
 
+mod access;
 mod cidr;
 mod problem;
 mod shape;
@@ -13,12 +14,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub use access::Access;
 pub use cidr::Cidr;
 pub use problem::{Invalid, Problem};
 pub use upstream::{Upstream, Url};
 
 use crate::limits::Limits;
 use crate::policy::{Policy, Settings};
+use crate::scan::Plan;
 
 /// Everything an operator may set. The file's keys are exactly the names here.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -252,11 +255,15 @@ pub struct Log {
     pub level: String,
     /// One line of text or one JSON object an event.
     pub format: LogFormat,
+    /// Where each finished request gets a line.
+    pub access: Access,
+    /// The same of such a line.
+    pub access_format: LogFormat,
 }
 
 impl Default for Log {
     fn default() -> Self {
-        Log { level: "info".into(), format: LogFormat::Text }
+        Log { level: "info".into(), format: LogFormat::Text, access: Access::Off, access_format: LogFormat::Json }
     }
 }
 
@@ -287,6 +294,8 @@ pub struct Flags {
     pub driver: Option<Driver>,
     /// `--admin`
     pub admin: Option<SocketAddr>,
+    /// `--access-log`
+    pub access: Option<Access>,
 }
 
 impl Config {
@@ -345,7 +354,20 @@ impl Config {
         self.serve.shards = flags.shards.unwrap_or(self.serve.shards);
         self.serve.driver = flags.driver.unwrap_or(self.serve.driver);
         self.serve.admin = flags.admin.unwrap_or(self.serve.admin);
+        if let Some(access) = &flags.access {
+            self.log.access.clone_from(access);
+        }
         problems
+    }
+
+    /// Whether any pool chooses by this policy.
+    pub fn chooses_by(&self, policy: Policy) -> bool {
+        self.routing.policy == policy || self.pool.keys().any(|id| self.settings_for(id).policy == policy)
+    }
+
+    /// What bodies are scanned for.
+    pub fn plan(&self) -> Plan {
+        Plan { chain: self.chooses_by(Policy::Warm), ..self.routing.plan() }
     }
 
     /// How the pool of `served_id` chooses: `[routing]`, with what `[pool."served_id"]` overrides.

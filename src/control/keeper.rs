@@ -8,8 +8,9 @@ use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use super::access::AccessLog;
 use super::edit::{Edit, Refused};
-use super::fleet::Fleet;
+use super::fleet::{Fleet, Ours};
 use super::health::{Failure, Turn, Why};
 use super::models::Learnt;
 use super::reload::{self, Changes, Source};
@@ -38,6 +39,7 @@ pub struct Keeper {
     changing: tokio::sync::Mutex<()>,
     /// What watches each engine; ends when it is dropped.
     watches: Mutex<Vec<JoinSet<()>>>,
+    access: Arc<AccessLog>,
 }
 
 impl Keeper {
@@ -47,6 +49,7 @@ impl Keeper {
         fleet: Fleet,
         counters: &'static Counters,
         published: &'static Published,
+        access: Arc<AccessLog>,
     ) -> Keeper {
         Keeper {
             config: ArcSwap::new(config),
@@ -56,12 +59,18 @@ impl Keeper {
             changed: Notify::new(),
             changing: tokio::sync::Mutex::default(),
             watches: Mutex::default(),
+            access,
         }
     }
 
     /// The configuration in use.
     pub fn config(&self) -> Arc<Config> {
         self.config.load_full()
+    }
+
+    /// The log of finished requests.
+    pub fn access(&self) -> &AccessLog {
+        &self.access
     }
 
     /// Looks up where all engines are, before any of them is needed.
@@ -106,7 +115,9 @@ impl Keeper {
 
     async fn take(self: &Arc<Self>, config: Arc<Config>) -> Result<Changes, String> {
         let keys = reload::keys(&config)?;
-        let mut changes = Changes::between(&self.config(), &config);
+        let before = self.config();
+        let access = (before.log != config.log).then(|| self.access.prepare(&config.log)).transpose()?;
+        let mut changes = Changes::between(&before, &config);
         // Before anything changes: a snapshot of engines without addresses would refuse every request.
         let before: Vec<Upstream> = self.fleet().members().iter().map(|member| member.upstream.clone()).collect();
         let new = config.upstream.iter().filter(|upstream| !before.iter().any(|known| known.is_same(upstream)));
@@ -122,6 +133,9 @@ impl Keeper {
         }
         drop(fleet);
         self.config.store(Arc::clone(&config));
+        if let Some(access) = access {
+            self.access.take(access);
+        }
         self.published.publish_rules(Rules::from(&*config));
         self.publish_now();
         self.watch();
@@ -144,9 +158,9 @@ impl Keeper {
         self.fleet().member(place)?.key.clone()
     }
 
-    /// Our requests in flight.
-    pub fn in_flight(&self, slot: u16) -> u32 {
-        self.counters.in_flight(slot)
+    /// What we have sent to an endpoint.
+    pub fn ours(&self, slot: u16) -> Ours {
+        Ours { in_flight: self.counters.in_flight(slot), dispatched: self.counters.loads().dispatched(slot) }
     }
 
     /// Failed connects and faults that shards have counted so far (wraps); compare with what was read before.
@@ -182,7 +196,7 @@ impl Keeper {
     }
 
     /// See [`Fleet::scraped`].
-    pub fn scraped(&self, place: usize, id: EndpointId, read: Result<(Reading, u32), String>) {
+    pub fn scraped(&self, place: usize, id: EndpointId, read: Result<(Reading, Ours), String>) {
         let changed = self.fleet().scraped(place, id, read, Instant::now());
         self.changed_if(changed);
     }

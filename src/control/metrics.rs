@@ -80,6 +80,7 @@ impl Collector for Collected {
         self.process(&mut out, &snapshot)?;
         self.requests(&mut out, &snapshot)?;
         self.events(&mut out)?;
+        self.access_log(&mut out)?;
         self.times(&mut out, &snapshot)?;
         self.endpoints(&mut out, &snapshot)
     }
@@ -163,6 +164,14 @@ impl Collected {
             }
         }
         Ok(())
+    }
+
+    fn access_log(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let counts = self.0.keeper.access().counts();
+        Family::new(out, "access_lines", "Lines of the access log written", MetricType::Counter)?
+            .counter(vec![], counts.written())?;
+        let help = "Lines of the access log that its disk or its reader did not take";
+        Family::new(out, "access_lines_lost", help, MetricType::Counter)?.counter(vec![], counts.lost())
     }
 
     fn times(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {

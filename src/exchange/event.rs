@@ -4,11 +4,12 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use super::retries::Retries;
-use super::{Charges, Rules};
+use super::{Charges, Recorder, Rules};
 use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, ShardStats};
 use crate::fleet::EndpointId;
 use crate::http::FieldTable;
+use crate::index::Matches;
 use crate::scan::Scan;
 use crate::snapshot::Snapshot;
 
@@ -214,6 +215,12 @@ pub struct Lender {
     pub random: Random,
     /// Counts choices, for round-robin.
     pub turn: u64,
+    /// The prompt that is chosen for.
+    pub chain: Vec<u64>,
+    /// Who holds how much of it. Gone while a choice looks at it.
+    pub matches: Option<Box<Matches>>,
+    /// Who takes what the access log is told, while it is on.
+    pub recorder: Option<Recorder>,
 }
 
 impl Default for Lender {
@@ -228,6 +235,9 @@ impl Default for Lender {
             retries: Retries::default(),
             random: Random::default(),
             turn: 0,
+            chain: Vec::new(),
+            matches: None,
+            recorder: None,
         }
     }
 }
@@ -306,4 +316,6 @@ impl Default for Random {
 pub struct Peer {
     /// Its address.
     pub ip: IpAddr,
+    /// Its port.
+    pub port: u16,
 }

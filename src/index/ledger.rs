@@ -5,19 +5,26 @@
 //! its last one; so it is enough to remember the time of *ends*. A list holds every leaf, and the inner blocks with
 //! which some prompt ended, from the newest to the oldest. The oldest entry is the next to go if it is a leaf. If it
 //! is not, something younger lies below it and it is taken off the list. A leaf that goes leaves its
-//! place in the list to its parent, if that is a leaf now and is not in the list: everything below the parent has gone, of
-//! that this leaf was the youngest, so the parent was last used when the leaf was.
+//! place in the list to its parent, which was last used when the leaf was, unless the parent has a younger place itself.
 //!
 //! Hence using a prompt again costs the same whatever its length, and a new block costs one cell. One thread at a time
 //! writes a ledger (see [`super::Index`]); who looks up reads the rows alone.
 
-use super::rows::{Row, Rows};
+use std::hint::black_box;
+
+use super::rows::{Place, Row, Rows};
 
 const NONE: u32 = u32::MAX;
 /// In `newer`: the cell is not in the list.
 const UNLISTED: u32 = u32::MAX - 1;
 /// Chunks of one ledger at most.
 pub(super) const CHUNKS_MAX: usize = 64;
+
+/// New blocks whose memory is asked for at once.
+const AHEAD: usize = 16;
+
+/// How far the list is searched for a parent when a block is taken out, which engines do from the old end on.
+const STEPS_MAX: usize = 64;
 
 /// One block held. Half a cache line.
 #[derive(Clone, Debug)]
@@ -167,30 +174,57 @@ impl Ledger {
         end: Option<Row>,
     ) -> Inserted {
         let mut inserted = Inserted { before: before as u32, now: before as u32, evicted: 0 };
+        if self.capacity == 0 {
+            return inserted;
+        }
         let mut end = end.map_or(NONE, |row| self.find(row));
         debug_assert_eq!(end == NONE, before == 0, "a held block has a cell");
         if end != NONE {
             self.unlist(end);
         }
         // What is on the path to `end` is no leaf, and `end` is not in the list: none of it can go.
-        for (at, &hash) in chain.iter().enumerate().skip(before) {
-            if at % WARMED == before % WARMED {
-                chain[at..].iter().take(WARMED).for_each(|&hash| rows.warm(hash));
-            }
-            while self.held >= self.capacity {
-                if !self.evict(rows, slot, end) {
-                    break;
+        'full: for hashes in chain[before..].chunks(AHEAD) {
+            let places = self.look_ahead(rows, hashes);
+            for (&hash, place) in hashes.iter().zip(places) {
+                while self.held >= self.capacity {
+                    if !self.evict(rows, slot, end) {
+                        break 'full;
+                    }
+                    inserted.evicted += 1;
                 }
-                inserted.evicted += 1;
+                let Some(row) = rows.hold(hash, slot, place) else { break 'full };
+                end = self.grow(end, row);
+                inserted.now += 1;
             }
-            let Some(row) = (self.held < self.capacity).then(|| rows.hold(hash, slot)).flatten() else { break };
-            end = self.grow(end, row);
-            inserted.now += 1;
         }
         if end != NONE {
             self.list_newest(end);
         }
         inserted
+    }
+
+    /// Where the next blocks will probably go. Also asks the memory for what will be written for them, all at once: the
+    /// exchanges later on would wait for it one after the other.
+    fn look_ahead(&mut self, rows: &Rows, hashes: &[u64]) -> [Option<Place>; AHEAD] {
+        hashes.iter().for_each(|&hash| rows.warm(hash));
+        let mut going = self.oldest;
+        for _ in self.capacity..self.held + hashes.len() as u32 {
+            if going == NONE {
+                break;
+            }
+            let Cell { row, parent, .. } = *self.cell(going);
+            rows.warm_row(row);
+            black_box(*self.bucket(row));
+            going = parent;
+        }
+        let mut places = [None; AHEAD];
+        for (place, &hash) in places.iter_mut().zip(hashes) {
+            *place = rows.place_for(hash);
+            place.iter().for_each(|place| {
+                black_box(*self.bucket(place.row()));
+            });
+        }
+        places
     }
 
     /// Drops the block in this row and what lies below it; answers how many.
@@ -232,11 +266,8 @@ impl Ledger {
         if sibling_after != NONE {
             self.cell_mut(sibling_after).sibling_before = sibling_before;
         }
-        let inherits = parent != NONE
-            && parent != end
-            && self.cell(parent).first_child == NONE
-            && self.cell(parent).newer == UNLISTED;
-        if inherits {
+        if parent != NONE && parent != end && self.inherits(parent, at) {
+            self.unlist(parent);
             self.list_instead(parent, at);
         } else {
             self.unlist(at);
@@ -247,6 +278,16 @@ impl Ledger {
         *self.cell_mut(at) = Cell { next: free, ..FREE };
         self.free = at;
         self.held -= 1;
+    }
+
+    /// Whether the place of a leaf that goes is its parent's: the parent is not in the list, or further behind. (The oldest
+    /// leaf's is of no use to a parent with other children.) A place more than [`STEPS_MAX`] behind stays what it is.
+    fn inherits(&self, parent: u32, at: u32) -> bool {
+        if self.cell(parent).newer == UNLISTED {
+            return self.cell(parent).first_child == NONE || at != self.oldest;
+        }
+        let older = std::iter::successors(Some(self.cell(at).older), |&at| (at != NONE).then(|| self.cell(at).older));
+        older.take(STEPS_MAX).take_while(|&at| at != NONE).any(|at| at == parent)
     }
 
     /// A new cell below `parent`, not in the list. There is room: fewer are held than the capacity.
@@ -354,9 +395,6 @@ impl Ledger {
         &mut self.chunks[at >> self.shift].buckets[at & ((1 << self.shift) - 1)]
     }
 }
-
-/// So many blocks' keys are asked for ahead of being needed.
-const WARMED: usize = 16;
 
 impl Ledger {
     /// Whether cells, tree, list, buckets and rows say the same.

@@ -2,9 +2,9 @@
 //! it together.
 //!
 //! A prompt is a *chain*: one 64-bit hash for each of its blocks, each including those before it, so that equal hashes
-//! mean equal prefixes. Two different blocks of the same bucket are taken for one another with a probability of 2^-44 for
-//! each row looked at; among n blocks and with 2^20 buckets or more that is what 64 bits give (n / 2^64 a look). A wrong
-//! answer costs a wrong estimate, never a wrong reply.
+//! mean equal prefixes. A row keeps 44 bits of a hash: a look at a block takes another one for it with a probability of at
+//! most 16 / 2^44, or 10^-12 (its two buckets have 16 rows); with all 64 bits it would be n / 2^64 for n blocks, 10^-12 for
+//! 2 * 10^7. A wrong answer costs a wrong estimate, never a wrong reply.
 //!
 //! - [`rows`]: one table of blocks with a bit for each holder, read and written without locks.
 //! - [`ledger`]: for each endpoint, what it holds and what goes next: exactly least recently used, old leaves first.
@@ -80,7 +80,9 @@ impl Capacity {
         let chunks = self.endpoints.checked_mul(share.div_ceil(1 << shift)).ok_or(BadCapacity::TooMany)?;
         let blocks = chunks.checked_mul(1 << shift).filter(|&blocks| blocks < 1 << 31).ok_or(BadCapacity::TooMany)?;
         let buckets = Rows::buckets(blocks).ok_or(BadCapacity::TooMany)?;
-        Ok(Shape { words: self.endpoints.div_ceil(64), buckets, shift, chunks })
+        // A power of two, so that a row's words lie in one line (or two).
+        let words = self.endpoints.div_ceil(64).next_power_of_two();
+        Ok(Shape { words, buckets, shift, chunks })
     }
 }
 

@@ -13,9 +13,9 @@
 //!
 //! Cost: a look reads two cache lines of keys, and one of bits where the block is held.
 
+use std::array;
 use std::hint::black_box;
 
-use super::search::{Set, WORDS_MAX};
 use crate::atomics::{AtomicU64, Ordering};
 
 /// Words of a cache line, and rows of a bucket.
@@ -39,14 +39,28 @@ const HOLDER: u64 = 1;
 /// asked for, may take holders of another block for its own.
 const TURN: u64 = 0xff << 12;
 const TURN_ONE: u64 = 1 << 12;
-/// The rest tells blocks apart, together with the bucket: 44 bits and the bucket's number.
+/// The rest tells blocks apart, together with the bucket: the upper 44 bits of their hashes.
 const TAG: u64 = !(TURN | HOLDERS);
+const TAG_FROM: u32 = TAG.trailing_zeros();
 
 const _: () = assert!(crate::limits::ENDPOINTS_MAX < HOLDERS as usize, "all endpoints may hold one block");
 
 /// The row of a block. As long as its holder keeps it, it is nobody else's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Row(pub(super) u32);
+
+/// Where a block is or may be, and the key that was seen there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    row: Row,
+    key: u64,
+}
+
+impl Place {
+    pub(super) fn row(&self) -> Row {
+        self.row
+    }
+}
 
 /// All rows.
 #[derive(Debug)]
@@ -58,9 +72,11 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Buckets for `blocks` different blocks: three quarters of their rows are in use then.
+    /// Buckets for `blocks` different blocks. Half of the rows are in use then, and of 10^10 new blocks one finds
+    /// both of its buckets full (at three quarters it would be one of a hundred: rows go in another order than
+    /// they came, which evens out less than their filling does).
     pub(super) fn buckets(blocks: usize) -> Option<u32> {
-        let buckets = blocks.checked_mul(4)?.div_ceil(3 * LINE).max(1);
+        let buckets = blocks.checked_mul(2)?.div_ceil(LINE).max(1);
         u32::try_from(buckets.checked_mul(LINE)?).ok().map(|_| buckets as u32)
     }
 
@@ -77,8 +93,9 @@ impl Rows {
     /// The two buckets of a block; they may be one.
     #[inline]
     fn places(&self, hash: u64) -> [u32; 2] {
-        let of = |hash: u64| ((hash >> 32) * u64::from(self.buckets) >> 32) as u32;
-        [of(hash), of(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15))]
+        let of = |spread: u64| ((spread >> 32) * u64::from(self.buckets) >> 32) as u32;
+        // The first by those bits foremost that the tag leaves out.
+        [of(hash.rotate_right(TAG_FROM)), of(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15))]
     }
 
     #[inline]
@@ -103,7 +120,8 @@ impl Rows {
     pub(super) fn warm(&self, hash: u64) {
         if cfg!(not(modelled)) {
             let [a, b] = self.places(hash);
-            black_box(self.keys(a)[0].load(Ordering::Relaxed) ^ self.keys(b)[0].load(Ordering::Relaxed));
+            black_box(self.keys(a)[0].load(Ordering::Relaxed));
+            black_box(self.keys(b)[0].load(Ordering::Relaxed));
         }
     }
 
@@ -115,37 +133,42 @@ impl Rows {
             if at == 1 && first == second {
                 return;
             }
-            for (place, key) in self.keys(bucket).iter().enumerate() {
-                let key = key.load(Ordering::Acquire);
-                if is_of(key, hash) && found(Row(bucket * LINE as u32 + place as u32), key) {
+            let keys = self.keys(bucket);
+            // Without a branch for each key: all are compared before any is looked at.
+            let mut same = 0u32;
+            for (place, key) in keys.iter().enumerate() {
+                same |= u32::from((key.load(Ordering::Acquire) ^ hash) & TAG == 0) << place;
+            }
+            while same != 0 {
+                let place = same.trailing_zeros();
+                same &= same - 1;
+                let key = keys[place as usize % LINE].load(Ordering::Acquire);
+                if is_of(key, hash) && found(Row(bucket * LINE as u32 + place), key) {
                     return;
                 }
             }
         }
     }
 
-    /// Adds to `found` who of `among` holds this block.
+    /// Who of `among` holds this block. `W` is the number of words of a row.
     #[inline]
-    pub(super) fn holders(&self, hash: u64, among: &Set, found: &mut Set) {
+    pub(super) fn holders<const W: usize>(&self, hash: u64, among: &[u64; W]) -> [u64; W] {
+        let mut holders = [0; W];
         self.rows(hash, |row, key| {
-            let mut bits = [0; WORDS_MAX];
-            for (word, bits) in bits[..self.words].iter_mut().enumerate() {
-                *bits = self.bits(row, word).load(Ordering::Acquire) & among.words[word];
-            }
+            let bits: [u64; W] = array::from_fn(|word| self.bits(row, word).load(Ordering::Acquire));
             // The same tenant still? Its holders may have changed meanwhile, the block has not.
             if (self.key(row).load(Ordering::Relaxed) ^ key) & (TAG | TURN) == 0 {
-                for (found, bits) in found.words.iter_mut().zip(&bits[..self.words]) {
-                    *found |= bits;
-                }
+                holders = array::from_fn(|word| holders[word] | bits[word] & among[word]);
             }
             false
         });
+        holders
     }
 
     /// The row in which this slot holds the block. For who writes for this slot: to it, the answer is exact.
     #[inline]
     pub(super) fn held(&self, hash: u64, slot: u16) -> Option<Row> {
-        let (word, bit) = place(slot);
+        let (word, bit) = bit(slot);
         let mut held = None;
         self.rows(hash, |row, _| {
             let here = self.bits(row, word).load(Ordering::Relaxed) & bit != 0;
@@ -155,18 +178,21 @@ impl Rows {
         held
     }
 
-    /// Makes the slot a holder of the block. `None`: it is one already, or both buckets are full.
+    /// Makes the slot a holder of the block. `None`: it is one already, or both buckets are full. `place` is what
+    /// [`Rows::place_for`] has answered, if it was asked.
     #[inline]
-    pub(super) fn hold(&self, hash: u64, slot: u16) -> Option<Row> {
+    pub(super) fn hold(&self, hash: u64, slot: u16, place: Option<Place>) -> Option<Row> {
+        let mut place = place.or_else(|| self.place_for(hash))?;
         // Each turn around means that another thread got on.
         for _ in 0..64 {
-            let (row, key, next) = match self.row_or_room(hash)? {
-                (row, key) if is_of(key, hash) => (row, key, key + HOLDER),
-                (row, key) => (row, key, hash & TAG | key.wrapping_add(TURN_ONE) & TURN | HOLDER),
+            let Place { row, key } = place;
+            let next = match is_of(key, hash) {
+                true => key + HOLDER,
+                false => hash & TAG | key.wrapping_add(TURN_ONE) & TURN | HOLDER,
             };
             // Acquire: who left the row has cleared its bit. Release: who finds the row finds it cleared.
             if self.key(row).compare_exchange(key, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                let (word, bit) = place(slot);
+                let (word, bit) = bit(slot);
                 // Release: who sees this bit sees this tenant or a later one, not the one before.
                 if self.bits(row, word).fetch_or(bit, Ordering::Release) & bit == 0 {
                     return Some(row);
@@ -175,40 +201,49 @@ impl Rows {
                 self.key(row).fetch_sub(HOLDER, Ordering::Relaxed);
                 return None;
             }
+            place = self.place_for(hash)?;
         }
         None
     }
 
-    /// The block's row, else a free one in the emptier of its buckets.
+    /// The block's row, else a free one in the emptier of its buckets; asks the memory for its bits as well.
     #[inline]
-    fn row_or_room(&self, hash: u64) -> Option<(Row, u64)> {
-        let mut room: Option<(Row, u64)> = None;
-        let mut most_free = 0;
-        for bucket in self.places(hash) {
-            let mut free = 0;
-            let mut first_free = None;
-            for (place, key) in self.keys(bucket).iter().enumerate() {
+    pub(super) fn place_for(&self, hash: u64) -> Option<Place> {
+        let buckets = self.places(hash);
+        let (mut same, mut free) = ([0u32; 2], [0u32; 2]);
+        for at in 0..2 {
+            for (place, key) in self.keys(buckets[at]).iter().enumerate() {
                 let key = key.load(Ordering::Relaxed);
-                let row = Row(bucket * LINE as u32 + place as u32);
-                if is_of(key, hash) {
-                    return Some((row, key));
-                }
-                if key & HOLDERS == 0 {
-                    free += 1;
-                    first_free = first_free.or(Some((row, key)));
-                }
+                same[at] |= u32::from((key ^ hash) & TAG == 0) << place;
+                free[at] |= u32::from(key & HOLDERS == 0) << place;
             }
-            if free > most_free {
-                (most_free, room) = (free, first_free);
-            }
+            same[at] &= !free[at];
         }
-        room
+        let found = if same[0] | same[1] != 0 { same } else { free };
+        let at = usize::from(found[1].count_ones() > found[0].count_ones());
+        if found[at] == 0 {
+            return None;
+        }
+        let row = Row(buckets[at] * LINE as u32 + found[at].trailing_zeros());
+        self.warm_row(row);
+        let key = self.key(row).load(Ordering::Relaxed);
+        // Another thread may just have taken it for another block: then the exchange must fail.
+        Some(Place { row, key: if is_of(key, hash) || key & HOLDERS == 0 { key } else { !key } })
+    }
+
+    /// Asks the memory for a row, without waiting for it.
+    #[inline]
+    pub(super) fn warm_row(&self, row: Row) {
+        if cfg!(not(modelled)) {
+            black_box(self.key(row).load(Ordering::Relaxed));
+            black_box(self.bits(row, 0).load(Ordering::Relaxed));
+        }
     }
 
     /// Takes the slot off the holders of a row that it holds; the last one leaves the row free.
     #[inline]
     pub(super) fn leave(&self, row: Row, slot: u16) {
-        let (word, bit) = place(slot);
+        let (word, bit) = bit(slot);
         self.bits(row, word).fetch_and(!bit, Ordering::Relaxed);
         let key = self.key(row);
         let mut seen = key.load(Ordering::Relaxed);
@@ -241,7 +276,7 @@ impl Rows {
 
     /// Whether the row is this slot's, and its block's tag.
     pub(super) fn tag(&self, row: Row, slot: u16) -> Option<u64> {
-        let (word, bit) = place(slot);
+        let (word, bit) = bit(slot);
         let held = self.bits(row, word).load(Ordering::Acquire) & bit != 0;
         held.then(|| self.key(row).load(Ordering::Acquire) & TAG)
     }
@@ -253,6 +288,6 @@ fn is_of(key: u64, hash: u64) -> bool {
 }
 
 #[inline]
-fn place(slot: u16) -> (usize, u64) {
+fn bit(slot: u16) -> (usize, u64) {
     (slot as usize / 64, 1 << (slot % 64))
 }

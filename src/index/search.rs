@@ -4,6 +4,8 @@
 //! search over the depth: each round asks [`FAN`] depths at once, so that their memory is waited for once. Then
 //! the same between the depths asked already, for those that hold less.
 
+use std::array;
+
 use super::rows::{Row, Rows};
 use crate::limits::ENDPOINTS_MAX;
 
@@ -59,21 +61,26 @@ impl Set {
         })
     }
 
-    fn is_empty(&self, words: usize) -> bool {
-        self.words[..words].iter().all(|&word| word == 0)
+    /// Its first words: the others are empty.
+    #[inline]
+    fn first<const W: usize>(&self) -> [u64; W] {
+        array::from_fn(|word| self.words[word])
     }
 
-    fn meets(&self, other: &Set, words: usize) -> bool {
-        self.words[..words].iter().zip(&other.words).any(|(a, b)| a & b != 0)
+    #[inline]
+    fn of<const W: usize>(&mut self, words: &[u64; W]) {
+        self.words[..W].copy_from_slice(words);
     }
+}
 
-    fn both(&self, other: &Set) -> Set {
-        Set { words: std::array::from_fn(|at| self.words[at] & other.words[at]) }
-    }
+#[inline]
+fn both<const W: usize>(a: &[u64; W], b: &[u64; W]) -> [u64; W] {
+    array::from_fn(|word| a[word] & b[word])
+}
 
-    fn without(&self, other: &Set) -> Set {
-        Set { words: std::array::from_fn(|at| self.words[at] & !other.words[at]) }
-    }
+#[inline]
+fn is_empty<const W: usize>(set: &[u64; W]) -> bool {
+    set.iter().fold(0, |all, word| all | word) == 0
 }
 
 /// Who was seen to hold the block at this depth (1: the first block).
@@ -150,8 +157,12 @@ impl Matches {
     }
 
     pub(super) fn begin(&mut self, words: usize, emptied: u64) -> &mut Set {
+        if self.words != words {
+            // Made for an index of another size: nothing of that may stay.
+            *self = Matches { words, ..Matches::default() };
+        }
         self.clear();
-        (self.words, self.emptied) = (words, emptied);
+        self.emptied = emptied;
         &mut self.among
     }
 
@@ -162,68 +173,101 @@ impl Matches {
         if depth <= deepest || self.end <= depth {
             return self.end > depth;
         }
-        let among = self.among;
-        if self.probe(rows, chain, depth, &among).is_some() {
-            return true;
+        let held = match self.words {
+            1 => self.probe::<1>(rows, chain, depth, &self.among.first()).is_some(),
+            2 => self.probe::<2>(rows, chain, depth, &self.among.first()).is_some(),
+            4 => self.probe::<4>(rows, chain, depth, &self.among.first()).is_some(),
+            8 => self.probe::<8>(rows, chain, depth, &self.among.first()).is_some(),
+            _ => self.probe::<WORDS_MAX>(rows, chain, depth, &self.among.first()).is_some(),
+        };
+        if !held {
+            self.end = depth;
         }
-        self.end = depth;
-        false
+        held
     }
 
     /// Who holds how much.
     pub(super) fn settle(&mut self, rows: &Rows, chain: &[u64]) {
+        match self.words {
+            1 => self.settle_words::<1>(rows, chain),
+            2 => self.settle_words::<2>(rows, chain),
+            4 => self.settle_words::<4>(rows, chain),
+            8 => self.settle_words::<8>(rows, chain),
+            _ => self.settle_words::<WORDS_MAX>(rows, chain),
+        }
+    }
+
+    fn settle_words<const W: usize>(&mut self, rows: &Rows, chain: &[u64]) {
         self.found = 0;
-        let mut rest = self.among;
+        let mut rest: [u64; W] = self.among.first();
         let mut end = self.end.min(chain.len() + 1);
-        while self.found < DEPTHS_SEARCHED && !rest.is_empty(self.words) {
+        while self.found < DEPTHS_SEARCHED && !is_empty(&rest) {
             // Deeper marks than the last at which one of the rest was met are depths without any of them.
-            let met = self.marks[..self.marked].iter().rposition(|mark| mark.holders.meets(&rest, self.words));
-            let from = met.map_or(0, |at| self.marks[at].depth as usize);
-            let deeper = self.marks[..self.marked].get(met.map_or(0, |at| at + 1));
+            let marks = &self.marks[..self.marked];
+            let met = marks.iter().rposition(|mark| !is_empty(&both(&mark.holders.first(), &rest)));
+            let mut level = met.map_or((0, rest), |at| (marks[at].depth as usize, marks[at].holders.first()));
+            let deeper = marks.get(met.map_or(0, |at| at + 1));
             end = deeper.map_or(end, |mark| end.min(mark.depth as usize));
-            let mut level = met.map(|at| self.marks[at]);
-            let warm = |depth: usize| chain.get(depth - 1).into_iter().for_each(|&hash| rows.warm(hash));
-            deepest(from, end, warm, |depth| {
-                let held = self.probe(rows, chain, depth, &rest);
-                level = held.or(level);
-                held.is_some()
+            let warm = |depth: usize| rows.warm(chain[depth - 1]);
+            deepest(level.0, end, warm, |depth| match self.probe(rows, chain, depth, &rest) {
+                Some(holders) => {
+                    level = (depth, holders);
+                    true
+                }
+                None => false,
             });
-            let Some(level) = level else { return };
-            self.level(level, &mut rest);
-            end = level.depth as usize;
+            if level.0 == 0 {
+                return;
+            }
+            self.level(level.0 as u32, level.1, &mut rest);
+            end = level.0;
         }
         for at in (0..self.marked).rev() {
-            self.level(self.marks[at], &mut rest);
+            self.level(self.marks[at].depth, self.marks[at].holders.first(), &mut rest);
         }
     }
 
     /// Counts those of `rest` that hold this much.
-    fn level(&mut self, mark: Mark, rest: &mut Set) {
-        if mark.holders.meets(rest, self.words) {
-            self.levels[self.found] = Mark { depth: mark.depth, holders: mark.holders.both(rest) };
+    #[inline]
+    fn level<const W: usize>(&mut self, depth: u32, holders: [u64; W], rest: &mut [u64; W]) {
+        let here = both(&holders, rest);
+        if !is_empty(&here) {
+            let level = &mut self.levels[self.found];
+            level.depth = depth;
+            level.holders.of(&here);
             self.found += 1;
-            *rest = rest.without(&mark.holders);
+            *rest = array::from_fn(|word| rest[word] & !here[word]);
         }
     }
 
     /// Who of `among` holds the block at this depth, if anybody, and remembers it.
-    fn probe(&mut self, rows: &Rows, chain: &[u64], depth: usize, among: &Set) -> Option<Mark> {
-        let mut mark = Mark { depth: depth as u32, holders: Set::NONE };
+    #[inline]
+    fn probe<const W: usize>(
+        &mut self,
+        rows: &Rows,
+        chain: &[u64],
+        depth: usize,
+        among: &[u64; W],
+    ) -> Option<[u64; W]> {
         self.probes += 1;
-        rows.holders(*chain.get(depth.wrapping_sub(1))?, among, &mut mark.holders);
-        if mark.holders.is_empty(self.words) {
+        let holders = rows.holders(*chain.get(depth.wrapping_sub(1))?, among);
+        if is_empty(&holders) {
             return None;
         }
-        let at = self.marks[..self.marked].partition_point(|other| other.depth < mark.depth);
-        if at > 0 && self.marks[at - 1].holders == mark.holders {
+        let mut at = self.marked;
+        while at > 0 && self.marks[at - 1].depth as usize > depth {
+            at -= 1;
+        }
+        if at > 0 && self.marks[at - 1].holders.first() == holders {
             // The same endpoints hold more than was known: what was known says nothing any more.
-            self.marks[at - 1] = mark;
+            self.marks[at - 1].depth = depth as u32;
         } else if self.marked < MARKS_MAX {
             self.marks.copy_within(at..self.marked, at + 1);
-            self.marks[at] = mark;
+            self.marks[at].depth = depth as u32;
+            self.marks[at].holders.of(&holders);
             self.marked += 1;
         }
-        Some(mark)
+        Some(holders)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ impl Front {
         for address in engines {
             command.args(["--upstream", &format!("http://{address}")]);
         }
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let log = BufReader::new(child.stderr.take().unwrap());
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let errors = BufReader::new(child.stderr.take().unwrap());
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
         // From here on the process ends with the value, whatever fails.
         let heirs = Arc::<Mutex<Vec<i32>>>::default();
@@ -64,7 +64,7 @@ impl Front {
         };
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
-            for line in log.lines().map_while(Result::ok) {
+            for line in errors.lines().map_while(Result::ok) {
                 eprintln!("{line}");
                 if let Some((_, id)) = line.split_once(" heir=") {
                     heirs.lock().unwrap().push(id.trim().parse().unwrap());
@@ -76,6 +76,16 @@ impl Front {
         front.admin = logged(&lines, " admin=");
         front.address = logged(&lines, " listening=[");
         front
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        self.said.lock().unwrap().join("\n")
+    }
+
+    /// Its standard output, once.
+    pub fn output(&mut self) -> ChildStdout {
+        self.child.stdout.take().unwrap()
     }
 
     /// Writes another configuration into its file.
@@ -233,7 +243,7 @@ impl Client {
         self.send("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}");
     }
 
-    fn send(&mut self, text: &str) {
+    pub fn send(&mut self, text: &str) {
         let _ = self.0.stream.write_all(text.as_bytes());
     }
 

@@ -5,6 +5,7 @@
 #[path = "../relay/wire.rs"]
 mod wire;
 
+mod access;
 mod editing;
 mod engine;
 mod front;

@@ -102,11 +102,28 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("atomics", "shards raise and lower them together"),
         ],
     ),
-    ("snapshot", &[("policy", "pools"), ("fleet", "endpoints"), ("scan", "what bodies are scanned for")]),
+    (
+        "index",
+        &[
+            ("fleet", "names the endpoint"),
+            ("limits", "most endpoints"),
+            ("atomics", "shards and control write it together"),
+        ],
+    ),
+    (
+        "snapshot",
+        &[
+            ("policy", "pools"),
+            ("fleet", "endpoints"),
+            ("scan", "what bodies are scanned for"),
+            ("index", "is shared by all"),
+        ],
+    ),
     (
         "policy",
         &[
             ("ring", "homes"),
+            ("index", "who holds how much of a prompt"),
             ("fleet", "endpoints and loads"),
             ("scan", "what a policy needs to know of a body"),
             ("limits", "most endpoints, heaviest weight"),
@@ -124,8 +141,9 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
 
 /// Rooms that a test can run through without a descriptor or a sleep. The same bytes, `now` and snapshot
 /// make the same answer there.
-const PURE: &[&str] =
-    &["exchange", "counters", "snapshot", "policy", "ring", "prefix", "fleet", "scan", "http", "slots", "limits"];
+const PURE: &[&str] = &[
+    "exchange", "counters", "index", "snapshot", "policy", "ring", "prefix", "fleet", "scan", "http", "slots", "limits",
+];
 
 /// What they may not name, and what to do instead.
 const IMPURE: &[(&str, &str)] = &[

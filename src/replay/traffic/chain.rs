@@ -82,5 +82,6 @@ mod tests {
         assert!(chain(&[(1, 64)]).blocks().iter().all(|block| !shifted.blocks().contains(block)));
         let twice = chain(&[(1, 16), (1, 16)]);
         assert_ne!(twice.blocks()[0], twice.blocks()[1]);
+        assert_ne!(twice.blocks()[1], chain(&[(1, 32)]).blocks()[1], "its start is not its middle");
     }
 }
