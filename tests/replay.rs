@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 
 use warmfront::engine::profile::Profile;
 use warmfront::replay::Comparison;
-use warmfront::replay::chooser::{Asked, Chooser, ORACLE, POLICIES, named};
+use warmfront::replay::chooser::{Asked, Chooser, ORACLE, POLICIES, Stage, named};
 use warmfront::replay::fleet::Fleet;
 use warmfront::replay::outcome::{Objective, Outcome};
 use warmfront::replay::profiles;
@@ -49,7 +49,9 @@ fn sources() -> Vec<(&'static str, Box<dyn Source>, Profile)> {
 }
 
 fn replay(source: &dyn Source, load: f64, profile: &Profile, engines: usize, policy: &str) -> Run {
-    let chooser = named(policy).unwrap().make(engines, 1);
+    let block_tokens = source.block_tokens();
+    let stage = Stage { engines, blocks: profile.kv_tokens / block_tokens, block_tokens, seed: 1 };
+    let chooser = named(policy).unwrap().make(&stage);
     run(source, load, profile, engines, chooser, &AtomicU64::new(0))
 }
 

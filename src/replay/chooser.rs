@@ -53,13 +53,26 @@ pub struct Named {
     pub name: &'static str,
     /// In half a line.
     pub what: &'static str,
-    make: fn(usize, u64) -> Box<dyn Chooser>,
+    make: fn(&Stage) -> Box<dyn Chooser>,
+}
+
+/// What a policy is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct Stage {
+    /// How many engines there are.
+    pub engines: usize,
+    /// Blocks of each one's cache.
+    pub blocks: u32,
+    /// Tokens in a block.
+    pub block_tokens: u32,
+    /// Varies what is drawn.
+    pub seed: u64,
 }
 
 impl Named {
     /// A new one, before any request.
-    pub fn make(&self, engines: usize, seed: u64) -> Box<dyn Chooser> {
-        (self.make)(engines, seed)
+    pub fn make(&self, stage: &Stage) -> Box<dyn Chooser> {
+        (self.make)(stage)
     }
 }
 
@@ -70,53 +83,60 @@ pub const ORACLE: &str = "oracle";
 
 /// The policies there are, in the order of a full comparison.
 pub const POLICIES: &[Named] = &[
-    Named { name: RANDOM, what: "uniformly", make: |n, seed| own(n, seed, Policy::Random) },
-    Named { name: "round-robin", what: "one after the other", make: |n, seed| own(n, seed, Policy::RoundRobin) },
-    Named { name: "least-load", what: "fewest in flight", make: |n, seed| own(n, seed, Policy::LeastLoad) },
-    Named { name: "session", what: "session key on the bounded ring", make: |n, seed| own(n, seed, Policy::Session) },
+    Named { name: RANDOM, what: "uniformly", make: |stage| own(stage, Policy::Random) },
+    Named { name: "round-robin", what: "one after the other", make: |stage| own(stage, Policy::RoundRobin) },
+    Named { name: "least-load", what: "fewest in flight", make: |stage| own(stage, Policy::LeastLoad) },
+    Named { name: "session", what: "session key on the bounded ring", make: |stage| own(stage, Policy::Session) },
     Named {
         name: "prefix-hash",
         what: "start of the first user message on the bounded ring",
-        make: |n, seed| own(n, seed, Policy::PrefixHash),
+        make: |stage| own(stage, Policy::PrefixHash),
     },
     Named {
         name: "prefix-hash-conversation",
         what: "the same, keyed by the first 4,096 bytes of the whole prompt",
-        make: |n, seed| {
-            Box::new(Own::new(n, seed, Settings { prefix: PrefixMode::Conversation, ..Settings::default() }))
-        },
+        make: |stage| Box::new(Own::new(stage, Settings { prefix: PrefixMode::Conversation, ..Settings::default() })),
+    },
+    Named {
+        name: "warm",
+        what: "least work in tokens, by what each engine holds of the prompt",
+        make: |stage| own(stage, Policy::Warm),
     },
     Named {
         name: "kubeai",
         what: "the same as prefix-hash with KubeAI's published bound",
-        make: |n, seed| Box::new(Own::new(n, seed, Settings { bound: Bound::Kubeai, ..Settings::default() })),
+        make: |stage| Box::new(Own::new(stage, Settings { bound: Bound::Kubeai, ..Settings::default() })),
     },
     Named {
         name: "sticky",
         what: "a session stays where it first went",
-        make: |n, seed| Box::new(Sticky::new(n, seed)),
+        make: |stage| Box::new(Sticky::new(stage.engines, stage.seed)),
     },
     Named {
         name: "sglang",
         what: "prompt tree of the SGLang router: 0.5, 32, 1.0001; a miss to the smallest tree",
-        make: |n, _| Box::new(PromptTree::new(n, SGLANG)),
+        make: |stage| Box::new(PromptTree::new(stage.engines, SGLANG)),
     },
     Named {
         name: "smg",
         what: "prompt tree of its successor: 0.3, 64, 1.5; a miss to the least load",
-        make: |n, _| Box::new(PromptTree::new(n, SMG)),
+        make: |stage| Box::new(PromptTree::new(stage.engines, SMG)),
     },
     Named {
         name: "llm-d",
         what: "scorers: prefix 3, queue 2, KV use 2; metrics every 50 ms",
-        make: |n, seed| Box::new(Scorers::new(n, seed)),
+        make: |stage| Box::new(Scorers::new(stage.engines, stage.seed)),
     },
     Named {
         name: "dynamo",
         what: "prefill left after overlap, and active blocks; KV events without delay",
-        make: |n, seed| Box::new(Overlap::new(n, seed)),
+        make: |stage| Box::new(Overlap::new(stage.engines, stage.seed)),
     },
-    Named { name: ORACLE, what: "one pooled cache, perfect knowledge", make: |n, seed| Box::new(Oracle::new(n, seed)) },
+    Named {
+        name: ORACLE,
+        what: "one pooled cache, perfect knowledge",
+        make: |stage| Box::new(Oracle::new(stage.engines, stage.seed)),
+    },
 ];
 
 /// The policy of that name.
@@ -124,6 +144,6 @@ pub fn named(name: &str) -> Option<&'static Named> {
     POLICIES.iter().find(|policy| policy.name == name)
 }
 
-fn own(engines: usize, seed: u64, policy: Policy) -> Box<dyn Chooser> {
-    Box::new(Own::new(engines, seed, Settings { policy, ..Settings::default() }))
+fn own(stage: &Stage, policy: Policy) -> Box<dyn Chooser> {
+    Box::new(Own::new(stage, Settings { policy, ..Settings::default() }))
 }

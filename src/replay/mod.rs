@@ -29,7 +29,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use chooser::{Named, ORACLE, RANDOM};
+use chooser::{Named, ORACLE, RANDOM, Stage};
 use outcome::{Objective, Outcome};
 use traffic::Source;
 
@@ -109,7 +109,9 @@ impl Comparison<'_> {
     }
 
     fn one(&self, load: f64, policy: &Named, ended: &AtomicU64) -> Outcome {
-        let chooser = policy.make(self.engines, self.seed);
+        let block_tokens = self.source.block_tokens();
+        let blocks = self.profile.kv_tokens / block_tokens;
+        let chooser = policy.make(&Stage { engines: self.engines, blocks, block_tokens, seed: self.seed });
         let run = simulate::run(self.source, load, self.profile, self.engines, chooser, ended);
         Outcome::of(policy.name, load, &run, &self.objective)
     }

@@ -1,17 +1,24 @@
 //! The product's own policies, by the code that serves: [`policy::choose`] over a sealed snapshot with a real
 //! ring, counted at the choice in the shared counters and released at the last token.
+//!
+//! `warm` has a real index as well, as large as the engines' caches, written at the choice; its tokens are settled at the
+//! first token, and it reads the engines' KV use as often as control scrapes. Prompt lengths it knows exactly, where
+//! a front estimates them, and its blocks are the traffic's.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::chooser::{Asked, Chooser};
+use super::chooser::{Asked, Chooser, Stage};
 use super::fleet::Fleet;
 use super::traffic::chain::mix;
+use crate::config::Control;
 use crate::counters::{Admission, Counters};
 use crate::demo::conversation::Dice;
+use crate::engine::core::Figures;
 use crate::engine::tokens::TOKEN_BYTES;
 use crate::fleet::{Endpoint, EndpointId};
-use crate::policy::{self, Pool, PoolId, Settings};
+use crate::index::{Capacity, Index, Matches, Origin};
+use crate::policy::{self, Policy, Pool, PoolId, Prompt, Settings, Tokens};
 use crate::ring::Ring;
 use crate::scan::PrefixMode;
 use crate::snapshot::Snapshot;
@@ -21,15 +28,17 @@ pub struct Own {
     snapshot: Snapshot,
     counters: &'static Counters,
     admissions: HashMap<u64, Admission>,
+    matches: Box<Matches>,
+    cache_tokens: u64,
     dice: Dice,
     turn: u64,
 }
 
 impl Own {
-    /// `engines` endpoints, called engine-0:8000 and so on, since the ring is made from names. Its counters live
-    /// as long as the process, as a front's do: some hundred kilobytes a run.
-    pub fn new(engines: usize, seed: u64, settings: Settings) -> Own {
-        let endpoints: Vec<Endpoint> = (0..engines as u16)
+    /// Endpoints called engine-0:8000 and so on, since the ring is made from names. Its counters live as long as the
+    /// process, as a front's do: some hundred kilobytes a run.
+    pub fn new(stage: &Stage, settings: Settings) -> Own {
+        let endpoints: Vec<Endpoint> = (0..stage.engines as u16)
             .map(|slot| {
                 let name = format!("engine-{slot}:8000").into();
                 Endpoint::new(EndpointId { slot, generation: 1 }, name, ([127, 0, 0, 1], 8000).into())
@@ -37,30 +46,31 @@ impl Own {
             .collect();
         let members: Vec<_> = endpoints.iter().map(|one| (one.id.slot, &*one.name, one.weight)).collect();
         let ring = Arc::new(Ring::build(&members, settings.replication));
-        let pool = Pool::new(PoolId(0), "model".into(), (0..engines as u16).collect(), ring, Arc::new(settings));
-        let mut snapshot =
-            Snapshot { endpoints: endpoints.into_iter().map(Some).collect(), pools: vec![pool], ..Snapshot::default() };
+        let index = (settings.policy == Policy::Warm).then(|| index(&endpoints, stage.blocks)).flatten();
+        let pool = Pool::new(PoolId(0), "model".into(), (0..stage.engines as u16).collect(), ring, Arc::new(settings));
+        let endpoints = endpoints.into_iter().map(Some).collect();
+        let mut snapshot = Snapshot { endpoints, pools: vec![pool], index, ..Snapshot::default() };
         snapshot.seal();
-        let counters = Counters::leak();
-        Own { snapshot, counters, admissions: HashMap::new(), dice: Dice::new(mix(seed, 3)), turn: 0 }
-    }
-
-    /// What the front would know of a request when it chooses. The place where a policy that reads the whole
-    /// prompt finds its chain (`asked.request.prompt_blocks(asked.block_tokens)`) and its length.
-    fn request(&mut self, asked: &Asked, settings: &Settings) -> policy::Request {
-        self.turn += 1;
-        let key = match settings.prefix {
-            PrefixMode::FirstUser => asked.request.opening,
-            PrefixMode::Conversation => start(asked, settings.prefix_bytes),
-        };
-        policy::Request {
-            key: key.map(|key| mix(key, 4)),
-            session: asked.request.session.map(|session| mix(session, 5)),
-            random: self.dice.number(),
-            turn: self.turn,
-            ..policy::Request::default()
+        Own {
+            snapshot,
+            counters: Counters::leak(),
+            admissions: HashMap::new(),
+            matches: Box::default(),
+            cache_tokens: u64::from(stage.blocks) * u64::from(stage.block_tokens),
+            dice: Dice::new(mix(stage.seed, 3)),
+            turn: 0,
         }
     }
+}
+
+/// An index in which every endpoint has as many blocks as its cache.
+fn index(endpoints: &[Endpoint], blocks: u32) -> Option<Arc<Index>> {
+    let each = (blocks as usize).max(Capacity::BLOCKS_MIN);
+    let index = Index::new(Capacity { endpoints: endpoints.len(), blocks: each * endpoints.len() }).ok()?;
+    for endpoint in endpoints {
+        index.assign(endpoint.id, Some(blocks)).ok()?;
+    }
+    Some(Arc::new(index))
 }
 
 /// Hash of the first bytes of a prompt, in whole blocks, at least one: what a shorter prompt has is all of it.
@@ -73,15 +83,61 @@ fn start(asked: &Asked, bytes: u32) -> Option<u64> {
 
 impl Chooser for Own {
     fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<usize> {
-        let settings = Arc::clone(&self.snapshot.pools.first()?.settings);
-        let request = self.request(asked, &settings);
+        self.turn += 1;
+        let pool = self.snapshot.pools.first()?;
+        let key = match pool.settings.prefix {
+            PrefixMode::FirstUser => asked.request.opening,
+            PrefixMode::Conversation => start(asked, pool.settings.prefix_bytes),
+        };
+        let chain = asked.request.prompt_blocks(asked.block_tokens);
+        let index = self.snapshot.index.as_deref();
+        let prompt = index.map(|index| {
+            index.longest(chain, pool.eligible().ids(), &mut self.matches);
+            let tie = chain.get(self.matches.deepest() as usize).or(chain.last()).copied();
+            let (tokens, block_tokens) = (asked.request.prompt, asked.block_tokens as f32);
+            Prompt { tokens, block_tokens, matches: &self.matches, tie: tie.unwrap_or(0) }
+        });
+        let request = policy::Request {
+            prompt,
+            key: key.map(|key| mix(key, 4)),
+            session: asked.request.session.map(|session| mix(session, 5)),
+            random: self.dice.number(),
+            turn: self.turn,
+            ..policy::Request::default()
+        };
         // Nobody is ejected or capped here, and no other shard is faster: the first choice stands.
-        let choice = policy::choose(self.snapshot.pools.first()?, self.counters.loads(), &request).ok()?;
-        self.admissions.insert(asked.number, self.counters.try_admit(choice.endpoint, choice.slots)?);
+        let choice = policy::choose(pool, self.counters.loads(), &request).ok()?;
+        let mut admission = self.counters.try_admit(choice.endpoint, choice.slots)?;
+        if let Some(Tokens { held, new }) = choice.tokens {
+            admission.computes(new);
+            self.counters.prompt(pool.id.0, held + new);
+            // Nobody else writes here, and no endpoint goes: it is never refused.
+            let _ = index.map(|index| index.insert(chain, choice.endpoint, Origin::Choice));
+        }
+        self.admissions.insert(asked.number, admission);
         Some(choice.endpoint.slot.into())
+    }
+
+    fn first_token(&mut self, number: u64) {
+        if let Some(admission) = self.admissions.get_mut(&number) {
+            admission.computed();
+        }
     }
 
     fn ended(&mut self, number: u64) {
         self.admissions.remove(&number);
+    }
+
+    fn scrape_every_ns(&self) -> Option<u64> {
+        self.snapshot.index.as_ref().map(|_| Control::default().scrape_interval_ms * 1_000_000)
+    }
+
+    fn scraped(&mut self, figures: &[Figures]) {
+        for (endpoint, figures) in self.snapshot.endpoints.iter_mut().flatten().zip(figures) {
+            endpoint.engine.kv_use = Some(figures.kv_usage as f32);
+            endpoint.engine.kv_capacity_tokens = Some(self.cache_tokens);
+            endpoint.dispatched_at = self.counters.loads().dispatched(endpoint.id.slot);
+        }
+        self.snapshot.seal();
     }
 }
