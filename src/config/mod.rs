@@ -365,7 +365,7 @@ impl Config {
         self.routing.policy == policy || self.pool.keys().any(|id| self.settings_for(id).policy == policy)
     }
 
-    /// What bodies are scanned for.
+    /// What bodies are scanned for: all that any pool needs, for which one it is shows only in the body.
     pub fn plan(&self) -> Plan {
         Plan { chain: self.chooses_by(Policy::Warm), ..self.routing.plan() }
     }

@@ -52,6 +52,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("counters", "metrics, foreign load, slots at rest"),
             ("snapshot", "builds them"),
             ("policy", "`/explain` chooses as a shard would"),
+            ("index", "makes it, and says who has a cache"),
             ("ring", "builds them when membership changes"),
             ("prefix", "`/explain` makes the key as a shard would"),
             ("fleet", "endpoints and their health"),
@@ -84,6 +85,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("prefix", "makes the key"),
             ("fleet", "names the endpoint to connect to"),
             ("scan", "looks into the body"),
+            ("index", "notes what a choice leaves in a cache"),
             ("http", "reads and writes heads and framing"),
             ("limits", "deadlines and sizes"),
         ],
@@ -105,14 +107,6 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
-        "index",
-        &[
-            ("fleet", "names the endpoint"),
-            ("limits", "most endpoints"),
-            ("atomics", "shards and control write it together"),
-        ],
-    ),
-    (
         "snapshot",
         &[
             ("policy", "pools"),
@@ -129,6 +123,14 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("fleet", "endpoints and loads"),
             ("scan", "what a policy needs to know of a body"),
             ("limits", "most endpoints, heaviest weight"),
+        ],
+    ),
+    (
+        "index",
+        &[
+            ("fleet", "names the endpoint"),
+            ("limits", "most endpoints"),
+            ("atomics", "shards and control write it together"),
         ],
     ),
     ("ring", &[("limits", "most points")]),
