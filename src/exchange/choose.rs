@@ -2,11 +2,10 @@
 
 use super::event::{Action, Context};
 use super::refusals::{self, Refused};
-use super::warm::{self, LookedUp};
+use super::warm::LookedUp;
 use super::{Exchange, Leg, Phase, Waiting};
 use crate::counters::Admission;
 use crate::counters::stats::{Event as Count, Work};
-use crate::limits::BLOCK_BYTES;
 use crate::policy::{self, CHOICES_MAX, Choice, Nobody};
 use crate::prefix;
 use crate::snapshot::{Pool, Selected, Snapshot};
@@ -55,18 +54,6 @@ impl Exchange {
         let prefix = facts.prefix().filter(|_| !self.unscannable);
         self.key = prefix.map(|prefix| prefix::key(name, facts.cache_salt, &prefix));
         Ok(pool)
-    }
-
-    /// Where tokens count: what is known of the prompt.
-    fn look_up(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<LookedUp> {
-        let facts = self.scan.as_ref().filter(|_| cx.snapshot.plan.chain && self.key.is_some())?.facts();
-        warm::cut(facts, pool, cx.lender);
-        // The whole conversation would be another key each turn.
-        let blocks = (pool.settings.prefix_bytes as usize / BLOCK_BYTES).max(1).min(cx.lender.chain.len());
-        let first = cx.lender.chain.get(..blocks).and_then(|first| first.last()).copied();
-        let tokens = self.prompt_tokens(facts, pool, cx.rules.limits.hold_bytes);
-        self.key = first.or(self.key);
-        warm::look_up(pool, cx.snapshot, tokens, cx.lender)
     }
 
     /// Chooses among the endpoints not tried yet, and asks for a connection.

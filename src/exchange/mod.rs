@@ -27,7 +27,7 @@ mod request;
 mod retries;
 mod tap;
 mod upstream;
-mod warm;
+pub mod warm;
 
 pub use admit::{Opened, Rules, open, refuse_slow_head};
 pub use charges::Charges;

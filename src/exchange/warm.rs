@@ -20,26 +20,29 @@ const BLOCK_TOKENS: f32 = (BLOCK_BYTES / TOKEN_BYTES) as f32;
 
 /// A prompt that was looked up: its chain and matches are the lender's.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LookedUp {
+pub struct LookedUp {
     tokens: u32,
     tie: u64,
 }
 
 impl LookedUp {
     /// For the policy. `matches` were taken from the lender.
-    pub(super) fn prompt(self, matches: &Matches) -> Prompt<'_> {
+    pub fn prompt(self, matches: &Matches) -> Prompt<'_> {
         Prompt { tokens: self.tokens, block_tokens: BLOCK_TOKENS, matches, tie: self.tie }
     }
 }
 
-/// Cuts the prompt into its chain.
-pub(super) fn cut(facts: &Facts, pool: &Pool, lender: &mut Lender) {
+/// Cuts the prompt into its chain, the lender's, and answers the key of its prefix: the whole conversation would be another one
+/// each turn. `None`: it is shorter than a block.
+pub fn cut(facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
     facts.chain(prefix::root(pool.name.as_bytes(), facts.cache_salt), &mut lender.chain);
+    let blocks = (pool.settings.prefix_bytes as usize / BLOCK_BYTES).max(1).min(lender.chain.len());
+    lender.chain.get(..blocks)?.last().copied()
 }
 
 /// Looks up who holds how much of the prompt that was cut. `tokens`: its length. `None`: nothing can be known of it, and
 /// another policy has to choose.
-pub(super) fn look_up(pool: &Pool, snapshot: &Snapshot, tokens: u32, lender: &mut Lender) -> Option<LookedUp> {
+pub fn look_up(pool: &Pool, snapshot: &Snapshot, tokens: u32, lender: &mut Lender) -> Option<LookedUp> {
     let index = snapshot.index.as_ref().filter(|_| pool.settings.policy == Policy::Warm)?;
     let matches = lender.matches.get_or_insert_default();
     index.longest(&lender.chain, pool.eligible().ids(), matches);
@@ -47,15 +50,23 @@ pub(super) fn look_up(pool: &Pool, snapshot: &Snapshot, tokens: u32, lender: &mu
     Some(LookedUp { tokens, tie: tie.unwrap_or(0) })
 }
 
+/// Tokens of the prompt: what was read of it, and `beyond` bytes that were not.
+pub fn tokens(facts: &Facts, pool: &Pool, beyond: u64) -> u32 {
+    let tokens = facts.tokens_estimate(pool.settings.image_tokens) + beyond / TOKEN_BYTES as u64;
+    tokens.min(TOKENS_MAX.into()) as u32
+}
+
 impl Exchange {
-    /// Tokens of the prompt: what was read of it, and of a body too long to be held what is announced beyond.
-    pub(super) fn prompt_tokens(&self, facts: &Facts, pool: &Pool, hold_bytes: usize) -> u32 {
+    /// Where tokens count: what is known of the prompt.
+    pub(super) fn look_up(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<LookedUp> {
+        let facts = self.scan.as_ref().filter(|_| cx.snapshot.plan.chain && self.key.is_some())?.facts();
         let beyond = match self.asked.framing.body {
-            BodyLength::Length(len) if !self.body.done() => len.saturating_sub(hold_bytes as u64),
+            // Too long to be held: the choice does not wait for the rest.
+            BodyLength::Length(len) if !self.body.done() => len.saturating_sub(cx.rules.limits.hold_bytes as u64),
             _ => 0,
         };
-        let tokens = facts.tokens_estimate(pool.settings.image_tokens) + beyond / TOKEN_BYTES as u64;
-        tokens.min(TOKENS_MAX.into()) as u32
+        self.key = cut(facts, pool, cx.lender).or(self.key);
+        look_up(pool, cx.snapshot, tokens(facts, pool, beyond), cx.lender)
     }
 
     /// The choice stands: what the endpoint is to compute is counted, and that it will hold the prompt is noted.

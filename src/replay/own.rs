@@ -141,3 +141,51 @@ impl Chooser for Own {
         self.snapshot.seal();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::peers::trial::Trial;
+
+    fn trial(policy: Policy) -> Trial<Own> {
+        let stage = Stage { engines: 4, blocks: 5_500, block_tokens: 16, seed: 1 };
+        Trial::new(Own::new(&stage, Settings { policy, ..Settings::default() }), 4)
+    }
+
+    #[test]
+    fn requests_count_from_their_choice_and_tokens_until_the_first_of_the_answer() {
+        let mut trial = trial(Policy::Warm);
+        let loads = trial.chooser.counters.loads();
+        let (first, home) = trial.ask(&[(1, 4_000)]);
+        assert_eq!((loads.in_flight(home as u16), loads.pending(home as u16)), (1, 4_000));
+        trial.chooser.first_token(first);
+        assert_eq!((loads.in_flight(home as u16), loads.pending(home as u16)), (1, 0));
+        let (second, again) = trial.ask(&[(1, 4_000), (2, 320)]);
+        assert_eq!((again, loads.pending(home as u16)), (home, 320), "the index holds what was sent");
+        assert_ne!(trial.ask(&[(3, 4_000)]).1, home, "what is new goes where less is to do");
+        [first, second].iter().for_each(|number| trial.chooser.ended(*number));
+        assert_eq!((loads.in_flight(home as u16), loads.pending(home as u16)), (0, 0));
+        trial.chooser.ended(2);
+        assert_eq!(trial.chooser.counters.in_flight_in_all() + trial.chooser.counters.underflow(), 0);
+    }
+
+    #[test]
+    fn scraped_caches_reach_the_choice() {
+        let mut trial = trial(Policy::Warm);
+        assert_eq!(trial.chooser.scrape_every_ns(), Some(1_000_000_000));
+        let (number, home) = trial.ask(&[(1, 4_000)]);
+        trial.chooser.first_token(number);
+        let full = |engine| Figures { kv_usage: if engine == home { 1.0 } else { 0.0 }, ..Figures::default() };
+        trial.chooser.scraped(&(0..4).map(full).collect::<Vec<_>>());
+        assert_ne!(trial.ask(&[(1, 320)]).1, home, "320 held tokens are not worth a full cache");
+        assert_eq!(self::trial(Policy::PrefixHash).chooser.scrape_every_ns(), None);
+    }
+
+    #[test]
+    fn a_key_has_one_home() {
+        let mut trial = trial(Policy::Session);
+        let homes = [1, 2, 3, 4, 5, 6].map(|session| trial.ask(&[(session, 50)]).1);
+        assert_eq!(homes, [1, 2, 3, 4, 5, 6].map(|session| trial.ask(&[(session, 50)]).1));
+        assert!(homes.iter().any(|home| *home != homes[0]));
+    }
+}

@@ -18,7 +18,7 @@ pub fn chain(blocks: impl IntoIterator<Item = u64>) -> Vec<u64> {
     blocks.into_iter().scan(7, link).collect()
 }
 
-pub fn id(slot: u16, generation: u32) -> EndpointId {
+pub(crate) fn id(slot: u16, generation: u32) -> EndpointId {
     EndpointId { slot, generation }
 }
 
