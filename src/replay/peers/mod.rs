@@ -26,7 +26,7 @@ fn best_of(dice: &mut Dice, count: usize, cost: impl Fn(usize) -> f64) -> usize 
 }
 
 #[cfg(test)]
-pub mod trial {
+pub(in crate::replay) mod trial {
     use super::*;
     use crate::engine::profile::Profile;
     use crate::replay::chooser::{Asked, Chooser};
