@@ -5,6 +5,7 @@ pub mod demo;
 pub mod engine;
 mod explain;
 mod journal;
+mod replay;
 mod serve;
 
 use std::io::{IsTerminal, Write};
@@ -40,6 +41,7 @@ pub const EX_CONFIG: u8 = 78;
   warmfront serve --config /etc/warmfront/warmfront.toml
   warmfront check --config /etc/warmfront/warmfront.toml
   warmfront explain --body request.json --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
+  warmfront replay trace.jsonl.zst --loads 1,1.5
 
 `warmfront COMMAND --help` says more about each."
 )]
@@ -53,6 +55,7 @@ enum Command {
     Serve(serve::Args),
     Check(check::Args),
     Explain(explain::Args),
+    Replay(Box<replay::Args>),
     Demo(demo::DemoArgs),
     Engine(engine::EngineArgs),
 }
@@ -108,6 +111,7 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::main(args),
         Command::Check(args) => check::main(args),
         Command::Explain(args) => explain::main(args),
+        Command::Replay(args) => replay::main(&args),
         Command::Demo(args) => demo::run(args),
         Command::Engine(args) => engine::run(args),
     }

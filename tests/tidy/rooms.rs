@@ -8,6 +8,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
     (
         "cli",
         &[
+            ("replay", "`warmfront replay`"),
             ("demo", "`warmfront demo`"),
             ("engine", "`warmfront engine`"),
             ("control", "`serve` starts it; `check` and `explain` ask engines and fleets as it does"),
@@ -22,6 +23,21 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("fleet", "`explain` chooses on a fleet without load"),
             ("scan", "`check` says which vector instructions it uses"),
             ("limits", "`check` says what they come to on this machine"),
+        ],
+    ),
+    (
+        "replay",
+        &[
+            ("demo", "chats have the demo's lengths, drawn with its dice"),
+            ("engine", "what it replays against"),
+            ("policy", "the product's policies choose by their own code"),
+            ("ring", "and on a real ring"),
+            ("counters", "counted as shards count"),
+            ("index", "`warm` looks prompts up in a real one"),
+            ("snapshot", "pools are sealed in one"),
+            ("fleet", "its engines as endpoints"),
+            ("scan", "which part of a prompt makes a key"),
+            ("config", "how often engines are scraped"),
         ],
     ),
     ("demo", &[("engine", "its fleet is simulated; the front runs as a process of its own")]),
