@@ -34,10 +34,10 @@ pub struct DemoArgs {
     threads: usize,
     /// Policies of the front to compare, in order; ratios are to the first. `bare-random` and
     /// `bare-sticky` go to the engines without a front.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "random,least-load,prefix-hash")]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "random,least-load,prefix-hash,warm")]
     policies: Vec<String>,
     /// Real seconds in all.
-    #[arg(long, value_name = "S", default_value_t = 84, value_parser = clap::value_parser!(u64).range(5..=86_400))]
+    #[arg(long, value_name = "S", default_value_t = 112, value_parser = clap::value_parser!(u64).range(5..=86_400))]
     seconds: u64,
     /// Simulated seconds to a real one.
     #[arg(long, value_name = "K", default_value_t = 3.0)]

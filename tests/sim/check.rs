@@ -108,6 +108,7 @@ impl Schedule {
         }
         for slot in 0..ENDPOINTS as u16 {
             assert_eq!(self.statics.counters.in_flight(slot), 0, "still in flight at {slot}");
+            assert_eq!(self.statics.counters.loads().pending(slot), 0, "tokens are still pending at {slot}");
         }
         self.check_stats();
         let network = &mut *self.network.borrow_mut();

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use warmfront::fleet::{Endpoint, EndpointId, Health};
+use warmfront::index::{Capacity, Index};
 use warmfront::limits::Limits;
-use warmfront::policy::Settings;
+use warmfront::policy::{Policy, Settings};
 use warmfront::ring::Ring;
 use warmfront::snapshot::{Pool, PoolId, Snapshot};
 
@@ -120,9 +121,17 @@ pub fn snapshot(endpoints: &[Option<Endpoint>], settings: &Arc<Settings>) -> Sna
     Snapshot {
         endpoints: endpoints.to_vec(),
         pools: vec![pool],
+        index: (settings.policy == Policy::Warm).then(|| Arc::new(index(endpoints))),
         plan: Arc::new(settings.plan()),
         models_complete: true,
         session_headers: settings.session_headers.iter().map(|name| name.as_str().into()).collect(),
         ..Snapshot::default()
     }
+}
+
+/// A small index that knows these endpoints, and nothing of what they hold.
+fn index(endpoints: &[Option<Endpoint>]) -> Index {
+    let index = Index::new(Capacity { endpoints: 16, blocks: 1 << 10 }).expect("a sensible size");
+    endpoints.iter().flatten().for_each(|endpoint| assert!(index.assign(endpoint.id, None).is_ok()));
+    index
 }

@@ -301,7 +301,8 @@ fn draw_fleet(
     shards: usize,
     random: &mut Random,
 ) {
-    let policies = [Policy::Random, Policy::RoundRobin, Policy::LeastLoad, Policy::Session, Policy::PrefixHash];
+    let policies =
+        [Policy::Random, Policy::RoundRobin, Policy::LeastLoad, Policy::Session, Policy::PrefixHash, Policy::Warm];
     let settings = Arc::new(Settings { policy: random.pick(&policies), replication: 4, ..Settings::default() });
     let count = 1 + random.below(ENDPOINTS);
     let endpoints: Vec<_> = (0..count).map(|slot| Some(draw::endpoint(slot, 0))).collect();
