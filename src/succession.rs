@@ -4,9 +4,12 @@
 //! environment. It is sent the sockets (SCM_RIGHTS), serves from them, and says so by one byte; only then does the
 //! process that started it let go of its own. A socket that both have open loses no connection that waits in it.
 
+mod activation;
+
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
@@ -20,6 +23,8 @@ use rustix::net::{
 
 /// Set in the environment of a process that is to take another's place.
 pub const HEIR: &str = "WARMFRONT_HEIR";
+/// Longest wait for a predecessor that was told to let go.
+const LETTING_GO: Duration = Duration::from_secs(5);
 /// The kernel passes at most 253 descriptors in one message.
 const AT_ONCE: usize = 64;
 /// A watchdog watches the process that it was set for.
@@ -32,6 +37,32 @@ pub struct Estate {
     pub admin: OwnedFd,
     /// Listeners of all shards.
     pub listeners: Vec<OwnedFd>,
+}
+
+/// What a process begins with that others opened.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    /// The admin listener.
+    pub admin: Option<OwnedFd>,
+    /// Listeners for clients.
+    pub listeners: Vec<OwnedFd>,
+    /// Who is to be told that this process serves.
+    pub predecessor: Option<Predecessor>,
+}
+
+/// Takes what a predecessor hands on; where there is none, what systemd opened for this process (socket activation)
+/// or kept of one that is gone (descriptor store). `admin` tells which of these is for the admin listener.
+/// To be called before there are threads: it clears what the environment says of these sockets.
+///
+/// # Errors
+/// When sockets that were announced do not come, or are no TCP listeners.
+pub fn inherit(admin: SocketAddr) -> io::Result<Inherited> {
+    match from_predecessor()? {
+        Some((Estate { admin, listeners }, predecessor)) => {
+            Ok(Inherited { admin: Some(admin), listeners, predecessor: Some(predecessor) })
+        }
+        None => activation::given(admin),
+    }
 }
 
 /// A process that was started to take this one's place.
@@ -56,11 +87,11 @@ impl Heir {
         Ok(heir)
     }
 
-    /// Waits until it serves; answers its process id. One that does not is ended.
+    /// Waits until it serves. One that does not is ended.
     ///
     /// # Errors
     /// When it ends before, or takes too long.
-    pub fn serves(mut self, patience: Duration) -> io::Result<u32> {
+    pub fn serves(mut self, patience: Duration) -> io::Result<Heir> {
         self.stream.set_read_timeout(Some(patience))?;
         let said = self.stream.read_exact(&mut [0]);
         if let Err(error) = said {
@@ -68,7 +99,18 @@ impl Heir {
             let ended = self.child.wait().map_or_else(|_| String::new(), |status| format!(" ({status})"));
             return Err(io::Error::new(error.kind(), format!("it did not come to serve{ended}: {error}")));
         }
-        Ok(self.child.id())
+        Ok(self)
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Tells it that it alone speaks for the service now.
+    pub fn is_alone(mut self) {
+        // If it is gone, whoever supervises it sees that.
+        let _ = self.stream.write_all(b"!");
     }
 }
 
@@ -102,18 +144,16 @@ fn send(stream: &UnixStream, words: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Re
 pub struct Predecessor(UnixStream);
 
 impl Predecessor {
-    /// This process serves.
+    /// This process serves. Returns once the other one has told the service manager which is which, or is gone.
     pub fn let_go(mut self) {
+        let told = self.0.set_read_timeout(Some(LETTING_GO)).and_then(|()| self.0.write_all(b"!"));
         // Where nobody listens any more, there is nobody to let go.
-        let _ = self.0.write_all(b"!");
+        let _ = told.and_then(|()| self.0.read_exact(&mut [0]));
     }
 }
 
 /// What a predecessor hands on, if this process was started to take its place.
-///
-/// # Errors
-/// When the sockets do not come.
-pub fn inherit() -> io::Result<Option<(Estate, Predecessor)>> {
+fn from_predecessor() -> io::Result<Option<(Estate, Predecessor)>> {
     if std::env::var_os(HEIR).is_none() {
         return Ok(None);
     }

@@ -1,8 +1,7 @@
 //! `warmfront serve`: the front itself.
 
-use std::net::TcpListener;
 use std::process::ExitCode;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use crate::shard::start::{Shared, Started, start};
 use crate::shard::topology::this_machine;
 use crate::shard::{choice, panics};
 use crate::snapshot::Snapshot;
-use crate::succession::inherit;
+use crate::succession::{Inherited, inherit};
 
 /// How often the start of the shards is looked at.
 const GLANCE: Duration = Duration::from_millis(2);
@@ -82,8 +81,7 @@ impl Source for CommandLine {
 
 /// Control first, so that a snapshot is there when the first connection is; then the shards, until they have drained.
 fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std::error::Error>> {
-    let (estate, predecessor) = inherit()?.unzip();
-    let (admin, listeners) = estate.map(|estate| (TcpListener::from(estate.admin), estate.listeners)).unzip();
+    let Inherited { admin, listeners, predecessor } = inherit(config.serve.admin)?;
     let driver = choice::choose(machine::asked(config.serve.driver))?;
     let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin);
     let shards = placement.shards();
@@ -123,15 +121,15 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std:
         driver,
     };
     let Started { threads, addresses: listening, listeners } =
-        start(&shared, &config.serve.listen, &placement, listeners.unwrap_or_default())?;
+        start(&shared, &config.serve.listen, &placement, listeners)?;
     tracing::info!(?listening, "listening");
-    *setup.bequest.lock().unwrap_or_else(PoisonError::into_inner) = Some(listeners);
+    while !setup.process.all_serving() && !setup.process.draining() {
+        sleep(GLANCE);
+    }
     if let Some(predecessor) = predecessor {
-        while !setup.process.all_serving() {
-            sleep(GLANCE);
-        }
         predecessor.let_go();
     }
+    control.serves(listeners)?;
     for thread in threads {
         // A shard that panicked has aborted the process already.
         let _ = thread.join();

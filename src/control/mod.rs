@@ -22,7 +22,7 @@ pub mod watch;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 use std::{fs, io, thread};
@@ -34,6 +34,7 @@ use crate::config::{Config, Upstream};
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::publish::{Process, Published};
+use crate::succession::Estate;
 use fleet::Fleet;
 use keeper::Keeper;
 use reload::Source;
@@ -89,11 +90,31 @@ pub enum StartError {
 pub struct Handle {
     /// Where the admin listener is: as configured, with the port that was taken for port 0.
     pub admin: SocketAddr,
+    /// The admin listener once more, and where it goes with those of the shards.
+    legacy: (OwnedFd, Bequest),
+    process: &'static Process,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Handle {
+    /// Every shard accepts: says so, and has `listeners`, which are those of all shards, kept for whoever comes after
+    /// this process.
+    ///
+    /// # Errors
+    /// When there is no descriptor left for that.
+    pub fn serves(&self, listeners: Vec<OwnedFd>) -> io::Result<()> {
+        let (admin, bequest) = &self.legacy;
+        let estate = Estate { admin: admin.try_clone()?, listeners };
+        // Who begins to drain does so before it takes this lock.
+        let mut bequest = bequest.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.process.draining() {
+            service::say_ready(self.process, &estate);
+            *bequest = Some(estate);
+        }
+        Ok(())
+    }
+
     /// Ends control; for when the shards have ended.
     pub fn stop(self) {
         // Both fail only if the thread has ended already.
@@ -103,13 +124,13 @@ impl Handle {
 }
 
 /// Starts the control thread. When this returns, the admin listener is open and a first snapshot of all
-/// engines whose names could be looked up is published, so that shards may begin. The admin listener of a process whose place
-/// this one takes is served from in the place of one of its own.
-pub fn start(setup: Setup, inherited: Option<TcpListener>) -> Result<Handle, StartError> {
+/// engines whose names could be looked up is published, so that shards may begin. An inherited admin listener is served
+/// from where it listens as is configured.
+pub fn start(setup: Setup, inherited: Option<OwnedFd>) -> Result<Handle, StartError> {
     let address = setup.config.serve.admin;
-    let admin = inherited.map_or_else(|| listen(address), Ok).map_err(|error| StartError::Admin { address, error })?;
-    let address = admin.local_addr()?;
-    let copy = OwnedFd::from(admin.try_clone()?);
+    let admin = listen(address, inherited).map_err(|error| StartError::Admin { address, error })?;
+    let (address, process) = (admin.local_addr()?, setup.process);
+    let legacy = (admin.try_clone()?.into(), Arc::clone(&setup.bequest));
     let keys = setup.config.upstream.iter().map(key).collect::<Result<Vec<_>, _>>()?;
     let fleet = Fleet::new(Arc::clone(&setup.config), keys);
     let keeper = Arc::new(Keeper::new(Arc::clone(&setup.config), fleet, setup.counters, setup.published));
@@ -122,7 +143,7 @@ pub fn start(setup: Setup, inherited: Option<TcpListener>) -> Result<Handle, Sta
             keeper.look_up().await;
             keeper.publish_now();
             let serving = begin(&setup, &keeper, admin);
-            let upgrades = upgrade::on_signal(setup.process, Arc::clone(&setup.bequest), copy, serving);
+            let upgrades = upgrade::on_signal(setup.process, Arc::clone(&setup.bequest), serving);
             let _ = ready.send(signals.and(upgrades));
             // An error is a dropped handle: the process then goes on without a way to stop control, as it should.
             if stopped.await.is_err() {
@@ -134,7 +155,7 @@ pub fn start(setup: Setup, inherited: Option<TcpListener>) -> Result<Handle, Sta
         Ok(signals) => signals?,
         Err(_) => return Err(StartError::Machine(io::Error::other("it ended at once"))),
     }
-    Ok(Handle { admin: address, stop, thread })
+    Ok(Handle { admin: address, legacy, process, stop, thread })
 }
 
 /// Starts everything that runs beside each other; answers how to end the admin listener alone.
@@ -142,7 +163,7 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) -> AbortHandle
     keeper.watch();
     tokio::spawn(Arc::clone(keeper).watch_outcomes());
     tokio::spawn(Arc::clone(keeper).publish());
-    tokio::spawn(service::notify(setup.process, setup.stats));
+    tokio::spawn(service::feed_watchdog(setup.process, setup.stats));
     tokio::spawn(stalls::watch(setup.process, setup.stats));
     let state = admin::State {
         keeper: Arc::clone(keeper),
@@ -156,8 +177,10 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) -> AbortHandle
     tokio::spawn(admin::serve(admin, state)).abort_handle()
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address)?;
+fn listen(address: SocketAddr, inherited: Option<OwnedFd>) -> io::Result<TcpListener> {
+    let fits = |bound: SocketAddr| bound == address || (bound.ip(), 0) == (address.ip(), address.port());
+    let inherited = inherited.map(TcpListener::from).filter(|listener| listener.local_addr().is_ok_and(fits));
+    let listener = inherited.map_or_else(|| TcpListener::bind(address), Ok)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

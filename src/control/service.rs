@@ -1,8 +1,8 @@
 //! The process towards its service manager and its terminal: signals in, READY, WATCHDOG and STOPPING out.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -13,9 +13,12 @@ use super::keeper::Keeper;
 use super::reload::{Changes, Source};
 use crate::counters::stats::Stats;
 use crate::publish::{Phase, Process};
+use crate::succession::Estate;
 
-/// How often the start of the shards is looked at.
-const GLANCE: Duration = Duration::from_millis(10);
+/// What the service manager knows the listening sockets by.
+const KEPT: NotifyState<'_> = NotifyState::FdName("warmfront");
+/// The kernel passes at most 253 descriptors in one message.
+const KEPT_AT_ONCE: usize = 64;
 /// Exit status of a process that SIGINT ended.
 const INTERRUPTED: i32 = 130;
 
@@ -39,6 +42,7 @@ pub(super) fn signals(setup: &Setup, keeper: &Arc<Keeper>) -> io::Result<()> {
                 bequest.lock().unwrap_or_else(PoisonError::into_inner).take();
                 tracing::info!("draining: no new connections, streams may finish; a second Ctrl-C ends at once");
                 say(&[NotifyState::Stopping]);
+                say(&[NotifyState::FdStoreRemove, KEPT]);
             } else if interrupted {
                 std::process::exit(INTERRUPTED);
             }
@@ -74,18 +78,26 @@ pub(super) async fn reload(keeper: &Arc<Keeper>, source: &dyn Source) -> Result<
     outcome
 }
 
-/// READY once every shard accepts connections; then WATCHDOG while every shard turns.
-pub(super) async fn notify(process: &'static Process, stats: &'static Stats) {
-    while !process.all_serving() {
-        sleep(GLANCE).await;
-    }
+/// READY: every shard accepts connections. The service manager is to keep the sockets: should this process die, those
+/// who connect wait for the next one.
+pub(super) fn say_ready(process: &'static Process, estate: &Estate) {
     let (driver, why) = process.shards().first().map_or(("no", ""), |shard| (shard.driver().as_str(), shard.why()));
     let shards = process.shards().len();
     tracing::info!(shards, driver, why, "ready");
     say(&[NotifyState::Ready, NotifyState::Status(&format!("serving with {shards} shards on {driver}"))]);
+    let sockets: Vec<BorrowedFd<'_>> = estate.listeners.iter().chain([&estate.admin]).map(AsFd::as_fd).collect();
+    for some in sockets.chunks(KEPT_AT_ONCE) {
+        if let Err(error) = sd_notify::notify_with_fds(&[NotifyState::FdStore, KEPT], some) {
+            tracing::warn!(%error, "the service manager cannot keep the listening sockets");
+        }
+    }
+}
+
+/// WATCHDOG while every shard turns, for as long as this process speaks for the service.
+pub(super) async fn feed_watchdog(process: &'static Process, stats: &'static Stats) {
     let Some(patience) = sd_notify::watchdog_enabled() else { return };
     let mut before: Vec<u64> = Vec::new();
-    loop {
+    while !process.has_heir() {
         let turns: Vec<u64> = (0..stats.shards()).map(|shard| stats.shard(shard).turns()).collect();
         let moved = |shard: usize| {
             let ended = process.shards().get(shard).is_some_and(|state| state.phase() == Phase::Ended);

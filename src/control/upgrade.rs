@@ -1,7 +1,6 @@
 //! Another process in this one's place, without a refused connection: the program on disk is started, takes the listening
 //! sockets, and serves; this one finishes what it has.
 
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,35 +15,23 @@ use crate::succession::{Estate, Heir};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What may be handed on: there is none before shards listen, and none after it was handed on.
-pub type Bequest = Arc<Mutex<Option<Vec<OwnedFd>>>>;
+pub type Bequest = Arc<Mutex<Option<Estate>>>;
 
 /// Waits for SIGUSR2, for ever.
-pub(super) fn on_signal(
-    process: &'static Process,
-    bequest: Bequest,
-    admin: OwnedFd,
-    serving: AbortHandle,
-) -> std::io::Result<()> {
+pub(super) fn on_signal(process: &'static Process, bequest: Bequest, serving: AbortHandle) -> std::io::Result<()> {
     let signals = signal(SignalKind::user_defined2())?;
-    tokio::spawn(succeed(signals, process, bequest, admin, serving));
+    tokio::spawn(succeed(signals, process, bequest, serving));
     Ok(())
 }
 
-async fn succeed(
-    mut signals: Signal,
-    process: &'static Process,
-    bequest: Bequest,
-    mut admin: OwnedFd,
-    serving: AbortHandle,
-) {
+async fn succeed(mut signals: Signal, process: &'static Process, bequest: Bequest, serving: AbortHandle) {
     while signals.recv().await.is_some() {
-        let listeners = bequest.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(listeners) = listeners.filter(|_| !process.draining()) else {
+        let estate = bequest.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(estate) = estate.filter(|_| !process.draining()) else {
             tracing::warn!("no process can take this one's place now: it is starting or draining");
             continue;
         };
         tracing::info!("starting a process to take this one's place");
-        let estate = Estate { admin, listeners };
         let started = tokio::task::spawn_blocking(move || {
             let heir = Heir::start(&estate).and_then(|heir| heir.serves(PATIENCE));
             (estate, heir)
@@ -52,16 +39,16 @@ async fn succeed(
         let Ok((estate, heir)) = started.await else { return };
         match heir {
             Ok(heir) => {
-                tracing::info!(heir, "another process serves in this one's place; streams may finish here");
-                service::say_main_process(heir);
+                tracing::info!(heir = heir.id(), "another process serves in this one's place; streams may finish here");
+                service::say_main_process(heir.id());
                 serving.abort();
                 process.succeeded();
+                heir.is_alone();
                 return;
             }
             Err(error) => {
                 tracing::error!(%error, "no process took this one's place; it serves on");
-                *bequest.lock().unwrap_or_else(PoisonError::into_inner) = Some(estate.listeners);
-                admin = estate.admin;
+                *bequest.lock().unwrap_or_else(PoisonError::into_inner) = Some(estate);
             }
         }
     }

@@ -47,6 +47,17 @@ pub fn listener(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Makes a listener that another process opened like one of [`listener`]; answers where it listens.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn adopt(listener: &OwnedFd) -> io::Result<SocketAddr> {
+    rustix::io::ioctl_fionbio(listener, true)?;
+    prepare(listener);
+    hold_unsent(listener);
+    bound_address(listener)
+}
+
 /// Whether nobody else listens there. Sharing a port is meant for the shards of one process: a second
 /// front on the same port would silently take half of the connections.
 ///

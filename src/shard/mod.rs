@@ -7,6 +7,7 @@ pub mod choice;
 mod client;
 mod drive;
 pub mod handover;
+mod listeners;
 pub mod memory;
 pub mod panics;
 pub mod placement;

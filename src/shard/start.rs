@@ -5,23 +5,19 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::process::abort;
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle, sleep};
-use std::time::Duration;
+use std::thread::{Builder, JoinHandle};
 
 use super::choice::Choice;
 use super::handover::HandOver;
+use super::listeners::listeners;
 use super::placement::Placement;
 use super::{Setup, Shard, stopwatch};
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::driver::uring::{Uring, probe::Unusable};
-use crate::driver::{Driver, epoll::Epoll, socket};
+use crate::driver::{Driver, epoll::Epoll};
 use crate::exchange::Rules;
 use crate::publish::{DriverInUse, Process, Published};
-
-/// How often, and how far apart, a port in use is tried.
-const BIND_TRIES: u32 = 10;
-const BIND_WAIT: Duration = Duration::from_millis(10);
 
 /// What the shards of one process share.
 #[derive(Clone)]
@@ -156,79 +152,8 @@ fn run<D: Driver>(
     Ok(())
 }
 
-/// By shard one listener for each address; more where more were inherited, for what waits in one is lost if nobody
-/// accepts from it. Port 0 becomes one port for all shards.
-fn listeners(
-    listen: &[SocketAddr],
-    shards: usize,
-    inherited: Vec<OwnedFd>,
-) -> Result<(Vec<Vec<OwnedFd>>, Vec<SocketAddr>), StartError> {
-    let mut by_shard: Vec<Vec<OwnedFd>> = (0..shards).map(|_| Vec::new()).collect();
-    let mut addresses = Vec::new();
-    let bound = |listener: OwnedFd| Some((socket::bound_address(&listener).ok()?, listener));
-    let mut inherited: Vec<(SocketAddr, OwnedFd)> = inherited.into_iter().filter_map(bound).collect();
-    for &asked in listen {
-        let mut address = asked;
-        let fits = |bound: &SocketAddr| bound.ip() == asked.ip() && (asked.port() == 0 || bound.port() == asked.port());
-        if let Some((first, _)) = inherited.iter().find(|(bound, _)| fits(bound)) {
-            address = *first;
-        } else {
-            until_free(asked).map_err(|error| StartError::Listen { address, error })?;
-        }
-        let (ours, others) = inherited.into_iter().partition(|(bound, _)| *bound == address);
-        inherited = others;
-        let mut ours: std::collections::VecDeque<_> = ours.into_iter().collect::<Vec<_>>().into();
-        for listeners in &mut by_shard {
-            let refused = |error| StartError::Listen { address, error };
-            let listener = match ours.pop_front() {
-                Some((_, listener)) => listener,
-                None => socket::listener(address).map_err(refused)?,
-            };
-            address = socket::bound_address(&listener).map_err(refused)?;
-            listeners.push(listener);
-        }
-        for (index, (_, listener)) in ours.into_iter().enumerate() {
-            by_shard[index % shards].push(listener);
-        }
-        addresses.push(address);
-    }
-    for (address, _) in inherited {
-        tracing::warn!(%address, "an inherited listener is closed: nobody is to listen there any more");
-    }
-    Ok((by_shard, addresses))
-}
-
-/// A ring that was closed just now keeps its listeners, and so the port, for some 5 to 20 ms more.
-fn until_free(address: SocketAddr) -> io::Result<()> {
-    for _ in 1..BIND_TRIES {
-        match socket::check_free(address) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => sleep(BIND_WAIT),
-            answer => return answer,
-        }
-    }
-    socket::check_free(address)
-}
-
 /// Another sequence of random choices for every shard and start.
 fn seed(index: usize) -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(index)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_port_that_is_given_up_soon_is_waited_for() {
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = taken.local_addr().unwrap();
-        assert_eq!(until_free(address).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        let gone = std::thread::spawn(move || {
-            sleep(BIND_WAIT * 3);
-            drop(taken);
-        });
-        until_free(address).unwrap();
-        gone.join().unwrap();
-    }
 }

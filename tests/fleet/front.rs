@@ -24,15 +24,25 @@ pub struct Front {
 impl Front {
     /// Starts on `driver` before `engines`; `config` is TOML of the test's own.
     pub fn start(driver: &str, engines: &[SocketAddr], config: &str) -> Front {
+        Front::by(Command::new(env!("CARGO_BIN_EXE_warmfront")), driver, engines, config)
+    }
+
+    /// Starts by a command of the test's own, which hands its arguments to the program.
+    pub fn by(mut command: Command, driver: &str, engines: &[SocketAddr], config: &str) -> Front {
         static STARTED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         let number = STARTED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let path =
             PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("fleet-{}-{number}.toml", std::process::id()));
         std::fs::write(&path, config).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_warmfront"));
-        command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-        if !config.contains("shards") {
-            command.args(["--shards", "1"]);
+        command.arg("serve");
+        for (key, args) in [
+            ("listen", ["--listen", "127.0.0.1:0"]),
+            ("admin", ["--admin", "127.0.0.1:0"]),
+            ("shards", ["--shards", "1"]),
+        ] {
+            if !config.contains(key) {
+                command.args(args);
+            }
         }
         command.args(["--driver", driver, "--config"]).arg(&path);
         for address in engines {
@@ -100,6 +110,11 @@ impl Front {
         kill_process(now, Signal::USR2).unwrap();
     }
 
+    /// The process that took its place last.
+    pub fn heir(&self) -> i32 {
+        *self.heirs.lock().unwrap().last().unwrap()
+    }
+
     /// Waits for words in its log.
     pub fn until_said(&self, words: &str) {
         crate::until(words, || self.said.lock().unwrap().iter().any(|line| line.contains(words)));
@@ -132,6 +147,12 @@ impl Front {
         let text = String::from_utf8(reply.body.data).unwrap();
         let values = text.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.rsplit(' ').next());
         values.map(|value| value.parse::<f64>().unwrap()).sum()
+    }
+
+    /// SIGKILL.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     /// SIGTERM, and how it ended.
@@ -173,7 +194,7 @@ pub struct Reply {
 pub struct Client(Wire);
 
 impl Client {
-    fn to(address: SocketAddr) -> Client {
+    pub fn to(address: SocketAddr) -> Client {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.set_nodelay(true).unwrap();

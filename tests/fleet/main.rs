@@ -8,6 +8,7 @@ mod wire;
 mod engine;
 mod front;
 mod reloading;
+mod supervised;
 mod upgrading;
 
 use std::net::SocketAddr;

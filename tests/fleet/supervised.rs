@@ -1,0 +1,144 @@
+//! What a front says to its service manager, and what it takes from it; the manager is this test.
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use crate::engine::Engine;
+use crate::front::{Client, Front};
+use crate::{DRIVERS, until};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_warmfront");
+const SHARDS: usize = 2;
+
+struct Manager {
+    socket: UnixDatagram,
+    path: PathBuf,
+    said: Vec<String>,
+    kept: Vec<OwnedFd>,
+}
+
+impl Manager {
+    fn new(name: &str) -> Manager {
+        let name = format!("notify-{name}-{}", std::process::id());
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = std::fs::remove_file(&path);
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        Manager { socket, path, said: Vec::new(), kept: Vec::new() }
+    }
+
+    /// Takes one message, if there is one.
+    fn listen(&mut self) {
+        let mut words = [0; 4096];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut words_into = [IoSliceMut::new(&mut words)];
+        let Ok(got) = recvmsg(&self.socket, &mut words_into, &mut control, RecvFlags::CMSG_CLOEXEC) else { return };
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(sockets) = message {
+                // Above the numbers that the next process is given them at, so that none is overwritten by another.
+                self.kept.extend(sockets.map(|socket| rustix::io::fcntl_dupfd_cloexec(&socket, 200).unwrap()));
+            }
+        }
+        self.said.push(String::from_utf8(words[..got.bytes].to_vec()).unwrap());
+    }
+
+    /// Waits for a message that has this line; answers it.
+    fn hears(&mut self, line: &str) -> String {
+        let mut found = None;
+        until(line, || {
+            self.listen();
+            found = self.said.iter().find(|said| said.lines().any(|one| one.starts_with(line))).cloned();
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    /// A command that starts the program as this manager does: with what was kept, from descriptor 3 on.
+    fn command(&self) -> Command {
+        let mut command = Command::new("bash");
+        let places: Vec<String> =
+            (3..).zip(&self.kept).map(|(to, from)| format!("{to}<&{}", from.as_raw_fd())).collect();
+        for socket in &self.kept {
+            rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty()).unwrap();
+        }
+        let script = format!("exec {} env LISTEN_PID=$$ {PROGRAM} \"$@\"", places.join(" "));
+        command.args(["-c", &script, "bash"]).env("NOTIFY_SOCKET", &self.path);
+        if !self.kept.is_empty() {
+            command.env("LISTEN_FDS", self.kept.len().to_string());
+        }
+        command
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn config(front: Option<&Front>) -> String {
+    let addresses = front
+        .map_or_else(String::new, |front| format!("listen = [\"{}\"]\nadmin = \"{}\"\n", front.address, front.admin));
+    format!("[serve]\nshards = {SHARDS}\npin = false\n{addresses}")
+}
+
+/// Killed in the middle: who connects before the next process is there waits, and is answered by it.
+#[test]
+fn a_crash_refuses_nobody() {
+    for driver in DRIVERS {
+        let engine = Engine::start();
+        let mut manager = Manager::new(&format!("crash-{driver}"));
+        let front = Front::by(manager.command(), driver, &[engine.address], &config(None));
+        manager.hears("READY=1");
+        until("the sockets", || {
+            manager.listen();
+            manager.kept.len() == SHARDS + 1
+        });
+        assert!(manager.hears("FDSTORE=1").contains("FDNAME=warmfront"));
+        front.until_health(0, "up");
+        let (again, address) = (config(Some(&front)), front.address);
+        assert_eq!(front.connect().post().status, 200);
+        front.kill();
+        let killed = Instant::now();
+        let mut waiting: Vec<_> = (0..20).map(|_| Client::to(address)).collect();
+        waiting.iter_mut().for_each(|client| client.ask());
+        manager.said.clear();
+        let front = Front::by(manager.command(), driver, &[engine.address], &again);
+        assert_eq!(front.address, address);
+        for client in &mut waiting {
+            assert_eq!(client.reply().status, 200, "{driver}");
+        }
+        eprintln!("{driver}: answered {} ms after the kill", killed.elapsed().as_millis());
+        manager.hears("READY=1");
+        // Who drains wants nobody to wait.
+        assert_eq!(front.stop(), Some(0));
+        manager.hears("STOPPING=1");
+        assert!(manager.hears("FDSTOREREMOVE=1").contains("FDNAME=warmfront"));
+    }
+}
+
+/// An upgrade: the manager learns which process is the service now, from the one that was; then that one is silent.
+#[test]
+fn an_upgrade_changes_the_main_process() {
+    for driver in DRIVERS {
+        let engine = Engine::start();
+        let mut manager = Manager::new(&format!("upgrade-{driver}"));
+        let front = Front::by(manager.command(), driver, &[engine.address], &config(None));
+        manager.hears("READY=1");
+        manager.said.clear();
+        front.upgrade();
+        let told = manager.hears("MAINPID=");
+        assert_eq!(told.trim(), format!("MAINPID={}", front.heir()), "{driver}");
+        manager.hears("READY=1");
+        assert!(!manager.said.iter().any(|said| said.contains("STOPPING") || said.contains("REMOVE")), "{driver}");
+        assert_eq!(front.connect().post().status, 200);
+    }
+}
