@@ -7,16 +7,26 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Seen {
     pub rss_kib: u64,
+    /// All but pipes.
     pub descriptors: usize,
+    /// Their ends: shards keep some for splicing.
+    pub pipe_ends: usize,
     pub threads: usize,
 }
 
 /// One process alone: an heir is a child of the one whose place it takes, until that one ends.
 pub fn look(pid: u32) -> Seen {
-    let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count);
+    let open = fs::read_dir(format!("/proc/{pid}/fd"));
+    let open = open
+        .map_or_else(|_| Vec::new(), |entries| entries.flatten().map(|entry| fs::read_link(entry.path())).collect());
+    let is_pipe = |path: &&std::io::Result<std::path::PathBuf>| {
+        path.as_ref().is_ok_and(|path| path.to_string_lossy().starts_with("pipe:"))
+    };
+    let pipe_ends = open.iter().filter(is_pipe).count();
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
-    Seen { rss_kib: rss.unwrap_or(0), descriptors: count("fd"), threads: count("task") }
+    Seen { rss_kib: rss.unwrap_or(0), descriptors: open.len() - pipe_ends, pipe_ends, threads }
 }
 
 /// Nanoseconds of CPU of its threads that live.

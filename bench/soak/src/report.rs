@@ -104,25 +104,29 @@ pub fn end(record: &mut Record, faults: &Faults, growth_counts: bool) {
         "short requests p50 {:.2} ms, p99 {:.1} ms, p99.9 {:.0} ms; first token p50 {:.1} ms, p99 {:.1} ms, p99.9 {:.0} ms",
         short[0], short[1], short[2], first[0], first[1], first[2]
     );
-    let steady = record.steady();
-    if let Some(growth) = Growth::of(&steady) {
-        println!(
-            "memory of the process that served longest, {:.1} min and {} requests: {} KiB to {} KiB, {:+.1} KiB a minute, {:+.0} KiB \
-             per million requests",
-            growth.lasted.as_secs_f64() / 60.0,
-            growth.requests,
-            growth.first_kib,
-            growth.last_kib,
-            growth.kib_per_minute,
-            growth.kib_per_million
-        );
-        let judged = growth_counts && growth.lasted.as_secs() >= JUDGED_FROM_S;
-        if judged && growth.kib_per_million > KIB_PER_MILLION_MAX {
-            record.error(format!("memory grows by {:.0} KiB per million requests", growth.kib_per_million));
-        }
+    if growth_counts {
+        grown(record);
     }
     plot("RSS MiB", record.rows.iter().map(|row| row.look.seen.rss_kib as f64 / 1024.0).collect());
     plot("p99 ms", record.rows.iter().map(|row| row.short_ms[1]).collect());
+}
+
+/// Prints how the memory of the process that served longest grew; too much is an error.
+fn grown(record: &mut Record) {
+    let Some(growth) = Growth::of(&record.steady()) else { return };
+    println!(
+        "memory of the process that served longest, {:.1} min and {} requests: {} KiB to {} KiB, {:+.1} KiB a minute, {:+.0} KiB \
+         per million requests",
+        growth.lasted.as_secs_f64() / 60.0,
+        growth.requests,
+        growth.first_kib,
+        growth.last_kib,
+        growth.kib_per_minute,
+        growth.kib_per_million
+    );
+    if growth.lasted.as_secs() >= JUDGED_FROM_S && growth.kib_per_million > KIB_PER_MILLION_MAX {
+        record.error(format!("memory grows by {:.0} KiB per million requests", growth.kib_per_million));
+    }
 }
 
 /// One sign a minute, from nothing to the most.

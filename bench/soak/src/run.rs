@@ -28,6 +28,8 @@ const ENGINES: usize = 5;
 const QUIET_MAX: Duration = Duration::from_secs(30);
 /// Descriptors more than at the start: a probe or a scrape that is under way.
 const DESCRIPTORS_MORE: usize = 4;
+/// Ends of pipes more: each of two shards keeps eight pipes that it has spliced through.
+const PIPE_ENDS_MORE: usize = 2 * 8 * 2;
 const GLANCE: Duration = Duration::from_millis(20);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const ROW_EVERY: Duration = Duration::from_secs(60);
@@ -141,15 +143,19 @@ fn leave_nothing(front: &Front, start: &Look, record: &mut Record) {
     loop {
         record.look(front);
         let look = record.looks.pop().unwrap_or_default();
-        let most = start.seen.descriptors + DESCRIPTORS_MORE;
-        let same = look.in_flight == 0.0 && look.clients == 0.0 && look.seen.descriptors <= most;
+        let same = look.in_flight == 0.0
+            && look.clients == 0.0
+            && look.seen.descriptors <= start.seen.descriptors + DESCRIPTORS_MORE
+            && look.seen.pipe_ends <= start.seen.pipe_ends + PIPE_ENDS_MORE;
         if same && look.predecessors == 0 {
             println!(
-                "without load again after {:.1} s: {} descriptors ({} at the start), {} threads ({}), 0 in flight, 0 clients, \
+                "without load again after {:.1} s: {} descriptors ({} at the start) and {} ends of pipes ({}), {} threads ({}), 0 in flight, 0 clients, \
                  {} connections to engines, no other process of the front, {} KiB ({})",
                 began.elapsed().as_secs_f64(),
                 look.seen.descriptors,
                 start.seen.descriptors,
+                look.seen.pipe_ends,
+                start.seen.pipe_ends,
                 look.seen.threads,
                 start.seen.threads,
                 look.upstreams,
@@ -160,9 +166,10 @@ fn leave_nothing(front: &Front, start: &Look, record: &mut Record) {
         }
         if began.elapsed() > QUIET_MAX {
             return record.error(format!(
-                "left behind: {} descriptors ({} at the start), {} in flight, {} clients, {} connections to engines, {} other processes",
+                "left behind: {} descriptors ({} at the start) and {} ends of pipes, {} in flight, {} clients, {} connections to engines, {} other processes",
                 look.seen.descriptors,
                 start.seen.descriptors,
+                look.seen.pipe_ends,
                 look.in_flight,
                 look.clients,
                 look.upstreams,
