@@ -44,6 +44,8 @@ pub struct Crowd {
     /// When slow readers read, and when clients that vanish do.
     alarms: BinaryHeap<Reverse<(Instant, usize, u64)>>,
     generation: u64,
+    /// Requests that are not answered whole yet.
+    pub in_flight: usize,
     scratch: Vec<u8>,
     pub done: Vec<Done>,
     pub failures: Vec<Failure>,
@@ -62,6 +64,7 @@ impl Crowd {
             idle: Vec::new(),
             alarms: BinaryHeap::new(),
             generation: 0,
+            in_flight: 0,
             scratch: vec![0; 256 << 10],
             done: Vec::new(),
             failures: Vec::new(),
@@ -69,11 +72,6 @@ impl Crowd {
             events: 0,
             opened: 0,
         })
-    }
-
-    /// Requests that are not answered whole yet.
-    pub fn busy(&self) -> usize {
-        self.connections.iter().flatten().filter(|connection| connection.exchange.is_some()).count()
     }
 
     /// Sends it, on a kept connection if there is one and it may.
@@ -96,6 +94,7 @@ impl Crowd {
                 self.alarms.push(Reverse((Instant::now() + SIP_EVERY, slot, connection.generation)));
             }
             connection.exchange = Some(exchange);
+            self.in_flight += 1;
         }
         self.write(slot);
     }
@@ -126,8 +125,9 @@ impl Crowd {
 
     fn close(&mut self, slot: usize) -> Option<Connection> {
         let connection = self.connections[slot].take();
-        if connection.is_some() {
+        if let Some(connection) = &connection {
             self.vacant.push(slot);
+            self.in_flight -= usize::from(connection.exchange.is_some());
         }
         connection
     }
@@ -265,6 +265,7 @@ impl Crowd {
     fn whole(&mut self, slot: usize) {
         let Some(connection) = &mut self.connections[slot] else { return };
         let Some(exchange) = connection.exchange.take() else { return };
+        self.in_flight -= 1;
         connection.served += 1;
         let (served, generation) = (connection.served, connection.generation);
         let first_event = exchange.first_event.map(|at| at - exchange.started);

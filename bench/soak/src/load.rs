@@ -12,6 +12,8 @@ use crate::exchange::{Book, Failure, Kind};
 
 /// How often what was counted is told.
 const TELL_EVERY: Duration = Duration::from_millis(200);
+/// Requests that are under way at once; what is due beyond them waits, and its waiting counts.
+const IN_FLIGHT_MAX: usize = 1000;
 /// Connections of a burst that are opened in one turn.
 const BURST_AT_ONCE: usize = 50;
 
@@ -121,7 +123,7 @@ fn clients(target: SocketAddrV4, rates: &Rates, shared: &Shared) -> std::io::Res
         let now = Instant::now();
         if !stopping {
             for (kind, every, at) in &mut due {
-                while *at <= now {
+                while *at <= now && crowd.in_flight < IN_FLIGHT_MAX {
                     crowd.begin(book.write(*kind, rates.tokens, *at));
                     *at += *every;
                 }
@@ -132,13 +134,14 @@ fn clients(target: SocketAddrV4, rates: &Rates, shared: &Shared) -> std::io::Res
             }
             shared.burst.fetch_sub(burst, Ordering::Relaxed);
         }
-        let next = due.iter().map(|(.., at)| *at).filter(|_| !stopping).min();
+        let may_begin = !stopping && crowd.in_flight < IN_FLIGHT_MAX;
+        let next = due.iter().map(|(.., at)| *at).filter(|_| may_begin).min();
         crowd.turn(next.map_or(tell_at, |at| at.min(tell_at)))?;
         if Instant::now() >= tell_at {
             crowd.look_for_late();
             tell(&mut crowd, shared);
             tell_at = Instant::now() + TELL_EVERY;
-            if stopping && crowd.busy() == 0 {
+            if stopping && crowd.in_flight == 0 {
                 return Ok(());
             }
         }
