@@ -16,7 +16,7 @@ pub enum Fault {
     Kill(usize),
     /// SIGSTOP; SIGCONT after 4 s.
     Stop(usize),
-    /// SIGTERM; it ends as vLLM does, and is started again 3 s later.
+    /// SIGTERM; it ends as vLLM does, and is started again 5 s later.
     Drain(usize),
     /// SIGHUP behind another file.
     Reload(Setup),
