@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::atomics::{AtomicU32, Ordering};
-use crate::limits::ENDPOINTS_MAX;
+use crate::atomics::{AtomicU32, AtomicU64, Ordering};
+use crate::limits::{ENDPOINTS_MAX, LABELLED_POOLS_MAX, TOKENS_MAX};
 
 /// Where an endpoint's counters lie (`slot`), and which tenant of that slot is meant (`generation`).
 /// A slot is given to another endpoint only when its in-flight count is 0.
@@ -78,6 +78,8 @@ pub struct Endpoint {
     pub engine: EngineLoad,
     /// Load on this endpoint that is not ours: the engine's running + waiting beyond our own at the scrape.
     pub foreign: u32,
+    /// [`Loads::dispatched`] when the scrape of `engine` began: what was dispatched since may be missing in it.
+    pub dispatched_at: u64,
     /// Most requests of ours in flight there, whatever the load elsewhere; [`Endpoint::NO_CAP`]: as many as come.
     pub cap: u32,
     /// How much of its weight counts, in percent: less than [`Endpoint::WHOLE`] while it starts slowly.
@@ -102,6 +104,7 @@ impl Endpoint {
             health: Health::Unknown,
             engine: EngineLoad::default(),
             foreign: 0,
+            dispatched_at: 0,
             cap: Endpoint::NO_CAP,
             share_percent: Endpoint::WHOLE,
             refuses_probes: false,
@@ -109,18 +112,35 @@ impl Endpoint {
     }
 }
 
-/// Requests in flight by slot, from the choice to the last response byte. Dense and plain, so that a
-/// choice sums hundreds of endpoints in some tens of nanoseconds; [`crate::counters`] is its only writer.
+/// What choices read of the requests of ours, by slot: dense and plain, so that a choice goes over hundreds of endpoints
+/// in some tens of nanoseconds; [`crate::counters`] is the only writer.
 #[derive(Debug)]
 pub struct Loads {
+    /// From the choice to the last byte of the response.
     in_flight: Box<[AtomicU32; ENDPOINTS_MAX]>,
+    pending: Box<[AtomicU64; ENDPOINTS_MAX]>,
+    dispatched: Box<[AtomicU64; ENDPOINTS_MAX]>,
+    mean_prompt: Box<[AtomicU32; LABELLED_POOLS_MAX]>,
 }
 
 impl Default for Loads {
     fn default() -> Self {
-        Loads { in_flight: Box::new(std::array::from_fn(|_| AtomicU32::new(0))) }
+        let zeros = || Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
+        Loads {
+            in_flight: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
+            pending: zeros(),
+            dispatched: zeros(),
+            mean_prompt: Box::new(std::array::from_fn(|_| AtomicU32::new(FIRST_MEAN_TOKENS * MEAN_SCALE))),
+        }
     }
 }
+
+/// What prompts of a pool are taken for before there was one.
+const FIRST_MEAN_TOKENS: u32 = 1_000;
+/// Means are kept in sixteenths of a token, or they would not move by less than a hundred.
+const MEAN_SCALE: u32 = 16;
+/// The weight of one prompt in the mean is one part of so many.
+const MEAN_PROMPTS: i64 = 100;
 
 impl Loads {
     /// Our requests in flight on one endpoint; 0 for a slot that cannot exist.
@@ -143,6 +163,45 @@ impl Loads {
             odd += u64::from(b.load(Ordering::Relaxed));
         }
         even + odd + rest.iter().map(|cell| u64::from(cell.load(Ordering::Relaxed))).sum::<u64>()
+    }
+
+    /// Tokens sent to one endpoint that it has to compute before it answers: not in its cache as far as we know, and no first
+    /// token seen.
+    #[inline]
+    pub fn pending(&self, slot: u16) -> u64 {
+        self.pending.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Relaxed))
+    }
+
+    /// Tokens that one endpoint's cache was given to hold since the process began; never falls.
+    #[inline]
+    pub fn dispatched(&self, slot: u16) -> u64 {
+        self.dispatched.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Relaxed))
+    }
+
+    /// Mean length of the prompts of a pool in tokens, the last hundred of them counting most.
+    #[inline]
+    pub fn mean_prompt(&self, pool: u16) -> u32 {
+        (self.mean_cell(pool).load(Ordering::Relaxed) / MEAN_SCALE).max(1)
+    }
+
+    /// A further prompt of a pool. Two at once may count as one.
+    #[inline]
+    pub(crate) fn prompt(&self, pool: u16, tokens: u32) {
+        let cell = self.mean_cell(pool);
+        let mean = i64::from(cell.load(Ordering::Relaxed));
+        let moved = mean + (i64::from(tokens.min(TOKENS_MAX)) * i64::from(MEAN_SCALE) - mean) / MEAN_PROMPTS;
+        cell.store(moved as u32, Ordering::Relaxed);
+    }
+
+    /// Pools beyond the last share its mean.
+    fn mean_cell(&self, pool: u16) -> &AtomicU32 {
+        &self.mean_prompt[(pool as usize).min(LABELLED_POOLS_MAX - 1)]
+    }
+
+    /// The cells of tokens of a slot, for the counters alone: pending, dispatched.
+    #[inline]
+    pub(crate) fn token_cells(&self, slot: u16) -> Option<(&AtomicU64, &AtomicU64)> {
+        Some((self.pending.get(slot as usize)?, self.dispatched.get(slot as usize)?))
     }
 
     /// The cell of a slot, for the counters alone: a choice only reads.

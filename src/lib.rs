@@ -16,6 +16,7 @@ pub mod engine;
 pub mod exchange;
 pub mod fleet;
 pub mod http;
+pub mod index;
 pub mod limits;
 pub mod policy;
 pub mod prefix;

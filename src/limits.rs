@@ -126,8 +126,19 @@ pub const ENDPOINTS_MAX: usize = if cfg!(modelled) { 4 } else { 1_024 };
 pub const LABELLED_POOLS_MAX: usize = 64;
 /// So many requests in a row that fail by their endpoint's fault eject it.
 pub const FAULTS_IN_A_ROW_MAX: u32 = 3;
+/// Most finished requests of one shard that wait for the access log, at most 384 bytes each: 1.5 MiB, taken when the log
+/// is first switched on. Read every 50 ms, this is 80,000 requests a second, more than a shard relays.
+pub const RECORDS_MAX: usize = 4 << 10;
 /// Size of the buffer one read may fill.
 pub const RECEIVE_BYTES: usize = 64 << 10;
+
+/// Canonical bytes of a prompt in a block of its chain: some 64 tokens, four blocks of an engine.
+pub const BLOCK_BYTES: usize = 256;
+/// Longest chain: what of a prompt lies behind its first MiB is taken for new.
+pub const LINKS_MAX: usize = 4_096;
+
+/// Longest prompt as estimates count it.
+pub const TOKENS_MAX: u32 = 1 << 24;
 
 /// Heaviest endpoint; larger weights count as this, so that a ring's size is bounded.
 pub const WEIGHT_MAX: u32 = 100;

@@ -1,6 +1,7 @@
 //! Where control and shards meet: snapshot and rules, each replaced whole, and the few flags of the process.
 
 mod doing;
+mod records;
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,6 +12,7 @@ use crate::atomics::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::exchange::Rules;
 use crate::snapshot::Snapshot;
 pub use doing::{Doing, DoingCell};
+pub use records::Records;
 
 /// The shared pointers. Shards read them once a turn through a [`Cache`]: one atomic load each while unchanged.
 #[derive(Debug)]
@@ -118,6 +120,7 @@ pub struct ShardState {
     driver: AtomicU8,
     why: OnceLock<String>,
     doing: DoingCell,
+    records: Records,
     stalls: AtomicU64,
 }
 
@@ -179,6 +182,11 @@ impl ShardState {
     /// What it is doing.
     pub fn doing(&self) -> &DoingCell {
         &self.doing
+    }
+
+    /// What it tells the access log.
+    pub fn records(&self) -> &Records {
+        &self.records
     }
 
     /// Control saw it stand still.

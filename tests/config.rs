@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use warmfront::config::{Config, Flags, Shards, Upstream};
+use warmfront::config::{Access, Config, Flags, Shards, Upstream};
 use warmfront::policy::Policy;
 
 const EXAMPLE: &str = include_str!("../systemd/warmfront.toml");
@@ -124,6 +124,8 @@ fn impossible_values_are_refused() {
         ("[health]\nslow_start_ms = 3600001\n", "2:17", "`slow_start_ms` cannot be above 3600000"),
         ("[[upstream]]\nurl = \"http://a:1\"\nconcurrency_max = -1\n", "3:19", "cannot be negative"),
         ("[log]\nlevel = \"loud=x=y\"\n", "2:9", "is not a log level"),
+        ("[log]\naccess = \"access.log\"\n", "2:10", "the whole path of a file"),
+        ("[log]\naccess_format = \"jsonl\"\n", "2:17", "did you mean \"json\"?"),
         ("[[upstream]]\nurl = \"http://a:1\"\nweight = 0\n", "3:10", "`weight` cannot be 0"),
         ("[[upstream]]\nurl = \"https://a:1\"\n", "2:7", "asks for TLS"),
         (
@@ -155,11 +157,13 @@ fn flags_win() {
         upstream: vec!["http://b:2".into()],
         shards: Some(Shards::Count(3)),
         policy: Some(Policy::Random),
+        access: Some(Access::Stdout),
         ..Flags::default()
     };
     let config = Config::load(&flags).unwrap();
     assert_eq!(config.upstream[0].url.to_string(), "http://b:2");
     assert_eq!((config.serve.shards, config.routing.policy), (Shards::Count(3), Policy::Random));
+    assert_eq!(config.log.access, Access::Stdout);
     let none = Config::load(&Flags::default()).unwrap_err().to_string();
     assert!(none.contains("--upstream http://HOST:PORT"), "{none}");
     let tls = Config::load(&Flags { upstream: vec!["https://b".into()], ..Flags::default() }).unwrap_err().to_string();

@@ -43,9 +43,10 @@ impl Front {
         let shard = |(index, (listeners, handover))| {
             let stats = stats.shard(index);
             let rules = Arc::clone(&rules);
-            let doing = process.shards()[index].doing();
+            let (doing, records) = (process.shards()[index].doing(), process.shards()[index].records());
+            let seed = index as u64;
             let setup =
-                Setup { listeners, published, process, doing, counters, stats, rules, seed: index as u64, stopwatch };
+                Setup { listeners, published, process, doing, records, counters, stats, rules, seed, stopwatch };
             std::thread::spawn(move || {
                 let mut shard = Shard::new(driver(), setup).unwrap();
                 shard.share(handover).unwrap();

@@ -14,6 +14,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use warmfront::counters::Counters;
 use warmfront::fleet::EndpointId;
+use warmfront::index::{Capacity, Index, Matches, Origin};
 use warmfront::publish::{DriverInUse, Phase, Process};
 
 const ONE: EndpointId = EndpointId { slot: 1, generation: 0 };
@@ -108,4 +109,120 @@ fn while_draining_ends(process: &'static Process) {
     if process.draining() {
         process.shards()[0].ended();
     }
+}
+
+/// A model of an index of two endpoints that hold two blocks each, in two buckets of two rows. Three switches between
+/// threads at places of loom's choice find what is wrong in such short runs; all of them would take hours.
+fn with_index(run: impl Fn(Arc<Index>) + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let index = Arc::new(Index::new(Capacity { endpoints: 2, blocks: 2 }).unwrap());
+        index.assign(A, Some(1)).unwrap();
+        index.assign(B, Some(1)).unwrap();
+        run(index);
+    });
+}
+
+const A: EndpointId = EndpointId { slot: 0, generation: 1 };
+const B: EndpointId = EndpointId { slot: 1, generation: 1 };
+/// Blocks of one bucket, so that they follow one another in the same row.
+const ONE_BLOCK: u64 = 1 << 40;
+const OTHER_BLOCK: u64 = 2 << 40;
+
+fn depths(index: &Index, block: u64, among: [EndpointId; 2]) -> [u32; 2] {
+    let mut found = Matches::default();
+    index.longest(&[block], &among, &mut found);
+    among.map(|id| found.depth(id.slot))
+}
+
+/// A row goes to another block while it is read: whoever holds that one is not taken for a holder of this.
+#[test]
+fn a_row_used_again_names_no_false_holder() {
+    with_index(|index| {
+        index.insert(&[ONE_BLOCK], A, Origin::Choice).unwrap();
+        let writer = thread::spawn({
+            let index = Arc::clone(&index);
+            move || {
+                assert_eq!(index.remove(ONE_BLOCK, A), Ok(1));
+                index.insert(&[OTHER_BLOCK], B, Origin::Choice).unwrap();
+            }
+        });
+        assert_eq!(depths(&index, ONE_BLOCK, [A, B])[1], 0, "B never had it");
+        writer.join().unwrap();
+        assert_eq!(depths(&index, OTHER_BLOCK, [A, B]), [0, 1]);
+        assert_eq!(index.audit(), Ok(1));
+    });
+}
+
+/// Two endpoints come to hold the same block at once: both are found, whether it has one row or two.
+#[test]
+fn two_that_insert_a_block_both_hold_it() {
+    with_index(|index| {
+        let other = thread::spawn({
+            let index = Arc::clone(&index);
+            move || index.insert(&[ONE_BLOCK], A, Origin::Choice).unwrap()
+        });
+        index.insert(&[ONE_BLOCK], B, Origin::Choice).unwrap();
+        assert_eq!(depths(&index, ONE_BLOCK, [A, B])[1], 1);
+        other.join().unwrap();
+        assert_eq!(depths(&index, ONE_BLOCK, [A, B]), [1, 1]);
+        index.audit().unwrap();
+    });
+}
+
+/// One leaves a block, another joins it, and its row is used again behind both.
+#[test]
+fn who_joins_what_another_leaves_holds_it() {
+    with_index(|index| {
+        index.insert(&[ONE_BLOCK], A, Origin::Choice).unwrap();
+        let leaver = thread::spawn({
+            let index = Arc::clone(&index);
+            // Its only block goes for the other one.
+            move || index.insert(&[OTHER_BLOCK], A, Origin::Choice).unwrap()
+        });
+        index.insert(&[ONE_BLOCK], B, Origin::Choice).unwrap();
+        leaver.join().unwrap();
+        assert_eq!(depths(&index, ONE_BLOCK, [A, B]), [0, 1]);
+        assert_eq!(depths(&index, OTHER_BLOCK, [A, B]), [1, 0]);
+        index.audit().unwrap();
+    });
+}
+
+/// A slot is given away while a shard inserts for its former tenant: the new one is cold.
+#[test]
+fn a_slot_given_away_stays_cold() {
+    const NEXT: EndpointId = EndpointId { slot: 0, generation: 2 };
+    with_index(|index| {
+        let shard = thread::spawn({
+            let index = Arc::clone(&index);
+            move || index.insert(&[ONE_BLOCK], A, Origin::Choice)
+        });
+        while index.assign(NEXT, Some(1)).is_err() {
+            thread::yield_now();
+        }
+        assert_eq!(depths(&index, ONE_BLOCK, [NEXT, B]), [0, 0]);
+        let _ = shard.join().unwrap();
+        assert_eq!(depths(&index, ONE_BLOCK, [NEXT, B]), [0, 0]);
+        assert_eq!((index.audit(), index.figures(0).blocks), (Ok(0), 0));
+    });
+}
+
+/// A slot is given away while it is looked up: what its next tenant holds is not said of the former, nor the reverse.
+#[test]
+fn tenants_are_told_apart_while_looking() {
+    const NEXT: EndpointId = EndpointId { slot: 0, generation: 2 };
+    with_index(|index| {
+        index.insert(&[ONE_BLOCK], A, Origin::Choice).unwrap();
+        let control = thread::spawn({
+            let index = Arc::clone(&index);
+            move || {
+                index.assign(NEXT, Some(1)).unwrap();
+                index.insert(&[OTHER_BLOCK], NEXT, Origin::Choice).unwrap();
+            }
+        });
+        assert_eq!(depths(&index, OTHER_BLOCK, [A, B]), [0, 0], "the former never had it");
+        assert_eq!(depths(&index, ONE_BLOCK, [NEXT, B]), [0, 0], "the next never had it");
+        control.join().unwrap();
+    });
 }

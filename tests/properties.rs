@@ -46,7 +46,7 @@ fn by(policy: Policy) -> Settings {
     Settings { policy, ..Settings::default() }
 }
 
-fn keyed(key: u64) -> Request {
+fn keyed(key: u64) -> Request<'static> {
     Request { key: Some(key), session: Some(key), random: key.rotate_left(17), ..Request::default() }
 }
 

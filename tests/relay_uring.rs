@@ -8,6 +8,8 @@ mod backpressure;
 mod client;
 #[path = "relay/deadlines.rs"]
 mod deadlines;
+#[path = "relay/endings.rs"]
+mod endings;
 #[path = "relay/engine.rs"]
 mod engine;
 #[path = "relay/failing.rs"]
@@ -32,6 +34,8 @@ mod pipelining;
 mod random;
 #[path = "relay/recorded.rs"]
 mod recorded;
+#[path = "relay/records.rs"]
+mod records;
 #[path = "relay/storm.rs"]
 mod storm;
 #[path = "relay/trust.rs"]

@@ -23,7 +23,7 @@ const APIS: [Api; 10] = [
 
 fn plan(prefix: PrefixMode, prefix_chars: u32, prefix_bytes: u32) -> Plan {
     let session_fields = vec![b"prompt_cache_key"[..].into(), b"user"[..].into()];
-    Plan { prefix, prefix_chars, prefix_bytes, session_fields }
+    Plan { prefix, prefix_chars, prefix_bytes, chain: false, session_fields }
 }
 
 fn plans() -> Vec<Plan> {
@@ -32,6 +32,7 @@ fn plans() -> Vec<Plan> {
         plan(PrefixMode::FirstUser, 5, 0),
         plan(PrefixMode::Conversation, 0, 4096),
         plan(PrefixMode::Conversation, 0, 23),
+        Plan { chain: true, ..plan(PrefixMode::FirstUser, 5, 23) },
     ]
 }
 

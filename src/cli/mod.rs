@@ -17,7 +17,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, reload};
 
-use crate::config::{Config, Driver, Flags, Invalid, Log, LogFormat, Shards};
+use crate::config::{Access, Config, Driver, Flags, Invalid, Log, LogFormat, Shards};
 use crate::policy::Policy;
 
 /// The exit status of a wrong configuration or an unfit machine, EX_CONFIG of sysexits.h. Wrong usage is 2.
@@ -78,6 +78,9 @@ pub struct ConfigArgs {
     /// Address of the admin listener: /metrics, /healthz, /readyz, /endpoints.
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<SocketAddr>,
+    /// Where each finished request gets a line: `off`, `stdout`, or the whole path of a file. Prompts are never in it.
+    #[arg(long, value_name = "WHERE")]
+    pub access_log: Option<Access>,
 }
 
 impl ConfigArgs {
@@ -91,6 +94,7 @@ impl ConfigArgs {
             shards: self.shards,
             driver: self.driver,
             admin: self.admin,
+            access: self.access_log,
         })
     }
 }

@@ -28,7 +28,8 @@ const GLANCE: Duration = Duration::from_millis(2);
 ///
 /// With nothing but --upstream it runs on its defaults: clients on 0.0.0.0:8000, /metrics on
 /// 127.0.0.1:9911, policy prefix-hash. SIGTERM drains: no new connections, streams may finish.
-/// SIGHUP, or POST /reload on the admin listener, reads the configuration anew while requests run.
+/// SIGHUP, or POST /reload on the admin listener, reads the configuration anew while requests run; SIGHUP also
+/// opens the access log's file anew.
 /// SIGUSR2 starts the program on disk in this one's place: it takes the listeners, and this one finishes what it has.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -38,6 +39,8 @@ const GLANCE: Duration = Duration::from_millis(2);
     warmfront serve --listen 0.0.0.0:9000 --upstream http://gpu-1:8000 --policy least-load
   From a file, with one key changed for this run:
     warmfront serve --config /etc/warmfront/warmfront.toml --shards 2
+  With a line for each finished request:
+    warmfront serve --upstream http://gpu-1:8000 --access-log stdout
   Is it ready, and where does it send requests?
     curl -s http://127.0.0.1:9911/readyz
     curl -s http://127.0.0.1:9911/endpoints
@@ -85,14 +88,7 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std:
     let driver = choice::choose(machine::asked(config.serve.driver))?;
     let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin);
     let shards = placement.shards();
-    let (may, wanted) = (machine::raise_descriptors(), machine::descriptors_wanted(&config, shards));
-    if may < wanted {
-        tracing::warn!(
-            limit = may,
-            wanted,
-            "too few descriptors for connections_max; `warmfront check` says what to change"
-        );
-    }
+    descriptors(&config, shards)?;
     let setup = control::Setup {
         config: Arc::clone(&config),
         published: Published::leak(Snapshot::default()),
@@ -140,5 +136,25 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std:
         return Err(format!("a fault of warmfront: {left} requests were still counted in flight at the end").into());
     }
     tracing::info!("drained");
+    Ok(())
+}
+
+/// Whether as many descriptors are allowed as the configuration asks for; a front that could take no client is refused.
+fn descriptors(config: &Config, shards: usize) -> Result<(), String> {
+    let (may, wanted, least) =
+        (machine::raise_descriptors(), machine::descriptors_wanted(config, shards), machine::OTHER_DESCRIPTORS);
+    if may < least {
+        return Err(format!(
+            "only {may} descriptors are allowed, and {least} are needed before the first client; \
+             set LimitNOFILE={wanted} in the unit (`ulimit -n {wanted}` in a shell)"
+        ));
+    }
+    if may < wanted {
+        tracing::warn!(
+            limit = may,
+            wanted,
+            "too few descriptors for connections_max; `warmfront check` says what to change"
+        );
+    }
     Ok(())
 }

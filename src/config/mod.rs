@@ -1,6 +1,7 @@
 //! Configuration: defaults, then the TOML file, then flags. Whatever is wrong is said with file, line
 //! and what was meant, all of it at once, before anything starts.
 
+mod access;
 mod cidr;
 mod problem;
 mod shape;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub use access::Access;
 pub use cidr::Cidr;
 pub use problem::{Invalid, Problem};
 pub use upstream::{Upstream, Url};
@@ -252,11 +254,15 @@ pub struct Log {
     pub level: String,
     /// One line of text or one JSON object an event.
     pub format: LogFormat,
+    /// Where each finished request gets a line.
+    pub access: Access,
+    /// The same of such a line.
+    pub access_format: LogFormat,
 }
 
 impl Default for Log {
     fn default() -> Self {
-        Log { level: "info".into(), format: LogFormat::Text }
+        Log { level: "info".into(), format: LogFormat::Text, access: Access::Off, access_format: LogFormat::Json }
     }
 }
 
@@ -287,6 +293,8 @@ pub struct Flags {
     pub driver: Option<Driver>,
     /// `--admin`
     pub admin: Option<SocketAddr>,
+    /// `--access-log`
+    pub access: Option<Access>,
 }
 
 impl Config {
@@ -300,8 +308,7 @@ impl Config {
             None => Config::default(),
         };
         let problems = config.apply(flags);
-        let problems = if problems.is_empty() { validate::whole(&config) } else { problems };
-        if problems.is_empty() { Ok(config) } else { Err(Invalid::outside_file(problems)) }
+        if problems.is_empty() { config.checked() } else { Err(Invalid::outside_file(problems)) }
     }
 
     /// The configuration in `text`, which was read from `path`.
@@ -314,6 +321,15 @@ impl Config {
             problem.span = shape::locate(&tree, &problem.path);
         }
         if problems.is_empty() { Ok(config) } else { Err(Invalid::in_file(path, text, problems)) }
+    }
+
+    /// This configuration, if there is nothing wrong with it.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn checked(self) -> Result<Config, Invalid> {
+        let problems = validate::whole(&self);
+        if problems.is_empty() { Ok(self) } else { Err(Invalid::outside_file(problems)) }
     }
 
     fn apply(&mut self, flags: &Flags) -> Vec<Problem> {
@@ -337,6 +353,9 @@ impl Config {
         self.serve.shards = flags.shards.unwrap_or(self.serve.shards);
         self.serve.driver = flags.driver.unwrap_or(self.serve.driver);
         self.serve.admin = flags.admin.unwrap_or(self.serve.admin);
+        if let Some(access) = &flags.access {
+            self.log.access.clone_from(access);
+        }
         problems
     }
 

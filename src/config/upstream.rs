@@ -24,6 +24,9 @@ pub struct Upstream {
     /// Served ids; empty: learnt from its `/v1/models`.
     #[serde(default)]
     pub models: Vec<String>,
+    /// Whether it is being taken out of service: it finishes what it has and gets nothing new, and is probed on.
+    #[serde(default)]
+    pub drain: bool,
     /// File with the key that control's own calls carry; empty: none.
     #[serde(default)]
     pub api_key_file: PathBuf,
@@ -42,6 +45,7 @@ impl Upstream {
             weight: 1,
             concurrency_max: 0,
             models: Vec::new(),
+            drain: false,
             api_key_file: PathBuf::new(),
         }
     }

@@ -296,7 +296,7 @@ fn upstreams(upstreams: &[Upstream], found: &mut Vec<Problem>) {
         let place = index.to_string();
         let mut wrong = |key: &str, message: String| found.push(Problem::new(["upstream", &place, key], message));
         if upstream.weight == 0 {
-            wrong("weight", "`weight` cannot be 0; remove the [[upstream]] to send it nothing".into());
+            wrong("weight", "`weight` cannot be 0; set `drain = true` to send it nothing".into());
         }
         if upstream.weight > WEIGHT_MAX {
             wrong("weight", format!("`weight` cannot be above {WEIGHT_MAX}: its points would crowd the ring"));

@@ -180,7 +180,8 @@ impl Fleet {
             (ids, others) => ids.is_none() && others.is_none(),
         };
         let peers = self.members.iter().filter(is_peer).filter_map(Member::health);
-        let answering: Vec<Health> = peers.filter(|health| *health != Health::Down).collect();
+        let answering: Vec<Health> =
+            peers.filter(|health| !matches!(health, Health::Down | Health::Draining)).collect();
         let out = answering.iter().filter(|health| matches!(health, Health::Ejected | Health::Trial)).count();
         2 * (out + 1) <= answering.len()
     }
@@ -302,7 +303,8 @@ impl Fleet {
 
     /// Whether any engine that answers its probes could take a request.
     pub fn usable(&self) -> bool {
-        self.members.iter().filter_map(|member| member.now.as_ref()).any(|tenancy| tenancy.course.answers())
+        let serving = self.members.iter().filter(|member| !member.upstream.drain);
+        serving.filter_map(|member| member.now.as_ref()).any(|tenancy| tenancy.course.answers())
     }
 
     fn tenancy(&mut self, place: usize, id: EndpointId) -> Option<&mut Tenancy> {

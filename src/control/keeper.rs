@@ -8,6 +8,8 @@ use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use super::access::AccessLog;
+use super::edit::{Edit, Refused};
 use super::fleet::Fleet;
 use super::health::{Failure, Turn, Why};
 use super::models::Learnt;
@@ -33,8 +35,11 @@ pub struct Keeper {
     counters: &'static Counters,
     published: &'static Published,
     changed: Notify,
+    /// Held by who is changing the configuration.
+    changing: tokio::sync::Mutex<()>,
     /// What watches each engine; ends when it is dropped.
     watches: Mutex<Vec<JoinSet<()>>>,
+    access: Arc<AccessLog>,
 }
 
 impl Keeper {
@@ -44,6 +49,7 @@ impl Keeper {
         fleet: Fleet,
         counters: &'static Counters,
         published: &'static Published,
+        access: Arc<AccessLog>,
     ) -> Keeper {
         Keeper {
             config: ArcSwap::new(config),
@@ -51,13 +57,20 @@ impl Keeper {
             counters,
             published,
             changed: Notify::new(),
+            changing: tokio::sync::Mutex::default(),
             watches: Mutex::default(),
+            access,
         }
     }
 
     /// The configuration in use.
     pub fn config(&self) -> Arc<Config> {
         self.config.load_full()
+    }
+
+    /// The log of finished requests.
+    pub fn access(&self) -> &AccessLog {
+        &self.access
     }
 
     /// Looks up where all engines are, before any of them is needed.
@@ -81,9 +94,30 @@ impl Keeper {
     /// # Errors
     /// All that is wrong with it, in words; nothing has changed then.
     pub async fn reload(self: &Arc<Self>, source: &dyn Source) -> Result<Changes, String> {
+        let _alone = self.changing.lock().await;
         let config = Arc::new(source.load()?);
+        let changes = self.take(Arc::clone(&config)).await?;
+        source.in_use(&config);
+        Ok(changes)
+    }
+
+    /// Changes the list of engines, until the configuration is read anew.
+    ///
+    /// # Errors
+    /// What is wrong with the change, in words; nothing has changed then.
+    pub async fn edit(self: &Arc<Self>, edit: &Edit) -> Result<Changes, Refused> {
+        let _alone = self.changing.lock().await;
+        let mut config = (*self.config()).clone();
+        edit.apply(&mut config.upstream)?;
+        let config = config.checked().map_err(|invalid| Refused::Wrong(invalid.to_string()))?;
+        self.take(Arc::new(config)).await.map_err(Refused::Wrong)
+    }
+
+    async fn take(self: &Arc<Self>, config: Arc<Config>) -> Result<Changes, String> {
         let keys = reload::keys(&config)?;
-        let mut changes = Changes::between(&self.config(), &config);
+        let before = self.config();
+        let access = (before.log != config.log).then(|| self.access.prepare(&config.log)).transpose()?;
+        let mut changes = Changes::between(&before, &config);
         // Before anything changes: a snapshot of engines without addresses would refuse every request.
         let before: Vec<Upstream> = self.fleet().members().iter().map(|member| member.upstream.clone()).collect();
         let new = config.upstream.iter().filter(|upstream| !before.iter().any(|known| known.is_same(upstream)));
@@ -99,7 +133,9 @@ impl Keeper {
         }
         drop(fleet);
         self.config.store(Arc::clone(&config));
-        source.in_use(&config);
+        if let Some(access) = access {
+            self.access.take(access);
+        }
         self.published.publish_rules(Rules::from(&*config));
         self.publish_now();
         self.watch();

@@ -95,7 +95,11 @@ impl Member {
 
     /// The health of the endpoint it has.
     pub fn health(&self) -> Option<Health> {
-        Some(self.now.as_ref()?.course.health())
+        Some(self.health_of(self.now.as_ref()?))
+    }
+
+    fn health_of(&self, tenancy: &Tenancy) -> Health {
+        if self.upstream.drain { Health::Draining } else { tenancy.course.health() }
     }
 
     /// A card for each id it serves.
@@ -110,7 +114,7 @@ impl Member {
     pub fn endpoint(&self, tenancy: &Tenancy) -> Endpoint {
         Endpoint {
             weight: self.upstream.weight,
-            health: tenancy.course.health(),
+            health: self.health_of(tenancy),
             cap: self.cap(),
             share_percent: tenancy.course.share_percent(),
             refuses_probes: tenancy.course.refuses_probes(),

@@ -1,7 +1,7 @@
 //! The front's own `/metrics`. Label values come from configuration, engines' model lists and fixed
 //! tables, never from requests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Error;
 
 use prometheus_client::collector::Collector;
@@ -9,10 +9,11 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use super::admin::{self, State};
+use super::admin::State;
+use super::endpoints;
 use super::member::Member;
 use crate::counters::stats::{Event, Gauge, Reading, RequestKey, Timing, Work};
-use crate::fleet::{Endpoint, Health};
+use crate::fleet::{Endpoint, EndpointId, Health};
 use crate::limits::LABELLED_POOLS_MAX;
 use crate::policy::Reason;
 use crate::scan;
@@ -79,6 +80,7 @@ impl Collector for Collected {
         self.process(&mut out, &snapshot)?;
         self.requests(&mut out, &snapshot)?;
         self.events(&mut out)?;
+        self.access_log(&mut out)?;
         self.times(&mut out, &snapshot)?;
         self.endpoints(&mut out, &snapshot)
     }
@@ -164,6 +166,14 @@ impl Collected {
         Ok(())
     }
 
+    fn access_log(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let counts = self.0.keeper.access().counts();
+        Family::new(out, "access_lines", "Lines of the access log written", MetricType::Counter)?
+            .counter(vec![], counts.written())?;
+        let help = "Lines of the access log that its disk or its reader did not take";
+        Family::new(out, "access_lines_lost", help, MetricType::Counter)?.counter(vec![], counts.lost())
+    }
+
     fn times(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
         for (timing, name, help) in [
             (Timing::FirstToken, "time_to_first_token_seconds", "From the request's last byte to the first token"),
@@ -191,8 +201,11 @@ impl Collected {
     fn endpoints(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
         type Figure = fn(&Endpoint) -> Option<f64>;
         type Total = fn(&Member) -> u64;
+        let fleet = self.0.keeper.fleet();
         // One that was taken out finishes beside its successor of the same name.
-        let endpoints = || snapshot.endpoints.iter().flatten().filter(|endpoint| endpoint.health != Health::Draining);
+        let current: HashSet<EndpointId> =
+            fleet.members().iter().filter_map(|member| Some(member.now.as_ref()?.id)).collect();
+        let all = || snapshot.endpoints.iter().flatten().filter(|endpoint| current.contains(&endpoint.id));
         let mut in_flight = BTreeMap::new();
         for endpoint in snapshot.endpoints.iter().flatten() {
             *in_flight.entry(&*endpoint.name).or_insert(0.0) += f64::from(self.0.counters.in_flight(endpoint.id.slot));
@@ -202,13 +215,12 @@ impl Collected {
             family.gauge(vec![("endpoint", endpoint)], requests)?;
         }
         let mut family = Family::new(out, "endpoint_health", "1 for the state an endpoint is in", MetricType::Gauge)?;
-        for endpoint in endpoints() {
-            for state in [Health::Unknown, Health::Up, Health::Down, Health::Ejected, Health::Trial] {
-                let labels = vec![("endpoint", &*endpoint.name), ("state", admin::health(Some(state)))];
+        for endpoint in all() {
+            for state in STATES {
+                let labels = vec![("endpoint", &*endpoint.name), ("state", endpoints::health(Some(state)))];
                 family.gauge(labels, f64::from(u8::from(endpoint.health == state)))?;
             }
         }
-        let fleet = self.0.keeper.fleet();
         let counts: [(&str, &str, Total); 2] = [
             (
                 "endpoint_ejections",
@@ -242,7 +254,7 @@ impl Collected {
         ];
         for (name, help, figure) in figures {
             let mut family = Family::new(out, name, help, MetricType::Gauge)?;
-            for endpoint in endpoints() {
+            for endpoint in all() {
                 if let Some(value) = figure(endpoint) {
                     family.gauge(of(endpoint), value)?;
                 }
@@ -251,6 +263,9 @@ impl Collected {
         Ok(())
     }
 }
+
+const STATES: [Health; 6] =
+    [Health::Unknown, Health::Up, Health::Down, Health::Draining, Health::Ejected, Health::Trial];
 
 /// The label of what has no name of its own.
 const UNKNOWN: &str = "unknown";

@@ -1,9 +1,12 @@
 //! The control thread: an ordinary async program that keeps the snapshot fresh, answers the admin
 //! listener and takes signals. It never touches a request's bytes, and no request waits for it.
 
+mod access;
 mod admin;
 mod answer;
 pub mod client;
+pub mod edit;
+mod endpoints;
 pub mod explain;
 pub mod fleet;
 pub mod health;
@@ -35,6 +38,7 @@ use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::publish::{Process, Published};
 use crate::succession::Estate;
+use access::AccessLog;
 use fleet::Fleet;
 use keeper::Keeper;
 use reload::Source;
@@ -80,6 +84,9 @@ pub enum StartError {
         /// Why.
         why: String,
     },
+    /// `access`
+    #[error("{0}; `access` in [log] says where to")]
+    Access(String),
     /// Threads, descriptors.
     #[error("cannot start the control thread: {0}")]
     Machine(#[from] io::Error),
@@ -90,6 +97,7 @@ pub enum StartError {
 pub struct Handle {
     /// Where the admin listener is: as configured, with the port that was taken for port 0.
     pub admin: SocketAddr,
+    access: Arc<AccessLog>,
     /// The admin listener once more, and where it goes with those of the shards.
     legacy: (OwnedFd, Bequest),
     process: &'static Process,
@@ -120,6 +128,8 @@ impl Handle {
         // Both fail only if the thread has ended already.
         let _ = self.stop.send(());
         let _ = self.thread.join();
+        // The last requests have ended.
+        self.access.stop();
     }
 }
 
@@ -133,7 +143,10 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>) -> Result<Handle, StartEr
     let legacy = (admin.try_clone()?.into(), Arc::clone(&setup.bequest));
     let keys = setup.config.upstream.iter().map(key).collect::<Result<Vec<_>, _>>()?;
     let fleet = Fleet::new(Arc::clone(&setup.config), keys);
-    let keeper = Arc::new(Keeper::new(Arc::clone(&setup.config), fleet, setup.counters, setup.published));
+    let access = Arc::new(AccessLog::new(setup.process, setup.published));
+    access.take(access.prepare(&setup.config.log).map_err(StartError::Access)?);
+    let keeper = Keeper::new(Arc::clone(&setup.config), fleet, setup.counters, setup.published, Arc::clone(&access));
+    let keeper = Arc::new(keeper);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (stop, stopped) = oneshot::channel();
     let (ready, begun) = mpsc::channel();
@@ -155,7 +168,7 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>) -> Result<Handle, StartEr
         Ok(signals) => signals?,
         Err(_) => return Err(StartError::Machine(io::Error::other("it ended at once"))),
     }
-    Ok(Handle { admin: address, legacy, process, stop, thread })
+    Ok(Handle { admin: address, access, legacy, process, stop, thread })
 }
 
 /// Starts everything that runs beside each other; answers how to end the admin listener alone.

@@ -77,7 +77,7 @@ impl Pools {
             let ids = member.ids();
             complete &= ids.is_some();
             let Some(tenancy) = &member.now else { continue };
-            unlearnt_usable |= ids.is_none() && tenancy.course.health() != Health::Down;
+            unlearnt_usable |= ids.is_none() && !matches!(member.health(), Some(Health::Down | Health::Draining));
             for id in ids.clone().unwrap_or_else(|| vec![UNLEARNT]) {
                 let Some(pool) = self.place(id) else { continue };
                 let place = usize::from(pool.0);

@@ -54,6 +54,8 @@ pub(super) fn signals(setup: &Setup, keeper: &Arc<Keeper>) -> io::Result<()> {
 async fn reloads(mut hangup: Signal, keeper: Arc<Keeper>, source: Arc<dyn Source>) {
     while hangup.recv().await.is_some() {
         say(&[NotifyState::Reloading, NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Reloading)]);
+        // Also where the configuration turns out to be wrong: whoever rotates logs sends this signal too.
+        keeper.access().reopen();
         let _ = reload(&keeper, &*source).await;
         say(&[NotifyState::Ready]);
     }

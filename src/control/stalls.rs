@@ -6,12 +6,14 @@
 use std::time::{Duration, Instant};
 
 use crate::counters::stats::Stats;
-use crate::publish::{Doing, Process};
+use crate::publish::{Doing, Phase, Process};
 
 /// How often shards are looked at.
 const LOOK: Duration = Duration::from_millis(10);
 /// A turn that stands still for so long is told.
 const STALL: Duration = Duration::from_millis(50);
+/// A sleep of this length is told: each shard wakes every second, whether there is something to do or not.
+const OVERSLEPT: Duration = Duration::from_secs(3);
 
 /// One shard as it was seen last.
 #[derive(Clone, Copy, Debug)]
@@ -38,14 +40,16 @@ impl Seen {
 
     fn look(&mut self, turns: u64, doing: Doing, now: Instant) -> Option<Found> {
         let stood = now.saturating_duration_since(self.since);
-        let goes_on = turns != self.turns || doing == Doing::Waits;
+        let sleeps = doing == Doing::Waits;
+        let goes_on = turns != self.turns || sleeps != (self.doing == Doing::Waits);
         if goes_on {
             let told = self.told.then_some(Found::GoesOn(self.doing, stood));
             *self = Seen::new(turns, doing, now);
             return told;
         }
         self.doing = doing;
-        if self.told || stood < STALL {
+        let longest = if sleeps { OVERSLEPT } else { STALL };
+        if self.told || stood < longest {
             return None;
         }
         self.told = true;
@@ -63,6 +67,10 @@ pub(super) async fn watch(process: &'static Process, stats: &'static Stats) {
         tokio::time::sleep(LOOK).await;
         let now = Instant::now();
         for (shard, (seen, state)) in seen.iter_mut().zip(process.shards()).enumerate() {
+            if state.phase() != Phase::Serving {
+                *seen = Seen::new(turns(shard), Doing::Waits, now);
+                continue;
+            }
             match seen.look(turns(shard), state.doing().now(), now) {
                 Some(Found::Stands(doing, stood)) => {
                     state.stalled();
@@ -105,5 +113,18 @@ mod tests {
         let over = Found::GoesOn(Doing::ServesEngine, Duration::from_millis(210));
         assert_eq!(seen.look(9, Doing::ServesClient, at(1_210)), Some(over));
         assert_eq!(seen.look(9, Doing::Waits, at(1_300)), None);
+        assert_eq!(seen.look(9, Doing::ServesClient, at(4_200)), None, "it slept, and has just woken");
+    }
+
+    #[test]
+    fn a_shard_that_does_not_wake_is_told() {
+        let begin = Instant::now();
+        let at = |ms| begin + Duration::from_millis(ms);
+        let mut seen = Seen::new(7, Doing::Waits, begin);
+        assert_eq!(seen.look(7, Doing::Waits, at(2_990)), None);
+        let stood = Found::Stands(Doing::Waits, OVERSLEPT);
+        assert_eq!(seen.look(7, Doing::Waits, at(3_000)), Some(stood));
+        let over = Found::GoesOn(Doing::Waits, Duration::from_millis(4_000));
+        assert_eq!(seen.look(8, Doing::Waits, at(4_000)), Some(over));
     }
 }

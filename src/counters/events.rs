@@ -103,6 +103,7 @@ events! {
     "answered_here", "Requests answered by the front itself, without an engine." => AnsweredHere;
     "client_stalls", "Clients that took none of their reply for too long." => ClientStalled;
     "accounts_differ", "Times that what a shard counted was not what it held." => AccountsDiffer;
+    "access_records_dropped", "Requests missing from the access log because more ended than it was read." => RecordDropped;
     "exchange_panics", "Requests ended by a fault of the front." => Panicked;
     "streams_told", "Streams that ended with an event of ours saying why." => ToldInStream;
     "streams_cut", "Replies broken off after their head, visibly to the client." => StreamCut;

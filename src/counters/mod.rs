@@ -11,7 +11,7 @@ pub mod stats;
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::fleet::{EndpointId, Loads};
-use crate::limits::ENDPOINTS_MAX;
+use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX};
 pub use outcomes::{Outcome, Outcomes};
 
 /// The shared counters of one process.
@@ -68,7 +68,7 @@ impl Counters {
         let slots = slots.unwrap_or(u32::MAX);
         let raised = |count: u32| if count < slots { count.checked_add(1) } else { None };
         cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raised).ok()?;
-        Some(Admission { counters: self, endpoint: id })
+        Some(Admission { counters: self, endpoint: id, pending: 0 })
     }
 
     /// A connect to this endpoint failed.
@@ -81,6 +81,12 @@ impl Counters {
     /// Failed connects to this slot since start (wraps); compare with the value read before.
     pub fn connect_failures(&self, slot: u16) -> u32 {
         self.connect_failures.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Relaxed))
+    }
+
+    /// A prompt of a pool was read.
+    #[inline]
+    pub fn prompt(&self, pool: u16, tokens: u32) {
+        self.loads.prompt(pool, tokens);
     }
 
     /// Releases that found nothing to release: always 0 unless the front has a fault.
@@ -98,6 +104,16 @@ impl Counters {
             self.underflow.fetch_add(1, Ordering::Relaxed);
         }
     }
+
+    /// Takes tokens off that are pending no more; as [`Counters::release`].
+    fn settle(&self, slot: u16, tokens: u32) {
+        let Some((pending, _)) = self.loads.token_cells(slot) else { return };
+        let lowered =
+            pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sum| sum.checked_sub(u64::from(tokens)));
+        if lowered.is_err() {
+            self.underflow.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// One request in flight on one endpoint. Dropping it, on whatever exit, is the one release.
@@ -106,7 +122,12 @@ impl Counters {
 pub struct Admission {
     counters: &'static Counters,
     endpoint: EndpointId,
+    /// Tokens that it has pending there.
+    pending: u32,
 }
+
+/// Tokens beside the new ones of a prompt that a request makes its endpoint hold soon: the first of its answer.
+const ANSWER_TOKENS: u64 = 64;
 
 impl Admission {
     /// Where the request is counted.
@@ -114,10 +135,29 @@ impl Admission {
     pub fn endpoint(&self) -> EndpointId {
         self.endpoint
     }
+
+    /// The request asks its endpoint to compute so many tokens of its prompt. Once, at the choice.
+    pub fn computes(&mut self, tokens: u32) {
+        let tokens = tokens.min(TOKENS_MAX);
+        if let Some((pending, dispatched)) = self.counters.loads.token_cells(self.endpoint.slot) {
+            pending.fetch_add(u64::from(tokens), Ordering::Relaxed);
+            dispatched.fetch_add(u64::from(tokens) + ANSWER_TOKENS, Ordering::Relaxed);
+            self.pending += tokens;
+        }
+    }
+
+    /// It has computed them: the first token is there. Does nothing the second time.
+    #[inline]
+    pub fn computed(&mut self) {
+        if self.pending != 0 {
+            self.counters.settle(self.endpoint.slot, std::mem::take(&mut self.pending));
+        }
+    }
 }
 
 impl Drop for Admission {
     fn drop(&mut self) {
+        self.computed();
         self.counters.release(self.endpoint.slot);
     }
 }
@@ -140,6 +180,38 @@ mod tests {
         let third = counters.try_admit(ONE, None).expect("no bound");
         drop((second, third));
         assert_eq!((counters.in_flight(1), counters.underflow()), (0, 0));
+    }
+
+    #[test]
+    fn tokens_are_pending_from_the_choice_to_the_first_token() {
+        let counters = Counters::leak();
+        let loads = counters.loads();
+        let mut first = counters.try_admit(ONE, None).expect("no bound");
+        let mut second = counters.try_admit(ONE, None).expect("no bound");
+        first.computes(1_000);
+        second.computes(500);
+        assert_eq!((loads.pending(1), loads.dispatched(1)), (1_500, 1_500 + 2 * ANSWER_TOKENS));
+        first.computed();
+        first.computed();
+        assert_eq!((loads.pending(1), loads.in_flight(1)), (500, 2));
+        drop(second);
+        drop(first);
+        assert_eq!((loads.pending(1), loads.in_flight(1), counters.underflow()), (0, 0, 0));
+        assert_eq!(loads.dispatched(1), 1_500 + 2 * ANSWER_TOKENS, "it never falls");
+        counters.settle(1, 1);
+        assert_eq!((loads.pending(1), counters.underflow()), (0, 1));
+    }
+
+    #[test]
+    fn the_mean_prompt_follows_the_last_hundred() {
+        let counters = Counters::leak();
+        let mean = |pool| counters.loads().mean_prompt(pool);
+        assert_eq!((mean(0), mean(u16::MAX)), (1_000, 1_000));
+        (0..1_000).for_each(|_| counters.prompt(0, 10_000));
+        assert!((9_900..=10_000).contains(&mean(0)), "{}", mean(0));
+        (0..100).for_each(|_| counters.prompt(0, 0));
+        assert!((3_500..3_800).contains(&mean(0)), "one part in e is left: {}", mean(0));
+        assert_eq!(mean(1), 1_000);
     }
 
     #[test]

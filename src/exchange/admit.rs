@@ -2,10 +2,11 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::event::{Action, Context, Ending, Peer, Side};
+use super::event::{Action, Context, Ending, Micros, Peer, Side};
+use super::record::Draft;
 use super::refusals::{self, Refused};
-use super::{Asked, Exchange, Leg, Phase, tap};
-use crate::config::{Cidr, Config, HalfClose};
+use super::{Asked, End, Exchange, Leg, Phase, tap};
+use crate::config::{Access, Cidr, Config, HalfClose};
 use crate::counters::stats::Event as Count;
 use crate::http::rewrite::{self, Form};
 use crate::http::{self, Added, Body, BodyLength, RequestFraming, RequestHead, Status, ToClient, Version, reply};
@@ -28,6 +29,8 @@ pub struct Rules {
     pub half_close_leaves: bool,
     /// A stream that its engine breaks off ends with an event that says so.
     pub stream_error_event: bool,
+    /// Each request is told to the access log.
+    pub access_log: bool,
 }
 
 impl From<&Config> for Rules {
@@ -38,6 +41,7 @@ impl From<&Config> for Rules {
             explain_from: config.serve.explain_from.clone(),
             stream_error_event: config.serve.stream_error_event,
             half_close_leaves: config.serve.half_close == HalfClose::Leaves,
+            access_log: config.log.access != Access::Off,
         }
     }
 }
@@ -110,29 +114,36 @@ pub enum Opened {
     Exchange(usize, Box<Exchange>),
 }
 
-/// Reads a request head from the beginning of `bytes`.
-pub fn open(bytes: &[u8], peer: Peer, cx: &mut Context<'_>) -> Opened {
+/// Reads a request head from the beginning of `bytes`, the first of which came at `since`.
+pub fn open(bytes: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) -> Opened {
     let limits = http::HeadLimits::from(&cx.rules.limits);
     let mut fields = std::mem::take(&mut cx.lender.fields);
     let opened = match http::parse_request(bytes, &mut fields, &limits) {
         Ok(Status::Partial) => Opened::Partial,
-        Ok(Status::Complete(head)) => match http::framing::request(&head) {
-            Ok(framing) => admit(&head, framing, bytes.len() > head.len, peer, cx),
-            Err(refusal) => refuse(refusal, bytes.len(), cx),
-        },
-        Err(refusal) => refuse(refusal, bytes.len(), cx),
+        Ok(Status::Complete(head)) => {
+            let mut draft = Draft::begin(peer, since, cx);
+            match http::framing::request(&head) {
+                Ok(framing) => admit(&head, framing, bytes.len() > head.len, peer, draft, cx),
+                Err(refusal) => {
+                    draft.asked(&head, rewrite::request_id(&head).unwrap_or_default());
+                    refuse(refusal, bytes.len(), draft, cx)
+                }
+            }
+        }
+        Err(refusal) => refuse(refusal, bytes.len(), Draft::begin(peer, since, cx), cx),
     };
     cx.lender.fields = fields;
     opened
 }
 
-/// Half a head came, and no more of it in time.
-pub fn refuse_slow_head(cx: &mut Context<'_>) {
-    refuse(refusals::SLOW_HEAD, 0, cx);
+/// Half a head came, its first byte at `since`, and no more of it in time.
+pub fn refuse_slow_head(peer: Peer, since: Micros, cx: &mut Context<'_>) {
+    refuse(refusals::SLOW_HEAD, 0, Draft::begin(peer, since, cx), cx);
 }
 
 /// Whatever follows a refused head cannot be told apart from it: answer and close.
-fn refuse(refusal: http::Refusal, consumed: usize, cx: &mut Context<'_>) -> Opened {
+fn refuse(refusal: http::Refusal, consumed: usize, draft: Draft, cx: &mut Context<'_>) -> Opened {
+    draft.answered(refusal.status, End::from(&refusal), cx);
     let to =
         ToClient { version: Version::Http11, keep_alive: false, head_request: false, request_id: None, explain: None };
     refusals::answer(&refusal.into(), &to, cx);
@@ -140,15 +151,28 @@ fn refuse(refusal: http::Refusal, consumed: usize, cx: &mut Context<'_>) -> Open
     Opened::Answered(consumed)
 }
 
-fn admit(head: &RequestHead<'_>, framing: RequestFraming, body_here: bool, peer: Peer, cx: &mut Context<'_>) -> Opened {
+fn admit(
+    head: &RequestHead<'_>,
+    framing: RequestFraming,
+    body_here: bool,
+    peer: Peer,
+    mut draft: Draft,
+    cx: &mut Context<'_>,
+) -> Opened {
     let id = request_id(head, cx);
+    draft.asked(head, &id);
     if let Some(answer) = own_answer(head, &framing, cx) {
+        let (status, end) = match &answer {
+            Answer::Refused(refused) => (refused.refusal.status, End::from(&refused.refusal)),
+            Answer::Json(_) | Answer::Healthy => (200, End::Whole),
+        };
+        draft.answered(status, end, cx);
         return answer_ourselves(head, &framing, &answer, &id, cx);
     }
     if framing.expect_continue && framing.body != BodyLength::None && !body_here {
         cx.actions.compose(Side::Client, |out| out.extend_from_slice(reply::CONTINUE));
     }
-    let exchange = Exchange::new(head, framing, id, peer, cx);
+    let exchange = Exchange::new(head, framing, id, peer, draft, cx);
     Opened::Exchange(head.len, Box::new(exchange))
 }
 
@@ -265,6 +289,7 @@ impl Exchange {
         framing: RequestFraming,
         id: Box<[u8]>,
         peer: Peer,
+        draft: Draft,
         cx: &mut Context<'_>,
     ) -> Exchange {
         let api = Api::of_path(head.path());
@@ -313,6 +338,7 @@ impl Exchange {
             leg: None::<Leg>,
             explain: None,
             reply: Body::new(BodyLength::None),
+            reply_bytes: 0,
             reply_head: Vec::new(),
             reply_head_needs: 0,
             form: Form::Nothing,
@@ -333,6 +359,7 @@ impl Exchange {
             sent: cx.now,
             last_reply: cx.now,
             deadline: None,
+            draft,
         };
         exchange.wait_for_body(cx);
         exchange.prepare(cx);

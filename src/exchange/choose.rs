@@ -66,6 +66,7 @@ impl Exchange {
             Err(Nobody::AllAtTheirCap) => return self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx),
         };
         self.reason = choice.reason;
+        self.draft.chose(&choice, cx.now);
         if choice.reason.spilled() {
             cx.stats.count(Count::Spilled);
         }
@@ -87,6 +88,7 @@ impl Exchange {
 
     fn count_in(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Result<(Choice, Admission), Nobody> {
         let mut request = policy::Request {
+            prompt: None,
             key: self.key,
             unscannable: self.unscannable,
             session: self.session,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use super::retries::Retries;
-use super::{Charges, Rules};
+use super::{Charges, Recorder, Rules};
 use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, ShardStats};
 use crate::fleet::EndpointId;
@@ -214,6 +214,8 @@ pub struct Lender {
     pub random: Random,
     /// Counts choices, for round-robin.
     pub turn: u64,
+    /// Who takes what the access log is told, while it is on.
+    pub recorder: Option<Recorder>,
 }
 
 impl Default for Lender {
@@ -228,6 +230,7 @@ impl Default for Lender {
             retries: Retries::default(),
             random: Random::default(),
             turn: 0,
+            recorder: None,
         }
     }
 }
@@ -306,4 +309,6 @@ impl Default for Random {
 pub struct Peer {
     /// Its address.
     pub ip: IpAddr,
+    /// Its port.
+    pub port: u16,
 }

@@ -1,18 +1,19 @@
 //! Every way an exchange ends, and the one place where it is accounted for.
 
-use super::event::{Action, Context, Ending, Lender, Side};
+use super::event::{Action, Context, Ending, Side};
 use super::refusals::{self, Refused};
-use super::{Exchange, Phase, Waiting};
+use super::{End, Exchange, Phase, Waiting};
 use crate::counters::stats::{Event as Count, RequestKey, Timing};
 use crate::http::reply::{self, ErrorReply};
 use crate::http::rewrite::Form;
-use crate::http::{Refusal, ToClient};
+use crate::http::{Cause, Refusal, ToClient};
 
 impl Exchange {
     /// Answers with an error of our own, or cuts what was already begun.
     pub(super) fn refuse(&mut self, refused: Refused, cx: &mut Context<'_>) {
+        let end = End::from(&refused.refusal);
         if self.reply_started {
-            return self.cut(cx);
+            return self.cut(end, cx);
         }
         self.status = refused.refusal.status;
         self.keep_upstream = false;
@@ -25,7 +26,7 @@ impl Exchange {
             explain: self.explain.as_deref(),
         };
         refusals::answer(&refused, &to, cx);
-        self.end(if close { Ending::Linger } else { Ending::KeepAlive }, cx);
+        self.end(if close { Ending::Linger } else { Ending::KeepAlive }, end, cx);
     }
 
     /// Nobody listens at the endpoint any more. A vLLM that was told to end closes its listener and may keep its streams
@@ -59,7 +60,7 @@ impl Exchange {
     pub(super) fn break_off(&mut self, why: Refusal, cx: &mut Context<'_>) {
         self.blame(cx);
         self.tell_in_stream(why, cx);
-        self.cut(cx);
+        self.cut(End::EngineBroke(why.cause), cx);
     }
 
     /// A last event of a stream, as vLLM writes its own: only between two events, and between two chunks.
@@ -80,11 +81,11 @@ impl Exchange {
 
     /// Ends so that the client cannot take it for a proper end: no terminating chunk, too few bytes, or,
     /// where closing would be the proper end or nothing was sent, a reset.
-    pub(super) fn cut(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn cut(&mut self, end: End, cx: &mut Context<'_>) {
         self.keep_upstream = false;
         cx.stats.count(Count::StreamCut);
         let fin_is_visible = self.phase == Phase::Relay && self.form != Form::Bare;
-        self.end(if fin_is_visible { Ending::Linger } else { Ending::Abort }, cx);
+        self.end(if fin_is_visible { Ending::Linger } else { Ending::Abort }, end, cx);
     }
 
     /// The client left: the engine is told by closing its connection.
@@ -100,7 +101,7 @@ impl Exchange {
         });
         // Who only sends no more may still read, and would take the end of a body without a length for a proper one.
         let bare = self.phase == Phase::Relay && self.form == Form::Bare;
-        self.end(if bare { Ending::Abort } else { Ending::Gone }, cx);
+        self.end(if bare { Ending::Abort } else { Ending::Gone }, End::ClientLeft(self.phase), cx);
     }
 
     /// FIN: in a body it breaks the request; behind a complete one it means leaving, unless configured otherwise.
@@ -133,29 +134,31 @@ impl Exchange {
             }
             Waiting::Tunnel => {
                 cx.stats.count(Count::UpstreamFaultChunkTimeout);
-                self.cut(cx);
+                self.cut(End::EngineBroke(Cause::EngineTimeout), cx);
             }
             Waiting::ClientReads => {
                 cx.stats.count(Count::ClientStalled);
                 self.keep_upstream = false;
-                self.end(Ending::Abort, cx);
+                self.end(Ending::Abort, End::ClientStalled, cx);
             }
         }
     }
 
     /// A fault of ours has torn this exchange: what it was counted for is given back, nothing else is touched.
-    pub fn give_all_back(&mut self, lender: &mut Lender) {
+    pub fn give_all_back(&mut self, cx: &mut Context<'_>) {
+        self.tell(End::Fault, cx);
         if let Some(leg) = self.leg.take() {
-            lender.charges.release(leg.admission);
+            cx.lender.charges.release(leg.admission);
         }
-        lender.held_bytes -= self.held.capacity();
+        cx.lender.held_bytes -= self.held.capacity();
         self.held = Vec::new();
         self.phase = Phase::Done;
     }
 
     /// The one exit: accounts first, then gives everything back.
-    pub(super) fn end(&mut self, ending: Ending, cx: &mut Context<'_>) {
+    pub(super) fn end(&mut self, ending: Ending, end: End, cx: &mut Context<'_>) {
         self.deadline = None;
+        self.tell(end, cx);
         if let Some(pool) = self.pool {
             let slot = self.leg.as_ref().map_or(RequestKey::NONE, |leg| leg.admission.endpoint().slot);
             cx.stats.request(pool.0, slot, self.status, self.reason as u8);

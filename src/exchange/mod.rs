@@ -20,6 +20,7 @@ mod choose;
 pub mod event;
 mod finish;
 mod outcome;
+mod record;
 mod refusals;
 mod relay;
 mod request;
@@ -30,6 +31,7 @@ mod upstream;
 pub use admit::{Opened, Rules, open, refuse_slow_head};
 pub use charges::Charges;
 pub use event::{Action, Actions, Context, Ending, Event, Lender, Micros, Peer, Random, Side, Source};
+pub use record::{End, Record, Recorder, Short};
 pub use retries::Retries;
 
 use crate::counters::Admission;
@@ -39,6 +41,7 @@ use crate::http::{Body, RequestFraming, Version};
 use crate::policy::{Avoid, Reason};
 use crate::scan::{Api, Scan};
 use crate::snapshot::PoolId;
+use record::Draft;
 
 /// Where an exchange stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,6 +60,20 @@ pub enum Phase {
     Tunnel,
     /// Over; events are ignored.
     Done,
+}
+
+impl Phase {
+    /// As metrics and log name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Phase::ReadBody => "read_body",
+            Phase::Connect => "connect",
+            Phase::Send => "send",
+            Phase::Await => "await",
+            Phase::Relay | Phase::Done => "relay",
+            Phase::Tunnel => "tunnel",
+        }
+    }
 }
 
 /// Why an exchange gives up when its deadline passes.
@@ -151,6 +168,8 @@ pub struct Exchange {
     explain: Option<Box<[u8]>>,
 
     reply: Body,
+    /// Bytes of the reply's body so far, its framing not counted.
+    reply_bytes: u64,
     /// The reply's head as far as it has come, and behind an error's head its body.
     reply_head: Vec<u8>,
     /// Not worth reading again before it has so many bytes.
@@ -178,6 +197,8 @@ pub struct Exchange {
     sent: Micros,
     last_reply: Micros,
     deadline: Option<(Micros, Waiting)>,
+    /// What the access log will be told.
+    draft: Draft,
 }
 
 impl Exchange {
@@ -185,7 +206,7 @@ impl Exchange {
     pub fn advance(&mut self, event: Event<'_>, cx: &mut Context<'_>) {
         match (self.phase, event) {
             (Phase::Done, _) => {}
-            (_, Event::Cut) => self.cut(cx),
+            (_, Event::Cut) => self.cut(End::Drained, cx),
             (_, Event::ClientReset) => self.client_gone(cx),
             (Phase::Tunnel, event) => self.tunnel(event, cx),
             (_, Event::Begin) => self.begin(cx),

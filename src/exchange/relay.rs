@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::event::{Action, Context, Side, Source};
 use super::outcome::{self, Verdict};
-use super::{Ending, Exchange, Phase, Waiting, refusals, tap};
+use super::{End, Ending, Exchange, Phase, Waiting, refusals, tap};
 use crate::counters::stats::{Event as Count, Timing};
 use crate::http::rewrite::{self, Form};
 use crate::http::{self, Body, Cause, Fault, Kind, ReplyFraming, ResponseHead, SizeLine, Status, ToClient, chunk};
@@ -125,6 +125,7 @@ impl Exchange {
         }
         let delivery = self.write_reply_head(head, framing, cx);
         self.reply_started = true;
+        self.draft.head_came(cx.now);
         if framing.switching {
             return Headed::Tunnel(end);
         }
@@ -148,6 +149,7 @@ impl Exchange {
     /// The body of an error that was judged with its head. Its length is known, so that it passes as it is.
     fn pass_judged(&mut self, body: &[u8], cx: &mut Context<'_>) {
         self.reply.passed(body.len() as u64);
+        self.count_data(body.len() as u64, cx);
         if !body.is_empty() && self.form != Form::Nothing {
             cx.actions.compose(Side::Client, |out| out.extend_from_slice(body));
         }
@@ -197,12 +199,13 @@ impl Exchange {
                     cx.stats.count(Count::upstream_fault(fault.cause.as_str()));
                     self.pass_reply(pass, cx);
                     self.blame(cx);
-                    return self.cut(cx);
+                    return self.cut(End::EngineBroke(fault.cause), cx);
                 }
             };
             if self.event_stream {
                 self.listen(part.data(rest), cx);
             }
+            self.count_data(part.data(rest).len() as u64, cx);
             let end = at + part.len;
             match (part.kind, self.form) {
                 (Kind::Pass { .. }, Form::AsItComes) => pass.end = end,
@@ -225,6 +228,14 @@ impl Exchange {
             return self.complete(cx);
         }
         self.let_pass_unseen(cx);
+    }
+
+    /// So many bytes of the reply's body came. In a stream that has not spoken they are no data yet.
+    fn count_data(&mut self, len: u64, cx: &Context<'_>) {
+        self.reply_bytes += len;
+        if len > 0 && (!self.event_stream || self.tap.spoke()) {
+            self.draft.data_came(cx.now);
+        }
     }
 
     /// Looks at a piece of a stream.
@@ -250,6 +261,7 @@ impl Exchange {
     /// So many bytes of the body have passed unseen.
     pub(super) fn spliced(&mut self, len: u64, cx: &mut Context<'_>) {
         self.reply.passed(len);
+        self.count_data(len, cx);
         self.note_progress(false, cx);
         if self.reply.done() {
             self.complete(cx);
@@ -335,7 +347,7 @@ impl Exchange {
         self.praise(cx);
         // Behind half a request another one would be read as its rest.
         self.keep_upstream &= self.body.done() && !self.has_unsent();
-        self.end(if self.keep_client { Ending::KeepAlive } else { Ending::Linger }, cx);
+        self.end(if self.keep_client { Ending::KeepAlive } else { Ending::Linger }, End::Whole, cx);
     }
 
     fn begin_tunnel(&mut self, rest: Range<usize>, cx: &mut Context<'_>) {
@@ -344,6 +356,7 @@ impl Exchange {
         self.phase = Phase::Tunnel;
         self.forget_held(cx);
         self.wait(cx.now, cx.rules.limits.tunnel_idle_timeout_ms, Waiting::Tunnel);
+        self.reply_bytes += rest.len() as u64;
         self.pass_reply(rest, cx);
         if self.client_ended {
             cx.actions.push(Action::Finish(Side::Upstream));

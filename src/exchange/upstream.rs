@@ -1,8 +1,9 @@
 //! The way to the engine: connection, sending, and what to do when either fails.
 
 use super::event::{Action, Context, Event, Side, Source};
-use super::{Ending, Exchange, Phase, Waiting, refusals};
+use super::{End, Ending, Exchange, Phase, Waiting, refusals};
 use crate::counters::stats::Event as Count;
+use crate::http::Cause;
 
 /// How often a sent request is checked for acknowledgement, to let go of its held copy.
 const ACKNOWLEDGEMENT_CHECK_MS: u64 = 1_000;
@@ -14,6 +15,7 @@ impl Exchange {
         cx.stats.count(if reused { Count::UpstreamReused } else { Count::UpstreamOpened });
         leg.reused = reused;
         leg.acknowledged = acknowledged;
+        self.draft.connected(cx.now);
         self.phase = Phase::Send;
         self.wait(cx.now, cx.rules.limits.reply_head_timeout_ms, Waiting::Upload);
         cx.actions.push(Action::PushRequest);
@@ -176,10 +178,14 @@ impl Exchange {
         self.wait(cx.now, idle_ms, Waiting::Tunnel);
         match event {
             Event::Request(bytes) => {
+                self.body_bytes += bytes.len() as u64;
                 cx.actions.consumed = bytes.len();
                 cx.actions.push(Action::Send(Side::Upstream, Source::Input(0..bytes.len())));
             }
-            Event::Reply(bytes) => cx.actions.push(Action::Send(Side::Client, Source::Input(0..bytes.len()))),
+            Event::Reply(bytes) => {
+                self.reply_bytes += bytes.len() as u64;
+                cx.actions.push(Action::Send(Side::Client, Source::Input(0..bytes.len())));
+            }
             Event::Full(Side::Client) => cx.actions.push(Action::Pause(Side::Upstream)),
             Event::Full(Side::Upstream) => cx.actions.push(Action::Pause(Side::Client)),
             Event::Drained(Side::Client) => cx.actions.push(Action::Resume(Side::Upstream)),
@@ -192,11 +198,12 @@ impl Exchange {
                 self.upstream_ended = true;
                 cx.actions.push(Action::Finish(Side::Client));
             }
-            _ => return self.end(Ending::Abort, cx),
+            Event::Deadline { .. } => return self.end(Ending::Abort, End::EngineBroke(Cause::EngineTimeout), cx),
+            _ => return self.end(Ending::Abort, End::EngineBroke(Cause::EarlyEnd), cx),
         }
         // Nothing waits for the engine then: a client is not read from, nor its end seen, while that is full.
         if self.client_ended && self.upstream_ended {
-            self.end(Ending::Linger, cx);
+            self.end(Ending::Linger, End::Whole, cx);
         }
     }
 }

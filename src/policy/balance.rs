@@ -5,13 +5,13 @@ use crate::limits::ENDPOINTS_MAX;
 use crate::policy::{Choice, Eligible, Reason, Request};
 
 /// Each endpoint as often as its weight says.
-pub(super) fn random(eligible: &Eligible, loads: &Loads, request: &Request) -> Option<Choice> {
+pub(super) fn random(eligible: &Eligible, loads: &Loads, request: &Request<'_>) -> Option<Choice> {
     from_share(eligible, loads, request, any_share(eligible, request), Reason::Random)
 }
 
 /// One after the other, each as often in a row as its weight says. While one of them starts slowly, shares are
 /// drawn: a turn cannot be had in part.
-pub(super) fn round_robin(eligible: &Eligible, loads: &Loads, request: &Request) -> Option<Choice> {
+pub(super) fn round_robin(eligible: &Eligible, loads: &Loads, request: &Request<'_>) -> Option<Choice> {
     let whole = u64::from(Endpoint::WHOLE);
     let share = match eligible.ramping() {
         true => any_share(eligible, request),
@@ -21,12 +21,12 @@ pub(super) fn round_robin(eligible: &Eligible, loads: &Loads, request: &Request)
 }
 
 /// Multiplication maps 64 random bits onto the shares without the bias and cost of a remainder.
-fn any_share(eligible: &Eligible, request: &Request) -> u64 {
+fn any_share(eligible: &Eligible, request: &Request<'_>) -> u64 {
     ((u128::from(request.random) * u128::from(eligible.weight())) >> 64) as u64
 }
 
 /// The owner of a share, or the next one that was not tried and has room.
-fn from_share(eligible: &Eligible, loads: &Loads, request: &Request, share: u64, reason: Reason) -> Option<Choice> {
+fn from_share(eligible: &Eligible, loads: &Loads, request: &Request<'_>, share: u64, reason: Reason) -> Option<Choice> {
     let (before, after) = eligible.slots().split_at_checked(eligible.owner(share))?;
     let has_room = |slot| eligible.row(slot).is_some_and(|row| !eligible.at_cap(row, slot, loads));
     let free = |&slot: &u16| !request.avoid.contains(slot) && has_room(slot);
@@ -35,7 +35,7 @@ fn from_share(eligible: &Eligible, loads: &Loads, request: &Request, share: u64,
 }
 
 /// Fewest in flight for its weight, counted with this request in its place; random among ties.
-pub(super) fn least_load(eligible: &Eligible, loads: &Loads, request: &Request, reason: Reason) -> Option<Choice> {
+pub(super) fn least_load(eligible: &Eligible, loads: &Loads, request: &Request<'_>, reason: Reason) -> Option<Choice> {
     let (mut least, mut ties) = (u64::MAX, 0usize);
     let mut tied = [0u16; ENDPOINTS_MAX];
     for &slot in eligible.slots() {
@@ -59,5 +59,5 @@ pub(super) fn least_load(eligible: &Eligible, loads: &Loads, request: &Request, 
 fn answer(eligible: &Eligible, loads: &Loads, slot: u16, reason: Reason) -> Option<Choice> {
     let in_flight = eligible.load(eligible.row(slot)?, slot, loads);
     let (endpoint, cap) = (eligible.id(slot), eligible.cap(slot));
-    Some(Choice { endpoint, reason, runner_up: None, slots: None, cap, in_flight, total: None })
+    Some(Choice { endpoint, reason, runner_up: None, slots: None, cap, in_flight, total: None, tokens: None })
 }

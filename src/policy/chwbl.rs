@@ -26,7 +26,13 @@ pub(super) const PREFIX: Reasons = Reasons { home: Reason::Home, spill: Reason::
 pub(super) const SESSION: Reasons = Reasons { home: Reason::SessionHome, spill: Reason::SessionSpill };
 
 /// First acceptable distinct endpoint clockwise from the key.
-pub(super) fn bounded(pool: &Pool, loads: &Loads, request: &Request, key: u64, reasons: &Reasons) -> Option<Choice> {
+pub(super) fn bounded(
+    pool: &Pool,
+    loads: &Loads,
+    request: &Request<'_>,
+    key: u64,
+    reasons: &Reasons,
+) -> Option<Choice> {
     let eligible = pool.eligible();
     let total = eligible.total(loads);
     let points_max = match pool.settings.bound {
@@ -54,6 +60,7 @@ pub(super) fn bounded(pool: &Pool, loads: &Loads, request: &Request, key: u64, r
                 cap: eligible.cap(slot),
                 in_flight: load,
                 total: Some(total),
+                tokens: None,
             });
         }
         home.get_or_insert(slot);
@@ -65,7 +72,7 @@ pub(super) fn bounded(pool: &Pool, loads: &Loads, request: &Request, key: u64, r
 fn all_full(
     pool: &Pool,
     loads: &Loads,
-    request: &Request,
+    request: &Request<'_>,
     home: Option<u16>,
     total: u64,
     reasons: &Reasons,
@@ -82,6 +89,7 @@ fn all_full(
             cap: eligible.cap(home),
             in_flight: eligible.load(row, home, loads),
             total: None,
+            tokens: None,
         },
         _ if home.is_some() => balance::least_load(eligible, loads, request, Reason::AllFull)?,
         // The walk met none that takes requests: rare, and nothing was full.

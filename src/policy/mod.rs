@@ -10,6 +10,7 @@
 mod balance;
 mod chwbl;
 mod pool;
+mod warm;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,7 @@ use crate::fleet::{EndpointId, Loads};
 use crate::scan::{Needs, Plan, PrefixMode};
 
 pub use pool::{Eligible, Pool, PoolId};
+pub use warm::Prompt;
 
 /// The policies, by the name operators write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
@@ -32,6 +34,8 @@ pub enum Policy {
     Session,
     /// Prompt prefix on the bounded ring (CHWBL).
     PrefixHash,
+    /// Least work in tokens, by what each endpoint holds of the prompt.
+    Warm,
 }
 
 impl Policy {
@@ -40,7 +44,7 @@ impl Policy {
         match self {
             Policy::Random | Policy::RoundRobin | Policy::LeastLoad => Needs::NONE,
             Policy::Session => Needs::SESSION,
-            Policy::PrefixHash => Needs::PREFIX,
+            Policy::PrefixHash | Policy::Warm => Needs::PREFIX,
         }
     }
 
@@ -52,6 +56,7 @@ impl Policy {
             Policy::LeastLoad => "least-load",
             Policy::Session => "session",
             Policy::PrefixHash => "prefix-hash",
+            Policy::Warm => "warm",
         }
     }
 }
@@ -101,6 +106,7 @@ impl Settings {
             prefix: self.prefix,
             prefix_chars: self.prefix_chars,
             prefix_bytes: self.prefix_bytes,
+            chain: false,
             session_fields: self.session_fields.iter().map(|name| name.as_bytes().into()).collect(),
         }
     }
@@ -137,8 +143,10 @@ impl Default for Settings {
 pub const CHOICES_MAX: u32 = 3;
 
 /// What is known of a request when its endpoint is chosen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Request {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Request<'a> {
+    /// The prompt, where its tokens are what counts.
+    pub prompt: Option<Prompt<'a>>,
     /// Key of the prompt's prefix.
     pub key: Option<u64>,
     /// Whether the key is missing because the body could not be read, not because it has no prefix.
@@ -219,11 +227,15 @@ pub enum Reason {
     Unscannable,
     /// Chosen again, past endpoints already tried.
     Retry,
+    /// Least work in tokens, some of the prompt being in its cache.
+    Warm,
+    /// Least work in tokens, none of the prompt being in its cache.
+    Cold,
 }
 
 impl Reason {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Reason; 12] = [
+    pub const ALL: [Reason; 14] = [
         Reason::Random,
         Reason::RoundRobin,
         Reason::LeastLoad,
@@ -236,6 +248,8 @@ impl Reason {
         Reason::NoSession,
         Reason::Unscannable,
         Reason::Retry,
+        Reason::Warm,
+        Reason::Cold,
     ];
 
     /// Its label in metrics and receipts.
@@ -253,6 +267,8 @@ impl Reason {
             Reason::NoSession => "no_session",
             Reason::Unscannable => "unscannable",
             Reason::Retry => "retry",
+            Reason::Warm => "warm",
+            Reason::Cold => "cold",
         }
     }
 
@@ -280,6 +296,17 @@ pub struct Choice {
     pub in_flight: u32,
     /// Load of all eligible endpoints before this request, where the policy looked at it.
     pub total: Option<u64>,
+    /// What the endpoint holds of the prompt, where the policy looked at that.
+    pub tokens: Option<Tokens>,
+}
+
+/// A prompt at one endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tokens {
+    /// In its cache, as far as we know.
+    pub held: u32,
+    /// To be computed.
+    pub new: u32,
 }
 
 /// Why nobody was chosen.
@@ -302,7 +329,7 @@ impl Nobody {
 
     /// Nobody was found: whoever may be chosen and was not tried must then be at its cap.
     #[cold]
-    fn of(eligible: &Eligible, request: &Request) -> Nobody {
+    fn of(eligible: &Eligible, request: &Request<'_>) -> Nobody {
         match eligible.slots().iter().any(|slot| !request.avoid.contains(*slot)) {
             true => Nobody::AllAtTheirCap,
             false => Nobody::NoneTakesRequests,
@@ -312,7 +339,7 @@ impl Nobody {
 
 /// Chooses an endpoint of the pool for a request.
 #[inline]
-pub fn choose(pool: &Pool, loads: &Loads, request: &Request) -> Result<Choice, Nobody> {
+pub fn choose(pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choice, Nobody> {
     let eligible = pool.eligible();
     let choice = match pool.settings.policy {
         Policy::Random => balance::random(eligible, loads, request),
@@ -322,7 +349,8 @@ pub fn choose(pool: &Pool, loads: &Loads, request: &Request) -> Result<Choice, N
             Some(key) => chwbl::bounded(pool, loads, request, key, &chwbl::SESSION),
             None => balance::least_load(eligible, loads, request, Reason::NoSession),
         },
-        Policy::PrefixHash => match request.key {
+        Policy::Warm if let Some(prompt) = &request.prompt => warm::least_work(pool, loads, request, prompt),
+        Policy::PrefixHash | Policy::Warm => match request.key {
             Some(key) => chwbl::bounded(pool, loads, request, key, &chwbl::PREFIX),
             None if request.unscannable => balance::least_load(eligible, loads, request, Reason::Unscannable),
             None => balance::least_load(eligible, loads, request, Reason::NoPrefix),

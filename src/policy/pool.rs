@@ -76,6 +76,27 @@ const _: () = assert!(WEIGHT_MAX * WHOLE <= u16::MAX as u32, "a row's weight is 
 /// Share of an endpoint that gets one request at a time, in percent: the bounds of the others must hold its load.
 const TRIAL_SHARE: u32 = 10;
 
+/// What is known of an endpoint's KV cache.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cache {
+    /// In use, 0..=1; 0 where it is not known.
+    pub(super) used: f32,
+    /// Tokens; 0: not known.
+    pub(super) capacity: u64,
+    /// See [`Endpoint::dispatched_at`].
+    pub(super) dispatched_at: u64,
+}
+
+impl Cache {
+    fn of(endpoint: &Endpoint) -> Cache {
+        Cache {
+            used: endpoint.engine.kv_use.map_or(0.0, |used| used.clamp(0.0, 1.0)),
+            capacity: endpoint.engine.kv_use.and(endpoint.engine.kv_capacity_tokens).unwrap_or(0),
+            dispatched_at: endpoint.dispatched_at,
+        }
+    }
+}
+
 /// The members of a pool that take requests, as dense arrays: 512 endpoint records would cost a choice
 /// microseconds of cache misses.
 #[derive(Debug, Default)]
@@ -84,6 +105,10 @@ pub struct Eligible {
     rows: Box<[Row]>,
     /// Ascending.
     slots: Box<[u16]>,
+    /// Whose they are.
+    ids: Box<[EndpointId]>,
+    /// What their caches can hold, in the same order.
+    caches: Box<[Cache]>,
     /// From the first of `slots` to the last, and what lies between and is not eligible. A dense sum less
     /// its holes is three times as fast as the sum of scattered cells.
     span: Range<u16>,
@@ -125,6 +150,8 @@ impl Eligible {
         let mut slots: Vec<u16> = endpoints.iter().map(|endpoint| endpoint.id.slot).collect();
         slots.sort_unstable();
         slots.dedup();
+        let by_slot = |slot: &u16| endpoints.iter().find(|endpoint| endpoint.id.slot == *slot);
+        let of_each: Vec<&&Endpoint> = slots.iter().filter_map(by_slot).collect();
         let mut rows = vec![Row::default(); slots.last().map_or(0, |&last| last as usize + 1)];
         let mut caps = vec![Endpoint::NO_CAP; rows.len()];
         for endpoint in endpoints {
@@ -159,6 +186,8 @@ impl Eligible {
             holes: (2 * holes.len() <= slots.len()).then(|| holes.into()),
             span,
             caps: caps.into(),
+            ids: of_each.iter().map(|endpoint| endpoint.id).collect(),
+            caches: of_each.iter().map(|endpoint| Cache::of(endpoint)).collect(),
             rows: rows.into(),
             slots: slots.into(),
             last_resort: false,
@@ -169,6 +198,18 @@ impl Eligible {
     #[inline]
     pub fn slots(&self) -> &[u16] {
         &self.slots
+    }
+
+    /// Their ids, in the same order.
+    #[inline]
+    pub fn ids(&self) -> &[EndpointId] {
+        &self.ids
+    }
+
+    /// Their caches, in the same order.
+    #[inline]
+    pub(super) fn caches(&self) -> &[Cache] {
+        &self.caches
     }
 
     /// Whether no member is in service and others are tried all the same, in spite of what probes or requests said.

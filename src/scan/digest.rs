@@ -1,30 +1,60 @@
-//! XXH64 of bytes that arrive in small runs: they are staged, so that the hash works on long ones.
+//! XXH64 of bytes that arrive in small runs: they are staged, so that the hash works on long ones. On the way it leaves
+//! the hash of every prefix that ends with a whole block, where these are asked for.
 
 use super::kernel::Kernel;
+use crate::limits::BLOCK_BYTES;
 
 /// A streaming XXH64 of seed 0 with a stage before it.
 #[derive(Clone)]
 pub(super) struct Digest {
-    kernel: &'static Kernel,
-    lanes: [u64; 4],
-    /// Bytes that the lanes hold: whole stripes.
-    hashed: u64,
+    hash: Hash,
     staged: [u8; STAGE_BYTES],
     length: usize,
+}
+
+/// What has left the stage: whole stripes.
+#[derive(Clone)]
+struct Hash {
+    kernel: &'static Kernel,
+    lanes: [u64; 4],
+    bytes: u64,
+    /// XXH64 of the first block, of the first two, and so on.
+    links: Vec<u64>,
+    links_max: usize,
 }
 
 /// Whole blocks of every kernel, and small beside a core's first cache.
 const STAGE_BYTES: usize = 2048;
 /// Bytes that one step of the hash takes: eight a lane.
 const STRIPE: usize = 32;
+const _: () = assert!(BLOCK_BYTES.is_multiple_of(STRIPE), "a block is whole stripes");
 
 impl Digest {
     pub fn new(kernel: &'static Kernel) -> Self {
-        Digest { kernel, lanes: LANES, hashed: 0, staged: [0; STAGE_BYTES], length: 0 }
+        let hash = Hash { kernel, lanes: LANES, bytes: 0, links: Vec::new(), links_max: 0 };
+        Digest { hash, staged: [0; STAGE_BYTES], length: 0 }
     }
 
-    pub fn reset(&mut self) {
-        (self.lanes, self.hashed, self.length) = (LANES, 0, 0);
+    /// Begins anew, to leave the hashes of so many blocks at most.
+    pub fn reset(&mut self, links_max: usize) {
+        (self.hash.lanes, self.hash.bytes, self.length) = (LANES, 0, 0);
+        self.hash.links.clear();
+        self.hash.links_max = links_max;
+    }
+
+    /// XXH64 of the first block, of the first two, and so on.
+    pub fn each_link(&self, mut take: impl FnMut(u64)) {
+        self.hash.links.iter().for_each(|link| take(*link));
+        // Those that are complete on the stage.
+        let (mut lanes, mut bytes) = (self.hash.lanes, self.hash.bytes);
+        let mut staged = self.staged.get(..self.length).unwrap_or_default();
+        for _ in self.hash.links.len()..self.hash.links_max {
+            let Some((block, rest)) = staged.split_at_checked(open_in(bytes)) else { break };
+            self.hash.kernel.stripes(&mut lanes, block);
+            bytes += block.len() as u64;
+            take(link(lanes, bytes));
+            staged = rest;
+        }
     }
 
     /// Appends a run.
@@ -46,7 +76,7 @@ impl Digest {
         self.stage(fill);
         self.flush();
         let (stripes, tail) = run.split_at(run.len() - run.len() % STRIPE);
-        self.hash(stripes);
+        self.hash.take(stripes);
         self.stage(tail);
     }
 
@@ -76,28 +106,45 @@ impl Digest {
     /// Hashes the whole stripes of the stage; what is left of it moves to its start.
     fn flush(&mut self) {
         let whole = self.length - self.length % STRIPE;
-        let stripes = self.staged.get(..whole).unwrap_or_default();
-        self.kernel.stripes(&mut self.lanes, stripes);
-        self.hashed += whole as u64;
+        self.hash.take(self.staged.get(..whole).unwrap_or_default());
         self.staged.copy_within(whole..self.length, 0);
         self.length -= whole;
-    }
-
-    fn hash(&mut self, stripes: &[u8]) {
-        self.kernel.stripes(&mut self.lanes, stripes);
-        self.hashed += stripes.len() as u64;
     }
 
     /// The hash of everything so far.
     pub fn value(&self) -> u64 {
         let staged = self.staged.get(..self.length).unwrap_or_default();
         let (stripes, tail) = staged.split_at(self.length - self.length % STRIPE);
-        let mut lanes = self.lanes;
-        self.kernel.stripes(&mut lanes, stripes);
-        let length = self.hashed + self.length as u64;
+        let mut lanes = self.hash.lanes;
+        self.hash.kernel.stripes(&mut lanes, stripes);
+        let length = self.hash.bytes + self.length as u64;
         let start = if length < STRIPE as u64 { PRIME_5 } else { merged(lanes) };
         finished(start.wrapping_add(length), tail)
     }
+}
+
+impl Hash {
+    fn take(&mut self, mut stripes: &[u8]) {
+        while self.links.len() < self.links_max {
+            let Some((block, rest)) = stripes.split_at_checked(open_in(self.bytes)) else { break };
+            self.kernel.stripes(&mut self.lanes, block);
+            self.bytes += block.len() as u64;
+            self.links.push(link(self.lanes, self.bytes));
+            stripes = rest;
+        }
+        self.kernel.stripes(&mut self.lanes, stripes);
+        self.bytes += stripes.len() as u64;
+    }
+}
+
+/// How many bytes the block lacks that is open after so many.
+fn open_in(bytes: u64) -> usize {
+    BLOCK_BYTES - bytes as usize % BLOCK_BYTES
+}
+
+/// XXH64 of so many bytes, whole blocks, that have left these lanes.
+fn link(lanes: [u64; 4], bytes: u64) -> u64 {
+    finished(merged(lanes).wrapping_add(bytes), &[])
 }
 
 /// The step of one lane, given its input times [`PRIME_2`].
@@ -171,6 +218,29 @@ mod tests {
                     assert_eq!(digest.value(), xxhash_rust::xxh64::xxh64(&bytes[..end], 0), "{}", kernel.name());
                     (start, length) = (end, (length * 7 + 3) % most);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn links_are_the_hashes_of_whole_blocks() {
+        let bytes: Vec<u8> = (0..20 * BLOCK_BYTES as u32 + 100).map(|n| ((n * n) >> 3) as u8).collect();
+        let after = |count: usize| xxhash_rust::xxh64::xxh64(&bytes[..count * BLOCK_BYTES], 0);
+        for kernel in Kernel::available() {
+            let mut digest = Digest::new(kernel);
+            for (most, run) in [(0, 7), (5, 1), (5, 100), (20, 31), (100, 1_000), (100, 2_048), (100, 9_000)] {
+                digest.reset(most);
+                let mut taken = 0;
+                for run in bytes.chunks(run) {
+                    digest.update(run);
+                    taken += run.len();
+                    let mut links = Vec::new();
+                    if taken % 3 == 0 || taken == bytes.len() {
+                        digest.each_link(|link| links.push(link));
+                        assert_eq!(links, (1..=(taken / BLOCK_BYTES).min(most)).map(after).collect::<Vec<_>>());
+                    }
+                }
+                assert_eq!(digest.value(), xxhash_rust::xxh64::xxh64(&bytes, 0), "{}", kernel.name());
             }
         }
     }

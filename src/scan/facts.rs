@@ -140,6 +140,13 @@ impl Facts {
         self.prompt.prefix()
     }
 
+    /// Replaces `chain` by the prompt's, as far as it was read: for each whole block of [`crate::limits::BLOCK_BYTES`]
+    /// canonical bytes a hash that stands for it, for all before it, and for `root`; at most
+    /// [`crate::limits::LINKS_MAX`]. Empty where [`super::Plan::chain`] did not ask for it.
+    pub fn chain(&self, root: u64, chain: &mut Vec<u64>) {
+        self.prompt.chain(root, chain);
+    }
+
     /// What was read of the prompt: all of it only where [`super::Needs::WHOLE`] and
     /// [`super::Needs::PREFIX`] were asked for.
     pub fn counts(&self) -> Counts {

@@ -137,7 +137,7 @@ impl Scan {
         (self.at, self.seen, self.value_start) = (0, 0, 0);
         self.frames.unwind();
         self.facts.reset();
-        self.facts.prompt.reset(plan.prefix, plan.prefix_chars, plan.prefix_bytes, needs.contains(Needs::WHOLE));
+        self.facts.prompt.reset(plan, needs.contains(Needs::WHOLE));
     }
 
     /// What is known of the body's bytes read so far.

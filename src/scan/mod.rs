@@ -95,6 +95,9 @@ pub struct Plan {
     pub prefix_chars: u32,
     /// `conversation`: how many canonical bytes of each of tools, system prompt and messages.
     pub prefix_bytes: u32,
+    /// Whether the whole prompt is cut into blocks, for [`Facts::chain`]. The prefix is then the whole conversation,
+    /// whatever else is said of it.
+    pub chain: bool,
     /// Top-level string fields that may carry a session key, best first; the first [`SESSION_FIELDS_MAX`] count.
     pub session_fields: Vec<Box<[u8]>>,
 }
@@ -102,7 +105,13 @@ pub struct Plan {
 impl Default for Plan {
     /// KubeAI's key, no session fields.
     fn default() -> Self {
-        Plan { prefix: PrefixMode::FirstUser, prefix_chars: 100, prefix_bytes: 4_096, session_fields: Vec::new() }
+        Plan {
+            prefix: PrefixMode::FirstUser,
+            prefix_chars: 100,
+            prefix_bytes: 4_096,
+            chain: false,
+            session_fields: Vec::new(),
+        }
     }
 }
 

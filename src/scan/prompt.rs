@@ -2,13 +2,16 @@
 //!
 //! Text reaches this module decoded; what lies between texts (roles, images, tool calls) is set apart
 //! by marks, bytes that no UTF-8 text contains. Fields that may stand in either order in the body (`tools`,
-//! `system`, `messages`) are hashed apart and joined by [`Prompt::prefix`], so their order does not matter.
+//! `system`, `messages`) are hashed apart and joined by [`Prompt::prefix`] (in [`results`]), so their order does not matter.
 
+mod results;
+
+use super::Plan;
 use super::PrefixMode;
 use super::kernel::Kernel;
-use super::section::{self, Mark, Part, Section};
+use super::section::{Mark, Part, Section};
 use super::text::Taker;
-use super::{Counts, PrefixHash};
+use crate::limits::LINKS_MAX;
 
 /// Bytes of a message held until its role is known.
 pub(super) const HELD_MAX: usize = 4096;
@@ -31,6 +34,8 @@ pub(super) struct Prompt {
     mode: PrefixMode,
     chars_max: u64,
     bytes_max: u64,
+    /// Links that each section leaves at most.
+    links_max: usize,
     /// Everything is counted to its end, whatever takes part in the prefix.
     counts_all: bool,
     current: Section,
@@ -50,6 +55,7 @@ impl Prompt {
             mode: PrefixMode::FirstUser,
             chars_max: 0,
             bytes_max: 0,
+            links_max: 0,
             counts_all: false,
             current: Section::Main,
             parts: std::array::from_fn(|_| Part::new(kernel)),
@@ -61,10 +67,13 @@ impl Prompt {
         }
     }
 
-    pub fn reset(&mut self, mode: PrefixMode, chars_max: u32, bytes_max: u32, counts_all: bool) {
-        (self.mode, self.chars_max, self.bytes_max) = (mode, chars_max as u64, bytes_max as u64);
+    pub fn reset(&mut self, plan: &Plan, counts_all: bool) {
+        self.mode = if plan.chain { PrefixMode::Conversation } else { plan.prefix };
+        self.chars_max = u64::from(plan.prefix_chars);
+        (self.bytes_max, self.links_max) =
+            if plan.chain { (u64::MAX, LINKS_MAX) } else { (u64::from(plan.prefix_bytes), 0) };
         self.counts_all = counts_all;
-        self.parts.iter_mut().for_each(Part::reset);
+        self.parts.iter_mut().for_each(|part| part.reset(self.links_max));
         self.rewind();
     }
 
@@ -87,7 +96,8 @@ impl Prompt {
     /// A section begins; when it has been there before, the last one wins.
     pub fn begin(&mut self, section: Section) {
         self.current = section;
-        self.part().reset();
+        let links_max = self.links_max;
+        self.part().reset(links_max);
         self.part().seen = true;
         // What counts toward no prefix is closed from the start.
         let closed = section == Section::Extra || self.mode == PrefixMode::FirstUser && section != Section::Main;
@@ -221,34 +231,6 @@ impl Prompt {
     pub fn ids_written(&mut self, count: usize) {
         self.part().written(4 * count);
         self.part().ids += count as u64;
-    }
-
-    // Results.
-
-    /// The prefix as far as it is known; `None` without any text.
-    pub fn prefix(&self) -> Option<PrefixHash> {
-        let [tools, system, main, _] = &self.parts;
-        match self.mode {
-            PrefixMode::FirstUser => {
-                (main.hashed > 0).then(|| PrefixHash { hash: main.digest.value(), bytes: main.hashed })
-            }
-            PrefixMode::Conversation => {
-                if !main.has_text && !system.has_text {
-                    return None;
-                }
-                let bytes = tools.hashed + system.hashed + main.hashed;
-                Some(PrefixHash { hash: section::joined([tools, system, main]), bytes })
-            }
-        }
-    }
-
-    /// What has been read of the prompt.
-    pub fn counts(&self) -> Counts {
-        self.parts.iter().fold(Counts::default(), |sum, part| Counts {
-            text_bytes: sum.text_bytes + part.text_bytes,
-            ids: sum.ids + part.ids,
-            media: sum.media + part.media,
-        })
     }
 
     // Below: where bytes go.

@@ -2,7 +2,7 @@
 
 use xxhash_rust::xxh64::xxh64;
 
-use super::digest::Digest;
+use super::digest::{Digest, PRIME_1};
 use super::kernel::Kernel;
 
 /// The separate parts of a prompt, in canonical order.
@@ -48,6 +48,12 @@ pub(super) fn joined(parts: [&Part; 3]) -> u64 {
     xxh64(joined.get(..length).unwrap_or_default().as_flattened(), 0)
 }
 
+/// A link of a chain that begins with `root`: one multiplication, folded.
+pub(super) fn linked(root: u64, link: u64) -> u64 {
+    let product = u128::from(root ^ link) * u128::from(PRIME_1 ^ root.rotate_left(32));
+    (product as u64) ^ (product >> 64) as u64
+}
+
 /// One section's hash and counts.
 pub(super) struct Part {
     pub digest: Digest,
@@ -78,8 +84,8 @@ impl Part {
         }
     }
 
-    pub fn reset(&mut self) {
-        self.digest.reset();
+    pub fn reset(&mut self, links_max: usize) {
+        self.digest.reset(links_max);
         (self.hashed, self.text_bytes, self.ids, self.media) = (0, 0, 0, 0);
         (self.seen, self.ended, self.has_text, self.closed) = (false, false, false, false);
     }

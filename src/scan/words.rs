@@ -77,7 +77,7 @@ impl Opaque {
     }
 
     pub fn clear(&mut self) {
-        self.digest.reset();
+        self.digest.reset(0);
         self.empty = true;
     }
 

@@ -13,6 +13,8 @@ use crate::slots::Key;
 pub(super) struct Client {
     pub socket: SocketId,
     pub peer: Peer,
+    /// When the first byte of a head came that is not complete yet, or whose turn has not come.
+    pub head_since: Option<Micros>,
     /// Bytes not yet part of an exchange: an incomplete head, or requests read ahead.
     pub ahead: Vec<u8>,
     pub exchange: Option<Box<Exchange>>,
@@ -20,15 +22,15 @@ pub(super) struct Client {
     /// Reading is stopped because too much was read ahead.
     held_back: bool,
     /// The kernel has not taken all we sent: no further request is begun.
-    full: bool,
+    pub full: bool,
     /// FIN was received.
     ended: bool,
     /// After the last reply: bytes read and dropped so far.
-    lingering: Option<usize>,
+    pub lingering: Option<usize>,
     /// When to give up between exchanges.
     deadline: Micros,
     /// When the wheel looks at this client next.
-    armed: Micros,
+    pub armed: Micros,
 }
 
 impl Client {
@@ -55,7 +57,8 @@ impl<D: Driver> Shard<D> {
         let deadline = self.desk.now + self.desk.rules.limits.keep_alive_timeout_ms * 1_000;
         let key = self.clients.insert(Client {
             socket,
-            peer: Peer { ip: peer.ip().to_canonical() },
+            peer: Peer { ip: peer.ip().to_canonical(), port: peer.port() },
+            head_since: None,
             ahead: Vec::new(),
             exchange: None,
             upstream: None,
@@ -173,15 +176,18 @@ impl<D: Driver> Shard<D> {
         let client = self.clients.get_mut(key)?;
         self.desk.actions.clear();
         let bytes = input.bytes(&self.driver);
+        let since = client.head_since.unwrap_or(self.desk.now);
         let mut cx = self.desk.context();
-        match exchange::open(bytes, client.peer, &mut cx) {
+        match exchange::open(bytes, client.peer, since, &mut cx) {
             Opened::Partial => None,
             Opened::Answered(consumed) => {
+                client.head_since = None;
                 self.drive(key, input);
                 Some(consumed)
             }
             Opened::Exchange(consumed, exchange) => {
                 let body_follows = exchange.reads_request() && consumed < bytes.len();
+                client.head_since = None;
                 client.exchange = Some(exchange);
                 self.drive(key, input);
                 if !body_follows {
@@ -197,6 +203,9 @@ impl<D: Driver> Shard<D> {
         let Some(client) = self.clients.get_mut(key) else { return };
         let rest = input.bytes(&self.driver);
         client.ahead.extend_from_slice(rest);
+        if !rest.is_empty() {
+            client.head_since.get_or_insert(self.desk.now);
+        }
         // A client that is still reading the reply before has time for that.
         if client.exchange.is_none() && !client.full && !rest.is_empty() {
             let from_now = self.desk.now + self.desk.rules.limits.head_timeout_ms * 1_000;
@@ -353,47 +362,5 @@ impl<D: Driver> Shard<D> {
             self.accepting = true;
             self.driver.accept_connections(true);
         }
-    }
-
-    /// Has the wheel look at this client by its deadline, unless it does so before anyway.
-    pub(super) fn arm(&mut self, key: Key) {
-        if let Some(client) = self.clients.get_mut(key)
-            && client.due() < client.armed
-        {
-            client.armed = self.timers.arm(key, client.due());
-        }
-    }
-
-    pub(super) fn look_at_deadlines(&mut self) {
-        let due = self.timers.expire(self.desk.now);
-        for &key in &due {
-            let Some(client) = self.clients.get_mut(key) else { continue };
-            // A look of before the deadline moved forward; the one that counts is still to come.
-            if client.armed > self.desk.now {
-                continue;
-            }
-            client.armed = Micros::MAX;
-            if client.due() <= self.desk.now {
-                self.client_overdue(key);
-            }
-            self.arm(key);
-        }
-        self.timers.done(due);
-    }
-
-    fn client_overdue(&mut self, key: Key) {
-        let Some(client) = self.clients.get(key) else { return };
-        if client.exchange.is_some() {
-            let acknowledged = self.acknowledged(client.upstream);
-            self.advance(key, Input::None, |_| Event::Deadline { acknowledged });
-            return;
-        }
-        if client.lingering.is_none() && !client.ahead.is_empty() && !client.full {
-            // Half a head: say so before closing.
-            self.desk.actions.clear();
-            exchange::refuse_slow_head(&mut self.desk.context());
-            return self.drive(key, Input::None);
-        }
-        self.close_client(key);
     }
 }

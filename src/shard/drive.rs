@@ -67,7 +67,7 @@ impl<D: Driver> Shard<D> {
         // A fault of ours may end one request, never a shard.
         let outcome = panics::contained(|| exchange.advance(event(bytes), &mut cx));
         if outcome.is_err() {
-            exchange.give_all_back(&mut self.desk.lender);
+            exchange.give_all_back(&mut self.desk.context());
             self.desk.stats.count(Count::Panicked);
             self.desk.actions.clear();
             self.desk.actions.push(Action::End(Ending::Abort));

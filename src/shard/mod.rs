@@ -5,6 +5,8 @@
 mod audit;
 pub mod choice;
 mod client;
+mod clock;
+mod deadlines;
 mod drive;
 pub mod handover;
 mod listeners;
@@ -20,18 +22,19 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, Gauge, ShardStats};
 use crate::driver::{Completion, Driver, Tag};
 use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules};
 use crate::fleet::EndpointId;
-use crate::publish::{Doing, DoingCell, Process, Published, Reader, RulesReader};
+use crate::publish::{Doing, DoingCell, Process, Published, Reader, Records, RulesReader};
 use crate::slots::{Key, Slots};
 use crate::snapshot::Snapshot;
 pub use audit::Audit;
 use client::Client;
+pub use clock::stopwatch;
 use handover::HandOver;
 use timers::Timers;
 use upstream::Upstream;
@@ -51,6 +54,8 @@ pub struct Setup {
     pub process: &'static Process,
     /// Where it says what it is doing.
     pub doing: &'static DoingCell,
+    /// Where it leaves what the access log is told.
+    pub records: &'static Records,
     /// In-flight counts of the fleet.
     pub counters: &'static Counters,
     /// Its statistics.
@@ -92,12 +97,6 @@ impl Desk {
     }
 }
 
-/// Nanoseconds of a monotone clock.
-pub fn stopwatch() -> u64 {
-    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
-}
-
 /// The thread's state.
 pub struct Shard<D> {
     driver: D,
@@ -129,6 +128,7 @@ pub struct Shard<D> {
     stay_until: Micros,
     process: &'static Process,
     doing: &'static DoingCell,
+    records: &'static Records,
     reader: Reader,
     rules_reader: RulesReader,
     /// What held bodies may take where the rules leave it to the machine.
@@ -151,7 +151,8 @@ impl<D: Driver> Shard<D> {
         let rules = setup.rules;
         let share = memory::budget(setup.process.shards().len());
         let budget_bytes = rules.limits.budget_of(share);
-        let lender = Lender { random: Random::new(setup.seed), budget_bytes, ..Lender::default() };
+        let recorder = setup.records.recorder(&rules, clock::wall);
+        let lender = Lender { random: Random::new(setup.seed), budget_bytes, recorder, ..Lender::default() };
         Ok(Shard {
             driver,
             clients: Slots::default(),
@@ -172,6 +173,7 @@ impl<D: Driver> Shard<D> {
             stay_until: 0,
             process: setup.process,
             doing: setup.doing,
+            records: setup.records,
             reader,
             rules_reader: setup.published.rules_reader(),
             memory_share: share,
@@ -221,6 +223,7 @@ impl<D: Driver> Shard<D> {
         {
             self.desk.rules = Arc::clone(rules);
             self.desk.lender.budget_bytes = rules.limits.budget_of(self.memory_share);
+            self.desk.lender.recorder = self.records.recorder(rules, clock::wall);
         }
         self.doing.begin(Doing::Accepts);
         self.take_in();

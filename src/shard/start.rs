@@ -105,6 +105,7 @@ fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, handover: Optio
         published: shared.published,
         process: shared.process,
         doing: shared.process.shards()[index].doing(),
+        records: shared.process.shards()[index].records(),
         counters: shared.counters,
         stats: shared.stats.shard(index),
         rules: Arc::clone(&shared.rules),

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ impl Front {
         for address in engines {
             command.args(["--upstream", &format!("http://{address}")]);
         }
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let log = BufReader::new(child.stderr.take().unwrap());
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let errors = BufReader::new(child.stderr.take().unwrap());
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
         // From here on the process ends with the value, whatever fails.
         let heirs = Arc::<Mutex<Vec<i32>>>::default();
@@ -64,7 +64,7 @@ impl Front {
         };
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
-            for line in log.lines().map_while(Result::ok) {
+            for line in errors.lines().map_while(Result::ok) {
                 eprintln!("{line}");
                 if let Some((_, id)) = line.split_once(" heir=") {
                     heirs.lock().unwrap().push(id.trim().parse().unwrap());
@@ -78,6 +78,16 @@ impl Front {
         front
     }
 
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        self.said.lock().unwrap().join("\n")
+    }
+
+    /// Its standard output, once.
+    pub fn output(&mut self) -> ChildStdout {
+        self.child.stdout.take().unwrap()
+    }
+
     /// Writes another configuration into its file.
     pub fn write(&self, config: &str) {
         std::fs::write(&self.config, config).unwrap();
@@ -85,8 +95,16 @@ impl Front {
 
     /// `POST /reload`: status, and what it says.
     pub fn reload(&self) -> (u16, String) {
+        self.asks("POST", "/reload", "")
+    }
+
+    /// Asks the admin listener: status, and what it says.
+    pub fn asks(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let mut client = Client::to(self.admin);
-        client.send("POST /reload HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
+        let len = body.len();
+        client.send(&format!(
+            "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len}\r\n\r\n{body}"
+        ));
         let reply = client.reply();
         (reply.status, String::from_utf8(reply.body.data).unwrap())
     }
@@ -115,9 +133,19 @@ impl Front {
         *self.heirs.lock().unwrap().last().unwrap()
     }
 
+    /// Its process id.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether words were in its log.
+    pub fn has_said(&self, words: &str) -> bool {
+        self.said.lock().unwrap().iter().any(|line| line.contains(words))
+    }
+
     /// Waits for words in its log.
     pub fn until_said(&self, words: &str) {
-        crate::until(words, || self.said.lock().unwrap().iter().any(|line| line.contains(words)));
+        crate::until(words, || self.has_said(words));
     }
 
     /// Whether the first process has ended.
@@ -215,7 +243,7 @@ impl Client {
         self.send("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}");
     }
 
-    fn send(&mut self, text: &str) {
+    pub fn send(&mut self, text: &str) {
         let _ = self.0.stream.write_all(text.as_bytes());
     }
 

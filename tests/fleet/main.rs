@@ -5,11 +5,15 @@
 #[path = "../relay/wire.rs"]
 mod wire;
 
+mod access;
+mod editing;
 mod engine;
 mod front;
 mod reloading;
+mod starting;
 mod supervised;
 mod upgrading;
+mod wedged;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

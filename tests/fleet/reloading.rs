@@ -9,13 +9,13 @@ use crate::{DRIVERS, until};
 
 const HEAD: &str = "[routing]\npolicy = \"round-robin\"\n[health]\nprobe_interval_ms = 50\nslow_start_ms = 0\n";
 
-fn config(rest: &str, engines: &[&Engine]) -> String {
+pub fn config(rest: &str, engines: &[&Engine]) -> String {
     let upstreams = engines.iter().map(|engine| format!("[[upstream]]\nurl = \"http://{}\"\n", engine.address));
     format!("{HEAD}{rest}{}", upstreams.collect::<String>())
 }
 
 /// Names of engines that `/endpoints` shows.
-fn names(front: &Front) -> Vec<String> {
+pub fn names(front: &Front) -> Vec<String> {
     let places = (0..).map(|place| front.endpoint(place)["name"].clone());
     places.map_while(|name| name.as_str().map(str::to_owned)).collect()
 }

@@ -17,15 +17,15 @@ use crate::{DRIVERS, until};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_warmfront");
 const SHARDS: usize = 2;
 
-struct Manager {
+pub struct Manager {
     socket: UnixDatagram,
     path: PathBuf,
-    said: Vec<String>,
+    pub said: Vec<String>,
     kept: Vec<OwnedFd>,
 }
 
 impl Manager {
-    fn new(name: &str) -> Manager {
+    pub fn new(name: &str) -> Manager {
         let name = format!("notify-{name}-{}", std::process::id());
         let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = std::fs::remove_file(&path);
@@ -35,7 +35,7 @@ impl Manager {
     }
 
     /// Takes one message, if there is one.
-    fn listen(&mut self) {
+    pub fn listen(&mut self) {
         let mut words = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -51,7 +51,7 @@ impl Manager {
     }
 
     /// Waits for a message that has this line; answers it.
-    fn hears(&mut self, line: &str) -> String {
+    pub fn hears(&mut self, line: &str) -> String {
         let mut found = None;
         until(line, || {
             self.listen();
@@ -62,7 +62,7 @@ impl Manager {
     }
 
     /// A command that starts the program as this manager does: with what was kept, from descriptor 3 on.
-    fn command(&self) -> Command {
+    pub fn command(&self) -> Command {
         let mut command = Command::new("bash");
         let places: Vec<String> =
             (3..).zip(&self.kept).map(|(to, from)| format!("{to}<&{}", from.as_raw_fd())).collect();
@@ -84,7 +84,7 @@ impl Drop for Manager {
     }
 }
 
-fn config(front: Option<&Front>) -> String {
+pub fn config(front: Option<&Front>) -> String {
     let addresses = front
         .map_or_else(String::new, |front| format!("listen = [\"{}\"]\nadmin = \"{}\"\n", front.address, front.admin));
     format!("[serve]\nshards = {SHARDS}\npin = false\n{addresses}")

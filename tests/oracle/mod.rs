@@ -32,12 +32,18 @@ pub struct Seen {
     pub spans: Spans,
     pub duplicates: u32,
     pub prefix: Option<(u64, u64)>,
+    pub chain: Vec<u64>,
     pub counts: Counts,
 }
+
+/// What chains begin with here.
+const ROOT: u64 = 0x0123_4567_89ab_cdef;
 
 /// What a scan's facts say now.
 pub fn seen(scan: &Scan) -> Seen {
     let facts = scan.facts();
+    let mut chain = vec![7];
+    facts.chain(ROOT, &mut chain);
     Seen {
         model: facts.model().map(<[u8]>::to_vec),
         model_over: facts.model_over(),
@@ -50,6 +56,7 @@ pub fn seen(scan: &Scan) -> Seen {
         spans: facts.spans,
         duplicates: facts.duplicates,
         prefix: facts.prefix().map(|prefix| (prefix.hash, prefix.bytes)),
+        chain,
         counts: facts.counts(),
     }
 }
@@ -117,6 +124,7 @@ pub fn check_against_oracle(api: Api, plan: &Plan, body: &[u8]) -> bool {
         assert!(matches!(progress, Progress::Done | Progress::Enough { .. }), "{progress:?}");
         if expected.duplicates == 0 {
             assert_eq!(early.model, expected.model, "{}", body.escape_ascii());
+            assert_eq!(early.chain, expected.chain, "{progress:?} {api:?} {plan:?}: {}", body.escape_ascii());
             assert_eq!(early.prefix, expected.prefix, "{progress:?} {api:?} {plan:?}: {}", body.escape_ascii());
         }
     }
@@ -298,10 +306,10 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
 
     let mut prompt = Canonical::new(plan);
     if let Some(Entry { value: Tree::Array(_, raw) | Tree::Object(_, raw), .. }) = tools {
-        prompt.section(0, plan.prefix == PrefixMode::Conversation, |part| part.raw(raw, false));
+        prompt.section(0, is_conversation(plan), |part| part.raw(raw, false));
     }
     if let Some(entry) = last_prompt(&[system]) {
-        prompt.section(1, plan.prefix == PrefixMode::Conversation, |part| part.top(&entry.value));
+        prompt.section(1, is_conversation(plan), |part| part.top(&entry.value));
     }
     if let Some(entry) = last_prompt(main) {
         prompt.section(2, true, |part| part.top(&entry.value));
@@ -328,6 +336,7 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
         },
         duplicates,
         prefix: prompt.prefix(),
+        chain: prompt.chain(),
         counts: prompt.counts(),
     })
 }
@@ -354,6 +363,10 @@ struct Part {
     speaks: bool,
 }
 
+fn is_conversation(plan: &Plan) -> bool {
+    plan.chain || plan.prefix == PrefixMode::Conversation
+}
+
 impl<'p> Canonical<'p> {
     fn new(plan: &'p Plan) -> Self {
         Canonical { plan, parts: Default::default() }
@@ -361,19 +374,19 @@ impl<'p> Canonical<'p> {
 
     fn section(&mut self, place: usize, takes_part: bool, read: impl FnOnce(&mut Part)) {
         let part = &mut self.parts[place];
-        part.conversation = self.plan.prefix == PrefixMode::Conversation;
+        part.conversation = is_conversation(self.plan);
         part.chars_left = self.plan.prefix_chars;
         part.closed = !takes_part;
         part.speaks = true;
         read(part);
-        if part.conversation {
+        if part.conversation && !self.plan.chain {
             part.bytes.truncate(self.plan.prefix_bytes as usize);
         }
     }
 
     fn prefix(&self) -> Option<(u64, u64)> {
         let [tools, system, main, _] = &self.parts;
-        if self.plan.prefix == PrefixMode::FirstUser {
+        if !is_conversation(self.plan) {
             return (!main.bytes.is_empty()).then(|| (main.hash(), main.bytes.len() as u64));
         }
         let has_text = |part: &Part| part.bytes.iter().any(|(_, text)| *text);
@@ -387,6 +400,29 @@ impl<'p> Canonical<'p> {
             bytes += part.bytes.len() as u64;
         }
         Some((xxh64(&joined, 0), bytes))
+    }
+
+    /// A link for each whole block of each section, which says what came before it too.
+    fn chain(&self) -> Vec<u64> {
+        let mut chain = Vec::new();
+        if !self.plan.chain {
+            return chain;
+        }
+        let linked = |root: u64, link: u64| {
+            let product = u128::from(root ^ link) * u128::from(0x9e37_79b1_85eb_ca87 ^ root.rotate_left(32));
+            (product as u64) ^ (product >> 64) as u64
+        };
+        let mut root = ROOT;
+        for (place, part) in (1..).zip(&self.parts[..3]) {
+            let bytes: Vec<u8> = part.bytes.iter().map(|(byte, _)| *byte).collect();
+            let ends = (256..=bytes.len()).step_by(256);
+            chain.extend(ends.map(|end| linked(root, xxh64(&bytes[..end], 0))));
+            if !bytes.is_empty() {
+                root = linked(root.rotate_left(place), xxh64(&bytes, 0));
+            }
+        }
+        chain.truncate(4_096);
+        chain
     }
 
     fn counts(&self) -> Counts {

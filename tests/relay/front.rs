@@ -8,8 +8,9 @@ use std::time::Duration;
 use warmfront::counters::Counters;
 use warmfront::counters::stats::{Event, Stats};
 use warmfront::driver::{Driver, socket};
-use warmfront::exchange::Rules;
+use warmfront::exchange::{Record, Rules};
 use warmfront::fleet::{Endpoint, EndpointId, Health};
+use warmfront::limits::RECORDS_MAX;
 use warmfront::policy::{Policy, Settings};
 use warmfront::publish::{Process, Published};
 use warmfront::ring::Ring;
@@ -52,6 +53,10 @@ impl Front {
         change(&mut options);
         let published = Published::leak(snapshot(upstreams, &options));
         let (counters, stats, process) = (Counters::leak(), Stats::leak(1), Process::leak(1));
+        let records = process.shards()[0].records();
+        if options.rules.access_log {
+            records.open(RECORDS_MAX);
+        }
         let listener = socket::listener("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = socket::bound_address(&listener).unwrap();
         let setup = Setup {
@@ -59,6 +64,7 @@ impl Front {
             published,
             process,
             doing: process.shards()[0].doing(),
+            records,
             counters,
             stats: stats.shard(0),
             rules: Arc::new(options.rules),
@@ -84,6 +90,12 @@ impl Front {
 
     pub fn count(&self, event: Event) -> u64 {
         self.stats.total(event)
+    }
+
+    /// What the access log was told since this was asked last.
+    pub fn records(&self) -> Vec<Record> {
+        let queue = self.process.shards()[0].records().queue();
+        std::iter::from_fn(|| queue?.pop()).collect()
     }
 
     /// What SIGTERM does.

@@ -4,6 +4,7 @@
 mod alone;
 mod backpressure;
 mod client;
+mod endings;
 mod engine;
 mod front;
 mod random;
@@ -19,6 +20,7 @@ mod leaving;
 mod models;
 mod passing;
 mod pipelining;
+mod records;
 mod storm;
 mod trust;
 mod tunnel;

@@ -1,8 +1,10 @@
 //! What holds between any two turns, and at the end.
 
 use warmfront::counters::stats::Event;
+use warmfront::exchange::End;
 use warmfront::shard::Audit;
 
+use crate::plan::Kind;
 use crate::schedule::{Schedule, faults};
 use crate::shadow::ENDPOINTS;
 use crate::tally::Tally;
@@ -134,7 +136,40 @@ impl Schedule {
         tally.handed_over = network.handed_over;
         let offered = network.shadow.as_ref().map_or(0, |shadow| shadow.offered());
         self.check_finished(&tally, offered);
+        tally.told_whole = self.check_records(&tally);
         tally
+    }
+
+    /// The access log is told of each request once: of all that were offered to an engine, answered, finished or torn, and of
+    /// none that was not. Answers how many were whole.
+    fn check_records(&self, tally: &Tally) -> usize {
+        let times = |id: &str| self.told.iter().filter(|told| told.request_id.as_bytes() == id.as_bytes()).count();
+        if !self.rules.access_log {
+            assert!(self.told.is_empty(), "told while it was off");
+            return 0;
+        }
+        assert_eq!(tally.records_dropped, 0);
+        for client in &self.clients {
+            for (number, &plan) in client.plans().iter().enumerate() {
+                let id = &self.play.plans[plan].id;
+                let told = times(id);
+                let answered = number < client.replies && self.play.plans[plan].kind != Kind::Garbage;
+                assert!(told <= usize::from(self.play.begun[plan]), "{id} told {told} times");
+                // Of a head that came in time for no answer but a refusal nothing is known.
+                let nameless = answered && self.play.seen[plan] == 0 && told == 0;
+                assert!(told == 1 || nameless || (!answered && self.play.seen[plan] == 0), "{id} told {told} times");
+            }
+        }
+        let nameless = || self.told.iter().filter(|record| record.request_id.as_bytes().is_empty());
+        nameless().for_each(|record| assert!(matches!(record.status, 400 | 408 | 431), "{record:?}"));
+        // Each is the last of its connection.
+        assert!(nameless().count() <= self.clients.len());
+        let replies: usize = self.clients.iter().map(|client| client.replies).sum();
+        assert!(replies <= self.told.len(), "{} told, {replies} answered", self.told.len());
+        let torn = self.told.iter().filter(|record| record.end == End::Fault).count();
+        let finished = self.told.iter().filter(|record| record.end != End::Fault && record.pool.is_some()).count();
+        assert_eq!((torn, finished), (tally.panicked as usize, tally.finished as usize));
+        self.told.iter().filter(|record| record.end == End::Whole).count()
     }
 
     /// Every request that reached an engine is accounted for, each once, but for those that a fault of ours ended.

@@ -304,6 +304,11 @@ impl Client {
         }
     }
 
+    /// Its requests, in order.
+    pub fn plans(&self) -> &[usize] {
+        &self.plans
+    }
+
     /// How many of its requests it began to send.
     pub fn begun(&self, play: &Play) -> usize {
         self.plans.iter().filter(|plan| play.begun[**plan]).count()

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use warmfront::counters::Counters;
 use warmfront::counters::stats::{Gauge, Stats};
-use warmfront::exchange::Rules;
+use warmfront::exchange::{Record, Rules};
 use warmfront::policy::{Policy, Settings};
-use warmfront::publish::{Process, Published};
+use warmfront::publish::{Process, Published, Records};
 use warmfront::shard::handover::HandOver;
 use warmfront::shard::{Setup, Shard};
 use warmfront::snapshot::Snapshot;
@@ -30,6 +30,8 @@ const TURNS_MAX: usize = 600_000;
 /// Simulated time by which every connection has ended by itself.
 const MICROS_MAX: u64 = 4 * 3_600 * 1_000_000;
 const SHARDS_MAX: usize = 4;
+/// More than end in one turn.
+const RECORDS: usize = 1_024;
 
 /// What lives as long as the process, used by one schedule of a thread after the other.
 #[derive(Clone, Copy)]
@@ -37,6 +39,7 @@ pub struct Statics {
     pub published: &'static Published,
     pub counters: &'static Counters,
     pub stats: &'static Stats,
+    pub records: &'static [Records],
 }
 
 thread_local! {
@@ -45,6 +48,7 @@ thread_local! {
         published: Published::leak(Snapshot::default()),
         counters: Counters::leak(),
         stats: Stats::leak(1 + more),
+        records: Box::leak((0..=more).map(|_| Records::default()).collect()),
     });
     /// Has the next look at the stopwatch panic: a fault of ours in the middle of an exchange.
     pub static FAULT: Cell<bool> = const { Cell::new(false) };
@@ -81,6 +85,7 @@ pub fn shard(
         published: statics.published,
         process,
         doing: process.shards()[place].doing(),
+        records: &statics.records[place],
         counters: statics.counters,
         stats: statics.stats.shard(place),
         rules: Arc::clone(rules),
@@ -105,6 +110,8 @@ pub struct Schedule {
     drains_at: Option<u64>,
     jumps: usize,
     pub thorough: bool,
+    /// What the access log is told.
+    pub told: Vec<Record>,
     /// Statistics and faults as they stood before it.
     pub before: Tally,
 }
@@ -118,10 +125,12 @@ impl Schedule {
             limits: draw::limits(style, &mut random),
             half_close_leaves: random.chance(50),
             stream_error_event: random.chance(80),
+            access_log: !seed.is_multiple_of(8),
             ..Rules::default()
         });
         let count = random.pick(&[1, 1, 2, 2, 3, SHARDS_MAX]);
         let statics = statics(count);
+        statics.records.iter().for_each(|records| assert!(records.open(RECORDS).is_empty()));
         let network = Rc::new(RefCell::new(Network::new(random.next(), count, knobs)));
         draw_fleet(&network, statics, style, &rules, count, &mut random);
         let process = Process::leak(count);
@@ -152,6 +161,7 @@ impl Schedule {
             drains_at,
             jumps,
             thorough,
+            told: Vec::new(),
             before: Tally::of_stats(statics.stats),
         }
     }
@@ -187,6 +197,8 @@ impl Schedule {
         let place = self.next_shard();
         let Some(shard) = &mut self.shards[place] else { return };
         let goes_on = shard.turn().expect("a kernel that does not fail");
+        let records = self.statics.records[place].queue();
+        self.told.extend(std::iter::from_fn(|| records?.pop()));
         self.after_turn(place, goes_on);
         if !goes_on {
             self.check_ended(place);

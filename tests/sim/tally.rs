@@ -30,7 +30,7 @@ tally!(
     spliced: u64, retried_busy: u64, retried_stale: u64, withheld: u64, barred: u64, error_replies: u64,
     error_events: u64, cut: u64, panicked: u64, finished: u64,
     handed_over: usize,
-    accounts_differ: u64, faults: u64
+    accounts_differ: u64, faults: u64, told_whole: usize, records_dropped: u64
 );
 
 impl Tally {
@@ -49,6 +49,7 @@ impl Tally {
             // The only pool there is.
             finished: stats.timing(0, Timing::Total).count(),
             faults: crate::schedule::faults(),
+            records_dropped: stats.total(Event::RecordDropped),
             ..Tally::default()
         }
     }
@@ -68,6 +69,7 @@ impl Tally {
             ("cut", self.cut),
             ("panicked", self.panicked),
             ("handed_over", self.handed_over as u64),
+            ("told_whole", self.told_whole as u64),
         ];
         all.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }

@@ -30,6 +30,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("src/driver/uring/buffers.rs", "the kernel writes into these buffers and reads the list of them by address"),
     ("src/driver/uring/outbox.rs", "the kernel is told of bytes by address"),
     ("tests/orderings.rs", "loom's cell tells a race where a value would only tell bad luck"),
+    ("tests/fleet/wedged.rs", "ptrace is the one way to stop one thread of another process"),
     ("src/scan/kernel/avx2.rs", "vector instructions of some CPUs"),
     ("src/scan/kernel/avx512.rs", "vector instructions of some CPUs"),
     ("src/scan/kernel/neon.rs", "vector instructions of some CPUs"),

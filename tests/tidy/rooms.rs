@@ -88,11 +88,20 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("atomics", "shards raise and lower them together"),
         ],
     ),
+    (
+        "index",
+        &[
+            ("fleet", "names the endpoint"),
+            ("limits", "most endpoints"),
+            ("atomics", "shards and control write it together"),
+        ],
+    ),
     ("snapshot", &[("policy", "pools"), ("fleet", "endpoints"), ("scan", "what bodies are scanned for")]),
     (
         "policy",
         &[
             ("ring", "homes"),
+            ("index", "who holds how much of a prompt"),
             ("fleet", "endpoints and loads"),
             ("scan", "what a policy needs to know of a body"),
             ("limits", "most endpoints, heaviest weight"),
@@ -101,7 +110,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
     ("ring", &[("limits", "most points")]),
     ("prefix", &[("scan", "the hash it has made of a prompt")]),
     ("fleet", &[("limits", "most endpoints"), ("atomics", "loads are shared")]),
-    ("scan", &[]),
+    ("scan", &[("limits", "size of a block, longest chain")]),
     ("http", &[("limits", "most bytes of a head")]),
     ("slots", &[]),
     ("atomics", &[]),
@@ -110,8 +119,9 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
 
 /// Rooms that a test can run through without a descriptor or a sleep. The same bytes, `now` and snapshot
 /// make the same answer there.
-const PURE: &[&str] =
-    &["exchange", "counters", "snapshot", "policy", "ring", "prefix", "fleet", "scan", "http", "slots", "limits"];
+const PURE: &[&str] = &[
+    "exchange", "counters", "index", "snapshot", "policy", "ring", "prefix", "fleet", "scan", "http", "slots", "limits",
+];
 
 /// What they may not name, and what to do instead.
 const IMPURE: &[(&str, &str)] = &[

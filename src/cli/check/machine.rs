@@ -15,7 +15,7 @@ use crate::shard::memory;
 use crate::shard::placement::Placement;
 
 /// Descriptors besides those of connections: listeners, rings, logs, control's own.
-const OTHER_DESCRIPTORS: u64 = 64;
+pub(in crate::cli) const OTHER_DESCRIPTORS: u64 = 64;
 /// Fewest clients a shard must be able to take.
 const CLIENTS_MIN: u64 = 64;
 

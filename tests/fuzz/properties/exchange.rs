@@ -107,9 +107,9 @@ macro_rules! context {
 
 impl<'a> Play<'a> {
     fn run(&mut self, script: &[u8], body_with_head: bool) {
-        let peer = Peer { ip: IpAddr::V4(Ipv4Addr::LOCALHOST) };
+        let peer = Peer { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 1 };
         let all = self.client;
-        match open(all, peer, &mut context!(self)) {
+        match open(all, peer, self.now, &mut context!(self)) {
             Opened::Partial => return assert!(self.actions.list.is_empty()),
             Opened::Answered(taken) => {
                 assert!(taken <= all.len());

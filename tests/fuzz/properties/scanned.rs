@@ -25,7 +25,8 @@ pub fn scan(input: &[u8]) {
     let prefix = if plan & 1 == 0 { PrefixMode::FirstUser } else { PrefixMode::Conversation };
     let limit = [5, 23, 100, 4096][(plan >> 1) as usize % 4];
     let session_fields = vec![b"prompt_cache_key"[..].into(), b"user"[..].into()];
-    let plan = Plan { prefix, prefix_chars: limit, prefix_bytes: limit, session_fields };
+    let chain = plan & 8 != 0;
+    let plan = Plan { prefix, prefix_chars: limit, prefix_bytes: limit, chain, session_fields };
     let needs = [
         oracle::all_needs(),
         Needs::MODEL | Needs::PREFIX,

@@ -1,0 +1,262 @@
+//! The access log: a thread of its own reads the records of all shards and writes a line for each. Writing may take long,
+//! be it for a slow disk or for a pipe that nobody reads: neither shards nor control wait for it, what does not fit into
+//! the shards' queues meanwhile is counted.
+
+mod line;
+mod sink;
+
+use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Builder;
+use std::time::Duration;
+
+use crate::config::{Access, Log, LogFormat};
+use crate::limits::RECORDS_MAX;
+use crate::publish::{Process, Published};
+use crate::snapshot::Snapshot;
+use line::Names;
+use sink::Sink;
+
+/// How often records are looked for,
+const LOOK: Duration = Duration::from_millis(50);
+/// and how soon again where a queue was half full.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Lines are written in pieces of about this many bytes.
+const WRITE_BYTES: usize = 256 << 10;
+/// How long the end of the process waits for the last lines.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+
+/// The log as control holds it. Nothing runs before it is first switched on.
+#[derive(Debug)]
+pub struct AccessLog {
+    process: &'static Process,
+    published: &'static Published,
+    counts: Arc<Counts>,
+    thread: Mutex<Option<Thread>>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    orders: Sender<Order>,
+    ended: Receiver<()>,
+}
+
+/// Lines so far.
+#[derive(Debug, Default)]
+pub struct Counts {
+    written: AtomicU64,
+    lost: AtomicU64,
+}
+
+impl Counts {
+    /// Written.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Not taken by disk or reader.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+/// Where lines are to go, opened.
+#[derive(Debug)]
+pub struct Prepared {
+    sink: Option<Sink>,
+    format: LogFormat,
+}
+
+#[derive(Debug)]
+enum Order {
+    Take(Prepared),
+    Reopen,
+}
+
+impl AccessLog {
+    /// Off.
+    pub fn new(process: &'static Process, published: &'static Published) -> AccessLog {
+        AccessLog { process, published, counts: Arc::default(), thread: Mutex::default() }
+    }
+
+    /// Opens what `log` names, and starts what writes to it; nothing is written there yet.
+    ///
+    /// # Errors
+    /// When it cannot be had, in words.
+    pub fn prepare(&self, log: &Log) -> Result<Prepared, String> {
+        let sink = match &log.access {
+            Access::Off => None,
+            target => {
+                Some(Sink::open(target).map_err(|error| format!("cannot write the access log to {target}: {error}"))?)
+            }
+        };
+        if sink.is_some() {
+            self.start().map_err(|error| format!("cannot start the access log: {error}"))?;
+        }
+        Ok(Prepared { sink, format: log.access_format })
+    }
+
+    /// Writes there from now on. Rules that have requests recorded are to be published behind this.
+    pub fn take(&self, prepared: Prepared) {
+        if prepared.sink.is_some() {
+            for shard in self.process.shards() {
+                shard.records().open(RECORDS_MAX);
+            }
+        }
+        self.order(Order::Take(prepared));
+    }
+
+    /// Opens the file anew: it may have been renamed.
+    pub fn reopen(&self) {
+        self.order(Order::Reopen);
+    }
+
+    /// Lines so far.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Writes what there is and ends; a reader that takes nothing is not waited for for long.
+    pub fn stop(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Thread { orders, ended }) = thread {
+            drop(orders);
+            let _ = ended.recv_timeout(LAST_WAIT);
+        }
+    }
+
+    fn order(&self, order: Order) {
+        if let Some(thread) = &*self.thread.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ = thread.orders.send(order);
+        }
+    }
+
+    fn start(&self) -> std::io::Result<()> {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let (orders, taken) = channel();
+            let (ends, ended) = channel();
+            let writer = Writer::new(self.process, self.published, Arc::clone(&self.counts));
+            Builder::new().name("access-log".into()).spawn(move || {
+                writer.run(&taken);
+                let _ = ends.send(());
+            })?;
+            *thread = Some(Thread { orders, ended });
+        }
+        Ok(())
+    }
+}
+
+/// The thread's state.
+struct Writer {
+    process: &'static Process,
+    published: &'static Published,
+    counts: Arc<Counts>,
+    sink: Option<Sink>,
+    format: LogFormat,
+    /// The fleet of the last look.
+    before: Arc<Snapshot>,
+    lines: Vec<u8>,
+    /// That lines are lost was said, and they still are.
+    told: bool,
+}
+
+impl Writer {
+    fn new(process: &'static Process, published: &'static Published, counts: Arc<Counts>) -> Writer {
+        let before = published.current();
+        Writer {
+            process,
+            published,
+            counts,
+            sink: None,
+            format: LogFormat::Json,
+            before,
+            lines: Vec::new(),
+            told: false,
+        }
+    }
+
+    /// Until nobody orders anything any more.
+    fn run(mut self, orders: &Receiver<Order>) {
+        let mut wait = LOOK;
+        loop {
+            let order = orders.recv_timeout(wait);
+            // What came before an order belongs where lines went before. What comes to a log that was off until then may
+            // have overtaken the order.
+            let overtaken = self.sink.is_none() && matches!(order, Ok(Order::Take(_)));
+            let busy = !overtaken && self.look();
+            wait = if busy { LOOK_AGAIN } else { LOOK };
+            match order {
+                Ok(Order::Take(Prepared { sink, format })) => (self.sink, self.format) = (sink, format),
+                Ok(Order::Reopen) => self.reopen(),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Writes what the shards have left since the last look. True: a queue was half full.
+    fn look(&mut self) -> bool {
+        let process = self.process;
+        let now = self.published.current();
+        let before = mem::replace(&mut self.before, Arc::clone(&now));
+        let mut busy = false;
+        for queue in process.shards().iter().filter_map(|shard| shard.records().queue()) {
+            let len = queue.len();
+            busy |= len >= queue.capacity() / 2;
+            // Not until it is empty: a shard may fill it as fast.
+            for record in (0..len).map_while(|_| queue.pop()) {
+                line::write(&record, self.format, &Names([&now, &before]), &mut self.lines);
+                if self.lines.len() >= WRITE_BYTES {
+                    self.write();
+                }
+            }
+        }
+        self.write();
+        busy
+    }
+
+    fn write(&mut self) {
+        let lines = mem::take(&mut self.lines);
+        if let Some(sink) = self.sink.as_mut().filter(|_| !lines.is_empty()) {
+            let (written, outcome) = sink.write(&lines);
+            let lost = memchr::memchr_iter(b'\n', lines.get(written..).unwrap_or_default()).count() as u64;
+            let all = memchr::memchr_iter(b'\n', &lines).count() as u64;
+            self.counts.written.fetch_add(all - lost, Ordering::Relaxed);
+            self.counts.lost.fetch_add(lost, Ordering::Relaxed);
+            self.tell(outcome);
+        }
+        self.lines = lines;
+        self.lines.clear();
+    }
+
+    /// Once when lines begin to be lost, and when that is over.
+    fn tell(&mut self, outcome: std::io::Result<()>) {
+        let Some(sink) = &self.sink else { return };
+        match &outcome {
+            Err(error) if !self.told => {
+                tracing::error!(to = %sink.target(), %error, "lines of the access log are lost");
+            }
+            Ok(()) if self.told => {
+                tracing::info!(to = %sink.target(), lost = self.counts.lost(), "the access log is written again");
+            }
+            _ => {}
+        }
+        self.told = outcome.is_err();
+    }
+
+    fn reopen(&mut self) {
+        let Some(sink) = &self.sink else { return };
+        match Sink::open(sink.target()) {
+            Ok(sink) => self.sink = Some(sink),
+            Err(error) => {
+                tracing::error!(to = %sink.target(), %error, "cannot open the access log anew; it goes where it went");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use super::*;
+use crate::exchange::{End, Record, Short};
+use crate::scan::Api;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn record(number: usize) -> Record {
+    Record {
+        at: 0,
+        client: "127.0.0.1:1".parse().unwrap(),
+        method: Short::new(b"GET"),
+        path: Short::new(b"/"),
+        api: Api::Other,
+        request_id: Short::new(number.to_string().as_bytes()),
+        pool: None,
+        endpoint: None,
+        reason: None,
+        tries: 0,
+        key: None,
+        status: 200,
+        end: End::Whole,
+        streamed: false,
+        request_bytes: 0,
+        reply_bytes: 0,
+        chosen: None,
+        connected: None,
+        head: None,
+        first_data: None,
+        total: 0,
+    }
+}
+
+struct Log {
+    log: AccessLog,
+    process: &'static Process,
+}
+
+impl Log {
+    fn off(shards: usize) -> Log {
+        let process = Process::leak(shards);
+        Log { log: AccessLog::new(process, Published::leak(Snapshot::default())), process }
+    }
+
+    fn to(shards: usize, path: impl Into<PathBuf>) -> Log {
+        let log = Log::off(shards);
+        log.goes(Access::File(path.into())).unwrap();
+        log
+    }
+
+    fn goes(&self, access: Access) -> Result<(), String> {
+        self.log.prepare(&crate::config::Log { access, ..Default::default() }).map(|prepared| self.log.take(prepared))
+    }
+
+    fn push(&self, shard: usize, number: usize) -> bool {
+        self.process.shards()[shard].records().queue().unwrap().push(record(number)).is_ok()
+    }
+
+    fn until(&self, what: &str, met: impl Fn(&Counts) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !met(self.log.counts()) {
+            assert!(Instant::now() < deadline, "{what} did not come about: {:?}", self.log.counts());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn fresh(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("warmfront-access-{name}-{}", std::process::id()));
+    let _ = fs::remove_file(&path);
+    path
+}
+
+fn ids(path: &PathBuf) -> Vec<String> {
+    let text = fs::read_to_string(path).unwrap();
+    let line = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["request_id"].clone();
+    text.lines().map(|text| line(text).as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn nothing_is_there_while_it_is_off() {
+    let log = Log::off(2);
+    log.goes(Access::Off).unwrap();
+    assert!(log.process.shards().iter().all(|shard| shard.records().queue().is_none()));
+    assert!(log.log.thread.lock().unwrap().is_none());
+    log.log.stop();
+}
+
+#[test]
+fn records_of_all_shards_are_written_in_their_order_and_to_the_last() {
+    let path = fresh("order");
+    let log = Log::to(2, &path);
+    (0..3_000).for_each(|number| assert!(log.push(number % 2, number)));
+    log.log.stop();
+    let written = ids(&path);
+    for shard in 0..2 {
+        let of_shard = written.iter().filter(|id| id.parse::<usize>().unwrap() % 2 == shard);
+        let expected: Vec<String> = (0..3_000).skip(shard).step_by(2).map(|number| number.to_string()).collect();
+        assert!(of_shard.eq(&expected));
+    }
+    assert_eq!((log.log.counts().written(), log.log.counts().lost()), (3_000, 0));
+    fs::remove_file(path).unwrap();
+}
+
+/// As logrotate does: renames the file, then says so. Before that lines go to the old one, none is lost or torn.
+#[test]
+fn a_renamed_file_is_left_when_it_is_said() {
+    let (path, old) = (fresh("rotate"), fresh("rotated"));
+    let log = Log::to(1, &path);
+    log.push(0, 1);
+    log.until("the first line", |counts| counts.written() == 1);
+    fs::rename(&path, &old).unwrap();
+    log.push(0, 2);
+    log.until("the second line", |counts| counts.written() == 2);
+    assert!(!path.exists());
+    log.log.reopen();
+    let deadline = Instant::now() + PATIENCE;
+    while !path.exists() {
+        assert!(Instant::now() < deadline, "it is not opened anew");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    log.push(0, 3);
+    log.log.stop();
+    assert_eq!((ids(&old), ids(&path)), (vec!["1".into(), "2".into()], vec!["3".into()]));
+    [path, old].iter().for_each(|path| fs::remove_file(path).unwrap());
+}
+
+#[test]
+fn it_goes_elsewhere_and_off_when_told() {
+    let (first, second) = (fresh("first"), fresh("second"));
+    let log = Log::to(1, &first);
+    log.push(0, 1);
+    log.goes(Access::File(second.clone())).unwrap();
+    log.until("the first line", |counts| counts.written() == 1);
+    log.push(0, 2);
+    log.until("the second line", |counts| counts.written() == 2);
+    log.goes(Access::Off).unwrap();
+    // The order is carried out with the next look, which still writes what it finds.
+    std::thread::sleep(4 * LOOK);
+    log.push(0, 3);
+    log.log.stop();
+    assert_eq!((ids(&first), ids(&second)), (vec!["1".into()], vec!["2".into()]));
+    [first, second].iter().for_each(|path| fs::remove_file(path).unwrap());
+}
+
+/// A disk that is full takes nothing: lines are counted, and what comes later is written again.
+#[test]
+fn a_full_disk_is_counted_and_got_over() {
+    let log = Log::to(1, "/dev/full");
+    (0..100).for_each(|number| assert!(log.push(0, number)));
+    log.until("the loss", |counts| counts.lost() == 100);
+    let path = fresh("space");
+    log.goes(Access::File(path.clone())).unwrap();
+    std::thread::sleep(4 * LOOK);
+    assert!(log.push(0, 100));
+    log.log.stop();
+    assert_eq!((log.log.counts().written(), log.log.counts().lost(), ids(&path)), (1, 100, vec!["100".into()]));
+    fs::remove_file(path).unwrap();
+}
+
+/// Nobody reads the pipe: what does not fit into it is lost, in whole lines as far as a reader can tell, and counted.
+#[test]
+fn a_pipe_that_nobody_reads_delays_nothing() {
+    use std::io::Read;
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = fresh("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let log = Log::off(1);
+    assert!(log.goes(Access::File(path.clone())).unwrap_err().contains("cannot write the access log to /"));
+    let mut reader = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+    log.goes(Access::File(path.clone())).unwrap();
+    (0..4_000).for_each(|number| assert!(log.push(0, number)));
+    log.until("the loss", |counts| counts.written() + counts.lost() == 4_000 && counts.lost() > 0);
+    let mut taken = Vec::new();
+    let mut take = || {
+        let mut piece = vec![0; 1 << 20];
+        while let Ok(len @ 1..) = reader.read(&mut piece) {
+            taken.extend_from_slice(&piece[..len]);
+        }
+    };
+    take();
+    log.push(0, 4_000);
+    log.log.stop();
+    take();
+    let text = String::from_utf8(taken).unwrap();
+    let parsed: Vec<_> = text.lines().map(serde_json::from_str::<serde_json::Value>).collect();
+    // Where the pipe was full a line is torn, if not by chance between two.
+    assert!(parsed.iter().filter(|line| line.is_err()).count() <= 1, "{text}");
+    assert_eq!(parsed.last().unwrap().as_ref().unwrap()["request_id"], "4000");
+    fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_place_that_cannot_be_had_is_said() {
+    let log = Log::off(1);
+    for path in ["/nowhere/access.log", "/proc"] {
+        let said = log.goes(Access::File(path.into())).unwrap_err();
+        assert!(said.starts_with(&format!("cannot write the access log to {path}: ")), "{said}");
+    }
+}
+
+/// Rules that switch the log on may reach a shard before their order reaches the thread.
+#[test]
+fn what_overtakes_the_order_is_written() {
+    let path = fresh("overtaken");
+    let process = Process::leak(1);
+    process.shards()[0].records().open(8).push(record(1)).unwrap();
+    let (orders, taken) = channel();
+    let sink = Sink::open(&Access::File(path.clone())).unwrap();
+    orders.send(Order::Take(Prepared { sink: Some(sink), format: LogFormat::Json })).unwrap();
+    drop(orders);
+    Writer::new(process, Published::leak(Snapshot::default()), Arc::default()).run(&taken);
+    assert_eq!(ids(&path), ["1"]);
+    fs::remove_file(path).unwrap();
+}

@@ -1,0 +1,59 @@
+//! Changes of the list of engines while requests run, made on the admin listener. They last until the configuration is
+//! read anew; what is to stay belongs in the file.
+
+use crate::config::Upstream;
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// One more engine.
+    Add(Upstream),
+    /// The engine of this name finishes what it has and gets nothing new; or takes requests again.
+    Drain(String, bool),
+    /// The engine of this name finishes what it has and is forgotten.
+    Remove(String),
+}
+
+/// Why a change is not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// There is no such engine.
+    #[error("no engine is called \"{name}\"; there are {known}")]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// The configuration would be wrong.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+impl Edit {
+    /// Makes the change.
+    ///
+    /// # Errors
+    /// When it is about an engine that is not there.
+    pub fn apply(&self, upstreams: &mut Vec<Upstream>) -> Result<(), Refused> {
+        match self {
+            Edit::Add(upstream) => upstreams.push(upstream.clone()),
+            Edit::Drain(name, drain) => {
+                let at = find(name, upstreams)?;
+                upstreams[at].drain = *drain;
+            }
+            Edit::Remove(name) => {
+                let at = find(name, upstreams)?;
+                upstreams.remove(at);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn find(name: &str, upstreams: &[Upstream]) -> Result<usize, Refused> {
+    upstreams.iter().position(|upstream| upstream.label() == name).ok_or_else(|| {
+        let known: Vec<String> = upstreams.iter().map(|upstream| format!("\"{}\"", upstream.label())).collect();
+        Refused::Unknown { name: name.to_owned(), known: known.join(", ") }
+    })
+}

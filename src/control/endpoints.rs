@@ -1,0 +1,208 @@
+//! `/endpoints` of the admin listener: shows the fleet, adds engines, drains and removes them.
+
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State as Shared};
+use axum::http::StatusCode;
+use axum::response::Json;
+use axum::routing::{delete, get, post};
+use serde::Serialize;
+
+use super::admin::State;
+use super::edit::{Edit, Refused};
+use super::health::Course;
+use super::member::Member;
+use super::reload::Changes;
+use crate::config::Upstream;
+use crate::counters::Counters;
+use crate::fleet::{Endpoint, Health};
+
+type Outcome = Result<Json<Changes>, (StatusCode, String)>;
+
+pub(super) fn routes() -> Router<State> {
+    Router::new()
+        .route("/endpoints", get(endpoints).post(add))
+        .route("/endpoints/{name}", delete(remove))
+        .route("/endpoints/{name}/drain", post(drain))
+        .route("/endpoints/{name}/resume", post(resume))
+}
+
+/// Takes an engine with the keys of an `[[upstream]]`, as JSON.
+async fn add(state: Shared<State>, upstream: Result<Json<Upstream>, JsonRejection>) -> Outcome {
+    match upstream {
+        Ok(Json(upstream)) => edit(state, Edit::Add(upstream)).await,
+        Err(wrong) => Err((
+            StatusCode::UNPROCESSABLE_ENTITY,
+            format!(
+                "{}\nwrite the keys of an [[upstream]], such as {{\"url\": \"http://HOST:PORT\"}}\n",
+                wrong.body_text()
+            ),
+        )),
+    }
+}
+
+async fn remove(state: Shared<State>, Path(name): Path<String>) -> Outcome {
+    edit(state, Edit::Remove(name)).await
+}
+
+async fn drain(state: Shared<State>, Path(name): Path<String>) -> Outcome {
+    edit(state, Edit::Drain(name, true)).await
+}
+
+async fn resume(state: Shared<State>, Path(name): Path<String>) -> Outcome {
+    edit(state, Edit::Drain(name, false)).await
+}
+
+async fn edit(Shared(state): Shared<State>, edit: Edit) -> Outcome {
+    match state.keeper.edit(&edit).await {
+        Ok(changes) => {
+            tracing::info!(?edit, "engines changed until the configuration is read anew");
+            Ok(Json(changes))
+        }
+        Err(refused) => {
+            let status = match refused {
+                Refused::Unknown { .. } => StatusCode::NOT_FOUND,
+                Refused::Wrong(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            };
+            Err((status, format!("{refused}\n")))
+        }
+    }
+}
+
+/// One engine as `/endpoints` shows it.
+#[derive(Debug, Serialize)]
+struct Shown {
+    name: String,
+    url: String,
+    address: Option<String>,
+    slot: Option<u16>,
+    generation: Option<u32>,
+    weight: u32,
+    health: &'static str,
+    /// Since when it is so.
+    health_ms: Option<u128>,
+    /// Why, where that needs words.
+    why: Option<String>,
+    ejections: u64,
+    faults: u64,
+    refuses_probes: bool,
+    /// Most requests of ours there; none: as many as come.
+    cap: Option<u32>,
+    /// Less than 100 in a slow start.
+    share_percent: u8,
+    in_flight: u32,
+    foreign: u32,
+    models: Option<Vec<String>>,
+    asks_key: bool,
+    engine: Option<ShownEngine>,
+    errors: Vec<String>,
+}
+
+/// What the engine says of itself.
+#[derive(Debug, Serialize)]
+struct ShownEngine {
+    running: Option<u32>,
+    waiting: Option<u32>,
+    kv_use: Option<f32>,
+    kv_capacity_tokens: Option<u64>,
+    block_size: Option<u32>,
+    prefix_caching: Option<bool>,
+    prefix_queries_total: Option<u64>,
+    prefix_hits_total: Option<u64>,
+    read_ms_ago: u128,
+}
+
+/// The whole answer.
+#[derive(Debug, Serialize)]
+struct ShownFleet {
+    epoch: u64,
+    draining: bool,
+    pools: Vec<ShownPool>,
+    endpoints: Vec<Shown>,
+}
+
+/// One pool as `/endpoints` shows it.
+#[derive(Debug, Serialize)]
+struct ShownPool {
+    model: String,
+    policy: &'static str,
+    endpoints: Vec<String>,
+}
+
+async fn endpoints(Shared(state): Shared<State>) -> Json<ShownFleet> {
+    let snapshot = state.published.current();
+    let name = |slot: &u16| {
+        let endpoint = snapshot.endpoints.get(usize::from(*slot))?.as_ref()?;
+        Some(endpoint.name.to_string())
+    };
+    let pool = |pool: &crate::snapshot::Pool| ShownPool {
+        model: pool.name.to_string(),
+        policy: pool.settings.policy.as_str(),
+        endpoints: pool.members.iter().filter_map(name).collect(),
+    };
+    Json(ShownFleet {
+        epoch: snapshot.epoch,
+        draining: state.process.draining(),
+        pools: snapshot.pools.iter().filter(|pool| !pool.members.is_empty()).map(pool).collect(),
+        endpoints: state.keeper.fleet().members().iter().map(|member| show(member, state.counters)).collect(),
+    })
+}
+
+fn show(member: &Member, counters: &Counters) -> Shown {
+    let now = member.now.as_ref();
+    let course = now.map(|tenancy| &tenancy.course);
+    let engine = |(reading, at): &(super::scrape::Reading, Instant)| ShownEngine {
+        running: reading.load.running,
+        waiting: reading.load.waiting,
+        kv_use: reading.load.kv_use,
+        kv_capacity_tokens: reading.load.kv_capacity_tokens,
+        block_size: reading.block_size,
+        prefix_caching: reading.prefix_caching,
+        prefix_queries_total: reading.load.prefix_queries_total,
+        prefix_hits_total: reading.load.prefix_hits_total,
+        read_ms_ago: at.elapsed().as_millis(),
+    };
+    let errors = [
+        now.and_then(|tenancy| tenancy.course.probe_error()).map(|why| format!("health: {why}")),
+        now.and_then(|tenancy| tenancy.scrape_error.as_ref()).map(|why| format!("metrics: {why}")),
+        member.models_error.as_ref().map(|why| format!("models: {why}")),
+        now.is_none().then(|| "address: its host name could not be looked up".to_owned()),
+    ];
+    Shown {
+        name: member.name.to_string(),
+        url: member.upstream.url.to_string(),
+        address: now.map(|tenancy| tenancy.address.to_string()),
+        slot: now.map(|tenancy| tenancy.id.slot),
+        generation: now.map(|tenancy| tenancy.id.generation),
+        weight: member.upstream.weight,
+        health: health(member.health()),
+        health_ms: course.map(|course| course.since().elapsed().as_millis()),
+        why: course.and_then(Course::why).map(str::to_owned),
+        ejections: member.ejections,
+        faults: member.faults,
+        refuses_probes: course.is_some_and(Course::refuses_probes),
+        cap: Some(member.cap()).filter(|cap| *cap != Endpoint::NO_CAP),
+        share_percent: course.map_or(0, Course::share_percent),
+        in_flight: now.map_or(0, |tenancy| counters.in_flight(tenancy.id.slot)),
+        foreign: now.map_or(0, |tenancy| tenancy.foreign),
+        models: member.ids().map(|ids| ids.into_iter().map(str::to_owned).collect()),
+        asks_key: member.models.as_ref().is_some_and(|learnt| learnt.asks_key),
+        engine: now.and_then(|tenancy| tenancy.reading.as_ref()).map(engine),
+        errors: errors.into_iter().flatten().collect(),
+    }
+}
+
+/// A state of health as metrics and `/endpoints` name it.
+pub(super) fn health(health: Option<Health>) -> &'static str {
+    match health {
+        None => "unresolved",
+        Some(Health::Unknown) => "unknown",
+        Some(Health::Up) => "up",
+        Some(Health::Down) => "down",
+        Some(Health::Draining) => "draining",
+        Some(Health::Ejected) => "ejected",
+        Some(Health::Trial) => "trial",
+    }
+}

@@ -1,0 +1,439 @@
+//! What one endpoint holds, in the order in which it will go: exactly the least recently used first, and of what was used
+//! together the deepest first.
+//!
+//! Blocks form a tree, since a block's hash includes those before it. Using a prompt makes all its blocks as young as
+//! its last one; so it is enough to remember the time of *ends*. A list holds every leaf, and the inner blocks with
+//! which some prompt ended, from the newest to the oldest. The oldest entry is the next to go if it is a leaf. If it
+//! is not, something younger lies below it and it is taken off the list. A leaf that goes leaves its
+//! place in the list to its parent, which was last used when the leaf was, unless the parent has a younger place itself.
+//!
+//! Hence using a prompt again costs the same whatever its length, and a new block costs one cell. One thread at a time
+//! writes a ledger (see [`super::Index`]); who looks up reads the rows alone.
+
+use std::hint::black_box;
+
+use super::rows::{Place, Row, Rows};
+
+const NONE: u32 = u32::MAX;
+/// In `newer`: the cell is not in the list.
+const UNLISTED: u32 = u32::MAX - 1;
+/// Chunks of one ledger at most.
+pub(super) const CHUNKS_MAX: usize = 64;
+
+/// New blocks whose memory is asked for at once.
+const AHEAD: usize = 16;
+
+/// How far the list is searched for a parent when a block is taken out, which engines do from the old end on.
+const STEPS_MAX: usize = 64;
+
+/// One block held. Half a cache line.
+#[derive(Clone, Debug)]
+struct Cell {
+    row: Row,
+    parent: u32,
+    first_child: u32,
+    sibling_before: u32,
+    sibling_after: u32,
+    newer: u32,
+    older: u32,
+    /// The next cell of the same bucket; of a free cell, the next free one.
+    next: u32,
+}
+
+const FREE: Cell = Cell {
+    row: Row(NONE),
+    parent: NONE,
+    first_child: NONE,
+    sibling_before: NONE,
+    sibling_after: NONE,
+    newer: UNLISTED,
+    older: NONE,
+    next: NONE,
+};
+
+const _: () = assert!(size_of::<Cell>() == 32);
+
+/// Cells and the buckets by which they are found, as many of each. Chunks move between the pool and ledgers whole.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    cells: Box<[Cell]>,
+    buckets: Box<[u32]>,
+}
+
+impl Chunk {
+    pub(super) fn new(cells: usize) -> Chunk {
+        Chunk { cells: vec![FREE; cells].into(), buckets: vec![NONE; cells].into() }
+    }
+
+    /// Bytes of the memory it owns, by cell.
+    pub(super) const CELL_BYTES: usize = size_of::<Cell>() + size_of::<u32>();
+}
+
+/// What an insert did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Inserted {
+    /// Leading blocks that were held before.
+    pub before: u32,
+    /// Leading blocks that are held now; fewer than were given only where no room could be made.
+    pub now: u32,
+    /// Blocks of other prompts that went for them.
+    pub evicted: u32,
+}
+
+/// The blocks of one endpoint.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    chunks: Vec<Chunk>,
+    /// Cells of a chunk: two to the power of this.
+    shift: u32,
+    capacity: u32,
+    held: u32,
+    /// Cells from here on were never used.
+    unused: u32,
+    free: u32,
+    newest: u32,
+    oldest: u32,
+}
+
+impl Ledger {
+    /// One without room. It never allocates again.
+    pub(super) fn new(shift: u32) -> Ledger {
+        let chunks = Vec::with_capacity(CHUNKS_MAX);
+        Ledger { chunks, shift, capacity: 0, held: 0, unused: 0, free: NONE, newest: NONE, oldest: NONE }
+    }
+
+    /// Blocks held.
+    pub(super) fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// Most blocks it holds.
+    pub(super) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// The capacity, and the chunks that it needs: more are taken from the pool, surplus ones go back to it once nothing is
+    /// held. What is beyond a smaller capacity goes; answers how many blocks that are.
+    pub(super) fn resize(&mut self, rows: &Rows, slot: u16, blocks: u32, pool: &mut Vec<Chunk>) -> u32 {
+        let wanted = (blocks as usize).div_ceil(1 << self.shift).min(CHUNKS_MAX);
+        while self.held == 0 && self.chunks.len() > wanted {
+            pool.extend(self.chunks.pop());
+        }
+        let chunks = self.chunks.len();
+        while self.chunks.len() < wanted {
+            let Some(chunk) = pool.pop() else { break };
+            self.chunks.push(chunk);
+        }
+        if self.held == 0 {
+            self.unused = 0;
+            self.free = NONE;
+        }
+        if self.chunks.len() != chunks {
+            self.find_anew();
+        }
+        self.capacity = blocks.min((self.chunks.len() << self.shift) as u32);
+        let held = self.held;
+        while self.held > self.capacity && self.evict(rows, slot, NONE) {}
+        held - self.held
+    }
+
+    /// Puts all cells into buckets, after these have become more or fewer.
+    fn find_anew(&mut self) {
+        self.chunks.iter_mut().for_each(|chunk| chunk.buckets.fill(NONE));
+        for at in 0..self.unused {
+            let row = self.cell(at).row;
+            if row != FREE.row {
+                let bucket = std::mem::replace(self.bucket(row), at);
+                self.cell_mut(at).next = bucket;
+            }
+        }
+    }
+
+    /// Drops everything.
+    pub(super) fn clear(&mut self, rows: &Rows, slot: u16) {
+        for at in 0..self.unused {
+            let row = self.cell(at).row;
+            if row != FREE.row {
+                rows.leave(row, slot);
+            }
+        }
+        for chunk in &mut self.chunks {
+            chunk.cells.fill(FREE);
+            chunk.buckets.fill(NONE);
+        }
+        (self.held, self.unused, self.free, self.newest, self.oldest) = (0, 0, NONE, NONE, NONE);
+    }
+
+    /// Holds this prompt from here on, as the youngest. `before` of its blocks are held, the last of them in row `end`.
+    pub(super) fn insert(
+        &mut self,
+        rows: &Rows,
+        slot: u16,
+        chain: &[u64],
+        before: usize,
+        end: Option<Row>,
+    ) -> Inserted {
+        let mut inserted = Inserted { before: before as u32, now: before as u32, evicted: 0 };
+        if self.capacity == 0 {
+            return inserted;
+        }
+        let mut end = end.map_or(NONE, |row| self.find(row));
+        debug_assert_eq!(end == NONE, before == 0, "a held block has a cell");
+        if end != NONE {
+            self.unlist(end);
+        }
+        // What is on the path to `end` is no leaf, and `end` is not in the list: none of it can go.
+        'full: for hashes in chain[before..].chunks(AHEAD) {
+            let places = self.look_ahead(rows, hashes);
+            for (&hash, place) in hashes.iter().zip(places) {
+                while self.held >= self.capacity {
+                    if !self.evict(rows, slot, end) {
+                        break 'full;
+                    }
+                    inserted.evicted += 1;
+                }
+                let Some(row) = rows.hold(hash, slot, place) else { break 'full };
+                end = self.grow(end, row);
+                inserted.now += 1;
+            }
+        }
+        if end != NONE {
+            self.list_newest(end);
+        }
+        inserted
+    }
+
+    /// Where the next blocks will probably go. Also asks the memory for what will be written for them, all at once: the
+    /// exchanges later on would wait for it one after the other.
+    fn look_ahead(&mut self, rows: &Rows, hashes: &[u64]) -> [Option<Place>; AHEAD] {
+        hashes.iter().for_each(|&hash| rows.warm(hash));
+        let mut going = self.oldest;
+        for _ in self.capacity..self.held + hashes.len() as u32 {
+            if going == NONE {
+                break;
+            }
+            let Cell { row, parent, .. } = *self.cell(going);
+            rows.warm_row(row);
+            black_box(*self.bucket(row));
+            going = parent;
+        }
+        let mut places = [None; AHEAD];
+        for (place, &hash) in places.iter_mut().zip(hashes) {
+            *place = rows.place_for(hash);
+            place.iter().for_each(|place| {
+                black_box(*self.bucket(place.row()));
+            });
+        }
+        places
+    }
+
+    /// Drops the block in this row and what lies below it; answers how many.
+    pub(super) fn remove(&mut self, rows: &Rows, slot: u16, row: Row) -> u32 {
+        let top = self.find(row);
+        let held = self.held;
+        let mut at = top;
+        while at != NONE {
+            while self.cell(at).first_child != NONE {
+                at = self.cell(at).first_child;
+            }
+            let parent = self.cell(at).parent;
+            self.drop_leaf(rows, slot, at, NONE);
+            at = if at == top { NONE } else { parent };
+        }
+        held - self.held
+    }
+
+    /// Drops the oldest leaf. `end` is not in the list and stays out of it. False: there is none.
+    fn evict(&mut self, rows: &Rows, slot: u16, end: u32) -> bool {
+        while self.oldest != NONE {
+            let at = self.oldest;
+            if self.cell(at).first_child == NONE {
+                self.drop_leaf(rows, slot, at, end);
+                return true;
+            }
+            self.unlist(at);
+        }
+        false
+    }
+
+    fn drop_leaf(&mut self, rows: &Rows, slot: u16, at: u32, end: u32) {
+        let Cell { row, parent, sibling_before, sibling_after, .. } = *self.cell(at);
+        match sibling_before {
+            NONE if parent != NONE => self.cell_mut(parent).first_child = sibling_after,
+            NONE => {}
+            before => self.cell_mut(before).sibling_after = sibling_after,
+        }
+        if sibling_after != NONE {
+            self.cell_mut(sibling_after).sibling_before = sibling_before;
+        }
+        if parent != NONE && parent != end && self.inherits(parent, at) {
+            self.unlist(parent);
+            self.list_instead(parent, at);
+        } else {
+            self.unlist(at);
+        }
+        self.lose(row, at);
+        rows.leave(row, slot);
+        let free = self.free;
+        *self.cell_mut(at) = Cell { next: free, ..FREE };
+        self.free = at;
+        self.held -= 1;
+    }
+
+    /// Whether the place of a leaf that goes is its parent's: the parent is not in the list, or further behind. (The oldest
+    /// leaf's is of no use to a parent with other children.) A place more than [`STEPS_MAX`] behind stays what it is.
+    fn inherits(&self, parent: u32, at: u32) -> bool {
+        if self.cell(parent).newer == UNLISTED {
+            return self.cell(parent).first_child == NONE || at != self.oldest;
+        }
+        let older = std::iter::successors(Some(self.cell(at).older), |&at| (at != NONE).then(|| self.cell(at).older));
+        older.take(STEPS_MAX).take_while(|&at| at != NONE).any(|at| at == parent)
+    }
+
+    /// A new cell below `parent`, not in the list. There is room: fewer are held than the capacity.
+    fn grow(&mut self, parent: u32, row: Row) -> u32 {
+        let at = match self.free {
+            NONE => self.unused,
+            free => free,
+        };
+        if at == self.unused {
+            self.unused += 1;
+        } else {
+            self.free = self.cell(at).next;
+        }
+        let next = std::mem::replace(self.bucket(row), at);
+        let mut sibling_after = NONE;
+        if parent != NONE {
+            sibling_after = std::mem::replace(&mut self.cell_mut(parent).first_child, at);
+        }
+        if sibling_after != NONE {
+            self.cell_mut(sibling_after).sibling_before = at;
+        }
+        *self.cell_mut(at) = Cell { row, parent, sibling_after, next, ..FREE };
+        self.held += 1;
+        at
+    }
+
+    /// The cell of a row that this slot holds.
+    fn find(&mut self, row: Row) -> u32 {
+        let mut at = *self.bucket(row);
+        while at != NONE && self.cell(at).row != row {
+            at = self.cell(at).next;
+        }
+        at
+    }
+
+    /// Takes a cell out of its bucket.
+    fn lose(&mut self, row: Row, at: u32) {
+        let next = self.cell(at).next;
+        let mut before = *self.bucket(row);
+        if before == at {
+            *self.bucket(row) = next;
+            return;
+        }
+        while before != NONE {
+            let cell = self.cell_mut(before);
+            if cell.next == at {
+                cell.next = next;
+                return;
+            }
+            before = cell.next;
+        }
+    }
+
+    fn list_newest(&mut self, at: u32) {
+        let older = std::mem::replace(&mut self.newest, at);
+        let cell = self.cell_mut(at);
+        (cell.newer, cell.older) = (NONE, older);
+        match older {
+            NONE => self.oldest = at,
+            older => self.cell_mut(older).newer = at,
+        }
+    }
+
+    fn list_instead(&mut self, at: u32, before: u32) {
+        let Cell { newer, older, .. } = *self.cell(before);
+        let cell = self.cell_mut(at);
+        (cell.newer, cell.older) = (newer, older);
+        self.link(newer, older, at, at);
+    }
+
+    fn unlist(&mut self, at: u32) {
+        let Cell { newer, older, .. } = *self.cell(at);
+        if newer != UNLISTED {
+            self.link(newer, older, older, newer);
+            self.cell_mut(at).newer = UNLISTED;
+        }
+    }
+
+    /// What lies older than `newer`, and newer than `older`.
+    fn link(&mut self, newer: u32, older: u32, behind_newer: u32, before_older: u32) {
+        match newer {
+            NONE => self.newest = behind_newer,
+            newer => self.cell_mut(newer).older = behind_newer,
+        }
+        match older {
+            NONE => self.oldest = before_older,
+            older => self.cell_mut(older).newer = before_older,
+        }
+    }
+
+    #[inline]
+    fn cell(&self, at: u32) -> &Cell {
+        &self.chunks[(at >> self.shift) as usize].cells[(at & ((1 << self.shift) - 1)) as usize]
+    }
+
+    #[inline]
+    fn cell_mut(&mut self, at: u32) -> &mut Cell {
+        &mut self.chunks[(at >> self.shift) as usize].cells[(at & ((1 << self.shift) - 1)) as usize]
+    }
+
+    #[inline]
+    fn bucket(&mut self, row: Row) -> &mut u32 {
+        let spread = u64::from(row.0.wrapping_mul(0x9E37_79B1));
+        let at = (spread * ((self.chunks.len() as u64) << self.shift) >> 32) as usize;
+        &mut self.chunks[at >> self.shift].buckets[at & ((1 << self.shift) - 1)]
+    }
+}
+
+impl Ledger {
+    /// Whether cells, tree, list, buckets and rows say the same.
+    pub(super) fn audit(&self, rows: &Rows, slot: u16) -> Result<(), String> {
+        let is = |right: bool, at: u32, what: &str| if right { Ok(()) } else { Err(format!("cell {at}: {what}")) };
+        let (mut held, mut listed, mut children, mut named) = (0, 0, 0, 0);
+        for at in 0..self.unused {
+            let cell = self.cell(at);
+            if cell.row == FREE.row {
+                continue;
+            }
+            held += 1;
+            listed += u32::from(cell.newer != UNLISTED);
+            named += u32::from(cell.parent != NONE);
+            is(rows.tag(cell.row, slot).is_some(), at, "its row lacks its bit")?;
+            is(cell.first_child != NONE || cell.newer != UNLISTED, at, "a leaf that never goes")?;
+            let (mut child, mut before) = (cell.first_child, NONE);
+            while child != NONE {
+                let here = self.cell(child);
+                is(here.parent == at && here.sibling_before == before, child, "another parent or sibling")?;
+                (before, child) = (child, here.sibling_after);
+                children += 1;
+            }
+        }
+        let (mut at, mut before, mut seen) = (self.newest, NONE, 0);
+        while at != NONE {
+            is(self.cell(at).newer == before, at, "another neighbour in the list")?;
+            (before, at) = (at, self.cell(at).older);
+            seen += 1;
+        }
+        is(before == self.oldest && seen == listed, before, "the list loses cells")?;
+        is(children == named, 0, "children without parent")?;
+        let mut found = 0;
+        for bucket in self.chunks.iter().flat_map(|chunk| &chunk.buckets) {
+            let mut at = *bucket;
+            while at != NONE {
+                (found, at) = (found + 1, self.cell(at).next);
+            }
+        }
+        is(found == held && held == self.held && held <= self.capacity, 0, "the count is wrong")
+    }
+}

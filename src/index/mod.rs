@@ -1,0 +1,403 @@
+//! The shared prefix index: which endpoint holds which prefix. One for the process; shards and control write and read
+//! it together.
+//!
+//! A prompt is a *chain*: one 64-bit hash for each of its blocks, each including those before it, so that equal hashes
+//! mean equal prefixes. A row keeps 44 bits of a hash: a look at a block takes another one for it with a probability of at
+//! most 16 / 2^44, or 10^-12 (its two buckets have 16 rows); with all 64 bits it would be n / 2^64 for n blocks, 10^-12 for
+//! 2 * 10^7. A wrong answer costs a wrong estimate, never a wrong reply.
+//!
+//! - [`rows`]: one table of blocks with a bit for each holder, read and written without locks.
+//! - [`ledger`]: for each endpoint, what it holds and what goes next: exactly least recently used, old leaves first.
+//! - [`search`]: how deep each endpoint holds a prompt.
+//!
+//! What an endpoint holds is at any time closed under prefixes, its capacity is never exceeded, and nothing is allocated after
+//! the start. Nobody waits for anybody: reading takes no lock, and a ledger is written by who gets it at once. Who finds
+//! it taken looks again for some microseconds and then goes without ([`Missed::Busy`], counted): the endpoint is
+//! believed to hold less than it does until the next turn of that conversation, which is always allowed. A true
+//! multi-writer ledger would have to give up exact order: with 8-way sets instead, the first of 500 blocks
+//! that is lost ends the match, and long prompts are lost at a quarter of the capacity.
+
+mod ledger;
+mod rows;
+mod search;
+
+use std::sync::TryLockError;
+
+use crossbeam::utils::CachePadded;
+
+use crate::atomics::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, spin_loop};
+use crate::fleet::EndpointId;
+use crate::limits::ENDPOINTS_MAX;
+pub use ledger::Inserted;
+use ledger::{CHUNKS_MAX, Chunk, Ledger};
+use rows::Rows;
+pub use search::{DEPTHS_SEARCHED, Matches, Set, probes_max};
+
+/// How often a taken ledger is looked at again: about 10 µs.
+const CLAIMS_MAX: u32 = if cfg!(modelled) { 1 } else { 500 };
+/// The same for control, which may wait: about 20 ms.
+const CONTROL_CLAIMS_MAX: u32 = if cfg!(modelled) { 1 } else { 1_000_000 };
+
+/// What an index is made for. All its memory is taken at its start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capacity {
+    /// Slots, 1..=[`ENDPOINTS_MAX`]: endpoints with slots beyond have no part in it.
+    pub endpoints: usize,
+    /// Blocks that all endpoints hold together; at least [`Capacity::BLOCKS_MIN`] for each slot. Rounded up.
+    pub blocks: usize,
+}
+
+/// How that is cut up.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// Words of a row's bits.
+    words: usize,
+    buckets: u32,
+    /// A chunk has two to the power of this many cells.
+    shift: u32,
+    chunks: usize,
+}
+
+impl Capacity {
+    /// Fewest blocks for a slot.
+    pub const BLOCKS_MIN: usize = if cfg!(modelled) { 1 } else { 16 };
+
+    /// What an endpoint gets whose own capacity is not known: as much as every other.
+    pub fn share(&self) -> u32 {
+        (self.blocks / self.endpoints.max(1)).try_into().unwrap_or(u32::MAX)
+    }
+
+    fn shape(&self) -> Result<Shape, BadCapacity> {
+        let share = self.blocks.checked_div(self.endpoints).unwrap_or(0);
+        if self.endpoints == 0 || self.endpoints > ENDPOINTS_MAX {
+            return Err(BadCapacity::Endpoints);
+        }
+        if share < Self::BLOCKS_MIN {
+            return Err(BadCapacity::TooFew);
+        }
+        // A share is 4 to 8 chunks, so that little of a chunk is left over.
+        let shift = (share / 4).max(Self::BLOCKS_MIN).ilog2();
+        let chunks = self.endpoints.checked_mul(share.div_ceil(1 << shift)).ok_or(BadCapacity::TooMany)?;
+        let blocks = chunks.checked_mul(1 << shift).filter(|&blocks| blocks < 1 << 31).ok_or(BadCapacity::TooMany)?;
+        let buckets = Rows::buckets(blocks).ok_or(BadCapacity::TooMany)?;
+        // A power of two, so that a row's words lie in one line (or two).
+        let words = self.endpoints.div_ceil(64).next_power_of_two();
+        Ok(Shape { words, buckets, shift, chunks })
+    }
+}
+
+/// Why there is no such index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BadCapacity {
+    /// No endpoint or too many.
+    #[error("an index is for 1 to {ENDPOINTS_MAX} endpoints")]
+    Endpoints,
+    /// Too few blocks.
+    #[error("an index needs at least {} blocks for each endpoint", Capacity::BLOCKS_MIN)]
+    TooFew,
+    /// Too many blocks.
+    #[error("an index holds fewer than 2^31 blocks")]
+    TooMany,
+}
+
+/// Who says that an endpoint holds a prefix.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Origin {
+    /// A shard that has just chosen the endpoint for it.
+    Choice,
+    /// The engine, by its KV events.
+    Engine,
+    /// Another front.
+    Peer,
+    /// A file written by an earlier process.
+    Saved,
+}
+
+/// Number of [`Origin`]s.
+pub const ORIGINS: usize = Origin::Saved as usize + 1;
+
+/// Why nothing was done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Missed {
+    /// The slot is not this endpoint's, or beyond the index.
+    #[error("the slot is not this endpoint's")]
+    Stranger,
+    /// Another thread was writing for this endpoint all the while. May be tried again later.
+    #[error("another thread was writing for this endpoint")]
+    Busy,
+}
+
+/// What one slot has and did since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Figures {
+    /// Blocks held now.
+    pub blocks: u32,
+    /// Most blocks held.
+    pub capacity: u32,
+    /// Blocks added, by [`Origin`].
+    pub inserted: [u64; ORIGINS],
+    /// Blocks that went because the capacity was reached.
+    pub evicted: u64,
+    /// Blocks taken out by [`Index::remove`].
+    pub removed: u64,
+    /// Inserts cut short because no room could be made: the prompt is longer than the capacity, or a bucket was full.
+    pub refused: u64,
+    /// Inserts and removals given up because another thread was writing.
+    pub busy: u64,
+}
+
+/// What belongs to one slot.
+#[derive(Debug)]
+struct Seat {
+    ledger: Mutex<Ledger>,
+    blocks: AtomicU32,
+    capacity: AtomicU32,
+    inserted: [AtomicU64; ORIGINS],
+    evicted: AtomicU64,
+    removed: AtomicU64,
+    refused: AtomicU64,
+    busy: AtomicU64,
+}
+
+impl Seat {
+    fn new(shift: u32) -> Seat {
+        Seat {
+            ledger: Mutex::new(Ledger::new(shift)),
+            blocks: AtomicU32::new(0),
+            capacity: AtomicU32::new(0),
+            inserted: std::array::from_fn(|_| AtomicU64::new(0)),
+            evicted: AtomicU64::new(0),
+            removed: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            busy: AtomicU64::new(0),
+        }
+    }
+
+    /// What others may read of the ledger, before it is let go.
+    fn publish(&self, ledger: &Ledger) {
+        self.blocks.store(ledger.held(), Ordering::Relaxed);
+        self.capacity.store(ledger.capacity(), Ordering::Relaxed);
+    }
+}
+
+/// Only who has the ledger writes these.
+fn add(counter: &AtomicU64, count: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+}
+
+/// The index.
+#[derive(Debug)]
+pub struct Index {
+    rows: Rows,
+    words: usize,
+    share: u32,
+    /// Whose slot it is: generation and [`TAKEN`]; 0: nobody's, and then it holds nothing or is being emptied.
+    tenants: Box<[AtomicU64]>,
+    seats: Box<[CachePadded<Seat>]>,
+    /// What no ledger has. Control alone comes here.
+    pool: Mutex<Vec<Chunk>>,
+    /// How often a slot was emptied: a look-up during which that happened begins again.
+    emptied: CachePadded<AtomicU64>,
+}
+
+const TAKEN: u64 = 1 << 32;
+
+impl Index {
+    /// An empty index without tenants.
+    pub fn new(capacity: Capacity) -> Result<Index, BadCapacity> {
+        let Shape { words, buckets, shift, chunks } = capacity.shape()?;
+        Index::bytes(capacity)?;
+        Ok(Index {
+            rows: Rows::new(buckets, words),
+            words,
+            share: capacity.share(),
+            tenants: (0..capacity.endpoints).map(|_| AtomicU64::new(0)).collect(),
+            seats: (0..capacity.endpoints).map(|_| CachePadded::new(Seat::new(shift))).collect(),
+            pool: Mutex::new((0..chunks).map(|_| Chunk::new(1 << shift)).collect()),
+            emptied: CachePadded::new(AtomicU64::new(0)),
+        })
+    }
+
+    /// The memory that it takes at its start, and ever, beside itself: rows, cells, and what each slot has.
+    pub fn bytes(capacity: Capacity) -> Result<usize, BadCapacity> {
+        let Shape { words, buckets, shift, chunks } = capacity.shape()?;
+        let slot = size_of::<AtomicU64>() + size_of::<CachePadded<Seat>>() + CHUNKS_MAX * size_of::<Chunk>();
+        let chunk = size_of::<Chunk>() + (Chunk::CELL_BYTES << shift);
+        let sum = || {
+            let rows = Rows::bytes(buckets, words)?;
+            rows.checked_add(capacity.endpoints.checked_mul(slot)?)?.checked_add(chunks.checked_mul(chunk)?)
+        };
+        sum().ok_or(BadCapacity::TooMany)
+    }
+
+    /// Gives a slot to an endpoint, empty: one that is new there, or that has restarted. `blocks`: how many its KV cache
+    /// holds; `None`: not known, [`Capacity::share`]. Answers its capacity, which is less where the index has less left or 9
+    /// times the share is exceeded. `Busy`: nothing of the slot is believed until this has been tried again.
+    ///
+    /// For control: costs some 50 ns for each block held.
+    pub fn assign(&self, id: EndpointId, blocks: Option<u32>) -> Result<u32, Missed> {
+        let tenant = self.tenants.get(id.slot as usize).ok_or(Missed::Stranger)?;
+        let mut ledger = self.empty(id.slot)?;
+        ledger.resize(&self.rows, id.slot, blocks.unwrap_or(self.share), &mut self.pool());
+        self.seats[id.slot as usize].publish(&ledger);
+        // Release: who finds the tenant finds its rows empty.
+        tenant.store(TAKEN | u64::from(id.generation), Ordering::Release);
+        Ok(ledger.capacity())
+    }
+
+    /// Empties a slot whose endpoint has gone: it is nobody's until it is assigned. `Busy`: believed empty, and to be tried again.
+    pub fn forget(&self, slot: u16) -> Result<(), Missed> {
+        let mut ledger = self.empty(slot)?;
+        ledger.resize(&self.rows, slot, 0, &mut self.pool());
+        self.seats[slot as usize].publish(&ledger);
+        Ok(())
+    }
+
+    /// Another capacity for an endpoint that keeps what it holds: as much of its youngest as goes in. Answers the capacity; memory
+    /// that a smaller one leaves unused comes free when the slot is emptied.
+    pub fn resize(&self, id: EndpointId, blocks: u32) -> Result<u32, Missed> {
+        let (seat, mut ledger) = self.claim(id, CONTROL_CLAIMS_MAX)?;
+        let evicted = ledger.resize(&self.rows, id.slot, blocks, &mut self.pool());
+        add(&seat.evicted, evicted.into());
+        seat.publish(&ledger);
+        Ok(ledger.capacity())
+    }
+
+    /// Who of `among` holds how many leading blocks of the chain, into `found`. Endpoints whose slot has another tenant hold nothing.
+    ///
+    /// At most [`probes_max`] blocks are looked at (twice as many if an endpoint is emptied meanwhile).
+    pub fn longest(&self, chain: &[u64], among: &[EndpointId], found: &mut Matches) {
+        self.begin(among, found);
+        self.settle(chain, among, found);
+    }
+
+    /// Begins a look-up that goes on as the prompt arrives: [`Index::follow`] it, then [`Index::settle`].
+    pub fn begin(&self, among: &[EndpointId], found: &mut Matches) {
+        // Acquire: who is emptied before this is seen without tenant.
+        let among_now = found.begin(self.words, self.emptied.load(Ordering::Acquire));
+        for &id in among {
+            if self.tenant(id) {
+                among_now.add(id.slot);
+            }
+        }
+    }
+
+    /// Whether anybody holds all of `chain`, which is the prompt so far: it begins with what was given before. False: no
+    /// more blocks can make the longest match longer, so the choice may be made. Looks at one block.
+    pub fn follow(&self, chain: &[u64], found: &mut Matches) -> bool {
+        found.follow(&self.rows, chain)
+    }
+
+    /// As [`Index::longest`], going on from what `follow` has found out. `among` as it was at the beginning.
+    pub fn settle(&self, chain: &[u64], among: &[EndpointId], found: &mut Matches) {
+        for _ in 0..2 {
+            if found.emptied == self.emptied.load(Ordering::Acquire) {
+                found.settle(&self.rows, chain);
+                // What was read may have been a former tenant's if anybody was emptied since.
+                if found.emptied == self.emptied.load(Ordering::Acquire) {
+                    return;
+                }
+            }
+            self.begin(among, found);
+        }
+        found.clear();
+    }
+
+    /// Notes that the endpoint holds these blocks, or will: all of them are the youngest it has, the first younger than the last. What is
+    /// there already costs nothing but the search for its end; for new blocks the oldest leaves go.
+    pub fn insert(&self, chain: &[u64], id: EndpointId, origin: Origin) -> Result<Inserted, Missed> {
+        let (seat, mut ledger) = self.claim(id, CLAIMS_MAX)?;
+        let (before, end) = search::held(&self.rows, chain, id.slot);
+        let inserted = ledger.insert(&self.rows, id.slot, chain, before, end);
+        add(&seat.inserted[origin as usize], (inserted.now - inserted.before).into());
+        add(&seat.evicted, inserted.evicted.into());
+        add(&seat.refused, ((inserted.now as usize) < chain.len()).into());
+        seat.publish(&ledger);
+        Ok(inserted)
+    }
+
+    /// Notes that the endpoint holds this block no more, nor what is built on it; answers how many blocks that were.
+    pub fn remove(&self, block: u64, id: EndpointId) -> Result<u32, Missed> {
+        let (seat, mut ledger) = self.claim(id, CLAIMS_MAX)?;
+        let row = self.rows.held(block, id.slot);
+        let removed = row.map_or(0, |row| ledger.remove(&self.rows, id.slot, row));
+        add(&seat.removed, removed.into());
+        seat.publish(&ledger);
+        Ok(removed)
+    }
+
+    /// What a slot has and did. Zeros for one beyond the index.
+    pub fn figures(&self, slot: u16) -> Figures {
+        let Some(seat) = self.seats.get(slot as usize) else { return Figures::default() };
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Figures {
+            blocks: seat.blocks.load(Ordering::Relaxed),
+            capacity: seat.capacity.load(Ordering::Relaxed),
+            inserted: std::array::from_fn(|origin| of(&seat.inserted[origin])),
+            evicted: of(&seat.evicted),
+            removed: of(&seat.removed),
+            refused: of(&seat.refused),
+            busy: of(&seat.busy),
+        }
+    }
+
+    /// Compares rows and ledgers while nobody writes, and answers how many rows are in use. An error says what does not fit.
+    /// Walks all memory: for tests.
+    pub fn audit(&self) -> Result<usize, String> {
+        let (used, bits) = self.rows.audit()?;
+        let mut cells = 0;
+        for (slot, seat) in self.seats.iter().enumerate() {
+            let ledger = seat.ledger.lock().map_err(|_| format!("slot {slot}: its ledger is broken"))?;
+            ledger.audit(&self.rows, slot as u16).map_err(|fault| format!("slot {slot}: {fault}"))?;
+            cells += ledger.held() as usize;
+        }
+        if bits == cells { Ok(used) } else { Err(format!("{bits} bits for {cells} cells")) }
+    }
+
+    fn tenant(&self, id: EndpointId) -> bool {
+        let tenant = self.tenants.get(id.slot as usize).map(|tenant| tenant.load(Ordering::Acquire));
+        tenant == Some(TAKEN | u64::from(id.generation))
+    }
+
+    /// The ledger of an endpoint's slot, unless another thread keeps it for `looks` looks.
+    fn claim(&self, id: EndpointId, looks: u32) -> Result<(&Seat, MutexGuard<'_, Ledger>), Missed> {
+        let seat = self.seats.get(id.slot as usize).ok_or(Missed::Stranger)?;
+        let ledger = self.take(id.slot, seat, looks)?;
+        // Behind the claim: a slot is given to another while its ledger is claimed.
+        if self.tenant(id) { Ok((seat, ledger)) } else { Err(Missed::Stranger) }
+    }
+
+    /// Empties a slot and leaves it without tenant.
+    fn empty(&self, slot: u16) -> Result<MutexGuard<'_, Ledger>, Missed> {
+        let seat = self.seats.get(slot as usize).ok_or(Missed::Stranger)?;
+        self.tenants[slot as usize].store(0, Ordering::Release);
+        // Release: who counts this emptying finds the slot without tenant, or with the next.
+        self.emptied.fetch_add(1, Ordering::AcqRel);
+        let mut ledger = self.take(slot, seat, CONTROL_CLAIMS_MAX)?;
+        ledger.clear(&self.rows, slot);
+        seat.publish(&ledger);
+        Ok(ledger)
+    }
+
+    fn take<'a>(&self, slot: u16, seat: &'a Seat, looks: u32) -> Result<MutexGuard<'a, Ledger>, Missed> {
+        for _ in 0..looks {
+            match seat.ledger.try_lock() {
+                Ok(ledger) => return Ok(ledger),
+                Err(TryLockError::WouldBlock) => spin_loop(),
+                // A thread died while it wrote, by a fault of ours: nothing in there is believed again.
+                Err(TryLockError::Poisoned(_)) => {
+                    self.tenants[slot as usize].store(0, Ordering::Release);
+                    break;
+                }
+            }
+        }
+        seat.busy.fetch_add(1, Ordering::Relaxed);
+        Err(Missed::Busy)
+    }
+
+    fn pool(&self) -> MutexGuard<'_, Vec<Chunk>> {
+        // It is whole whatever happened to who had it: chunks are moved one at a time.
+        self.pool.lock().unwrap_or_else(|broken| broken.into_inner())
+    }
+}

@@ -1,0 +1,293 @@
+//! The table of blocks: one row for each block that anybody holds, with one bit for each holder. All threads
+//! read and write it together, without locks.
+//!
+//! A row is two things. Its *key* is one word: the block's tag, how often the row has had another tenant, and
+//! how many holders it has. Its *bits* say who they are. A holder counts itself in the key before it sets its
+//! bit, and clears its bit before it counts itself out, so that a row without holders has no bits, and one
+//! that is given to another block starts with none. Who reads compares the key behind the bits with the
+//! key before them: bits of a later tenant are never taken for this one's.
+//!
+//! A block has two buckets of [`LINE`] rows where its row may lie (two choices: Azar, Broder, Karlin, Upfal,
+//! "Balanced Allocations"; rows are never moved). Two threads that make the row of one block at the same time may
+//! make two; both are right, and who reads takes the holders of both.
+//!
+//! Cost: a look reads two cache lines of keys, and one of bits where the block is held.
+
+use std::array;
+use std::hint::black_box;
+
+use crate::atomics::{AtomicU64, Ordering};
+
+/// Words of a cache line, and rows of a bucket.
+pub(super) const LINE: usize = if cfg!(modelled) { 2 } else { 8 };
+
+/// A line of keys, or of bits.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Line([AtomicU64; LINE]);
+
+impl Default for Line {
+    fn default() -> Self {
+        Line(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+/// Holders: twelve bits, more than there can be endpoints.
+const HOLDERS: u64 = 0xfff;
+const HOLDER: u64 = 1;
+/// Tenants: eight bits. A reader that sleeps through 256 of them between two loads, of which the last is the block it
+/// asked for, may take holders of another block for its own.
+const TURN: u64 = 0xff << 12;
+const TURN_ONE: u64 = 1 << 12;
+/// The rest tells blocks apart, together with the bucket: the upper 44 bits of their hashes.
+const TAG: u64 = !(TURN | HOLDERS);
+const TAG_FROM: u32 = TAG.trailing_zeros();
+
+const _: () = assert!(crate::limits::ENDPOINTS_MAX < HOLDERS as usize, "all endpoints may hold one block");
+
+/// The row of a block. As long as its holder keeps it, it is nobody else's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Row(pub(super) u32);
+
+/// Where a block is or may be, and the key that was seen there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    row: Row,
+    key: u64,
+}
+
+impl Place {
+    pub(super) fn row(&self) -> Row {
+        self.row
+    }
+}
+
+/// All rows.
+#[derive(Debug)]
+pub(super) struct Rows {
+    /// Bucket by bucket: a line of keys, then as many lines of bits as a row has words.
+    lines: Box<[Line]>,
+    buckets: u32,
+    words: usize,
+}
+
+impl Rows {
+    /// Buckets for `blocks` different blocks. Half of the rows are in use then, and of 10^10 new blocks one finds
+    /// both of its buckets full (at three quarters it would be one of a hundred: rows go in another order than
+    /// they came, which evens out less than their filling does).
+    pub(super) fn buckets(blocks: usize) -> Option<u32> {
+        let buckets = blocks.checked_mul(2)?.div_ceil(LINE).max(1);
+        u32::try_from(buckets.checked_mul(LINE)?).ok().map(|_| buckets as u32)
+    }
+
+    /// Bytes of so many buckets with so many words a row.
+    pub(super) fn bytes(buckets: u32, words: usize) -> Option<usize> {
+        (buckets as usize).checked_mul(1 + words)?.checked_mul(size_of::<Line>())
+    }
+
+    pub(super) fn new(buckets: u32, words: usize) -> Rows {
+        let lines = (0..buckets as usize * (1 + words)).map(|_| Line::default()).collect();
+        Rows { lines, buckets, words }
+    }
+
+    /// The two buckets of a block; they may be one.
+    #[inline]
+    fn places(&self, hash: u64) -> [u32; 2] {
+        let of = |spread: u64| ((spread >> 32) * u64::from(self.buckets) >> 32) as u32;
+        // The first by those bits foremost that the tag leaves out.
+        [of(hash.rotate_right(TAG_FROM)), of(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15))]
+    }
+
+    #[inline]
+    fn keys(&self, bucket: u32) -> &[AtomicU64; LINE] {
+        &self.lines[bucket as usize * (1 + self.words)].0
+    }
+
+    #[inline]
+    fn key(&self, row: Row) -> &AtomicU64 {
+        &self.keys(row.0 / LINE as u32)[row.0 as usize % LINE]
+    }
+
+    #[inline]
+    fn bits(&self, row: Row, word: usize) -> &AtomicU64 {
+        let bucket = row.0 as usize / LINE;
+        let word = row.0 as usize % LINE * self.words + word;
+        &self.lines[bucket * (1 + self.words) + 1 + word / LINE].0[word % LINE]
+    }
+
+    /// Asks the memory for what a look at this block will read, without waiting for it.
+    #[inline]
+    pub(super) fn warm(&self, hash: u64) {
+        if cfg!(not(modelled)) {
+            let [a, b] = self.places(hash);
+            black_box(self.keys(a)[0].load(Ordering::Relaxed));
+            black_box(self.keys(b)[0].load(Ordering::Relaxed));
+        }
+    }
+
+    /// Calls `found` with each row of this block and its key, until it answers true.
+    #[inline]
+    fn rows(&self, hash: u64, mut found: impl FnMut(Row, u64) -> bool) {
+        let [first, second] = self.places(hash);
+        for (at, bucket) in [first, second].into_iter().enumerate() {
+            if at == 1 && first == second {
+                return;
+            }
+            let keys = self.keys(bucket);
+            // Without a branch for each key: all are compared before any is looked at.
+            let mut same = 0u32;
+            for (place, key) in keys.iter().enumerate() {
+                same |= u32::from((key.load(Ordering::Acquire) ^ hash) & TAG == 0) << place;
+            }
+            while same != 0 {
+                let place = same.trailing_zeros();
+                same &= same - 1;
+                let key = keys[place as usize % LINE].load(Ordering::Acquire);
+                if is_of(key, hash) && found(Row(bucket * LINE as u32 + place), key) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Who of `among` holds this block. `W` is the number of words of a row.
+    #[inline]
+    pub(super) fn holders<const W: usize>(&self, hash: u64, among: &[u64; W]) -> [u64; W] {
+        let mut holders = [0; W];
+        self.rows(hash, |row, key| {
+            let bits: [u64; W] = array::from_fn(|word| self.bits(row, word).load(Ordering::Acquire));
+            // The same tenant still? Its holders may have changed meanwhile, the block has not.
+            if (self.key(row).load(Ordering::Relaxed) ^ key) & (TAG | TURN) == 0 {
+                holders = array::from_fn(|word| holders[word] | bits[word] & among[word]);
+            }
+            false
+        });
+        holders
+    }
+
+    /// The row in which this slot holds the block. For who writes for this slot: to it, the answer is exact.
+    #[inline]
+    pub(super) fn held(&self, hash: u64, slot: u16) -> Option<Row> {
+        let (word, bit) = bit(slot);
+        let mut held = None;
+        self.rows(hash, |row, _| {
+            let here = self.bits(row, word).load(Ordering::Relaxed) & bit != 0;
+            held = here.then_some(row);
+            here
+        });
+        held
+    }
+
+    /// Makes the slot a holder of the block. `None`: it is one already, or both buckets are full. `place` is what
+    /// [`Rows::place_for`] has answered, if it was asked.
+    #[inline]
+    pub(super) fn hold(&self, hash: u64, slot: u16, place: Option<Place>) -> Option<Row> {
+        let mut place = place.or_else(|| self.place_for(hash))?;
+        // Each turn around means that another thread got on.
+        for _ in 0..64 {
+            let Place { row, key } = place;
+            let next = match is_of(key, hash) {
+                true => key + HOLDER,
+                false => hash & TAG | key.wrapping_add(TURN_ONE) & TURN | HOLDER,
+            };
+            // Acquire: who left the row has cleared its bit. Release: who finds the row finds it cleared.
+            if self.key(row).compare_exchange(key, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                let (word, bit) = bit(slot);
+                // Release: who sees this bit sees this tenant or a later one, not the one before.
+                if self.bits(row, word).fetch_or(bit, Ordering::Release) & bit == 0 {
+                    return Some(row);
+                }
+                // A chain with the same block twice: it was counted before, and stays a holder.
+                self.key(row).fetch_sub(HOLDER, Ordering::Relaxed);
+                return None;
+            }
+            place = self.place_for(hash)?;
+        }
+        None
+    }
+
+    /// The block's row, else a free one in the emptier of its buckets; asks the memory for its bits as well.
+    #[inline]
+    pub(super) fn place_for(&self, hash: u64) -> Option<Place> {
+        let buckets = self.places(hash);
+        let (mut same, mut free) = ([0u32; 2], [0u32; 2]);
+        for at in 0..2 {
+            for (place, key) in self.keys(buckets[at]).iter().enumerate() {
+                let key = key.load(Ordering::Relaxed);
+                same[at] |= u32::from((key ^ hash) & TAG == 0) << place;
+                free[at] |= u32::from(key & HOLDERS == 0) << place;
+            }
+            same[at] &= !free[at];
+        }
+        let found = if same[0] | same[1] != 0 { same } else { free };
+        let at = usize::from(found[1].count_ones() > found[0].count_ones());
+        if found[at] == 0 {
+            return None;
+        }
+        let row = Row(buckets[at] * LINE as u32 + found[at].trailing_zeros());
+        self.warm_row(row);
+        let key = self.key(row).load(Ordering::Relaxed);
+        // Another thread may just have taken it for another block: then the exchange must fail.
+        Some(Place { row, key: if is_of(key, hash) || key & HOLDERS == 0 { key } else { !key } })
+    }
+
+    /// Asks the memory for a row, without waiting for it.
+    #[inline]
+    pub(super) fn warm_row(&self, row: Row) {
+        if cfg!(not(modelled)) {
+            black_box(self.key(row).load(Ordering::Relaxed));
+            black_box(self.bits(row, 0).load(Ordering::Relaxed));
+        }
+    }
+
+    /// Takes the slot off the holders of a row that it holds; the last one leaves the row free.
+    #[inline]
+    pub(super) fn leave(&self, row: Row, slot: u16) {
+        let (word, bit) = bit(slot);
+        self.bits(row, word).fetch_and(!bit, Ordering::Relaxed);
+        let key = self.key(row);
+        let mut seen = key.load(Ordering::Relaxed);
+        loop {
+            let next = if seen & HOLDERS == HOLDER { seen & TURN } else { seen - HOLDER };
+            // Release: the next tenant finds the bit cleared. Acquire, so that the last to leave passes on what
+            // the others cleared.
+            match key.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Rows in use and bits set, once nobody writes; an error says what does not fit.
+    pub(super) fn audit(&self) -> Result<(usize, usize), String> {
+        let (mut used, mut set) = (0, 0);
+        for row in (0..self.buckets * LINE as u32).map(Row) {
+            let holders = (self.key(row).load(Ordering::Acquire) & HOLDERS) as usize;
+            let bits = (0..self.words).map(|word| self.bits(row, word).load(Ordering::Acquire).count_ones() as usize);
+            let bits: usize = bits.sum();
+            if bits != holders {
+                return Err(format!("{row:?} counts {holders} holders and has {bits} bits"));
+            }
+            used += usize::from(holders > 0);
+            set += bits;
+        }
+        Ok((used, set))
+    }
+
+    /// Whether the row is this slot's, and its block's tag.
+    pub(super) fn tag(&self, row: Row, slot: u16) -> Option<u64> {
+        let (word, bit) = bit(slot);
+        let held = self.bits(row, word).load(Ordering::Acquire) & bit != 0;
+        held.then(|| self.key(row).load(Ordering::Acquire) & TAG)
+    }
+}
+
+#[inline]
+fn is_of(key: u64, hash: u64) -> bool {
+    (key ^ hash) & TAG == 0 && key & HOLDERS != 0
+}
+
+#[inline]
+fn bit(slot: u16) -> (usize, u64) {
+    (slot as usize / 64, 1 << (slot % 64))
+}

@@ -1,0 +1,303 @@
+//! How much of a prompt each endpoint holds.
+//!
+//! Who holds a block holds all before it, so the holders become fewer from block to block, and the longest match is found by
+//! search over the depth: each round asks [`FAN`] depths at once, so that their memory is waited for once. Then
+//! the same between the depths asked already, for those that hold less.
+
+use std::array;
+
+use super::rows::{Row, Rows};
+use crate::limits::ENDPOINTS_MAX;
+
+/// Words of a set of slots.
+pub(super) const WORDS_MAX: usize = ENDPOINTS_MAX.div_ceil(64);
+/// So many different depths are searched to the block in one look-up. Endpoints that hold less than the
+/// last of them count with the deepest block at which the search happened to meet them: never more than they hold.
+pub const DEPTHS_SEARCHED: usize = 4;
+/// Depths asked at once.
+const FAN: usize = 4;
+/// Depths with different holders that are remembered in one look-up; what is met beyond is not used.
+const MARKS_MAX: usize = 12;
+
+/// Most blocks looked at in one look-up of a chain of so many: 64 for 512 blocks.
+///
+/// A round leaves at most a fifth (one part of [`FAN`] + 1) of the depths open.
+pub fn probes_max(blocks: usize) -> usize {
+    let mut rounds = 0;
+    let mut open = blocks;
+    while open > 0 {
+        open = (open + 1).div_ceil(FAN + 1) - 1;
+        rounds += 1;
+    }
+    DEPTHS_SEARCHED * FAN * rounds
+}
+
+/// Some slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Set {
+    pub(super) words: [u64; WORDS_MAX],
+}
+
+impl Set {
+    pub(super) const NONE: Set = Set { words: [0; WORDS_MAX] };
+
+    pub(super) fn add(&mut self, slot: u16) {
+        if let Some(word) = self.words.get_mut(slot as usize / 64) {
+            *word |= 1 << (slot % 64);
+        }
+    }
+
+    /// Whether this slot is one of them.
+    #[inline]
+    pub fn contains(&self, slot: u16) -> bool {
+        self.words.get(slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 != 0)
+    }
+
+    /// They, ascending.
+    pub fn slots(&self) -> impl Iterator<Item = u16> {
+        self.words.iter().enumerate().flat_map(|(at, &word)| {
+            let rest = std::iter::successors(Some(word), |word| Some(word & word.wrapping_sub(1)));
+            rest.take_while(|&word| word != 0).map(move |word| (at * 64) as u16 + word.trailing_zeros() as u16)
+        })
+    }
+
+    /// Its first words: the others are empty.
+    #[inline]
+    fn first<const W: usize>(&self) -> [u64; W] {
+        array::from_fn(|word| self.words[word])
+    }
+
+    #[inline]
+    fn of<const W: usize>(&mut self, words: &[u64; W]) {
+        self.words[..W].copy_from_slice(words);
+    }
+}
+
+#[inline]
+fn both<const W: usize>(a: &[u64; W], b: &[u64; W]) -> [u64; W] {
+    array::from_fn(|word| a[word] & b[word])
+}
+
+#[inline]
+fn is_empty<const W: usize>(set: &[u64; W]) -> bool {
+    set.iter().fold(0, |all, word| all | word) == 0
+}
+
+/// Who was seen to hold the block at this depth (1: the first block).
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    depth: u32,
+    holders: Set,
+}
+
+const NO_MARK: Mark = Mark { depth: 0, holders: Set::NONE };
+
+/// What a look-up found, and the state of one that goes on as a prompt arrives. About 4 KiB, made once and used again.
+#[derive(Debug)]
+pub struct Matches {
+    words: usize,
+    among: Set,
+    /// How often endpoints had been emptied when it began.
+    pub(super) emptied: u64,
+    /// Ascending in depth; the first `marked` of them.
+    marks: [Mark; MARKS_MAX],
+    marked: usize,
+    /// The shallowest depth that nobody was seen to hold.
+    end: usize,
+    /// Descending in depth, without common slots; the first `found` of them.
+    levels: [Mark; DEPTHS_SEARCHED + MARKS_MAX],
+    found: usize,
+    probes: u32,
+}
+
+impl Default for Matches {
+    fn default() -> Self {
+        Matches {
+            words: 0,
+            among: Set::NONE,
+            emptied: 0,
+            marks: [NO_MARK; MARKS_MAX],
+            marked: 0,
+            end: usize::MAX,
+            levels: [NO_MARK; DEPTHS_SEARCHED + MARKS_MAX],
+            found: 0,
+            probes: 0,
+        }
+    }
+}
+
+impl Matches {
+    /// How many leading blocks this slot holds.
+    #[inline]
+    pub fn depth(&self, slot: u16) -> u32 {
+        self.levels().find(|(_, holders)| holders.contains(slot)).map_or(0, |(depth, _)| depth)
+    }
+
+    /// Who holds how many leading blocks: the deepest first, each slot once, those that hold none left out.
+    #[inline]
+    pub fn levels(&self) -> impl Iterator<Item = (u32, &Set)> {
+        self.levels[..self.found].iter().map(|level| (level.depth, &level.holders))
+    }
+
+    /// Most leading blocks that anybody holds.
+    #[inline]
+    pub fn deepest(&self) -> u32 {
+        self.levels().next().map_or(0, |(depth, _)| depth)
+    }
+
+    /// Blocks looked at, of at most [`probes_max`] (and one for each [`super::Index::follow`]).
+    pub fn probes(&self) -> u32 {
+        self.probes
+    }
+
+    /// Forgets all of it.
+    pub fn clear(&mut self) {
+        (self.marked, self.found, self.end, self.probes) = (0, 0, usize::MAX, 0);
+        self.among = Set::NONE;
+    }
+
+    pub(super) fn begin(&mut self, words: usize, emptied: u64) -> &mut Set {
+        if self.words != words {
+            // Made for an index of another size: nothing of that may stay.
+            *self = Matches { words, ..Matches::default() };
+        }
+        self.clear();
+        self.emptied = emptied;
+        &mut self.among
+    }
+
+    /// Whether somebody holds all blocks so far.
+    pub(super) fn follow(&mut self, rows: &Rows, chain: &[u64]) -> bool {
+        let depth = chain.len();
+        let deepest = self.marks[..self.marked].last().map_or(0, |mark| mark.depth as usize);
+        if depth <= deepest || self.end <= depth {
+            return self.end > depth;
+        }
+        let held = match self.words {
+            1 => self.probe::<1>(rows, chain, depth, &self.among.first()).is_some(),
+            2 => self.probe::<2>(rows, chain, depth, &self.among.first()).is_some(),
+            4 => self.probe::<4>(rows, chain, depth, &self.among.first()).is_some(),
+            8 => self.probe::<8>(rows, chain, depth, &self.among.first()).is_some(),
+            _ => self.probe::<WORDS_MAX>(rows, chain, depth, &self.among.first()).is_some(),
+        };
+        if !held {
+            self.end = depth;
+        }
+        held
+    }
+
+    /// Who holds how much.
+    pub(super) fn settle(&mut self, rows: &Rows, chain: &[u64]) {
+        match self.words {
+            1 => self.settle_words::<1>(rows, chain),
+            2 => self.settle_words::<2>(rows, chain),
+            4 => self.settle_words::<4>(rows, chain),
+            8 => self.settle_words::<8>(rows, chain),
+            _ => self.settle_words::<WORDS_MAX>(rows, chain),
+        }
+    }
+
+    fn settle_words<const W: usize>(&mut self, rows: &Rows, chain: &[u64]) {
+        self.found = 0;
+        let mut rest: [u64; W] = self.among.first();
+        let mut end = self.end.min(chain.len() + 1);
+        while self.found < DEPTHS_SEARCHED && !is_empty(&rest) {
+            // Deeper marks than the last at which one of the rest was met are depths without any of them.
+            let marks = &self.marks[..self.marked];
+            let met = marks.iter().rposition(|mark| !is_empty(&both(&mark.holders.first(), &rest)));
+            let mut level = met.map_or((0, rest), |at| (marks[at].depth as usize, marks[at].holders.first()));
+            let deeper = marks.get(met.map_or(0, |at| at + 1));
+            end = deeper.map_or(end, |mark| end.min(mark.depth as usize));
+            let warm = |depth: usize| rows.warm(chain[depth - 1]);
+            deepest(level.0, end, warm, |depth| match self.probe(rows, chain, depth, &rest) {
+                Some(holders) => {
+                    level = (depth, holders);
+                    true
+                }
+                None => false,
+            });
+            if level.0 == 0 {
+                return;
+            }
+            self.level(level.0 as u32, level.1, &mut rest);
+            end = level.0;
+        }
+        for at in (0..self.marked).rev() {
+            self.level(self.marks[at].depth, self.marks[at].holders.first(), &mut rest);
+        }
+    }
+
+    /// Counts those of `rest` that hold this much.
+    #[inline]
+    fn level<const W: usize>(&mut self, depth: u32, holders: [u64; W], rest: &mut [u64; W]) {
+        let here = both(&holders, rest);
+        if !is_empty(&here) {
+            let level = &mut self.levels[self.found];
+            level.depth = depth;
+            level.holders.of(&here);
+            self.found += 1;
+            *rest = array::from_fn(|word| rest[word] & !here[word]);
+        }
+    }
+
+    /// Who of `among` holds the block at this depth, if anybody, and remembers it.
+    #[inline]
+    fn probe<const W: usize>(
+        &mut self,
+        rows: &Rows,
+        chain: &[u64],
+        depth: usize,
+        among: &[u64; W],
+    ) -> Option<[u64; W]> {
+        self.probes += 1;
+        let holders = rows.holders(*chain.get(depth.wrapping_sub(1))?, among);
+        if is_empty(&holders) {
+            return None;
+        }
+        let mut at = self.marked;
+        while at > 0 && self.marks[at - 1].depth as usize > depth {
+            at -= 1;
+        }
+        if at > 0 && self.marks[at - 1].holders.first() == holders {
+            // The same endpoints hold more than was known: what was known says nothing any more.
+            self.marks[at - 1].depth = depth as u32;
+        } else if self.marked < MARKS_MAX {
+            self.marks.copy_within(at..self.marked, at + 1);
+            self.marks[at].depth = depth as u32;
+            self.marks[at].holders.of(&holders);
+            self.marked += 1;
+        }
+        Some(holders)
+    }
+}
+
+/// How many leading blocks of the chain this slot holds, and the last one's row. Exact for who writes for this slot.
+pub(super) fn held(rows: &Rows, chain: &[u64], slot: u16) -> (usize, Option<Row>) {
+    let mut last = None;
+    let warm = |depth: usize| rows.warm(chain[depth - 1]);
+    let depth = deepest(0, chain.len() + 1, warm, |depth| {
+        let row = rows.held(chain[depth - 1], slot);
+        last = row.or(last);
+        row.is_some()
+    });
+    (depth, last)
+}
+
+/// The deepest depth that is held: `from` is, `end` is not. All depths of a round are warmed before one is asked.
+#[inline]
+fn deepest(mut from: usize, mut end: usize, warm: impl Fn(usize), mut held: impl FnMut(usize) -> bool) -> usize {
+    while end.saturating_sub(from) > 1 {
+        let (low, gap) = (from, end - from);
+        let fan = FAN.min(gap - 1);
+        let depths = (1..=fan).map(|part| low + gap * part / (fan + 1));
+        depths.clone().for_each(&warm);
+        for depth in depths {
+            if !held(depth) {
+                end = depth;
+                break;
+            }
+            from = depth;
+        }
+    }
+    from
+}

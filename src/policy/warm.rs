@@ -1,0 +1,162 @@
+//! `warm`: the endpoint with the least work for this prompt, counted in tokens.
+//!
+//! An endpoint costs what it has to compute before this prompt's first token: what was sent there and has no first token yet, this
+//! prompt less what its cache holds of it, and what those that decode there slow it down. Requests are not the unit: policies
+//! that count them park short prompts behind long ones.
+
+use crate::fleet::Loads;
+use crate::index::Matches;
+use crate::limits::ENDPOINTS_MAX;
+use crate::policy::pool::{Cache, Row};
+use crate::policy::{Choice, Eligible, Pool, Reason, Request, Tokens};
+
+/// What is known of a prompt that is chosen for by its tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct Prompt<'a> {
+    /// Its length.
+    pub tokens: u32,
+    /// Tokens in one block of its chain.
+    pub block_tokens: f32,
+    /// Who holds how many of its blocks.
+    pub matches: &'a Matches,
+    /// The block behind the longest match, or what stands for it: endpoints that cost the same are taken in the ring's order from there.
+    pub tie: u64,
+}
+
+/// A token of this prompt that has to be computed costs this many that others wait for: it is sure to be computed, and
+/// here is where that can be avoided.
+const NEW: u64 = 6;
+/// A request that decodes slows others down like one part in so many of a mean prompt.
+const DECODES: u64 = 50;
+/// A full cache costs so many mean prompts, one without room half as many more.
+const FULL: u64 = 6;
+const NO_ROOM: u64 = 3;
+/// Tokens of an answer for which there must be room.
+const ANSWER: u64 = 64;
+/// How full a cache may be made, in percent: by a prompt that it holds most of, and by others.
+const FILL_WARM: u64 = 97;
+const FILL_COLD: u64 = 90;
+/// See [`Row::inverse`]: that of an endpoint of weight 1 is two to this.
+const INVERSE_BITS: u32 = 20;
+
+/// The endpoint of least cost; among equals the first of the ring.
+pub(super) fn least_work(pool: &Pool, loads: &Loads, request: &Request<'_>, prompt: &Prompt<'_>) -> Option<Choice> {
+    let eligible = pool.eligible();
+    let work = Work::new(eligible, loads, prompt, u64::from(loads.mean_prompt(pool.id.0)));
+    let mut best = Best::default();
+    for (&slot, cache) in eligible.slots().iter().zip(eligible.caches()) {
+        let Some(row) = eligible.row(slot) else { continue };
+        let tried = !request.avoid.is_empty() && request.avoid.contains(slot);
+        if !tried && !eligible.at_cap(row, slot, loads) {
+            best.offer(slot, work.cost(slot, row, cache));
+        }
+    }
+    let slot = best.first_of_ring(pool, prompt.tie)?;
+    let held = work.held(slot);
+    Some(Choice {
+        endpoint: eligible.id(slot),
+        reason: if held > 0 { Reason::Warm } else { Reason::Cold },
+        runner_up: best.second.filter(|second| *second != slot),
+        slots: None,
+        cap: eligible.cap(slot),
+        in_flight: eligible.load(eligible.row(slot)?, slot, loads),
+        total: None,
+        tokens: Some(Tokens { held, new: prompt.tokens - held }),
+    })
+}
+
+/// What this prompt would cost where.
+struct Work<'a> {
+    eligible: &'a Eligible,
+    loads: &'a Loads,
+    prompt: &'a Prompt<'a>,
+    /// Tokens of the pool's mean prompt.
+    mean: u64,
+    /// Blocks held, by slot.
+    depths: [u32; ENDPOINTS_MAX],
+}
+
+impl<'a> Work<'a> {
+    fn new(eligible: &'a Eligible, loads: &'a Loads, prompt: &'a Prompt<'a>, mean: u64) -> Work<'a> {
+        let mut depths = [0; ENDPOINTS_MAX];
+        for (depth, holders) in prompt.matches.levels() {
+            for slot in holders.slots() {
+                if let Some(known) = depths.get_mut(slot as usize) {
+                    *known = depth;
+                }
+            }
+        }
+        Work { eligible, loads, prompt, mean, depths }
+    }
+
+    /// Tokens of the prompt that the endpoint's cache holds.
+    fn held(&self, slot: u16) -> u32 {
+        let depth = self.depths.get(slot as usize).copied().unwrap_or(0);
+        ((depth as f32 * self.prompt.block_tokens) as u32).min(self.prompt.tokens)
+    }
+
+    /// In tokens of an endpoint of weight 1 that has started long ago; others are as much slower as they weigh less.
+    fn cost(&self, slot: u16, row: &Row, cache: &Cache) -> u64 {
+        let held = self.held(slot);
+        let new = u64::from(self.prompt.tokens - held);
+        let in_flight = self.eligible.load(row, slot, self.loads);
+        let decoding = self.mean * u64::from(in_flight) / DECODES;
+        let full = ((FULL * self.mean) as f32 * cache.used) as u64;
+        let work = self.loads.pending(slot) + NEW * new + decoding + full;
+        let room = in_flight == 0 || self.has_room(slot, cache, held);
+        (work.saturating_mul(u64::from(row.inverse)) >> INVERSE_BITS) + if room { 0 } else { NO_ROOM * self.mean }
+    }
+
+    /// Whether the prompt goes in beside what is in use, and what was sent since that was read.
+    fn has_room(&self, slot: u16, cache: &Cache, held: u32) -> bool {
+        if cache.capacity == 0 {
+            return true;
+        }
+        let used = (f64::from(cache.used) * cache.capacity as f64) as u64;
+        let since = self.loads.dispatched(slot).saturating_sub(cache.dispatched_at);
+        let fill = if held >= self.prompt.tokens / 2 { FILL_WARM } else { FILL_COLD };
+        let new = u64::from(self.prompt.tokens - held);
+        100 * (used + since + new + ANSWER) <= fill * cache.capacity
+    }
+}
+
+/// The least cost so far, who has it, and who comes next.
+struct Best {
+    cost: u64,
+    equals: [u64; ENDPOINTS_MAX / 64],
+    first: Option<u16>,
+    alone: bool,
+    second: Option<u16>,
+}
+
+impl Default for Best {
+    fn default() -> Self {
+        Best { cost: u64::MAX, equals: [0; ENDPOINTS_MAX / 64], first: None, alone: true, second: None }
+    }
+}
+
+impl Best {
+    fn offer(&mut self, slot: u16, cost: u64) {
+        if cost > self.cost || slot as usize >= ENDPOINTS_MAX {
+            return;
+        }
+        if cost < self.cost || self.first.is_none() {
+            (self.second, self.first, self.cost, self.alone) = (self.first, Some(slot), cost, true);
+            self.equals = [0; ENDPOINTS_MAX / 64];
+        } else {
+            (self.second, self.alone) = (Some(slot), false);
+        }
+        self.equals[slot as usize / 64] |= 1 << (slot % 64);
+    }
+
+    /// Who comes first behind `tie` of those that cost least.
+    fn first_of_ring(&self, pool: &Pool, tie: u64) -> Option<u16> {
+        let is_equal =
+            |slot: &u16| self.equals.get(*slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1);
+        match self.alone {
+            true => self.first,
+            // One without points on the ring cannot be: every member has some. The first is as good.
+            false => pool.ring.walk(tie).find(is_equal).or(self.first),
+        }
+    }
+}

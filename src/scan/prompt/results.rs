@@ -1,0 +1,51 @@
+//! What is known of a prompt: its prefix, its chain, its size.
+
+use super::super::section::{self, Section};
+use super::super::{Counts, PrefixHash, PrefixMode};
+use super::Prompt;
+
+impl Prompt {
+    /// The prefix as far as it is known; `None` without any text.
+    pub fn prefix(&self) -> Option<PrefixHash> {
+        let [tools, system, main, _] = &self.parts;
+        match self.mode {
+            PrefixMode::FirstUser => {
+                (main.hashed > 0).then(|| PrefixHash { hash: main.digest.value(), bytes: main.hashed })
+            }
+            PrefixMode::Conversation => {
+                if !main.has_text && !system.has_text {
+                    return None;
+                }
+                let bytes = tools.hashed + system.hashed + main.hashed;
+                Some(PrefixHash { hash: section::joined([tools, system, main]), bytes })
+            }
+        }
+    }
+
+    /// Replaces `chain` by the prompt's: a hash for each whole block of its canonical form, which stands for all before it and
+    /// for `root`. Tools come first, then the system prompt, then the rest; a block ends with its section.
+    pub fn chain(&self, root: u64, chain: &mut Vec<u64>) {
+        chain.clear();
+        let mut root = root;
+        for section in [Section::Tools, Section::System, Section::Main] {
+            let part = &self.parts[section as usize];
+            part.digest.each_link(|link| {
+                if chain.len() < self.links_max {
+                    chain.push(section::linked(root, link));
+                }
+            });
+            if part.hashed > 0 {
+                root = section::linked(root.rotate_left(1 + section as u32), part.digest.value());
+            }
+        }
+    }
+
+    /// What has been read of the prompt.
+    pub fn counts(&self) -> Counts {
+        self.parts.iter().fold(Counts::default(), |sum, part| Counts {
+            text_bytes: sum.text_bytes + part.text_bytes,
+            ids: sum.ids + part.ids,
+            media: sum.media + part.media,
+        })
+    }
+}

@@ -1,0 +1,82 @@
+//! Engines added, drained and removed on the admin listener.
+
+use crate::engine::{Engine, Mood};
+use crate::front::Front;
+use crate::reloading::{config, names};
+use crate::{DRIVERS, until};
+
+#[test]
+fn engines_are_added_drained_and_removed_while_requests_run() {
+    for driver in DRIVERS {
+        let [first, second] = std::array::from_fn(|_| Engine::start());
+        let front = Front::start(driver, &[], &config("", &[&first]));
+        front.until_health(0, "up");
+        let (name, path) = (first.address.to_string(), format!("/endpoints/{}", first.address));
+
+        let (status, said) = front.asks("POST", "/endpoints", &format!("{{\"url\":\"http://{}\"}}", second.address));
+        let changes: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!((status, &changes["added"]), (200, &serde_json::json!([second.address.to_string()])), "{said}");
+        front.until_health(1, "up");
+        let mut client = front.connect();
+        (0..10).for_each(|_| assert_eq!(client.post().status, 200));
+        assert_eq!((first.requests(), second.requests()), (5, 5), "{driver}");
+
+        // A stream runs on while its engine drains.
+        first.becomes(Mood::Silent);
+        let mut stream = front.connect();
+        until("a stream of the first", || {
+            stream = front.connect();
+            stream.ask();
+            stream.head().fields.iter().any(|(_, value)| value.contains("event-stream"))
+        });
+        assert_eq!(front.asks("POST", &format!("{path}/drain"), "").0, 200);
+        assert_eq!(
+            (front.endpoint(0)["health"].as_str(), front.endpoint(0)["in_flight"].as_u64()),
+            (Some("draining"), Some(1))
+        );
+        let before = first.requests();
+        let mut client = front.connect();
+        (0..10).for_each(|_| assert_eq!(client.post().status, 200));
+        assert_eq!(first.requests(), before, "{driver}: it gets nothing new");
+        assert_eq!(front.metric("warmfront_endpoint_in_flight"), 1.0, "{driver}");
+        let state = format!("warmfront_endpoint_health{{endpoint=\"{name}\",state=\"draining\"}}");
+        assert_eq!(front.metric(&state), 1.0, "{driver}");
+        drop(stream);
+        until("its end", || front.endpoint(0)["in_flight"] == 0);
+
+        first.becomes(Mood::Good);
+        assert_eq!(front.asks("POST", &format!("{path}/resume"), "").0, 200);
+        (0..10).for_each(|_| assert_eq!(client.post().status, 200));
+        assert_eq!(first.requests(), before + 5, "{driver}: it serves again");
+
+        assert_eq!(front.asks("DELETE", &path, "").0, 200);
+        assert_eq!(names(&front), [second.address.to_string()]);
+        (0..10).for_each(|_| assert_eq!(client.post().status, 200));
+        assert_eq!(first.requests(), before + 5, "{driver}");
+
+        // What was not written to the file is gone with the next reload.
+        assert_eq!(front.reload().0, 200);
+        assert_eq!(names(&front), [name]);
+    }
+}
+
+#[test]
+fn a_wrong_change_changes_nothing_and_is_explained() {
+    let engine = Engine::start();
+    let front = Front::start("auto", &[], &config("", &[&engine]));
+    front.until_health(0, "up");
+    let this = engine.address;
+    for (method, path, body, status, words) in [
+        ("POST", "/endpoints", format!("{{\"url\":\"http://{this}\"}}"), 422, "same `url`"),
+        ("POST", "/endpoints", "{\"url\":\"https://gpu\"}".into(), 422, "TLS"),
+        ("POST", "/endpoints", "{\"url\":\"http://gpu\",\"weigth\":1}".into(), 422, "weigth"),
+        ("POST", "/endpoints", "{".into(), 422, "[[upstream]]"),
+        ("DELETE", "/endpoints/gpu:1", String::new(), 404, "no engine is called \"gpu:1\""),
+        ("POST", "/endpoints/gpu:1/drain", String::new(), 404, "there are \"127.0.0.1:"),
+        ("DELETE", &format!("/endpoints/{this}"), String::new(), 422, "no engine to forward to"),
+    ] {
+        let (answered, said) = front.asks(method, path, &body);
+        assert!(answered == status && said.contains(words), "{method} {path} {body}: {answered} {said}");
+        assert_eq!((names(&front), front.connect().post().status), (vec![this.to_string()], 200));
+    }
+}

@@ -1,0 +1,98 @@
+//! A shard that stands still: who notices, and what it says. A debugger's stop stands for all that could hold one up.
+
+#![allow(unsafe_code, reason = "ptrace(2) is the one way to stop one thread of another process")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::engine::Engine;
+use crate::front::Front;
+use crate::supervised::{Manager, config};
+use crate::{DRIVERS, until};
+
+/// A thread of another process that can be stopped. Used by the thread that made it: the kernel knows tracers by thread.
+struct Traced(libc::pid_t);
+
+impl Traced {
+    /// The thread of this name.
+    fn of(process: u32, name: &str) -> Traced {
+        let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().map(|task| task.unwrap().path());
+        let is_called = |task: &std::path::PathBuf| std::fs::read_to_string(task.join("comm")).unwrap().trim() == name;
+        let task = tasks.into_iter().find(is_called).expect("a thread of that name");
+        let id: libc::pid_t = task.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        // SAFETY: no memory is passed.
+        assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SEIZE, id, 0, 0) }, 0, "{}", std::io::Error::last_os_error());
+        Traced(id)
+    }
+
+    fn stops(&self) {
+        let mut status = 0;
+        // SAFETY: `status` lives as long as the call that writes to it.
+        let stopped = unsafe {
+            libc::ptrace(libc::PTRACE_INTERRUPT, self.0, 0, 0);
+            libc::waitpid(self.0, &mut status, libc::__WALL)
+        };
+        assert_eq!(stopped, self.0);
+    }
+
+    fn goes_on(&self) {
+        // SAFETY: no memory is passed.
+        unsafe { libc::ptrace(libc::PTRACE_CONT, self.0, 0, 0) };
+    }
+
+    /// It goes on, and may end without this thread's leave.
+    fn let_go(self) {
+        // SAFETY: no memory is passed.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, 0, 0) };
+    }
+}
+
+#[test]
+fn a_wedged_shard_is_named_and_the_watchdog_is_not_fed() {
+    for driver in DRIVERS {
+        let engine = Engine::start();
+        let mut manager = Manager::new(&format!("wedged-{driver}"));
+        let mut command = manager.command();
+        command.env("WATCHDOG_USEC", "2000000");
+        let front = Front::by(command, driver, &[engine.address], &config(None));
+        front.until_health(0, "up");
+        manager.hears("WATCHDOG=1");
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // Busy, so that it is stopped in the middle of something.
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        front.connect().get("/v1/models");
+                    }
+                });
+            }
+            let shard = Traced::of(front.process(), "shard-1");
+            until("a stop within a turn", || {
+                shard.stops();
+                std::thread::sleep(Duration::from_millis(150));
+                let named = front.has_said("a shard stands still shard=1 doing=");
+                if !named {
+                    shard.goes_on();
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                named
+            });
+            // What was on its way is taken; then nothing comes for as long as systemd would wait.
+            let stopped = Instant::now();
+            while stopped.elapsed() < Duration::from_secs(1) {
+                manager.listen();
+            }
+            manager.said.clear();
+            while stopped.elapsed() < Duration::from_secs(3) {
+                manager.listen();
+            }
+            assert!(!manager.said.iter().any(|said| said.contains("WATCHDOG")), "{driver}: {:?}", manager.said);
+            assert!(front.has_said("a shard stands still; the service manager is not told that all is well"));
+            shard.let_go();
+            manager.hears("WATCHDOG=1");
+            front.until_said("the shard goes on");
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}

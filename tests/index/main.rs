@@ -1,0 +1,259 @@
+//! The prefix index: held to an exact model of its rules (`model`), then its bounds one by one, then threads.
+
+mod model;
+mod threads;
+
+use proptest::prelude::*;
+use warmfront::fleet::EndpointId;
+use warmfront::index::{BadCapacity, Capacity, Index, Inserted, Matches, Missed, ORIGINS, Origin, probes_max};
+use warmfront::limits::ENDPOINTS_MAX;
+
+/// The chain of a prompt whose blocks have these contents: equal beginnings, equal hashes.
+pub fn chain(blocks: impl IntoIterator<Item = u64>) -> Vec<u64> {
+    let link = |hash: &mut u64, block: u64| {
+        let mixed = (*hash ^ block.wrapping_add(1)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        *hash = (mixed ^ mixed >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23);
+        Some(*hash)
+    };
+    blocks.into_iter().scan(7, link).collect()
+}
+
+pub fn id(slot: u16, generation: u32) -> EndpointId {
+    EndpointId { slot, generation }
+}
+
+fn made(endpoints: usize, blocks_each: usize) -> (Index, Vec<EndpointId>) {
+    let index = Index::new(Capacity { endpoints, blocks: endpoints * blocks_each }).unwrap();
+    let ids: Vec<_> = (0..endpoints as u16).map(|slot| id(slot, 1)).collect();
+    ids.iter().for_each(|&id| assert_eq!(index.assign(id, None), Ok(blocks_each as u32)));
+    (index, ids)
+}
+
+fn insert(index: &Index, chain: &[u64], id: EndpointId) -> Inserted {
+    index.insert(chain, id, Origin::Choice).unwrap()
+}
+
+fn depth(index: &Index, chain: &[u64], id: EndpointId) -> u32 {
+    let mut found = Matches::default();
+    index.longest(chain, &[id], &mut found);
+    found.depth(id.slot)
+}
+
+#[test]
+fn each_endpoint_counts_with_what_it_holds() {
+    let (index, ids) = made(130, 64);
+    let prompt = chain(0..40);
+    for (slot, held) in [(0, 40), (64, 17), (65, 17), (129, 1)] {
+        insert(&index, &prompt[..held], ids[slot]);
+    }
+    let mut found = Matches::default();
+    index.longest(&prompt, &ids, &mut found);
+    let levels: Vec<(u32, Vec<u16>)> = found.levels().map(|(depth, set)| (depth, set.slots().collect())).collect();
+    assert_eq!(levels, [(40, vec![0]), (17, vec![64, 65]), (1, vec![129])]);
+    assert_eq!((found.deepest(), found.depth(65), found.depth(1), found.depth(u16::MAX)), (40, 17, 0, 0));
+    index.longest(&prompt, &ids[1..65], &mut found);
+    assert_eq!((found.deepest(), found.depth(0)), (17, 0), "only those asked for");
+    index.longest(&[], &ids, &mut found);
+    assert_eq!(found.deepest(), 0);
+}
+
+/// What was seen of a larger index must not be in the answer of a smaller one.
+#[test]
+fn matches_serve_one_index_after_another() {
+    let mut found = Matches::default();
+    for endpoints in [ENDPOINTS_MAX, 3, 70, 300] {
+        let (index, ids) = made(endpoints, 16);
+        let prompt = chain(0..10);
+        insert(&index, &prompt, *ids.last().unwrap());
+        index.longest(&prompt, &ids, &mut found);
+        let holders: Vec<u16> = found.levels().flat_map(|(_, set)| set.slots()).collect();
+        assert_eq!(holders, [endpoints as u16 - 1]);
+    }
+}
+
+#[test]
+fn a_prompt_longer_than_the_capacity_is_held_to_there() {
+    let (index, ids) = made(1, 16);
+    insert(&index, &chain(100..110), ids[0]);
+    let prompt = chain(0..20);
+    assert_eq!(insert(&index, &prompt, ids[0]), Inserted { before: 0, now: 16, evicted: 10 });
+    assert_eq!(insert(&index, &prompt, ids[0]), Inserted { before: 16, now: 16, evicted: 0 });
+    assert_eq!((depth(&index, &prompt, ids[0]), index.figures(0).refused), (16, 2));
+    assert_eq!(index.audit(), Ok(16));
+}
+
+/// No hash of prefixes makes such a chain; engines and files may say anything.
+#[test]
+fn a_block_twice_in_a_chain_ends_it() {
+    let (index, ids) = made(1, 16);
+    let [a, b, c] = [0, 1, 2].map(|at| chain(0..3)[at]);
+    assert_eq!(insert(&index, &[a, b, a, c], ids[0]).now, 2);
+    assert_eq!(index.audit(), Ok(2));
+    assert_eq!(index.remove(a, ids[0]), Ok(2));
+    assert_eq!((index.audit(), insert(&index, &[], ids[0])), (Ok(0), Inserted::default()));
+}
+
+#[test]
+fn a_slot_given_to_another_is_cold() {
+    let (index, _) = made(2, 16);
+    let prompt = chain(0..12);
+    insert(&index, &prompt, id(0, 1));
+    insert(&index, &prompt, id(1, 1));
+    // Another tenant, then the same one again after a restart.
+    for generation in [2, 2] {
+        index.assign(id(0, generation), None).unwrap();
+        assert_eq!((depth(&index, &prompt, id(0, 1)), depth(&index, &prompt, id(0, 2))), (0, 0));
+        assert_eq!((depth(&index, &prompt, id(1, 1)), index.figures(0).blocks), (12, 0));
+        assert_eq!(index.insert(&prompt, id(0, 1), Origin::Choice), Err(Missed::Stranger));
+        assert_eq!(index.remove(prompt[0], id(0, 1)), Err(Missed::Stranger));
+        insert(&index, &prompt[..7], id(0, 2));
+        assert_eq!(depth(&index, &prompt, id(0, 2)), 7);
+    }
+    index.forget(0).unwrap();
+    assert_eq!(index.insert(&prompt, id(0, 2), Origin::Choice), Err(Missed::Stranger));
+    assert_eq!((depth(&index, &prompt, id(0, 2)), index.figures(0).capacity), (0, 0));
+    assert_eq!(
+        (index.insert(&prompt, id(2, 1), Origin::Choice), index.forget(2)),
+        (Err(Missed::Stranger), Err(Missed::Stranger))
+    );
+    assert_eq!(index.audit(), Ok(12));
+}
+
+#[test]
+fn capacities_are_granted_while_there_are_blocks() {
+    let index = Index::new(Capacity { endpoints: 4, blocks: 4 * 64 }).unwrap();
+    assert_eq!(index.assign(id(0, 1), Some(150)), Ok(150));
+    assert_eq!(index.assign(id(1, 1), Some(500)), Ok(96), "what is left, in whole chunks of 16");
+    assert_eq!(index.assign(id(2, 1), None), Ok(0));
+    assert_eq!(insert(&index, &chain(0..5), id(2, 1)).now, 0);
+    index.forget(0).unwrap();
+    assert_eq!(index.assign(id(2, 1), None), Ok(64));
+    let prompt = chain(0..90);
+    assert_eq!(insert(&index, &prompt, id(1, 1)).now, 90);
+    assert_eq!(index.resize(id(1, 1), 40), Ok(40));
+    assert_eq!((depth(&index, &prompt, id(1, 1)), index.figures(1).evicted), (40, 50));
+    assert_eq!(index.resize(id(1, 1), 120), Ok(120));
+    assert_eq!(insert(&index, &prompt, id(1, 1)), Inserted { before: 40, now: 90, evicted: 0 });
+    assert_eq!(index.audit(), Ok(90));
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let of = |endpoints, blocks| Index::new(Capacity { endpoints, blocks }).err();
+    assert_eq!(of(0, 1_000), Some(BadCapacity::Endpoints));
+    assert_eq!(of(ENDPOINTS_MAX + 1, 1 << 20), Some(BadCapacity::Endpoints));
+    assert_eq!(of(64, 64 * 16 - 1), Some(BadCapacity::TooFew));
+    for blocks in [1 << 31, usize::MAX / 2, usize::MAX] {
+        assert_eq!(of(64, blocks), Some(BadCapacity::TooMany));
+        assert_eq!(Index::bytes(Capacity { endpoints: 64, blocks }), Err(BadCapacity::TooMany));
+    }
+    assert_eq!(of(64, 64 * 16), None);
+}
+
+#[test]
+fn bytes_are_what_is_allocated_and_nothing_after() {
+    for (endpoints, each) in [(1, 16), (3, 100), (64, 1_000), (65, 333), (512, 20)] {
+        let capacity = Capacity { endpoints, blocks: endpoints * each };
+        let mut index = None;
+        let made = allocation_counter::measure(|| index = Some(Index::new(capacity).unwrap()));
+        assert_eq!(made.bytes_current as usize, Index::bytes(capacity).unwrap(), "{capacity:?}");
+        let index = index.unwrap();
+        let prompts: Vec<_> = (0..20).map(|from| chain(from..from + 30)).collect();
+        let mut found = Matches::default();
+        let used = allocation_counter::measure(|| {
+            for generation in 1..3 {
+                index.assign(id(0, generation), None).unwrap();
+                for prompt in &prompts {
+                    insert(&index, prompt, id(0, generation));
+                    index.longest(prompt, &[id(0, generation)], &mut found);
+                }
+                index.resize(id(0, generation), 17).unwrap();
+                index.remove(prompts[19][3], id(0, generation)).unwrap();
+            }
+        });
+        assert_eq!(used.count_total, 0, "{capacity:?}");
+        index.audit().unwrap();
+    }
+}
+
+#[test]
+fn figures_say_who_said_it_and_what_went() {
+    let (index, ids) = made(1, 16);
+    let prompt = chain(0..10);
+    index.insert(&prompt[..4], ids[0], Origin::Choice).unwrap();
+    index.insert(&prompt, ids[0], Origin::Engine).unwrap();
+    index.insert(&chain(50..60), ids[0], Origin::Saved).unwrap();
+    assert_eq!(index.remove(prompt[3], ids[0]), Ok(3), "with what is built on it");
+    let figures = index.figures(0);
+    let mut inserted = [0; ORIGINS];
+    (inserted[0], inserted[1], inserted[3]) = (4, 6, 10);
+    assert_eq!((figures.inserted, figures.evicted, figures.removed), (inserted, 4, 3));
+    assert_eq!((figures.blocks, figures.capacity, figures.busy, figures.refused), (13, 16, 0, 0));
+    assert_eq!(index.figures(1), Default::default());
+}
+
+/// Rows are made and left in any order for long: places must not run out before the capacity does.
+#[test]
+fn a_full_index_finds_room_for_new_blocks() {
+    let (index, ids) = made(8, 512);
+    for i in 0..4_000 {
+        let inserted = insert(&index, &chain(i * 100..i * 100 + 64), ids[i as usize % 8]);
+        assert_eq!(inserted.now, 64);
+    }
+    assert_eq!((0..8).map(|slot| index.figures(slot).blocks).sum::<u32>(), 8 * 512);
+    assert_eq!(index.audit(), Ok(8 * 512));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// However many depths there are: the deepest are exact, the rest never too much, and looking is bounded.
+    #[test]
+    fn looking_is_bounded_and_never_says_too_much(
+        held in proptest::collection::vec(0usize..=600, 1..40),
+        length in 1usize..=600,
+        pieces in proptest::collection::vec(1usize..300, 0..5),
+    ) {
+        let (index, ids) = made(40, 640);
+        let prompt = chain(0..600);
+        held.iter().zip(&ids).for_each(|(&held, &id)| { insert(&index, &prompt[..held], id); });
+        let mut found = Matches::default();
+        index.longest(&prompt[..length], &ids, &mut found);
+        prop_assert!(found.probes() as usize <= probes_max(length), "{} of {}", found.probes(), probes_max(length));
+        let truth = |slot: usize| held.get(slot).map_or(0, |&held| held.min(length)) as u32;
+        let mut depths: Vec<u32> = (0..40).map(truth).filter(|&depth| depth > 0).collect();
+        depths.sort();
+        depths.dedup();
+        let exact = depths.iter().rev().nth(3).copied().unwrap_or(1);
+        for slot in 0..40 {
+            let (said, is) = (found.depth(slot as u16), truth(slot));
+            prop_assert!(said <= is && (said == is || is < exact), "{slot}: {said} of {is}");
+        }
+        prop_assert!(found.levels().zip(found.levels().skip(1)).all(|(a, b)| a.0 > b.0));
+
+        // The same while the prompt arrives.
+        index.begin(&ids, &mut found);
+        let (mut arrived, mut open) = (0, true);
+        for piece in pieces {
+            arrived = (arrived + piece).min(length);
+            let further = index.follow(&prompt[..arrived], &mut found);
+            prop_assert_eq!(further, depths.last().is_some_and(|&deepest| deepest as usize >= arrived));
+            prop_assert!(open || !further);
+            open = further;
+        }
+        if open {
+            arrived = length;
+        }
+        index.settle(&prompt[..arrived], &ids, &mut found);
+        prop_assert_eq!(found.deepest(), depths.last().copied().unwrap_or(0));
+        for slot in 0..40 {
+            let (said, is) = (found.depth(slot as u16), truth(slot));
+            prop_assert!(said <= is && (said == is || is < exact), "{slot}: {said} of {is} in pieces");
+        }
+    }
+}
+
+#[test]
+fn the_bound_is_what_the_documents_say() {
+    assert_eq!([0, 1, 4, 5, 24, 512, 65_536].map(probes_max), [0, 16, 16, 32, 32, 64, 112]);
+}

@@ -1,0 +1,149 @@
+//! What the access log is told: one record for each request, however it ends, and never a wait for it.
+
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use warmfront::counters::stats::Event;
+use warmfront::exchange::{End, Record, Rules};
+use warmfront::limits::RECORDS_MAX;
+use warmfront::policy::{Policy, Reason};
+use warmfront::scan::Api;
+
+use crate::client::{get, post};
+use crate::endings::{self, STREAM, answering};
+use crate::engine::{Engine, HELLO};
+use crate::front::{Front, Options};
+
+/// A front whose log is on.
+fn logging(engines: &[SocketAddr], change: impl FnOnce(&mut Options)) -> Front {
+    Front::with(engines, |options| {
+        options.rules.access_log = true;
+        change(options);
+    })
+}
+
+/// Waits for so many records, and that no further one comes.
+fn told(front: &Front, what: &str, count: usize) -> Vec<Record> {
+    let records = std::cell::RefCell::new(Vec::new());
+    front.until(what, |front| {
+        records.borrow_mut().extend(front.records());
+        records.borrow().len() >= count
+    });
+    front.settles();
+    let mut records = records.into_inner();
+    records.extend(front.records());
+    assert_eq!(records.len(), count, "{what}: {records:?}");
+    records
+}
+
+#[test]
+fn every_end_is_told_once() {
+    for (what, engines, change, act, expected) in endings::all() {
+        let front = logging(&engines(), change);
+        let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;
+        act(&front);
+        let [record] = told(&front, what, 1)[..] else { unreachable!() };
+        assert_eq!((record.end, record.status, record.tries), expected, "{what}: {record:?}");
+        let after = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;
+        // The turn's instant is a little older than the clock.
+        assert!((before - 20_000..=after).contains(&record.at), "{what}: {before} {record:?}");
+        assert!(record.client.ip().is_loopback() && record.client.port() > 0, "{what}");
+        let times = [Some(0), record.chosen, record.connected, record.head, record.first_data, Some(record.total)];
+        assert!(times.iter().flatten().is_sorted(), "{what}: {times:?}");
+        let seen = [record.chosen.is_some(), record.endpoint.is_some(), record.reason.is_some(), record.tries > 0];
+        assert!(seen == [true; 4] || seen == [false; 4], "{what}: {record:?}");
+        let passed = record.tries > 0 && (record.end == End::Whole || matches!(record.status, 101 | 200));
+        assert_eq!(record.head.is_some(), passed, "{what}: {record:?}");
+    }
+}
+
+#[test]
+fn a_record_says_what_was_asked_and_what_came_of_it() {
+    let reply = [STREAM, "d\r\n: keep-alive\n\r\n", "9\r\ndata: a\n\n\r\n0\r\n\r\n"].concat();
+    let engine = Engine::answering(reply);
+    let front = logging(&[engine.address], |options| options.settings.policy = Policy::PrefixHash);
+    let body = r#"{"messages":[{"role":"user","content":"words"}],"model":"tiny-llama"}"#;
+    let request = format!(
+        "POST /v1/chat/completions?token=secret HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\n\
+         Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+        body.len()
+    );
+    let mut client = front.connect();
+    client.ask(&request);
+    client.ask(get(&format!("/v1/{}", "a".repeat(100))));
+    let [chat, other] = told(&front, "both", 2)[..] else { unreachable!() };
+    assert_eq!((chat.method.as_bytes(), chat.path.as_bytes()), (&b"POST"[..], &b"/v1/chat/completions"[..]));
+    assert_eq!((chat.api, chat.request_id.as_bytes()), (Api::Chat, &b"mine"[..]));
+    assert_eq!((chat.pool.unwrap().0, chat.endpoint.unwrap().slot, chat.reason), (0, 0, Some(Reason::Home)));
+    assert_eq!((chat.request_bytes, chat.reply_bytes, chat.streamed), (body.len() as u64, 22, true));
+    assert!(chat.key.is_some() && chat.first_data.is_some());
+    assert_eq!(other.path.as_bytes(), format!("/v1/{}", "a".repeat(60)).as_bytes());
+    let made = engine.requests()[1].head.get("x-request-id").unwrap().to_owned();
+    assert_eq!((other.api, other.request_id.as_bytes(), other.key), (Api::Other, made.as_bytes(), None));
+}
+
+/// The head's first byte counts, not its last.
+#[test]
+fn time_runs_from_the_first_byte() {
+    let front = logging(&answering(HELLO), |_| {});
+    let mut client = front.connect();
+    client.send("GET /v1/a HTTP/1.1\r\n");
+    std::thread::sleep(Duration::from_millis(200));
+    client.send("Host: x\r\n\r\n");
+    assert_eq!(client.reply().status, 200);
+    std::thread::sleep(Duration::from_millis(200));
+    client.ask(get("/v1/a"));
+    let [slow, quick] = told(&front, "both", 2)[..] else { unreachable!() };
+    assert!(slow.chosen.unwrap() >= 100_000 && slow.total >= 100_000, "{slow:?}");
+    assert!(quick.at >= slow.at + 300_000, "{slow:?} {quick:?}");
+}
+
+#[test]
+fn bytes_that_pass_unseen_are_counted() {
+    const LEN: usize = 3_000_000;
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\ncontent-length: {LEN}\r\n\r\n");
+    let front = logging(&answering([head.into_bytes(), vec![b'x'; LEN]].concat()), |_| {});
+    assert_eq!(front.ask(post("/v1/audio/speech", "{}")).body.len(), LEN);
+    let record = told(&front, "the reply", 1)[0];
+    assert_eq!((record.reply_bytes, record.streamed), (LEN as u64, false));
+    assert!(front.count(Event::BytesSpliced) > 0);
+}
+
+/// Nobody reads the records: requests are served on, the first are kept and the others counted.
+#[test]
+fn a_full_queue_drops_and_counts() {
+    const MORE: usize = 500;
+    let front = logging(&answering(HELLO), |_| {});
+    let mut client = front.connect();
+    for _ in 0..(RECORDS_MAX + MORE) / 4 {
+        client.send(get("/health").repeat(4));
+        (0..4).for_each(|_| assert_eq!(client.reply().status, 200));
+    }
+    assert_eq!(client.ask(get("/v1/a")).status, 200);
+    assert_eq!(
+        told(&front, "the queue", RECORDS_MAX).len() + MORE + 1,
+        RECORDS_MAX + front.count(Event::RecordDropped) as usize
+    );
+    assert_eq!(client.ask(get("/v1/a")).status, 200);
+    told(&front, "one more", 1);
+}
+
+#[test]
+fn rules_switch_it_off_and_on() {
+    let front = logging(&answering(HELLO), |_| {});
+    let mut client = front.connect();
+    for access_log in [true, false, true] {
+        front.published.publish_rules(Rules { access_log, ..Rules::default() });
+        assert_eq!(client.ask(get("/v1/a")).status, 200);
+        told(&front, "as published", usize::from(access_log));
+    }
+}
+
+#[test]
+fn nothing_is_told_while_it_is_off() {
+    let front = Front::start(&answering(HELLO));
+    assert_eq!(front.ask(get("/v1/a")).status, 200);
+    assert_eq!(front.ask(get("/pause")).status, 404);
+    front.settles();
+    assert_eq!((front.records().len(), front.count(Event::RecordDropped)), (0, 0));
+}

@@ -1,0 +1,229 @@
+//! The policy `warm`: least work in tokens, against its formula written another way.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use warmfront::counters::{Admission, Counters};
+use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health};
+use warmfront::index::{Capacity, Index, Matches, Origin};
+use warmfront::policy::{self, Avoid, Choice, Policy, Pool, PoolId, Prompt, Reason, Request, Settings, Tokens};
+use warmfront::ring::Ring;
+use warmfront::snapshot::Snapshot;
+
+/// Four bytes a token.
+const BLOCK_TOKENS: f32 = 64.0;
+
+struct Fleet {
+    snapshot: Snapshot,
+    counters: &'static Counters,
+    index: Index,
+    /// Keeps what is in flight.
+    running: Vec<Admission>,
+}
+
+fn endpoint(slot: u16) -> Endpoint {
+    let id = EndpointId { slot, generation: 7 };
+    let address = ([10, 0, 0, slot as u8], 80).into();
+    Endpoint { health: Health::Up, ..Endpoint::new(id, format!("gpu-{slot}").as_str().into(), address) }
+}
+
+impl Fleet {
+    fn new(endpoints: Vec<Endpoint>) -> Fleet {
+        let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 16 }).unwrap();
+        endpoints.iter().for_each(|endpoint| assert_eq!(index.assign(endpoint.id, Some(1 << 10)), Ok(1 << 10)));
+        let names: Vec<_> = endpoints.iter().map(|one| (one.id.slot, one.name.to_string(), one.weight)).collect();
+        let members: Vec<_> = names.iter().map(|(slot, name, weight)| (*slot, name.as_str(), *weight)).collect();
+        let ring = Arc::new(Ring::build(&members, 64));
+        let settings = Arc::new(Settings { policy: Policy::Warm, ..Settings::default() });
+        let slots: Arc<[u16]> = names.iter().map(|(slot, ..)| *slot).collect();
+        let pools = vec![Pool::new(PoolId(0), "m".into(), slots, ring, settings)];
+        let mut snapshot = Snapshot { pools, ..Snapshot::default() };
+        for endpoint in endpoints {
+            let slot = endpoint.id.slot as usize;
+            snapshot.endpoints.resize_with(snapshot.endpoints.len().max(slot + 1), || None);
+            snapshot.endpoints[slot] = Some(endpoint);
+        }
+        snapshot.seal();
+        Fleet { snapshot, counters: Counters::leak(), index, running: Vec::new() }
+    }
+
+    fn id(&self, slot: u16) -> EndpointId {
+        self.snapshot.endpoints[slot as usize].as_ref().unwrap().id
+    }
+
+    fn holds(&self, slot: u16, chain: &[u64]) {
+        self.index.insert(chain, self.id(slot), Origin::Choice).unwrap();
+    }
+
+    /// Gives an endpoint a request that computes so many tokens.
+    fn computes(&mut self, slot: u16, tokens: u32) {
+        let mut admission = self.counters.try_admit(self.id(slot), None).unwrap();
+        admission.computes(tokens);
+        self.running.push(admission);
+    }
+
+    fn choose(&self, chain: &[u64], tokens: u32, avoid: Avoid) -> Option<Choice> {
+        let pool = &self.snapshot.pools[0];
+        let mut matches = Matches::default();
+        self.index.longest(chain, pool.eligible().ids(), &mut matches);
+        let tie = chain.get(matches.deepest() as usize).copied().unwrap_or(0);
+        let prompt = Prompt { tokens, block_tokens: BLOCK_TOKENS, matches: &matches, tie };
+        policy::choose(pool, self.counters.loads(), &Request { prompt: Some(prompt), avoid, ..Request::default() }).ok()
+    }
+
+    fn choose_new(&self, seed: u64) -> Choice {
+        self.choose(&chain(seed, 10), 640, Avoid::default()).unwrap()
+    }
+}
+
+fn chain(seed: u64, blocks: u64) -> Vec<u64> {
+    (1..=blocks).map(|block| (seed << 32 | block).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect()
+}
+
+#[test]
+fn who_holds_the_prompt_gets_it_until_the_others_have_less_to_do() {
+    let mut fleet = Fleet::new((0..3).map(endpoint).collect());
+    let prompt = chain(1, 20);
+    fleet.holds(2, &prompt[..15]);
+    let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
+    assert_eq!((choice.endpoint.slot, choice.reason), (2, Reason::Warm));
+    assert_eq!(choice.tokens, Some(Tokens { held: 960, new: 320 }));
+    // Elsewhere it costs 6 * 960 tokens more; a request in flight costs 20 (a fiftieth of the first mean, 1,000).
+    fleet.computes(2, 6 * 960 - 20 - 1);
+    assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 2);
+    fleet.computes(2, 0);
+    let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
+    assert_ne!(choice.endpoint.slot, 2);
+    assert_eq!((choice.reason, choice.tokens), (Reason::Cold, Some(Tokens { held: 0, new: 1_280 })));
+    // The first token of those before: it has less to do again.
+    fleet.running.iter_mut().for_each(Admission::computed);
+    assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 2);
+    fleet.running.clear();
+    assert_eq!(fleet.counters.loads().pending(2), 0);
+}
+
+#[test]
+fn prompts_that_nobody_holds_are_spread_by_the_ring_and_alike_ones_meet() {
+    let fleet = Fleet::new((0..8).map(endpoint).collect());
+    let chosen: Vec<u16> = (0..200).map(|seed| fleet.choose_new(seed).endpoint.slot).collect();
+    assert_eq!(chosen, (0..200).map(|seed| fleet.choose_new(seed).endpoint.slot).collect::<Vec<_>>());
+    for slot in 0..8 {
+        let share = chosen.iter().filter(|chosen| **chosen == slot).count();
+        assert!((5..60).contains(&share), "{slot}: {share} of 200");
+    }
+}
+
+#[test]
+fn nobody_is_chosen_twice_or_beyond_its_cap() {
+    let mut endpoints: Vec<Endpoint> = (0..3).map(endpoint).collect();
+    endpoints[2].cap = 1;
+    let mut fleet = Fleet::new(endpoints);
+    let prompt = chain(1, 20);
+    fleet.holds(2, &prompt);
+    let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
+    assert_eq!((choice.endpoint.slot, choice.cap), (2, 1));
+    fleet.computes(2, 0);
+    assert_ne!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 2);
+    let mut avoid = Avoid::default();
+    (0..2).for_each(|slot| avoid.push(slot));
+    assert!(fleet.choose(&prompt, 1_280, avoid).is_none(), "two were tried, one is at its cap");
+    fleet.running.clear();
+    let last = fleet.choose(&prompt, 1_280, avoid).unwrap();
+    assert_eq!((last.endpoint.slot, last.reason), (2, Reason::Retry));
+}
+
+#[test]
+fn a_cache_without_room_is_passed_unless_the_endpoint_is_idle() {
+    let full = EngineLoad { kv_use: Some(0.89), kv_capacity_tokens: Some(10_000), ..EngineLoad::default() };
+    let mut endpoints: Vec<Endpoint> = (0..2).map(endpoint).collect();
+    endpoints[0].engine = full;
+    endpoints[1].engine = EngineLoad { kv_use: Some(0.0), ..full };
+    let mut fleet = Fleet::new(endpoints);
+    let prompt = chain(3, 10);
+    fleet.holds(0, &prompt);
+    // 6 * 1,000 * 0.89 for its use against 6 * 640 for the prompt: the empty one.
+    assert_eq!(fleet.choose(&prompt, 640, Avoid::default()).unwrap().endpoint.slot, 1);
+    // A longer prompt is worth it: 6 * 1,280 elsewhere.
+    let prompt = chain(4, 20);
+    fleet.holds(0, &prompt);
+    assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 0);
+    // One in flight, and 900 tokens sent since the scrape: 8,900 + 964 + 64 > 9,700. Three mean prompts more.
+    fleet.computes(0, 900);
+    fleet.running.iter_mut().for_each(Admission::computed);
+    assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 1);
+}
+
+#[test]
+fn a_heavier_endpoint_takes_more_and_one_that_starts_slowly_less() {
+    let mut endpoints: Vec<Endpoint> = (0..2).map(endpoint).collect();
+    endpoints[0].weight = 4;
+    let mut fleet = Fleet::new(endpoints);
+    fleet.computes(0, 3_000);
+    fleet.computes(1, 1_000);
+    assert_eq!(fleet.choose_new(1).endpoint.slot, 0, "(3,020 + 6 * 640) / 4 is less than 1,020 + 6 * 640");
+    fleet.computes(0, 13_000);
+    assert_eq!(fleet.choose_new(1).endpoint.slot, 1);
+    let mut endpoints: Vec<Endpoint> = (0..2).map(endpoint).collect();
+    endpoints[0].share_percent = 10;
+    let fleet = Fleet::new(endpoints);
+    assert!((0..20).all(|seed| fleet.choose_new(seed).endpoint.slot == 1));
+}
+
+/// The cost in floating point, as the formula is published.
+fn cost(endpoint: &Endpoint, pending: u64, in_flight: u32, since: u64, tokens: f64, held: f64) -> f64 {
+    let mean = 1_000.0;
+    let kv = f64::from(endpoint.engine.kv_use.unwrap_or(0.0));
+    let new = tokens - held;
+    let in_flight = f64::from(in_flight + endpoint.foreign);
+    let room = match (endpoint.engine.kv_use, endpoint.engine.kv_capacity_tokens) {
+        (Some(_), Some(capacity)) if in_flight > 0.0 => {
+            let capacity = capacity as f64;
+            let most = if held >= tokens / 2.0 { 0.97 } else { 0.90 };
+            kv * capacity + since as f64 + new + 64.0 <= most * capacity
+        }
+        _ => true,
+    };
+    let work = pending as f64 + 6.0 * new + 0.02 * mean * in_flight + 6.0 * mean * kv;
+    work / f64::from(endpoint.weight) + if room { 0.0 } else { 3.0 * mean }
+}
+
+/// Depth held, tokens pending, requests, foreign load, weight, percent of the cache in use.
+type Drawn = (u64, u32, u32, u32, u32, Option<u32>);
+
+proptest! {
+    #[test]
+    fn the_least_cost_is_chosen(
+        each in prop::collection::vec((0u64..40, 0u32..9_000, 0u32..5, 0u32..5, 1u32..4, prop::option::of(0u32..=100)), 1..12),
+        tokens in 64u32..4_000,
+    ) {
+        let made = |(slot, (_, _, _, foreign, weight, kv)): (u16, &Drawn)| Endpoint {
+            foreign: *foreign,
+            weight: *weight,
+            engine: EngineLoad {
+                kv_use: kv.map(|percent| percent as f32 / 100.0),
+                kv_capacity_tokens: Some(20_000),
+                ..EngineLoad::default()
+            },
+            ..endpoint(slot)
+        };
+        let endpoints: Vec<Endpoint> = (0..).zip(&each).map(made).collect();
+        let mut fleet = Fleet::new(endpoints.clone());
+        let prompt = chain(5, 40);
+        for (slot, (depth, pending, count, ..)) in (0..).zip(&each) {
+            fleet.holds(slot, &prompt[..*depth as usize]);
+            (0..*count).for_each(|_| fleet.computes(slot, pending / count));
+        }
+        let choice = fleet.choose(&prompt, tokens, Avoid::default()).unwrap();
+        let mut matches = Matches::default();
+        fleet.index.longest(&prompt, fleet.snapshot.pools[0].eligible().ids(), &mut matches);
+        let loads = fleet.counters.loads();
+        let costs: Vec<f64> = endpoints.iter().map(|endpoint| {
+            let slot = endpoint.id.slot;
+            let held = (f64::from(matches.depth(slot)) * 64.0).min(f64::from(tokens));
+            cost(endpoint, loads.pending(slot), loads.in_flight(slot), loads.dispatched(slot), f64::from(tokens), held)
+        }).collect();
+        let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
+        // Whole tokens, and an inverse of the weight that is rounded down.
+        prop_assert!(costs[choice.endpoint.slot as usize] <= least * 1.001 + 4.0, "{:?} of {costs:?}", choice);
+    }
+}
