@@ -13,8 +13,9 @@ use crate::proc::{self, Seen};
 
 /// Details of failures that are kept.
 const DETAILS_MAX: usize = 30;
-/// A part of the longest process's life that is left out at its begin: it is filling what it keeps.
-const WARMING: f64 = 0.1;
+/// The part of the longest process's life that is left out at its begin: memory that the most connections at once took is
+/// kept for the next, so what grows without end is seen only behind that.
+const WARMING: f64 = 0.5;
 
 /// One look at the front.
 #[derive(Clone, Copy, Default)]
@@ -197,7 +198,7 @@ impl Record {
         row
     }
 
-    /// The steady part: of the process that served longest, without its begin.
+    /// The steady part: of the process that served longest, the later half.
     pub fn steady(&self) -> Vec<Look> {
         let lives = self.looks.iter().fold(BTreeMap::<u32, Vec<Look>>::new(), |mut lives, look| {
             lives.entry(look.pid).or_default().push(*look);

@@ -115,7 +115,7 @@ pub fn end(record: &mut Record, faults: &Faults, growth_counts: bool) {
 fn grown(record: &mut Record) {
     let Some(growth) = Growth::of(&record.steady()) else { return };
     println!(
-        "memory of the process that served longest, {:.1} min and {} requests: {} KiB to {} KiB, {:+.1} KiB a minute, {:+.0} KiB \
+        "memory of the process that served longest, its later {:.1} min and {} requests: {} KiB to {} KiB, {:+.1} KiB a minute, {:+.0} KiB \
          per million requests",
         growth.lasted.as_secs_f64() / 60.0,
         growth.requests,
