@@ -45,7 +45,7 @@ fn load(snapshot: &Snapshot, counters: &'static Counters) {
     }
 }
 
-fn request(i: u64) -> Request {
+fn request(i: u64) -> Request<'static> {
     let key = (i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     Request { key: Some(key), session: Some(key), random: key.rotate_left(31), turn: i, ..Request::default() }
 }

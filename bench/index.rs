@@ -123,11 +123,38 @@ fn inserts(endpoints: usize, blocks_each: usize) {
     index.audit().expect("it fits together");
 }
 
+/// Ten million inserts and removals at random: what is resident stays what it was, and all of it fits together.
+fn churn() {
+    let (index, ids) = made(64, 1 << 12);
+    let resident = || {
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4
+    };
+    let mut removed = 0u64;
+    let mut turn = |i: u64| {
+        let random = hash(i ^ 0xC0FFEE);
+        let (conversation, id) = (random % 60_000, ids[(random >> 32) as usize % 64]);
+        let chain: [u64; 6] = std::array::from_fn(|at| hash(conversation << (at as u64).min(3) << 8 | at as u64));
+        if i % 4 == 3 {
+            removed += u64::from(index.remove(chain[(random >> 40) as usize % 6], id).expect("alone"));
+        } else {
+            index.insert(&chain, id, Origin::Choice).expect("alone");
+        }
+    };
+    (0..1_000_000).for_each(&mut turn);
+    let before = resident();
+    (1_000_000..11_000_000).for_each(&mut turn);
+    let evicted: u64 = (0..64).map(|slot| index.figures(slot).evicted).sum();
+    println!("churn: {before} KiB resident, {} KiB after 10^7 more; {evicted} evicted, {removed} removed", resident());
+    index.audit().expect("it fits together");
+}
+
 fn main() {
     if let Some(core) = core_affinity::get_core_ids().and_then(|cores| cores.last().copied()) {
         core_affinity::set_for_current(core);
     }
     println!("{:58} {:>9} {:>9}", "nanoseconds", "median", "90 %");
+    churn();
     look_ups(64, 1 << 13);
     look_ups(64, 1 << 17);
     look_ups(512, 1 << 13);

@@ -120,6 +120,7 @@ pub struct Loads {
     in_flight: Box<[AtomicU32; ENDPOINTS_MAX]>,
     pending: Box<[AtomicU64; ENDPOINTS_MAX]>,
     dispatched: Box<[AtomicU64; ENDPOINTS_MAX]>,
+    prefill_rate: Box<[AtomicU32; ENDPOINTS_MAX]>,
     mean_prompt: Box<[AtomicU32; LABELLED_POOLS_MAX]>,
 }
 
@@ -130,6 +131,7 @@ impl Default for Loads {
             in_flight: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
             pending: zeros(),
             dispatched: zeros(),
+            prefill_rate: Box::new(std::array::from_fn(|_| AtomicU32::new(FIRST_PREFILL_RATE))),
             mean_prompt: Box::new(std::array::from_fn(|_| AtomicU32::new(FIRST_MEAN_TOKENS * MEAN_SCALE))),
         }
     }
@@ -139,6 +141,11 @@ impl Default for Loads {
 const FIRST_MEAN_TOKENS: u32 = 1_000;
 /// Means are kept in sixteenths of a token, or they would not move by less than a hundred.
 const MEAN_SCALE: u32 = 16;
+/// Tokens a second that an engine is taken to compute before one was timed.
+const FIRST_PREFILL_RATE: u32 = 4_000;
+/// The weight of one timed prompt in an engine's rate is one part of so many; shorter ones tell of waiting, not of computing.
+const TIMED_PROMPTS: i64 = 8;
+const TIMED_TOKENS_MIN: u32 = 512;
 /// The weight of one prompt in the mean is one part of so many.
 const MEAN_PROMPTS: i64 = 100;
 
@@ -176,6 +183,20 @@ impl Loads {
     #[inline]
     pub fn dispatched(&self, slot: u16) -> u64 {
         self.dispatched.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Relaxed))
+    }
+
+    /// Tokens a second from a request to its first token, as one endpoint did of late; at least 1.
+    #[inline]
+    pub fn prefill_rate(&self, slot: u16) -> u32 {
+        self.prefill_rate.get(slot as usize).map_or(1, |cell| cell.load(Ordering::Relaxed).max(1))
+    }
+
+    /// A first token came so long after a request to compute so many.
+    pub(crate) fn prefilled(&self, slot: u16, tokens: u32, micros: u64) {
+        let Some(cell) = self.prefill_rate.get(slot as usize).filter(|_| tokens >= TIMED_TOKENS_MIN) else { return };
+        let timed = (u64::from(tokens) * 1_000_000 / micros.max(1)).min(TOKENS_MAX.into()) as i64;
+        let rate = i64::from(cell.load(Ordering::Relaxed));
+        cell.store((rate + (timed - rate) / TIMED_PROMPTS) as u32, Ordering::Relaxed);
     }
 
     /// Mean length of the prompts of a pool in tokens, the last hundred of them counting most.

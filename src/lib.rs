@@ -21,6 +21,7 @@ pub mod limits;
 pub mod policy;
 pub mod prefix;
 pub mod publish;
+pub mod replay;
 pub mod ring;
 pub mod scan;
 pub mod shard;

@@ -21,6 +21,9 @@ pub struct Limits {
     /// Bytes all held bodies of one shard may take together; beyond it 503 with `Retry-After`. 0: the shards share a
     /// quarter of the memory that the machine, or this process's cgroup, has.
     pub budget_bytes: usize,
+    /// Memory of the prefix index, which all shards share; taken at the start if a pool's policy is `warm`. Some 40 bytes for each 64 tokens
+    /// that an engine's cache holds. 0: none.
+    pub index_bytes: usize,
     /// Most client connections of one shard; further ones wait in the kernel's queue.
     pub connections_max: usize,
     /// Most idle upstream connections kept by one shard for one endpoint.
@@ -92,6 +95,7 @@ impl Default for Limits {
             hold_bytes: 1 << 20,
             read_ahead_bytes: 16 << 10,
             budget_bytes: 0,
+            index_bytes: 64 << 20,
             connections_max: 65_536,
             idle_upstreams_max: 256,
             connect_tries_max: 4,

@@ -11,6 +11,15 @@ pub fn key(pool_or_model: &[u8], cache_salt: Option<u64>, prefix: &PrefixHash) -
     keyed(b'p', pool_or_model, cache_salt, prefix.hash)
 }
 
+/// What the chain of a prompt begins with, so that chains meet only where engines share: in one form of the prompt, one model or
+/// adapter, one salt.
+pub fn root(pool_or_model: &[u8], cache_salt: Option<u64>) -> u64 {
+    keyed(b'c', pool_or_model, cache_salt, GENERIC_FORM)
+}
+
+/// The canonical form that [`crate::scan`] makes of every prompt, whatever the model's template.
+const GENERIC_FORM: u64 = 1;
+
 /// The key of a session in a pool. `session` is the XXH64 of its text: [`session_hash`], or
 /// [`crate::scan::Facts::session`].
 pub fn session_key(pool_or_model: &[u8], session: u64) -> u64 {

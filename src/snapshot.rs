@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::fleet::{Endpoint, EndpointId};
+use crate::index::Index;
 use crate::scan::{Needs, Plan};
 
 pub use crate::policy::{Pool, PoolId};
@@ -27,6 +28,9 @@ pub struct Snapshot {
     pub only: Option<PoolId>,
     /// Whether control has learnt the models of every endpoint: until then an unknown model may exist.
     pub models_complete: bool,
+    /// Who holds which prefixes, as far as is known; shared and alive, the same in every snapshot of a process. `None`: no pool chooses
+    /// by that.
+    pub index: Option<Arc<Index>>,
     /// What bodies are scanned for, the same for all pools: which one it is shows only in the body.
     pub plan: Arc<Plan>,
     /// Whether any endpoint's kernel refuses its probes ([`Endpoint::refuses_probes`]); computed when the snapshot is sealed.

@@ -1,8 +1,9 @@
 //! From one process to the one that takes its place: its listening sockets, so that no connection is refused meanwhile.
 //!
 //! The heir is started with the same arguments, one end of a socket pair as its standard input and [`HEIR`] in its
-//! environment. It is sent the sockets (SCM_RIGHTS), serves from them, and says so by one byte; only then does the
-//! process that started it let go of its own. A socket that both have open loses no connection that waits in it.
+//! environment, by a process between that ends at once: it is nobody's child, and a service manager sees it die also
+//! while its predecessor lives. It is sent the sockets (SCM_RIGHTS), serves from them, and says so by one byte; only then
+//! does the process that started it let go of its own. A socket that both have open loses no connection that waits in it.
 
 mod activation;
 
@@ -14,15 +15,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
+use rustix::process::{Pid, Signal, kill_process};
 
-/// Set in the environment of a process that is to take another's place.
+/// Set in the environment of a process that is to take another's place, and of the one that starts it.
 pub const HEIR: &str = "WARMFRONT_HEIR";
+const STARTS_IT: &str = "starts";
+const TAKES_PLACE: &str = "takes-place";
 /// Longest wait for a predecessor that was told to let go.
 const LETTING_GO: Duration = Duration::from_secs(5);
 /// The kernel passes at most 253 descriptors in one message.
@@ -68,21 +72,26 @@ pub fn inherit(admin: SocketAddr) -> io::Result<Inherited> {
 /// A process that was started to take this one's place.
 #[derive(Debug)]
 pub struct Heir {
-    child: Child,
+    id: u32,
     stream: UnixStream,
 }
 
 impl Heir {
-    /// Starts the program that this process was started from, as it is on disk now, and hands it the sockets.
+    /// Starts the program that this process was started from, as it is on disk now, and hands it the sockets. It has
+    /// `patience` to begin.
     ///
     /// # Errors
     /// When it cannot be started or does not take them.
-    pub fn start(estate: &Estate) -> io::Result<Heir> {
-        let (ours, theirs) = UnixStream::pair()?;
-        let mut command = Command::new(program()?);
-        command.args(std::env::args_os().skip(1)).env(HEIR, "1").env_remove(NOT_INHERITED);
-        let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
-        let heir = Heir { child, stream: ours };
+    pub fn start(estate: &Estate, patience: Duration) -> io::Result<Heir> {
+        let (mut stream, theirs) = UnixStream::pair()?;
+        let status = same_program(STARTS_IT)?.env_remove(NOT_INHERITED).stdin(OwnedFd::from(theirs)).status()?;
+        if !status.success() {
+            return Err(io::Error::other(format!("it could not be started ({status})")));
+        }
+        stream.set_read_timeout(Some(patience))?;
+        let mut id = [0; 4];
+        stream.read_exact(&mut id)?;
+        let heir = Heir { id: u32::from_le_bytes(id), stream };
         hand_on(&heir.stream, estate)?;
         Ok(heir)
     }
@@ -91,27 +100,34 @@ impl Heir {
     ///
     /// # Errors
     /// When it ends before, or takes too long.
-    pub fn serves(mut self, patience: Duration) -> io::Result<Heir> {
-        self.stream.set_read_timeout(Some(patience))?;
+    pub fn serves(mut self) -> io::Result<Heir> {
         let said = self.stream.read_exact(&mut [0]);
         if let Err(error) = said {
-            let _ = self.child.kill();
-            let ended = self.child.wait().map_or_else(|_| String::new(), |status| format!(" ({status})"));
-            return Err(io::Error::new(error.kind(), format!("it did not come to serve{ended}: {error}")));
+            if let Some(id) = Pid::from_raw(self.id.cast_signed()) {
+                let _ = kill_process(id, Signal::KILL);
+            }
+            return Err(io::Error::new(error.kind(), format!("it did not come to serve: {error}")));
         }
         Ok(self)
     }
 
     /// Its process id.
     pub fn id(&self) -> u32 {
-        self.child.id()
+        self.id
     }
 
-    /// Tells it that it alone speaks for the service now.
-    pub fn is_alone(mut self) {
+    /// Tells it that it alone speaks for the service now. It knows that this process lives for as long as `self` does.
+    pub fn is_alone(&mut self) {
         // If it is gone, whoever supervises it sees that.
         let _ = self.stream.write_all(b"!");
     }
+}
+
+/// This program, as it is on disk now, with the same arguments.
+fn same_program(role: &str) -> io::Result<Command> {
+    let mut command = Command::new(program()?);
+    command.args(std::env::args_os().skip(1)).env(HEIR, role);
+    Ok(command)
 }
 
 /// Where this process's program lies, also when another has been put in its place since.
@@ -145,19 +161,31 @@ pub struct Predecessor(UnixStream);
 
 impl Predecessor {
     /// This process serves. Returns once the other one has told the service manager which is which, or is gone.
-    pub fn let_go(mut self) {
+    pub fn let_go(&mut self) {
         let told = self.0.set_read_timeout(Some(LETTING_GO)).and_then(|()| self.0.write_all(b"!"));
         // Where nobody listens any more, there is nobody to let go.
         let _ = told.and_then(|()| self.0.read_exact(&mut [0]));
+    }
+
+    /// Waits for its end: where a service manager stops this process, whatever is left of the service is killed.
+    pub fn outlive(mut self) {
+        // It says nothing more; an error is its end as well.
+        let _ = self.0.set_read_timeout(None).and_then(|()| self.0.read_exact(&mut [0]));
     }
 }
 
 /// What a predecessor hands on, if this process was started to take its place.
 fn from_predecessor() -> io::Result<Option<(Estate, Predecessor)>> {
-    if std::env::var_os(HEIR).is_none() {
-        return Ok(None);
+    match std::env::var_os(HEIR) {
+        None => return Ok(None),
+        Some(role) if role == STARTS_IT => {
+            same_program(TAKES_PLACE)?.spawn()?;
+            std::process::exit(0);
+        }
+        Some(_) => {}
     }
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    (&stream).write_all(&std::process::id().to_le_bytes())?;
     let mut count = [0; 2];
     let admin = receive(&stream, &mut count)?.pop().ok_or(io::ErrorKind::InvalidData)?;
     let count = usize::from(u16::from_le_bytes(count));

@@ -136,21 +136,38 @@ fn depths(index: &Index, block: u64, among: [EndpointId; 2]) -> [u32; 2] {
     among.map(|id| found.depth(id.slot))
 }
 
-/// A row goes to another block while it is read: whoever holds that one is not taken for a holder of this.
+/// A row goes to another block while it is read: whoever holds that one is not taken for a holder of this. (Who writes
+/// runs first here and below: loom tries every order of a later load with an earlier write, not the reverse.)
 #[test]
 fn a_row_used_again_names_no_false_holder() {
     with_index(|index| {
         index.insert(&[ONE_BLOCK], A, Origin::Choice).unwrap();
-        let writer = thread::spawn({
+        let reader = thread::spawn({
+            let index = Arc::clone(&index);
+            move || assert_eq!(depths(&index, ONE_BLOCK, [A, B])[1], 0, "B never had it")
+        });
+        assert_eq!(index.remove(ONE_BLOCK, A), Ok(1));
+        index.insert(&[OTHER_BLOCK], B, Origin::Choice).unwrap();
+        reader.join().unwrap();
+        assert_eq!(depths(&index, OTHER_BLOCK, [A, B]), [0, 1]);
+        assert_eq!(index.audit(), Ok(1));
+    });
+}
+
+/// A row is taken while its last holder is about to leave it: nothing of that one stays in it.
+#[test]
+fn a_row_taken_at_once_has_no_former_holder() {
+    with_index(|index| {
+        index.insert(&[ONE_BLOCK], A, Origin::Choice).unwrap();
+        let next = thread::spawn({
             let index = Arc::clone(&index);
             move || {
-                assert_eq!(index.remove(ONE_BLOCK, A), Ok(1));
                 index.insert(&[OTHER_BLOCK], B, Origin::Choice).unwrap();
+                assert_eq!(depths(&index, OTHER_BLOCK, [A, B]), [0, 1]);
             }
         });
-        assert_eq!(depths(&index, ONE_BLOCK, [A, B])[1], 0, "B never had it");
-        writer.join().unwrap();
-        assert_eq!(depths(&index, OTHER_BLOCK, [A, B]), [0, 1]);
+        assert_eq!(index.remove(ONE_BLOCK, A), Ok(1));
+        next.join().unwrap();
         assert_eq!(index.audit(), Ok(1));
     });
 }

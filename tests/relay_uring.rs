@@ -46,6 +46,8 @@ mod tunnel;
 mod unseen;
 #[path = "relay/uploads.rs"]
 mod uploads;
+#[path = "relay/warm.rs"]
+mod warm;
 #[path = "relay/wire.rs"]
 mod wire;
 

@@ -1,7 +1,8 @@
-//! The unit: systemd reads it without complaint, and finds little that an attacker in it could do.
+//! The units: systemd reads them without complaint, and finds little that an attacker in the service could do. The
+//! package: what it is made of is there. systemd/try/run.sh installs and runs them.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// `systemd-analyze security` gives 0 to what can do nothing and 10 to what may do all; Debian's own proxies have 9.6.
@@ -9,13 +10,19 @@ const EXPOSURE_MAX: &str = "16";
 
 /// The unit with the binary of this build in the place of the installed one, for systemd to find it.
 fn unit(name: &str) -> PathBuf {
-    let shipped = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/systemd/warmfront.service")).unwrap();
+    let shipped = shipped("systemd/warmfront.service");
     assert!(shipped.contains("ExecStart=/usr/bin/warmfront serve"));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&folder).unwrap();
     let path = folder.join("warmfront.service");
     fs::write(&path, shipped.replace("/usr/bin/warmfront", env!("CARGO_BIN_EXE_warmfront"))).unwrap();
+    fs::write(folder.join("warmfront.socket"), self::shipped("systemd/warmfront.socket")).unwrap();
     path
+}
+
+fn shipped(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// What `systemd-analyze` says; `None` where there is none, as in most containers.
@@ -32,9 +39,12 @@ fn analyze(args: &[&str], unit: &PathBuf) -> Option<(bool, String)> {
 }
 
 #[test]
-fn systemd_reads_the_unit_without_complaint() {
-    let Some((succeeded, text)) = analyze(&["verify"], &unit("verify")) else { return };
-    assert!(succeeded && text.trim().is_empty(), "{text}");
+fn systemd_reads_the_units_without_complaint() {
+    let service = unit("verify");
+    for unit in [service.with_extension("socket"), service] {
+        let Some((succeeded, text)) = analyze(&["verify"], &unit) else { return };
+        assert!(succeeded && text.trim().is_empty(), "{text}");
+    }
 }
 
 #[test]
@@ -44,4 +54,52 @@ fn the_unit_exposes_little() {
         return;
     };
     assert!(succeeded, "{}", text.lines().last().unwrap_or_default());
+}
+
+/// A socket elsewhere would be closed by the front, which would open the default one beside.
+#[test]
+fn the_socket_is_where_the_front_listens() {
+    let socket = shipped("systemd/warmfront.socket");
+    let listens: Vec<&str> = socket.lines().filter_map(|line| line.strip_prefix("ListenStream=")).collect();
+    let documented: toml::Table = shipped("systemd/warmfront.toml").parse().unwrap();
+    let default: Vec<&str> =
+        documented["serve"]["listen"].as_array().unwrap().iter().map(|address| address.as_str().unwrap()).collect();
+    assert_eq!(listens, default);
+}
+
+/// Building the package is for those who have cargo-deb; that its parts are there is for everybody.
+#[test]
+fn what_the_package_is_made_of_is_there() {
+    let manifest: toml::Table = shipped("Cargo.toml").parse().unwrap();
+    let deb = &manifest["package"]["metadata"]["deb"];
+    let assets: Vec<&str> = deb["assets"].as_array().unwrap().iter().map(|asset| asset[0].as_str().unwrap()).collect();
+    assert!(assets.contains(&"target/release/warmfront"));
+    for asset in assets.into_iter().filter(|asset| !asset.starts_with("target/")) {
+        assert!(!shipped(asset).is_empty(), "{asset}");
+    }
+    let scripts = deb["maintainer-scripts"].as_str().unwrap();
+    for script in ["postinst", "postrm"] {
+        // The parts for systemd stand where this does.
+        let text = shipped(&format!("{scripts}/{script}"));
+        assert!(text.starts_with("#!/bin/sh\n") && text.contains("\n#DEBHELPER#\n"), "{script}");
+    }
+    let units = &deb["systemd-units"];
+    for never in ["enable", "start"] {
+        assert_eq!(units[never].as_bool(), Some(false), "{never}: there is no front before its engines are named");
+    }
+}
+
+/// The configuration that the package installs names no engine, and is right but for that.
+#[test]
+fn what_is_installed_wants_engines_and_nothing_else() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd/debian/warmfront.toml");
+    let checked = |flags: &[&str]| {
+        let check = ["check", "--quiet", "--no-engines", "--no-ports", "--config", file];
+        Command::new(env!("CARGO_BIN_EXE_warmfront")).args(check).args(flags).output().unwrap()
+    };
+    let without = checked(&[]);
+    assert_eq!(without.status.code(), Some(78));
+    assert!(String::from_utf8_lossy(&without.stderr).contains("no engine to forward to"));
+    let with = checked(&["--upstream", "http://127.0.0.1:1"]);
+    assert!(with.status.success() && with.stdout.is_empty() && with.stderr.is_empty(), "{with:?}");
 }

@@ -30,6 +30,9 @@ pub struct Args {
     /// Do not try the ports.
     #[arg(long)]
     no_ports: bool,
+    /// Print only what must be changed.
+    #[arg(long)]
+    quiet: bool,
     #[command(flatten)]
     config: ConfigArgs,
 }
@@ -94,9 +97,12 @@ pub(super) fn main(args: Args) -> ExitCode {
             Err(error) => return refuse(&error),
         }
     }
-    findings.iter().for_each(|finding| println!("{}", finding.line()));
+    let shown = |finding: &&Finding| !args.quiet || finding.weight == Weight::Wrong;
+    findings.iter().filter(shown).for_each(|finding| println!("{}", finding.line()));
     let count = |weight| findings.iter().filter(|finding| finding.weight == weight).count();
     let (wrong, advice) = (count(Weight::Wrong), count(Weight::Advice));
-    println!("\n{wrong} to change, {advice} to consider");
+    if !args.quiet {
+        println!("\n{wrong} to change, {advice} to consider");
+    }
     if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::from(EX_CONFIG) }
 }

@@ -156,7 +156,8 @@ fn table(explanation: &Explanation) -> String {
         return out;
     }
     out.push('\n');
-    let mut rows = vec![["policy", "endpoint", "reason", "load", "bound", "at byte", "runner-up"].map(str::to_owned)];
+    let mut rows =
+        vec![["policy", "endpoint", "reason", "load", "bound", "held+new", "at byte", "runner-up"].map(str::to_owned)];
     for choice in &e.choices {
         let number = |number: Option<u32>| or_none(number.map(|number| number.to_string()));
         rows.push([
@@ -165,6 +166,7 @@ fn table(explanation: &Explanation) -> String {
             or_none(choice.reason.clone()),
             number(choice.load),
             number(choice.bound),
+            or_none(choice.tokens.map(|(held, new)| format!("{held}+{new}"))),
             choice.decided_at.to_string(),
             or_none(choice.runner_up.clone()),
         ]);
@@ -172,7 +174,8 @@ fn table(explanation: &Explanation) -> String {
     rows[0][0].insert_str(0, "  ");
     aligned(&mut out, &rows);
     out.push_str(
-        "\n* the pool's policy. `load`: requests there before this one; `bound`: most it may have; `at byte`: \
+        "\n* the pool's policy. `load`: requests there before this one; `bound`: most it may have; `held+new`: \
+                  tokens of the prompt in its cache, and to be computed; `at byte`: \
                   where in the body the choice can be made.\n",
     );
     out

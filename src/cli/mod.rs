@@ -4,19 +4,23 @@ mod check;
 pub mod demo;
 pub mod engine;
 mod explain;
+mod journal;
+mod replay;
 mod serve;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, reload};
 
+use self::journal::Prioritized;
 use crate::config::{Access, Config, Driver, Flags, Invalid, Log, LogFormat, Shards};
 use crate::policy::Policy;
 
@@ -37,6 +41,7 @@ pub const EX_CONFIG: u8 = 78;
   warmfront serve --config /etc/warmfront/warmfront.toml
   warmfront check --config /etc/warmfront/warmfront.toml
   warmfront explain --body request.json --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
+  warmfront replay trace.jsonl.zst --loads 1,1.5
 
 `warmfront COMMAND --help` says more about each."
 )]
@@ -50,6 +55,7 @@ enum Command {
     Serve(serve::Args),
     Check(check::Args),
     Explain(explain::Args),
+    Replay(Box<replay::Args>),
     Demo(demo::DemoArgs),
     Engine(engine::EngineArgs),
 }
@@ -105,6 +111,7 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::main(args),
         Command::Check(args) => check::main(args),
         Command::Explain(args) => explain::main(args),
+        Command::Replay(args) => replay::main(&args),
         Command::Demo(args) => demo::run(args),
         Command::Engine(args) => engine::run(args),
     }
@@ -112,7 +119,10 @@ pub fn main() -> ExitCode {
 
 /// Says what is wrong with configuration or machine.
 fn refuse(why: &dyn std::fmt::Display) -> ExitCode {
-    eprintln!("warmfront: {why}");
+    let words = format!("warmfront: {why}\n").into_bytes();
+    let words = if journal::reads_us() { journal::prioritized(tracing::Level::ERROR, &words) } else { words };
+    // Where nobody reads, the exit status says it.
+    let _ = std::io::stderr().write_all(&words);
     ExitCode::from(EX_CONFIG)
 }
 
@@ -124,14 +134,19 @@ fn level(log: &Log) -> Targets {
     log.level.parse().unwrap_or_default()
 }
 
-/// Prints events as `[log]` says, to standard error.
+/// Prints events as `[log]` says, to standard error. The journal has time and level beside the words.
 fn log(log: &Log) -> Level {
     let (targets, handle) = reload::Layer::new(level(log));
     let registry = tracing_subscriber::registry().with(targets);
+    let journal = journal::reads_us();
+    let writer = if journal { BoxMakeWriter::new(Prioritized) } else { BoxMakeWriter::new(std::io::stderr) };
     let colours = std::io::stderr().is_terminal();
-    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(colours);
     // It fails only where a log is set already, as in tests.
     let _ = match log.format {
+        LogFormat::Text if journal => {
+            registry.with(layer.with_target(false).with_level(false).without_time()).try_init()
+        }
         LogFormat::Text => registry.with(layer.with_target(false)).try_init(),
         LogFormat::Json => registry.with(layer.json().flatten_event(true)).try_init(),
     };

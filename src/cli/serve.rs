@@ -84,7 +84,7 @@ impl Source for CommandLine {
 
 /// Control first, so that a snapshot is there when the first connection is; then the shards, until they have drained.
 fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std::error::Error>> {
-    let Inherited { admin, listeners, predecessor } = inherit(config.serve.admin)?;
+    let Inherited { admin, listeners, mut predecessor } = inherit(config.serve.admin)?;
     let driver = choice::choose(machine::asked(config.serve.driver))?;
     let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin);
     let shards = placement.shards();
@@ -122,13 +122,16 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std:
     while !setup.process.all_serving() && !setup.process.draining() {
         sleep(GLANCE);
     }
-    if let Some(predecessor) = predecessor {
+    if let Some(predecessor) = &mut predecessor {
         predecessor.let_go();
     }
     control.serves(listeners)?;
     for thread in threads {
         // A shard that panicked has aborted the process already.
         let _ = thread.join();
+    }
+    if let Some(predecessor) = predecessor {
+        predecessor.outlive();
     }
     control.stop();
     let left = setup.counters.in_flight_in_all();

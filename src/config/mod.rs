@@ -21,6 +21,7 @@ pub use upstream::{Upstream, Url};
 
 use crate::limits::Limits;
 use crate::policy::{Policy, Settings};
+use crate::scan::Plan;
 
 /// Everything an operator may set. The file's keys are exactly the names here.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -357,6 +358,16 @@ impl Config {
             self.log.access.clone_from(access);
         }
         problems
+    }
+
+    /// Whether any pool chooses by this policy.
+    pub fn chooses_by(&self, policy: Policy) -> bool {
+        self.routing.policy == policy || self.pool.keys().any(|id| self.settings_for(id).policy == policy)
+    }
+
+    /// What bodies are scanned for: all that any pool needs, for which one it is shows only in the body.
+    pub fn plan(&self) -> Plan {
+        Plan { chain: self.chooses_by(Policy::Warm), ..self.routing.plan() }
     }
 
     /// How the pool of `served_id` chooses: `[routing]`, with what `[pool."served_id"]` overrides.

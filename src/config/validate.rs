@@ -111,8 +111,14 @@ fn serve(serve: &Serve, found: &mut Vec<Problem>) {
 fn limits(limits: &Limits, found: &mut Vec<Problem>) {
     for (key, value) in numbers(limits) {
         // Nothing read ahead and nothing lingered for are sensible; a bound of 0 elsewhere stops all traffic.
-        let may_be_zero =
-            ["read_ahead_bytes", "linger_bytes_max", "interim_replies_max", "idle_upstreams_max", "budget_bytes"];
+        let may_be_zero = [
+            "read_ahead_bytes",
+            "linger_bytes_max",
+            "interim_replies_max",
+            "idle_upstreams_max",
+            "budget_bytes",
+            "index_bytes",
+        ];
         let may_be_zero = may_be_zero.contains(&key.as_str())
             || [
                 "linger_timeout_ms",

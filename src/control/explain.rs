@@ -7,10 +7,11 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::exchange::{Lender, warm};
 use crate::fleet::{Endpoint, Loads};
 use crate::policy::{self, Choice, Nobody, Policy, Request, Settings};
 use crate::prefix;
-use crate::scan::{Api, Needs, PrefixMode, Progress, Scan};
+use crate::scan::{Api, Needs, Plan, PrefixMode, Progress, Scan};
 use crate::snapshot::{Pool, Selected, Snapshot};
 
 /// A request to be explained.
@@ -88,6 +89,8 @@ pub struct PolicyChoice {
     pub load: Option<u32>,
     /// Most requests it may have.
     pub bound: Option<u32>,
+    /// Tokens of the prompt that the endpoint holds, as far as we know, and that it would compute.
+    pub tokens: Option<(u32, u32)>,
     /// The choice could be made after this many bytes of the body.
     pub decided_at: u64,
 }
@@ -107,7 +110,8 @@ pub fn explain(question: &Question<'_>, config: &Config, snapshot: &Snapshot, lo
     };
     let settings = pool.map_or(&config.routing, |pool| &pool.settings);
 
-    let whole = read(&mut scan, question, settings, Needs::WHOLE | Needs::MODEL | Needs::PREFIX | Needs::SESSION, None);
+    let whole =
+        read(&mut scan, question, &settings.plan(), Needs::WHOLE | Needs::MODEL | Needs::PREFIX | Needs::SESSION, None);
     let facts = scan.facts();
     let name = pool.map(|pool| pool.name.as_bytes()).unwrap_or_default();
     let failed = matches!(whole, Progress::Failed(_));
@@ -164,21 +168,29 @@ fn choose(
     if from_header.is_some() {
         needs = needs.without(Needs::SESSION);
     }
-    let progress = read(scan, question, &pool.settings, needs, Some(config.limits.hold_bytes));
+    let mut alone = pool.clone();
+    alone.settings = Arc::new(Settings { policy, ..Settings::clone(&pool.settings) });
+    // As in the fleet: where one pool asks for the whole prompt, it is read for all of them.
+    let plan = Plan { chain: snapshot.plan.chain || policy == Policy::Warm, ..alone.settings.plan() };
+    let progress = read(scan, question, &plan, needs, Some(config.limits.hold_bytes));
     let facts = scan.facts();
     let failed = matches!(progress, Progress::Failed(_));
     let name = pool.name.as_bytes();
     let prefix = facts.prefix().filter(|_| !failed && policy.needs().contains(Needs::PREFIX));
     let session = from_header.or(facts.session().filter(|_| !failed));
+    let key = prefix.map(|prefix| prefix::key(name, facts.cache_salt, &prefix));
+    let mut lender = Lender::default();
+    let cut = key.filter(|_| plan.chain).and_then(|_| warm::cut(facts, &alone, &mut lender));
+    let beyond = question.body.len().saturating_sub(config.limits.hold_bytes) as u64;
+    let looked_up = key.and_then(|_| warm::look_up(&alone, snapshot, warm::tokens(facts, &alone, beyond), &mut lender));
     let request = Request {
-        key: prefix.map(|prefix| prefix::key(name, facts.cache_salt, &prefix)),
+        prompt: looked_up.zip(lender.matches.as_deref()).map(|(looked_up, matches)| looked_up.prompt(matches)),
+        key: cut.or(key),
         unscannable: failed,
         session: session.map(|session| prefix::session_key(name, session)),
         random: question.random,
         ..Request::default()
     };
-    let mut alone = pool.clone();
-    alone.settings = Arc::new(Settings { policy, ..Settings::clone(&pool.settings) });
     let choice: Result<Choice, Nobody> = policy::choose(&alone, loads, &request);
     let named = |slot: u16| {
         let endpoint = snapshot.endpoints.get(usize::from(slot))?.as_ref()?;
@@ -195,6 +207,7 @@ fn choose(
             Endpoint::NO_CAP => choice.slots,
             cap => Some(choice.slots.map_or(cap, |slots| slots.min(cap))),
         }),
+        tokens: choice.ok().and_then(|choice| choice.tokens).map(|tokens| (tokens.held, tokens.new)),
         decided_at: match progress {
             Progress::Enough { at } => at,
             _ if needs.is_empty() => 0,
@@ -204,8 +217,8 @@ fn choose(
 }
 
 /// Scans the body, or as much of it as would be held.
-fn read(scan: &mut Scan, question: &Question<'_>, settings: &Settings, needs: Needs, hold: Option<usize>) -> Progress {
-    scan.begin(api(question), &settings.plan(), needs);
+fn read(scan: &mut Scan, question: &Question<'_>, plan: &Plan, needs: Needs, hold: Option<usize>) -> Progress {
+    scan.begin(api(question), plan, needs);
     let held = question.body.get(..hold.unwrap_or(usize::MAX)).unwrap_or(question.body);
     match scan.push(held) {
         Progress::More if held.len() == question.body.len() => scan.finish(),
@@ -214,7 +227,7 @@ fn read(scan: &mut Scan, question: &Question<'_>, settings: &Settings, needs: Ne
 }
 
 fn model_of(scan: &mut Scan, question: &Question<'_>, settings: &Settings) -> Option<Vec<u8>> {
-    let progress = read(scan, question, settings, Needs::MODEL | Needs::WHOLE, None);
+    let progress = read(scan, question, &settings.plan(), Needs::MODEL | Needs::WHOLE, None);
     let model = scan.facts().model().map(<[u8]>::to_vec);
     model.filter(|_| !matches!(progress, Progress::Failed(_)))
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::answer;
+use super::caches::Caches;
 use super::health::{Course, Failure, Turn};
 use super::member::{Member, Tenancy};
 use super::models::Learnt;
@@ -15,7 +16,7 @@ use super::reload::session_headers;
 use super::scrape::Reading;
 use crate::config::Config;
 use crate::counters::Outcomes;
-use crate::fleet::{Endpoint, EndpointId, Health};
+use crate::fleet::{Endpoint, EndpointId, EngineLoad, Health};
 use crate::limits::ENDPOINTS_MAX;
 use crate::scan::Plan;
 use crate::snapshot::{ModelsAnswer, Snapshot};
@@ -26,6 +27,15 @@ const QUARANTINE: Duration = Duration::from_secs(2);
 /// In how many steps a slow start goes on, and the longest pause between two.
 const STEPS: u64 = 10;
 const STEP_MAX: Duration = Duration::from_secs(1);
+
+/// What we had sent to an engine while its `/metrics` was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ours {
+    /// Requests in flight there.
+    pub in_flight: u32,
+    /// [`crate::fleet::Loads::dispatched`], before it was asked.
+    pub dispatched: u64,
+}
 
 /// Everything control knows of its engines.
 #[derive(Debug)]
@@ -40,6 +50,7 @@ pub struct Fleet {
     pub(super) epoch: u64,
     /// When slow starts last went a step on.
     stepped: Option<Instant>,
+    pub(super) caches: Caches,
     pub(super) plan: Arc<Plan>,
     pub(super) session_headers: Arc<[Box<str>]>,
 }
@@ -63,10 +74,12 @@ impl Fleet {
             answer: ModelsAnswer::default(),
             epoch: 0,
             stepped: None,
-            plan: Arc::new(config.routing.plan()),
+            caches: Caches::default(),
+            plan: Arc::new(config.plan()),
             session_headers: session_headers(&config),
             config,
         };
+        fleet.caches.follow(&fleet.config);
         fleet.follow(keys, Instant::now());
         fleet
     }
@@ -118,9 +131,14 @@ impl Fleet {
         let failed = outcome.is_err();
         let refused_before = tenancy.course.refuses_probes();
         let turn = tenancy.course.probed(outcome, &config.health, now);
+        let capacity = tenancy.reading.as_ref().and_then(|(reading, _)| reading.load.kv_capacity_tokens);
         let changed = turn.is_some() || tenancy.course.refuses_probes() != refused_before;
         let failures = tenancy.course.failures();
         let address = tenancy.address;
+        if matches!(turn, Some(Turn::Up | Turn::Answers)) {
+            // Whoever answers there after a silence may be another process.
+            self.caches.empty(id, capacity);
+        }
         // A name with several addresses: the engine may listen on another one.
         let addresses = &self.members[at].addresses;
         let moves = failed && failures.is_multiple_of(config.health.failures_down) && addresses.len() > 1;
@@ -206,7 +224,7 @@ impl Fleet {
         &mut self,
         place: usize,
         id: EndpointId,
-        read: Result<(Reading, u32), String>,
+        read: Result<(Reading, Ours), String>,
         now: Instant,
     ) -> bool {
         let Some(tenancy) = self.tenancy(place, id) else { return false };
@@ -220,11 +238,20 @@ impl Fleet {
         tenancy.scrape_error = None;
         let theirs =
             reading.load.running.zip(reading.load.waiting).map(|(running, waiting)| running.saturating_add(waiting));
-        let foreign = theirs.map_or(0, |theirs| theirs.saturating_sub(ours));
+        let foreign = theirs.map_or(0, |theirs| theirs.saturating_sub(ours.in_flight));
         let before = tenancy.reading.as_ref().map(|(reading, _)| reading.load);
         let changed = before != Some(reading.load) || tenancy.foreign != foreign;
+        let fell = |before: EngineLoad| Some(reading.load.prompt_tokens_total? < before.prompt_tokens_total?);
+        let restarted = before.and_then(fell) == Some(true);
+        let capacity = reading.load.kv_capacity_tokens;
         tenancy.foreign = foreign;
+        tenancy.dispatched_at = ours.dispatched;
         tenancy.reading = Some((reading, now));
+        match capacity {
+            _ if restarted => self.caches.empty(id, capacity),
+            Some(tokens) => self.caches.holds(id, tokens),
+            None => {}
+        }
         changed
     }
 
@@ -294,6 +321,7 @@ impl Fleet {
             default_pool: view.default_pool,
             only: view.only,
             models_complete: view.complete,
+            index: self.caches.index(),
             plan: Arc::clone(&self.plan),
             session_headers: Arc::clone(&self.session_headers),
             models_answer: self.answer.clone(),
@@ -321,7 +349,8 @@ impl Fleet {
         let member = &mut self.members[at];
         // Where it was somewhere else before, a new process has begun, with an empty cache.
         let course = Course::new(member.now.is_none() && !member.latecomer, &self.config.health, now);
-        let next = Tenancy { id, address, course, reading: None, scrape_error: None, foreign: 0 };
+        let next = Tenancy { id, address, course, reading: None, scrape_error: None, foreign: 0, dispatched_at: 0 };
+        self.caches.empty(id, None);
         if let Some(old) = member.now.replace(next) {
             let endpoint = member.endpoint(&old);
             self.let_finish(endpoint, now);
@@ -333,6 +362,7 @@ impl Fleet {
     /// An endpoint gets nothing new; its slot is free once it has finished what it has.
     pub(super) fn let_finish(&mut self, endpoint: Endpoint, now: Instant) {
         let slot = usize::from(endpoint.id.slot);
+        self.caches.forget(endpoint.id.slot);
         self.slots[slot].leaving = Some((Endpoint { health: Health::Draining, ..endpoint }, now));
     }
 

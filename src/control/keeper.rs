@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::access::AccessLog;
 use super::edit::{Edit, Refused};
-use super::fleet::Fleet;
+use super::fleet::{Fleet, Ours};
 use super::health::{Failure, Turn, Why};
 use super::models::Learnt;
 use super::reload::{self, Changes, Source};
@@ -158,9 +158,9 @@ impl Keeper {
         self.fleet().member(place)?.key.clone()
     }
 
-    /// Our requests in flight.
-    pub fn in_flight(&self, slot: u16) -> u32 {
-        self.counters.in_flight(slot)
+    /// What we have sent to an endpoint.
+    pub fn ours(&self, slot: u16) -> Ours {
+        Ours { in_flight: self.counters.in_flight(slot), dispatched: self.counters.loads().dispatched(slot) }
     }
 
     /// Failed connects and faults that shards have counted so far (wraps); compare with what was read before.
@@ -196,7 +196,7 @@ impl Keeper {
     }
 
     /// See [`Fleet::scraped`].
-    pub fn scraped(&self, place: usize, id: EndpointId, read: Result<(Reading, u32), String>) {
+    pub fn scraped(&self, place: usize, id: EndpointId, read: Result<(Reading, Ours), String>) {
         let changed = self.fleet().scraped(place, id, read, Instant::now());
         self.changed_if(changed);
     }

@@ -56,6 +56,8 @@ pub struct Tenancy {
     pub scrape_error: Option<String>,
     /// Load that is not ours.
     pub foreign: u32,
+    /// See [`Endpoint::dispatched_at`].
+    pub dispatched_at: u64,
 }
 
 impl Member {
@@ -120,6 +122,7 @@ impl Member {
             refuses_probes: tenancy.course.refuses_probes(),
             engine: tenancy.reading.as_ref().map(|(reading, _)| reading.load).unwrap_or_default(),
             foreign: tenancy.foreign,
+            dispatched_at: tenancy.dispatched_at,
             ..Endpoint::new(tenancy.id, Arc::clone(&self.name), tenancy.address)
         }
     }

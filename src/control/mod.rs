@@ -4,6 +4,7 @@
 mod access;
 mod admin;
 mod answer;
+mod caches;
 pub mod client;
 pub mod edit;
 mod endpoints;

@@ -62,6 +62,7 @@ impl Changes {
                 ("serve.shards", was.shards != is.shards),
                 ("serve.pin", was.pin != is.pin),
                 ("serve.driver", was.driver != is.driver),
+                ("limits.index_bytes", old.limits.index_bytes != new.limits.index_bytes),
                 ("serve.admin", was.admin != is.admin),
                 ("log.format", old.log.format != new.log.format),
             ]),
@@ -87,7 +88,14 @@ impl Fleet {
         now: Instant,
     ) -> (Vec<String>, Vec<String>) {
         self.pools.reconfigure(Arc::clone(&config));
-        self.plan = Arc::new(config.routing.plan());
+        self.plan = Arc::new(config.plan());
+        if self.caches.follow(&config) {
+            let known = self.members.iter().filter_map(|member| member.now.as_ref());
+            known.for_each(|tenancy| {
+                let reading = tenancy.reading.as_ref();
+                self.caches.empty(tenancy.id, reading.and_then(|(reading, _)| reading.load.kv_capacity_tokens));
+            });
+        }
         self.session_headers = session_headers(&config);
         self.config = config;
         self.follow(keys, now)

@@ -86,7 +86,9 @@ pub(super) fn say_ready(process: &'static Process, estate: &Estate) {
     let (driver, why) = process.shards().first().map_or(("no", ""), |shard| (shard.driver().as_str(), shard.why()));
     let shards = process.shards().len();
     tracing::info!(shards, driver, why, "ready");
-    say(&[NotifyState::Ready, NotifyState::Status(&format!("serving with {shards} shards on {driver}"))]);
+    let status = format!("serving with {shards} shards on {driver}");
+    // To systemd READY is news of a service that starts, not of one that goes on as another process.
+    say(&[NotifyState::Ready, NotifyState::Status(&status), NotifyState::Watchdog]);
     let sockets: Vec<BorrowedFd<'_>> = estate.listeners.iter().chain([&estate.admin]).map(AsFd::as_fd).collect();
     for some in sockets.chunks(KEPT_AT_ONCE) {
         if let Err(error) = sd_notify::notify_with_fds(&[NotifyState::FdStore, KEPT], some) {
@@ -99,7 +101,12 @@ pub(super) fn say_ready(process: &'static Process, estate: &Estate) {
 pub(super) async fn feed_watchdog(process: &'static Process, stats: &'static Stats) {
     let Some(patience) = sd_notify::watchdog_enabled() else { return };
     let mut before: Vec<u64> = Vec::new();
-    while !process.has_heir() {
+    loop {
+        // The first one came with READY: who takes another's place is not listened to before.
+        sleep(patience / 4).await;
+        if process.has_heir() {
+            return;
+        }
         let turns: Vec<u64> = (0..stats.shards()).map(|shard| stats.shard(shard).turns()).collect();
         let moved = |shard: usize| {
             let ended = process.shards().get(shard).is_some_and(|state| state.phase() == Phase::Ended);
@@ -111,7 +118,6 @@ pub(super) async fn feed_watchdog(process: &'static Process, stats: &'static Sta
             tracing::error!("a shard stands still; the service manager is not told that all is well");
         }
         before = turns;
-        sleep(patience / 4).await;
     }
 }
 

@@ -1,6 +1,7 @@
 //! Another process in this one's place, without a refused connection: the program on disk is started, takes the listening
 //! sockets, and serves; this one finishes what it has.
 
+use std::future::pending;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -33,18 +34,21 @@ async fn succeed(mut signals: Signal, process: &'static Process, bequest: Beques
         };
         tracing::info!("starting a process to take this one's place");
         let started = tokio::task::spawn_blocking(move || {
-            let heir = Heir::start(&estate).and_then(|heir| heir.serves(PATIENCE));
+            let heir = Heir::start(&estate, PATIENCE).and_then(Heir::serves);
             (estate, heir)
         });
         let Ok((estate, heir)) = started.await else { return };
         match heir {
-            Ok(heir) => {
+            Ok(mut heir) => {
                 tracing::info!(heir = heir.id(), "another process serves in this one's place; streams may finish here");
                 service::say_main_process(heir.id());
                 serving.abort();
                 process.succeeded();
                 heir.is_alone();
-                return;
+                // Nobody is to wait in a listener that this process alone has open.
+                drop(estate);
+                // It is to know when this process ends, and that ends this.
+                return pending().await;
             }
             Err(error) => {
                 tracing::error!(%error, "no process took this one's place; it serves on");

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::client::{Call, CallError, Client};
+use super::fleet::Ours;
 use super::health::Failure;
 use super::keeper::Keeper;
 use super::models;
@@ -159,15 +160,15 @@ impl Watch {
         let timeout = Duration::from_millis(control.scrape_timeout_ms);
         loop {
             if let Some((id, address)) = self.keeper.target(self.place) {
-                let before = self.keeper.in_flight(id.slot);
+                let before = self.keeper.ours(id.slot);
                 let key = self.keeper.key(self.place);
                 let call = self.call(address, "/metrics", key.as_deref());
                 let call = Call { timeout, bytes_max: control.scrape_bytes_max, ..call };
                 let read = match self.client.get(&call).await {
                     // The engine counted at some moment between the two: the larger one blames nobody else.
                     Ok(answer) if answer.status == 200 => {
-                        let ours = self.keeper.in_flight(id.slot).max(before);
-                        Ok((Reading::of(&answer.body), ours))
+                        let in_flight = self.keeper.ours(id.slot).in_flight.max(before.in_flight);
+                        Ok((Reading::of(&answer.body), Ours { in_flight, ..before }))
                     }
                     Ok(answer) => Err(format!("/metrics answers {}", answer.status)),
                     Err(error) => Err(error.to_string()),

@@ -90,6 +90,10 @@ events! {
     "choices_repeated", "Choices made again because another shard took the slot." => ChoiceRepeated;
     "spilled", "Requests sent past a home at its bound." => Spilled;
     "admitted_over_bound", "Requests admitted over a bound after repeated choices." => AdmittedOverBound;
+    "prompt_tokens_held", "Prompt tokens that the chosen engine was thought to hold." => PromptTokensHeld;
+    "prompt_tokens_new", "Prompt tokens that the chosen engine was thought to have to compute." => PromptTokensNew;
+    "index_busy", "Prompts not noted in the index because another shard was writing for the same engine." => IndexBusy;
+    "index_strangers", "Prompts not noted in the index because it has no place for their engine." => IndexStranger;
     "requests_pipelined", "Requests that arrived before the reply to the one before." => Pipelined;
     "tunnels", "Connections that became tunnels." => Tunnel;
     "client_bytes_in", "Bytes received from clients." => BytesIn;

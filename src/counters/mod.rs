@@ -146,6 +146,17 @@ impl Admission {
         }
     }
 
+    /// How long it may take to compute what is pending, in microseconds; 0: nothing is.
+    pub fn prefill_micros(&self) -> u64 {
+        u64::from(self.pending) * 1_000_000 / u64::from(self.counters.loads.prefill_rate(self.endpoint.slot))
+    }
+
+    /// The first token came so long after the request was sent: as [`Admission::computed`], and its endpoint's rate is learnt.
+    pub fn timed(&mut self, micros: u64) {
+        self.counters.loads.prefilled(self.endpoint.slot, self.pending, micros);
+        self.computed();
+    }
+
     /// It has computed them: the first token is there. Does nothing the second time.
     #[inline]
     pub fn computed(&mut self) {
@@ -200,6 +211,30 @@ mod tests {
         assert_eq!(loads.dispatched(1), 1_500 + 2 * ANSWER_TOKENS, "it never falls");
         counters.settle(1, 1);
         assert_eq!((loads.pending(1), counters.underflow()), (0, 1));
+    }
+
+    #[test]
+    fn the_rate_of_an_endpoint_follows_its_first_tokens() {
+        let counters = Counters::leak();
+        let rate = || counters.loads().prefill_rate(1);
+        let time = |tokens: u32, micros: u64| {
+            let mut admission = counters.try_admit(ONE, None).expect("no bound");
+            admission.computes(tokens);
+            admission.timed(micros);
+        };
+        assert_eq!(rate(), 4_000);
+        (0..100).for_each(|_| time(100, 1_000_000));
+        assert_eq!(rate(), 4_000, "short prompts tell of waiting");
+        (0..100).for_each(|_| time(1_000, 100_000));
+        assert!((9_900..=10_000).contains(&rate()), "{}", rate());
+        (0..100).for_each(|_| time(u32::MAX, 0));
+        assert!(rate() <= TOKENS_MAX);
+        let mut admission = counters.try_admit(ONE, None).expect("no bound");
+        assert_eq!(admission.prefill_micros(), 0);
+        admission.computes(rate());
+        assert_eq!(admission.prefill_micros(), 1_000_000);
+        drop(admission);
+        assert_eq!((counters.loads().pending(1), counters.underflow()), (0, 0));
     }
 
     #[test]

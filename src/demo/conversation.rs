@@ -37,7 +37,8 @@ impl Dice {
         (self.number() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    fn log_normal(&mut self, median: f64, spread: f64, least: f64, most: f64) -> u32 {
+    /// Log-normal with this median, within bounds.
+    pub fn log_normal(&mut self, median: f64, spread: f64, least: f64, most: f64) -> u32 {
         // Box and Muller; the share is kept off zero, whose logarithm is not finite.
         let radius = (-2.0 * (1.0 - self.share()).ln()).sqrt();
         let normal = radius * (std::f64::consts::TAU * self.share()).cos();

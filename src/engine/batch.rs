@@ -7,6 +7,7 @@
 //! head of the queue, to be computed anew from what the cache then still holds.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::cache::{ByHash, Cache};
 use super::profile::{Profile, Work};
@@ -25,6 +26,18 @@ pub struct Ask {
     pub salt: u64,
     /// Varies the reply between choices of one prompt.
     pub choice: u32,
+}
+
+/// One sequence of which only lengths and the hashes of its blocks are known, as traces tell them.
+#[derive(Clone, Debug)]
+pub struct Outline {
+    /// Tokens of the prompt, at least one.
+    pub prompt: u32,
+    /// Tokens to generate, at least one.
+    pub output: u32,
+    /// Chained hashes of its full blocks from the first: those of the prompt, and of the reply behind it as
+    /// far as a later prompt may bring them back. Blocks without a hash are computed and never found again.
+    pub blocks: Arc<[u64]>,
 }
 
 /// A token as a step has computed it.
@@ -59,6 +72,8 @@ struct Sequence {
     /// Chained hashes of the full blocks of prompt and reply, and the tokens behind them.
     hashes: Vec<u64>,
     tail: Vec<u32>,
+    /// Its tokens are not known: all hashes there will be are there from the start.
+    outlined: bool,
     blocks: Vec<u32>,
     published: usize,
     salt: u64,
@@ -113,6 +128,13 @@ impl Batch {
         self.running.len()
     }
 
+    /// Prompt tokens computed so far, those of the step under way included, for sequences that have no token yet.
+    pub fn prefilled(&self) -> u64 {
+        let running = self.running.iter().filter_map(|id| self.sequences.get(id));
+        let placed = |one: &Sequence| (one.blocks.len() * self.block_size).min(one.prompt as usize) as u64;
+        running.filter(|one| one.generated == 0).map(|one| placed(one).saturating_sub(one.cached.into())).sum()
+    }
+
     /// Sequences that wait for a place.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
@@ -121,25 +143,29 @@ impl Batch {
     /// Puts a sequence at the end of the queue.
     pub fn submit(&mut self, now_ns: u64, ask: &Ask) -> u64 {
         let mut sequence = Sequence {
-            prompt: ask.prompt.len() as u32,
-            output: ask.output.max(1),
-            generated: 0,
-            computed: 0,
-            cached: 0,
             hashes: Vec::with_capacity(ask.prompt.len() / self.block_size),
             tail: Vec::with_capacity(self.block_size),
-            blocks: Vec::new(),
-            published: 0,
             salt: ask.salt,
-            seed: 0,
-            arrived_ns: now_ns,
-            preempted: false,
+            ..Sequence::new(now_ns, ask.prompt.len() as u32, ask.output)
         };
         for token in &ask.prompt {
             sequence.push(*token, self.block_size);
         }
         let parent = sequence.hashes.last().copied().unwrap_or(ask.salt);
         sequence.seed = tokens::chain(parent.wrapping_add(u64::from(ask.choice)), &sequence.tail);
+        self.enqueue(sequence)
+    }
+
+    /// The same for a sequence whose tokens are not known; those it generates mean nothing.
+    pub fn submit_outline(&mut self, now_ns: u64, outline: &Outline) -> u64 {
+        self.enqueue(Sequence {
+            hashes: outline.blocks.to_vec(),
+            outlined: true,
+            ..Sequence::new(now_ns, outline.prompt.max(1), outline.output)
+        })
+    }
+
+    fn enqueue(&mut self, sequence: Sequence) -> u64 {
         self.last_id += 1;
         self.sequences.insert(self.last_id, sequence);
         self.waiting.push_back(self.last_id);
@@ -203,7 +229,7 @@ impl Batch {
             // The last token is always computed: its logits are what the first new token is drawn from.
             let known = sequence.total();
             let findable = (known as usize - 1) / self.block_size;
-            let hashes = sequence.hashes.get(..findable).unwrap_or_default();
+            let hashes = &sequence.hashes[..findable.min(sequence.hashes.len())];
             let (held, idle) = cache.lookup(hashes);
             let whole = (known as usize).div_ceil(self.block_size);
             if whole - held > cache.free() - idle {
@@ -237,7 +263,7 @@ impl Batch {
             if sequence.left() > 0 {
                 continue;
             }
-            let token = tokens::generated(sequence.seed, sequence.generated);
+            let token = if sequence.outlined { 0 } else { tokens::generated(sequence.seed, sequence.generated) };
             let first =
                 (sequence.generated == 0).then_some(First { cached: sequence.cached, arrived_ns: sequence.arrived_ns });
             if first.is_some() {
@@ -245,7 +271,9 @@ impl Batch {
             }
             self.counts.generated += 1;
             sequence.generated += 1;
-            sequence.push(token, self.block_size);
+            if !sequence.outlined {
+                sequence.push(token, self.block_size);
+            }
             let last = sequence.generated >= sequence.output;
             out.push(Token { id, token, first, last });
             if last {
@@ -257,6 +285,26 @@ impl Batch {
 }
 
 impl Sequence {
+    /// Nothing computed, nothing known of its tokens.
+    fn new(now_ns: u64, prompt: u32, output: u32) -> Sequence {
+        Sequence {
+            prompt,
+            output: output.max(1),
+            generated: 0,
+            computed: 0,
+            cached: 0,
+            hashes: Vec::new(),
+            tail: Vec::new(),
+            outlined: false,
+            blocks: Vec::new(),
+            published: 0,
+            salt: 0,
+            seed: 0,
+            arrived_ns: now_ns,
+            preempted: false,
+        }
+    }
+
     fn total(&self) -> u32 {
         self.prompt + self.generated
     }
@@ -355,6 +403,19 @@ mod tests {
     }
 
     #[test]
+    fn prefill_counts_chunks_under_way_until_the_first_token() {
+        let (profile, mut cache) = (profile(64), Cache::new(64));
+        let mut batch = Batch::new(4);
+        batch.submit(0, &ask((0..39).collect(), 2));
+        let mut seen = vec![batch.prefilled()];
+        while batch.plan(&mut cache, &profile).is_some() {
+            seen.push(batch.prefilled());
+            batch.finish(&mut cache, &mut Vec::new());
+        }
+        assert_eq!(seen, [0, 16, 32, 39, 0]);
+    }
+
+    #[test]
     fn the_next_turn_finds_prompt_and_reply_but_computes_its_last_token() {
         let (profile, mut cache) = (profile(64), Cache::new(64));
         let mut batch = Batch::new(4);
@@ -415,6 +476,55 @@ mod tests {
         assert!(out.is_empty());
         assert_eq!((cache.free(), batch.running(), batch.waiting()), (64, 0, 0));
         assert!(batch.plan(&mut cache, &profile).is_none());
+    }
+
+    /// Three turns of a conversation among other prompts, once by tokens and once by their hashes alone.
+    #[test]
+    fn outlines_are_computed_as_their_tokens_would_be() {
+        let profile = profile(14);
+        let prompts: Vec<Vec<u32>> = vec![
+            vec![5; 11],
+            (0..21).collect(),
+            vec![5; 11],
+            vec![8; 16],
+            vec![9; 3],
+            (0..37).collect(),
+            vec![5; 11],
+            (0..30).collect(),
+        ];
+        let chained = |prompt: &[u32]| {
+            let blocks = prompt.chunks_exact(4).scan(0, |parent, block| {
+                *parent = tokens::chain(*parent, block);
+                Some(*parent)
+            });
+            blocks.collect::<Arc<[u64]>>()
+        };
+        let run = |replies: Option<&[Vec<u32>]>| {
+            let (mut batch, mut cache) = (Batch::new(4), Cache::new(14));
+            let (mut seen, mut said) = (Vec::new(), vec![Vec::new(); prompts.len()]);
+            for (turn, prompt) in prompts.iter().enumerate() {
+                let output = 3 + turn as u32;
+                match replies {
+                    Some(replies) => {
+                        let blocks = chained(&[&prompt[..], &replies[turn]].concat());
+                        batch.submit_outline(0, &Outline { prompt: prompt.len() as u32, output, blocks })
+                    }
+                    None => batch.submit(0, &ask(prompt.clone(), output)),
+                };
+                while batch.waiting() + batch.running() > turn % 2 {
+                    let work = batch.plan(&mut cache, &profile);
+                    let mut out = Vec::new();
+                    batch.finish(&mut cache, &mut out);
+                    out.iter().for_each(|token| said[token.id as usize - 1].push(token.token));
+                    seen.push((work, out.iter().map(|t| (t.id, t.first, t.last)).collect::<Vec<_>>(), cache.free()));
+                }
+            }
+            ((seen, batch.counts.prefix_hits, batch.counts.preemptions), said)
+        };
+        let (by_tokens, replies) = run(None);
+        let (by_hashes, _) = run(Some(&replies));
+        assert!(by_tokens.1 > 0 && by_tokens.2 > 0, "no hit or no preemption: {by_tokens:?}");
+        assert_eq!(by_tokens, by_hashes);
     }
 
     #[test]

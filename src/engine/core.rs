@@ -3,7 +3,7 @@
 //! `begin_step` chooses and prices a step, `end_step` hands out its tokens. A shell sleeps between
 //! the two; a replay jumps. Times are simulated nanoseconds since the engine's start.
 
-use super::batch::{Ask, Batch, Token};
+use super::batch::{Ask, Batch, Outline, Token};
 use super::cache::Cache;
 use super::profile::Profile;
 
@@ -97,6 +97,27 @@ impl Core {
             ids.push(id);
         }
         Ok(())
+    }
+
+    /// Queues one sequence of which only the outline is known.
+    pub fn submit_outline(&mut self, now_ns: u64, outline: &Outline) -> u64 {
+        self.batch.submit_outline(now_ns, outline)
+    }
+
+    /// How many of these chained blocks, from the first, the prefix cache holds.
+    pub fn held(&self, blocks: &[u64]) -> usize {
+        self.cache.lookup(blocks).0
+    }
+
+    /// Prompt tokens computed so far, those of the step under way included, for sequences that have no token yet.
+    pub fn prefilled(&self) -> u64 {
+        self.batch.prefilled()
+    }
+
+    /// Puts another cache in the place of its own, and its own into `other`: engines that take turns with one
+    /// cache share it. Only between steps of engines whose sequences are all in that cache.
+    pub fn swap_cache(&mut self, other: &mut Cache) {
+        std::mem::swap(&mut self.cache, other);
     }
 
     /// The client of a sequence left.

@@ -308,7 +308,8 @@ impl Exchange {
         rewrite::request(head, &framing, &added, &mut out);
         let encoded = head.get("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
         let body = Body::new(framing.body);
-        let asked = Asked { version: head.version, api, request_id: id, explain, session, encoded, framing };
+        let asked =
+            Asked { version: head.version, api, request_id: id, explain, session, encoded, stream: false, framing };
         cx.lender.held_bytes += out.capacity();
         cx.lender.retries.earn(cx.rules.limits.retry_percent);
         let mut exchange = Exchange {

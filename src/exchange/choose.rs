@@ -2,6 +2,7 @@
 
 use super::event::{Action, Context};
 use super::refusals::{self, Refused};
+use super::warm::LookedUp;
 use super::{Exchange, Leg, Phase, Waiting};
 use crate::counters::Admission;
 use crate::counters::stats::{Event as Count, Work};
@@ -20,18 +21,19 @@ impl Exchange {
     pub(super) fn choose(&mut self, cx: &mut Context<'_>) {
         let begun = (cx.stopwatch)();
         let selected = self.select_pool(cx);
+        let looked_up = selected.as_ref().ok().and_then(|pool| self.look_up(pool, cx));
         if let Some(scan) = self.scan.take() {
             cx.stats.worked(Work::Scan, self.scan_nanos);
             cx.lender.give_back_scan(scan);
         }
         match selected {
-            Ok(()) => self.choose_endpoint(cx),
+            Ok(_) => self.choose_endpoint(looked_up, cx),
             Err(refusal) => self.refuse(refusal, cx),
         }
         cx.stats.worked(Work::Choose, (cx.stopwatch)().saturating_sub(begun));
     }
 
-    fn select_pool(&mut self, cx: &mut Context<'_>) -> Result<(), Refused> {
+    fn select_pool<'a>(&mut self, cx: &mut Context<'a>) -> Result<&'a Pool, Refused> {
         let facts = self.scan.as_ref().map(|scan| scan.facts());
         let model = facts.and_then(|facts| facts.model());
         let pool = match cx.snapshot.select(model) {
@@ -43,7 +45,7 @@ impl Exchange {
             Selected::Empty => return Err(refusals::NO_ENDPOINT.into()),
         };
         self.pool = Some(pool.id);
-        let Some(facts) = facts else { return Ok(()) };
+        let Some(facts) = facts else { return Ok(pool) };
         if facts.duplicates > 0 {
             cx.stats.count(Count::DuplicateField);
         }
@@ -51,20 +53,26 @@ impl Exchange {
         self.session = self.asked.session.or(facts.session()).map(|session| prefix::session_key(name, session));
         let prefix = facts.prefix().filter(|_| !self.unscannable);
         self.key = prefix.map(|prefix| prefix::key(name, facts.cache_salt, &prefix));
-        Ok(())
+        Ok(pool)
     }
 
     /// Chooses among the endpoints not tried yet, and asks for a connection.
-    pub(super) fn choose_endpoint(&mut self, cx: &mut Context<'_>) {
+    /// `looked_up`: what is known of the prompt, at the first choice.
+    pub(super) fn choose_endpoint(&mut self, looked_up: Option<LookedUp>, cx: &mut Context<'_>) {
         let snapshot = cx.snapshot;
         let Some(pool) = self.pool.and_then(|id| snapshot.pools.get(id.0 as usize)) else {
             return self.refuse(refusals::NO_ENDPOINT.into(), cx);
         };
-        let (choice, admission) = match self.count_in(pool, cx) {
+        let matches = looked_up.and_then(|_| cx.lender.matches.take());
+        let prompt = looked_up.zip(matches.as_deref()).map(|(looked_up, matches)| looked_up.prompt(matches));
+        let counted = self.count_in(pool, prompt, cx);
+        cx.lender.matches = matches.or(cx.lender.matches.take());
+        let (choice, mut admission) = match counted {
             Ok(counted) => counted,
             Err(Nobody::NoneTakesRequests) => return self.refuse(refusals::NO_ENDPOINT.into(), cx),
             Err(Nobody::AllAtTheirCap) => return self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx),
         };
+        self.charge_tokens(&choice, &mut admission, cx);
         self.reason = choice.reason;
         self.draft.chose(&choice, cx.now);
         if choice.reason.spilled() {
@@ -86,9 +94,14 @@ impl Exchange {
         cx.actions.push(Action::Connect { endpoint: choice.endpoint, fresh: self.retried });
     }
 
-    fn count_in(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Result<(Choice, Admission), Nobody> {
+    fn count_in(
+        &mut self,
+        pool: &Pool,
+        prompt: Option<policy::Prompt<'_>>,
+        cx: &mut Context<'_>,
+    ) -> Result<(Choice, Admission), Nobody> {
         let mut request = policy::Request {
-            prompt: None,
+            prompt,
             key: self.key,
             unscannable: self.unscannable,
             session: self.session,
@@ -116,7 +129,7 @@ impl Exchange {
 }
 
 /// A choice past endpoints that were barred since the snapshot was made. Where all are, they are taken as they come.
-fn choose_open(pool: &Pool, request: &policy::Request, cx: &Context<'_>) -> Result<Choice, Nobody> {
+fn choose_open(pool: &Pool, request: &policy::Request<'_>, cx: &Context<'_>) -> Result<Choice, Nobody> {
     let first = policy::choose(pool, cx.counters.loads(), request)?;
     let mut others = *request;
     let mut choice = first;

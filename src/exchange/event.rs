@@ -9,6 +9,7 @@ use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, ShardStats};
 use crate::fleet::EndpointId;
 use crate::http::FieldTable;
+use crate::index::Matches;
 use crate::scan::Scan;
 use crate::snapshot::Snapshot;
 
@@ -214,6 +215,10 @@ pub struct Lender {
     pub random: Random,
     /// Counts choices, for round-robin.
     pub turn: u64,
+    /// The prompt that is chosen for.
+    pub chain: Vec<u64>,
+    /// Who holds how much of it. Gone while a choice looks at it.
+    pub matches: Option<Box<Matches>>,
     /// Who takes what the access log is told, while it is on.
     pub recorder: Option<Recorder>,
 }
@@ -230,6 +235,8 @@ impl Default for Lender {
             retries: Retries::default(),
             random: Random::default(),
             turn: 0,
+            chain: Vec::new(),
+            matches: None,
             recorder: None,
         }
     }

@@ -123,6 +123,10 @@ impl Exchange {
                 self.connect_failed(cx);
             }
             Waiting::Acknowledgement => self.check_acknowledgement(acknowledged, cx),
+            Waiting::Prefill => {
+                self.prompt_computed();
+                self.wait_for_head(cx);
+            }
             Waiting::Upload | Waiting::ReplyHead => self.give_up(refusals::REPLY_TIMEOUT.into(), cx),
             Waiting::FirstToken => {
                 cx.stats.count(Count::UpstreamFaultFirstTokenTimeout);

@@ -27,6 +27,7 @@ mod request;
 mod retries;
 mod tap;
 mod upstream;
+pub mod warm;
 
 pub use admit::{Opened, Rules, open, refuse_slow_head};
 pub use charges::Charges;
@@ -87,6 +88,8 @@ pub enum Waiting {
     Upload,
     /// For the engine's kernel to acknowledge something, after which the held request is of no use.
     Acknowledgement,
+    /// For the reply's head, until the prompt must have been computed: an answer that is no stream does not tell.
+    Prefill,
     /// For the reply's head.
     ReplyHead,
     /// For the first data event of a stream.
@@ -113,6 +116,8 @@ struct Asked {
     session: Option<u64>,
     /// The body is compressed: routed by load.
     encoded: bool,
+    /// The body asks for a stream, as far as it was looked at.
+    stream: bool,
 }
 
 /// One attempt at one endpoint.

@@ -311,6 +311,11 @@ impl Exchange {
         if first && !spoke {
             return;
         }
+        if first {
+            self.first_token_came(cx);
+        } else {
+            self.prompt_computed();
+        }
         if let Some(pool) = self.pool.filter(|_| self.event_stream) {
             if first {
                 cx.stats.observe(pool.0, Timing::FirstToken, cx.now - self.started);

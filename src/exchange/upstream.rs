@@ -34,7 +34,7 @@ impl Exchange {
             return self.refuse(refusals::NO_ENDPOINT.into(), cx);
         }
         cx.stats.count(Count::RetriedConnect);
-        self.choose_endpoint(cx);
+        self.choose_endpoint(None, cx);
     }
 
     /// There was nothing left to connect with: no fault of the endpoint's, and another would fare no better.
@@ -72,7 +72,9 @@ impl Exchange {
         self.sent = cx.now;
         if self.phase == Phase::Send {
             self.phase = Phase::Await;
-            self.wait(cx.now, ACKNOWLEDGEMENT_CHECK_MS, Waiting::Acknowledgement);
+            let check = ACKNOWLEDGEMENT_CHECK_MS * 1_000;
+            let check = self.prefill_micros().map_or(check, |prefill| prefill.min(check));
+            self.deadline = Some((cx.now + check, Waiting::Acknowledgement));
         }
     }
 
@@ -81,7 +83,7 @@ impl Exchange {
         let timeout = cx.rules.limits.reply_head_timeout_ms * 1_000;
         if !self.unacknowledged(acknowledged) {
             self.forget_held(cx);
-            self.deadline = Some((self.sent + timeout, Waiting::ReplyHead));
+            self.wait_for_head(cx);
         } else if cx.now >= self.sent + timeout {
             self.give_up(refusals::REPLY_TIMEOUT.into(), cx);
         } else {
@@ -130,7 +132,7 @@ impl Exchange {
         self.retried = true;
         self.pushed = 0;
         self.leave_endpoint(cx);
-        self.choose_endpoint(cx);
+        self.choose_endpoint(None, cx);
     }
 
     /// This side's kernel is full: hold the other side back.

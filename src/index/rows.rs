@@ -93,7 +93,7 @@ impl Rows {
     /// The two buckets of a block; they may be one.
     #[inline]
     fn places(&self, hash: u64) -> [u32; 2] {
-        let of = |spread: u64| ((spread >> 32) * u64::from(self.buckets) >> 32) as u32;
+        let of = |spread: u64| (((spread >> 32) * u64::from(self.buckets)) >> 32) as u32;
         // The first by those bits foremost that the tag leaves out.
         [of(hash.rotate_right(TAG_FROM)), of(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15))]
     }
@@ -115,13 +115,16 @@ impl Rows {
         &self.lines[bucket * (1 + self.words) + 1 + word / LINE].0[word % LINE]
     }
 
-    /// Asks the memory for what a look at this block will read, without waiting for it.
+    /// Asks the memory for what a look at this block will read, without waiting for it. (The bits as well where they
+    /// are one line; where they are more, only the keys tell which.)
     #[inline]
     pub(super) fn warm(&self, hash: u64) {
         if cfg!(not(modelled)) {
-            let [a, b] = self.places(hash);
-            black_box(self.keys(a)[0].load(Ordering::Relaxed));
-            black_box(self.keys(b)[0].load(Ordering::Relaxed));
+            for bucket in self.places(hash) {
+                let line = bucket as usize * (1 + self.words);
+                black_box(self.lines[line].0[0].load(Ordering::Relaxed));
+                black_box(self.lines[line + usize::from(self.words == 1)].0[0].load(Ordering::Relaxed));
+            }
         }
     }
 

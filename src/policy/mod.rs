@@ -106,7 +106,7 @@ impl Settings {
             prefix: self.prefix,
             prefix_chars: self.prefix_chars,
             prefix_bytes: self.prefix_bytes,
-            chain: false,
+            chain: self.policy == Policy::Warm,
             session_fields: self.session_fields.iter().map(|name| name.as_bytes().into()).collect(),
         }
     }

@@ -9,7 +9,7 @@ use warmfront::index::{BadCapacity, Capacity, Index, Inserted, Matches, Missed, 
 use warmfront::limits::ENDPOINTS_MAX;
 
 /// The chain of a prompt whose blocks have these contents: equal beginnings, equal hashes.
-pub fn chain(blocks: impl IntoIterator<Item = u64>) -> Vec<u64> {
+pub(crate) fn chain(blocks: impl IntoIterator<Item = u64>) -> Vec<u64> {
     let link = |hash: &mut u64, block: u64| {
         let mixed = (*hash ^ block.wrapping_add(1)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
         *hash = (mixed ^ mixed >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23);
@@ -18,7 +18,7 @@ pub fn chain(blocks: impl IntoIterator<Item = u64>) -> Vec<u64> {
     blocks.into_iter().scan(7, link).collect()
 }
 
-pub fn id(slot: u16, generation: u32) -> EndpointId {
+pub(crate) fn id(slot: u16, generation: u32) -> EndpointId {
     EndpointId { slot, generation }
 }
 

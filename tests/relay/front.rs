@@ -10,6 +10,7 @@ use warmfront::counters::stats::{Event, Stats};
 use warmfront::driver::{Driver, socket};
 use warmfront::exchange::{Record, Rules};
 use warmfront::fleet::{Endpoint, EndpointId, Health};
+use warmfront::index::{Capacity, Index};
 use warmfront::limits::RECORDS_MAX;
 use warmfront::policy::{Policy, Settings};
 use warmfront::publish::{Process, Published};
@@ -116,6 +117,7 @@ impl Front {
     /// All in-flight counts are back at zero and never went below.
     pub fn settles(&self) {
         self.until("in-flight zero", |front| (0..16).all(|slot| front.counters.in_flight(slot) == 0));
+        assert!((0..16).all(|slot| self.counters.loads().pending(slot) == 0), "tokens are pending without a request");
         assert_eq!(self.counters.underflow(), 0);
         assert_eq!(self.count(Event::Panicked), 0);
     }
@@ -157,6 +159,11 @@ fn snapshot(upstreams: &[SocketAddr], options: &Options) -> Snapshot {
         snapshot.pools.push(Pool::new(id, name.into(), members.into(), ring, Arc::clone(&settings)));
     }
     snapshot.session_headers = settings.session_headers.iter().map(|name| name.as_str().into()).collect();
+    if settings.policy == Policy::Warm {
+        let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 16 }).unwrap();
+        snapshot.endpoints.iter().flatten().for_each(|endpoint| assert!(index.assign(endpoint.id, None).is_ok()));
+        snapshot.index = Some(Arc::new(index));
+    }
     snapshot
 }
 

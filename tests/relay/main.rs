@@ -26,6 +26,7 @@ mod trust;
 mod tunnel;
 mod unseen;
 mod uploads;
+mod warm;
 
 /// What the fronts of these tests run on.
 fn driver() -> warmfront::driver::epoll::Epoll {

@@ -122,7 +122,9 @@ fn two_pools(policy: Policy) -> ([Engine; 2], Front) {
 
 #[test]
 fn the_model_of_a_body_selects_the_pool() {
-    for policy in [Policy::RoundRobin, Policy::PrefixHash, Policy::Session, Policy::LeastLoad, Policy::Random] {
+    for policy in
+        [Policy::RoundRobin, Policy::PrefixHash, Policy::Session, Policy::LeastLoad, Policy::Random, Policy::Warm]
+    {
         let (_engines, front) = two_pools(policy);
         let mut client = front.connect();
         for (model, text) in [("a", "a's"), ("b", "b's"), ("org/b-lora", "b's"), ("org\\/b-lora", "b's"), ("a", "a's")]

@@ -8,6 +8,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
     (
         "cli",
         &[
+            ("replay", "`warmfront replay`"),
             ("demo", "`warmfront demo`"),
             ("engine", "`warmfront engine`"),
             ("control", "`serve` starts it; `check` and `explain` ask engines and fleets as it does"),
@@ -24,6 +25,21 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("limits", "`check` says what they come to on this machine"),
         ],
     ),
+    (
+        "replay",
+        &[
+            ("demo", "chats have the demo's lengths, drawn with its dice"),
+            ("engine", "what it replays against"),
+            ("policy", "the product's policies choose by their own code"),
+            ("ring", "and on a real ring"),
+            ("counters", "counted as shards count"),
+            ("index", "`warm` looks prompts up in a real one"),
+            ("snapshot", "pools are sealed in one"),
+            ("fleet", "its engines as endpoints"),
+            ("scan", "which part of a prompt makes a key"),
+            ("config", "how often engines are scraped"),
+        ],
+    ),
     ("demo", &[("engine", "its fleet is simulated; the front runs as a process of its own")]),
     ("engine", &[]),
     (
@@ -36,6 +52,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("counters", "metrics, foreign load, slots at rest"),
             ("snapshot", "builds them"),
             ("policy", "`/explain` chooses as a shard would"),
+            ("index", "makes it, and says who has a cache"),
             ("ring", "builds them when membership changes"),
             ("prefix", "`/explain` makes the key as a shard would"),
             ("fleet", "endpoints and their health"),
@@ -68,6 +85,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("prefix", "makes the key"),
             ("fleet", "names the endpoint to connect to"),
             ("scan", "looks into the body"),
+            ("index", "notes what a choice leaves in a cache"),
             ("http", "reads and writes heads and framing"),
             ("limits", "deadlines and sizes"),
         ],
@@ -89,14 +107,14 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
-        "index",
+        "snapshot",
         &[
-            ("fleet", "names the endpoint"),
-            ("limits", "most endpoints"),
-            ("atomics", "shards and control write it together"),
+            ("policy", "pools"),
+            ("fleet", "endpoints"),
+            ("scan", "what bodies are scanned for"),
+            ("index", "is shared by all"),
         ],
     ),
-    ("snapshot", &[("policy", "pools"), ("fleet", "endpoints"), ("scan", "what bodies are scanned for")]),
     (
         "policy",
         &[
@@ -105,6 +123,14 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("fleet", "endpoints and loads"),
             ("scan", "what a policy needs to know of a body"),
             ("limits", "most endpoints, heaviest weight"),
+        ],
+    ),
+    (
+        "index",
+        &[
+            ("fleet", "names the endpoint"),
+            ("limits", "most endpoints"),
+            ("atomics", "shards and control write it together"),
         ],
     ),
     ("ring", &[("limits", "most points")]),

@@ -73,13 +73,14 @@ fn foreign_load_is_what_is_not_ours_and_is_forgotten_when_stale() {
     let mut fleet = fleet(1);
     let (id, _) = fleet.target(0).unwrap();
     let mut now = Instant::now();
+    let ours = |in_flight| Ours { in_flight, dispatched: 0 };
     let reading = || scrape::Reading::of(b"vllm:num_requests_running 5\nvllm:num_requests_waiting 2\n");
-    assert!(fleet.scraped(0, id, Ok((reading(), 3)), now));
+    assert!(fleet.scraped(0, id, Ok((reading(), ours(3))), now));
     assert_eq!(fleet.snapshot().endpoints[0].as_ref().unwrap().foreign, 4);
-    assert!(!fleet.scraped(0, id, Ok((reading(), 3)), now));
-    assert!(fleet.scraped(0, id, Ok((reading(), 9)), now));
+    assert!(!fleet.scraped(0, id, Ok((reading(), ours(3))), now));
+    assert!(fleet.scraped(0, id, Ok((reading(), ours(9))), now));
     assert_eq!(fleet.snapshot().endpoints[0].as_ref().unwrap().foreign, 0);
-    fleet.scraped(0, id, Ok((reading(), 0)), now);
+    fleet.scraped(0, id, Ok((reading(), ours(0))), now);
     now += Duration::from_millis(fleet.config.control.stale_after_ms + 1);
     assert!(fleet.tick(now, |_| 0));
     let endpoint = fleet.snapshot().endpoints[0].clone().unwrap();

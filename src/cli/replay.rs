@@ -1,0 +1,209 @@
+//! `warmfront replay`: policies beside one another, on a trace or generated traffic, in simulated time.
+
+mod traffic;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use self::traffic::{Generated, Shape, factor, positive};
+use super::refuse;
+use crate::demo::report::Progress as Line;
+use crate::engine::profile::Profile;
+use crate::replay::chooser::{Named, POLICIES, named};
+use crate::replay::outcome::{Objective, Outcome};
+use crate::replay::traffic::Source;
+use crate::replay::{Comparison, Progress, plot, profiles, report};
+
+/// Most KV tokens of all engines: their simulation takes two bytes for each.
+const KV_TOKENS_MAX: u64 = 1 << 30;
+
+/// Compare policies on a trace or on generated traffic, against simulated engines in simulated time.
+///
+/// The front's own policies run by the code that serves; those of other routers by their published rules and defaults;
+/// `oracle` has one cache for all engines and perfect knowledge. Nothing is sent anywhere. The same
+/// command prints the same figures.
+///
+/// A trace is in Mooncake's format, one JSON object a line, plain or .zst:
+/// {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [ids of 512-token blocks]}
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  How do the policies compare on a trace, and when load grows by half?
+    warmfront replay trace.jsonl.zst --loads 1,1.5 --svg ttft.svg
+  KubeAI's benchmark at 600 and 2,400 threads (1,200 is the default), three policies:
+    warmfront replay --generate chat --loads 0.5,2 --policies random,least-load,prefix-hash
+  llm-d's shared prefixes at 6 requests a second, figures for a program:
+    warmfront replay --generate shared-prefix --rate 6 --json figures.json
+  Agents on sixteen smaller engines:
+    warmfront replay --generate agents --profile l4-8b --replicas 16 --prefix-tokens 2000 --rate 0.5
+  Your own engines: copy src/replay/profiles.toml, measure, and
+    warmfront replay trace.jsonl --profiles mine.toml --profile mine
+
+Reading the table: `hit rate` is cached by prompt tokens; `<=8k` are prompts of up to 8,192 tokens; `SLO kept` is the
+share of requests within --slo-ttft-ms and --slo-token-ms; `imbalance` is tokens computed at the busiest
+engine over the mean; the last columns divide by `random` and `oracle` at the same load.")]
+pub struct Args {
+    /// Trace in Mooncake's format; .zst is decompressed.
+    #[arg(value_name = "TRACE", conflicts_with = "generate")]
+    trace: Option<PathBuf>,
+    /// Generate traffic instead of reading a trace.
+    #[arg(long, value_name = "WHAT", value_enum)]
+    generate: Option<Generated>,
+    /// Policies to compare, in order; `all`, or of random, round-robin, least-load, session, prefix-hash,
+    /// prefix-hash-conversation, warm, kubeai, sticky, sglang, smg, llm-d, dynamo, oracle.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
+    policies: Vec<String>,
+    /// Times the traffic's own rate (chat: its threads); several make one table each.
+    #[arg(long, visible_aliases = ["load", "rate-scale"], value_name = "FACTORS", value_delimiter = ',', default_value = "1", value_parser = factor)]
+    loads: Vec<f64>,
+    /// Engines.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=512))]
+    replicas: u16,
+    /// What an engine is: l4-8b (the default of chat), h100x2-70b (of all else), h100-8b, or one of --profiles.
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+    /// File with other profiles, written as src/replay/profiles.toml.
+    #[arg(long, value_name = "FILE")]
+    profiles: Option<PathBuf>,
+    /// Varies generated traffic, and what policies draw.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// A request is served well if its first token comes within this...
+    #[arg(long, value_name = "MS", default_value = "2000", value_parser = positive)]
+    slo_ttft_ms: f64,
+    /// ... and its others in the mean within this.
+    #[arg(long, value_name = "MS", default_value = "200", value_parser = positive)]
+    slo_token_ms: f64,
+    /// Write all figures to a file as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw mean times to first token by load.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Runs at a time; without it one for each CPU.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    jobs: Option<u16>,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+pub(super) fn main(args: &Args) -> ExitCode {
+    match compare(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => refuse(&why),
+    }
+}
+
+fn compare(args: &Args) -> Result<(), String> {
+    args.shape.belongs_to(args.generate)?;
+    let policies = policies(&args.policies)?;
+    let profile = profile(args)?;
+    let source = traffic::source(args.trace.as_deref(), args.generate, &args.shape, args.seed, &profile)?;
+    let block_size = source.block_tokens();
+    Profile { block_size, ..profile.clone() }
+        .check()
+        .map_err(|what| format!("this profile cannot be simulated: {what}"))?;
+    if source.tokens_max() > profile.max_model_len {
+        let (needed, most) = (source.tokens_max(), profile.max_model_len);
+        return Err(format!(
+            "requests of {needed} tokens do not fit into max_model_len {most}: shorten them or change the profile"
+        ));
+    }
+    args.loads.iter().try_for_each(|load| source.check(*load))?;
+    if u64::from(profile.kv_tokens) * u64::from(args.replicas) > KV_TOKENS_MAX {
+        return Err(format!(
+            "caches of more than {KV_TOKENS_MAX} tokens in all: fewer --replicas or a smaller kv_tokens"
+        ));
+    }
+    eprintln!("{}\n{} engines: {}", source.describe(), args.replicas, profile_name(args));
+    let objective = Objective { ttft_seconds: args.slo_ttft_ms / 1e3, token_seconds: args.slo_token_ms / 1e3 };
+    let threads = args.jobs.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
+    let comparison = Comparison {
+        source: &*source,
+        profile: &profile,
+        engines: args.replicas.into(),
+        policies: &policies,
+        loads: &args.loads,
+        objective,
+        seed: args.seed,
+        threads,
+    };
+    let begun = Instant::now();
+    let mut line = Line::new();
+    let outcomes = comparison.run(|progress| match progress {
+        Progress::At(requests, done, all) => line.show(&format!("{done} of {all} runs, {requests} requests")),
+        Progress::Done(outcome) => line.keep(&format!(
+            "{} at load x {}: mean TTFT {}",
+            outcome.policy,
+            outcome.load,
+            report::seconds(outcome.ttft.mean)
+        )),
+    });
+    eprintln!("{} runs in {:.1} s\n", outcomes.len(), begun.elapsed().as_secs_f64());
+    print!("{}", report::table(&outcomes));
+    if outcomes.iter().any(|outcome| outcome.requests == 0) {
+        eprintln!("a run counted no request: give more --seconds, less --warmup or a higher --rate");
+    }
+    write(args, &*source, &objective, &outcomes)
+}
+
+/// The policies of these names, each once.
+fn policies(names: &[String]) -> Result<Vec<&'static Named>, String> {
+    let mut chosen: Vec<&'static Named> = Vec::new();
+    for name in names {
+        if name == "all" {
+            chosen.extend(POLICIES.iter().filter(|policy| !names.iter().any(|name| name == policy.name)));
+            continue;
+        }
+        let Some(policy) = named(name) else {
+            let all: Vec<String> =
+                POLICIES.iter().map(|policy| format!("  {:<25} {}", policy.name, policy.what)).collect();
+            return Err(format!(
+                "no policy is called {name:?}; --policies takes `all` or, separated by commas,\n{}",
+                all.join("\n")
+            ));
+        };
+        if chosen.iter().any(|other| other.name == policy.name) {
+            return Err(format!("--policies names {name:?} twice"));
+        }
+        chosen.push(policy);
+    }
+    Ok(chosen)
+}
+
+fn profile_name(args: &Args) -> &str {
+    let usual = if args.generate == Some(Generated::Chat) { "l4-8b" } else { "h100x2-70b" };
+    args.profile.as_deref().unwrap_or(usual)
+}
+
+fn profile(args: &Args) -> Result<Profile, String> {
+    let (text, name) = match &args.profiles {
+        Some(path) => (
+            std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?,
+            path.display().to_string(),
+        ),
+        None => (profiles::BUILT_IN.to_owned(), "the built-in profiles".to_owned()),
+    };
+    profiles::named(&text, profile_name(args)).map_err(|what| format!("{name}: {what}"))
+}
+
+fn write(args: &Args, source: &dyn Source, objective: &Objective, outcomes: &[Outcome]) -> Result<(), String> {
+    let put = |path: &Path, text: String| {
+        std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+    };
+    if let Some(path) = &args.json {
+        let figures = serde_json::json!({
+            "traffic": source.describe(),
+            "profile": profile_name(args),
+            "replicas": args.replicas,
+            "seed": args.seed,
+            "objective": objective,
+            "outcomes": outcomes,
+        });
+        put(path, serde_json::to_string_pretty(&figures).unwrap_or_default())?;
+    }
+    if let Some(path) = &args.svg {
+        put(path, plot::svg(&format!("{}; {} x {}", source.describe(), args.replicas, profile_name(args)), outcomes))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! Which traffic is replayed: the trace or what is generated, and the flags that shape it.
+
+use std::path::Path;
+
+use clap::ValueEnum;
+
+use crate::engine::profile::Profile;
+use crate::replay::traffic::Source;
+use crate::replay::traffic::agents::Agents;
+use crate::replay::traffic::chat::Chat;
+use crate::replay::traffic::mooncake::{BLOCK_TOKENS, Trace};
+use crate::replay::traffic::prefixes::Prefixes;
+
+/// Traffic that needs no trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Generated {
+    /// Multi-turn chats in a closed loop, as KubeAI's benchmark.
+    Chat,
+    /// Agents with a shared prefix, growing contexts and bursts.
+    Agents,
+    /// llm-d's benchmark: groups of prompts with a long prefix in common.
+    SharedPrefix,
+}
+
+/// What varies traffic. Each flag belongs to some of it and is refused elsewhere.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Traffic")]
+pub(super) struct Shape {
+    /// Trace: only the first so many requests.
+    #[arg(long, value_name = "N")]
+    requests: Option<usize>,
+    /// Trace: tokens in a block [default: 512].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    block_tokens: Option<u32>,
+    /// Generated: seconds of traffic [default: chat 360, else 600].
+    #[arg(long, value_name = "S", value_parser = positive)]
+    seconds: Option<f64>,
+    /// Generated: seconds of it that warm caches up and are not counted [default: 120].
+    #[arg(long, value_name = "S", value_parser = not_negative)]
+    warmup: Option<f64>,
+    /// Agents, shared-prefix: sessions or requests a second [default: 0.5, 5].
+    #[arg(long, value_name = "R", value_parser = positive)]
+    rate: Option<f64>,
+    /// Chat: conversations at a time [default: 1200].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    threads: Option<u32>,
+    /// Chat: between a reply and the next turn in the mean, the way to the front and back [default: 20].
+    #[arg(long, value_name = "MS", value_parser = not_negative)]
+    pause_ms: Option<f64>,
+    /// Chat: of the system prompt that all share [default: 32].
+    #[arg(long, value_name = "N", value_parser = tokens())]
+    system_tokens: Option<u32>,
+    /// Agents: applications, each with a prefix of its own [default: 6].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    apps: Option<u32>,
+    /// Agents: of system prompt and tools [default: 6000].
+    #[arg(long, value_name = "N", value_parser = tokens())]
+    prefix_tokens: Option<u32>,
+    /// Agents: sessions that begin together in the mean [default: 4].
+    #[arg(long, value_name = "N", value_parser = positive)]
+    burst: Option<f64>,
+    /// Agents: steps of a session in the mean [default: 20].
+    #[arg(long, value_name = "N", value_parser = positive)]
+    steps: Option<f64>,
+    /// Agents: how long a tool runs in the mean [default: 2].
+    #[arg(long, value_name = "S", value_parser = not_negative)]
+    tool_seconds: Option<f64>,
+    /// Shared-prefix: prefixes [default: 150].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    groups: Option<u32>,
+    /// Shared-prefix: prompts with the same prefix [default: 5].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    prompts: Option<u32>,
+    /// Shared-prefix: of a prefix [default: 6000].
+    #[arg(long, value_name = "N", value_parser = tokens())]
+    shared_tokens: Option<u32>,
+    /// Shared-prefix: of the rest of a prompt [default: 1200].
+    #[arg(long, value_name = "N", value_parser = tokens())]
+    own_tokens: Option<u32>,
+    /// Shared-prefix: of replies [default: 1000].
+    #[arg(long, value_name = "N", value_parser = tokens())]
+    output_tokens: Option<u32>,
+}
+
+fn tokens() -> impl clap::builder::TypedValueParser<Value = u32> {
+    clap::value_parser!(u32).range(1..=1_000_000)
+}
+
+/// The traffic itself.
+pub(super) fn source(
+    trace: Option<&Path>,
+    generate: Option<Generated>,
+    shape: &Shape,
+    seed: u64,
+    profile: &Profile,
+) -> Result<Box<dyn Source>, String> {
+    Ok(match (trace, generate) {
+        (Some(path), _) => Box::new(read(path, shape, profile)?),
+        (None, Some(Generated::Chat)) => {
+            let usual = Chat::default();
+            Box::new(Chat {
+                threads: shape.threads.unwrap_or(usual.threads),
+                seconds: shape.seconds.unwrap_or(usual.seconds),
+                warmup_seconds: shape.warmup.unwrap_or(usual.warmup_seconds),
+                pause_ms: shape.pause_ms.unwrap_or(usual.pause_ms),
+                system_tokens: shape.system_tokens.unwrap_or(usual.system_tokens),
+                context_max: profile.max_model_len,
+                seed,
+                ..usual
+            })
+        }
+        (None, Some(Generated::Agents)) => {
+            let usual = Agents::default();
+            Box::new(Agents {
+                apps: shape.apps.unwrap_or(usual.apps),
+                prefix_tokens: shape.prefix_tokens.unwrap_or(usual.prefix_tokens),
+                rate: shape.rate.unwrap_or(usual.rate),
+                burst: shape.burst.unwrap_or(usual.burst),
+                steps: shape.steps.unwrap_or(usual.steps),
+                tool_seconds: shape.tool_seconds.unwrap_or(usual.tool_seconds),
+                seconds: shape.seconds.unwrap_or(usual.seconds),
+                warmup_seconds: shape.warmup.unwrap_or(usual.warmup_seconds),
+                context_max: usual.context_max.min(profile.max_model_len),
+                seed,
+                ..usual
+            })
+        }
+        (None, None) => {
+            return Err("nothing to replay: name a trace, or --generate chat, agents or shared-prefix".into());
+        }
+        (None, Some(Generated::SharedPrefix)) => {
+            let usual = Prefixes::default();
+            let prefixes = Prefixes {
+                groups: shape.groups.unwrap_or(usual.groups),
+                prompts: shape.prompts.unwrap_or(usual.prompts),
+                shared_tokens: shape.shared_tokens.unwrap_or(usual.shared_tokens),
+                own_tokens: shape.own_tokens.unwrap_or(usual.own_tokens),
+                output_tokens: shape.output_tokens.unwrap_or(usual.output_tokens),
+                rate: shape.rate.unwrap_or(usual.rate),
+                seconds: shape.seconds.unwrap_or(usual.seconds),
+                warmup_seconds: shape.warmup.unwrap_or(usual.warmup_seconds),
+                seed,
+            };
+            prefixes.check()?;
+            Box::new(prefixes.draw())
+        }
+    })
+}
+
+fn read(path: &Path, shape: &Shape, profile: &Profile) -> Result<Trace, String> {
+    let mut trace = Trace::open(path, shape.block_tokens.unwrap_or(BLOCK_TOKENS)).map_err(|error| error.to_string())?;
+    trace.keep_first(shape.requests.unwrap_or(usize::MAX));
+    let dropped = trace.drop_longer_than(profile.max_model_len);
+    if dropped > 0 {
+        eprintln!("left out {dropped} requests beyond max_model_len {}", profile.max_model_len);
+    }
+    match trace.requests().is_empty() {
+        true => Err(format!("{}: no request is left; is --profile the right one?", path.display())),
+        false => Ok(trace),
+    }
+}
+
+impl Shape {
+    /// Refuses flags that would change nothing.
+    pub(super) fn belongs_to(&self, generate: Option<Generated>) -> Result<(), String> {
+        use Generated::{Agents, Chat, SharedPrefix};
+        let generated = &[Some(Chat), Some(Agents), Some(SharedPrefix)][..];
+        let flags: [(&str, bool, &[Option<Generated>]); 18] = [
+            ("requests", self.requests.is_some(), &[None]),
+            ("block-tokens", self.block_tokens.is_some(), &[None]),
+            ("seconds", self.seconds.is_some(), generated),
+            ("warmup", self.warmup.is_some(), generated),
+            ("rate", self.rate.is_some(), &[Some(Agents), Some(SharedPrefix)]),
+            ("threads", self.threads.is_some(), &[Some(Chat)]),
+            ("pause-ms", self.pause_ms.is_some(), &[Some(Chat)]),
+            ("system-tokens", self.system_tokens.is_some(), &[Some(Chat)]),
+            ("apps", self.apps.is_some(), &[Some(Agents)]),
+            ("prefix-tokens", self.prefix_tokens.is_some(), &[Some(Agents)]),
+            ("burst", self.burst.is_some(), &[Some(Agents)]),
+            ("steps", self.steps.is_some(), &[Some(Agents)]),
+            ("tool-seconds", self.tool_seconds.is_some(), &[Some(Agents)]),
+            ("groups", self.groups.is_some(), &[Some(SharedPrefix)]),
+            ("prompts", self.prompts.is_some(), &[Some(SharedPrefix)]),
+            ("shared-tokens", self.shared_tokens.is_some(), &[Some(SharedPrefix)]),
+            ("own-tokens", self.own_tokens.is_some(), &[Some(SharedPrefix)]),
+            ("output-tokens", self.output_tokens.is_some(), &[Some(SharedPrefix)]),
+        ];
+        match flags.iter().find(|(_, given, of)| *given && !of.contains(&generate)) {
+            Some((flag, ..)) => {
+                Err(format!("--{flag} says nothing of this traffic: `warmfront replay --help` says of which"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Times the traffic's own rate.
+pub(super) fn factor(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.001..=1e3).contains(&number) { Ok(number) } else { Err("must be between 0.001 and 1,000".into()) }
+}
+
+/// Above 0.
+pub(super) fn positive(text: &str) -> Result<f64, String> {
+    not_negative(text).and_then(|number| if number > 0.0 { Ok(number) } else { Err("must be above 0".into()) })
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.0..=1e6).contains(&number) { Ok(number) } else { Err("must be between 0 and 1,000,000".into()) }
+}

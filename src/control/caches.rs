@@ -1,0 +1,149 @@
+//! What the prefix index is told of the engines: who has a cache, how large it is, and when it is empty.
+
+use std::sync::Arc;
+
+use crate::config::Config;
+use crate::fleet::EndpointId;
+use crate::index::{Capacity, Index, Missed};
+use crate::limits::{BLOCK_BYTES, ENDPOINTS_MAX};
+use crate::policy::Policy;
+
+/// Bytes of text that a token of an engine's cache stands for.
+const TOKEN_BYTES: u64 = 4;
+/// Fewest slots of an index: engines may come while the process lives.
+const SLOTS_MIN: usize = 64;
+
+/// The index, while any pool chooses by it.
+#[derive(Debug, Default)]
+pub struct Caches {
+    index: Option<Arc<Index>>,
+}
+
+impl Caches {
+    /// Makes the index or lets go of it, as the configuration asks; true where it is new, and knows no endpoint.
+    pub fn follow(&mut self, config: &Config) -> bool {
+        let is_wanted = config.chooses_by(Policy::Warm) && config.limits.index_bytes > 0;
+        if self.index.is_some() == is_wanted {
+            return false;
+        }
+        self.index = is_wanted.then(|| made(config)).flatten().map(Arc::new);
+        self.index.is_some()
+    }
+
+    /// For snapshots.
+    pub fn index(&self) -> Option<Arc<Index>> {
+        self.index.clone()
+    }
+
+    /// An endpoint is new, or has restarted: its cache is empty. `tokens`: how many it holds, where that is known.
+    pub fn empty(&self, id: EndpointId, tokens: Option<u64>) {
+        let Some(index) = &self.index else { return };
+        match index.assign(id, tokens.map(blocks)) {
+            Ok(_) => {}
+            Err(Missed::Stranger) => tracing::warn!(
+                slot = id.slot,
+                "the prefix index has no place for this many engines until a restart; these get what others do not hold"
+            ),
+            Err(Missed::Busy) => {
+                tracing::warn!(slot = id.slot, "the prefix index is busy; the engine is taken for cold")
+            }
+        }
+    }
+
+    /// The size of an endpoint's cache is known now.
+    pub fn holds(&self, id: EndpointId, tokens: u64) {
+        if let Some(index) = &self.index
+            && index.figures(id.slot).capacity != blocks(tokens)
+        {
+            // Busy, or another's by now: the next reading says it again.
+            let _ = index.resize(id, blocks(tokens));
+        }
+    }
+
+    /// An endpoint has left.
+    pub fn forget(&self, slot: u16) {
+        if let Some(index) = &self.index {
+            // Nothing of it is believed from now on, whether it could be emptied or not.
+            let _ = index.forget(slot);
+        }
+    }
+}
+
+fn blocks(tokens: u64) -> u32 {
+    u32::try_from(tokens.saturating_mul(TOKEN_BYTES) / BLOCK_BYTES as u64).unwrap_or(u32::MAX)
+}
+
+/// As large as `index_bytes` allows.
+fn made(config: &Config) -> Option<Index> {
+    let endpoints = (2 * config.upstream.len()).next_power_of_two().clamp(SLOTS_MIN, ENDPOINTS_MAX);
+    let capacity = |blocks: usize| Capacity { endpoints, blocks };
+    let fits = |blocks: usize| Index::bytes(capacity(blocks)).is_ok_and(|bytes| bytes <= config.limits.index_bytes);
+    let (mut most, mut least) = (config.limits.index_bytes, endpoints * Capacity::BLOCKS_MIN);
+    while least + 1 < most {
+        let middle = least.midpoint(most);
+        if fits(middle) { least = middle } else { most = middle }
+    }
+    match Index::new(capacity(least)) {
+        Ok(index) if fits(least) => {
+            tracing::info!(endpoints, blocks = least, "prefix index");
+            Some(index)
+        }
+        _ => {
+            tracing::warn!(
+                index_bytes = config.limits.index_bytes,
+                endpoints,
+                "index_bytes is too little for a prefix index; pools of policy warm choose by prefix-hash"
+            );
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::Matches;
+    use crate::index::Origin;
+
+    #[test]
+    fn an_index_is_as_large_as_it_may_be() {
+        let mut config = Config::default();
+        config.routing.policy = Policy::Warm;
+        for bytes in [1 << 20, 64 << 20] {
+            config.limits.index_bytes = bytes;
+            let index = made(&config).unwrap();
+            let id = EndpointId { slot: 0, generation: 1 };
+            let capacity = index.assign(id, None).unwrap() as usize * SLOTS_MIN;
+            assert!((bytes / 100..bytes / 20).contains(&capacity), "{capacity} blocks in {bytes} bytes");
+        }
+        config.limits.index_bytes = 1_000;
+        assert!(made(&config).is_none());
+    }
+
+    #[test]
+    fn what_restarts_is_cold() {
+        let mut config = Config::default();
+        config.routing.policy = Policy::Warm;
+        let mut caches = Caches::default();
+        assert!(caches.follow(&config) && !caches.follow(&config));
+        let (id, chain) = (EndpointId { slot: 3, generation: 1 }, [1, 2, 3]);
+        caches.empty(id, Some(64 * 100));
+        let index = caches.index().unwrap();
+        let depth = || {
+            let mut found = Matches::default();
+            index.longest(&chain, &[id], &mut found);
+            found.depth(3)
+        };
+        index.insert(&chain, id, Origin::Choice).unwrap();
+        assert_eq!((depth(), index.figures(3).capacity), (3, 100));
+        caches.holds(id, 64 * 50);
+        assert_eq!((depth(), index.figures(3).capacity), (3, 50));
+        caches.empty(id, Some(64 * 50));
+        assert_eq!(depth(), 0);
+        index.insert(&chain, id, Origin::Choice).unwrap();
+        caches.forget(3);
+        assert_eq!((depth(), index.insert(&chain, id, Origin::Choice)), (0, Err(Missed::Stranger)));
+        config.routing.policy = Policy::Random;
+        assert!(!caches.follow(&config) && caches.index().is_none());
+    }
+}

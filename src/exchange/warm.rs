@@ -1,0 +1,124 @@
+//! What a choice by tokens knows of a prompt, and what it leaves for the next one.
+
+use super::event::{Context, Lender};
+use super::{Exchange, Waiting};
+use crate::counters::Admission;
+use crate::counters::stats::Event as Count;
+use crate::fleet::EndpointId;
+use crate::http::BodyLength;
+use crate::index::{Matches, Missed, Origin};
+use crate::limits::{BLOCK_BYTES, TOKENS_MAX};
+use crate::policy::{Choice, Policy, Prompt, Tokens};
+use crate::prefix;
+use crate::scan::Facts;
+use crate::snapshot::{Pool, Snapshot};
+
+/// Bytes of text that a token stands for, where nothing better is known.
+const TOKEN_BYTES: usize = 4;
+/// Tokens in one block of a chain.
+const BLOCK_TOKENS: f32 = (BLOCK_BYTES / TOKEN_BYTES) as f32;
+
+/// A prompt that was looked up: its chain and matches are the lender's.
+#[derive(Clone, Copy, Debug)]
+pub struct LookedUp {
+    tokens: u32,
+    tie: u64,
+}
+
+impl LookedUp {
+    /// For the policy. `matches` were taken from the lender.
+    pub fn prompt(self, matches: &Matches) -> Prompt<'_> {
+        Prompt { tokens: self.tokens, block_tokens: BLOCK_TOKENS, matches, tie: self.tie }
+    }
+}
+
+/// Cuts the prompt into its chain, the lender's, and answers the key of its prefix: the whole conversation would be another one
+/// each turn. `None`: it is shorter than a block.
+pub fn cut(facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
+    facts.chain(prefix::root(pool.name.as_bytes(), facts.cache_salt), &mut lender.chain);
+    let blocks = (pool.settings.prefix_bytes as usize / BLOCK_BYTES).max(1).min(lender.chain.len());
+    lender.chain.get(..blocks)?.last().copied()
+}
+
+/// Looks up who holds how much of the prompt that was cut. `tokens`: its length. `None`: nothing can be known of it, and
+/// another policy has to choose.
+pub fn look_up(pool: &Pool, snapshot: &Snapshot, tokens: u32, lender: &mut Lender) -> Option<LookedUp> {
+    let index = snapshot.index.as_ref().filter(|_| pool.settings.policy == Policy::Warm)?;
+    let matches = lender.matches.get_or_insert_default();
+    index.longest(&lender.chain, pool.eligible().ids(), matches);
+    let tie = lender.chain.get(matches.deepest() as usize).or(lender.chain.last()).copied();
+    Some(LookedUp { tokens, tie: tie.unwrap_or(0) })
+}
+
+/// Tokens of the prompt: what was read of it, and `beyond` bytes that were not.
+pub fn tokens(facts: &Facts, pool: &Pool, beyond: u64) -> u32 {
+    let tokens = facts.tokens_estimate(pool.settings.image_tokens) + beyond / TOKEN_BYTES as u64;
+    tokens.min(TOKENS_MAX.into()) as u32
+}
+
+impl Exchange {
+    /// Where tokens count: what is known of the prompt.
+    pub(super) fn look_up(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<LookedUp> {
+        let facts = self.scan.as_ref().filter(|_| cx.snapshot.plan.chain && self.key.is_some())?.facts();
+        let beyond = match self.asked.framing.body {
+            // Too long to be held: the choice does not wait for the rest.
+            BodyLength::Length(len) if !self.body.done() => len.saturating_sub(cx.rules.limits.hold_bytes as u64),
+            _ => 0,
+        };
+        self.asked.stream = facts.stream == Some(true);
+        self.key = cut(facts, pool, cx.lender).or(self.key);
+        look_up(pool, cx.snapshot, tokens(facts, pool, beyond), cx.lender)
+    }
+
+    /// The choice stands: what the endpoint is to compute is counted, and that it will hold the prompt is noted.
+    pub(super) fn charge_tokens(&mut self, choice: &Choice, admission: &mut Admission, cx: &mut Context<'_>) {
+        let Some(Tokens { held, new }) = choice.tokens else { return };
+        admission.computes(new);
+        cx.stats.add(Count::PromptTokensHeld, held.into());
+        cx.stats.add(Count::PromptTokensNew, new.into());
+        if let Some(pool) = self.pool {
+            cx.counters.prompt(pool.0, held + new);
+        }
+        note(choice.endpoint, cx);
+    }
+
+    /// For the reply's head; of a request for no stream, first for as long as its prompt may take to be computed.
+    pub(super) fn wait_for_head(&mut self, cx: &Context<'_>) {
+        let latest = self.sent + cx.rules.limits.reply_head_timeout_ms * 1_000;
+        let computed = self.prefill_micros().map(|prefill| (self.sent + prefill).max(cx.now + 1));
+        self.deadline = match computed.filter(|computed| *computed < latest) {
+            Some(computed) => Some((computed, Waiting::Prefill)),
+            None => Some((latest, Waiting::ReplyHead)),
+        };
+    }
+
+    /// How long its prompt may take to be computed, where no first token will tell.
+    pub(super) fn prefill_micros(&self) -> Option<u64> {
+        let leg = self.leg.as_ref().filter(|_| !self.asked.stream)?;
+        Some(leg.admission.prefill_micros()).filter(|prefill| *prefill > 0)
+    }
+
+    /// The first token of a stream is there.
+    pub(super) fn first_token_came(&mut self, cx: &Context<'_>) {
+        if let Some(leg) = &mut self.leg {
+            leg.admission.timed(cx.now - self.sent);
+        }
+    }
+
+    /// The engine has computed the prompt: the first token is there, or the head of a reply that shows none.
+    pub(super) fn prompt_computed(&mut self) {
+        if let Some(leg) = &mut self.leg {
+            leg.admission.computed();
+        }
+    }
+}
+
+fn note(endpoint: EndpointId, cx: &mut Context<'_>) {
+    let Some(index) = &cx.snapshot.index else { return };
+    match index.insert(&cx.lender.chain, endpoint, Origin::Choice) {
+        Ok(_) => {}
+        Err(Missed::Busy) => cx.stats.count(Count::IndexBusy),
+        // Beyond the index, or taken out since this turn's snapshot.
+        Err(Missed::Stranger) => cx.stats.count(Count::IndexStranger),
+    }
+}

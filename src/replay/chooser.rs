@@ -1,0 +1,149 @@
+//! What a policy is to a replay, and the policies by their names.
+
+use super::fleet::Fleet;
+use super::oracle::Oracle;
+use super::own::Own;
+use super::peers::overlap::Overlap;
+use super::peers::prompt_tree::{PromptTree, SGLANG, SMG};
+use super::peers::scorers::Scorers;
+use super::peers::sticky::Sticky;
+use super::traffic::Request;
+use crate::engine::core::Figures;
+use crate::policy::{Bound, Policy, Settings};
+use crate::scan::PrefixMode;
+
+/// A request at its arrival.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// Counts the arrivals.
+    pub number: u64,
+    /// Now.
+    pub now_ns: u64,
+    /// What is asked.
+    pub request: &'a Request,
+    /// Tokens in each of its blocks.
+    pub block_tokens: u32,
+}
+
+/// Chooses engines. What it may know beside its own requests: metrics at its last scrape, and, where it reads KV
+/// events, what an engine's cache holds.
+pub trait Chooser {
+    /// The engine for a request; its load counts from here on. `None` holds it in the front: it is asked for again,
+    /// before those behind it, whenever a step has ended anywhere.
+    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<usize>;
+    /// A request has its first token.
+    fn first_token(&mut self, _number: u64) {}
+    /// A request has its last token.
+    fn ended(&mut self, number: u64);
+    /// How often it reads the engines' metrics, if it does.
+    fn scrape_every_ns(&self) -> Option<u64> {
+        None
+    }
+    /// What they say, by engine.
+    fn scraped(&mut self, _figures: &[Figures]) {}
+    /// Whether the engines have one cache together: for the oracle alone.
+    fn pools_caches(&self) -> bool {
+        false
+    }
+}
+
+/// A policy's name and what it stands for.
+pub struct Named {
+    /// As `--policies` takes it.
+    pub name: &'static str,
+    /// In half a line.
+    pub what: &'static str,
+    make: fn(&Stage) -> Box<dyn Chooser>,
+}
+
+/// What a policy is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct Stage {
+    /// How many engines there are.
+    pub engines: usize,
+    /// Blocks of each one's cache.
+    pub blocks: u32,
+    /// Tokens in a block.
+    pub block_tokens: u32,
+    /// Varies what is drawn.
+    pub seed: u64,
+}
+
+impl Named {
+    /// A new one, before any request.
+    pub fn make(&self, stage: &Stage) -> Box<dyn Chooser> {
+        (self.make)(stage)
+    }
+}
+
+/// The name of the baseline that others are compared with.
+pub const RANDOM: &str = "random";
+/// The name of the bound that others are compared with.
+pub const ORACLE: &str = "oracle";
+
+/// The policies there are, in the order of a full comparison.
+pub const POLICIES: &[Named] = &[
+    Named { name: RANDOM, what: "uniformly", make: |stage| own(stage, Policy::Random) },
+    Named { name: "round-robin", what: "one after the other", make: |stage| own(stage, Policy::RoundRobin) },
+    Named { name: "least-load", what: "fewest in flight", make: |stage| own(stage, Policy::LeastLoad) },
+    Named { name: "session", what: "session key on the bounded ring", make: |stage| own(stage, Policy::Session) },
+    Named {
+        name: "prefix-hash",
+        what: "start of the first user message on the bounded ring",
+        make: |stage| own(stage, Policy::PrefixHash),
+    },
+    Named {
+        name: "prefix-hash-conversation",
+        what: "the same, keyed by the first 4,096 bytes of the whole prompt",
+        make: |stage| Box::new(Own::new(stage, Settings { prefix: PrefixMode::Conversation, ..Settings::default() })),
+    },
+    Named {
+        name: "warm",
+        what: "least work in tokens, by what each engine holds of the prompt",
+        make: |stage| own(stage, Policy::Warm),
+    },
+    Named {
+        name: "kubeai",
+        what: "the same as prefix-hash with KubeAI's published bound",
+        make: |stage| Box::new(Own::new(stage, Settings { bound: Bound::Kubeai, ..Settings::default() })),
+    },
+    Named {
+        name: "sticky",
+        what: "a session stays where it first went",
+        make: |stage| Box::new(Sticky::new(stage.engines, stage.seed)),
+    },
+    Named {
+        name: "sglang",
+        what: "prompt tree of the SGLang router: 0.5, 32, 1.0001; a miss to the smallest tree",
+        make: |stage| Box::new(PromptTree::new(stage.engines, SGLANG)),
+    },
+    Named {
+        name: "smg",
+        what: "prompt tree of its successor: 0.3, 64, 1.5; a miss to the least load",
+        make: |stage| Box::new(PromptTree::new(stage.engines, SMG)),
+    },
+    Named {
+        name: "llm-d",
+        what: "scorers: prefix 3, queue 2, KV use 2; metrics every 50 ms",
+        make: |stage| Box::new(Scorers::new(stage.engines, stage.seed)),
+    },
+    Named {
+        name: "dynamo",
+        what: "prefill left after overlap, and active blocks; KV events without delay",
+        make: |stage| Box::new(Overlap::new(stage.engines, stage.seed)),
+    },
+    Named {
+        name: ORACLE,
+        what: "one pooled cache, perfect knowledge",
+        make: |stage| Box::new(Oracle::new(stage.engines, stage.seed)),
+    },
+];
+
+/// The policy of that name.
+pub fn named(name: &str) -> Option<&'static Named> {
+    POLICIES.iter().find(|policy| policy.name == name)
+}
+
+fn own(stage: &Stage, policy: Policy) -> Box<dyn Chooser> {
+    Box::new(Own::new(stage, Settings { policy, ..Settings::default() }))
+}

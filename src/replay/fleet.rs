@@ -1,0 +1,119 @@
+//! The simulated engines of one run, and which cache they compute in.
+
+use crate::engine::batch::{Outline, Token};
+use crate::engine::cache::Cache;
+use crate::engine::core::{Core, Figures};
+use crate::engine::profile::Profile;
+
+/// Engines of one profile, each with a cache of its own, or all with one.
+pub struct Fleet {
+    engines: Vec<Core>,
+    /// The end of the step that each is in.
+    step_ends_ns: Vec<Option<u64>>,
+    /// The cache of all, as large as theirs together.
+    pooled: Option<Cache>,
+    profile: Profile,
+    ended: Vec<(Token, bool)>,
+}
+
+impl Fleet {
+    /// `count` cold engines.
+    pub fn new(profile: &Profile, count: usize, pooled: bool) -> Fleet {
+        Fleet {
+            engines: (0..count).map(|_| Core::new(profile.clone())).collect(),
+            step_ends_ns: vec![None; count],
+            pooled: pooled.then(|| Cache::new(profile.blocks().saturating_mul(count as u32))),
+            profile: profile.clone(),
+            ended: Vec::new(),
+        }
+    }
+
+    /// How many engines.
+    pub fn len(&self) -> usize {
+        self.engines.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.engines.is_empty()
+    }
+
+    /// What they are.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// How many of these chained blocks, from the first, an engine finds in its cache now: what KV events would
+    /// have told, if they came at once.
+    pub fn held(&self, engine: usize, blocks: &[u64]) -> usize {
+        match &self.pooled {
+            Some(cache) => cache.lookup(blocks).0,
+            None => self.engines.get(engine).map_or(0, |core| core.held(blocks)),
+        }
+    }
+
+    /// Of a pooled cache: blocks that no sequence uses, once those of this prompt that it finds are taken.
+    pub fn free_beside(&self, blocks: &[u64]) -> usize {
+        self.pooled.as_ref().map_or(0, |cache| cache.free() - cache.lookup(blocks).1)
+    }
+
+    /// What an engine's `/metrics` would say now.
+    pub fn figures(&self, engine: usize) -> Figures {
+        self.engines.get(engine).map(Core::figures).unwrap_or_default()
+    }
+
+    /// When the step that an engine is in ends.
+    pub fn step_ends_ns(&self, engine: usize) -> Option<u64> {
+        self.step_ends_ns.get(engine).copied().flatten()
+    }
+
+    /// Prompt tokens that an engine has computed for sequences without a token yet, its step under way included.
+    pub fn prefilled(&self, engine: usize) -> u64 {
+        self.engines.get(engine).map_or(0, Core::prefilled)
+    }
+
+    /// Queues a sequence.
+    pub(super) fn submit(&mut self, engine: usize, now_ns: u64, outline: &Outline) -> Option<u64> {
+        Some(self.engines.get_mut(engine)?.submit_outline(now_ns, outline))
+    }
+
+    /// Begins a step, unless one is under way or there is nothing to do; when it ends.
+    pub(super) fn begin(&mut self, engine: usize, now_ns: u64) -> Option<u64> {
+        let step = self.step_ends_ns.get_mut(engine).filter(|step| step.is_none())?;
+        let core = self.engines.get_mut(engine)?;
+        *step = match &mut self.pooled {
+            Some(cache) => {
+                core.swap_cache(cache);
+                let ends_ns = core.begin_step(now_ns);
+                core.swap_cache(cache);
+                ends_ns
+            }
+            None => core.begin_step(now_ns),
+        };
+        *step
+    }
+
+    /// Ends an engine's step: its tokens.
+    pub(super) fn end(&mut self, engine: usize) -> &[(Token, bool)] {
+        self.ended.clear();
+        if let Some(core) = self.engines.get_mut(engine) {
+            match &mut self.pooled {
+                Some(cache) => {
+                    core.swap_cache(cache);
+                    core.end_step(&mut self.ended);
+                    core.swap_cache(cache);
+                }
+                None => core.end_step(&mut self.ended),
+            }
+        }
+        if let Some(step) = self.step_ends_ns.get_mut(engine) {
+            *step = None;
+        }
+        &self.ended
+    }
+
+    /// Whether a step of one engine may free what another waits for.
+    pub(super) fn shares_cache(&self) -> bool {
+        self.pooled.is_some()
+    }
+}

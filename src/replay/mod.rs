@@ -1,0 +1,129 @@
+//! `warmfront replay`: traffic through policies against simulated engines, in simulated time.
+//!
+//! [`traffic`] is where requests come from; [`chooser`] what a policy is, [`own`] the product's by the code that
+//! serves, [`peers`] those of other routers, [`oracle`] what could be had at best; [`fleet`] the engines of
+//! [`crate::engine`], described in [`profiles`]; [`simulate`] one run; [`outcome`], [`report`] and [`plot`] what is told of it.
+//!
+//! # What it leaves out
+//!
+//! * All that [`crate::engine`] leaves out. Engines are equal, healthy and never refuse.
+//! * The front's own time, the network's, and the bytes: a choice costs nothing, and a prompt's length and hashes
+//!   are known exactly, where a front estimates tokens.
+//! * Several fronts before one fleet, and clients that leave.
+
+pub mod chooser;
+pub mod fleet;
+pub mod oracle;
+pub mod outcome;
+pub mod own;
+pub mod peers;
+pub mod plot;
+pub mod profiles;
+pub mod report;
+pub mod simulate;
+pub mod traffic;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use chooser::{Named, ORACLE, RANDOM, Stage};
+use outcome::{Objective, Outcome};
+use traffic::Source;
+
+use crate::engine::profile::Profile;
+
+/// What is compared, on what.
+pub struct Comparison<'a> {
+    /// The traffic.
+    pub source: &'a dyn Source,
+    /// One engine.
+    pub profile: &'a Profile,
+    /// How many of them.
+    pub engines: usize,
+    /// The policies, in order.
+    pub policies: &'a [&'static Named],
+    /// Times the traffic's own rate, in order.
+    pub loads: &'a [f64],
+    /// What makes a request served well.
+    pub objective: Objective,
+    /// Seed of what policies draw.
+    pub seed: u64,
+    /// Runs at a time.
+    pub threads: usize,
+}
+
+/// How far a comparison is.
+#[derive(Clone, Copy, Debug)]
+pub enum Progress<'a> {
+    /// Requests ended in all runs so far, and runs done, of all.
+    At(u64, usize, usize),
+    /// A run is over.
+    Done(&'a Outcome),
+}
+
+impl Comparison<'_> {
+    /// Runs every policy at every load. Runs share nothing, so their order and number at a time change no figure.
+    pub fn run(&self, mut tell: impl FnMut(Progress)) -> Vec<Outcome> {
+        let jobs: Vec<(usize, f64, &Named)> = self
+            .loads
+            .iter()
+            .flat_map(|load| self.policies.iter().map(|policy| (*load, *policy)))
+            .enumerate()
+            .map(|(place, (load, policy))| (place, load, policy))
+            .collect();
+        let mut outcomes: Vec<Option<Outcome>> = jobs.iter().map(|_| None).collect();
+        let (count, ended) = (jobs.len(), AtomicU64::new(0));
+        let queue = Mutex::new(VecDeque::from(jobs));
+        let (send, done) = mpsc::channel();
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads.clamp(1, count.max(1)) {
+                let (send, queue, ended) = (send.clone(), &queue, &ended);
+                scope.spawn(move || {
+                    let take = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                    while let Some((place, load, policy)) = take() {
+                        // Whoever listened has gone when this fails.
+                        let _ = send.send((place, self.one(load, policy, ended)));
+                    }
+                });
+            }
+            drop(send);
+            let mut finished = 0;
+            loop {
+                match done.recv_timeout(Duration::from_secs(1)) {
+                    Ok((place, outcome)) => {
+                        finished += 1;
+                        tell(Progress::Done(&outcome));
+                        outcomes[place] = Some(outcome);
+                    }
+                    Err(RecvTimeoutError::Timeout) => {
+                        tell(Progress::At(ended.load(Ordering::Relaxed), finished, count));
+                    }
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+            }
+        });
+        compared(outcomes.into_iter().flatten().collect())
+    }
+
+    fn one(&self, load: f64, policy: &Named, ended: &AtomicU64) -> Outcome {
+        let block_tokens = self.source.block_tokens();
+        let blocks = self.profile.kv_tokens / block_tokens;
+        let chooser = policy.make(&Stage { engines: self.engines, blocks, block_tokens, seed: self.seed });
+        let run = simulate::run(self.source, load, self.profile, self.engines, chooser, ended);
+        Outcome::of(policy.name, load, &run, &self.objective)
+    }
+}
+
+/// Adds the ratios to the baseline and the oracle of the same load.
+fn compared(outcomes: Vec<Outcome>) -> Vec<Outcome> {
+    let at = |load: f64, name: &str| outcomes.iter().find(|one| one.load == load && one.policy == name);
+    let with_ratios = |outcome: &Outcome| Outcome {
+        to_random: at(outcome.load, RANDOM).map(|random| outcome.ratio_to(random)),
+        to_oracle: at(outcome.load, ORACLE).map(|oracle| outcome.ratio_to(oracle)),
+        ..outcome.clone()
+    };
+    outcomes.iter().map(with_ratios).collect()
+}

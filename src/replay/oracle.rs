@@ -1,0 +1,108 @@
+//! The oracle: what could be had if caches were no question of place.
+//!
+//! As many engines as in every other run, each with its own compute, steps and limits; but their KV blocks are
+//! one pool, as large as all caches together, in which every engine finds what any of them has computed, at once
+//! and without cost. A request goes, at its arrival, to the engine that will give its first token soonest, judged with
+//! perfect knowledge: when each engine's step ends, how many uncached prompt tokens it still has to compute, what
+//! its decodes cost a step. Among equals it goes where fewest are in flight.
+//!
+//! A request for which the pool has no room is held until it has, first come, first served: its own blocks, those
+//! still promised to requests before it, and half of what the replies in flight will still need.
+//!
+//! So no request computes what was computed anywhere before and still fits into the memory of all, and none waits
+//! while another engine would have been sooner. It does not know the future: a policy may beat it by luck, by a few
+//! percent. It is no bound beyond overload, where who is computed first decides, and not where.
+
+use std::collections::HashMap;
+
+use super::chooser::{Asked, Chooser};
+use super::fleet::Fleet;
+
+/// See the top of this file.
+pub struct Oracle {
+    /// By engine: uncached tokens of requests without a first token, as they were at their choice.
+    pending: Vec<u64>,
+    in_flight: Vec<u32>,
+    /// By number: where, its uncached tokens until its first token, and its output.
+    placed: HashMap<u64, (usize, u64, u64)>,
+    /// Tokens of all replies in flight.
+    outputs: u64,
+}
+
+impl Oracle {
+    /// Nothing placed yet.
+    pub fn new(engines: usize, _seed: u64) -> Oracle {
+        Oracle { pending: vec![0; engines], in_flight: vec![0; engines], placed: HashMap::new(), outputs: 0 }
+    }
+
+    /// Nanoseconds from now to the first token of a prompt with so many uncached tokens.
+    fn wait_ns(&self, engine: usize, uncached: u64, now_ns: u64, fleet: &Fleet) -> f64 {
+        let profile = fleet.profile();
+        let figures = fleet.figures(engine);
+        let left = fleet.step_ends_ns(engine).map_or(0, |ends| ends.saturating_sub(now_ns));
+        let pending = self.pending.get(engine).copied().unwrap_or(0).saturating_sub(fleet.prefilled(engine));
+        let tokens = (pending + uncached) as f64;
+        let steps = (tokens / f64::from(profile.max_num_batched_tokens)).ceil().max(1.0);
+        // What an engine's decodes read is not told apart from what others read of the pool: count the sequences.
+        let step_ns = profile.decode_step_ms * 1e6 + figures.running as f64 * profile.decode_sequence_us * 1e3;
+        left as f64 + steps * step_ns + tokens / profile.prefill_tokens_per_second * 1e9
+    }
+}
+
+impl Oracle {
+    fn has_room(&self, asked: &Asked, uncached: u64, fleet: &Fleet) -> bool {
+        let computed: u64 = (0..fleet.len()).map(|engine| fleet.prefilled(engine)).sum();
+        let promised = self.pending.iter().sum::<u64>().saturating_sub(computed);
+        let free = fleet.free_beside(asked.request.findable(asked.block_tokens)) as u64;
+        // Each request in flight has a last block that is not full.
+        let needed = (uncached + promised + self.outputs / 2) / u64::from(asked.block_tokens);
+        needed + self.placed.len() as u64 <= free
+    }
+}
+
+impl Chooser for Oracle {
+    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<usize> {
+        let blocks = asked.request.findable(asked.block_tokens);
+        let found = fleet.held(0, blocks) as u64 * u64::from(asked.block_tokens);
+        let uncached = u64::from(asked.request.prompt).saturating_sub(found);
+        if !self.placed.is_empty() && !self.has_room(asked, uncached, fleet) {
+            return None;
+        }
+        let cost = |engine: usize| {
+            let wait_ns = self.wait_ns(engine, uncached, asked.now_ns, fleet);
+            (wait_ns, self.in_flight.get(engine).copied().unwrap_or(0))
+        };
+        let best = (0..fleet.len()).map(|engine| (cost(engine), engine)).min_by(|(one, _), (other, _)| {
+            // Waits within a millisecond are the same.
+            let rounded = |wait: f64| (wait / 1e6).round();
+            rounded(one.0).total_cmp(&rounded(other.0)).then(one.1.cmp(&other.1))
+        });
+        let engine = best.map_or(0, |(_, engine)| engine);
+        if let (Some(pending), Some(in_flight)) = (self.pending.get_mut(engine), self.in_flight.get_mut(engine)) {
+            *pending += uncached;
+            *in_flight += 1;
+        }
+        self.outputs += u64::from(asked.request.output);
+        self.placed.insert(asked.number, (engine, uncached, u64::from(asked.request.output)));
+        Some(engine)
+    }
+
+    fn first_token(&mut self, number: u64) {
+        let Some((engine, uncached, _)) = self.placed.get_mut(&number) else { return };
+        if let Some(pending) = self.pending.get_mut(*engine) {
+            *pending -= std::mem::take(uncached);
+        }
+    }
+
+    fn ended(&mut self, number: u64) {
+        let Some((engine, _, output)) = self.placed.remove(&number) else { return };
+        self.outputs -= output;
+        if let Some(in_flight) = self.in_flight.get_mut(engine) {
+            *in_flight -= 1;
+        }
+    }
+
+    fn pools_caches(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,163 @@
+//! What is told of a run.
+
+use serde::Serialize;
+
+use super::simulate::{Record, Run};
+
+/// Prompts up to here are counted once more by themselves: they suffer most behind long ones.
+pub const SHORT_PROMPT: u32 = 8_192;
+
+/// What a request must keep to be counted as served well.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Objective {
+    /// Longest time to first token, in seconds.
+    pub ttft_seconds: f64,
+    /// Longest mean time between the tokens of a reply, in seconds.
+    pub token_seconds: f64,
+}
+
+/// Mean and percentiles, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Spread {
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// What 99 of 100 keep below.
+    pub p99: f64,
+}
+
+impl Spread {
+    fn of(values: impl Iterator<Item = u64>) -> Spread {
+        let mut values: Vec<u64> = values.collect();
+        values.sort_unstable();
+        let Some(last) = values.len().checked_sub(1) else { return Spread::default() };
+        let at = |share: f64| values[(last as f64 * share).round() as usize] as f64 / 1e9;
+        let sum: u128 = values.iter().map(|value| u128::from(*value)).sum();
+        Spread { mean: sum as f64 / 1e9 / values.len() as f64, p50: at(0.5), p99: at(0.99) }
+    }
+}
+
+/// A policy's outcome beside another's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Ratio {
+    /// Of the mean times to first token.
+    pub ttft: f64,
+    /// Of the output tokens a second.
+    pub tokens: f64,
+}
+
+/// One policy at one load.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// Its name.
+    pub policy: String,
+    /// Times the traffic's own rate.
+    pub load: f64,
+    /// Requests counted.
+    pub requests: u64,
+    /// Cached tokens by prompt tokens.
+    pub hit_rate: f64,
+    /// Times to first token.
+    pub ttft: Spread,
+    /// The same for prompts up to [`SHORT_PROMPT`].
+    pub ttft_short: Spread,
+    /// Output tokens a second.
+    pub tokens_per_second: f64,
+    /// Share of requests within the objective.
+    pub slo: f64,
+    /// Tokens computed (prompts not cached, and outputs) at the busiest engine over the mean.
+    pub imbalance: f64,
+    /// Sequences computed anew for want of KV blocks.
+    pub preemptions: u64,
+    /// Beside the baseline `random`, if it was run at this load.
+    pub to_random: Option<Ratio>,
+    /// Beside the oracle, if it was run at this load.
+    pub to_oracle: Option<Ratio>,
+}
+
+impl Outcome {
+    /// Counts what lies in the run's window.
+    pub fn of(policy: &str, load: f64, run: &Run, objective: &Objective) -> Outcome {
+        let counted: Vec<&Record> = run.records.iter().filter(|record| run.window.holds(record.arrival_ns)).collect();
+        let sum = |what: fn(&Record) -> u32| counted.iter().map(|record| u64::from(what(record))).sum::<u64>();
+        let prompts = sum(|record| record.prompt).max(1);
+        let kept = counted.iter().filter(|record| keeps(record, objective)).count();
+        let until_ns = run.window.until_ns.unwrap_or(run.end_ns);
+        let seconds = until_ns.saturating_sub(run.window.from_ns) as f64 / 1e9;
+        let short = counted.iter().filter(|record| record.prompt <= SHORT_PROMPT);
+        Outcome {
+            policy: policy.to_owned(),
+            load,
+            requests: counted.len() as u64,
+            hit_rate: sum(|record| record.cached) as f64 / prompts as f64,
+            ttft: Spread::of(counted.iter().map(|record| record.ttft_ns)),
+            ttft_short: Spread::of(short.map(|record| record.ttft_ns)),
+            tokens_per_second: if seconds > 0.0 { run.tokens as f64 / seconds } else { 0.0 },
+            slo: kept as f64 / counted.len().max(1) as f64,
+            imbalance: imbalance(&counted, run.engines),
+            preemptions: run.preemptions,
+            to_random: None,
+            to_oracle: None,
+        }
+    }
+
+    /// Compares with another outcome at the same load.
+    pub fn ratio_to(&self, other: &Outcome) -> Ratio {
+        let ratio = |of: f64, to: f64| if to > 0.0 { of / to } else { 0.0 };
+        Ratio {
+            ttft: ratio(self.ttft.mean, other.ttft.mean),
+            tokens: ratio(self.tokens_per_second, other.tokens_per_second),
+        }
+    }
+}
+
+fn keeps(record: &Record, objective: &Objective) -> bool {
+    let between = record.rest_ns as f64 / f64::from(record.output.saturating_sub(1).max(1));
+    record.ttft_ns as f64 <= objective.ttft_seconds * 1e9 && between <= objective.token_seconds * 1e9
+}
+
+fn imbalance(records: &[&Record], engines: usize) -> f64 {
+    let mut work = vec![0u64; engines];
+    for record in records {
+        if let Some(work) = work.get_mut(usize::from(record.engine)) {
+            *work += u64::from(record.prompt - record.cached) + u64::from(record.output);
+        }
+    }
+    let most = work.iter().max().copied().unwrap_or(0) as f64;
+    let mean = work.iter().sum::<u64>() as f64 / engines.max(1) as f64;
+    if mean > 0.0 { most / mean } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::traffic::Window;
+
+    fn record(arrival_ns: u64, ttft_ns: u64, prompt: u32, engine: u16) -> Record {
+        Record { arrival_ns, ttft_ns, rest_ns: 900, prompt, cached: prompt / 2, output: 10, engine }
+    }
+
+    #[test]
+    fn only_the_window_is_counted() {
+        let window = Window { from_ns: 1_000_000_000, until_ns: Some(3_000_000_000) };
+        let records = vec![
+            record(0, 9_000_000_000, 100, 0),
+            record(1_000_000_000, 1_000_000_000, 100, 0),
+            record(2_000_000_000, 3_000_000_000, 9_000, 1),
+            record(3_000_000_000, 9_000_000_000, 100, 0),
+        ];
+        let run = Run { records, window, tokens: 400, end_ns: 9, preemptions: 0, engines: 2 };
+        let objective = Objective { ttft_seconds: 2.0, token_seconds: 1e-7 };
+        let outcome = Outcome::of("x", 1.0, &run, &objective);
+        assert_eq!((outcome.requests, outcome.hit_rate, outcome.slo), (2, 0.5, 0.5));
+        assert_eq!(outcome.ttft, Spread { mean: 2.0, p50: 3.0, p99: 3.0 });
+        assert_eq!(outcome.ttft_short, Spread { mean: 1.0, p50: 1.0, p99: 1.0 });
+        assert_eq!(outcome.tokens_per_second, 200.0);
+        // 60 and 4,510 tokens computed.
+        assert!((outcome.imbalance - 4_510.0 / 2_285.0).abs() < 1e-9);
+        // 900 ns over 9 pauses are 100 ns.
+        let strict = Objective { ttft_seconds: 2.0, token_seconds: 99e-9 };
+        assert_eq!(Outcome::of("x", 1.0, &run, &strict).slo, 0.0);
+    }
+}

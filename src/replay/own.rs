@@ -1,0 +1,191 @@
+//! The product's own policies, by the code that serves: [`policy::choose`] over a sealed snapshot with a real
+//! ring, counted at the choice in the shared counters and released at the last token.
+//!
+//! `warm` has a real index as well, as large as the engines' caches, written at the choice; its tokens are settled at the
+//! first token, and it reads the engines' KV use as often as control scrapes. Prompt lengths it knows exactly, where
+//! a front estimates them, and its blocks are the traffic's.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::chooser::{Asked, Chooser, Stage};
+use super::fleet::Fleet;
+use super::traffic::chain::mix;
+use crate::config::Control;
+use crate::counters::{Admission, Counters};
+use crate::demo::conversation::Dice;
+use crate::engine::core::Figures;
+use crate::engine::tokens::TOKEN_BYTES;
+use crate::fleet::{Endpoint, EndpointId};
+use crate::index::{Capacity, Index, Matches, Origin};
+use crate::policy::{self, Policy, Pool, PoolId, Prompt, Settings, Tokens};
+use crate::ring::Ring;
+use crate::scan::PrefixMode;
+use crate::snapshot::Snapshot;
+
+/// One of the product's policies on a fleet of healthy endpoints of equal weight.
+pub struct Own {
+    snapshot: Snapshot,
+    counters: &'static Counters,
+    admissions: HashMap<u64, Admission>,
+    matches: Box<Matches>,
+    cache_tokens: u64,
+    dice: Dice,
+    turn: u64,
+}
+
+impl Own {
+    /// Endpoints called engine-0:8000 and so on, since the ring is made from names. Its counters live as long as the
+    /// process, as a front's do: some hundred kilobytes a run.
+    pub fn new(stage: &Stage, settings: Settings) -> Own {
+        let endpoints: Vec<Endpoint> = (0..stage.engines as u16)
+            .map(|slot| {
+                let name = format!("engine-{slot}:8000").into();
+                Endpoint::new(EndpointId { slot, generation: 1 }, name, ([127, 0, 0, 1], 8000).into())
+            })
+            .collect();
+        let members: Vec<_> = endpoints.iter().map(|one| (one.id.slot, &*one.name, one.weight)).collect();
+        let ring = Arc::new(Ring::build(&members, settings.replication));
+        let index = (settings.policy == Policy::Warm).then(|| index(&endpoints, stage.blocks)).flatten();
+        let pool = Pool::new(PoolId(0), "model".into(), (0..stage.engines as u16).collect(), ring, Arc::new(settings));
+        let endpoints = endpoints.into_iter().map(Some).collect();
+        let mut snapshot = Snapshot { endpoints, pools: vec![pool], index, ..Snapshot::default() };
+        snapshot.seal();
+        Own {
+            snapshot,
+            counters: Counters::leak(),
+            admissions: HashMap::new(),
+            matches: Box::default(),
+            cache_tokens: u64::from(stage.blocks) * u64::from(stage.block_tokens),
+            dice: Dice::new(mix(stage.seed, 3)),
+            turn: 0,
+        }
+    }
+}
+
+/// An index in which every endpoint has as many blocks as its cache.
+fn index(endpoints: &[Endpoint], blocks: u32) -> Option<Arc<Index>> {
+    let each = (blocks as usize).max(Capacity::BLOCKS_MIN);
+    let index = Index::new(Capacity { endpoints: endpoints.len(), blocks: each * endpoints.len() }).ok()?;
+    for endpoint in endpoints {
+        index.assign(endpoint.id, Some(blocks)).ok()?;
+    }
+    Some(Arc::new(index))
+}
+
+/// Hash of the first bytes of a prompt, in whole blocks, at least one: what a shorter prompt has is all of it.
+fn start(asked: &Asked, bytes: u32) -> Option<u64> {
+    let wanted = bytes / TOKEN_BYTES as u32 / asked.block_tokens.max(1);
+    let blocks = asked.request.prompt_blocks(asked.block_tokens);
+    let last = blocks.len().min(wanted.max(1) as usize).checked_sub(1);
+    last.and_then(|last| blocks.get(last).copied()).or(asked.request.opening)
+}
+
+impl Chooser for Own {
+    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<usize> {
+        self.turn += 1;
+        let pool = self.snapshot.pools.first()?;
+        let key = match pool.settings.prefix {
+            PrefixMode::FirstUser => asked.request.opening,
+            PrefixMode::Conversation => start(asked, pool.settings.prefix_bytes),
+        };
+        let chain = asked.request.prompt_blocks(asked.block_tokens);
+        let index = self.snapshot.index.as_deref();
+        let prompt = index.map(|index| {
+            index.longest(chain, pool.eligible().ids(), &mut self.matches);
+            let tie = chain.get(self.matches.deepest() as usize).or(chain.last()).copied();
+            let (tokens, block_tokens) = (asked.request.prompt, asked.block_tokens as f32);
+            Prompt { tokens, block_tokens, matches: &self.matches, tie: tie.unwrap_or(0) }
+        });
+        let request = policy::Request {
+            prompt,
+            key: key.map(|key| mix(key, 4)),
+            session: asked.request.session.map(|session| mix(session, 5)),
+            random: self.dice.number(),
+            turn: self.turn,
+            ..policy::Request::default()
+        };
+        // Nobody is ejected or capped here, and no other shard is faster: the first choice stands.
+        let choice = policy::choose(pool, self.counters.loads(), &request).ok()?;
+        let mut admission = self.counters.try_admit(choice.endpoint, choice.slots)?;
+        if let Some(Tokens { held, new }) = choice.tokens {
+            admission.computes(new);
+            self.counters.prompt(pool.id.0, held + new);
+            // Nobody else writes here, and no endpoint goes: it is never refused.
+            let _ = index.map(|index| index.insert(chain, choice.endpoint, Origin::Choice));
+        }
+        self.admissions.insert(asked.number, admission);
+        Some(choice.endpoint.slot.into())
+    }
+
+    fn first_token(&mut self, number: u64) {
+        if let Some(admission) = self.admissions.get_mut(&number) {
+            admission.computed();
+        }
+    }
+
+    fn ended(&mut self, number: u64) {
+        self.admissions.remove(&number);
+    }
+
+    fn scrape_every_ns(&self) -> Option<u64> {
+        self.snapshot.index.as_ref().map(|_| Control::default().scrape_interval_ms * 1_000_000)
+    }
+
+    fn scraped(&mut self, figures: &[Figures]) {
+        for (endpoint, figures) in self.snapshot.endpoints.iter_mut().flatten().zip(figures) {
+            endpoint.engine.kv_use = Some(figures.kv_usage as f32);
+            endpoint.engine.kv_capacity_tokens = Some(self.cache_tokens);
+            endpoint.dispatched_at = self.counters.loads().dispatched(endpoint.id.slot);
+        }
+        self.snapshot.seal();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::peers::trial::Trial;
+
+    fn trial(policy: Policy) -> Trial<Own> {
+        let stage = Stage { engines: 4, blocks: 5_500, block_tokens: 16, seed: 1 };
+        Trial::new(Own::new(&stage, Settings { policy, ..Settings::default() }), 4)
+    }
+
+    #[test]
+    fn requests_count_from_their_choice_and_tokens_until_the_first_of_the_answer() {
+        let mut trial = trial(Policy::Warm);
+        let loads = trial.chooser.counters.loads();
+        let (first, home) = trial.ask(&[(1, 4_000)]);
+        assert_eq!((loads.in_flight(home as u16), loads.pending(home as u16)), (1, 4_000));
+        trial.chooser.first_token(first);
+        assert_eq!((loads.in_flight(home as u16), loads.pending(home as u16)), (1, 0));
+        let (second, again) = trial.ask(&[(1, 4_000), (2, 320)]);
+        assert_eq!((again, loads.pending(home as u16)), (home, 320), "the index holds what was sent");
+        assert_ne!(trial.ask(&[(3, 4_000)]).1, home, "what is new goes where less is to do");
+        [first, second].iter().for_each(|number| trial.chooser.ended(*number));
+        assert_eq!((loads.in_flight(home as u16), loads.pending(home as u16)), (0, 0));
+        trial.chooser.ended(2);
+        assert_eq!(trial.chooser.counters.in_flight_in_all() + trial.chooser.counters.underflow(), 0);
+    }
+
+    #[test]
+    fn scraped_caches_reach_the_choice() {
+        let mut trial = trial(Policy::Warm);
+        assert_eq!(trial.chooser.scrape_every_ns(), Some(1_000_000_000));
+        let (number, home) = trial.ask(&[(1, 4_000)]);
+        trial.chooser.first_token(number);
+        let full = |engine| Figures { kv_usage: if engine == home { 1.0 } else { 0.0 }, ..Figures::default() };
+        trial.chooser.scraped(&(0..4).map(full).collect::<Vec<_>>());
+        assert_ne!(trial.ask(&[(1, 320)]).1, home, "320 held tokens are not worth a full cache");
+        assert_eq!(self::trial(Policy::PrefixHash).chooser.scrape_every_ns(), None);
+    }
+
+    #[test]
+    fn a_key_has_one_home() {
+        let mut trial = trial(Policy::Session);
+        let homes = [1, 2, 3, 4, 5, 6].map(|session| trial.ask(&[(session, 50)]).1);
+        assert_eq!(homes, [1, 2, 3, 4, 5, 6].map(|session| trial.ask(&[(session, 50)]).1));
+        assert!(homes.iter().any(|home| *home != homes[0]));
+    }
+}

@@ -1,0 +1,174 @@
+//! llm-d's endpoint picker with its default scorers: the greatest weighted sum wins, at random among ties.
+//!
+//! * `prefix-cache-scorer`, weight 3: the share of the prompt's blocks that it believes cached, in blocks of 64 characters
+//!   and at most 256 of them, from what it sent where: 31,250 blocks an engine, least recently used go first.
+//! * `queue-scorer`, weight 2: 1 for the shortest queue, 0 for the longest, all 1 where they are equal.
+//! * `kv-cache-utilization-scorer`, weight 2: the free share of the KV cache.
+//!
+//! Queue and KV use are those of the last scrape, every 50 ms. It counts no requests of its own, so a burst
+//! between two scrapes sees the same figures. Blocks are those of the traffic; their number is held to as many tokens.
+
+use std::collections::BTreeMap;
+
+use super::best_of;
+use crate::demo::conversation::Dice;
+use crate::engine::cache::ByHash;
+use crate::engine::core::Figures;
+use crate::replay::chooser::{Asked, Chooser};
+use crate::replay::fleet::Fleet;
+use crate::replay::traffic::chain::mix;
+
+const PREFIX_WEIGHT: f64 = 3.0;
+const QUEUE_WEIGHT: f64 = 2.0;
+const KV_WEIGHT: f64 = 2.0;
+const SCRAPE_NS: u64 = 50_000_000;
+/// In tokens: 31,250 and 256 blocks of 64 characters.
+const INDEX_TOKENS: u32 = 31_250 * 16;
+const MATCH_TOKENS: u32 = 256 * 16;
+
+/// Blocks believed on one engine.
+#[derive(Default)]
+struct Believed {
+    used: ByHash<u64>,
+    by_use: BTreeMap<u64, u64>,
+    clock: u64,
+}
+
+impl Believed {
+    fn add(&mut self, block: u64, most: usize) {
+        self.clock += 1;
+        if let Some(before) = self.used.insert(block, self.clock) {
+            self.by_use.remove(&before);
+        }
+        self.by_use.insert(self.clock, block);
+        if self.used.len() > most
+            && let Some((_, oldest)) = self.by_use.pop_first()
+        {
+            self.used.remove(&oldest);
+        }
+    }
+}
+
+/// See the top of this file.
+pub struct Scorers {
+    believed: Vec<Believed>,
+    queue: Vec<f64>,
+    kv_use: Vec<f64>,
+    dice: Dice,
+}
+
+impl Scorers {
+    /// Nothing believed, nothing scraped.
+    pub fn new(engines: usize, seed: u64) -> Scorers {
+        Scorers {
+            believed: (0..engines).map(|_| Believed::default()).collect(),
+            queue: vec![0.0; engines],
+            kv_use: vec![0.0; engines],
+            dice: Dice::new(mix(seed, 7)),
+        }
+    }
+}
+
+impl Chooser for Scorers {
+    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<usize> {
+        let in_blocks = |tokens: u32| (tokens / asked.block_tokens.max(1)).max(1) as usize;
+        let prompt = asked.request.prompt_blocks(asked.block_tokens);
+        let blocks = &prompt[..prompt.len().min(in_blocks(MATCH_TOKENS))];
+        let longest = self.queue.iter().copied().fold(0.0, f64::max);
+        let shortest = self.queue.iter().copied().fold(f64::INFINITY, f64::min);
+        let score = |engine: usize| {
+            let believed = &self.believed[engine].used;
+            let matched = blocks.iter().take_while(|block| believed.contains_key(block)).count();
+            let prefix = matched as f64 / blocks.len().max(1) as f64;
+            let queue = match longest > shortest {
+                true => (longest - self.queue[engine]) / (longest - shortest),
+                false => 1.0,
+            };
+            PREFIX_WEIGHT * prefix + QUEUE_WEIGHT * queue + KV_WEIGHT * (1.0 - self.kv_use[engine])
+        };
+        let engine = best_of(&mut self.dice, fleet.len(), |engine| -score(engine));
+        let most = in_blocks(INDEX_TOKENS);
+        blocks.iter().for_each(|block| self.believed[engine].add(*block, most));
+        Some(engine)
+    }
+
+    fn ended(&mut self, _number: u64) {}
+
+    fn scrape_every_ns(&self) -> Option<u64> {
+        Some(SCRAPE_NS)
+    }
+
+    fn scraped(&mut self, figures: &[Figures]) {
+        self.queue = figures.iter().map(|one| one.waiting as f64).collect();
+        self.kv_use = figures.iter().map(|one| one.kv_usage).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::peers::trial::{Trial, prompt};
+
+    /// Scraped before the first request: waiting requests and KV use by engine.
+    fn scraped(figures: [(usize, f64); 3]) -> Trial<Scorers> {
+        let mut trial = Trial::new(Scorers::new(3, 1), 3);
+        trial.chooser.scraped(&figures.map(|(waiting, kv_usage)| Figures { waiting, kv_usage, ..Figures::default() }));
+        trial
+    }
+
+    #[test]
+    fn the_weighted_sum_decides() {
+        // Of 320 tokens so many are believed on engine 0: prefix 3 x share, queue 2, KV use 2 x free.
+        for (shared, figures, expected) in [
+            (320, [(0, 0.0), (0, 0.0), (0, 0.9)], 0),
+            (320, [(5, 0.5), (0, 0.0), (5, 0.9)], 0), // 3 + 0 + 1 against 0 + 2 + 2: a tie is drawn
+            (320, [(5, 0.6), (0, 0.0), (5, 0.9)], 1), // 3.8 against 4
+            (160, [(0, 0.8), (0, 0.0), (9, 0.9)], 1), // 1.5 + 2 + 0.4 against 4
+            (160, [(0, 0.7), (0, 0.0), (9, 0.9)], 0), // 1.5 + 2 + 0.6
+            (0, [(2, 0.0), (1, 0.0), (4, 0.0)], 1),   // queues 2/3 and 1
+        ] {
+            let mut seen = std::collections::HashSet::new();
+            for seed in 0..20 {
+                let mut trial = scraped(figures);
+                trial.chooser.dice = Dice::new(seed);
+                let known = prompt(&[(1, shared)]);
+                known.prompt_blocks(16).iter().for_each(|block| trial.chooser.believed[0].add(*block, 1_000));
+                seen.insert(trial.ask(&[(1, shared), (2, 320 - shared)]).1);
+            }
+            let tie = figures[0] == (5, 0.5);
+            assert!(
+                seen.contains(&expected) && seen.len() == if tie { 2 } else { 1 },
+                "{shared} {figures:?}: {seen:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn its_own_requests_are_no_load_until_the_next_scrape() {
+        let mut trial = scraped([(3, 0.2), (0, 0.1), (3, 0.2)]);
+        for piece in 1..50 {
+            assert_eq!(trial.ask(&[(piece, 320)]).1, 1);
+        }
+    }
+
+    #[test]
+    fn beyond_256_of_its_blocks_prompts_look_alike() {
+        let mut trial = scraped([(0, 0.0), (0, 0.5), (0, 0.5)]);
+        assert_eq!(trial.ask(&[(1, 4_096), (2, 4_000)]).1, 0);
+        trial.chooser.kv_use = vec![0.9, 0.0, 0.0];
+        assert_eq!(trial.ask(&[(1, 4_096), (3, 4_000)]).1, 0, "3 + 0.2 against 2");
+        trial.chooser.kv_use = vec![0.9, 0.0, 0.9];
+        assert_eq!(trial.ask(&[(1, 2_000), (3, 2_096)]).1, 1, "1.5 + 0.2 against 2");
+    }
+
+    #[test]
+    fn what_was_used_longest_ago_is_forgotten_first() {
+        let mut believed = Believed::default();
+        for block in [1, 2, 3, 1, 4] {
+            believed.add(block, 3);
+        }
+        let mut held: Vec<u64> = believed.used.keys().copied().collect();
+        held.sort_unstable();
+        assert_eq!((held, believed.by_use.len()), (vec![1, 3, 4], 3));
+    }
+}

@@ -1,0 +1,52 @@
+//! Sessions that stay: the first request of one goes to the next engine in turn, all others follow it, whatever
+//! the load. What load balancers with a session cookie do. Requests without a session go in turn.
+
+use std::collections::HashMap;
+
+use crate::replay::chooser::{Asked, Chooser};
+use crate::replay::fleet::Fleet;
+use crate::replay::traffic::chain::mix;
+
+/// Where each session went first.
+pub struct Sticky {
+    homes: HashMap<u64, usize>,
+    engines: usize,
+    turn: usize,
+}
+
+impl Sticky {
+    /// The seed says with which engine the turns begin.
+    pub fn new(engines: usize, seed: u64) -> Sticky {
+        Sticky { homes: HashMap::new(), engines: engines.max(1), turn: mix(seed, 6) as usize % engines.max(1) }
+    }
+}
+
+impl Chooser for Sticky {
+    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<usize> {
+        let known = asked.request.session.and_then(|session| self.homes.get(&session).copied());
+        Some(known.unwrap_or_else(|| {
+            self.turn = (self.turn + 1) % self.engines;
+            if let Some(session) = asked.request.session {
+                self.homes.insert(session, self.turn);
+            }
+            self.turn
+        }))
+    }
+
+    fn ended(&mut self, _number: u64) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::peers::trial::Trial;
+
+    #[test]
+    fn a_session_stays_and_new_ones_go_in_turn() {
+        let mut trial = Trial::new(Sticky::new(3, 1), 3);
+        let homes = [1, 2, 3, 4].map(|session| trial.ask(&[(session, 20)]).1);
+        assert_eq!(homes, [homes[0], (homes[0] + 1) % 3, (homes[0] + 2) % 3, homes[0]]);
+        let again = [3, 1, 4, 2, 1].map(|session| trial.ask(&[(session, 20)]).1);
+        assert_eq!(again, [homes[2], homes[0], homes[3], homes[1], homes[0]]);
+    }
+}

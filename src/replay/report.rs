@@ -1,0 +1,78 @@
+//! The table for people.
+
+use super::outcome::{Outcome, Ratio};
+
+/// One table a load.
+pub fn table(outcomes: &[Outcome]) -> String {
+    let mut out = String::new();
+    let width = outcomes.iter().map(|outcome| outcome.policy.len()).max().unwrap_or(0).max(6);
+    for load in outcomes.chunk_by(|one, other| one.load == other.load) {
+        let Some(first) = load.first() else { continue };
+        if !out.is_empty() {
+            out.push('\n');
+        }
+        out.push_str(&format!("load x {}, {} requests counted\n", first.load, first.requests));
+        out.push_str(&format!(
+            "{:<width$} {:>8}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>8}  {:>7}  {:>9}  {:>13}  {:>13}\n",
+            "policy",
+            "hit rate",
+            "TTFT",
+            "p50",
+            "p99",
+            "<=8k",
+            "p99",
+            "tokens/s",
+            "SLO",
+            "imbalance",
+            "to random",
+            "to oracle"
+        ));
+        out.push_str(&format!(
+            "{:<width$} {:>8}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>8}  {:>7}  {:>9}  {:>13}  {:>13}\n",
+            "", "", "mean", "", "", "mean", "", "", "kept", "", "TTFT   tok/s", "TTFT   tok/s"
+        ));
+        for outcome in load {
+            let ratio = |ratio: Option<Ratio>| {
+                ratio.map_or_else(|| "-".into(), |ratio| format!("{:.2}   {:.2}", ratio.ttft, ratio.tokens))
+            };
+            out.push_str(&format!(
+                "{:<width$} {:>8}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>8.0}  {:>7}  {:>9.2}  {:>13}  {:>13}\n",
+                outcome.policy,
+                format!("{:.1} %", outcome.hit_rate * 100.0),
+                seconds(outcome.ttft.mean),
+                seconds(outcome.ttft.p50),
+                seconds(outcome.ttft.p99),
+                seconds(outcome.ttft_short.mean),
+                seconds(outcome.ttft_short.p99),
+                outcome.tokens_per_second,
+                format!("{:.1} %", outcome.slo * 100.0),
+                outcome.imbalance,
+                ratio(outcome.to_random),
+                ratio(outcome.to_oracle),
+            ));
+        }
+    }
+    out
+}
+
+/// A length of time with its unit, in three or four digits.
+pub fn seconds(value: f64) -> String {
+    match value {
+        value if value < 0.9995 => format!("{:.0} ms", value * 1e3),
+        value if value < 99.995 => format!("{value:.2} s"),
+        value => format!("{value:.0} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_time_have_units() {
+        assert_eq!(
+            ["0 ms", "17 ms", "1.00 s", "12.35 s", "1234 s"],
+            [0.0, 0.0168, 0.9999, 12.346, 1_234.0].map(seconds)
+        );
+    }
+}

@@ -1,0 +1,236 @@
+//! One run: requests arrive, a policy chooses, engines make their steps, all in simulated time.
+//!
+//! At one instant steps end and the next ones begin before metrics are scraped and requests arrive: an engine does
+//! not wait for the client that has just read its last token. Nothing reads a clock, and what is random comes
+//! from seeds, so the same run twice is the same to the nanosecond.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::chooser::{Asked, Chooser};
+use super::fleet::Fleet;
+use super::traffic::{Request, Source, Traffic, Window};
+use crate::engine::batch::{Outline, Token};
+use crate::engine::cache::ByHash;
+use crate::engine::profile::Profile;
+
+/// How one request went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When it arrived.
+    pub arrival_ns: u64,
+    /// From its arrival to its first token.
+    pub ttft_ns: u64,
+    /// From its first token to its last.
+    pub rest_ns: u64,
+    /// Prompt tokens.
+    pub prompt: u32,
+    /// Those of them found in the cache.
+    pub cached: u32,
+    /// Tokens generated.
+    pub output: u32,
+    /// Where.
+    pub engine: u16,
+}
+
+/// How one run went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Requests in order of their ends, those outside the window included.
+    pub records: Vec<Record>,
+    /// What is counted.
+    pub window: Window,
+    /// Tokens generated inside the window.
+    pub tokens: u64,
+    /// End of the last request.
+    pub end_ns: u64,
+    /// Times that an engine ran out of blocks and computed a sequence anew.
+    pub preemptions: u64,
+    /// How many engines there were.
+    pub engines: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    // In the order of one instant.
+    StepEnds(usize),
+    Scrape,
+    Arrives(u64),
+}
+
+/// A request in flight.
+struct Live {
+    request: Request,
+    engine: usize,
+    number: u64,
+    first_ns: u64,
+    cached: u32,
+    tokens: u32,
+}
+
+struct Simulation<'a> {
+    fleet: Fleet,
+    chooser: Box<dyn Chooser + 'a>,
+    traffic: Box<dyn Traffic + 'a>,
+    events: BinaryHeap<Reverse<(u64, Event)>>,
+    /// By number: requests that will arrive.
+    coming: HashMap<u64, Request>,
+    /// The arrival after which the traffic is asked for its next request.
+    pulled: Option<u64>,
+    /// Arrived, and held in the front, by number.
+    held: VecDeque<(u64, Request)>,
+    /// By engine and its id there.
+    live: Vec<ByHash<Live>>,
+    block_tokens: u32,
+    arrivals: u64,
+    run: Run,
+}
+
+/// Runs `source` at `load` over `engines` engines until its last request has ended. `ended` counts them meanwhile.
+pub fn run(
+    source: &dyn Source,
+    load: f64,
+    profile: &Profile,
+    engines: usize,
+    chooser: Box<dyn Chooser + '_>,
+    ended: &AtomicU64,
+) -> Run {
+    let profile = Profile { block_size: source.block_tokens(), ..profile.clone() };
+    let mut simulation = Simulation {
+        fleet: Fleet::new(&profile, engines, chooser.pools_caches()),
+        chooser,
+        traffic: source.traffic(load),
+        events: BinaryHeap::new(),
+        coming: HashMap::new(),
+        pulled: None,
+        held: VecDeque::new(),
+        live: (0..engines).map(|_| ByHash::default()).collect(),
+        block_tokens: source.block_tokens(),
+        arrivals: 0,
+        run: Run { records: Vec::new(), window: source.window(load), tokens: 0, end_ns: 0, preemptions: 0, engines },
+    };
+    simulation.pull();
+    if simulation.chooser.scrape_every_ns().is_some() {
+        simulation.events.push(Reverse((0, Event::Scrape)));
+    }
+    while let Some(Reverse((now_ns, event))) = simulation.events.pop() {
+        match event {
+            Event::StepEnds(engine) => simulation.step_ends(engine, now_ns, ended),
+            Event::Scrape => simulation.scrape(now_ns),
+            Event::Arrives(number) => simulation.arrives(number, now_ns),
+        }
+    }
+    for engine in 0..engines {
+        simulation.run.preemptions += simulation.fleet.figures(engine).counts.preemptions;
+    }
+    simulation.run
+}
+
+impl Simulation<'_> {
+    /// Asks the traffic for its next request that waits for nothing.
+    fn pull(&mut self) {
+        self.pulled = self.traffic.next().map(|request| self.announce(request));
+    }
+
+    fn announce(&mut self, request: Request) -> u64 {
+        let number = self.arrivals;
+        self.arrivals += 1;
+        self.events.push(Reverse((request.arrival_ns, Event::Arrives(number))));
+        self.coming.insert(number, request);
+        number
+    }
+
+    fn arrives(&mut self, number: u64, now_ns: u64) {
+        if self.pulled == Some(number) {
+            self.pull();
+        }
+        let Some(request) = self.coming.remove(&number) else { return };
+        self.held.push_back((number, request));
+        // Behind others it waits for its turn.
+        if self.held.len() == 1 {
+            self.place_held(now_ns);
+        }
+    }
+
+    /// Asks for the engines of those that are held, in order, up to the first that is held again.
+    fn place_held(&mut self, now_ns: u64) {
+        while let Some((number, request)) = self.held.pop_front() {
+            let asked = Asked { number, now_ns, request: &request, block_tokens: self.block_tokens };
+            let Some(engine) = self.chooser.choose(&asked, &self.fleet) else {
+                self.held.push_front((number, request));
+                return;
+            };
+            let blocks = request.blocks.clone();
+            let outline = Outline { prompt: request.prompt, output: request.output, blocks };
+            if let (Some(id), Some(live)) = (self.fleet.submit(engine, now_ns, &outline), self.live.get_mut(engine)) {
+                live.insert(id, Live { request, engine, number, first_ns: 0, cached: 0, tokens: 0 });
+            }
+            self.begin(engine, now_ns);
+        }
+    }
+
+    fn begin(&mut self, engine: usize, now_ns: u64) {
+        if let Some(ends_ns) = self.fleet.begin(engine, now_ns) {
+            self.events.push(Reverse((ends_ns, Event::StepEnds(engine))));
+        }
+    }
+
+    fn step_ends(&mut self, engine: usize, now_ns: u64, ended: &AtomicU64) {
+        let tokens: Vec<Token> = self.fleet.end(engine).iter().map(|(token, _)| *token).collect();
+        if self.run.window.holds(now_ns) {
+            self.run.tokens += tokens.len() as u64;
+        }
+        let Some(lives) = self.live.get_mut(engine) else { return };
+        let mut finished = Vec::new();
+        for token in tokens {
+            let Some(live) = lives.get_mut(&token.id) else { continue };
+            live.tokens += 1;
+            if let Some(first) = token.first {
+                live.first_ns = now_ns;
+                live.cached = first.cached;
+                self.chooser.first_token(live.number);
+            }
+            if token.last {
+                finished.extend(lives.remove(&token.id));
+            }
+        }
+        for live in finished {
+            ended.fetch_add(1, Ordering::Relaxed);
+            self.finish(live, now_ns);
+        }
+        self.place_held(now_ns);
+        // The next steps begin before those who have just read their ends can ask again.
+        self.begin(engine, now_ns);
+        if self.fleet.shares_cache() {
+            (0..self.fleet.len()).for_each(|other| self.begin(other, now_ns));
+        }
+    }
+
+    fn finish(&mut self, live: Live, now_ns: u64) {
+        self.chooser.ended(live.number);
+        self.run.end_ns = now_ns;
+        self.run.records.push(Record {
+            arrival_ns: live.request.arrival_ns,
+            ttft_ns: live.first_ns - live.request.arrival_ns,
+            rest_ns: now_ns - live.first_ns,
+            prompt: live.request.prompt,
+            cached: live.cached,
+            output: live.tokens,
+            engine: live.engine as u16,
+        });
+        if let Some(next) = self.traffic.after(&live.request, now_ns) {
+            self.announce(next);
+        }
+    }
+
+    fn scrape(&mut self, now_ns: u64) {
+        let Some(every_ns) = self.chooser.scrape_every_ns() else { return };
+        let figures: Vec<_> = (0..self.fleet.len()).map(|engine| self.fleet.figures(engine)).collect();
+        self.chooser.scraped(&figures);
+        // Nothing will happen any more unless something is still to come.
+        if !self.events.is_empty() {
+            self.events.push(Reverse((now_ns + every_ns.max(1), Event::Scrape)));
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Agents: a long prefix of system prompt and tools that all sessions of an application share, a context that
+//! grows by each tool's answer, short outputs, sessions that start in bursts.
+//!
+//! Sessions begin in bursts at Poisson times. A session's step asks with all that went before; the model's short
+//! output (a tool call) and the tool's answer are appended, and the next step follows when the tool has run.
+
+use super::chain::{Chain, mix};
+use super::{REQUESTS_MAX, Request, Source, Traffic, Window, leaves_something};
+use crate::demo::conversation::Dice;
+
+const BLOCK_TOKENS: u32 = 16;
+/// What a session begins with beside the prefix: log-normal, in tokens.
+const TASK: (f64, f64) = (200.0, 1.0);
+/// How far lengths spread.
+const SPREAD: f64 = 0.9;
+
+/// The parameters.
+#[derive(Clone, Debug)]
+pub struct Agents {
+    /// Applications, each with a prefix of its own.
+    pub apps: u32,
+    /// Length of a prefix.
+    pub prefix_tokens: u32,
+    /// Sessions a second.
+    pub rate: f64,
+    /// Sessions that begin together, in the mean.
+    pub burst: f64,
+    /// Steps of a session, in the mean.
+    pub steps: f64,
+    /// Median length of a tool's answer.
+    pub tool_tokens: f64,
+    /// Median length of an output.
+    pub output_tokens: f64,
+    /// How long a tool runs, in the mean.
+    pub tool_seconds: f64,
+    /// Sessions end before their context is longer.
+    pub context_max: u32,
+    /// Seconds after which no session or step begins.
+    pub seconds: f64,
+    /// Seconds at the start that are not counted.
+    pub warmup_seconds: f64,
+    /// Varies everything.
+    pub seed: u64,
+}
+
+impl Default for Agents {
+    fn default() -> Agents {
+        Agents {
+            apps: 6,
+            prefix_tokens: 6_000,
+            rate: 0.5,
+            burst: 4.0,
+            steps: 20.0,
+            tool_tokens: 500.0,
+            output_tokens: 80.0,
+            tool_seconds: 2.0,
+            context_max: 100_000,
+            seconds: 600.0,
+            warmup_seconds: 120.0,
+            seed: 1,
+        }
+    }
+}
+
+struct Session {
+    seed: u64,
+    dice: Dice,
+    chain: Chain,
+    step: u64,
+}
+
+struct Sessions<'a> {
+    agents: &'a Agents,
+    load: f64,
+    dice: Dice,
+    sessions: Vec<Session>,
+    at: f64,
+    in_burst: u32,
+}
+
+impl Session {
+    fn new(agents: &Agents, seed: u64) -> Session {
+        let mut dice = Dice::new(seed);
+        let app = dice.number() % u64::from(agents.apps.max(1));
+        let mut chain = Chain::new(BLOCK_TOKENS);
+        chain.push(mix(agents.seed, app), agents.prefix_tokens);
+        let task = dice.log_normal(TASK.0, TASK.1, 10.0, 4_000.0);
+        chain.push(mix(seed, 0), task);
+        Session { seed, dice, chain, step: 0 }
+    }
+
+    /// The next step, unless the context would grow too long.
+    fn ask(&mut self, agents: &Agents, thread: u32, arrival_ns: u64) -> Option<Request> {
+        let output = self.dice.log_normal(agents.output_tokens, SPREAD, 5.0, 2_000.0);
+        let prompt = self.chain.tokens();
+        if prompt.saturating_add(output) > agents.context_max {
+            return None;
+        }
+        self.step += 1;
+        self.chain.push(mix(self.seed, 2 * self.step), output);
+        let blocks = self.chain.blocks().into();
+        let session = Some(self.seed);
+        Some(Request { arrival_ns, prompt, output, blocks, session, opening: session, thread })
+    }
+
+    /// What the tool says; false: this was the last step.
+    fn goes_on(&mut self, agents: &Agents) -> bool {
+        if self.dice.share() < 1.0 / agents.steps.max(1.0) {
+            return false;
+        }
+        let answer = self.dice.log_normal(agents.tool_tokens, SPREAD, 10.0, 20_000.0);
+        self.chain.push(mix(self.seed, 2 * self.step + 1), answer);
+        true
+    }
+}
+
+impl Traffic for Sessions<'_> {
+    fn next(&mut self) -> Option<Request> {
+        let agents = self.agents;
+        loop {
+            if self.in_burst == 0 {
+                let bursts = self.load * agents.rate / agents.burst.max(1.0);
+                self.at -= (1.0 - self.dice.share()).ln() / bursts;
+                self.in_burst = 1;
+                while self.in_burst < 64 && self.dice.share() >= 1.0 / agents.burst.max(1.0) {
+                    self.in_burst += 1;
+                }
+            }
+            if self.at >= agents.seconds {
+                return None;
+            }
+            self.in_burst -= 1;
+            let thread = self.sessions.len() as u32;
+            self.sessions.push(Session::new(agents, mix(agents.seed, u64::from(thread) + 1)));
+            let session = self.sessions.last_mut()?;
+            if let Some(request) = session.ask(agents, thread, (self.at * 1e9) as u64) {
+                return Some(request);
+            }
+        }
+    }
+
+    fn after(&mut self, ended: &Request, now_ns: u64) -> Option<Request> {
+        let session = self.sessions.get_mut(ended.thread as usize)?;
+        if !session.goes_on(self.agents) {
+            return None;
+        }
+        let ran = -self.agents.tool_seconds * (1.0 - session.dice.share()).ln();
+        let arrival_ns = now_ns + (ran * 1e9) as u64;
+        if arrival_ns as f64 >= self.agents.seconds * 1e9 {
+            return None;
+        }
+        session.ask(self.agents, ended.thread, arrival_ns)
+    }
+}
+
+impl Source for Agents {
+    fn traffic(&self, load: f64) -> Box<dyn Traffic + '_> {
+        let dice = Dice::new(mix(self.seed, 2));
+        Box::new(Sessions { agents: self, load, dice, sessions: Vec::new(), at: 0.0, in_burst: 0 })
+    }
+
+    fn block_tokens(&self) -> u32 {
+        BLOCK_TOKENS
+    }
+
+    fn window(&self, _load: f64) -> Window {
+        Window { from_ns: (self.warmup_seconds * 1e9) as u64, until_ns: Some((self.seconds * 1e9) as u64) }
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "agents: {} applications with {} tokens of system prompt and tools, {} sessions/s in bursts of {}, {} steps each, {} s of which the first {} are not counted, seed {}",
+            self.apps,
+            self.prefix_tokens,
+            self.rate,
+            self.burst,
+            self.steps,
+            self.seconds,
+            self.warmup_seconds,
+            self.seed
+        )
+    }
+
+    fn tokens_max(&self) -> u32 {
+        self.context_max
+    }
+
+    fn check(&self, load: f64) -> Result<(), String> {
+        let requests = self.rate * self.steps * self.seconds * load;
+        if requests > REQUESTS_MAX {
+            return Err(format!(
+                "about {requests:.0} requests are more than {REQUESTS_MAX}: lower --rate, --seconds or --loads"
+            ));
+        }
+        leaves_something(self.warmup_seconds, self.seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_share_their_applications_prefix_and_grow() {
+        let agents = Agents { apps: 2, rate: 1.0, seconds: 1e5, ..Agents::default() };
+        let mut traffic = agents.traffic(1.0);
+        let sessions: Vec<Request> = std::iter::from_fn(|| traffic.next()).take(400).collect();
+        let prefixes: std::collections::HashSet<&[u64]> = sessions.iter().map(|one| &one.blocks[..375]).collect();
+        assert_eq!(prefixes.len(), 2, "6,000 tokens are 375 blocks, of two applications");
+        let starts: std::collections::HashSet<u64> = sessions.iter().map(|one| one.arrival_ns).collect();
+        assert!((70..130).contains(&starts.len()), "{} bursts of about four", starts.len());
+        let (mut steps, mut before) = (0, None::<Request>);
+        for session in &sessions {
+            let mut at = Some(session.clone());
+            while let Some(now) = at {
+                steps += 1;
+                if let Some(before) = before.filter(|before| before.session == now.session) {
+                    let said = ((before.prompt + before.output) / 16) as usize;
+                    assert!(now.prompt >= before.prompt + before.output + 10);
+                    assert_eq!(now.blocks[..said], before.blocks[..said]);
+                }
+                at = traffic.after(&now, now.arrival_ns + 1);
+                before = Some(now);
+            }
+        }
+        assert!((15..25).contains(&(steps / sessions.len())), "{steps} steps");
+    }
+
+    #[test]
+    fn contexts_keep_below_their_bound() {
+        let agents = Agents { context_max: 12_000, steps: 1_000.0, seconds: 1e6, ..Agents::default() };
+        let mut traffic = agents.traffic(1.0);
+        let mut at = traffic.next();
+        let mut last = 0;
+        while let Some(now) = at {
+            last = now.prompt + now.output;
+            assert!(last <= 12_000);
+            at = traffic.after(&now, now.arrival_ns);
+        }
+        assert!(last > 8_000, "{last}");
+    }
+}

@@ -1,0 +1,207 @@
+//! A closed loop of multi-turn chats with the lengths of KubeAI's benchmark.
+//!
+//! So many threads hold one conversation after the other, and a turn follows on the end of the one before. Lengths
+//! are those of [`crate::demo::conversation`]: three turns and a geometric number more, user messages log-normal
+//! with a mean of 37 tokens, replies of 40. All share a short system prompt, nothing else is shared.
+
+use super::chain::{Chain, mix};
+use super::{Request, Source, THREADS_MAX, Traffic, Window, leaves_something};
+use crate::demo::conversation::{Conversation, Dice};
+
+/// What a template puts around a message.
+const MARKERS: u32 = 3;
+/// Longest conversation that the lengths allow: 40 turns of 1,000, 40 and their markers.
+const TOKENS_MAX: u32 = 44_000;
+
+/// The parameters.
+#[derive(Clone, Debug)]
+pub struct Chat {
+    /// Conversations at a time.
+    pub threads: u32,
+    /// Simulated seconds after which no turn begins.
+    pub seconds: f64,
+    /// Seconds at the start that are not counted.
+    pub warmup_seconds: f64,
+    /// Seconds over which the threads begin.
+    pub ramp_seconds: f64,
+    /// Between a reply and the next turn, in the mean: the way to the front and back, no thinking.
+    pub pause_ms: f64,
+    /// Of the prompt that all share.
+    pub system_tokens: u32,
+    /// Conversations longer than this end.
+    pub context_max: u32,
+    /// Varies everything.
+    pub seed: u64,
+}
+
+impl Default for Chat {
+    fn default() -> Chat {
+        Chat {
+            threads: 1_200,
+            seconds: 360.0,
+            warmup_seconds: 120.0,
+            ramp_seconds: 30.0,
+            pause_ms: 20.0,
+            system_tokens: 32,
+            context_max: TOKENS_MAX,
+            seed: 1,
+        }
+    }
+}
+
+const BLOCK_TOKENS: u32 = 16;
+
+struct Thread {
+    held: u64,
+    conversation: Conversation,
+    turn: usize,
+    chain: Chain,
+}
+
+struct Threads<'a> {
+    chat: &'a Chat,
+    threads: Vec<Thread>,
+    count: u32,
+    dice: Dice,
+}
+
+impl Thread {
+    fn new(chat: &Chat, thread: u32, held: u64) -> Thread {
+        let seed = mix(chat.seed, mix(u64::from(thread), held));
+        let mut chain = Chain::new(BLOCK_TOKENS);
+        chain.push(mix(chat.seed, 0), chat.system_tokens);
+        Thread { held, conversation: Conversation::new(seed), turn: 0, chain }
+    }
+
+    /// What the next turn asks; `None` at the conversation's end.
+    fn ask(&mut self, thread: u32, arrival_ns: u64, context_max: u32) -> Option<Request> {
+        let turn = *self.conversation.turns.get(self.turn)?;
+        let seed = self.conversation.seed;
+        if self.chain.tokens() + turn.user + MARKERS + turn.reply > context_max {
+            return None;
+        }
+        self.chain.push(mix(seed, 2 * self.turn as u64), turn.user + MARKERS);
+        let prompt = self.chain.tokens();
+        self.chain.push(mix(seed, 2 * self.turn as u64 + 1), turn.reply);
+        self.turn += 1;
+        let (output, blocks) = (turn.reply, self.chain.blocks().into());
+        Some(Request { arrival_ns, prompt, output, blocks, session: Some(seed), opening: Some(seed), thread })
+    }
+}
+
+impl Threads<'_> {
+    fn ask(&mut self, thread: u32, arrival_ns: u64) -> Option<Request> {
+        let slot = self.threads.get_mut(thread as usize)?;
+        if let Some(request) = slot.ask(thread, arrival_ns, self.chat.context_max) {
+            return Some(request);
+        }
+        *slot = Thread::new(self.chat, thread, slot.held + 1);
+        slot.ask(thread, arrival_ns, self.chat.context_max)
+    }
+}
+
+impl Traffic for Threads<'_> {
+    fn next(&mut self) -> Option<Request> {
+        let thread = self.threads.len() as u32;
+        if thread == self.count {
+            return None;
+        }
+        self.threads.push(Thread::new(self.chat, thread, 0));
+        let begins = self.chat.ramp_seconds * f64::from(thread) / f64::from(self.count);
+        self.ask(thread, (begins * 1e9) as u64)
+    }
+
+    fn after(&mut self, ended: &Request, now_ns: u64) -> Option<Request> {
+        // Exponential: a fixed pause would keep turns in step with their engine.
+        let pause_ms = -self.chat.pause_ms * (1.0 - self.dice.share()).ln();
+        let arrival_ns = now_ns + (pause_ms * 1e6) as u64;
+        if arrival_ns as f64 >= self.chat.seconds * 1e9 {
+            return None;
+        }
+        self.ask(ended.thread, arrival_ns)
+    }
+}
+
+impl Chat {
+    fn count(&self, load: f64) -> u32 {
+        (f64::from(self.threads) * load).round().max(1.0) as u32
+    }
+}
+
+impl Source for Chat {
+    fn traffic(&self, load: f64) -> Box<dyn Traffic + '_> {
+        let (count, dice) = (self.count(load), Dice::new(mix(self.seed, 1)));
+        Box::new(Threads { chat: self, threads: Vec::new(), count, dice })
+    }
+
+    fn block_tokens(&self) -> u32 {
+        BLOCK_TOKENS
+    }
+
+    fn window(&self, _load: f64) -> Window {
+        Window { from_ns: (self.warmup_seconds * 1e9) as u64, until_ns: Some((self.seconds * 1e9) as u64) }
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "chat: {} threads, {} s of which the first {} are not counted, pauses of {} ms, a system prompt of {} tokens, seed {}",
+            self.threads, self.seconds, self.warmup_seconds, self.pause_ms, self.system_tokens, self.seed
+        )
+    }
+
+    fn tokens_max(&self) -> u32 {
+        self.context_max.min(self.system_tokens.saturating_add(TOKENS_MAX))
+    }
+
+    fn check(&self, load: f64) -> Result<(), String> {
+        if f64::from(self.threads) * load > THREADS_MAX {
+            return Err(format!(
+                "{} threads x {load} are more than {THREADS_MAX}: lower --threads or --loads",
+                self.threads
+            ));
+        }
+        leaves_something(self.warmup_seconds, self.seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_begins_with_all_that_was_said_before() {
+        let chat = Chat { threads: 2, seconds: 1e6, system_tokens: 32, ..Chat::default() };
+        let mut traffic = chat.traffic(1.0);
+        let (mut one, other) = (traffic.next().unwrap(), traffic.next().unwrap());
+        assert!(traffic.next().is_none(), "as many as threads");
+        assert_eq!(one.prompt_blocks(16)[..2], other.prompt_blocks(16)[..2], "the system prompt");
+        assert!(one.blocks[2..].iter().all(|block| !other.blocks.contains(block)));
+        let (mut turns, mut conversations) = (1, 0);
+        for _ in 0..200 {
+            let next = traffic.after(&one, 1_000).unwrap();
+            assert!(next.arrival_ns >= 1_000 && next.thread == one.thread);
+            if next.session == one.session {
+                let said = one.prompt + one.output;
+                assert!(next.prompt > said + MARKERS && next.output == 40);
+                assert_eq!(next.blocks[..(said / 16) as usize], one.blocks[..], "prompt and reply");
+                turns += 1;
+            } else {
+                assert!(turns >= 3, "{turns} turns");
+                (turns, conversations) = (1, conversations + 1);
+            }
+            one = next;
+        }
+        assert!(conversations > 10, "{conversations}");
+        assert!(traffic.after(&one, 1_000_000_000_000_000).is_none(), "nothing begins after the end");
+    }
+
+    #[test]
+    fn load_is_threads() {
+        let chat = Chat { threads: 10, ..Chat::default() };
+        let count = |load| {
+            let mut traffic = chat.traffic(load);
+            std::iter::from_fn(|| traffic.next()).count()
+        };
+        assert_eq!([0.01, 0.5, 1.0, 2.0].map(count), [1, 5, 10, 20]);
+    }
+}

@@ -1,0 +1,159 @@
+//! llm-d's shared-prefix benchmark: groups of prompts that share a long prefix, long replies, Poisson arrivals.
+
+use std::sync::Arc;
+
+use super::chain::{Chain, mix};
+use super::{Open, REQUESTS_MAX, Request, Source, Traffic, Window, leaves_something};
+use crate::demo::conversation::Dice;
+
+const BLOCK_TOKENS: u32 = 16;
+
+/// The parameters; the defaults are those of llm-d's published runs.
+#[derive(Clone, Debug)]
+pub struct Prefixes {
+    /// Prefixes.
+    pub groups: u32,
+    /// Prompts with the same prefix.
+    pub prompts: u32,
+    /// Length of a prefix.
+    pub shared_tokens: u32,
+    /// Length of what is a prompt's own.
+    pub own_tokens: u32,
+    /// Length of the replies.
+    pub output_tokens: u32,
+    /// Requests a second.
+    pub rate: f64,
+    /// Seconds of arrivals.
+    pub seconds: f64,
+    /// Seconds at the start that are not counted.
+    pub warmup_seconds: f64,
+    /// Varies everything.
+    pub seed: u64,
+}
+
+impl Default for Prefixes {
+    fn default() -> Prefixes {
+        Prefixes {
+            groups: 150,
+            prompts: 5,
+            shared_tokens: 6_000,
+            own_tokens: 1_200,
+            output_tokens: 1_000,
+            rate: 5.0,
+            seconds: 600.0,
+            warmup_seconds: 120.0,
+            seed: 1,
+        }
+    }
+}
+
+/// The requests of one set of parameters.
+pub struct Drawn {
+    parameters: Prefixes,
+    requests: Vec<Request>,
+}
+
+impl Prefixes {
+    /// What makes these parameters impossible, in words; to be asked before they are drawn.
+    pub fn check(&self) -> Result<(), String> {
+        let requests = self.rate * self.seconds;
+        if requests > REQUESTS_MAX {
+            return Err(format!(
+                "about {requests:.0} requests are more than {REQUESTS_MAX}: lower --rate or --seconds"
+            ));
+        }
+        leaves_something(self.warmup_seconds, self.seconds)
+    }
+
+    /// Draws groups, prompts and arrivals.
+    pub fn draw(self) -> Drawn {
+        let mut dice = Dice::new(self.seed);
+        let (mut requests, mut at, mut known) = (Vec::new(), 0.0, std::collections::HashMap::new());
+        loop {
+            at -= (1.0 - dice.share()).ln() / self.rate;
+            if at >= self.seconds {
+                return Drawn { parameters: self, requests };
+            }
+            let group = dice.number() % u64::from(self.groups.max(1));
+            let own = mix(group + 1, dice.number() % u64::from(self.prompts.max(1)));
+            let blocks = known.entry(own).or_insert_with(|| -> Arc<[u64]> {
+                let mut chain = Chain::new(BLOCK_TOKENS);
+                chain.push(mix(self.seed, group), self.shared_tokens);
+                chain.push(mix(self.seed, own), self.own_tokens);
+                chain.blocks().into()
+            });
+            requests.push(Request {
+                arrival_ns: (at * 1e9) as u64,
+                prompt: (self.shared_tokens + self.own_tokens).max(1),
+                output: self.output_tokens,
+                blocks: Arc::clone(blocks),
+                // Prompts come one by one, from nobody in particular; the prefix opens the user's message.
+                session: None,
+                opening: Some(mix(self.seed, group)),
+                thread: 0,
+            });
+        }
+    }
+}
+
+impl Source for Drawn {
+    fn traffic(&self, load: f64) -> Box<dyn Traffic + '_> {
+        Box::new(Open::new(&self.requests, load))
+    }
+
+    fn block_tokens(&self) -> u32 {
+        BLOCK_TOKENS
+    }
+
+    fn window(&self, load: f64) -> Window {
+        let at = |seconds: f64| (seconds * 1e9 / load) as u64;
+        Window { from_ns: at(self.parameters.warmup_seconds), until_ns: Some(at(self.parameters.seconds)) }
+    }
+
+    fn describe(&self) -> String {
+        let p = &self.parameters;
+        format!(
+            "shared-prefix: {} groups of {} prompts, {} shared and {} own tokens, {} out, {} requests/s for {} s, the first {} s not counted, seed {}",
+            p.groups,
+            p.prompts,
+            p.shared_tokens,
+            p.own_tokens,
+            p.output_tokens,
+            p.rate,
+            p.seconds,
+            p.warmup_seconds,
+            p.seed
+        )
+    }
+
+    fn tokens_max(&self) -> u32 {
+        let p = &self.parameters;
+        p.shared_tokens.saturating_add(p.own_tokens).saturating_add(p.output_tokens)
+    }
+
+    fn check(&self, _load: f64) -> Result<(), String> {
+        self.parameters.check()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_share_their_prefix_prompts_repeat_and_load_is_speed() {
+        let drawn = Prefixes { groups: 3, prompts: 2, rate: 10.0, seconds: 200.0, ..Prefixes::default() }.draw();
+        let count = drawn.requests.len();
+        assert!((1_850..2_150).contains(&count), "{count} at 10 a second in 200 s");
+        let distinct = |blocks: usize| {
+            let starts = drawn.requests.iter().map(|one| &one.blocks[..blocks]);
+            starts.collect::<std::collections::HashSet<&[u64]>>().len()
+        };
+        assert_eq!((distinct(375), distinct(450)), (3, 6), "6,000 and 7,200 tokens");
+        let mut twice = drawn.traffic(2.0);
+        for slow in &drawn.requests {
+            let quick = twice.next().unwrap();
+            assert!(quick.arrival_ns.abs_diff(slow.arrival_ns / 2) <= 1 && quick.blocks == slow.blocks);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The policy `warm` over sockets: conversations go where they were, and what is counted for them is let go.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use warmfront::counters::stats::Event;
+use warmfront::policy::Policy;
+
+use crate::client::{post, status};
+use crate::engine::{Engine, ok};
+use crate::front::Front;
+
+fn front(engines: &[Engine]) -> Front {
+    let addresses: Vec<_> = engines.iter().map(|engine| engine.address).collect();
+    Front::with(&addresses, |options| options.settings.policy = Policy::Warm)
+}
+
+/// A conversation of so many turns, each of some 3 KB, which differs from others from its start.
+fn conversation(name: usize, turns: usize) -> String {
+    let words = |turn: usize| format!("{name} said {turn} ").repeat(300);
+    let said: Vec<String> = (0..turns)
+        .map(|turn| {
+            let role = if turn % 2 == 0 { "user" } else { "assistant" };
+            format!(r#"{{"role":"{role}","content":"{}"}}"#, words(turn))
+        })
+        .collect();
+    format!(r#"{{"messages":[{}],"model":"tiny-llama"}}"#, said.join(","))
+}
+
+fn whereabouts(engines: &[Engine], before: &mut Vec<usize>) -> usize {
+    let now: Vec<usize> = engines.iter().map(Engine::executions).collect();
+    let place = (0..engines.len()).find(|place| now[*place] > before[*place]).unwrap();
+    *before = now;
+    place
+}
+
+#[test]
+fn each_turn_of_a_conversation_goes_where_the_last_one_was() {
+    let engines: Vec<Engine> = (0..4).map(|_| Engine::answering(ok("{}"))).collect();
+    let front = front(&engines);
+    let mut client = front.connect();
+    let mut before = vec![0; 4];
+    let mut homes = vec![Vec::new(); 24];
+    for turns in [1, 3, 5, 7] {
+        for (name, homes) in homes.iter_mut().enumerate() {
+            assert_eq!(client.ask(post("/v1/chat/completions", conversation(name, turns))).status, 200);
+            homes.push(whereabouts(&engines, &mut before));
+        }
+    }
+    assert!(homes.iter().all(|homes| homes.iter().all(|home| *home == homes[0])), "{homes:?}");
+    assert!((0..4).all(|engine| homes.iter().any(|homes| homes[0] == engine)), "one engine has nothing: {homes:?}");
+    front.settles();
+    // Of 16 texts of each conversation 4 are new a turn from its second on: 1 + 2 + 2 + 2 of 1 + 3 + 5 + 7.
+    let (held, new) = (front.count(Event::PromptTokensHeld), front.count(Event::PromptTokensNew));
+    let share = held as f64 / (held + new) as f64;
+    assert!((0.5..9.0 / 16.0).contains(&share), "{held} held, {new} new");
+}
+
+#[test]
+fn a_salt_and_a_model_keep_prompts_apart() {
+    let engines: Vec<Engine> = (0..2).map(|_| Engine::answering(ok("{}"))).collect();
+    let front = front(&engines);
+    let mut client = front.connect();
+    let text = conversation(1, 3);
+    let salted = text.replacen('{', r#"{"cache_salt":"a","#, 1);
+    let mut ask = |body: &str| {
+        let before = front.count(Event::PromptTokensHeld);
+        assert_eq!(client.ask(post("/v1/chat/completions", body)).status, 200);
+        front.count(Event::PromptTokensHeld) - before
+    };
+    assert_eq!(ask(&text), 0);
+    assert!(ask(&text) > 1_000);
+    assert_eq!(ask(&salted), 0);
+    assert!(ask(&salted) > 1_000);
+    assert_eq!(ask(&salted.replace("\"a\"", "\"b\"")), 0);
+    front.settles();
+}
+
+/// Tokens are pending until the first event with data, for a reply that shows none until its head, and never longer than the request.
+#[test]
+fn tokens_are_pending_until_the_first_one_comes_back() {
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = Arc::new(std::sync::Mutex::new(wait));
+    let engine = Engine::run(move |mut connection| {
+        while connection.request().is_some() {
+            let next = || wait.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
+            next();
+            connection.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n");
+            connection.send("e\r\n: keep-alive\n\n\r\n");
+            next();
+            connection.send("9\r\ndata: a\n\n\r\n");
+            next();
+            connection.send("0\r\n\r\n");
+        }
+    });
+    let front = front(std::slice::from_ref(&engine));
+    let pending = || front.counters.loads().pending(0);
+    let mut client = front.connect();
+    client.send(post("/v1/chat/completions", conversation(1, 1)));
+    front.until("the choice", |_| pending() > 500);
+    let tokens = pending();
+    go.send(()).unwrap();
+    assert_eq!(status(&client.head()), 200);
+    client.bytes(b"e\r\n: keep-alive\n\n\r\n".len());
+    assert_eq!(pending(), tokens, "a comment is no token");
+    go.send(()).unwrap();
+    client.bytes(b"9\r\ndata: a\n\n\r\n".len());
+    assert_eq!((pending(), front.counters.in_flight(0)), (0, 1));
+    go.send(()).unwrap();
+    client.bytes(b"0\r\n\r\n".len());
+    // The client leaves before anything came: nothing stays.
+    let mut client = front.connect();
+    client.send(post("/v1/chat/completions", conversation(2, 1)));
+    front.until("the choice", |_| pending() > 500);
+    drop(client);
+    front.settles();
+}
+
+/// A reply that is no stream tells nothing before its end: its tokens are pending for as long as the engine needs for so many.
+#[test]
+fn a_long_answer_that_is_no_stream_is_no_prompt_to_compute() {
+    let engine = Engine::run(move |mut connection| {
+        while connection.request().is_some() {
+            std::thread::sleep(Duration::from_millis(1_500));
+            connection.send(ok("{}"));
+        }
+    });
+    let front = front(std::slice::from_ref(&engine));
+    let pending = || front.counters.loads().pending(0);
+    for (stream, falls) in [(false, true), (true, false)] {
+        let mut client = front.connect();
+        let body = conversation(usize::from(stream), 1).replacen('{', &format!("{{\"stream\":{stream},"), 1);
+        client.send(post("/v1/chat/completions", body));
+        front.until("the choice", |_| pending() > 500);
+        // Some 800 tokens at 4,000 a second.
+        std::thread::sleep(Duration::from_millis(700));
+        assert_eq!(
+            (pending() == 0, front.counters.in_flight(0)),
+            (falls, 1),
+            "stream: {stream}, {} pending",
+            pending()
+        );
+        assert_eq!(client.reply().status, 200);
+        front.settles();
+    }
+}

@@ -1,0 +1,402 @@
+//! Replays: exact where hand or another count can say what must come out, the same twice, no request lost, and
+//! traces that are not what they should be refused with their line.
+
+use std::collections::HashSet;
+use std::io::Cursor;
+use std::process::{Command, Output};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+
+use warmfront::engine::profile::Profile;
+use warmfront::replay::Comparison;
+use warmfront::replay::chooser::{Asked, Chooser, ORACLE, POLICIES, Stage, named};
+use warmfront::replay::fleet::Fleet;
+use warmfront::replay::outcome::{Objective, Outcome};
+use warmfront::replay::profiles;
+use warmfront::replay::simulate::{Run, run};
+use warmfront::replay::traffic::agents::Agents;
+use warmfront::replay::traffic::chain::Chain;
+use warmfront::replay::traffic::chat::Chat;
+use warmfront::replay::traffic::mooncake::Trace;
+use warmfront::replay::traffic::prefixes::Prefixes;
+use warmfront::replay::traffic::{Open, Request, Source, Traffic, Window};
+
+const MS: u64 = 1_000_000;
+
+fn fixture() -> String {
+    format!("{}/tests/fixtures/mooncake/first-160.jsonl.zst", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn trace() -> Trace {
+    Trace::open(fixture().as_ref(), 512).unwrap()
+}
+
+fn machine(name: &str) -> Profile {
+    profiles::named(profiles::BUILT_IN, name).unwrap()
+}
+
+/// Small traffic of each kind, below overload, and the engines for it.
+fn sources() -> Vec<(&'static str, Box<dyn Source>, Profile)> {
+    let chat = Chat { threads: 100, seconds: 40.0, warmup_seconds: 10.0, ramp_seconds: 5.0, ..Chat::default() };
+    let agents = Agents { seconds: 50.0, warmup_seconds: 10.0, rate: 0.4, ..Agents::default() };
+    let prefixes = Prefixes { seconds: 60.0, warmup_seconds: 10.0, rate: 3.0, groups: 30, ..Prefixes::default() };
+    vec![
+        ("chat", Box::new(chat), machine("l4-8b")),
+        ("agents", Box::new(agents), machine("h100x2-70b")),
+        ("prefixes", Box::new(prefixes.draw()), machine("h100x2-70b")),
+        ("trace", Box::new(trace()), machine("h100x2-70b")),
+    ]
+}
+
+fn replay(source: &dyn Source, load: f64, profile: &Profile, engines: usize, policy: &str) -> Run {
+    let block_tokens = source.block_tokens();
+    let stage = Stage { engines, blocks: profile.kv_tokens / block_tokens, block_tokens, seed: 1 };
+    let chooser = named(policy).unwrap().make(&stage);
+    run(source, load, profile, engines, chooser, &AtomicU64::new(0))
+}
+
+/// Requests as written down.
+struct Fixed(Vec<Request>);
+
+impl Source for Fixed {
+    fn traffic(&self, load: f64) -> Box<dyn Traffic + '_> {
+        Box::new(Open::new(&self.0, load))
+    }
+    fn block_tokens(&self) -> u32 {
+        16
+    }
+    fn window(&self, _load: f64) -> Window {
+        Window { from_ns: 0, until_ns: None }
+    }
+    fn describe(&self) -> String {
+        "fixed".into()
+    }
+    fn tokens_max(&self) -> u32 {
+        10_000
+    }
+    fn check(&self, _load: f64) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Sends each request where a list says.
+struct Scripted(Vec<usize>);
+
+impl Chooser for Scripted {
+    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<usize> {
+        self.0.get(asked.number as usize).copied()
+    }
+    fn ended(&mut self, _number: u64) {}
+}
+
+fn request(arrival_ms: u64, pieces: &[(u64, u32)], output: u32) -> Request {
+    let mut chain = Chain::new(16);
+    pieces.iter().for_each(|(piece, tokens)| chain.push(*piece, *tokens));
+    Request {
+        arrival_ns: arrival_ms * MS,
+        prompt: chain.tokens(),
+        output,
+        blocks: chain.blocks().into(),
+        session: None,
+        opening: None,
+        thread: 0,
+    }
+}
+
+/// 1 ms a prompt token, 10 ms a step.
+fn plain() -> Profile {
+    Profile {
+        prefill_tokens_per_second: 1_000.0,
+        decode_step_ms: 10.0,
+        attention_pair_ns: 0.0,
+        decode_sequence_us: 0.0,
+        decode_kv_ns: 0.0,
+        ..Profile::default()
+    }
+}
+
+#[test]
+fn three_requests_on_two_engines_take_what_the_hand_computes() {
+    // A: 100 tokens from 0; B: 80 tokens from 50 ms on the same engine, 64 of them A's first; C: as B from 60 ms elsewhere.
+    let source = Fixed(vec![
+        request(0, &[(1, 64), (2, 36)], 3),
+        request(50, &[(1, 64), (3, 16)], 1),
+        request(60, &[(1, 64), (3, 16)], 1),
+    ]);
+    let run = run(&source, 1.0, &plain(), 2, Box::new(Scripted(vec![0, 0, 1])), &AtomicU64::new(0));
+    let seen: Vec<_> = run
+        .records
+        .iter()
+        .map(|one| (one.prompt, one.engine, one.ttft_ns / MS, one.rest_ns / MS, one.cached))
+        .collect();
+    // A's prompt: 10 + 100 = 110 ms. Then one step of 10 + 16 ms: A's second token and B, at 136, whose 64 cached
+    // tokens cost nothing. C is cold: 10 + 80 from 60. A's third token at 146.
+    assert_eq!(seen, [(80, 0, 86, 0, 64), (100, 0, 110, 36, 0), (80, 1, 90, 0, 0)]);
+    assert_eq!((run.end_ns / MS, run.tokens, run.preemptions), (150, 5, 0));
+}
+
+#[test]
+fn an_oracle_finds_what_another_engine_has_computed_and_waits_for_none() {
+    let source = Fixed(vec![request(0, &[(1, 96)], 1), request(10, &[(1, 96)], 1), request(200, &[(1, 96)], 1)]);
+    let run = replay(&source, 1.0, &plain(), 2, ORACLE);
+    let seen: Vec<_> = run.records.iter().map(|one| (one.engine, one.ttft_ns / MS, one.cached)).collect();
+    // The second goes to the idle engine, where it finds five blocks that the first is still computing; the last
+    // token of a prompt is always computed, with its block.
+    assert_eq!(seen, [(1, 26, 80), (0, 106, 0), (0, 26, 80)]);
+}
+
+#[test]
+fn an_oracle_holds_what_has_no_room_and_nobody_is_computed_twice() {
+    // Eight blocks for both engines together: of two requests with five blocks and a reply of ten tokens one waits
+    // until the other has ended, though an engine is idle.
+    let source = Fixed(vec![request(0, &[(1, 80)], 10), request(5, &[(2, 80)], 1), request(6, &[(3, 16)], 1)]);
+    let run = replay(&source, 1.0, &Profile { kv_tokens: 64, ..plain() }, 2, ORACLE);
+    let seen: Vec<_> = run.records.iter().map(|one| (one.prompt, one.ttft_ns / MS, one.rest_ns / MS)).collect();
+    // The first ends at 90 + 9 x 10 = 180. Behind the second the third waits too: first come, first served; 10 + 16
+    // on the other engine.
+    assert_eq!(seen, [(80, 90, 90), (16, 200, 0), (80, 265, 0)]);
+    assert_eq!(run.preemptions, 0);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_figures_however_many_run_at_a_time() {
+    for (name, source, profile) in &sources() {
+        let compare = |seed, threads| {
+            let policies: Vec<_> = POLICIES.iter().collect();
+            let objective = Objective { ttft_seconds: 1.0, token_seconds: 0.1 };
+            let (source, loads) = (&**source, &[0.4]);
+            let comparison =
+                Comparison { source, profile, engines: 4, policies: &policies, loads, objective, seed, threads };
+            comparison.run(|_| {})
+        };
+        let once = compare(1, 1);
+        assert_eq!(once.len(), POLICIES.len());
+        assert_eq!(once, compare(1, 3), "{name}");
+        let random = |outcomes: &[Outcome]| outcomes[0].ttft;
+        assert_ne!(random(&once), random(&compare(2, 2)), "{name}: policies draw from the seed");
+    }
+}
+
+#[test]
+fn generated_traffic_depends_on_its_seed_alone() {
+    let draw = |seed| {
+        let chat = Chat { seed, threads: 5, ..Chat::default() };
+        let agents = Agents { seed, ..Agents::default() };
+        let prefixes = Prefixes { seed, ..Prefixes::default() }.draw();
+        let first = |source: &dyn Source| {
+            let mut traffic = source.traffic(1.0);
+            (0..5).map_while(|_| traffic.next()).collect::<Vec<_>>()
+        };
+        [first(&chat), first(&agents), first(&prefixes)]
+    };
+    let (one, other) = (draw(1), draw(2));
+    assert!(one.iter().all(|requests| requests.len() == 5));
+    assert_eq!(one, draw(1));
+    one.iter().zip(&other).for_each(|(one, other)| assert_ne!(one, other));
+}
+
+/// Writes down what its traffic asks.
+struct Watched<'a> {
+    source: &'a dyn Source,
+    asked: Mutex<Vec<(u32, u32)>>,
+}
+
+struct WatchedTraffic<'a>(Box<dyn Traffic + 'a>, &'a Mutex<Vec<(u32, u32)>>);
+
+impl WatchedTraffic<'_> {
+    fn note(&self, request: Option<Request>) -> Option<Request> {
+        self.1.lock().unwrap().extend(request.iter().map(|request| (request.prompt, request.output)));
+        request
+    }
+}
+
+impl Traffic for WatchedTraffic<'_> {
+    fn next(&mut self) -> Option<Request> {
+        let request = self.0.next();
+        self.note(request)
+    }
+    fn after(&mut self, ended: &Request, now_ns: u64) -> Option<Request> {
+        let request = self.0.after(ended, now_ns);
+        self.note(request)
+    }
+}
+
+impl Source for Watched<'_> {
+    fn traffic(&self, load: f64) -> Box<dyn Traffic + '_> {
+        Box::new(WatchedTraffic(self.source.traffic(load), &self.asked))
+    }
+    fn block_tokens(&self) -> u32 {
+        self.source.block_tokens()
+    }
+    fn window(&self, load: f64) -> Window {
+        self.source.window(load)
+    }
+    fn describe(&self) -> String {
+        self.source.describe()
+    }
+    fn tokens_max(&self) -> u32 {
+        self.source.tokens_max()
+    }
+    fn check(&self, load: f64) -> Result<(), String> {
+        self.source.check(load)
+    }
+}
+
+#[test]
+fn every_request_ends_with_the_tokens_it_asked_for() {
+    // Three engines are too few: queues, preemptions and held requests are part of it.
+    for (name, source, profile) in &sources() {
+        for policy in POLICIES {
+            let watched = Watched { source: &**source, asked: Mutex::default() };
+            let run = replay(&watched, 2.0, profile, 3, policy.name);
+            let mut asked = watched.asked.into_inner().unwrap();
+            let mut got: Vec<_> = run.records.iter().map(|record| (record.prompt, record.output)).collect();
+            asked.sort_unstable();
+            got.sort_unstable();
+            assert!(asked.len() > 100, "{name}: {} requests show little", asked.len());
+            assert_eq!(asked, got, "{name} under {}", policy.name);
+        }
+    }
+}
+
+#[test]
+fn no_policy_does_better_than_the_oracle_below_overload() {
+    for (name, source, profile) in &sources() {
+        let mean = |policy: &str| {
+            let objective = Objective { ttft_seconds: 1.0, token_seconds: 0.1 };
+            Outcome::of(policy, 1.0, &replay(&**source, 1.0, profile, 8, policy), &objective)
+        };
+        let oracle = mean(ORACLE);
+        for policy in POLICIES.iter().filter(|policy| policy.name != ORACLE) {
+            let outcome = mean(policy.name);
+            // It does not know the future: a few percent are luck.
+            let (bound, seen) = (oracle.ttft.mean, outcome.ttft.mean);
+            assert!(bound <= seen * 1.05, "{name}: {} has {seen} s, the oracle {bound} s", policy.name);
+        }
+    }
+}
+
+#[test]
+fn the_cache_finds_what_a_count_of_the_trace_says() {
+    let trace = trace();
+    let (mut known, mut expected) = (HashSet::new(), 0);
+    for request in trace.requests() {
+        let held = request.findable(512).iter().take_while(|block| known.contains(*block)).count();
+        expected += held as u64 * 512;
+        known.extend(request.prompt_blocks(512).iter().copied());
+    }
+    // One engine that forgets nothing, and requests so far apart that none overlaps.
+    let profile = Profile { kv_tokens: 1 << 24, ..machine("h100x2-70b") };
+    let run = replay(&trace, 0.001, &profile, 1, "random");
+    let cached: u64 = run.records.iter().map(|record| u64::from(record.cached)).sum();
+    assert_eq!(cached, expected);
+    assert!(expected > 50_000, "{expected}");
+}
+
+#[test]
+fn sessions_of_a_trace_are_prompts_that_begin_with_a_whole_earlier_one() {
+    let lines = r#"{"timestamp":0,"input_length":1100,"output_length":5,"hash_ids":[0,1,2]}
+{"timestamp":0,"input_length":1030,"output_length":5,"hash_ids":[0,3,4]}
+{"timestamp":0,"input_length":600,"output_length":5,"hash_ids":[0,9]}
+
+{"timestamp":3000,"input_length":2000,"output_length":5,"hash_ids":[0,1,5,6],"more":"is ignored"}
+"#;
+    let trace = Trace::read(Cursor::new(lines), "t", 512).unwrap();
+    let [a, b, c, d] = trace.requests() else { panic!("four requests") };
+    assert_eq!([a, b, c, d].map(|request| request.arrival_ns / MS), [0, 1_000, 2_000, 3_000], "a batch is spread");
+    assert_eq!([a, b, c, d].map(|request| request.blocks.len()), [2, 2, 1, 3], "partial blocks are none");
+    assert_eq!(a.session, d.session);
+    assert!(a.session != b.session && a.session != c.session && c.session != d.session);
+    assert_eq!((a.opening, a.opening != b.opening), (d.opening, true));
+}
+
+#[test]
+fn hostile_lines_are_refused_with_their_number() {
+    let good = r#"{"timestamp":5,"input_length":512,"output_length":1,"hash_ids":[7]}"#;
+    let long = format!("{{\"timestamp\":9,\"hash_ids\":[{}1]}}", "1,".repeat(9 << 20));
+    let cases: &[(&str, &str)] = &[
+        ("{", "EOF while parsing"),
+        ("[]", "invalid length 0"),
+        ("\u{0}\u{1}", "expected value"),
+        (r#"{"timestamp":5,"input_length":512,"hash_ids":[7]}"#, "missing field `output_length`"),
+        (r#"{"timestamp":5,"input_length":-512,"output_length":1,"hash_ids":[7]}"#, "invalid value: integer `-512`"),
+        (r#"{"timestamp":5,"input_length":5e2,"output_length":1,"hash_ids":[7]}"#, "invalid type: floating point"),
+        (r#"{"timestamp":5,"input_length":1000000000,"output_length":1,"hash_ids":[7]}"#, "input_length 1000000000"),
+        (r#"{"timestamp":5,"input_length":512,"output_length":1000000000,"hash_ids":[7]}"#, "output_length 1000000000"),
+        (r#"{"timestamp":5,"input_length":0,"output_length":1,"hash_ids":[]}"#, "input_length 0"),
+        (r#"{"timestamp":5,"input_length":512,"output_length":0,"hash_ids":[7]}"#, "output_length 0"),
+        (r#"{"timestamp":5,"input_length":99999999999999999999,"output_length":1,"hash_ids":[7]}"#, "invalid type"),
+        (r#"{"timestamp":5,"input_length":513,"output_length":1,"hash_ids":[7]}"#, "1 hash_ids, but 513 tokens"),
+        (r#"{"timestamp":4,"input_length":512,"output_length":1,"hash_ids":[7]}"#, "an earlier timestamp"),
+        (r#"{"timestamp":99999999999999,"input_length":512,"output_length":1,"hash_ids":[7]}"#, "more than a month"),
+        (&long, "longer than"),
+    ];
+    for (line, what) in cases {
+        let text = format!("{good}\n{line}\n{good}\n");
+        let error = Trace::read(Cursor::new(&text), "t.jsonl", 512).unwrap_err().to_string();
+        assert!(error.starts_with("t.jsonl, line 2: ") && error.contains(what), "{what}: {error}");
+    }
+    assert!(Trace::read(Cursor::new("\n\n"), "t", 512).unwrap_err().to_string().contains("holds no request"));
+    let binary = Trace::open(env!("CARGO_BIN_EXE_warmfront").as_ref(), 512).unwrap_err().to_string();
+    assert!(binary.contains("line 1: "), "{binary}");
+}
+
+fn command(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_warmfront")).arg("replay").args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_command_prints_a_table_and_writes_figures_and_a_plot() {
+    let directory = std::env::temp_dir().join(format!("warmfront-replay-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let path = |name: &str| directory.join(name).display().to_string();
+    let (json, svg, trace) = (path("figures.json"), path("ttft.svg"), fixture());
+    let args = ["--policies", "random,prefix-hash,oracle", "--loads", "0.5,1", "--json", &json, "--svg", &svg];
+    let output = command(&[&[trace.as_str()], &args[..]].concat());
+    let table = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(table.matches("\nprefix-hash ").count(), 2, "{table}");
+    assert_eq!(table, text(&command(&[&[trace.as_str()], &args[..]].concat()).stdout), "the same again");
+    let figures: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(figures["outcomes"].as_array().unwrap().len(), 6);
+    assert_eq!(
+        (&figures["outcomes"][5]["policy"], &figures["outcomes"][5]["requests"]),
+        (&"oracle".into(), &160.into())
+    );
+    assert_eq!(figures["outcomes"][5]["to_oracle"]["ttft"], 1.0);
+    assert!(std::fs::read_to_string(&svg).unwrap().ends_with("</svg>\n"));
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn wrong_flags_are_said_in_words() {
+    let trace = fixture();
+    let cases: &[(&[&str], &str)] = &[
+        (&[], "nothing to replay: name a trace, or --generate"),
+        (&["/nowhere.jsonl"], "cannot read /nowhere.jsonl"),
+        (&[&trace, "--policies", "prefixhash"], "no policy is called \"prefixhash\""),
+        (&[&trace, "--policies", "random,random"], "twice"),
+        (&[&trace, "--threads", "7"], "--threads says nothing of this traffic"),
+        (&[&trace, "--profile", "tpu"], "there are h100-8b, h100x2-70b, l4-8b"),
+        (&[&trace, "--profile", "l4-8b", "--block-tokens", "16"], "is --block-tokens right?"),
+        (&[&trace, "--loads", "0"], "must be between 0.001 and 1,000"),
+        (&[&trace, "--loads", "NaN"], "must be between 0.001 and 1,000"),
+        (&["--generate", "chat", "--warmup", "400"], "--warmup 400 leaves nothing of 360 s"),
+        (&["--generate", "agents", "--rate", "100000"], "lower --rate"),
+        (&["--generate", "shared-prefix", "--rate", "1e6"], "lower --rate"),
+        (&["--generate", "chat", "--threads", "90000", "--loads", "1,9"], "lower --threads"),
+        (
+            &["--generate", "shared-prefix", "--profile", "l4-8b", "--own-tokens", "20000"],
+            "do not fit into max_model_len",
+        ),
+    ];
+    for (args, what) in cases {
+        let output = command(args);
+        let error = text(&output.stderr);
+        assert!(!output.status.success() && error.contains(what), "{args:?}: {error}");
+    }
+}
