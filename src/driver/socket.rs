@@ -14,11 +14,16 @@ use super::descriptors;
 /// Connections the kernel may hold for a listener before they are accepted.
 const LISTEN_BACKLOG: i32 = 4096;
 /// Silence after which the kernel asks whether the peer is still there.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
 /// Sent bytes that stay unacknowledged this long end the connection.
 const USER_TIMEOUT_MS: u32 = 30_000;
+/// Where there is such a timeout, Linux does not count probes: one that is lost ends a connection that was silent for this
+/// long. So all of them must fit into it.
+const _: () = assert!(
+    KEEPALIVE_IDLE.as_millis() + KEEPALIVE_INTERVAL.as_millis() * KEEPALIVE_PROBES as u128 <= USER_TIMEOUT_MS as u128
+);
 /// Bytes for a client that the kernel takes and has not sent: two of our reads.
 const UNSENT_BYTES_MAX: libc::c_int = 128 << 10;
 

@@ -2,6 +2,8 @@
 //! the model. It reads request bodies whole and answers from their digest, so that a request altered
 //! on its way gets a reply that the load generator refuses.
 
+mod replies;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{Read, Write};
@@ -13,20 +15,31 @@ use crate::content::{self, Digest, Pace};
 use crate::http::{self, Framer, Kind, Step};
 use crate::net::{self, Poller};
 
-const HELP: &str = "peers engine [--port N]   (0, the default, takes a free one; the first line says which)";
+use replies::{chunk, json, metrics, reply, stream_head};
+
+const HELP: &str = "\
+peers engine [--port N]   0, the default, takes a free one; the first line says which
+  [--named]               each reply says its port, in the field `x-engine`
+  [--drains]              SIGTERM ends it as vLLM: streams finish, /health goes on, requests get 500";
 const LISTENER: usize = usize::MAX;
 const STEP_MS: std::ops::Range<u64> = 20..30;
 
 pub fn main(words: &[String]) -> Result<(), String> {
-    let args = Args::parse(words, &["port"], &[], HELP)?;
+    let args = Args::parse(words, &["port"], &["named", "drains"], HELP)?;
     net::raise_descriptors(65_536);
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.get("port", 0)?));
     let listener = net::listen(address).map_err(|error| format!("listen on {address}: {error}"))?;
-    println!("{}", listener.local_addr().map_err(|error| error.to_string())?.port());
-    let mut engine = Engine::new(listener).map_err(|error| error.to_string())?;
-    loop {
+    let port = listener.local_addr().map_err(|error| error.to_string())?.port();
+    println!("{port}");
+    if args.has("drains") {
+        net::note_interrupts();
+    }
+    let name = if args.has("named") { format!("x-engine: {port}\r\n") } else { String::new() };
+    let mut engine = Engine::new(listener, name).map_err(|error| error.to_string())?;
+    while !(net::interrupted() && engine.has_nothing_to_say()) {
         engine.turn().map_err(|error| error.to_string())?;
     }
+    Ok(())
 }
 
 struct Connection {
@@ -75,12 +88,14 @@ struct Engine {
     phases: BinaryHeap<Reverse<(Instant, usize, u64)>>,
     generation: u64,
     running: usize,
+    /// A field line of every reply to a request, or nothing.
+    name: String,
     random: u64,
     scratch: Vec<u8>,
 }
 
 impl Engine {
-    fn new(listener: TcpListener) -> std::io::Result<Engine> {
+    fn new(listener: TcpListener, name: String) -> std::io::Result<Engine> {
         let poller = Poller::new()?;
         poller.add(&listener, LISTENER, net::IN)?;
         Ok(Engine {
@@ -94,6 +109,7 @@ impl Engine {
             phases: BinaryHeap::new(),
             generation: 0,
             running: 0,
+            name,
             random: std::process::id().into(),
             scratch: vec![0; 256 << 10],
         })
@@ -126,6 +142,10 @@ impl Engine {
         let phase = self.phases.peek().map(|Reverse((at, ..))| *at);
         let next = flat.into_iter().chain(step).chain(phase).min()?;
         Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    fn has_nothing_to_say(&self) -> bool {
+        self.running == 0 && self.connections.iter().flatten().all(|connection| connection.out.is_empty())
     }
 
     fn accept(&mut self) {
@@ -192,12 +212,14 @@ impl Engine {
         let Some(connection) = &mut self.connections[slot] else { return };
         let request = std::mem::replace(&mut connection.request, Incoming::new());
         let generation = connection.generation;
+        let name = &self.name;
         let reply = match request.target {
+            Target::Generate if net::interrupted() => json(500, name, replies::DRAINING.as_bytes()),
             Target::Generate if request.pace == Pace::Speech => {
-                reply(200, "audio/wav", &content::speech_reply(request.digest.finish()))
+                reply(200, name, "audio/wav", &content::speech_reply(request.digest.finish()))
             }
             Target::Generate if request.pace == Pace::Plain => {
-                json(200, &content::plain_reply(request.digest.finish()))
+                json(200, name, &content::plain_reply(request.digest.finish()))
             }
             Target::Generate => {
                 let digest = request.digest.finish();
@@ -206,16 +228,16 @@ impl Engine {
                 self.begin_stream(slot, generation, request.pace);
                 return;
             }
-            Target::Health => reply(200, "application/octet-stream", b""),
-            Target::Models => json(200, MODELS.as_bytes()),
-            Target::Metrics => reply(200, "text/plain; version=1.0.0; charset=utf-8", metrics(running).as_bytes()),
-            Target::Unknown => json(404, b"{\"detail\":\"Not Found\"}"),
+            Target::Health => reply(200, "", "application/octet-stream", b""),
+            Target::Models => json(200, "", replies::MODELS.as_bytes()),
+            Target::Metrics => reply(200, "", "text/plain; version=1.0.0; charset=utf-8", metrics(running).as_bytes()),
+            Target::Unknown => json(404, "", b"{\"detail\":\"Not Found\"}"),
         };
         self.write(slot, &reply);
     }
 
     fn begin_stream(&mut self, slot: usize, generation: u64, pace: Pace) {
-        self.write(slot, STREAM_HEAD.as_bytes());
+        self.write(slot, stream_head(&self.name).as_bytes());
         match pace {
             Pace::Flat => self.flat.push((slot, generation)),
             Pace::Step => {
@@ -347,49 +369,4 @@ impl Incoming {
             (self.pace, self.tokens) = (pace, tokens);
         }
     }
-}
-
-const STREAM_HEAD: &str = "HTTP/1.1 200 OK\r\ndate: Fri, 20 Nov 2026 15:13:49 GMT\r\nserver: uvicorn\r\n\
-                           content-type: text/event-stream; charset=utf-8\r\nvary: Origin\r\n\
-                           transfer-encoding: chunked\r\n\r\n";
-
-const MODELS: &str = "{\"object\":\"list\",\"data\":[{\"id\":\"tiny\",\"object\":\"model\",\"created\":1795187630,\
-                      \"owned_by\":\"vllm\",\"root\":\"tiny\",\"parent\":null,\"max_model_len\":1048576}]}";
-
-fn metrics(running: usize) -> String {
-    let labels = "{engine=\"0\",model_name=\"tiny\"}";
-    format!(
-        "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{labels} {running}.0\n\
-         # TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting{labels} 0.0\n\
-         # TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc{labels} 0.0\n\
-         # TYPE vllm:prefix_cache_queries_total counter\nvllm:prefix_cache_queries_total{labels} 0.0\n\
-         # TYPE vllm:prefix_cache_hits_total counter\nvllm:prefix_cache_hits_total{labels} 0.0\n\
-         # TYPE vllm:cache_config_info gauge\n\
-         vllm:cache_config_info{{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"65536\"}} 1.0\n"
-    )
-}
-
-fn chunk(digest: u64, index: u32, tokens: u32) -> Vec<u8> {
-    let mut event = Vec::with_capacity(288);
-    content::push_event(&mut event, digest, index, tokens);
-    let mut bytes = format!("{:x}\r\n", event.len()).into_bytes();
-    bytes.append(&mut event);
-    bytes.extend_from_slice(b"\r\n");
-    bytes
-}
-
-fn json(status: u16, body: &[u8]) -> Vec<u8> {
-    reply(status, "application/json", body)
-}
-
-fn reply(status: u16, kind: &str, body: &[u8]) -> Vec<u8> {
-    let reason = if status == 200 { "OK" } else { "Not Found" };
-    let mut bytes = format!(
-        "HTTP/1.1 {status} {reason}\r\ndate: Fri, 20 Nov 2026 15:13:49 GMT\r\nserver: uvicorn\r\n\
-         content-length: {}\r\ncontent-type: {kind}\r\n\r\n",
-        body.len()
-    )
-    .into_bytes();
-    bytes.extend_from_slice(body);
-    bytes
 }

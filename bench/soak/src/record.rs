@@ -1,0 +1,266 @@
+//! What was seen over time: a row a minute, the memory between, and whether it grows.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use peers::process::tree;
+
+use crate::exchange::Kind;
+use crate::faults::Faults;
+use crate::front::Front;
+use crate::load::Tally;
+use crate::proc::{self, Seen};
+
+/// Details of failures that are kept.
+const DETAILS_MAX: usize = 30;
+/// The part of the longest process's life that is left out at its begin: memory that the most connections at once took is
+/// kept for the next, so what grows without end is seen only behind that.
+const WARMING: f64 = 0.5;
+
+/// One look at the front.
+#[derive(Clone, Copy, Default)]
+pub struct Look {
+    pub minutes: f64,
+    pub pid: u32,
+    pub seen: Seen,
+    pub predecessors: usize,
+    pub predecessors_kib: u64,
+    pub in_flight: f64,
+    pub clients: f64,
+    pub upstreams: f64,
+    /// Requests so far.
+    pub requests: u64,
+}
+
+/// One minute.
+#[derive(Clone, Default)]
+pub struct Row {
+    pub minutes: f64,
+    pub requests: u64,
+    pub explained: u64,
+    pub unexplained: u64,
+    /// Milliseconds at 50, 99 and 99.9 percent.
+    pub short_ms: [f64; 3],
+    pub first_token_ms: [f64; 3],
+    pub look: Look,
+    /// Cores in use: by the front's processes, and by all of this run.
+    pub front_cores: f64,
+    pub all_cores: f64,
+}
+
+pub struct Record {
+    pub began: Instant,
+    pub rows: Vec<Row>,
+    pub looks: Vec<Look>,
+    pub total: Tally,
+    pub explained: BTreeMap<String, u64>,
+    pub errors: Vec<String>,
+    pub unexplained: u64,
+    now: Tally,
+    now_explained: u64,
+    now_unexplained: u64,
+    cpu: BTreeMap<u32, u64>,
+    /// Since the last row.
+    front_ns: u64,
+    all_ns: u64,
+    row_began: Instant,
+}
+
+impl Record {
+    pub fn new() -> Record {
+        let now = Instant::now();
+        Record {
+            began: now,
+            rows: Vec::new(),
+            looks: Vec::new(),
+            total: Tally::default(),
+            explained: BTreeMap::new(),
+            errors: Vec::new(),
+            unexplained: 0,
+            now: Tally::default(),
+            now_explained: 0,
+            now_unexplained: 0,
+            cpu: BTreeMap::new(),
+            front_ns: 0,
+            all_ns: 0,
+            row_began: now,
+        }
+    }
+
+    pub fn error(&mut self, words: String) {
+        eprintln!("ERROR {words}");
+        self.errors.push(words);
+    }
+
+    /// Takes what clients saw; failures that no fault explains are errors.
+    pub fn add(&mut self, mut tally: Tally, faults: &mut Faults) {
+        for failure in std::mem::take(&mut tally.failures) {
+            let name = failure.cause.name();
+            if let Some(why) = faults.explain(&failure) {
+                *self.explained.entry(format!("{name} {why}")).or_insert(0) += 1;
+                self.now_explained += 1;
+                continue;
+            }
+            self.unexplained += 1;
+            self.now_unexplained += 1;
+            if self.errors.len() < DETAILS_MAX {
+                let at = (failure.at - self.began).as_secs_f64();
+                let words = failure.cause.words();
+                let took = (failure.at - failure.started).as_secs_f64();
+                self.error(format!(
+                    "unexplained at {at:.3} s after {took:.3} s: {} at engine {:?}, {} served before on its connection: {name}: {words}",
+                    failure.kind.name(),
+                    failure.engine,
+                    failure.served
+                ));
+            }
+        }
+        self.now.add(tally);
+    }
+
+    /// Looks at the front's processes and, where they can be had, at its metrics.
+    pub fn look(&mut self, front: &Front) {
+        let pid = front.serving();
+        let seen = proc::look(pid);
+        let before: Vec<Seen> = front.predecessors().into_iter().map(proc::look).collect();
+        self.spend(front);
+        let mut look = Look {
+            minutes: self.began.elapsed().as_secs_f64() / 60.0,
+            pid,
+            seen,
+            predecessors: before.len(),
+            predecessors_kib: before.iter().map(|seen| seen.rss_kib).sum(),
+            requests: self.total.requests() + self.now.requests(),
+            ..Look::default()
+        };
+        // One that is being asked while it hands its admin listener on may not answer to the end.
+        let metrics = (0..3).map(|_| front.metrics()).find(Result::is_ok).unwrap_or_else(|| front.metrics());
+        match metrics {
+            Ok(metrics) => {
+                look.in_flight = metrics.sum("counted_in_flight", "");
+                look.clients = metrics.sum("client_connections", "");
+                look.upstreams = metrics.sum("upstream_connections", "");
+                for (name, count) in metrics.faults() {
+                    self.error(format!("{name} is {count}"));
+                }
+            }
+            Err(words) => self.error(words),
+        }
+        for (pid, status) in front.ended() {
+            if status != Some(0) {
+                self.error(format!("process {pid} of the front ended with status {status:?}"));
+            }
+        }
+        self.looks.push(look);
+    }
+
+    /// Adds what processes have used since the last time: those of the front, and all of this run.
+    fn spend(&mut self, front: &Front) {
+        let fronts: Vec<u32> = front.predecessors().into_iter().chain([front.serving()]).collect();
+        for pid in tree(std::process::id()) {
+            let cpu_ns = proc::run_ns(pid);
+            let known = self.cpu.entry(pid).or_insert(0);
+            let spent = cpu_ns.saturating_sub(*known);
+            *known = cpu_ns.max(*known);
+            self.all_ns += spent;
+            self.front_ns += if fronts.contains(&pid) { spent } else { 0 };
+        }
+    }
+
+    /// Whether so many short requests and streams are whole.
+    pub fn has(&self, (short, streams): (u64, u64)) -> bool {
+        let whole = |kinds: &[Kind]| {
+            let of = |tally: &Tally| kinds.iter().filter_map(|kind| tally.done.get(kind)).sum::<u64>();
+            of(&self.total) + of(&self.now)
+        };
+        whole(&[Kind::Short, Kind::Fresh]) >= short && whole(&[Kind::Stream]) >= streams
+    }
+
+    /// Ends a minute.
+    pub fn row(&mut self) -> Row {
+        let seconds = self.row_began.elapsed().as_secs_f64();
+        self.row_began = Instant::now();
+        let cores = |ns: u64| ns as f64 / 1e9 / seconds;
+        let mut now = std::mem::take(&mut self.now);
+        let row = Row {
+            minutes: self.began.elapsed().as_secs_f64() / 60.0,
+            requests: now.requests(),
+            explained: std::mem::take(&mut self.now_explained),
+            unexplained: std::mem::take(&mut self.now_unexplained),
+            short_ms: percentiles(&mut now.short),
+            first_token_ms: percentiles(&mut now.first_token),
+            look: self.looks.last().copied().unwrap_or_default(),
+            front_cores: cores(std::mem::take(&mut self.front_ns)),
+            all_cores: cores(std::mem::take(&mut self.all_ns)),
+        };
+        self.total.add(now);
+        self.rows.push(row.clone());
+        row
+    }
+
+    /// The steady part: of the process that served longest, the later half.
+    pub fn steady(&self) -> Vec<Look> {
+        let lives = self.looks.iter().fold(BTreeMap::<u32, Vec<Look>>::new(), |mut lives, look| {
+            lives.entry(look.pid).or_default().push(*look);
+            lives
+        });
+        let longest = lives.into_values().max_by_key(Vec::len).unwrap_or_default();
+        let skip = (longest.len() as f64 * WARMING).ceil() as usize;
+        longest.into_iter().skip(skip).collect()
+    }
+}
+
+/// Of the steady part: how long it was, KiB a minute and KiB per million requests, both by least squares.
+pub struct Growth {
+    pub lasted: Duration,
+    pub requests: u64,
+    pub first_kib: u64,
+    pub last_kib: u64,
+    pub kib_per_minute: f64,
+    pub kib_per_million: f64,
+}
+
+impl Growth {
+    pub fn of(steady: &[Look]) -> Option<Growth> {
+        let (first, last) = (steady.first()?, steady.last()?);
+        let rss = |look: &Look| look.seen.rss_kib as f64;
+        let by_time: Vec<_> = steady.iter().map(|look| (look.minutes, rss(look))).collect();
+        let by_request: Vec<_> = steady.iter().map(|look| (look.requests as f64 / 1e6, rss(look))).collect();
+        Some(Growth {
+            lasted: Duration::from_secs_f64((last.minutes - first.minutes) * 60.0),
+            requests: last.requests - first.requests,
+            first_kib: first.seen.rss_kib,
+            last_kib: last.seen.rss_kib,
+            kib_per_minute: slope(&by_time)?,
+            kib_per_million: slope(&by_request)?,
+        })
+    }
+}
+
+/// Of the line with the least squared distances.
+fn slope(points: &[(f64, f64)]) -> Option<f64> {
+    let count = points.len() as f64;
+    let (x, y) = points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0 / count, y + point.1 / count));
+    let above: f64 = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum();
+    let below: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
+    (below > 0.0).then_some(above / below)
+}
+
+/// Milliseconds at 50, 99 and 99.9 percent, of microseconds.
+pub fn percentiles(us: &mut [u32]) -> [f64; 3] {
+    us.sort_unstable();
+    [0.5, 0.99, 0.999].map(|share| us.get((us.len() as f64 * share) as usize).map_or(0.0, |us| f64::from(*us) / 1e3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slopes_and_percentiles() {
+        assert_eq!(slope(&[(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)]), Some(2.0));
+        assert_eq!(slope(&[(1.0, 1.0)]), None);
+        let mut us: Vec<u32> = (0..1000).rev().map(|ms| ms * 1000).collect();
+        assert_eq!(percentiles(&mut us), [500.0, 990.0, 999.0]);
+    }
+}
