@@ -120,6 +120,7 @@ pub struct Loads {
     in_flight: Box<[AtomicU32; ENDPOINTS_MAX]>,
     pending: Box<[AtomicU64; ENDPOINTS_MAX]>,
     dispatched: Box<[AtomicU64; ENDPOINTS_MAX]>,
+    prompted: Box<[AtomicU64; ENDPOINTS_MAX]>,
     prefill_rate: Box<[AtomicU32; ENDPOINTS_MAX]>,
     mean_prompt: Box<[AtomicU32; LABELLED_POOLS_MAX]>,
 }
@@ -131,6 +132,7 @@ impl Default for Loads {
             in_flight: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
             pending: zeros(),
             dispatched: zeros(),
+            prompted: zeros(),
             prefill_rate: Box::new(std::array::from_fn(|_| AtomicU32::new(FIRST_PREFILL_RATE))),
             mean_prompt: Box::new(std::array::from_fn(|_| AtomicU32::new(FIRST_MEAN_TOKENS * MEAN_SCALE))),
         }
@@ -183,6 +185,19 @@ impl Loads {
     #[inline]
     pub fn dispatched(&self, slot: u16) -> u64 {
         self.dispatched.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Relaxed))
+    }
+
+    /// Bytes of the prompts sent to one endpoint since the process began; never falls.
+    #[inline]
+    pub fn prompted(&self, slot: u16) -> u64 {
+        self.prompted.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Relaxed))
+    }
+
+    /// A prompt of so many bytes was sent to an endpoint.
+    pub(crate) fn prompt_sent(&self, slot: u16, bytes: u64) {
+        if let Some(cell) = self.prompted.get(slot as usize) {
+            cell.fetch_add(bytes, Ordering::Relaxed);
+        }
     }
 
     /// Tokens a second from a request to its first token, as one endpoint did of late; at least 1.

@@ -6,10 +6,10 @@ use crate::config::Config;
 use crate::fleet::EndpointId;
 use crate::index::{Capacity, Index, Missed};
 use crate::limits::{BLOCK_BYTES, ENDPOINTS_MAX};
-use crate::policy::Policy;
+use crate::policy::{Policy, Pool};
 
-/// Bytes of text that a token of an engine's cache stands for.
-const TOKEN_BYTES: u64 = 4;
+/// A capacity that is wrong by less than one part of so many is left as it is.
+const SMALL_PART: u32 = 20;
 /// Fewest slots of an index: engines may come while the process lives.
 const SLOTS_MIN: usize = 64;
 
@@ -38,7 +38,7 @@ impl Caches {
     /// An endpoint is new, or has restarted: its cache is empty. `tokens`: how many it holds, where that is known.
     pub fn empty(&self, id: EndpointId, tokens: Option<u64>) {
         let Some(index) = &self.index else { return };
-        match index.assign(id, tokens.map(blocks)) {
+        match index.assign(id, tokens.map(|tokens| blocks(tokens, Pool::TOKEN_BYTES))) {
             Ok(_) => {}
             Err(Missed::Stranger) => tracing::warn!(
                 slot = id.slot,
@@ -50,13 +50,13 @@ impl Caches {
         }
     }
 
-    /// The size of an endpoint's cache is known now.
-    pub fn holds(&self, id: EndpointId, tokens: u64) {
-        if let Some(index) = &self.index
-            && index.figures(id.slot).capacity != blocks(tokens)
-        {
+    /// The size of an endpoint's cache is known now, or that a token stands for other text than was thought.
+    pub fn holds(&self, id: EndpointId, tokens: u64, token_bytes: f32) {
+        let Some(index) = &self.index else { return };
+        let blocks = blocks(tokens, token_bytes);
+        if index.figures(id.slot).capacity.abs_diff(blocks) > blocks / SMALL_PART {
             // Busy, or another's by now: the next reading says it again.
-            let _ = index.resize(id, blocks(tokens));
+            let _ = index.resize(id, blocks);
         }
     }
 
@@ -69,8 +69,9 @@ impl Caches {
     }
 }
 
-fn blocks(tokens: u64) -> u32 {
-    u32::try_from(tokens.saturating_mul(TOKEN_BYTES) / BLOCK_BYTES as u64).unwrap_or(u32::MAX)
+/// Blocks of text in a cache of so many tokens.
+fn blocks(tokens: u64, token_bytes: f32) -> u32 {
+    (tokens as f64 * f64::from(token_bytes) / BLOCK_BYTES as f64) as u32
 }
 
 /// As large as `index_bytes` allows.
@@ -136,7 +137,9 @@ mod tests {
         };
         index.insert(&chain, id, Origin::Choice).unwrap();
         assert_eq!((depth(), index.figures(3).capacity), (3, 100));
-        caches.holds(id, 64 * 50);
+        caches.holds(id, 64 * 50, 4.0);
+        assert_eq!((depth(), index.figures(3).capacity), (3, 50));
+        caches.holds(id, 64 * 50, 4.1);
         assert_eq!((depth(), index.figures(3).capacity), (3, 50));
         caches.empty(id, Some(64 * 50));
         assert_eq!(depth(), 0);

@@ -182,7 +182,7 @@ fn choose(
     let mut lender = Lender::default();
     let cut = key.filter(|_| plan.chain).and_then(|_| warm::cut(facts, &alone, &mut lender));
     let beyond = question.body.len().saturating_sub(config.limits.hold_bytes) as u64;
-    let looked_up = key.and_then(|_| warm::look_up(&alone, snapshot, warm::tokens(facts, &alone, beyond), &mut lender));
+    let looked_up = key.and_then(|_| warm::look_up(facts, beyond, &alone, snapshot, &mut lender));
     let request = Request {
         prompt: looked_up.zip(lender.matches.as_deref()).map(|(looked_up, matches)| looked_up.prompt(matches)),
         key: cut.or(key),

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::answer;
 use super::caches::Caches;
+use super::calibration::Calibration;
 use super::health::{Course, Failure, Turn};
 use super::member::{Member, Tenancy};
 use super::models::Learnt;
@@ -19,7 +20,7 @@ use crate::counters::Outcomes;
 use crate::fleet::{Endpoint, EndpointId, EngineLoad, Health};
 use crate::limits::ENDPOINTS_MAX;
 use crate::scan::Plan;
-use crate::snapshot::{ModelsAnswer, Snapshot};
+use crate::snapshot::{ModelsAnswer, Pool, Snapshot};
 
 /// How long a slot rests after its endpoint left the pools: shards that still hold an older snapshot
 /// have read the new one by then.
@@ -35,6 +36,8 @@ pub struct Ours {
     pub in_flight: u32,
     /// [`crate::fleet::Loads::dispatched`], before it was asked.
     pub dispatched: u64,
+    /// [`crate::fleet::Loads::prompted`], before it was asked.
+    pub prompted: u64,
 }
 
 /// Everything control knows of its engines.
@@ -244,12 +247,14 @@ impl Fleet {
         let fell = |before: EngineLoad| Some(reading.load.prompt_tokens_total? < before.prompt_tokens_total?);
         let restarted = before.and_then(fell) == Some(true);
         let capacity = reading.load.kv_capacity_tokens;
+        tenancy.calibration.read(ours.prompted, reading.load.prompt_tokens_total, foreign + tenancy.foreign == 0);
+        let token_bytes = tenancy.calibration.token_bytes().unwrap_or(Pool::TOKEN_BYTES);
         tenancy.foreign = foreign;
         tenancy.dispatched_at = ours.dispatched;
         tenancy.reading = Some((reading, now));
         match capacity {
             _ if restarted => self.caches.empty(id, capacity),
-            Some(tokens) => self.caches.holds(id, tokens),
+            Some(tokens) => self.caches.holds(id, tokens, token_bytes),
             None => {}
         }
         changed
@@ -349,7 +354,16 @@ impl Fleet {
         let member = &mut self.members[at];
         // Where it was somewhere else before, a new process has begun, with an empty cache.
         let course = Course::new(member.now.is_none() && !member.latecomer, &self.config.health, now);
-        let next = Tenancy { id, address, course, reading: None, scrape_error: None, foreign: 0, dispatched_at: 0 };
+        let next = Tenancy {
+            id,
+            address,
+            course,
+            reading: None,
+            scrape_error: None,
+            foreign: 0,
+            dispatched_at: 0,
+            calibration: Calibration::default(),
+        };
         self.caches.empty(id, None);
         if let Some(old) = member.now.replace(next) {
             let endpoint = member.endpoint(&old);

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
+use super::calibration::Calibration;
 use super::health::Course;
 use super::models::{Card, Learnt};
 use super::scrape::Reading;
@@ -58,6 +59,8 @@ pub struct Tenancy {
     pub foreign: u32,
     /// See [`Endpoint::dispatched_at`].
     pub dispatched_at: u64,
+    /// Bytes that a token of it stands for.
+    pub calibration: Calibration,
 }
 
 impl Member {

@@ -5,6 +5,7 @@ mod access;
 mod admin;
 mod answer;
 mod caches;
+mod calibration;
 pub mod client;
 pub mod edit;
 mod endpoints;

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::calibration;
 use super::member::Member;
 use crate::config::Config;
 use crate::fleet::Health;
@@ -131,7 +132,12 @@ impl Pools {
             let slots = Arc::clone(shared.entry(slots.clone()).or_insert_with(|| slots.into()));
             let (name, settings) = self.known[index].clone();
             let ring = self.ring(&slots, settings.replication, members, &before);
-            pools.push(Pool::new(PoolId(index as u16), name, slots, ring, settings));
+            let of_pool = members.iter().filter_map(|member| member.now.as_ref());
+            let of_pool = of_pool.filter(|tenancy| slots.contains(&tenancy.id.slot));
+            let token_bytes = calibration::mean(of_pool.filter_map(|tenancy| tenancy.calibration.token_bytes()));
+            let mut pool = Pool::new(PoolId(index as u16), name, slots, ring, settings);
+            pool.token_bytes = token_bytes;
+            pools.push(pool);
         }
         pools
     }

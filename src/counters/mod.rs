@@ -146,6 +146,11 @@ impl Admission {
         }
     }
 
+    /// Its prompt has so many bytes. Once, at the choice.
+    pub fn prompted(&self, bytes: u64) {
+        self.counters.loads.prompt_sent(self.endpoint.slot, bytes);
+    }
+
     /// How long it may take to compute what is pending, in microseconds; 0: nothing is.
     pub fn prefill_micros(&self) -> u64 {
         u64::from(self.pending) * 1_000_000 / u64::from(self.counters.loads.prefill_rate(self.endpoint.slot))

@@ -217,6 +217,8 @@ pub struct Lender {
     pub turn: u64,
     /// The prompt that is chosen for.
     pub chain: Vec<u64>,
+    /// Its bytes.
+    pub prompt_bytes: u64,
     /// Who holds how much of it. Gone while a choice looks at it.
     pub matches: Option<Box<Matches>>,
     /// Who takes what the access log is told, while it is on.
@@ -236,6 +238,7 @@ impl Default for Lender {
             random: Random::default(),
             turn: 0,
             chain: Vec::new(),
+            prompt_bytes: 0,
             matches: None,
             recorder: None,
         }

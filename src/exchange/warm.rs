@@ -13,22 +13,21 @@ use crate::prefix;
 use crate::scan::Facts;
 use crate::snapshot::{Pool, Snapshot};
 
-/// Bytes of text that a token stands for, where nothing better is known.
-const TOKEN_BYTES: usize = 4;
-/// Tokens in one block of a chain.
-const BLOCK_TOKENS: f32 = (BLOCK_BYTES / TOKEN_BYTES) as f32;
+/// Canonical bytes of a token id.
+const ID_BYTES: f32 = 4.0;
 
 /// A prompt that was looked up: its chain and matches are the lender's.
 #[derive(Clone, Copy, Debug)]
 pub struct LookedUp {
     tokens: u32,
+    block_tokens: f32,
     tie: u64,
 }
 
 impl LookedUp {
     /// For the policy. `matches` were taken from the lender.
     pub fn prompt(self, matches: &Matches) -> Prompt<'_> {
-        Prompt { tokens: self.tokens, block_tokens: BLOCK_TOKENS, matches, tie: self.tie }
+        Prompt { tokens: self.tokens, block_tokens: self.block_tokens, matches, tie: self.tie }
     }
 }
 
@@ -40,20 +39,25 @@ pub fn cut(facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
     lender.chain.get(..blocks)?.last().copied()
 }
 
-/// Looks up who holds how much of the prompt that was cut. `tokens`: its length. `None`: nothing can be known of it, and
-/// another policy has to choose.
-pub fn look_up(pool: &Pool, snapshot: &Snapshot, tokens: u32, lender: &mut Lender) -> Option<LookedUp> {
+/// Looks up who holds how much of the prompt that was cut, of which `beyond` bytes were not read. `None`: nothing can be known of
+/// it, and another policy has to choose.
+pub fn look_up(facts: &Facts, beyond: u64, pool: &Pool, snapshot: &Snapshot, lender: &mut Lender) -> Option<LookedUp> {
     let index = snapshot.index.as_ref().filter(|_| pool.settings.policy == Policy::Warm)?;
     let matches = lender.matches.get_or_insert_default();
     index.longest(&lender.chain, pool.eligible().ids(), matches);
     let tie = lender.chain.get(matches.deepest() as usize).or(lender.chain.last()).copied();
-    Some(LookedUp { tokens, tie: tie.unwrap_or(0) })
-}
-
-/// Tokens of the prompt: what was read of it, and `beyond` bytes that were not.
-pub fn tokens(facts: &Facts, pool: &Pool, beyond: u64) -> u32 {
-    let tokens = facts.tokens_estimate(pool.settings.image_tokens) + beyond / TOKEN_BYTES as u64;
-    tokens.min(TOKENS_MAX.into()) as u32
+    let counts = facts.counts();
+    lender.prompt_bytes = counts.text_bytes + beyond;
+    let text = lender.prompt_bytes as f64 / f64::from(pool.token_bytes);
+    let images = counts.media.saturating_mul(pool.settings.image_tokens.into());
+    let tokens = (text as u64).saturating_add(counts.ids).saturating_add(images);
+    // Ids are tokens whatever text they stand for.
+    let token_bytes = if counts.text_bytes == 0 { ID_BYTES } else { pool.token_bytes };
+    Some(LookedUp {
+        tokens: tokens.min(TOKENS_MAX.into()) as u32,
+        block_tokens: BLOCK_BYTES as f32 / token_bytes,
+        tie: tie.unwrap_or(0),
+    })
 }
 
 impl Exchange {
@@ -67,13 +71,14 @@ impl Exchange {
         };
         self.asked.stream = facts.stream == Some(true);
         self.key = cut(facts, pool, cx.lender).or(self.key);
-        look_up(pool, cx.snapshot, tokens(facts, pool, beyond), cx.lender)
+        look_up(facts, beyond, pool, cx.snapshot, cx.lender)
     }
 
     /// The choice stands: what the endpoint is to compute is counted, and that it will hold the prompt is noted.
     pub(super) fn charge_tokens(&mut self, choice: &Choice, admission: &mut Admission, cx: &mut Context<'_>) {
         let Some(Tokens { held, new }) = choice.tokens else { return };
         admission.computes(new);
+        admission.prompted(cx.lender.prompt_bytes);
         cx.stats.add(Count::PromptTokensHeld, held.into());
         cx.stats.add(Count::PromptTokensNew, new.into());
         if let Some(pool) = self.pool {

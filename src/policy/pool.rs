@@ -26,14 +26,19 @@ pub struct Pool {
     pub ring: Arc<Ring>,
     /// How this pool chooses.
     pub settings: Arc<Settings>,
+    /// Bytes of text that a token of its model stands for.
+    pub token_bytes: f32,
     /// Who may be chosen; computed when the snapshot is sealed.
     eligible: Arc<Eligible>,
 }
 
 impl Pool {
+    /// See [`Pool::token_bytes`]: where nothing better is known.
+    pub const TOKEN_BYTES: f32 = 4.0;
+
     /// A pool whose choices answer nothing until its snapshot is sealed (as publication does).
     pub fn new(id: PoolId, name: Arc<str>, members: Arc<[u16]>, ring: Arc<Ring>, settings: Arc<Settings>) -> Pool {
-        Pool { id, name, members, ring, settings, eligible: Arc::default() }
+        Pool { id, name, members, ring, settings, token_bytes: Pool::TOKEN_BYTES, eligible: Arc::default() }
     }
 
     /// Who may be chosen.

@@ -73,7 +73,7 @@ fn foreign_load_is_what_is_not_ours_and_is_forgotten_when_stale() {
     let mut fleet = fleet(1);
     let (id, _) = fleet.target(0).unwrap();
     let mut now = Instant::now();
-    let ours = |in_flight| Ours { in_flight, dispatched: 0 };
+    let ours = |in_flight| Ours { in_flight, ..Ours::default() };
     let reading = || scrape::Reading::of(b"vllm:num_requests_running 5\nvllm:num_requests_waiting 2\n");
     assert!(fleet.scraped(0, id, Ok((reading(), ours(3))), now));
     assert_eq!(fleet.snapshot().endpoints[0].as_ref().unwrap().foreign, 4);

@@ -1,0 +1,90 @@
+//! How many bytes of text a token stands for, by what engines say of prompts that we have counted.
+
+use crate::policy::Pool;
+
+/// No tokenizer is believed to make more or fewer bytes of a token.
+const BELIEVED: (f32, f32) = (1.0, 8.0);
+/// Fewer tokens tell mostly of what was under way while they were read.
+const TOKENS_MIN: f64 = 5_000.0;
+/// Beyond so many, older ones count half.
+const TOKENS_KEPT: f64 = 1_000_000.0;
+
+/// One endpoint's.
+#[derive(Clone, Debug, Default)]
+pub struct Calibration {
+    /// Bytes of prompts that we sent, and tokens that the engine counted, when both were read last.
+    last: Option<(u64, u64)>,
+    bytes: f64,
+    tokens: f64,
+}
+
+impl Calibration {
+    /// Both as they are now. `alone`: nobody but us asks this engine; else its tokens tell nothing.
+    pub fn read(&mut self, bytes: u64, tokens: Option<u64>, alone: bool) {
+        let now = tokens.map(|tokens| (bytes, tokens));
+        if let (Some((bytes, tokens)), Some((bytes_before, tokens_before))) = (now, self.last)
+            && alone
+            && tokens >= tokens_before
+        {
+            self.bytes += bytes.saturating_sub(bytes_before) as f64;
+            self.tokens += (tokens - tokens_before) as f64;
+        }
+        if self.tokens > TOKENS_KEPT {
+            (self.bytes, self.tokens) = (self.bytes / 2.0, self.tokens / 2.0);
+        }
+        self.last = now;
+    }
+
+    /// Bytes that one token stands for; `None`: too few were seen.
+    pub fn token_bytes(&self) -> Option<f32> {
+        let (least, most) = BELIEVED;
+        (self.tokens >= TOKENS_MIN && self.bytes > 0.0).then(|| ((self.bytes / self.tokens) as f32).clamp(least, most))
+    }
+}
+
+/// The mean over endpoints that know it.
+pub fn mean(known: impl Iterator<Item = f32>) -> f32 {
+    let (sum, count) = known.fold((0.0, 0u32), |(sum, count), each| (sum + each, count + 1));
+    if count == 0 { Pool::TOKEN_BYTES } else { sum / count as f32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_a_token_are_learnt_from_what_both_count() {
+        let mut calibration = Calibration::default();
+        assert_eq!(calibration.token_bytes(), None);
+        // The first reading is where counting begins.
+        calibration.read(1_000, Some(77_000), true);
+        calibration.read(13_000, Some(81_000), true);
+        assert_eq!(calibration.token_bytes(), None, "4,000 tokens are too few");
+        calibration.read(31_000, Some(87_000), true);
+        assert_eq!(calibration.token_bytes(), Some(3.0));
+        // With others beside us, without figures, and behind a restart nothing is learnt.
+        calibration.read(31_000, Some(187_000), false);
+        calibration.read(91_000, None, true);
+        calibration.read(92_000, Some(190_000), true);
+        calibration.read(93_000, Some(10), true);
+        assert_eq!(calibration.token_bytes(), Some(3.0));
+        // Older prompts count less and less.
+        for turn in 0..40u64 {
+            calibration.read(93_000 + turn * 500_000, Some(10 + turn * 100_000), true);
+        }
+        let learnt = calibration.token_bytes().unwrap();
+        assert!((4.9..=5.0).contains(&learnt), "{learnt}");
+        for (bytes, tokens, believed) in [(10_000, 100_000, 1.0), (1_000_000, 6_000, 8.0)] {
+            let mut calibration = Calibration::default();
+            calibration.read(0, Some(0), true);
+            calibration.read(bytes, Some(tokens), true);
+            assert_eq!(calibration.token_bytes(), Some(believed));
+        }
+    }
+
+    #[test]
+    fn those_who_know_speak_for_the_others() {
+        assert_eq!(mean([].into_iter()), Pool::TOKEN_BYTES);
+        assert_eq!(mean([3.0, 5.0].into_iter()), 4.0);
+    }
+}
