@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""What `prefix-hash` is worth before two real engines, against `random`: hit rate and time to first token.
+"""What `prefix-hash` and `warm` are worth before two real engines, against `random`: hit rate and time to first token.
 
     bench/real/prefix.py --front-binary target/release/warmfront --engines URL URL
 
 Each set draws, by its seed, a few long prefixes and asks each several times, in random order, with
-another ending. Both policies get the same requests, each after a reset of the engines' caches; who goes
-first alternates. Nothing but a key decides which engine is a prefix's home, so that a set may put all of
-them on one: such sets are kept, and the medians are over all.
+another ending. All policies get the same requests, each after a reset of the engines' caches; who goes
+first alternates. Under `prefix-hash` nothing but a key decides which engine is a prefix's home, so that a set may put all of
+them on one: such sets are kept, and the medians are over all. `warm` says beforehand how much of each prompt its engine
+holds: "predicted" is that share, to be compared with the hit rate.
 
 The engines' caches must hold half of a set's prefixes but not all. They must run with
 VLLM_SERVER_DEV_MODE=1, which opens POST /reset_prefix_cache (not through the front).
@@ -21,7 +22,7 @@ import threading
 
 from front import Front, connect, get, model_of, reading, running, samples, stream, wait
 
-POLICIES = ("random", "prefix-hash")
+POLICIES = ("random", "prefix-hash", "warm")
 HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
 CAPACITY = "vllm:cache_config_info"
 
@@ -104,10 +105,12 @@ def measure(args, engines, policy, requests):
     with Front(args.front_binary, engines, policy) as front:
         ttft = ask_all(front.url, requests, args.concurrency)
         shares = front.requests("endpoint")
+        held, new = (reading(front.admin, f"warmfront_prompt_tokens_{part}_total") for part in ("held", "new"))
     for engine in engines:
         idle(engine)
     hits, queries = (sum(column) for column in zip(*map(delta, before, map(totals, engines))))
-    return {"rate": hits / queries, "ttft": ttft, "shares": shares}
+    predicted = held / (held + new) if held + new else None
+    return {"rate": hits / queries, "predicted": predicted, "ttft": ttft, "shares": shares}
 
 
 def empty(engine):
@@ -159,7 +162,8 @@ def row(result):
     shares = " ".join(f"{name}={count}" for name, count in sorted(result["shares"].items()))
     tenths = statistics.quantiles(ttft, n=10)
     times = (f"{1000 * value:.0f} ms" for value in (statistics.mean(ttft), statistics.median(ttft), tenths[8]))
-    return f"{result['rate']:>8.3f} {' '.join(map('{:>8}'.format, times)):>28}  {shares}"
+    predicted = "" if result["predicted"] is None else f"; {result['predicted']:.3f} predicted"
+    return f"{result['rate']:>8.3f} {' '.join(map('{:>8}'.format, times)):>28}  {shares}{predicted}"
 
 
 def summary(results):
@@ -167,12 +171,16 @@ def summary(results):
     figures = {"hit rate": lambda result: result["rate"],
                "TTFT mean, ms": lambda result: 1000 * statistics.mean(result["ttft"]),
                "TTFT p50, ms": lambda result: 1000 * statistics.median(result["ttft"])}
-    print(f"\n{'median over sets':<16} {POLICIES[0]:>10} {POLICIES[1]:>12} {'ratio':>7}  ratios set by set")
+    print(f"\n{'median over sets':<16} {'':<12} {'':>10} {'x random':>9}  set by set")
     for name, figure in figures.items():
-        base, ours = ([figure(result) for result in results[policy]] for policy in POLICIES)
-        ratio = statistics.median(ours) / statistics.median(base)
-        ratios = " ".join(f"{b / a:.2f}" for a, b in zip(base, ours))
-        print(f"{name:<16} {statistics.median(base):>10.3f} {statistics.median(ours):>12.3f} {ratio:>7.2f}  {ratios}")
+        base = [figure(result) for result in results[POLICIES[0]]]
+        for policy in POLICIES:
+            ours = [figure(result) for result in results[policy]]
+            ratio = statistics.median(ours) / statistics.median(base)
+            ratios = " ".join(f"{b / a:.2f}" for a, b in zip(base, ours))
+            print(f"{name:<16} {policy:<12} {statistics.median(ours):>10.3f} {ratio:>9.2f}  {ratios}")
+    errors = [result["predicted"] / result["rate"] for result in results["warm"] if result["predicted"] is not None]
+    print(f"predicted by warm, x hit rate: {statistics.median(errors):.2f} ({' '.join(f'{e:.2f}' for e in errors)})")
 
 
 if __name__ == "__main__":

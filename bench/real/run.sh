@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # warmfront before two real vLLM engines: the openai SDK, unchanged bytes, vLLM's own load generator, the
-# hit rate under `prefix-hash` against `random`, clients and an engine that leave. Ends at the first failure.
+# hit rate under `prefix-hash` and `warm` against `random`, clients and an engine that leave. Ends at the first failure.
 #
 #   MODEL=/path/to/model bench/real/run.sh DIR      DIR: a virtual environment with vLLM (or DIR/venv)
 #
@@ -128,7 +128,7 @@ bench completions-repeated openai /v1/completions "${repeated[@]}"
 bench chat-random openai-chat /v1/chat/completions "${short[@]}"
 bench chat-repeated openai-chat /v1/chat/completions "${repeated[@]}"
 
-step "prefix-hash against random"
+step "prefix-hash and warm against random"
 python3 "$here/prefix.py" --front-binary "$FRONT" --engines "${engines[@]}" --sets "$sets" --prefix-tokens "$prefix"
 
 step "clients that leave"
