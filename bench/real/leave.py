@@ -124,7 +124,10 @@ def survives(front, model, pid, returns_within):
     for began, error in lost + fresh:
         print(f"  begun {began - killed:+.2f} s: {error}")
     print(f"  statuses at the front: {front.requests('status')}; by endpoint: {front.requests('endpoint')}")
-    return up is not None and used > 0 and not fresh
+    # An engine that has been told to end accepts for a moment, takes a request and closes: whether it ran cannot be known,
+    # so it is not sent twice. Three faults in a row are the most that go there before it is barred.
+    taken_along = all(began - killed < 1 for began, _ in fresh) and len(fresh) <= 3
+    return up is not None and used > 0 and taken_along
 
 
 if __name__ == "__main__":

@@ -26,7 +26,12 @@ pub const WARMFRONT_URING_TWO: &str = "warmfront-uring-two";
 /// The same by another binary: the state before a change.
 pub const WARMFRONT_BEFORE: &str = "warmfront-before";
 pub const WARMFRONT_URING_BEFORE: &str = "warmfront-uring-before";
-pub const ALL: [&str; 15] = [
+/// In a scenario of prompts the same by other policies: that looks at no prompt, and that counts its tokens.
+pub const WARMFRONT_BLIND: &str = "warmfront-blind";
+pub const WARMFRONT_URING_BLIND: &str = "warmfront-uring-blind";
+pub const WARMFRONT_WARM: &str = "warmfront-warm";
+pub const WARMFRONT_URING_WARM: &str = "warmfront-uring-warm";
+pub const ALL: [&str; 19] = [
     DIRECT,
     RELAY,
     RELAY_HOLD,
@@ -42,9 +47,16 @@ pub const ALL: [&str; 15] = [
     WARMFRONT_URING_TWO,
     WARMFRONT_BEFORE,
     WARMFRONT_URING_BEFORE,
+    WARMFRONT_BLIND,
+    WARMFRONT_URING_BLIND,
+    WARMFRONT_WARM,
+    WARMFRONT_URING_WARM,
 ];
 /// Each with what it is compared to, to say what a change costs.
 pub const CHANGES: [(&str, &str); 2] = [(WARMFRONT, WARMFRONT_BEFORE), (WARMFRONT_URING, WARMFRONT_URING_BEFORE)];
+/// Of these only prompts tell anything.
+const OF_PROMPTS: [&str; 5] =
+    [RELAY_HOLD, WARMFRONT_BLIND, WARMFRONT_URING_BLIND, WARMFRONT_WARM, WARMFRONT_URING_WARM];
 const FIRST_OF_OURS: usize = 5;
 pub const DEFAULT: [&str; 7] = [DIRECT, RELAY, RELAY_HOLD, HAPROXY, NGINX, WARMFRONT, WARMFRONT_URING];
 
@@ -79,7 +91,7 @@ pub struct Setup<'a> {
 pub fn takes_part(front: &str, scenario: &Scenario) -> bool {
     match front {
         DIRECT => scenario.rate > 0,
-        RELAY_HOLD => scenario.by_prompt,
+        front if OF_PROMPTS.contains(&front) => scenario.by_prompt,
         _ => true,
     }
 }
@@ -150,7 +162,12 @@ pub fn command(front: &str, setup: &Setup) -> Result<Command, String> {
         front if is_ours(front) => {
             let driver = if front.starts_with(WARMFRONT_URING) { "uring" } else { "epoll" };
             let shards = if [WARMFRONT_TWO, WARMFRONT_URING_TWO].contains(&front) { "2" } else { "1" };
-            let policy = if setup.scenario.by_prompt { "prefix-hash" } else { "round-robin" };
+            let policy = match front {
+                WARMFRONT_WARM | WARMFRONT_URING_WARM => "warm",
+                WARMFRONT_BLIND | WARMFRONT_URING_BLIND => "round-robin",
+                _ if setup.scenario.by_prompt => "prefix-hash",
+                _ => "round-robin",
+            };
             command.arg("serve").arg("--config").arg(write(setup, "warmfront.toml", &warmfront(setup, front))?);
             command.args(["--shards", shards, "--driver", driver, "--policy", policy]);
             command.args(["--listen", &format!("127.0.0.1:{}", setup.listen)]);
