@@ -2,7 +2,7 @@
 
 use xxhash_rust::xxh64::xxh64;
 
-use super::digest::{Digest, PRIME_1};
+use super::digest::{Digest, PRIME_1, folded};
 use super::kernel::Kernel;
 
 /// The separate parts of a prompt, in canonical order.
@@ -50,8 +50,7 @@ pub(super) fn joined(parts: [&Part; 3]) -> u64 {
 
 /// A link of a chain that begins with `root`: one multiplication, folded.
 pub(super) fn linked(root: u64, link: u64) -> u64 {
-    let product = u128::from(root ^ link) * u128::from(PRIME_1 ^ root.rotate_left(32));
-    (product as u64) ^ (product >> 64) as u64
+    folded(root ^ link, PRIME_1 ^ root.rotate_left(32))
 }
 
 /// One section's hash and counts.

@@ -350,6 +350,25 @@ struct Canonical<'p> {
     parts: [Part; 4],
 }
 
+/// A hash of whole blocks: the four lanes of XXH64 behind them, multiplied in pairs.
+fn link(blocks: &[u8]) -> u64 {
+    let (first, second) = (0x9e37_79b1_85eb_ca87_u64, 0xc2b2_ae3d_27d4_eb4f_u64);
+    let (third, fourth) = (0x1656_67b1_9e37_79f9_u64, 0x85eb_ca77_c2b2_ae63_u64);
+    let mut lanes = [first.wrapping_add(second), second, 0, 0u64.wrapping_sub(first)];
+    for (place, word) in blocks.chunks_exact(8).enumerate() {
+        let word = u64::from_le_bytes(word.try_into().unwrap());
+        let lane = &mut lanes[place % 4];
+        *lane = lane.wrapping_add(word.wrapping_mul(second)).rotate_left(31).wrapping_mul(first);
+    }
+    let last = lanes[3] ^ fourth.wrapping_add(blocks.len() as u64);
+    folded(lanes[0] ^ first, lanes[1] ^ second) ^ folded(lanes[2] ^ third, last)
+}
+
+fn folded(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product as u64) ^ (product >> 64) as u64
+}
+
 /// One section being built.
 #[derive(Clone, Default)]
 struct Part {
@@ -408,15 +427,12 @@ impl<'p> Canonical<'p> {
         if !self.plan.chain {
             return chain;
         }
-        let linked = |root: u64, link: u64| {
-            let product = u128::from(root ^ link) * u128::from(0x9e37_79b1_85eb_ca87 ^ root.rotate_left(32));
-            (product as u64) ^ (product >> 64) as u64
-        };
+        let linked = |root: u64, link: u64| folded(root ^ link, 0x9e37_79b1_85eb_ca87 ^ root.rotate_left(32));
         let mut root = ROOT;
         for (place, part) in (1..).zip(&self.parts[..3]) {
             let bytes: Vec<u8> = part.bytes.iter().map(|(byte, _)| *byte).collect();
             let ends = (256..=bytes.len()).step_by(256);
-            chain.extend(ends.map(|end| linked(root, xxh64(&bytes[..end], 0))));
+            chain.extend(ends.map(|end| linked(root, link(&bytes[..end]))));
             if !bytes.is_empty() {
                 root = linked(root.rotate_left(place), xxh64(&bytes, 0));
             }
