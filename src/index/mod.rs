@@ -210,12 +210,18 @@ impl Index {
     ///
     /// At most [`probes_max`] blocks are looked at (twice as many if an endpoint is emptied meanwhile).
     pub fn longest(&self, chain: &[u64], among: &[EndpointId], found: &mut Matches) {
-        self.begin(among, found);
-        self.settle(chain, among, found);
+        for _ in 0..2 {
+            self.begin(among, found);
+            found.settle(&self.rows, chain);
+            // What was read may have been a former tenant's if anybody was emptied since.
+            if found.emptied == self.emptied.load(Ordering::Acquire) {
+                return;
+            }
+        }
+        found.clear();
     }
 
-    /// Begins a look-up that goes on as the prompt arrives: [`Index::follow`] it, then [`Index::settle`].
-    pub fn begin(&self, among: &[EndpointId], found: &mut Matches) {
+    fn begin(&self, among: &[EndpointId], found: &mut Matches) {
         // Acquire: who is emptied before this is seen without tenant.
         let among_now = found.begin(self.words, self.emptied.load(Ordering::Acquire));
         for &id in among {
@@ -223,27 +229,6 @@ impl Index {
                 among_now.add(id.slot);
             }
         }
-    }
-
-    /// Whether anybody holds all of `chain`, which is the prompt so far: it begins with what was given before. False: no
-    /// more blocks can make the longest match longer, so the choice may be made. Looks at one block.
-    pub fn follow(&self, chain: &[u64], found: &mut Matches) -> bool {
-        found.follow(&self.rows, chain)
-    }
-
-    /// As [`Index::longest`], going on from what `follow` has found out. `among` as it was at the beginning.
-    pub fn settle(&self, chain: &[u64], among: &[EndpointId], found: &mut Matches) {
-        for _ in 0..2 {
-            if found.emptied == self.emptied.load(Ordering::Acquire) {
-                found.settle(&self.rows, chain);
-                // What was read may have been a former tenant's if anybody was emptied since.
-                if found.emptied == self.emptied.load(Ordering::Acquire) {
-                    return;
-                }
-            }
-            self.begin(among, found);
-        }
-        found.clear();
     }
 
     /// Notes that the endpoint holds these blocks, or will: all of them are the youngest it has, the first younger than the last. What is
