@@ -54,7 +54,8 @@ const FREE: Cell = Cell {
 
 const _: () = assert!(size_of::<Cell>() == 32);
 
-/// Cells and the buckets by which they are found, as many of each. Chunks move between the pool and ledgers whole.
+/// Cells, and as many buckets by which those of shared rows are found; a sole row names its cell. Chunks move between the pool
+/// and ledgers whole.
 #[derive(Debug)]
 pub(super) struct Chunk {
     cells: Box<[Cell]>,
