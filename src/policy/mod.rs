@@ -116,7 +116,7 @@ impl Default for Settings {
     fn default() -> Self {
         let words = |list: &[&str]| list.iter().map(|word| word.to_string()).collect();
         Settings {
-            policy: Policy::PrefixHash,
+            policy: Policy::Warm,
             prefix: PrefixMode::FirstUser,
             prefix_chars: 100,
             prefix_bytes: 4096,
