@@ -72,7 +72,7 @@ impl Exchange {
             Err(Nobody::NoneTakesRequests) => return self.refuse(refusals::NO_ENDPOINT.into(), cx),
             Err(Nobody::AllAtTheirCap) => return self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx),
         };
-        self.charge_tokens(&choice, &mut admission, cx);
+        let prediction = self.charge_tokens(&choice, &mut admission, cx);
         self.reason = choice.reason;
         self.draft.chose(&choice, cx.now);
         if choice.reason.spilled() {
@@ -88,6 +88,7 @@ impl Exchange {
             acknowledged: None,
             answered: false,
             charged: false,
+            prediction,
         });
         self.phase = Phase::Connect;
         self.wait(cx.now, cx.rules.limits.connect_timeout_ms, Waiting::Connect);

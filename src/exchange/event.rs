@@ -219,6 +219,8 @@ pub struct Lender {
     pub chain: Vec<u64>,
     /// Its bytes.
     pub prompt_bytes: u64,
+    /// They are all of it: there are neither token ids nor images, and nothing was left unread.
+    pub text_alone: bool,
     /// Who holds how much of it. Gone while a choice looks at it.
     pub matches: Option<Box<Matches>>,
     /// Who takes what the access log is told, while it is on.
@@ -239,6 +241,7 @@ impl Default for Lender {
             turn: 0,
             chain: Vec::new(),
             prompt_bytes: 0,
+            text_alone: false,
             matches: None,
             recorder: None,
         }
