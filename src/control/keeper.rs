@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 use super::access::AccessLog;
 use super::edit::{Edit, Refused};
 use super::fleet::Fleet;
-use super::health::{Failure, Turn, Why};
-use super::ladder::Ladder;
+use super::health::{self, Failure, Turn};
+use super::ladder::{Ladder, Why};
 use super::models::Learnt;
 use super::reload::{self, Changes, Source};
 use super::scrape::Reading;
@@ -288,7 +288,7 @@ fn say(engine: &str, turn: Turn, why: &str) {
         }
         Turn::Spared => tracing::warn!(
             engine,
-            why = Why::Faults.as_str(),
+            why = health::Why::Faults.as_str(),
             "engine stays in service: half of those that serve its models are out already"
         ),
         Turn::SparedAgain => {}
@@ -299,15 +299,23 @@ fn say(engine: &str, turn: Turn, why: &str) {
 
 /// One line for each change.
 fn say_moved(engine: &str, ladder: &Ladder) {
-    let (rung, why) = (ladder.rung().as_str(), ladder.why().map_or("", |why| why.as_str()));
-    if ladder.rung().believes_index() {
-        tracing::info!(engine, rung, why, "what the index says of this engine's cache is believed again");
-    } else {
-        tracing::warn!(
-            engine,
-            rung,
-            why,
-            "this engine's cache does not hold what the index says; it counts as holding nothing until it does"
-        );
+    let rung = ladder.rung().as_str();
+    match (ladder.rung().believes_index(), ladder.why()) {
+        (true, why) => {
+            let why = why.map_or("", Why::as_str);
+            tracing::info!(engine, rung, why, "what the index says of this engine's cache is believed again");
+        }
+        (false, Some(Why::CacheOff)) => {
+            tracing::info!(engine, rung, "this engine caches no prefixes; it counts as holding nothing");
+        }
+        (false, why) => {
+            let why = why.map_or("", Why::as_str);
+            tracing::warn!(
+                engine,
+                rung,
+                why,
+                "this engine's cache does not hold what the index says; it counts as holding nothing until it does"
+            );
+        }
     }
 }

@@ -121,10 +121,11 @@ impl Ladder {
         }
     }
 
-    /// Its engine may be another process, of which nothing wrong is known. True: it is on another rung.
+    /// Its engine may be another process, of which nothing wrong is known but whether it caches, which its next scrape
+    /// tells. True: it is on another rung.
     pub fn restarted(&mut self, now: Instant) -> bool {
-        self.cache_off = false;
-        self.go(Rung::Approximate, Why::Restarted, now)
+        let rung = if self.cache_off { Rung::Hash } else { Rung::Approximate };
+        self.go(rung, Why::Restarted, now)
     }
 
     fn go(&mut self, rung: Rung, why: Why, now: Instant) -> bool {
@@ -199,6 +200,7 @@ mod tests {
         assert!(ladder.caches(false, now) && !ladder.caches(false, now));
         assert_eq!((ladder.rung(), ladder.why()), (Rung::Hash, Some(Why::CacheOff)));
         (0..10).for_each(|_| assert!(!ladder.compared(window(0), now)));
+        assert!(!ladder.restarted(now) && ladder.rung() == Rung::Hash);
         assert!(ladder.caches(true, now));
         assert_eq!((ladder.rung(), ladder.why()), (Rung::Approximate, Some(Why::CacheOn)));
         assert!(!ladder.caches(true, now));

@@ -39,7 +39,12 @@ pub(super) struct Reader {
 
 impl Reader {
     /// More of a stream's data.
+    #[inline]
     pub fn stream(&mut self, data: &[u8]) -> Option<Usage> {
+        if self.kept.is_empty() && tells_nothing(data) { None } else { self.lines(data) }
+    }
+
+    fn lines(&mut self, data: &[u8]) -> Option<Usage> {
         let mut rest = data;
         let mut found = None;
         if !self.kept.is_empty() {
@@ -56,9 +61,8 @@ impl Reader {
             _ => memrchr(b'\n', rest).map_or(0, |at| at + 1),
         };
         let (lines, begun) = rest.split_at(whole);
-        // Most pieces are one event without it.
         if FIND_KEY.find(lines).is_some() {
-            found = lines.split(|byte| *byte == b'\n').filter_map(look).last().or(found);
+            found = lines.split(|byte| *byte == b'\n').filter_map(look).next_back().or(found);
         }
         self.keep(begun);
         found
@@ -100,6 +104,14 @@ impl Reader {
         self.kept.drain(..over);
         self.kept.extend_from_slice(bytes);
     }
+}
+
+/// Whether a piece ends with a whole event of a token: what comes last in it are its choices, or that there is no usage yet.
+/// An engine that wrote usage before its choices would not be read.
+#[inline]
+fn tells_nothing(data: &[u8]) -> bool {
+    let event = data.strip_suffix(b"\n\n").or(data.strip_suffix(b"\r\n\r\n"));
+    data.is_empty() || event.is_some_and(|event| event.ends_with(b"]}") || event.ends_with(b"\"usage\":null}"))
 }
 
 fn last(bytes: &[u8]) -> &[u8] {

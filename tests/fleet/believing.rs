@@ -76,8 +76,8 @@ fn ask(front: &Front, engines: &[Engine], times: usize) -> Vec<usize> {
     let mut client: Client = front.connect();
     for _ in 0..times {
         for name in 0..12 {
-            let words = format!("{name} said so ").repeat(4 * TOKENS / 10);
-            let body = format!(r#"{{"messages":[{{"role":"user","content":"{}"}}]}}"#, &words[..4 * TOKENS]);
+            let words: String = format!("{name} said so ").chars().cycle().take(4 * TOKENS).collect();
+            let body = format!(r#"{{"messages":[{{"role":"user","content":"{words}"}}]}}"#);
             let len = body.len();
             client
                 .send(&format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len}\r\n\r\n{body}"));
