@@ -60,6 +60,7 @@ fn read_body(body: &[u8], length: BodyLength, stream: bool, cuts: &[usize]) -> O
         from = to;
     }
     assert!(reader.kept.capacity() <= LOOK_BYTES);
+    assert!(!stream || reader.kept.is_empty(), "nothing is kept behind the last line");
     if !stream { reader.end().or(found) } else { found }
 }
 
@@ -109,6 +110,8 @@ fn what_looks_like_usage_is_not_believed() {
         format!(r#"{{"tools":{{{SAID}}},"usage":null}}"#),
         format!(r#"{{"metrics":{{{SAID}}}}}"#),
         format!(r#"[{{{SAID}}}]"#),
+        // The end of another key.
+        r#"{"said \"usage":{"prompt_tokens":1}}"#.to_owned(),
         // Cut off, or more behind it.
         format!(r#"{{{SAID}"#),
         format!(r#"{{{SAID}}} {{}}"#),
@@ -138,6 +141,7 @@ fn the_real_one_is_found_beside_others_and_in_other_hands() {
     for text in [
         format!(r#"{{"tools":[{false_one}],{real}}}"#),
         format!("{{{real},\"metrics\":{false_one}}}\n"),
+        format!(r#"{{{real},"metrics":{{"prompt_tokens":9,"completion_tokens":9,"x":{{"cached_tokens":9}}}}}}"#),
         format!(r#"{{"id":"x",{real},"text":"a\"}}","n":[[{{}}]]}}"#),
     ] {
         assert_eq!(look(text.as_bytes()), usage(10, Some(6), 2), "{text}");
