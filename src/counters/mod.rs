@@ -7,6 +7,7 @@ mod events;
 mod histogram;
 mod outcomes;
 mod predictions;
+pub mod queue;
 mod requests;
 pub mod stats;
 
@@ -15,6 +16,7 @@ use crate::fleet::{EndpointId, Loads};
 use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX};
 pub use outcomes::{Outcome, Outcomes};
 pub use predictions::{Asked, Compared, Prediction, Predictions, Text};
+use queue::Queue;
 
 /// The shared counters of one process.
 #[derive(Debug)]
@@ -22,6 +24,7 @@ pub struct Counters {
     loads: Loads,
     outcomes: Outcomes,
     predictions: Predictions,
+    queue: Queue,
     /// Failed connects by slot since start; control reads them between probes.
     connect_failures: Box<[AtomicU32; ENDPOINTS_MAX]>,
     /// Releases that found nothing to release.
@@ -35,6 +38,7 @@ impl Counters {
             loads: Loads::default(),
             outcomes: Outcomes::default(),
             predictions: Predictions::default(),
+            queue: Queue::default(),
             connect_failures: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
             underflow: AtomicU64::new(0),
         }))
@@ -56,6 +60,12 @@ impl Counters {
     #[inline]
     pub fn predictions(&self) -> &Predictions {
         &self.predictions
+    }
+
+    /// Those that wait for room.
+    #[inline]
+    pub fn queue(&self) -> &Queue {
+        &self.queue
     }
 
     /// Our requests in flight on one endpoint. Control gives a slot to another endpoint only at 0.
