@@ -23,6 +23,8 @@ pub struct LookedUp {
     tokens: u32,
     block_tokens: f32,
     tie: u64,
+    /// It is text and nothing else, and all of it was read.
+    text_alone: bool,
 }
 
 impl LookedUp {
@@ -43,23 +45,26 @@ pub fn cut(facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
 /// Looks up who holds how much of the prompt that was cut, of which `beyond` bytes were not read. `None`: nothing can be known of
 /// it, and another policy has to choose.
 pub fn look_up(facts: &Facts, beyond: u64, pool: &Pool, snapshot: &Snapshot, lender: &mut Lender) -> Option<LookedUp> {
-    let index = snapshot.index.as_ref().filter(|_| pool.settings.policy == Policy::Warm)?;
-    let matches = lender.matches.get_or_insert_default();
-    index.longest(&lender.chain, pool.eligible().ids(), matches);
-    let tie = lender.chain.get(pool.eligible().deepest(matches) as usize).or(lender.chain.last()).copied();
     let counts = facts.counts();
     lender.prompt_bytes = counts.text_bytes + beyond;
-    lender.text_alone = beyond == 0 && counts.ids == 0 && counts.media == 0;
+    let text_alone = beyond == 0 && counts.ids == 0 && counts.media == 0;
     let text = lender.prompt_bytes as f64 / f64::from(pool.token_bytes);
     let images = counts.media.saturating_mul(pool.settings.image_tokens.into());
     let tokens = (text as u64).saturating_add(counts.ids).saturating_add(images);
     // Ids are tokens whatever text they stand for.
     let token_bytes = if counts.text_bytes == 0 { ID_BYTES } else { pool.token_bytes };
-    Some(LookedUp {
-        tokens: tokens.min(TOKENS_MAX.into()) as u32,
-        block_tokens: BLOCK_BYTES as f32 / token_bytes,
-        tie: tie.unwrap_or(0),
-    })
+    let tokens = tokens.min(TOKENS_MAX.into()) as u32;
+    let block_tokens = BLOCK_BYTES as f32 / token_bytes;
+    look_up_again(LookedUp { tokens, block_tokens, tie: 0, text_alone }, pool, snapshot, lender)
+}
+
+/// The same of a prompt whose length is known; its chain is the lender's.
+pub fn look_up_again(prompt: LookedUp, pool: &Pool, snapshot: &Snapshot, lender: &mut Lender) -> Option<LookedUp> {
+    let index = snapshot.index.as_ref().filter(|_| pool.settings.policy == Policy::Warm)?;
+    let matches = lender.matches.get_or_insert_default();
+    index.longest(&lender.chain, pool.eligible().ids(), matches);
+    let tie = lender.chain.get(pool.eligible().deepest(matches) as usize).or(lender.chain.last()).copied();
+    Some(LookedUp { tie: tie.unwrap_or(0), ..prompt })
 }
 
 impl Exchange {
@@ -72,6 +77,7 @@ impl Exchange {
             _ => 0,
         };
         self.asked.stream = facts.stream == Some(true);
+        self.asked.asker.says(facts.priority);
         self.key = cut(facts, pool, cx.lender).or(self.key);
         look_up(facts, beyond, pool, cx.snapshot, cx.lender)
     }
@@ -81,6 +87,7 @@ impl Exchange {
     pub(super) fn charge_tokens(
         &mut self,
         choice: &Choice,
+        looked_up: Option<LookedUp>,
         admission: &mut Admission,
         cx: &mut Context<'_>,
     ) -> Option<Prediction> {
@@ -93,7 +100,8 @@ impl Exchange {
             cx.counters.prompt(pool.0, held + new);
         }
         note(choice.endpoint, cx);
-        let text_bytes = if cx.lender.text_alone { cx.lender.prompt_bytes } else { 0 };
+        let text_alone = looked_up.is_some_and(|prompt| prompt.text_alone);
+        let text_bytes = if text_alone { cx.lender.prompt_bytes } else { 0 };
         let prediction = Prediction { method: Method::Warm, tokens: held + new, held: predicted, text_bytes };
         cx.counters.predictions().asked(choice.endpoint.slot, &prediction);
         Some(prediction)
