@@ -6,6 +6,8 @@
 mod events;
 mod histogram;
 mod outcomes;
+mod predictions;
+pub mod queue;
 mod requests;
 pub mod stats;
 
@@ -13,12 +15,16 @@ use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::fleet::{EndpointId, Loads};
 use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX};
 pub use outcomes::{Outcome, Outcomes};
+pub use predictions::{Asked, Compared, Prediction, Predictions, Text};
+use queue::Queue;
 
 /// The shared counters of one process.
 #[derive(Debug)]
 pub struct Counters {
     loads: Loads,
     outcomes: Outcomes,
+    predictions: Predictions,
+    queue: Queue,
     /// Failed connects by slot since start; control reads them between probes.
     connect_failures: Box<[AtomicU32; ENDPOINTS_MAX]>,
     /// Releases that found nothing to release.
@@ -31,6 +37,8 @@ impl Counters {
         Box::leak(Box::new(Counters {
             loads: Loads::default(),
             outcomes: Outcomes::default(),
+            predictions: Predictions::default(),
+            queue: Queue::default(),
             connect_failures: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
             underflow: AtomicU64::new(0),
         }))
@@ -46,6 +54,18 @@ impl Counters {
     #[inline]
     pub fn outcomes(&self) -> &Outcomes {
         &self.outcomes
+    }
+
+    /// What was predicted of caches, and what replies told of it.
+    #[inline]
+    pub fn predictions(&self) -> &Predictions {
+        &self.predictions
+    }
+
+    /// Those that wait for room.
+    #[inline]
+    pub fn queue(&self) -> &Queue {
+        &self.queue
     }
 
     /// Our requests in flight on one endpoint. Control gives a slot to another endpoint only at 0.
