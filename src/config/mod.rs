@@ -259,11 +259,22 @@ pub struct Log {
     pub access: Access,
     /// The same of such a line.
     pub access_format: LogFormat,
+    /// Whether such a line has hashes of the prompt, where a policy makes them.
+    pub access_chain: bool,
+    /// How many finished requests the admin listener can tell of.
+    pub receipts: usize,
 }
 
 impl Default for Log {
     fn default() -> Self {
-        Log { level: "info".into(), format: LogFormat::Text, access: Access::Off, access_format: LogFormat::Json }
+        Log {
+            level: "info".into(),
+            format: LogFormat::Text,
+            access: Access::Off,
+            access_format: LogFormat::Json,
+            access_chain: false,
+            receipts: 1_024,
+        }
     }
 }
 
@@ -296,6 +307,8 @@ pub struct Flags {
     pub admin: Option<SocketAddr>,
     /// `--access-log`
     pub access: Option<Access>,
+    /// `--access-chain`
+    pub access_chain: bool,
 }
 
 impl Config {
@@ -357,6 +370,7 @@ impl Config {
         if let Some(access) = &flags.access {
             self.log.access.clone_from(access);
         }
+        self.log.access_chain |= flags.access_chain;
         problems
     }
 

@@ -285,7 +285,8 @@ pub struct Choice {
     pub endpoint: EndpointId,
     /// Why.
     pub reason: Reason,
-    /// For a spill the home that was full, for a home the next endpoint of the ring; where that costs nothing.
+    /// For a spill the home that was full, for a home the next endpoint of the ring if that is near, for least work who comes
+    /// next.
     pub runner_up: Option<u16>,
     /// Most requests of ours this endpoint may have, this one included: the bound less foreign load. `None`: no bound.
     pub slots: Option<u32>,

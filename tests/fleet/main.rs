@@ -9,6 +9,7 @@ mod access;
 mod editing;
 mod engine;
 mod front;
+mod receipts;
 mod reloading;
 mod starting;
 mod supervised;
