@@ -135,6 +135,8 @@ pub const FAULTS_IN_A_ROW_MAX: u32 = 3;
 pub const RECORDS_MAX: usize = 4 << 10;
 /// Most receipts that may be asked for, some 512 bytes each: 32 MiB.
 pub const RECEIPTS_MAX: usize = 64 << 10;
+/// Most requests that wait in front of the engines, whatever is configured: 24 bytes for each, taken at the start.
+pub const QUEUE_MAX: usize = if cfg!(modelled) { 2 } else { 4 << 10 };
 /// Size of the buffer one read may fill.
 pub const RECEIVE_BYTES: usize = 64 << 10;
 

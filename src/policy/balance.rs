@@ -69,5 +69,6 @@ fn answer(eligible: &Eligible, loads: &Loads, slot: u16, reason: Reason) -> Opti
         total: None,
         tokens: None,
         costs: None,
+        room: true,
     })
 }

@@ -68,6 +68,7 @@ pub(super) fn bounded(
                 total: Some(total),
                 tokens: None,
                 costs: None,
+                room: true,
             });
         }
         home.get_or_insert(slot);
@@ -98,6 +99,7 @@ fn all_full(
             total: None,
             tokens: None,
             costs: None,
+            room: true,
         },
         _ if home.is_some() => balance::least_load(eligible, loads, request, Reason::AllFull)?,
         // The walk met none that takes requests: rare, and nothing was full.

@@ -9,6 +9,7 @@
 
 mod balance;
 mod chwbl;
+mod cost;
 mod pool;
 mod warm;
 
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::fleet::{EndpointId, Loads};
 use crate::scan::{Needs, Plan, PrefixMode};
 
+pub use cost::{Cost, Costs};
 pub use pool::{Eligible, Pool, PoolId};
 pub use warm::Prompt;
 
@@ -71,6 +73,18 @@ pub enum Bound {
     Kubeai,
 }
 
+/// Whether requests of policy `warm` wait in the front for room in the cache that holds their prompt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Queueing {
+    /// While that pays.
+    Auto,
+    /// Always.
+    On,
+    /// Never: the engines queue them.
+    Off,
+}
+
 /// How one pool chooses: `[routing]`, overridden by `[pool.NAME]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -83,6 +97,8 @@ pub struct Settings {
     pub prefix_chars: u32,
     /// `conversation`: how many canonical bytes of it.
     pub prefix_bytes: u32,
+    /// Whether requests wait in the front for room.
+    pub queue: Queueing,
     /// Points on the ring per endpoint and unit of weight.
     pub replication: u32,
     /// Which bound.
@@ -116,10 +132,11 @@ impl Default for Settings {
     fn default() -> Self {
         let words = |list: &[&str]| list.iter().map(|word| word.to_string()).collect();
         Settings {
-            policy: Policy::PrefixHash,
+            policy: Policy::Warm,
             prefix: PrefixMode::FirstUser,
             prefix_chars: 100,
             prefix_bytes: 4096,
+            queue: Queueing::Off,
             replication: 256,
             bound: Bound::Slots,
             load_percent: 125,
@@ -301,6 +318,8 @@ pub struct Choice {
     pub tokens: Option<Tokens>,
     /// What it was chosen by, where the policy counts work.
     pub costs: Option<Costs>,
+    /// Its cache has room for this request. Where nothing is known of that, it has.
+    pub room: bool,
 }
 
 /// A prompt at one endpoint.
@@ -310,32 +329,6 @@ pub struct Tokens {
     pub held: u32,
     /// To be computed.
     pub new: u32,
-}
-
-/// What a choice by work compared.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Costs {
-    /// Of the endpoint that was chosen.
-    pub chosen: Cost,
-    /// Of the runner-up, where there is one.
-    pub runner_up: Option<Cost>,
-}
-
-/// What a prompt costs at one endpoint, in tokens, term by term; whoever costs more than four thousand million costs that.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Cost {
-    /// Sent there, and without a first token yet.
-    pub pending: u32,
-    /// To be computed of this prompt, as much as that weighs.
-    pub new: u32,
-    /// For the requests there.
-    pub decoding: u32,
-    /// For how full its cache is.
-    pub full: u32,
-    /// Where there is no room for the prompt.
-    pub no_room: u32,
-    /// What is compared: the first four together, more for an endpoint of less than the whole weight, and the last.
-    pub total: u32,
 }
 
 /// Why nobody was chosen.

@@ -64,6 +64,7 @@ pub(super) fn least_work(pool: &Pool, loads: &Loads, request: &Request<'_>, prom
         total: None,
         tokens: Some(Tokens { held, new: prompt.tokens - held }),
         costs: work.shown(slot).map(|chosen| Costs { chosen, runner_up: runner_up.and_then(|slot| work.shown(slot)) }),
+        room: work.room(slot),
     })
 }
 
@@ -126,6 +127,15 @@ impl<'a> Work<'a> {
             full: tokens(terms.full),
             no_room: tokens(terms.no_room),
             total: tokens(terms.total(row)),
+        })
+    }
+
+    /// As the cost of this endpoint has it.
+    fn room(&self, slot: u16) -> bool {
+        let place = self.eligible.slots().binary_search(&slot).ok();
+        let row_and_cache = place.and_then(|place| self.eligible.row(slot).zip(self.eligible.caches().get(place)));
+        row_and_cache.is_none_or(|(row, cache)| {
+            self.eligible.load(row, slot, self.loads) == 0 || self.has_room(slot, cache, self.held(slot))
         })
     }
 

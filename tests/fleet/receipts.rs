@@ -81,8 +81,7 @@ fn a_request_can_be_asked_for_as_soon_as_it_is_answered() {
 
 #[test]
 fn by_prefix_it_says_the_load_and_the_bound() {
-    let (_engines, front): ([Engine; 2], Front) =
-        fleet("auto", "[health]\nprobe_interval_ms = 50\nslow_start_ms = 0\n");
+    let (_engines, front): ([Engine; 2], Front) = fleet("auto", &WARM.replace("warm", "prefix-hash"));
     assert_eq!(ask(&mut front.connect(), "mine", "words"), 200);
     let [receipt] = &receipts(&front, "/mine")[..] else { panic!("one of mine") };
     assert_eq!((&receipt["reason"], &receipt["in_flight"]), (&"home".into(), &0.into()));
