@@ -95,13 +95,19 @@ mod tests {
             ("", None),
             ("[log]\naccess = \"stdout\"\n", None),
             ("[log]\naccess_chain = true\n", Some("is \"off\"")),
-            ("[log]\naccess_chain = true\naccess = \"stdout\"\n", Some("`warm`, which no pool has")),
+            ("[log]\naccess_chain = true\naccess = \"stdout\"\n", None),
+            (
+                "[routing]\npolicy = \"session\"\n[log]\naccess_chain = true\naccess = \"stdout\"\n",
+                Some("`warm`, which no pool has"),
+            ),
             (
                 "[log]\naccess_chain = true\naccess = \"stdout\"\naccess_format = \"text\"\n",
                 Some("`access_format` is \"text\""),
             ),
-            ("[routing]\npolicy = \"warm\"\n[log]\naccess_chain = true\naccess = \"stdout\"\n", None),
-            ("[pool.x]\npolicy = \"warm\"\n[log]\naccess_chain = true\naccess = \"stdout\"\n", None),
+            (
+                "[routing]\npolicy = \"session\"\n[pool.x]\npolicy = \"warm\"\n[log]\naccess_chain = true\naccess = \"stdout\"\n",
+                None,
+            ),
         ] {
             let said = config(text).chain_wanting();
             assert_eq!(said.is_some(), words.is_some(), "{text}: {said:?}");
