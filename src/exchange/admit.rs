@@ -3,6 +3,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::event::{Action, Context, Ending, Micros, Peer, Side};
+use super::queue::{Asker, QueueRules};
 use super::record::Draft;
 use super::refusals::{self, Refused};
 use super::{Asked, End, Exchange, Leg, Phase, tap};
@@ -35,6 +36,8 @@ pub struct Rules {
     pub access_chain: bool,
     /// and has a receipt.
     pub receipts: bool,
+    /// How requests wait for room.
+    pub queue: QueueRules,
 }
 
 impl From<&Config> for Rules {
@@ -48,6 +51,7 @@ impl From<&Config> for Rules {
             access_log: config.log.access != Access::Off,
             access_chain: config.logs_chains(),
             receipts: config.log.receipts > 0,
+            queue: QueueRules::from(config),
         }
     }
 }
@@ -314,8 +318,18 @@ impl Exchange {
         rewrite::request(head, &framing, &added, &mut out);
         let encoded = head.get("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
         let body = Body::new(framing.body);
-        let asked =
-            Asked { version: head.version, api, request_id: id, explain, session, encoded, stream: false, framing };
+        let asker = Asker::of(head, peer.ip, &cx.rules.queue);
+        let asked = Asked {
+            version: head.version,
+            api,
+            request_id: id,
+            explain,
+            session,
+            encoded,
+            stream: false,
+            asker,
+            framing,
+        };
         cx.lender.held_bytes += out.capacity();
         cx.lender.retries.earn(cx.rules.limits.retry_percent);
         let mut exchange = Exchange {
@@ -343,6 +357,8 @@ impl Exchange {
             connects: 0,
             retried: false,
             leg: None::<Leg>,
+            queued: None,
+            waited: None,
             explain: None,
             reply: Body::new(BodyLength::None),
             reply_bytes: 0,

@@ -4,7 +4,7 @@ use super::event::{Action, Context};
 use super::record::RunnerUp;
 use super::refusals::{self, Refused};
 use super::warm::LookedUp;
-use super::{Exchange, Leg, Phase, Waiting};
+use super::{Exchange, Leg, Micros, Phase, Waiting};
 use crate::counters::Admission;
 use crate::counters::stats::{Event as Count, Work};
 use crate::policy::{self, CHOICES_MAX, Choice, Cost, Nobody, Tokens};
@@ -68,11 +68,15 @@ impl Exchange {
         let prompt = looked_up.zip(matches.as_deref()).map(|(looked_up, matches)| looked_up.prompt(matches));
         let counted = self.count_in(pool, prompt, cx);
         cx.lender.matches = matches.or(cx.lender.matches.take());
-        let (choice, mut admission) = match counted {
-            Ok(counted) => counted,
-            Err(Nobody::NoneTakesRequests) => return self.refuse(refusals::NO_ENDPOINT.into(), cx),
-            Err(Nobody::AllAtTheirCap) => return self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx),
+        let (choice, mut admission) = match (counted, looked_up) {
+            (Ok(counted), _) => counted,
+            (Err(Uncounted::HasToWait(choice)), Some(looked_up)) => return self.wait_for_room(&choice, looked_up, cx),
+            (Err(Uncounted::Nobody(Nobody::AllAtTheirCap)), _) => {
+                return self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx);
+            }
+            (Err(_), _) => return self.refuse(refusals::NO_ENDPOINT.into(), cx),
         };
+        self.leave_queue(choice.tokens.map_or(0, |tokens| tokens.new), cx);
         self.charge_tokens(&choice, &mut admission, cx);
         self.reason = choice.reason;
         let runner_up = choice.runner_up.and_then(|slot| runner_up(slot, snapshot, cx));
@@ -82,7 +86,7 @@ impl Exchange {
         }
         if self.asked.explain {
             let tries = self.tried.as_slice().len() + 1;
-            self.explain = Some(explanation(&choice, runner_up, tries, self.key, snapshot));
+            self.explain = Some(explanation(&choice, runner_up, tries, self.waited, self.key, snapshot));
         }
         self.leg = Some(Leg {
             admission,
@@ -102,7 +106,7 @@ impl Exchange {
         pool: &Pool,
         prompt: Option<policy::Prompt<'_>>,
         cx: &mut Context<'_>,
-    ) -> Result<(Choice, Admission), Nobody> {
+    ) -> Result<(Choice, Admission), Uncounted> {
         let mut request = policy::Request {
             prompt,
             key: self.key,
@@ -114,7 +118,10 @@ impl Exchange {
         };
         cx.lender.turn = cx.lender.turn.wrapping_add(1);
         for attempt in 1..=CHOICES_MAX + LOST_CAPS_MAX {
-            let choice = choose_open(pool, &request, cx)?;
+            let choice = choose_open(pool, &request, cx).map_err(Uncounted::Nobody)?;
+            if self.has_to_wait(&choice, pool, cx) {
+                return Err(Uncounted::HasToWait(choice));
+            }
             let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
             let most = slots.unwrap_or(u32::MAX).min(choice.cap);
             if let Some(admission) = cx.counters.try_admit(choice.endpoint, Some(most)) {
@@ -127,8 +134,15 @@ impl Exchange {
             cx.stats.count(Count::ChoiceRepeated);
             request.random = cx.lender.random.number();
         }
-        Err(Nobody::AllAtTheirCap)
+        Err(Uncounted::Nobody(Nobody::AllAtTheirCap))
     }
+}
+
+/// Why no endpoint was counted.
+enum Uncounted {
+    Nobody(Nobody),
+    /// There is a choice, and it has no room yet.
+    HasToWait(Choice),
 }
 
 /// A choice past endpoints that were barred since the snapshot was made. Where all are, they are taken as they come.
@@ -157,11 +171,21 @@ fn runner_up(slot: u16, snapshot: &Snapshot, cx: &Context<'_>) -> RunnerUp {
 
 /// `endpoint=NAME reason=home tries=1 in_flight=3 slots=8 key=0123456789abcdef runner_up=NAME runner_up_in_flight=5`, and where tokens
 /// count `held=960 new=320 cost=1940 cost_pending=0 cost_new=1920 cost_decoding=20 ... runner_up_cost=7680 ...`
-fn explanation(choice: &Choice, runner_up: RunnerUp, tries: usize, key: Option<u64>, snapshot: &Snapshot) -> Box<[u8]> {
+fn explanation(
+    choice: &Choice,
+    runner_up: RunnerUp,
+    tries: usize,
+    waited: Option<Micros>,
+    key: Option<u64>,
+    snapshot: &Snapshot,
+) -> Box<[u8]> {
     use std::fmt::Write;
     let name = |id| snapshot.endpoint(id).map_or("-", |endpoint| &endpoint.name);
     let (endpoint, reason) = (name(choice.endpoint), choice.reason.as_str());
     let mut text = format!("endpoint={endpoint} reason={reason} tries={tries} in_flight={}", choice.in_flight);
+    if let Some(waited) = waited {
+        let _ = write!(text, " wait_us={waited}");
+    }
     if let Some(slots) = choice.slots {
         let _ = write!(text, " slots={slots}");
     }

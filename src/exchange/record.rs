@@ -341,13 +341,8 @@ impl Exchange {
         record.request_bytes = self.body_bytes;
         record.reply_bytes = self.reply_bytes;
         (record.cached_tokens, record.completion_tokens) = self.usage();
-        record.waited = self.waited();
+        record.waited = self.waited.or_else(|| self.place().map(|place| place.waited(cx.now)));
         hand_over(open, end, cx);
-    }
-
-    /// How long it stood in a queue: there is none in front of the choice yet.
-    fn waited(&self) -> Option<Micros> {
-        None
     }
 
     /// What the engine counted: tokens of the prompt that its cache held, and of the answer. Nobody reads that of replies yet.

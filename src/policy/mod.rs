@@ -382,6 +382,11 @@ pub fn choose(pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choic
     Ok(if request.avoid.is_empty() { choice } else { Choice { reason: Reason::Retry, ..choice } })
 }
 
+/// Whether a request should wait for room where the chosen endpoint has none.
+pub fn waiting_pays(pool: &Pool, _loads: &Loads, _choice: &Choice) -> bool {
+    pool.settings.queue == Queueing::On
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
