@@ -34,6 +34,7 @@ pub fn style(random: &mut Random) -> Style {
         panics: if calm { 0 } else { random.pick(&[0, 0, 0, 0, 20, 200]) },
         dead,
         crowd: if storm { 30 } else { 0 },
+        waits: random.chance(10),
     }
 }
 

@@ -306,10 +306,13 @@ fn draw_fleet(
 ) {
     let policies =
         [Policy::Random, Policy::RoundRobin, Policy::LeastLoad, Policy::Session, Policy::PrefixHash, Policy::Warm];
-    let (policy, queue) = (random.pick(&policies), random.pick(&[Queueing::Off, Queueing::On]));
+    let (policy, queue) = match style.waits {
+        true => (Policy::Warm, Queueing::On),
+        false => (random.pick(&policies), random.pick(&[Queueing::Off, Queueing::On])),
+    };
     let settings = Arc::new(Settings { policy, queue, replication: 4, ..Settings::default() });
-    let count = 1 + random.below(ENDPOINTS);
-    let capacity = random.pick(&[None, Some(10), Some(300)]);
+    let count = if style.waits { 1 + random.below(2) } else { 1 + random.below(ENDPOINTS) };
+    let capacity = if style.waits { Some(100) } else { random.pick(&[None, Some(10), Some(300)]) };
     let endpoints: Vec<_> = (0..count).map(|slot| Some(draw::with_cache(draw::endpoint(slot, 0), capacity))).collect();
     let alive = random.below(count);
     let dead: Vec<bool> = (0..count).map(|slot| style.dead && slot != alive && random.chance(70)).collect();
