@@ -77,7 +77,7 @@ impl Exchange {
             (Err(_), _) => return self.refuse(refusals::NO_ENDPOINT.into(), cx),
         };
         self.leave_queue(choice.tokens.map_or(0, |tokens| tokens.new), cx);
-        self.charge_tokens(&choice, &mut admission, cx);
+        let prediction = self.charge_tokens(&choice, looked_up, &mut admission, cx);
         self.reason = choice.reason;
         let runner_up = choice.runner_up.and_then(|slot| runner_up(slot, snapshot, cx));
         self.draft.chose(&choice, runner_up, cx.now);
@@ -95,6 +95,7 @@ impl Exchange {
             acknowledged: None,
             answered: false,
             charged: false,
+            prediction,
         });
         self.phase = Phase::Connect;
         self.wait(cx.now, cx.rules.limits.connect_timeout_ms, Waiting::Connect);
@@ -195,7 +196,7 @@ fn explanation(
     if let Some((id, load)) = runner_up {
         let _ = write!(text, " runner_up={} runner_up_in_flight={load}", name(id));
     }
-    if let Some(Tokens { held, new }) = choice.tokens {
+    if let Some(Tokens { held, new, .. }) = choice.tokens {
         let _ = write!(text, " held={held} new={new}");
     }
     let costs = choice.costs.map(|costs| [("cost", Some(costs.chosen)), ("runner_up_cost", costs.runner_up)]);

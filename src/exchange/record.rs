@@ -291,7 +291,7 @@ impl Draft {
             runner_up_in_flight: runner_up.map(|(_, load)| load),
             costs: choice.costs,
         });
-        if let Some(Tokens { held, new }) = choice.tokens {
+        if let Some(Tokens { held, new, .. }) = choice.tokens {
             open.record.prompt_tokens = Some(held.saturating_add(new));
         }
         open.record.held_tokens = choice.tokens.map(|tokens| tokens.held);
@@ -340,14 +340,9 @@ impl Exchange {
         record.streamed = self.event_stream;
         record.request_bytes = self.body_bytes;
         record.reply_bytes = self.reply_bytes;
-        (record.cached_tokens, record.completion_tokens) = self.usage();
+        (record.cached_tokens, record.completion_tokens) = (self.cached_tokens, self.completion_tokens);
         record.waited = self.waited.or_else(|| self.place().map(|place| place.waited(cx.now)));
         hand_over(open, end, cx);
-    }
-
-    /// What the engine counted: tokens of the prompt that its cache held, and of the answer. Nobody reads that of replies yet.
-    fn usage(&self) -> (Option<u32>, Option<u32>) {
-        (None, None)
     }
 }
 
