@@ -244,6 +244,7 @@ struct Open {
 
 /// Drafts not in use: a request costs no allocation for its own.
 #[derive(Default)]
+#[expect(clippy::vec_box, reason = "a box goes from here to an exchange and back, whole")]
 pub struct Drafts(Vec<Box<Open>>);
 
 /// Most of them that are kept: a crowd of requests leaves no more behind.

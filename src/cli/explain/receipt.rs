@@ -14,7 +14,7 @@ use crate::policy::Reason;
 /// Why there is nothing to print, and what to do, in words.
 pub(super) fn asked(address: SocketAddr, id: &str, json: bool) -> Result<String, String> {
     let authority = address.to_string();
-    let escaped: String = id.bytes().map(|byte| escaped(byte)).collect();
+    let escaped: String = id.bytes().map(escaped).collect();
     let path = format!("/receipts/{escaped}");
     let call =
         Call { address, authority: &authority, path: &path, key: None, timeout: TIMEOUT, bytes_max: ANSWER_BYTES_MAX };
