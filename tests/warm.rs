@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use warmfront::counters::{Admission, Counters};
 use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health, Rung};
 use warmfront::index::{Capacity, Index, Matches, Origin};
-use warmfront::policy::{self, Avoid, Choice, Policy, Pool, PoolId, Prompt, Reason, Request, Settings, Tokens};
+use warmfront::policy::{self, Avoid, Choice, Cost, Policy, Pool, PoolId, Prompt, Reason, Request, Settings, Tokens};
 use warmfront::ring::Ring;
 use warmfront::snapshot::Snapshot;
 
@@ -88,6 +88,9 @@ fn who_holds_the_prompt_gets_it_until_the_others_have_less_to_do() {
     let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
     assert_eq!((choice.endpoint.slot, choice.reason), (2, Reason::Warm));
     assert_eq!(choice.tokens, Some(Tokens { held: 960, new: 320, predicted: 960 }));
+    let costs = choice.costs.unwrap();
+    assert_eq!(costs.chosen, Cost { new: 6 * 320, total: 6 * 320, ..Cost::default() });
+    assert_eq!(costs.runner_up, Some(Cost { new: 6 * 1_280, total: 6 * 1_280, ..Cost::default() }));
     // Elsewhere it costs 6 * 960 tokens more; a request in flight costs 20 (a fiftieth of the first mean, 1,000).
     fleet.computes(2, 6 * 960 - 20 - 1);
     assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 2);
@@ -180,7 +183,10 @@ fn a_cache_without_room_is_passed_unless_the_endpoint_is_idle() {
     // One in flight, and 900 tokens sent since the scrape: 8,900 + 964 + 64 > 9,700. Three mean prompts more.
     fleet.computes(0, 900);
     fleet.running.iter_mut().for_each(Admission::computed);
-    assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 1);
+    let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
+    assert_eq!((choice.endpoint.slot, choice.runner_up), (1, Some(0)));
+    let full = Cost { decoding: 20, full: 5_340, no_room: 3_000, total: 8_360, ..Cost::default() };
+    assert_eq!(choice.costs.unwrap().runner_up, Some(full));
 }
 
 #[test]
@@ -257,5 +263,15 @@ proptest! {
         let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
         // Whole tokens, and an inverse of the weight that is rounded down.
         prop_assert!(costs[choice.endpoint.slot as usize] <= least * 1.001 + 4.0, "{:?} of {costs:?}", choice);
+        let told = choice.costs.unwrap();
+        let close = |told: Cost, slot: u16| (f64::from(told.total) - costs[slot as usize]).abs() <= costs[slot as usize] * 0.001 + 4.0;
+        prop_assert!(close(told.chosen, choice.endpoint.slot), "{told:?} of {costs:?}");
+        prop_assert_eq!((choice.runner_up.is_some(), told.runner_up.is_some()), (costs.len() > 1, costs.len() > 1));
+        if let Some((slot, cost)) = choice.runner_up.zip(told.runner_up) {
+            prop_assert!(slot != choice.endpoint.slot && close(cost, slot), "{choice:?} of {costs:?}");
+            let others = costs.iter().enumerate().filter(|(at, _)| *at != choice.endpoint.slot as usize);
+            let second = others.map(|(_, cost)| *cost).fold(f64::INFINITY, f64::min);
+            prop_assert!(costs[slot as usize] <= second * 1.001 + 8.0, "{choice:?} of {costs:?}");
+        }
     }
 }

@@ -18,6 +18,7 @@ pub mod member;
 mod metrics;
 pub mod models;
 mod pools;
+pub mod receipts;
 pub mod reload;
 pub mod scrape;
 mod service;

@@ -30,8 +30,12 @@ pub struct Rules {
     pub half_close_leaves: bool,
     /// A stream that its engine breaks off ends with an event that says so.
     pub stream_error_event: bool,
-    /// Each request is told to the access log.
+    /// Each request is told to the access log,
     pub access_log: bool,
+    /// with hashes of its prompt where they are made anyway,
+    pub access_chain: bool,
+    /// and has a receipt.
+    pub receipts: bool,
     /// How requests wait for room.
     pub queue: QueueRules,
 }
@@ -45,6 +49,8 @@ impl From<&Config> for Rules {
             stream_error_event: config.serve.stream_error_event,
             half_close_leaves: config.serve.half_close == HalfClose::Leaves,
             access_log: config.log.access != Access::Off,
+            access_chain: config.logs_chains(),
+            receipts: config.log.receipts > 0,
             queue: QueueRules::from(config),
         }
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use super::retries::Retries;
-use super::{Charges, Recorder, Rules};
+use super::{Charges, Drafts, Recorder, Rules};
 use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, ShardStats};
 use crate::fleet::EndpointId;
@@ -225,8 +225,10 @@ pub struct Lender {
     pub prompt_bytes: u64,
     /// Who holds how much of it. Gone while a choice looks at it.
     pub matches: Option<Box<Matches>>,
-    /// Who takes what the access log is told, while it is on.
+    /// Who takes what access log and receipts are told, while they are wanted.
     pub recorder: Option<Recorder>,
+    /// What that is written in until then.
+    pub drafts: Drafts,
 }
 
 impl Default for Lender {
@@ -246,6 +248,7 @@ impl Default for Lender {
             prompt_bytes: 0,
             matches: None,
             recorder: None,
+            drafts: Drafts::default(),
         }
     }
 }

@@ -165,8 +165,8 @@ impl Exchange {
     /// The one exit: accounts first, then gives everything back.
     pub(super) fn end(&mut self, ending: Ending, end: End, cx: &mut Context<'_>) {
         self.deadline = None;
-        self.queued = None;
         self.tell(end, cx);
+        self.queued = None;
         if let Some(pool) = self.pool {
             let slot = self.leg.as_ref().map_or(RequestKey::NONE, |leg| leg.admission.endpoint().slot);
             cx.stats.request(pool.0, slot, self.status, self.reason as u8);

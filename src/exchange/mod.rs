@@ -35,7 +35,7 @@ pub use admit::{Opened, Rules, open, refuse_slow_head};
 pub use charges::Charges;
 pub use event::{Action, Actions, Context, Ending, Event, Lender, Micros, Peer, Random, Side, Source};
 pub use queue::QueueRules;
-pub use record::{End, Record, Recorder, Short};
+pub use record::{Compared, Drafts, End, Record, Recorder, Short};
 pub use retries::Retries;
 
 use crate::counters::{Admission, Prediction};

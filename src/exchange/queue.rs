@@ -166,6 +166,7 @@ impl Exchange {
 
     /// Says when to come back: when the queue as it is will have drained.
     fn refuse_for_load(&mut self, refusal: crate::http::Refusal, cx: &mut Context<'_>) {
+        self.waited = self.place().map(|place| place.waited(cx.now));
         // It does not stand in its own way.
         self.queued = None;
         let retry_after = Some(cx.counters.queue().wait_seconds(cx.now));

@@ -79,6 +79,7 @@ impl Exchange {
         self.asked.stream = facts.stream == Some(true);
         self.asked.asker.says(facts.priority);
         self.key = cut(facts, pool, cx.lender).or(self.key);
+        self.draft.cut(&cx.lender.chain, cx.rules.access_chain);
         look_up(facts, beyond, pool, cx.snapshot, cx.lender)
     }
 

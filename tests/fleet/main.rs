@@ -10,6 +10,7 @@ mod believing;
 mod editing;
 mod engine;
 mod front;
+mod receipts;
 mod reloading;
 mod starting;
 mod supervised;

@@ -184,6 +184,36 @@ fn a_wait_has_an_end() {
     stage.settles();
 }
 
+/// Who went, who waited in vain, and who left.
+#[test]
+fn records_say_how_long_each_waited() {
+    let stage = Stage::new(|config| config.queue.timeout_ms = 500);
+    let mut first = stage.asks("first", "x-request-id: first\r\n");
+    let mut second = stage.asks("second", "x-request-id: second\r\n");
+    let mut third = stage.asks("third", "x-request-id: third\r\n");
+    let fourth = stage.asks("fourth", "x-request-id: fourth\r\n");
+    std::thread::sleep(Duration::from_millis(100));
+    fourth.reset();
+    stage.front.until("it has left", |_| stage.waiting() == 2);
+    stage.answer.send(()).unwrap();
+    assert_eq!(first.reply().status, 200);
+    assert_eq!(third.reply().status, 429);
+    stage.answer.send(()).unwrap();
+    assert_eq!(second.reply().status, 200);
+    let records = std::cell::RefCell::new(Vec::new());
+    stage.front.until("four records", |front| {
+        records.borrow_mut().extend(front.records());
+        records.borrow().len() == 4
+    });
+    let records = records.into_inner();
+    let waited = |id: &str| records.iter().find(|one| one.request_id.as_bytes() == id.as_bytes()).unwrap().waited;
+    assert_eq!(waited("first"), None);
+    for (id, least) in [("second", 90_000), ("third", 490_000), ("fourth", 90_000)] {
+        assert!(waited(id).is_some_and(|waited| (least..5_000_000).contains(&waited)), "{id}: {:?}", waited(id));
+    }
+    stage.settles();
+}
+
 #[test]
 fn the_urgent_push_others_out_of_a_full_queue() {
     let stage = Stage::new(|config| config.queue.waiting_max = 2);

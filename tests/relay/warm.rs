@@ -58,6 +58,43 @@ fn each_turn_of_a_conversation_goes_where_the_last_one_was() {
     assert!((0.5..9.0 / 16.0).contains(&share), "{held} held, {new} new");
 }
 
+/// Who may see a choice sees what it compared; the same is in the record of it.
+#[test]
+fn a_choice_tells_its_terms() {
+    let engines: Vec<Engine> = (0..2).map(|_| Engine::answering(ok("{}"))).collect();
+    let addresses: Vec<_> = engines.iter().map(|engine| engine.address).collect();
+    let front = Front::with(&addresses, |options| {
+        options.settings.policy = Policy::Warm;
+        options.rules.explain_from = vec!["127.0.0.0/8".parse().unwrap()];
+        (options.rules.access_log, options.rules.access_chain) = (true, true);
+    });
+    let mut client = front.connect();
+    for (text, held, links) in [(conversation(1, 1), false, 1), (conversation(1, 3), true, 3)] {
+        let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-warmfront-explain: 1\r\n";
+        let reply = client.ask(format!("{head}content-length: {}\r\n\r\n{text}", text.len()));
+        let told = reply.head.get("x-warmfront-explain").unwrap().to_owned();
+        let records = std::cell::RefCell::new(Vec::new());
+        front.until("its record", |front| {
+            records.borrow_mut().extend(front.records());
+            !records.borrow().is_empty()
+        });
+        let record = records.into_inner().remove(0);
+        let costs = record.compared.unwrap().costs.unwrap();
+        let (prompt, known) = (record.prompt_tokens.unwrap(), record.held_tokens.unwrap());
+        assert_eq!((known > 0, costs.chosen.new), (held, 6 * (prompt - known)), "{record:?}");
+        let next = costs.runner_up.unwrap();
+        for words in [
+            format!(" runner_up=engine-{} runner_up_in_flight=0 ", record.runner_up.unwrap().slot),
+            format!(" held={known} new={} cost={} cost_pending=0 ", prompt - known, costs.chosen.total),
+            format!(" cost_new={} cost_decoding=0 cost_full=0 cost_no_room=0 ", costs.chosen.new),
+            format!(" runner_up_cost={} runner_up_cost_pending=0 runner_up_cost_new={} ", next.total, 6 * prompt),
+        ] {
+            assert!(told.contains(&words), "{words}: {told}");
+        }
+        assert_eq!(record.chain.unwrap().len(), links, "of {} bytes", text.len());
+    }
+}
+
 #[test]
 fn a_salt_and_a_model_keep_prompts_apart() {
     let engines: Vec<Engine> = (0..2).map(|_| Engine::answering(ok("{}"))).collect();

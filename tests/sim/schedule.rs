@@ -126,6 +126,8 @@ impl Schedule {
             half_close_leaves: random.chance(50),
             stream_error_event: random.chance(80),
             access_log: !seed.is_multiple_of(8),
+            access_chain: seed.is_multiple_of(3),
+            receipts: seed.is_multiple_of(16),
             queue: draw::queue(style, &mut random),
             ..Rules::default()
         });
