@@ -33,6 +33,8 @@ pub(super) struct Replay {
     /// Whether there was any answer of the rank.
     pub heard: bool,
     link: Option<Link>,
+    /// Whether this connection has brought what came next.
+    progress: bool,
     tries: u32,
     ends: Option<Instant>,
 }
@@ -50,7 +52,7 @@ pub(super) enum Answer {
 
 impl Replay {
     pub(super) fn new(ask: Ask) -> Replay {
-        Replay { ask, answer: None, heard: false, link: None, tries: 0, ends: None }
+        Replay { ask, answer: None, heard: false, link: None, progress: false, tries: 0, ends: None }
     }
 
     /// The next answer. `next`: from where on to ask where a connection is made anew. None: the engine does not answer.
@@ -62,11 +64,33 @@ impl Replay {
             match timeout(left.min(pace.answer), self.turn(at, pace, next)).await {
                 Ok(Ok(())) => return Some(self.read()),
                 _ => {
-                    self.link = None;
+                    self.again();
                     sleep(BETWEEN_TRIES.min(left)).await;
                 }
             }
         }
+    }
+
+    /// The answer has been applied.
+    pub(super) fn progressed(&mut self) {
+        (self.answer, self.progress) = (None, true);
+    }
+
+    /// Has the rest asked for again, on a new connection. False: nothing has come of this one, and nothing else would of another.
+    ///
+    /// A ROUTER drops what does not fit into its queue, 1,000 messages by default, and vLLM answers with 10,000 at once: a hole behind
+    /// an answer that fitted is such a loss, not the end of what the engine has.
+    pub(super) fn again(&mut self) -> bool {
+        if self.progress {
+            self.tries = 0;
+        }
+        (self.link, self.answer) = (None, None);
+        std::mem::take(&mut self.progress)
+    }
+
+    /// Whether more may come of asking again.
+    pub(super) fn has_progress(&self) -> bool {
+        self.progress
     }
 
     /// Bytes of memory held for the engine.

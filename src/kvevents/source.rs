@@ -299,7 +299,9 @@ impl Source {
         match sequence.replayed(number, time) {
             Verdict::Next => {
                 sequence.applied_replayed(time);
-                replay.answer = None;
+                replay.progressed();
+                // Whose answers they are: what is asked for again is the rest of these.
+                replay.ask.rank = Some(rank);
                 if replay.ask.until.is_some_and(|until| sequence.next() >= until) {
                     self.replay = None;
                 }
@@ -313,6 +315,10 @@ impl Source {
                 None
             }
             Verdict::Restarted => Some(self.restarted(rank)),
+            Verdict::Hole if replay.has_progress() => {
+                replay.again();
+                None
+            }
             // The engine keeps the latest thousands only.
             Verdict::Hole => {
                 sequence.give_up_before(number);
@@ -325,7 +331,11 @@ impl Source {
 
     /// The end mark has come.
     fn replay_ended(&mut self) -> Option<News> {
-        let replay = self.replay.take()?;
+        let mut replay = self.replay.take()?;
+        if replay.ask.until.is_some() && replay.again() {
+            self.replay = Some(replay);
+            return None;
+        }
         self.asked = Some(Hole::Gone);
         // An engine always has its latest message: one that does not know ours is another process.
         match replay.ask {

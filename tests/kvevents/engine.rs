@@ -118,6 +118,10 @@ pub struct Log {
     /// Number and payload of what it still has.
     pub kept: Vec<(u64, Vec<u8>)>,
     pub asked: Vec<u64>,
+    /// How many answers fit into its queue: the others are lost, but for the last one and the end mark. 0: all.
+    pub fitting: usize,
+    /// What it has once it has answered again.
+    pub later: Vec<(u64, Vec<u8>)>,
 }
 
 pub type Shared = Arc<Mutex<Log>>;
@@ -125,7 +129,7 @@ pub type Shared = Arc<Mutex<Log>>;
 /// A replay socket that has these messages of one process.
 pub async fn replays(layout: Layout, process: u64, numbers: std::ops::Range<u64>) -> (Endpoint, Shared) {
     let kept = numbers.map(|number| (number, payload(process, number, 0))).collect();
-    let log = Arc::new(Mutex::new(Log { kept, asked: Vec::new() }));
+    let log = Arc::new(Mutex::new(Log { kept, ..Log::default() }));
     (serve_replays(layout, Arc::clone(&log)).await, log)
 }
 
@@ -135,18 +139,28 @@ pub async fn serve_replays(layout: Layout, log: Shared) -> Endpoint {
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let (mut stream, from) = request_on(stream).await;
-            log.lock().unwrap().asked.push(from);
             let answer = |number: u64, topic: &[u8], payload: &[u8]| {
                 let number = number.to_be_bytes();
                 let all: [&[u8]; 4] = [b"", topic, &number, payload];
                 let old: [&[u8]; 3] = [b"", &number, payload];
                 message(if layout == Layout::WithTopic { &all } else { &old })
             };
-            let kept = log.lock().unwrap().kept.clone();
+            let (mut kept, fitting) = {
+                let mut log = log.lock().unwrap();
+                log.asked.push(from);
+                let kept = log.kept.clone();
+                let later = std::mem::take(&mut log.later);
+                log.kept.extend(later);
+                (kept, log.fitting)
+            };
+            kept.retain(|(number, _)| *number >= from);
+            if fitting > 0 && kept.len() > fitting {
+                let last = kept.pop();
+                kept.truncate(fitting);
+                kept.extend(last);
+            }
             let mut bytes = Vec::new();
-            kept.iter()
-                .filter(|(number, _)| *number >= from)
-                .for_each(|(number, payload)| bytes.extend(answer(*number, b"kv", payload)));
+            kept.iter().for_each(|(number, payload)| bytes.extend(answer(*number, b"kv", payload)));
             bytes.extend(answer(u64::MAX, b"", b""));
             // Who has what it needs goes before the end.
             let _ = stream.write_all(&bytes).await;
