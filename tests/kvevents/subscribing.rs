@@ -199,7 +199,7 @@ async fn a_wait_that_is_dropped_loses_nothing() {
     let (_, mut publisher) = tokio::join!(consumer.expect(&["connected"]), Subscriber::entered(&engine));
     let peer = async {
         for number in 5..60 {
-            let whole = message(&[b"kv", &(number as u64).to_be_bytes(), &payload(1, number, 0)]);
+            let whole = message(&[b"kv", &u64::to_be_bytes(number), &payload(1, number, 0)]);
             for part in whole.chunks(11) {
                 publisher.stream.write_all(part).await.unwrap();
                 tokio::task::yield_now().await;
