@@ -133,6 +133,8 @@ pub const FAULTS_IN_A_ROW_MAX: u32 = 3;
 /// Most finished requests of one shard that wait for the access log, at most 384 bytes each: 1.5 MiB, taken when the log
 /// is first switched on. Read every 50 ms, this is 80,000 requests a second, more than a shard relays.
 pub const RECORDS_MAX: usize = 4 << 10;
+/// Most requests that wait in front of the engines, whatever is configured: 24 bytes for each, taken at the start.
+pub const QUEUE_MAX: usize = if cfg!(modelled) { 2 } else { 4 << 10 };
 /// Size of the buffer one read may fill.
 pub const RECEIVE_BYTES: usize = 64 << 10;
 
@@ -159,6 +161,8 @@ pub const KV_RANKS_MAX: usize = 64;
 
 /// Heaviest endpoint; larger weights count as this, so that a ring's size is bounded.
 pub const WEIGHT_MAX: u32 = 100;
+/// Heaviest tenant of the queue.
+pub const TENANT_WEIGHT_MAX: u32 = 1_000;
 /// Most ring points per endpoint and unit of weight; larger settings count as this.
 pub const REPLICATION_MAX: u32 = 1_024;
 

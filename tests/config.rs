@@ -48,7 +48,7 @@ fn the_examples_pool_works_when_its_marks_are_taken_away() {
     let config = Config::parse(&text, Path::new("warmfront.toml")).unwrap();
     let pool = config.settings_for("meta-llama/Llama-3.1-8B-Instruct");
     assert_eq!((pool.policy, pool.load_percent, pool.replication), (Policy::Session, 150, 256));
-    assert_eq!(config.settings_for("other").policy, Policy::PrefixHash);
+    assert_eq!(config.settings_for("other").policy, Policy::Warm);
 }
 
 #[test]

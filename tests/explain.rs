@@ -39,7 +39,10 @@ fn a_choice_is_explained_and_repeats_itself() {
         (Some("m"), Some("m"), Some("whole"))
     );
     let prefix = row(&first, "prefix-hash");
-    assert_eq!((prefix["reason"].as_str(), prefix["configured"].as_bool()), (Some("home"), Some(true)));
+    assert_eq!((prefix["reason"].as_str(), prefix["configured"].as_bool()), (Some("home"), Some(false)));
+    let warm = row(&first, "warm");
+    assert_eq!((warm["reason"].as_str(), warm["configured"].as_bool()), (Some("cold"), Some(true)));
+    assert_eq!(warm["endpoint"], row(&explained(&[], BODY), "warm")["endpoint"]);
     assert!(prefix["decided_at"].as_u64().unwrap() < BODY.len() as u64, "the choice does not wait for the end");
     assert_eq!(prefix["endpoint"], row(&explained(&[], BODY), "prefix-hash")["endpoint"]);
     assert_eq!(row(&first, "session")["reason"], "session_home");
@@ -70,7 +73,7 @@ fn what_cannot_be_scanned_goes_by_load() {
 fn the_table_is_for_people() {
     let output = warmfront(&["explain", "--upstream", "http://a:1"], BODY);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("\n* prefix-hash  a:1       home"), "{text}");
+    assert!(text.contains("\n* warm         a:1       cold"), "{text}");
 }
 
 #[test]

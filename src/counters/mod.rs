@@ -6,6 +6,7 @@
 mod events;
 mod histogram;
 mod outcomes;
+pub mod queue;
 mod requests;
 pub mod stats;
 
@@ -13,12 +14,14 @@ use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::fleet::{EndpointId, Loads};
 use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX};
 pub use outcomes::{Outcome, Outcomes};
+use queue::Queue;
 
 /// The shared counters of one process.
 #[derive(Debug)]
 pub struct Counters {
     loads: Loads,
     outcomes: Outcomes,
+    queue: Queue,
     /// Failed connects by slot since start; control reads them between probes.
     connect_failures: Box<[AtomicU32; ENDPOINTS_MAX]>,
     /// Releases that found nothing to release.
@@ -31,6 +34,7 @@ impl Counters {
         Box::leak(Box::new(Counters {
             loads: Loads::default(),
             outcomes: Outcomes::default(),
+            queue: Queue::default(),
             connect_failures: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
             underflow: AtomicU64::new(0),
         }))
@@ -46,6 +50,12 @@ impl Counters {
     #[inline]
     pub fn outcomes(&self) -> &Outcomes {
         &self.outcomes
+    }
+
+    /// Those that wait for room.
+    #[inline]
+    pub fn queue(&self) -> &Queue {
+        &self.queue
     }
 
     /// Our requests in flight on one endpoint. Control gives a slot to another endpoint only at 0.

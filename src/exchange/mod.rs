@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! ReadBody ── choose ──> Connect ──> Send ──> Await ──> Relay ──> Done
-//!    │                    │  ^ next endpoint    │                   ^
+//!    │  └─> Queue ─┘      │  ^ next endpoint    │                   ^
 //!    └── refused ─────────┴──┴── retry ─────────┴── 502/504 ────────┘
 //!                                     Await ──101──> Tunnel
 //! ```
@@ -20,6 +20,7 @@ mod choose;
 pub mod event;
 mod finish;
 mod outcome;
+mod queue;
 mod record;
 mod refusals;
 mod relay;
@@ -32,6 +33,7 @@ pub mod warm;
 pub use admit::{Opened, Rules, open, refuse_slow_head};
 pub use charges::Charges;
 pub use event::{Action, Actions, Context, Ending, Event, Lender, Micros, Peer, Random, Side, Source};
+pub use queue::QueueRules;
 pub use record::{End, Record, Recorder, Short};
 pub use retries::Retries;
 
@@ -42,6 +44,7 @@ use crate::http::{Body, RequestFraming, Version};
 use crate::policy::{Avoid, Reason};
 use crate::scan::{Api, Scan};
 use crate::snapshot::PoolId;
+use queue::{Asker, Queued};
 use record::Draft;
 
 /// Where an exchange stands.
@@ -49,6 +52,8 @@ use record::Draft;
 pub enum Phase {
     /// The body arrives, is scanned and held; nothing is chosen yet.
     ReadBody,
+    /// No endpoint has room for its prompt: it waits for one.
+    Queue,
     /// An endpoint is chosen and counted; its connection is awaited.
     Connect,
     /// Head and body go out.
@@ -68,6 +73,7 @@ impl Phase {
     pub fn as_str(self) -> &'static str {
         match self {
             Phase::ReadBody => "read_body",
+            Phase::Queue => "queue",
             Phase::Connect => "connect",
             Phase::Send => "send",
             Phase::Await => "await",
@@ -82,6 +88,8 @@ impl Phase {
 pub enum Waiting {
     /// For request body bytes.
     Body,
+    /// For room in an engine's cache.
+    Room,
     /// For a connection.
     Connect,
     /// For the engine to take the request.
@@ -118,6 +126,8 @@ struct Asked {
     encoded: bool,
     /// The body asks for a stream, as far as it was looked at.
     stream: bool,
+    /// Who asks, and how urgently, where requests wait.
+    asker: Asker,
 }
 
 /// One attempt at one endpoint.
@@ -170,6 +180,10 @@ pub struct Exchange {
     connects: u32,
     retried: bool,
     leg: Option<Leg>,
+    /// Its place in the queue, while it waits there.
+    queued: Option<Box<Queued>>,
+    /// How long it waited there.
+    waited: Option<Micros>,
     explain: Option<Box<[u8]>>,
 
     reply: Body,
@@ -215,6 +229,7 @@ impl Exchange {
             (_, Event::ClientReset) => self.client_gone(cx),
             (Phase::Tunnel, event) => self.tunnel(event, cx),
             (_, Event::Begin) => self.begin(cx),
+            (_, Event::Room) => self.look_for_room(cx),
             (_, Event::Request(bytes)) => self.take_request(bytes, cx),
             (_, Event::ClientEnded) => self.client_ended(cx),
             (_, Event::Connected { reused, acknowledged }) => self.connected(reused, acknowledged, cx),

@@ -42,10 +42,6 @@ pub fn cut(facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
 /// Looks up who holds how much of the prompt that was cut, of which `beyond` bytes were not read. `None`: nothing can be known of
 /// it, and another policy has to choose.
 pub fn look_up(facts: &Facts, beyond: u64, pool: &Pool, snapshot: &Snapshot, lender: &mut Lender) -> Option<LookedUp> {
-    let index = snapshot.index.as_ref().filter(|_| pool.settings.policy == Policy::Warm)?;
-    let matches = lender.matches.get_or_insert_default();
-    index.longest(&lender.chain, pool.eligible().ids(), matches);
-    let tie = lender.chain.get(matches.deepest() as usize).or(lender.chain.last()).copied();
     let counts = facts.counts();
     lender.prompt_bytes = counts.text_bytes + beyond;
     let text = lender.prompt_bytes as f64 / f64::from(pool.token_bytes);
@@ -53,11 +49,17 @@ pub fn look_up(facts: &Facts, beyond: u64, pool: &Pool, snapshot: &Snapshot, len
     let tokens = (text as u64).saturating_add(counts.ids).saturating_add(images);
     // Ids are tokens whatever text they stand for.
     let token_bytes = if counts.text_bytes == 0 { ID_BYTES } else { pool.token_bytes };
-    Some(LookedUp {
-        tokens: tokens.min(TOKENS_MAX.into()) as u32,
-        block_tokens: BLOCK_BYTES as f32 / token_bytes,
-        tie: tie.unwrap_or(0),
-    })
+    let tokens = tokens.min(TOKENS_MAX.into()) as u32;
+    look_up_again(LookedUp { tokens, block_tokens: BLOCK_BYTES as f32 / token_bytes, tie: 0 }, pool, snapshot, lender)
+}
+
+/// The same of a prompt whose length is known; its chain is the lender's.
+pub fn look_up_again(prompt: LookedUp, pool: &Pool, snapshot: &Snapshot, lender: &mut Lender) -> Option<LookedUp> {
+    let index = snapshot.index.as_ref().filter(|_| pool.settings.policy == Policy::Warm)?;
+    let matches = lender.matches.get_or_insert_default();
+    index.longest(&lender.chain, pool.eligible().ids(), matches);
+    let tie = lender.chain.get(matches.deepest() as usize).or(lender.chain.last()).copied();
+    Some(LookedUp { tie: tie.unwrap_or(0), ..prompt })
 }
 
 impl Exchange {
@@ -70,6 +72,7 @@ impl Exchange {
             _ => 0,
         };
         self.asked.stream = facts.stream == Some(true);
+        self.asked.asker.says(facts.priority);
         self.key = cut(facts, pool, cx.lender).or(self.key);
         look_up(facts, beyond, pool, cx.snapshot, cx.lender)
     }

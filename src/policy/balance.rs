@@ -59,5 +59,15 @@ pub(super) fn least_load(eligible: &Eligible, loads: &Loads, request: &Request<'
 fn answer(eligible: &Eligible, loads: &Loads, slot: u16, reason: Reason) -> Option<Choice> {
     let in_flight = eligible.load(eligible.row(slot)?, slot, loads);
     let (endpoint, cap) = (eligible.id(slot), eligible.cap(slot));
-    Some(Choice { endpoint, reason, runner_up: None, slots: None, cap, in_flight, total: None, tokens: None })
+    Some(Choice {
+        endpoint,
+        reason,
+        runner_up: None,
+        slots: None,
+        cap,
+        in_flight,
+        total: None,
+        tokens: None,
+        room: true,
+    })
 }

@@ -61,6 +61,7 @@ pub(super) fn bounded(
                 in_flight: load,
                 total: Some(total),
                 tokens: None,
+                room: true,
             });
         }
         home.get_or_insert(slot);
@@ -90,6 +91,7 @@ fn all_full(
             in_flight: eligible.load(row, home, loads),
             total: None,
             tokens: None,
+            room: true,
         },
         _ if home.is_some() => balance::least_load(eligible, loads, request, Reason::AllFull)?,
         // The walk met none that takes requests: rare, and nothing was full.

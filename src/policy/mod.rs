@@ -71,6 +71,18 @@ pub enum Bound {
     Kubeai,
 }
 
+/// Whether requests of policy `warm` wait in the front for room in the cache that holds their prompt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Queueing {
+    /// While that pays.
+    Auto,
+    /// Always.
+    On,
+    /// Never: the engines queue them.
+    Off,
+}
+
 /// How one pool chooses: `[routing]`, overridden by `[pool.NAME]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -83,6 +95,8 @@ pub struct Settings {
     pub prefix_chars: u32,
     /// `conversation`: how many canonical bytes of it.
     pub prefix_bytes: u32,
+    /// Whether requests wait in the front for room.
+    pub queue: Queueing,
     /// Points on the ring per endpoint and unit of weight.
     pub replication: u32,
     /// Which bound.
@@ -116,10 +130,11 @@ impl Default for Settings {
     fn default() -> Self {
         let words = |list: &[&str]| list.iter().map(|word| word.to_string()).collect();
         Settings {
-            policy: Policy::PrefixHash,
+            policy: Policy::Warm,
             prefix: PrefixMode::FirstUser,
             prefix_chars: 100,
             prefix_bytes: 4096,
+            queue: Queueing::Off,
             replication: 256,
             bound: Bound::Slots,
             load_percent: 125,
@@ -298,6 +313,8 @@ pub struct Choice {
     pub total: Option<u64>,
     /// What the endpoint holds of the prompt, where the policy looked at that.
     pub tokens: Option<Tokens>,
+    /// Its cache has room for this request. Where nothing is known of that, it has.
+    pub room: bool,
 }
 
 /// A prompt at one endpoint.
@@ -358,6 +375,11 @@ pub fn choose(pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choic
     };
     let choice = choice.ok_or_else(|| Nobody::of(eligible, request))?;
     Ok(if request.avoid.is_empty() { choice } else { Choice { reason: Reason::Retry, ..choice } })
+}
+
+/// Whether a request should wait for room where the chosen endpoint has none.
+pub fn waiting_pays(pool: &Pool, _loads: &Loads, _choice: &Choice) -> bool {
+    pool.settings.queue == Queueing::On
 }
 
 #[cfg(test)]

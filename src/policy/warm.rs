@@ -62,6 +62,7 @@ pub(super) fn least_work(pool: &Pool, loads: &Loads, request: &Request<'_>, prom
         in_flight: eligible.load(eligible.row(slot)?, slot, loads),
         total: None,
         tokens: Some(Tokens { held, new: prompt.tokens - held }),
+        room: work.room(slot),
     })
 }
 
@@ -105,6 +106,15 @@ impl<'a> Work<'a> {
         let work = self.loads.pending(slot) + NEW * new + decoding + full;
         let room = in_flight == 0 || self.has_room(slot, cache, held);
         (work.saturating_mul(u64::from(row.inverse)) >> INVERSE_BITS) + if room { 0 } else { NO_ROOM * self.mean }
+    }
+
+    /// As the cost of this endpoint has it.
+    fn room(&self, slot: u16) -> bool {
+        let place = self.eligible.slots().binary_search(&slot).ok();
+        let row_and_cache = place.and_then(|place| self.eligible.row(slot).zip(self.eligible.caches().get(place)));
+        row_and_cache.is_none_or(|(row, cache)| {
+            self.eligible.load(row, slot, self.loads) == 0 || self.has_room(slot, cache, self.held(slot))
+        })
     }
 
     /// Whether the prompt goes in beside what is in use, and what was sent since that was read.

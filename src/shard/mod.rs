@@ -13,6 +13,7 @@ mod listeners;
 pub mod memory;
 pub mod panics;
 pub mod placement;
+mod queue;
 pub mod start;
 mod timers;
 pub mod topology;
@@ -36,6 +37,7 @@ pub use audit::Audit;
 use client::Client;
 pub use clock::stopwatch;
 use handover::HandOver;
+use queue::Waiting;
 use timers::Timers;
 use upstream::Upstream;
 
@@ -107,6 +109,7 @@ pub struct Shard<D> {
     /// When idle connections are closed, in order.
     idle_until: VecDeque<(Micros, Key)>,
     timers: Timers,
+    waiting: Waiting,
     /// Clients whose next request was read ahead.
     read_ahead: Vec<Key>,
     /// Exchanges that have a leg.
@@ -160,6 +163,7 @@ impl<D: Driver> Shard<D> {
             idle: Vec::new(),
             idle_until: VecDeque::new(),
             timers: Timers::new(now),
+            waiting: Waiting::default(),
             read_ahead: Vec::new(),
             legs: 0,
             deserted_at: now,
@@ -208,7 +212,7 @@ impl<D: Driver> Shard<D> {
     pub fn turn(&mut self) -> io::Result<bool> {
         let most = if self.desk.draining { DRAIN_LOOK } else { HEARTBEAT };
         let charged = self.desk.lender.charges.due().map_or(most, |due| due.saturating_sub(self.desk.now));
-        let most = most.min(charged);
+        let most = self.waiting.sleep(self.desk.now, most.min(charged));
         let sleep = if self.read_ahead.is_empty() { self.timers.sleep(self.desk.now, most) } else { 0 };
         self.doing.begin(Doing::Waits);
         self.driver.wait(Duration::from_micros(sleep))?;
@@ -235,6 +239,7 @@ impl<D: Driver> Shard<D> {
         }
         self.doing.begin(Doing::LooksAtDeadlines);
         self.look_at_deadlines();
+        self.serve_queue();
         self.doing.begin(Doing::TidiesUp);
         self.close_idle();
         self.desk.lender.charges.expire(self.desk.now);

@@ -111,7 +111,7 @@ fn reloads_under_load_cost_no_request() {
                 })
             })
             .collect();
-        let policies = ["random", "least-load", "prefix-hash", "round-robin"];
+        let policies = ["random", "warm", "prefix-hash", "round-robin"];
         for turn in 0..20 {
             let fleet = [vec![a, b], vec![c, d], vec![a, b, c, d], vec![d]][turn % 4].clone();
             let text = config("", &fleet).replace("round-robin", policies[turn % policies.len()]);

@@ -98,7 +98,8 @@ fn a_storm_of_resets_leaves_nothing_behind(driver: &str) {
     round();
     figure("connections opened and reset a second", driver, (ROUND as f64 / begun.elapsed().as_secs_f64()) as u64);
     front.until("connections to the engine are gone", |front| front.metric("warmfront_upstream_connections") == 0);
-    assert!(front.descriptors() <= descriptors + 1, "{} descriptors, {descriptors} before", front.descriptors());
+    // Probes and scrapes come and go.
+    front.until("its descriptors are closed", |front| front.descriptors() <= descriptors);
     let grown = front.resident().saturating_sub(memory);
     assert!(grown < 2 << 20, "{grown} bytes more after the second storm");
     assert_eq!(front.ask(get("/v1/quick")), 200);

@@ -52,5 +52,5 @@ pub fn mode(lasts: Duration) -> Mode {
 const OTHER_LIMITS: &str = "read_ahead_bytes = 32768\nkeep_alive_timeout_ms = 60000";
 
 fn setup(shards: usize) -> Setup {
-    Setup { shards, places: vec![0, 1, 2, 3], policy: "prefix-hash", limits: "" }
+    Setup { shards, places: vec![0, 1, 2, 3], policy: "warm", limits: "" }
 }

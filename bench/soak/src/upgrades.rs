@@ -34,7 +34,7 @@ pub fn mode(lasts: Duration) -> Mode {
 /// Engines come and go, policies and limits change.
 fn setup(shards: usize, change: usize) -> Setup {
     let places = [vec![0, 1, 2, 3], vec![1, 2, 3, 4], vec![0, 4], vec![0, 1, 2, 3, 4]][change % 4].clone();
-    let policy = ["prefix-hash", "least-load", "round-robin"][change % 3];
+    let policy = ["warm", "prefix-hash", "round-robin"][change % 3];
     let limits = ["", "read_ahead_bytes = 32768"][change % 2];
     Setup { shards, places, policy, limits }
 }

@@ -1,0 +1,237 @@
+//! The queue in front of the engines: requests that wait for room on the endpoint that holds their prompt. One for the
+//! process, so that all shards release in one order.
+//!
+//! Each waiting request has a [`Place`]: one word that says all by which it is compared ([`rank`]), published by its shard.
+//! A shard releases a request only if no other that waits for the same endpoint comes before it; it reads the others' words, nobody is
+//! asked and nothing is locked. First comes the more urgent, then the tenant that was served least for its weight
+//! ([`tenants`]), then who has waited longest, where what the endpoint holds of its prompt counts as up to 10 s of waiting.
+//!
+//! A full queue takes nobody in but those who may push another out: one that is less urgent, or of a tenant that has
+//! more places for its weight. Who is pushed out finds its place gone ([`Place::stands`]). A place is given back by dropping it, on
+//! whatever exit.
+//!
+//! While nobody waits this costs one load for each request.
+
+mod drain;
+mod rank;
+mod tenants;
+
+use crate::atomics::{AtomicU32, AtomicU64, Ordering};
+use crate::limits::QUEUE_MAX;
+use drain::Drain;
+use rank::{Rank, Status};
+pub use tenants::Tenant;
+use tenants::Tenants;
+
+/// Words: as many again as may wait, for those that were pushed out and have not noticed.
+const WORDS: usize = 2 * QUEUE_MAX;
+/// How often one who pushes somebody out looks for another, where that one went by itself meanwhile.
+const PUSHES_MAX: usize = 4;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Queue {
+    words: Box<[AtomicU64]>,
+    /// Whose place it is, by shard.
+    owners: Box<[AtomicU32]>,
+    /// At least as many as wait: raised before a word says so, lowered behind it.
+    waiting: AtomicU32,
+    tenants: Tenants,
+    drain: Drain,
+}
+
+/// A request that has to wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Newcomer {
+    /// As vLLM counts: lower is more urgent, 0 is usual.
+    pub priority: i8,
+    /// On whose account.
+    pub tenant: Tenant,
+    /// How much of the prompt the endpoint that it waits for holds, 0..=1.
+    pub held: f32,
+    /// Slot of that endpoint.
+    pub endpoint: u16,
+    /// The shard that asks.
+    pub shard: u16,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Queue {
+            words: (0..WORDS).map(|_| AtomicU64::new(Rank::NOBODY)).collect(),
+            owners: (0..WORDS).map(|_| AtomicU32::new(0)).collect(),
+            waiting: AtomicU32::new(0),
+            tenants: Tenants::default(),
+            drain: Drain::default(),
+        }
+    }
+}
+
+impl Queue {
+    /// How many wait.
+    #[inline]
+    pub fn waiting(&self) -> u32 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Takes a request in, behind at most `most - 1` others; `now` in microseconds of the shards' clock. `None`: it is full of
+    /// requests that may not be pushed out.
+    pub fn join(&'static self, newcomer: &Newcomer, most: u32, now: u64) -> Option<Place> {
+        let most = most.min(QUEUE_MAX as u32);
+        let lane = newcomer.tenant.lane;
+        let below = |count: u32| (count < most).then_some(count + 1);
+        let mut pushes = 0;
+        while self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).is_err() {
+            pushes += 1;
+            if pushes > PUSHES_MAX || !self.push_out_for(newcomer) {
+                return None;
+            }
+        }
+        self.tenants.joins(newcomer.tenant);
+        let rank = Rank::new(newcomer.priority, lane, newcomer.endpoint, newcomer.held, now);
+        for (place, word) in self.words.iter().enumerate() {
+            if word.load(Ordering::Relaxed) == Rank::NOBODY {
+                let taken = word.compare_exchange(Rank::NOBODY, Rank::TAKEN, Ordering::Acquire, Ordering::Relaxed);
+                if taken.is_ok() {
+                    self.owners[place].store(newcomer.shard.into(), Ordering::Relaxed);
+                    // Release: who reads the word knows the owner.
+                    word.store(rank.word(), Ordering::Release);
+                    return Some(Place { queue: self, place, tenant: newcomer.tenant, since: now });
+                }
+            }
+        }
+        // As many were pushed out and have not noticed yet.
+        self.leaves(lane);
+        None
+    }
+
+    /// Who is next for an endpoint: its shard. `None`: nobody waits for it.
+    pub fn next_for(&self, endpoint: u16) -> Option<u16> {
+        self.first(endpoint).map(|place| self.owners[place].load(Ordering::Relaxed) as u16)
+    }
+
+    /// Seconds until one that joins now would be released, as fast as releases have been lately.
+    pub fn wait_seconds(&self, now: u64) -> u32 {
+        self.drain.seconds_for(self.waiting() + 1, now)
+    }
+
+    /// The place of who is next for an endpoint.
+    fn first(&self, endpoint: u16) -> Option<usize> {
+        let of_endpoint = self.ranks().filter(|(_, rank)| rank.endpoint() == endpoint);
+        of_endpoint.min_by_key(|(place, rank)| self.order(*rank, *place)).map(|(place, _)| place)
+    }
+
+    /// Those who wait. Stops where all have been seen who did when it began.
+    fn ranks(&self) -> impl Iterator<Item = (usize, Rank)> {
+        let mut left = self.waiting();
+        let words = self.words.iter().enumerate();
+        words
+            .map_while(move |(place, word)| {
+                let rank = (left > 0).then(|| Rank::of(word.load(Ordering::Acquire)))?;
+                left -= u32::from(rank.status() == Status::Waits);
+                Some((place, rank))
+            })
+            .filter(|(_, rank)| rank.status() == Status::Waits)
+    }
+
+    /// Lowest is first.
+    fn order(&self, rank: Rank, place: usize) -> (u8, u64, u64, usize) {
+        (rank.urgency(), self.tenants.served(rank.lane()), rank.when(), place)
+    }
+
+    /// Makes room in a full queue, if there is one who ranks behind; true where somebody went.
+    fn push_out_for(&self, newcomer: &Newcomer) -> bool {
+        let excess = |lane: u8| self.tenants.places_by_weight(lane);
+        let worst = self.ranks().max_by_key(|(_, rank)| (rank.urgency(), excess(rank.lane()), rank.when()));
+        let Some((place, rank)) = worst else { return true };
+        let urgency = Rank::urgency_of(newcomer.priority);
+        let fairer = || self.tenants.places_with(newcomer.tenant) < excess(rank.lane());
+        if rank.urgency() < urgency || rank.urgency() == urgency && !fairer() {
+            return false;
+        }
+        let pushed = rank.pushed_out().word();
+        let out = self.words[place].compare_exchange(rank.word(), pushed, Ordering::AcqRel, Ordering::Relaxed);
+        if out.is_ok() {
+            self.leaves(rank.lane());
+        }
+        true
+    }
+
+    fn leaves(&self, lane: u8) {
+        self.tenants.leaves(lane);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// One request's place. Dropping it leaves the queue.
+#[derive(Debug)]
+#[must_use = "dropping a place leaves the queue"]
+pub struct Place {
+    queue: &'static Queue,
+    place: usize,
+    tenant: Tenant,
+    /// Since when.
+    since: u64,
+}
+
+impl Place {
+    /// How long it has waited, in microseconds.
+    pub fn waited(&self, now: u64) -> u64 {
+        now.saturating_sub(self.since)
+    }
+
+    /// Whether it still waits; false: it was pushed out.
+    pub fn stands(&self) -> bool {
+        self.rank().status() == Status::Waits
+    }
+
+    /// What it is compared by with others that wait for the same endpoint, lowest first: for who has many places.
+    pub fn order(&self) -> (u8, u64, u64, usize) {
+        self.queue.order(self.rank(), self.place)
+    }
+
+    /// Slot of the endpoint that it waits for.
+    pub fn endpoint(&self) -> u16 {
+        self.rank().endpoint()
+    }
+
+    /// Whether nobody who waits for the same endpoint comes before it.
+    pub fn is_next(&self) -> bool {
+        self.queue.first(self.endpoint()) == Some(self.place)
+    }
+
+    /// It waits for another endpoint from now on.
+    pub fn aims_at(&self, endpoint: u16) {
+        let word = &self.queue.words[self.place];
+        let aimed = |word: u64| match Rank::of(word) {
+            rank if rank.status() == Status::Waits && rank.endpoint() != endpoint => {
+                Some(rank.aimed_at(endpoint).word())
+            }
+            _ => None,
+        };
+        let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, aimed);
+    }
+
+    /// Its wait is over: it goes to its endpoint, with so many tokens of work on its tenant's account.
+    pub fn released(self, tokens: u32, now: u64) {
+        self.queue.tenants.serves(self.tenant, tokens);
+        self.queue.drain.released(now);
+    }
+
+    fn rank(&self) -> Rank {
+        Rank::of(self.queue.words[self.place].load(Ordering::Acquire))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Release: who takes the place next comes behind.
+        let rank = Rank::of(self.queue.words[self.place].swap(Rank::NOBODY, Ordering::AcqRel));
+        if rank.status() == Status::Waits {
+            self.queue.leaves(rank.lane());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

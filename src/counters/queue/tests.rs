@@ -1,0 +1,145 @@
+use super::*;
+
+const SECOND: u64 = 1_000_000;
+
+fn queue() -> &'static Queue {
+    Box::leak(Box::default())
+}
+
+fn asks(endpoint: u16) -> Newcomer {
+    Newcomer { priority: 0, tenant: Tenant::ONLY, held: 0.0, endpoint, shard: 0 }
+}
+
+fn of_tenant(lane: u8, weight: u32) -> Newcomer {
+    Newcomer { tenant: Tenant { lane, weight }, ..asks(0) }
+}
+
+#[test]
+fn who_waits_longest_is_next_for_its_endpoint() {
+    let queue = queue();
+    let first = queue.join(&asks(3), 10, 0).unwrap();
+    let second = queue.join(&Newcomer { shard: 1, ..asks(3) }, 10, SECOND).unwrap();
+    let elsewhere = queue.join(&Newcomer { shard: 2, ..asks(4) }, 10, 2 * SECOND).unwrap();
+    assert!(first.is_next() && !second.is_next() && elsewhere.is_next());
+    assert_eq!((queue.next_for(3), queue.next_for(4), queue.next_for(5)), (Some(0), Some(2), None));
+    elsewhere.aims_at(3);
+    assert_eq!((queue.next_for(4), elsewhere.is_next(), queue.waiting()), (None, false, 3));
+    drop(first);
+    assert!(second.is_next());
+    assert_eq!((queue.next_for(3), second.waited(3 * SECOND)), (Some(1), 2 * SECOND));
+    drop((second, elsewhere));
+    assert_eq!((queue.waiting(), queue.next_for(3)), (0, None));
+}
+
+#[test]
+fn warmth_and_urgency_come_before_waiting() {
+    let queue = queue();
+    let cold = queue.join(&asks(0), 10, 0).unwrap();
+    let warm = queue.join(&Newcomer { held: 0.9, ..asks(0) }, 10, 8 * SECOND).unwrap();
+    assert!(warm.is_next() && !cold.is_next());
+    let late = queue.join(&Newcomer { held: 0.9, ..asks(0) }, 10, 10 * SECOND).unwrap();
+    assert!(late.order() > cold.order(), "it has waited longer than warmth counts");
+    let urgent = queue.join(&Newcomer { priority: -1, ..asks(0) }, 10, 99 * SECOND).unwrap();
+    assert!(urgent.is_next());
+    let idle = queue.join(&Newcomer { priority: 5, held: 1.0, ..asks(0) }, 10, 0).unwrap();
+    assert!(idle.order() > late.order());
+}
+
+#[test]
+fn a_full_queue_takes_only_who_may_push_another_out() {
+    let queue = queue();
+    let low = queue.join(&Newcomer { priority: 9, ..asks(0) }, 2, 0).unwrap();
+    let usual = queue.join(&asks(0), 2, 0).unwrap();
+    assert!(queue.join(&Newcomer { priority: 9, ..asks(0) }, 2, 1).is_none());
+    let urgent = queue.join(&Newcomer { priority: -3, ..asks(0) }, 2, 1).unwrap();
+    assert!(!low.stands() && usual.stands() && urgent.is_next());
+    assert_eq!(queue.waiting(), 2);
+    drop(low);
+    assert_eq!(queue.waiting(), 2, "it had left when it was pushed out");
+    assert!(queue.join(&asks(0), 2, 2).is_none(), "its equals are not pushed out");
+    drop((usual, urgent));
+    assert_eq!(queue.waiting(), 0);
+}
+
+#[test]
+fn a_tenant_cannot_fill_the_queue_for_others() {
+    let queue = queue();
+    let flood: Vec<_> = (0..8).map(|at| queue.join(&of_tenant(1, 1), 8, at).unwrap()).collect();
+    assert!(queue.join(&of_tenant(1, 1), 8, 9).is_none());
+    let others: Vec<_> = (0..4).map(|at| queue.join(&of_tenant(2, 1), 8, 10 + at)).collect();
+    assert!(others.iter().all(Option::is_some));
+    assert_eq!(flood.iter().filter(|place| place.stands()).count(), 4);
+    assert!(flood[..4].iter().all(Place::stands), "the last ones go");
+    assert!(queue.join(&of_tenant(2, 1), 8, 20).is_none(), "a fifth would be more than its part");
+    assert!(queue.join(&of_tenant(3, 3), 8, 20).is_some());
+}
+
+#[test]
+fn tenants_are_served_by_weight() {
+    let queue = queue();
+    // One floods, the other asks little: each release goes to who was served least for its weight.
+    let mut flood: Vec<_> = (0..400).map(|at| queue.join(&of_tenant(1, 1), 1_000, at).unwrap()).collect();
+    let mut heavy: Vec<_> = (0..400).map(|at| queue.join(&of_tenant(2, 3), 1_000, 1_000 + at).unwrap()).collect();
+    let mut served = [0; 2];
+    for _ in 0..200 {
+        let (which, of) = if flood[0].is_next() { (0, &mut flood) } else { (1, &mut heavy) };
+        assert!(of[0].is_next());
+        served[which] += 1;
+        of.remove(0).released(100, SECOND);
+    }
+    assert!((49..=51).contains(&served[0]) && served[0] + served[1] == 200, "{served:?}");
+}
+
+#[test]
+fn who_was_away_saves_up_no_turns() {
+    let queue = queue();
+    for at in 0..100 {
+        queue.join(&of_tenant(1, 1), 10, at).unwrap().released(1_000, at);
+    }
+    let late: Vec<_> = (0..3).map(|at| queue.join(&of_tenant(2, 1), 10, 200 + at).unwrap()).collect();
+    let busy = queue.join(&of_tenant(1, 1), 10, 201).unwrap();
+    let mut before = 0;
+    for place in late {
+        if place.order() < busy.order() {
+            before += 1;
+        }
+        place.released(1_000, 300);
+    }
+    assert!(before <= 2, "{before} of its requests before one of who was there all the time");
+}
+
+#[test]
+fn all_is_given_back_whatever_they_do() {
+    let queue = queue();
+    let threads: Vec<_> = (0..4u8)
+        .map(|lane| {
+            std::thread::spawn(move || {
+                let mut places = Vec::new();
+                for at in 0..20_000u64 {
+                    let priority = (at % 5) as i8 - 2;
+                    let newcomer = Newcomer { priority, ..of_tenant(lane, 1 + u32::from(lane)) };
+                    places.extend(queue.join(&newcomer, 32, at));
+                    if at % 3 == 0 && !places.is_empty() {
+                        let place: Place = places.remove(at as usize % places.len());
+                        place.aims_at((at % 7) as u16);
+                        if at % 2 == 0 { place.released(10, at) } else { drop(place) }
+                    }
+                    places.retain(|place| place.stands());
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(queue.waiting(), 0);
+    assert!(queue.words.iter().all(|word| word.load(Ordering::Relaxed) == Rank::NOBODY));
+    assert!((0..64).all(|lane| queue.tenants.places_by_weight(lane) == 0));
+}
+
+#[test]
+fn beyond_its_memory_it_is_full() {
+    let queue = queue();
+    let places: Vec<_> = (0..QUEUE_MAX as u64).map(|at| queue.join(&asks(0), u32::MAX, at).unwrap()).collect();
+    assert!(queue.join(&asks(0), u32::MAX, 0).is_none());
+    drop(places);
+    assert!(queue.join(&asks(0), u32::MAX, 0).is_some());
+}
