@@ -1,5 +1,7 @@
 //! `warmfront demo`: the front before eight simulated engines, policy by policy.
 
+mod lineup;
+
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -10,10 +12,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::demo::fleet::{ENGINES, Fleet};
 use crate::demo::front::Front;
-use crate::demo::lineup::{BARE, Lineup};
 use crate::demo::load::{Load, Running, Tally};
 use crate::demo::report::{Outcome, Progress, table};
 use crate::engine::pump::Settings;
+use lineup::{BARE, Lineup};
 
 /// Real time that starting a front may add to each policy's share.
 const START: Duration = Duration::from_secs(2);

@@ -92,6 +92,8 @@ events! {
     "admitted_over_bound", "Requests admitted over a bound after repeated choices." => AdmittedOverBound;
     "prompt_tokens_held", "Prompt tokens that the chosen engine was thought to hold." => PromptTokensHeld;
     "prompt_tokens_new", "Prompt tokens that the chosen engine was thought to have to compute." => PromptTokensNew;
+    "told_tokens", "Tokens as replies tell them in their usage, where they do.", "kind" =>
+        ToldPrompt = "prompt", ToldCached = "cached", ToldCompletion = "completion";
     "index_busy", "Prompts not noted in the index because another shard was writing for the same engine." => IndexBusy;
     "index_strangers", "Prompts not noted in the index because it has no place for their engine." => IndexStranger;
     "queued", "Requests that had to wait for room in an engine's cache." => Queued;

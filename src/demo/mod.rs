@@ -24,6 +24,5 @@ pub mod client;
 pub mod conversation;
 pub mod fleet;
 pub mod front;
-pub mod lineup;
 pub mod load;
 pub mod report;

@@ -6,7 +6,7 @@ use super::event::{Action, Context, Ending, Micros, Peer, Side};
 use super::queue::{Asker, QueueRules};
 use super::record::Draft;
 use super::refusals::{self, Refused};
-use super::{Asked, End, Exchange, Leg, Phase, tap};
+use super::{Asked, End, Exchange, Leg, Phase, tap, usage};
 use crate::config::{Access, Cidr, Config, HalfClose};
 use crate::counters::stats::Event as Count;
 use crate::http::rewrite::{self, Form};
@@ -365,8 +365,13 @@ impl Exchange {
             reply_started: false,
             keep_upstream: false,
             event_stream: false,
+            json: false,
             opaque: false,
             tap: tap::Tap::default(),
+            usage: usage::Reader::default(),
+            prompt_tokens: None,
+            cached_tokens: None,
+            completion_tokens: None,
             client_full: false,
             upstream_full: false,
             client_paused: false,

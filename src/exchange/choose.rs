@@ -76,7 +76,7 @@ impl Exchange {
             (Err(_), _) => return self.refuse(refusals::NO_ENDPOINT.into(), cx),
         };
         self.leave_queue(choice.tokens.map_or(0, |tokens| tokens.new), cx);
-        self.charge_tokens(&choice, &mut admission, cx);
+        let prediction = self.charge_tokens(&choice, looked_up, &mut admission, cx);
         self.reason = choice.reason;
         self.draft.chose(&choice, cx.now);
         if choice.reason.spilled() {
@@ -92,6 +92,7 @@ impl Exchange {
             acknowledged: None,
             answered: false,
             charged: false,
+            prediction,
         });
         self.phase = Phase::Connect;
         self.wait(cx.now, cx.rules.limits.connect_timeout_ms, Waiting::Connect);

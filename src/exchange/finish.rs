@@ -172,6 +172,7 @@ impl Exchange {
             cx.stats.request(pool.0, slot, self.status, self.reason as u8);
             cx.stats.observe(pool.0, Timing::Total, cx.now - self.started);
         }
+        self.count_told(cx);
         if self.drop_leg(cx) {
             cx.actions.push(Action::Dismiss { reuse: self.keep_upstream });
         }

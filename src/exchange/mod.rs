@@ -28,6 +28,7 @@ mod request;
 mod retries;
 mod tap;
 mod upstream;
+mod usage;
 pub mod warm;
 
 pub use admit::{Opened, Rules, open, refuse_slow_head};
@@ -37,7 +38,7 @@ pub use queue::QueueRules;
 pub use record::{End, Record, Recorder, Short};
 pub use retries::Retries;
 
-use crate::counters::Admission;
+use crate::counters::{Admission, Prediction};
 use crate::fleet::EndpointId;
 use crate::http::rewrite::Form;
 use crate::http::{Body, RequestFraming, Version};
@@ -144,6 +145,8 @@ struct Leg {
     answered: bool,
     /// It failed, or was refused for load: it stays charged to its endpoint for a while.
     charged: bool,
+    /// What its endpoint was thought to hold of the prompt, where that was looked at.
+    prediction: Option<Prediction>,
 }
 
 /// One request and its response.
@@ -202,9 +205,16 @@ pub struct Exchange {
     reply_started: bool,
     keep_upstream: bool,
     event_stream: bool,
+    /// An answer in JSON, in one piece, the end of which may tell of tokens.
+    json: bool,
     /// Nobody has to see the bytes of the reply's body, nor asked for them to pass unseen yet.
     opaque: bool,
     tap: tap::Tap,
+    usage: usage::Reader,
+    /// Tokens as the reply told them: of the prompt, of these found in the prefix cache, generated.
+    prompt_tokens: Option<u32>,
+    cached_tokens: Option<u32>,
+    completion_tokens: Option<u32>,
     /// This side's kernel is full: the other side is held back.
     client_full: bool,
     upstream_full: bool,

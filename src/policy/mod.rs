@@ -320,10 +320,12 @@ pub struct Choice {
 /// A prompt at one endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tokens {
-    /// In its cache, as far as we know.
+    /// In its cache, as far as is believed.
     pub held: u32,
     /// To be computed.
     pub new: u32,
+    /// In its cache by the index, believed or not.
+    pub predicted: u32,
 }
 
 /// Why nobody was chosen.

@@ -11,6 +11,7 @@ mod drive;
 pub mod handover;
 mod listeners;
 pub mod memory;
+mod owner;
 pub mod panics;
 pub mod placement;
 mod queue;
@@ -27,7 +28,7 @@ use std::time::Duration;
 
 use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, Gauge, ShardStats};
-use crate::driver::{Completion, Driver, Tag};
+use crate::driver::{Completion, Driver};
 use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules};
 use crate::fleet::EndpointId;
 use crate::publish::{Doing, DoingCell, Process, Published, Reader, Records, RulesReader};
@@ -37,6 +38,7 @@ pub use audit::Audit;
 use client::Client;
 pub use clock::stopwatch;
 use handover::HandOver;
+use owner::{Owner, doing};
 use queue::Waiting;
 use timers::Timers;
 use upstream::Upstream;
@@ -361,45 +363,5 @@ impl<D: Driver> Shard<D> {
             self.advance(key, drive::Input::None, |_| Event::Cut);
             self.close_client(key);
         }
-    }
-}
-
-/// Whose socket a completion is about: the lowest bit of its tag.
-#[derive(Clone, Copy)]
-enum Owner {
-    Client(Key),
-    Upstream(Key),
-}
-
-impl Owner {
-    fn of(tag: Tag) -> Owner {
-        let key = Key::from_u64(tag.0 >> 1);
-        if tag.0 & 1 == 0 { Owner::Client(key) } else { Owner::Upstream(key) }
-    }
-
-    fn tag(self) -> Tag {
-        match self {
-            Owner::Client(key) => Tag(key.to_u64() << 1),
-            Owner::Upstream(key) => Tag(key.to_u64() << 1 | 1),
-        }
-    }
-}
-
-/// What the shard does when it takes a completion.
-fn doing(completion: &Completion) -> Doing {
-    let tag = match completion {
-        Completion::Accepted { .. } => return Doing::Accepts,
-        Completion::Connected(tag)
-        | Completion::Received(tag, _)
-        | Completion::Ended(tag)
-        | Completion::Failed(tag)
-        | Completion::Reset(tag)
-        | Completion::Full(tag)
-        | Completion::Spliced(tag, _)
-        | Completion::Drained(tag) => *tag,
-    };
-    match Owner::of(tag) {
-        Owner::Client(_) => Doing::ServesClient,
-        Owner::Upstream(_) => Doing::ServesEngine,
     }
 }

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use clap::ValueEnum;
 
-use super::front::Front;
-use super::load::Target;
+use crate::demo::front::Front;
+use crate::demo::load::Target;
 use crate::policy::Policy;
 
 /// Policies that need no front: the demo's own baselines.
