@@ -134,6 +134,8 @@ impl Collected {
         ] {
             Family::new(out, name, help, MetricType::Gauge)?.gauge(vec![], stats.gauge(gauge) as f64)?;
         }
+        Family::new(out, "queue_waiting", "Requests that wait for room in an engine's cache", MetricType::Gauge)?
+            .gauge(vec![], counters.queue().waiting().into())?;
         Family::new(out, "release_underflows", "Releases without a request, always 0", MetricType::Counter)?
             .counter(vec![], counters.underflow())
     }
