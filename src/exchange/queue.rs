@@ -90,8 +90,8 @@ impl Exchange {
         let queue = cx.counters.queue();
         let slot = choice.endpoint.slot;
         let is_next = || match &self.queued {
-            Some(queued) if queued.place.endpoint() == slot => queued.place.is_next(),
-            _ => queue.next_for(slot).is_none(),
+            Some(queued) => queued.place.is_next_for(slot),
+            None => queue.next_for(slot).is_none(),
         };
         if choice.room && (queue.waiting() == 0 || is_next()) {
             return false;

@@ -1,8 +1,10 @@
 //! The shard's part of the queue: its requests that wait for room, looked at in their order when there may be some.
 
+use std::ops::Range;
+
 use super::Shard;
 use super::drive::Input;
-use crate::counters::queue::Place;
+use crate::counters::queue::{Line, Place};
 use crate::driver::Driver;
 use crate::exchange::{Event, Micros};
 use crate::slots::Key;
@@ -26,14 +28,13 @@ pub(super) struct Waiting {
     freed: Vec<u16>,
     /// There is more to look for than what ended here.
     again: bool,
-    /// In their order; empty between two looks.
-    order: Vec<(Order, Key)>,
+    /// In line, by urgency and tenant; empty between two looks.
+    lines: Vec<(Line, Key)>,
+    /// Who of each line is looked at next, and where it ends.
+    heads: Vec<Range<usize>>,
     /// Endpoints that nothing more goes to in this look.
     closed: Vec<u16>,
 }
-
-/// See [`Place::order`].
-type Order = (u8, u64, u64, usize);
 
 impl Waiting {
     /// This client's request waits from now on.
@@ -87,46 +88,74 @@ impl<D: Driver> Shard<D> {
         self.waiting.looked_at = self.desk.now;
         self.waiting.again = false;
         self.wake_others();
-        let mut order = std::mem::take(&mut self.waiting.order);
-        self.in_order(&mut order);
+        let mut lines = std::mem::take(&mut self.waiting.lines);
+        let mut heads = std::mem::take(&mut self.waiting.heads);
+        self.line_up(&mut lines, &mut heads);
         self.waiting.closed.clear();
         let mut tries = 0;
-        for &(_, key) in &order {
+        while let Some(key) = self.first_in_line(&lines, &mut heads) {
             if tries == TRIES_MAX {
                 self.waiting.again = true;
                 break;
             }
             tries += usize::from(self.try_waiting(key));
         }
-        order.clear();
-        self.waiting.order = order;
+        lines.clear();
+        heads.clear();
+        (self.waiting.lines, self.waiting.heads) = (lines, heads);
     }
 
-    /// All that wait here, into `order`; forgets those that do no more.
-    fn in_order(&mut self, order: &mut Vec<(Order, Key)>) {
+    /// All that wait here, into `lines`; forgets those that do no more.
+    fn line_up(&mut self, lines: &mut Vec<(Line, Key)>, heads: &mut Vec<Range<usize>>) {
         let mut keys = std::mem::take(&mut self.waiting.keys);
         keys.retain(|&key| {
-            let place = self.place(key).map(Place::order);
-            order.extend(place.map(|place| (place, key)));
-            place.is_some()
+            let line = self.place(key).map(Place::line);
+            lines.extend(line.map(|line| (line, key)));
+            line.is_some()
         });
         self.waiting.keys = keys;
-        order.sort_unstable_by_key(|(order, _)| *order);
+        lines.sort_unstable_by_key(|(line, _)| *line);
+        let mut from = 0;
+        for line in lines.chunk_by(|(one, _), (next, _)| one.is_of(next)) {
+            heads.push(from..from + line.len());
+            from += line.len();
+        }
+    }
+
+    /// Whose turn it is now, of those that have not been looked at: which tenant's it is changes with each release.
+    fn first_in_line(&self, lines: &[(Line, Key)], heads: &mut [Range<usize>]) -> Option<Key> {
+        let mut first: Option<(_, &mut Range<usize>)> = None;
+        for head in heads {
+            while head.start < head.end && !self.may_go(lines[head.start].1) {
+                head.start += 1;
+            }
+            let Some((line, key)) = lines.get(head.clone()).and_then(<[_]>::first) else { continue };
+            if first.as_ref().is_some_and(|(_, first)| !line.is_as_urgent_as(&lines[first.start].0)) {
+                break;
+            }
+            let Some(order) = self.place(*key).map(Place::order) else { continue };
+            if first.as_ref().is_none_or(|(before, _)| order < *before) {
+                first = Some((order, head));
+            }
+        }
+        let (_, head) = first?;
+        head.start += 1;
+        lines.get(head.start - 1).map(|(_, key)| *key)
+    }
+
+    /// Whether it waits for an endpoint that something may go to, or was pushed out and is to be told.
+    fn may_go(&self, key: Key) -> bool {
+        self.place(key).is_some_and(|place| !place.stands() || !self.waiting.closed.contains(&place.endpoint()))
     }
 
     /// Has a request look for room if it is its turn; answers whether it looked.
     fn try_waiting(&mut self, key: Key) -> bool {
         let Some(place) = self.place(key) else { return false };
         let endpoint = place.endpoint();
-        if place.stands() {
-            if self.waiting.closed.contains(&endpoint) {
-                return false;
-            }
-            if !place.is_next() {
-                // Another shard's goes first.
-                self.waiting.closed.push(endpoint);
-                return false;
-            }
+        if place.stands() && !place.is_next() {
+            // Another shard's goes first.
+            self.waiting.closed.push(endpoint);
+            return false;
         }
         self.advance(key, Input::None, |_| Event::Room);
         if let Some(place) = self.place(key) {
@@ -136,11 +165,12 @@ impl<D: Driver> Shard<D> {
         true
     }
 
-    /// Rings for those shards whose requests are next where something ended here.
+    /// Rings for those shards whose requests are next where something ended here: of all, where nobody waits for that.
     fn wake_others(&mut self) {
         let freed = &mut self.waiting.freed;
         if let Some(handover) = &self.handover {
-            let next = freed.iter().filter_map(|slot| self.desk.counters.queue().next_for(*slot));
+            let queue = self.desk.counters.queue();
+            let next = freed.iter().filter_map(|slot| queue.next_for(*slot).or_else(|| queue.next_of_all()));
             next.for_each(|shard| handover.ring(shard.into()));
         }
         freed.clear();

@@ -21,14 +21,7 @@ struct Stage {
 
 impl Stage {
     fn new(change: impl FnOnce(&mut Config)) -> Stage {
-        let (answer, answers) = mpsc::channel::<()>();
-        let answers = Arc::new(Mutex::new(answers));
-        let engine = Engine::run(move |mut connection| {
-            while connection.request().is_some() {
-                let _ = answers.lock().unwrap().recv_timeout(PATIENCE);
-                connection.send(HELLO);
-            }
-        });
+        let (answer, engine) = engine_that_is_told();
         let mut config = Config::default();
         change(&mut config);
         let front = Front::with(&[engine.address], |options| {
@@ -264,4 +257,59 @@ fn without_a_limit_nobody_waits() {
     }
     assert_eq!(front.count(Event::Queued), 0);
     front.settles();
+}
+
+/// Which tenant's turn it is changes with each one that goes: engines that end together have their next ones in one look,
+/// not one in each of the looks that come 20 ms apart.
+#[test]
+fn engines_that_end_together_are_all_served_at_once() {
+    const ENGINES: usize = 12;
+    let (answers, engines): (Vec<_>, Vec<_>) = (0..ENGINES).map(|_| engine_that_is_told()).unzip();
+    let addresses: Vec<_> = engines.iter().map(|engine| engine.address).collect();
+    let mut config = Config::default();
+    config.queue.tenant_header = "x-tenant".into();
+    let front = Front::with(&addresses, |options| {
+        options.settings.policy = Policy::Warm;
+        options.settings.queue = Queueing::On;
+        options.capacity_tokens = Some(1_000);
+        options.rules.queue = QueueRules::from(&config);
+    });
+    let executed = || engines.iter().map(|engine| engine.executions()).sum::<usize>();
+    let waiting = || front.counters.queue().waiting() as usize;
+    let mut clients = Vec::new();
+    for at in 0..5 * ENGINES {
+        let tenant = if at < 3 * ENGINES { "one" } else { "other" };
+        let mut client = front.connect();
+        client.send(prompt(&format!("name{at}"), &format!("x-tenant: {tenant}\r\n")));
+        clients.push(client);
+        front.until("it is there", |_| executed() + waiting() == clients.len());
+    }
+    assert_eq!((executed(), waiting()), (ENGINES, 4 * ENGINES));
+    let goes = (2..=4).map(|go| {
+        let begun = Instant::now();
+        answers.iter().for_each(|answer| answer.send(()).unwrap());
+        front.until("each engine has its next one", |_| executed() == go * ENGINES);
+        begun.elapsed()
+    });
+    let quickest = goes.min().unwrap();
+    assert!(quickest < Duration::from_millis(60), "{quickest:?}");
+    for answer in &answers {
+        (0..5 * ENGINES).for_each(|_| answer.send(()).unwrap());
+    }
+    for client in &mut clients {
+        assert_eq!(client.reply().status, 200);
+    }
+    front.settles();
+}
+
+fn engine_that_is_told() -> (mpsc::Sender<()>, Engine) {
+    let (answer, answers) = mpsc::channel::<()>();
+    let answers = Arc::new(Mutex::new(answers));
+    let engine = Engine::run(move |mut connection| {
+        while connection.request().is_some() {
+            let _ = answers.lock().unwrap().recv_timeout(PATIENCE);
+            connection.send(HELLO);
+        }
+    });
+    (answer, engine)
 }

@@ -110,6 +110,12 @@ impl Queue {
         self.first(endpoint).map(|place| self.owners[place].load(Ordering::Relaxed) as u16)
     }
 
+    /// Who comes before all others, whatever they wait for: its shard.
+    pub fn next_of_all(&self) -> Option<u16> {
+        let first = self.ranks().min_by_key(|(place, rank)| self.order(*rank, *place));
+        first.map(|(place, _)| self.owners[place].load(Ordering::Relaxed) as u16)
+    }
+
     /// Seconds until one that joins now would be released, as fast as releases have been lately.
     pub fn wait_seconds(&self, now: u64) -> u32 {
         self.drain.seconds_for(self.waiting() + 1, now)
@@ -132,6 +138,10 @@ impl Queue {
                 Some((place, rank))
             })
             .filter(|(_, rank)| rank.status() == Status::Waits)
+    }
+
+    fn order_of(&self, place: usize) -> (u8, u64, u64, usize) {
+        self.order(Rank::of(self.words[place].load(Ordering::Acquire)), place)
     }
 
     /// Lowest is first.
@@ -163,6 +173,27 @@ impl Queue {
     }
 }
 
+/// See [`Place::line`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Line {
+    urgency: u8,
+    lane: u8,
+    when: u64,
+    place: usize,
+}
+
+impl Line {
+    /// As urgent.
+    pub fn is_as_urgent_as(&self, other: &Line) -> bool {
+        self.urgency == other.urgency
+    }
+
+    /// As urgent, and of the same tenant: which of them goes first is settled.
+    pub fn is_of(&self, other: &Line) -> bool {
+        self.is_as_urgent_as(other) && self.lane == other.lane
+    }
+}
+
 /// One request's place. Dropping it leaves the queue.
 #[derive(Debug)]
 #[must_use = "dropping a place leaves the queue"]
@@ -185,9 +216,15 @@ impl Place {
         self.rank().status() == Status::Waits
     }
 
-    /// What it is compared by with others that wait for the same endpoint, lowest first: for who has many places.
+    /// What it is compared by with others that wait for the same endpoint, lowest first. It changes as its tenant is served.
     pub fn order(&self) -> (u8, u64, u64, usize) {
-        self.queue.order(self.rank(), self.place)
+        self.queue.order_of(self.place)
+    }
+
+    /// Where it stands among those of its urgency and tenant, lowest first; that never changes. For who has many places.
+    pub fn line(&self) -> Line {
+        let rank = self.rank();
+        Line { urgency: rank.urgency(), lane: rank.lane(), when: rank.when(), place: self.place }
     }
 
     /// Slot of the endpoint that it waits for.
@@ -197,7 +234,13 @@ impl Place {
 
     /// Whether nobody who waits for the same endpoint comes before it.
     pub fn is_next(&self) -> bool {
-        self.queue.first(self.endpoint()) == Some(self.place)
+        self.is_next_for(self.endpoint())
+    }
+
+    /// Whether nobody who waits for that endpoint, be it another than its own, comes before it.
+    pub fn is_next_for(&self, endpoint: u16) -> bool {
+        let first = self.queue.first(endpoint);
+        first.is_none_or(|place| place == self.place || self.order() < self.queue.order_of(place))
     }
 
     /// It waits for another endpoint from now on.

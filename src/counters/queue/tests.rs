@@ -32,6 +32,20 @@ fn who_waits_longest_is_next_for_its_endpoint() {
 }
 
 #[test]
+fn who_comes_before_those_of_another_endpoint_is_next_there_too() {
+    let queue = queue();
+    let first = queue.join(&Newcomer { shard: 1, ..asks(3) }, 10, 0).unwrap();
+    let second = queue.join(&asks(4), 10, SECOND).unwrap();
+    let third = queue.join(&asks(5), 10, 2 * SECOND).unwrap();
+    assert!(first.is_next_for(4) && first.is_next_for(5) && first.is_next_for(6));
+    assert!(second.is_next_for(4) && second.is_next_for(5) && !second.is_next_for(3));
+    assert!(!third.is_next_for(3) && !third.is_next_for(4) && third.is_next_for(6));
+    assert_eq!((queue.next_for(6), queue.next_of_all()), (None, Some(1)));
+    drop((first, second, third));
+    assert_eq!(queue.next_of_all(), None);
+}
+
+#[test]
 fn warmth_and_urgency_come_before_waiting() {
     let queue = queue();
     let cold = queue.join(&asks(0), 10, 0).unwrap();
