@@ -135,6 +135,15 @@ impl Front {
         links.filter(|link| !link.to_string_lossy().starts_with("pipe:")).count()
     }
 
+    /// How many more than that it has open, once what control has under way is done.
+    pub fn descriptors_above(&self, before: usize) -> usize {
+        let deadline = Instant::now() + ASK_MAX;
+        while self.descriptors() > before && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.descriptors().saturating_sub(before)
+    }
+
     /// Lines that no run should have.
     pub fn complaints(&self) -> Vec<String> {
         let said = fs::read_to_string(&self.said).unwrap_or_default();

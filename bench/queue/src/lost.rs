@@ -76,7 +76,7 @@ fn one(bench: &mut Bench, driver: &'static str, shards: usize) -> Result<(), Str
     let strays = crowd.strays;
     drop(crowd);
     let metrics = front.until("nothing waits, runs or is open", at_rest)?;
-    let left_open = front.descriptors().saturating_sub(descriptors);
+    let left_open = front.descriptors_above(descriptors);
     let name = format!("{driver}, {shards} shards");
     let tally = Tally::of(&outcomes, &engines, requests);
     let phase = |phase| metrics.sum("client_aborts_total", &format!("\"{phase}\""));

@@ -33,6 +33,12 @@ impl Request {
         Request { id, service, events: 0, prompt_bytes, alike: (0, 0), asker: Asker::default() }
     }
 
+    /// The same, at work for up to a quarter more or less, so that engines do not keep step.
+    pub fn varied(mut self) -> Request {
+        self.service = self.service * (768 + (content::mix(!self.id) % 512) as u32) / 1024;
+        self
+    }
+
     pub fn bytes(&self) -> Vec<u8> {
         let (family, alike) = self.alike;
         let mut prompt = String::with_capacity(self.prompt_bytes + 32);

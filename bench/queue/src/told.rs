@@ -20,6 +20,9 @@ const REST: Duration = Duration::from_millis(150);
 /// Before this nobody can know how fast it goes: told apart.
 const COLD: Duration = Duration::from_secs(3);
 
+/// Who is at an engine within so many seconds has not waited.
+const AT_ONCE: f64 = 0.01;
+
 #[derive(Clone, Copy)]
 struct Case {
     driver: &'static str,
@@ -31,6 +34,8 @@ struct Case {
 
 struct Samples {
     rate: f64,
+    /// Of those who were let in, how many went at once past those who waited.
+    passed: usize,
     /// By whether it was cold: what was told, over what those who joined then waited, both in seconds.
     cold: Vec<(f64, f64)>,
     steady: Vec<(f64, f64)>,
@@ -74,10 +79,11 @@ pub fn run(bench: &mut Bench) -> Result<(), String> {
         threads.into_iter().map(|thread| thread.join().map_err(|_| "a thread fell".to_owned())?).collect()
     });
     for (case, samples) in cases.iter().zip(measured) {
-        let Samples { rate, cold, steady } = samples?;
+        let Samples { rate, passed, cold, steady } = samples?;
         tell(case, rate, &cold, "cold");
         let within = tell(case, rate, &steady, "");
         let name = format!("{}, {} shards, {} waiting", case.driver, case.shards, case.waiting);
+        bench.holds(passed == 0, || format!("{name}: {passed} newcomers went at once, past all who waited"));
         bench.holds(within >= WITHIN_MIN, || {
             format!("{name}: only {:.0} % of those refused were told within a factor of two", 100.0 * within)
         });
@@ -138,8 +144,12 @@ fn measure(case: Case, seconds: Duration, dir: &std::path::Path) -> Result<Sampl
     }
     real.sort_unstable_by_key(|(at, _)| *at);
     let counted = ends.iter().filter(|at| (from + COLD..from + seconds).contains(at)).count();
+    let all = real.iter().filter(|(at, _)| *at >= from + COLD && *at < from + seconds).count();
+    // While the queue is full nobody should find a place at an engine; who does says nothing of the wait.
+    real.retain(|(at, wait)| *at < from + COLD || *wait >= AT_ONCE);
+    let passed = all - real.iter().filter(|(at, _)| *at >= from + COLD && *at < from + seconds).count();
     let mut samples =
-        Samples { rate: counted as f64 / (seconds - COLD).as_secs_f64(), cold: Vec::new(), steady: Vec::new() };
+        Samples { rate: counted as f64 / (seconds - COLD).as_secs_f64(), passed, cold: Vec::new(), steady: Vec::new() };
     for (at, told) in refused {
         let place = real.partition_point(|(joined, _)| *joined < at);
         let beside = [place.checked_sub(1), Some(place)].into_iter().flatten().filter_map(|place| real.get(place));
