@@ -26,10 +26,13 @@ pub struct Prompt<'a> {
 /// A token of this prompt that has to be computed costs this many that others wait for: it is sure to be computed, and
 /// here is where that can be avoided.
 const NEW: u64 = 6;
-/// A request that decodes slows others down like one part in so many of a mean prompt.
+/// A request that decodes slows others down like one part in so many of a mean prompt,
 const DECODES: u64 = 50;
-/// A full cache costs so many mean prompts, one without room half as many more.
-const FULL: u64 = 6;
+/// and is held up while this prompt is computed: so many such parts of what is new of it.
+const HELD_UP: u64 = 5;
+/// A full cache costs so many mean prompts, one without room some more. Were it more, sessions would leave what is cached
+/// of them because one engine is a little fuller than another; were it less, they would gather where they met.
+const FULL: u64 = 4;
 const NO_ROOM: u64 = 3;
 /// Tokens of an answer for which there must be room.
 const ANSWER: u64 = 64;
@@ -101,7 +104,7 @@ impl<'a> Work<'a> {
         let held = self.held(slot);
         let new = u64::from(self.prompt.tokens - held);
         let in_flight = self.eligible.load(row, slot, self.loads);
-        let decoding = self.mean * u64::from(in_flight) / DECODES;
+        let decoding = (self.mean + HELD_UP * new).saturating_mul(in_flight.into()) / DECODES;
         let full = ((FULL * self.mean) as f32 * cache.used) as u64;
         let work = self.loads.pending(slot) + NEW * new + decoding + full;
         let room = in_flight == 0 || self.has_room(slot, cache, held);
