@@ -148,6 +148,8 @@ pub const TOKENS_MAX: u32 = 1 << 24;
 
 /// Heaviest endpoint; larger weights count as this, so that a ring's size is bounded.
 pub const WEIGHT_MAX: u32 = 100;
+/// Heaviest tenant of the queue.
+pub const TENANT_WEIGHT_MAX: u32 = 1_000;
 /// Most ring points per endpoint and unit of weight; larger settings count as this.
 pub const REPLICATION_MAX: u32 = 1_024;
 

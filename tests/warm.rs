@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use warmfront::counters::{Admission, Counters};
-use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health};
+use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health, Rung};
 use warmfront::index::{Capacity, Index, Matches, Origin};
 use warmfront::policy::{self, Avoid, Choice, Policy, Pool, PoolId, Prompt, Reason, Request, Settings, Tokens};
 use warmfront::ring::Ring;
@@ -66,7 +66,7 @@ impl Fleet {
         let pool = &self.snapshot.pools[0];
         let mut matches = Matches::default();
         self.index.longest(chain, pool.eligible().ids(), &mut matches);
-        let tie = chain.get(matches.deepest() as usize).copied().unwrap_or(0);
+        let tie = chain.get(pool.eligible().deepest(&matches) as usize).copied().unwrap_or(0);
         let prompt = Prompt { tokens, block_tokens: BLOCK_TOKENS, matches: &matches, tie };
         policy::choose(pool, self.counters.loads(), &Request { prompt: Some(prompt), avoid, ..Request::default() }).ok()
     }
@@ -87,7 +87,7 @@ fn who_holds_the_prompt_gets_it_until_the_others_have_less_to_do() {
     fleet.holds(2, &prompt[..15]);
     let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
     assert_eq!((choice.endpoint.slot, choice.reason), (2, Reason::Warm));
-    assert_eq!(choice.tokens, Some(Tokens { held: 960, new: 320 }));
+    assert_eq!(choice.tokens, Some(Tokens { held: 960, new: 320, predicted: 960 }));
     // Elsewhere it costs 6 * 960 tokens more; a request in flight costs 20 (a fiftieth of the first mean, 1,000)
     // and 32 (a tenth of the 320 that hold it up).
     fleet.computes(2, 6 * 960 - 20 - 32 - 1);
@@ -95,12 +95,42 @@ fn who_holds_the_prompt_gets_it_until_the_others_have_less_to_do() {
     fleet.computes(2, 0);
     let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
     assert_ne!(choice.endpoint.slot, 2);
-    assert_eq!((choice.reason, choice.tokens), (Reason::Cold, Some(Tokens { held: 0, new: 1_280 })));
+    assert_eq!((choice.reason, choice.tokens), (Reason::Cold, Some(Tokens { held: 0, new: 1_280, predicted: 0 })));
     // The first token of those before: it has less to do again.
     fleet.running.iter_mut().for_each(Admission::computed);
     assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 2);
     fleet.running.clear();
     assert_eq!(fleet.counters.loads().pending(2), 0);
+}
+
+/// Its cache turned out not to hold what the index says: it counts as holding nothing, alike prompts meet as if nobody did,
+/// and what is predicted goes on.
+#[test]
+fn who_is_not_believed_counts_as_holding_nothing() {
+    let mut endpoints: Vec<Endpoint> = (0..3).map(endpoint).collect();
+    endpoints[2].rung = Rung::Hash;
+    let mut fleet = Fleet::new(endpoints);
+    let prompts: Vec<Vec<u64>> = (0..60).map(|seed| chain(seed, 20)).collect();
+    let homes = |fleet: &Fleet| -> Vec<u16> {
+        prompts.iter().map(|prompt| fleet.choose(prompt, 1_280, Avoid::default()).unwrap().endpoint.slot).collect()
+    };
+    let before = homes(&fleet);
+    prompts.iter().for_each(|prompt| fleet.holds(2, &prompt[..15]));
+    assert_eq!(homes(&fleet), before, "what it holds does not count");
+    assert!((0..3).all(|slot| before.contains(&slot)), "it gets its share: {before:?}");
+    let seed = before.iter().position(|home| *home == 2).unwrap();
+    let choice = fleet.choose(&prompts[seed], 1_280, Avoid::default()).unwrap();
+    assert_eq!((choice.reason, choice.endpoint.slot), (Reason::Cold, 2));
+    assert_eq!(choice.tokens, Some(Tokens { held: 0, new: 1_280, predicted: 960 }));
+    // Who is believed holds less of it, and gets it.
+    fleet.holds(0, &prompts[seed][..2]);
+    let choice = fleet.choose(&prompts[seed], 1_280, Avoid::default()).unwrap();
+    assert_eq!((choice.endpoint.slot, choice.tokens.unwrap().held), (0, 128));
+    // It is on a higher rung again.
+    fleet.snapshot.endpoints[2].as_mut().unwrap().rung = Rung::Approximate;
+    fleet.snapshot.seal();
+    assert_eq!(homes(&fleet), [2; 60]);
+    fleet.running.clear();
 }
 
 #[test]
@@ -188,16 +218,17 @@ fn cost(endpoint: &Endpoint, pending: u64, in_flight: u32, since: u64, tokens: f
     work / f64::from(endpoint.weight) + if room { 0.0 } else { 3.0 * mean }
 }
 
-/// Depth held, tokens pending, requests, foreign load, weight, percent of the cache in use.
-type Drawn = (u64, u32, u32, u32, u32, Option<u32>);
+/// Depth held, tokens pending, requests, foreign load, weight, percent of the cache in use, whether what it holds is believed.
+type Drawn = (u64, u32, u32, u32, u32, Option<u32>, bool);
 
 proptest! {
     #[test]
     fn the_least_cost_is_chosen(
-        each in prop::collection::vec((0u64..40, 0u32..9_000, 0u32..5, 0u32..5, 1u32..4, prop::option::of(0u32..=100)), 1..12),
+        each in prop::collection::vec((0u64..40, 0u32..9_000, 0u32..5, 0u32..5, 1u32..4, prop::option::of(0u32..=100), prop::bool::weighted(0.8)), 1..12),
         tokens in 64u32..4_000,
     ) {
-        let made = |(slot, (_, _, _, foreign, weight, kv)): (u16, &Drawn)| Endpoint {
+        let made = |(slot, (_, _, _, foreign, weight, kv, believed)): (u16, &Drawn)| Endpoint {
+            rung: if *believed { Rung::Approximate } else { Rung::Hash },
             foreign: *foreign,
             weight: *weight,
             engine: EngineLoad {
@@ -220,7 +251,8 @@ proptest! {
         let loads = fleet.counters.loads();
         let costs: Vec<f64> = endpoints.iter().map(|endpoint| {
             let slot = endpoint.id.slot;
-            let held = (f64::from(matches.depth(slot)) * 64.0).min(f64::from(tokens));
+            let depth = if endpoint.rung == Rung::Hash { 0 } else { matches.depth(slot) };
+            let held = (f64::from(depth) * 64.0).min(f64::from(tokens));
             cost(endpoint, loads.pending(slot), loads.in_flight(slot), loads.dispatched(slot), f64::from(tokens), held)
         }).collect();
         let least = costs.iter().copied().fold(f64::INFINITY, f64::min);

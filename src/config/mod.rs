@@ -4,6 +4,7 @@
 mod access;
 mod cidr;
 mod problem;
+mod queue;
 mod shape;
 mod upstream;
 mod validate;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use access::Access;
 pub use cidr::Cidr;
 pub use problem::{Invalid, Problem};
+pub use queue::Queue;
 pub use upstream::{Upstream, Url};
 
 use crate::limits::Limits;
@@ -31,6 +33,8 @@ pub struct Config {
     pub serve: Serve,
     /// How requests are spread, in every pool that does not say otherwise.
     pub routing: Settings,
+    /// Who waits for room, and in which order.
+    pub queue: Queue,
     /// Bounds of memory and waiting.
     pub limits: Limits,
     /// How engines are probed.

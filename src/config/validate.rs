@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde::Deserialize;
 
 use super::problem::{Problem, plainer};
+use super::queue;
 use super::{Config, Health, Serve, Shards, Upstream};
 use crate::limits::{ENDPOINTS_MAX, Limits, RECEIVE_BYTES, REPLICATION_MAX, WEIGHT_MAX};
 use crate::policy::{Policy, Settings};
@@ -41,6 +42,7 @@ pub(super) fn values(config: &Config) -> Vec<Problem> {
         ));
     }
     routing(&config.routing, &["routing"], &mut found);
+    queue::faults(&config.queue, &mut found);
     pools(config, &mut found);
     upstreams(&config.upstream, &mut found);
     if config.log.level.parse::<tracing_subscriber::filter::Targets>().is_err() {

@@ -13,6 +13,7 @@ pub mod explain;
 pub mod fleet;
 pub mod health;
 mod keeper;
+mod ladder;
 pub mod member;
 mod metrics;
 pub mod models;
@@ -21,6 +22,7 @@ pub mod reload;
 pub mod scrape;
 mod service;
 mod stalls;
+mod truth;
 pub mod upgrade;
 pub mod watch;
 

@@ -67,12 +67,16 @@ impl Exchange {
         let prompt = looked_up.zip(matches.as_deref()).map(|(looked_up, matches)| looked_up.prompt(matches));
         let counted = self.count_in(pool, prompt, cx);
         cx.lender.matches = matches.or(cx.lender.matches.take());
-        let (choice, mut admission) = match counted {
-            Ok(counted) => counted,
-            Err(Nobody::NoneTakesRequests) => return self.refuse(refusals::NO_ENDPOINT.into(), cx),
-            Err(Nobody::AllAtTheirCap) => return self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx),
+        let (choice, mut admission) = match (counted, looked_up) {
+            (Ok(counted), _) => counted,
+            (Err(Uncounted::HasToWait(choice)), Some(looked_up)) => return self.wait_for_room(&choice, looked_up, cx),
+            (Err(Uncounted::Nobody(Nobody::AllAtTheirCap)), _) => {
+                return self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx);
+            }
+            (Err(_), _) => return self.refuse(refusals::NO_ENDPOINT.into(), cx),
         };
-        self.charge_tokens(&choice, &mut admission, cx);
+        self.leave_queue(choice.tokens.map_or(0, |tokens| tokens.new), cx);
+        let prediction = self.charge_tokens(&choice, looked_up, &mut admission, cx);
         self.reason = choice.reason;
         self.draft.chose(&choice, cx.now);
         if choice.reason.spilled() {
@@ -88,6 +92,7 @@ impl Exchange {
             acknowledged: None,
             answered: false,
             charged: false,
+            prediction,
         });
         self.phase = Phase::Connect;
         self.wait(cx.now, cx.rules.limits.connect_timeout_ms, Waiting::Connect);
@@ -99,7 +104,7 @@ impl Exchange {
         pool: &Pool,
         prompt: Option<policy::Prompt<'_>>,
         cx: &mut Context<'_>,
-    ) -> Result<(Choice, Admission), Nobody> {
+    ) -> Result<(Choice, Admission), Uncounted> {
         let mut request = policy::Request {
             prompt,
             key: self.key,
@@ -111,7 +116,10 @@ impl Exchange {
         };
         cx.lender.turn = cx.lender.turn.wrapping_add(1);
         for attempt in 1..=CHOICES_MAX + LOST_CAPS_MAX {
-            let choice = choose_open(pool, &request, cx)?;
+            let choice = choose_open(pool, &request, cx).map_err(Uncounted::Nobody)?;
+            if self.has_to_wait(&choice, pool, cx) {
+                return Err(Uncounted::HasToWait(choice));
+            }
             let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
             let most = slots.unwrap_or(u32::MAX).min(choice.cap);
             if let Some(admission) = cx.counters.try_admit(choice.endpoint, Some(most)) {
@@ -124,8 +132,15 @@ impl Exchange {
             cx.stats.count(Count::ChoiceRepeated);
             request.random = cx.lender.random.number();
         }
-        Err(Nobody::AllAtTheirCap)
+        Err(Uncounted::Nobody(Nobody::AllAtTheirCap))
     }
+}
+
+/// Why no endpoint was counted.
+enum Uncounted {
+    Nobody(Nobody),
+    /// There is a choice, and it has no room yet.
+    HasToWait(Choice),
 }
 
 /// A choice past endpoints that were barred since the snapshot was made. Where all are, they are taken as they come.

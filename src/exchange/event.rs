@@ -32,6 +32,8 @@ pub enum Event<'a> {
     Begin,
     /// Bytes of the request body. [`Actions::consumed`] tells how many belonged to it.
     Request(&'a [u8]),
+    /// There may be room for a request in the queue, and it is its turn; or it was pushed out.
+    Room,
     /// The client sends no more (FIN).
     ClientEnded,
     /// The client's connection is broken.
@@ -215,6 +217,8 @@ pub struct Lender {
     pub random: Random,
     /// Counts choices, for round-robin.
     pub turn: u64,
+    /// Which shard it is, for the queue.
+    pub shard: u16,
     /// The prompt that is chosen for.
     pub chain: Vec<u64>,
     /// Its bytes.
@@ -237,6 +241,7 @@ impl Default for Lender {
             retries: Retries::default(),
             random: Random::default(),
             turn: 0,
+            shard: 0,
             chain: Vec::new(),
             prompt_bytes: 0,
             matches: None,

@@ -320,10 +320,12 @@ pub struct Choice {
 /// A prompt at one endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tokens {
-    /// In its cache, as far as we know.
+    /// In its cache, as far as is believed.
     pub held: u32,
     /// To be computed.
     pub new: u32,
+    /// In its cache by the index, believed or not.
+    pub predicted: u32,
 }
 
 /// Why nobody was chosen.
@@ -375,6 +377,11 @@ pub fn choose(pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choic
     };
     let choice = choice.ok_or_else(|| Nobody::of(eligible, request))?;
     Ok(if request.avoid.is_empty() { choice } else { Choice { reason: Reason::Retry, ..choice } })
+}
+
+/// Whether a request should wait for room where the chosen endpoint has none.
+pub fn waiting_pays(pool: &Pool, _loads: &Loads, _choice: &Choice) -> bool {
+    pool.settings.queue == Queueing::On
 }
 
 #[cfg(test)]

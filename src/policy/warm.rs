@@ -3,6 +3,8 @@
 //! An endpoint costs what it has to compute before this prompt's first token: what was sent there and has no first token yet, this
 //! prompt less what its cache holds of it, and what those that decode there slow it down. Requests are not the unit: policies
 //! that count them park short prompts behind long ones.
+//!
+//! An endpoint whose cache turned out not to hold what the index says ([`crate::fleet::Rung::Hash`]) counts as holding nothing.
 
 use crate::fleet::Loads;
 use crate::index::Matches;
@@ -21,6 +23,13 @@ pub struct Prompt<'a> {
     pub matches: &'a Matches,
     /// The block behind the longest match, or what stands for it: endpoints that cost the same are taken in the ring's order from there.
     pub tie: u64,
+}
+
+impl Prompt<'_> {
+    /// Tokens in so many of its first blocks.
+    fn tokens_of(&self, blocks: u32) -> u32 {
+        ((blocks as f32 * self.block_tokens) as u32).min(self.tokens)
+    }
 }
 
 /// A token of this prompt that has to be computed costs this many that others wait for: it is sure to be computed, and
@@ -56,6 +65,7 @@ pub(super) fn least_work(pool: &Pool, loads: &Loads, request: &Request<'_>, prom
     }
     let slot = best.first_of_ring(pool, prompt.tie)?;
     let held = work.held(slot);
+    let predicted = prompt.tokens_of(prompt.matches.depth(slot));
     Some(Choice {
         endpoint: eligible.id(slot),
         reason: if held > 0 { Reason::Warm } else { Reason::Cold },
@@ -64,7 +74,7 @@ pub(super) fn least_work(pool: &Pool, loads: &Loads, request: &Request<'_>, prom
         cap: eligible.cap(slot),
         in_flight: eligible.load(eligible.row(slot)?, slot, loads),
         total: None,
-        tokens: Some(Tokens { held, new: prompt.tokens - held }),
+        tokens: Some(Tokens { held, new: prompt.tokens - held, predicted }),
         room: work.room(slot),
     })
 }
@@ -76,7 +86,7 @@ struct Work<'a> {
     prompt: &'a Prompt<'a>,
     /// Tokens of the pool's mean prompt.
     mean: u64,
-    /// Blocks held, by slot.
+    /// Blocks held, by slot, as far as is believed.
     depths: [u32; ENDPOINTS_MAX],
 }
 
@@ -90,13 +100,17 @@ impl<'a> Work<'a> {
                 }
             }
         }
+        for slot in eligible.doubted() {
+            if let Some(known) = depths.get_mut(*slot as usize) {
+                *known = 0;
+            }
+        }
         Work { eligible, loads, prompt, mean, depths }
     }
 
-    /// Tokens of the prompt that the endpoint's cache holds.
+    /// Tokens of the prompt that the endpoint's cache is believed to hold.
     fn held(&self, slot: u16) -> u32 {
-        let depth = self.depths.get(slot as usize).copied().unwrap_or(0);
-        ((depth as f32 * self.prompt.block_tokens) as u32).min(self.prompt.tokens)
+        self.prompt.tokens_of(self.depths.get(slot as usize).copied().unwrap_or(0))
     }
 
     /// In tokens of an endpoint of weight 1 that has started long ago; others are as much slower as they weigh less.

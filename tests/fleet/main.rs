@@ -6,6 +6,7 @@
 mod wire;
 
 mod access;
+mod believing;
 mod editing;
 mod engine;
 mod front;

@@ -23,6 +23,9 @@ impl Schedule {
             assert_eq!(self.statics.counters.in_flight(slot as u16), counted, "in flight at {slot}: {audits:?}");
         }
         assert_eq!(self.statics.counters.underflow(), 0);
+        let waiting: u32 = audits.iter().map(|(_, audit)| audit.waiting).sum();
+        assert_eq!(self.statics.counters.queue().waiting(), waiting, "{audits:?}");
+        assert!(audits.iter().all(|(_, audit)| audit.waiting_unseen == 0), "forgotten in the queue: {audits:?}");
         self.check_stats();
         audits.iter().for_each(|(_, audit)| self.check_bounds(audit));
         let network = self.network.borrow();
@@ -110,6 +113,7 @@ impl Schedule {
             assert_eq!(self.statics.counters.in_flight(slot), 0, "still in flight at {slot}");
             assert_eq!(self.statics.counters.loads().pending(slot), 0, "tokens are still pending at {slot}");
         }
+        assert_eq!(self.statics.counters.queue().waiting(), 0, "still in the queue");
         self.check_stats();
         let network = &mut *self.network.borrow_mut();
         if let (Some(control), Some(shadow)) = (&mut network.control, &mut network.shadow) {
