@@ -185,7 +185,7 @@ fn tokens_of_a_link(seen: &[Seen], bytes: u64) -> u32 {
     let (tokens, halves) = both
         .filter(|(_, links)| *links > 0)
         .fold((0, 0), |(tokens, halves), one| (tokens + one.0, halves + 2 * one.1 + 1));
-    let each = if halves > 0 { 2 * tokens / halves } else { bytes / TOKEN_BYTES };
+    let each = (2 * tokens).checked_div(halves).unwrap_or(bytes / TOKEN_BYTES);
     ((each / BLOCK_TOKENS).clamp(1, BLOCK_TOKENS_MAX / BLOCK_TOKENS) * BLOCK_TOKENS) as u32
 }
 
