@@ -50,7 +50,7 @@ fn sources() -> Vec<(&'static str, Box<dyn Source>, Profile)> {
 
 fn replay(source: &dyn Source, load: f64, profile: &Profile, engines: usize, policy: &str) -> Run {
     let block_tokens = source.block_tokens();
-    let stage = Stage { engines, blocks: profile.kv_tokens / block_tokens, block_tokens, seed: 1 };
+    let stage = Stage { engines, blocks: profile.kv_tokens / block_tokens, block_tokens, fronts: 1, seed: 1 };
     let chooser = named(policy).unwrap().make(&stage);
     run(source, load, profile, engines, chooser, &AtomicU64::new(0))
 }
@@ -165,8 +165,17 @@ fn the_same_seed_gives_the_same_figures_however_many_run_at_a_time() {
             let policies: Vec<_> = POLICIES.iter().collect();
             let objective = Objective { ttft_seconds: 1.0, token_seconds: 0.1 };
             let (source, loads) = (&**source, &[0.4]);
-            let comparison =
-                Comparison { source, profile, engines: 4, policies: &policies, loads, objective, seed, threads };
+            let comparison = Comparison {
+                source,
+                profile,
+                engines: 4,
+                fronts: 1,
+                policies: &policies,
+                loads,
+                objective,
+                seed,
+                threads,
+            };
             comparison.run(|_| {})
         };
         let once = compare(1, 1);
