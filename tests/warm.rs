@@ -184,14 +184,10 @@ fn a_cache_without_room_is_passed_unless_the_endpoint_is_idle() {
     // One in flight, and 900 tokens sent since the scrape: 8,900 + 964 + 64 > 9,700. Three mean prompts more.
     fleet.computes(0, 900);
     fleet.running.iter_mut().for_each(Admission::computed);
-<<<<<<< HEAD
-    let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
+    let choice = fleet.choose(&prompt, 1_024, Avoid::default()).unwrap();
     assert_eq!((choice.endpoint.slot, choice.runner_up), (1, Some(0)));
-    let full = Cost { decoding: 20, full: 5_340, no_room: 3_000, total: 8_360, ..Cost::default() };
+    let full = Cost { decoding: 20, full: 3_560, no_room: 3_000, total: 6_580, ..Cost::default() };
     assert_eq!(choice.costs.unwrap().runner_up, Some(full));
-=======
-    assert_eq!(fleet.choose(&prompt, 1_024, Avoid::default()).unwrap().endpoint.slot, 1);
->>>>>>> replay
 }
 
 #[test]
@@ -224,7 +220,8 @@ fn cost(endpoint: &Endpoint, pending: u64, in_flight: u32, since: u64, tokens: f
         }
         _ => true,
     };
-    let work = pending as f64 + 6.0 * new + (0.02 * mean + 0.1 * new) * in_flight + 4.0 * mean * kv;
+    let held_up = 0.1 * new * in_flight.min(32.0);
+    let work = pending as f64 + 6.0 * new + 0.02 * mean * in_flight + held_up + 4.0 * mean * kv;
     work / f64::from(endpoint.weight) + if room { 0.0 } else { 3.0 * mean }
 }
 
