@@ -129,6 +129,7 @@ pub struct Loads {
     prompted: Box<[AtomicU64; ENDPOINTS_MAX]>,
     prefill_rate: Box<[AtomicU32; ENDPOINTS_MAX]>,
     mean_prompt: Box<[AtomicU32; LABELLED_POOLS_MAX]>,
+    mean_held: Box<[AtomicU32; LABELLED_POOLS_MAX]>,
 }
 
 impl Default for Loads {
@@ -141,6 +142,7 @@ impl Default for Loads {
             prompted: zeros(),
             prefill_rate: Box::new(std::array::from_fn(|_| AtomicU32::new(FIRST_PREFILL_RATE))),
             mean_prompt: Box::new(std::array::from_fn(|_| AtomicU32::new(FIRST_MEAN_TOKENS * MEAN_SCALE))),
+            mean_held: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
         }
     }
 }
@@ -223,21 +225,26 @@ impl Loads {
     /// Mean length of the prompts of a pool in tokens, the last hundred of them counting most.
     #[inline]
     pub fn mean_prompt(&self, pool: u16) -> u32 {
-        (self.mean_cell(pool).load(Ordering::Relaxed) / MEAN_SCALE).max(1)
+        (mean_cell(&self.mean_prompt, pool).load(Ordering::Relaxed) / MEAN_SCALE).max(1)
     }
 
-    /// A further prompt of a pool. Two at once may count as one.
+    /// How much of these prompts the chosen endpoints were thought to hold, 0..=1.
     #[inline]
-    pub(crate) fn prompt(&self, pool: u16, tokens: u32) {
-        let cell = self.mean_cell(pool);
-        let mean = i64::from(cell.load(Ordering::Relaxed));
-        let moved = mean + (i64::from(tokens.min(TOKENS_MAX)) * i64::from(MEAN_SCALE) - mean) / MEAN_PROMPTS;
-        cell.store(moved as u32, Ordering::Relaxed);
+    pub fn held_share(&self, pool: u16) -> f32 {
+        let [held, all] =
+            [&self.mean_held, &self.mean_prompt].map(|mean| mean_cell(mean, pool).load(Ordering::Relaxed));
+        (held as f32 / all.max(1) as f32).min(1.0)
     }
 
-    /// Pools beyond the last share its mean.
-    fn mean_cell(&self, pool: u16) -> &AtomicU32 {
-        &self.mean_prompt[(pool as usize).min(LABELLED_POOLS_MAX - 1)]
+    /// A further prompt of a pool, of which so many tokens are held. Two at once may count as one.
+    #[inline]
+    pub(crate) fn prompt(&self, pool: u16, tokens: u32, held: u32) {
+        for (means, tokens) in [(&self.mean_prompt, tokens), (&self.mean_held, held)] {
+            let cell = mean_cell(means, pool);
+            let mean = i64::from(cell.load(Ordering::Relaxed));
+            let moved = mean + (i64::from(tokens.min(TOKENS_MAX)) * i64::from(MEAN_SCALE) - mean) / MEAN_PROMPTS;
+            cell.store(moved as u32, Ordering::Relaxed);
+        }
     }
 
     /// The cells of tokens of a slot, for the counters alone: pending, dispatched.
@@ -251,4 +258,9 @@ impl Loads {
     pub(crate) fn cell(&self, slot: u16) -> Option<&AtomicU32> {
         self.in_flight.get(slot as usize)
     }
+}
+
+/// Pools beyond the last share its mean.
+fn mean_cell(means: &[AtomicU32; LABELLED_POOLS_MAX], pool: u16) -> &AtomicU32 {
+    &means[(pool as usize).min(LABELLED_POOLS_MAX - 1)]
 }

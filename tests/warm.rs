@@ -190,6 +190,38 @@ fn a_cache_without_room_is_passed_unless_the_endpoint_is_idle() {
     assert_eq!(choice.costs.unwrap().runner_up, Some(full));
 }
 
+/// Two fronts share nothing but what engines report: what is new to both goes to one place, also where one has a little more to do.
+#[test]
+fn fronts_that_know_nothing_of_each_other_meet() {
+    let front = |foreign: u32| {
+        let endpoints = (0..4).map(|slot| Endpoint { foreign, ..endpoint(slot) });
+        let mut fleet = Fleet::new(endpoints.collect());
+        // Conversations go on: most of what was chosen for was held.
+        (0..500).for_each(|_| fleet.counters.prompt(0, 1_000, 900));
+        fleet.computes(1, 300);
+        fleet
+    };
+    let met = |one: &Fleet, other: &Fleet| {
+        (0..200).filter(|seed| one.choose_new(*seed).endpoint == other.choose_new(*seed).endpoint).count()
+    };
+    let (mut one, mut other) = (front(4), front(4));
+    one.computes(2, 500);
+    other.computes(3, 700);
+    let together = met(&one, &other);
+    assert!(together > 190, "{together} of 200 meet");
+    // Alone each goes by its own load.
+    let (mut one, mut other) = (front(0), front(0));
+    one.computes(2, 500);
+    other.computes(3, 700);
+    let apart = met(&one, &other);
+    assert!(apart < 120, "{apart} of 200 meet");
+    // What one alone holds stays there, whatever the ring says of the rest.
+    let mut fleet = front(4);
+    let prompt = chain(7, 40);
+    fleet.holds(0, &prompt[..20]);
+    assert_eq!(fleet.choose(&prompt, 2_560, Avoid::default()).unwrap().endpoint.slot, 0);
+}
+
 #[test]
 fn a_heavier_endpoint_takes_more_and_one_that_starts_slowly_less() {
     let mut endpoints: Vec<Endpoint> = (0..2).map(endpoint).collect();

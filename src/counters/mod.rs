@@ -103,10 +103,10 @@ impl Counters {
         self.connect_failures.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Relaxed))
     }
 
-    /// A prompt of a pool was read.
+    /// A prompt of a pool was chosen for, whose endpoint holds so much of it.
     #[inline]
-    pub fn prompt(&self, pool: u16, tokens: u32) {
-        self.loads.prompt(pool, tokens);
+    pub fn prompt(&self, pool: u16, tokens: u32, held: u32) {
+        self.loads.prompt(pool, tokens, held);
     }
 
     /// Releases that found nothing to release: always 0 unless the front has a fault.
@@ -267,9 +267,9 @@ mod tests {
         let counters = Counters::leak();
         let mean = |pool| counters.loads().mean_prompt(pool);
         assert_eq!((mean(0), mean(u16::MAX)), (1_000, 1_000));
-        (0..1_000).for_each(|_| counters.prompt(0, 10_000));
+        (0..1_000).for_each(|_| counters.prompt(0, 10_000, 4_000));
         assert!((9_900..=10_000).contains(&mean(0)), "{}", mean(0));
-        (0..100).for_each(|_| counters.prompt(0, 0));
+        (0..100).for_each(|_| counters.prompt(0, 0, 0));
         assert!((3_500..3_800).contains(&mean(0)), "one part in e is left: {}", mean(0));
         assert_eq!(mean(1), 1_000);
     }

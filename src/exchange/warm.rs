@@ -98,7 +98,7 @@ impl Exchange {
         cx.stats.add(Count::PromptTokensHeld, held.into());
         cx.stats.add(Count::PromptTokensNew, new.into());
         if let Some(pool) = self.pool {
-            cx.counters.prompt(pool.0, held + new);
+            cx.counters.prompt(pool.0, held + new, held);
         }
         note(choice.endpoint, cx);
         let text_alone = looked_up.is_some_and(|prompt| prompt.text_alone);

@@ -247,6 +247,12 @@ impl Eligible {
         self.shares.last().copied().unwrap_or(0)
     }
 
+    /// Load of all eligible endpoints that is not ours.
+    #[inline]
+    pub(super) fn foreign(&self) -> u64 {
+        self.foreign
+    }
+
     /// Load over all eligible endpoints: ours in flight and foreign.
     #[inline]
     pub fn total(&self, loads: &Loads) -> u64 {

@@ -57,12 +57,13 @@ const INVERSE_BITS: u32 = 20;
 pub(super) fn least_work(pool: &Pool, loads: &Loads, request: &Request<'_>, prompt: &Prompt<'_>) -> Option<Choice> {
     let eligible = pool.eligible();
     let work = Work::new(eligible, loads, prompt, u64::from(loads.mean_prompt(pool.id.0)));
+    let others = Others::of(pool, &work);
     let mut best = Best::default();
     for (&slot, cache) in eligible.slots().iter().zip(eligible.caches()) {
         let Some(row) = eligible.row(slot) else { continue };
         let tried = !request.avoid.is_empty() && request.avoid.contains(slot);
         if !tried && !eligible.at_cap(row, slot, loads) {
-            best.offer(slot, work.cost(slot, row, cache));
+            best.offer(slot, work.cost(slot, row, cache).saturating_sub(others.holds(slot)));
         }
     }
     let slot = best.first_of_ring(pool, prompt.tie)?;
@@ -81,6 +82,39 @@ pub(super) fn least_work(pool: &Pool, loads: &Loads, request: &Request<'_>, prom
         costs: work.shown(slot).map(|chosen| Costs { chosen, runner_up: runner_up.and_then(|slot| work.shown(slot)) }),
         room: work.room(slot),
     })
+}
+
+/// What fronts beside this one may have sent where. They know the same ring and go by the same rule, so that they meet
+/// without talking: the home of a prompt is who alone holds the longest part of it, else the ring's first from where it is
+/// new. It is taken to hold the rest of the prompt too, as likely as a request there is theirs, and as prompts are held at all.
+struct Others {
+    home: Option<u16>,
+    worth: u64,
+}
+
+impl Others {
+    fn of(pool: &Pool, work: &Work<'_>) -> Others {
+        let Work { eligible, loads, prompt, .. } = work;
+        let theirs = eligible.foreign();
+        if theirs == 0 {
+            return Others { home: None, worth: 0 };
+        }
+        // Whoever alone holds the longest part was its home, for them as for us.
+        let home = prompt.matches.alone().filter(|slot| work.held(*slot) > 0).or_else(|| {
+            let mut points = pool.ring.walk(prompt.tie).take(Others::STEPS_MAX);
+            points.find(|slot| eligible.row(*slot).is_some())
+        });
+        let unknown = prompt.tokens - prompt.tokens_of(eligible.deepest(prompt.matches));
+        let share = theirs as f32 / eligible.total(loads).max(1) as f32;
+        Others { home, worth: (NEW as f32 * unknown as f32 * share * loads.held_share(pool.id.0)) as u64 }
+    }
+
+    /// Points of the ring that are looked at.
+    const STEPS_MAX: usize = 64;
+
+    fn holds(&self, slot: u16) -> u64 {
+        if self.home == Some(slot) { self.worth } else { 0 }
+    }
 }
 
 /// What this prompt would cost where.

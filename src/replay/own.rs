@@ -119,7 +119,7 @@ impl Chooser for Own {
         let mut admission = self.counters.try_admit(choice.endpoint, choice.slots)?;
         if let Some(Tokens { held, new, .. }) = choice.tokens {
             admission.computes(new);
-            self.counters.prompt(pool.id.0, held + new);
+            self.counters.prompt(pool.id.0, held + new, held);
             // Nobody else writes here, and no endpoint goes: it is never refused.
             let _ = index.map(|index| index.insert(chain, choice.endpoint, Origin::Choice));
         }
