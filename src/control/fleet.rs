@@ -36,6 +36,8 @@ pub struct Ours {
     pub in_flight: u32,
     /// [`crate::fleet::Loads::dispatched`], before it was asked.
     pub dispatched: u64,
+    /// [`crate::fleet::Loads::resident`], before it was asked.
+    pub resident: u64,
     /// [`crate::fleet::Loads::prompted`], before it was asked.
     pub prompted: u64,
 }
@@ -251,6 +253,7 @@ impl Fleet {
         let token_bytes = tenancy.calibration.token_bytes().unwrap_or(Pool::TOKEN_BYTES);
         tenancy.foreign = foreign;
         tenancy.dispatched_at = ours.dispatched;
+        tenancy.resident_at = ours.resident;
         tenancy.reading = Some((reading, now));
         match capacity {
             _ if restarted => self.caches.empty(id, capacity),
@@ -362,6 +365,7 @@ impl Fleet {
             scrape_error: None,
             foreign: 0,
             dispatched_at: 0,
+            resident_at: 0,
             calibration: Calibration::default(),
         };
         self.caches.empty(id, None);

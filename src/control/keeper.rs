@@ -161,7 +161,12 @@ impl Keeper {
     /// What we have sent to an endpoint.
     pub fn ours(&self, slot: u16) -> Ours {
         let loads = self.counters.loads();
-        Ours { in_flight: loads.in_flight(slot), dispatched: loads.dispatched(slot), prompted: loads.prompted(slot) }
+        Ours {
+            in_flight: loads.in_flight(slot),
+            dispatched: loads.dispatched(slot),
+            resident: loads.resident(slot),
+            prompted: loads.prompted(slot),
+        }
     }
 
     /// Failed connects and faults that shards have counted so far (wraps); compare with what was read before.

@@ -59,6 +59,8 @@ pub struct Tenancy {
     pub foreign: u32,
     /// See [`Endpoint::dispatched_at`].
     pub dispatched_at: u64,
+    /// See [`Endpoint::resident_at`].
+    pub resident_at: u64,
     /// Bytes that a token of it stands for.
     pub calibration: Calibration,
 }
@@ -126,6 +128,7 @@ impl Member {
             engine: tenancy.reading.as_ref().map(|(reading, _)| reading.load).unwrap_or_default(),
             foreign: tenancy.foreign,
             dispatched_at: tenancy.dispatched_at,
+            resident_at: tenancy.resident_at,
             ..Endpoint::new(tenancy.id, Arc::clone(&self.name), tenancy.address)
         }
     }

@@ -82,6 +82,7 @@ impl Exchange {
         cx.stats.add(Count::PromptTokensHeld, held.into());
         cx.stats.add(Count::PromptTokensNew, new.into());
         if let Some(pool) = self.pool {
+            admission.occupies((held + new).saturating_add(cx.counters.loads().mean_answer(pool.0)));
             cx.counters.prompt(pool.0, held + new);
         }
         note(choice.endpoint, cx);

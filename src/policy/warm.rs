@@ -62,7 +62,7 @@ pub(super) fn least_work(pool: &Pool, loads: &Loads, request: &Request<'_>, prom
         in_flight: eligible.load(eligible.row(slot)?, slot, loads),
         total: None,
         tokens: Some(Tokens { held, new: prompt.tokens - held }),
-        room: work.room(slot),
+        room: work.room(slot, u64::from(loads.mean_answer(pool.id.0))),
     })
 }
 
@@ -108,12 +108,18 @@ impl<'a> Work<'a> {
         (work.saturating_mul(u64::from(row.inverse)) >> INVERSE_BITS) + if room { 0 } else { NO_ROOM * self.mean }
     }
 
-    /// As the cost of this endpoint has it.
-    fn room(&self, slot: u16) -> bool {
+    /// Whether this prompt and its answer go into the cache of an endpoint now, beside those of the requests in flight there.
+    /// Where nothing runs, and where nothing is known of the cache, they do.
+    fn room(&self, slot: u16, answer: u64) -> bool {
         let place = self.eligible.slots().binary_search(&slot).ok();
         let row_and_cache = place.and_then(|place| self.eligible.row(slot).zip(self.eligible.caches().get(place)));
         row_and_cache.is_none_or(|(row, cache)| {
-            self.eligible.load(row, slot, self.loads) == 0 || self.has_room(slot, cache, self.held(slot))
+            let held = self.held(slot);
+            let needed = u64::from(self.prompt.tokens - held) + cache.idle_part(held) + answer;
+            let fill = if held >= self.prompt.tokens / 2 { FILL_WARM } else { FILL_COLD };
+            cache.capacity == 0
+                || self.eligible.load(row, slot, self.loads) == 0
+                || 100 * (cache.occupied(self.loads.resident(slot)) + needed) <= fill * cache.capacity
         })
     }
 
