@@ -1,11 +1,14 @@
 //! Endpoints and their state, as control sees them and shards read them.
 
+mod belief;
+
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::limits::{ENDPOINTS_MAX, LABELLED_POOLS_MAX, TOKENS_MAX};
+pub use belief::{Method, Rung};
 
 /// Where an endpoint's counters lie (`slot`), and which tenant of that slot is meant (`generation`).
 /// A slot is given to another endpoint only when its in-flight count is 0.
@@ -88,6 +91,8 @@ pub struct Endpoint {
     pub share_percent: u8,
     /// Its kernel refused or reset the last two probes: nobody is there who could still answer.
     pub refuses_probes: bool,
+    /// How far is believed what is known of its cache.
+    pub rung: Rung,
 }
 
 impl Endpoint {
@@ -111,6 +116,7 @@ impl Endpoint {
             cap: Endpoint::NO_CAP,
             share_percent: Endpoint::WHOLE,
             refuses_probes: false,
+            rung: Rung::default(),
         }
     }
 }

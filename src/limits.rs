@@ -130,9 +130,11 @@ pub const ENDPOINTS_MAX: usize = if cfg!(modelled) { 4 } else { 1_024 };
 pub const LABELLED_POOLS_MAX: usize = 64;
 /// So many requests in a row that fail by their endpoint's fault eject it.
 pub const FAULTS_IN_A_ROW_MAX: u32 = 3;
-/// Most finished requests of one shard that wait for the access log, at most 384 bytes each: 1.5 MiB, taken when the log
+/// Most finished requests of one shard that wait for access log and receipts, at most 464 bytes each: 1.85 MiB, taken when either
 /// is first switched on. Read every 50 ms, this is 80,000 requests a second, more than a shard relays.
 pub const RECORDS_MAX: usize = 4 << 10;
+/// Most receipts that may be asked for, some 512 bytes each: 32 MiB.
+pub const RECEIPTS_MAX: usize = 64 << 10;
 /// Most requests that wait in front of the engines, whatever is configured: 24 bytes for each, taken at the start.
 pub const QUEUE_MAX: usize = if cfg!(modelled) { 2 } else { 4 << 10 };
 /// Size of the buffer one read may fill.
@@ -140,6 +142,8 @@ pub const RECEIVE_BYTES: usize = 64 << 10;
 
 /// Canonical bytes of a prompt in a block of its chain: some 64 tokens, four blocks of an engine.
 pub const BLOCK_BYTES: usize = 256;
+/// The access log has one link of so many bytes.
+pub const LOGGED_CHAIN_BYTES: usize = 8 * BLOCK_BYTES;
 /// Longest chain: what of a prompt lies behind its first MiB is taken for new.
 pub const LINKS_MAX: usize = 4_096;
 
@@ -148,6 +152,8 @@ pub const TOKENS_MAX: u32 = 1 << 24;
 
 /// Heaviest endpoint; larger weights count as this, so that a ring's size is bounded.
 pub const WEIGHT_MAX: u32 = 100;
+/// Heaviest tenant of the queue.
+pub const TENANT_WEIGHT_MAX: u32 = 1_000;
 /// Most ring points per endpoint and unit of weight; larger settings count as this.
 pub const REPLICATION_MAX: u32 = 1_024;
 

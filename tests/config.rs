@@ -125,6 +125,7 @@ fn impossible_values_are_refused() {
         ("[[upstream]]\nurl = \"http://a:1\"\nconcurrency_max = -1\n", "3:19", "cannot be negative"),
         ("[log]\nlevel = \"loud=x=y\"\n", "2:9", "is not a log level"),
         ("[log]\naccess = \"access.log\"\n", "2:10", "the whole path of a file"),
+        ("[log]\nreceipts = 65537\n", "2:12", "`receipts` cannot be above 65536"),
         ("[log]\naccess_format = \"jsonl\"\n", "2:17", "did you mean \"json\"?"),
         ("[[upstream]]\nurl = \"http://a:1\"\nweight = 0\n", "3:10", "`weight` cannot be 0"),
         ("[[upstream]]\nurl = \"https://a:1\"\n", "2:7", "asks for TLS"),

@@ -30,6 +30,8 @@ mod models;
 mod passing;
 #[path = "relay/pipelining.rs"]
 mod pipelining;
+#[path = "relay/queueing.rs"]
+mod queueing;
 #[path = "relay/random.rs"]
 mod random;
 #[path = "relay/recorded.rs"]

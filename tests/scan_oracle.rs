@@ -100,7 +100,7 @@ fn written() -> Vec<(Api, Vec<u8>)> {
 
 #[rustfmt::skip]
 const WRITTEN: &[(Api, &str)] = &[
-    (Api::Chat, r#"{"model":"m","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Héllo 世界 😀"}],"stream":true,"stream_options":{"include_usage":true},"max_tokens":16,"n":2,"user":"u","cache_salt":"s"}"#),
+    (Api::Chat, r#"{"model":"m","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Héllo 世界 😀"}],"stream":true,"stream_options":{"include_usage":true},"max_tokens":16,"n":2,"priority":-3,"user":"u","cache_salt":"s"}"#),
     (Api::Chat, r#"{"messages":[{"content":"Hello","role":"user"},{"content":[{"text":"a","type":"text"},{"type":"image_url","image_url":{"url":"data:image/png;base64,AA=="}},{"type":"text","text":"b"}],"role":"user"}],"tools":[{"type":"function","function":{"name":"f","parameters":{}}}],"model":"m"}"#),
     (Api::Chat, r#"{"tools":[{"a":"]}\"["}],"messages":[{"role":"user","content":null},{"role":"assistant","content":null,"tool_calls":[{"id":"1","function":{"name":"f","arguments":"{\"a\":[1]}"}}]},{"role":"tool","tool_call_id":"1","content":"42"},{"role":"user","content":"x"}]}"#),
     (Api::Chat, r#"{"model":"first","model":"second","messages":[{"role":"user","content":"a"}],"messages":[{"role":"user","content":"b"}],"stream":true,"stream":false,"tools":[1],"tools":null}"#),
@@ -365,7 +365,7 @@ impl Random {
 }
 
 #[rustfmt::skip]
-const TOP_NAMES: &[&str] = &["model", "messages", "messages", "prompt", "input", "input_ids", "text", "query", "documents", "text_1", "text_2", "system", "instructions", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "user", "prompt_cache_key", "cache_salt", "other", "mod\\u0065l"];
+const TOP_NAMES: &[&str] = &["model", "messages", "messages", "prompt", "input", "input_ids", "text", "query", "documents", "text_1", "text_2", "system", "instructions", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "priority", "user", "prompt_cache_key", "cache_salt", "other", "mod\\u0065l"];
 #[rustfmt::skip]
 const INNER_NAMES: &[&str] = &["role", "role", "content", "content", "text", "type", "name", "tool_calls", "image_url", "output", "input", "r\\u006fle"];
 #[rustfmt::skip]

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use warmfront::counters::{Admission, Counters};
-use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health};
+use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health, Rung};
 use warmfront::index::{Capacity, Index, Matches, Origin};
-use warmfront::policy::{self, Avoid, Choice, Policy, Pool, PoolId, Prompt, Reason, Request, Settings, Tokens};
+use warmfront::policy::{self, Avoid, Choice, Cost, Policy, Pool, PoolId, Prompt, Reason, Request, Settings, Tokens};
 use warmfront::ring::Ring;
 use warmfront::snapshot::Snapshot;
 
@@ -75,7 +75,7 @@ impl Fleet {
         let pool = &self.snapshot.pools[0];
         let mut matches = Matches::default();
         self.index.longest(chain, pool.eligible().ids(), &mut matches);
-        let tie = chain.get(matches.deepest() as usize).copied().unwrap_or(0);
+        let tie = chain.get(pool.eligible().deepest(&matches) as usize).copied().unwrap_or(0);
         let prompt = Prompt { tokens, block_tokens: BLOCK_TOKENS, matches: &matches, tie };
         policy::choose(pool, self.counters.loads(), &Request { prompt: Some(prompt), avoid, ..Request::default() }).ok()
     }
@@ -96,19 +96,52 @@ fn who_holds_the_prompt_gets_it_until_the_others_have_less_to_do() {
     fleet.holds(2, &prompt[..15]);
     let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
     assert_eq!((choice.endpoint.slot, choice.reason), (2, Reason::Warm));
-    assert_eq!(choice.tokens, Some(Tokens { held: 960, new: 320 }));
+    assert_eq!(choice.tokens, Some(Tokens { held: 960, new: 320, predicted: 960 }));
+    let costs = choice.costs.unwrap();
+    assert_eq!(costs.chosen, Cost { new: 6 * 320, total: 6 * 320, ..Cost::default() });
+    assert_eq!(costs.runner_up, Some(Cost { new: 6 * 1_280, total: 6 * 1_280, ..Cost::default() }));
     // Elsewhere it costs 6 * 960 tokens more; a request in flight costs 20 (a fiftieth of the first mean, 1,000).
     fleet.computes(2, 6 * 960 - 20 - 1);
     assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 2);
     fleet.computes(2, 0);
     let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
     assert_ne!(choice.endpoint.slot, 2);
-    assert_eq!((choice.reason, choice.tokens), (Reason::Cold, Some(Tokens { held: 0, new: 1_280 })));
+    assert_eq!((choice.reason, choice.tokens), (Reason::Cold, Some(Tokens { held: 0, new: 1_280, predicted: 0 })));
     // The first token of those before: it has less to do again.
     fleet.running.iter_mut().for_each(Admission::computed);
     assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 2);
     fleet.running.clear();
     assert_eq!(fleet.counters.loads().pending(2), 0);
+}
+
+/// Its cache turned out not to hold what the index says: it counts as holding nothing, alike prompts meet as if nobody did,
+/// and what is predicted goes on.
+#[test]
+fn who_is_not_believed_counts_as_holding_nothing() {
+    let mut endpoints: Vec<Endpoint> = (0..3).map(endpoint).collect();
+    endpoints[2].rung = Rung::Hash;
+    let mut fleet = Fleet::new(endpoints);
+    let prompts: Vec<Vec<u64>> = (0..60).map(|seed| chain(seed, 20)).collect();
+    let homes = |fleet: &Fleet| -> Vec<u16> {
+        prompts.iter().map(|prompt| fleet.choose(prompt, 1_280, Avoid::default()).unwrap().endpoint.slot).collect()
+    };
+    let before = homes(&fleet);
+    prompts.iter().for_each(|prompt| fleet.holds(2, &prompt[..15]));
+    assert_eq!(homes(&fleet), before, "what it holds does not count");
+    assert!((0..3).all(|slot| before.contains(&slot)), "it gets its share: {before:?}");
+    let seed = before.iter().position(|home| *home == 2).unwrap();
+    let choice = fleet.choose(&prompts[seed], 1_280, Avoid::default()).unwrap();
+    assert_eq!((choice.reason, choice.endpoint.slot), (Reason::Cold, 2));
+    assert_eq!(choice.tokens, Some(Tokens { held: 0, new: 1_280, predicted: 960 }));
+    // Who is believed holds less of it, and gets it.
+    fleet.holds(0, &prompts[seed][..2]);
+    let choice = fleet.choose(&prompts[seed], 1_280, Avoid::default()).unwrap();
+    assert_eq!((choice.endpoint.slot, choice.tokens.unwrap().held), (0, 128));
+    // It is on a higher rung again.
+    fleet.snapshot.endpoints[2].as_mut().unwrap().rung = Rung::Approximate;
+    fleet.snapshot.seal();
+    assert_eq!(homes(&fleet), [2; 60]);
+    fleet.running.clear();
 }
 
 #[test]
@@ -159,7 +192,10 @@ fn a_cache_without_room_is_passed_unless_the_endpoint_is_idle() {
     // One in flight, and 900 tokens sent since the scrape: 8,900 + 964 + 64 > 9,700. Three mean prompts more.
     fleet.computes(0, 900);
     fleet.running.iter_mut().for_each(Admission::computed);
-    assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 1);
+    let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
+    assert_eq!((choice.endpoint.slot, choice.runner_up), (1, Some(0)));
+    let full = Cost { decoding: 20, full: 5_340, no_room: 3_000, total: 8_360, ..Cost::default() };
+    assert_eq!(choice.costs.unwrap().runner_up, Some(full));
 }
 
 /// Whether a prompt of `tokens`, of which one endpoint holds `held`, has room there.
@@ -258,16 +294,17 @@ fn cost(endpoint: &Endpoint, pending: u64, in_flight: u32, since: u64, tokens: f
     work / f64::from(endpoint.weight) + if room { 0.0 } else { 3.0 * mean }
 }
 
-/// Depth held, tokens pending, requests, foreign load, weight, percent of the cache in use.
-type Drawn = (u64, u32, u32, u32, u32, Option<u32>);
+/// Depth held, tokens pending, requests, foreign load, weight, percent of the cache in use, whether what it holds is believed.
+type Drawn = (u64, u32, u32, u32, u32, Option<u32>, bool);
 
 proptest! {
     #[test]
     fn the_least_cost_is_chosen(
-        each in prop::collection::vec((0u64..40, 0u32..9_000, 0u32..5, 0u32..5, 1u32..4, prop::option::of(0u32..=100)), 1..12),
+        each in prop::collection::vec((0u64..40, 0u32..9_000, 0u32..5, 0u32..5, 1u32..4, prop::option::of(0u32..=100), prop::bool::weighted(0.8)), 1..12),
         tokens in 64u32..4_000,
     ) {
-        let made = |(slot, (_, _, _, foreign, weight, kv)): (u16, &Drawn)| Endpoint {
+        let made = |(slot, (_, _, _, foreign, weight, kv, believed)): (u16, &Drawn)| Endpoint {
+            rung: if *believed { Rung::Approximate } else { Rung::Hash },
             foreign: *foreign,
             weight: *weight,
             engine: EngineLoad {
@@ -290,11 +327,22 @@ proptest! {
         let loads = fleet.counters.loads();
         let costs: Vec<f64> = endpoints.iter().map(|endpoint| {
             let slot = endpoint.id.slot;
-            let held = (f64::from(matches.depth(slot)) * 64.0).min(f64::from(tokens));
+            let depth = if endpoint.rung == Rung::Hash { 0 } else { matches.depth(slot) };
+            let held = (f64::from(depth) * 64.0).min(f64::from(tokens));
             cost(endpoint, loads.pending(slot), loads.in_flight(slot), loads.dispatched(slot), f64::from(tokens), held)
         }).collect();
         let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
         // Whole tokens, and an inverse of the weight that is rounded down.
         prop_assert!(costs[choice.endpoint.slot as usize] <= least * 1.001 + 4.0, "{:?} of {costs:?}", choice);
+        let told = choice.costs.unwrap();
+        let close = |told: Cost, slot: u16| (f64::from(told.total) - costs[slot as usize]).abs() <= costs[slot as usize] * 0.001 + 4.0;
+        prop_assert!(close(told.chosen, choice.endpoint.slot), "{told:?} of {costs:?}");
+        prop_assert_eq!((choice.runner_up.is_some(), told.runner_up.is_some()), (costs.len() > 1, costs.len() > 1));
+        if let Some((slot, cost)) = choice.runner_up.zip(told.runner_up) {
+            prop_assert!(slot != choice.endpoint.slot && close(cost, slot), "{choice:?} of {costs:?}");
+            let others = costs.iter().enumerate().filter(|(at, _)| *at != choice.endpoint.slot as usize);
+            let second = others.map(|(_, cost)| *cost).fold(f64::INFINITY, f64::min);
+            prop_assert!(costs[slot as usize] <= second * 1.001 + 8.0, "{choice:?} of {costs:?}");
+        }
     }
 }

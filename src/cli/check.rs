@@ -87,6 +87,7 @@ pub(super) fn main(args: Args) -> ExitCode {
         Err(invalid) => return refuse(&invalid),
     };
     let mut findings = vec![Finding::good("configuration", said.unwrap_or_else(|| "the flags are valid".into()))];
+    findings.extend(config.chain_wanting().map(|words| Finding::advice("access log", words)));
     let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin);
     findings.extend(machine::findings(&config, &placement, !args.no_ports));
     findings.extend(tuning::findings(Path::new("/proc")));

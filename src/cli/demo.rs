@@ -1,23 +1,21 @@
 //! `warmfront demo`: the front before eight simulated engines, policy by policy.
 
+mod lineup;
+
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
 use clap::builder::RangedU64ValueParser;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::demo::fleet::{ENGINES, Fleet};
 use crate::demo::front::Front;
-use crate::demo::load::{Load, Running, Tally, Target};
+use crate::demo::load::{Load, Running, Tally};
 use crate::demo::report::{Outcome, Progress, table};
 use crate::engine::pump::Settings;
-use crate::policy::Policy;
-
-/// Policies that need no front: the demo's own baselines.
-const BARE: [&str; 2] = ["bare-random", "bare-sticky"];
+use lineup::{BARE, Lineup};
 
 /// Real time that starting a front may add to each policy's share.
 const START: Duration = Duration::from_secs(2);
@@ -33,7 +31,8 @@ pub struct DemoArgs {
     #[arg(long, value_name = "N", default_value_t = 1200, value_parser = RangedU64ValueParser::<usize>::new().range(1..=20_000))]
     threads: usize,
     /// Policies of the front to compare, in order; ratios are to the first. `bare-random` and
-    /// `bare-sticky` go to the engines without a front.
+    /// `bare-sticky` go to the engines without a front. `warm@2x1` is two fronts of one shard each, among
+    /// which the conversations are dealt.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "random,least-load,prefix-hash,warm")]
     policies: Vec<String>,
     /// Real seconds in all.
@@ -70,10 +69,15 @@ impl DemoArgs {
         if !(0.0..=1e7).contains(&self.pause_ms) {
             return Err("--pause-ms must be between 0 and 10,000,000".into());
         }
-        self.policies.iter().try_for_each(|name| known(name))?;
+        self.lineups()?;
         // With --serve a person talks to the engines, and waits as long as with real ones.
         settings.time_scale = if self.serve { 1.0 } else { self.time_scale };
         Ok(settings)
+    }
+
+    /// A misspelt one is refused before the others have run for a minute.
+    fn lineups(&self) -> Result<Vec<Lineup>, String> {
+        self.policies.iter().map(|text| text.parse()).collect()
     }
 
     /// Real time for each policy, its front's start not counted.
@@ -81,20 +85,6 @@ impl DemoArgs {
         let all = Duration::from_secs(self.seconds);
         (all / self.policies.len() as u32).saturating_sub(START).max(Duration::from_secs(1))
     }
-}
-
-/// Refuses a misspelt policy before the others have run for a minute.
-fn known(name: &str) -> Result<(), String> {
-    if BARE.contains(&name) || Policy::from_str(name, false).is_ok() {
-        return Ok(());
-    }
-    let names: Vec<String> = Policy::value_variants()
-        .iter()
-        .filter_map(|policy| policy.to_possible_value())
-        .map(|value| value.get_name().to_owned())
-        .chain(BARE.map(str::to_owned))
-        .collect();
-    Err(format!("no policy is called {name:?}; --policies takes {}", names.join(", ")))
 }
 
 /// Runs the comparison, or serves.
@@ -156,11 +146,11 @@ async fn compare(args: &DemoArgs, fleet: &Fleet, settings: &Settings) -> Result<
     );
     let mut progress = Progress::new();
     let mut outcomes = Vec::new();
-    for policy in &args.policies {
+    for (policy, lineup) in args.policies.iter().zip(args.lineups()?) {
         progress.show(&format!("{policy}: starting"));
         let begun = Instant::now();
         fleet.restart();
-        let outcome = measure(args, fleet, settings, policy, begun, &mut progress).await?;
+        let outcome = measure(args, fleet, settings, (policy, &lineup), begun, &mut progress).await?;
         progress.keep(&format!(
             "{policy}: {:.0} tokens/s, mean TTFT {:.2} s, hit rate {:.1} %",
             outcome.tokens_per_second,
@@ -200,22 +190,11 @@ async fn measure(
     args: &DemoArgs,
     fleet: &Fleet,
     settings: &Settings,
-    policy: &str,
+    (policy, lineup): (&str, &Lineup),
     begun: Instant,
     progress: &mut Progress,
 ) -> Result<Outcome, String> {
-    let engines = fleet.addresses().to_vec();
-    let mut front = None;
-    let target = match BARE.iter().position(|bare| *bare == policy) {
-        Some(0) => Target::BareRandom(engines),
-        Some(_) => Target::BareSticky(engines),
-        None => {
-            let started = Front::start(policy, &engines, None).await?;
-            let target = Target::Front(started.listen);
-            front = Some(started);
-            target
-        }
-    };
+    let (mut fronts, target) = lineup.start(fleet.addresses()).await?;
     let scale = args.time_scale;
     let share = args.share();
     let tally = Rc::new(Tally::default());
@@ -228,12 +207,13 @@ async fn measure(
     };
     let running = Running::start(&load, &target, &tally);
     let warm_at = begun.max(Instant::now()) + share.mul_f64(WARMING);
-    watch(policy, "warming up", warm_at, &tally, scale, front.as_mut(), progress).await?;
+    watch(policy, "warming up", warm_at, &tally, scale, &mut fronts, progress).await?;
     tally.reset();
     let (from, before) = (Instant::now(), fleet.totals());
-    let cpu_before = front.as_ref().map(Front::cpu_seconds);
+    let cpu = |fronts: &[Front]| fronts.iter().map(Front::cpu_seconds).sum::<f64>();
+    let cpu_before = cpu(&fronts);
     let end_at = from + share.mul_f64(1.0 - WARMING);
-    watch(policy, "measuring", end_at, &tally, scale, front.as_mut(), progress).await?;
+    watch(policy, "measuring", end_at, &tally, scale, &mut fronts, progress).await?;
     let (real, after) = (from.elapsed().as_secs_f64(), fleet.totals());
     let mut ttft: Vec<f64> = tally.ttft.borrow().iter().map(|real| real * scale).collect();
     ttft.sort_by(f64::total_cmp);
@@ -243,12 +223,12 @@ async fn measure(
         tokens_per_second: tally.tokens.get() as f64 / (real * scale),
         replies: tally.replies.get(),
         failed: tally.failed.get(),
-        front_cores: front.as_ref().zip(cpu_before).map(|(front, before)| (front.cpu_seconds() - before) / real),
+        front_cores: (!fronts.is_empty()).then(|| (cpu(&fronts) - cpu_before) / real),
         ..Outcome::default()
     };
     outcome.count(&before, &after, real * scale);
     running.stop().await;
-    if let Some(front) = front {
+    for front in fronts {
         front.stop().await;
     }
     if let Some(why) = tally.reason.borrow().as_ref() {
@@ -264,14 +244,14 @@ async fn watch(
     end: Instant,
     tally: &Tally,
     scale: f64,
-    mut front: Option<&mut Front>,
+    fronts: &mut [Front],
     progress: &mut Progress,
 ) -> Result<(), String> {
     let from = Instant::now();
     while Instant::now() < end {
         let left = end - Instant::now();
         tokio::time::sleep(left.min(Duration::from_millis(500))).await;
-        if let Some(ended) = front.as_mut().and_then(|front| front.ended()) {
+        if let Some(ended) = fronts.iter_mut().find_map(Front::ended) {
             return Err(ended);
         }
         let ttft = tally.ttft.borrow();
@@ -287,11 +267,11 @@ async fn serve(args: &DemoArgs, fleet: &Fleet, settings: &Settings) -> Result<Ex
     if let Err(error) = std::net::TcpListener::bind(args.listen) {
         return Err(format!("cannot listen on {}: {error}. Choose another with --listen.", args.listen));
     }
-    let policy = args.policies.last().map_or("prefix-hash", String::as_str);
+    let policy = args.policies.last().map_or("warm", String::as_str);
     if BARE.contains(&policy) {
         return Err(format!("--serve needs a policy of the front, not {policy}"));
     }
-    let mut front = Front::start(policy, fleet.addresses(), Some(args.listen)).await?;
+    let mut front = Front::start(policy, None, fleet.addresses(), Some(args.listen)).await?;
     let model = settings.serving.models.first().map_or("", String::as_str);
     let engines: Vec<String> = fleet.addresses().iter().map(SocketAddr::to_string).collect();
     println!("{ENGINES} simulated engines on {}", engines.join(" "));

@@ -1,4 +1,6 @@
-//! `warmfront explain`: what the front would do with one request body, and why.
+//! `warmfront explain`: what the front would do with one request body, and why; and what it did with a request.
+
+mod receipt;
 
 use std::fmt::Write;
 use std::io::{self, Read};
@@ -23,13 +25,15 @@ const ANSWER_BYTES_MAX: usize = 8 << 20;
 ///
 /// Without --admin it asks no engine and counts no load: it shows where a key is at home. Engines whose
 /// `models` are not configured are taken to serve the body's model. With --admin it asks a running front, with
-/// the load and the health its endpoints have now.
+/// the load and the health its endpoints have now. With --request-id it asks a running front what became of a request.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   Where would this request go, on an idle fleet?
     warmfront explain --body request.json --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
   And on the running one?
     warmfront explain --body request.json --admin 127.0.0.1:9911
+  Where did a request go that has ended, and why? (x-request-id of its reply)
+    warmfront explain --request-id 7f3a --admin 127.0.0.1:9911
   Typed in, with a session header:
     echo '{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}' |
       warmfront explain --body - --header x-session-id:alice --config warmfront.toml")]
@@ -43,6 +47,9 @@ pub struct Args {
     /// Header field the request would carry; may be given several times.
     #[arg(long = "header", value_name = "NAME:VALUE", value_parser = field)]
     fields: Vec<(String, String)>,
+    /// Tell of the last finished requests with this id instead, as a running front knows them.
+    #[arg(long, value_name = "ID", conflicts_with_all = ["body", "path", "fields"])]
+    request_id: Option<String>,
     /// Print the answer as JSON.
     #[arg(long)]
     json: bool,
@@ -56,6 +63,16 @@ fn field(text: &str) -> Result<(String, String), String> {
 }
 
 pub(super) fn main(args: Args) -> ExitCode {
+    if let Some(id) = &args.request_id {
+        let address = args.config.admin.unwrap_or_else(|| Config::default().serve.admin);
+        return match receipt::asked(address, id, args.json) {
+            Ok(words) => {
+                print!("{words}");
+                ExitCode::SUCCESS
+            }
+            Err(why) => refuse(&why),
+        };
+    }
     let explained = body(&args).and_then(|body| match args.config.admin {
         Some(_) => live(&args, body),
         None => offline(&args, &body),

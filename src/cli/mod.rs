@@ -87,6 +87,9 @@ pub struct ConfigArgs {
     /// Where each finished request gets a line: `off`, `stdout`, or the whole path of a file. Prompts are never in it.
     #[arg(long, value_name = "WHERE")]
     pub access_log: Option<Access>,
+    /// Add hashes of each prompt to its line, one for each 2,048 bytes and all before; only policy `warm` makes them.
+    #[arg(long)]
+    pub access_chain: bool,
 }
 
 impl ConfigArgs {
@@ -101,6 +104,7 @@ impl ConfigArgs {
             driver: self.driver,
             admin: self.admin,
             access: self.access_log,
+            access_chain: self.access_chain,
         })
     }
 }

@@ -79,6 +79,7 @@ impl Source for CommandLine {
     fn in_use(&self, config: &Config) {
         // It fails only when nothing is logged.
         let _ = self.level.reload(level(&config.log));
+        say_wanting(config);
     }
 }
 
@@ -108,6 +109,7 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std:
         placement = %placement,
         "starting"
     );
+    say_wanting(&config);
     let shared = Shared {
         published: setup.published,
         process: setup.process,
@@ -140,6 +142,13 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std:
     }
     tracing::info!("drained");
     Ok(())
+}
+
+/// What is asked for and cannot be had is no reason not to serve.
+fn say_wanting(config: &Config) {
+    if let Some(why) = config.chain_wanting() {
+        tracing::warn!(why, "the access log has no chains");
+    }
 }
 
 /// Whether as many descriptors are allowed as the configuration asks for; a front that could take no client is refused.

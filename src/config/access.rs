@@ -6,6 +6,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::{Config, LogFormat};
+use crate::policy::Policy;
+
 /// `access` of `[log]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -57,9 +60,60 @@ impl Display for Access {
     }
 }
 
+impl Config {
+    /// Whether lines of the access log have the chains of prompts, as far as there are any.
+    pub fn logs_chains(&self) -> bool {
+        self.log.access_chain && self.log.access != Access::Off && self.log.access_format == LogFormat::Json
+    }
+
+    /// What `access_chain` asks for and nobody makes, in words.
+    pub fn chain_wanting(&self) -> Option<&'static str> {
+        if !self.log.access_chain {
+            None
+        } else if self.log.access == Access::Off {
+            Some("`access_chain` adds to lines of the access log, and `access` is \"off\"")
+        } else if self.log.access_format != LogFormat::Json {
+            Some("`access_chain` adds to lines in JSON, and `access_format` is \"text\"")
+        } else if !self.chooses_by(Policy::Warm) {
+            Some(
+                "`access_chain` has nothing to write: chains of prompts are made for the policy `warm`, which no pool has",
+            )
+        } else {
+            None
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_chain_that_nobody_makes_is_said() {
+        let config = |text: &str| Config::parse(text, std::path::Path::new("w.toml")).unwrap();
+        for (text, words) in [
+            ("", None),
+            ("[log]\naccess = \"stdout\"\n", None),
+            ("[log]\naccess_chain = true\n", Some("is \"off\"")),
+            ("[log]\naccess_chain = true\naccess = \"stdout\"\n", None),
+            (
+                "[routing]\npolicy = \"session\"\n[log]\naccess_chain = true\naccess = \"stdout\"\n",
+                Some("`warm`, which no pool has"),
+            ),
+            (
+                "[log]\naccess_chain = true\naccess = \"stdout\"\naccess_format = \"text\"\n",
+                Some("`access_format` is \"text\""),
+            ),
+            (
+                "[routing]\npolicy = \"session\"\n[pool.x]\npolicy = \"warm\"\n[log]\naccess_chain = true\naccess = \"stdout\"\n",
+                None,
+            ),
+        ] {
+            let said = config(text).chain_wanting();
+            assert_eq!(said.is_some(), words.is_some(), "{text}: {said:?}");
+            assert!(words.is_none_or(|words| said.is_some_and(|said| said.contains(words))), "{text}: {said:?}");
+        }
+    }
 
     #[test]
     fn words_and_paths_are_told_apart() {

@@ -23,6 +23,14 @@ impl Cidr {
         ]
     }
 
+    /// All addresses.
+    pub fn everywhere() -> Vec<Cidr> {
+        vec![
+            Cidr { base: IpAddr::V4(Ipv4Addr::UNSPECIFIED), bits: 0 },
+            Cidr { base: IpAddr::V6(Ipv6Addr::UNSPECIFIED), bits: 0 },
+        ]
+    }
+
     /// Whether `address` lies in the range. An IPv4 peer of a dual-stack listener counts as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.base, address.to_canonical()) {

@@ -3,7 +3,9 @@
 
 mod access;
 mod cidr;
+mod log;
 mod problem;
+mod queue;
 mod shape;
 mod upstream;
 mod validate;
@@ -16,7 +18,9 @@ use serde::{Deserialize, Serialize};
 
 pub use access::Access;
 pub use cidr::Cidr;
+pub use log::{Log, LogFormat};
 pub use problem::{Invalid, Problem};
+pub use queue::Queue;
 pub use upstream::{Upstream, Url};
 
 use crate::limits::Limits;
@@ -31,6 +35,8 @@ pub struct Config {
     pub serve: Serve,
     /// How requests are spread, in every pool that does not say otherwise.
     pub routing: Settings,
+    /// Who waits for room, and in which order.
+    pub queue: Queue,
     /// Bounds of memory and waiting.
     pub limits: Limits,
     /// How engines are probed.
@@ -247,36 +253,6 @@ impl Default for Control {
     }
 }
 
-/// `[log]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Log {
-    /// Least level printed: error, warn, info, debug, trace; or a filter such as `info,warmfront::control=debug`.
-    pub level: String,
-    /// One line of text or one JSON object an event.
-    pub format: LogFormat,
-    /// Where each finished request gets a line.
-    pub access: Access,
-    /// The same of such a line.
-    pub access_format: LogFormat,
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Log { level: "info".into(), format: LogFormat::Text, access: Access::Off, access_format: LogFormat::Json }
-    }
-}
-
-/// How an event is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// For collectors.
-    Json,
-}
-
 /// What flags set; they win over the file.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
@@ -296,6 +272,8 @@ pub struct Flags {
     pub admin: Option<SocketAddr>,
     /// `--access-log`
     pub access: Option<Access>,
+    /// `--access-chain`
+    pub access_chain: bool,
 }
 
 impl Config {
@@ -357,6 +335,7 @@ impl Config {
         if let Some(access) = &flags.access {
             self.log.access.clone_from(access);
         }
+        self.log.access_chain |= flags.access_chain;
         problems
     }
 

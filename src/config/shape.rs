@@ -50,6 +50,10 @@ fn known() -> toml::Table {
     known.insert("upstream".into(), toml::Value::Array(vec![toml::Value::Table(upstream)]));
     let pool = [(ANY.to_owned(), toml::Value::Table(tree(&Settings::default())))];
     known.insert("pool".into(), toml::Value::Table(pool.into_iter().collect()));
+    let weights = toml::Table::from_iter([(ANY.to_owned(), toml::Value::Integer(1))]);
+    if let Some(toml::Value::Table(queue)) = known.get_mut("queue") {
+        queue.insert("weights".into(), toml::Value::Table(weights));
+    }
     known
 }
 

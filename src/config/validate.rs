@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use serde::Deserialize;
 
 use super::problem::{Problem, plainer};
+use super::queue;
 use super::{Config, Health, Serve, Shards, Upstream};
-use crate::limits::{ENDPOINTS_MAX, Limits, RECEIVE_BYTES, REPLICATION_MAX, WEIGHT_MAX};
+use crate::limits::{ENDPOINTS_MAX, Limits, RECEIPTS_MAX, RECEIVE_BYTES, REPLICATION_MAX, WEIGHT_MAX};
 use crate::policy::{Policy, Settings};
 use crate::scan::SESSION_FIELDS_MAX;
 
@@ -41,8 +42,13 @@ pub(super) fn values(config: &Config) -> Vec<Problem> {
         ));
     }
     routing(&config.routing, &["routing"], &mut found);
+    queue::faults(&config.queue, &mut found);
     pools(config, &mut found);
     upstreams(&config.upstream, &mut found);
+    if config.log.receipts > RECEIPTS_MAX {
+        let words = format!("`receipts` cannot be above {RECEIPTS_MAX}; requests long past are the access log's");
+        found.push(Problem::new(["log", "receipts"], words));
+    }
     if config.log.level.parse::<tracing_subscriber::filter::Targets>().is_err() {
         found.push(Problem::new(
             ["log", "level"],

@@ -1,6 +1,6 @@
-//! The access log: a thread of its own reads the records of all shards and writes a line for each. Writing may take long,
-//! be it for a slow disk or for a pipe that nobody reads: neither shards nor control wait for it, what does not fit into
-//! the shards' queues meanwhile is counted.
+//! The access log: a thread of its own reads the records of all shards, writes a line for each and keeps the last as receipts.
+//! Writing may take long, be it for a slow disk or for a pipe that nobody reads: neither shards nor control wait for it, what does
+//! not fit into the shards' queues meanwhile is counted.
 
 mod line;
 mod sink;
@@ -12,11 +12,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
+use super::receipts::Receipts;
 use crate::config::{Access, Log, LogFormat};
 use crate::limits::RECORDS_MAX;
 use crate::publish::{Process, Published};
 use crate::snapshot::Snapshot;
 use line::Names;
+pub use line::{Line, Named};
 use sink::Sink;
 
 /// How often records are looked for,
@@ -25,6 +29,8 @@ const LOOK: Duration = Duration::from_millis(50);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Lines are written in pieces of about this many bytes.
 const WRITE_BYTES: usize = 256 << 10;
+/// How long who asks for receipts waits for what ended a moment ago.
+const FRESH_WAIT: Duration = Duration::from_secs(1);
 /// How long the end of the process waits for the last lines.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
@@ -34,6 +40,7 @@ pub struct AccessLog {
     process: &'static Process,
     published: &'static Published,
     counts: Arc<Counts>,
+    receipts: Arc<Receipts>,
     thread: Mutex<Option<Thread>>,
 }
 
@@ -67,18 +74,21 @@ impl Counts {
 pub struct Prepared {
     sink: Option<Sink>,
     format: LogFormat,
+    receipts: usize,
 }
 
 #[derive(Debug)]
 enum Order {
     Take(Prepared),
     Reopen,
+    /// Look at once, and say so.
+    Look(oneshot::Sender<()>),
 }
 
 impl AccessLog {
     /// Off.
     pub fn new(process: &'static Process, published: &'static Published) -> AccessLog {
-        AccessLog { process, published, counts: Arc::default(), thread: Mutex::default() }
+        AccessLog { process, published, counts: Arc::default(), receipts: Arc::default(), thread: Mutex::default() }
     }
 
     /// Opens what `log` names, and starts what writes to it; nothing is written there yet.
@@ -92,15 +102,16 @@ impl AccessLog {
                 Some(Sink::open(target).map_err(|error| format!("cannot write the access log to {target}: {error}"))?)
             }
         };
-        if sink.is_some() {
+        if sink.is_some() || log.receipts > 0 {
             self.start().map_err(|error| format!("cannot start the access log: {error}"))?;
         }
-        Ok(Prepared { sink, format: log.access_format })
+        Ok(Prepared { sink, format: log.access_format, receipts: log.receipts })
     }
 
     /// Writes there from now on. Rules that have requests recorded are to be published behind this.
     pub fn take(&self, prepared: Prepared) {
-        if prepared.sink.is_some() {
+        self.receipts.bound(prepared.receipts);
+        if prepared.sink.is_some() || prepared.receipts > 0 {
             for shard in self.process.shards() {
                 shard.records().open(RECORDS_MAX);
             }
@@ -111,6 +122,15 @@ impl AccessLog {
     /// Opens the file anew: it may have been renamed.
     pub fn reopen(&self) {
         self.order(Order::Reopen);
+    }
+
+    /// Of the requests that ended last, up to this moment unless a line waits for its reader.
+    pub async fn receipts(&self) -> &Receipts {
+        let (sender, looked) = oneshot::channel();
+        self.order(Order::Look(sender));
+        // Where nothing runs, nobody will say anything.
+        let _ = tokio::time::timeout(FRESH_WAIT, looked).await;
+        &self.receipts
     }
 
     /// Lines so far.
@@ -138,7 +158,8 @@ impl AccessLog {
         if thread.is_none() {
             let (orders, taken) = channel();
             let (ends, ended) = channel();
-            let writer = Writer::new(self.process, self.published, Arc::clone(&self.counts));
+            let writer =
+                Writer::new(self.process, self.published, Arc::clone(&self.counts), Arc::clone(&self.receipts));
             Builder::new().name("access-log".into()).spawn(move || {
                 writer.run(&taken);
                 let _ = ends.send(());
@@ -154,6 +175,7 @@ struct Writer {
     process: &'static Process,
     published: &'static Published,
     counts: Arc<Counts>,
+    receipts: Arc<Receipts>,
     sink: Option<Sink>,
     format: LogFormat,
     /// The fleet of the last look.
@@ -164,12 +186,18 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(process: &'static Process, published: &'static Published, counts: Arc<Counts>) -> Writer {
+    fn new(
+        process: &'static Process,
+        published: &'static Published,
+        counts: Arc<Counts>,
+        receipts: Arc<Receipts>,
+    ) -> Writer {
         let before = published.current();
         Writer {
             process,
             published,
             counts,
+            receipts,
             sink: None,
             format: LogFormat::Json,
             before,
@@ -189,8 +217,9 @@ impl Writer {
             let busy = !overtaken && self.look();
             wait = if busy { LOOK_AGAIN } else { LOOK };
             match order {
-                Ok(Order::Take(Prepared { sink, format })) => (self.sink, self.format) = (sink, format),
+                Ok(Order::Take(Prepared { sink, format, .. })) => (self.sink, self.format) = (sink, format),
                 Ok(Order::Reopen) => self.reopen(),
+                Ok(Order::Look(asker)) => drop(asker.send(())),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -208,7 +237,12 @@ impl Writer {
             busy |= len >= queue.capacity() / 2;
             // Not until it is empty: a shard may fill it as fast.
             for record in (0..len).map_while(|_| queue.pop()) {
-                line::write(&record, self.format, &Names([&now, &before]), &mut self.lines);
+                let logged = record.logged && self.sink.is_some();
+                let named = Named::new(record, &Names([&now, &before]));
+                if logged {
+                    line::write(&named.line(), self.format, &mut self.lines);
+                }
+                self.receipts.keep(named);
                 if self.lines.len() >= WRITE_BYTES {
                     self.write();
                 }

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use super::explain::{self, Explanation, Question};
 use super::keeper::Keeper;
 use super::reload::{Changes, Source};
-use super::{endpoints, metrics, service};
+use super::{endpoints, metrics, receipts, service};
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::publish::{Process, Published};
@@ -42,6 +42,7 @@ pub(super) async fn serve(listener: TcpListener, state: State) {
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .merge(endpoints::routes())
+        .merge(receipts::routes())
         .route("/reload", post(reload))
         .route("/explain", post(explain).layer(DefaultBodyLimit::max(longest)))
         .with_state(state);

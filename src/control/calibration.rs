@@ -1,4 +1,5 @@
-//! How many bytes of text a token stands for, by what engines say of prompts that we have counted.
+//! How many bytes of text a token stands for, by what engines say of prompts that we have counted: each reply of its own
+//! prompt, where replies do, else `/metrics` of all of them.
 
 use crate::policy::Pool;
 
@@ -14,8 +15,30 @@ const TOKENS_KEPT: f64 = 1_000_000.0;
 pub struct Calibration {
     /// Bytes of prompts that we sent, and tokens that the engine counted, when both were read last.
     last: Option<(u64, u64)>,
+    /// Prompt by prompt: the better, as it holds no others and nothing but text.
+    replies: Seen,
+    scrapes: Seen,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Seen {
     bytes: f64,
     tokens: f64,
+}
+
+impl Seen {
+    fn add(&mut self, bytes: u64, tokens: u64) {
+        self.bytes += bytes as f64;
+        self.tokens += tokens as f64;
+        if self.tokens > TOKENS_KEPT {
+            (self.bytes, self.tokens) = (self.bytes / 2.0, self.tokens / 2.0);
+        }
+    }
+
+    fn token_bytes(&self) -> Option<f32> {
+        let (least, most) = BELIEVED;
+        (self.tokens >= TOKENS_MIN && self.bytes > 0.0).then(|| ((self.bytes / self.tokens) as f32).clamp(least, most))
+    }
 }
 
 impl Calibration {
@@ -26,19 +49,19 @@ impl Calibration {
             && alone
             && tokens >= tokens_before
         {
-            self.bytes += bytes.saturating_sub(bytes_before) as f64;
-            self.tokens += (tokens - tokens_before) as f64;
-        }
-        if self.tokens > TOKENS_KEPT {
-            (self.bytes, self.tokens) = (self.bytes / 2.0, self.tokens / 2.0);
+            self.scrapes.add(bytes.saturating_sub(bytes_before), tokens - tokens_before);
         }
         self.last = now;
     }
 
+    /// Replies told how many tokens so many bytes of their prompts were.
+    pub fn told(&mut self, bytes: u64, tokens: u64) {
+        self.replies.add(bytes, tokens);
+    }
+
     /// Bytes that one token stands for; `None`: too few were seen.
     pub fn token_bytes(&self) -> Option<f32> {
-        let (least, most) = BELIEVED;
-        (self.tokens >= TOKENS_MIN && self.bytes > 0.0).then(|| ((self.bytes / self.tokens) as f32).clamp(least, most))
+        self.replies.token_bytes().or_else(|| self.scrapes.token_bytes())
     }
 }
 
@@ -80,6 +103,19 @@ mod tests {
             calibration.read(bytes, Some(tokens), true);
             assert_eq!(calibration.token_bytes(), Some(believed));
         }
+    }
+
+    #[test]
+    fn what_replies_tell_is_preferred() {
+        let mut calibration = Calibration::default();
+        calibration.read(0, Some(0), true);
+        calibration.read(30_000, Some(10_000), true);
+        calibration.told(18_000, 4_000);
+        assert_eq!(calibration.token_bytes(), Some(3.0), "4,000 tokens are too few");
+        calibration.told(4_500, 1_000);
+        assert_eq!(calibration.token_bytes(), Some(4.5));
+        calibration.read(90_000, Some(40_000), true);
+        assert_eq!(calibration.token_bytes(), Some(4.5));
     }
 
     #[test]

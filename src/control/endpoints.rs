@@ -13,7 +13,8 @@ use serde::Serialize;
 use super::admin::State;
 use super::edit::{Edit, Refused};
 use super::health::Course;
-use super::member::Member;
+use super::ladder::Why;
+use super::member::{Member, Tenancy};
 use super::reload::Changes;
 use crate::config::Upstream;
 use crate::counters::Counters;
@@ -96,8 +97,27 @@ struct Shown {
     foreign: u32,
     models: Option<Vec<String>>,
     asks_key: bool,
+    cache: Option<ShownCache>,
     engine: Option<ShownEngine>,
     errors: Vec<String>,
+}
+
+/// How far is believed what is known of an engine's cache, and how right that was.
+#[derive(Debug, Serialize)]
+struct ShownCache {
+    rung: &'static str,
+    /// Since when it is so.
+    rung_ms: u128,
+    /// Why, where it was ever elsewhere.
+    why: Option<&'static str>,
+    /// Bytes of text that a token stands for, where that is known.
+    token_bytes: Option<f32>,
+    /// Requests for which it is known what came of the prediction, and tokens.
+    compared_requests: u64,
+    predicted_tokens: u64,
+    cached_tokens: u64,
+    overpredicted_tokens: u64,
+    underpredicted_tokens: u64,
 }
 
 /// What the engine says of itself.
@@ -164,6 +184,17 @@ fn show(member: &Member, counters: &Counters) -> Shown {
         prefix_hits_total: reading.load.prefix_hits_total,
         read_ms_ago: at.elapsed().as_millis(),
     };
+    let cache = |tenancy: &Tenancy| ShownCache {
+        rung: tenancy.truth.ladder.rung().as_str(),
+        rung_ms: tenancy.truth.ladder.since().elapsed().as_millis(),
+        why: tenancy.truth.ladder.why().map(Why::as_str),
+        token_bytes: tenancy.truth.calibration.token_bytes(),
+        compared_requests: member.compared.requests,
+        predicted_tokens: member.compared.predicted,
+        cached_tokens: member.compared.cached,
+        overpredicted_tokens: member.compared.over,
+        underpredicted_tokens: member.compared.under,
+    };
     let errors = [
         now.and_then(|tenancy| tenancy.course.probe_error()).map(|why| format!("health: {why}")),
         now.and_then(|tenancy| tenancy.scrape_error.as_ref()).map(|why| format!("metrics: {why}")),
@@ -189,6 +220,7 @@ fn show(member: &Member, counters: &Counters) -> Shown {
         foreign: now.map_or(0, |tenancy| tenancy.foreign),
         models: member.ids().map(|ids| ids.into_iter().map(str::to_owned).collect()),
         asks_key: member.models.as_ref().is_some_and(|learnt| learnt.asks_key),
+        cache: now.map(cache),
         engine: now.and_then(|tenancy| tenancy.reading.as_ref()).map(engine),
         errors: errors.into_iter().flatten().collect(),
     }

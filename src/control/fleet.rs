@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use super::answer;
 use super::caches::Caches;
-use super::calibration::Calibration;
 use super::health::{Course, Failure, Turn};
 use super::member::{Member, Tenancy};
 use super::models::Learnt;
 use super::pools::Pools;
 use super::reload::session_headers;
 use super::scrape::Reading;
+use super::truth::{Ours, Truth};
 use crate::config::Config;
 use crate::counters::Outcomes;
 use crate::fleet::{Endpoint, EndpointId, EngineLoad, Health};
@@ -28,19 +28,6 @@ const QUARANTINE: Duration = Duration::from_secs(2);
 /// In how many steps a slow start goes on, and the longest pause between two.
 const STEPS: u64 = 10;
 const STEP_MAX: Duration = Duration::from_secs(1);
-
-/// What we had sent to an engine while its `/metrics` was read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Ours {
-    /// Requests in flight there.
-    pub in_flight: u32,
-    /// [`crate::fleet::Loads::dispatched`], before it was asked.
-    pub dispatched: u64,
-    /// [`crate::fleet::Loads::resident`], before it was asked.
-    pub resident: u64,
-    /// [`crate::fleet::Loads::prompted`], before it was asked.
-    pub prompted: u64,
-}
 
 /// Everything control knows of its engines.
 #[derive(Debug)]
@@ -142,6 +129,7 @@ impl Fleet {
         let address = tenancy.address;
         if matches!(turn, Some(Turn::Up | Turn::Answers)) {
             // Whoever answers there after a silence may be another process.
+            tenancy.truth.restarted(now);
             self.caches.empty(id, capacity);
         }
         // A name with several addresses: the engine may listen on another one.
@@ -249,8 +237,11 @@ impl Fleet {
         let fell = |before: EngineLoad| Some(reading.load.prompt_tokens_total? < before.prompt_tokens_total?);
         let restarted = before.and_then(fell) == Some(true);
         let capacity = reading.load.kv_capacity_tokens;
-        tenancy.calibration.read(ours.prompted, reading.load.prompt_tokens_total, foreign + tenancy.foreign == 0);
-        let token_bytes = tenancy.calibration.token_bytes().unwrap_or(Pool::TOKEN_BYTES);
+        if restarted {
+            tenancy.truth.restarted(now);
+        }
+        tenancy.truth.scraped(&ours, &reading, foreign + tenancy.foreign == 0, now);
+        let token_bytes = tenancy.truth.calibration.token_bytes().unwrap_or(Pool::TOKEN_BYTES);
         tenancy.foreign = foreign;
         tenancy.dispatched_at = ours.dispatched;
         tenancy.resident_at = ours.resident;
@@ -366,7 +357,7 @@ impl Fleet {
             foreign: 0,
             dispatched_at: 0,
             resident_at: 0,
-            calibration: Calibration::default(),
+            truth: Truth::new(now),
         };
         self.caches.empty(id, None);
         if let Some(old) = member.now.replace(next) {

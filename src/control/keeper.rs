@@ -10,16 +10,18 @@ use tokio::task::JoinSet;
 
 use super::access::AccessLog;
 use super::edit::{Edit, Refused};
-use super::fleet::{Fleet, Ours};
-use super::health::{Failure, Turn, Why};
+use super::fleet::Fleet;
+use super::health::{self, Failure, Turn};
+use super::ladder::{Ladder, Why};
 use super::models::Learnt;
 use super::reload::{self, Changes, Source};
 use super::scrape::Reading;
+use super::truth::Ours;
 use super::watch;
 use crate::config::{Config, Upstream};
 use crate::counters::Counters;
 use crate::exchange::Rules;
-use crate::fleet::EndpointId;
+use crate::fleet::{EndpointId, Method};
 use crate::publish::Published;
 
 /// How often what shards have counted is looked at.
@@ -166,6 +168,7 @@ impl Keeper {
             dispatched: loads.dispatched(slot),
             resident: loads.resident(slot),
             prompted: loads.prompted(slot),
+            asked: self.counters.predictions().sent(slot, Method::Warm),
         }
     }
 
@@ -194,11 +197,16 @@ impl Keeper {
         matches!(turn, Some(Turn::Up | Turn::Answers))
     }
 
-    /// See [`Fleet::look`]. True: shards must know.
+    /// See [`Fleet::look`] and [`Fleet::compare`]. True: shards must know.
     fn look(&self) -> bool {
-        let (turns, changed) = self.fleet().look(self.counters.outcomes(), Instant::now());
+        let now = Instant::now();
+        let mut fleet = self.fleet();
+        let (turns, changed) = fleet.look(self.counters.outcomes(), now);
+        let moved = fleet.compare(self.counters.predictions(), now);
+        drop(fleet);
         turns.into_iter().for_each(|(engine, turn)| say(&engine, turn, ""));
-        changed
+        moved.iter().for_each(|moved| say_moved(&moved.engine, &moved.ladder));
+        changed || !moved.is_empty()
     }
 
     /// See [`Fleet::scraped`].
@@ -281,11 +289,34 @@ fn say(engine: &str, turn: Turn, why: &str) {
         }
         Turn::Spared => tracing::warn!(
             engine,
-            why = Why::Faults.as_str(),
+            why = health::Why::Faults.as_str(),
             "engine stays in service: half of those that serve its models are out already"
         ),
         Turn::SparedAgain => {}
         Turn::Trial => tracing::info!(engine, "engine is on trial: it gets one request at a time"),
         Turn::Recovered => tracing::info!(engine, "engine is back in service: it has served a request well"),
+    }
+}
+
+/// One line for each change.
+fn say_moved(engine: &str, ladder: &Ladder) {
+    let rung = ladder.rung().as_str();
+    match (ladder.rung().believes_index(), ladder.why()) {
+        (true, why) => {
+            let why = why.map_or("", Why::as_str);
+            tracing::info!(engine, rung, why, "what the index says of this engine's cache is believed again");
+        }
+        (false, Some(Why::CacheOff)) => {
+            tracing::info!(engine, rung, "this engine caches no prefixes; it counts as holding nothing");
+        }
+        (false, why) => {
+            let why = why.map_or("", Why::as_str);
+            tracing::warn!(
+                engine,
+                rung,
+                why,
+                "this engine's cache does not hold what the index says; it counts as holding nothing until it does"
+            );
+        }
     }
 }

@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
-use super::calibration::Calibration;
 use super::health::Course;
 use super::models::{Card, Learnt};
 use super::scrape::Reading;
+use super::truth::Truth;
 use crate::config::Upstream;
+use crate::counters::Compared;
 use crate::fleet::{Endpoint, EndpointId, Health};
 
 /// One configured engine.
@@ -40,6 +41,8 @@ pub struct Member {
     pub faults: u64,
     /// How often it was taken out of service for what became of requests.
     pub ejections: u64,
+    /// What the index predicted of its cache beside what came of it, at whatever address.
+    pub compared: Compared,
 }
 
 /// One endpoint: an address in a slot.
@@ -61,8 +64,8 @@ pub struct Tenancy {
     pub dispatched_at: u64,
     /// See [`Endpoint::resident_at`].
     pub resident_at: u64,
-    /// Bytes that a token of it stands for.
-    pub calibration: Calibration,
+    /// What was predicted of its cache, and what is known by now.
+    pub truth: Truth,
 }
 
 impl Member {
@@ -81,6 +84,7 @@ impl Member {
             models_wanted: Arc::default(),
             faults: 0,
             ejections: 0,
+            compared: Compared::default(),
         }
     }
 
@@ -125,6 +129,7 @@ impl Member {
             cap: self.cap(),
             share_percent: tenancy.course.share_percent(),
             refuses_probes: tenancy.course.refuses_probes(),
+            rung: tenancy.truth.ladder.rung(),
             engine: tenancy.reading.as_ref().map(|(reading, _)| reading.load).unwrap_or_default(),
             foreign: tenancy.foreign,
             dispatched_at: tenancy.dispatched_at,

@@ -13,7 +13,7 @@ use super::admin::State;
 use super::endpoints;
 use super::member::Member;
 use crate::counters::stats::{Event, Gauge, Reading, RequestKey, Timing, Work};
-use crate::fleet::{Endpoint, EndpointId, Health};
+use crate::fleet::{Endpoint, EndpointId, Health, Method, Rung};
 use crate::limits::LABELLED_POOLS_MAX;
 use crate::policy::Reason;
 use crate::scan;
@@ -38,6 +38,7 @@ pub(super) fn text(state: &State) -> String {
 struct Collected(State);
 
 type Labels<'a> = Vec<(&'a str, &'a str)>;
+type Total = fn(&Member) -> u64;
 
 /// One family, its samples to follow.
 struct Family<'a>(MetricEncoder<'a>);
@@ -82,7 +83,8 @@ impl Collector for Collected {
         self.events(&mut out)?;
         self.access_log(&mut out)?;
         self.times(&mut out, &snapshot)?;
-        self.endpoints(&mut out, &snapshot)
+        self.endpoints(&mut out, &snapshot)?;
+        self.predictions(&mut out, &snapshot)
     }
 }
 
@@ -198,9 +200,39 @@ impl Collected {
         Ok(())
     }
 
+    fn predictions(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
+        let fleet = self.0.keeper.fleet();
+        let tokens: [(&str, &str, Total); 4] = [
+            (
+                "predicted_tokens",
+                "Prompt tokens thought to be in the engine's cache, of requests whose truth is known by now",
+                |m| m.compared.predicted,
+            ),
+            ("cached_tokens", "Prompt tokens of the same requests that were in it", |m| m.compared.cached),
+            ("overpredicted_tokens", "Tokens predicted too many, of each request", |m| m.compared.over),
+            ("underpredicted_tokens", "Tokens predicted too few, of each request", |m| m.compared.under),
+        ];
+        for (name, help, count) in tokens {
+            let mut family = Family::new(out, name, help, MetricType::Counter)?;
+            for member in fleet.members() {
+                let labels = vec![("endpoint", &*member.name), ("method", Method::Warm.as_str())];
+                family.counter(labels, count(member))?;
+            }
+        }
+        let help = "1 for how far is believed what is known of an endpoint's cache";
+        let mut family = Family::new(out, "endpoint_rung", help, MetricType::Gauge)?;
+        let current = fleet.members().iter().filter_map(|member| member.now.as_ref());
+        for endpoint in current.filter_map(|now| snapshot.endpoints.get(usize::from(now.id.slot))?.as_ref()) {
+            for rung in Rung::ALL {
+                let labels = vec![("endpoint", &*endpoint.name), ("rung", rung.as_str())];
+                family.gauge(labels, f64::from(u8::from(endpoint.rung == rung)))?;
+            }
+        }
+        Ok(())
+    }
+
     fn endpoints(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
         type Figure = fn(&Endpoint) -> Option<f64>;
-        type Total = fn(&Member) -> u64;
         let fleet = self.0.keeper.fleet();
         // One that was taken out finishes beside its successor of the same name.
         let current: HashSet<EndpointId> =

@@ -13,14 +13,17 @@ pub mod explain;
 pub mod fleet;
 pub mod health;
 mod keeper;
+mod ladder;
 pub mod member;
 mod metrics;
 pub mod models;
 mod pools;
+pub mod receipts;
 pub mod reload;
 pub mod scrape;
 mod service;
 mod stalls;
+mod truth;
 pub mod upgrade;
 pub mod watch;
 

@@ -134,7 +134,7 @@ impl Pools {
             let ring = self.ring(&slots, settings.replication, members, &before);
             let of_pool = members.iter().filter_map(|member| member.now.as_ref());
             let of_pool = of_pool.filter(|tenancy| slots.contains(&tenancy.id.slot));
-            let token_bytes = calibration::mean(of_pool.filter_map(|tenancy| tenancy.calibration.token_bytes()));
+            let token_bytes = calibration::mean(of_pool.filter_map(|tenancy| tenancy.truth.calibration.token_bytes()));
             let mut pool = Pool::new(PoolId(index as u16), name, slots, ring, settings);
             pool.token_bytes = token_bytes;
             pools.push(pool);

@@ -10,11 +10,11 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::client::{Call, CallError, Client};
-use super::fleet::Ours;
 use super::health::Failure;
 use super::keeper::Keeper;
 use super::models;
 use super::scrape::Reading;
+use super::truth::Ours;
 use crate::config::{Config, Upstream};
 
 /// How often failed connects and faults that shards count are looked at between two probes.

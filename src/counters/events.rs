@@ -92,8 +92,13 @@ events! {
     "admitted_over_bound", "Requests admitted over a bound after repeated choices." => AdmittedOverBound;
     "prompt_tokens_held", "Prompt tokens that the chosen engine was thought to hold." => PromptTokensHeld;
     "prompt_tokens_new", "Prompt tokens that the chosen engine was thought to have to compute." => PromptTokensNew;
+    "told_tokens", "Tokens as replies tell them in their usage, where they do.", "kind" =>
+        ToldPrompt = "prompt", ToldCached = "cached", ToldCompletion = "completion";
     "index_busy", "Prompts not noted in the index because another shard was writing for the same engine." => IndexBusy;
     "index_strangers", "Prompts not noted in the index because it has no place for their engine." => IndexStranger;
+    "queued", "Requests that had to wait for room in an engine's cache." => Queued;
+    "queue_ends", "How the wait for room ended, where the client did not leave.", "end" =>
+        QueueReleased = "released", QueuePushedOut = "pushed_out", QueueTimedOut = "timed_out", QueueFull = "full";
     "requests_pipelined", "Requests that arrived before the reply to the one before." => Pipelined;
     "tunnels", "Connections that became tunnels." => Tunnel;
     "client_bytes_in", "Bytes received from clients." => BytesIn;
@@ -118,7 +123,7 @@ events! {
         ScanFailedTrailing = "trailing", ScanFailedTruncated = "truncated",
         ScanFailedCompressed = "compressed", ScanFailedOther = "other";
     "client_aborts", "Clients that left, by the phase of their exchange.", "phase" =>
-        AbortedReadBody = "read_body", AbortedConnect = "connect", AbortedSend = "send",
+        AbortedReadBody = "read_body", AbortedQueue = "queue", AbortedConnect = "connect", AbortedSend = "send",
         AbortedAwait = "await", AbortedRelay = "relay", AbortedTunnel = "tunnel", AbortedOther = "other";
     "refused", "Requests the front answered itself with an error, by cause.", "cause" =>
         RefusedBadHead = "bad_head", RefusedBadTarget = "bad_target", RefusedBadHost = "bad_host",

@@ -6,6 +6,7 @@
 mod events;
 mod histogram;
 mod outcomes;
+mod predictions;
 pub mod queue;
 mod requests;
 pub mod stats;
@@ -14,6 +15,7 @@ use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::fleet::{EndpointId, Loads};
 use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX};
 pub use outcomes::{Outcome, Outcomes};
+pub use predictions::{Asked, Compared, Prediction, Predictions, Text};
 use queue::Queue;
 
 /// The shared counters of one process.
@@ -21,6 +23,7 @@ use queue::Queue;
 pub struct Counters {
     loads: Loads,
     outcomes: Outcomes,
+    predictions: Predictions,
     queue: Queue,
     /// Failed connects by slot since start; control reads them between probes.
     connect_failures: Box<[AtomicU32; ENDPOINTS_MAX]>,
@@ -34,6 +37,7 @@ impl Counters {
         Box::leak(Box::new(Counters {
             loads: Loads::default(),
             outcomes: Outcomes::default(),
+            predictions: Predictions::default(),
             queue: Queue::default(),
             connect_failures: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
             underflow: AtomicU64::new(0),
@@ -50,6 +54,12 @@ impl Counters {
     #[inline]
     pub fn outcomes(&self) -> &Outcomes {
         &self.outcomes
+    }
+
+    /// What was predicted of caches, and what replies told of it.
+    #[inline]
+    pub fn predictions(&self) -> &Predictions {
+        &self.predictions
     }
 
     /// Those that wait for room.

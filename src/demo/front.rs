@@ -25,12 +25,20 @@ pub struct Front {
 
 impl Front {
     /// Starts `serve` under `policy` over `upstreams` and waits until it is ready.
-    pub async fn start(policy: &str, upstreams: &[SocketAddr], listen: Option<SocketAddr>) -> Result<Front, String> {
+    pub async fn start(
+        policy: &str,
+        shards: Option<usize>,
+        upstreams: &[SocketAddr],
+        listen: Option<SocketAddr>,
+    ) -> Result<Front, String> {
         let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
         let (listen, admin) = (listen.map_or_else(free_address, Ok)?, free_address()?);
         let mut command = Command::new(program);
         command.arg("serve").args(["--policy", policy]);
         command.args(["--listen", &listen.to_string(), "--admin", &admin.to_string()]);
+        if let Some(shards) = shards {
+            command.args(["--shards", &shards.to_string()]);
+        }
         for upstream in upstreams {
             command.args(["--upstream", &format!("http://{upstream}")]);
         }

@@ -19,8 +19,8 @@ use crate::engine::tokens;
 /// Where requests go.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// To the front, which chooses.
-    Front(SocketAddr),
+    /// To a front, which chooses: each conversation to one of these.
+    Fronts(Vec<SocketAddr>),
     /// To an engine at random: what a plain service does.
     BareRandom(Vec<SocketAddr>),
     /// To the engine that has the conversation already: the best that a cache can do.
@@ -173,7 +173,7 @@ impl Thread {
 
     fn engine(&mut self) -> SocketAddr {
         match &self.target {
-            Target::Front(front) => *front,
+            Target::Fronts(fronts) => fronts[self.seed as usize % fronts.len()],
             Target::BareRandom(engines) => engines[self.dice.number() as usize % engines.len()],
             Target::BareSticky(engines) => engines[self.seed as usize % engines.len()],
         }

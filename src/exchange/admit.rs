@@ -3,9 +3,10 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::event::{Action, Context, Ending, Micros, Peer, Side};
+use super::queue::{Asker, QueueRules};
 use super::record::Draft;
 use super::refusals::{self, Refused};
-use super::{Asked, End, Exchange, Leg, Phase, tap};
+use super::{Asked, End, Exchange, Leg, Phase, tap, usage};
 use crate::config::{Access, Cidr, Config, HalfClose};
 use crate::counters::stats::Event as Count;
 use crate::http::rewrite::{self, Form};
@@ -29,8 +30,14 @@ pub struct Rules {
     pub half_close_leaves: bool,
     /// A stream that its engine breaks off ends with an event that says so.
     pub stream_error_event: bool,
-    /// Each request is told to the access log.
+    /// Each request is told to the access log,
     pub access_log: bool,
+    /// with hashes of its prompt where they are made anyway,
+    pub access_chain: bool,
+    /// and has a receipt.
+    pub receipts: bool,
+    /// How requests wait for room.
+    pub queue: QueueRules,
 }
 
 impl From<&Config> for Rules {
@@ -42,6 +49,9 @@ impl From<&Config> for Rules {
             stream_error_event: config.serve.stream_error_event,
             half_close_leaves: config.serve.half_close == HalfClose::Leaves,
             access_log: config.log.access != Access::Off,
+            access_chain: config.logs_chains(),
+            receipts: config.log.receipts > 0,
+            queue: QueueRules::from(config),
         }
     }
 }
@@ -308,8 +318,18 @@ impl Exchange {
         rewrite::request(head, &framing, &added, &mut out);
         let encoded = head.get("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
         let body = Body::new(framing.body);
-        let asked =
-            Asked { version: head.version, api, request_id: id, explain, session, encoded, stream: false, framing };
+        let asker = Asker::of(head, peer.ip, &cx.rules.queue);
+        let asked = Asked {
+            version: head.version,
+            api,
+            request_id: id,
+            explain,
+            session,
+            encoded,
+            stream: false,
+            asker,
+            framing,
+        };
         cx.lender.held_bytes += out.capacity();
         cx.lender.retries.earn(cx.rules.limits.retry_percent);
         let mut exchange = Exchange {
@@ -337,6 +357,8 @@ impl Exchange {
             connects: 0,
             retried: false,
             leg: None::<Leg>,
+            queued: None,
+            waited: None,
             explain: None,
             reply: Body::new(BodyLength::None),
             reply_bytes: 0,
@@ -349,8 +371,13 @@ impl Exchange {
             reply_started: false,
             keep_upstream: false,
             event_stream: false,
+            json: false,
             opaque: false,
             tap: tap::Tap::default(),
+            usage: usage::Reader::default(),
+            prompt_tokens: None,
+            cached_tokens: None,
+            completion_tokens: None,
             client_full: false,
             upstream_full: false,
             client_paused: false,

@@ -1,12 +1,13 @@
 //! The choice: pool, then endpoint, counted before anything else happens.
 
 use super::event::{Action, Context};
+use super::record::RunnerUp;
 use super::refusals::{self, Refused};
 use super::warm::LookedUp;
-use super::{Exchange, Leg, Phase, Waiting};
+use super::{Exchange, Leg, Micros, Phase, Waiting};
 use crate::counters::Admission;
 use crate::counters::stats::{Event as Count, Work};
-use crate::policy::{self, CHOICES_MAX, Choice, Nobody};
+use crate::policy::{self, CHOICES_MAX, Choice, Cost, Nobody, Tokens};
 use crate::prefix;
 use crate::snapshot::{Pool, Selected, Snapshot};
 
@@ -67,19 +68,25 @@ impl Exchange {
         let prompt = looked_up.zip(matches.as_deref()).map(|(looked_up, matches)| looked_up.prompt(matches));
         let counted = self.count_in(pool, prompt, cx);
         cx.lender.matches = matches.or(cx.lender.matches.take());
-        let (choice, mut admission) = match counted {
-            Ok(counted) => counted,
-            Err(Nobody::NoneTakesRequests) => return self.refuse(refusals::NO_ENDPOINT.into(), cx),
-            Err(Nobody::AllAtTheirCap) => return self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx),
+        let (choice, mut admission) = match (counted, looked_up) {
+            (Ok(counted), _) => counted,
+            (Err(Uncounted::HasToWait(choice)), Some(looked_up)) => return self.wait_for_room(&choice, looked_up, cx),
+            (Err(Uncounted::Nobody(Nobody::AllAtTheirCap)), _) => {
+                return self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx);
+            }
+            (Err(_), _) => return self.refuse(refusals::NO_ENDPOINT.into(), cx),
         };
-        self.charge_tokens(&choice, &mut admission, cx);
+        self.leave_queue(choice.tokens.map_or(0, |tokens| tokens.new), cx);
+        let prediction = self.charge_tokens(&choice, looked_up, &mut admission, cx);
         self.reason = choice.reason;
-        self.draft.chose(&choice, cx.now);
+        let runner_up = choice.runner_up.and_then(|slot| runner_up(slot, snapshot, cx));
+        self.draft.chose(&choice, runner_up, cx.now);
         if choice.reason.spilled() {
             cx.stats.count(Count::Spilled);
         }
         if self.asked.explain {
-            self.explain = Some(explanation(&choice, self.key, snapshot));
+            let tries = self.tried.as_slice().len() + 1;
+            self.explain = Some(explanation(&choice, runner_up, tries, self.waited, self.key, snapshot));
         }
         self.leg = Some(Leg {
             admission,
@@ -88,6 +95,7 @@ impl Exchange {
             acknowledged: None,
             answered: false,
             charged: false,
+            prediction,
         });
         self.phase = Phase::Connect;
         self.wait(cx.now, cx.rules.limits.connect_timeout_ms, Waiting::Connect);
@@ -99,7 +107,7 @@ impl Exchange {
         pool: &Pool,
         prompt: Option<policy::Prompt<'_>>,
         cx: &mut Context<'_>,
-    ) -> Result<(Choice, Admission), Nobody> {
+    ) -> Result<(Choice, Admission), Uncounted> {
         let mut request = policy::Request {
             prompt,
             key: self.key,
@@ -111,7 +119,10 @@ impl Exchange {
         };
         cx.lender.turn = cx.lender.turn.wrapping_add(1);
         for attempt in 1..=CHOICES_MAX + LOST_CAPS_MAX {
-            let choice = choose_open(pool, &request, cx)?;
+            let choice = choose_open(pool, &request, cx).map_err(Uncounted::Nobody)?;
+            if self.has_to_wait(&choice, pool, cx) {
+                return Err(Uncounted::HasToWait(choice));
+            }
             let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
             let most = slots.unwrap_or(u32::MAX).min(choice.cap);
             if let Some(admission) = cx.counters.try_admit(choice.endpoint, Some(most)) {
@@ -124,8 +135,15 @@ impl Exchange {
             cx.stats.count(Count::ChoiceRepeated);
             request.random = cx.lender.random.number();
         }
-        Err(Nobody::AllAtTheirCap)
+        Err(Uncounted::Nobody(Nobody::AllAtTheirCap))
     }
+}
+
+/// Why no endpoint was counted.
+enum Uncounted {
+    Nobody(Nobody),
+    /// There is a choice, and it has no room yet.
+    HasToWait(Choice),
 }
 
 /// A choice past endpoints that were barred since the snapshot was made. Where all are, they are taken as they come.
@@ -146,27 +164,46 @@ fn choose_open(pool: &Pool, request: &policy::Request<'_>, cx: &Context<'_>) -> 
     Ok(first)
 }
 
-/// `endpoint=NAME reason=home in_flight=3 slots=8 key=0123456789abcdef runner_up=NAME`
-fn explanation(choice: &Choice, key: Option<u64>, snapshot: &Snapshot) -> Box<[u8]> {
+/// The endpoint there, and its load as a choice counts it.
+fn runner_up(slot: u16, snapshot: &Snapshot, cx: &Context<'_>) -> RunnerUp {
+    let endpoint = snapshot.endpoints.get(usize::from(slot))?.as_ref()?;
+    Some((endpoint.id, cx.counters.in_flight(slot).saturating_add(endpoint.foreign)))
+}
+
+/// `endpoint=NAME reason=home tries=1 in_flight=3 slots=8 key=0123456789abcdef runner_up=NAME runner_up_in_flight=5`, and where tokens
+/// count `held=960 new=320 cost=1940 cost_pending=0 cost_new=1920 cost_decoding=20 ... runner_up_cost=7680 ...`
+fn explanation(
+    choice: &Choice,
+    runner_up: RunnerUp,
+    tries: usize,
+    waited: Option<Micros>,
+    key: Option<u64>,
+    snapshot: &Snapshot,
+) -> Box<[u8]> {
     use std::fmt::Write;
-    let name = |slot: u16| {
-        let endpoint = snapshot.endpoints.get(slot as usize).and_then(Option::as_ref);
-        endpoint.map_or("-", |endpoint| &endpoint.name)
-    };
-    let mut text = format!(
-        "endpoint={} reason={} in_flight={}",
-        name(choice.endpoint.slot),
-        choice.reason.as_str(),
-        choice.in_flight
-    );
+    let name = |id| snapshot.endpoint(id).map_or("-", |endpoint| &endpoint.name);
+    let (endpoint, reason) = (name(choice.endpoint), choice.reason.as_str());
+    let mut text = format!("endpoint={endpoint} reason={reason} tries={tries} in_flight={}", choice.in_flight);
+    if let Some(waited) = waited {
+        let _ = write!(text, " wait_us={waited}");
+    }
     if let Some(slots) = choice.slots {
         let _ = write!(text, " slots={slots}");
     }
     if let Some(key) = key {
         let _ = write!(text, " key={key:016x}");
     }
-    if let Some(slot) = choice.runner_up {
-        let _ = write!(text, " runner_up={}", name(slot));
+    if let Some((id, load)) = runner_up {
+        let _ = write!(text, " runner_up={} runner_up_in_flight={load}", name(id));
+    }
+    if let Some(Tokens { held, new, .. }) = choice.tokens {
+        let _ = write!(text, " held={held} new={new}");
+    }
+    let costs = choice.costs.map(|costs| [("cost", Some(costs.chosen)), ("runner_up_cost", costs.runner_up)]);
+    for (name, cost) in costs.into_iter().flatten() {
+        let Some(Cost { pending, new, decoding, full, no_room, total }) = cost else { continue };
+        let _ = write!(text, " {name}={total} {name}_pending={pending} {name}_new={new} {name}_decoding={decoding}");
+        let _ = write!(text, " {name}_full={full} {name}_no_room={no_room}");
     }
     text.into_bytes().into()
 }

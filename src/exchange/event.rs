@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use super::retries::Retries;
-use super::{Charges, Recorder, Rules};
+use super::{Charges, Drafts, Recorder, Rules};
 use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, ShardStats};
 use crate::fleet::EndpointId;
@@ -32,6 +32,8 @@ pub enum Event<'a> {
     Begin,
     /// Bytes of the request body. [`Actions::consumed`] tells how many belonged to it.
     Request(&'a [u8]),
+    /// There may be room for a request in the queue, and it is its turn; or it was pushed out.
+    Room,
     /// The client sends no more (FIN).
     ClientEnded,
     /// The client's connection is broken.
@@ -215,14 +217,18 @@ pub struct Lender {
     pub random: Random,
     /// Counts choices, for round-robin.
     pub turn: u64,
+    /// Which shard it is, for the queue.
+    pub shard: u16,
     /// The prompt that is chosen for.
     pub chain: Vec<u64>,
     /// Its bytes.
     pub prompt_bytes: u64,
     /// Who holds how much of it. Gone while a choice looks at it.
     pub matches: Option<Box<Matches>>,
-    /// Who takes what the access log is told, while it is on.
+    /// Who takes what access log and receipts are told, while they are wanted.
     pub recorder: Option<Recorder>,
+    /// What that is written in until then.
+    pub drafts: Drafts,
 }
 
 impl Default for Lender {
@@ -237,10 +243,12 @@ impl Default for Lender {
             retries: Retries::default(),
             random: Random::default(),
             turn: 0,
+            shard: 0,
             chain: Vec::new(),
             prompt_bytes: 0,
             matches: None,
             recorder: None,
+            drafts: Drafts::default(),
         }
     }
 }

@@ -93,6 +93,7 @@ impl Exchange {
         self.keep_upstream = false;
         cx.stats.count(match self.phase {
             Phase::ReadBody => Count::AbortedReadBody,
+            Phase::Queue => Count::AbortedQueue,
             Phase::Connect => Count::AbortedConnect,
             Phase::Send => Count::AbortedSend,
             Phase::Await => Count::AbortedAwait,
@@ -118,6 +119,7 @@ impl Exchange {
         let Some((_, waiting)) = self.deadline.take() else { return };
         match waiting {
             Waiting::Body => self.refuse(refusals::SLOW_UPLOAD.into(), cx),
+            Waiting::Room => self.waited_in_vain(cx),
             Waiting::Connect => {
                 cx.actions.push(Action::Dismiss { reuse: false });
                 self.connect_failed(cx);
@@ -154,6 +156,7 @@ impl Exchange {
         if let Some(leg) = self.leg.take() {
             cx.lender.charges.release(leg.admission);
         }
+        self.queued = None;
         cx.lender.held_bytes -= self.held.capacity();
         self.held = Vec::new();
         self.phase = Phase::Done;
@@ -163,11 +166,13 @@ impl Exchange {
     pub(super) fn end(&mut self, ending: Ending, end: End, cx: &mut Context<'_>) {
         self.deadline = None;
         self.tell(end, cx);
+        self.queued = None;
         if let Some(pool) = self.pool {
             let slot = self.leg.as_ref().map_or(RequestKey::NONE, |leg| leg.admission.endpoint().slot);
             cx.stats.request(pool.0, slot, self.status, self.reason as u8);
             cx.stats.observe(pool.0, Timing::Total, cx.now - self.started);
         }
+        self.count_told(cx);
         if self.drop_leg(cx) {
             cx.actions.push(Action::Dismiss { reuse: self.keep_upstream });
         }

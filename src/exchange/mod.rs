@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! ReadBody ── choose ──> Connect ──> Send ──> Await ──> Relay ──> Done
-//!    │                    │  ^ next endpoint    │                   ^
+//!    │  └─> Queue ─┘      │  ^ next endpoint    │                   ^
 //!    └── refused ─────────┴──┴── retry ─────────┴── 502/504 ────────┘
 //!                                     Await ──101──> Tunnel
 //! ```
@@ -20,6 +20,7 @@ mod choose;
 pub mod event;
 mod finish;
 mod outcome;
+mod queue;
 mod record;
 mod refusals;
 mod relay;
@@ -27,21 +28,24 @@ mod request;
 mod retries;
 mod tap;
 mod upstream;
+mod usage;
 pub mod warm;
 
 pub use admit::{Opened, Rules, open, refuse_slow_head};
 pub use charges::Charges;
 pub use event::{Action, Actions, Context, Ending, Event, Lender, Micros, Peer, Random, Side, Source};
-pub use record::{End, Record, Recorder, Short};
+pub use queue::QueueRules;
+pub use record::{Compared, Drafts, End, Record, Recorder, Short};
 pub use retries::Retries;
 
-use crate::counters::Admission;
+use crate::counters::{Admission, Prediction};
 use crate::fleet::EndpointId;
 use crate::http::rewrite::Form;
 use crate::http::{Body, RequestFraming, Version};
 use crate::policy::{Avoid, Reason};
 use crate::scan::{Api, Scan};
 use crate::snapshot::PoolId;
+use queue::{Asker, Queued};
 use record::Draft;
 
 /// Where an exchange stands.
@@ -49,6 +53,8 @@ use record::Draft;
 pub enum Phase {
     /// The body arrives, is scanned and held; nothing is chosen yet.
     ReadBody,
+    /// No endpoint has room for its prompt: it waits for one.
+    Queue,
     /// An endpoint is chosen and counted; its connection is awaited.
     Connect,
     /// Head and body go out.
@@ -68,6 +74,7 @@ impl Phase {
     pub fn as_str(self) -> &'static str {
         match self {
             Phase::ReadBody => "read_body",
+            Phase::Queue => "queue",
             Phase::Connect => "connect",
             Phase::Send => "send",
             Phase::Await => "await",
@@ -82,6 +89,8 @@ impl Phase {
 pub enum Waiting {
     /// For request body bytes.
     Body,
+    /// For room in an engine's cache.
+    Room,
     /// For a connection.
     Connect,
     /// For the engine to take the request.
@@ -118,6 +127,8 @@ struct Asked {
     encoded: bool,
     /// The body asks for a stream, as far as it was looked at.
     stream: bool,
+    /// Who asks, and how urgently, where requests wait.
+    asker: Asker,
 }
 
 /// One attempt at one endpoint.
@@ -134,6 +145,8 @@ struct Leg {
     answered: bool,
     /// It failed, or was refused for load: it stays charged to its endpoint for a while.
     charged: bool,
+    /// What its endpoint was thought to hold of the prompt, where that was looked at.
+    prediction: Option<Prediction>,
 }
 
 /// One request and its response.
@@ -170,6 +183,10 @@ pub struct Exchange {
     connects: u32,
     retried: bool,
     leg: Option<Leg>,
+    /// Its place in the queue, while it waits there.
+    queued: Option<Box<Queued>>,
+    /// How long it waited there.
+    waited: Option<Micros>,
     explain: Option<Box<[u8]>>,
 
     reply: Body,
@@ -188,9 +205,16 @@ pub struct Exchange {
     reply_started: bool,
     keep_upstream: bool,
     event_stream: bool,
+    /// An answer in JSON, in one piece, the end of which may tell of tokens.
+    json: bool,
     /// Nobody has to see the bytes of the reply's body, nor asked for them to pass unseen yet.
     opaque: bool,
     tap: tap::Tap,
+    usage: usage::Reader,
+    /// Tokens as the reply told them: of the prompt, of these found in the prefix cache, generated.
+    prompt_tokens: Option<u32>,
+    cached_tokens: Option<u32>,
+    completion_tokens: Option<u32>,
     /// This side's kernel is full: the other side is held back.
     client_full: bool,
     upstream_full: bool,
@@ -215,6 +239,7 @@ impl Exchange {
             (_, Event::ClientReset) => self.client_gone(cx),
             (Phase::Tunnel, event) => self.tunnel(event, cx),
             (_, Event::Begin) => self.begin(cx),
+            (_, Event::Room) => self.look_for_room(cx),
             (_, Event::Request(bytes)) => self.take_request(bytes, cx),
             (_, Event::ClientEnded) => self.client_ended(cx),
             (_, Event::Connected { reused, acknowledged }) => self.connected(reused, acknowledged, cx),

@@ -1,7 +1,8 @@
-//! What the access log is told of a request: plain data of a fixed size, written while the request runs and handed on
-//! once, at its end. Nothing of a body, nothing of a query, and no field's value but the request id gets in here.
+//! What access log and receipts are told of a request: plain data of a fixed size, written while the request runs and handed
+//! on once, at its end. Nothing of a body but hashes, nothing of a query, and no field's value but the request id gets in here.
 
-use std::net::SocketAddr;
+use std::mem;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use crossbeam::queue::ArrayQueue;
 
@@ -10,12 +11,13 @@ use super::{Exchange, Micros, Phase};
 use crate::counters::stats::Event as Count;
 use crate::fleet::EndpointId;
 use crate::http::{Cause, Refusal, RequestHead};
-use crate::policy::{Choice, Reason};
+use crate::limits::{BLOCK_BYTES, LOGGED_CHAIN_BYTES};
+use crate::policy::{Choice, Costs, Reason, Tokens};
 use crate::scan::Api;
 use crate::snapshot::PoolId;
 
 /// One request, from its first byte to its end. Instants are microseconds since that first byte.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Record {
     /// Wall time of the first byte, in microseconds since 1970.
     pub at: u64,
@@ -28,15 +30,27 @@ pub struct Record {
     /// What kind of request the path is for.
     pub api: Api,
     /// The client's own, or the one that was made for it; empty where no head could be read.
-    pub request_id: Short<64>,
+    pub request_id: Short<{ Record::ID_BYTES }>,
     /// The pool that was selected.
     pub pool: Option<PoolId>,
     /// The endpoint chosen last, and why.
     pub endpoint: Option<EndpointId>,
     /// Why that one.
     pub reason: Option<Reason>,
+    /// Who would have been next, as far as that choice knew.
+    pub runner_up: Option<EndpointId>,
+    /// What that choice compared.
+    pub compared: Option<Compared>,
     /// How many endpoints were chosen, one after the other.
     pub tries: u8,
+    /// Tokens of the prompt as a choice counted them; `None`: none did.
+    pub prompt_tokens: Option<u32>,
+    /// How many of them the endpoint chosen last was taken to hold.
+    pub held_tokens: Option<u32>,
+    /// How many of them its cache held, as the engine counted.
+    pub cached_tokens: Option<u32>,
+    /// Tokens of the answer, as the engine counted.
+    pub completion_tokens: Option<u32>,
     /// Hash of the prompt's prefix by which it was routed.
     pub key: Option<u64>,
     /// Sent to the client; 0: it left before.
@@ -49,6 +63,8 @@ pub struct Record {
     pub request_bytes: u64,
     /// Bytes of the engine's reply body, without its framing.
     pub reply_bytes: u64,
+    /// How long it stood in a queue before the choice.
+    pub waited: Option<Micros>,
     /// The first endpoint was chosen: what had to be read of the body was read.
     pub chosen: Option<Micros>,
     /// The connection that was used stood.
@@ -59,9 +75,72 @@ pub struct Record {
     pub first_data: Option<Micros>,
     /// The end.
     pub total: Micros,
+    /// The access log was on at its end: it gets a line.
+    pub logged: bool,
+    /// Where the log is to have it: the hash of each stretch of [`LOGGED_CHAIN_BYTES`] of the prompt with all before it.
+    pub chain: Option<Box<[u64]>>,
 }
 
-const _: () = assert!(size_of::<Record>() <= 384, "limits.rs says what a queue of these takes");
+const _: () = assert!(size_of::<Record>() <= 464, "limits.rs says what a queue of these takes");
+
+/// What a choice looked at, beside what is the same for all endpoints.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Compared {
+    /// Requests at the endpoint before this one.
+    pub in_flight: u32,
+    /// Most it might have had, this one included.
+    pub slots: Option<u32>,
+    /// Requests at the runner-up.
+    pub runner_up_in_flight: Option<u32>,
+    /// Of both, where work was counted.
+    pub costs: Option<Costs>,
+}
+
+/// The runner-up of a choice, and how many requests it has.
+pub(super) type RunnerUp = Option<(EndpointId, u32)>;
+
+impl Record {
+    /// What is kept of a request id.
+    pub const ID_BYTES: usize = 64;
+
+    /// Whether a request's id is this, as far as it is kept.
+    pub fn is_called(&self, id: &[u8]) -> bool {
+        self.request_id.as_bytes() == Short::<{ Record::ID_BYTES }>::new(id).as_bytes()
+    }
+
+    const BLANK: Record = Record {
+        at: 0,
+        client: SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)),
+        method: Short::EMPTY,
+        path: Short::EMPTY,
+        api: Api::Other,
+        request_id: Short::EMPTY,
+        pool: None,
+        endpoint: None,
+        reason: None,
+        runner_up: None,
+        compared: None,
+        tries: 0,
+        prompt_tokens: None,
+        held_tokens: None,
+        cached_tokens: None,
+        completion_tokens: None,
+        key: None,
+        status: 0,
+        end: End::Whole,
+        streamed: false,
+        request_bytes: 0,
+        reply_bytes: 0,
+        waited: None,
+        chosen: None,
+        connected: None,
+        head: None,
+        first_data: None,
+        total: 0,
+        logged: false,
+        chain: None,
+    };
+}
 
 /// How a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,6 +202,8 @@ pub struct Short<const N: usize> {
 }
 
 impl<const N: usize> Short<N> {
+    const EMPTY: Short<N> = Short { len: 0, bytes: [0; N] };
+
     /// As many of them as there is room for.
     pub fn new(all: &[u8]) -> Short<N> {
         const { assert!(N <= u8::MAX as usize) };
@@ -144,7 +225,7 @@ impl<const N: usize> std::fmt::Debug for Short<N> {
     }
 }
 
-/// Takes the records of one shard; there is none while the log is off.
+/// Takes the records of one shard; there is none while neither log nor receipts want any.
 #[derive(Clone, Copy)]
 pub struct Recorder {
     /// To control. Where it is full the record is dropped and counted: a request never waits for its log.
@@ -153,7 +234,7 @@ pub struct Recorder {
     pub wall: fn() -> u64,
 }
 
-/// The record of a request that runs; empty while the log is off.
+/// The record of a request that runs; empty while nobody wants any.
 pub(super) struct Draft(Option<Box<Open>>);
 
 struct Open {
@@ -161,35 +242,25 @@ struct Open {
     record: Record,
 }
 
+/// Drafts not in use: a request costs no allocation for its own.
+#[derive(Default)]
+#[expect(clippy::vec_box, reason = "a box goes from here to an exchange and back, whole")]
+pub struct Drafts(Vec<Box<Open>>);
+
+/// Most of them that are kept: a crowd of requests leaves no more behind.
+const SPARE_DRAFTS_MAX: usize = 256;
+
 impl Draft {
     /// Begins one for a request whose first byte came at `since`.
-    pub(super) fn begin(peer: Peer, since: Micros, cx: &Context<'_>) -> Draft {
-        Draft(cx.lender.recorder.map(|_| {
-            let record = Record {
-                at: 0,
-                client: SocketAddr::new(peer.ip, peer.port),
-                method: Short::new(b""),
-                path: Short::new(b""),
-                api: Api::Other,
-                request_id: Short::new(b""),
-                pool: None,
-                endpoint: None,
-                reason: None,
-                tries: 0,
-                key: None,
-                status: 0,
-                end: End::Whole,
-                streamed: false,
-                request_bytes: 0,
-                reply_bytes: 0,
-                chosen: None,
-                connected: None,
-                head: None,
-                first_data: None,
-                total: 0,
-            };
-            Box::new(Open { since, record })
-        }))
+    pub(super) fn begin(peer: Peer, since: Micros, cx: &mut Context<'_>) -> Draft {
+        if cx.lender.recorder.is_none() {
+            return Draft(None);
+        }
+        let spare = cx.lender.drafts.0.pop();
+        let mut open = spare.unwrap_or_else(|| Box::new(Open { since, record: Record::BLANK }));
+        open.since = since;
+        open.record.client = SocketAddr::new(peer.ip, peer.port);
+        Draft(Some(open))
     }
 
     /// Its head was read.
@@ -202,10 +273,29 @@ impl Draft {
         open.record.request_id = Short::new(request_id);
     }
 
-    pub(super) fn chose(&mut self, choice: &Choice, now: Micros) {
+    /// The prompt was cut into this chain.
+    pub(super) fn cut(&mut self, chain: &[u64], wanted: bool) {
+        if let Some(open) = self.0.as_mut().filter(|_| wanted) {
+            const LINKS: usize = LOGGED_CHAIN_BYTES / BLOCK_BYTES;
+            open.record.chain = Some(chain.iter().skip(LINKS - 1).step_by(LINKS).copied().collect());
+        }
+    }
+
+    pub(super) fn chose(&mut self, choice: &Choice, runner_up: RunnerUp, now: Micros) {
         let Some(open) = &mut self.0 else { return };
         open.record.endpoint = Some(choice.endpoint);
         open.record.reason = Some(choice.reason);
+        open.record.runner_up = runner_up.map(|(id, _)| id);
+        open.record.compared = Some(Compared {
+            in_flight: choice.in_flight,
+            slots: choice.slots,
+            runner_up_in_flight: runner_up.map(|(_, load)| load),
+            costs: choice.costs,
+        });
+        if let Some(Tokens { held, new, .. }) = choice.tokens {
+            open.record.prompt_tokens = Some(held.saturating_add(new));
+        }
+        open.record.held_tokens = choice.tokens.map(|tokens| tokens.held);
         open.record.tries = open.record.tries.saturating_add(1);
         open.record.chosen.get_or_insert(now.saturating_sub(open.since));
         open.record.connected = None;
@@ -232,17 +322,17 @@ impl Draft {
     }
 
     /// It is over, and was answered here, without an engine.
-    pub(super) fn answered(self, status: u16, end: End, cx: &Context<'_>) {
+    pub(super) fn answered(self, status: u16, end: End, cx: &mut Context<'_>) {
         if let Some(mut open) = self.0 {
             open.record.status = status;
-            hand_over(&mut open, end, cx);
+            hand_over(open, end, cx);
         }
     }
 }
 
 impl Exchange {
     /// Tells how it ended. Told once: the draft is gone then.
-    pub(super) fn tell(&mut self, end: End, cx: &Context<'_>) {
+    pub(super) fn tell(&mut self, end: End, cx: &mut Context<'_>) {
         let Some(mut open) = self.draft.0.take() else { return };
         let record = &mut open.record;
         record.pool = self.pool;
@@ -251,19 +341,26 @@ impl Exchange {
         record.streamed = self.event_stream;
         record.request_bytes = self.body_bytes;
         record.reply_bytes = self.reply_bytes;
-        hand_over(&mut open, end, cx);
+        (record.cached_tokens, record.completion_tokens) = (self.cached_tokens, self.completion_tokens);
+        record.waited = self.waited.or_else(|| self.place().map(|place| place.waited(cx.now)));
+        hand_over(open, end, cx);
     }
 }
 
-fn hand_over(open: &mut Open, end: End, cx: &Context<'_>) {
+fn hand_over(mut open: Box<Open>, end: End, cx: &mut Context<'_>) {
     // Switched off meanwhile.
-    let Some(recorder) = &cx.lender.recorder else { return };
-    let record = &mut open.record;
+    let Some(recorder) = cx.lender.recorder else { return };
+    let mut record = mem::replace(&mut open.record, Record::BLANK);
     record.end = end;
     record.total = cx.now.saturating_sub(open.since);
     record.at = (recorder.wall)().saturating_sub(record.total);
-    if recorder.queue.push(*record).is_err() {
+    record.logged = cx.rules.access_log;
+    if recorder.queue.push(record).is_err() {
         cx.stats.count(Count::RecordDropped);
+    }
+    let Drafts(spare) = &mut cx.lender.drafts;
+    if spare.len() < SPARE_DRAFTS_MAX {
+        spare.push(open);
     }
 }
 

@@ -35,6 +35,21 @@ pub(super) const ALL_AT_THEIR_CAP: Refusal = Refusal::new(
     Cause::Shed,
     "Every engine has as many requests as it may have at a time. Please try again later.",
 );
+pub(super) const QUEUE_FULL: Refusal = Refusal::new(
+    429,
+    Cause::Shed,
+    "No engine has room for this prompt, and as many requests as may wait do. Please try again later.",
+);
+pub(super) const PUSHED_OUT: Refusal = Refusal::new(
+    429,
+    Cause::Shed,
+    "No engine has room for this prompt, and more urgent requests took its place in the queue. Please try again later.",
+);
+pub(super) const NO_ROOM_IN_TIME: Refusal = Refusal::new(
+    429,
+    Cause::Shed,
+    "No engine had room for this prompt within the time that a request may wait. Please try again later.",
+);
 pub(super) const UPSTREAM_LOST: Refusal =
     Refusal::new(502, Cause::EarlyEnd, "The engine closed the connection before it had answered.");
 pub(super) const BROKEN_OFF: Refusal =
@@ -48,11 +63,13 @@ pub(super) struct Refused {
     pub refusal: Refusal,
     /// Instead of the refusal's own.
     pub message: Option<Cow<'static, [u8]>>,
+    /// Seconds after which to try again, where that is known.
+    pub retry_after: Option<u32>,
 }
 
 impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
-        Refused { refusal, message: None }
+        Refused { refusal, message: None, retry_after: None }
     }
 }
 
@@ -60,13 +77,13 @@ impl From<Refusal> for Refused {
 pub(super) fn unknown_model(model: &[u8]) -> Refused {
     let message = [b"The model `", model, b"` does not exist."].concat();
     let refusal = Refusal { kind: "NotFoundError", ..Refusal::new(404, Cause::UnknownModel, "") };
-    Refused { refusal, message: Some(message.into()) }
+    Refused { message: Some(message.into()), ..refusal.into() }
 }
 
 /// A path that is not let through.
 pub(super) fn unknown_path(path: &[u8]) -> Refused {
     let message = [b"No such path here: ", path, b". An operator may open it with serve.paths."].concat();
-    Refused { refusal: Refusal::new(404, Cause::BadTarget, ""), message: Some(message.into()) }
+    Refused { message: Some(message.into()), ..Refusal::new(404, Cause::BadTarget, "").into() }
 }
 
 /// Counts and composes the answer.
@@ -75,7 +92,9 @@ pub(super) fn answer(refused: &Refused, to: &ToClient<'_>, cx: &mut Context<'_>)
     cx.stats.count(Count::refused(cause.as_str()));
     let message = refused.message.as_deref().unwrap_or(message.as_bytes());
     let param = (cause == Cause::UnknownModel).then_some("model");
-    let extra = if status == 503 { RETRY_AFTER } else { &[] };
     let error = ErrorReply { status, kind, message, param };
+    let seconds = refused.retry_after.map(|seconds| seconds.to_string());
+    let named = seconds.as_deref().map(|seconds| [("retry-after", seconds)]);
+    let extra = named.as_ref().map(|named| &named[..]).unwrap_or(if status == 503 { RETRY_AFTER } else { &[] });
     cx.actions.compose(Side::Client, |out| reply::write_error(out, &error, extra, to));
 }

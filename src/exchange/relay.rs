@@ -133,6 +133,7 @@ impl Exchange {
         self.keep_upstream = framing.keep_alive;
         self.event_stream = framing.event_stream;
         self.opaque = !framing.json && !framing.event_stream;
+        self.json = framing.json && head.status == 200;
         self.reply = Body::new(framing.body);
         self.form = delivery.body;
         self.keep_client = delivery.keep_alive;
@@ -202,9 +203,7 @@ impl Exchange {
                     return self.cut(End::EngineBroke(fault.cause), cx);
                 }
             };
-            if self.event_stream {
-                self.listen(part.data(rest), cx);
-            }
+            self.listen(part.data(rest), cx);
             self.count_data(part.data(rest).len() as u64, cx);
             let end = at + part.len;
             match (part.kind, self.form) {
@@ -238,12 +237,19 @@ impl Exchange {
         }
     }
 
-    /// Looks at a piece of a stream.
+    /// Looks at a piece of the body.
     fn listen(&mut self, data: &[u8], cx: &mut Context<'_>) {
-        self.tap.watch(data);
-        if tap::tells_of_error(data) {
-            cx.stats.count(Count::UpstreamFaultErrorEvent);
-            self.blame(cx);
+        if self.event_stream {
+            self.tap.watch(data);
+            if tap::tells_of_error(data) {
+                cx.stats.count(Count::UpstreamFaultErrorEvent);
+                self.blame(cx);
+            }
+            let told = self.usage.stream(data);
+            self.tokens_told(told);
+        } else if self.json {
+            let told = self.usage.body(data, self.reply.left());
+            self.tokens_told(told);
         }
     }
 
@@ -350,6 +356,10 @@ impl Exchange {
     /// The last byte of the reply is on its way.
     fn complete(&mut self, cx: &mut Context<'_>) {
         self.praise(cx);
+        if self.json {
+            let told = self.usage.end();
+            self.tokens_told(told);
+        }
         // Behind half a request another one would be read as its rest.
         self.keep_upstream &= self.body.done() && !self.has_unsent();
         self.end(if self.keep_client { Ending::KeepAlive } else { Ending::Linger }, End::Whole, cx);

@@ -1,10 +1,11 @@
 //! What a choice by tokens knows of a prompt, and what it leaves for the next one.
 
 use super::event::{Context, Lender};
+use super::usage::Usage;
 use super::{Exchange, Waiting};
-use crate::counters::Admission;
 use crate::counters::stats::Event as Count;
-use crate::fleet::EndpointId;
+use crate::counters::{Admission, Prediction};
+use crate::fleet::{EndpointId, Method};
 use crate::http::BodyLength;
 use crate::index::{Matches, Missed, Origin};
 use crate::limits::{BLOCK_BYTES, TOKENS_MAX};
@@ -22,6 +23,8 @@ pub struct LookedUp {
     tokens: u32,
     block_tokens: f32,
     tie: u64,
+    /// It is text and nothing else, and all of it was read.
+    text_alone: bool,
 }
 
 impl LookedUp {
@@ -42,22 +45,26 @@ pub fn cut(facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
 /// Looks up who holds how much of the prompt that was cut, of which `beyond` bytes were not read. `None`: nothing can be known of
 /// it, and another policy has to choose.
 pub fn look_up(facts: &Facts, beyond: u64, pool: &Pool, snapshot: &Snapshot, lender: &mut Lender) -> Option<LookedUp> {
-    let index = snapshot.index.as_ref().filter(|_| pool.settings.policy == Policy::Warm)?;
-    let matches = lender.matches.get_or_insert_default();
-    index.longest(&lender.chain, pool.eligible().ids(), matches);
-    let tie = lender.chain.get(matches.deepest() as usize).or(lender.chain.last()).copied();
     let counts = facts.counts();
     lender.prompt_bytes = counts.text_bytes + beyond;
+    let text_alone = beyond == 0 && counts.ids == 0 && counts.media == 0;
     let text = lender.prompt_bytes as f64 / f64::from(pool.token_bytes);
     let images = counts.media.saturating_mul(pool.settings.image_tokens.into());
     let tokens = (text as u64).saturating_add(counts.ids).saturating_add(images);
     // Ids are tokens whatever text they stand for.
     let token_bytes = if counts.text_bytes == 0 { ID_BYTES } else { pool.token_bytes };
-    Some(LookedUp {
-        tokens: tokens.min(TOKENS_MAX.into()) as u32,
-        block_tokens: BLOCK_BYTES as f32 / token_bytes,
-        tie: tie.unwrap_or(0),
-    })
+    let tokens = tokens.min(TOKENS_MAX.into()) as u32;
+    let block_tokens = BLOCK_BYTES as f32 / token_bytes;
+    look_up_again(LookedUp { tokens, block_tokens, tie: 0, text_alone }, pool, snapshot, lender)
+}
+
+/// The same of a prompt whose length is known; its chain is the lender's.
+pub fn look_up_again(prompt: LookedUp, pool: &Pool, snapshot: &Snapshot, lender: &mut Lender) -> Option<LookedUp> {
+    let index = snapshot.index.as_ref().filter(|_| pool.settings.policy == Policy::Warm)?;
+    let matches = lender.matches.get_or_insert_default();
+    index.longest(&lender.chain, pool.eligible().ids(), matches);
+    let tie = lender.chain.get(pool.eligible().deepest(matches) as usize).or(lender.chain.last()).copied();
+    Some(LookedUp { tie: tie.unwrap_or(0), ..prompt })
 }
 
 impl Exchange {
@@ -70,13 +77,22 @@ impl Exchange {
             _ => 0,
         };
         self.asked.stream = facts.stream == Some(true);
+        self.asked.asker.says(facts.priority);
         self.key = cut(facts, pool, cx.lender).or(self.key);
+        self.draft.cut(&cx.lender.chain, cx.rules.access_chain);
         look_up(facts, beyond, pool, cx.snapshot, cx.lender)
     }
 
-    /// The choice stands: what the endpoint is to compute is counted, and that it will hold the prompt is noted.
-    pub(super) fn charge_tokens(&mut self, choice: &Choice, admission: &mut Admission, cx: &mut Context<'_>) {
-        let Some(Tokens { held, new }) = choice.tokens else { return };
+    /// The choice stands: what the endpoint is to compute is counted, and that it will hold the prompt is noted. Answers
+    /// what it is thought to hold by now.
+    pub(super) fn charge_tokens(
+        &mut self,
+        choice: &Choice,
+        looked_up: Option<LookedUp>,
+        admission: &mut Admission,
+        cx: &mut Context<'_>,
+    ) -> Option<Prediction> {
+        let Tokens { held, new, predicted } = choice.tokens?;
         admission.computes(new);
         admission.prompted(cx.lender.prompt_bytes);
         cx.stats.add(Count::PromptTokensHeld, held.into());
@@ -86,6 +102,33 @@ impl Exchange {
             cx.counters.prompt(pool.0, held + new);
         }
         note(choice.endpoint, cx);
+        let text_alone = looked_up.is_some_and(|prompt| prompt.text_alone);
+        let text_bytes = if text_alone { cx.lender.prompt_bytes } else { 0 };
+        let prediction = Prediction { method: Method::Warm, tokens: held + new, held: predicted, text_bytes };
+        cx.counters.predictions().asked(choice.endpoint.slot, &prediction);
+        Some(prediction)
+    }
+
+    /// The reply told how many tokens there were.
+    pub(super) fn tokens_told(&mut self, usage: Option<Usage>) {
+        let Some(usage) = usage else { return };
+        self.prompt_tokens = usage.prompt.or(self.prompt_tokens);
+        self.cached_tokens = usage.cached.or(self.cached_tokens);
+        self.completion_tokens = usage.completion.or(self.completion_tokens);
+    }
+
+    /// At the end: what the reply told is counted, and compared with what was thought.
+    pub(super) fn count_told(&self, cx: &Context<'_>) {
+        let Some(prompt) = self.prompt_tokens else { return };
+        cx.stats.add(Count::ToldPrompt, prompt.into());
+        cx.stats.add(Count::ToldCached, self.cached_tokens.unwrap_or(0).into());
+        cx.stats.add(Count::ToldCompletion, self.completion_tokens.unwrap_or(0).into());
+        if let Some(leg) = &self.leg
+            && let Some(prediction) = &leg.prediction
+        {
+            let slot = leg.admission.endpoint().slot;
+            cx.counters.predictions().told(slot, prediction, prompt, self.cached_tokens);
+        }
     }
 
     /// For the reply's head; of a request for no stream, first for as long as its prompt may take to be computed.

@@ -11,10 +11,9 @@
 //! writes a ledger (see [`super::Index`]); who looks up reads the rows alone.
 
 mod audit;
+mod list;
 
-use std::hint::black_box;
-
-use super::rows::{Place, Row, Rows};
+use super::rows::{Kept, Place, Row, Rows};
 
 const NONE: u32 = u32::MAX;
 /// In `newer`: the cell is not in the list.
@@ -38,7 +37,7 @@ struct Cell {
     sibling_after: u32,
     newer: u32,
     older: u32,
-    /// The next cell of the same bucket; of a free cell, the next free one.
+    /// The next cell of the same bucket, of shared rows; of a free cell, the next free one.
     next: u32,
 }
 
@@ -55,7 +54,8 @@ const FREE: Cell = Cell {
 
 const _: () = assert!(size_of::<Cell>() == 32);
 
-/// Cells and the buckets by which they are found, as many of each. Chunks move between the pool and ledgers whole.
+/// Cells, and as many buckets by which those of shared rows are found; a sole row names its cell. Chunks move between the pool
+/// and ledgers whole.
 #[derive(Debug)]
 pub(super) struct Chunk {
     cells: Box<[Cell]>,
@@ -131,7 +131,7 @@ impl Ledger {
             self.free = NONE;
         }
         if self.chunks.len() != chunks {
-            self.find_anew();
+            self.find_anew(rows);
         }
         self.capacity = blocks.min((self.chunks.len() << self.shift) as u32);
         let held = self.held;
@@ -139,12 +139,12 @@ impl Ledger {
         held - self.held
     }
 
-    /// Puts all cells into buckets, after these have become more or fewer.
-    fn find_anew(&mut self) {
+    /// Puts all cells of shared rows into buckets, after these have become more or fewer.
+    fn find_anew(&mut self, rows: &Rows) {
         self.chunks.iter_mut().for_each(|chunk| chunk.buckets.fill(NONE));
         for at in 0..self.unused {
             let row = self.cell(at).row;
-            if row != FREE.row {
+            if row != FREE.row && !rows.is_sole(row) {
                 let bucket = std::mem::replace(self.bucket(row), at);
                 self.cell_mut(at).next = bucket;
             }
@@ -179,23 +179,23 @@ impl Ledger {
         if self.capacity == 0 {
             return inserted;
         }
-        let mut end = end.map_or(NONE, |row| self.find(row));
+        let mut end = end.map_or(NONE, |row| self.find(rows, row));
         debug_assert_eq!(end == NONE, before == 0, "a held block has a cell");
         if end != NONE {
             self.unlist(end);
         }
         // What is on the path to `end` is no leaf, and `end` is not in the list: none of it can go.
         'full: for hashes in chain[before..].chunks(AHEAD) {
-            let places = self.look_ahead(rows, hashes);
+            inserted.evicted += self.make_room(rows, slot, hashes, end);
+            let places = self.look_ahead(rows, slot, hashes);
             for (&hash, place) in hashes.iter().zip(places) {
-                while self.held >= self.capacity {
-                    if !self.evict(rows, slot, end) {
-                        break 'full;
-                    }
-                    inserted.evicted += 1;
+                if self.held >= self.capacity {
+                    break 'full;
                 }
-                let Some(row) = rows.hold(hash, slot, place) else { break 'full };
-                end = self.grow(end, row);
+                let at = if self.free == NONE { self.unused } else { self.free };
+                let Some((row, kept)) = rows.hold(hash, slot, at, place) else { break 'full };
+                self.grow(end, row, kept);
+                end = at;
                 inserted.now += 1;
             }
         }
@@ -205,9 +205,9 @@ impl Ledger {
         inserted
     }
 
-    /// Where the next blocks will probably go. Also asks the memory for what will be written for them, all at once: the
-    /// exchanges later on would wait for it one after the other.
-    fn look_ahead(&mut self, rows: &Rows, hashes: &[u64]) -> [Option<Place>; AHEAD] {
+    /// Evicts for these blocks, as far as there is what may go; answers how many. What each step reads is asked of the memory
+    /// before the first, for these blocks as well: the stores and exchanges would wait for it one after the other.
+    fn make_room(&mut self, rows: &Rows, slot: u16, hashes: &[u64], end: u32) -> u32 {
         hashes.iter().for_each(|&hash| rows.warm(hash));
         let mut going = self.oldest;
         for _ in self.capacity..self.held + hashes.len() as u32 {
@@ -215,23 +215,28 @@ impl Ledger {
                 break;
             }
             let Cell { row, parent, .. } = *self.cell(going);
-            rows.warm_row(row);
-            black_box(*self.bucket(row));
+            rows.warm_key(row);
             going = parent;
         }
+        let held = self.held;
+        while self.held + hashes.len() as u32 > self.capacity && self.evict(rows, slot, end) {}
+        held - self.held
+    }
+
+    /// Where the next blocks will probably go.
+    fn look_ahead(&mut self, rows: &Rows, slot: u16, hashes: &[u64]) -> [Option<Place>; AHEAD] {
         let mut places = [None; AHEAD];
         for (place, &hash) in places.iter_mut().zip(hashes) {
-            *place = rows.place_for(hash);
-            place.iter().for_each(|place| {
-                black_box(*self.bucket(place.row()));
-            });
+            *place = rows.place_for(hash, slot);
         }
+        // In a loop of their own: a core looks only some hundred instructions ahead of what it waits for.
+        places.iter().flatten().for_each(|place| rows.warm_bits(place));
         places
     }
 
     /// Drops the block in this row and what lies below it; answers how many.
     pub(super) fn remove(&mut self, rows: &Rows, slot: u16, row: Row) -> u32 {
-        let top = self.find(row);
+        let top = self.find(rows, row);
         let held = self.held;
         let mut at = top;
         while at != NONE {
@@ -274,7 +279,9 @@ impl Ledger {
         } else {
             self.unlist(at);
         }
-        self.lose(row, at);
+        if !rows.is_sole(row) {
+            self.lose(row, at);
+        }
         rows.leave(row, slot);
         let free = self.free;
         *self.cell_mut(at) = Cell { next: free, ..FREE };
@@ -293,7 +300,7 @@ impl Ledger {
     }
 
     /// A new cell below `parent`, not in the list. There is room: fewer are held than the capacity.
-    fn grow(&mut self, parent: u32, row: Row) -> u32 {
+    fn grow(&mut self, parent: u32, row: Row, kept: Kept) {
         let at = match self.free {
             NONE => self.unused,
             free => free,
@@ -303,7 +310,10 @@ impl Ledger {
         } else {
             self.free = self.cell(at).next;
         }
-        let next = std::mem::replace(self.bucket(row), at);
+        let next = match kept {
+            Kept::Sole(_) => NONE,
+            Kept::Shared => std::mem::replace(self.bucket(row), at),
+        };
         let mut sibling_after = NONE;
         if parent != NONE {
             sibling_after = std::mem::replace(&mut self.cell_mut(parent).first_child, at);
@@ -313,11 +323,13 @@ impl Ledger {
         }
         *self.cell_mut(at) = Cell { row, parent, sibling_after, next, ..FREE };
         self.held += 1;
-        at
     }
 
     /// The cell of a row that this slot holds.
-    fn find(&mut self, row: Row) -> u32 {
+    fn find(&mut self, rows: &Rows, row: Row) -> u32 {
+        if let Kept::Sole(at) = rows.kept(row) {
+            return at;
+        }
         let mut at = *self.bucket(row);
         while at != NONE && self.cell(at).row != row {
             at = self.cell(at).next;
@@ -325,7 +337,7 @@ impl Ledger {
         at
     }
 
-    /// Takes a cell out of its bucket.
+    /// Takes a cell of a shared row out of its bucket.
     fn lose(&mut self, row: Row, at: u32) {
         let next = self.cell(at).next;
         let mut before = *self.bucket(row);
@@ -340,43 +352,6 @@ impl Ledger {
                 return;
             }
             before = cell.next;
-        }
-    }
-
-    fn list_newest(&mut self, at: u32) {
-        let older = std::mem::replace(&mut self.newest, at);
-        let cell = self.cell_mut(at);
-        (cell.newer, cell.older) = (NONE, older);
-        match older {
-            NONE => self.oldest = at,
-            older => self.cell_mut(older).newer = at,
-        }
-    }
-
-    fn list_instead(&mut self, at: u32, before: u32) {
-        let Cell { newer, older, .. } = *self.cell(before);
-        let cell = self.cell_mut(at);
-        (cell.newer, cell.older) = (newer, older);
-        self.link(newer, older, at, at);
-    }
-
-    fn unlist(&mut self, at: u32) {
-        let Cell { newer, older, .. } = *self.cell(at);
-        if newer != UNLISTED {
-            self.link(newer, older, older, newer);
-            self.cell_mut(at).newer = UNLISTED;
-        }
-    }
-
-    /// What lies older than `newer`, and newer than `older`.
-    fn link(&mut self, newer: u32, older: u32, behind_newer: u32, before_older: u32) {
-        match newer {
-            NONE => self.newest = behind_newer,
-            newer => self.cell_mut(newer).older = behind_newer,
-        }
-        match older {
-            NONE => self.oldest = before_older,
-            older => self.cell_mut(older).newer = before_older,
         }
     }
 

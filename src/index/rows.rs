@@ -2,16 +2,19 @@
 //! read and write it together, without locks.
 //!
 //! A row is two things. Its *key* is one word: the block's tag, how often the row has had another tenant, and
-//! how many holders it has. Its *bits* say who they are. A holder counts itself in the key before it sets its
-//! bit, and clears its bit before it counts itself out, so that a row without holders has no bits, and one
-//! that is given to another block starts with none. Who reads compares the key behind the bits with the
-//! key before them: bits of a later tenant are never taken for this one's.
+//! who holds it: one *sole* slot by its number, or how many *share* it. The *bits* of a shared row say who they are.
+//! A holder counts itself in the key before it sets its bit, and clears its bit before it counts itself out. Who reads
+//! compares the key behind the bits with the key before them: bits of a later tenant are never taken for this one's.
+//!
+//! Most blocks have one holder, and for them the key is all that is read. A sole row is its holder's alone to change: it is left by a
+//! plain store, and its first word of bits keeps the holder's cell (see [`super::ledger`]). A second holder makes a row of its
+//! own and shares that one; the next join it there. So a block has two rows at most, but for threads that make one at the same
+//! time; all are right, and who reads takes the holders of each.
 //!
 //! A block has two buckets of [`LINE`] rows where its row may lie (two choices: Azar, Broder, Karlin, Upfal,
-//! "Balanced Allocations"; rows are never moved). Two threads that make the row of one block at the same time may
-//! make two; both are right, and who reads takes the holders of both.
+//! "Balanced Allocations"; rows are never moved). There are never more rows than blocks held by each endpoint, summed.
 //!
-//! Cost: a look reads two cache lines of keys, and one of bits where the block is held.
+//! Cost: a look reads two cache lines of keys, and one of bits where the block is shared.
 
 use std::array;
 use std::hint::black_box;
@@ -32,8 +35,9 @@ impl Default for Line {
     }
 }
 
-/// Holders: twelve bits, more than there can be endpoints.
+/// Who holds it, in twelve bits. 0: nobody, the row is free. Below [`SHARED`]: the sole holder's slot, plus one. Else so many.
 const HOLDERS: u64 = 0xfff;
+const SHARED: u64 = 0x800;
 const HOLDER: u64 = 1;
 /// Tenants: eight bits. A reader that sleeps through 256 of them between two loads, of which the last is the block it
 /// asked for, may take holders of another block for its own.
@@ -43,23 +47,28 @@ const TURN_ONE: u64 = 1 << 12;
 const TAG: u64 = !(TURN | HOLDERS);
 const TAG_FROM: u32 = TAG.trailing_zeros();
 
-const _: () = assert!(crate::limits::ENDPOINTS_MAX < HOLDERS as usize, "all endpoints may hold one block");
+const _: () = assert!(crate::limits::ENDPOINTS_MAX < SHARED as usize - 1, "all endpoints may hold one block");
 
 /// The row of a block. As long as its holder keeps it, it is nobody else's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Row(pub(super) u32);
+
+/// A row that a slot holds, and what its ledger has to know of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kept {
+    /// Its alone: this is its cell.
+    Sole(u32),
+    /// With others, or once with others: its cell is found by the ledger's buckets.
+    Shared,
+}
 
 /// Where a block is or may be, and the key that was seen there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     row: Row,
     key: u64,
-}
-
-impl Place {
-    pub(super) fn row(&self) -> Row {
-        self.row
-    }
+    /// Of a free row: the block has another holder already.
+    shared: bool,
 }
 
 /// All rows.
@@ -115,15 +124,12 @@ impl Rows {
         &self.lines[bucket * (1 + self.words) + 1 + word / LINE].0[word % LINE]
     }
 
-    /// Asks the memory for what a look at this block will read, without waiting for it. (The bits as well where they
-    /// are one line; where they are more, only the keys tell which.)
+    /// Asks the memory for what a look at this block will read, without waiting for it.
     #[inline]
     pub(super) fn warm(&self, hash: u64) {
         if cfg!(not(modelled)) {
             for bucket in self.places(hash) {
-                let line = bucket as usize * (1 + self.words);
-                black_box(self.lines[line].0[0].load(Ordering::Relaxed));
-                black_box(self.lines[line + usize::from(self.words == 1)].0[0].load(Ordering::Relaxed));
+                black_box(self.keys(bucket)[0].load(Ordering::Relaxed));
             }
         }
     }
@@ -140,7 +146,7 @@ impl Rows {
             // Without a branch for each key: all are compared before any is looked at.
             let mut same = 0u32;
             for (place, key) in keys.iter().enumerate() {
-                same |= u32::from((key.load(Ordering::Acquire) ^ hash) & TAG == 0) << place;
+                same |= u32::from(is_tagged(key.load(Ordering::Acquire), hash)) << place;
             }
             while same != 0 {
                 let place = same.trailing_zeros();
@@ -158,100 +164,175 @@ impl Rows {
     pub(super) fn holders<const W: usize>(&self, hash: u64, among: &[u64; W]) -> [u64; W] {
         let mut holders = [0; W];
         self.rows(hash, |row, key| {
+            if let Some(slot) = sole(key) {
+                let (word, bit) = bit(slot);
+                if let Some(word) = holders.get_mut(word) {
+                    *word |= bit;
+                }
+                return false;
+            }
             let bits: [u64; W] = array::from_fn(|word| self.bits(row, word).load(Ordering::Acquire));
             // The same tenant still? Its holders may have changed meanwhile, the block has not.
             if (self.key(row).load(Ordering::Relaxed) ^ key) & (TAG | TURN) == 0 {
-                holders = array::from_fn(|word| holders[word] | bits[word] & among[word]);
+                holders = array::from_fn(|word| holders[word] | bits[word]);
             }
             false
         });
-        holders
+        array::from_fn(|word| holders[word] & among[word])
     }
 
     /// The row in which this slot holds the block. For who writes for this slot: to it, the answer is exact.
     #[inline]
     pub(super) fn held(&self, hash: u64, slot: u16) -> Option<Row> {
-        let (word, bit) = bit(slot);
         let mut held = None;
-        self.rows(hash, |row, _| {
-            let here = self.bits(row, word).load(Ordering::Relaxed) & bit != 0;
+        self.rows(hash, |row, key| {
+            let here = self.is_kept(row, key, slot);
             held = here.then_some(row);
             here
         });
         held
     }
 
-    /// Makes the slot a holder of the block. `None`: it is one already, or both buckets are full. `place` is what
-    /// [`Rows::place_for`] has answered, if it was asked.
+    /// Whether the slot is one of those that hold a row of this key.
     #[inline]
-    pub(super) fn hold(&self, hash: u64, slot: u16, place: Option<Place>) -> Option<Row> {
-        let mut place = place.or_else(|| self.place_for(hash))?;
+    fn is_kept(&self, row: Row, key: u64, slot: u16) -> bool {
+        let (word, bit) = bit(slot);
+        sole(key).map_or_else(|| self.bits(row, word).load(Ordering::Relaxed) & bit != 0, |sole| sole == slot)
+    }
+
+    /// Makes the slot a holder of the block, whose cell is `cell`. `None`: it is one already, or both buckets are full. `place`
+    /// is what [`Rows::place_for`] has answered, if it was asked.
+    #[inline]
+    pub(super) fn hold(&self, hash: u64, slot: u16, cell: u32, place: Option<Place>) -> Option<(Row, Kept)> {
+        let mut place = place.or_else(|| self.place_for(hash, slot))?;
         // Each turn around means that another thread got on.
         for _ in 0..64 {
-            let Place { row, key } = place;
-            let next = match is_of(key, hash) {
+            let Place { row, key, shared } = place;
+            let joins = is_of(key, hash);
+            let next = match joins {
                 true => key + HOLDER,
-                false => hash & TAG | key.wrapping_add(TURN_ONE) & TURN | HOLDER,
+                false => hash & TAG | key.wrapping_add(TURN_ONE) & TURN | u64::from(slot) + 1,
             };
-            // Acquire: who left the row has cleared its bit. Release: who finds the row finds it cleared.
+            // Acquire: who left the row is done with its bits. Release: who finds the row finds it so.
             if self.key(row).compare_exchange(key, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 let (word, bit) = bit(slot);
-                // Release: who sees this bit sees this tenant or a later one, not the one before.
-                if self.bits(row, word).fetch_or(bit, Ordering::Release) & bit == 0 {
-                    return Some(row);
+                if joins {
+                    // Release: who sees this bit sees this tenant or a later one, not the one before.
+                    if self.bits(row, word).fetch_or(bit, Ordering::Release) & bit == 0 {
+                        return Some((row, Kept::Shared));
+                    }
+                    // A chain with the same block twice: it was counted before, and stays a holder.
+                    self.key(row).fetch_sub(HOLDER, Ordering::Relaxed);
+                    return None;
                 }
-                // A chain with the same block twice: it was counted before, and stays a holder.
-                self.key(row).fetch_sub(HOLDER, Ordering::Relaxed);
-                return None;
+                if shared {
+                    self.share(row, next, slot);
+                    return Some((row, Kept::Shared));
+                }
+                // Release: as above.
+                self.bits(row, 0).store(cell.into(), Ordering::Release);
+                return Some((row, Kept::Sole(cell)));
             }
-            place = self.place_for(hash)?;
+            place = self.place_for(hash, slot)?;
         }
         None
     }
 
-    /// The block's row, else a free one in the emptier of its buckets; asks the memory for its bits as well.
+    /// Lets others join a row that its holder has just made. Nobody else changes it before.
+    #[cold]
+    fn share(&self, row: Row, key: u64, slot: u16) {
+        let (own, bit) = bit(slot);
+        for word in 0..self.words {
+            self.bits(row, word).store(if word == own { bit } else { 0 }, Ordering::Release);
+        }
+        self.key(row).store(key & (TAG | TURN) | SHARED | HOLDER, Ordering::Release);
+    }
+
+    /// The block's row to join, else a free one in the emptier of its buckets. `None`: the slot holds the block alone, or both
+    /// are full.
     #[inline]
-    pub(super) fn place_for(&self, hash: u64) -> Option<Place> {
+    pub(super) fn place_for(&self, hash: u64, slot: u16) -> Option<Place> {
         let buckets = self.places(hash);
         let (mut same, mut free) = ([0u32; 2], [0u32; 2]);
         for at in 0..2 {
             for (place, key) in self.keys(buckets[at]).iter().enumerate() {
                 let key = key.load(Ordering::Relaxed);
-                same[at] |= u32::from((key ^ hash) & TAG == 0) << place;
+                same[at] |= u32::from(is_tagged(key, hash)) << place;
                 free[at] |= u32::from(key & HOLDERS == 0) << place;
             }
             same[at] &= !free[at];
         }
-        let found = if same[0] | same[1] != 0 { same } else { free };
-        let at = usize::from(found[1].count_ones() > found[0].count_ones());
-        if found[at] == 0 {
+        let mut shared = false;
+        if same[0] | same[1] != 0 {
+            let mut own = false;
+            let mut join = None;
+            self.rows(hash, |row, key| {
+                own |= sole(key) == Some(slot);
+                shared = true;
+                if sole(key).is_none() {
+                    join = join.or(Some(Place { row, key, shared }));
+                }
+                false
+            });
+            if own || join.is_some() {
+                return join.filter(|_| !own);
+            }
+        }
+        let at = usize::from(free[1].count_ones() > free[0].count_ones());
+        if free[at] == 0 {
             return None;
         }
-        let row = Row(buckets[at] * LINE as u32 + found[at].trailing_zeros());
-        self.warm_row(row);
+        let row = Row(buckets[at] * LINE as u32 + free[at].trailing_zeros());
         let key = self.key(row).load(Ordering::Relaxed);
-        // Another thread may just have taken it for another block: then the exchange must fail.
-        Some(Place { row, key: if is_of(key, hash) || key & HOLDERS == 0 { key } else { !key } })
+        // Another thread may just have taken it: then the exchange must fail.
+        Some(Place { row, key: if key & HOLDERS == 0 { key } else { !key }, shared })
     }
 
-    /// Asks the memory for a row, without waiting for it.
+    /// How the slot that has this row keeps it: does not change while it does.
     #[inline]
-    pub(super) fn warm_row(&self, row: Row) {
+    pub(super) fn kept(&self, row: Row) -> Kept {
+        match sole(self.key(row).load(Ordering::Relaxed)) {
+            Some(_) => Kept::Sole(self.bits(row, 0).load(Ordering::Relaxed) as u32),
+            None => Kept::Shared,
+        }
+    }
+
+    /// Whether the slot that has this row has it alone. Reads no bits.
+    #[inline]
+    pub(super) fn is_sole(&self, row: Row) -> bool {
+        sole(self.key(row).load(Ordering::Relaxed)).is_some()
+    }
+
+    /// Asks the memory for a row's key, without waiting for it.
+    #[inline]
+    pub(super) fn warm_key(&self, row: Row) {
         if cfg!(not(modelled)) {
             black_box(self.key(row).load(Ordering::Relaxed));
-            black_box(self.bits(row, 0).load(Ordering::Relaxed));
+        }
+    }
+
+    /// Asks the memory for the bits of a place, without waiting for them.
+    #[inline]
+    pub(super) fn warm_bits(&self, place: &Place) {
+        if cfg!(not(modelled)) {
+            black_box(self.bits(place.row, 0).load(Ordering::Relaxed));
         }
     }
 
     /// Takes the slot off the holders of a row that it holds; the last one leaves the row free.
     #[inline]
     pub(super) fn leave(&self, row: Row, slot: u16) {
-        let (word, bit) = bit(slot);
-        self.bits(row, word).fetch_and(!bit, Ordering::Relaxed);
         let key = self.key(row);
         let mut seen = key.load(Ordering::Relaxed);
+        if sole(seen).is_some() {
+            // Release: who takes the row next finds it as it was left.
+            key.store(seen & TURN, Ordering::Release);
+            return;
+        }
+        let (word, bit) = bit(slot);
+        self.bits(row, word).fetch_and(!bit, Ordering::Relaxed);
         loop {
-            let next = if seen & HOLDERS == HOLDER { seen & TURN } else { seen - HOLDER };
+            let next = if seen & HOLDERS == SHARED | HOLDER { seen & TURN } else { seen - HOLDER };
             // Release: the next tenant finds the bit cleared. Acquire, so that the last to leave passes on what
             // the others cleared.
             match key.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
@@ -265,13 +346,19 @@ impl Rows {
     pub(super) fn audit(&self) -> Result<(usize, usize), String> {
         let (mut used, mut set) = (0, 0);
         for row in (0..self.buckets * LINE as u32).map(Row) {
-            let holders = (self.key(row).load(Ordering::Acquire) & HOLDERS) as usize;
+            let key = self.key(row).load(Ordering::Acquire);
+            if sole(key).is_some() || key & HOLDERS == 0 {
+                used += usize::from(sole(key).is_some());
+                set += usize::from(sole(key).is_some());
+                continue;
+            }
+            let holders = (key & HOLDERS & !SHARED) as usize;
             let bits = (0..self.words).map(|word| self.bits(row, word).load(Ordering::Acquire).count_ones() as usize);
             let bits: usize = bits.sum();
             if bits != holders {
                 return Err(format!("{row:?} counts {holders} holders and has {bits} bits"));
             }
-            used += usize::from(holders > 0);
+            used += 1;
             set += bits;
         }
         Ok((used, set))
@@ -279,15 +366,27 @@ impl Rows {
 
     /// Whether the row is this slot's, and its block's tag.
     pub(super) fn tag(&self, row: Row, slot: u16) -> Option<u64> {
-        let (word, bit) = bit(slot);
-        let held = self.bits(row, word).load(Ordering::Acquire) & bit != 0;
-        held.then(|| self.key(row).load(Ordering::Acquire) & TAG)
+        let key = self.key(row).load(Ordering::Acquire);
+        self.is_kept(row, key, slot).then_some(key & TAG)
     }
+}
+
+/// Whether the tag, which is all above turn and holders, is this block's.
+#[inline]
+fn is_tagged(key: u64, hash: u64) -> bool {
+    key ^ hash < 1 << TAG_FROM
 }
 
 #[inline]
 fn is_of(key: u64, hash: u64) -> bool {
-    (key ^ hash) & TAG == 0 && key & HOLDERS != 0
+    is_tagged(key, hash) && key & HOLDERS != 0
+}
+
+/// The slot that holds a row of this key alone.
+#[inline]
+fn sole(key: u64) -> Option<u16> {
+    let holders = key & HOLDERS;
+    (holders != 0 && holders & SHARED == 0).then(|| holders as u16 - 1)
 }
 
 #[inline]

@@ -92,7 +92,7 @@ struct Mark {
 
 const NO_MARK: Mark = Mark { depth: 0, holders: Set::NONE };
 
-/// What a look-up found, and the state of one that goes on as a prompt arrives. About 4 KiB, made once and used again.
+/// What a look-up found. About 4 KiB, made once and used again.
 #[derive(Debug)]
 pub struct Matches {
     words: usize,
@@ -102,8 +102,6 @@ pub struct Matches {
     /// Ascending in depth; the first `marked` of them.
     marks: [Mark; MARKS_MAX],
     marked: usize,
-    /// The shallowest depth that nobody was seen to hold.
-    end: usize,
     /// Descending in depth, without common slots; the first `found` of them.
     levels: [Mark; DEPTHS_SEARCHED + MARKS_MAX],
     found: usize,
@@ -118,7 +116,6 @@ impl Default for Matches {
             emptied: 0,
             marks: [NO_MARK; MARKS_MAX],
             marked: 0,
-            end: usize::MAX,
             levels: [NO_MARK; DEPTHS_SEARCHED + MARKS_MAX],
             found: 0,
             probes: 0,
@@ -145,14 +142,14 @@ impl Matches {
         self.levels().next().map_or(0, |(depth, _)| depth)
     }
 
-    /// Blocks looked at, of at most [`probes_max`] (and one for each [`super::Index::follow`]).
+    /// Blocks looked at, of at most [`probes_max`].
     pub fn probes(&self) -> u32 {
         self.probes
     }
 
     /// Forgets all of it.
     pub fn clear(&mut self) {
-        (self.marked, self.found, self.end, self.probes) = (0, 0, usize::MAX, 0);
+        (self.marked, self.found, self.probes) = (0, 0, 0);
         self.among = Set::NONE;
     }
 
@@ -164,26 +161,6 @@ impl Matches {
         self.clear();
         self.emptied = emptied;
         &mut self.among
-    }
-
-    /// Whether somebody holds all blocks so far.
-    pub(super) fn follow(&mut self, rows: &Rows, chain: &[u64]) -> bool {
-        let depth = chain.len();
-        let deepest = self.marks[..self.marked].last().map_or(0, |mark| mark.depth as usize);
-        if depth <= deepest || self.end <= depth {
-            return self.end > depth;
-        }
-        let held = match self.words {
-            1 => self.probe::<1>(rows, chain, depth, &self.among.first()).is_some(),
-            2 => self.probe::<2>(rows, chain, depth, &self.among.first()).is_some(),
-            4 => self.probe::<4>(rows, chain, depth, &self.among.first()).is_some(),
-            8 => self.probe::<8>(rows, chain, depth, &self.among.first()).is_some(),
-            _ => self.probe::<WORDS_MAX>(rows, chain, depth, &self.among.first()).is_some(),
-        };
-        if !held {
-            self.end = depth;
-        }
-        held
     }
 
     /// Who holds how much.
@@ -200,7 +177,7 @@ impl Matches {
     fn settle_words<const W: usize>(&mut self, rows: &Rows, chain: &[u64]) {
         self.found = 0;
         let mut rest: [u64; W] = self.among.first();
-        let mut end = self.end.min(chain.len() + 1);
+        let mut end = chain.len() + 1;
         while self.found < DEPTHS_SEARCHED && !is_empty(&rest) {
             // Deeper marks than the last at which one of the rest was met are depths without any of them.
             let marks = &self.marks[..self.marked];

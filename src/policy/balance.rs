@@ -68,6 +68,7 @@ fn answer(eligible: &Eligible, loads: &Loads, slot: u16, reason: Reason) -> Opti
         in_flight,
         total: None,
         tokens: None,
+        costs: None,
         room: true,
     })
 }

@@ -14,6 +14,10 @@ use crate::policy::{Bound, Choice, Eligible, Pool, Reason, Request, Settings, ba
 /// weight is missed with chance e^-4, and then the least loaded is as good.
 const POINTS_PER_MEMBER: usize = 4;
 
+/// So many points behind a home are looked at for who comes next, who is only told of: of two endpoints the other is missed
+/// with chance 2^-8.
+const POINTS_FOR_NEXT: usize = 8;
+
 /// How a ring policy calls its outcomes.
 pub(super) struct Reasons {
     home: Reason,
@@ -55,12 +59,15 @@ pub(super) fn bounded(
             return Some(Choice {
                 endpoint: eligible.id(slot),
                 reason: if home.is_none() { reasons.home } else { reasons.spill },
-                runner_up: home.or_else(|| points.next().filter(|&next| next != slot && eligible.row(next).is_some())),
+                runner_up: home.or_else(|| {
+                    points.by_ref().take(POINTS_FOR_NEXT).find(|&next| next != slot && eligible.row(next).is_some())
+                }),
                 slots: Some(slots - row.foreign),
                 cap: eligible.cap(slot),
                 in_flight: load,
                 total: Some(total),
                 tokens: None,
+                costs: None,
                 room: true,
             });
         }
@@ -91,6 +98,7 @@ fn all_full(
             in_flight: eligible.load(row, home, loads),
             total: None,
             tokens: None,
+            costs: None,
             room: true,
         },
         _ if home.is_some() => balance::least_load(eligible, loads, request, Reason::AllFull)?,

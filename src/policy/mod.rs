@@ -9,6 +9,7 @@
 
 mod balance;
 mod chwbl;
+mod cost;
 mod pool;
 mod warm;
 
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::fleet::{EndpointId, Loads};
 use crate::scan::{Needs, Plan, PrefixMode};
 
+pub use cost::{Cost, Costs};
 pub use pool::{Eligible, Pool, PoolId};
 pub use warm::Prompt;
 
@@ -300,7 +302,8 @@ pub struct Choice {
     pub endpoint: EndpointId,
     /// Why.
     pub reason: Reason,
-    /// For a spill the home that was full, for a home the next endpoint of the ring; where that costs nothing.
+    /// For a spill the home that was full, for a home the next endpoint of the ring if that is near, for least work who comes
+    /// next.
     pub runner_up: Option<u16>,
     /// Most requests of ours this endpoint may have, this one included: the bound less foreign load. `None`: no bound.
     pub slots: Option<u32>,
@@ -313,6 +316,8 @@ pub struct Choice {
     pub total: Option<u64>,
     /// What the endpoint holds of the prompt, where the policy looked at that.
     pub tokens: Option<Tokens>,
+    /// What it was chosen by, where the policy counts work.
+    pub costs: Option<Costs>,
     /// Its cache has room for this request. Where nothing is known of that, it has.
     pub room: bool,
 }
@@ -320,10 +325,12 @@ pub struct Choice {
 /// A prompt at one endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tokens {
-    /// In its cache, as far as we know.
+    /// In its cache, as far as is believed.
     pub held: u32,
     /// To be computed.
     pub new: u32,
+    /// In its cache by the index, believed or not.
+    pub predicted: u32,
 }
 
 /// Why nobody was chosen.
@@ -375,6 +382,11 @@ pub fn choose(pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choic
     };
     let choice = choice.ok_or_else(|| Nobody::of(eligible, request))?;
     Ok(if request.avoid.is_empty() { choice } else { Choice { reason: Reason::Retry, ..choice } })
+}
+
+/// Whether a request should wait for room where the chosen endpoint has none.
+pub fn waiting_pays(pool: &Pool, _loads: &Loads, _choice: &Choice) -> bool {
+    pool.settings.queue == Queueing::On
 }
 
 #[cfg(test)]

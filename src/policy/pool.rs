@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::fleet::{Endpoint, EndpointId, Health, Loads};
+use crate::index::Matches;
 use crate::limits::{ENDPOINTS_MAX, WEIGHT_MAX};
 use crate::policy::Settings;
 use crate::ring::Ring;
@@ -135,6 +136,8 @@ pub struct Eligible {
     ids: Box<[EndpointId]>,
     /// What their caches can hold, in the same order.
     caches: Box<[Cache]>,
+    /// Those of whose caches the index is not believed; mostly none.
+    doubted: Box<[u16]>,
     /// From the first of `slots` to the last, and what lies between and is not eligible. A dense sum less
     /// its holes is three times as fast as the sum of scattered cells.
     span: Range<u16>,
@@ -214,6 +217,7 @@ impl Eligible {
             caps: caps.into(),
             ids: of_each.iter().map(|endpoint| endpoint.id).collect(),
             caches: of_each.iter().map(|endpoint| Cache::of(endpoint)).collect(),
+            doubted: of_each.iter().filter(|one| !one.rung.believes_index()).map(|one| one.id.slot).collect(),
             rows: rows.into(),
             slots: slots.into(),
             last_resort: false,
@@ -236,6 +240,21 @@ impl Eligible {
     #[inline]
     pub(super) fn caches(&self) -> &[Cache] {
         &self.caches
+    }
+
+    /// The endpoints that count as holding nothing, whatever the index says; ascending.
+    #[inline]
+    pub(super) fn doubted(&self) -> &[u16] {
+        &self.doubted
+    }
+
+    /// The longest match of an endpoint that is believed to hold it.
+    pub fn deepest(&self, matches: &Matches) -> u32 {
+        if self.doubted.is_empty() {
+            return matches.deepest();
+        }
+        let believed = |slot| self.doubted.binary_search(&slot).is_err();
+        matches.levels().find(|(_, holders)| holders.slots().any(believed)).map_or(0, |(depth, _)| depth)
     }
 
     /// Whether no member is in service and others are tried all the same, in spite of what probes or requests said.

@@ -3,12 +3,14 @@
 //! An endpoint costs what it has to compute before this prompt's first token: what was sent there and has no first token yet, this
 //! prompt less what its cache holds of it, and what those that decode there slow it down. Requests are not the unit: policies
 //! that count them park short prompts behind long ones.
+//!
+//! An endpoint whose cache turned out not to hold what the index says ([`crate::fleet::Rung::Hash`]) counts as holding nothing.
 
 use crate::fleet::Loads;
 use crate::index::Matches;
 use crate::limits::ENDPOINTS_MAX;
 use crate::policy::pool::{Cache, Row};
-use crate::policy::{Choice, Eligible, Pool, Reason, Request, Tokens};
+use crate::policy::{Choice, Cost, Costs, Eligible, Pool, Reason, Request, Tokens};
 
 /// What is known of a prompt that is chosen for by its tokens.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +23,13 @@ pub struct Prompt<'a> {
     pub matches: &'a Matches,
     /// The block behind the longest match, or what stands for it: endpoints that cost the same are taken in the ring's order from there.
     pub tie: u64,
+}
+
+impl Prompt<'_> {
+    /// Tokens in so many of its first blocks.
+    fn tokens_of(&self, blocks: u32) -> u32 {
+        ((blocks as f32 * self.block_tokens) as u32).min(self.tokens)
+    }
 }
 
 /// A token of this prompt that has to be computed costs this many that others wait for: it is sure to be computed, and
@@ -53,15 +62,18 @@ pub(super) fn least_work(pool: &Pool, loads: &Loads, request: &Request<'_>, prom
     }
     let slot = best.first_of_ring(pool, prompt.tie)?;
     let held = work.held(slot);
+    let runner_up = best.runner_up(slot);
+    let predicted = prompt.tokens_of(prompt.matches.depth(slot));
     Some(Choice {
         endpoint: eligible.id(slot),
         reason: if held > 0 { Reason::Warm } else { Reason::Cold },
-        runner_up: best.second.filter(|second| *second != slot),
+        runner_up,
         slots: None,
         cap: eligible.cap(slot),
         in_flight: eligible.load(eligible.row(slot)?, slot, loads),
         total: None,
-        tokens: Some(Tokens { held, new: prompt.tokens - held }),
+        tokens: Some(Tokens { held, new: prompt.tokens - held, predicted }),
+        costs: work.shown(slot).map(|chosen| Costs { chosen, runner_up: runner_up.and_then(|slot| work.shown(slot)) }),
         room: work.room(slot, u64::from(loads.mean_answer(pool.id.0))),
     })
 }
@@ -73,7 +85,7 @@ struct Work<'a> {
     prompt: &'a Prompt<'a>,
     /// Tokens of the pool's mean prompt.
     mean: u64,
-    /// Blocks held, by slot.
+    /// Blocks held, by slot, as far as is believed.
     depths: [u32; ENDPOINTS_MAX],
 }
 
@@ -87,25 +99,49 @@ impl<'a> Work<'a> {
                 }
             }
         }
+        for slot in eligible.doubted() {
+            if let Some(known) = depths.get_mut(*slot as usize) {
+                *known = 0;
+            }
+        }
         Work { eligible, loads, prompt, mean, depths }
     }
 
-    /// Tokens of the prompt that the endpoint's cache holds.
+    /// Tokens of the prompt that the endpoint's cache is believed to hold.
     fn held(&self, slot: u16) -> u32 {
-        let depth = self.depths.get(slot as usize).copied().unwrap_or(0);
-        ((depth as f32 * self.prompt.block_tokens) as u32).min(self.prompt.tokens)
+        self.prompt.tokens_of(self.depths.get(slot as usize).copied().unwrap_or(0))
     }
 
-    /// In tokens of an endpoint of weight 1 that has started long ago; others are as much slower as they weigh less.
     fn cost(&self, slot: u16, row: &Row, cache: &Cache) -> u64 {
+        self.terms(slot, row, cache).total(row)
+    }
+
+    #[inline]
+    fn terms(&self, slot: u16, row: &Row, cache: &Cache) -> Terms {
         let held = self.held(slot);
         let new = u64::from(self.prompt.tokens - held);
         let in_flight = self.eligible.load(row, slot, self.loads);
         let decoding = self.mean * u64::from(in_flight) / DECODES;
         let full = ((FULL * self.mean) as f32 * cache.used) as u64;
-        let work = self.loads.pending(slot) + NEW * new + decoding + full;
         let room = in_flight == 0 || self.has_room(slot, cache, held);
-        (work.saturating_mul(u64::from(row.inverse)) >> INVERSE_BITS) + if room { 0 } else { NO_ROOM * self.mean }
+        let no_room = if room { 0 } else { NO_ROOM * self.mean };
+        Terms { pending: self.loads.pending(slot), new: NEW * new, decoding, full, no_room }
+    }
+
+    /// Computed again for the two that are told of, lest all that lose carry their terms along.
+    fn shown(&self, slot: u16) -> Option<Cost> {
+        let at = self.eligible.slots().binary_search(&slot).ok()?;
+        let (row, cache) = (self.eligible.row(slot)?, self.eligible.caches().get(at)?);
+        let terms = self.terms(slot, row, cache);
+        let tokens = |tokens: u64| tokens.min(u32::MAX.into()) as u32;
+        Some(Cost {
+            pending: tokens(terms.pending),
+            new: tokens(terms.new),
+            decoding: tokens(terms.decoding),
+            full: tokens(terms.full),
+            no_room: tokens(terms.no_room),
+            total: tokens(terms.total(row)),
+        })
     }
 
     /// Whether this prompt and its answer go into the cache of an endpoint now, beside those of the requests in flight there.
@@ -136,6 +172,24 @@ impl<'a> Work<'a> {
     }
 }
 
+/// See [`Cost`].
+struct Terms {
+    pending: u64,
+    new: u64,
+    decoding: u64,
+    full: u64,
+    no_room: u64,
+}
+
+impl Terms {
+    /// In tokens of an endpoint of weight 1 that has started long ago; others are as much slower as they weigh less.
+    #[inline]
+    fn total(&self, row: &Row) -> u64 {
+        let work = self.pending + self.new + self.decoding + self.full;
+        (work.saturating_mul(u64::from(row.inverse)) >> INVERSE_BITS) + self.no_room
+    }
+}
+
 /// The least cost so far, who has it, and who comes next.
 struct Best {
     cost: u64,
@@ -143,26 +197,40 @@ struct Best {
     first: Option<u16>,
     alone: bool,
     second: Option<u16>,
+    second_cost: u64,
 }
 
 impl Default for Best {
     fn default() -> Self {
-        Best { cost: u64::MAX, equals: [0; ENDPOINTS_MAX / 64], first: None, alone: true, second: None }
+        let equals = [0; ENDPOINTS_MAX / 64];
+        Best { cost: u64::MAX, equals, first: None, alone: true, second: None, second_cost: u64::MAX }
     }
 }
 
 impl Best {
     fn offer(&mut self, slot: u16, cost: u64) {
-        if cost > self.cost || slot as usize >= ENDPOINTS_MAX {
+        if slot as usize >= ENDPOINTS_MAX {
+            return;
+        }
+        if cost > self.cost {
+            if cost < self.second_cost || self.second.is_none() {
+                (self.second, self.second_cost) = (Some(slot), cost);
+            }
             return;
         }
         if cost < self.cost || self.first.is_none() {
-            (self.second, self.first, self.cost, self.alone) = (self.first, Some(slot), cost, true);
+            (self.second, self.second_cost) = (self.first, self.cost);
+            (self.first, self.cost, self.alone) = (Some(slot), cost, true);
             self.equals = [0; ENDPOINTS_MAX / 64];
         } else {
-            (self.second, self.alone) = (Some(slot), false);
+            (self.second, self.second_cost, self.alone) = (Some(slot), cost, false);
         }
         self.equals[slot as usize / 64] |= 1 << (slot % 64);
+    }
+
+    /// Who costs least beside the one that was chosen.
+    fn runner_up(&self, chosen: u16) -> Option<u16> {
+        if self.second == Some(chosen) { self.first } else { self.second }
     }
 
     /// Who comes first behind `tie` of those that cost least.

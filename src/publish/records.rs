@@ -1,4 +1,4 @@
-//! The way of one shard's records to the access log.
+//! The way of one shard's records to the access log and to the receipts.
 
 use std::sync::OnceLock;
 
@@ -6,7 +6,7 @@ use crossbeam::queue::ArrayQueue;
 
 use crate::exchange::{Record, Recorder, Rules};
 
-/// A bounded queue that is there once the log was switched on. The shard never waits for room in it, nor control for a
+/// A bounded queue that is there once log or receipts were switched on. The shard never waits for room in it, nor control for a
 /// record.
 #[derive(Debug, Default)]
 pub struct Records(OnceLock<ArrayQueue<Record>>);
@@ -19,10 +19,10 @@ impl Records {
 
     /// What exchanges tell of themselves to, where the rules want that; `wall` is the time in microseconds since 1970.
     pub fn recorder(&'static self, rules: &Rules, wall: fn() -> u64) -> Option<Recorder> {
-        self.queue().filter(|_| rules.access_log).map(|queue| Recorder { queue, wall })
+        self.queue().filter(|_| rules.access_log || rules.receipts).map(|queue| Recorder { queue, wall })
     }
 
-    /// The queue, if the log was ever on.
+    /// The queue, if either was ever on.
     pub fn queue(&self) -> Option<&ArrayQueue<Record>> {
         self.0.get()
     }

@@ -108,7 +108,7 @@ impl Chooser for Own {
         // Nobody is ejected or capped here, and no other shard is faster: the first choice stands.
         let choice = policy::choose(pool, self.counters.loads(), &request).ok()?;
         let mut admission = self.counters.try_admit(choice.endpoint, choice.slots)?;
-        if let Some(Tokens { held, new }) = choice.tokens {
+        if let Some(Tokens { held, new, .. }) = choice.tokens {
             admission.computes(new);
             self.counters.prompt(pool.id.0, held + new);
             // Nobody else writes here, and no endpoint goes: it is never refused.

@@ -64,6 +64,8 @@ pub struct Facts {
     pub(super) max_output_tokens: Option<u64>,
     /// `n`, where it is a whole number.
     pub choices: Option<u64>,
+    /// `priority`, where it is a whole number: lower is more urgent.
+    pub priority: Option<i64>,
     /// XXH64 of `cache_salt`.
     pub cache_salt: Option<u64>,
     pub(super) sessions: [Option<u64>; SESSION_FIELDS_MAX],
@@ -85,6 +87,7 @@ impl Facts {
             max_tokens: None,
             max_output_tokens: None,
             choices: None,
+            priority: None,
             cache_salt: None,
             sessions: [None; SESSION_FIELDS_MAX],
             tools: false,
@@ -98,7 +101,7 @@ impl Facts {
     pub(super) fn reset(&mut self) {
         self.model.clear();
         self.model_is_string = false;
-        (self.stream, self.choices, self.cache_salt) = (None, None, None);
+        (self.stream, self.choices, self.priority, self.cache_salt) = (None, None, None, None);
         (self.max_tokens, self.max_output_tokens) = (None, None);
         self.sessions = [None; SESSION_FIELDS_MAX];
         (self.tools, self.duplicates) = (false, 0);

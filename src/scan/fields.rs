@@ -13,6 +13,7 @@ pub(super) enum Field {
     MaxTokens,
     MaxOutputTokens,
     Choices,
+    Priority,
     Salt,
     Tools,
     Prompt(Section),
@@ -29,6 +30,7 @@ impl Field {
             b"max_tokens" => Field::MaxTokens,
             b"max_completion_tokens" | b"max_output_tokens" => Field::MaxOutputTokens,
             b"n" => Field::Choices,
+            b"priority" => Field::Priority,
             b"cache_salt" => Field::Salt,
             b"tools" if has_tools(api) => Field::Tools,
             _ => section_of(api, name).map_or(Field::Ignored, Field::Prompt),
@@ -48,6 +50,7 @@ impl Field {
             Field::Salt => 1 << 6,
             Field::Tools => 1 << 7,
             Field::Prompt(section) => 1 << (8 + section as u32),
+            Field::Priority => 1 << 12,
             Field::Session(place) => 1 << (16 + place as u32),
         }
     }

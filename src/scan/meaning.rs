@@ -54,6 +54,7 @@ impl Scan {
             Field::MaxTokens => facts.max_tokens = None,
             Field::MaxOutputTokens => facts.max_output_tokens = None,
             Field::Choices => facts.choices = None,
+            Field::Priority => facts.priority = None,
             Field::Salt => facts.cache_salt = None,
             Field::Tools => {
                 facts.tools = false;
@@ -144,6 +145,7 @@ impl Scan {
                     Field::MaxTokens => self.facts.max_tokens = integer,
                     Field::MaxOutputTokens => self.facts.max_output_tokens = integer,
                     Field::Choices => self.facts.choices = integer,
+                    Field::Priority => self.facts.priority = self.scalar.signed(),
                     _ => {}
                 }
             }

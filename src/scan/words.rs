@@ -137,6 +137,11 @@ impl Scalar {
             value.checked_mul(10)?.checked_add(digit as u64)
         })
     }
+
+    /// The same with a sign.
+    pub fn signed(&self) -> Option<i64> {
+        std::str::from_utf8(self.get()).ok()?.parse().ok()
+    }
 }
 
 /// Names of session fields, end to end.

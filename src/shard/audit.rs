@@ -28,6 +28,10 @@ pub struct Audit {
     pub held_bytes: usize,
     /// What the account of it shows.
     pub held_account: usize,
+    /// Requests that wait in the queue.
+    pub waiting: u32,
+    /// Those of them that the shard does not look at.
+    pub waiting_unseen: usize,
     /// Most bytes read ahead of one client.
     pub ahead_bytes_most: usize,
     /// Most bytes that one exchange holds.
@@ -81,13 +85,17 @@ impl<D: Driver> Shard<D> {
             looks: self.timers.looks(),
             ..Audit::default()
         };
-        for client in self.clients.keys().into_iter().filter_map(|key| self.clients.get(key)) {
+        for (key, client) in self.clients.keys().into_iter().filter_map(|key| Some((key, self.clients.get(key)?))) {
             audit.ahead_bytes_most = audit.ahead_bytes_most.max(client.ahead.len());
             audit.unwatched += usize::from(!client.is_watched(self.desk.now));
             audit.deadline_last = audit.deadline_last.max(client.due());
             let Some(exchange) = &client.exchange else { continue };
             audit.held_bytes += exchange.held_memory();
             audit.held_bytes_most = audit.held_bytes_most.max(exchange.held_bytes());
+            if let Some(place) = exchange.place() {
+                audit.waiting += u32::from(place.stands());
+                audit.waiting_unseen += usize::from(!self.waiting.sees(key));
+            }
             let Some(endpoint) = exchange.endpoint() else { continue };
             count(&mut audit.legs, endpoint.slot);
         }

@@ -63,7 +63,7 @@ impl<D: Driver> Shard<D> {
         };
         self.desk.actions.clear();
         let mut cx = self.desk.context();
-        let before = exchange.endpoint().is_some();
+        let before = (exchange.endpoint(), exchange.place().is_some());
         // A fault of ours may end one request, never a shard.
         let outcome = panics::contained(|| exchange.advance(event(bytes), &mut cx));
         if outcome.is_err() {
@@ -72,8 +72,15 @@ impl<D: Driver> Shard<D> {
             self.desk.actions.clear();
             self.desk.actions.push(Action::End(Ending::Abort));
         }
-        self.legs += usize::from(exchange.endpoint().is_some());
-        self.legs -= usize::from(before);
+        let after = (exchange.endpoint(), exchange.place().is_some());
+        self.legs += usize::from(after.0.is_some());
+        self.legs -= usize::from(before.0.is_some());
+        if after.1 && !before.1 {
+            self.waiting.add(key);
+        }
+        if let Some(left) = before.0.filter(|_| after.0.is_none() && self.desk.counters.queue().waiting() > 0) {
+            self.waiting.freed(left.slot);
+        }
         let consumed = self.desk.actions.consumed;
         self.drive(key, input);
         consumed

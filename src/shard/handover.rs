@@ -36,6 +36,8 @@ const INBOX: usize = 256;
 struct Inbox {
     connections: ArrayQueue<(OwnedFd, SocketAddr)>,
     bell: OwnedFd,
+    /// A request of its shard may have room by what another one did.
+    rung: AtomicBool,
     /// Its shard hears the bell.
     open: AtomicBool,
 }
@@ -56,7 +58,7 @@ impl HandOver {
         let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let inbox = |_| {
             let connections = ArrayQueue::new(INBOX);
-            Ok(Inbox { connections, bell: bell()?, open: AtomicBool::new(false) })
+            Ok(Inbox { connections, bell: bell()?, rung: AtomicBool::new(false), open: AtomicBool::new(false) })
         };
         let inboxes: Arc<[Inbox]> = (0..stats.shards()).map(inbox).collect::<io::Result<Vec<_>>>()?.into();
         let of_one = |shard| HandOver { shard, inboxes: Arc::clone(&inboxes), stats };
@@ -80,6 +82,20 @@ impl HandOver {
             takes.then(|| self.stats.shard(shard).gauge(Gauge::Connections) + waiting)
         };
         fewest(self.shard, mine, self.inboxes.len(), open)
+    }
+
+    /// Tells another shard that a request of its may have room.
+    pub(super) fn ring(&self, shard: usize) {
+        let Some(inbox) = self.inboxes.get(shard).filter(|_| shard != self.shard) else { return };
+        if !inbox.rung.swap(true, Ordering::AcqRel) {
+            // As below.
+            let _ = rustix::io::write(&inbox.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Whether another shard rang since this was asked last.
+    pub(super) fn hears(&self) -> bool {
+        self.inboxes[self.shard].rung.swap(false, Ordering::AcqRel)
     }
 
     /// Gives it back when the inbox has just become full.
@@ -107,6 +123,7 @@ impl<D: Driver> Shard<D> {
     pub fn share(&mut self, handover: Option<HandOver>) -> io::Result<()> {
         if let Some(handover) = handover {
             handover.open(&mut self.driver)?;
+            self.desk.lender.shard = handover.shard as u16;
             self.handover = Some(handover);
         }
         Ok(())

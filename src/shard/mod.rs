@@ -11,8 +11,10 @@ mod drive;
 pub mod handover;
 mod listeners;
 pub mod memory;
+mod owner;
 pub mod panics;
 pub mod placement;
+mod queue;
 pub mod start;
 mod timers;
 pub mod topology;
@@ -26,7 +28,7 @@ use std::time::Duration;
 
 use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, Gauge, ShardStats};
-use crate::driver::{Completion, Driver, Tag};
+use crate::driver::{Completion, Driver};
 use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules};
 use crate::fleet::EndpointId;
 use crate::publish::{Doing, DoingCell, Process, Published, Reader, Records, RulesReader};
@@ -36,6 +38,8 @@ pub use audit::Audit;
 use client::Client;
 pub use clock::stopwatch;
 use handover::HandOver;
+use owner::{Owner, doing};
+use queue::Waiting;
 use timers::Timers;
 use upstream::Upstream;
 
@@ -107,6 +111,7 @@ pub struct Shard<D> {
     /// When idle connections are closed, in order.
     idle_until: VecDeque<(Micros, Key)>,
     timers: Timers,
+    waiting: Waiting,
     /// Clients whose next request was read ahead.
     read_ahead: Vec<Key>,
     /// Exchanges that have a leg.
@@ -160,6 +165,7 @@ impl<D: Driver> Shard<D> {
             idle: Vec::new(),
             idle_until: VecDeque::new(),
             timers: Timers::new(now),
+            waiting: Waiting::default(),
             read_ahead: Vec::new(),
             legs: 0,
             deserted_at: now,
@@ -208,7 +214,7 @@ impl<D: Driver> Shard<D> {
     pub fn turn(&mut self) -> io::Result<bool> {
         let most = if self.desk.draining { DRAIN_LOOK } else { HEARTBEAT };
         let charged = self.desk.lender.charges.due().map_or(most, |due| due.saturating_sub(self.desk.now));
-        let most = most.min(charged);
+        let most = self.waiting.sleep(self.desk.now, most.min(charged));
         let sleep = if self.read_ahead.is_empty() { self.timers.sleep(self.desk.now, most) } else { 0 };
         self.doing.begin(Doing::Waits);
         self.driver.wait(Duration::from_micros(sleep))?;
@@ -235,6 +241,7 @@ impl<D: Driver> Shard<D> {
         }
         self.doing.begin(Doing::LooksAtDeadlines);
         self.look_at_deadlines();
+        self.serve_queue();
         self.doing.begin(Doing::TidiesUp);
         self.close_idle();
         self.desk.lender.charges.expire(self.desk.now);
@@ -356,45 +363,5 @@ impl<D: Driver> Shard<D> {
             self.advance(key, drive::Input::None, |_| Event::Cut);
             self.close_client(key);
         }
-    }
-}
-
-/// Whose socket a completion is about: the lowest bit of its tag.
-#[derive(Clone, Copy)]
-enum Owner {
-    Client(Key),
-    Upstream(Key),
-}
-
-impl Owner {
-    fn of(tag: Tag) -> Owner {
-        let key = Key::from_u64(tag.0 >> 1);
-        if tag.0 & 1 == 0 { Owner::Client(key) } else { Owner::Upstream(key) }
-    }
-
-    fn tag(self) -> Tag {
-        match self {
-            Owner::Client(key) => Tag(key.to_u64() << 1),
-            Owner::Upstream(key) => Tag(key.to_u64() << 1 | 1),
-        }
-    }
-}
-
-/// What the shard does when it takes a completion.
-fn doing(completion: &Completion) -> Doing {
-    let tag = match completion {
-        Completion::Accepted { .. } => return Doing::Accepts,
-        Completion::Connected(tag)
-        | Completion::Received(tag, _)
-        | Completion::Ended(tag)
-        | Completion::Failed(tag)
-        | Completion::Reset(tag)
-        | Completion::Full(tag)
-        | Completion::Spliced(tag, _)
-        | Completion::Drained(tag) => *tag,
-    };
-    match Owner::of(tag) {
-        Owner::Client(_) => Doing::ServesClient,
-        Owner::Upstream(_) => Doing::ServesEngine,
     }
 }

@@ -64,7 +64,10 @@ fn prompts_and_keys_are_in_no_log() {
     for driver in DRIVERS {
         for format in ["json", "text"] {
             let file = File::new(&format!("secrets-{driver}-{format}"));
-            let log = format!("[log]\nlevel = \"trace\"\naccess_format = \"{format}\"\n{}", file.config());
+            let log = format!(
+                "[routing]\npolicy = \"warm\"\n[log]\nlevel = \"trace\"\naccess_chain = true\naccess_format = \"{format}\"\n{}",
+                file.config()
+            );
             let ([engine], front) = fleet(driver, &log);
             let body = format!(r#"{{"messages":[{{"role":"user","content":"{MARK}"}}],"user":"{MARK}","model":"m"}}"#);
             let fields = format!(
@@ -90,8 +93,9 @@ fn prompts_and_keys_are_in_no_log() {
             assert_eq!(ask(&format!("{MARK} {MARK}"), &fields, &body), 400);
             let expected = asked;
             until("the lines", || file.text().matches('\n').count() == expected);
-            let (access, log) = (file.text(), front.log());
+            let (access, log, receipts) = (file.text(), front.log(), front.asks("GET", "/receipts", "").1);
             assert!(!access.contains(MARK), "{driver}: {access}");
+            assert!(receipts.contains("/v1/chat/completions") && !receipts.contains(MARK), "{driver}: {receipts}");
             assert!(!log.contains(MARK), "{driver}: {log}");
             assert!(log.contains("DEBUG") || log.contains("TRACE"), "it was not talkative: {log}");
         }
@@ -231,6 +235,63 @@ fn a_reload_switches_it_on_and_off() {
         assert_eq!((first.lines().len(), second.text().matches('\n').count()), (3, 2));
         [first, second].into_iter().for_each(drop);
     }
+}
+
+/// Hashes of each prompt where they are asked for: those of a common start are the same, and what differs differs on. A reload
+/// ends them, and where no policy makes any that is said.
+#[test]
+fn chains_are_there_when_asked_for() {
+    let (engines, file) = ([Engine::start(), Engine::start()], File::new("chains"));
+    let config = |policy: &str, log: &str| {
+        let upstreams = upstreams(&engines.each_ref());
+        format!("{}{log}{}{upstreams}", HEAD.replace("round-robin", policy), file.config())
+    };
+    let front = Front::start("auto", &[], &config("warm", "access_chain = true\n"));
+    (0..2).for_each(|place| front.until_health(place, "up"));
+    let mut client = front.connect();
+    let mut ask = |text: &str| {
+        let body = format!(r#"{{"messages":[{{"role":"user","content":"{text}"}}],"model":"m"}}"#);
+        client.send(&format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        assert_eq!(client.reply().status, 200);
+    };
+    let start = "said ".repeat(1_000);
+    ask(&format!("{start}this {}", "x".repeat(4_000)));
+    ask(&format!("{start}that {}", "x".repeat(4_000)));
+    ask("short");
+    let lines = file.until_lines(3);
+    let chain = |line: &Value| -> Vec<String> { serde_json::from_value(line["chain"].clone()).unwrap() };
+    let (first, second) = (chain(&lines[0]), chain(&lines[1]));
+    // 9,000 bytes and what stands around them, of which 5,000 are alike.
+    assert_eq!((first.len(), second.len(), chain(&lines[2]).len()), (4, 4, 0), "{lines:?}");
+    let alike: Vec<bool> = first.iter().zip(&second).map(|(one, other)| one == other).collect();
+    assert_eq!(alike, [true, true, false, false]);
+    assert!(first.iter().all(|link| link.len() == 16 && u64::from_str_radix(link, 16).is_ok()), "{first:?}");
+    assert!(lines.iter().all(|line| line["chain_bytes"] == 2_048 && line["wait_us"].is_null()), "{lines:?}");
+    let tokens = |line: &Value, key: &str| line[key].as_u64().unwrap();
+    assert!(tokens(&lines[0], "prompt_tokens") > 2_000 && tokens(&lines[0], "held_tokens") == 0, "{lines:?}");
+    assert!((1_000..1_300).contains(&tokens(&lines[1], "held_tokens")), "{lines:?}");
+    assert!(
+        lines.iter().all(|line| line["runner_up"].is_string() && line["runner_up"] != line["endpoint"]),
+        "{lines:?}"
+    );
+    front.write(&config("warm", ""));
+    assert_eq!(front.reload().0, 200);
+    ask(&start);
+    let line = file.until_lines(4).remove(3);
+    assert!(
+        line.get("chain").is_none() && line.get("chain_bytes").is_none() && line["prompt_tokens"].is_u64(),
+        "{line}"
+    );
+    assert!(!front.has_said("the access log has no chains"));
+    front.write(&config("prefix-hash", "access_chain = true\n"));
+    assert_eq!(front.reload().0, 200);
+    ask(&start);
+    let line = file.until_lines(5).remove(4);
+    assert!(line.get("chain").is_none() && line["prompt_tokens"].is_null() && line["runner_up"].is_string(), "{line}");
+    front.until_said("the access log has no chains");
 }
 
 /// As logrotate does, under load, and also while the configuration is wrong: no line is lost or torn.

@@ -6,9 +6,11 @@
 mod wire;
 
 mod access;
+mod believing;
 mod editing;
 mod engine;
 mod front;
+mod receipts;
 mod reloading;
 mod starting;
 mod supervised;

@@ -26,6 +26,7 @@ pub struct Seen {
     pub stream: Option<bool>,
     pub max_tokens: Option<u64>,
     pub choices: Option<u64>,
+    pub priority: Option<i64>,
     pub cache_salt: Option<u64>,
     pub session: Option<u64>,
     pub tools: bool,
@@ -50,6 +51,7 @@ pub fn seen(scan: &Scan) -> Seen {
         stream: facts.stream,
         max_tokens: facts.max_tokens(),
         choices: facts.choices,
+        priority: facts.priority,
         cache_salt: facts.cache_salt,
         session: facts.session(),
         tools: facts.tools,
@@ -280,7 +282,7 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
     let mut count = |names: &[&str]| {
         duplicates += entries.iter().filter(|entry| is(names, entry)).count().saturating_sub(1) as u32;
     };
-    for name in ["model", "stream", "stream_options", "max_tokens", "n", "cache_salt"] {
+    for name in ["model", "stream", "stream_options", "max_tokens", "n", "priority", "cache_salt"] {
         count(&[name]);
     }
     count(&["max_completion_tokens", "max_output_tokens"]);
@@ -324,6 +326,7 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
         stream: scalar(&["stream"]).as_bool(),
         max_tokens: scalar(&out_tokens).as_u64().or(scalar(&["max_tokens"]).as_u64()),
         choices: scalar(&["n"]).as_u64(),
+        priority: scalar(&["priority"]).as_i64(),
         cache_salt: hash(&["cache_salt"]),
         session: sessions.iter().find_map(|name| hash(&[name])),
         tools: matches!(tools.map(|entry| &entry.value), Some(Tree::Array(..) | Tree::Object(..))),

@@ -38,6 +38,8 @@ pub struct Options {
     pub settings: Settings,
     /// Served ids and the endpoints (by place) that serve them; empty: one pool of all.
     pub pools: Vec<(&'static str, Vec<u16>)>,
+    /// What each engine's cache holds, where that is known.
+    pub capacity_tokens: Option<u64>,
 }
 
 impl Front {
@@ -50,12 +52,12 @@ impl Front {
         let mut rules = Rules { half_close_leaves: true, ..Rules::default() };
         // A test that failed leaves clients behind: its front must not wait for them.
         rules.limits.drain_timeout_ms = 1_000;
-        let mut options = Options { rules, settings, pools: Vec::new() };
+        let mut options = Options { rules, settings, pools: Vec::new(), capacity_tokens: None };
         change(&mut options);
         let published = Published::leak(snapshot(upstreams, &options));
         let (counters, stats, process) = (Counters::leak(), Stats::leak(1), Process::leak(1));
         let records = process.shards()[0].records();
-        if options.rules.access_log {
+        if options.rules.access_log || options.rules.receipts {
             records.open(RECORDS_MAX);
         }
         let listener = socket::listener("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -145,6 +147,13 @@ fn snapshot(upstreams: &[SocketAddr], options: &Options) -> Snapshot {
     let settings = Arc::new(options.settings.clone());
     let endpoints: Vec<_> =
         upstreams.iter().enumerate().map(|(place, &address)| Some(endpoint(place, address))).collect();
+    let endpoints = endpoints.into_iter().map(|endpoint: Option<Endpoint>| {
+        let mut endpoint = endpoint?;
+        endpoint.engine.kv_capacity_tokens = options.capacity_tokens;
+        endpoint.engine.kv_use = options.capacity_tokens.map(|_| 0.0);
+        Some(endpoint)
+    });
+    let endpoints: Vec<_> = endpoints.collect();
     let all = ("tiny-llama", (0..upstreams.len() as u16).collect::<Vec<_>>());
     let named = if options.pools.is_empty() { vec![all] } else { options.pools.clone() };
     let mut snapshot =

@@ -20,6 +20,7 @@ mod leaving;
 mod models;
 mod passing;
 mod pipelining;
+mod queueing;
 mod records;
 mod storm;
 mod trust;

@@ -36,13 +36,17 @@ fn told(front: &Front, what: &str, count: usize) -> Vec<Record> {
     records
 }
 
+fn told_all<const COUNT: usize>(front: &Front, what: &str) -> [Record; COUNT] {
+    told(front, what, COUNT).try_into().unwrap()
+}
+
 #[test]
 fn every_end_is_told_once() {
     for (what, engines, change, act, expected) in endings::all() {
         let front = logging(&engines(), change);
         let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;
         act(&front);
-        let [record] = told(&front, what, 1)[..] else { unreachable!() };
+        let [record] = told_all(&front, what);
         assert_eq!((record.end, record.status, record.tries), expected, "{what}: {record:?}");
         let after = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;
         // The turn's instant is a little older than the clock.
@@ -71,12 +75,15 @@ fn a_record_says_what_was_asked_and_what_came_of_it() {
     let mut client = front.connect();
     client.ask(&request);
     client.ask(get(&format!("/v1/{}", "a".repeat(100))));
-    let [chat, other] = told(&front, "both", 2)[..] else { unreachable!() };
+    let [chat, other] = told_all(&front, "both");
     assert_eq!((chat.method.as_bytes(), chat.path.as_bytes()), (&b"POST"[..], &b"/v1/chat/completions"[..]));
     assert_eq!((chat.api, chat.request_id.as_bytes()), (Api::Chat, &b"mine"[..]));
     assert_eq!((chat.pool.unwrap().0, chat.endpoint.unwrap().slot, chat.reason), (0, 0, Some(Reason::Home)));
     assert_eq!((chat.request_bytes, chat.reply_bytes, chat.streamed), (body.len() as u64, 22, true));
-    assert!(chat.key.is_some() && chat.first_data.is_some());
+    assert!(chat.key.is_some() && chat.first_data.is_some() && chat.logged && chat.chain.is_none());
+    let compared = chat.compared.unwrap();
+    assert_eq!((compared.in_flight, compared.runner_up_in_flight, compared.costs), (0, None, None));
+    assert!(compared.slots.is_some() && chat.runner_up.is_none() && chat.prompt_tokens.is_none(), "{chat:?}");
     assert_eq!(other.path.as_bytes(), format!("/v1/{}", "a".repeat(60)).as_bytes());
     let made = engine.requests()[1].head.get("x-request-id").unwrap().to_owned();
     assert_eq!((other.api, other.request_id.as_bytes(), other.key), (Api::Other, made.as_bytes(), None));
@@ -93,7 +100,7 @@ fn time_runs_from_the_first_byte() {
     assert_eq!(client.reply().status, 200);
     std::thread::sleep(Duration::from_millis(200));
     client.ask(get("/v1/a"));
-    let [slow, quick] = told(&front, "both", 2)[..] else { unreachable!() };
+    let [slow, quick] = told_all(&front, "both");
     assert!(slow.chosen.unwrap() >= 100_000 && slow.total >= 100_000, "{slow:?}");
     assert!(quick.at >= slow.at + 300_000, "{slow:?} {quick:?}");
 }
@@ -104,7 +111,7 @@ fn bytes_that_pass_unseen_are_counted() {
     let head = format!("HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\ncontent-length: {LEN}\r\n\r\n");
     let front = logging(&answering([head.into_bytes(), vec![b'x'; LEN]].concat()), |_| {});
     assert_eq!(front.ask(post("/v1/audio/speech", "{}")).body.len(), LEN);
-    let record = told(&front, "the reply", 1)[0];
+    let [record] = told_all(&front, "the reply");
     assert_eq!((record.reply_bytes, record.streamed), (LEN as u64, false));
     assert!(front.count(Event::BytesSpliced) > 0);
 }
@@ -136,6 +143,19 @@ fn rules_switch_it_off_and_on() {
         front.published.publish_rules(Rules { access_log, ..Rules::default() });
         assert_eq!(client.ask(get("/v1/a")).status, 200);
         told(&front, "as published", usize::from(access_log));
+    }
+}
+
+/// Receipts need the same records; a log that is off writes none of them, and its chains are not asked for.
+#[test]
+fn receipts_alone_are_told_of_too() {
+    let front = logging(&answering(HELLO), |_| {});
+    let mut client = front.connect();
+    for (access_log, receipts) in [(true, true), (false, true), (true, false), (false, false)] {
+        front.published.publish_rules(Rules { access_log, receipts, ..Rules::default() });
+        assert_eq!(client.ask(get("/v1/a")).status, 200);
+        let told = told(&front, "as published", usize::from(access_log || receipts));
+        assert!(told.iter().all(|record| record.logged == access_log), "{told:?}");
     }
 }
 

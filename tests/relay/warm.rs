@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use warmfront::counters::Compared;
 use warmfront::counters::stats::Event;
+use warmfront::fleet::Method;
 use warmfront::policy::Policy;
 
 use crate::client::{post, status};
@@ -54,6 +56,43 @@ fn each_turn_of_a_conversation_goes_where_the_last_one_was() {
     let (held, new) = (front.count(Event::PromptTokensHeld), front.count(Event::PromptTokensNew));
     let share = held as f64 / (held + new) as f64;
     assert!((0.5..9.0 / 16.0).contains(&share), "{held} held, {new} new");
+}
+
+/// Who may see a choice sees what it compared; the same is in the record of it.
+#[test]
+fn a_choice_tells_its_terms() {
+    let engines: Vec<Engine> = (0..2).map(|_| Engine::answering(ok("{}"))).collect();
+    let addresses: Vec<_> = engines.iter().map(|engine| engine.address).collect();
+    let front = Front::with(&addresses, |options| {
+        options.settings.policy = Policy::Warm;
+        options.rules.explain_from = vec!["127.0.0.0/8".parse().unwrap()];
+        (options.rules.access_log, options.rules.access_chain) = (true, true);
+    });
+    let mut client = front.connect();
+    for (text, held, links) in [(conversation(1, 1), false, 1), (conversation(1, 3), true, 3)] {
+        let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-warmfront-explain: 1\r\n";
+        let reply = client.ask(format!("{head}content-length: {}\r\n\r\n{text}", text.len()));
+        let told = reply.head.get("x-warmfront-explain").unwrap().to_owned();
+        let records = std::cell::RefCell::new(Vec::new());
+        front.until("its record", |front| {
+            records.borrow_mut().extend(front.records());
+            !records.borrow().is_empty()
+        });
+        let record = records.into_inner().remove(0);
+        let costs = record.compared.unwrap().costs.unwrap();
+        let (prompt, known) = (record.prompt_tokens.unwrap(), record.held_tokens.unwrap());
+        assert_eq!((known > 0, costs.chosen.new), (held, 6 * (prompt - known)), "{record:?}");
+        let next = costs.runner_up.unwrap();
+        for words in [
+            format!(" runner_up=engine-{} runner_up_in_flight=0 ", record.runner_up.unwrap().slot),
+            format!(" held={known} new={} cost={} cost_pending=0 ", prompt - known, costs.chosen.total),
+            format!(" cost_new={} cost_decoding=0 cost_full=0 cost_no_room=0 ", costs.chosen.new),
+            format!(" runner_up_cost={} runner_up_cost_pending=0 runner_up_cost_new={} ", next.total, 6 * prompt),
+        ] {
+            assert!(told.contains(&words), "{words}: {told}");
+        }
+        assert_eq!(record.chain.unwrap().len(), links, "of {} bytes", text.len());
+    }
 }
 
 #[test]
@@ -142,5 +181,96 @@ fn a_long_answer_that_is_no_stream_is_no_prompt_to_compute() {
         );
         assert_eq!(client.reply().status, 200);
         front.settles();
+    }
+}
+
+/// What a reply tells at its end, as vLLM writes it.
+fn usage(prompt: u32, cached: &str) -> String {
+    format!(
+        r#""usage":{{"prompt_tokens":{prompt},"total_tokens":999,"completion_tokens":7,"prompt_tokens_details":{cached}}}"#
+    )
+}
+
+/// An unstreamed reply, in which a model has written down something like it.
+fn whole(usage: &str) -> Vec<u8> {
+    let said = r#"{\"usage\":{\"prompt_tokens\":1,\"prompt_tokens_details\":{\"cached_tokens\":1}}}"#;
+    let text = "x".repeat(3_000);
+    let body = format!(r#"{{"choices":[{{"message":{{"content":"{text}{said}"}}}}],{usage},"metrics":null}}"#);
+    let len = body.len();
+    format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len}\r\n\r\n{body}").into_bytes()
+}
+
+fn streamed(usage: &str) -> Vec<u8> {
+    let mut reply =
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+    let event = |data: &str| format!("data: {data}\n\n");
+    let events = [event(r#"{"choices":[{"delta":{"content":"hi"}}]}"#), event(&format!(r#"{{"choices":[],{usage}}}"#))];
+    for event in events.iter().chain([&event("[DONE]")]) {
+        reply.extend_from_slice(format!("{:x}\r\n{event}\r\n", event.len()).as_bytes());
+    }
+    reply.extend_from_slice(b"0\r\n\r\n");
+    reply
+}
+
+/// Told in an unstreamed reply or at the end of a stream, in one piece or in many: compared with what was predicted, once.
+#[test]
+fn what_a_reply_tells_of_the_cache_is_compared_with_the_prediction() {
+    let details = r#"{"cached_tokens":200,"created_cache_tokens":0}"#;
+    for reply in [whole(&usage(800, details)), streamed(&usage(800, details))] {
+        for size in [1, 40, 1_000, 100_000] {
+            let bytes = reply.clone();
+            let engine = Engine::run(move |mut connection| {
+                while connection.request().is_some() {
+                    connection.send_pieces(&bytes, size);
+                }
+            });
+            let front = front(std::slice::from_ref(&engine));
+            let compared = || front.counters.predictions().compared(0, Method::Warm);
+            let ask = || assert_eq!(front.ask(post("/v1/chat/completions", conversation(1, 1))).status, 200);
+            ask();
+            // Nothing was held; what is cached all the same is the engine's affair.
+            front.until("the first end", |_| compared().requests == 1);
+            assert_eq!(compared(), Compared::of(1, 0, 200));
+            ask();
+            front.until("the second end", |_| compared().requests == 2);
+            // All of its whole blocks were: in the engine's tokens, of which it says that there are 800.
+            let Compared { predicted, cached, over, under, .. } = compared();
+            assert!((700..=800).contains(&predicted), "{predicted} of 800, in pieces of {size}");
+            assert_eq!((cached, over, under), (400, predicted - 200, 200));
+            let sent = front.counters.predictions().sent(0, Method::Warm);
+            assert_eq!((sent.requests, sent.told, sent.held), (2, 2, front.count(Event::PromptTokensHeld)));
+            let text = front.counters.predictions().text(0);
+            assert_eq!((text.bytes, text.tokens), (front.counters.loads().prompted(0), 1_600));
+            let told = [Event::ToldPrompt, Event::ToldCached, Event::ToldCompletion];
+            assert_eq!(told.map(|event| front.count(event)), [1_600, 400, 14]);
+            front.settles();
+        }
+    }
+}
+
+#[test]
+fn what_is_not_told_is_not_compared() {
+    let compressed = String::from_utf8(whole(&usage(800, r#"{"cached_tokens":1}"#))).unwrap();
+    let compressed = compressed.replacen("\r\n", "\r\ncontent-encoding: gzip\r\n", 1);
+    let refused = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: 29\r\n\r\n\
+                   {\"usage\":{\"prompt_tokens\":1}}";
+    for (reply, prompt_tokens) in [
+        (whole(&usage(800, "null")), 1_600),
+        (streamed(&usage(800, "null")), 1_600),
+        (streamed("\"usage\":null"), 0),
+        (ok("{}"), 0),
+        // What cannot be read as it stands is not read.
+        (compressed.into_bytes(), 0),
+        // A client's doing, and no prompt that was computed.
+        (refused.as_bytes().to_vec(), 0),
+    ] {
+        let engine = Engine::answering(reply);
+        let front = front(std::slice::from_ref(&engine));
+        (0..2).for_each(|_| drop(front.ask(post("/v1/chat/completions", conversation(1, 1)))));
+        front.settles();
+        assert_eq!(front.count(Event::ToldPrompt), prompt_tokens);
+        let compared = front.counters.predictions().compared(0, Method::Warm);
+        assert_eq!(compared, Compared::default());
+        assert_eq!(front.counters.predictions().sent(0, Method::Warm).requests, 2);
     }
 }

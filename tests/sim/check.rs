@@ -23,6 +23,9 @@ impl Schedule {
             assert_eq!(self.statics.counters.in_flight(slot as u16), counted, "in flight at {slot}: {audits:?}");
         }
         assert_eq!(self.statics.counters.underflow(), 0);
+        let waiting: u32 = audits.iter().map(|(_, audit)| audit.waiting).sum();
+        assert_eq!(self.statics.counters.queue().waiting(), waiting, "{audits:?}");
+        assert!(audits.iter().all(|(_, audit)| audit.waiting_unseen == 0), "forgotten in the queue: {audits:?}");
         self.check_stats();
         audits.iter().for_each(|(_, audit)| self.check_bounds(audit));
         let network = self.network.borrow();
@@ -110,6 +113,7 @@ impl Schedule {
             assert_eq!(self.statics.counters.in_flight(slot), 0, "still in flight at {slot}");
             assert_eq!(self.statics.counters.loads().pending(slot), 0, "tokens are still pending at {slot}");
         }
+        assert_eq!(self.statics.counters.queue().waiting(), 0, "still in the queue");
         self.check_stats();
         let network = &mut *self.network.borrow_mut();
         if let (Some(control), Some(shadow)) = (&mut network.control, &mut network.shadow) {
@@ -145,7 +149,7 @@ impl Schedule {
     /// none that was not. Answers how many were whole.
     fn check_records(&self, tally: &Tally) -> usize {
         let times = |id: &str| self.told.iter().filter(|told| told.request_id.as_bytes() == id.as_bytes()).count();
-        if !self.rules.access_log {
+        if !self.rules.access_log && !self.rules.receipts {
             assert!(self.told.is_empty(), "told while it was off");
             return 0;
         }
@@ -167,6 +171,12 @@ impl Schedule {
         assert!(nameless().count() <= self.clients.len());
         let replies: usize = self.clients.iter().map(|client| client.replies).sum();
         assert!(replies <= self.told.len(), "{} told, {replies} answered", self.told.len());
+        for record in &self.told {
+            assert_eq!((record.logged, record.compared.is_some()), (self.rules.access_log, record.endpoint.is_some()));
+            assert!(record.runner_up.is_none() || record.runner_up != record.endpoint, "{record:?}");
+            assert!(record.held_tokens <= record.prompt_tokens.or(Some(0)), "{record:?}");
+            assert!(record.chain.is_none() || self.rules.access_chain, "{record:?}");
+        }
         let torn = self.told.iter().filter(|record| record.end == End::Fault).count();
         let finished = self.told.iter().filter(|record| record.end != End::Fault && record.pool.is_some()).count();
         assert_eq!((torn, finished), (tally.panicked as usize, tally.finished as usize));

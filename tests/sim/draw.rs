@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use warmfront::config::Config;
+use warmfront::exchange::QueueRules;
 use warmfront::fleet::{Endpoint, EndpointId, Health};
 use warmfront::index::{Capacity, Index};
 use warmfront::limits::Limits;
@@ -32,6 +34,7 @@ pub fn style(random: &mut Random) -> Style {
         panics: if calm { 0 } else { random.pick(&[0, 0, 0, 0, 20, 200]) },
         dead,
         crowd: if storm { 30 } else { 0 },
+        waits: random.chance(10),
     }
 }
 
@@ -78,6 +81,14 @@ pub fn limits(style: Style, random: &mut Random) -> Limits {
     limits
 }
 
+/// Long waits and many places in a calm: every request is to be answered.
+pub fn queue(style: Style, random: &mut Random) -> QueueRules {
+    let mut config = Config::default();
+    config.queue.waiting_max = if style.calm { 4_096 } else { random.pick(&[1, 3, 1_024]) };
+    config.queue.timeout_ms = if style.calm { 10_000_000 } else { random.pick(&[1, 300, 30_000]) };
+    QueueRules::from(&config)
+}
+
 pub fn client(play: &mut Play, style: Style, half_close_leaves: bool, random: &mut Random) -> Client {
     let count = if style.crowd > 0 { 1 + random.below(2) } else { random.small(6) };
     let first = play.plans.len();
@@ -110,6 +121,13 @@ pub fn endpoint(slot: usize, generation: u32) -> Endpoint {
     let id = EndpointId { slot: slot as u16, generation };
     let address = SocketAddr::from(([10, (generation >> 8) as u8, generation as u8, slot as u8], 8_000));
     Endpoint { health: Health::Up, ..Endpoint::new(id, format!("engine-{slot}-{generation}").into(), address) }
+}
+
+/// One whose engine has told how many tokens its cache holds, none of them in use.
+pub fn with_cache(mut endpoint: Endpoint, tokens: Option<u64>) -> Endpoint {
+    endpoint.engine.kv_capacity_tokens = tokens;
+    endpoint.engine.kv_use = tokens.map(|_| 0.0);
+    endpoint
 }
 
 pub fn snapshot(endpoints: &[Option<Endpoint>], settings: &Arc<Settings>) -> Snapshot {

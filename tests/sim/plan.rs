@@ -79,6 +79,8 @@ pub struct Style {
     pub dead: bool,
     /// So many clients more.
     pub crowd: usize,
+    /// Engines have little room, and requests wait for it.
+    pub waits: bool,
 }
 
 /// Bytes that tell whose they are at every place.
@@ -101,10 +103,12 @@ impl Plan {
             34..37 if last && style.faults > 0 => Kind::Garbage,
             _ => Kind::Post,
         };
+        let kind = if style.waits && kind == Kind::Get { Kind::Post } else { kind };
         let old = (last || !style.calm) && random.chance(10) && kind != Kind::Upgrade;
         let closes = last && random.chance(20) && kind != Kind::Upgrade;
         let text = random.small(style.sizes);
         let body = match kind {
+            Kind::Post if style.waits => prompt(&pattern(&id, 'q', 300 + text)),
             Kind::Post if random.chance(50) => pattern(&id, 'q', text),
             Kind::Post => json(&id, text, random),
             _ => Vec::new(),
@@ -113,15 +117,16 @@ impl Plan {
             .then(|| (Reply::busy(&id, style, random), random.pick(&[1, 1, 9])));
         let reply = Reply::draw(&id, kind, style, random);
         let mut plan = Plan { wire: Vec::new(), reply, busy, id, kind, old, closes, body };
-        plan.wire = plan.request(random);
+        plan.wire = plan.request(style, random);
         plan
     }
 
-    fn request(&self, random: &mut Random) -> Vec<u8> {
+    fn request(&self, style: Style, random: &mut Random) -> Vec<u8> {
         let (method, path) = match self.kind {
             Kind::Get | Kind::Upgrade => ("GET", "/v1/things"),
             Kind::Head => ("HEAD", "/v1/things"),
             Kind::Health => ("GET", "/health"),
+            Kind::Post if style.waits => ("POST", "/v1/completions"),
             Kind::Post => ("POST", random.pick(&["/v1/things", "/v1/completions", "/v1/chat/completions"])),
             Kind::Garbage => return b"GET /v1/things HTTP/1.1\r\nhost: a\r\nno field\r\n\r\n".to_vec(),
         };
@@ -148,6 +153,10 @@ impl Plan {
         write_chunks(&mut wire, &cut(&self.body, random), random);
         wire
     }
+}
+
+fn prompt(text: &[u8]) -> Vec<u8> {
+    [br#"{"prompt":""#, text, br#"","model":"m"}"#].concat()
 }
 
 fn json(id: &str, len: usize, random: &mut Random) -> Vec<u8> {

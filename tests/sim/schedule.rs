@@ -8,7 +8,7 @@ use std::sync::Arc;
 use warmfront::counters::Counters;
 use warmfront::counters::stats::{Gauge, Stats};
 use warmfront::exchange::{Record, Rules};
-use warmfront::policy::{Policy, Settings};
+use warmfront::policy::{Policy, Queueing, Settings};
 use warmfront::publish::{Process, Published, Records};
 use warmfront::shard::handover::HandOver;
 use warmfront::shard::{Setup, Shard};
@@ -126,6 +126,9 @@ impl Schedule {
             half_close_leaves: random.chance(50),
             stream_error_event: random.chance(80),
             access_log: !seed.is_multiple_of(8),
+            access_chain: seed.is_multiple_of(3),
+            receipts: seed.is_multiple_of(16),
+            queue: draw::queue(style, &mut random),
             ..Rules::default()
         });
         let count = random.pick(&[1, 1, 2, 2, 3, SHARDS_MAX]);
@@ -303,9 +306,14 @@ fn draw_fleet(
 ) {
     let policies =
         [Policy::Random, Policy::RoundRobin, Policy::LeastLoad, Policy::Session, Policy::PrefixHash, Policy::Warm];
-    let settings = Arc::new(Settings { policy: random.pick(&policies), replication: 4, ..Settings::default() });
-    let count = 1 + random.below(ENDPOINTS);
-    let endpoints: Vec<_> = (0..count).map(|slot| Some(draw::endpoint(slot, 0))).collect();
+    let (policy, queue) = match style.waits {
+        true => (Policy::Warm, Queueing::On),
+        false => (random.pick(&policies), random.pick(&[Queueing::Off, Queueing::On])),
+    };
+    let settings = Arc::new(Settings { policy, queue, replication: 4, ..Settings::default() });
+    let count = if style.waits { 1 + random.below(2) } else { 1 + random.below(ENDPOINTS) };
+    let capacity = if style.waits { Some(100) } else { random.pick(&[None, Some(10), Some(300)]) };
+    let endpoints: Vec<_> = (0..count).map(|slot| Some(draw::with_cache(draw::endpoint(slot, 0), capacity))).collect();
     let alive = random.below(count);
     let dead: Vec<bool> = (0..count).map(|slot| style.dead && slot != alive && random.chance(70)).collect();
     let every = random.pick(&[20, 300, usize::MAX]);

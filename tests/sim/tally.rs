@@ -29,7 +29,8 @@ tally!(
     turns: usize, requests: usize, executed: usize, replies: usize, by_engines: usize, tunnelled: usize, told: usize,
     spliced: u64, retried_busy: u64, retried_stale: u64, withheld: u64, barred: u64, error_replies: u64,
     error_events: u64, cut: u64, panicked: u64, finished: u64,
-    handed_over: usize,
+    handed_over: usize, queue_released: u64, queue_full: u64, queue_pushed_out: u64, queue_timed_out: u64,
+    queue_left: u64,
     accounts_differ: u64, faults: u64, told_whole: usize, records_dropped: u64
 );
 
@@ -45,6 +46,11 @@ impl Tally {
             error_events: stats.total(Event::UpstreamFaultErrorEvent),
             cut: stats.total(Event::StreamCut),
             panicked: stats.total(Event::Panicked),
+            queue_released: stats.total(Event::QueueReleased),
+            queue_full: stats.total(Event::QueueFull),
+            queue_pushed_out: stats.total(Event::QueuePushedOut),
+            queue_timed_out: stats.total(Event::QueueTimedOut),
+            queue_left: stats.total(Event::AbortedQueue),
             accounts_differ: stats.total(Event::AccountsDiffer),
             // The only pool there is.
             finished: stats.timing(0, Timing::Total).count(),
@@ -69,6 +75,10 @@ impl Tally {
             ("cut", self.cut),
             ("panicked", self.panicked),
             ("handed_over", self.handed_over as u64),
+            ("queue_released", self.queue_released),
+            ("queue_full", self.queue_full),
+            ("queue_timed_out", self.queue_timed_out),
+            ("queue_left", self.queue_left),
             ("told_whole", self.told_whole as u64),
         ];
         all.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()

@@ -19,7 +19,7 @@ peers run: fronts side by side, one worker each, in one run
                      core) or -two (two shards)
                      (default: all but those, or with --before ours and ours before; direct takes part in latency, relay-hold in prompt)
   --only A,B         scenarios or their first words: plain, stream (-flat, -step, -phase),
-                     prompt (-128k, -1m), speech, idle, latency
+                     prompt (-2k, -128k, -1m), speech, idle, latency
   --rounds N         each front once a round, order rotated (5; quick: 1)
   --seconds N        measured window (4; quick: 1.5)
   --quick            everything once, in under two minutes

@@ -109,6 +109,7 @@ pub fn all(quick: bool, idle_streams: usize) -> Vec<Scenario> {
         stream("stream-flat", "100-token streams flat out, 64 connections", Pace::Flat),
         paced("stream-step", "500 streams, one decode step of 20-30 ms for all of an engine", Pace::Step),
         paced("stream-phase", "500 streams, steps of 20-30 ms, each at its own time", Pace::Phase),
+        prompt("prompt-2k", "2 KB chat prompt, model last, 1 KB reply, 16 connections", 2_048, 16),
         prompt("prompt-128k", "128 KB chat prompt, model last, 1 KB reply, 16 connections", 131_072, 16),
         prompt("prompt-1m", "1 MB chat prompt, model last, 1 KB reply, 8 connections", 1_000_000, 8),
         Scenario {

@@ -1,12 +1,15 @@
 //! One line for each record, as JSON or as text. Whatever bytes a record holds, it stays one line.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::config::LogFormat;
 use crate::exchange::Record;
 use crate::fleet::EndpointId;
+use crate::limits::LOGGED_CHAIN_BYTES;
 use crate::scan::Api;
 use crate::snapshot::{PoolId, Snapshot};
 
@@ -16,106 +19,188 @@ const MICROS: u64 = 1_000_000;
 const DAY_SECONDS: u64 = 86_400;
 
 /// A record with its names. Keys that have no value are `null`; those that end in `_us` are microseconds since the first
-/// byte of the request.
-#[derive(Serialize)]
-struct Line<'a> {
-    version: u32,
-    time: &'a str,
-    client: SocketAddr,
-    method: Option<&'a str>,
-    path: Option<&'a str>,
-    api: &'a str,
-    pool: Option<&'a str>,
-    endpoint: Option<&'a str>,
-    reason: Option<&'a str>,
-    tries: u8,
-    status: u16,
-    end: &'a str,
-    why: Option<&'a str>,
-    stream: bool,
-    request_bytes: u64,
-    reply_bytes: u64,
-    key: Option<&'a str>,
-    chosen_us: Option<u64>,
-    connected_us: Option<u64>,
-    head_us: Option<u64>,
-    first_data_us: Option<u64>,
-    total_us: u64,
-    request_id: Option<&'a str>,
+/// byte of the request, or a time by itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Line<'a> {
+    pub(in crate::control) version: u32,
+    /// Of the first byte, RFC 3339 in UTC.
+    pub time: Cow<'a, str>,
+    /// Who asked.
+    pub client: SocketAddr,
+    /// These two without a value: no head could be read.
+    pub method: Option<Cow<'a, str>>,
+    /// See `method`.
+    pub path: Option<Cow<'a, str>>,
+    /// What kind of request the path is for.
+    pub api: Cow<'a, str>,
+    /// The pool that was selected.
+    pub pool: Option<Cow<'a, str>>,
+    /// The endpoint chosen last.
+    pub endpoint: Option<Cow<'a, str>>,
+    /// Why that one.
+    pub reason: Option<Cow<'a, str>>,
+    /// Who would have been next.
+    pub runner_up: Option<Cow<'a, str>>,
+    /// How many endpoints were chosen.
+    pub tries: u8,
+    /// Sent to the client; 0: it left before.
+    pub status: u16,
+    /// How it ended.
+    pub end: Cow<'a, str>,
+    /// The phase or cause of that.
+    pub why: Option<Cow<'a, str>>,
+    /// The reply was a stream of events.
+    pub stream: bool,
+    /// Of the request's body.
+    pub request_bytes: u64,
+    /// Of the engine's reply body.
+    pub reply_bytes: u64,
+    /// Tokens of the prompt as the choice counted them,
+    pub prompt_tokens: Option<u32>,
+    /// how many of them the endpoint was taken to hold,
+    pub held_tokens: Option<u32>,
+    /// and how many it held, as the engine counted.
+    pub cached_tokens: Option<u32>,
+    /// Tokens of the answer, as the engine counted.
+    pub completion_tokens: Option<u32>,
+    /// Hash of the prompt's prefix.
+    pub key: Option<Cow<'a, str>>,
+    /// In a queue in front of the choice.
+    pub wait_us: Option<u64>,
+    /// The first endpoint was chosen.
+    pub chosen_us: Option<u64>,
+    /// The connection that served stood.
+    pub connected_us: Option<u64>,
+    /// The reply's head had come.
+    pub head_us: Option<u64>,
+    /// Its first data had.
+    pub first_data_us: Option<u64>,
+    /// The end.
+    pub total_us: u64,
+    /// The client's own, or the one made for it.
+    pub request_id: Option<Cow<'a, str>>,
+    /// In JSON, and only where the log is to have it.
+    #[serde(serialize_with = "links", skip_serializing_if = "Option::is_none", skip_deserializing)]
+    chain: Option<&'a [u64]>,
+    #[serde(skip_serializing_if = "Option::is_none", skip_deserializing)]
+    chain_bytes: Option<usize>,
 }
 
-/// The fleet as it was when lines were last written, and as it is. A request that ended in between had its endpoint in
+/// The fleet as it was when records were last read, and as it is. A request that ended in between had its endpoint in
 /// either: a slot is given away only when nothing runs there.
 pub(super) struct Names<'a>(pub [&'a Snapshot; 2]);
 
-impl<'a> Names<'a> {
-    fn pool(&self, id: PoolId) -> Option<&'a str> {
-        self.0.iter().find_map(|fleet| fleet.pools.get(usize::from(id.0))).map(|pool| &*pool.name)
+impl Names<'_> {
+    fn pool(&self, id: PoolId) -> Option<Arc<str>> {
+        self.0.iter().find_map(|fleet| fleet.pools.get(usize::from(id.0))).map(|pool| Arc::clone(&pool.name))
     }
 
-    fn endpoint(&self, id: EndpointId) -> Option<&'a str> {
-        self.0.iter().find_map(|fleet| fleet.endpoint(id)).map(|endpoint| &*endpoint.name)
+    fn endpoint(&self, id: EndpointId) -> Option<Arc<str>> {
+        self.0.iter().find_map(|fleet| fleet.endpoint(id)).map(|endpoint| Arc::clone(&endpoint.name))
     }
 }
 
-/// Writes a record behind what `out` holds.
-pub(super) fn write(record: &Record, format: LogFormat, names: &Names<'_>, out: &mut Vec<u8>) {
-    let [method, path, request_id] =
-        [record.method.as_bytes(), record.path.as_bytes(), record.request_id.as_bytes()].map(String::from_utf8_lossy);
-    let key = record.key.map(|key| format!("{key:016x}"));
-    let line = Line {
-        version: VERSION,
-        time: &time(record.at),
-        client: record.client,
-        method: some(&method),
-        path: some(&path),
-        api: api(record.api),
-        pool: record.pool.and_then(|id| names.pool(id)),
-        endpoint: record.endpoint.and_then(|id| names.endpoint(id)),
-        reason: record.reason.map(|reason| reason.as_str()),
-        tries: record.tries,
-        status: record.status,
-        end: record.end.as_str(),
-        why: record.end.why(),
-        stream: record.streamed,
-        request_bytes: record.request_bytes,
-        reply_bytes: record.reply_bytes,
-        key: key.as_deref(),
-        chosen_us: record.chosen,
-        connected_us: record.connected,
-        head_us: record.head,
-        first_data_us: record.first_data,
-        total_us: record.total,
-        request_id: some(&request_id),
-    };
+/// A record, and what its numbers stood for when it ended.
+#[derive(Clone, Debug)]
+pub struct Named {
+    pub(in crate::control) record: Record,
+    pool: Option<Arc<str>>,
+    endpoint: Option<Arc<str>>,
+    runner_up: Option<Arc<str>>,
+}
+
+impl Named {
+    pub(super) fn new(record: Record, names: &Names<'_>) -> Named {
+        Named {
+            pool: record.pool.and_then(|id| names.pool(id)),
+            endpoint: record.endpoint.and_then(|id| names.endpoint(id)),
+            runner_up: record.runner_up.and_then(|id| names.endpoint(id)),
+            record,
+        }
+    }
+
+    /// All that is told of it.
+    pub fn line(&self) -> Line<'_> {
+        let Named { record, pool, endpoint, runner_up } = self;
+        Line {
+            version: VERSION,
+            time: time(record.at).into(),
+            client: record.client,
+            method: some(record.method.as_bytes()),
+            path: some(record.path.as_bytes()),
+            api: api(record.api).into(),
+            pool: pool.as_deref().map(Cow::from),
+            endpoint: endpoint.as_deref().map(Cow::from),
+            reason: record.reason.map(|reason| reason.as_str().into()),
+            runner_up: runner_up.as_deref().map(Cow::from),
+            tries: record.tries,
+            status: record.status,
+            end: record.end.as_str().into(),
+            why: record.end.why().map(Cow::from),
+            stream: record.streamed,
+            request_bytes: record.request_bytes,
+            reply_bytes: record.reply_bytes,
+            prompt_tokens: record.prompt_tokens,
+            held_tokens: record.held_tokens,
+            cached_tokens: record.cached_tokens,
+            completion_tokens: record.completion_tokens,
+            key: record.key.map(|key| format!("{key:016x}").into()),
+            wait_us: record.waited,
+            chosen_us: record.chosen,
+            connected_us: record.connected,
+            head_us: record.head,
+            first_data_us: record.first_data,
+            total_us: record.total,
+            request_id: some(record.request_id.as_bytes()),
+            chain: record.chain.as_deref(),
+            chain_bytes: record.chain.as_ref().map(|_| LOGGED_CHAIN_BYTES),
+        }
+    }
+}
+
+/// Writes a line behind what `out` holds.
+pub(super) fn write(line: &Line<'_>, format: LogFormat, out: &mut Vec<u8>) {
     match format {
         // It fails only where the writer does, and a vector takes all.
-        LogFormat::Json => drop(serde_json::to_writer(&mut *out, &line)),
-        LogFormat::Text => text(&line, out),
+        LogFormat::Json => drop(serde_json::to_writer(&mut *out, line)),
+        LogFormat::Text => text(line, out),
     }
     out.push(b'\n');
 }
 
-fn some(text: &str) -> Option<&str> {
-    (!text.is_empty()).then_some(text)
+fn some(bytes: &[u8]) -> Option<Cow<'_, str>> {
+    (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes))
 }
 
-/// `TIME CLIENT METHOD PATH STATUS END`, then the rest by name.
+fn links<S: Serializer>(chain: &Option<&[u64]>, serializer: S) -> Result<S::Ok, S::Error> {
+    struct Hex(u64);
+    impl Serialize for Hex {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.collect_str(&format_args!("{:016x}", self.0))
+        }
+    }
+    serializer.collect_seq(chain.unwrap_or_default().iter().map(|link| Hex(*link)))
+}
+
+/// `TIME CLIENT METHOD PATH STATUS END`, then the rest by name, but the chain.
 fn text(line: &Line<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(line.time.as_bytes());
     let client = line.client.to_string();
-    for word in [Some(&*client), line.method, line.path, Some(&*line.status.to_string()), Some(line.end)] {
+    let status = line.status.to_string();
+    let (method, path) = (line.method.as_deref(), line.path.as_deref());
+    for word in [Some(&*client), method, path, Some(&*status), Some(&*line.end)] {
         out.push(b' ');
         plain(word, out);
     }
     for (name, word) in [
-        ("why", line.why),
-        ("api", Some(line.api)),
-        ("pool", line.pool),
-        ("endpoint", line.endpoint),
-        ("reason", line.reason),
-        ("key", line.key),
-        ("request_id", line.request_id),
+        ("why", line.why.as_deref()),
+        ("api", Some(&*line.api)),
+        ("pool", line.pool.as_deref()),
+        ("endpoint", line.endpoint.as_deref()),
+        ("reason", line.reason.as_deref()),
+        ("runner_up", line.runner_up.as_deref()),
+        ("key", line.key.as_deref()),
+        ("request_id", line.request_id.as_deref()),
     ] {
         named(name, out);
         plain(word, out);
@@ -125,6 +210,11 @@ fn text(line: &Line<'_>, out: &mut Vec<u8>) {
         ("stream", Some(u64::from(line.stream))),
         ("request_bytes", Some(line.request_bytes)),
         ("reply_bytes", Some(line.reply_bytes)),
+        ("prompt_tokens", line.prompt_tokens.map(u64::from)),
+        ("held_tokens", line.held_tokens.map(u64::from)),
+        ("cached_tokens", line.cached_tokens.map(u64::from)),
+        ("completion_tokens", line.completion_tokens.map(u64::from)),
+        ("wait_us", line.wait_us),
         ("chosen_us", line.chosen_us),
         ("connected_us", line.connected_us),
         ("head_us", line.head_us),

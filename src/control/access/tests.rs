@@ -19,18 +19,27 @@ fn record(number: usize) -> Record {
         pool: None,
         endpoint: None,
         reason: None,
+        runner_up: None,
+        compared: None,
         tries: 0,
+        prompt_tokens: None,
+        held_tokens: None,
+        cached_tokens: None,
+        completion_tokens: None,
         key: None,
         status: 200,
         end: End::Whole,
         streamed: false,
         request_bytes: 0,
         reply_bytes: 0,
+        waited: None,
         chosen: None,
         connected: None,
         head: None,
         first_data: None,
         total: 0,
+        logged: true,
+        chain: None,
     }
 }
 
@@ -52,7 +61,12 @@ impl Log {
     }
 
     fn goes(&self, access: Access) -> Result<(), String> {
-        self.log.prepare(&crate::config::Log { access, ..Default::default() }).map(|prepared| self.log.take(prepared))
+        self.goes_with(access, 0)
+    }
+
+    fn goes_with(&self, access: Access, receipts: usize) -> Result<(), String> {
+        let log = crate::config::Log { access, receipts, ..Default::default() };
+        self.log.prepare(&log).map(|prepared| self.log.take(prepared))
     }
 
     fn push(&self, shard: usize, number: usize) -> bool {
@@ -202,6 +216,60 @@ fn a_place_that_cannot_be_had_is_said() {
     }
 }
 
+/// The last requests are kept, whether there is a log or not, and no more of them than was asked for.
+#[test]
+fn receipts_are_bounded_and_need_no_log() {
+    let path = fresh("receipts");
+    let log = Log::off(2);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let kept = || {
+        let receipts = runtime.block_on(log.log.receipts());
+        let ids =
+            receipts.newest(|_| true).0.iter().map(|named| named.line().request_id.unwrap().into_owned()).collect();
+        (ids, receipts.newest(|record| record.is_called(b"3")).0.len())
+    };
+    let expect = |newest: std::ops::RangeInclusive<usize>, named_3: usize| {
+        let ids: Vec<String> = newest.rev().map(|number| number.to_string()).collect();
+        assert_eq!(kept(), (ids, named_3));
+    };
+    // One shard: the order of two is that of their queues.
+    let push = |numbers: std::ops::RangeInclusive<usize>| numbers.for_each(|number| assert!(log.push(0, number)));
+    log.goes_with(Access::Off, 4).unwrap();
+    push(1..=10);
+    expect(7..=10, 0);
+    push(3..=3);
+    push(11..=13);
+    assert_eq!(kept().1, 1, "the fourth");
+    push(14..=14);
+    expect(11..=14, 0);
+    // The log is switched on beside them, and they are asked to be fewer.
+    log.goes_with(Access::File(path.clone()), 2).unwrap();
+    expect(13..=14, 0);
+    push(15..=15);
+    expect(14..=15, 0);
+    log.goes_with(Access::Off, 0).unwrap();
+    assert_eq!(kept(), (Vec::<String>::new(), 0));
+    push(16..=16);
+    assert_eq!(kept(), (Vec::<String>::new(), 0));
+    log.log.stop();
+    assert_eq!(ids(&path), ["15"]);
+    fs::remove_file(path).unwrap();
+}
+
+/// What ended before the log was switched on has no line in it, though it was there for a receipt.
+#[test]
+fn what_was_recorded_for_its_receipt_alone_is_not_logged() {
+    let path = fresh("receipt-alone");
+    let log = Log::off(1);
+    log.goes_with(Access::File(path.clone()), 8).unwrap();
+    let queue = log.process.shards()[0].records().queue().unwrap();
+    queue.push(Record { logged: false, ..record(1) }).unwrap();
+    queue.push(record(2)).unwrap();
+    log.log.stop();
+    assert_eq!((ids(&path), log.log.receipts.newest(|_| true).0.len()), (vec!["2".into()], 2));
+    fs::remove_file(path).unwrap();
+}
+
 /// Rules that switch the log on may reach a shard before their order reaches the thread.
 #[test]
 fn what_overtakes_the_order_is_written() {
@@ -210,9 +278,9 @@ fn what_overtakes_the_order_is_written() {
     process.shards()[0].records().open(8).push(record(1)).unwrap();
     let (orders, taken) = channel();
     let sink = Sink::open(&Access::File(path.clone())).unwrap();
-    orders.send(Order::Take(Prepared { sink: Some(sink), format: LogFormat::Json })).unwrap();
+    orders.send(Order::Take(Prepared { sink: Some(sink), format: LogFormat::Json, receipts: 0 })).unwrap();
     drop(orders);
-    Writer::new(process, Published::leak(Snapshot::default()), Arc::default()).run(&taken);
+    Writer::new(process, Published::leak(Snapshot::default()), Arc::default(), Arc::default()).run(&taken);
     assert_eq!(ids(&path), ["1"]);
     fs::remove_file(path).unwrap();
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::config::Upstream;
 use crate::control::models::Card;
 use crate::control::scrape;
+use crate::counters::{Asked, Compared, Predictions};
 use crate::snapshot::Selected;
 
 fn fleet(count: u16) -> Fleet {
@@ -124,4 +125,44 @@ fn pools_keep_their_ids_and_share_rings() {
     let gone = fleet.snapshot();
     assert!(!gone.models.contains_key(b"lora".as_slice()) && pool(&gone, lora).members.is_empty());
     assert!(matches!(gone.select(Some(b"lora")), Selected::UnknownModel));
+}
+
+/// `/metrics` of an engine that was asked for so many tokens of prompts and found so many in its cache.
+fn counted(prompts: u64, hits: u64, caching: &str) -> Reading {
+    let text = format!(
+        "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:prompt_tokens_total {prompts}\n\
+         vllm:prefix_cache_queries_total {prompts}\nvllm:prefix_cache_hits_total {hits}\n\
+         vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"1000\",enable_prefix_caching=\"{caching}\"}} 1\n"
+    );
+    Reading::of(text.as_bytes())
+}
+
+#[test]
+fn an_engine_that_counts_no_hits_ends_on_hash_and_one_without_a_cache_at_once() {
+    let mut fleet = fleet(3);
+    let predictions = Predictions::default();
+    let now = Instant::now();
+    let scrape = |fleet: &mut Fleet, place: usize, turn: u64, hits: u64, caching: &str| {
+        let (id, _) = fleet.target(place).unwrap();
+        let asked = Asked { requests: 20 * turn, tokens: 40_000 * turn, held: 30_000 * turn, told: 0 };
+        let ours = Ours { asked, prompted: 160_000 * turn, ..Ours::default() };
+        fleet.scraped(place, id, Ok((counted(40_000 * turn, hits, caching), ours)), now);
+        let moved = fleet.compare(&predictions, now);
+        let rungs: Vec<_> = fleet.snapshot().endpoints.iter().flatten().map(|endpoint| endpoint.rung).collect();
+        (moved.len(), rungs)
+    };
+    use crate::fleet::Rung::{Approximate, Hash};
+    for turn in 0..=2 {
+        assert_eq!(scrape(&mut fleet, 0, turn, 7, "True"), (0, vec![Approximate; 3]), "turn {turn}");
+        assert_eq!(scrape(&mut fleet, 1, turn, 29_000 * turn, "True"), (0, vec![Approximate; 3]), "turn {turn}");
+    }
+    assert_eq!(scrape(&mut fleet, 0, 3, 7, "True"), (1, vec![Hash, Approximate, Approximate]));
+    assert_eq!(scrape(&mut fleet, 1, 3, 87_000, "True"), (0, vec![Hash, Approximate, Approximate]));
+    assert_eq!(scrape(&mut fleet, 2, 0, 0, "False"), (1, vec![Hash, Approximate, Hash]));
+    assert_eq!(fleet.members()[0].compared, Compared { requests: 60, ..Compared::of(60, 90_000, 0) });
+    let about = fleet.members()[1].compared;
+    assert_eq!((about.predicted, about.cached, about.over), (90_000, 87_000, 3_000));
+    // Another process answers there, with a cache: its counters begin anew.
+    assert_eq!(scrape(&mut fleet, 0, 1, 0, "True"), (1, vec![Approximate, Approximate, Hash]));
+    assert_eq!(scrape(&mut fleet, 2, 1, 0, "True"), (1, vec![Approximate; 3]));
 }

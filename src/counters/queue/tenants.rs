@@ -5,18 +5,17 @@
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::counters::queue::rank::LANES;
+use crate::limits::TENANT_WEIGHT_MAX;
 
 /// A tenant of weight 1 pays so much for a token, a heavier one that much less.
 const TOKEN: u64 = 1 << 10;
-/// Heaviest tenant.
-pub const WEIGHT_MAX: u32 = 1_000;
 
 /// On whose account a request waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tenant {
     /// One of [`LANES`].
     pub lane: u8,
-    /// 1..=[`WEIGHT_MAX`].
+    /// 1..=[`TENANT_WEIGHT_MAX`].
     pub weight: u32,
 }
 
@@ -26,7 +25,7 @@ impl Tenant {
 
     /// By the hash of what names it. Tenants whose hashes fall on one lane share it: one in 64 of any two.
     pub fn of(hash: u64, weight: u32) -> Tenant {
-        Tenant { lane: (hash >> 32) as u8 % LANES as u8, weight: weight.clamp(1, WEIGHT_MAX) }
+        Tenant { lane: (hash >> 32) as u8 % LANES as u8, weight: weight.clamp(1, TENANT_WEIGHT_MAX) }
     }
 }
 

@@ -1,13 +1,13 @@
 //! Compares what a ledger says in several places. For tests.
 
-use super::super::rows::Rows;
+use super::super::rows::{Kept, Rows};
 use super::{FREE, Ledger, NONE, UNLISTED};
 
 impl Ledger {
     /// Whether cells, tree, list, buckets and rows say the same.
     pub(in crate::index) fn audit(&self, rows: &Rows, slot: u16) -> Result<(), String> {
         let is = |right: bool, at: u32, what: &str| if right { Ok(()) } else { Err(format!("cell {at}: {what}")) };
-        let (mut held, mut listed, mut children, mut named) = (0, 0, 0, 0);
+        let (mut held, mut listed, mut children, mut named, mut found) = (0, 0, 0, 0, 0);
         for at in 0..self.unused {
             let cell = self.cell(at);
             if cell.row == FREE.row {
@@ -17,6 +17,10 @@ impl Ledger {
             listed += u32::from(cell.newer != UNLISTED);
             named += u32::from(cell.parent != NONE);
             is(rows.tag(cell.row, slot).is_some(), at, "its row lacks its bit")?;
+            if let Kept::Sole(said) = rows.kept(cell.row) {
+                is(said == at, at, "its row names another cell")?;
+                found += 1;
+            }
             is(cell.first_child != NONE || cell.newer != UNLISTED, at, "a leaf that never goes")?;
             let (mut child, mut before) = (cell.first_child, NONE);
             while child != NONE {
@@ -34,7 +38,6 @@ impl Ledger {
         }
         is(before == self.oldest && seen == listed, before, "the list loses cells")?;
         is(children == named, 0, "children without parent")?;
-        let mut found = 0;
         for bucket in self.chunks.iter().flat_map(|chunk| &chunk.buckets) {
             let mut at = *bucket;
             while at != NONE {

@@ -1,0 +1,85 @@
+//! What stands between the conversations and the engines: a policy, in how many fronts of how many shards.
+
+use std::net::SocketAddr;
+
+use clap::ValueEnum;
+
+use crate::demo::front::Front;
+use crate::demo::load::Target;
+use crate::policy::Policy;
+
+/// Policies that need no front: the demo's own baselines.
+pub const BARE: [&str; 2] = ["bare-random", "bare-sticky"];
+/// Most fronts, and most shards of one.
+const MANY_MAX: usize = 16;
+
+/// `NAME`, or `NAME@FRONTSxSHARDS`: conversations are dealt among the fronts, which know nothing of each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lineup {
+    /// One of [`BARE`], or a policy of the front.
+    pub policy: String,
+    /// How many processes.
+    pub fronts: usize,
+    /// Of each; none: as many as it takes by itself.
+    pub shards: Option<usize>,
+}
+
+impl std::str::FromStr for Lineup {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Lineup, String> {
+        let (policy, many) = text.split_once('@').map_or((text, None), |(policy, many)| (policy, Some(many)));
+        let bare = BARE.contains(&policy);
+        if !bare && Policy::from_str(policy, false).is_err() {
+            let names = Policy::value_variants().iter().map(|policy| policy.as_str()).chain(BARE);
+            let names: Vec<&str> = names.collect();
+            return Err(format!("no policy is called {policy:?}; --policies takes {}", names.join(", ")));
+        }
+        let Some(many) = many else { return Ok(Lineup { policy: policy.into(), fronts: 1, shards: None }) };
+        let number = |text: &str| text.parse().ok().filter(|number| (1..=MANY_MAX).contains(number));
+        match many.split_once('x').map(|(fronts, shards)| (number(fronts), number(shards))) {
+            Some((Some(fronts), Some(shards))) if !bare => {
+                Ok(Lineup { policy: policy.into(), fronts, shards: Some(shards) })
+            }
+            _ => Err(format!(
+                "{text:?} is no line-up; write a policy of the front and how many fronts of how many shards, 1 to \
+                 {MANY_MAX}, such as warm@2x1"
+            )),
+        }
+    }
+}
+
+impl Lineup {
+    /// Starts the fronts, if any, before these engines.
+    pub async fn start(&self, engines: &[SocketAddr]) -> Result<(Vec<Front>, Target), String> {
+        let engines = engines.to_vec();
+        match BARE.iter().position(|bare| *bare == self.policy) {
+            Some(0) => return Ok((Vec::new(), Target::BareRandom(engines))),
+            Some(_) => return Ok((Vec::new(), Target::BareSticky(engines))),
+            None => {}
+        }
+        let mut fronts = Vec::new();
+        for _ in 0..self.fronts {
+            fronts.push(Front::start(&self.policy, self.shards, &engines, None).await?);
+        }
+        let target = Target::Fronts(fronts.iter().map(|front| front.listen).collect());
+        Ok((fronts, target))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_ups_are_read_or_refused_in_words() {
+        let lineup = |policy: &str, fronts, shards| Lineup { policy: policy.into(), fronts, shards };
+        assert_eq!("warm".parse(), Ok(lineup("warm", 1, None)));
+        assert_eq!("warm@2x1".parse(), Ok(lineup("warm", 2, Some(1))));
+        assert_eq!("bare-random".parse(), Ok(lineup("bare-random", 1, None)));
+        for wrong in ["warm@", "warm@2", "warm@0x1", "warm@1x17", "bare-sticky@1x1", "warm@2x"] {
+            assert!(wrong.parse::<Lineup>().unwrap_err().contains("line-up"), "{wrong}");
+        }
+        assert!("hot@1x1".parse::<Lineup>().unwrap_err().contains("prefix-hash"));
+    }
+}

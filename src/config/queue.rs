@@ -1,0 +1,72 @@
+//! `[queue]`: requests that wait in the front for room in an engine's cache.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Cidr;
+use super::problem::Problem;
+use crate::limits::{QUEUE_MAX, TENANT_WEIGHT_MAX};
+
+/// Who waits, for how long, and in which order. Whether requests wait at all is each pool's `queue`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Queue {
+    /// Most requests that wait, in all pools together; more: 429.
+    pub waiting_max: u32,
+    /// Longest wait; then 429.
+    pub timeout_ms: u64,
+    /// Header field whose value names the tenant that a request counts for, such as `x-tenant` or `authorization`; empty: all
+    /// are one.
+    pub tenant_header: String,
+    /// Peers whose `x-warmfront-priority`, or `priority` in the body, is believed.
+    pub priority_from: Vec<Cidr>,
+    /// By the value of that field: how much more of the room a tenant gets than one of weight 1.
+    pub weights: BTreeMap<String, u32>,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Queue {
+            waiting_max: 1_024,
+            timeout_ms: 30_000,
+            tenant_header: String::new(),
+            priority_from: Cidr::everywhere(),
+            weights: BTreeMap::new(),
+        }
+    }
+}
+
+/// Faults of its values.
+pub(super) fn faults(queue: &Queue, found: &mut Vec<Problem>) {
+    let mut wrong = |key: &str, message: String| found.push(Problem::new(["queue", key], message));
+    if queue.waiting_max == 0 {
+        wrong(
+            "waiting_max",
+            "`waiting_max` cannot be 0; write `queue = \"off\"` in [routing] to let nobody wait".into(),
+        );
+    }
+    if queue.waiting_max as usize > QUEUE_MAX {
+        wrong("waiting_max", format!("`waiting_max` cannot be above {QUEUE_MAX}"));
+    }
+    if queue.timeout_ms == 0 {
+        wrong("timeout_ms", "`timeout_ms` cannot be 0; write `queue = \"off\"` in [routing] to let nobody wait".into());
+    }
+    let header = &queue.tenant_header;
+    let token = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
+    if !header.bytes().all(token) {
+        wrong(
+            "tenant_header",
+            format!("\"{header}\" is not a header name; write it in lower case, such as \"x-tenant\""),
+        );
+    }
+    if header.is_empty() && !queue.weights.is_empty() {
+        wrong("weights", "`weights` name tenants, but no `tenant_header` says who is one".into());
+    }
+    for (tenant, weight) in &queue.weights {
+        if !(1..=TENANT_WEIGHT_MAX).contains(weight) {
+            let message = format!("the weight of \"{tenant}\" is {weight}; write 1 to {TENANT_WEIGHT_MAX}");
+            found.push(Problem::new(["queue", "weights", tenant], message));
+        }
+    }
+}

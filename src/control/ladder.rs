@@ -1,0 +1,254 @@
+//! How far is believed what is known of one endpoint's cache: down when predictions are wrong for a while, up when
+//! they are right again. They go on while they are not believed.
+//!
+//! Only too much is wrong. Too little is common and harmless: answers are in the cache and not in the index, others fill it too.
+
+use std::time::Instant;
+
+use crate::counters::Compared;
+use crate::fleet::Rung;
+
+/// Predicted tokens of one window, at least: a KV block more or less of each prompt weighs little then.
+pub const WINDOW_TOKENS: u64 = 20_000;
+/// Requests of one window, at least: one long prompt is chance.
+pub const WINDOW_REQUESTS: u64 = 8;
+/// A window in which more of a hundred predicted tokens were not there is wrong: an engine that has the better half of them is
+/// better believed. Simulated engines with room show 1, those whose caches are just full 5 to 29, those that are asked for far more
+/// than they hold 70 to 100, and one without a cache 100; a vLLM with room 3 to 6.
+pub const WRONG_PERCENT: u64 = 50;
+/// With so many at most it is right; between the two it is neither, lest an endpoint goes up and down at one border.
+pub const RIGHT_PERCENT: u64 = 25;
+/// So many wrong windows in a row lead down: requests sent together with the same new prompt fill one or two, as they are
+/// predicted before the first of them is computed.
+pub const WRONG_ROW: u32 = 3;
+/// So many right ones lead up.
+pub const RIGHT_ROW: u32 = 4;
+
+/// Why an endpoint is on another rung.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// Window after window its engine had not cached what was predicted.
+    Overpredicted,
+    /// Its engine says that it caches no prefixes.
+    CacheOff,
+    /// Window after window it had.
+    RightAgain,
+    /// Its engine says that it caches prefixes now.
+    CacheOn,
+    /// Another process may be there now.
+    Restarted,
+}
+
+impl Why {
+    /// As log and `/endpoints` name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Why::Overpredicted => "overpredicted",
+            Why::CacheOff => "prefix_caching_off",
+            Why::RightAgain => "right_again",
+            Why::CacheOn => "prefix_caching_on",
+            Why::Restarted => "restarted",
+        }
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Ladder {
+    rung: Rung,
+    since: Instant,
+    why: Option<Why>,
+    window: Compared,
+    wrong: u32,
+    right: u32,
+    cache_off: bool,
+}
+
+impl Ladder {
+    /// On the upper rung.
+    pub fn new(now: Instant) -> Ladder {
+        Ladder {
+            rung: Rung::Approximate,
+            since: now,
+            why: None,
+            window: Compared::default(),
+            wrong: 0,
+            right: 0,
+            cache_off: false,
+        }
+    }
+
+    /// Where it is.
+    pub fn rung(&self) -> Rung {
+        self.rung
+    }
+
+    /// Since when.
+    pub fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Why, where it was ever elsewhere.
+    pub fn why(&self) -> Option<Why> {
+        self.why
+    }
+
+    /// Further predictions were compared. True: it is on another rung.
+    pub fn compared(&mut self, more: Compared, now: Instant) -> bool {
+        self.window.add(more);
+        if self.window.predicted < WINDOW_TOKENS || self.window.requests < WINDOW_REQUESTS {
+            return false;
+        }
+        let Compared { predicted, over, .. } = std::mem::take(&mut self.window);
+        let over_percent = over.saturating_mul(100) / predicted;
+        self.wrong = if over_percent > WRONG_PERCENT { self.wrong + 1 } else { 0 };
+        self.right = if over_percent <= RIGHT_PERCENT { self.right + 1 } else { 0 };
+        match self.rung {
+            Rung::Approximate if self.wrong >= WRONG_ROW => self.go(Rung::Hash, Why::Overpredicted, now),
+            Rung::Hash if self.right >= RIGHT_ROW && !self.cache_off => {
+                self.go(Rung::Approximate, Why::RightAgain, now)
+            }
+            _ => false,
+        }
+    }
+
+    /// The engine said whether it caches prefixes. True: it is on another rung.
+    pub fn caches(&mut self, prefixes: bool, now: Instant) -> bool {
+        let was_off = std::mem::replace(&mut self.cache_off, !prefixes);
+        match (was_off, self.cache_off) {
+            (false, true) => self.go(Rung::Hash, Why::CacheOff, now),
+            (true, false) => self.go(Rung::Approximate, Why::CacheOn, now),
+            _ => false,
+        }
+    }
+
+    /// Its engine may be another process, of which nothing wrong is known but whether it caches, which its next scrape
+    /// tells. True: it is on another rung.
+    pub fn restarted(&mut self, now: Instant) -> bool {
+        let rung = if self.cache_off { Rung::Hash } else { Rung::Approximate };
+        self.go(rung, Why::Restarted, now)
+    }
+
+    fn go(&mut self, rung: Rung, why: Why, now: Instant) -> bool {
+        (self.window, self.wrong, self.right) = (Compared::default(), 0, 0);
+        if self.rung == rung {
+            return false;
+        }
+        (self.rung, self.why, self.since) = (rung, Some(why), now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// One window in which so many percent were wrong.
+    fn window(percent: u64) -> Compared {
+        Compared { requests: 10, ..Compared::of(10, WINDOW_TOKENS, WINDOW_TOKENS * (100 - percent) / 100) }
+    }
+
+    fn after(windows: &[u64]) -> Ladder {
+        let now = Instant::now();
+        let mut ladder = Ladder::new(now);
+        windows.iter().for_each(|percent| {
+            ladder.compared(window(*percent), now);
+        });
+        ladder
+    }
+
+    #[test]
+    fn wrong_windows_lead_down_and_right_ones_up() {
+        for (windows, rung) in [
+            (&[100, 100][..], Rung::Approximate),
+            (&[100, 100, 100], Rung::Hash),
+            (&[51, 51, 51], Rung::Hash),
+            (&[50, 50, 50, 50, 50, 50], Rung::Approximate),
+            (&[100, 100, 40, 100, 100, 0, 100, 100], Rung::Approximate),
+            (&[100, 100, 100, 0, 0, 0], Rung::Hash),
+            (&[100, 100, 100, 0, 0, 0, 0], Rung::Approximate),
+            (&[100, 100, 100, 25, 25, 25, 25], Rung::Approximate),
+            (&[100, 100, 100, 0, 0, 0, 26, 0, 0, 0], Rung::Hash),
+            (&[100, 100, 100, 0, 0, 0, 0, 100, 100], Rung::Approximate),
+            (&[100, 100, 100, 0, 0, 0, 0, 100, 100, 100], Rung::Hash),
+        ] {
+            assert_eq!(after(windows).rung(), rung, "{windows:?}");
+        }
+        assert_eq!(after(&[100, 100, 100]).why(), Some(Why::Overpredicted));
+    }
+
+    #[test]
+    fn few_tokens_or_few_requests_are_no_window() {
+        let now = Instant::now();
+        let mut ladder = Ladder::new(now);
+        // Long prompts, seven of them: chance.
+        for _ in 0..WINDOW_REQUESTS - 1 {
+            assert!(!ladder.compared(Compared::of(1, 10 * WINDOW_TOKENS, 0), now));
+        }
+        assert_eq!((ladder.wrong, ladder.window.requests), (0, WINDOW_REQUESTS - 1));
+        ladder.compared(Compared::of(1, 0, 0), now);
+        assert_eq!((ladder.wrong, ladder.window.requests), (1, 0));
+        // Prompts that nobody was thought to hold are none either, however many.
+        (0..10_000).for_each(|_| assert!(!ladder.compared(Compared::of(1, 0, 500), now)));
+        assert_eq!((ladder.wrong, ladder.right), (1, 0));
+    }
+
+    #[test]
+    fn an_engine_without_a_cache_is_not_believed_whatever_is_compared() {
+        let now = Instant::now();
+        let mut ladder = Ladder::new(now);
+        assert!(ladder.caches(false, now) && !ladder.caches(false, now));
+        assert_eq!((ladder.rung(), ladder.why()), (Rung::Hash, Some(Why::CacheOff)));
+        (0..10).for_each(|_| assert!(!ladder.compared(window(0), now)));
+        assert!(!ladder.restarted(now) && ladder.rung() == Rung::Hash);
+        assert!(ladder.caches(true, now));
+        assert_eq!((ladder.rung(), ladder.why()), (Rung::Approximate, Some(Why::CacheOn)));
+        assert!(!ladder.caches(true, now));
+    }
+
+    #[test]
+    fn a_new_process_is_believed() {
+        let mut ladder = after(&[100, 100, 100]);
+        assert!(ladder.restarted(Instant::now()) && ladder.rung() == Rung::Approximate);
+        let mut ladder = after(&[100, 100]);
+        assert!(!ladder.restarted(Instant::now()));
+        ladder.compared(window(100), Instant::now());
+        assert_eq!(ladder.rung(), Rung::Approximate, "the two before were another's");
+    }
+
+    proptest! {
+        /// However it is cut into comparisons: too little never leads down, nor does what is right.
+        #[test]
+        fn only_too_much_leads_down(
+            each in prop::collection::vec((0u64..9_000, 0u64..=100, 0u64..9_000), 1..400),
+        ) {
+            let now = Instant::now();
+            let mut ladder = Ladder::new(now);
+            for (predicted, part, beyond) in each {
+                // At least half are there, and often more than was predicted.
+                let cached = predicted * (50 + part / 2).min(100) / 100 + 1 + if part > 50 { beyond } else { 0 };
+                ladder.compared(Compared::of(1, predicted, cached), now);
+                prop_assert_eq!(ladder.rung(), Rung::Approximate);
+            }
+        }
+
+        /// Down only behind so many tokens predicted wrongly.
+        #[test]
+        fn it_takes_whole_windows(each in prop::collection::vec((0u64..30_000, 0u64..30_000), 1..200)) {
+            let now = Instant::now();
+            let mut ladder = Ladder::new(now);
+            let (mut predicted, mut requests) = (0, 0);
+            for (held, cached) in each {
+                predicted += held;
+                requests += 1;
+                let fell = ladder.compared(Compared::of(1, held, cached), now);
+                prop_assert!(!fell || predicted >= u64::from(WRONG_ROW) * WINDOW_TOKENS);
+                prop_assert!(!fell || requests >= u64::from(WRONG_ROW) * WINDOW_REQUESTS);
+                if fell {
+                    (predicted, requests) = (0, 0);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Predictions of one endpoint's cache beside what its engine says: reply by reply, or where replies do not tell, by what
+//! it counts in `/metrics`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::calibration::Calibration;
+use super::fleet::Fleet;
+use super::ladder::{Ladder, WINDOW_REQUESTS, WINDOW_TOKENS};
+use super::scrape::Reading;
+use crate::counters::{Asked, Compared, Predictions, Text};
+use crate::fleet::{EngineLoad, Method};
+
+/// What we had sent to an engine while its `/metrics` was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ours {
+    /// Requests in flight there.
+    pub in_flight: u32,
+    /// [`crate::fleet::Loads::dispatched`], before it was asked.
+    pub dispatched: u64,
+    /// [`crate::fleet::Loads::resident`], before it was asked.
+    pub resident: u64,
+    /// [`crate::fleet::Loads::prompted`], before it was asked.
+    pub prompted: u64,
+    /// What was predicted for it, before it was asked.
+    pub asked: Asked,
+}
+
+/// Everything of one endpoint.
+#[derive(Debug)]
+pub struct Truth {
+    /// Bytes that a token of it stands for.
+    pub calibration: Calibration,
+    /// How far it is believed.
+    pub ladder: Ladder,
+    lookups: Lookups,
+    /// What its slot's counters were when they were read last; `None`: its former tenant's are there.
+    seen: Option<(Compared, Text)>,
+    /// Compared by scrapes and not told yet.
+    untold: Compared,
+    /// It went to another rung, which is not told yet.
+    moved: bool,
+}
+
+impl Truth {
+    /// Of an endpoint that is new.
+    pub fn new(now: Instant) -> Truth {
+        Truth {
+            calibration: Calibration::default(),
+            ladder: Ladder::new(now),
+            lookups: Lookups::default(),
+            seen: None,
+            untold: Compared::default(),
+            moved: false,
+        }
+    }
+
+    /// Its engine's `/metrics` were read. `alone`: nobody but us asks it.
+    pub fn scraped(&mut self, ours: &Ours, reading: &Reading, alone: bool, now: Instant) {
+        self.calibration.read(ours.prompted, reading.load.prompt_tokens_total, alone);
+        if let Some(caches) = reading.prefix_caching {
+            self.moved |= self.ladder.caches(caches, now);
+        }
+        if let Some(compared) = self.lookups.read(ours.asked, &reading.load, alone) {
+            self.untold.add(compared);
+            self.moved |= self.ladder.compared(compared, now);
+        }
+    }
+
+    /// Another process may answer there.
+    pub fn restarted(&mut self, now: Instant) {
+        self.lookups = Lookups::default();
+        self.moved |= self.ladder.restarted(now);
+    }
+
+    /// Reads what replies told since. Answers what was compared, and whether it is on another rung than when it was asked last.
+    fn look(&mut self, slot: u16, predictions: &Predictions, now: Instant) -> (Compared, bool) {
+        let here = (predictions.compared(slot, Method::Warm), predictions.text(slot));
+        let (compared, text) = self.seen.replace(here).unwrap_or(here);
+        let told = here.0.since(compared);
+        if here.1 != text {
+            let bytes = here.1.bytes.wrapping_sub(text.bytes);
+            self.calibration.told(bytes, here.1.tokens.wrapping_sub(text.tokens));
+        }
+        if told.requests > 0 {
+            self.moved |= self.ladder.compared(told, now);
+        }
+        let mut all = std::mem::take(&mut self.untold);
+        all.add(told);
+        (all, std::mem::take(&mut self.moved))
+    }
+}
+
+/// An endpoint that is on another rung.
+#[derive(Debug)]
+pub struct Moved {
+    /// Its engine's name.
+    pub engine: Arc<str>,
+    /// Where it is, and why.
+    pub ladder: Ladder,
+}
+
+impl Fleet {
+    /// Compares what was predicted with what is known by now. Shards must know of whoever is answered.
+    pub fn compare(&mut self, predictions: &Predictions, now: Instant) -> Vec<Moved> {
+        let mut moved = Vec::new();
+        for member in &mut self.members {
+            let Some(tenancy) = &mut member.now else { continue };
+            let (compared, on_another) = tenancy.truth.look(tenancy.id.slot, predictions, now);
+            member.compared.add(compared);
+            if on_another {
+                moved.push(Moved { engine: Arc::clone(&member.name), ladder: tenancy.truth.ladder.clone() });
+            }
+        }
+        moved
+    }
+}
+
+/// Tokens of an engine's own counters may be so many times those that we sent, as far as we estimate. Beyond that
+/// others ask it whom no scrape has met.
+const FOREIGN_FACTOR: u64 = 2;
+
+/// What was sent to an engine whose replies do not tell, beside what it says of all prompts together.
+///
+/// Requests on their way are in one of the two and not in the other, so it is the parts that are compared, over as many
+/// scrapes as fill a window.
+#[derive(Debug, Default)]
+struct Lookups {
+    before: Option<(Asked, Counted)>,
+}
+
+/// Tokens as an engine counts them since its start.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    prompts: u64,
+    queries: u64,
+    hits: u64,
+}
+
+impl Counted {
+    fn of(load: &EngineLoad) -> Option<Counted> {
+        let prompts = load.prompt_tokens_total?;
+        // A vLLM without prefix caching counts neither.
+        let (queries, hits) = (load.prefix_queries_total.unwrap_or(0), load.prefix_hits_total?);
+        Some(Counted { prompts, queries, hits })
+    }
+}
+
+impl Lookups {
+    fn read(&mut self, asked: Asked, load: &EngineLoad, alone: bool) -> Option<Compared> {
+        let counted = Counted::of(load)?;
+        let (asked_before, before) = self.before.replace((asked, counted))?;
+        let hits = counted.hits.checked_sub(before.hits)?;
+        let queries = counted.queries.checked_sub(before.queries)?;
+        let prompts = counted.prompts.checked_sub(before.prompts)?;
+        if !alone || asked.told != asked_before.told {
+            return None;
+        }
+        let requests = asked.requests.wrapping_sub(asked_before.requests);
+        let tokens = asked.tokens.wrapping_sub(asked_before.tokens);
+        let held = asked.held.wrapping_sub(asked_before.held);
+        let looked_up = if queries > 0 { queries } else { prompts };
+        if looked_up > FOREIGN_FACTOR * tokens + WINDOW_TOKENS {
+            return None;
+        }
+        let part = |of: u64| (u128::from(held) * u128::from(of) / u128::from(tokens.max(1))) as u64;
+        let predicted = part(looked_up).min(looked_up);
+        if predicted < WINDOW_TOKENS || requests < WINDOW_REQUESTS {
+            // Not yet: goes on from where it was.
+            self.before = Some((asked_before, before));
+            return None;
+        }
+        Some(Compared::of(requests, predicted, hits.min(looked_up)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::Prediction;
+    use crate::fleet::Rung;
+
+    /// Figures of an engine that was asked for so many tokens and found so many.
+    fn load(queries: u64, hits: u64) -> EngineLoad {
+        EngineLoad {
+            prompt_tokens_total: Some(queries),
+            prefix_queries_total: Some(queries),
+            prefix_hits_total: Some(hits),
+            ..EngineLoad::default()
+        }
+    }
+
+    fn asked(tokens: u64, held: u64) -> Asked {
+        Asked { requests: tokens / 1_000, tokens, held, told: 0 }
+    }
+
+    #[test]
+    fn what_replies_do_not_tell_is_compared_with_what_engines_count() {
+        let mut lookups = Lookups::default();
+        assert_eq!(lookups.read(asked(5_000, 1_000), &load(700, 100), true), None, "where counting begins");
+        assert_eq!(lookups.read(asked(25_000, 17_000), &load(20_700, 15_100), true), None, "16,000 are no window");
+        let compared = lookups.read(asked(45_000, 31_000), &load(40_700, 28_100), true).unwrap();
+        assert_eq!(compared, Compared::of(40, 30_000, 28_000));
+        // Estimates are half as long as the engine's tokens, and some requests are still under way: parts are compared.
+        let compared = lookups.read(asked(85_000, 61_000), &load(100_700, 28_100), true).unwrap();
+        assert_eq!(compared, Compared::of(40, 45_000, 0));
+    }
+
+    #[test]
+    fn what_an_engine_counts_for_others_or_for_whom_replies_told_is_left_out() {
+        let whole = |told| Asked { told, ..asked(100_000, 90_000) };
+        let after = |next: Asked, engine: EngineLoad, alone: bool| {
+            let mut lookups = Lookups::default();
+            lookups.read(Asked::default(), &load(0, 0), true);
+            lookups.read(next, &engine, alone)
+        };
+        assert!(after(whole(0), load(100_000, 0), true).is_some());
+        assert_eq!(after(whole(0), load(100_000, 0), false), None, "others ask it");
+        assert_eq!(after(whole(0), load(500_000, 0), true), None, "others must have");
+        assert_eq!(after(whole(1), load(100_000, 0), true), None, "a reply told");
+        assert_eq!(after(whole(0), EngineLoad::default(), true), None, "it counts nothing");
+        // Prefix caching is off: vLLM counts prompts and looks nothing up.
+        let off = EngineLoad { prefix_queries_total: Some(0), prompt_tokens_total: Some(100_000), ..load(0, 0) };
+        assert_eq!(after(whole(0), off, true), Some(Compared::of(100, 90_000, 0)));
+        // A restart begins anew.
+        let mut lookups = Lookups::default();
+        lookups.read(asked(0, 0), &load(900_000, 500_000), true);
+        assert_eq!(lookups.read(asked(100_000, 90_000), &load(50_000, 10), true), None);
+        assert!(lookups.read(asked(200_000, 180_000), &load(150_000, 80_010), true).is_some());
+    }
+
+    #[test]
+    fn what_a_former_tenant_was_told_is_not_counted() {
+        let predictions = Predictions::default();
+        let prediction = Prediction { method: Method::Warm, tokens: 30_000, held: 30_000, text_bytes: 90_000 };
+        let tell = |times: u64| (0..times).for_each(|_| predictions.told(2, &prediction, 30_000, Some(0)));
+        tell(100);
+        let now = Instant::now();
+        let mut truth = Truth::new(now);
+        assert_eq!(truth.look(2, &predictions, now), (Compared::default(), false));
+        assert_eq!(truth.calibration.token_bytes(), None);
+        tell(8);
+        let (compared, moved) = truth.look(2, &predictions, now);
+        assert_eq!((compared.requests, compared.over, moved), (8, 240_000, false));
+        assert_eq!(truth.calibration.token_bytes(), Some(3.0));
+        tell(8);
+        truth.look(2, &predictions, now);
+        tell(8);
+        assert!(truth.look(2, &predictions, now).1 && truth.ladder.rung() == Rung::Hash);
+        assert_eq!(truth.look(2, &predictions, now), (Compared::default(), false), "told once");
+        truth.restarted(now);
+        assert!(truth.look(2, &predictions, now).1 && truth.ladder.rung() == Rung::Approximate);
+    }
+}

@@ -1,0 +1,239 @@
+//! What was predicted of the engines' caches, and what replies told of them, by slot. Shards write, control reads and
+//! compares with what it read before: nothing is ever taken back.
+
+use crate::atomics::{AtomicU64, Ordering};
+use crate::fleet::Method;
+use crate::limits::ENDPOINTS_MAX;
+
+const METHODS: usize = Method::ALL.len();
+
+/// What was thought of a request when it was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Prediction {
+    /// How.
+    pub method: Method,
+    /// Tokens of its prompt, estimated.
+    pub tokens: u32,
+    /// Of these, in its endpoint's cache.
+    pub held: u32,
+    /// Bytes of text that they were estimated from; 0: not from text alone.
+    pub text_bytes: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Predictions {
+    slots: Box<[Slot; ENDPOINTS_MAX]>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    methods: [Cells; METHODS],
+    text_bytes: AtomicU64,
+    text_tokens: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Cells {
+    asked: AtomicU64,
+    asked_tokens: AtomicU64,
+    asked_held: AtomicU64,
+    told: AtomicU64,
+    predicted: AtomicU64,
+    cached: AtomicU64,
+    over: AtomicU64,
+    under: AtomicU64,
+}
+
+impl Default for Predictions {
+    fn default() -> Self {
+        Predictions { slots: Box::new(std::array::from_fn(|_| Slot::default())) }
+    }
+}
+
+/// Predictions beside what came of them, in the engines' tokens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Compared {
+    /// Requests.
+    pub requests: u64,
+    /// Tokens thought to be in the cache.
+    pub predicted: u64,
+    /// Tokens that were.
+    pub cached: u64,
+    /// Tokens predicted too many, of each request.
+    pub over: u64,
+    /// Tokens predicted too few, of each request.
+    pub under: u64,
+}
+
+impl Compared {
+    /// Of one comparison.
+    pub fn of(requests: u64, predicted: u64, cached: u64) -> Compared {
+        let (over, under) = (predicted.saturating_sub(cached), cached.saturating_sub(predicted));
+        Compared { requests, predicted, cached, over, under }
+    }
+
+    /// What came since.
+    #[must_use]
+    pub fn since(self, before: Compared) -> Compared {
+        Compared {
+            requests: self.requests.wrapping_sub(before.requests),
+            predicted: self.predicted.wrapping_sub(before.predicted),
+            cached: self.cached.wrapping_sub(before.cached),
+            over: self.over.wrapping_sub(before.over),
+            under: self.under.wrapping_sub(before.under),
+        }
+    }
+
+    /// More of the same.
+    pub fn add(&mut self, more: Compared) {
+        self.requests += more.requests;
+        self.predicted += more.predicted;
+        self.cached += more.cached;
+        self.over += more.over;
+        self.under += more.under;
+    }
+}
+
+/// What was sent to one endpoint with a prediction, whatever was told of it; estimated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Asked {
+    /// Requests.
+    pub requests: u64,
+    /// Tokens of their prompts.
+    pub tokens: u64,
+    /// Of these, thought to be in its cache.
+    pub held: u64,
+    /// Of these requests, those whose reply told what was in its cache.
+    pub told: u64,
+}
+
+/// Text that was sent to one endpoint, and what its replies called that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Text {
+    /// Bytes of prompts.
+    pub bytes: u64,
+    /// Their tokens.
+    pub tokens: u64,
+}
+
+impl Predictions {
+    /// A request was sent.
+    pub fn asked(&self, slot: u16, prediction: &Prediction) {
+        let Some(cells) = self.cells(slot, prediction.method) else { return };
+        raise(&cells.asked, 1);
+        raise(&cells.asked_tokens, prediction.tokens.into());
+        raise(&cells.asked_held, prediction.held.into());
+    }
+
+    /// Its reply told how many tokens its prompt had, and perhaps how many of them were cached. What was predicted is the same
+    /// part of those as it was of the estimate: an estimate that is too long says nothing wrong of the cache.
+    pub fn told(&self, slot: u16, prediction: &Prediction, prompt: u32, cached: Option<u32>) {
+        if let Some(text) = self.slots.get(slot as usize).filter(|_| prediction.text_bytes > 0) {
+            raise(&text.text_bytes, prediction.text_bytes);
+            raise(&text.text_tokens, prompt.into());
+        }
+        let Some((cached, cells)) = cached.zip(self.cells(slot, prediction.method)) else { return };
+        let predicted = u64::from(prediction.held) * u64::from(prompt) / u64::from(prediction.tokens.max(1));
+        let compared = Compared::of(1, predicted.min(prompt.into()), cached.into());
+        raise(&cells.predicted, compared.predicted);
+        raise(&cells.cached, compared.cached);
+        raise(&cells.over, compared.over);
+        raise(&cells.under, compared.under);
+        raise(&cells.told, 1);
+    }
+
+    /// What replies of one endpoint told, of predictions by one method.
+    pub fn compared(&self, slot: u16, method: Method) -> Compared {
+        self.cells(slot, method).map_or_else(Compared::default, |cells| Compared {
+            requests: read(&cells.told),
+            predicted: read(&cells.predicted),
+            cached: read(&cells.cached),
+            over: read(&cells.over),
+            under: read(&cells.under),
+        })
+    }
+
+    /// What one endpoint was sent, of predictions by one method.
+    pub fn sent(&self, slot: u16, method: Method) -> Asked {
+        self.cells(slot, method).map_or_else(Asked::default, |cells| Asked {
+            requests: read(&cells.asked),
+            tokens: read(&cells.asked_tokens),
+            held: read(&cells.asked_held),
+            told: read(&cells.told),
+        })
+    }
+
+    /// What replies of one endpoint told of text.
+    pub fn text(&self, slot: u16) -> Text {
+        let text = |slot: &Slot| Text { bytes: read(&slot.text_bytes), tokens: read(&slot.text_tokens) };
+        self.slots.get(slot as usize).map_or_else(Text::default, text)
+    }
+
+    fn cells(&self, slot: u16, method: Method) -> Option<&Cells> {
+        self.slots.get(slot as usize)?.methods.get(method as usize)
+    }
+}
+
+fn raise(cell: &AtomicU64, by: u64) {
+    cell.fetch_add(by, Ordering::Relaxed);
+}
+
+fn read(cell: &AtomicU64) -> u64 {
+    cell.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HALF: Prediction = Prediction { method: Method::Warm, tokens: 1_000, held: 500, text_bytes: 4_000 };
+
+    #[test]
+    fn what_replies_tell_is_compared_in_their_own_tokens() {
+        let predictions = Predictions::default();
+        predictions.asked(3, &HALF);
+        predictions.told(3, &HALF, 800, Some(100));
+        predictions.told(3, &HALF, 800, Some(450));
+        let expected = Compared { requests: 2, predicted: 800, cached: 550, over: 300, under: 50 };
+        assert_eq!(predictions.compared(3, Method::Warm), expected);
+        assert_eq!(predictions.sent(3, Method::Warm), Asked { requests: 1, tokens: 1_000, held: 500, told: 2 });
+        assert_eq!(predictions.text(3), Text { bytes: 8_000, tokens: 1_600 });
+        assert_eq!(predictions.compared(4, Method::Warm), Compared::default());
+    }
+
+    #[test]
+    fn what_is_not_told_is_not_compared() {
+        let predictions = Predictions::default();
+        predictions.told(3, &HALF, 800, None);
+        assert_eq!(predictions.compared(3, Method::Warm), Compared::default());
+        assert_eq!(predictions.text(3), Text { bytes: 4_000, tokens: 800 });
+        // Of images nothing is learnt of text.
+        predictions.told(3, &Prediction { text_bytes: 0, ..HALF }, 800, Some(400));
+        assert_eq!(predictions.text(3), Text { bytes: 4_000, tokens: 800 });
+        assert_eq!(predictions.compared(3, Method::Warm), Compared::of(1, 400, 400));
+    }
+
+    #[test]
+    fn absurd_figures_and_slots_do_no_harm() {
+        let predictions = Predictions::default();
+        let nothing = Prediction { tokens: 0, held: 0, ..HALF };
+        predictions.told(0, &nothing, u32::MAX, Some(u32::MAX));
+        assert_eq!(predictions.compared(0, Method::Warm).under, u64::from(u32::MAX));
+        let most = Prediction { tokens: 1, held: u32::MAX, ..HALF };
+        predictions.told(1, &most, 10, Some(0));
+        assert_eq!(predictions.compared(1, Method::Warm), Compared::of(1, 10, 0));
+        predictions.asked(u16::MAX, &HALF);
+        predictions.told(u16::MAX, &HALF, 1, Some(1));
+        assert_eq!(predictions.sent(u16::MAX, Method::Warm), Asked::default());
+        assert_eq!(predictions.text(u16::MAX), Text::default());
+    }
+
+    #[test]
+    fn totals_are_what_came_since_and_before() {
+        let (before, more) = (Compared::of(3, 100, 40), Compared::of(2, 10, 50));
+        let mut both = before;
+        both.add(more);
+        assert_eq!((both.since(before), both.over, both.under), (more, 60, 40));
+    }
+}

@@ -1,0 +1,218 @@
+//! How many tokens a request had, as the end of its reply tells: `usage` of an unstreamed body, or of the last event of a
+//! stream whose client asked for it. Bodies are not parsed: what stands behind the key up to the end of body or event
+//! tells how deep it stood, so that its beginning is not needed.
+//!
+//! What a model wrote is never taken for it: inside a string the key's quotes would be escaped. Keys of that name deeper
+//! in a body, such as in the schema of a tool, stand at another depth. A wrong reading would cost an estimate and no more.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+use memchr::{memchr, memchr2, memrchr};
+
+use crate::limits::TOKENS_MAX;
+
+/// So many last bytes of a body, or of an event, are looked at: vLLM's usage and what stands behind it are some 400.
+const LOOK_BYTES: usize = 1_024;
+/// Keys of that name that are tried in one look.
+const KEYS_MAX: usize = 8;
+const KEY: &[u8] = b"\"usage\"";
+static FIND_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KEY));
+
+/// Tokens of one request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Usage {
+    /// Of its prompt.
+    pub prompt: Option<u32>,
+    /// Of these, found in the prefix cache; engines tell it only where they are asked to.
+    pub cached: Option<u32>,
+    /// Generated.
+    pub completion: Option<u32>,
+}
+
+/// What is known of a reply, at any cut of its bytes.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    /// The end of a body, or of a line that goes on in the next piece. Allocated once, for replies that are cut there.
+    kept: Vec<u8>,
+}
+
+impl Reader {
+    /// More of a stream's data.
+    #[inline]
+    pub fn stream(&mut self, data: &[u8]) -> Option<Usage> {
+        if self.kept.is_empty() && tells_nothing(data) { None } else { self.lines(data) }
+    }
+
+    fn lines(&mut self, data: &[u8]) -> Option<Usage> {
+        let mut rest = data;
+        let mut found = None;
+        if !self.kept.is_empty() {
+            let line_end = memchr(b'\n', rest);
+            let (line, behind) = rest.split_at(line_end.unwrap_or(rest.len()));
+            self.keep(line);
+            line_end?;
+            found = look(&self.kept);
+            self.kept.clear();
+            rest = behind;
+        }
+        let whole = match rest.last() {
+            Some(b'\n') => rest.len(),
+            _ => memrchr(b'\n', rest).map_or(0, |at| at + 1),
+        };
+        let (lines, begun) = rest.split_at(whole);
+        if FIND_KEY.find(lines).is_some() {
+            found = lines.split(|byte| *byte == b'\n').filter_map(look).next_back().or(found);
+        }
+        self.keep(begun);
+        found
+    }
+
+    /// More of an unstreamed body, of which so many bytes are `left` behind these; `None`: not known.
+    pub fn body(&mut self, data: &[u8], left: Option<u64>) -> Option<Usage> {
+        match left {
+            Some(0) if self.kept.is_empty() => look(data),
+            Some(0) => {
+                self.keep(data);
+                self.end()
+            }
+            // All that will be looked at is still to come.
+            Some(left) if left >= LOOK_BYTES as u64 => None,
+            _ => {
+                self.keep(data);
+                None
+            }
+        }
+    }
+
+    /// A body whose length was not known has come to its end.
+    pub fn end(&mut self) -> Option<Usage> {
+        let found = look(&self.kept);
+        self.kept.clear();
+        found
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        let bytes = last(bytes);
+        if bytes.is_empty() {
+            return;
+        }
+        if self.kept.capacity() == 0 {
+            self.kept.reserve_exact(LOOK_BYTES);
+        }
+        let over = (self.kept.len() + bytes.len()).saturating_sub(LOOK_BYTES);
+        self.kept.drain(..over);
+        self.kept.extend_from_slice(bytes);
+    }
+}
+
+/// Whether a piece ends with a whole event of a token: what comes last in it are its choices, or that there is no usage yet.
+/// An engine that wrote usage before its choices would not be read.
+#[inline]
+fn tells_nothing(data: &[u8]) -> bool {
+    let event = data.strip_suffix(b"\n\n").or(data.strip_suffix(b"\r\n\r\n"));
+    data.is_empty() || event.is_some_and(|event| event.ends_with(b"]}") || event.ends_with(b"\"usage\":null}"))
+}
+
+fn last(bytes: &[u8]) -> &[u8] {
+    bytes.get(bytes.len().saturating_sub(LOOK_BYTES)..).unwrap_or_default()
+}
+
+/// Looks for usage in the end of a JSON object, or of a line that ends with one.
+fn look(text: &[u8]) -> Option<Usage> {
+    let text = last(text);
+    FIND_KEY.find_iter(text).take(KEYS_MAX).filter_map(|at| usage_at(text, at)).last()
+}
+
+/// Reads it where its key stands.
+fn usage_at(text: &[u8], at: usize) -> Option<Usage> {
+    let (before, key) = text.split_at_checked(at)?;
+    // Behind a backslash it is text.
+    if !matches!(before.last()?, b',' | b'{' | b' ' | b'\n' | b'\t' | b'\r') {
+        return None;
+    }
+    let value = key.get(KEY.len()..)?.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
+    Walk::new(value.strip_prefix(b"{")?).usage()
+}
+
+/// Goes over JSON from inside an object of usage to the end of what that stands in.
+struct Walk<'a> {
+    rest: &'a [u8],
+    /// 1: among the members of usage; 0: among those of what it stands in, behind it.
+    depth: i32,
+    /// Usage has ended.
+    behind: bool,
+    /// The last string, until a comma: a key where a value follows.
+    key: &'a [u8],
+    in_details: bool,
+    usage: Usage,
+}
+
+impl<'a> Walk<'a> {
+    fn new(rest: &'a [u8]) -> Walk<'a> {
+        Walk { rest, depth: 1, behind: false, key: b"", in_details: false, usage: Usage::default() }
+    }
+
+    /// `None`: it stands deeper, or the text does not end with what it stands in.
+    fn usage(mut self) -> Option<Usage> {
+        while self.depth >= 0 {
+            let (&byte, rest) = self.rest.split_first()?;
+            self.rest = rest;
+            match byte {
+                b'"' => self.string()?,
+                b'0'..=b'9' => self.number(byte),
+                b'{' | b'[' => {
+                    self.depth += 1;
+                    self.in_details |= self.depth == 2 && byte == b'{' && self.key == b"prompt_tokens_details";
+                    self.key = b"";
+                }
+                b'}' | b']' => {
+                    self.depth -= 1;
+                    self.behind |= self.depth == 0;
+                    self.in_details &= self.depth > 1;
+                    self.key = b"";
+                }
+                b',' | b'-' => self.key = b"",
+                _ => {}
+            }
+        }
+        let Usage { prompt: Some(prompt), cached, completion } = self.usage else { return None };
+        let ends = self.rest.iter().all(u8::is_ascii_whitespace);
+        let cached = cached.map(|cached| cached.min(prompt));
+        ends.then_some(Usage { prompt: Some(prompt), cached, completion })
+    }
+
+    fn string(&mut self) -> Option<()> {
+        let mut end = 0;
+        loop {
+            end += memchr2(b'"', b'\\', self.rest.get(end..)?)?;
+            if self.rest.get(end) == Some(&b'"') {
+                break;
+            }
+            end += 2;
+        }
+        (self.key, self.rest) = (self.rest.get(..end)?, self.rest.get(end + 1..)?);
+        Some(())
+    }
+
+    fn number(&mut self, first: u8) {
+        let digits = self.rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let (more, rest) = self.rest.split_at(digits);
+        self.rest = rest;
+        let add = |sum: u32, digit: &u8| sum.saturating_mul(10).saturating_add(u32::from(digit - b'0'));
+        let number = more.iter().fold(u32::from(first - b'0'), add);
+        let whole = matches!(rest.first(), Some(b',' | b'}' | b' ' | b'\n' | b'\t' | b'\r'));
+        let told = (whole && number <= TOKENS_MAX).then_some(number);
+        match (self.depth, self.key) {
+            _ if self.behind => {}
+            (1, b"prompt_tokens") => self.usage.prompt = told,
+            (1, b"completion_tokens") => self.usage.completion = told,
+            (2, b"cached_tokens") if self.in_details => self.usage.cached = told,
+            _ => {}
+        }
+        self.key = b"";
+    }
+}
+
+#[cfg(test)]
+mod tests;

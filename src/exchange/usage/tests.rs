@@ -1,0 +1,161 @@
+//! Recorded replies, cut everywhere, and texts that look like usage and are none.
+
+use super::*;
+use crate::http::{Body, BodyLength};
+
+const fn usage(prompt: u32, cached: Option<u32>, completion: u32) -> Option<Usage> {
+    Some(Usage { prompt: Some(prompt), cached, completion: Some(completion) })
+}
+
+/// Raw replies of vLLM 0.32, and what they tell.
+const RECORDED: [(&str, &[u8], Option<Usage>); 11] = [
+    ("chat", include_bytes!("../../../tests/fixtures/vllm-0.32.0/chat.response"), usage(27, None, 16)),
+    ("details", include_bytes!("../../../tests/fixtures/engine/chat-details.response"), usage(27, Some(0), 16)),
+    ("batch", include_bytes!("../../../tests/fixtures/vllm-0.32.0/completion-batch.response"), usage(4, None, 8)),
+    ("completion", include_bytes!("../../../tests/fixtures/vllm-0.32.0/completion.response"), usage(4, None, 16)),
+    ("stream", include_bytes!("../../../tests/fixtures/vllm-0.32.0/chat-stream.response"), None),
+    (
+        "stream 256",
+        include_bytes!("../../../tests/fixtures/vllm-0.32.0/chat-stream-256.response"),
+        usage(27, None, 256),
+    ),
+    ("usage", include_bytes!("../../../tests/fixtures/vllm-0.32.0/chat-stream-usage.response"), usage(27, None, 16)),
+    (
+        "continuous",
+        include_bytes!("../../../tests/fixtures/vllm-0.32.0/chat-stream-usage-continuous.response"),
+        usage(27, None, 16),
+    ),
+    (
+        "stream details",
+        include_bytes!("../../../tests/fixtures/engine/chat-stream-details.response"),
+        usage(27, Some(0), 16),
+    ),
+    ("not found", include_bytes!("../../../tests/fixtures/vllm-0.32.0/embeddings.response"), None),
+    // Its usage stands in another object.
+    ("responses", include_bytes!("../../../tests/fixtures/vllm-0.32.0/responses-stream.response"), None),
+];
+
+/// A reply as an exchange meets it: by the parts of its framing, in pieces that end at `cuts`.
+fn read(raw: &[u8], cuts: &[usize]) -> Option<Usage> {
+    let head = memchr::memmem::find(raw, b"\r\n\r\n").unwrap() + 4;
+    let (head, body) = raw.split_at(head);
+    let says = |words: &[u8]| memchr::memmem::find(head, words).is_some();
+    let length = if says(b"chunked") { BodyLength::Chunked } else { BodyLength::Length(body.len() as u64) };
+    read_body(body, length, says(b"event-stream"), cuts)
+}
+
+fn read_body(body: &[u8], length: BodyLength, stream: bool, cuts: &[usize]) -> Option<Usage> {
+    let (mut reader, mut framing, mut found) = (Reader::default(), Body::new(length), None);
+    let bounds = cuts.iter().copied().chain([body.len()]);
+    let mut from = 0;
+    for to in bounds {
+        let mut rest = &body[from..to];
+        while !rest.is_empty() && !framing.done() {
+            let part = framing.next(rest).unwrap();
+            let data = part.data(rest);
+            let told = if stream { reader.stream(data) } else { reader.body(data, framing.left()) };
+            found = told.or(found);
+            rest = &rest[part.len..];
+        }
+        from = to;
+    }
+    assert!(reader.kept.capacity() <= LOOK_BYTES);
+    assert!(!stream || reader.kept.is_empty(), "nothing is kept behind the last line");
+    if !stream { reader.end().or(found) } else { found }
+}
+
+#[test]
+fn recorded_replies_tell_the_same_at_every_cut() {
+    for (name, raw, expected) in RECORDED {
+        let len = raw.len() - memchr::memmem::find(raw, b"\r\n\r\n").unwrap() - 4;
+        // Of a long stream its last events, and some places before.
+        for cut in (0..=len).filter(|cut| len - cut < 2_500 || cut % 101 == 0) {
+            assert_eq!(read(raw, &[cut]), expected, "{name} cut at {cut}");
+        }
+        for step in [1, 2, 7, 100, 1_000] {
+            let cuts: Vec<usize> = (0..len).step_by(step).collect();
+            assert_eq!(read(raw, &cuts), expected, "{name} in pieces of {step}");
+        }
+    }
+}
+
+#[test]
+fn a_long_body_is_read_at_its_end_whatever_its_framing() {
+    let end = br#""}}],"usage":{"prompt_tokens":9,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}}"#;
+    let body = [&br#"{"choices":[{"message":{"content":""#[..], &[b'x'; 5_000], end].concat();
+    for length in [BodyLength::Length(body.len() as u64), BodyLength::UntilClose] {
+        for step in [1, 100, 700, 1_024, 4_096, 10_000] {
+            let cuts: Vec<usize> = (0..body.len()).step_by(step).collect();
+            assert_eq!(read_body(&body, length, false, &cuts), usage(9, Some(4), 3), "{length:?} by {step}");
+        }
+        for cut in body.len() - 1_200..body.len() {
+            assert_eq!(read_body(&body, length, false, &[cut]), usage(9, Some(4), 3), "{length:?} at {cut}");
+        }
+    }
+}
+
+#[test]
+fn what_looks_like_usage_is_not_believed() {
+    const SAID: &str =
+        r#""usage":{"prompt_tokens":1,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":1}}"#;
+    let escaped = SAID.replace('"', "\\\"");
+    let twice = escaped.replace('\\', "\\\\");
+    for text in [
+        format!(r#"{{"choices":[{{"text":"{escaped}"}}]}}"#),
+        format!(r#"{{"choices":[{{"text":"{escaped}}}"}}]}}"#),
+        format!(r#"{{"choices":[{{"text":"{twice}"}}]}}"#),
+        format!(r#"{{"choices":[{{"text":"\\{escaped}"}}]}}"#),
+        // Keys of that name elsewhere: in the schema of a tool, in what stands behind.
+        format!(r#"{{"tools":[{{"parameters":{{{SAID}}}}}]}}"#),
+        format!(r#"{{"tools":{{{SAID}}},"usage":null}}"#),
+        format!(r#"{{"metrics":{{{SAID}}}}}"#),
+        format!(r#"[{{{SAID}}}]"#),
+        // The end of another key.
+        r#"{"said \"usage":{"prompt_tokens":1}}"#.to_owned(),
+        // Cut off, or more behind it.
+        format!(r#"{{{SAID}"#),
+        format!(r#"{{{SAID}}} {{}}"#),
+        r#"{"usage":{}}"#.to_owned(),
+        r#"{"usage":null}"#.to_owned(),
+        r#"{"usage":[{"prompt_tokens":1}]}"#.to_owned(),
+        r#"{"usage":{"prompt_tokens":-1}}"#.to_owned(),
+        r#"{"usage":{"prompt_tokens":1.5}}"#.to_owned(),
+        r#"{"usage":{"prompt_tokens":"1"}}"#.to_owned(),
+        r#"{"usage":{"prompt_tokens":99999999999999999999}}"#.to_owned(),
+        r#"{"usage":{"x":{"prompt_tokens":1}}}"#.to_owned(),
+        r#"{"usage":{"x":1},"prompt_tokens":1}"#.to_owned(),
+        r#"{"usage":{"x":"prompt_tokens","y":[1]}}"#.to_owned(),
+    ] {
+        let mut reader = Reader::default();
+        assert_eq!(reader.body(text.as_bytes(), Some(0)), None, "{text}");
+        assert_eq!(reader.stream(format!("data: {text}\n\n").as_bytes()), None, "{text}");
+    }
+}
+
+#[test]
+fn the_real_one_is_found_beside_others_and_in_other_hands() {
+    let false_one = r#"{"usage":{"prompt_tokens":1}}"#;
+    let real = r#""usage" : { "total_tokens": 12, "prompt_tokens": 10,
+        "prompt_tokens_details": {"audio_tokens": 0, "per_turn": [1], "cached_tokens": 6},
+        "completion_tokens_details": {"cached_tokens": 1, "prompt_tokens": 1}, "completion_tokens": 2 }"#;
+    for text in [
+        format!(r#"{{"tools":[{false_one}],{real}}}"#),
+        format!("{{{real},\"metrics\":{false_one}}}\n"),
+        format!(r#"{{{real},"metrics":{{"prompt_tokens":9,"completion_tokens":9,"x":{{"cached_tokens":9}}}}}}"#),
+        format!(r#"{{"id":"x",{real},"text":"a\"}}","n":[[{{}}]]}}"#),
+    ] {
+        assert_eq!(look(text.as_bytes()), usage(10, Some(6), 2), "{text}");
+    }
+    let null = r#"{"usage":{"prompt_tokens":10,"prompt_tokens_details":null,"completion_tokens":2}}"#;
+    assert_eq!(look(null.as_bytes()), usage(10, None, 2));
+    let more = r#"{"usage":{"prompt_tokens":10,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":11}}}"#;
+    assert_eq!(look(more.as_bytes()), usage(10, Some(10), 2), "no more than there were");
+    // The last event of a stream counts, wherever the reads end; carriage returns are no part of it.
+    let stream = format!("data: {{\"usage\":{{\"prompt_tokens\":1}}}}\r\n\r\ndata: {null}\r\n\r\ndata: [DONE]\r\n\r\n");
+    for cut in 0..=stream.len() {
+        let (before, after) = stream.as_bytes().split_at(cut);
+        let mut reader = Reader::default();
+        let first = reader.stream(before);
+        assert_eq!(reader.stream(after).or(first), usage(10, None, 2), "cut at {cut}");
+    }
+}

@@ -1,0 +1,29 @@
+//! What a choice by work leaves behind for who asks why.
+
+use serde::{Deserialize, Serialize};
+
+/// What a choice by work compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Costs {
+    /// Of the endpoint that was chosen.
+    pub chosen: Cost,
+    /// Of the runner-up, where there is one.
+    pub runner_up: Option<Cost>,
+}
+
+/// What a prompt costs at one endpoint, in tokens, term by term; whoever costs more than four thousand million costs that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Cost {
+    /// Sent there, and without a first token yet.
+    pub pending: u32,
+    /// To be computed of this prompt, as much as that weighs.
+    pub new: u32,
+    /// For the requests there.
+    pub decoding: u32,
+    /// For how full its cache is.
+    pub full: u32,
+    /// Where there is no room for the prompt.
+    pub no_room: u32,
+    /// What is compared: the first four together, more for an endpoint of less than the whole weight, and the last.
+    pub total: u32,
+}

@@ -1,0 +1,142 @@
+//! What the index says of an engine's cache is believed for as long as its replies bear it out.
+
+use std::collections::HashSet;
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::DRIVERS;
+use crate::front::{Client, Front};
+use crate::wire::{Length, Wire};
+
+const CONFIG: &str = "[routing]\npolicy = \"warm\"\n[health]\nprobe_interval_ms = 50\n";
+/// Tokens of each prompt, four bytes each.
+const TOKENS: usize = 4_000;
+
+/// Tells of each prompt how much of it was cached: all that it was sent before, or nothing.
+struct Engine {
+    address: SocketAddr,
+    caches: Arc<AtomicBool>,
+    requests: Arc<AtomicUsize>,
+}
+
+impl Engine {
+    fn start() -> Engine {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (caches, requests) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+        let engine = Engine { address: listener.local_addr().unwrap(), caches, requests };
+        let (caches, requests) = (Arc::clone(&engine.caches), Arc::clone(&engine.requests));
+        let seen = Arc::new(Mutex::new(HashSet::new()));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let (caches, requests, seen) = (Arc::clone(&caches), Arc::clone(&requests), Arc::clone(&seen));
+                std::thread::spawn(move || {
+                    let mut wire = Wire::new(stream);
+                    while let Some(head) = wire.head() {
+                        let body = wire.body(head.length().unwrap_or(Length::Of(0))).data;
+                        let answer = match head.start.starts_with("POST") {
+                            false if head.start.contains("/health") => "{}".to_owned(),
+                            false => String::new(),
+                            true => {
+                                requests.fetch_add(1, Ordering::Relaxed);
+                                let held = !seen.lock().unwrap().insert(body) && caches.load(Ordering::Relaxed);
+                                usage(if held { TOKENS - 16 } else { 0 })
+                            }
+                        };
+                        let (status, len) =
+                            if answer.is_empty() { ("404 Not Found", 0) } else { ("200 OK", answer.len()) };
+                        let head =
+                            format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len}\r\n");
+                        if wire.stream.write_all(format!("{head}\r\n{answer}").as_bytes()).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        engine
+    }
+
+    fn caches(&self, does: bool) {
+        self.caches.store(does, Ordering::Relaxed);
+    }
+}
+
+fn usage(cached: usize) -> String {
+    format!(
+        r#"{{"choices":[],"usage":{{"prompt_tokens":{TOKENS},"total_tokens":{TOKENS},"completion_tokens":1,"prompt_tokens_details":{{"cached_tokens":{cached}}}}}}}"#
+    )
+}
+
+/// Asks the same 12 prompts so many times; answers how many requests each engine got of it.
+fn ask(front: &Front, engines: &[Engine], times: usize) -> Vec<usize> {
+    let count = || engines.iter().map(|engine| engine.requests.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    let before = count();
+    let mut client: Client = front.connect();
+    for _ in 0..times {
+        for name in 0..12 {
+            let words: String = format!("{name} said so ").chars().cycle().take(4 * TOKENS).collect();
+            let body = format!(r#"{{"messages":[{{"role":"user","content":"{words}"}}]}}"#);
+            let len = body.len();
+            client
+                .send(&format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len}\r\n\r\n{body}"));
+            assert_eq!(client.reply().status, 200);
+        }
+    }
+    count().into_iter().zip(before).map(|(now, before)| now - before).collect()
+}
+
+#[test]
+fn an_engine_that_has_not_what_it_was_sent_is_not_believed_until_it_has() {
+    for driver in DRIVERS {
+        let engines = [Engine::start(), Engine::start()];
+        let front = Front::start(driver, &engines.each_ref().map(|engine| engine.address), CONFIG);
+        (0..2).for_each(|place| front.until_health(place, "up"));
+        let rung = |place: usize| front.endpoint(place)["cache"]["rung"].as_str().unwrap().to_owned();
+        let held = || front.metric("warmfront_prompt_tokens_held_total");
+        let liar = &engines[0];
+        let first = ask(&front, &engines, 10);
+        assert!(first.iter().all(|count| *count >= 20), "{first:?} of 12 prompts, ten times");
+        assert_eq!((rung(0), rung(1)), ("approximate".into(), "approximate".into()), "{driver}");
+        assert!(
+            front.metric("warmfront_overpredicted_tokens_total{")
+                < 0.05 * front.metric("warmfront_predicted_tokens_total{")
+        );
+        liar.caches(false);
+        let mut rounds = 0;
+        crate::until("the liar's fall", || {
+            ask(&front, &engines, 2);
+            rounds += 2;
+            rung(0) == "hash"
+        });
+        // Three windows of 20,000 tokens, of which every prompt that it holds has 4,000.
+        assert!((2..=20).contains(&rounds), "{driver}: {rounds} times {first:?} prompts");
+        assert_eq!(rung(1), "approximate", "{driver}");
+        assert!(front.endpoint(0)["cache"]["overpredicted_tokens"].as_u64().unwrap() > 60_000);
+        assert_eq!(front.metric("warmfront_endpoint_rung{endpoint=\"") as u32, 2, "one of each endpoint's");
+        front.until_said("counts as holding nothing until it does");
+        // The honest one's prompts stay with it and are held. The liar still gets its own, since nobody else holds them,
+        // but nothing of them counts as held.
+        let before = held();
+        let now = ask(&front, &engines, 5);
+        assert_eq!(now.iter().map(|count| count * 2).collect::<Vec<_>>(), first, "{driver}");
+        let each = (held() - before) / now[1] as f64;
+        assert!(
+            (0.9..1.1).contains(&(each / TOKENS as f64)),
+            "{driver}: {each} tokens held of each of the honest one's"
+        );
+        // Predictions go on, and are right again.
+        liar.caches(true);
+        crate::until("the liar's rise", || {
+            ask(&front, &engines, 2);
+            rung(0) == "approximate"
+        });
+        front.until_said("is believed again");
+        assert_eq!(front.endpoint(0)["cache"]["why"], "right_again", "{driver}");
+        let before = held();
+        ask(&front, &engines, 5);
+        assert!(held() - before > 0.9 * (60 * TOKENS) as f64, "{driver}");
+        assert_eq!(front.stop(), Some(0));
+    }
+}

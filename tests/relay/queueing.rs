@@ -1,0 +1,267 @@
+//! Requests that wait in the front for room: in which order they go, and every way to leave.
+
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use warmfront::config::Config;
+use warmfront::counters::stats::Event;
+use warmfront::exchange::{QueueRules, Rules};
+use warmfront::policy::{Policy, Queueing};
+
+use crate::client::Client;
+use crate::engine::{Engine, HELLO};
+use crate::front::{Front, PATIENCE};
+
+/// An engine that answers when it is told to, and a front before it in whose eyes it has room for one prompt.
+struct Stage {
+    engine: Engine,
+    front: Front,
+    answer: mpsc::Sender<()>,
+}
+
+impl Stage {
+    fn new(change: impl FnOnce(&mut Config)) -> Stage {
+        let (answer, answers) = mpsc::channel::<()>();
+        let answers = Arc::new(Mutex::new(answers));
+        let engine = Engine::run(move |mut connection| {
+            while connection.request().is_some() {
+                let _ = answers.lock().unwrap().recv_timeout(PATIENCE);
+                connection.send(HELLO);
+            }
+        });
+        let mut config = Config::default();
+        change(&mut config);
+        let front = Front::with(&[engine.address], |options| {
+            options.settings.policy = Policy::Warm;
+            options.settings.queue = Queueing::On;
+            options.capacity_tokens = Some(1_000);
+            options.rules = Rules { limits: options.rules.limits.clone(), ..Rules::from(&config) };
+            options.rules.queue = QueueRules::from(&config);
+        });
+        Stage { engine, front, answer }
+    }
+
+    fn waiting(&self) -> u32 {
+        self.front.counters.queue().waiting()
+    }
+
+    /// Sends a request of some 800 tokens, and waits until it is at the engine or in the queue.
+    fn asks(&self, name: &str, fields: &str) -> Client {
+        let before = self.waiting() as u64 + self.sent() + self.front.count(Event::QueueFull) + self.pushed_out();
+        let mut client = self.front.connect();
+        client.send(prompt(name, fields));
+        self.front.until("it is there", |_| {
+            self.waiting() as u64 + self.sent() + self.front.count(Event::QueueFull) + self.pushed_out() > before
+        });
+        client
+    }
+
+    fn sent(&self) -> u64 {
+        self.engine.executions() as u64
+    }
+
+    fn pushed_out(&self) -> u64 {
+        self.front.count(Event::QueuePushedOut)
+    }
+
+    /// The engine answers one request: who comes next?
+    fn next(&self) -> String {
+        let before = self.engine.executions();
+        self.answer.send(()).unwrap();
+        self.front.until("the next one goes", |_| self.engine.executions() > before);
+        name_of(&self.engine.requests().last().unwrap().text())
+    }
+
+    /// All is answered and given back.
+    fn settles(self) {
+        (0..100).for_each(|_| self.answer.send(()).unwrap_or_default());
+        self.front.until("an empty queue", |front| front.counters.queue().waiting() == 0);
+        self.front.settles();
+    }
+}
+
+fn prompt(name: &str, fields: &str) -> Vec<u8> {
+    let words = format!("{name} ").repeat(3_200 / (name.len() + 1));
+    let body = format!(r#"{{"model":"tiny-llama","messages":[{{"role":"user","content":"{words}"}}]}}"#);
+    let length = body.len();
+    format!("POST /v1/chat/completions HTTP/1.1\r\nHost: f\r\n{fields}Content-Length: {length}\r\n\r\n{body}").into()
+}
+
+fn name_of(body: &str) -> String {
+    let said = body.split("\"content\":\"").nth(1).unwrap();
+    said.split(' ').next().unwrap().to_owned()
+}
+
+#[test]
+fn who_finds_no_room_waits_and_goes_in_order() {
+    let stage = Stage::new(|_| {});
+    let mut clients = vec![stage.asks("first", "")];
+    clients.push(stage.asks("second", ""));
+    clients.push(stage.asks("third", ""));
+    clients.push(stage.asks("urgent", "x-warmfront-priority: -2\r\n"));
+    clients.push(stage.asks("idle", "x-warmfront-priority: 7\r\n"));
+    assert_eq!((stage.waiting(), stage.sent()), (4, 1));
+    assert_eq!([stage.next(), stage.next(), stage.next(), stage.next()], ["urgent", "second", "third", "idle"]);
+    stage.answer.send(()).unwrap();
+    for client in &mut clients {
+        assert_eq!(client.reply().status, 200);
+    }
+    assert_eq!(stage.sent(), 5, "each once");
+    assert_eq!((stage.front.count(Event::Queued), stage.front.count(Event::QueueReleased)), (4, 4));
+    stage.settles();
+}
+
+#[test]
+fn a_body_says_how_urgent_it_is_too() {
+    let stage = Stage::new(|_| {});
+    let _first = stage.asks("first", "");
+    let _second = stage.asks("second", "");
+    let mut third = stage.front.connect();
+    let text = String::from_utf8(prompt("third", "")).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let body = body.replacen('{', r#"{"priority":-1,"#, 1);
+    let head = head.rsplit_once(' ').unwrap().0;
+    third.send(format!("{head} {}\r\n\r\n{body}", body.len()));
+    stage.front.until("both wait", |_| stage.waiting() == 2);
+    assert_eq!([stage.next(), stage.next()], ["third", "second"]);
+    stage.settles();
+}
+
+#[test]
+fn who_is_not_believed_to_be_urgent_is_like_the_others() {
+    let stage = Stage::new(|config| config.queue.priority_from = vec!["10.0.0.0/8".parse().unwrap()]);
+    let _first = stage.asks("first", "");
+    let _second = stage.asks("second", "");
+    let _third = stage.asks("third", "x-warmfront-priority: -9\r\n");
+    assert_eq!([stage.next(), stage.next()], ["second", "third"]);
+    stage.settles();
+}
+
+#[test]
+fn a_client_that_leaves_frees_its_place_at_once() {
+    let stage = Stage::new(|_| {});
+    let _first = stage.asks("first", "");
+    let second = stage.asks("second", "");
+    let third = stage.asks("third", "");
+    assert_eq!(stage.waiting(), 2);
+    let begun = Instant::now();
+    second.reset();
+    stage.front.until("one place is free", |_| stage.waiting() == 1);
+    drop(third);
+    stage.front.until("both places are free", |_| stage.waiting() == 0);
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert_eq!(stage.front.count(Event::AbortedQueue), 2);
+    stage.answer.send(()).unwrap();
+    stage.front.settles();
+    assert_eq!(stage.sent(), 1, "who left is not sent");
+    stage.settles();
+}
+
+#[test]
+fn a_full_queue_says_when_to_come_back() {
+    let stage = Stage::new(|config| config.queue.waiting_max = 1);
+    let _first = stage.asks("first", "");
+    let _second = stage.asks("second", "");
+    let refused = stage.asks("third", "").reply();
+    assert_eq!(refused.status, 429);
+    let seconds: u64 = refused.head.get("retry-after").unwrap().parse().unwrap();
+    assert!((1..=60).contains(&seconds));
+    assert!(refused.text().contains("as many requests as may wait"), "{}", refused.text());
+    assert_eq!((stage.waiting(), stage.front.count(Event::QueueFull), stage.sent()), (1, 1, 1));
+    stage.settles();
+}
+
+#[test]
+fn a_wait_has_an_end() {
+    let stage = Stage::new(|config| config.queue.timeout_ms = 200);
+    let _first = stage.asks("first", "");
+    let begun = Instant::now();
+    let refused = stage.asks("second", "").reply();
+    assert_eq!(refused.status, 429);
+    assert!(refused.head.get("retry-after").is_some());
+    assert!((190..2_000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    assert_eq!((stage.waiting(), stage.front.count(Event::QueueTimedOut), stage.sent()), (0, 1, 1));
+    stage.settles();
+}
+
+/// Who went, who waited in vain, and who left.
+#[test]
+fn records_say_how_long_each_waited() {
+    let stage = Stage::new(|config| config.queue.timeout_ms = 500);
+    let mut first = stage.asks("first", "x-request-id: first\r\n");
+    let mut second = stage.asks("second", "x-request-id: second\r\n");
+    let mut third = stage.asks("third", "x-request-id: third\r\n");
+    let fourth = stage.asks("fourth", "x-request-id: fourth\r\n");
+    std::thread::sleep(Duration::from_millis(100));
+    fourth.reset();
+    stage.front.until("it has left", |_| stage.waiting() == 2);
+    stage.answer.send(()).unwrap();
+    assert_eq!(first.reply().status, 200);
+    assert_eq!(third.reply().status, 429);
+    stage.answer.send(()).unwrap();
+    assert_eq!(second.reply().status, 200);
+    let records = std::cell::RefCell::new(Vec::new());
+    stage.front.until("four records", |front| {
+        records.borrow_mut().extend(front.records());
+        records.borrow().len() == 4
+    });
+    let records = records.into_inner();
+    let waited = |id: &str| records.iter().find(|one| one.request_id.as_bytes() == id.as_bytes()).unwrap().waited;
+    assert_eq!(waited("first"), None);
+    for (id, least) in [("second", 90_000), ("third", 490_000), ("fourth", 90_000)] {
+        assert!(waited(id).is_some_and(|waited| (least..5_000_000).contains(&waited)), "{id}: {:?}", waited(id));
+    }
+    stage.settles();
+}
+
+#[test]
+fn the_urgent_push_others_out_of_a_full_queue() {
+    let stage = Stage::new(|config| config.queue.waiting_max = 2);
+    let _first = stage.asks("first", "");
+    let mut low: Vec<Client> =
+        (0..2).map(|at| stage.asks(&format!("low{at}"), "x-warmfront-priority: 5\r\n")).collect();
+    let mut urgent = stage.asks("urgent", "");
+    assert_eq!(low[1].reply().status, 429, "the last of the least urgent goes");
+    assert_eq!((stage.waiting(), stage.pushed_out()), (2, 1));
+    assert_eq!([stage.next(), stage.next()], ["urgent", "low0"]);
+    (0..2).for_each(|_| stage.answer.send(()).unwrap());
+    assert_eq!((urgent.reply().status, low[0].reply().status), (200, 200));
+    stage.settles();
+}
+
+#[test]
+fn a_tenant_that_floods_does_not_starve_others() {
+    let stage = Stage::new(|config| {
+        config.queue.tenant_header = "x-tenant".into();
+        config.queue.waiting_max = 12;
+    });
+    let _first = stage.asks("first", "x-tenant: flood\r\n");
+    let _flood: Vec<Client> = (0..12).map(|at| stage.asks(&format!("flood{at}"), "x-tenant: flood\r\n")).collect();
+    let _others: Vec<Client> = (0..4).map(|at| stage.asks(&format!("other{at}"), "x-tenant: other\r\n")).collect();
+    stage.front.until("four of the flood are out", |_| stage.pushed_out() == 4);
+    let order: Vec<String> = (0..8).map(|_| stage.next()).collect();
+    let others = order.iter().filter(|name| name.starts_with("other")).count();
+    assert_eq!(others, 4, "every other one: {order:?}");
+    stage.settles();
+}
+
+#[test]
+fn without_a_limit_nobody_waits() {
+    let engine = Engine::answering(HELLO);
+    let front = Front::with(&[engine.address], |options| {
+        options.settings.policy = Policy::Warm;
+        options.settings.queue = Queueing::On;
+    });
+    let clients: Vec<Client> = (0..8)
+        .map(|at| {
+            let mut client = front.connect();
+            client.send(prompt(&format!("name{at}"), ""));
+            client
+        })
+        .collect();
+    for mut client in clients {
+        assert_eq!(client.reply().status, 200);
+    }
+    assert_eq!(front.count(Event::Queued), 0);
+    front.settles();
+}
