@@ -223,16 +223,16 @@ const CACHE: EngineLoad = EngineLoad {
 fn room_appears_when_a_request_ends_and_not_at_the_next_scrape() {
     let mut fleet = one_endpoint(CACHE, 8_000);
     fleet.occupies(&[2_000; 4]);
-    // A fifth is left, less a tenth, or three in a hundred for who is mostly held already; an answer is taken for 64 tokens.
-    assert!(has_room(&fleet, 1, 0, 936) && !has_room(&fleet, 2, 0, 937));
+    // A fifth is left, less seven in a hundred, or two for who is mostly held already; an answer is taken for 64 tokens.
+    assert!(has_room(&fleet, 1, 0, 1_236) && !has_room(&fleet, 2, 0, 1_237));
     assert!(
-        has_room(&fleet, 3, 1_280, 1_636) && !has_room(&fleet, 4, 1_280, 1_637),
+        has_room(&fleet, 3, 1_280, 1_736) && !has_room(&fleet, 4, 1_280, 1_737),
         "what is held becomes used as well"
     );
     fleet.occupies(&[500]);
-    assert!(has_room(&fleet, 5, 0, 436) && !has_room(&fleet, 6, 0, 437), "it was sent since");
+    assert!(has_room(&fleet, 5, 0, 736) && !has_room(&fleet, 6, 0, 737), "it was sent since");
     drop(fleet.running.swap_remove(0));
-    assert!(has_room(&fleet, 7, 0, 2_436) && !has_room(&fleet, 8, 0, 2_437));
+    assert!(has_room(&fleet, 7, 0, 2_736) && !has_room(&fleet, 8, 0, 2_737));
     fleet.running.clear();
     assert!(has_room(&fleet, 9, 0, 9_999), "nothing runs there");
 }
@@ -242,19 +242,19 @@ fn what_requests_share_is_counted_once_and_what_waits_in_the_engine_is_counted()
     // They use half of what they would each by itself.
     let mut fleet = one_endpoint(CACHE, 16_000);
     fleet.occupies(&[4_000; 4]);
-    assert!(has_room(&fleet, 1, 0, 936) && !has_room(&fleet, 2, 0, 937), "what is new is used whole");
+    assert!(has_room(&fleet, 1, 0, 1_236) && !has_room(&fleet, 2, 0, 1_237), "what is new is used whole");
     assert!(has_room(&fleet, 3, 2_560, 2_560), "1,280 of it");
     drop(fleet.running.swap_remove(0));
-    assert!(has_room(&fleet, 4, 0, 2_936) && !has_room(&fleet, 5, 0, 2_937), "half of 4,000 is free");
+    assert!(has_room(&fleet, 4, 0, 3_236) && !has_room(&fleet, 5, 0, 3_237), "half of 4,000 is free");
     // Two of four use nothing yet: 4,000 of 8,000 tokens.
     let waits = EngineLoad { running: Some(2), waiting: Some(2), kv_use: Some(0.4), ..CACHE };
     let mut fleet = one_endpoint(waits, 8_000);
     fleet.occupies(&[2_000; 4]);
-    assert!(has_room(&fleet, 1, 0, 936) && !has_room(&fleet, 2, 0, 937));
+    assert!(has_room(&fleet, 1, 0, 1_236) && !has_room(&fleet, 2, 0, 1_237));
     // Others' requests use 8,000 tokens, and none of ours was there.
     let mut fleet = one_endpoint(CACHE, 0);
     fleet.occupies(&[500]);
-    assert!(has_room(&fleet, 1, 0, 436) && !has_room(&fleet, 2, 0, 437));
+    assert!(has_room(&fleet, 1, 0, 736) && !has_room(&fleet, 2, 0, 737));
     let mut fleet = one_endpoint(EngineLoad { kv_use: None, ..CACHE }, 0);
     fleet.occupies(&[1_000_000]);
     assert!(has_room(&fleet, 1, 0, 9_999), "nothing is known of the cache");

@@ -123,6 +123,9 @@ impl Exchange {
         cx.stats.add(Count::ToldPrompt, prompt.into());
         cx.stats.add(Count::ToldCached, self.cached_tokens.unwrap_or(0).into());
         cx.stats.add(Count::ToldCompletion, self.completion_tokens.unwrap_or(0).into());
+        if let (Some(pool), Some(answer)) = (self.pool, self.completion_tokens) {
+            cx.counters.answer(pool.0, answer);
+        }
         if let Some(leg) = &self.leg
             && let Some(prediction) = &leg.prediction
         {

@@ -118,6 +118,11 @@ impl Cache {
         self.base.saturating_add((f64::from(self.own) * resident as f64) as i64).max(0) as u64
     }
 
+    /// How much of our requests' tokens no two of them share, 0..=1.
+    pub(super) fn own_part(&self) -> f32 {
+        self.own
+    }
+
     /// How much of so many tokens that the cache holds already nobody in flight uses: they would be in use as well.
     pub(super) fn idle_part(&self, held: u32) -> u64 {
         (self.own * held as f32) as u64

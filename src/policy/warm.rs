@@ -45,6 +45,10 @@ const ANSWER: u64 = 64;
 /// How full a cache may be made, in percent: by a prompt that it holds most of, and by others.
 const FILL_WARM: u64 = 97;
 const FILL_COLD: u64 = 90;
+/// The same where requests wait for room: what is in use is known better there. The gap is what lets the next turn of a
+/// conversation in before another begins; without it caches fill with beginnings.
+const ROOM_WARM: u64 = 98;
+const ROOM_COLD: u64 = 93;
 /// See [`Row::inverse`]: that of an endpoint of weight 1 is two to this.
 const INVERSE_BITS: u32 = 20;
 
@@ -152,7 +156,7 @@ impl<'a> Work<'a> {
         row_and_cache.is_none_or(|(row, cache)| {
             let held = self.held(slot);
             let needed = u64::from(self.prompt.tokens - held) + cache.idle_part(held) + answer;
-            let fill = if held >= self.prompt.tokens / 2 { FILL_WARM } else { FILL_COLD };
+            let fill = if held >= self.prompt.tokens / 2 { ROOM_WARM } else { ROOM_COLD };
             cache.capacity == 0
                 || self.eligible.load(row, slot, self.loads) == 0
                 || 100 * (cache.occupied(self.loads.resident(slot)) + needed) <= fill * cache.capacity
