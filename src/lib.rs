@@ -17,6 +17,7 @@ pub mod exchange;
 pub mod fleet;
 pub mod http;
 pub mod index;
+pub mod kvevents;
 pub mod limits;
 pub mod policy;
 pub mod prefix;

@@ -150,6 +150,19 @@ pub const LINKS_MAX: usize = 4_096;
 /// Longest prompt as estimates count it.
 pub const TOKENS_MAX: u32 = 1 << 24;
 
+/// Longest message of an engine's KV events, all frames together. 16 MiB are 3 million tokens, or 100,000 blocks of one page.
+pub const KV_MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// Most events of one message. With the next two: what one message may take once it is read, 28 + 8 + 16 MiB.
+pub const KV_EVENTS_MAX: usize = 1 << 18;
+/// Most block hashes in one message.
+pub const KV_HASHES_MAX: usize = 1 << 20;
+/// Most token ids in one message.
+pub const KV_TOKENS_MAX: usize = 1 << 22;
+/// Bytes of a buffer for messages that are kept once a longer one is done with.
+pub const KV_BYTES_KEPT: usize = 256 << 10;
+/// Most data-parallel ranks behind one engine's socket; messages of further ones are refused.
+pub const KV_RANKS_MAX: usize = 64;
+
 /// Heaviest endpoint; larger weights count as this, so that a ring's size is bounded.
 pub const WEIGHT_MAX: u32 = 100;
 /// Heaviest tenant of the queue.

@@ -43,7 +43,9 @@ fn a_choice_is_explained_and_repeats_itself() {
     let warm = row(&first, "warm");
     assert_eq!((warm["reason"].as_str(), warm["configured"].as_bool()), (Some("cold"), Some(true)));
     assert_eq!(warm["endpoint"], row(&explained(&[], BODY), "warm")["endpoint"]);
-    assert!(prefix["decided_at"].as_u64().unwrap() < BODY.len() as u64, "the choice does not wait for the end");
+    assert_eq!(prefix["decided_at"].as_u64().unwrap(), BODY.len() as u64, "what is read is read for all pools");
+    let alone = row(&explained(&["--policy", "prefix-hash"], BODY), "prefix-hash");
+    assert!(alone["decided_at"].as_u64().unwrap() < BODY.len() as u64, "the choice does not wait for the end");
     assert_eq!(prefix["endpoint"], row(&explained(&[], BODY), "prefix-hash")["endpoint"]);
     assert_eq!(row(&first, "session")["reason"], "session_home");
 }

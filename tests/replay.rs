@@ -50,7 +50,7 @@ fn sources() -> Vec<(&'static str, Box<dyn Source>, Profile)> {
 
 fn replay(source: &dyn Source, load: f64, profile: &Profile, engines: usize, policy: &str) -> Run {
     let block_tokens = source.block_tokens();
-    let stage = Stage { engines, blocks: profile.kv_tokens / block_tokens, block_tokens, seed: 1 };
+    let stage = Stage { engines, blocks: profile.kv_tokens / block_tokens, block_tokens, fronts: 1, seed: 1 };
     let chooser = named(policy).unwrap().make(&stage);
     run(source, load, profile, engines, 1, chooser, &AtomicU64::new(0))
 }
@@ -169,6 +169,7 @@ fn the_same_seed_gives_the_same_figures_however_many_run_at_a_time() {
                 source,
                 profile,
                 engines: 4,
+                fronts: 1,
                 policies: &policies,
                 loads,
                 objective,

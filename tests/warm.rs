@@ -100,8 +100,9 @@ fn who_holds_the_prompt_gets_it_until_the_others_have_less_to_do() {
     let costs = choice.costs.unwrap();
     assert_eq!(costs.chosen, Cost { new: 6 * 320, total: 6 * 320, ..Cost::default() });
     assert_eq!(costs.runner_up, Some(Cost { new: 6 * 1_280, total: 6 * 1_280, ..Cost::default() }));
-    // Elsewhere it costs 6 * 960 tokens more; a request in flight costs 20 (a fiftieth of the first mean, 1,000).
-    fleet.computes(2, 6 * 960 - 20 - 1);
+    // Elsewhere it costs 6 * 960 tokens more; a request in flight costs 20 (a fiftieth of the first mean, 1,000)
+    // and 32 (a tenth of the 320 that hold it up).
+    fleet.computes(2, 6 * 960 - 20 - 32 - 1);
     assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 2);
     fleet.computes(2, 0);
     let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
@@ -181,20 +182,20 @@ fn a_cache_without_room_is_passed_unless_the_endpoint_is_idle() {
     endpoints[0].engine = full;
     endpoints[1].engine = EngineLoad { kv_use: Some(0.0), ..full };
     let mut fleet = Fleet::new(endpoints);
-    let prompt = chain(3, 10);
+    let prompt = chain(3, 8);
     fleet.holds(0, &prompt);
-    // 6 * 1,000 * 0.89 for its use against 6 * 640 for the prompt: the empty one.
-    assert_eq!(fleet.choose(&prompt, 640, Avoid::default()).unwrap().endpoint.slot, 1);
-    // A longer prompt is worth it: 6 * 1,280 elsewhere.
-    let prompt = chain(4, 20);
+    // 4 * 1,000 * 0.89 for its use against 6 * 512 for the prompt: the empty one.
+    assert_eq!(fleet.choose(&prompt, 512, Avoid::default()).unwrap().endpoint.slot, 1);
+    // A longer prompt is worth it: 6 * 1,024 elsewhere.
+    let prompt = chain(4, 16);
     fleet.holds(0, &prompt);
-    assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 0);
+    assert_eq!(fleet.choose(&prompt, 1_024, Avoid::default()).unwrap().endpoint.slot, 0);
     // One in flight, and 900 tokens sent since the scrape: 8,900 + 964 + 64 > 9,700. Three mean prompts more.
     fleet.computes(0, 900);
     fleet.running.iter_mut().for_each(Admission::computed);
-    let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
+    let choice = fleet.choose(&prompt, 1_024, Avoid::default()).unwrap();
     assert_eq!((choice.endpoint.slot, choice.runner_up), (1, Some(0)));
-    let full = Cost { decoding: 20, full: 5_340, no_room: 3_000, total: 8_360, ..Cost::default() };
+    let full = Cost { decoding: 20, full: 3_560, no_room: 3_000, total: 6_580, ..Cost::default() };
     assert_eq!(choice.costs.unwrap().runner_up, Some(full));
 }
 
@@ -290,7 +291,8 @@ fn cost(endpoint: &Endpoint, pending: u64, in_flight: u32, since: u64, tokens: f
         }
         _ => true,
     };
-    let work = pending as f64 + 6.0 * new + 0.02 * mean * in_flight + 6.0 * mean * kv;
+    let held_up = 0.1 * new * in_flight.min(32.0);
+    let work = pending as f64 + 6.0 * new + 0.02 * mean * in_flight + held_up + 4.0 * mean * kv;
     work / f64::from(endpoint.weight) + if room { 0.0 } else { 3.0 * mean }
 }
 

@@ -35,10 +35,15 @@ impl Prompt<'_> {
 /// A token of this prompt that has to be computed costs this many that others wait for: it is sure to be computed, and
 /// here is where that can be avoided.
 const NEW: u64 = 6;
-/// A request that decodes slows others down like one part in so many of a mean prompt.
+/// A request that decodes slows others down like one part in so many of a mean prompt,
 const DECODES: u64 = 50;
-/// A full cache costs so many mean prompts, one without room half as many more.
-const FULL: u64 = 6;
+/// and is held up while this prompt is computed: so many such parts of what is new of it.
+const HELD_UP: u64 = 5;
+/// Beyond so many requests it says nothing more: a hundred short ones would drive each prompt away from what is cached of it.
+const HELD_UP_MAX: u32 = 32;
+/// A full cache costs so many mean prompts, one without room some more. Were it more, sessions would leave what is cached
+/// of them because one engine is a little fuller than another; were it less, they would gather where they met.
+const FULL: u64 = 4;
 const NO_ROOM: u64 = 3;
 /// Tokens of an answer for which there must be room.
 const ANSWER: u64 = 64;
@@ -125,7 +130,8 @@ impl<'a> Work<'a> {
         let held = self.held(slot);
         let new = u64::from(self.prompt.tokens - held);
         let in_flight = self.eligible.load(row, slot, self.loads);
-        let decoding = self.mean * u64::from(in_flight) / DECODES;
+        let held_up = HELD_UP * new * u64::from(in_flight.min(HELD_UP_MAX));
+        let decoding = (self.mean * u64::from(in_flight) + held_up) / DECODES;
         let full = ((FULL * self.mean) as f32 * cache.used) as u64;
         let room = in_flight == 0 || self.has_room(slot, cache, held);
         let no_room = if room { 0 } else { NO_ROOM * self.mean };

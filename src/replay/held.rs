@@ -3,7 +3,7 @@
 //!
 //! One that waits is chosen for anew when it is next for its endpoint and a request ended there, the engines were scraped,
 //! or [`RETRY_NS`] passed. Who waits longer than [`PATIENCE_NS`], finds the queue full or is pushed out is refused and asks again
-//! when it was told to.
+//! when it was told to. There is one front, however many others have.
 
 use std::collections::HashMap;
 
@@ -196,7 +196,7 @@ mod tests {
 
     impl Trial {
         fn new(queue: Queueing) -> Trial {
-            let stage = Stage { engines: 1, blocks: 625, block_tokens: 16, seed: 1 };
+            let stage = Stage { engines: 1, blocks: 625, block_tokens: 16, fronts: 1, seed: 1 };
             let fleet = Fleet::new(&crate::engine::profile::Profile::default(), 1, false);
             let mut trial = Trial { held: Held::new(&stage, queue), fleet };
             assert_eq!(trial.ask(0, 0, &[(100, 8_000 - 64)], 0), Some(0), "nothing is known of its cache yet");

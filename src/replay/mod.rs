@@ -9,10 +9,11 @@
 //! * All that [`crate::engine`] leaves out. Engines are equal, healthy and never refuse.
 //! * The front's own time, the network's, and the bytes: a choice costs nothing, and a prompt's length and hashes
 //!   are known exactly, where a front estimates tokens.
-//! * Several fronts before one fleet, and clients that leave.
+//! * Clients that leave. Of several fronts ([`fronts`]) that each has its own beat: all scrape at one instant.
 
 pub mod chooser;
 pub mod fleet;
+pub mod fronts;
 pub mod held;
 pub mod oracle;
 pub mod outcome;
@@ -44,6 +45,8 @@ pub struct Comparison<'a> {
     pub profile: &'a Profile,
     /// How many of them.
     pub engines: usize,
+    /// Fronts before them, where a policy is the product's.
+    pub fronts: usize,
     /// The policies, in order.
     pub policies: &'a [&'static Named],
     /// Times the traffic's own rate, in order.
@@ -114,7 +117,8 @@ impl Comparison<'_> {
     fn one(&self, load: f64, policy: &Named, ended: &AtomicU64) -> Outcome {
         let block_tokens = self.source.block_tokens();
         let blocks = self.profile.kv_tokens / block_tokens;
-        let chooser = policy.make(&Stage { engines: self.engines, blocks, block_tokens, seed: self.seed });
+        let (engines, fronts) = (self.engines, self.fronts);
+        let chooser = policy.make(&Stage { engines, blocks, block_tokens, fronts, seed: self.seed });
         let run = simulate::run(self.source, load, self.profile, self.engines, self.tenants, chooser, ended);
         Outcome::of(policy.name, load, &run, &self.objective)
     }

@@ -31,6 +31,8 @@ pub struct Own {
     admissions: HashMap<u64, Admission>,
     matches: Box<Matches>,
     cache_tokens: u64,
+    /// Whether there are other fronts, whose load it reads off the engines.
+    among_others: bool,
     dice: Dice,
     turn: u64,
 }
@@ -57,10 +59,17 @@ impl Own {
             counters: Counters::leak(),
             admissions: HashMap::new(),
             matches: Box::default(),
+            among_others: stage.fronts > 1,
             cache_tokens: u64::from(stage.blocks) * u64::from(stage.block_tokens),
             dice: Dice::new(mix(stage.seed, 3)),
             turn: 0,
         }
+    }
+
+    /// Requests without their last token.
+    #[cfg(test)]
+    pub(super) fn in_flight(&self) -> usize {
+        self.admissions.len()
     }
 }
 
@@ -159,7 +168,8 @@ impl Chooser for Own {
     }
 
     fn scrape_every_ns(&self) -> Option<u64> {
-        self.snapshot.index.as_ref().map(|_| Control::default().scrape_interval_ms * 1_000_000)
+        let reads = self.among_others || self.snapshot.index.is_some();
+        reads.then(|| Control::default().scrape_interval_ms * 1_000_000)
     }
 
     fn scraped(&mut self, figures: &[Figures]) {
@@ -170,6 +180,8 @@ impl Chooser for Own {
             endpoint.engine.waiting = Some(figures.waiting as u32);
             endpoint.resident_at = self.counters.loads().resident(endpoint.id.slot);
             endpoint.dispatched_at = self.counters.loads().dispatched(endpoint.id.slot);
+            let theirs = (figures.running + figures.waiting) as u32;
+            endpoint.foreign = theirs.saturating_sub(self.counters.loads().in_flight(endpoint.id.slot));
         }
         self.snapshot.seal();
     }
@@ -181,7 +193,7 @@ mod tests {
     use crate::replay::peers::trial::Trial;
 
     fn trial(policy: Policy) -> Trial<Own> {
-        let stage = Stage { engines: 4, blocks: 5_500, block_tokens: 16, seed: 1 };
+        let stage = Stage { engines: 4, blocks: 5_500, block_tokens: 16, fronts: 1, seed: 1 };
         Trial::new(Own::new(&stage, Settings { policy, ..Settings::default() }), 4)
     }
 

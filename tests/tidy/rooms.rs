@@ -98,6 +98,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("limits", "`[limits]`, and what values are possible"),
         ],
     ),
+    ("kvevents", &[("limits", "sizes of messages")]),
     (
         "counters",
         &[

@@ -3,9 +3,11 @@
 //! Everything is derived from [`Request`]: a source that can fill it (a trace, a generator, a log of a front
 //! with chained hashes and lengths) can be replayed.
 
+pub mod access;
 pub mod agents;
 pub mod chain;
 pub mod chat;
+pub mod lines;
 pub mod mooncake;
 pub mod prefixes;
 

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "a target runs one of them")]
 
 pub mod bodies;
+pub mod events;
 pub mod exchange;
 mod exchange_audit;
 mod exchange_fleet;
@@ -30,6 +31,8 @@ pub const PROPERTIES: &[Property] = &[
     ("exchange", exchange::exchange),
     ("config", settings::config),
     ("metrics", metrics::metrics),
+    ("kv_batch", events::kv_batch),
+    ("kv_peer", events::kv_peer),
 ];
 
 /// Runs the property called `name`.

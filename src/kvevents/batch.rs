@@ -1,0 +1,385 @@
+//! Reads one message's payload into buffers that are used again: `[time, events, rank]`, or the same as a map. Each event
+//! is an array with its tag first or a map with a `type`, whichever way the engine's version writes it.
+//!
+//! What is not known is passed over and counted, since every version of an engine adds something; what is known and does not make
+//! sense refuses the whole batch, so that no half of one is ever applied.
+
+use super::event::{Event, Extras, Removed, Stored};
+use super::fields::{Field, Kind};
+use super::msgpack::{Malformed, Reader, Value};
+use crate::limits::{KV_BYTES_KEPT, KV_EVENTS_MAX, KV_HASHES_MAX, KV_TOKENS_MAX};
+
+/// The events of one message.
+#[derive(Debug, Default)]
+pub struct Batch {
+    time: f64,
+    rank: u32,
+    skipped: Skipped,
+    entries: Vec<Entry>,
+    hashes: Vec<u64>,
+    tokens: Vec<u32>,
+    /// Where each block's extra keys end in `bytes`.
+    ends: Vec<u32>,
+    /// Names and extra keys.
+    bytes: Vec<u8>,
+}
+
+/// What was passed over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Skipped {
+    /// Events of a type that is not known.
+    pub events: u64,
+    /// Fields of known events, and of the batch, that are not known.
+    pub fields: u64,
+}
+
+/// A part of one of the buffers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    from: u32,
+    to: u32,
+}
+
+impl Span {
+    /// What was added to a buffer since it had `from` entries. Buffers stay below the bounds, far below 2^32.
+    fn since<T>(from: usize, buffer: &[T]) -> Span {
+        Span { from: from as u32, to: buffer.len() as u32 }
+    }
+
+    fn of<T>(self, buffer: &[T]) -> &[T] {
+        buffer.get(self.from as usize..self.to as usize).unwrap_or_default()
+    }
+}
+
+/// One event, by where its parts lie.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    kind: Kind,
+    hashes: Span,
+    tokens: Span,
+    ends: Span,
+    extras_begin: u32,
+    block_size: u32,
+    parent: Option<u64>,
+    group: Option<u32>,
+    window: Option<u32>,
+    medium: Option<Span>,
+    lora_name: Option<Span>,
+    attention: Option<Span>,
+}
+
+const _: () = assert!(size_of::<Entry>() <= 112, "KV_EVENTS_MAX says what they come to");
+
+impl Batch {
+    /// Takes `payload` in the place of what was here before. After a fault it is empty.
+    pub fn read(&mut self, payload: &[u8]) -> Result<(), Malformed> {
+        self.clear();
+        let mut reader = Reader::new(payload);
+        let read = self.payload(&mut reader);
+        let read = read.and_then(|()| if reader.is_empty() { Ok(()) } else { Err(reader.fault("behind the batch")) });
+        read.inspect_err(|_| self.clear())
+    }
+
+    /// When the engine made it, in seconds of its clock; 0 where it does not say.
+    pub fn time(&self) -> f64 {
+        self.time
+    }
+
+    /// The data-parallel rank it is of; 0 where it does not say.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// What of it was passed over.
+    pub fn skipped(&self) -> Skipped {
+        self.skipped
+    }
+
+    /// Its events, in the order in which they happened.
+    pub fn events(&self) -> impl ExactSizeIterator<Item = Event<'_>> {
+        self.entries.iter().map(|entry| self.event(entry))
+    }
+
+    fn event(&self, entry: &Entry) -> Event<'_> {
+        let text = |span: Option<Span>| span.map(|span| span.of(&self.bytes));
+        let hashes = entry.hashes.of(&self.hashes);
+        match entry.kind {
+            Kind::Stored => Event::Stored(Stored {
+                hashes,
+                parent: entry.parent,
+                tokens: entry.tokens.of(&self.tokens),
+                block_size: entry.block_size,
+                medium: text(entry.medium),
+                lora_name: text(entry.lora_name),
+                group: entry.group,
+                attention: text(entry.attention),
+                window: entry.window,
+                extras: Extras { ends: entry.ends.of(&self.ends), begin: entry.extras_begin, bytes: &self.bytes },
+            }),
+            Kind::Removed => Event::Removed(Removed { hashes, medium: text(entry.medium), group: entry.group }),
+            Kind::Cleared => Event::Cleared,
+        }
+    }
+
+    /// Keeps the buffers, unless an uncommonly long message has made them large.
+    fn clear(&mut self) {
+        fn emptied<T>(buffer: &mut Vec<T>) {
+            buffer.clear();
+            buffer.shrink_to(KV_BYTES_KEPT / size_of::<T>());
+        }
+        emptied(&mut self.entries);
+        emptied(&mut self.hashes);
+        emptied(&mut self.tokens);
+        emptied(&mut self.ends);
+        emptied(&mut self.bytes);
+        (self.time, self.rank, self.skipped) = (0.0, 0, Skipped::default());
+    }
+
+    fn payload(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        let begin = reader.clone();
+        let mut told = false;
+        match reader.value()? {
+            Value::Array(length) => {
+                for place in 0..length {
+                    match place {
+                        0 => self.read_time(reader)?,
+                        1 => self.read_events(reader)?,
+                        2 => self.read_rank(reader)?,
+                        _ => self.pass(reader)?,
+                    }
+                }
+                told = length >= 2;
+            }
+            Value::Map(length) => {
+                for _ in 0..length {
+                    match reader.value()? {
+                        Value::Text(b"ts") => self.read_time(reader)?,
+                        Value::Text(b"events") if !told => (told, ()) = (true, self.read_events(reader)?),
+                        Value::Text(b"data_parallel_rank" | b"attn_dp_rank") => self.read_rank(reader)?,
+                        Value::Array(_) | Value::Map(_) => return Err(reader.fault("a key is a text")),
+                        _ => self.pass(reader)?,
+                    }
+                }
+            }
+            _ => return Err(begin.fault("a batch is an array or a map")),
+        }
+        if told { Ok(()) } else { Err(begin.fault("a batch without events")) }
+    }
+
+    fn pass(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        self.skipped.fields += 1;
+        reader.skip()
+    }
+
+    fn read_time(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        let begin = reader.clone();
+        self.time = match reader.value()? {
+            Value::Float(time) if time.is_finite() => time,
+            Value::Number(time) => time as f64,
+            Value::Nil => 0.0,
+            _ => return Err(begin.fault("a time is a number")),
+        };
+        Ok(())
+    }
+
+    fn read_rank(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        self.rank = optional(reader, "a rank is a small number or nil")?.unwrap_or_default();
+        Ok(())
+    }
+
+    fn read_events(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        for _ in 0..array(reader, "events are an array")? {
+            self.read_event(reader)?;
+        }
+        Ok(())
+    }
+
+    fn read_event(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        let begin = reader.clone();
+        let (kind, length, named) = match reader.value()? {
+            Value::Array(0) => (None, 0, false),
+            Value::Array(length) => (Kind::tagged(reader)?, length - 1, false),
+            Value::Map(length) => (Kind::typed(reader, length)?, length, true),
+            _ => return Err(begin.fault("an event is an array or a map")),
+        };
+        let Some(kind) = kind else {
+            *reader = begin;
+            self.skipped.events += 1;
+            return reader.skip();
+        };
+        if self.entries.len() >= KV_EVENTS_MAX {
+            return Err(begin.fault("more events than one message may hold"));
+        }
+        let mut draft = Draft::default();
+        for place in 0..length as usize {
+            let field = if named { kind.field_named(reader)? } else { kind.field_at(place) };
+            self.read_field(field, &mut draft, reader)?;
+        }
+        let entry = draft
+            .entry(kind, self.bytes.len())
+            .ok_or(begin.fault("an event lacks its hashes, tokens or block size"))?;
+        if draft.ends.is_some() && entry.ends.to - entry.ends.from != entry.hashes.to - entry.hashes.from {
+            return Err(begin.fault("not as many extra keys as blocks"));
+        }
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    fn read_field(&mut self, field: Field, draft: &mut Draft, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        match field {
+            Field::Hashes => draft.hashes = Some(self.read_hashes(reader)?),
+            Field::Tokens => draft.tokens = Some(self.read_tokens(reader)?),
+            Field::Parent => draft.parent = hash(reader)?,
+            Field::BlockSize => draft.block_size = optional(reader, "a block size is a small number")?,
+            Field::Medium => draft.medium = self.read_text(reader)?,
+            Field::LoraName => draft.lora_name = self.read_text(reader)?,
+            Field::Extras => self.read_extras(draft, reader)?,
+            Field::Group => draft.group = optional(reader, "a group is a small number or nil")?,
+            Field::Attention => draft.attention = self.read_text(reader)?,
+            Field::Window => draft.window = optional(reader, "a window is a small number or nil")?,
+            Field::Unused => reader.skip()?,
+            Field::Unknown => self.pass(reader)?,
+        }
+        Ok(())
+    }
+
+    fn read_hashes(&mut self, reader: &mut Reader<'_>) -> Result<Span, Malformed> {
+        let from = self.hashes.len();
+        let length = array(reader, "block hashes are an array")? as usize;
+        if from + length > KV_HASHES_MAX {
+            return Err(reader.fault("more hashes than one message may hold"));
+        }
+        for _ in 0..length {
+            let begin = reader.at();
+            let hash = hash(reader)?.ok_or(Malformed { at: begin, what: "a block's hash is nil" })?;
+            self.hashes.push(hash);
+        }
+        Ok(Span::since(from, &self.hashes))
+    }
+
+    fn read_tokens(&mut self, reader: &mut Reader<'_>) -> Result<Span, Malformed> {
+        let from = self.tokens.len();
+        let length = array(reader, "token ids are an array")? as usize;
+        if from + length > KV_TOKENS_MAX {
+            return Err(reader.fault("more tokens than one message may hold"));
+        }
+        self.tokens.reserve(length);
+        for _ in 0..length {
+            let begin = reader.at();
+            let token = match reader.value()? {
+                Value::Number(token) => u32::try_from(token).ok(),
+                _ => None,
+            };
+            self.tokens.push(token.ok_or(Malformed { at: begin, what: "a token id is a number of 32 bits" })?);
+        }
+        Ok(Span::since(from, &self.tokens))
+    }
+
+    fn read_text(&mut self, reader: &mut Reader<'_>) -> Result<Option<Span>, Malformed> {
+        let (begin, from) = (reader.clone(), self.bytes.len());
+        match reader.value()? {
+            Value::Text(text) => self.bytes.extend_from_slice(text),
+            Value::Nil => return Ok(None),
+            _ => return Err(begin.fault("a name is a text or nil")),
+        }
+        Ok(Some(Span::since(from, &self.bytes)))
+    }
+
+    /// Keys of each block are kept as they are written: most have none, and what they mean is for who needs it.
+    fn read_extras(&mut self, draft: &mut Draft, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        let begin = reader.clone();
+        let length = match reader.value()? {
+            Value::Nil => return Ok(()),
+            Value::Array(length) => length as usize,
+            _ => return Err(begin.fault("extra keys are an array or nil")),
+        };
+        let from = self.ends.len();
+        if from + length > KV_HASHES_MAX {
+            return Err(begin.fault("more extra keys than one message may hold blocks"));
+        }
+        draft.extras_begin = self.bytes.len() as u32;
+        for _ in 0..length {
+            let at = reader.at();
+            reader.skip()?;
+            let keys = reader.since(at);
+            // Nil, and no keys at all.
+            if !matches!(keys, [0xc0] | [0x90]) {
+                self.bytes.extend_from_slice(keys);
+            }
+            self.ends.push(self.bytes.len() as u32);
+        }
+        draft.ends = Some(Span::since(from, &self.ends));
+        Ok(())
+    }
+}
+
+/// What has been read of one event.
+#[derive(Default)]
+struct Draft {
+    hashes: Option<Span>,
+    tokens: Option<Span>,
+    block_size: Option<u32>,
+    parent: Option<u64>,
+    group: Option<u32>,
+    window: Option<u32>,
+    medium: Option<Span>,
+    lora_name: Option<Span>,
+    attention: Option<Span>,
+    extras_begin: u32,
+    ends: Option<Span>,
+}
+
+impl Draft {
+    /// None where something is missing that this kind of event cannot be without.
+    fn entry(&self, kind: Kind, bytes: usize) -> Option<Entry> {
+        let stored = kind == Kind::Stored;
+        let ends = self.ends.unwrap_or_default();
+        Some(Entry {
+            kind,
+            hashes: if kind == Kind::Cleared { Span::default() } else { self.hashes? },
+            tokens: if stored { self.tokens? } else { Span::default() },
+            block_size: if stored { self.block_size? } else { 0 },
+            ends,
+            extras_begin: if self.ends.is_some() { self.extras_begin } else { bytes as u32 },
+            parent: self.parent,
+            group: self.group,
+            window: self.window,
+            medium: self.medium,
+            lora_name: self.lora_name,
+            attention: self.attention,
+        })
+    }
+}
+
+fn array(reader: &mut Reader<'_>, otherwise: &'static str) -> Result<u32, Malformed> {
+    let begin = reader.clone();
+    match reader.value()? {
+        Value::Array(length) => Ok(length),
+        _ => Err(begin.fault(otherwise)),
+    }
+}
+
+/// A number of 32 bits, or nil.
+fn optional(reader: &mut Reader<'_>, otherwise: &'static str) -> Result<Option<u32>, Malformed> {
+    let begin = reader.clone();
+    match reader.value()? {
+        Value::Nil => Ok(None),
+        Value::Number(number) => u32::try_from(number).map(Some).map_err(|_| begin.fault(otherwise)),
+        _ => Err(begin.fault(otherwise)),
+    }
+}
+
+/// A block's name as 64 bits: SGLang writes it signed, vLLM unsigned or as the whole digest, of which the number is the end.
+fn hash(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
+    let begin = reader.clone();
+    match reader.value()? {
+        Value::Number(hash) => Ok(Some(hash)),
+        Value::Negative(hash) => Ok(Some(hash as u64)),
+        Value::Bytes(digest) => {
+            let end = digest.last_chunk().ok_or(begin.fault("a digest has 8 bytes or more"))?;
+            Ok(Some(u64::from_be_bytes(*end)))
+        }
+        Value::Nil => Ok(None),
+        _ => Err(begin.fault("a hash is a number or bytes")),
+    }
+}

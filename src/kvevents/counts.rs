@@ -1,0 +1,64 @@
+//! What a subscription has seen and done.
+
+use super::batch::Skipped;
+use super::link::Ended;
+
+/// Since it began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Connections whose handshake was done.
+    pub connected: u64,
+    /// Attempts that found no connection.
+    pub unreachable: u64,
+    /// Connections that the peer ended.
+    pub closed: u64,
+    /// Handshakes that took too long.
+    pub slow: u64,
+    /// Connections without a sign of life.
+    pub silent: u64,
+    /// Connections ended because of what the peer sent.
+    pub broken: u64,
+    /// Messages published to us.
+    pub messages: u64,
+    /// Batches handed on, replayed ones among them.
+    pub batches: u64,
+    /// Batches that came by a replay.
+    pub replayed: u64,
+    /// Messages that were known already.
+    pub duplicates: u64,
+    /// Messages that are not three frames with a topic of ours and a number, answers that are none, ranks beyond the bound.
+    pub refused: u64,
+    /// Payloads that make no sense.
+    pub malformed: u64,
+    /// Events of unknown types, passed over.
+    pub unknown_events: u64,
+    /// Unknown fields, passed over.
+    pub unknown_fields: u64,
+    /// Messages found missing before another.
+    pub holes: u64,
+    /// Replays begun.
+    pub replays: u64,
+    /// Replays that were not answered to their end.
+    pub replays_failed: u64,
+    /// Engines that began anew.
+    pub restarts: u64,
+    /// Holes that were given up.
+    pub incomplete: u64,
+}
+
+impl Counts {
+    pub(super) fn ended(&mut self, why: &Ended) {
+        *match why {
+            Ended::Unreachable(_) => &mut self.unreachable,
+            Ended::Closed => &mut self.closed,
+            Ended::Slow => &mut self.slow,
+            Ended::Silent => &mut self.silent,
+            Ended::Broken(_) => &mut self.broken,
+        } += 1;
+    }
+
+    pub(super) fn skipped(&mut self, skipped: Skipped) {
+        self.unknown_events += skipped.events;
+        self.unknown_fields += skipped.fields;
+    }
+}

@@ -1,0 +1,94 @@
+//! How a subscription gets its connection: by connecting to the engine, or by waiting for the engine to connect.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::link::{Ended, Link};
+use super::settings::{Endpoint, Pace};
+use super::zmtp::Role;
+
+/// Most connections in their handshake at once; further ones wait in the kernel's queue.
+const KNOCKING_MAX: usize = 8;
+
+#[derive(Debug)]
+pub(super) struct Door {
+    endpoint: Endpoint,
+    role: Role,
+    pace: Pace,
+    /// Attempts since a message came.
+    attempts: u32,
+    listener: Option<TcpListener>,
+    knocking: JoinSet<Result<Link, Ended>>,
+}
+
+impl Door {
+    pub(super) fn new(endpoint: Endpoint, role: Role, pace: Pace) -> Door {
+        Door { endpoint, role, pace, attempts: 0, listener: None, knocking: JoinSet::new() }
+    }
+
+    /// The connection has proved useful: the next one is tried for at once.
+    pub(super) fn proved(&mut self) {
+        self.attempts = 0;
+    }
+
+    /// A connection with its handshake done.
+    pub(super) async fn opened(&mut self) -> Result<Link, Ended> {
+        if self.endpoint.waits {
+            return self.entered().await;
+        }
+        let wait = self.wait();
+        self.attempts = self.attempts.saturating_add(1);
+        sleep(wait).await;
+        Link::connected(&self.endpoint, self.role.clone(), self.pace).await
+    }
+
+    /// Another connection while there is one: an engine that restarted may be back before its old one is known to be dead.
+    pub(super) async fn replaced(&mut self) -> Result<Link, Ended> {
+        if self.endpoint.waits { self.entered().await } else { std::future::pending().await }
+    }
+
+    /// The next engine that connects, or why one did not come in.
+    async fn entered(&mut self) -> Result<Link, Ended> {
+        loop {
+            let listener = match &mut self.listener {
+                Some(listener) => &*listener,
+                none => {
+                    let all = ["*", "0.0.0.0"].contains(&&*self.endpoint.host);
+                    let host = if all { "0.0.0.0" } else { &*self.endpoint.host };
+                    match TcpListener::bind((host, self.endpoint.port)).await {
+                        Ok(listener) => &*none.insert(listener),
+                        Err(error) => return self.unreachable(error).await,
+                    }
+                }
+            };
+            tokio::select! {
+                accepted = listener.accept(), if self.knocking.len() < KNOCKING_MAX => match accepted {
+                    Ok((stream, _)) => {
+                        self.knocking.spawn(Link::new(stream, self.role.clone(), self.pace).opened());
+                    }
+                    Err(error) => return self.unreachable(error).await,
+                },
+                Some(Ok(entered)) = self.knocking.join_next() => return entered,
+                else => {}
+            }
+        }
+    }
+
+    /// No descriptor, or the port is taken: it may be otherwise a while later.
+    async fn unreachable(&self, error: std::io::Error) -> Result<Link, Ended> {
+        sleep(self.pace.again_most).await;
+        Err(Ended::Unreachable(error.kind()))
+    }
+
+    /// Before the next attempt: none before the first, then doubled, and never twice the same, so that fronts do not come together.
+    fn wait(&self) -> Duration {
+        let Some(doublings) = self.attempts.checked_sub(1) else { return Duration::ZERO };
+        let wait = self.pace.again.saturating_mul(1 << doublings.min(16)).min(self.pace.again_most);
+        let part = RandomState::new().hash_one(doublings) % 512;
+        wait.mul_f64(0.5 + part as f64 / 1_024.0)
+    }
+}

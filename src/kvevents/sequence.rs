@@ -1,0 +1,141 @@
+//! What a message's number says: whether it is the next one, one seen before, one behind a hole, or of an engine that began anew.
+//!
+//! A number alone does not tell an engine that restarted from one whose message comes twice, which happens where a replay has run ahead
+//! of the subscription. The batch's time does: a process that began later stamps later times.
+
+/// The messages of one rank.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Sequence {
+    /// Number that comes next.
+    next: u64,
+    /// Time of the last batch that was applied.
+    time: f64,
+    /// Below this, the subscription may bring what a replay has brought already.
+    replayed_below: u64,
+    /// Whether all there was has been seen.
+    complete: bool,
+}
+
+/// What to do with a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    /// Apply it.
+    Next,
+    /// Drop it.
+    Duplicate,
+    /// Messages before it are missing.
+    Hole,
+    /// The engine began anew: what is known of it holds no longer.
+    Restarted,
+}
+
+impl Sequence {
+    /// Of an engine of which nothing is known yet.
+    pub(super) fn new() -> Sequence {
+        Sequence { next: 0, time: 0.0, replayed_below: 0, complete: true }
+    }
+
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Of a message that was published.
+    pub(super) fn live(&self, number: u64, time: f64) -> Verdict {
+        if number >= self.next {
+            return self.ahead(number);
+        }
+        let again = number + 1 == self.next && time == self.time;
+        let overlaps = number < self.replayed_below && time <= self.time;
+        if again || overlaps { Verdict::Duplicate } else { Verdict::Restarted }
+    }
+
+    /// Of an answer to a replay that began at the last message known, or behind it.
+    pub(super) fn replayed(&self, number: u64, time: f64) -> Verdict {
+        if number >= self.next {
+            return self.ahead(number);
+        }
+        if number + 1 == self.next && time != self.time { Verdict::Restarted } else { Verdict::Duplicate }
+    }
+
+    fn ahead(&self, number: u64) -> Verdict {
+        if number == self.next { Verdict::Next } else { Verdict::Hole }
+    }
+
+    /// The message that came next has been applied.
+    pub(super) fn applied(&mut self, time: f64) {
+        (self.next, self.time) = (self.next + 1, time);
+    }
+
+    /// The same, and it came by a replay.
+    pub(super) fn applied_replayed(&mut self, time: f64) {
+        self.applied(time);
+        self.replayed_below = self.next;
+    }
+
+    /// What is missing before `number` will not come.
+    pub(super) fn give_up_before(&mut self, number: u64) {
+        (self.next, self.complete) = (number, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(numbers: u64) -> Sequence {
+        let mut sequence = Sequence::new();
+        (0..numbers).for_each(|number| sequence.applied(100.0 + number as f64));
+        sequence
+    }
+
+    #[test]
+    fn a_first_message_is_next_only_if_it_is_the_first_of_all() {
+        assert_eq!(Sequence::new().live(0, 5.0), Verdict::Next);
+        assert_eq!(Sequence::new().live(3, 5.0), Verdict::Hole);
+        assert_eq!(Sequence::new().replayed(0, 5.0), Verdict::Next);
+    }
+
+    #[test]
+    fn numbers_go_up_by_one() {
+        let sequence = after(10);
+        assert_eq!(sequence.live(10, 200.0), Verdict::Next);
+        assert_eq!(sequence.live(11, 200.0), Verdict::Hole);
+        assert_eq!(sequence.replayed(10, 200.0), Verdict::Next);
+        assert_eq!(sequence.replayed(12, 200.0), Verdict::Hole);
+        assert!(sequence.is_complete());
+    }
+
+    #[test]
+    fn a_number_that_goes_back_is_a_restart() {
+        let sequence = after(10);
+        assert_eq!(sequence.live(0, 200.0), Verdict::Restarted);
+        assert_eq!(sequence.live(9, 200.0), Verdict::Restarted, "the same number of another process");
+        assert_eq!(sequence.live(9, 109.0), Verdict::Duplicate, "the same message");
+        assert_eq!(sequence.replayed(9, 109.0), Verdict::Duplicate);
+        assert_eq!(sequence.replayed(9, 200.0), Verdict::Restarted);
+    }
+
+    #[test]
+    fn what_a_replay_brought_first_is_no_restart_when_it_is_published() {
+        let mut sequence = after(4);
+        (4..8).for_each(|number| sequence.applied_replayed(100.0 + f64::from(number)));
+        for number in 4..8 {
+            assert_eq!(sequence.live(number, 100.0 + number as f64), Verdict::Duplicate);
+        }
+        assert_eq!(sequence.live(4, 300.0), Verdict::Restarted, "later than all that was replayed");
+        assert_eq!(sequence.live(8, 300.0), Verdict::Next);
+    }
+
+    #[test]
+    fn a_hole_given_up_leaves_it_incomplete() {
+        let mut sequence = after(4);
+        sequence.give_up_before(9);
+        assert_eq!((sequence.live(9, 200.0), sequence.is_complete()), (Verdict::Next, false));
+        sequence.applied(200.0);
+        assert_eq!((sequence.next(), sequence.is_complete()), (10, false));
+    }
+}

@@ -1,0 +1,272 @@
+//! Where an engine publishes its events: from configuration, or from what the engine says of itself.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Longest topic: it has to fit into a short frame behind `SUBSCRIBE`.
+const TOPIC_BYTES_MAX: usize = 200;
+
+/// One socket that publishes: an engine's, or that of one of its data-parallel ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Where events come from.
+    pub events: Endpoint,
+    /// Where missed ones are asked for again, if they can be.
+    pub replay: Option<Endpoint>,
+    /// What the topics of messages begin with; empty: any.
+    pub topic: String,
+}
+
+/// The keys of `[[upstream]]` that speak of events.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Keys {
+    /// Where the engine publishes: `tcp://HOST:PORT`, or `tcp://*:PORT` to wait here for an engine that connects to us.
+    pub kv_events: Option<Endpoint>,
+    /// The engine's replay socket: `tcp://HOST:PORT`.
+    pub kv_replay: Option<Endpoint>,
+    /// What the topics of messages begin with; empty: any.
+    pub kv_topic: String,
+}
+
+impl Keys {
+    /// What they come to; nothing where no events are wanted.
+    pub fn settings(self) -> Result<Option<Settings>, String> {
+        let Keys { kv_events, kv_replay, kv_topic } = self;
+        if kv_topic.len() > TOPIC_BYTES_MAX {
+            return Err(format!("`kv_topic` is longer than {TOPIC_BYTES_MAX} bytes"));
+        }
+        if let Some(Endpoint { waits: true, .. }) = kv_replay {
+            return Err("`kv_replay` is where the engine listens; write its host, as in tcp://gpu-1:5558".to_owned());
+        }
+        match kv_events {
+            Some(events) => Ok(Some(Settings { events, replay: kv_replay, topic: kv_topic })),
+            None if kv_replay.is_some() || !kv_topic.is_empty() => {
+                Err("`kv_replay` and `kv_topic` say how to read `kv_events`, which is missing".to_owned())
+            }
+            None => Ok(None),
+        }
+    }
+}
+
+/// `tcp://HOST:PORT`; with `*` as its host, or an `@` before it, the end that waits for the other to connect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Endpoint {
+    /// Name or address, without brackets; `*`: all addresses of this machine.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// Whether the engine connects to us.
+    pub waits: bool,
+}
+
+impl FromStr for Endpoint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Endpoint, String> {
+        let (address, waits) = text.strip_prefix('@').map_or((text, false), |rest| (rest, true));
+        let Some(authority) = address.strip_prefix("tcp://") else {
+            return Err(format!("\"{text}\" is not spoken here; publish over TCP and write tcp://HOST:PORT"));
+        };
+        let (host, port) = authority
+            .rsplit_once(':')
+            .and_then(|(host, port)| Some((host, usable_port(port)?)))
+            .ok_or_else(|| format!("\"{text}\" does not name a host and a port from 1 to 65535"))?;
+        let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        let plain = |host: &str| host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte));
+        let fits = match bracketed {
+            Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => host == "*" || (!host.is_empty() && plain(host)),
+        };
+        if !fits {
+            return Err(format!("\"{text}\" does not name a host; an IPv6 address stands in brackets"));
+        }
+        let host = bracketed.unwrap_or(host).to_owned();
+        Ok(Endpoint { waits: waits || matches!(&*host, "*" | "::" | "0.0.0.0"), host, port })
+    }
+}
+
+fn usable_port(text: &str) -> Option<u16> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok())?.filter(|port| *port != 0)
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Endpoint { host, port, waits } = self;
+        let at = if *waits && !matches!(&**host, "*" | "::" | "0.0.0.0") { "@" } else { "" };
+        if host.contains(':') {
+            write!(out, "{at}tcp://[{host}]:{port}")
+        } else {
+            write!(out, "{at}tcp://{host}:{port}")
+        }
+    }
+}
+
+impl TryFrom<String> for Endpoint {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Endpoint, String> {
+        text.parse()
+    }
+}
+
+impl From<Endpoint> for String {
+    fn from(endpoint: Endpoint) -> String {
+        endpoint.to_string()
+    }
+}
+
+/// One rank, as vLLM's `GET /kv_event_sources` lists it. Other keys come with other versions.
+#[derive(Deserialize)]
+struct Listed {
+    #[serde(default)]
+    enable_kv_cache_events: bool,
+    #[serde(default)]
+    publisher: Option<String>,
+    #[serde(default)]
+    endpoint: Option<String>,
+    #[serde(default)]
+    replay_endpoint: Option<String>,
+    #[serde(default)]
+    topic: Option<String>,
+}
+
+/// Where the ranks of the engine at `host` publish, by the answer to `GET /kv_event_sources`. Ranks that publish nothing are left out.
+pub fn listed(answer: &[u8], host: &str) -> Result<Vec<(u32, Settings)>, String> {
+    let ranks: BTreeMap<u32, Listed> =
+        serde_json::from_slice(answer).map_err(|error| format!("not a list of event sources: {error}"))?;
+    let publishes = |listed: &Listed| listed.enable_kv_cache_events && listed.publisher.as_deref() == Some("zmq");
+    let ranks = ranks.into_iter().filter(|(_, listed)| publishes(listed));
+    ranks.map(|(rank, listed)| Ok((rank, listed.settings(host)?))).collect()
+}
+
+impl Listed {
+    fn settings(self, host: &str) -> Result<Settings, String> {
+        let topic = self.topic.unwrap_or_default();
+        if topic.len() > TOPIC_BYTES_MAX {
+            return Err(format!("a topic is longer than {TOPIC_BYTES_MAX} bytes"));
+        }
+        let other_end = |text: &str| -> Result<Endpoint, String> {
+            let theirs: Endpoint = text.parse()?;
+            Ok(match theirs.waits {
+                // It binds to all its addresses: we connect to the one we know.
+                true => Endpoint { host: host.to_owned(), port: theirs.port, waits: false },
+                // It connects: to an address of ours, on which we have to wait.
+                false => Endpoint { waits: true, ..theirs },
+            })
+        };
+        let events = self.endpoint.as_deref().ok_or("a source without an endpoint")?;
+        // The replay socket always binds, whatever its address looks like.
+        let replay =
+            self.replay_endpoint.as_deref().map(|text| other_end(text).map(|end| Endpoint { waits: false, ..end }));
+        Ok(Settings { events: other_end(events)?, replay: replay.transpose()?, topic })
+    }
+}
+
+/// How long is waited for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// For one attempt to connect.
+    pub connect: Duration,
+    /// From a connection's begin to the end of its handshake.
+    pub handshake: Duration,
+    /// Silence after which a sign of life is asked for; and then for that.
+    pub heartbeat: Duration,
+    /// For each answer to a replay.
+    pub answer: Duration,
+    /// For one replay.
+    pub replay: Duration,
+    /// Before the first of a row of new attempts; doubled for each of them.
+    pub again: Duration,
+    /// At most.
+    pub again_most: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace {
+            connect: Duration::from_secs(2),
+            handshake: Duration::from_secs(5),
+            heartbeat: Duration::from_secs(10),
+            answer: Duration::from_secs(5),
+            replay: Duration::from_secs(30),
+            again: Duration::from_millis(100),
+            again_most: Duration::from_secs(5),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_connect_or_wait() {
+        let read =
+            |text: &str| text.parse::<Endpoint>().map(|end| (end.host.clone(), end.port, end.waits, end.to_string()));
+        let expect = |host: &str, port, waits, text: &str| Ok((host.to_owned(), port, waits, text.to_owned()));
+        assert_eq!(read("tcp://gpu-1:5557"), expect("gpu-1", 5557, false, "tcp://gpu-1:5557"));
+        assert_eq!(read("tcp://[::1]:5557"), expect("::1", 5557, false, "tcp://[::1]:5557"));
+        assert_eq!(read("tcp://*:5557"), expect("*", 5557, true, "tcp://*:5557"));
+        assert_eq!(read("tcp://[::]:5557"), expect("::", 5557, true, "tcp://[::]:5557"));
+        assert_eq!(read("@tcp://10.0.0.1:5557"), expect("10.0.0.1", 5557, true, "@tcp://10.0.0.1:5557"));
+        for wrong in [
+            "",
+            "gpu-1:5557",
+            "tcp://gpu-1",
+            "tcp://gpu-1:0",
+            "tcp://gpu-1:70000",
+            "tcp://gpu-1:+5",
+            "tcp://:5557",
+            "tcp://a b:5557",
+            "tcp://::1:5557",
+            "tcp://[x]:5557",
+            "ipc:///tmp/kv",
+            "inproc://kv",
+            "tcp://a/b:1",
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        assert!(read("ipc:///tmp/kv").unwrap_err().contains("TCP"));
+    }
+
+    #[test]
+    fn keys_are_read_and_belong_together() {
+        let read = |text: &str| toml::from_str::<Keys>(text).map_err(|error| error.to_string())?.settings();
+        assert_eq!(read(""), Ok(None));
+        let all = "kv_events = 'tcp://a:1'\nkv_replay = 'tcp://a:2'\nkv_topic = 'kv'";
+        let settings = read(all).unwrap().unwrap();
+        assert_eq!((settings.replay.unwrap().port, &*settings.topic), (2, "kv"));
+        assert!(read("kv_topic = 'kv'").unwrap_err().contains("kv_events"));
+        assert!(read("kv_events = 'tcp://a:1'\nkv_replay = 'tcp://*:2'").unwrap_err().contains("kv_replay"));
+        assert!(read("kv_events = 'ipc://a'").unwrap_err().contains("ipc://a"));
+        assert!(read(&format!("kv_events = 'tcp://a:1'\nkv_topic = '{}'", "x".repeat(201))).is_err());
+    }
+
+    #[test]
+    fn what_engines_list_is_seen_from_here() {
+        let answer = br#"{"1": {"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://10.0.0.9:5558",
+                              "replay_endpoint": null, "topic": "", "news": [1]},
+                          "0": {"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557",
+                              "replay_endpoint": "tcp://*:5600", "topic": "kv"},
+                          "2": {"enable_kv_cache_events": true, "publisher": "null", "endpoint": "tcp://*:5557"}}"#;
+        let found = listed(answer, "gpu-1").unwrap();
+        let shown = |(rank, settings): &(u32, Settings)| {
+            (*rank, settings.events.to_string(), settings.replay.as_ref().map(Endpoint::to_string))
+        };
+        let expected = [
+            (0, "tcp://gpu-1:5557".to_owned(), Some("tcp://gpu-1:5600".to_owned())),
+            (1, "@tcp://10.0.0.9:5558".to_owned(), None),
+        ];
+        assert_eq!(found.iter().map(shown).collect::<Vec<_>>(), expected);
+        assert!(listed(b"[]", "gpu-1").is_err());
+        let zero = br#"{"0": {"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:0"}}"#;
+        assert!(listed(zero, "gpu-1").is_err(), "a port that nobody can connect to");
+    }
+}

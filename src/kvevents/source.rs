@@ -1,0 +1,371 @@
+//! One engine's events in order: what its subscription brings, and what a replay brings where that has holes.
+
+use super::batch::Batch;
+use super::counts::Counts;
+use super::door::Door;
+use super::link::{Came, Ended, Link};
+use super::msgpack::Malformed;
+use super::replay::{Answer, Ask, Replay};
+use super::sequence::{Sequence, Verdict};
+use super::settings::{Pace, Settings};
+use super::zmtp::Role;
+use crate::limits::KV_RANKS_MAX;
+
+/// What a consumer is told, in the order in which it has to act on it.
+#[derive(Debug)]
+pub enum Told<'a> {
+    /// The engine is heard.
+    Connected,
+    /// What changed next in the caches of the rank it names.
+    Batch(&'a Batch),
+    /// The rank's process began anew: what is known of it holds no longer.
+    Restarted {
+        /// Which.
+        rank: u32,
+    },
+    /// Of the rank, something has been missed that will not come. What is known may be used; that something is not known means nothing.
+    Incomplete {
+        /// Which.
+        rank: u32,
+        /// Why it will not come.
+        why: Hole,
+    },
+    /// A message made no sense and is taken for missing.
+    Malformed(Malformed),
+    /// The engine is not heard any more, or not yet. It is tried again: ask for the next news.
+    Offline(Ended),
+}
+
+/// Why something that was missed will not come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hole {
+    /// The engine has no replay socket that we know of.
+    NotOffered,
+    /// It does not answer to the end.
+    Unanswered,
+    /// It does not have it any more, or what it has makes no sense.
+    Gone,
+}
+
+/// A subscription. Nothing happens but while it is asked: it starts no task but for handshakes of engines that connect to us.
+#[derive(Debug)]
+pub struct Source {
+    settings: Settings,
+    pace: Pace,
+    door: Door,
+    link: Option<Link>,
+    sequences: Vec<(u32, Sequence)>,
+    live: Batch,
+    /// The number of `live`, until it is applied or dropped.
+    pending: Option<u64>,
+    /// How the replay for `pending` ended, if there was one.
+    asked: Option<Hole>,
+    replay: Option<Replay>,
+    replayed: Batch,
+    /// Replays to come after this one: others' ranks.
+    asks: Vec<Ask>,
+    counts: Counts,
+}
+
+/// [`Told`] without what it borrows.
+enum News {
+    Connected,
+    Live,
+    Replayed,
+    Restarted(u32),
+    Incomplete(u32, Hole),
+    Malformed(Malformed),
+    Offline(Ended),
+}
+
+impl Source {
+    /// Of the socket that `settings` name. Must be asked on a tokio runtime with time and I/O.
+    pub fn new(settings: Settings, pace: Pace) -> Source {
+        let role = Role::Subscriber(settings.topic.clone().into_bytes());
+        let door = Door::new(settings.events.clone(), role, pace);
+        let (live, replayed) = (Batch::default(), Batch::default());
+        let (sequences, asks, counts) = (Vec::new(), Vec::new(), Counts::default());
+        let (link, pending, asked, replay) = (None, None, None, None);
+        Source { settings, pace, door, link, sequences, live, pending, asked, replay, replayed, asks, counts }
+    }
+
+    /// The next news. May be dropped while it waits: nothing is lost but an attempt to connect.
+    pub async fn told(&mut self) -> Told<'_> {
+        match self.news().await {
+            News::Connected => Told::Connected,
+            News::Live => Told::Batch(&self.live),
+            News::Replayed => Told::Batch(&self.replayed),
+            News::Restarted(rank) => Told::Restarted { rank },
+            News::Incomplete(rank, why) => Told::Incomplete { rank, why },
+            News::Malformed(what) => Told::Malformed(what),
+            News::Offline(why) => Told::Offline(why),
+        }
+    }
+
+    /// What has been seen and done.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Whether nothing of the rank has been missed since its process began.
+    pub fn is_complete(&self, rank: u32) -> bool {
+        self.sequences.iter().any(|(known, sequence)| *known == rank && sequence.is_complete())
+    }
+
+    /// Bytes of memory held for connections; batches are beside that.
+    pub fn held(&self) -> usize {
+        self.link.as_ref().map_or(0, Link::held) + self.replay.as_ref().map_or(0, Replay::held)
+    }
+
+    async fn news(&mut self) -> News {
+        loop {
+            let news = if self.replay.is_some() {
+                self.replaying().await
+            } else if let Some(ask) = self.asks.pop() {
+                self.counts.replays += 1;
+                self.replay = Some(Replay::new(ask));
+                None
+            } else if let Some(number) = self.pending {
+                self.judge(number)
+            } else if self.link.is_some() {
+                self.receive().await
+            } else {
+                match self.door.opened().await {
+                    Ok(link) => Some(self.connected(link)),
+                    Err(why) => Some(self.offline(why)),
+                }
+            };
+            if let Some(news) = news {
+                return news;
+            }
+        }
+    }
+
+    fn connected(&mut self, link: Link) -> News {
+        self.counts.connected += 1;
+        self.link = Some(link);
+        if self.settings.replay.is_some() {
+            // The last message known is asked for again: whether it comes says whether the engine is the same.
+            let known = |(rank, sequence): &(u32, Sequence)| {
+                let last = sequence.next().checked_sub(1);
+                Ask { rank: Some(*rank), from: last.unwrap_or(0), until: None, known: last.is_some() }
+            };
+            self.asks = self.sequences.iter().map(known).collect();
+            if self.asks.is_empty() {
+                self.asks.push(Ask { rank: None, from: 0, until: None, known: false });
+            }
+        }
+        News::Connected
+    }
+
+    fn offline(&mut self, why: Ended) -> News {
+        self.link = None;
+        self.counts.ended(&why);
+        News::Offline(why)
+    }
+
+    async fn receive(&mut self) -> Option<News> {
+        let link = self.link.as_mut()?;
+        let came = tokio::select! {
+            came = link.came() => came,
+            another = self.door.replaced() => return match another {
+                Ok(link) => Some(self.connected(link)),
+                Err(why) => {
+                    self.counts.ended(&why);
+                    None
+                }
+            },
+        };
+        match came {
+            Ok(Came::Message) => self.message(),
+            Ok(Came::Open) => None,
+            Err(why) => Some(self.offline(why)),
+        }
+    }
+
+    /// Reads what was published: topic, number, payload.
+    fn message(&mut self) -> Option<News> {
+        let link = self.link.as_ref()?;
+        self.counts.messages += 1;
+        let mut frames = link.message();
+        let (count, [topic, number, payload]) =
+            (frames.len(), std::array::from_fn(|_| frames.next().unwrap_or_default()));
+        let number = number.first_chunk().filter(|_| count == 3 && number.len() == 8);
+        let number = number.and_then(|number| u64::try_from(i64::from_be_bytes(*number)).ok());
+        let Some(number) = number.filter(|_| topic.starts_with(self.settings.topic.as_bytes())) else {
+            self.counts.refused += 1;
+            return None;
+        };
+        self.door.proved();
+        match self.live.read(payload) {
+            Ok(()) => {
+                (self.pending, self.asked) = (Some(number), None);
+                None
+            }
+            Err(what) => {
+                self.counts.malformed += 1;
+                Some(News::Malformed(what))
+            }
+        }
+    }
+
+    /// What becomes of the message that is pending.
+    fn judge(&mut self, number: u64) -> Option<News> {
+        let (rank, time) = (self.live.rank(), self.live.time());
+        let Some(sequence) = sequence_of(&mut self.sequences, rank) else {
+            self.counts.refused += 1;
+            self.pending = None;
+            return None;
+        };
+        match sequence.live(number, time) {
+            Verdict::Next => {
+                sequence.applied(time);
+                self.pending = None;
+                self.counts.batches += 1;
+                self.counts.skipped(self.live.skipped());
+                Some(News::Live)
+            }
+            Verdict::Duplicate => {
+                self.counts.duplicates += 1;
+                self.pending = None;
+                None
+            }
+            Verdict::Restarted => {
+                *sequence = Sequence::new();
+                self.counts.restarts += 1;
+                Some(News::Restarted(rank))
+            }
+            Verdict::Hole => {
+                let from = sequence.next();
+                let why = match (&self.settings.replay, self.asked) {
+                    (None, _) => Hole::NotOffered,
+                    (Some(_), Some(why)) => why,
+                    (Some(_), None) => {
+                        self.counts.holes += 1;
+                        self.asks.push(Ask { rank: Some(rank), from, until: Some(number), known: false });
+                        return None;
+                    }
+                };
+                sequence.give_up_before(number);
+                if self.settings.replay.is_none() {
+                    self.counts.holes += 1;
+                }
+                self.counts.incomplete += 1;
+                Some(News::Incomplete(rank, why))
+            }
+        }
+    }
+
+    /// One step of the replay.
+    async fn replaying(&mut self) -> Option<News> {
+        let (replay, at) = (self.replay.as_mut()?, self.settings.replay.as_ref()?);
+        if let Some(number) = replay.answer {
+            return self.judge_replayed(number);
+        }
+        let Ask { rank, from, known, .. } = replay.ask;
+        let reached =
+            rank.and_then(|rank| sequence_of(&mut self.sequences, rank)).map_or(0, |sequence| sequence.next());
+        let next = if known && !replay.heard { from } else { reached.max(from) };
+        match replay.next(at, &self.pace, next).await {
+            Some(Answer::Message(number)) => match self.replayed.read(replay.payload()) {
+                Ok(()) => replay.answer = Some(number),
+                Err(_) => {
+                    self.counts.malformed += 1;
+                    replay.heard = true;
+                }
+            },
+            Some(Answer::Nonsense) => self.counts.refused += 1,
+            Some(Answer::End) => return self.replay_ended(),
+            None => {
+                self.counts.replays_failed += 1;
+                self.asked = Some(Hole::Unanswered);
+                self.replay = None;
+            }
+        }
+        None
+    }
+
+    fn judge_replayed(&mut self, number: u64) -> Option<News> {
+        let replay = self.replay.as_mut()?;
+        let (rank, time) = (self.replayed.rank(), self.replayed.time());
+        let others = replay.ask.rank.is_some_and(|asked| asked != rank);
+        let sequence = sequence_of(&mut self.sequences, rank).filter(|_| !others);
+        let Some(sequence) = sequence else {
+            self.counts.refused += u64::from(!others);
+            replay.answer = None;
+            return None;
+        };
+        replay.heard = true;
+        match sequence.replayed(number, time) {
+            Verdict::Next => {
+                sequence.applied_replayed(time);
+                replay.progressed();
+                // Whose answers they are: what is asked for again is the rest of these.
+                replay.ask.rank = Some(rank);
+                if replay.ask.until.is_some_and(|until| sequence.next() >= until) {
+                    self.replay = None;
+                }
+                self.counts.batches += 1;
+                self.counts.replayed += 1;
+                self.counts.skipped(self.replayed.skipped());
+                Some(News::Replayed)
+            }
+            Verdict::Duplicate => {
+                replay.answer = None;
+                None
+            }
+            Verdict::Restarted => Some(self.restarted(rank)),
+            Verdict::Hole if replay.has_progress() => {
+                replay.again();
+                None
+            }
+            // The engine keeps the latest thousands only.
+            Verdict::Hole => {
+                sequence.give_up_before(number);
+                self.counts.holes += 1;
+                self.counts.incomplete += 1;
+                Some(News::Incomplete(rank, Hole::Gone))
+            }
+        }
+    }
+
+    /// The end mark has come.
+    fn replay_ended(&mut self) -> Option<News> {
+        let mut replay = self.replay.take()?;
+        if replay.ask.until.is_some() && replay.again() {
+            self.replay = Some(replay);
+            return None;
+        }
+        self.asked = Some(Hole::Gone);
+        // An engine always has its latest message: one that does not know ours is another process.
+        match replay.ask {
+            Ask { rank: Some(rank), known: true, .. } if !replay.heard => Some(self.restarted(rank)),
+            _ => None,
+        }
+    }
+
+    /// Found by a replay: what the new process has published is asked for.
+    fn restarted(&mut self, rank: u32) -> News {
+        if let Some(sequence) = sequence_of(&mut self.sequences, rank) {
+            *sequence = Sequence::new();
+        }
+        self.counts.restarts += 1;
+        self.replay = None;
+        self.asks.push(Ask { rank: Some(rank), from: 0, until: None, known: false });
+        News::Restarted(rank)
+    }
+}
+
+/// The rank's, made where there is none; none where there are too many.
+fn sequence_of(sequences: &mut Vec<(u32, Sequence)>, rank: u32) -> Option<&mut Sequence> {
+    let place = sequences.iter().position(|(known, _)| *known == rank);
+    let place = match place {
+        Some(place) => place,
+        None if sequences.len() < KV_RANKS_MAX => {
+            sequences.push((rank, Sequence::new()));
+            sequences.len() - 1
+        }
+        None => return None,
+    };
+    sequences.get_mut(place).map(|(_, sequence)| sequence)
+}

@@ -1,0 +1,327 @@
+//! Payloads: the recorded ones, and those of other versions and of SGLang.
+
+use serde_json::{Value, json};
+use warmfront::kvevents::{Batch, Event, Progress, Role, Skipped, Stored, Wire, listed};
+
+use crate::msgpack::packed;
+use crate::recordings::{RECORDINGS, expected, file, messages, payloads, shown};
+
+fn read(payload: &Value) -> Batch {
+    let mut batch = Batch::default();
+    batch.read(&packed(payload)).unwrap_or_else(|fault| panic!("{payload}: {fault}"));
+    batch
+}
+
+fn fault(payload: &Value) -> String {
+    let mut batch = Batch::default();
+    let fault = batch.read(&packed(payload)).expect_err(&payload.to_string());
+    assert_eq!((batch.events().len(), batch.skipped()), (0, Skipped::default()), "half of {payload} is applied");
+    fault.to_string()
+}
+
+fn stored(batch: &Batch) -> Stored<'_> {
+    match batch.events().next() {
+        Some(Event::Stored(stored)) => stored,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_recorded_payload_reads_as_it_was_recorded() {
+    let mut batch = Batch::default();
+    for recording in RECORDINGS {
+        let mut events = 0;
+        for (message, payload) in messages(recording).iter().zip(payloads(recording)) {
+            batch.read(&payload).unwrap();
+            assert_eq!(shown(&batch), expected(message), "{recording}");
+            assert_eq!(batch.skipped(), Skipped::default(), "{recording}: all of it is known");
+            events += batch.events().len();
+        }
+        assert!(events > 50, "{recording} has {events} events only");
+    }
+}
+
+/// Whole messages, as they lie on the connection: the subscription's, and a replay's with its end mark.
+#[test]
+fn every_recorded_connection_reads_as_it_was_recorded() {
+    for recording in RECORDINGS {
+        let messages = messages(recording);
+        let expected = |from: usize| messages[from..].iter().map(expected).collect::<Vec<_>>();
+        let (sent, read) = heard(Role::Subscriber(Vec::new()), &file(recording, "wire-sub.s2c"));
+        assert_eq!(sent, file(recording, "wire-sub.c2s"), "{recording}: not what libzmq sends");
+        let numbered = |frames: &Vec<Vec<u8>>| i64::from_be_bytes(frames[frames.len() - 2][..].try_into().unwrap());
+        let decoded = |frames: &Vec<Vec<u8>>| {
+            let mut batch = Batch::default();
+            batch.read(&frames[frames.len() - 1]).unwrap();
+            shown(&batch)
+        };
+        assert_eq!(read.iter().map(decoded).collect::<Vec<_>>(), expected(0));
+        assert!(read.iter().enumerate().all(|(place, frames)| numbered(frames) == place as i64 && frames.len() == 3));
+
+        let (_, mut read) = heard(Role::Dealer, &file(recording, "wire-replay.s2c"));
+        assert_eq!(read.pop().unwrap(), [vec![], vec![], vec![0xff; 8], vec![]]);
+        assert_eq!(read.iter().map(decoded).collect::<Vec<_>>(), expected(3));
+        assert!(read.iter().all(|frames| frames.len() == 4 && frames[0].is_empty()));
+    }
+}
+
+/// What a connection sends back, and the messages it reads.
+fn heard(role: Role, bytes: &[u8]) -> (Vec<u8>, Vec<Vec<Vec<u8>>>) {
+    let (mut wire, mut sent, mut messages) = (Wire::new(role), Vec::new(), Vec::new());
+    for chunk in bytes.chunks(777) {
+        wire.room()[..chunk.len()].copy_from_slice(chunk);
+        wire.received(chunk.len());
+        while let step @ (Progress::Open | Progress::Message) = wire.advance().unwrap() {
+            if step == Progress::Message {
+                messages.push(wire.message().map(<[u8]>::to_vec).collect());
+            }
+        }
+        sent.extend_from_slice(wire.outbox());
+        wire.sent(wire.outbox().len());
+    }
+    (sent, messages)
+}
+
+#[test]
+fn a_digest_is_known_by_the_number_that_engines_make_of_it() {
+    // The recorder's own example: the whole digest, and the number that was published for it.
+    let digest = json!({"hex": "7482c973fbb51a4feb20c4647c8af77fd322e4c1fe5a64f173c60dcabe46b361"});
+    let batch = read(&json!([0.5, [["BlockRemoved", [digest, 8_342_370_524_177_281_889_u64]]]]));
+    let Some(Event::Removed(removed)) = batch.events().next() else { panic!("{batch:?}") };
+    assert_eq!(removed.hashes, [8_342_370_524_177_281_889; 2]);
+    let signed = read(&json!([0.5, [["BlockRemoved", [-2, i64::MIN, u64::MAX]]]]));
+    let Some(Event::Removed(removed)) = signed.events().next() else { panic!("{signed:?}") };
+    assert_eq!(removed.hashes, [u64::MAX - 1, 1 << 63, u64::MAX]);
+    assert!(fault(&json!([0.5, [["BlockRemoved", [{"hex": "00112233445566"}]]]])).contains("8 bytes or more"));
+}
+
+/// Up to vLLM 0.25, and SGLang: tag first, what is left out at the end is at its default.
+#[test]
+fn events_as_arrays() {
+    let batch = read(&json!([
+        1.5,
+        [
+            ["BlockStored", [7, 8], 6, [1, 2, 3, 70_000], 2],
+            ["BlockStored", [9], null, [5, 6], 2, 3, "CPU", "adapter", [["adapter", "salt"]], 1, "sliding_window", 128],
+            ["BlockRemoved", [7]],
+            ["BlockRemoved", [8], "CPU", 1],
+            ["AllBlocksCleared"],
+        ],
+        2
+    ]));
+    assert_eq!((batch.time(), batch.rank(), batch.skipped()), (1.5, 2, Skipped::default()));
+    let events: Vec<Event<'_>> = batch.events().collect();
+    let [Event::Stored(first), Event::Stored(second), Event::Removed(third), Event::Removed(fourth), Event::Cleared] =
+        events[..]
+    else {
+        panic!("{events:?}")
+    };
+    assert_eq!((first.hashes, first.parent, first.block_size), (&[7, 8][..], Some(6), 2));
+    assert_eq!(
+        (first.tokens_of(0), first.tokens_of(1), first.tokens_of(2)),
+        (Some(&[1, 2][..]), Some(&[3, 70_000][..]), None)
+    );
+    assert_eq!((first.medium, first.lora_name, first.group, first.extras.raw(0)), (None, None, None, &[][..]));
+    assert_eq!((second.medium, second.lora_name), (Some(&b"CPU"[..]), Some(&b"adapter"[..])));
+    assert_eq!((second.group, second.attention, second.window), (Some(1), Some(&b"sliding_window"[..]), Some(128)));
+    assert_eq!(second.extras.raw(0), packed(&json!(["adapter", "salt"])));
+    assert_eq!((third.hashes, third.medium, third.group), (&[7][..], None, None));
+    assert_eq!((fourth.medium, fourth.group), (Some(&b"CPU"[..]), Some(1)));
+}
+
+/// SGLang: one event for each page, hashes signed, no extra keys; the last field is its attention rank.
+#[test]
+fn pages_of_sglang() {
+    let page = |hash: i64, parent: Value| json!(["BlockStored", [hash], parent, [11, 12], 2, null, "GPU"]);
+    let batch = read(&json!([7, [page(-5, Value::Null), page(-6, json!(-5)), ["BlockRemoved", [-6]]], 3]));
+    let shown: Vec<Event<'_>> = batch.events().collect();
+    assert_eq!((shown.len(), batch.rank(), batch.time()), (3, 3, 7.0));
+    let Event::Stored(second) = shown[1] else { panic!("{shown:?}") };
+    assert_eq!((second.parent, second.hashes), (Some(-5_i64 as u64), &[-6_i64 as u64][..]));
+}
+
+/// The same events, as each version writes them.
+#[test]
+fn all_dialects_say_the_same() {
+    let mapped = json!({"type": "BlockStored", "block_hashes": [1], "parent_block_hash": 2, "token_ids": [3, 4], "block_size": 2,
+        "lora_id": 9, "medium": "GPU", "lora_name": "a", "extra_keys": [["a"]], "group_idx": 0});
+    let listed = json!(["BlockStored", [1], 2, [3, 4], 2, 9, "GPU", "a", [["a"]], 0]);
+    let batches = [
+        json!([1.0, [mapped], 4]),
+        json!([1.0, [listed], 4]),
+        json!({"ts": 1.0, "events": [mapped], "data_parallel_rank": 4}),
+        json!({"attn_dp_rank": 4, "events": [listed], "ts": 1.0}),
+    ];
+    let all: Vec<Batch> = batches.iter().map(read).collect();
+    for batch in &all {
+        assert_eq!(shown(batch), shown(&all[0]));
+        assert_eq!(batch.skipped(), Skipped::default());
+    }
+    assert_eq!((all[0].rank(), stored(&all[0]).parent), (4, Some(2)));
+}
+
+#[test]
+fn what_is_not_known_is_passed_over_and_counted() {
+    let batch = read(&json!([1.0, [
+        ["BlockInactive", [1, {"deep": [[[null]]]}], 2.5],
+        {"type": "BlockMoved", "token_ids": "none", "block_hashes": {"other": 1}},
+        {"block_hashes": [1]},
+        [],
+        [17, 18],
+        ["AllBlocksCleared", "now"],
+        {"type": "BlockRemoved", "block_hashes": [5], "origin": {"a": [1]}, "ownership": 1, "token_ids": 7},
+        ["BlockRemoved", [6], null, null, "more"],
+    ], null, "later", {"field": [1]}]));
+    assert_eq!(batch.skipped(), Skipped { events: 5, fields: 2 + 1 + 2 + 1 });
+    let removed: Vec<u64> = batch
+        .events()
+        .filter_map(|event| match event {
+            Event::Removed(removed) => Some(removed.hashes[0]),
+            _ => None,
+        })
+        .collect();
+    assert_eq!((batch.events().len(), removed), (3, vec![5, 6]));
+}
+
+/// `type` stands first wherever engines write it, but a map has no order.
+#[test]
+fn a_type_may_stand_last() {
+    let mut payload = vec![0x92, 0x01, 0x91, 0x82];
+    for value in [json!("block_hashes"), json!([3]), json!("type"), json!("BlockRemoved")] {
+        payload.extend(packed(&value));
+    }
+    let mut batch = Batch::default();
+    batch.read(&payload).unwrap();
+    assert!(matches!(batch.events().next(), Some(Event::Removed(removed)) if removed.hashes == [3]));
+}
+
+#[test]
+fn extra_keys_of_each_block() {
+    let extras = json!([null, ["adapter", ["image", 5], "salt"], [], "bare", null]);
+    let batch = read(&json!([
+        1,
+        [
+            ["BlockStored", [9], null, [1], 1, null, null, null, [["before"]]],
+            ["BlockStored", [1, 2, 3, 4, 5], null, [1, 2, 3, 4, 5], 1, null, "GPU", "adapter", extras],
+        ]
+    ]));
+    let Some(Event::Stored(stored)) = batch.events().nth(1) else { panic!() };
+    let keys = |block: usize| stored.extras.keys(block).map(|key| format!("{key:?}")).collect::<Vec<_>>();
+    let image = packed(&json!(["image", 5]));
+    let expected = [format!("Text({:?})", b"adapter"), format!("Other({image:?})"), format!("Text({:?})", b"salt")];
+    assert_eq!(keys(1), expected);
+    assert_eq!(keys(3), [format!("Text({:?})", b"bare")]);
+    assert!([0, 2, 4, 5].iter().all(|block| keys(*block).is_empty() && stored.extras.raw(*block).is_empty()));
+    assert!(
+        fault(&json!([1, [["BlockStored", [1, 2], null, [1, 2], 1, null, null, null, [["a"]]]]]))
+            .contains("extra keys")
+    );
+}
+
+/// Where a block lies beyond the GPU, engines name it without its tokens.
+#[test]
+fn blocks_without_tokens() {
+    let batch = read(&json!([1, [["BlockStored", [1, 2], null, [], 0, null, "CPU"]]]));
+    assert_eq!((stored(&batch).tokens_of(0), stored(&batch).hashes.len()), (None, 2));
+    let uneven = read(&json!([1, [["BlockStored", [1, 2], null, [1, 2, 3], 2]]]));
+    assert_eq!((stored(&uneven).tokens_of(0), stored(&uneven).tokens_of(1)), (None, None));
+}
+
+#[test]
+fn what_makes_no_sense_says_where_and_is_not_half_applied() {
+    let good = json!(["BlockRemoved", [1]]);
+    for (payload, says) in [
+        (json!(5), "byte 0: a batch is an array or a map"),
+        (json!([]), "byte 0: a batch without events"),
+        (json!({"ts": 1}), "byte 0: a batch without events"),
+        (json!([1, 2]), "byte 2: events are an array"),
+        (json!(["x", []]), "byte 1: a time"),
+        (json!([1, [good, 5]]), "byte 19: an event is an array or a map"),
+        (json!([1, [good, ["BlockRemoved", ["x"]]]]), "byte 34: a hash"),
+        (json!([1, [good, ["BlockRemoved", [null]]]]), "byte 34: a block's hash is nil"),
+        (json!([1, [["BlockRemoved", 5]]]), "block hashes are an array"),
+        (json!([1, [["BlockRemoved"]]]), "lacks"),
+        (json!([1, [["BlockStored", [1], null, [1]]]]), "lacks"),
+        (json!([1, [["BlockStored", [1], null, [-1], 1]]]), "a token id"),
+        (json!([1, [["BlockStored", [1], null, [4_294_967_296_u64], 1]]]), "a token id"),
+        (json!([1, [["BlockStored", [1], null, [1], "x"]]]), "a block size"),
+        (json!([1, [["BlockStored", [1], 1.5, [1], 1]]]), "a hash"),
+        (json!([1, [["BlockStored", [1], null, [1], 1, null, 5]]]), "a name"),
+        (json!([1, [["BlockRemoved", [1], "GPU", -1]]]), "a group"),
+        (json!([1, [good], -1]), "a rank"),
+    ] {
+        let fault = fault(&payload);
+        assert!(fault.contains(says), "{payload}: {fault}");
+    }
+    let mut longer = packed(&json!([1, [good]]));
+    longer.push(0xc0);
+    assert_eq!(Batch::default().read(&longer).unwrap_err().to_string(), "byte 19: behind the batch");
+}
+
+#[test]
+fn a_batch_is_bounded() {
+    let events = |count: u32| {
+        let mut payload = vec![0x92, 0x01, 0xdd];
+        payload.extend(count.to_be_bytes());
+        let cleared = packed(&json!(["AllBlocksCleared"]));
+        payload.extend(cleared.iter().cycle().take(cleared.len() * count as usize));
+        payload
+    };
+    let mut batch = Batch::default();
+    assert_eq!(batch.read(&events(1 << 18)).map(|()| batch.events().len()), Ok(1 << 18));
+    assert!(batch.read(&events((1 << 18) + 1)).unwrap_err().to_string().contains("more events"));
+    let hashes = |count: u32| {
+        let mut payload = packed(&json!([1, [["BlockRemoved"]]]));
+        payload[3] = 0x92;
+        payload.push(0xdd);
+        payload.extend(count.to_be_bytes());
+        payload.resize(payload.len() + count as usize, 0x01);
+        payload
+    };
+    assert_eq!(batch.read(&hashes(1 << 20)), Ok(()));
+    assert!(batch.read(&hashes((1 << 20) + 1)).unwrap_err().to_string().contains("more hashes"));
+    let tokens = |count: u32| {
+        let mut payload = packed(&json!([1, [["BlockStored", [], null]]]));
+        payload[3] = 0x95;
+        payload.push(0xdd);
+        payload.extend(count.to_be_bytes());
+        payload.resize(payload.len() + count as usize + 1, 0x01);
+        payload
+    };
+    assert_eq!(batch.read(&tokens(1 << 22)), Ok(()));
+    assert!(batch.read(&tokens((1 << 22) + 1)).unwrap_err().to_string().contains("more tokens"));
+}
+
+/// What is announced is not believed: nothing is reserved that is not there.
+#[test]
+fn announced_lengths_take_no_memory() {
+    for form in [&[0x92, 0x01, 0xdd][..], &[0x92, 0x01, 0x91, 0x92, 0xac], &[0xdf], &[0x92, 0x01, 0x91, 0xdf]] {
+        let mut payload = form.to_vec();
+        if form.ends_with(&[0xac]) {
+            payload.extend(b"BlockRemoved\xdd");
+        }
+        payload.extend([0xff; 4]);
+        let measured = allocation_counter::measure(|| assert!(Batch::default().read(&payload).is_err()));
+        assert_eq!(measured.count_total, 0, "{payload:x?}");
+    }
+}
+
+#[test]
+fn what_was_read_once_is_read_again_without_allocating() {
+    let payloads: Vec<Vec<u8>> = RECORDINGS.iter().flat_map(|recording| payloads(recording)).collect();
+    let mut batch = Batch::default();
+    payloads.iter().for_each(|payload| batch.read(payload).unwrap());
+    let measured = allocation_counter::measure(|| payloads.iter().for_each(|payload| batch.read(payload).unwrap()));
+    assert_eq!(measured.count_total, 0);
+}
+
+#[test]
+fn the_recorded_list_of_sources() {
+    for recording in RECORDINGS {
+        let found = listed(&file(recording, "kv_event_sources.json"), "gpu-1").unwrap();
+        let [(0, settings)] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(settings.events.to_string(), "tcp://gpu-1:9200");
+        assert_eq!(settings.replay.as_ref().map(ToString::to_string).as_deref(), Some("tcp://127.0.0.1:9300"));
+        assert_eq!(settings.topic, "kv@127.0.0.1:9100@tiny-llama");
+    }
+}

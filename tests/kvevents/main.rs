@@ -1,0 +1,12 @@
+//! Engines' KV events: recorded ones, the dialects that were not recorded, engines that lose messages and begin anew, and peers that send
+//! what should not be sent.
+
+mod decoding;
+mod engine;
+mod flooding;
+mod hostile;
+mod msgpack;
+mod mutants;
+mod recordings;
+mod sequences;
+mod subscribing;

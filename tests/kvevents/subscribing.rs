@@ -1,0 +1,222 @@
+//! Connections: made, waited for, lost, replaced, silent.
+
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+use warmfront::kvevents::{Endpoint, Pace, Settings, Source, Told};
+
+use crate::engine::{
+    Consumer, PACE, SUBSCRIBER_BYTES, Subscriber, at, listener, message, payload, publisher_bytes, within,
+};
+
+#[tokio::test]
+async fn an_engine_that_is_not_there_yet_is_tried_again() {
+    let engine = listener().await;
+    let (place, address) = (at(&engine), engine.local_addr().unwrap());
+    drop(engine);
+    let mut consumer = Consumer::of(place, None);
+    for _ in 0..4 {
+        consumer.expect(&["offline Unreachable(ConnectionRefused)"]).await;
+    }
+    let engine = tokio::net::TcpListener::bind(address).await.unwrap();
+    let (_, mut publisher) =
+        tokio::join!(async { while consumer.told().await != "connected" {} }, Subscriber::entered(&engine));
+    publisher.publish(1, 0).await;
+    consumer.expect(&["1000"]).await;
+}
+
+/// Doubled from 40 ms to 400 ms, less half of it at most.
+#[tokio::test]
+async fn attempts_become_rare() {
+    let engine = listener().await;
+    let place = at(&engine);
+    drop(engine);
+    let pace = Pace { again: Duration::from_millis(40), again_most: Duration::from_millis(400), ..PACE };
+    let mut consumer = Consumer::paced(place, None, pace);
+    let began = Instant::now();
+    for _ in 0..7 {
+        consumer.told().await;
+    }
+    // 40 + 80 + 160 + 320 + 400 + 400, halved.
+    assert!(began.elapsed() >= Duration::from_millis(700), "{:?}", began.elapsed());
+}
+
+fn free_port() -> Endpoint {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    format!("@tcp://127.0.0.1:{port}").parse().unwrap()
+}
+
+#[tokio::test]
+async fn an_engine_that_connects_to_us() {
+    let place = free_port();
+    let address = (place.host.clone(), place.port);
+    let mut consumer = Consumer::of(place, None);
+    let connect = || async {
+        loop {
+            match TcpStream::connect(address.clone()).await {
+                Ok(stream) => return stream,
+                Err(_) => sleep(Duration::from_millis(5)).await,
+            }
+        }
+    };
+    let (_, mut publisher) =
+        tokio::join!(consumer.expect(&["connected"]), async { Subscriber::on(connect().await).await });
+    publisher.publish(1, 0).await;
+    consumer.expect(&["1000"]).await;
+    // It is back before its old connection is known to be dead; one that knocks and says nothing holds up nobody.
+    let _idle = connect().await;
+    let (_, mut again) = tokio::join!(consumer.expect(&["connected"]), async { Subscriber::on(connect().await).await });
+    again.publish(1, 1).await;
+    consumer.expect(&["1001"]).await;
+    let mut nothing = [0; 1];
+    assert_eq!(within(publisher.stream.read(&mut nothing)).await.unwrap(), 0, "the old connection is closed");
+    // Garbage at the door is counted, and the engine goes on.
+    let mut garbage = connect().await;
+    garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    let _ = tokio::join!(consumer.expect_nothing(), garbage.read(&mut nothing));
+    again.publish(1, 2).await;
+    consumer.expect(&["1002"]).await;
+    assert_eq!(consumer.source.counts().broken, 1);
+    drop(again);
+    consumer.expect(&["offline Closed"]).await;
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_said() {
+    let engine = listener().await;
+    let place = format!("@tcp://{}", engine.local_addr().unwrap()).parse().unwrap();
+    Consumer::of(place, None).expect(&["offline Unreachable(AddrInUse)"]).await;
+}
+
+#[tokio::test]
+async fn only_the_topic_asked_for() {
+    let engine = listener().await;
+    let settings = Settings { events: at(&engine), replay: None, topic: "kv@".into() };
+    let mut source = Source::new(settings, PACE);
+    let peer = async {
+        let (mut stream, _) = engine.accept().await.unwrap();
+        stream.write_all(&publisher_bytes()).await.unwrap();
+        let mut theirs = vec![0; SUBSCRIBER_BYTES + 3];
+        stream.read_exact(&mut theirs).await.unwrap();
+        assert!(theirs.ends_with(b"\x04\x0d\x09SUBSCRIBEkv@"));
+        for (topic, number) in [("kv@b", 0_u64), ("other", 0), ("", 0), ("kv@", 1)] {
+            let frames: [&[u8]; 3] = [topic.as_bytes(), &number.to_be_bytes(), &payload(1, number, 0)];
+            stream.write_all(&message(&frames)).await.unwrap();
+        }
+        stream
+    };
+    let consumer = async {
+        let mut times = Vec::new();
+        while times.len() < 2 {
+            if let Told::Batch(batch) = source.told().await {
+                times.push(batch.time());
+            }
+        }
+        assert_eq!((times, source.counts().refused), (vec![1_000.0, 1_001.0], 2));
+    };
+    within(async { tokio::join!(peer, consumer) }).await;
+}
+
+/// Messages that are not topic, number and payload.
+#[tokio::test]
+async fn messages_of_another_shape_are_refused() {
+    let engine = listener().await;
+    let mut consumer = Consumer::of(at(&engine), None);
+    let (_, mut publisher) = tokio::join!(consumer.expect(&["connected"]), Subscriber::entered(&engine));
+    let (number, batch) = (0_u64.to_be_bytes(), payload(1, 0, 0));
+    publisher.send(&[b"kv"]).await;
+    publisher.send(&[b"kv", &number]).await;
+    publisher.send(&[b"kv", &number, &batch, b""]).await;
+    publisher.send(&[b"kv", &number[1..], &batch]).await;
+    publisher.send(&[b"kv", &(-1_i64).to_be_bytes(), &batch]).await;
+    publisher.publish(1, 0).await;
+    consumer.expect(&["1000"]).await;
+    assert_eq!((consumer.source.counts().refused, consumer.source.counts().messages), (5, 6));
+}
+
+/// libzmq before 4.3: a subscription is a message, and there are no heartbeats.
+#[tokio::test]
+async fn a_peer_of_version_3_0() {
+    let engine = listener().await;
+    let pace = Pace { heartbeat: Duration::from_millis(30), ..PACE };
+    let mut consumer = Consumer::paced(at(&engine), None, pace);
+    let peer = async {
+        let (mut stream, _) = engine.accept().await.unwrap();
+        let mut ours = publisher_bytes();
+        ours[11] = 0;
+        stream.write_all(&ours).await.unwrap();
+        let mut theirs = [0; 64 + 27 + 3];
+        stream.read_exact(&mut theirs).await.unwrap();
+        assert!(theirs.ends_with(&[0, 1, 1]), "{theirs:?}");
+        sleep(Duration::from_millis(150)).await;
+        stream.write_all(&message(&[b"", &[0; 8], &payload(1, 0, 0)])).await.unwrap();
+        let mut more = [0; 1];
+        assert!(tokio::time::timeout(Duration::from_millis(100), stream.read(&mut more)).await.is_err(), "{more:?}");
+        stream
+    };
+    let _ = within(async { tokio::join!(peer, consumer.expect(&["connected", "1000"])) }).await;
+}
+
+#[tokio::test]
+async fn signs_of_life_are_asked_for_and_given() {
+    let engine = listener().await;
+    let pace = Pace { heartbeat: Duration::from_millis(200), ..PACE };
+    let mut consumer = Consumer::paced(at(&engine), None, pace);
+    let (_, mut publisher) = tokio::join!(consumer.expect(&["connected"]), Subscriber::entered(&engine));
+    let peer = async {
+        // Between the frames of a message, as libzmq may put it.
+        let whole = message(&[b"", &[0; 8], &payload(1, 0, 0)]);
+        publisher.stream.write_all(&whole[..2]).await.unwrap();
+        publisher.stream.write_all(b"\x04\x09\x04PING\x00\x64ab").await.unwrap();
+        publisher.stream.write_all(&whole[2..]).await.unwrap();
+        let mut pong = [0; 9];
+        publisher.stream.read_exact(&mut pong).await.unwrap();
+        assert_eq!(&pong, b"\x04\x07\x04PONGab");
+        for _ in 0..2 {
+            let mut ping = [0; 9];
+            publisher.stream.read_exact(&mut ping).await.unwrap();
+            assert_eq!(&ping, b"\x04\x07\x04PING\0\0");
+            publisher.stream.write_all(b"\x04\x05\x04PONG").await.unwrap();
+        }
+        publisher
+    };
+    let began = Instant::now();
+    let all = ["1000", "offline Silent"];
+    within(async { tokio::join!(peer, consumer.expect(&all)) }).await;
+    // Two that were answered, and one that was not.
+    assert!(began.elapsed() >= Duration::from_millis(4 * 200), "{:?}", began.elapsed());
+    assert_eq!(consumer.source.counts().silent, 1);
+}
+
+/// A consumer waits for several things at once: what it does not take up stays.
+#[tokio::test]
+async fn a_wait_that_is_dropped_loses_nothing() {
+    let engine = listener().await;
+    let (replay, _log) = crate::engine::replays(crate::engine::Layout::WithTopic, 1, 0..5).await;
+    let mut consumer = Consumer::of(at(&engine), Some(replay));
+    let (_, mut publisher) = tokio::join!(consumer.expect(&["connected"]), Subscriber::entered(&engine));
+    let peer = async {
+        for number in 5..60 {
+            let whole = message(&[b"kv", &u64::to_be_bytes(number), &payload(1, number, 0)]);
+            for part in whole.chunks(11) {
+                publisher.stream.write_all(part).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        }
+        publisher
+    };
+    let consumer = async {
+        let mut names = Vec::new();
+        while names.len() < 60 {
+            tokio::select! {
+                biased;
+                told = consumer.told() => names.push(told),
+                () = sleep(Duration::from_micros(300)) => {}
+            }
+        }
+        assert_eq!(names, (0..60).map(|number| (1_000 + number).to_string()).collect::<Vec<_>>());
+    };
+    within(async { tokio::join!(peer, consumer) }).await;
+}
