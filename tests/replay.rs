@@ -52,7 +52,7 @@ fn replay(source: &dyn Source, load: f64, profile: &Profile, engines: usize, pol
     let block_tokens = source.block_tokens();
     let stage = Stage { engines, blocks: profile.kv_tokens / block_tokens, block_tokens, fronts: 1, seed: 1 };
     let chooser = named(policy).unwrap().make(&stage);
-    run(source, load, profile, engines, chooser, &AtomicU64::new(0))
+    run(source, load, profile, engines, 1, chooser, &AtomicU64::new(0))
 }
 
 /// Requests as written down.
@@ -123,7 +123,7 @@ fn three_requests_on_two_engines_take_what_the_hand_computes() {
         request(50, &[(1, 64), (3, 16)], 1),
         request(60, &[(1, 64), (3, 16)], 1),
     ]);
-    let run = run(&source, 1.0, &plain(), 2, Box::new(Scripted(vec![0, 0, 1])), &AtomicU64::new(0));
+    let run = run(&source, 1.0, &plain(), 2, 1, Box::new(Scripted(vec![0, 0, 1])), &AtomicU64::new(0));
     let seen: Vec<_> = run
         .records
         .iter()
@@ -174,6 +174,7 @@ fn the_same_seed_gives_the_same_figures_however_many_run_at_a_time() {
                 loads,
                 objective,
                 seed,
+                tenants: 1,
                 threads,
             };
             comparison.run(|_| {})

@@ -62,6 +62,15 @@ impl Fleet {
         self.running.push(admission);
     }
 
+    /// Gives the first endpoint requests that occupy so many tokens each.
+    fn occupies(&mut self, tokens: &[u32]) {
+        for tokens in tokens {
+            let mut admission = self.counters.try_admit(self.id(0), None).unwrap();
+            admission.occupies(*tokens);
+            self.running.push(admission);
+        }
+    }
+
     fn choose(&self, chain: &[u64], tokens: u32, avoid: Avoid) -> Option<Choice> {
         let pool = &self.snapshot.pools[0];
         let mut matches = Matches::default();
@@ -216,10 +225,72 @@ fn fronts_that_know_nothing_of_each_other_meet() {
     let apart = met(&one, &other);
     assert!(apart < 120, "{apart} of 200 meet");
     // What one alone holds stays there, whatever the ring says of the rest.
-    let mut fleet = front(4);
+    let fleet = front(4);
     let prompt = chain(7, 40);
     fleet.holds(0, &prompt[..20]);
     assert_eq!(fleet.choose(&prompt, 2_560, Avoid::default()).unwrap().endpoint.slot, 0);
+}
+
+/// Whether a prompt of `tokens`, of which one endpoint holds `held`, has room there.
+fn has_room(fleet: &Fleet, seed: u64, held: u64, tokens: u32) -> bool {
+    let prompt = chain(seed, 40);
+    fleet.holds(0, &prompt[..held as usize / 64]);
+    fleet.choose(&prompt, tokens, Avoid::default()).unwrap().room
+}
+
+fn one_endpoint(engine: EngineLoad, resident_at: u64) -> Fleet {
+    Fleet::new(vec![Endpoint { engine, resident_at, ..endpoint(0) }])
+}
+
+const CACHE: EngineLoad = EngineLoad {
+    running: Some(4),
+    waiting: Some(0),
+    kv_use: Some(0.8),
+    kv_capacity_tokens: Some(10_000),
+    prompt_tokens_total: None,
+    prefix_queries_total: None,
+    prefix_hits_total: None,
+};
+
+#[test]
+fn room_appears_when_a_request_ends_and_not_at_the_next_scrape() {
+    let mut fleet = one_endpoint(CACHE, 8_000);
+    fleet.occupies(&[2_000; 4]);
+    // A fifth is left, less seven in a hundred, or two for who is mostly held already; an answer is taken for 64 tokens.
+    assert!(has_room(&fleet, 1, 0, 1_236) && !has_room(&fleet, 2, 0, 1_237));
+    assert!(
+        has_room(&fleet, 3, 1_280, 1_736) && !has_room(&fleet, 4, 1_280, 1_737),
+        "what is held becomes used as well"
+    );
+    fleet.occupies(&[500]);
+    assert!(has_room(&fleet, 5, 0, 736) && !has_room(&fleet, 6, 0, 737), "it was sent since");
+    drop(fleet.running.swap_remove(0));
+    assert!(has_room(&fleet, 7, 0, 2_736) && !has_room(&fleet, 8, 0, 2_737));
+    fleet.running.clear();
+    assert!(has_room(&fleet, 9, 0, 9_999), "nothing runs there");
+}
+
+#[test]
+fn what_requests_share_is_counted_once_and_what_waits_in_the_engine_is_counted() {
+    // They use half of what they would each by itself.
+    let mut fleet = one_endpoint(CACHE, 16_000);
+    fleet.occupies(&[4_000; 4]);
+    assert!(has_room(&fleet, 1, 0, 1_236) && !has_room(&fleet, 2, 0, 1_237), "what is new is used whole");
+    assert!(has_room(&fleet, 3, 2_560, 2_560), "1,280 of it");
+    drop(fleet.running.swap_remove(0));
+    assert!(has_room(&fleet, 4, 0, 3_236) && !has_room(&fleet, 5, 0, 3_237), "half of 4,000 is free");
+    // Two of four use nothing yet: 4,000 of 8,000 tokens.
+    let waits = EngineLoad { running: Some(2), waiting: Some(2), kv_use: Some(0.4), ..CACHE };
+    let mut fleet = one_endpoint(waits, 8_000);
+    fleet.occupies(&[2_000; 4]);
+    assert!(has_room(&fleet, 1, 0, 1_236) && !has_room(&fleet, 2, 0, 1_237));
+    // Others' requests use 8,000 tokens, and none of ours was there.
+    let mut fleet = one_endpoint(CACHE, 0);
+    fleet.occupies(&[500]);
+    assert!(has_room(&fleet, 1, 0, 736) && !has_room(&fleet, 2, 0, 737));
+    let mut fleet = one_endpoint(EngineLoad { kv_use: None, ..CACHE }, 0);
+    fleet.occupies(&[1_000_000]);
+    assert!(has_room(&fleet, 1, 0, 9_999), "nothing is known of the cache");
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub struct Args {
     #[arg(long, value_name = "WHAT", value_enum)]
     generate: Option<Generated>,
     /// Policies to compare, in order; `all`, or of random, round-robin, least-load, session, prefix-hash,
-    /// prefix-hash-conversation, warm, kubeai, sticky, sglang, smg, llm-d, dynamo, clairvoyant, oracle.
+    /// prefix-hash-conversation, warm, warm-held, warm-auto, kubeai, sticky, sglang, smg, llm-d, dynamo, clairvoyant, oracle.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     policies: Vec<String>,
     /// Times the traffic's own rate (chat: its threads); several make one table each.
@@ -76,6 +76,9 @@ pub struct Args {
     /// Varies generated traffic, and what policies draw.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Tenants: the first asks nine of ten requests, the others share the rest.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    tenants: u16,
     /// A request is served well if its first token comes within this...
     #[arg(long, value_name = "MS", default_value = "2000", value_parser = positive)]
     slo_ttft_ms: f64,
@@ -136,6 +139,7 @@ fn compare(args: &Args) -> Result<(), String> {
         loads: &args.loads,
         objective,
         seed: args.seed,
+        tenants: args.tenants,
         threads,
     };
     let begun = Instant::now();
@@ -214,6 +218,7 @@ fn write(args: &Args, source: &dyn Source, objective: &Objective, outcomes: &[Ou
             "replicas": args.replicas,
             "fronts": args.fronts,
             "seed": args.seed,
+            "tenants": args.tenants,
             "objective": objective,
             "outcomes": outcomes,
         });

@@ -98,6 +98,7 @@ impl Exchange {
         cx.stats.add(Count::PromptTokensHeld, held.into());
         cx.stats.add(Count::PromptTokensNew, new.into());
         if let Some(pool) = self.pool {
+            admission.occupies((held + new).saturating_add(cx.counters.loads().mean_answer(pool.0)));
             cx.counters.prompt(pool.0, held + new, held);
         }
         note(choice.endpoint, cx);
@@ -122,6 +123,9 @@ impl Exchange {
         cx.stats.add(Count::ToldPrompt, prompt.into());
         cx.stats.add(Count::ToldCached, self.cached_tokens.unwrap_or(0).into());
         cx.stats.add(Count::ToldCompletion, self.completion_tokens.unwrap_or(0).into());
+        if let (Some(pool), Some(answer)) = (self.pool, self.completion_tokens) {
+            cx.counters.answer(pool.0, answer);
+        }
         if let Some(leg) = &self.leg
             && let Some(prediction) = &leg.prediction
         {

@@ -50,6 +50,10 @@ const ANSWER: u64 = 64;
 /// How full a cache may be made, in percent: by a prompt that it holds most of, and by others.
 const FILL_WARM: u64 = 97;
 const FILL_COLD: u64 = 90;
+/// The same where requests wait for room: what is in use is known better there. The gap is what lets the next turn of a
+/// conversation in before another begins; without it caches fill with beginnings.
+const ROOM_WARM: u64 = 98;
+const ROOM_COLD: u64 = 93;
 /// See [`Row::inverse`]: that of an endpoint of weight 1 is two to this.
 const INVERSE_BITS: u32 = 20;
 
@@ -80,7 +84,7 @@ pub(super) fn least_work(pool: &Pool, loads: &Loads, request: &Request<'_>, prom
         total: None,
         tokens: Some(Tokens { held, new: prompt.tokens - held, predicted }),
         costs: work.shown(slot).map(|chosen| Costs { chosen, runner_up: runner_up.and_then(|slot| work.shown(slot)) }),
-        room: work.room(slot),
+        room: work.room(slot, u64::from(loads.mean_answer(pool.id.0))),
     })
 }
 
@@ -184,12 +188,18 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// As the cost of this endpoint has it.
-    fn room(&self, slot: u16) -> bool {
+    /// Whether this prompt and its answer go into the cache of an endpoint now, beside those of the requests in flight there.
+    /// Where nothing runs, and where nothing is known of the cache, they do.
+    fn room(&self, slot: u16, answer: u64) -> bool {
         let place = self.eligible.slots().binary_search(&slot).ok();
         let row_and_cache = place.and_then(|place| self.eligible.row(slot).zip(self.eligible.caches().get(place)));
         row_and_cache.is_none_or(|(row, cache)| {
-            self.eligible.load(row, slot, self.loads) == 0 || self.has_room(slot, cache, self.held(slot))
+            let held = self.held(slot);
+            let needed = u64::from(self.prompt.tokens - held) + cache.idle_part(held) + answer;
+            let fill = if held >= self.prompt.tokens / 2 { ROOM_WARM } else { ROOM_COLD };
+            cache.capacity == 0
+                || self.eligible.load(row, slot, self.loads) == 0
+                || 100 * (cache.occupied(self.loads.resident(slot)) + needed) <= fill * cache.capacity
         })
     }
 

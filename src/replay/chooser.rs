@@ -2,6 +2,7 @@
 
 use super::fleet::Fleet;
 use super::fronts::Fronts;
+use super::held::Held;
 use super::oracle::Oracle;
 use super::peers::overlap::Overlap;
 use super::peers::prompt_tree::{PromptTree, SGLANG, SMG};
@@ -9,7 +10,7 @@ use super::peers::scorers::Scorers;
 use super::peers::sticky::Sticky;
 use super::traffic::Request;
 use crate::engine::core::Figures;
-use crate::policy::{Bound, Policy, Settings};
+use crate::policy::{Bound, Policy, Queueing, Settings};
 use crate::scan::PrefixMode;
 
 /// A request at its arrival.
@@ -23,16 +24,37 @@ pub struct Asked<'a> {
     pub request: &'a Request,
     /// Tokens in each of its blocks.
     pub block_tokens: u32,
+    /// On whose account.
+    pub tenant: u16,
+}
+
+/// What becomes of a held request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// It is asked for again.
+    Ask(u64),
+    /// It is sent away, and comes back after so many seconds.
+    Refuse(u64, u32),
 }
 
 /// Chooses engines. What it may know beside its own requests: metrics at its last scrape, and, where it reads KV
 /// events, what an engine's cache holds.
 pub trait Chooser {
-    /// The engine for a request; its load counts from here on. `None` holds it in the front: it is asked for again,
-    /// before those behind it, whenever a step has ended anywhere.
+    /// The engine for a request; its load counts from here on. `None` holds it in the front until its [`Chooser::turn`].
     fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<usize>;
+    /// Whose turn it is of those that are held, asked whenever a step has ended anywhere, and again after each that went. `first`
+    /// came before the others.
+    fn turn(&mut self, _now_ns: u64, first: u64) -> Option<Turn> {
+        Some(Turn::Ask(first))
+    }
+    /// How often it is asked for a turn although nothing has ended, if it is.
+    fn retry_every_ns(&self) -> Option<u64> {
+        None
+    }
     /// A request has its first token.
     fn first_token(&mut self, _number: u64) {}
+    /// A request will end, after so many tokens.
+    fn answered(&mut self, _number: u64, _tokens: u32) {}
     /// A request has its last token.
     fn ended(&mut self, number: u64);
     /// How often it reads the engines' metrics, if it does.
@@ -122,6 +144,16 @@ pub const POLICIES: &[Named] = &[
         name: "warm",
         what: "least work in tokens, by what each engine holds of the prompt",
         make: Make::Own(|| by(Policy::Warm)),
+    },
+    Named {
+        name: "warm-held",
+        what: "the same; where the engine has no room, requests wait in the front",
+        make: Make::Alone(|stage| Box::new(Held::new(stage, Queueing::On))),
+    },
+    Named {
+        name: "warm-auto",
+        what: "the same, while that pays",
+        make: Make::Alone(|stage| Box::new(Held::new(stage, Queueing::Auto))),
     },
     Named {
         name: "kubeai",

@@ -1,7 +1,7 @@
 //! `warmfront replay`: traffic through policies against simulated engines, in simulated time.
 //!
 //! [`traffic`] is where requests come from; [`chooser`] what a policy is, [`own`] the product's by the code that
-//! serves, [`peers`] those of other routers, [`oracle`] what could be had at best; [`fleet`] the engines of
+//! serves, [`held`] one of them with its queue, [`peers`] those of other routers, [`oracle`] what could be had at best; [`fleet`] the engines of
 //! [`crate::engine`], described in [`profiles`]; [`simulate`] one run; [`outcome`], [`report`] and [`plot`] what is told of it.
 //!
 //! # What it leaves out
@@ -14,6 +14,7 @@
 pub mod chooser;
 pub mod fleet;
 pub mod fronts;
+pub mod held;
 pub mod oracle;
 pub mod outcome;
 pub mod own;
@@ -54,6 +55,8 @@ pub struct Comparison<'a> {
     pub objective: Objective,
     /// Seed of what policies draw.
     pub seed: u64,
+    /// Among so many requests are divided: the first asks nine of ten.
+    pub tenants: u16,
     /// Runs at a time.
     pub threads: usize,
 }
@@ -116,7 +119,7 @@ impl Comparison<'_> {
         let blocks = self.profile.kv_tokens / block_tokens;
         let (engines, fronts) = (self.engines, self.fronts);
         let chooser = policy.make(&Stage { engines, blocks, block_tokens, fronts, seed: self.seed });
-        let run = simulate::run(self.source, load, self.profile, self.engines, chooser, ended);
+        let run = simulate::run(self.source, load, self.profile, self.engines, self.tenants, chooser, ended);
         Outcome::of(policy.name, load, &run, &self.objective)
     }
 }

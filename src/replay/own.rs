@@ -12,13 +12,14 @@ use super::chooser::{Asked, Chooser, Stage};
 use super::fleet::Fleet;
 use super::traffic::chain::mix;
 use crate::config::Control;
+use crate::counters::queue::Queue;
 use crate::counters::{Admission, Counters};
 use crate::demo::conversation::Dice;
 use crate::engine::core::Figures;
 use crate::engine::tokens::TOKEN_BYTES;
 use crate::fleet::{Endpoint, EndpointId};
 use crate::index::{Capacity, Index, Matches, Origin};
-use crate::policy::{self, Policy, Pool, PoolId, Prompt, Settings, Tokens};
+use crate::policy::{self, Choice, Policy, Pool, PoolId, Prompt, Settings, Tokens};
 use crate::ring::Ring;
 use crate::scan::PrefixMode;
 use crate::snapshot::Snapshot;
@@ -90,8 +91,9 @@ fn start(asked: &Asked, bytes: u32) -> Option<u64> {
     last.and_then(|last| blocks.get(last).copied()).or(asked.request.opening)
 }
 
-impl Chooser for Own {
-    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<usize> {
+impl Own {
+    /// Chooses for a request; nothing counts yet.
+    pub(super) fn decide(&mut self, asked: &Asked) -> Option<Choice> {
         self.turn += 1;
         let pool = self.snapshot.pools.first()?;
         let key = match pool.settings.prefix {
@@ -115,16 +117,44 @@ impl Chooser for Own {
             ..policy::Request::default()
         };
         // Nobody is ejected or capped here, and no other shard is faster: the first choice stands.
-        let choice = policy::choose(pool, self.counters.loads(), &request).ok()?;
+        policy::choose(pool, self.counters.loads(), &request).ok()
+    }
+
+    /// Whether a request waits for room.
+    pub(super) fn holds(&self, choice: &Choice) -> bool {
+        self.snapshot.pools.first().is_some_and(|pool| policy::waiting_pays(pool, self.counters.loads(), choice))
+    }
+
+    /// Those that wait for room.
+    pub(super) fn queue(&self) -> &'static Queue {
+        self.counters.queue()
+    }
+
+    /// A request goes where it was chosen for, and counts.
+    pub(super) fn place(&mut self, asked: &Asked, choice: &Choice) -> Option<usize> {
+        let chain = asked.request.prompt_blocks(asked.block_tokens);
+        let (pool, index) = (self.snapshot.pools.first()?, self.snapshot.index.as_deref());
         let mut admission = self.counters.try_admit(choice.endpoint, choice.slots)?;
         if let Some(Tokens { held, new, .. }) = choice.tokens {
             admission.computes(new);
+            admission.occupies((held + new).saturating_add(self.counters.loads().mean_answer(pool.id.0)));
             self.counters.prompt(pool.id.0, held + new, held);
             // Nobody else writes here, and no endpoint goes: it is never refused.
             let _ = index.map(|index| index.insert(chain, choice.endpoint, Origin::Choice));
         }
         self.admissions.insert(asked.number, admission);
         Some(choice.endpoint.slot.into())
+    }
+}
+
+impl Chooser for Own {
+    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<usize> {
+        let choice = self.decide(asked)?;
+        self.place(asked, &choice)
+    }
+
+    fn answered(&mut self, _number: u64, tokens: u32) {
+        self.counters.answer(0, tokens);
     }
 
     fn first_token(&mut self, number: u64) {
@@ -146,6 +176,9 @@ impl Chooser for Own {
         for (endpoint, figures) in self.snapshot.endpoints.iter_mut().flatten().zip(figures) {
             endpoint.engine.kv_use = Some(figures.kv_usage as f32);
             endpoint.engine.kv_capacity_tokens = Some(self.cache_tokens);
+            endpoint.engine.running = Some(figures.running as u32);
+            endpoint.engine.waiting = Some(figures.waiting as u32);
+            endpoint.resident_at = self.counters.loads().resident(endpoint.id.slot);
             endpoint.dispatched_at = self.counters.loads().dispatched(endpoint.id.slot);
             let theirs = (figures.running + figures.waiting) as u32;
             endpoint.foreign = theirs.saturating_sub(self.counters.loads().in_flight(endpoint.id.slot));
