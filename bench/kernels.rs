@@ -54,8 +54,7 @@ impl Kind {
             prefix: self.prefix,
             prefix_chars: 100,
             prefix_bytes: u32::MAX,
-            chain: false,
-            session_fields: Vec::new(),
+            ..Plan::default()
         };
         let whole = if self.prefix == PrefixMode::Conversation { Needs::WHOLE } else { Needs::NONE };
         scan.begin(self.api, &plan, Needs::MODEL | Needs::PREFIX | whole);
