@@ -5,8 +5,8 @@ use super::record::RunnerUp;
 use super::refusals::{self, Refused};
 use super::warm::LookedUp;
 use super::{Exchange, Leg, Micros, Phase, Waiting};
-use crate::counters::{Admission, Outcomes, Own};
 use crate::counters::stats::{Event as Count, Work};
+use crate::counters::{Admission, Outcomes, Own};
 use crate::fleet::{EndpointId, Loads};
 use crate::policy::{self, CHOICES_MAX, Choice, Cost, Nobody, Policy, Tokens};
 use crate::prefix::{self, PrefixHash};
@@ -47,12 +47,14 @@ impl Exchange {
             Selected::Empty => return Err(refusals::NO_ENDPOINT.into()),
         };
         self.pool = Some(pool.id);
+        let name = pool.name.as_bytes();
+        // Where a header names it, the body may not have been looked at.
+        let session = self.asked.session.or(facts.and_then(|facts| facts.session()));
+        self.session = session.map(|session| prefix::session_key(name, session));
         let Some(facts) = facts else { return Ok(pool) };
         if facts.duplicates > 0 {
             cx.stats.count(Count::DuplicateField);
         }
-        let name = pool.name.as_bytes();
-        self.session = self.asked.session.or(facts.session()).map(|session| prefix::session_key(name, session));
         let keyed = |prefix: PrefixHash| prefix::key(name, facts.cache_salt, &prefix);
         self.key = facts.prefix().filter(|_| !self.unscannable).map(keyed);
         self.shadow_key = self.key;
