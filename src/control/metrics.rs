@@ -212,7 +212,12 @@ impl Collected {
         let asked = |pool, policy| SHADOW_CHOICES.iter().any(|(_, what)| stats.shadowed(pool, policy, *what) > 0);
         for (name, help, label, values) in [
             ("shadow_choices", "What a policy that only looks on would have chosen", "outcome", SHADOW_CHOICES),
-            ("shadow_held_tokens", "Prompt tokens held where they were sent, and where they would be", "at", SHADOW_HELD),
+            (
+                "shadow_held_tokens",
+                "Prompt tokens held where they were sent, and where they would be",
+                "at",
+                SHADOW_HELD,
+            ),
             ("shadow_new_tokens", "Prompt tokens to be computed, likewise", "at", SHADOW_NEW),
             ("shadow_cost_tokens", "These and those that others waited for, likewise", "at", SHADOW_COST),
         ] {

@@ -8,7 +8,7 @@
 use super::event::Context;
 use super::warm::LookedUp;
 use super::{Exchange, choose};
-use crate::counters::stats::{ShardStats, Shadowed};
+use crate::counters::stats::{Shadowed, ShardStats};
 use crate::counters::{Counters, Own, Without};
 use crate::fleet::{EndpointId, Loads};
 use crate::index::Matches;
@@ -48,6 +48,23 @@ impl Shadows {
     #[inline]
     pub fn any(&self) -> bool {
         self.waiting > 0
+    }
+
+    /// Takes a choice in, and its matches in exchange for some that may be written over.
+    fn leave(&mut self, mut made: Made, matches: &mut Option<Box<Matches>>, stats: &ShardStats) {
+        let at = self.waiting;
+        if at == SHADOWS_MAX {
+            return stats.shadow(made.own.pool, made.policy, Shadowed::Skipped, 1);
+        }
+        made.matches = self.choices.get_mut(at).and_then(|spare| spare.matches.take());
+        if made.looked_up.is_some() {
+            std::mem::swap(&mut made.matches, matches);
+        }
+        match self.choices.get_mut(at) {
+            Some(place) => *place = made,
+            None => self.choices.push(made),
+        }
+        self.waiting += 1;
     }
 
     /// Asks about all that wait. The snapshot is that of the turn in which they were made.
@@ -104,8 +121,8 @@ impl Exchange {
         self.tried.is_empty() && !self.retried
     }
 
-    /// The choice is made and counted, and `policy` would have made another one, or the same. `request`: as it was chosen for;
-    /// its matches are the lender's by now.
+    /// The choice is made and counted, and `policy` would have made another one, or the same. `lots`: random bits and the turn, which
+    /// are the same for both.
     pub(super) fn leave_to_shadow(
         &self,
         policy: Policy,
@@ -115,23 +132,112 @@ impl Exchange {
         looked_up: Option<LookedUp>,
         cx: &mut Context<'_>,
     ) {
-        let shadows = &mut cx.lender.shadows;
-        let at = shadows.waiting;
-        if at == SHADOWS_MAX {
-            return cx.stats.shadow(own.pool, policy, Shadowed::Skipped, 1);
-        }
-        // Taken in exchange for one that may be written over.
-        let mut matches = shadows.choices.get_mut(at).and_then(|made| made.matches.take());
-        if looked_up.is_some() {
-            std::mem::swap(&mut matches, &mut cx.lender.matches);
-        }
         let (key, session, unscannable) = (self.shadow_key, self.session, self.unscannable);
         let (random, turn) = lots;
-        let made = Made { policy, endpoint, own, key, session, unscannable, random, turn, looked_up, matches };
-        match shadows.choices.get_mut(at) {
-            Some(place) => *place = made,
-            None => shadows.choices.push(made),
+        let made = Made { policy, endpoint, own, key, session, unscannable, random, turn, looked_up, matches: None };
+        cx.lender.shadows.leave(made, &mut cx.lender.matches, cx.stats);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::counters::stats::Stats;
+    use crate::fleet::{Endpoint, Health};
+    use crate::policy::Settings;
+    use crate::ring::Ring;
+    use crate::snapshot::PoolId;
+
+    fn fleet() -> Snapshot {
+        let endpoint = |slot: u16| {
+            let id = EndpointId { slot, generation: 0 };
+            Endpoint { health: Health::Up, ..Endpoint::new(id, format!("e{slot}").into(), ([127, 0, 0, 1], 1).into()) }
+        };
+        let endpoints: Vec<_> = (0..3).map(endpoint).collect();
+        let entries: Vec<_> = endpoints.iter().map(|one| (one.id.slot, &*one.name, 1)).collect();
+        let ring = Arc::new(Ring::build(&entries, 4));
+        let pool = Pool::new(PoolId(0), "m".into(), vec![0, 1, 2].into(), ring, Arc::new(Settings::default()));
+        let endpoints = endpoints.into_iter().map(Some).collect();
+        let mut snapshot = Snapshot { endpoints, pools: vec![pool], ..Snapshot::default() };
+        snapshot.seal();
+        snapshot
+    }
+
+    fn made(policy: Policy, slot: u16, turn: u64, looked_up: bool) -> Made {
+        Made {
+            policy,
+            endpoint: EndpointId { slot, generation: 0 },
+            own: Own { pool: 0, mean_prompt: 1_000, slot, new: None },
+            key: None,
+            session: None,
+            unscannable: false,
+            random: 0,
+            turn,
+            looked_up: looked_up.then_some(LookedUp::default()),
+            matches: None,
         }
-        shadows.waiting += 1;
+    }
+
+    #[test]
+    fn what_the_policy_would_choose_is_compared_with_what_was_chosen() {
+        let (snapshot, counters, stats) = (fleet(), Counters::leak(), Stats::leak(1));
+        let count = |policy, what| stats.shadowed(0, policy, what);
+        let mut shadows = Shadows::default();
+        for turn in 0..6 {
+            shadows.leave(made(Policy::RoundRobin, 1, turn, false), &mut None, stats.shard(0));
+        }
+        assert!(shadows.any());
+        shadows.look(&snapshot, counters, stats.shard(0));
+        assert!(!shadows.any());
+        shadows.look(&snapshot, counters, stats.shard(0));
+        let policy = Policy::RoundRobin;
+        assert_eq!((count(policy, Shadowed::Agreed), count(policy, Shadowed::Differed)), (2, 4));
+        // The request itself does not keep it from where it is; others do.
+        let own = counters.try_admit(EndpointId { slot: 0, generation: 0 }, None).unwrap();
+        let others: Vec<_> =
+            [1, 2].map(|slot| counters.try_admit(EndpointId { slot, generation: 0 }, None).unwrap()).into();
+        shadows.leave(made(Policy::LeastLoad, 0, 0, false), &mut None, stats.shard(0));
+        shadows.leave(made(Policy::LeastLoad, 1, 0, false), &mut None, stats.shard(0));
+        shadows.look(&snapshot, counters, stats.shard(0));
+        let policy = Policy::LeastLoad;
+        assert_eq!((count(policy, Shadowed::Agreed), count(policy, Shadowed::Differed)), (2, 0));
+        let mut nobody = fleet();
+        nobody.endpoints.iter_mut().flatten().for_each(|endpoint| endpoint.health = Health::Draining);
+        nobody.seal();
+        shadows.leave(made(Policy::LeastLoad, 1, 0, false), &mut None, stats.shard(0));
+        shadows.look(&nobody, counters, stats.shard(0));
+        assert_eq!(count(policy, Shadowed::Nobody), 1);
+        drop((own, others));
+    }
+
+    #[test]
+    fn what_there_is_no_place_for_is_counted_and_the_places_are_used_again() {
+        let (snapshot, counters, stats) = (fleet(), Counters::leak(), Stats::leak(1));
+        let mut shadows = Shadows::default();
+        let mut lent = Some(Box::<Matches>::default());
+        let mut fill = |shadows: &mut Shadows, count: usize| {
+            for _ in 0..count {
+                lent.get_or_insert_default();
+                shadows.leave(made(Policy::Warm, 0, 0, true), &mut lent, stats.shard(0));
+            }
+            shadows.look(&snapshot, counters, stats.shard(0));
+            let mut boxes: Vec<*const Matches> =
+                shadows.choices.iter().filter_map(|made| Some(&**made.matches.as_ref()? as _)).collect();
+            boxes.extend(lent.as_deref().map(|matches| matches as *const Matches));
+            boxes.sort_unstable();
+            boxes
+        };
+        fill(&mut shadows, SHADOWS_MAX);
+        let skipped = || stats.shadowed(0, Policy::Warm, Shadowed::Skipped);
+        assert_eq!(skipped(), 0);
+        let warm = fill(&mut shadows, SHADOWS_MAX + 4);
+        assert_eq!((skipped(), warm.len()), (4, SHADOWS_MAX + 1));
+        assert_eq!(fill(&mut shadows, 7), warm, "nothing is allocated");
+        assert_eq!(fill(&mut shadows, SHADOWS_MAX), warm, "nothing is allocated");
+        let looked: u64 =
+            [Shadowed::Agreed, Shadowed::Differed].map(|what| stats.shadowed(0, Policy::Warm, what)).iter().sum();
+        assert_eq!(looked as usize, 3 * SHADOWS_MAX + 7);
     }
 }

@@ -18,7 +18,7 @@ use crate::snapshot::{Pool, Snapshot};
 const ID_BYTES: f32 = 4.0;
 
 /// A prompt that was looked up: its chain and matches are the lender's.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct LookedUp {
     tokens: u32,
     block_tokens: f32,

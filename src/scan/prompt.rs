@@ -12,8 +12,8 @@ use super::PrefixMode;
 use super::kernel::Kernel;
 use super::section::{Mark, Part, Section};
 use super::text::Taker;
-pub(super) use both::Prompts;
 use crate::limits::LINKS_MAX;
+pub(super) use both::Prompts;
 
 /// Bytes of a message held until its role is known.
 pub(super) const HELD_MAX: usize = 4096;
