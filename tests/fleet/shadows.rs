@@ -27,7 +27,7 @@ fn an_operator_sees_what_another_policy_would_do() {
         let shadow = || {
             let (_, said) = front.asks("GET", "/endpoints", "");
             let fleet: Value = serde_json::from_str(&said).unwrap();
-            let pool = fleet["pools"].as_array().unwrap().iter().find(|pool| pool["model"] == "m").cloned();
+            let pool = fleet["pools"].as_array().unwrap().iter().find(|pool| pool["model"] == "default").cloned();
             pool.map_or(Value::Null, |pool| pool["shadow"].clone())
         };
         let mut client = front.connect();
@@ -48,13 +48,13 @@ fn an_operator_sees_what_another_policy_would_do() {
         assert_eq!((&shown["nobody"], &shown["skipped"]), (&Value::from(0), &Value::from(0)), "{shown}");
         let (_, metrics) = front.asks("GET", "/metrics", "");
         for (line, value) in [
-            ("choices_total{model=\"m\",policy=\"warm\",outcome=\"agreed\"}", &shown["agreed"]),
-            ("choices_total{model=\"m\",policy=\"warm\",outcome=\"differed\"}", &shown["differed"]),
-            ("choices_total{model=\"m\",policy=\"warm\",outcome=\"skipped\"}", &shown["skipped"]),
-            ("held_tokens_total{model=\"m\",policy=\"warm\",at=\"chosen\"}", &shown["chosen"]["held_tokens"]),
-            ("held_tokens_total{model=\"m\",policy=\"warm\",at=\"shadow\"}", &shown["instead"]["held_tokens"]),
-            ("new_tokens_total{model=\"m\",policy=\"warm\",at=\"shadow\"}", &shown["instead"]["new_tokens"]),
-            ("cost_tokens_total{model=\"m\",policy=\"warm\",at=\"chosen\"}", &shown["chosen"]["cost_tokens"]),
+            ("choices_total{model=\"default\",policy=\"warm\",outcome=\"agreed\"}", &shown["agreed"]),
+            ("choices_total{model=\"default\",policy=\"warm\",outcome=\"differed\"}", &shown["differed"]),
+            ("choices_total{model=\"default\",policy=\"warm\",outcome=\"skipped\"}", &shown["skipped"]),
+            ("held_tokens_total{model=\"default\",policy=\"warm\",at=\"chosen\"}", &shown["chosen"]["held_tokens"]),
+            ("held_tokens_total{model=\"default\",policy=\"warm\",at=\"shadow\"}", &shown["instead"]["held_tokens"]),
+            ("new_tokens_total{model=\"default\",policy=\"warm\",at=\"shadow\"}", &shown["instead"]["new_tokens"]),
+            ("cost_tokens_total{model=\"default\",policy=\"warm\",at=\"chosen\"}", &shown["chosen"]["cost_tokens"]),
         ] {
             let line = format!("warmfront_shadow_{line} {value}");
             assert!(metrics.lines().any(|shown| shown == line), "{line}\nis not in\n{metrics}");
@@ -65,7 +65,7 @@ fn an_operator_sees_what_another_policy_would_do() {
         until("no other policy", || shadow() == Value::Null);
         ask(&mut client);
         let line = format!(
-            "warmfront_shadow_held_tokens_total{{model=\"m\",policy=\"warm\",at=\"shadow\"}} {}",
+            "warmfront_shadow_held_tokens_total{{model=\"default\",policy=\"warm\",at=\"shadow\"}} {}",
             held("instead")
         );
         assert!(front.asks("GET", "/metrics", "").1.contains(&line));

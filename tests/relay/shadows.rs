@@ -128,3 +128,26 @@ fn warm_predicts_what_it_would_have_held() {
     let told = [Event::PromptTokensHeld, Event::PromptTokensNew].map(|event| played.front.count(event));
     assert_eq!(told, [held_there, new_there]);
 }
+
+/// What is chosen behind a failure says nothing of policies.
+#[test]
+fn a_second_try_is_not_looked_at() {
+    let engine = Engine::answering(ok("{}"));
+    let addresses = [crate::engine::refusing(), engine.address];
+    let shadow = Policy::LeastLoad;
+    let front = Front::with(&addresses, |options| {
+        options.settings.shadow_policy = ShadowPolicy(Some(shadow));
+    });
+    let looks = || {
+        let all = [Shadowed::Agreed, Shadowed::Differed, Shadowed::Nobody, Shadowed::Skipped];
+        all.map(|what| front.stats.shadowed(0, shadow, what)).iter().sum::<u64>()
+    };
+    let mut client = front.connect();
+    for asked in 1..=4 {
+        assert_eq!(client.ask(turn(0, 1)).status, 200);
+        front.until("the look", |_| looks() >= asked);
+        assert_eq!(looks(), asked);
+    }
+    assert!(front.count(Event::RetriedConnect) > 0);
+    front.settles();
+}
