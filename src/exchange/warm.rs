@@ -98,7 +98,8 @@ impl Exchange {
         cx.stats.add(Count::PromptTokensHeld, held.into());
         cx.stats.add(Count::PromptTokensNew, new.into());
         if let Some(pool) = self.pool {
-            cx.counters.prompt(pool.0, held + new);
+            admission.occupies((held + new).saturating_add(cx.counters.loads().mean_answer(pool.0)));
+            cx.counters.prompt(pool.0, held + new, held);
         }
         note(choice.endpoint, cx);
         let text_alone = looked_up.is_some_and(|prompt| prompt.text_alone);
@@ -122,6 +123,9 @@ impl Exchange {
         cx.stats.add(Count::ToldPrompt, prompt.into());
         cx.stats.add(Count::ToldCached, self.cached_tokens.unwrap_or(0).into());
         cx.stats.add(Count::ToldCompletion, self.completion_tokens.unwrap_or(0).into());
+        if let (Some(pool), Some(answer)) = (self.pool, self.completion_tokens) {
+            cx.counters.answer(pool.0, answer);
+        }
         if let Some(leg) = &self.leg
             && let Some(prediction) = &leg.prediction
         {

@@ -10,6 +10,7 @@
 mod balance;
 mod chwbl;
 mod cost;
+mod holding;
 mod pool;
 mod warm;
 
@@ -136,7 +137,7 @@ impl Default for Settings {
             prefix: PrefixMode::FirstUser,
             prefix_chars: 100,
             prefix_bytes: 4096,
-            queue: Queueing::Off,
+            queue: Queueing::Auto,
             replication: 256,
             bound: Bound::Slots,
             load_percent: 125,
@@ -385,8 +386,13 @@ pub fn choose(pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choic
 }
 
 /// Whether a request should wait for room where the chosen endpoint has none.
-pub fn waiting_pays(pool: &Pool, _loads: &Loads, _choice: &Choice) -> bool {
-    pool.settings.queue == Queueing::On
+#[inline]
+pub fn waiting_pays(pool: &Pool, loads: &Loads, choice: &Choice) -> bool {
+    match pool.settings.queue {
+        Queueing::On => true,
+        Queueing::Off => false,
+        Queueing::Auto => holding::in_force(pool, loads, choice),
+    }
 }
 
 #[cfg(test)]
