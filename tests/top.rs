@@ -50,7 +50,9 @@ impl Fleet {
         let upstreams = engines.each_ref().map(|address| format!("http://{address}"));
         let flags = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--shards", "1"];
         let mut command = warmfront(&[&["serve"], &flags[..]].concat());
-        upstreams.iter().for_each(|url| drop(command.args(["--upstream", url])));
+        for url in &upstreams {
+            command.args(["--upstream", url]);
+        }
         let mut front = Running(command.stderr(Stdio::piped()).spawn().unwrap());
         let mut lines = BufReader::new(front.0.stderr.take().unwrap()).lines().map_while(Result::ok);
         let mut logged = |key: &str| loop {
@@ -141,7 +143,7 @@ fn one_screen_of_a_fleet_at_work() {
         row.split_ascii_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>()
     });
     for row in &rows {
-        assert_eq!((row.len(), &row[0][..], &row[1][..]), (9, "up", "approximate"), "{screen}");
+        assert_eq!((row.len(), row[0].as_str(), row[1].as_str()), (9, "up", "approximate"), "{screen}");
         assert!(row[4].ends_with('%'), "KV use is known: {screen}");
     }
     // Somebody served: what is predicted and what is hit, and times to first tokens, are those of this window.
@@ -195,7 +197,7 @@ struct Screen {
 }
 
 impl Screen {
-    fn start(arguments: &[&str], set: impl FnOnce(&mut Command)) -> Screen {
+    fn start(arguments: &[&str], variables: &[(&str, &str)]) -> Screen {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
@@ -203,8 +205,13 @@ impl Screen {
         let open = || rustix::fs::open(&path, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
         resize(&master, 80);
         let mut command = warmfront(arguments);
-        set(&mut command);
-        let top = command.stdin(open()).stdout(open()).stderr(Stdio::piped()).spawn().unwrap();
+        let top = command
+            .envs(variables.iter().copied())
+            .stdin(open())
+            .stdout(open())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         rustix::fs::fcntl_setfl(&master, OFlags::NONBLOCK | OFlags::RDWR).unwrap();
         Screen { master, tty: open(), top: Running(top), shown: String::new() }
     }
@@ -247,7 +254,7 @@ fn resize(master: &OwnedFd, columns: u16) {
 #[test]
 fn a_terminal_shows_the_fleet_and_is_left_as_it_was() {
     let mut fleet = Fleet::start();
-    let mut screen = Screen::start(&["top", "--admin", &fleet.admin], |_| {});
+    let mut screen = Screen::start(&["top", "--admin", &fleet.admin], &[]);
     let modes = screen.modes();
     screen.shows(ENTERED);
     assert_ne!(screen.modes(), modes);
@@ -272,8 +279,7 @@ fn a_terminal_shows_the_fleet_and_is_left_as_it_was() {
 #[test]
 fn signals_end_it_as_well_and_a_front_may_come_later() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
-        let mut screen =
-            Screen::start(&["top", "--admin", &free_address()], |command| drop(command.env("NO_COLOR", "1")));
+        let mut screen = Screen::start(&["top", "--admin", &free_address()], &[("NO_COLOR", "1")]);
         let modes = screen.modes();
         screen.shows("Trying on.");
         screen.shows("Trying on.");
@@ -282,7 +288,7 @@ fn signals_end_it_as_well_and_a_front_may_come_later() {
         screen.ended(&modes);
     }
     let admin = free_address();
-    let mut screen = Screen::start(&["top", "--admin", &admin], |_| {});
+    let mut screen = Screen::start(&["top", "--admin", &admin], &[]);
     screen.shows("Trying on.");
     let url = format!("http://{}", free_address());
     let front = warmfront(&["serve", "--listen", "127.0.0.1:0", "--admin", &admin, "--upstream", &url]);
@@ -294,7 +300,7 @@ fn signals_end_it_as_well_and_a_front_may_come_later() {
 #[test]
 fn a_terminal_without_cursor_gets_one_screen() {
     let fleet = Fleet::start();
-    let mut screen = Screen::start(&["top", "--admin", &fleet.admin], |command| drop(command.env("TERM", "dumb")));
+    let mut screen = Screen::start(&["top", "--admin", &fleet.admin], &[("TERM", "dumb")]);
     screen.shows("rates over 1 s\r\n");
     assert!(screen.top.0.wait().unwrap().success());
     assert!(!screen.shown.contains('\x1b'), "{:?}", screen.shown);

@@ -11,6 +11,8 @@ use crate::counters::Asked;
 use crate::fleet::Method;
 use crate::snapshot::Snapshot;
 
+type Count = fn(&Asked) -> u64;
+
 impl Collected {
     pub(super) fn slots(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
         let (counters, stats) = (self.0.counters, self.0.stats);
@@ -25,7 +27,7 @@ impl Collected {
             let tokens: u64 = slots.iter().map(|slot| counters.loads().pending(*slot)).sum();
             family.gauge(vec![("endpoint", endpoint)], tokens as f64)?;
         }
-        let sent: [(&str, &str, fn(&Asked) -> u64); 2] = [
+        let sent: [(&str, &str, Count); 2] = [
             ("endpoint_prompt_tokens", "Prompt tokens sent with a prediction, estimated", |sent| sent.tokens),
             ("endpoint_prompt_tokens_held", "Of these, thought to be in its cache when it was chosen", |sent| {
                 sent.held
