@@ -66,7 +66,7 @@ pub struct Args {
     #[arg(long)]
     once: bool,
     /// Seconds over which rates are taken [default: 10; for one screen 1].
-    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u16).range(1..=300))]
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u16).range(1..=60))]
     window: Option<u16>,
 }
 
