@@ -58,7 +58,7 @@ mod tests {
         let (before, mean_prompt) = (figures(counters.loads()), counters.loads().mean_prompt(1));
         let mut own = counters.try_admit(id(1), None).unwrap();
         own.computes(5_000);
-        counters.prompt(1, 9_000);
+        counters.prompt(1, 9_000, 0);
         assert_ne!(figures(counters.loads()), before);
         let mut without = Without::default();
         let request = Own { pool: 1, mean_prompt, slot: 1, new: Some(5_000) };
