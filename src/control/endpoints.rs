@@ -18,7 +18,9 @@ use super::member::{Member, Tenancy};
 use super::reload::Changes;
 use crate::config::Upstream;
 use crate::counters::Counters;
+use crate::counters::stats::{Shadowed, Stats};
 use crate::fleet::{Endpoint, Health};
+use crate::snapshot::Pool;
 
 type Outcome = Result<Json<Changes>, (StatusCode, String)>;
 
@@ -94,6 +96,8 @@ struct Shown {
     /// Less than 100 in a slow start.
     share_percent: u8,
     in_flight: u32,
+    /// Tokens of prompts sent there that have no first token yet and are in no cache, as far as is known.
+    pending_tokens: u64,
     foreign: u32,
     models: Option<Vec<String>>,
     asks_key: bool,
@@ -148,7 +152,48 @@ struct ShownFleet {
 struct ShownPool {
     model: String,
     policy: &'static str,
+    /// None: the policy is compared with no other.
+    shadow: Option<ShownShadow>,
     endpoints: Vec<String>,
+}
+
+/// What the policy that looks on would have done since the process began.
+#[derive(Debug, Serialize)]
+struct ShownShadow {
+    policy: &'static str,
+    agreed: u64,
+    differed: u64,
+    nobody: u64,
+    skipped: u64,
+    /// Of prompts that were looked up: what was done, and what would have been.
+    chosen: ShownTokens,
+    instead: ShownTokens,
+}
+
+#[derive(Debug, Serialize)]
+struct ShownTokens {
+    held_tokens: u64,
+    new_tokens: u64,
+    cost_tokens: u64,
+}
+
+fn shadow(pool: &Pool, stats: &Stats) -> Option<ShownShadow> {
+    let policy = pool.settings.shadow_policy.0?;
+    let count = |what| stats.shadowed(pool.id.0, policy, what);
+    let tokens = |[held, new, cost]: [Shadowed; 3]| ShownTokens {
+        held_tokens: count(held),
+        new_tokens: count(new),
+        cost_tokens: count(cost),
+    };
+    Some(ShownShadow {
+        policy: policy.as_str(),
+        agreed: count(Shadowed::Agreed),
+        differed: count(Shadowed::Differed),
+        nobody: count(Shadowed::Nobody),
+        skipped: count(Shadowed::Skipped),
+        chosen: tokens([Shadowed::HeldThere, Shadowed::NewThere, Shadowed::CostThere]),
+        instead: tokens([Shadowed::HeldInstead, Shadowed::NewInstead, Shadowed::CostInstead]),
+    })
 }
 
 async fn endpoints(Shared(state): Shared<State>) -> Json<ShownFleet> {
@@ -157,9 +202,10 @@ async fn endpoints(Shared(state): Shared<State>) -> Json<ShownFleet> {
         let endpoint = snapshot.endpoints.get(usize::from(*slot))?.as_ref()?;
         Some(endpoint.name.to_string())
     };
-    let pool = |pool: &crate::snapshot::Pool| ShownPool {
+    let pool = |pool: &Pool| ShownPool {
         model: pool.name.to_string(),
         policy: pool.settings.policy.as_str(),
+        shadow: shadow(pool, state.stats),
         endpoints: pool.members.iter().filter_map(name).collect(),
     };
     Json(ShownFleet {
@@ -217,6 +263,7 @@ fn show(member: &Member, counters: &Counters) -> Shown {
         cap: Some(member.cap()).filter(|cap| *cap != Endpoint::NO_CAP),
         share_percent: course.map_or(0, Course::share_percent),
         in_flight: now.map_or(0, |tenancy| counters.in_flight(tenancy.id.slot)),
+        pending_tokens: now.map_or(0, |tenancy| counters.loads().pending(tenancy.id.slot)),
         foreign: now.map_or(0, |tenancy| tenancy.foreign),
         models: member.ids().map(|ids| ids.into_iter().map(str::to_owned).collect()),
         asks_key: member.models.as_ref().is_some_and(|learnt| learnt.asks_key),

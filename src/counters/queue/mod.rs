@@ -105,6 +105,31 @@ impl Queue {
         None
     }
 
+    /// Whether a request that has room on its endpoint may go past those who wait for it: none is more urgent, and none's
+    /// tenant was served less. Among equals it does: it fits where the first who waits did not, and while nothing may pass, a long prompt
+    /// keeps room from all that would fit. While nobody waits this costs one load.
+    #[inline]
+    pub fn lets_pass(&self, newcomer: &Newcomer) -> bool {
+        self.waiting() == 0 || self.passes(newcomer)
+    }
+
+    fn passes(&self, newcomer: &Newcomer) -> bool {
+        let before = (Rank::urgency_of(newcomer.priority), self.tenants.served_at_least(newcomer.tenant.lane));
+        let first = self.ranks().filter(|(_, rank)| rank.endpoint() == newcomer.endpoint);
+        first
+            .map(|(_, rank)| (rank.urgency(), self.tenants.served(rank.lane())))
+            .min()
+            .is_none_or(|first| before <= first)
+    }
+
+    /// A request that did not wait goes, while others do: what it has to compute is on its tenant's account as well.
+    #[inline]
+    pub fn passed(&self, tenant: Tenant, tokens: u32) {
+        if self.waiting() > 0 {
+            self.tenants.passes(tenant, tokens);
+        }
+    }
+
     /// Who is next for an endpoint: its shard. `None`: nobody waits for it.
     pub fn next_for(&self, endpoint: u16) -> Option<u16> {
         self.first(endpoint).map(|place| self.owners[place].load(Ordering::Relaxed) as u16)
@@ -138,10 +163,6 @@ impl Queue {
                 Some((place, rank))
             })
             .filter(|(_, rank)| rank.status() == Status::Waits)
-    }
-
-    fn order_of(&self, place: usize) -> (u8, u64, u64, usize) {
-        self.order(Rank::of(self.words[place].load(Ordering::Acquire)), place)
     }
 
     /// Lowest is first.
@@ -218,7 +239,7 @@ impl Place {
 
     /// What it is compared by with others that wait for the same endpoint, lowest first. It changes as its tenant is served.
     pub fn order(&self) -> (u8, u64, u64, usize) {
-        self.queue.order_of(self.place)
+        self.queue.order(self.rank(), self.place)
     }
 
     /// Where it stands among those of its urgency and tenant, lowest first; that never changes. For who has many places.
@@ -234,13 +255,7 @@ impl Place {
 
     /// Whether nobody who waits for the same endpoint comes before it.
     pub fn is_next(&self) -> bool {
-        self.is_next_for(self.endpoint())
-    }
-
-    /// Whether nobody who waits for that endpoint, be it another than its own, comes before it.
-    pub fn is_next_for(&self, endpoint: u16) -> bool {
-        let first = self.queue.first(endpoint);
-        first.is_none_or(|place| place == self.place || self.order() < self.queue.order_of(place))
+        self.queue.first(self.endpoint()) == Some(self.place)
     }
 
     /// It waits for another endpoint from now on.

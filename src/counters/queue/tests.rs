@@ -32,16 +32,14 @@ fn who_waits_longest_is_next_for_its_endpoint() {
 }
 
 #[test]
-fn who_comes_before_those_of_another_endpoint_is_next_there_too() {
+fn who_is_first_of_all_is_known() {
     let queue = queue();
     let first = queue.join(&Newcomer { shard: 1, ..asks(3) }, 10, 0).unwrap();
-    let second = queue.join(&asks(4), 10, SECOND).unwrap();
-    let third = queue.join(&asks(5), 10, 2 * SECOND).unwrap();
-    assert!(first.is_next_for(4) && first.is_next_for(5) && first.is_next_for(6));
-    assert!(second.is_next_for(4) && second.is_next_for(5) && !second.is_next_for(3));
-    assert!(!third.is_next_for(3) && !third.is_next_for(4) && third.is_next_for(6));
+    let second = queue.join(&Newcomer { shard: 2, ..asks(4) }, 10, SECOND).unwrap();
     assert_eq!((queue.next_for(6), queue.next_of_all()), (None, Some(1)));
-    drop((first, second, third));
+    drop(first);
+    assert_eq!(queue.next_of_all(), Some(2));
+    drop(second);
     assert_eq!(queue.next_of_all(), None);
 }
 
@@ -57,6 +55,24 @@ fn warmth_and_urgency_come_before_waiting() {
     assert!(urgent.is_next());
     let idle = queue.join(&Newcomer { priority: 5, held: 1.0, ..asks(0) }, 10, 0).unwrap();
     assert!(idle.order() > late.order());
+}
+
+#[test]
+fn who_has_room_passes_its_equals_but_nobody_who_comes_before_it() {
+    let queue = queue();
+    assert!(queue.lets_pass(&of_tenant(1, 1)));
+    queue.passed(of_tenant(1, 1).tenant, 1_000_000);
+    let _waits = queue.join(&of_tenant(1, 1), 10, 0).unwrap();
+    assert!(queue.lets_pass(&of_tenant(1, 1)), "what passed an empty queue is on no account");
+    assert!(!queue.lets_pass(&Newcomer { priority: 1, ..of_tenant(1, 1) }), "less urgent");
+    assert!(queue.lets_pass(&Newcomer { priority: 1, endpoint: 5, ..of_tenant(1, 1) }), "nobody waits there");
+    queue.passed(of_tenant(2, 1).tenant, 1_000);
+    assert!(!queue.lets_pass(&of_tenant(2, 1)), "its tenant was served more");
+    assert!(queue.lets_pass(&of_tenant(3, 1)) && queue.lets_pass(&Newcomer { priority: -1, ..of_tenant(2, 1) }));
+    let other = queue.join(&of_tenant(2, 1), 10, 0).unwrap();
+    other.released(1_000, 1);
+    queue.passed(of_tenant(3, 1).tenant, 10);
+    assert!(!queue.lets_pass(&of_tenant(3, 1)), "a newcomer begins where those who wait are, not at nothing");
 }
 
 #[test]
