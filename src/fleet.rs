@@ -83,6 +83,8 @@ pub struct Endpoint {
     pub foreign: u32,
     /// [`Loads::dispatched`] when the scrape of `engine` began: what was dispatched since may be missing in it.
     pub dispatched_at: u64,
+    /// [`Loads::resident`] at that moment: what came and what went since is missing in it.
+    pub resident_at: u64,
     /// Most requests of ours in flight there, whatever the load elsewhere; [`Endpoint::NO_CAP`]: as many as come.
     pub cap: u32,
     /// How much of its weight counts, in percent: less than [`Endpoint::WHOLE`] while it starts slowly.
@@ -110,6 +112,7 @@ impl Endpoint {
             engine: EngineLoad::default(),
             foreign: 0,
             dispatched_at: 0,
+            resident_at: 0,
             cap: Endpoint::NO_CAP,
             share_percent: Endpoint::WHOLE,
             refuses_probes: false,
@@ -126,9 +129,12 @@ pub struct Loads {
     in_flight: Box<[AtomicU32; ENDPOINTS_MAX]>,
     pending: Box<[AtomicU64; ENDPOINTS_MAX]>,
     dispatched: Box<[AtomicU64; ENDPOINTS_MAX]>,
+    resident: Box<[AtomicU64; ENDPOINTS_MAX]>,
     prompted: Box<[AtomicU64; ENDPOINTS_MAX]>,
     prefill_rate: Box<[AtomicU32; ENDPOINTS_MAX]>,
     mean_prompt: Box<[AtomicU32; LABELLED_POOLS_MAX]>,
+    mean_held: Box<[AtomicU32; LABELLED_POOLS_MAX]>,
+    mean_answer: Box<[AtomicU32; LABELLED_POOLS_MAX]>,
 }
 
 impl Default for Loads {
@@ -138,15 +144,28 @@ impl Default for Loads {
             in_flight: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
             pending: zeros(),
             dispatched: zeros(),
+            resident: zeros(),
             prompted: zeros(),
             prefill_rate: Box::new(std::array::from_fn(|_| AtomicU32::new(FIRST_PREFILL_RATE))),
             mean_prompt: Box::new(std::array::from_fn(|_| AtomicU32::new(FIRST_MEAN_TOKENS * MEAN_SCALE))),
+            mean_held: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
+            mean_answer: Box::new(std::array::from_fn(|_| AtomicU32::new(FIRST_MEAN_ANSWER * MEAN_SCALE))),
         }
     }
 }
 
+/// Mean lengths of a pool at one moment, as they are kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Means {
+    prompt: u32,
+    held: u32,
+    answer: u32,
+}
+
 /// What prompts of a pool are taken for before there was one.
 const FIRST_MEAN_TOKENS: u32 = 1_000;
+/// What answers of a pool are taken for before there was one.
+const FIRST_MEAN_ANSWER: u32 = 64;
 /// Means are kept in sixteenths of a token, or they would not move by less than a hundred.
 const MEAN_SCALE: u32 = 16;
 /// Tokens a second that an engine is taken to compute before one was timed.
@@ -193,6 +212,13 @@ impl Loads {
         self.dispatched.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Relaxed))
     }
 
+    /// Tokens of our requests in flight on one endpoint, prompts and what is expected of their answers: what they occupy of its cache
+    /// where they share nothing.
+    #[inline]
+    pub fn resident(&self, slot: u16) -> u64 {
+        self.resident.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Relaxed))
+    }
+
     /// Bytes of the prompts sent to one endpoint since the process began; never falls.
     #[inline]
     pub fn prompted(&self, slot: u16) -> u64 {
@@ -223,38 +249,64 @@ impl Loads {
     /// Mean length of the prompts of a pool in tokens, the last hundred of them counting most.
     #[inline]
     pub fn mean_prompt(&self, pool: u16) -> u32 {
-        (self.mean_cell(pool).load(Ordering::Relaxed) / MEAN_SCALE).max(1)
+        (mean_cell(&self.mean_prompt, pool).load(Ordering::Relaxed) / MEAN_SCALE).max(1)
     }
 
-    /// A further prompt of a pool. Two at once may count as one.
+    /// How much of these prompts the chosen endpoints were thought to hold, 0..=1.
     #[inline]
-    pub(crate) fn prompt(&self, pool: u16, tokens: u32) {
-        let cell = self.mean_cell(pool);
-        let mean = i64::from(cell.load(Ordering::Relaxed));
-        let moved = mean + (i64::from(tokens.min(TOKENS_MAX)) * i64::from(MEAN_SCALE) - mean) / MEAN_PROMPTS;
-        cell.store(moved as u32, Ordering::Relaxed);
+    pub fn held_share(&self, pool: u16) -> f32 {
+        let [held, all] =
+            [&self.mean_held, &self.mean_prompt].map(|mean| mean_cell(mean, pool).load(Ordering::Relaxed));
+        (held as f32 / all.max(1) as f32).min(1.0)
     }
 
-    /// Pools beyond the last share its mean.
-    fn mean_cell(&self, pool: u16) -> &AtomicU32 {
-        &self.mean_prompt[(pool as usize).min(LABELLED_POOLS_MAX - 1)]
+    /// A further prompt of a pool, of which so many tokens are held. Two at once may count as one.
+    #[inline]
+    pub(crate) fn prompt(&self, pool: u16, tokens: u32, held: u32) {
+        moves(mean_cell(&self.mean_prompt, pool), tokens);
+        moves(mean_cell(&self.mean_held, pool), held);
     }
 
-    /// Becomes what `seen` is at these slots and for this pool, so that it can be changed. For a copy that nobody shares.
-    pub(crate) fn copy(&self, seen: &Loads, slots: &[u16], pool: u16) {
+    /// Mean length of the answers of a pool in tokens, the last hundred of those that told it counting most.
+    #[inline]
+    pub fn mean_answer(&self, pool: u16) -> u32 {
+        (mean_cell(&self.mean_answer, pool).load(Ordering::Relaxed) / MEAN_SCALE).max(1)
+    }
+
+    /// A further answer of a pool. Two at once may count as one.
+    #[inline]
+    pub(crate) fn answer(&self, pool: u16, tokens: u32) {
+        moves(mean_cell(&self.mean_answer, pool), tokens);
+    }
+
+    /// The cell of resident tokens of a slot, for the counters alone.
+    #[inline]
+    pub(crate) fn resident_cell(&self, slot: u16) -> Option<&AtomicU64> {
+        self.resident.get(slot as usize)
+    }
+
+    /// The means of a pool as they are now.
+    #[inline]
+    pub fn means(&self, pool: u16) -> Means {
+        let [prompt, held, answer] = [&self.mean_prompt, &self.mean_held, &self.mean_answer]
+            .map(|means| mean_cell(means, pool).load(Ordering::Relaxed));
+        Means { prompt, held, answer }
+    }
+
+    /// Becomes what `seen` is at these slots, with these means of a pool, so that it can be changed. For a copy that nobody
+    /// shares.
+    pub(crate) fn copy(&self, seen: &Loads, slots: &[u16], pool: u16, means: Means) {
         for &slot in slots {
-            let cells = self.cell(slot).zip(self.token_cells(slot));
-            let Some((in_flight, (pending, dispatched))) = cells else { continue };
+            let cells = self.cell(slot).zip(self.token_cells(slot)).zip(self.resident_cell(slot));
+            let Some(((in_flight, (pending, dispatched)), resident)) = cells else { continue };
             in_flight.store(seen.in_flight(slot), Ordering::Relaxed);
             pending.store(seen.pending(slot), Ordering::Relaxed);
             dispatched.store(seen.dispatched(slot), Ordering::Relaxed);
+            resident.store(seen.resident(slot), Ordering::Relaxed);
         }
-        self.set_mean_prompt(pool, seen.mean_prompt(pool));
-    }
-
-    /// For a copy that nobody shares.
-    pub(crate) fn set_mean_prompt(&self, pool: u16, tokens: u32) {
-        self.mean_cell(pool).store(tokens.saturating_mul(MEAN_SCALE), Ordering::Relaxed);
+        mean_cell(&self.mean_prompt, pool).store(means.prompt, Ordering::Relaxed);
+        mean_cell(&self.mean_held, pool).store(means.held, Ordering::Relaxed);
+        mean_cell(&self.mean_answer, pool).store(means.answer, Ordering::Relaxed);
     }
 
     /// The cells of tokens of a slot, for the counters alone: pending, dispatched.
@@ -268,4 +320,16 @@ impl Loads {
     pub(crate) fn cell(&self, slot: u16) -> Option<&AtomicU32> {
         self.in_flight.get(slot as usize)
     }
+}
+
+/// Pools beyond the last share its mean.
+fn mean_cell(means: &[AtomicU32; LABELLED_POOLS_MAX], pool: u16) -> &AtomicU32 {
+    &means[(pool as usize).min(LABELLED_POOLS_MAX - 1)]
+}
+
+/// A mean takes one more length in.
+fn moves(cell: &AtomicU32, tokens: u32) {
+    let mean = i64::from(cell.load(Ordering::Relaxed));
+    let moved = mean + (i64::from(tokens.min(TOKENS_MAX)) * i64::from(MEAN_SCALE) - mean) / MEAN_PROMPTS;
+    cell.store(moved as u32, Ordering::Relaxed);
 }

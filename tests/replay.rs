@@ -50,9 +50,9 @@ fn sources() -> Vec<(&'static str, Box<dyn Source>, Profile)> {
 
 fn replay(source: &dyn Source, load: f64, profile: &Profile, engines: usize, policy: &str) -> Run {
     let block_tokens = source.block_tokens();
-    let stage = Stage { engines, blocks: profile.kv_tokens / block_tokens, block_tokens, seed: 1 };
+    let stage = Stage { engines, blocks: profile.kv_tokens / block_tokens, block_tokens, fronts: 1, seed: 1 };
     let chooser = named(policy).unwrap().make(&stage);
-    run(source, load, profile, engines, chooser, &AtomicU64::new(0))
+    run(source, load, profile, engines, 1, chooser, &AtomicU64::new(0))
 }
 
 /// Requests as written down.
@@ -123,7 +123,7 @@ fn three_requests_on_two_engines_take_what_the_hand_computes() {
         request(50, &[(1, 64), (3, 16)], 1),
         request(60, &[(1, 64), (3, 16)], 1),
     ]);
-    let run = run(&source, 1.0, &plain(), 2, Box::new(Scripted(vec![0, 0, 1])), &AtomicU64::new(0));
+    let run = run(&source, 1.0, &plain(), 2, 1, Box::new(Scripted(vec![0, 0, 1])), &AtomicU64::new(0));
     let seen: Vec<_> = run
         .records
         .iter()
@@ -165,8 +165,18 @@ fn the_same_seed_gives_the_same_figures_however_many_run_at_a_time() {
             let policies: Vec<_> = POLICIES.iter().collect();
             let objective = Objective { ttft_seconds: 1.0, token_seconds: 0.1 };
             let (source, loads) = (&**source, &[0.4]);
-            let comparison =
-                Comparison { source, profile, engines: 4, policies: &policies, loads, objective, seed, threads };
+            let comparison = Comparison {
+                source,
+                profile,
+                engines: 4,
+                fronts: 1,
+                policies: &policies,
+                loads,
+                objective,
+                seed,
+                tenants: 1,
+                threads,
+            };
             comparison.run(|_| {})
         };
         let once = compare(1, 1);

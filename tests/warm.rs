@@ -62,6 +62,15 @@ impl Fleet {
         self.running.push(admission);
     }
 
+    /// Gives the first endpoint requests that occupy so many tokens each.
+    fn occupies(&mut self, tokens: &[u32]) {
+        for tokens in tokens {
+            let mut admission = self.counters.try_admit(self.id(0), None).unwrap();
+            admission.occupies(*tokens);
+            self.running.push(admission);
+        }
+    }
+
     fn choose(&self, chain: &[u64], tokens: u32, avoid: Avoid) -> Option<Choice> {
         let pool = &self.snapshot.pools[0];
         let mut matches = Matches::default();
@@ -91,8 +100,9 @@ fn who_holds_the_prompt_gets_it_until_the_others_have_less_to_do() {
     let costs = choice.costs.unwrap();
     assert_eq!(costs.chosen, Cost { new: 6 * 320, total: 6 * 320, ..Cost::default() });
     assert_eq!(costs.runner_up, Some(Cost { new: 6 * 1_280, total: 6 * 1_280, ..Cost::default() }));
-    // Elsewhere it costs 6 * 960 tokens more; a request in flight costs 20 (a fiftieth of the first mean, 1,000).
-    fleet.computes(2, 6 * 960 - 20 - 1);
+    // Elsewhere it costs 6 * 960 tokens more; a request in flight costs 20 (a fiftieth of the first mean, 1,000)
+    // and 32 (a tenth of the 320 that hold it up).
+    fleet.computes(2, 6 * 960 - 20 - 32 - 1);
     assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 2);
     fleet.computes(2, 0);
     let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
@@ -172,21 +182,115 @@ fn a_cache_without_room_is_passed_unless_the_endpoint_is_idle() {
     endpoints[0].engine = full;
     endpoints[1].engine = EngineLoad { kv_use: Some(0.0), ..full };
     let mut fleet = Fleet::new(endpoints);
-    let prompt = chain(3, 10);
+    let prompt = chain(3, 8);
     fleet.holds(0, &prompt);
-    // 6 * 1,000 * 0.89 for its use against 6 * 640 for the prompt: the empty one.
-    assert_eq!(fleet.choose(&prompt, 640, Avoid::default()).unwrap().endpoint.slot, 1);
-    // A longer prompt is worth it: 6 * 1,280 elsewhere.
-    let prompt = chain(4, 20);
+    // 4 * 1,000 * 0.89 for its use against 6 * 512 for the prompt: the empty one.
+    assert_eq!(fleet.choose(&prompt, 512, Avoid::default()).unwrap().endpoint.slot, 1);
+    // A longer prompt is worth it: 6 * 1,024 elsewhere.
+    let prompt = chain(4, 16);
     fleet.holds(0, &prompt);
-    assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 0);
+    assert_eq!(fleet.choose(&prompt, 1_024, Avoid::default()).unwrap().endpoint.slot, 0);
     // One in flight, and 900 tokens sent since the scrape: 8,900 + 964 + 64 > 9,700. Three mean prompts more.
     fleet.computes(0, 900);
     fleet.running.iter_mut().for_each(Admission::computed);
-    let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
+    let choice = fleet.choose(&prompt, 1_024, Avoid::default()).unwrap();
     assert_eq!((choice.endpoint.slot, choice.runner_up), (1, Some(0)));
-    let full = Cost { decoding: 20, full: 5_340, no_room: 3_000, total: 8_360, ..Cost::default() };
+    let full = Cost { decoding: 20, full: 3_560, no_room: 3_000, total: 6_580, ..Cost::default() };
     assert_eq!(choice.costs.unwrap().runner_up, Some(full));
+}
+
+/// Two fronts share nothing but what engines report: what is new to both goes to one place, also where one has a little more to do.
+#[test]
+fn fronts_that_know_nothing_of_each_other_meet() {
+    let front = |foreign: u32| {
+        let endpoints = (0..4).map(|slot| Endpoint { foreign, ..endpoint(slot) });
+        let mut fleet = Fleet::new(endpoints.collect());
+        // Conversations go on: most of what was chosen for was held.
+        (0..500).for_each(|_| fleet.counters.prompt(0, 1_000, 900));
+        fleet.computes(1, 300);
+        fleet
+    };
+    let met = |one: &Fleet, other: &Fleet| {
+        (0..200).filter(|seed| one.choose_new(*seed).endpoint == other.choose_new(*seed).endpoint).count()
+    };
+    let (mut one, mut other) = (front(4), front(4));
+    one.computes(2, 500);
+    other.computes(3, 700);
+    let together = met(&one, &other);
+    assert!(together > 190, "{together} of 200 meet");
+    // Alone each goes by its own load.
+    let (mut one, mut other) = (front(0), front(0));
+    one.computes(2, 500);
+    other.computes(3, 700);
+    let apart = met(&one, &other);
+    assert!(apart < 120, "{apart} of 200 meet");
+    // What one alone holds stays there, whatever the ring says of the rest.
+    let fleet = front(4);
+    let prompt = chain(7, 40);
+    fleet.holds(0, &prompt[..20]);
+    assert_eq!(fleet.choose(&prompt, 2_560, Avoid::default()).unwrap().endpoint.slot, 0);
+}
+
+/// Whether a prompt of `tokens`, of which one endpoint holds `held`, has room there.
+fn has_room(fleet: &Fleet, seed: u64, held: u64, tokens: u32) -> bool {
+    let prompt = chain(seed, 40);
+    fleet.holds(0, &prompt[..held as usize / 64]);
+    fleet.choose(&prompt, tokens, Avoid::default()).unwrap().room
+}
+
+fn one_endpoint(engine: EngineLoad, resident_at: u64) -> Fleet {
+    Fleet::new(vec![Endpoint { engine, resident_at, ..endpoint(0) }])
+}
+
+const CACHE: EngineLoad = EngineLoad {
+    running: Some(4),
+    waiting: Some(0),
+    kv_use: Some(0.8),
+    kv_capacity_tokens: Some(10_000),
+    prompt_tokens_total: None,
+    prefix_queries_total: None,
+    prefix_hits_total: None,
+};
+
+#[test]
+fn room_appears_when_a_request_ends_and_not_at_the_next_scrape() {
+    let mut fleet = one_endpoint(CACHE, 8_000);
+    fleet.occupies(&[2_000; 4]);
+    // A fifth is left, less seven in a hundred, or two for who is mostly held already; an answer is taken for 64 tokens.
+    assert!(has_room(&fleet, 1, 0, 1_236) && !has_room(&fleet, 2, 0, 1_237));
+    assert!(
+        has_room(&fleet, 3, 1_280, 1_736) && !has_room(&fleet, 4, 1_280, 1_737),
+        "what is held becomes used as well"
+    );
+    fleet.occupies(&[500]);
+    assert!(has_room(&fleet, 5, 0, 736) && !has_room(&fleet, 6, 0, 737), "it was sent since");
+    drop(fleet.running.swap_remove(0));
+    assert!(has_room(&fleet, 7, 0, 2_736) && !has_room(&fleet, 8, 0, 2_737));
+    fleet.running.clear();
+    assert!(has_room(&fleet, 9, 0, 9_999), "nothing runs there");
+}
+
+#[test]
+fn what_requests_share_is_counted_once_and_what_waits_in_the_engine_is_counted() {
+    // They use half of what they would each by itself.
+    let mut fleet = one_endpoint(CACHE, 16_000);
+    fleet.occupies(&[4_000; 4]);
+    assert!(has_room(&fleet, 1, 0, 1_236) && !has_room(&fleet, 2, 0, 1_237), "what is new is used whole");
+    assert!(has_room(&fleet, 3, 2_560, 2_560), "1,280 of it");
+    drop(fleet.running.swap_remove(0));
+    assert!(has_room(&fleet, 4, 0, 3_236) && !has_room(&fleet, 5, 0, 3_237), "half of 4,000 is free");
+    // Two of four use nothing yet: 4,000 of 8,000 tokens.
+    let waits = EngineLoad { running: Some(2), waiting: Some(2), kv_use: Some(0.4), ..CACHE };
+    let mut fleet = one_endpoint(waits, 8_000);
+    fleet.occupies(&[2_000; 4]);
+    assert!(has_room(&fleet, 1, 0, 1_236) && !has_room(&fleet, 2, 0, 1_237));
+    // Others' requests use 8,000 tokens, and none of ours was there.
+    let mut fleet = one_endpoint(CACHE, 0);
+    fleet.occupies(&[500]);
+    assert!(has_room(&fleet, 1, 0, 736) && !has_room(&fleet, 2, 0, 737));
+    let mut fleet = one_endpoint(EngineLoad { kv_use: None, ..CACHE }, 0);
+    fleet.occupies(&[1_000_000]);
+    assert!(has_room(&fleet, 1, 0, 9_999), "nothing is known of the cache");
 }
 
 #[test]
@@ -219,7 +323,8 @@ fn cost(endpoint: &Endpoint, pending: u64, in_flight: u32, since: u64, tokens: f
         }
         _ => true,
     };
-    let work = pending as f64 + 6.0 * new + 0.02 * mean * in_flight + 6.0 * mean * kv;
+    let held_up = 0.1 * new * in_flight.min(32.0);
+    let work = pending as f64 + 6.0 * new + 0.02 * mean * in_flight + held_up + 4.0 * mean * kv;
     work / f64::from(endpoint.weight) + if room { 0.0 } else { 3.0 * mean }
 }
 

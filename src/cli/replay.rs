@@ -26,6 +26,7 @@ const KV_TOKENS_MAX: u64 = 1 << 30;
 ///
 /// A trace is in Mooncake's format, one JSON object a line, plain or .zst:
 /// {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [ids of 512-token blocks]}
+/// or a front's own access log in JSON, best with `[log] access_chain = true`: what its traffic would have gained elsewhere.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   How do the policies compare on a trace, and when load grows by half?
@@ -36,6 +37,10 @@ const KV_TOKENS_MAX: u64 = 1 << 30;
     warmfront replay --generate shared-prefix --rate 6 --json figures.json
   Agents on sixteen smaller engines:
     warmfront replay --generate agents --profile l4-8b --replicas 16 --prefix-tokens 2000 --rate 0.5
+  What would your own traffic gain? From [log] access_format = \"json\" and access_chain = true:
+    warmfront replay /var/log/warmfront/access.json --policies random,least-load,prefix-hash,warm,oracle
+  Three fronts before the engines that share nothing:
+    warmfront replay trace.jsonl.zst --fronts 3
   Your own engines: copy src/replay/profiles.toml, measure, and
     warmfront replay trace.jsonl --profiles mine.toml --profile mine
 
@@ -43,14 +48,14 @@ Reading the table: `hit rate` is cached by prompt tokens; `<=8k` are prompts of 
 share of requests within --slo-ttft-ms and --slo-token-ms; `imbalance` is tokens computed at the busiest
 engine over the mean; the last columns divide by `random` and `oracle` at the same load.")]
 pub struct Args {
-    /// Trace in Mooncake's format; .zst is decompressed.
+    /// Trace in Mooncake's format, or an access log in JSON; .zst is decompressed.
     #[arg(value_name = "TRACE", conflicts_with = "generate")]
     trace: Option<PathBuf>,
     /// Generate traffic instead of reading a trace.
     #[arg(long, value_name = "WHAT", value_enum)]
     generate: Option<Generated>,
     /// Policies to compare, in order; `all`, or of random, round-robin, least-load, session, prefix-hash,
-    /// prefix-hash-conversation, warm, kubeai, sticky, sglang, smg, llm-d, dynamo, oracle.
+    /// prefix-hash-conversation, warm, warm-held, warm-auto, kubeai, sticky, sglang, smg, llm-d, dynamo, clairvoyant, oracle.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     policies: Vec<String>,
     /// Times the traffic's own rate (chat: its threads); several make one table each.
@@ -59,6 +64,9 @@ pub struct Args {
     /// Engines.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=512))]
     replicas: u16,
+    /// Fronts that share nothing, among which requests are dealt; only the front's own policies are several.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    fronts: u16,
     /// What an engine is: l4-8b (the default of chat), h100x2-70b (of all else), h100-8b, or one of --profiles.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
@@ -68,6 +76,9 @@ pub struct Args {
     /// Varies generated traffic, and what policies draw.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Tenants: the first asks nine of ten requests, the others share the rest.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    tenants: u16,
     /// A request is served well if its first token comes within this...
     #[arg(long, value_name = "MS", default_value = "2000", value_parser = positive)]
     slo_ttft_ms: f64,
@@ -96,7 +107,7 @@ pub(super) fn main(args: &Args) -> ExitCode {
 
 fn compare(args: &Args) -> Result<(), String> {
     args.shape.belongs_to(args.generate)?;
-    let policies = policies(&args.policies)?;
+    let policies = policies(&args.policies, args.fronts > 1)?;
     let profile = profile(args)?;
     let source = traffic::source(args.trace.as_deref(), args.generate, &args.shape, args.seed, &profile)?;
     let block_size = source.block_tokens();
@@ -115,17 +126,20 @@ fn compare(args: &Args) -> Result<(), String> {
             "caches of more than {KV_TOKENS_MAX} tokens in all: fewer --replicas or a smaller kv_tokens"
         ));
     }
-    eprintln!("{}\n{} engines: {}", source.describe(), args.replicas, profile_name(args));
+    let fronts = if args.fronts > 1 { format!(", behind {} fronts", args.fronts) } else { String::new() };
+    eprintln!("{}\n{} engines: {}{fronts}", source.describe(), args.replicas, profile_name(args));
     let objective = Objective { ttft_seconds: args.slo_ttft_ms / 1e3, token_seconds: args.slo_token_ms / 1e3 };
     let threads = args.jobs.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
     let comparison = Comparison {
         source: &*source,
         profile: &profile,
         engines: args.replicas.into(),
+        fronts: args.fronts.into(),
         policies: &policies,
         loads: &args.loads,
         objective,
         seed: args.seed,
+        tenants: args.tenants,
         threads,
     };
     let begun = Instant::now();
@@ -147,12 +161,15 @@ fn compare(args: &Args) -> Result<(), String> {
     write(args, &*source, &objective, &outcomes)
 }
 
-/// The policies of these names, each once.
-fn policies(names: &[String]) -> Result<Vec<&'static Named>, String> {
+/// The policies of these names, each once; before several fronts only those that can stand there.
+fn policies(names: &[String], several: bool) -> Result<Vec<&'static Named>, String> {
     let mut chosen: Vec<&'static Named> = Vec::new();
     for name in names {
         if name == "all" {
-            chosen.extend(POLICIES.iter().filter(|policy| !names.iter().any(|name| name == policy.name)));
+            let wanted = |policy: &&Named| {
+                !names.iter().any(|name| name == policy.name) && (!several || policy.on_several_fronts())
+            };
+            chosen.extend(POLICIES.iter().filter(wanted));
             continue;
         }
         let Some(policy) = named(name) else {
@@ -163,6 +180,9 @@ fn policies(names: &[String]) -> Result<Vec<&'static Named>, String> {
                 all.join("\n")
             ));
         };
+        if several && !policy.on_several_fronts() {
+            return Err(format!("{name:?} is simulated as one router alone: --fronts is for the front's own policies"));
+        }
         if chosen.iter().any(|other| other.name == policy.name) {
             return Err(format!("--policies names {name:?} twice"));
         }
@@ -196,7 +216,9 @@ fn write(args: &Args, source: &dyn Source, objective: &Objective, outcomes: &[Ou
             "traffic": source.describe(),
             "profile": profile_name(args),
             "replicas": args.replicas,
+            "fronts": args.fronts,
             "seed": args.seed,
+            "tenants": args.tenants,
             "objective": objective,
             "outcomes": outcomes,
         });

@@ -244,6 +244,7 @@ impl Fleet {
         let token_bytes = tenancy.truth.calibration.token_bytes().unwrap_or(Pool::TOKEN_BYTES);
         tenancy.foreign = foreign;
         tenancy.dispatched_at = ours.dispatched;
+        tenancy.resident_at = ours.resident;
         tenancy.reading = Some((reading, now));
         match capacity {
             _ if restarted => self.caches.empty(id, capacity),
@@ -355,6 +356,7 @@ impl Fleet {
             scrape_error: None,
             foreign: 0,
             dispatched_at: 0,
+            resident_at: 0,
             truth: Truth::new(now),
         };
         self.caches.empty(id, None);

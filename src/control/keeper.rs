@@ -166,6 +166,7 @@ impl Keeper {
         Ours {
             in_flight: loads.in_flight(slot),
             dispatched: loads.dispatched(slot),
+            resident: loads.resident(slot),
             prompted: loads.prompted(slot),
             asked: self.counters.predictions().sent(slot, Method::Warm),
         }

@@ -62,6 +62,8 @@ pub struct Tenancy {
     pub foreign: u32,
     /// See [`Endpoint::dispatched_at`].
     pub dispatched_at: u64,
+    /// See [`Endpoint::resident_at`].
+    pub resident_at: u64,
     /// What was predicted of its cache, and what is known by now.
     pub truth: Truth,
 }
@@ -131,6 +133,7 @@ impl Member {
             engine: tenancy.reading.as_ref().map(|(reading, _)| reading.load).unwrap_or_default(),
             foreign: tenancy.foreign,
             dispatched_at: tenancy.dispatched_at,
+            resident_at: tenancy.resident_at,
             ..Endpoint::new(tenancy.id, Arc::clone(&self.name), tenancy.address)
         }
     }

@@ -18,6 +18,8 @@ pub struct Ours {
     pub in_flight: u32,
     /// [`crate::fleet::Loads::dispatched`], before it was asked.
     pub dispatched: u64,
+    /// [`crate::fleet::Loads::resident`], before it was asked.
+    pub resident: u64,
     /// [`crate::fleet::Loads::prompted`], before it was asked.
     pub prompted: u64,
     /// What was predicted for it, before it was asked.

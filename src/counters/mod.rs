@@ -91,7 +91,7 @@ impl Counters {
         let slots = slots.unwrap_or(u32::MAX);
         let raised = |count: u32| if count < slots { count.checked_add(1) } else { None };
         cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raised).ok()?;
-        Some(Admission { counters: self, endpoint: id, pending: 0 })
+        Some(Admission { counters: self, endpoint: id, pending: 0, resident: 0 })
     }
 
     /// A connect to this endpoint failed.
@@ -106,10 +106,16 @@ impl Counters {
         self.connect_failures.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Relaxed))
     }
 
-    /// A prompt of a pool was read.
+    /// A prompt of a pool was chosen for, whose endpoint holds so much of it.
     #[inline]
-    pub fn prompt(&self, pool: u16, tokens: u32) {
-        self.loads.prompt(pool, tokens);
+    pub fn prompt(&self, pool: u16, tokens: u32, held: u32) {
+        self.loads.prompt(pool, tokens, held);
+    }
+
+    /// An answer of a pool has ended, and was so long.
+    #[inline]
+    pub fn answer(&self, pool: u16, tokens: u32) {
+        self.loads.answer(pool, tokens);
     }
 
     /// Releases that found nothing to release: always 0 unless the front has a fault.
@@ -130,9 +136,13 @@ impl Counters {
 
     /// Takes tokens off that are pending no more; as [`Counters::release`].
     fn settle(&self, slot: u16, tokens: u32) {
-        let Some((pending, _)) = self.loads.token_cells(slot) else { return };
-        let lowered =
-            pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sum| sum.checked_sub(u64::from(tokens)));
+        if let Some((pending, _)) = self.loads.token_cells(slot) {
+            self.lower(pending, tokens);
+        }
+    }
+
+    fn lower(&self, cell: &AtomicU64, tokens: u32) {
+        let lowered = cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sum| sum.checked_sub(u64::from(tokens)));
         if lowered.is_err() {
             self.underflow.fetch_add(1, Ordering::Relaxed);
         }
@@ -147,6 +157,8 @@ pub struct Admission {
     endpoint: EndpointId,
     /// Tokens that it has pending there.
     pending: u32,
+    /// Tokens that it is taken to occupy there until its end.
+    resident: u32,
 }
 
 /// Tokens beside the new ones of a prompt that a request makes its endpoint hold soon: the first of its answer.
@@ -166,6 +178,15 @@ impl Admission {
             pending.fetch_add(u64::from(tokens), Ordering::Relaxed);
             dispatched.fetch_add(u64::from(tokens) + ANSWER_TOKENS, Ordering::Relaxed);
             self.pending += tokens;
+        }
+    }
+
+    /// Its prompt, and what is expected of its answer, occupy so many tokens there until its end. Once, at the choice.
+    pub fn occupies(&mut self, tokens: u32) {
+        let tokens = tokens.min(TOKENS_MAX);
+        if let Some(resident) = self.counters.loads.resident_cell(self.endpoint.slot) {
+            resident.fetch_add(u64::from(tokens), Ordering::Relaxed);
+            self.resident += tokens;
         }
     }
 
@@ -197,6 +218,9 @@ impl Admission {
 impl Drop for Admission {
     fn drop(&mut self) {
         self.computed();
+        if let Some(resident) = self.counters.loads.resident_cell(self.endpoint.slot).filter(|_| self.resident != 0) {
+            self.counters.lower(resident, self.resident);
+        }
         self.counters.release(self.endpoint.slot);
     }
 }
@@ -242,6 +266,22 @@ mod tests {
     }
 
     #[test]
+    fn tokens_are_resident_until_the_end() {
+        let counters = Counters::leak();
+        let loads = counters.loads();
+        let mut first = counters.try_admit(ONE, None).expect("no bound");
+        let mut second = counters.try_admit(ONE, None).expect("no bound");
+        first.occupies(1_000);
+        second.occupies(u32::MAX);
+        first.computed();
+        assert_eq!(loads.resident(1), 1_000 + u64::from(TOKENS_MAX));
+        drop(second);
+        assert_eq!((loads.resident(1), loads.resident(2), loads.resident(u16::MAX)), (1_000, 0, 0));
+        drop(first);
+        assert_eq!((loads.resident(1), counters.underflow()), (0, 0));
+    }
+
+    #[test]
     fn the_rate_of_an_endpoint_follows_its_first_tokens() {
         let counters = Counters::leak();
         let rate = || counters.loads().prefill_rate(1);
@@ -266,15 +306,19 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_prompt_follows_the_last_hundred() {
+    fn mean_lengths_follow_the_last_hundred() {
         let counters = Counters::leak();
         let mean = |pool| counters.loads().mean_prompt(pool);
         assert_eq!((mean(0), mean(u16::MAX)), (1_000, 1_000));
-        (0..1_000).for_each(|_| counters.prompt(0, 10_000));
+        (0..1_000).for_each(|_| counters.prompt(0, 10_000, 4_000));
         assert!((9_900..=10_000).contains(&mean(0)), "{}", mean(0));
-        (0..100).for_each(|_| counters.prompt(0, 0));
+        (0..100).for_each(|_| counters.prompt(0, 0, 0));
         assert!((3_500..3_800).contains(&mean(0)), "one part in e is left: {}", mean(0));
         assert_eq!(mean(1), 1_000);
+        assert_eq!(counters.loads().mean_answer(0), 64);
+        (0..1_000).for_each(|_| counters.answer(0, 500));
+        assert!((490..=500).contains(&counters.loads().mean_answer(0)), "{}", counters.loads().mean_answer(0));
+        assert_eq!(counters.loads().mean_answer(1), 64);
     }
 
     #[test]

@@ -87,32 +87,28 @@ impl Exchange {
         if pool.settings.queue == Queueing::Off || choice.tokens.is_none() || !self.body.done() {
             return false;
         }
-        let queue = cx.counters.queue();
-        let slot = choice.endpoint.slot;
-        let is_next = || match &self.queued {
-            Some(queued) if queued.place.endpoint() == slot => queued.place.is_next(),
-            _ => queue.next_for(slot).is_none(),
-        };
-        if choice.room && (queue.waiting() == 0 || is_next()) {
-            return false;
+        // Who waited already was let look because it is its turn.
+        let may_go =
+            choice.room && (self.queued.is_some() || cx.counters.queue().lets_pass(&self.newcomer(choice, cx)));
+        !may_go && policy::waiting_pays(pool, cx.counters.loads(), choice)
+    }
+
+    fn newcomer(&self, choice: &Choice, cx: &Context<'_>) -> Newcomer {
+        Newcomer {
+            priority: self.asked.asker.priority.unwrap_or(0),
+            tenant: self.asked.asker.tenant,
+            held: choice.tokens.map_or(0.0, |tokens| tokens.held as f32 / (tokens.held + tokens.new).max(1) as f32),
+            endpoint: choice.endpoint.slot,
+            shard: cx.lender.shard,
         }
-        policy::waiting_pays(pool, cx.counters.loads(), choice)
     }
 
     /// Waits for the endpoint of this choice.
     pub(super) fn wait_for_room(&mut self, choice: &Choice, looked_up: LookedUp, cx: &mut Context<'_>) {
-        let slot = choice.endpoint.slot;
         if let Some(queued) = &self.queued {
-            return queued.place.aims_at(slot);
+            return queued.place.aims_at(choice.endpoint.slot);
         }
-        let held = choice.tokens.map_or(0.0, |tokens| tokens.held as f32 / (tokens.held + tokens.new).max(1) as f32);
-        let newcomer = Newcomer {
-            priority: self.asked.asker.priority.unwrap_or(0),
-            tenant: self.asked.asker.tenant,
-            held,
-            endpoint: slot,
-            shard: cx.lender.shard,
-        };
+        let newcomer = self.newcomer(choice, cx);
         let rules = &cx.rules.queue;
         let Some(place) = cx.counters.queue().join(&newcomer, rules.waiting_max, cx.now) else {
             cx.stats.count(Count::QueueFull);
@@ -141,9 +137,11 @@ impl Exchange {
         self.choose_endpoint(looked_up, cx);
     }
 
-    /// Its wait is over: an endpoint was chosen, which computes so many tokens.
+    /// An endpoint was chosen, which computes so many tokens: its wait is over, if it waited at all.
     pub(super) fn leave_queue(&mut self, new: u32, cx: &Context<'_>) {
-        let Some(queued) = self.queued.take() else { return };
+        let Some(queued) = self.queued.take() else {
+            return cx.counters.queue().passed(self.asked.asker.tenant, new);
+        };
         let waited = queued.place.waited(cx.now);
         self.waited = Some(waited);
         if let Some(pool) = self.pool {

@@ -136,6 +136,14 @@ impl Matches {
         self.levels[..self.found].iter().map(|level| (level.depth, &level.holders))
     }
 
+    /// Who holds the longest match, where that is one endpoint alone.
+    pub fn alone(&self) -> Option<u16> {
+        let deepest = self.deepest();
+        let (_, holders) = self.levels().find(|(depth, _)| deepest > 0 && *depth == deepest)?;
+        let mut slots = holders.slots();
+        slots.next().filter(|_| slots.next().is_none())
+    }
+
     /// Most leading blocks that anybody holds.
     #[inline]
     pub fn deepest(&self) -> u32 {

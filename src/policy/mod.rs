@@ -10,6 +10,7 @@
 mod balance;
 mod chwbl;
 mod cost;
+mod holding;
 mod pool;
 mod settings;
 mod warm;
@@ -301,8 +302,13 @@ pub fn choose_by(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'
 }
 
 /// Whether a request should wait for room where the chosen endpoint has none.
-pub fn waiting_pays(pool: &Pool, _loads: &Loads, _choice: &Choice) -> bool {
-    pool.settings.queue == Queueing::On
+#[inline]
+pub fn waiting_pays(pool: &Pool, loads: &Loads, choice: &Choice) -> bool {
+    match pool.settings.queue {
+        Queueing::On => true,
+        Queueing::Off => false,
+        Queueing::Auto => holding::in_force(pool, loads, choice),
+    }
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ impl Default for Settings {
             prefix: PrefixMode::FirstUser,
             prefix_chars: 100,
             prefix_bytes: 4096,
-            queue: Queueing::Off,
+            queue: Queueing::Auto,
             replication: 256,
             bound: Bound::Slots,
             load_percent: 125,

@@ -42,16 +42,25 @@ impl Prompt<'_> {
 /// A token of this prompt that has to be computed costs this many that others wait for: it is sure to be computed, and
 /// here is where that can be avoided.
 const NEW: u64 = 6;
-/// A request that decodes slows others down like one part in so many of a mean prompt.
+/// A request that decodes slows others down like one part in so many of a mean prompt,
 const DECODES: u64 = 50;
-/// A full cache costs so many mean prompts, one without room half as many more.
-const FULL: u64 = 6;
+/// and is held up while this prompt is computed: so many such parts of what is new of it.
+const HELD_UP: u64 = 5;
+/// Beyond so many requests it says nothing more: a hundred short ones would drive each prompt away from what is cached of it.
+const HELD_UP_MAX: u32 = 32;
+/// A full cache costs so many mean prompts, one without room some more. Were it more, sessions would leave what is cached
+/// of them because one engine is a little fuller than another; were it less, they would gather where they met.
+const FULL: u64 = 4;
 const NO_ROOM: u64 = 3;
 /// Tokens of an answer for which there must be room.
 const ANSWER: u64 = 64;
 /// How full a cache may be made, in percent: by a prompt that it holds most of, and by others.
 const FILL_WARM: u64 = 97;
 const FILL_COLD: u64 = 90;
+/// The same where requests wait for room: what is in use is known better there. The gap is what lets the next turn of a
+/// conversation in before another begins; without it caches fill with beginnings.
+const ROOM_WARM: u64 = 98;
+const ROOM_COLD: u64 = 93;
 /// See [`Row::inverse`]: that of an endpoint of weight 1 is two to this.
 const INVERSE_BITS: u32 = 20;
 
@@ -59,12 +68,13 @@ const INVERSE_BITS: u32 = 20;
 pub(super) fn least_work(pool: &Pool, loads: &Loads, request: &Request<'_>, prompt: &Prompt<'_>) -> Option<Choice> {
     let eligible = pool.eligible();
     let work = Work::new(eligible, loads, prompt, u64::from(loads.mean_prompt(pool.id.0)));
+    let others = Others::of(pool, &work);
     let mut best = Best::default();
     for (&slot, cache) in eligible.slots().iter().zip(eligible.caches()) {
         let Some(row) = eligible.row(slot) else { continue };
         let tried = !request.avoid.is_empty() && request.avoid.contains(slot);
         if !tried && !eligible.at_cap(row, slot, loads) {
-            best.offer(slot, work.cost(slot, row, cache));
+            best.offer(slot, work.cost(slot, row, cache).saturating_sub(others.holds(slot)));
         }
     }
     let slot = best.first_of_ring(pool, prompt.tie)?;
@@ -81,8 +91,41 @@ pub(super) fn least_work(pool: &Pool, loads: &Loads, request: &Request<'_>, prom
         total: None,
         tokens: Some(Tokens { held, new: prompt.tokens - held, predicted }),
         costs: work.shown(slot).map(|chosen| Costs { chosen, runner_up: runner_up.and_then(|slot| work.shown(slot)) }),
-        room: work.room(slot),
+        room: work.room(slot, u64::from(loads.mean_answer(pool.id.0))),
     })
+}
+
+/// What fronts beside this one may have sent where. They know the same ring and go by the same rule, so that they meet
+/// without talking: the home of a prompt is who alone holds the longest part of it, else the ring's first from where it is
+/// new. It is taken to hold the rest of the prompt too, as likely as a request there is theirs, and as prompts are held at all.
+struct Others {
+    home: Option<u16>,
+    worth: u64,
+}
+
+impl Others {
+    fn of(pool: &Pool, work: &Work<'_>) -> Others {
+        let Work { eligible, loads, prompt, .. } = work;
+        let theirs = eligible.foreign();
+        if theirs == 0 {
+            return Others { home: None, worth: 0 };
+        }
+        // Whoever alone holds the longest part was its home, for them as for us.
+        let home = prompt.matches.alone().filter(|slot| work.held(*slot) > 0).or_else(|| {
+            let mut points = pool.ring.walk(prompt.tie).take(Others::STEPS_MAX);
+            points.find(|slot| eligible.row(*slot).is_some())
+        });
+        let unknown = prompt.tokens - prompt.tokens_of(eligible.deepest(prompt.matches));
+        let share = theirs as f32 / eligible.total(loads).max(1) as f32;
+        Others { home, worth: (NEW as f32 * unknown as f32 * share * loads.held_share(pool.id.0)) as u64 }
+    }
+
+    /// Points of the ring that are looked at.
+    const STEPS_MAX: usize = 64;
+
+    fn holds(&self, slot: u16) -> u64 {
+        if self.home == Some(slot) { self.worth } else { 0 }
+    }
 }
 
 /// What this prompt would cost where.
@@ -128,7 +171,8 @@ impl<'a> Work<'a> {
         let held = self.held(slot);
         let new = u64::from(self.prompt.tokens - held);
         let in_flight = self.eligible.load(row, slot, self.loads);
-        let decoding = self.mean * u64::from(in_flight) / DECODES;
+        let held_up = HELD_UP * new * u64::from(in_flight.min(HELD_UP_MAX));
+        let decoding = (self.mean * u64::from(in_flight) + held_up) / DECODES;
         let full = ((FULL * self.mean) as f32 * cache.used) as u64;
         let room = in_flight == 0 || self.has_room(slot, cache, held);
         let no_room = if room { 0 } else { NO_ROOM * self.mean };
@@ -151,12 +195,18 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// As the cost of this endpoint has it.
-    fn room(&self, slot: u16) -> bool {
+    /// Whether this prompt and its answer go into the cache of an endpoint now, beside those of the requests in flight there.
+    /// Where nothing runs, and where nothing is known of the cache, they do.
+    fn room(&self, slot: u16, answer: u64) -> bool {
         let place = self.eligible.slots().binary_search(&slot).ok();
         let row_and_cache = place.and_then(|place| self.eligible.row(slot).zip(self.eligible.caches().get(place)));
         row_and_cache.is_none_or(|(row, cache)| {
-            self.eligible.load(row, slot, self.loads) == 0 || self.has_room(slot, cache, self.held(slot))
+            let held = self.held(slot);
+            let needed = u64::from(self.prompt.tokens - held) + cache.idle_part(held) + answer;
+            let fill = if held >= self.prompt.tokens / 2 { ROOM_WARM } else { ROOM_COLD };
+            cache.capacity == 0
+                || self.eligible.load(row, slot, self.loads) == 0
+                || 100 * (cache.occupied(self.loads.resident(slot)) + needed) <= fill * cache.capacity
         })
     }
 

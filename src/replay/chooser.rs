@@ -1,15 +1,16 @@
 //! What a policy is to a replay, and the policies by their names.
 
 use super::fleet::Fleet;
+use super::fronts::Fronts;
+use super::held::Held;
 use super::oracle::Oracle;
-use super::own::Own;
 use super::peers::overlap::Overlap;
 use super::peers::prompt_tree::{PromptTree, SGLANG, SMG};
 use super::peers::scorers::Scorers;
 use super::peers::sticky::Sticky;
 use super::traffic::Request;
 use crate::engine::core::Figures;
-use crate::policy::{Bound, Policy, Settings};
+use crate::policy::{Bound, Policy, Queueing, Settings};
 use crate::scan::PrefixMode;
 
 /// A request at its arrival.
@@ -23,16 +24,37 @@ pub struct Asked<'a> {
     pub request: &'a Request,
     /// Tokens in each of its blocks.
     pub block_tokens: u32,
+    /// On whose account.
+    pub tenant: u16,
+}
+
+/// What becomes of a held request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// It is asked for again.
+    Ask(u64),
+    /// It is sent away, and comes back after so many seconds.
+    Refuse(u64, u32),
 }
 
 /// Chooses engines. What it may know beside its own requests: metrics at its last scrape, and, where it reads KV
 /// events, what an engine's cache holds.
 pub trait Chooser {
-    /// The engine for a request; its load counts from here on. `None` holds it in the front: it is asked for again,
-    /// before those behind it, whenever a step has ended anywhere.
+    /// The engine for a request; its load counts from here on. `None` holds it in the front until its [`Chooser::turn`].
     fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<usize>;
+    /// Whose turn it is of those that are held, asked whenever a step has ended anywhere, and again after each that went. `first`
+    /// came before the others.
+    fn turn(&mut self, _now_ns: u64, first: u64) -> Option<Turn> {
+        Some(Turn::Ask(first))
+    }
+    /// How often it is asked for a turn although nothing has ended, if it is.
+    fn retry_every_ns(&self) -> Option<u64> {
+        None
+    }
     /// A request has its first token.
     fn first_token(&mut self, _number: u64) {}
+    /// A request will end, after so many tokens.
+    fn answered(&mut self, _number: u64, _tokens: u32) {}
     /// A request has its last token.
     fn ended(&mut self, number: u64);
     /// How often it reads the engines' metrics, if it does.
@@ -53,7 +75,15 @@ pub struct Named {
     pub name: &'static str,
     /// In half a line.
     pub what: &'static str,
-    make: fn(&Stage) -> Box<dyn Chooser>,
+    make: Make,
+}
+
+/// How a policy is made.
+enum Make {
+    /// One of the product's, on so many fronts as the stage has.
+    Own(fn() -> Settings),
+    /// Another, that is simulated alone before its fleet.
+    Alone(fn(&Stage) -> Box<dyn Chooser>),
 }
 
 /// What a policy is made for.
@@ -65,6 +95,8 @@ pub struct Stage {
     pub blocks: u32,
     /// Tokens in a block.
     pub block_tokens: u32,
+    /// Fronts that share nothing, among which requests are dealt.
+    pub fronts: usize,
     /// Varies what is drawn.
     pub seed: u64,
 }
@@ -72,7 +104,15 @@ pub struct Stage {
 impl Named {
     /// A new one, before any request.
     pub fn make(&self, stage: &Stage) -> Box<dyn Chooser> {
-        (self.make)(stage)
+        match self.make {
+            Make::Own(settings) => Box::new(Fronts::new(stage, &settings())),
+            Make::Alone(make) => make(stage),
+        }
+    }
+
+    /// Whether it says something of several fronts: the product's own do, and what knows all knows the same behind any number.
+    pub fn on_several_fronts(&self) -> bool {
+        matches!(self.make, Make::Own(_)) || [ORACLE, CLAIRVOYANT].contains(&self.name)
     }
 }
 
@@ -81,61 +121,79 @@ pub const RANDOM: &str = "random";
 /// The name of the bound that others are compared with.
 pub const ORACLE: &str = "oracle";
 
+/// The name of the same with caches apart.
+pub const CLAIRVOYANT: &str = "clairvoyant";
+
 /// The policies there are, in the order of a full comparison.
 pub const POLICIES: &[Named] = &[
-    Named { name: RANDOM, what: "uniformly", make: |stage| own(stage, Policy::Random) },
-    Named { name: "round-robin", what: "one after the other", make: |stage| own(stage, Policy::RoundRobin) },
-    Named { name: "least-load", what: "fewest in flight", make: |stage| own(stage, Policy::LeastLoad) },
-    Named { name: "session", what: "session key on the bounded ring", make: |stage| own(stage, Policy::Session) },
+    Named { name: RANDOM, what: "uniformly", make: Make::Own(|| by(Policy::Random)) },
+    Named { name: "round-robin", what: "one after the other", make: Make::Own(|| by(Policy::RoundRobin)) },
+    Named { name: "least-load", what: "fewest in flight", make: Make::Own(|| by(Policy::LeastLoad)) },
+    Named { name: "session", what: "session key on the bounded ring", make: Make::Own(|| by(Policy::Session)) },
     Named {
         name: "prefix-hash",
         what: "start of the first user message on the bounded ring",
-        make: |stage| own(stage, Policy::PrefixHash),
+        make: Make::Own(|| by(Policy::PrefixHash)),
     },
     Named {
         name: "prefix-hash-conversation",
         what: "the same, keyed by the first 4,096 bytes of the whole prompt",
-        make: |stage| Box::new(Own::new(stage, Settings { prefix: PrefixMode::Conversation, ..Settings::default() })),
+        make: Make::Own(|| Settings { prefix: PrefixMode::Conversation, ..Settings::default() }),
     },
     Named {
         name: "warm",
         what: "least work in tokens, by what each engine holds of the prompt",
-        make: |stage| own(stage, Policy::Warm),
+        make: Make::Own(|| by(Policy::Warm)),
+    },
+    Named {
+        name: "warm-held",
+        what: "the same; where the engine has no room, requests wait in the front",
+        make: Make::Alone(|stage| Box::new(Held::new(stage, Queueing::On))),
+    },
+    Named {
+        name: "warm-auto",
+        what: "the same, while that pays",
+        make: Make::Alone(|stage| Box::new(Held::new(stage, Queueing::Auto))),
     },
     Named {
         name: "kubeai",
         what: "the same as prefix-hash with KubeAI's published bound",
-        make: |stage| Box::new(Own::new(stage, Settings { bound: Bound::Kubeai, ..Settings::default() })),
+        make: Make::Own(|| Settings { bound: Bound::Kubeai, ..Settings::default() }),
     },
     Named {
         name: "sticky",
         what: "a session stays where it first went",
-        make: |stage| Box::new(Sticky::new(stage.engines, stage.seed)),
+        make: Make::Alone(|stage| Box::new(Sticky::new(stage.engines, stage.seed))),
     },
     Named {
         name: "sglang",
         what: "prompt tree of the SGLang router: 0.5, 32, 1.0001; a miss to the smallest tree",
-        make: |stage| Box::new(PromptTree::new(stage.engines, SGLANG)),
+        make: Make::Alone(|stage| Box::new(PromptTree::new(stage.engines, SGLANG))),
     },
     Named {
         name: "smg",
         what: "prompt tree of its successor: 0.3, 64, 1.5; a miss to the least load",
-        make: |stage| Box::new(PromptTree::new(stage.engines, SMG)),
+        make: Make::Alone(|stage| Box::new(PromptTree::new(stage.engines, SMG))),
     },
     Named {
         name: "llm-d",
         what: "scorers: prefix 3, queue 2, KV use 2; metrics every 50 ms",
-        make: |stage| Box::new(Scorers::new(stage.engines, stage.seed)),
+        make: Make::Alone(|stage| Box::new(Scorers::new(stage.engines, stage.seed))),
     },
     Named {
         name: "dynamo",
         what: "prefill left after overlap, and active blocks; KV events without delay",
-        make: |stage| Box::new(Overlap::new(stage.engines, stage.seed)),
+        make: Make::Alone(|stage| Box::new(Overlap::new(stage.engines, stage.seed))),
+    },
+    Named {
+        name: CLAIRVOYANT,
+        what: "soonest first token by perfect knowledge of the engines, caches apart",
+        make: Make::Alone(|stage| Box::new(Oracle::with_caches_apart(stage.engines))),
     },
     Named {
         name: ORACLE,
         what: "one pooled cache, perfect knowledge",
-        make: |stage| Box::new(Oracle::new(stage.engines, stage.seed)),
+        make: Make::Alone(|stage| Box::new(Oracle::new(stage.engines))),
     },
 ];
 
@@ -144,6 +202,6 @@ pub fn named(name: &str) -> Option<&'static Named> {
     POLICIES.iter().find(|policy| policy.name == name)
 }
 
-fn own(stage: &Stage, policy: Policy) -> Box<dyn Chooser> {
-    Box::new(Own::new(stage, Settings { policy, ..Settings::default() }))
+fn by(policy: Policy) -> Settings {
+    Settings { policy, ..Settings::default() }
 }

@@ -1,7 +1,7 @@
 //! `warmfront replay`: traffic through policies against simulated engines, in simulated time.
 //!
 //! [`traffic`] is where requests come from; [`chooser`] what a policy is, [`own`] the product's by the code that
-//! serves, [`peers`] those of other routers, [`oracle`] what could be had at best; [`fleet`] the engines of
+//! serves, [`held`] one of them with its queue, [`peers`] those of other routers, [`oracle`] what could be had at best; [`fleet`] the engines of
 //! [`crate::engine`], described in [`profiles`]; [`simulate`] one run; [`outcome`], [`report`] and [`plot`] what is told of it.
 //!
 //! # What it leaves out
@@ -9,10 +9,12 @@
 //! * All that [`crate::engine`] leaves out. Engines are equal, healthy and never refuse.
 //! * The front's own time, the network's, and the bytes: a choice costs nothing, and a prompt's length and hashes
 //!   are known exactly, where a front estimates tokens.
-//! * Several fronts before one fleet, and clients that leave.
+//! * Clients that leave. Of several fronts ([`fronts`]) that each has its own beat: all scrape at one instant.
 
 pub mod chooser;
 pub mod fleet;
+pub mod fronts;
+pub mod held;
 pub mod oracle;
 pub mod outcome;
 pub mod own;
@@ -43,6 +45,8 @@ pub struct Comparison<'a> {
     pub profile: &'a Profile,
     /// How many of them.
     pub engines: usize,
+    /// Fronts before them, where a policy is the product's.
+    pub fronts: usize,
     /// The policies, in order.
     pub policies: &'a [&'static Named],
     /// Times the traffic's own rate, in order.
@@ -51,6 +55,8 @@ pub struct Comparison<'a> {
     pub objective: Objective,
     /// Seed of what policies draw.
     pub seed: u64,
+    /// Among so many requests are divided: the first asks nine of ten.
+    pub tenants: u16,
     /// Runs at a time.
     pub threads: usize,
 }
@@ -111,8 +117,9 @@ impl Comparison<'_> {
     fn one(&self, load: f64, policy: &Named, ended: &AtomicU64) -> Outcome {
         let block_tokens = self.source.block_tokens();
         let blocks = self.profile.kv_tokens / block_tokens;
-        let chooser = policy.make(&Stage { engines: self.engines, blocks, block_tokens, seed: self.seed });
-        let run = simulate::run(self.source, load, self.profile, self.engines, chooser, ended);
+        let (engines, fronts) = (self.engines, self.fronts);
+        let chooser = policy.make(&Stage { engines, blocks, block_tokens, fronts, seed: self.seed });
+        let run = simulate::run(self.source, load, self.profile, self.engines, self.tenants, chooser, ended);
         Outcome::of(policy.name, load, &run, &self.objective)
     }
 }

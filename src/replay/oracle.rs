@@ -12,6 +12,10 @@
 //! So no request computes what was computed anywhere before and still fits into the memory of all, and none waits
 //! while another engine would have been sooner. It does not know the future: a policy may beat it by luck, by a few
 //! percent. It is no bound beyond overload, where who is computed first decides, and not where.
+//!
+//! The clairvoyant is the same with caches apart: perfect knowledge of engines as they are, and nothing held. What
+//! lies between the two is the price of caches that are not one. It takes what is best for the request at hand, which
+//! is not what is best for those that follow: no bound, a landmark.
 
 use std::collections::HashMap;
 
@@ -20,6 +24,7 @@ use super::fleet::Fleet;
 
 /// See the top of this file.
 pub struct Oracle {
+    pooled: bool,
     /// By engine: uncached tokens of requests without a first token, as they were at their choice.
     pending: Vec<u64>,
     in_flight: Vec<u32>,
@@ -31,8 +36,14 @@ pub struct Oracle {
 
 impl Oracle {
     /// Nothing placed yet.
-    pub fn new(engines: usize, _seed: u64) -> Oracle {
-        Oracle { pending: vec![0; engines], in_flight: vec![0; engines], placed: HashMap::new(), outputs: 0 }
+    pub fn new(engines: usize) -> Oracle {
+        let (pending, in_flight) = (vec![0; engines], vec![0; engines]);
+        Oracle { pooled: true, pending, in_flight, placed: HashMap::new(), outputs: 0 }
+    }
+
+    /// The clairvoyant.
+    pub fn with_caches_apart(engines: usize) -> Oracle {
+        Oracle { pooled: false, ..Oracle::new(engines) }
     }
 
     /// Nanoseconds from now to the first token of a prompt with so many uncached tokens.
@@ -63,13 +74,15 @@ impl Oracle {
 impl Chooser for Oracle {
     fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<usize> {
         let blocks = asked.request.findable(asked.block_tokens);
-        let found = fleet.held(0, blocks) as u64 * u64::from(asked.block_tokens);
-        let uncached = u64::from(asked.request.prompt).saturating_sub(found);
-        if !self.placed.is_empty() && !self.has_room(asked, uncached, fleet) {
+        let uncached = |engine: usize| {
+            let found = fleet.held(engine, blocks) as u64 * u64::from(asked.block_tokens);
+            u64::from(asked.request.prompt).saturating_sub(found)
+        };
+        if self.pooled && !self.placed.is_empty() && !self.has_room(asked, uncached(0), fleet) {
             return None;
         }
         let cost = |engine: usize| {
-            let wait_ns = self.wait_ns(engine, uncached, asked.now_ns, fleet);
+            let wait_ns = self.wait_ns(engine, uncached(engine), asked.now_ns, fleet);
             (wait_ns, self.in_flight.get(engine).copied().unwrap_or(0))
         };
         let best = (0..fleet.len()).map(|engine| (cost(engine), engine)).min_by(|(one, _), (other, _)| {
@@ -78,6 +91,7 @@ impl Chooser for Oracle {
             rounded(one.0).total_cmp(&rounded(other.0)).then(one.1.cmp(&other.1))
         });
         let engine = best.map_or(0, |(_, engine)| engine);
+        let uncached = uncached(engine);
         if let (Some(pending), Some(in_flight)) = (self.pending.get_mut(engine), self.in_flight.get_mut(engine)) {
             *pending += uncached;
             *in_flight += 1;
@@ -103,6 +117,6 @@ impl Chooser for Oracle {
     }
 
     fn pools_caches(&self) -> bool {
-        true
+        self.pooled
     }
 }

@@ -70,6 +70,10 @@ pub struct Outcome {
     pub imbalance: f64,
     /// Sequences computed anew for want of KV blocks.
     pub preemptions: u64,
+    /// Answers of 429 for want of room; their clients asked again.
+    pub refusals: u64,
+    /// Times to first token of the first tenant and of all others, where there are several.
+    pub ttft_tenants: Option<(Spread, Spread)>,
     /// Beside the baseline `random`, if it was run at this load.
     pub to_random: Option<Ratio>,
     /// Beside the oracle, if it was run at this load.
@@ -97,6 +101,8 @@ impl Outcome {
             slo: kept as f64 / counted.len().max(1) as f64,
             imbalance: imbalance(&counted, run.engines),
             preemptions: run.preemptions,
+            refusals: run.refusals,
+            ttft_tenants: tenants(&counted),
             to_random: None,
             to_oracle: None,
         }
@@ -110,6 +116,13 @@ impl Outcome {
             tokens: ratio(self.tokens_per_second, other.tokens_per_second),
         }
     }
+}
+
+fn tenants(records: &[&Record]) -> Option<(Spread, Spread)> {
+    let spread = |first: bool| {
+        Spread::of(records.iter().filter(|record| (record.tenant == 0) == first).map(|record| record.ttft_ns))
+    };
+    records.iter().any(|record| record.tenant != 0).then(|| (spread(true), spread(false)))
 }
 
 fn keeps(record: &Record, objective: &Objective) -> bool {
@@ -135,7 +148,7 @@ mod tests {
     use crate::replay::traffic::Window;
 
     fn record(arrival_ns: u64, ttft_ns: u64, prompt: u32, engine: u16) -> Record {
-        Record { arrival_ns, ttft_ns, rest_ns: 900, prompt, cached: prompt / 2, output: 10, engine }
+        Record { arrival_ns, ttft_ns, rest_ns: 900, prompt, cached: prompt / 2, output: 10, engine, tenant: 0 }
     }
 
     #[test]
@@ -147,7 +160,7 @@ mod tests {
             record(2_000_000_000, 3_000_000_000, 9_000, 1),
             record(3_000_000_000, 9_000_000_000, 100, 0),
         ];
-        let run = Run { records, window, tokens: 400, end_ns: 9, preemptions: 0, engines: 2 };
+        let run = Run { records, window, tokens: 400, end_ns: 9, preemptions: 0, refusals: 0, engines: 2 };
         let objective = Objective { ttft_seconds: 2.0, token_seconds: 1e-7 };
         let outcome = Outcome::of("x", 1.0, &run, &objective);
         assert_eq!((outcome.requests, outcome.hit_rate, outcome.slo), (2, 0.5, 0.5));

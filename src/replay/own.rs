@@ -12,13 +12,14 @@ use super::chooser::{Asked, Chooser, Stage};
 use super::fleet::Fleet;
 use super::traffic::chain::mix;
 use crate::config::Control;
+use crate::counters::queue::Queue;
 use crate::counters::{Admission, Counters};
 use crate::demo::conversation::Dice;
 use crate::engine::core::Figures;
 use crate::engine::tokens::TOKEN_BYTES;
 use crate::fleet::{Endpoint, EndpointId};
 use crate::index::{Capacity, Index, Matches, Origin};
-use crate::policy::{self, Policy, Pool, PoolId, Prompt, Settings, Tokens};
+use crate::policy::{self, Choice, Policy, Pool, PoolId, Prompt, Settings, Tokens};
 use crate::ring::Ring;
 use crate::scan::PrefixMode;
 use crate::snapshot::Snapshot;
@@ -30,6 +31,8 @@ pub struct Own {
     admissions: HashMap<u64, Admission>,
     matches: Box<Matches>,
     cache_tokens: u64,
+    /// Whether there are other fronts, whose load it reads off the engines.
+    among_others: bool,
     dice: Dice,
     turn: u64,
 }
@@ -56,10 +59,17 @@ impl Own {
             counters: Counters::leak(),
             admissions: HashMap::new(),
             matches: Box::default(),
+            among_others: stage.fronts > 1,
             cache_tokens: u64::from(stage.blocks) * u64::from(stage.block_tokens),
             dice: Dice::new(mix(stage.seed, 3)),
             turn: 0,
         }
+    }
+
+    /// Requests without their last token.
+    #[cfg(test)]
+    pub(super) fn in_flight(&self) -> usize {
+        self.admissions.len()
     }
 }
 
@@ -81,8 +91,9 @@ fn start(asked: &Asked, bytes: u32) -> Option<u64> {
     last.and_then(|last| blocks.get(last).copied()).or(asked.request.opening)
 }
 
-impl Chooser for Own {
-    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<usize> {
+impl Own {
+    /// Chooses for a request; nothing counts yet.
+    pub(super) fn decide(&mut self, asked: &Asked) -> Option<Choice> {
         self.turn += 1;
         let pool = self.snapshot.pools.first()?;
         let key = match pool.settings.prefix {
@@ -106,16 +117,44 @@ impl Chooser for Own {
             ..policy::Request::default()
         };
         // Nobody is ejected or capped here, and no other shard is faster: the first choice stands.
-        let choice = policy::choose(pool, self.counters.loads(), &request).ok()?;
+        policy::choose(pool, self.counters.loads(), &request).ok()
+    }
+
+    /// Whether a request waits for room.
+    pub(super) fn holds(&self, choice: &Choice) -> bool {
+        self.snapshot.pools.first().is_some_and(|pool| policy::waiting_pays(pool, self.counters.loads(), choice))
+    }
+
+    /// Those that wait for room.
+    pub(super) fn queue(&self) -> &'static Queue {
+        self.counters.queue()
+    }
+
+    /// A request goes where it was chosen for, and counts.
+    pub(super) fn place(&mut self, asked: &Asked, choice: &Choice) -> Option<usize> {
+        let chain = asked.request.prompt_blocks(asked.block_tokens);
+        let (pool, index) = (self.snapshot.pools.first()?, self.snapshot.index.as_deref());
         let mut admission = self.counters.try_admit(choice.endpoint, choice.slots)?;
         if let Some(Tokens { held, new, .. }) = choice.tokens {
             admission.computes(new);
-            self.counters.prompt(pool.id.0, held + new);
+            admission.occupies((held + new).saturating_add(self.counters.loads().mean_answer(pool.id.0)));
+            self.counters.prompt(pool.id.0, held + new, held);
             // Nobody else writes here, and no endpoint goes: it is never refused.
             let _ = index.map(|index| index.insert(chain, choice.endpoint, Origin::Choice));
         }
         self.admissions.insert(asked.number, admission);
         Some(choice.endpoint.slot.into())
+    }
+}
+
+impl Chooser for Own {
+    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<usize> {
+        let choice = self.decide(asked)?;
+        self.place(asked, &choice)
+    }
+
+    fn answered(&mut self, _number: u64, tokens: u32) {
+        self.counters.answer(0, tokens);
     }
 
     fn first_token(&mut self, number: u64) {
@@ -129,14 +168,20 @@ impl Chooser for Own {
     }
 
     fn scrape_every_ns(&self) -> Option<u64> {
-        self.snapshot.index.as_ref().map(|_| Control::default().scrape_interval_ms * 1_000_000)
+        let reads = self.among_others || self.snapshot.index.is_some();
+        reads.then(|| Control::default().scrape_interval_ms * 1_000_000)
     }
 
     fn scraped(&mut self, figures: &[Figures]) {
         for (endpoint, figures) in self.snapshot.endpoints.iter_mut().flatten().zip(figures) {
             endpoint.engine.kv_use = Some(figures.kv_usage as f32);
             endpoint.engine.kv_capacity_tokens = Some(self.cache_tokens);
+            endpoint.engine.running = Some(figures.running as u32);
+            endpoint.engine.waiting = Some(figures.waiting as u32);
+            endpoint.resident_at = self.counters.loads().resident(endpoint.id.slot);
             endpoint.dispatched_at = self.counters.loads().dispatched(endpoint.id.slot);
+            let theirs = (figures.running + figures.waiting) as u32;
+            endpoint.foreign = theirs.saturating_sub(self.counters.loads().in_flight(endpoint.id.slot));
         }
         self.snapshot.seal();
     }
@@ -148,7 +193,7 @@ mod tests {
     use crate::replay::peers::trial::Trial;
 
     fn trial(policy: Policy) -> Trial<Own> {
-        let stage = Stage { engines: 4, blocks: 5_500, block_tokens: 16, seed: 1 };
+        let stage = Stage { engines: 4, blocks: 5_500, block_tokens: 16, fronts: 1, seed: 1 };
         Trial::new(Own::new(&stage, Settings { policy, ..Settings::default() }), 4)
     }
 

@@ -162,6 +162,8 @@ mod tests {
             slo: 1.0,
             imbalance: 1.0,
             preemptions: 0,
+            refusals: 0,
+            ttft_tenants: None,
             to_random: None,
             to_oracle: None,
         }

@@ -1,6 +1,6 @@
 //! The table for people.
 
-use super::outcome::{Outcome, Ratio};
+use super::outcome::{Outcome, Ratio, Spread};
 
 /// One table a load.
 pub fn table(outcomes: &[Outcome]) -> String {
@@ -51,8 +51,24 @@ pub fn table(outcomes: &[Outcome]) -> String {
                 ratio(outcome.to_oracle),
             ));
         }
+        held(load, width, &mut out);
     }
     out
+}
+
+/// Who was refused, and how tenants fared, where there is something to say.
+fn held(load: &[Outcome], width: usize, out: &mut String) {
+    for outcome in load {
+        let refused = (outcome.refusals > 0).then(|| format!("{} answers of 429, asked again", outcome.refusals));
+        let tenants = outcome.ttft_tenants.map(|(first, others)| {
+            let told = |spread: Spread| format!("{} p99 {}", seconds(spread.mean), seconds(spread.p99));
+            format!("TTFT of the first tenant {}, of the others {}", told(first), told(others))
+        });
+        let told: Vec<String> = refused.into_iter().chain(tenants).collect();
+        if !told.is_empty() {
+            out.push_str(&format!("{:<width$} {}\n", outcome.policy, told.join("; ")));
+        }
+    }
 }
 
 /// A length of time with its unit, in three or four digits.

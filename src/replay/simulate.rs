@@ -5,10 +5,10 @@
 //! from seeds, so the same run twice is the same to the nanosecond.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::chooser::{Asked, Chooser};
+use super::chooser::{Asked, Chooser, Turn};
 use super::fleet::Fleet;
 use super::traffic::{Request, Source, Traffic, Window};
 use crate::engine::batch::{Outline, Token};
@@ -32,6 +32,8 @@ pub struct Record {
     pub output: u32,
     /// Where.
     pub engine: u16,
+    /// On whose account.
+    pub tenant: u16,
 }
 
 /// How one run went.
@@ -47,6 +49,9 @@ pub struct Run {
     pub end_ns: u64,
     /// Times that an engine ran out of blocks and computed a sequence anew.
     pub preemptions: u64,
+    /// Times that a request was refused inside the window; its client asked again when it was told to, and its time to
+    /// first token counts from when it first did.
+    pub refusals: u64,
     /// How many engines there were.
     pub engines: usize,
 }
@@ -56,6 +61,7 @@ enum Event {
     // In the order of one instant.
     StepEnds(usize),
     Scrape,
+    Retry,
     Arrives(u64),
 }
 
@@ -79,10 +85,13 @@ struct Simulation<'a> {
     /// The arrival after which the traffic is asked for its next request.
     pulled: Option<u64>,
     /// Arrived, and held in the front, by number.
-    held: VecDeque<(u64, Request)>,
+    held: BTreeMap<u64, Request>,
+    /// Whether a retry is to come.
+    retries: bool,
     /// By engine and its id there.
     live: Vec<ByHash<Live>>,
     block_tokens: u32,
+    tenants: u16,
     arrivals: u64,
     run: Run,
 }
@@ -93,6 +102,7 @@ pub fn run(
     load: f64,
     profile: &Profile,
     engines: usize,
+    tenants: u16,
     chooser: Box<dyn Chooser + '_>,
     ended: &AtomicU64,
 ) -> Run {
@@ -104,11 +114,21 @@ pub fn run(
         events: BinaryHeap::new(),
         coming: HashMap::new(),
         pulled: None,
-        held: VecDeque::new(),
+        held: BTreeMap::new(),
+        retries: false,
         live: (0..engines).map(|_| ByHash::default()).collect(),
         block_tokens: source.block_tokens(),
+        tenants,
         arrivals: 0,
-        run: Run { records: Vec::new(), window: source.window(load), tokens: 0, end_ns: 0, preemptions: 0, engines },
+        run: Run {
+            records: Vec::new(),
+            window: source.window(load),
+            tokens: 0,
+            end_ns: 0,
+            preemptions: 0,
+            refusals: 0,
+            engines,
+        },
     };
     simulation.pull();
     if simulation.chooser.scrape_every_ns().is_some() {
@@ -118,6 +138,7 @@ pub fn run(
         match event {
             Event::StepEnds(engine) => simulation.step_ends(engine, now_ns, ended),
             Event::Scrape => simulation.scrape(now_ns),
+            Event::Retry => simulation.retry(now_ns),
             Event::Arrives(number) => simulation.arrives(number, now_ns),
         }
     }
@@ -146,28 +167,58 @@ impl Simulation<'_> {
             self.pull();
         }
         let Some(request) = self.coming.remove(&number) else { return };
-        self.held.push_back((number, request));
+        let behind_others = !self.held.is_empty() && self.chooser.retry_every_ns().is_none();
+        self.held.insert(number, request);
         // Behind others it waits for its turn.
-        if self.held.len() == 1 {
+        if !behind_others && !self.place(number, now_ns) {
             self.place_held(now_ns);
         }
     }
 
-    /// Asks for the engines of those that are held, in order, up to the first that is held again.
+    /// Asks for the engines of those that are held, each at its turn, up to the first that is held again and tells no other turn.
     fn place_held(&mut self, now_ns: u64) {
-        while let Some((number, request)) = self.held.pop_front() {
-            let asked = Asked { number, now_ns, request: &request, block_tokens: self.block_tokens };
-            let Some(engine) = self.chooser.choose(&asked, &self.fleet) else {
-                self.held.push_front((number, request));
-                return;
-            };
-            let blocks = request.blocks.clone();
-            let outline = Outline { prompt: request.prompt, output: request.output, blocks };
-            if let (Some(id), Some(live)) = (self.fleet.submit(engine, now_ns, &outline), self.live.get_mut(engine)) {
-                live.insert(id, Live { request, engine, number, first_ns: 0, cached: 0, tokens: 0 });
+        while let Some((&first, _)) = self.held.first_key_value()
+            && let Some(turn) = self.chooser.turn(now_ns, first)
+        {
+            match turn {
+                Turn::Ask(number) if self.place(number, now_ns) || self.chooser.retry_every_ns().is_some() => {}
+                Turn::Ask(_) => return,
+                Turn::Refuse(number, seconds) => self.refuse(number, now_ns, seconds),
             }
-            self.begin(engine, now_ns);
         }
+        if let Some(every_ns) = self.chooser.retry_every_ns().filter(|_| !self.held.is_empty() && !self.retries) {
+            self.retries = true;
+            self.events.push(Reverse((now_ns + every_ns.max(1), Event::Retry)));
+        }
+    }
+
+    fn retry(&mut self, now_ns: u64) {
+        self.retries = false;
+        self.place_held(now_ns);
+    }
+
+    /// Its client asks again.
+    fn refuse(&mut self, number: u64, now_ns: u64, seconds: u32) {
+        let Some(request) = self.held.remove(&number) else { return };
+        self.run.refusals += u64::from(self.run.window.holds(now_ns));
+        self.events.push(Reverse((now_ns + u64::from(seconds.max(1)) * 1_000_000_000, Event::Arrives(number))));
+        self.coming.insert(number, request);
+    }
+
+    /// Asks for an engine; false where the request is held.
+    fn place(&mut self, number: u64, now_ns: u64) -> bool {
+        let Some(request) = self.held.get(&number) else { return false };
+        let tenant = request.tenant(self.tenants);
+        let asked = Asked { number, now_ns, request, block_tokens: self.block_tokens, tenant };
+        let Some(engine) = self.chooser.choose(&asked, &self.fleet) else { return false };
+        let Some(request) = self.held.remove(&number) else { return false };
+        let blocks = request.blocks.clone();
+        let outline = Outline { prompt: request.prompt, output: request.output, blocks };
+        if let (Some(id), Some(live)) = (self.fleet.submit(engine, now_ns, &outline), self.live.get_mut(engine)) {
+            live.insert(id, Live { request, engine, number, first_ns: 0, cached: 0, tokens: 0 });
+        }
+        self.begin(engine, now_ns);
+        true
     }
 
     fn begin(&mut self, engine: usize, now_ns: u64) {
@@ -208,6 +259,7 @@ impl Simulation<'_> {
     }
 
     fn finish(&mut self, live: Live, now_ns: u64) {
+        self.chooser.answered(live.number, live.tokens);
         self.chooser.ended(live.number);
         self.run.end_ns = now_ns;
         self.run.records.push(Record {
@@ -218,6 +270,7 @@ impl Simulation<'_> {
             cached: live.cached,
             output: live.tokens,
             engine: live.engine as u16,
+            tenant: live.request.tenant(self.tenants),
         });
         if let Some(next) = self.traffic.after(&live.request, now_ns) {
             self.announce(next);
@@ -228,6 +281,7 @@ impl Simulation<'_> {
         let Some(every_ns) = self.chooser.scrape_every_ns() else { return };
         let figures: Vec<_> = (0..self.fleet.len()).map(|engine| self.fleet.figures(engine)).collect();
         self.chooser.scraped(&figures);
+        self.place_held(now_ns);
         // Nothing will happen any more unless something is still to come.
         if !self.events.is_empty() {
             self.events.push(Reverse((now_ns + every_ns.max(1), Event::Scrape)));

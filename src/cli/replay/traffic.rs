@@ -6,8 +6,10 @@ use clap::ValueEnum;
 
 use crate::engine::profile::Profile;
 use crate::replay::traffic::Source;
+use crate::replay::traffic::access;
 use crate::replay::traffic::agents::Agents;
 use crate::replay::traffic::chat::Chat;
+use crate::replay::traffic::lines::{self, Format, Unusable};
 use crate::replay::traffic::mooncake::{BLOCK_TOKENS, Trace};
 use crate::replay::traffic::prefixes::Prefixes;
 
@@ -29,7 +31,7 @@ pub(super) struct Shape {
     /// Trace: only the first so many requests.
     #[arg(long, value_name = "N")]
     requests: Option<usize>,
-    /// Trace: tokens in a block [default: 512].
+    /// Trace: tokens in a block [default: 512; of an access log: what its lines say].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     block_tokens: Option<u32>,
     /// Generated: seconds of traffic [default: chat 360, else 600].
@@ -148,7 +150,7 @@ pub(super) fn source(
 }
 
 fn read(path: &Path, shape: &Shape, profile: &Profile) -> Result<Trace, String> {
-    let mut trace = Trace::open(path, shape.block_tokens.unwrap_or(BLOCK_TOKENS)).map_err(|error| error.to_string())?;
+    let mut trace = open(path, shape.block_tokens).map_err(|error| error.to_string())?;
     trace.keep_first(shape.requests.unwrap_or(usize::MAX));
     let dropped = trace.drop_longer_than(profile.max_model_len);
     if dropped > 0 {
@@ -157,6 +159,20 @@ fn read(path: &Path, shape: &Shape, profile: &Profile) -> Result<Trace, String> 
     match trace.requests().is_empty() {
         true => Err(format!("{}: no request is left; is --profile the right one?", path.display())),
         false => Ok(trace),
+    }
+}
+
+/// A trace or an access log, whichever the file is.
+fn open(path: &Path, block_tokens: Option<u32>) -> Result<Trace, Unusable> {
+    let name = path.display().to_string();
+    let (format, lines) = lines::recognise(lines::open(path)?, &name)?;
+    match format {
+        Format::Mooncake => Trace::read(lines, &name, block_tokens.unwrap_or(BLOCK_TOKENS)),
+        Format::Access => {
+            let (trace, account) = access::read(lines, &name, block_tokens)?;
+            eprint!("{}", account.words());
+            Ok(trace)
+        }
     }
 }
 

@@ -105,6 +105,31 @@ impl Queue {
         None
     }
 
+    /// Whether a request that has room on its endpoint may go past those who wait for it: none is more urgent, and none's
+    /// tenant was served less. Among equals it does: it fits where the first who waits did not, and while nothing may pass, a long prompt
+    /// keeps room from all that would fit. While nobody waits this costs one load.
+    #[inline]
+    pub fn lets_pass(&self, newcomer: &Newcomer) -> bool {
+        self.waiting() == 0 || self.passes(newcomer)
+    }
+
+    fn passes(&self, newcomer: &Newcomer) -> bool {
+        let before = (Rank::urgency_of(newcomer.priority), self.tenants.served_at_least(newcomer.tenant.lane));
+        let first = self.ranks().filter(|(_, rank)| rank.endpoint() == newcomer.endpoint);
+        first
+            .map(|(_, rank)| (rank.urgency(), self.tenants.served(rank.lane())))
+            .min()
+            .is_none_or(|first| before <= first)
+    }
+
+    /// A request that did not wait goes, while others do: what it has to compute is on its tenant's account as well.
+    #[inline]
+    pub fn passed(&self, tenant: Tenant, tokens: u32) {
+        if self.waiting() > 0 {
+            self.tenants.passes(tenant, tokens);
+        }
+    }
+
     /// Who is next for an endpoint: its shard. `None`: nobody waits for it.
     pub fn next_for(&self, endpoint: u16) -> Option<u16> {
         self.first(endpoint).map(|place| self.owners[place].load(Ordering::Relaxed) as u16)

@@ -71,6 +71,23 @@ impl Tenants {
         self.now.fetch_max(before, Ordering::Relaxed);
     }
 
+    /// A request of it goes that did not wait. If no other of it waits, it begins where those who wait are now.
+    pub fn passes(&self, tenant: Tenant, tokens: u32) {
+        let lane = usize::from(tenant.lane);
+        if self.places[lane].load(Ordering::Relaxed) == 0 {
+            self.served[lane].fetch_max(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.serves(tenant, tokens);
+    }
+
+    /// What it was served, over its weight, if it joined now.
+    pub fn served_at_least(&self, lane: u8) -> u64 {
+        match self.places[usize::from(lane)].load(Ordering::Relaxed) {
+            0 => self.served(lane).max(self.now.load(Ordering::Relaxed)),
+            _ => self.served(lane),
+        }
+    }
+
     /// What it was served, over its weight.
     pub fn served(&self, lane: u8) -> u64 {
         self.served[usize::from(lane)].load(Ordering::Relaxed)

@@ -46,6 +46,24 @@ fn warmth_and_urgency_come_before_waiting() {
 }
 
 #[test]
+fn who_has_room_passes_its_equals_but_nobody_who_comes_before_it() {
+    let queue = queue();
+    assert!(queue.lets_pass(&of_tenant(1, 1)));
+    queue.passed(of_tenant(1, 1).tenant, 1_000_000);
+    let _waits = queue.join(&of_tenant(1, 1), 10, 0).unwrap();
+    assert!(queue.lets_pass(&of_tenant(1, 1)), "what passed an empty queue is on no account");
+    assert!(!queue.lets_pass(&Newcomer { priority: 1, ..of_tenant(1, 1) }), "less urgent");
+    assert!(queue.lets_pass(&Newcomer { priority: 1, endpoint: 5, ..of_tenant(1, 1) }), "nobody waits there");
+    queue.passed(of_tenant(2, 1).tenant, 1_000);
+    assert!(!queue.lets_pass(&of_tenant(2, 1)), "its tenant was served more");
+    assert!(queue.lets_pass(&of_tenant(3, 1)) && queue.lets_pass(&Newcomer { priority: -1, ..of_tenant(2, 1) }));
+    let other = queue.join(&of_tenant(2, 1), 10, 0).unwrap();
+    other.released(1_000, 1);
+    queue.passed(of_tenant(3, 1).tenant, 10);
+    assert!(!queue.lets_pass(&of_tenant(3, 1)), "a newcomer begins where those who wait are, not at nothing");
+}
+
+#[test]
 fn a_full_queue_takes_only_who_may_push_another_out() {
     let queue = queue();
     let low = queue.join(&Newcomer { priority: 9, ..asks(0) }, 2, 0).unwrap();

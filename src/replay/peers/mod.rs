@@ -53,7 +53,7 @@ pub(in crate::replay) mod trial {
             let number = self.asked;
             self.asked += 1;
             let request = prompt(pieces);
-            let asked = Asked { number, now_ns: self.now_ns, request: &request, block_tokens: 16 };
+            let asked = Asked { number, now_ns: self.now_ns, request: &request, block_tokens: 16, tenant: 0 };
             (number, self.chooser.choose(&asked, &self.fleet).expect("nothing is held"))
         }
 

@@ -3,9 +3,11 @@
 //! Everything is derived from [`Request`]: a source that can fill it (a trace, a generator, a log of a front
 //! with chained hashes and lengths) can be replayed.
 
+pub mod access;
 pub mod agents;
 pub mod chain;
 pub mod chat;
+pub mod lines;
 pub mod mooncake;
 pub mod prefixes;
 
@@ -31,7 +33,22 @@ pub struct Request {
     pub thread: u32,
 }
 
+/// Sets the draw of tenants apart from others.
+const TENANT_DRAW: u64 = 6;
+/// The first tenant's share of the traffic, in percent.
+const FIRST_TENANT_PERCENT: u64 = 90;
+
 impl Request {
+    /// On whose account it comes, of so many: a session's requests all on one, the others each by itself.
+    pub fn tenant(&self, tenants: u16) -> u16 {
+        let drawn = chain::mix(self.session.map_or(self.arrival_ns, |_| self.thread.into()), TENANT_DRAW);
+        match u64::from(tenants).saturating_sub(1) {
+            0 => 0,
+            _ if drawn % 100 < FIRST_TENANT_PERCENT => 0,
+            others => 1 + (drawn / 100 % others) as u16,
+        }
+    }
+
     /// Blocks that lie in the prompt.
     pub fn prompt_blocks(&self, block_tokens: u32) -> &[u64] {
         let full = (self.prompt / block_tokens.max(1)) as usize;

@@ -9,57 +9,23 @@
 //! * There is no text. The block behind the first, which all requests may share, stands for the first user message.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read};
+use std::io::BufRead;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
 
 use super::chain::mix;
+use super::lines::{self, BLOCKS_MAX, Lines, Unusable};
 use super::{Open, Request, Source, Traffic, Window};
 
 /// Tokens in a block of the public traces.
 pub const BLOCK_TOKENS: u32 = 512;
 
 /// Longest prompt or reply that is believed.
-const TOKENS_MAX: u64 = 16 << 20;
+pub(super) const TOKENS_MAX: u64 = 16 << 20;
 /// Latest timestamp that is believed: a month.
 const TIMESTAMP_MAX: u64 = 31 * 86_400_000;
-/// Longest line: 16 M tokens in blocks of 16 have a million ids.
-const LINE_BYTES_MAX: u64 = 16 << 20;
-/// Most lines, and most blocks of all of them: half a gigabyte.
-const LINES_MAX: usize = 4_000_000;
-const BLOCKS_MAX: usize = 64 << 20;
-
-/// Why a trace cannot be replayed, and where.
-#[derive(Debug, thiserror::Error)]
-pub enum Unusable {
-    /// The file.
-    #[error("cannot read {path}: {error}")]
-    File {
-        /// Which.
-        path: String,
-        /// The system's or the decoder's words.
-        error: std::io::Error,
-    },
-    /// A line.
-    #[error("{path}, line {line}: {what}")]
-    Line {
-        /// The file.
-        path: String,
-        /// Counted from 1.
-        line: usize,
-        /// What is wrong and what to do.
-        what: String,
-    },
-    /// No line.
-    #[error("{path} holds no request: expected one JSON object a line")]
-    Empty {
-        /// The file.
-        path: String,
-    },
-}
-
 #[derive(Deserialize)]
 struct Line {
     timestamp: u64,
@@ -79,35 +45,16 @@ pub struct Trace {
 impl Trace {
     /// Reads a file; a name ending in `.zst` is decompressed.
     pub fn open(path: &Path, block_tokens: u32) -> Result<Trace, Unusable> {
-        let name = path.display().to_string();
-        let file = |error| Unusable::File { path: name.clone(), error };
-        let plain = std::fs::File::open(path).map_err(file)?;
-        if path.extension().is_some_and(|end| end == "zst") {
-            let decoder = ruzstd::decoding::StreamingDecoder::new(BufReader::new(plain))
-                .map_err(|error| file(std::io::Error::other(error.to_string())))?;
-            return Trace::read(BufReader::new(decoder), &name, block_tokens);
-        }
-        Trace::read(BufReader::new(plain), &name, block_tokens)
+        Trace::read(lines::open(path)?, &path.display().to_string(), block_tokens)
     }
 
     /// Reads lines; `name` is what errors call them.
-    pub fn read(mut from: impl BufRead, name: &str, block_tokens: u32) -> Result<Trace, Unusable> {
+    pub fn read(from: impl BufRead, name: &str, block_tokens: u32) -> Result<Trace, Unusable> {
         let (mut lines, mut blocks) = (Vec::new(), 0);
-        let mut text = Vec::new();
-        for number in 1.. {
+        let mut from = Lines::new(from, name);
+        while let Some((number, text)) = from.next_line()? {
             let refuse = |what: String| Unusable::Line { path: name.to_owned(), line: number, what };
-            text.clear();
-            let read = from.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut text);
-            match read.map_err(|error| Unusable::File { path: name.to_owned(), error })? {
-                0 => break,
-                _ if number > LINES_MAX => return Err(refuse(format!("more than {LINES_MAX} lines: cut the trace"))),
-                bytes if bytes as u64 == LINE_BYTES_MAX => {
-                    return Err(refuse(format!("longer than {LINE_BYTES_MAX} bytes: one request a line")));
-                }
-                _ if text.trim_ascii().is_empty() => continue,
-                _ => {}
-            }
-            let line = parse(&text, block_tokens).map_err(refuse)?;
+            let line = parse(text, block_tokens).map_err(refuse)?;
             if lines.last().is_some_and(|before: &Line| before.timestamp > line.timestamp) {
                 return Err(refuse("an earlier timestamp than the line before: sort the trace by timestamp".into()));
             }
@@ -121,6 +68,11 @@ impl Trace {
             return Err(Unusable::Empty { path: name.to_owned() });
         }
         Ok(Trace { name: name.to_owned(), block_tokens, requests: requests(&lines, block_tokens) })
+    }
+
+    /// Requests in order of arrival.
+    pub(super) fn of(name: &str, block_tokens: u32, requests: Vec<Request>) -> Trace {
+        Trace { name: name.to_owned(), block_tokens, requests }
     }
 
     /// The requests, in order of arrival.
@@ -170,7 +122,7 @@ fn parse(text: &[u8], block_tokens: u32) -> Result<Line, String> {
 }
 
 fn requests(lines: &[Line], block_tokens: u32) -> Vec<Request> {
-    let mut sessions: HashMap<u64, u64> = HashMap::new();
+    let mut sessions = Sessions::default();
     let mut out = Vec::with_capacity(lines.len());
     let mut gap_ms = 0;
     for batch in lines.chunk_by(|one, other| one.timestamp == other.timestamp) {
@@ -182,11 +134,7 @@ fn requests(lines: &[Line], block_tokens: u32) -> Vec<Request> {
             let full = (line.input_length / u64::from(block_tokens)) as usize;
             let blocks: Arc<[u64]> = line.hash_ids.iter().take(full).map(|id| mix(0, *id)).collect();
             let number = out.len() as u64;
-            let continued = blocks.iter().skip(1).rev().find_map(|block| sessions.get(block).copied());
-            let session = continued.unwrap_or(number);
-            if let Some(last) = blocks.last().filter(|_| blocks.len() > 1) {
-                sessions.insert(*last, session);
-            }
+            let session = sessions.of(&blocks, number);
             out.push(Request {
                 arrival_ns: first.timestamp * 1_000_000 + spread_ns,
                 prompt: line.input_length as u32,
@@ -199,6 +147,21 @@ fn requests(lines: &[Line], block_tokens: u32) -> Vec<Request> {
         }
     }
     out
+}
+
+/// Which session a prompt continues, where nothing says so: the one whose whole prompt it begins with.
+#[derive(Default)]
+pub(super) struct Sessions(HashMap<u64, u64>);
+
+impl Sessions {
+    /// That of these chained blocks; a new one is called `number`. The first block may be everybody's.
+    pub(super) fn of(&mut self, blocks: &[u64], number: u64) -> u64 {
+        let session = blocks.iter().skip(1).rev().find_map(|block| self.0.get(block).copied()).unwrap_or(number);
+        if let Some(last) = blocks.last().filter(|_| blocks.len() > 1) {
+            self.0.insert(*last, session);
+        }
+        session
+    }
 }
 
 impl Source for Trace {

@@ -1,0 +1,105 @@
+//! Several fronts before one fleet, sharing nothing: requests are dealt among them at random, each has an index, counters and
+//! a mean prompt of its own, and knows of the others what the engines' metrics tell.
+
+use std::collections::HashMap;
+
+use super::chooser::{Asked, Chooser, Stage};
+use super::fleet::Fleet;
+use super::own::Own;
+use super::traffic::chain::mix;
+use crate::engine::core::Figures;
+use crate::policy::Settings;
+
+/// One front or more with the same settings.
+pub struct Fronts {
+    fronts: Vec<Own>,
+    seed: u64,
+    /// By number: whose request it is, where there is a choice.
+    dealt: HashMap<u64, usize>,
+}
+
+impl Fronts {
+    /// As many as the stage has.
+    pub fn new(stage: &Stage, settings: &Settings) -> Fronts {
+        let each =
+            |front: usize| Own::new(&Stage { seed: stage.seed.wrapping_add(front as u64), ..*stage }, settings.clone());
+        Fronts { fronts: (0..stage.fronts.max(1)).map(each).collect(), seed: mix(stage.seed, 6), dealt: HashMap::new() }
+    }
+}
+
+impl Chooser for Fronts {
+    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<usize> {
+        let front = (mix(self.seed, asked.number) % self.fronts.len() as u64) as usize;
+        self.dealt.insert(asked.number, front);
+        self.fronts.get_mut(front)?.choose(asked, fleet)
+    }
+
+    fn first_token(&mut self, number: u64) {
+        if let Some(front) = self.dealt.get(&number).and_then(|front| self.fronts.get_mut(*front)) {
+            front.first_token(number);
+        }
+    }
+
+    fn ended(&mut self, number: u64) {
+        if let Some(front) = self.dealt.remove(&number).and_then(|front| self.fronts.get_mut(front)) {
+            front.ended(number);
+        }
+    }
+
+    fn scrape_every_ns(&self) -> Option<u64> {
+        self.fronts.first().and_then(Chooser::scrape_every_ns)
+    }
+
+    fn scraped(&mut self, figures: &[Figures]) {
+        self.fronts.iter_mut().for_each(|front| front.scraped(figures));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+    use crate::replay::peers::trial::Trial;
+
+    fn trial(policy: Policy, fronts: usize) -> Trial<Fronts> {
+        let stage = Stage { engines: 4, blocks: 5_500, block_tokens: 16, fronts, seed: 1 };
+        Trial::new(Fronts::new(&stage, &Settings { policy, ..Settings::default() }), 4)
+    }
+
+    #[test]
+    fn a_front_knows_of_another_what_metrics_tell() {
+        let mut two = trial(Policy::LeastLoad, 2);
+        let busy = |engine| Figures { running: if engine == 0 { 0 } else { 3 }, waiting: 2, ..Figures::default() };
+        two.chooser.scraped(&(0..4).map(busy).collect::<Vec<_>>());
+        assert_eq!(two.ask(&[(1, 100)]).1, 0, "the others have more, of whomever");
+        assert_eq!(two.chooser.scrape_every_ns(), Some(1_000_000_000));
+        assert_eq!(trial(Policy::LeastLoad, 1).chooser.scrape_every_ns(), None, "there are no others");
+    }
+
+    #[test]
+    fn what_one_front_sent_another_does_not_find() {
+        let held = |fronts| {
+            let mut trial = trial(Policy::Warm, fronts);
+            let first = trial.ask(&[(1, 4_000)]);
+            trial.chooser.first_token(first.0);
+            trial.chooser.ended(first.0);
+            // Who holds nothing there does not take a full cache; without this all would meet there by the ring.
+            let full = |engine| Figures { kv_usage: if engine == first.1 { 1.0 } else { 0.0 }, ..Figures::default() };
+            trial.chooser.scraped(&(0..4).map(full).collect::<Vec<_>>());
+            (0..20).filter(|more| trial.ask(&[(1, 4_000), (2 + more, 16)]).1 == first.1).count()
+        };
+        assert_eq!(held(1), 20);
+        assert!(held(3) < 20);
+    }
+
+    #[test]
+    fn requests_are_dealt_evenly_and_end_where_they_went() {
+        let mut three = trial(Policy::Random, 3);
+        let numbers: Vec<u64> = (0..300).map(|_| three.ask(&[(1, 16)]).0).collect();
+        let share = |front| three.chooser.dealt.values().filter(|dealt| **dealt == front).count();
+        assert!((0..3).all(|front| (70..130).contains(&share(front))));
+        numbers.iter().for_each(|number| three.chooser.ended(*number));
+        assert!(three.chooser.dealt.is_empty());
+        assert!(three.chooser.fronts.iter().all(|front| front.in_flight() == 0));
+    }
+}

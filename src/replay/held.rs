@@ -1,0 +1,260 @@
+//! `warm` with a queue in front of the engines: requests whose endpoint has no room wait in the queue that serves
+//! ([`crate::counters::queue`]), as long as its rule says that this pays.
+//!
+//! One that waits is chosen for anew when it is next for its endpoint and a request ended there, the engines were scraped,
+//! or [`RETRY_NS`] passed. Who waits longer than [`PATIENCE_NS`], finds the queue full or is pushed out is refused and asks again
+//! when it was told to. There is one front, however many others have.
+
+use std::collections::HashMap;
+
+use super::chooser::{Asked, Chooser, Stage, Turn};
+use super::fleet::Fleet;
+use super::own::Own;
+use crate::counters::queue::{Newcomer, Place, Tenant};
+use crate::engine::core::Figures;
+use crate::policy::{Choice, Policy, Queueing, Settings};
+
+/// Most that wait.
+const WAITING_MAX: u32 = 1_024;
+/// How long one waits at most.
+const PATIENCE_NS: u64 = 30_000_000_000;
+/// After so long the next one is chosen for again, whether anything ended or not.
+const RETRY_NS: u64 = 20_000_000;
+
+/// See the top of this file.
+pub struct Held {
+    own: Own,
+    waiting: HashMap<u64, Place>,
+    /// Whom there is no place for.
+    refused: Vec<u64>,
+    /// Where something has changed, by engine.
+    changed: Vec<bool>,
+    /// When the next for it was last chosen for, by engine.
+    looked_ns: Vec<u64>,
+    /// When all who wait were last looked at for those who do so for too long.
+    swept_ns: u64,
+    /// Where requests in flight are.
+    placed: HashMap<u64, usize>,
+}
+
+impl Held {
+    /// Nobody waits.
+    pub fn new(stage: &Stage, queue: Queueing) -> Held {
+        Held {
+            own: Own::new(stage, Settings { policy: Policy::Warm, queue, ..Settings::default() }),
+            waiting: HashMap::new(),
+            refused: Vec::new(),
+            changed: vec![false; stage.engines],
+            looked_ns: vec![0; stage.engines],
+            swept_ns: 0,
+            placed: HashMap::new(),
+        }
+    }
+
+    /// It goes to its engine.
+    fn goes(&mut self, asked: &Asked, choice: &Choice) -> Option<usize> {
+        let engine = self.own.place(asked, choice)?;
+        self.placed.insert(asked.number, engine);
+        Some(engine)
+    }
+
+    fn joins(&mut self, asked: &Asked, choice: &Choice) {
+        match self.own.queue().join(&newcomer(asked, choice), WAITING_MAX, asked.now_ns / 1_000) {
+            Some(place) => {
+                self.waiting.insert(asked.number, place);
+                self.changed[usize::from(choice.endpoint.slot)] = true;
+            }
+            None => self.refused.push(asked.number),
+        }
+    }
+
+    /// Looks for those who were pushed out or have waited for too long.
+    fn sweep(&mut self, now_ns: u64) {
+        if now_ns < self.swept_ns + RETRY_NS {
+            return;
+        }
+        self.swept_ns = now_ns;
+        let over = |place: &Place| !place.stands() || place.waited(now_ns / 1_000) >= PATIENCE_NS / 1_000;
+        let mut refused: Vec<u64> = self.waiting.extract_if(|_, place| over(place)).map(|(number, _)| number).collect();
+        // The order of a map is no order.
+        refused.sort_unstable_by(|one, other| other.cmp(one));
+        self.refused.extend(refused);
+    }
+
+    /// Who is next for an engine.
+    fn next_for(&self, engine: usize) -> Option<u64> {
+        let of_engine =
+            self.waiting.iter().filter(|(_, place)| usize::from(place.endpoint()) == engine && place.stands());
+        of_engine.min_by_key(|(_, place)| place.order()).map(|(number, _)| *number)
+    }
+}
+
+fn tenant(asked: &Asked) -> Tenant {
+    Tenant { lane: asked.tenant as u8, weight: 1 }
+}
+
+fn newcomer(asked: &Asked, choice: &Choice) -> Newcomer {
+    let held = choice.tokens.map_or(0, |tokens| tokens.held) as f32;
+    Newcomer {
+        priority: 0,
+        tenant: tenant(asked),
+        held: held / asked.request.prompt as f32,
+        endpoint: choice.endpoint.slot,
+        shard: 0,
+    }
+}
+
+impl Chooser for Held {
+    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<usize> {
+        let choice = self.own.decide(asked)?;
+        let engine = usize::from(choice.endpoint.slot);
+        let pays = self.own.holds(&choice);
+        let holds = pays && !choice.room;
+        match self.waiting.get(&asked.number).map(|place| usize::from(place.endpoint())) {
+            // Where it has room, others may come before it: it is asked for again at its turn.
+            None if holds || pays && !self.own.queue().lets_pass(&newcomer(asked, &choice)) => {
+                self.joins(asked, &choice);
+                None
+            }
+            None => {
+                self.own.queue().passed(tenant(asked), choice.tokens.map_or(0, |tokens| tokens.new));
+                self.goes(asked, &choice)
+            }
+            Some(aimed) if holds => {
+                self.waiting.get(&asked.number)?.aims_at(choice.endpoint.slot);
+                // The next one there may have room.
+                self.changed[aimed] |= aimed != engine;
+                None
+            }
+            Some(aimed) => {
+                self.changed[aimed] = true;
+                let tokens = choice.tokens.map_or(0, |tokens| tokens.new);
+                self.waiting.remove(&asked.number)?.released(tokens, asked.now_ns / 1_000);
+                self.goes(asked, &choice)
+            }
+        }
+    }
+
+    fn turn(&mut self, now_ns: u64, _first: u64) -> Option<Turn> {
+        self.sweep(now_ns);
+        if let Some(number) = self.refused.pop() {
+            return Some(Turn::Refuse(number, self.own.queue().wait_seconds(now_ns / 1_000)));
+        }
+        for engine in 0..self.changed.len() {
+            if self.changed[engine] || now_ns >= self.looked_ns[engine] + RETRY_NS {
+                self.changed[engine] = false;
+                self.looked_ns[engine] = now_ns;
+                if let Some(number) = self.next_for(engine) {
+                    return Some(Turn::Ask(number));
+                }
+            }
+        }
+        None
+    }
+
+    fn retry_every_ns(&self) -> Option<u64> {
+        Some(RETRY_NS)
+    }
+
+    fn first_token(&mut self, number: u64) {
+        self.own.first_token(number);
+    }
+
+    fn answered(&mut self, number: u64, tokens: u32) {
+        self.own.answered(number, tokens);
+    }
+
+    fn ended(&mut self, number: u64) {
+        self.own.ended(number);
+        if let Some(engine) = self.placed.remove(&number) {
+            self.changed[engine] = true;
+        }
+    }
+
+    fn scrape_every_ns(&self) -> Option<u64> {
+        self.own.scrape_every_ns()
+    }
+
+    fn scraped(&mut self, figures: &[Figures]) {
+        self.own.scraped(figures);
+        self.changed.fill(true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::peers::trial::prompt;
+
+    const MS: u64 = 1_000_000;
+
+    /// One engine whose cache holds 10,000 tokens and was read full but for 2,000 of them.
+    struct Trial {
+        held: Held,
+        fleet: Fleet,
+    }
+
+    impl Trial {
+        fn new(queue: Queueing) -> Trial {
+            let stage = Stage { engines: 1, blocks: 625, block_tokens: 16, fronts: 1, seed: 1 };
+            let fleet = Fleet::new(&crate::engine::profile::Profile::default(), 1, false);
+            let mut trial = Trial { held: Held::new(&stage, queue), fleet };
+            assert_eq!(trial.ask(0, 0, &[(100, 8_000 - 64)], 0), Some(0), "nothing is known of its cache yet");
+            trial.held.scraped(&[Figures { running: 1, kv_usage: 0.8, ..Figures::default() }]);
+            trial
+        }
+
+        fn ask(&mut self, number: u64, now_ns: u64, pieces: &[(u64, u32)], tenant: u16) -> Option<usize> {
+            let request = prompt(pieces);
+            self.held.choose(&Asked { number, now_ns, request: &request, block_tokens: 16, tenant }, &self.fleet)
+        }
+    }
+
+    #[test]
+    fn one_without_room_goes_when_another_ends() {
+        let mut trial = Trial::new(Queueing::On);
+        assert_eq!(trial.ask(1, 0, &[(1, 1_500)], 0), None);
+        assert_eq!(trial.held.turn(0, 1), Some(Turn::Ask(1)), "others may have come before it");
+        assert_eq!(trial.ask(1, 0, &[(1, 1_500)], 0), None);
+        assert_eq!((trial.held.turn(0, 1), trial.held.turn(19 * MS, 1)), (None, None));
+        assert_eq!(trial.held.turn(20 * MS, 1), Some(Turn::Ask(1)));
+        assert_eq!(trial.ask(1, 20 * MS, &[(1, 1_500)], 0), None);
+        assert_eq!(trial.held.turn(21 * MS, 1), None);
+        trial.held.ended(0);
+        assert_eq!(trial.held.turn(21 * MS, 1), Some(Turn::Ask(1)));
+        assert_eq!(trial.ask(1, 21 * MS, &[(1, 1_500)], 0), Some(0));
+        assert_eq!((trial.held.turn(60 * MS, 1), trial.held.own.queue().waiting()), (None, 0));
+    }
+
+    #[test]
+    fn who_waits_too_long_is_refused() {
+        let mut trial = Trial::new(Queueing::On);
+        assert_eq!(trial.ask(1, 0, &[(1, 1_500)], 0), None);
+        trial.held.turn(0, 1);
+        let patience = PATIENCE_NS;
+        assert_eq!(trial.held.turn(patience - 1, 1), Some(Turn::Ask(1)));
+        assert_eq!(trial.ask(1, patience - 1, &[(1, 1_500)], 0), None);
+        assert!(matches!(trial.held.turn(patience + RETRY_NS, 1), Some(Turn::Refuse(1, _))));
+        assert_eq!((trial.held.turn(patience + RETRY_NS, 1), trial.held.own.queue().waiting()), (None, 0));
+    }
+
+    #[test]
+    fn who_fits_passes_but_not_one_whose_tenant_was_served_less() {
+        let mut trial = Trial::new(Queueing::On);
+        assert_eq!(trial.ask(1, 0, &[(1, 1_500)], 1), None);
+        assert_eq!(trial.ask(2, 0, &[(2, 32)], 1), Some(0), "the same tenant's");
+        assert_eq!(trial.ask(3, 0, &[(3, 32)], 2), Some(0), "it was served as little");
+        trial.held.turn(0, 1);
+        assert_eq!(trial.ask(4, 0, &[(4, 320)], 2), Some(0));
+        assert_eq!(trial.ask(5, 0, &[(5, 32)], 2), None, "its tenant has had more by now");
+    }
+
+    #[test]
+    fn nobody_waits_where_that_does_not_pay() {
+        assert_eq!(Trial::new(Queueing::Off).ask(1, 0, &[(1, 1_500)], 0), Some(0));
+        let mut trial = Trial::new(Queueing::Auto);
+        assert_eq!(trial.ask(1, 0, &[(1, 1_500)], 0), None);
+        let beginning = trial.ask(2, 0, &[(100, 7_936), (2, 320)], 0);
+        assert_eq!(beginning, Some(0), "nearly all of it is there");
+    }
+}

@@ -1,0 +1,282 @@
+//! A front's own access log, in JSON: what came, when and how long, and, where the log has `chain`, which prompts
+//! begin alike.
+//!
+//! * The blocks are the chain's stretches of `chain_bytes`. How many tokens those are, one number for the whole log,
+//!   comes from the lines that have both; what a front counted itself is an estimate already.
+//! * Without `chain` a prompt is one that nobody shares. Without `prompt_tokens` it is as long as its chain, or its body.
+//! * Without `completion_tokens` a reply is as long as its bytes make it; one that was cut is replayed as far as it came.
+//! * What an engine never saw (refused, no endpoint), and what generates nothing, is left out and counted.
+//! * A line that is none of ours is left out and counted as well, since a log ends anywhere; more than one in ten, and
+//!   the first of them is refused.
+//! * There are no sessions: as in [`super::mooncake`]. The prefix key stands for the first user message.
+
+use std::fmt::Write as _;
+use std::io::BufRead;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::Request;
+use super::chain::mix;
+use super::lines::{BLOCKS_MAX, Lines, Unusable};
+use super::mooncake::{Sessions, TOKENS_MAX, Trace};
+
+/// Bytes of text in a token, where nothing says more.
+const TOKEN_BYTES: u64 = 4;
+/// Bytes of an event, which brings a token: vLLM's have 230 to 270 with a short model name.
+const EVENT_BYTES: u64 = 240;
+/// Bytes of a reply in one piece that are not its text.
+const REPLY_BYTES: u64 = 500;
+/// Bytes that the links of a chain stand for, unless a line says so.
+const CHAIN_BYTES: u64 = 2_048;
+/// One in so many lines may be none of ours.
+const BROKEN: usize = 10;
+/// Longest log, in microseconds: a month.
+const SPAN_MICROS: u64 = 31 * 86_400_000_000;
+/// Tokens of a block are a multiple of this, as engines have them, up to the most.
+const BLOCK_TOKENS: u64 = 16;
+const BLOCK_TOKENS_MAX: u64 = 65_536;
+
+#[derive(Deserialize)]
+struct Line {
+    time: String,
+    api: String,
+    pool: Option<String>,
+    endpoint: Option<String>,
+    status: u16,
+    stream: bool,
+    request_bytes: u64,
+    reply_bytes: u64,
+    prompt_tokens: Option<u64>,
+    completion_tokens: Option<u64>,
+    key: Option<String>,
+    chain: Option<Vec<String>>,
+    chain_bytes: Option<u64>,
+}
+
+/// What is not as the log has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Requests that are replayed.
+    pub requests: usize,
+    /// Those without a chain.
+    pub alone: usize,
+    /// Those whose reply was counted in bytes.
+    pub guessed: usize,
+    /// Lines of requests that no engine computed, or that generate nothing.
+    pub elsewhere: usize,
+    /// Lines that are none of ours, and the first of them in words.
+    pub broken: usize,
+    first_broken: Option<String>,
+}
+
+impl Account {
+    /// For people; nothing where nothing is to be said.
+    pub fn words(&self) -> String {
+        let Account { requests, alone, guessed, elsewhere, broken, .. } = self;
+        let mut out = String::new();
+        let mut say = |count: usize, what: &str| {
+            if count > 0 {
+                let _ = writeln!(out, "{count} {what}");
+            }
+        };
+        let all = format!("of {requests} requests have no chain and count as prompts that nobody shares");
+        say(*alone, &format!("{all}: `[log] access_chain = true` writes chains"));
+        say(
+            *guessed,
+            &format!("of {requests} replies have no completion_tokens and are as long as their bytes make them"),
+        );
+        say(*elsewhere, "lines left out: no engine computed them, or they generate nothing");
+        let first = self.first_broken.as_deref().unwrap_or_default();
+        say(*broken, &format!("lines left out that are none of an access log's; the first: {first}"));
+        out
+    }
+}
+
+/// One line as far as it matters.
+struct Seen {
+    micros: u64,
+    prompt: Option<u64>,
+    output: u64,
+    body_bytes: u64,
+    pool: u64,
+    key: Option<u64>,
+    chain: Option<Vec<u64>>,
+}
+
+/// Reads a log; `block_tokens` is how many tokens a link of a chain stands for, unless the log is to say.
+pub fn read(from: impl BufRead, name: &str, block_tokens: Option<u32>) -> Result<(Trace, Account), Unusable> {
+    let (mut seen, mut account) = (Vec::new(), Account::default());
+    let (mut lines, mut links, mut count, mut bytes) = (Lines::new(from, name), 0, 0, None);
+    let mut refused = None;
+    while let Some((number, text)) = lines.next_line()? {
+        count += 1;
+        let refuse = |what: String| Unusable::Line { path: name.to_owned(), line: number, what };
+        match parse(text, &mut bytes) {
+            Ok(Some((one, guessed))) => {
+                account.guessed += usize::from(guessed);
+                account.alone += usize::from(one.chain.is_none());
+                links += one.chain.as_ref().map_or(0, Vec::len);
+                seen.push(one);
+            }
+            Ok(None) => account.elsewhere += 1,
+            Err(what) => {
+                account.broken += 1;
+                refused.get_or_insert_with(|| refuse(what));
+            }
+        }
+        if links > BLOCKS_MAX {
+            return Err(refuse(format!("more than {BLOCKS_MAX} links until here: cut the log")));
+        }
+    }
+    account.requests = seen.len();
+    account.first_broken = refused.as_ref().map(Unusable::to_string);
+    match refused {
+        Some(refused) if account.broken * BROKEN > count => return Err(refused),
+        _ if seen.is_empty() => return Err(Unusable::Empty { path: name.to_owned() }),
+        _ => {}
+    }
+    // Lines are written when requests end.
+    seen.sort_by_key(|one| one.micros);
+    let begins = seen.first().map_or(0, |first| first.micros);
+    if seen.last().is_some_and(|last| last.micros - begins > SPAN_MICROS) {
+        let what = "the log is of more than a month: cut it".into();
+        return Err(Unusable::Line { path: name.to_owned(), line: 1, what });
+    }
+    let block_tokens = block_tokens.unwrap_or_else(|| tokens_of_a_link(&seen, bytes.unwrap_or(CHAIN_BYTES)));
+    Ok((Trace::of(name, block_tokens, requests(seen, block_tokens)), account))
+}
+
+/// `None`: nothing to replay. Beside a request whether its reply was counted in bytes.
+fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, bool)>, String> {
+    let line: Line = serde_json::from_slice(text.trim_ascii_end())
+        .map_err(|error| format!("{error}; expected a line of warmfront's access log, `access_format = \"json\"`"))?;
+    let micros = micros(&line.time).ok_or_else(|| format!("time {:?} is not RFC 3339", line.time))?;
+    let generates = ["chat", "completions", "responses", "messages", "generate"].contains(&&*line.api);
+    // What left before its reply's head was computed all the same, most likely.
+    if !generates || line.endpoint.is_none() || !(line.status == 0 || line.status == 200) {
+        return Ok(None);
+    }
+    if line.chain_bytes.is_some_and(|now| now == 0 || *bytes.get_or_insert(now) != now) {
+        return Err("another chain_bytes than before: such chains cannot be compared".into());
+    }
+    let link = |text: &String| u64::from_str_radix(text, 16).map_err(|_| format!("{text:?} is no link of a chain"));
+    let chain = line.chain.map(|chain| chain.iter().map(link).collect::<Result<Vec<u64>, String>>()).transpose()?;
+    let counted = line.completion_tokens.filter(|tokens| *tokens > 0);
+    let by_bytes = match line.stream {
+        true => line.reply_bytes / EVENT_BYTES,
+        false => line.reply_bytes.saturating_sub(REPLY_BYTES) / TOKEN_BYTES,
+    };
+    let seen = Seen {
+        micros,
+        prompt: line.prompt_tokens.filter(|tokens| *tokens > 0),
+        output: counted.unwrap_or(by_bytes).clamp(1, TOKENS_MAX),
+        body_bytes: line.request_bytes,
+        pool: line.pool.map_or(0, |pool| xxhash_rust::xxh3::xxh3_64(pool.as_bytes())),
+        key: line.key.and_then(|key| u64::from_str_radix(&key, 16).ok()),
+        chain,
+    };
+    Ok(Some((seen, counted.is_none())))
+}
+
+/// In the mean over the lines that have both: a chain leaves out half a stretch of its prompt.
+fn tokens_of_a_link(seen: &[Seen], bytes: u64) -> u32 {
+    let both = seen.iter().filter_map(|one| Some((one.prompt?.min(TOKENS_MAX), one.chain.as_ref()?.len() as u64)));
+    let (tokens, halves) = both
+        .filter(|(_, links)| *links > 0)
+        .fold((0, 0), |(tokens, halves), one| (tokens + one.0, halves + 2 * one.1 + 1));
+    let each = (2 * tokens).checked_div(halves).unwrap_or(bytes / TOKEN_BYTES);
+    ((each / BLOCK_TOKENS).clamp(1, BLOCK_TOKENS_MAX / BLOCK_TOKENS) * BLOCK_TOKENS) as u32
+}
+
+fn requests(seen: Vec<Seen>, block_tokens: u32) -> Vec<Request> {
+    let begins = seen.first().map_or(0, |first| first.micros);
+    let mut sessions = Sessions::default();
+    let request = |(number, one): (usize, Seen)| {
+        let links = one.chain.as_ref().map_or(0, Vec::len) as u64;
+        let by_chain = links * u64::from(block_tokens) + u64::from(block_tokens / 2);
+        let by_bytes = if one.chain.is_some() { by_chain } else { one.body_bytes / TOKEN_BYTES };
+        let prompt = one.prompt.unwrap_or(by_bytes).clamp(1, TOKENS_MAX) as u32;
+        let full = (prompt / block_tokens) as usize;
+        let blocks: Arc<[u64]> = one.chain.iter().flatten().take(full).map(|link| mix(one.pool, *link)).collect();
+        let session = sessions.of(&blocks, number as u64);
+        let opening = one.key.map(|key| mix(one.pool, key)).or(blocks.first().copied());
+        Request {
+            arrival_ns: (one.micros - begins) * 1_000,
+            prompt,
+            output: one.output as u32,
+            session: Some(mix(1, session)),
+            opening: Some(opening.unwrap_or_else(|| mix(2, number as u64))),
+            blocks,
+            thread: 0,
+        }
+    };
+    seen.into_iter().enumerate().map(request).collect()
+}
+
+/// Microseconds since 1970 of `2026-11-21T19:34:20.397338Z`, of any fraction and offset.
+fn micros(text: &str) -> Option<u64> {
+    let number = |range: std::ops::Range<usize>| {
+        let digits = text.get(range).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
+        digits.parse::<i64>().ok()
+    };
+    let marks = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
+    if !marks.iter().all(|(at, mark)| text.as_bytes().get(*at) == Some(mark)) {
+        return None;
+    }
+    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
+    let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
+    if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60
+    {
+        return None;
+    }
+    let rest = text.get(19..)?;
+    let digits = rest.strip_prefix('.').map_or(0, |rest| rest.bytes().take_while(u8::is_ascii_digit).count());
+    let fraction = rest.get(1..=digits.min(6)).unwrap_or_default();
+    let micros = if digits == 0 { 0 } else { fraction.parse::<i64>().ok()? * 10_i64.pow(6 - fraction.len() as u32) };
+    let zone = rest.get(if rest.starts_with('.') { digits + 1 } else { 0 }..)?;
+    let offset = match zone.as_bytes() {
+        b"Z" => 0,
+        [sign @ (b'+' | b'-'), _, _, b':', _, _] => {
+            let at = text.len() - 5;
+            (number(at..at + 2)? * 60 + number(at + 3..at + 5)?) * if *sign == b'+' { 60 } else { -60 }
+        }
+        _ => return None,
+    };
+    let seconds = days(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second - offset;
+    u64::try_from(seconds * 1_000_000 + micros).ok()
+}
+
+/// Days since 1970: Howard Hinnant's `days_from_civil`, of years that begin in March.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let month = (month + 9) % 12;
+    let of_year = (153 * month + 2) / 5 + day - 1;
+    year * 365 + year / 4 - year / 100 + year / 400 + of_year - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_they_are_written() {
+        assert_eq!(micros("1970-01-01T00:00:00Z"), Some(0));
+        assert_eq!(micros("2026-11-21T19:34:20.397338Z"), Some(1_795_289_660_397_338));
+        assert_eq!(micros("2000-02-29T23:59:59.5Z"), Some(951_868_799_500_000));
+        assert_eq!(micros("2026-11-21T20:34:20.397338999+01:00"), micros("2026-11-21T19:34:20.397338Z"));
+        for wrong in [
+            "",
+            "2026-11-21",
+            "2026-11-21 19:34:20Z",
+            "2026-13-21T19:34:20Z",
+            "2026-11-21T19:34:20",
+            "1969-12-31T23:59:59Z",
+            "2026-11-21T19:34:20.Z1",
+            "2026-1é-21T19:34:20Z",
+            "2026-11-21T19:34:20é",
+        ] {
+            assert_eq!(micros(wrong), None, "{wrong}");
+        }
+    }
+}

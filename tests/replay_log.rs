@@ -1,0 +1,185 @@
+//! Replays of a front's own access log: what its lines become, what is left out and said, and that no bytes panic.
+
+use std::io::Cursor;
+use std::process::Command;
+
+use proptest::prelude::*;
+use warmfront::replay::traffic::Source;
+use warmfront::replay::traffic::access::{Account, read};
+use warmfront::replay::traffic::lines::{Format, Unusable, recognise};
+use warmfront::replay::traffic::mooncake::Trace;
+
+/// A line of `second`, with these keys instead of its own.
+fn line(second: u32, keys: &[(&str, &str)]) -> String {
+    let time = format!("\"2026-11-21T19:34:{second:02}.500000Z\"");
+    let usual = [
+        ("version", "1"),
+        ("time", &time),
+        ("client", "\"127.0.0.1:42958\""),
+        ("api", "\"chat\""),
+        ("pool", "\"llama\""),
+        ("endpoint", "\"127.0.0.1:8000\""),
+        ("status", "200"),
+        ("end", "\"whole\""),
+        ("stream", "true"),
+        ("request_bytes", "9000"),
+        ("reply_bytes", "24000"),
+        ("prompt_tokens", "2000"),
+        ("cached_tokens", "null"),
+        ("completion_tokens", "77"),
+        ("key", "\"89d2c0d27a7473f1\""),
+    ];
+    let of = |name: &str, value: &str| format!("\"{name}\":{value}");
+    let kept = usual.iter().filter(|(name, _)| keys.iter().all(|(other, _)| other != name));
+    let all: Vec<String> = kept.chain(keys).map(|(name, value)| of(name, value)).collect();
+    format!("{{{}}}\n", all.join(","))
+}
+
+fn log(text: &str) -> Result<(Trace, Account), Unusable> {
+    read(Cursor::new(text.as_bytes()), "a.json", None)
+}
+
+const THREE: &str = "[\"00000000000000a1\",\"00000000000000a2\",\"00000000000000a3\"]";
+const FOUR: &str = "[\"00000000000000a1\",\"00000000000000a2\",\"00000000000000a3\",\"00000000000000a4\"]";
+
+#[test]
+fn lines_become_requests_in_order_of_their_beginnings() {
+    let chain = |chain| [("chain", chain), ("chain_bytes", "2048")];
+    let text = [
+        line(20, &[("completion_tokens", "null")]),
+        line(10, &chain(THREE)),
+        line(12, &[chain(FOUR).as_slice(), &[("prompt_tokens", "2600")]].concat()),
+        line(14, &[chain(THREE).as_slice(), &[("pool", "\"other\"")]].concat()),
+    ];
+    let (trace, account) = log(&text.concat()).unwrap();
+    let [a, b, c, d] = trace.requests() else { panic!("four requests") };
+    assert_eq!([a, b, c, d].map(|one| one.arrival_ns / 1_000_000), [0, 2_000, 4_000, 10_000]);
+    assert_eq!([a, b, c, d].map(|one| one.prompt), [2_000, 2_600, 2_000, 2_000]);
+    // 6,600 tokens in ten links and three halves are 573; the last one's 24,000 bytes are a hundred events.
+    let tokens = trace.block_tokens();
+    assert_eq!((tokens, d.output, a.output), (560, 100, 77));
+    assert_eq!([a, b, c, d].map(|one| one.blocks.len()), [3, 4, 3, 0]);
+    assert_eq!(a.blocks[..], b.blocks[..3], "what was said before");
+    assert!(a.blocks.iter().all(|block| !c.blocks.contains(block)), "another model shares nothing");
+    assert_eq!((a.session == b.session, a.session == c.session, a.opening == b.opening), (true, false, true));
+    assert_eq!((account.requests, account.alone, account.guessed), (4, 1, 1));
+    let words = account.words();
+    assert!(words.contains("1 of 4 requests have no chain"), "{words}");
+    assert!(words.contains("1 of 4 replies have no completion_tokens"), "{words}");
+}
+
+#[test]
+fn what_a_front_estimates_is_filled_in_from_bytes() {
+    let unknown =
+        [("prompt_tokens", "null"), ("completion_tokens", "null"), ("stream", "false"), ("reply_bytes", "900")];
+    let with_chain = [&unknown[..], &[("chain", THREE)]].concat();
+    let (trace, _) = log(&(line(1, &unknown) + &line(2, &with_chain))).unwrap();
+    let [alone, chained] = trace.requests() else { panic!("two requests") };
+    // 9,000 bytes of body; three links of 2,048 bytes and half of one; 900 bytes of which 500 are no text.
+    assert_eq!((alone.prompt, chained.prompt, alone.output), (2_250, 3 * 512 + 256, 100));
+}
+
+#[test]
+fn what_no_engine_computed_is_left_out_and_said() {
+    let refused = [("endpoint", "null"), ("status", "503")];
+    let (left, other) = ([("status", "0"), ("end", "\"client_left\"")], [("api", "\"embeddings\"")]);
+    let text = [line(1, &[]), line(2, &refused), line(3, &[("status", "400")]), line(4, &left), line(5, &other)];
+    let (trace, account) = log(&text.concat()).unwrap();
+    assert_eq!((trace.requests().len(), account.elsewhere, account.broken), (2, 3, 0));
+    let error = log(&line(1, &refused)).unwrap_err().to_string();
+    assert!(error.contains("holds no request"), "{error}");
+}
+
+#[test]
+fn a_few_broken_lines_are_left_out_and_many_refused_with_their_number() {
+    let good = line(1, &[]).repeat(20);
+    let cases = [
+        ("{\"version\":1,\"ti\n", "EOF while parsing"),
+        ("{\"time\":\"2026-11-21T19:34:20Z\"}\n", "missing field `api`"),
+        ("\u{0}\u{1}\n", "expected value"),
+        (&line(1, &[("time", "\"yesterday\"")]), "time \"yesterday\" is not RFC 3339"),
+        (&line(1, &[("prompt_tokens", "-1")]), "invalid value: integer `-1`"),
+        (&line(1, &[("chain", "[\"x\"]")]), "\"x\" is no link"),
+        (&line(1, &[("chain_bytes", "0")]), "another chain_bytes"),
+    ];
+    for (broken, what) in cases {
+        let (trace, account) = log(&format!("{good}{broken}")).unwrap();
+        assert_eq!((trace.requests().len(), account.broken), (20, 1), "{broken}");
+        let words = account.words();
+        assert!(words.contains("a.json, line 21: ") && words.contains(what), "{what}: {words}");
+        let error = log(&format!("{}{broken}{broken}", line(1, &[]))).unwrap_err().to_string();
+        assert!(error.starts_with("a.json, line 2: ") && error.contains(what), "{what}: {error}");
+    }
+    let long = line(1, &[("time", "\"2026-01-21T19:34:20Z\"")]) + &line(1, &[]);
+    assert!(log(&long).unwrap_err().to_string().contains("more than a month"));
+}
+
+#[test]
+fn a_file_says_what_it_is() {
+    let mooncake = "{\"timestamp\":5,\"input_length\":512,\"output_length\":1,\"hash_ids\":[7]}\n";
+    let broken_first = format!("7:20.4Z\",\"status\":200}}\n\n{}", line(1, &[]));
+    for (text, format) in [
+        (mooncake, Format::Mooncake),
+        ("", Format::Mooncake),
+        ("no JSON\n", Format::Mooncake),
+        (&line(1, &[]), Format::Access),
+        (&broken_first, Format::Access),
+    ] {
+        let (seen, mut all) = recognise(Box::new(Cursor::new(text.to_owned())), "a").unwrap();
+        let mut again = String::new();
+        all.read_to_string(&mut again).unwrap();
+        assert_eq!((seen, again.as_str()), (format, text));
+    }
+}
+
+#[test]
+fn the_command_replays_a_log_behind_several_fronts() {
+    let path = std::env::temp_dir().join(format!("warmfront-access-{}.json", std::process::id()));
+    let lines: String =
+        (0..40).map(|second| line(second, if second % 2 == 0 { &[("chain", FOUR)] } else { &[] })).collect();
+    std::fs::write(&path, lines).unwrap();
+    let run = |more: &[&str]| {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_warmfront")).arg("replay").arg(&path).args(more).output().unwrap();
+        let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.success(), words(&output.stdout), words(&output.stderr))
+    };
+    let (done, table, said) = run(&["--policies", "warm,oracle", "--fronts", "2"]);
+    assert!(done && said.contains("20 of 40 requests have no chain") && said.contains("behind 2 fronts"), "{said}");
+    assert!(table.contains("40 requests counted") && table.contains("\nwarm "), "{table}");
+    let (done, _, said) = run(&["--policies", "smg", "--fronts", "2"]);
+    assert!(!done && said.contains("\"smg\" is simulated as one router alone"), "{said}");
+    std::fs::remove_file(&path).unwrap();
+}
+
+proptest! {
+    #[test]
+    fn mutated_lines_are_requests_or_refused_in_words(
+        edits in prop::collection::vec((0..4_000_usize, prop::sample::select(b"0789-\"\\{}[],:.eE\x00\xff nZ+tuf".to_vec()), 0..3_u8), 1..12),
+    ) {
+        let chain = [("chain", FOUR), ("chain_bytes", "2048")];
+        let lines: String = (0..12).map(|second| line(second, if second % 3 == 0 { &chain } else { &[] })).collect();
+        let mut bytes = lines.into_bytes();
+        for (at, byte, how) in edits {
+            let at = at % bytes.len();
+            match how {
+                0 => bytes[at] = byte,
+                1 => bytes.insert(at, byte),
+                _ => drop(bytes.remove(at)),
+            }
+        }
+        match read(Cursor::new(&bytes), "a.json", None) {
+            Ok((trace, account)) => {
+                let requests = trace.requests();
+                let each = trace.block_tokens() as usize;
+                prop_assert_eq!(requests.len(), account.requests);
+                prop_assert!(account.requests + account.broken + account.elsewhere > 0 && !requests.is_empty());
+                prop_assert!(requests.is_sorted_by_key(|one| one.arrival_ns));
+                for one in requests {
+                    prop_assert!(one.prompt > 0 && one.output > 0 && one.blocks.len() * each <= one.prompt as usize);
+                }
+            }
+            Err(error) => prop_assert!(error.to_string().starts_with("a.json"), "{}", error),
+        }
+    }
+}
