@@ -211,7 +211,7 @@ impl Rows {
             let joins = is_of(key, hash);
             let next = match joins {
                 true => key + HOLDER,
-                false => hash & TAG | key.wrapping_add(TURN_ONE) & TURN | u64::from(slot) + 1,
+                false => hash & TAG | key.wrapping_add(TURN_ONE) & TURN | (u64::from(slot) + 1),
             };
             // Acquire: who left the row is done with its bits. Release: who finds the row finds it so.
             if self.key(row).compare_exchange(key, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
