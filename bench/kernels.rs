@@ -50,13 +50,7 @@ impl Kind {
     }
 
     fn scan(&self, scan: &mut Scan, body: &[u8], piece_bytes: usize) -> (Option<PrefixHash>, u64) {
-        let plan = Plan {
-            prefix: self.prefix,
-            prefix_chars: 100,
-            prefix_bytes: u32::MAX,
-            chain: false,
-            session_fields: Vec::new(),
-        };
+        let plan = Plan { prefix: self.prefix, prefix_chars: 100, prefix_bytes: u32::MAX, ..Plan::default() };
         let whole = if self.prefix == PrefixMode::Conversation { Needs::WHOLE } else { Needs::NONE };
         scan.begin(self.api, &plan, Needs::MODEL | Needs::PREFIX | whole);
         for piece in body.chunks(piece_bytes) {

@@ -77,8 +77,7 @@ fn scan_whole(scan: &mut Scan, api: Api, plan: &Plan, needs: Needs, pieces: &[&[
 }
 
 fn compare(criterion: &mut Criterion) {
-    let plan =
-        |prefix| Plan { prefix, prefix_chars: 100, prefix_bytes: u32::MAX, chain: false, session_fields: vec![] };
+    let plan = |prefix| Plan { prefix, prefix_chars: 100, prefix_bytes: u32::MAX, chain: false, ..Plan::default() };
     let conversation = plan(PrefixMode::Conversation);
     let first_user = plan(PrefixMode::FirstUser);
     let whole = Needs::MODEL | Needs::PREFIX | Needs::WHOLE;

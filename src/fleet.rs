@@ -277,6 +277,29 @@ impl Loads {
         self.resident.get(slot as usize)
     }
 
+    /// Becomes what `seen` is at these slots and for this pool, so that it can be changed. For a copy that nobody shares.
+    pub(crate) fn copy(&self, seen: &Loads, slots: &[u16], pool: u16) {
+        for &slot in slots {
+            let cells = self.cell(slot).zip(self.token_cells(slot));
+            let Some((in_flight, (pending, dispatched))) = cells else { continue };
+            in_flight.store(seen.in_flight(slot), Ordering::Relaxed);
+            pending.store(seen.pending(slot), Ordering::Relaxed);
+            dispatched.store(seen.dispatched(slot), Ordering::Relaxed);
+            if let Some(resident) = self.resident_cell(slot) {
+                resident.store(seen.resident(slot), Ordering::Relaxed);
+            }
+        }
+        for (mine, theirs) in [(&self.mean_held, &seen.mean_held), (&self.mean_answer, &seen.mean_answer)] {
+            mean_cell(mine, pool).store(mean_cell(theirs, pool).load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.set_mean_prompt(pool, seen.mean_prompt(pool));
+    }
+
+    /// For a copy that nobody shares.
+    pub(crate) fn set_mean_prompt(&self, pool: u16, tokens: u32) {
+        mean_cell(&self.mean_prompt, pool).store(tokens.saturating_mul(MEAN_SCALE), Ordering::Relaxed);
+    }
+
     /// The cells of tokens of a slot, for the counters alone: pending, dispatched.
     #[inline]
     pub(crate) fn token_cells(&self, slot: u16) -> Option<(&AtomicU64, &AtomicU64)> {

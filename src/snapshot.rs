@@ -74,7 +74,7 @@ impl Snapshot {
         self.any_refuses = self.endpoints.iter().flatten().any(|endpoint| endpoint.refuses_probes);
         self.needs = if self.single_pool() { Needs::NONE } else { Needs::MODEL };
         for pool in &self.pools {
-            self.needs = self.needs | pool.settings.policy.needs();
+            self.needs = self.needs | pool.settings.needs();
         }
         for at in 0..self.pools.len() {
             let (sealed, rest) = self.pools.split_at_mut(at);

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use warmfront::config::{Access, Config, Flags, Shards, Upstream};
 use warmfront::policy::Policy;
+use warmfront::scan::Plain;
 
 const EXAMPLE: &str = include_str!("../systemd/warmfront.toml");
 
@@ -118,6 +119,17 @@ fn impossible_values_are_refused() {
         ("[routing]\nload_percent = 99\n", "2:16", "`load_percent` is 99"),
         ("[routing]\nreplication = 0\n", "2:15", "`replication` is 0"),
         ("[pool.x]\nload_percent = 50\n", "2:16", "`load_percent` is 50"),
+        (
+            "[routing]\nshadow_policy = \"wram\"\n",
+            "2:17",
+            "`shadow_policy` is \"off\" or the name of a policy (random, ",
+        ),
+        ("[pool.x]\nshadow_policy = \"on\"\n", "2:17", "not \"on\""),
+        (
+            "[routing]\nshadow_policy = \"session\"\nsession_headers = []\nsession_fields = []\n",
+            "2:17",
+            "\"session\" needs `session_headers` or `session_fields`",
+        ),
         ("[health]\nfailures_down = 0\n", "2:17", "`failures_down` cannot be 0"),
         ("[health]\neject_ms = 0\n", "2:12", "`eject_ms` cannot be 0"),
         ("[health]\neject_ms = 2000\neject_ms_max = 1000\n", "3:16", "less than `eject_ms` (2000)"),
@@ -143,6 +155,50 @@ fn impossible_values_are_refused() {
     ] {
         let said = said(text);
         assert!(said.starts_with(&format!("w.toml:{place}: ")) && said.contains(words), "{text}\n{said}");
+    }
+}
+
+/// What is read of a body, and whether there is an index, follows from the policies that look on as well.
+#[test]
+fn a_pool_is_compared_with_a_policy_of_its_own() {
+    let parsed = |text: &str| Config::parse(text, Path::new("w.toml")).unwrap();
+    let base = "[routing]\npolicy = \"prefix-hash\"\n";
+    for (text, routing, x) in [
+        ("", None, None),
+        ("shadow_policy = \"off\"\n", None, None),
+        ("shadow_policy = \"\"\n[pool.x]\nload_percent = 150\n", None, None),
+        ("shadow_policy = \"warm\"\n[pool.x]\nload_percent = 150\n", Some(Policy::Warm), Some(Policy::Warm)),
+        ("shadow_policy = \"warm\"\n[pool.x]\nshadow_policy = \"off\"\n", Some(Policy::Warm), None),
+        ("[pool.x]\nshadow_policy = \"warm\"\n", None, Some(Policy::Warm)),
+        ("[pool.x]\nshadow_policy = \"random\"\n", None, Some(Policy::Random)),
+    ] {
+        let config = parsed(&format!("{base}{text}"));
+        assert_eq!((config.routing.shadow_policy.0, config.settings_for("x").shadow_policy.0), (routing, x), "{text}");
+        let looks = [routing, x].contains(&Some(Policy::Warm));
+        assert_eq!((config.looks_at(Policy::Warm), config.plan().chain), (looks, looks), "{text}");
+        assert!(config.looks_at(Policy::PrefixHash) && !config.looks_at(Policy::Session));
+    }
+    let keys = |text: &str| {
+        let Plain { chosen, shadow } = parsed(text).plan().plain;
+        (chosen, shadow)
+    };
+    for (text, chosen, shadow) in [
+        ("[routing]\npolicy = \"prefix-hash\"\nshadow_policy = \"random\"\n", false, false),
+        // The chain is for the one that looks on.
+        ("[routing]\npolicy = \"prefix-hash\"\nshadow_policy = \"warm\"\n", true, false),
+        ("[routing]\npolicy = \"warm\"\nshadow_policy = \"warm\"\n", false, false),
+        // In place of `warm` it would have none.
+        ("[routing]\npolicy = \"warm\"\nshadow_policy = \"prefix-hash\"\n", false, true),
+        ("[routing]\npolicy = \"warm\"\nshadow_policy = \"least-load\"\n", false, false),
+        // Another pool's requests ask for it.
+        ("[routing]\npolicy = \"warm\"\n[pool.x]\nshadow_policy = \"prefix-hash\"\n", false, false),
+        (
+            "[routing]\npolicy = \"warm\"\n[pool.x]\npolicy = \"random\"\nshadow_policy = \"prefix-hash\"\n",
+            false,
+            false,
+        ),
+    ] {
+        assert_eq!(keys(text), (chosen, shadow), "{text}");
     }
 }
 

@@ -38,6 +38,8 @@ mod random;
 mod recorded;
 #[path = "relay/records.rs"]
 mod records;
+#[path = "relay/shadows.rs"]
+mod shadows;
 #[path = "relay/storm.rs"]
 mod storm;
 #[path = "relay/trust.rs"]

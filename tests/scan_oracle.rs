@@ -6,7 +6,7 @@ use std::fs;
 
 use oracle::{all_needs, check_against_oracle, check_cuts, seen};
 use warmfront::scan::PrefixMode;
-use warmfront::scan::{Api, Needs, Plan, Scan};
+use warmfront::scan::{Api, Needs, Plain, Plan, Scan};
 
 const APIS: [Api; 10] = [
     Api::Chat,
@@ -23,7 +23,7 @@ const APIS: [Api; 10] = [
 
 fn plan(prefix: PrefixMode, prefix_chars: u32, prefix_bytes: u32) -> Plan {
     let session_fields = vec![b"prompt_cache_key"[..].into(), b"user"[..].into()];
-    Plan { prefix, prefix_chars, prefix_bytes, chain: false, session_fields }
+    Plan { prefix, prefix_chars, prefix_bytes, chain: false, plain: Plain::default(), session_fields }
 }
 
 fn plans() -> Vec<Plan> {
@@ -33,6 +33,10 @@ fn plans() -> Vec<Plan> {
         plan(PrefixMode::Conversation, 0, 4096),
         plan(PrefixMode::Conversation, 0, 23),
         Plan { chain: true, ..plan(PrefixMode::FirstUser, 5, 23) },
+        Plan { chain: true, plain: Plain { chosen: true, shadow: false }, ..plan(PrefixMode::FirstUser, 100, 0) },
+        Plan { chain: true, plain: Plain { chosen: false, shadow: true }, ..plan(PrefixMode::FirstUser, 5, 0) },
+        Plan { chain: true, plain: Plain { chosen: true, shadow: true }, ..plan(PrefixMode::Conversation, 0, 23) },
+        Plan { chain: true, plain: Plain { chosen: true, shadow: true }, ..plan(PrefixMode::Conversation, 0, 4096) },
     ]
 }
 

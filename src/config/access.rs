@@ -74,7 +74,7 @@ impl Config {
             Some("`access_chain` adds to lines of the access log, and `access` is \"off\"")
         } else if self.log.access_format != LogFormat::Json {
             Some("`access_chain` adds to lines in JSON, and `access_format` is \"text\"")
-        } else if !self.chooses_by(Policy::Warm) {
+        } else if !self.looks_at(Policy::Warm) {
             Some(
                 "`access_chain` has nothing to write: chains of prompts are made for the policy `warm`, which no pool has",
             )

@@ -339,14 +339,16 @@ impl Config {
         problems
     }
 
-    /// Whether any pool chooses by this policy.
-    pub fn chooses_by(&self, policy: Policy) -> bool {
-        self.routing.policy == policy || self.pool.keys().any(|id| self.settings_for(id).policy == policy)
+    /// Whether any pool chooses by this policy, or is compared with it.
+    pub fn looks_at(&self, policy: Policy) -> bool {
+        self.routing.looks_at(policy) || self.pool.keys().any(|id| self.settings_for(id).looks_at(policy))
     }
 
     /// What bodies are scanned for: all that any pool needs, for which one it is shows only in the body.
     pub fn plan(&self) -> Plan {
-        Plan { chain: self.chooses_by(Policy::Warm), ..self.routing.plan() }
+        let mut pools: Vec<Settings> = self.pool.keys().map(|id| self.settings_for(id)).collect();
+        pools.push(self.routing.clone());
+        self.routing.plan_among(&pools)
     }
 
     /// How the pool of `served_id` chooses: `[routing]`, with what `[pool."served_id"]` overrides.

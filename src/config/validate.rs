@@ -266,8 +266,11 @@ fn routing(settings: &Settings, table: &[&str], found: &mut Vec<Problem>) {
     if settings.session_fields.len() > SESSION_FIELDS_MAX {
         wrong("session_fields", format!("`session_fields` cannot name more than {SESSION_FIELDS_MAX} fields"));
     }
-    if settings.policy == Policy::Session && settings.session_headers.is_empty() && settings.session_fields.is_empty() {
-        wrong("policy", "\"session\" needs `session_headers` or `session_fields`; both are empty".into());
+    let no_names = settings.session_headers.is_empty() && settings.session_fields.is_empty();
+    for (key, policy) in [("policy", Some(settings.policy)), ("shadow_policy", settings.shadow_policy.0)] {
+        if no_names && policy == Some(Policy::Session) {
+            wrong(key, "\"session\" needs `session_headers` or `session_fields`; both are empty".into());
+        }
     }
 }
 

@@ -13,7 +13,7 @@ const SMALL_PART: u32 = 20;
 /// Fewest slots of an index: engines may come while the process lives.
 const SLOTS_MIN: usize = 64;
 
-/// The index, while any pool chooses by it.
+/// The index, while any pool chooses by it, or is compared with who does.
 #[derive(Debug, Default)]
 pub struct Caches {
     index: Option<Arc<Index>>,
@@ -22,7 +22,7 @@ pub struct Caches {
 impl Caches {
     /// Makes the index or lets go of it, as the configuration asks; true where it is new, and knows no endpoint.
     pub fn follow(&mut self, config: &Config) -> bool {
-        let is_wanted = config.chooses_by(Policy::Warm) && config.limits.index_bytes > 0;
+        let is_wanted = config.looks_at(Policy::Warm) && config.limits.index_bytes > 0;
         if self.index.is_some() == is_wanted {
             return false;
         }

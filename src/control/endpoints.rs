@@ -18,7 +18,9 @@ use super::member::{Member, Tenancy};
 use super::reload::Changes;
 use crate::config::Upstream;
 use crate::counters::Counters;
+use crate::counters::stats::{Shadowed, Stats};
 use crate::fleet::{Endpoint, Health};
+use crate::snapshot::Pool;
 
 type Outcome = Result<Json<Changes>, (StatusCode, String)>;
 
@@ -150,7 +152,48 @@ struct ShownFleet {
 struct ShownPool {
     model: String,
     policy: &'static str,
+    /// None: the policy is compared with no other.
+    shadow: Option<ShownShadow>,
     endpoints: Vec<String>,
+}
+
+/// What the policy that looks on would have done since the process began.
+#[derive(Debug, Serialize)]
+struct ShownShadow {
+    policy: &'static str,
+    agreed: u64,
+    differed: u64,
+    nobody: u64,
+    skipped: u64,
+    /// Of prompts that were looked up: what was done, and what would have been.
+    chosen: ShownTokens,
+    instead: ShownTokens,
+}
+
+#[derive(Debug, Serialize)]
+struct ShownTokens {
+    held_tokens: u64,
+    new_tokens: u64,
+    cost_tokens: u64,
+}
+
+fn shadow(pool: &Pool, stats: &Stats) -> Option<ShownShadow> {
+    let policy = pool.settings.shadow_policy.0?;
+    let count = |what| stats.shadowed(pool.id.0, policy, what);
+    let tokens = |[held, new, cost]: [Shadowed; 3]| ShownTokens {
+        held_tokens: count(held),
+        new_tokens: count(new),
+        cost_tokens: count(cost),
+    };
+    Some(ShownShadow {
+        policy: policy.as_str(),
+        agreed: count(Shadowed::Agreed),
+        differed: count(Shadowed::Differed),
+        nobody: count(Shadowed::Nobody),
+        skipped: count(Shadowed::Skipped),
+        chosen: tokens([Shadowed::HeldThere, Shadowed::NewThere, Shadowed::CostThere]),
+        instead: tokens([Shadowed::HeldInstead, Shadowed::NewInstead, Shadowed::CostInstead]),
+    })
 }
 
 async fn endpoints(Shared(state): Shared<State>) -> Json<ShownFleet> {
@@ -159,9 +202,10 @@ async fn endpoints(Shared(state): Shared<State>) -> Json<ShownFleet> {
         let endpoint = snapshot.endpoints.get(usize::from(*slot))?.as_ref()?;
         Some(endpoint.name.to_string())
     };
-    let pool = |pool: &crate::snapshot::Pool| ShownPool {
+    let pool = |pool: &Pool| ShownPool {
         model: pool.name.to_string(),
         policy: pool.settings.policy.as_str(),
+        shadow: shadow(pool, state.stats),
         endpoints: pool.members.iter().filter_map(name).collect(),
     };
     Json(ShownFleet {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::exchange::{Lender, warm};
 use crate::fleet::{Endpoint, Loads};
-use crate::policy::{self, Choice, Nobody, Policy, Request, Settings};
+use crate::policy::{self, Choice, Nobody, Policy, Request, Settings, ShadowPolicy};
 use crate::prefix;
 use crate::scan::{Api, Needs, Plan, PrefixMode, Progress, Scan};
 use crate::snapshot::{Pool, Selected, Snapshot};
@@ -108,7 +108,9 @@ pub fn explain(question: &Question<'_>, config: &Config, snapshot: &Snapshot, lo
         }
         Selected::Empty => Err("no endpoint is known: 503"),
     };
-    let settings = pool.map_or(&config.routing, |pool| &pool.settings);
+    // What a policy that looks on asks for besides is no matter of this choice.
+    let settings = pool.map_or(&config.routing, |pool| &*pool.settings);
+    let settings = &Settings { shadow_policy: ShadowPolicy::OFF, ..settings.clone() };
 
     let whole =
         read(&mut scan, question, &settings.plan(), Needs::WHOLE | Needs::MODEL | Needs::PREFIX | Needs::SESSION, None);
@@ -169,9 +171,11 @@ fn choose(
         needs = needs.without(Needs::SESSION);
     }
     let mut alone = pool.clone();
-    alone.settings = Arc::new(Settings { policy, ..Settings::clone(&pool.settings) });
-    // As in the fleet: where one pool asks for the whole prompt, it is read for all of them.
-    let plan = Plan { chain: snapshot.plan.chain || policy == Policy::Warm, ..alone.settings.plan() };
+    let shadow_policy = ShadowPolicy::OFF;
+    alone.settings = Arc::new(Settings { policy, shadow_policy, ..Settings::clone(&pool.settings) });
+    // As in the fleet: where one pool chooses by the whole prompt, it is read for all of them.
+    let asked = snapshot.plan.chain && !snapshot.plan.plain.chosen;
+    let plan = Plan { chain: asked || policy == Policy::Warm, ..alone.settings.plan() };
     let progress = read(scan, question, &plan, needs, Some(config.limits.hold_bytes));
     let facts = scan.facts();
     let failed = matches!(progress, Progress::Failed(_));

@@ -6,6 +6,7 @@ mod slots;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Error;
 
+use clap::ValueEnum;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -14,10 +15,10 @@ use prometheus_client::registry::Registry;
 use super::admin::State;
 use super::endpoints;
 use super::member::Member;
-use crate::counters::stats::{Event, Gauge, Reading, RequestKey, Timing, Work};
+use crate::counters::stats::{Event, Gauge, Reading, RequestKey, Shadowed, Timing, Work};
 use crate::fleet::{Endpoint, EndpointId, Health, Method, Rung};
 use crate::limits::LABELLED_POOLS_MAX;
-use crate::policy::Reason;
+use crate::policy::{Policy, Reason};
 use crate::scan;
 use crate::snapshot::Snapshot;
 
@@ -85,6 +86,7 @@ impl Collector for Collected {
         self.events(&mut out)?;
         self.access_log(&mut out)?;
         self.times(&mut out, &snapshot)?;
+        self.shadows(&mut out, &snapshot)?;
         self.endpoints(&mut out, &snapshot)?;
         self.slots(&mut out, &snapshot)?;
         self.predictions(&mut out, &snapshot)
@@ -206,6 +208,36 @@ impl Collected {
         Ok(())
     }
 
+    /// What second policies would have done, of those that were ever asked in a pool.
+    fn shadows(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
+        let stats = self.0.stats;
+        let pools = || snapshot.pools.iter().take(LABELLED_POOLS_MAX).map(|pool| (pool.id.0, &*pool.name));
+        let pools = || pools().chain([(LABELLED_POOLS_MAX as u16, UNKNOWN)]);
+        let policies = || Policy::value_variants().iter().copied();
+        let each = || pools().flat_map(|pool| policies().map(move |policy| (pool, policy)));
+        let asked = |pool, policy| SHADOW_CHOICES.iter().any(|(_, what)| stats.shadowed(pool, policy, *what) > 0);
+        for (name, help, label, values) in [
+            ("shadow_choices", "What a policy that only looks on would have chosen", "outcome", SHADOW_CHOICES),
+            (
+                "shadow_held_tokens",
+                "Prompt tokens held where they were sent, and where they would be",
+                "at",
+                SHADOW_HELD,
+            ),
+            ("shadow_new_tokens", "Prompt tokens to be computed, likewise", "at", SHADOW_NEW),
+            ("shadow_cost_tokens", "These and those that others waited for, likewise", "at", SHADOW_COST),
+        ] {
+            let mut family = Family::new(out, name, help, MetricType::Counter)?;
+            for ((pool, model), policy) in each().filter(|((pool, _), policy)| asked(*pool, *policy)) {
+                for (value, what) in values {
+                    let labels = vec![("model", model), ("policy", policy.as_str()), (label, *value)];
+                    family.counter(labels, stats.shadowed(pool, policy, *what))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn predictions(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
         let fleet = self.0.keeper.fleet();
         let tokens: [(&str, &str, Total); 4] = [
@@ -304,6 +336,18 @@ impl Collected {
 
 const STATES: [Health; 6] =
     [Health::Unknown, Health::Up, Health::Down, Health::Draining, Health::Ejected, Health::Trial];
+
+type ShadowValues = &'static [(&'static str, Shadowed)];
+
+const SHADOW_CHOICES: ShadowValues = &[
+    ("agreed", Shadowed::Agreed),
+    ("differed", Shadowed::Differed),
+    ("nobody", Shadowed::Nobody),
+    ("skipped", Shadowed::Skipped),
+];
+const SHADOW_HELD: ShadowValues = &[("chosen", Shadowed::HeldThere), ("shadow", Shadowed::HeldInstead)];
+const SHADOW_NEW: ShadowValues = &[("chosen", Shadowed::NewThere), ("shadow", Shadowed::NewInstead)];
+const SHADOW_COST: ShadowValues = &[("chosen", Shadowed::CostThere), ("shadow", Shadowed::CostInstead)];
 
 /// The label of what has no name of its own.
 const UNKNOWN: &str = "unknown";

@@ -10,7 +10,9 @@ mod outcomes;
 mod predictions;
 pub mod queue;
 mod requests;
+mod shadows;
 pub mod stats;
+mod without;
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::fleet::{EndpointId, Loads};
@@ -18,6 +20,7 @@ use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX};
 pub use outcomes::{Outcome, Outcomes};
 pub use predictions::{Asked, Compared, Prediction, Predictions, Text};
 use queue::Queue;
+pub use without::{Own, Without};
 
 /// The shared counters of one process.
 #[derive(Debug)]

@@ -1,7 +1,8 @@
 //! What each shard counts for itself: one writer, on cache lines of its own, read by control without locks.
 //!
 //! The memory of one shard is a sum: 256 KiB of requests, 65 pools with 4 histograms of 256 bytes
-//! (65 KiB), 16 KiB and 208 bytes an endpoint of first tokens, and 2 KiB of counters.
+//! (65 KiB), 16 KiB and 208 bytes an endpoint of first tokens, and 2 KiB of counters; 34 KiB more where a policy is compared
+//! with another.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,11 +12,14 @@ use crossbeam::utils::CachePadded;
 pub use super::events::Event;
 pub use super::histogram::{BOUNDS, Reading};
 pub use super::requests::RequestKey;
+pub use super::shadows::Shadowed;
 
 use super::first_tokens::FirstTokens;
 use super::histogram::{Histogram, MICROS, NANOS};
 use super::requests::Requests;
+use super::shadows::Shadows;
 use crate::limits::LABELLED_POOLS_MAX;
+use crate::policy::Policy;
 
 /// Times of requests, by pool, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,6 +131,11 @@ impl Stats {
         reading
     }
 
+    /// What a policy that looks on would have done in a pool; pools from [`LABELLED_POOLS_MAX`] on are one.
+    pub fn shadowed(&self, pool: u16, policy: Policy, what: Shadowed) -> u64 {
+        self.shards.iter().map(|shard| shard.shadows.of(pool, policy, what)).sum()
+    }
+
     /// Times to first token of what was sent to these slots.
     pub fn first_tokens(&self, slots: &[u16]) -> Reading {
         let mut reading = Reading::new(&MICROS);
@@ -161,6 +170,7 @@ pub struct ShardStats {
     pools: Box<[CachePadded<[Histogram; Timing::ALL.len()]>]>,
     first_tokens: FirstTokens,
     requests: Requests,
+    shadows: Shadows,
 }
 
 impl Default for ShardStats {
@@ -173,6 +183,7 @@ impl Default for ShardStats {
             pools: (0..=LABELLED_POOLS_MAX).map(|_| CachePadded::default()).collect(),
             first_tokens: FirstTokens::default(),
             requests: Requests::default(),
+            shadows: Shadows::default(),
         }
     }
 }
@@ -207,6 +218,12 @@ impl ShardStats {
     #[inline]
     pub fn observe(&self, pool: u16, timing: Timing, micros: u64) {
         self.pools[labelled(pool)][timing as usize].observe(&MICROS, micros);
+    }
+
+    /// Counts what a policy that looks on would have done for one of the pool's requests.
+    #[inline]
+    pub fn shadow(&self, pool: u16, policy: Policy, what: Shadowed, n: u64) {
+        self.shadows.add(pool, policy, what, n);
     }
 
     /// Counts the time to the first token of a pool's stream from the endpoint in `slot`.

@@ -351,6 +351,7 @@ impl Exchange {
             pool: None,
             reason: Reason::Random,
             key: None,
+            shadow_key: None,
             session: None,
             unscannable: false,
             tried: Avoid::default(),

@@ -5,10 +5,11 @@ use super::record::RunnerUp;
 use super::refusals::{self, Refused};
 use super::warm::LookedUp;
 use super::{Exchange, Leg, Micros, Phase, Waiting};
-use crate::counters::Admission;
 use crate::counters::stats::{Event as Count, Work};
-use crate::policy::{self, CHOICES_MAX, Choice, Cost, Nobody, Tokens};
-use crate::prefix;
+use crate::counters::{Admission, Outcomes, Own};
+use crate::fleet::{EndpointId, Loads};
+use crate::policy::{self, CHOICES_MAX, Choice, Cost, Nobody, Policy, Tokens};
+use crate::prefix::{self, PrefixHash};
 use crate::snapshot::{Pool, Selected, Snapshot};
 
 /// Most barred endpoints that one choice goes past; within milliseconds the snapshot has them out.
@@ -46,14 +47,17 @@ impl Exchange {
             Selected::Empty => return Err(refusals::NO_ENDPOINT.into()),
         };
         self.pool = Some(pool.id);
+        let name = pool.name.as_bytes();
+        // Where a header names it, the body may not have been looked at.
+        let session = self.asked.session.or(facts.and_then(|facts| facts.session()));
+        self.session = session.map(|session| prefix::session_key(name, session));
         let Some(facts) = facts else { return Ok(pool) };
         if facts.duplicates > 0 {
             cx.stats.count(Count::DuplicateField);
         }
-        let name = pool.name.as_bytes();
-        self.session = self.asked.session.or(facts.session()).map(|session| prefix::session_key(name, session));
-        let prefix = facts.prefix().filter(|_| !self.unscannable);
-        self.key = prefix.map(|prefix| prefix::key(name, facts.cache_salt, &prefix));
+        let keyed = |prefix: PrefixHash| prefix::key(name, facts.cache_salt, &prefix);
+        self.key = facts.prefix().filter(|_| !self.unscannable).map(keyed);
+        self.shadow_key = self.key;
         Ok(pool)
     }
 
@@ -66,7 +70,11 @@ impl Exchange {
         };
         let matches = looked_up.and_then(|_| cx.lender.matches.take());
         let prompt = looked_up.zip(matches.as_deref()).map(|(looked_up, matches)| looked_up.prompt(matches));
-        let counted = self.count_in(pool, prompt, cx);
+        let mut request = self.request(prompt, cx);
+        let counted = self.count_in(pool, &mut request, cx);
+        let elsewhere = |choice: &Choice| prompt.map(|prompt| prompt.tokens_at(pool, choice.endpoint.slot));
+        let tokens = counted.as_ref().ok().and_then(|(choice, _)| choice.tokens.or_else(|| elsewhere(choice)));
+        let lots = (request.random, request.turn);
         cx.lender.matches = matches.or(cx.lender.matches.take());
         let (choice, mut admission) = match (counted, looked_up) {
             (Ok(counted), _) => counted,
@@ -77,7 +85,11 @@ impl Exchange {
             (Err(_), _) => return self.refuse(refusals::NO_ENDPOINT.into(), cx),
         };
         self.leave_queue(choice.tokens.map_or(0, |tokens| tokens.new), cx);
-        let prediction = self.charge_tokens(&choice, looked_up, &mut admission, cx);
+        let own = shadowed(pool, choice.endpoint, tokens, cx).filter(|_| self.is_first_choice());
+        let prediction = self.charge_tokens(tokens, looked_up, &mut admission, cx);
+        if let Some((policy, own)) = own {
+            self.leave_to_shadow(policy, choice.endpoint, own, lots, looked_up, cx);
+        }
         self.reason = choice.reason;
         let runner_up = choice.runner_up.and_then(|slot| runner_up(slot, snapshot, cx));
         self.draft.chose(&choice, runner_up, cx.now);
@@ -102,13 +114,9 @@ impl Exchange {
         cx.actions.push(Action::Connect { endpoint: choice.endpoint, fresh: self.retried });
     }
 
-    fn count_in(
-        &mut self,
-        pool: &Pool,
-        prompt: Option<policy::Prompt<'_>>,
-        cx: &mut Context<'_>,
-    ) -> Result<(Choice, Admission), Uncounted> {
-        let mut request = policy::Request {
+    /// What is known for a choice.
+    fn request<'a>(&self, prompt: Option<policy::Prompt<'a>>, cx: &mut Context<'_>) -> policy::Request<'a> {
+        let request = policy::Request {
             prompt,
             key: self.key,
             unscannable: self.unscannable,
@@ -118,8 +126,18 @@ impl Exchange {
             turn: cx.lender.turn,
         };
         cx.lender.turn = cx.lender.turn.wrapping_add(1);
+        request
+    }
+
+    fn count_in(
+        &mut self,
+        pool: &Pool,
+        request: &mut policy::Request<'_>,
+        cx: &mut Context<'_>,
+    ) -> Result<(Choice, Admission), Uncounted> {
         for attempt in 1..=CHOICES_MAX + LOST_CAPS_MAX {
-            let choice = choose_open(pool, &request, cx).map_err(Uncounted::Nobody)?;
+            let (loads, outcomes) = (cx.counters.loads(), cx.counters.outcomes());
+            let choice = open(pool.settings.policy, pool, loads, outcomes, request).map_err(Uncounted::Nobody)?;
             if self.has_to_wait(&choice, pool, cx) {
                 return Err(Uncounted::HasToWait(choice));
             }
@@ -139,6 +157,15 @@ impl Exchange {
     }
 }
 
+/// The policy that looks on here, if there is one, and what of the loads is this request's: before its tokens are counted.
+#[inline]
+fn shadowed(pool: &Pool, endpoint: EndpointId, tokens: Option<Tokens>, cx: &Context<'_>) -> Option<(Policy, Own)> {
+    let policy = pool.settings.shadow_policy.0?;
+    let mean_prompt = cx.counters.loads().mean_prompt(pool.id.0);
+    let new = tokens.map(|tokens| tokens.new);
+    Some((policy, Own { pool: pool.id.0, mean_prompt, slot: endpoint.slot, new }))
+}
+
 /// Why no endpoint was counted.
 enum Uncounted {
     Nobody(Nobody),
@@ -147,16 +174,22 @@ enum Uncounted {
 }
 
 /// A choice past endpoints that were barred since the snapshot was made. Where all are, they are taken as they come.
-fn choose_open(pool: &Pool, request: &policy::Request<'_>, cx: &Context<'_>) -> Result<Choice, Nobody> {
-    let first = policy::choose(pool, cx.counters.loads(), request)?;
+pub(super) fn open(
+    policy: Policy,
+    pool: &Pool,
+    loads: &Loads,
+    outcomes: &Outcomes,
+    request: &policy::Request<'_>,
+) -> Result<Choice, Nobody> {
+    let first = policy::choose_by(policy, pool, loads, request)?;
     let mut others = *request;
     let mut choice = first;
     for _ in 0..BARRED_PASSED_MAX {
-        if pool.eligible().last_resort() || !cx.counters.outcomes().is_barred(choice.endpoint.slot) {
+        if pool.eligible().last_resort() || !outcomes.is_barred(choice.endpoint.slot) {
             return Ok(choice);
         }
         others.avoid.push(choice.endpoint.slot);
-        match policy::choose(pool, cx.counters.loads(), &others) {
+        match policy::choose_by(policy, pool, loads, &others) {
             Ok(next) => choice = next,
             Err(_) => break,
         }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use super::retries::Retries;
-use super::{Charges, Drafts, Recorder, Rules};
+use super::{Charges, Drafts, Recorder, Rules, Shadows};
 use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, ShardStats};
 use crate::fleet::EndpointId;
@@ -225,6 +225,8 @@ pub struct Lender {
     pub prompt_bytes: u64,
     /// Who holds how much of it. Gone while a choice looks at it.
     pub matches: Option<Box<Matches>>,
+    /// Choices that a second policy is to be asked about.
+    pub shadows: Shadows,
     /// Who takes what access log and receipts are told, while they are wanted.
     pub recorder: Option<Recorder>,
     /// What that is written in until then.
@@ -247,6 +249,7 @@ impl Default for Lender {
             chain: Vec::new(),
             prompt_bytes: 0,
             matches: None,
+            shadows: Shadows::default(),
             recorder: None,
             drafts: Drafts::default(),
         }

@@ -26,6 +26,7 @@ mod refusals;
 mod relay;
 mod request;
 mod retries;
+mod shadow;
 mod tap;
 mod upstream;
 mod usage;
@@ -37,6 +38,7 @@ pub use event::{Action, Actions, Context, Ending, Event, Lender, Micros, Peer, R
 pub use queue::QueueRules;
 pub use record::{Compared, Drafts, End, Record, Recorder, Short};
 pub use retries::Retries;
+pub use shadow::{SHADOWS_MAX, Shadows};
 
 use crate::counters::{Admission, Prediction};
 use crate::fleet::EndpointId;
@@ -177,6 +179,8 @@ pub struct Exchange {
     pool: Option<PoolId>,
     reason: Reason,
     key: Option<u64>,
+    /// What the policy that looks on has in its place.
+    shadow_key: Option<u64>,
     session: Option<u64>,
     unscannable: bool,
     tried: Avoid,

@@ -9,7 +9,7 @@ use crate::fleet::{EndpointId, Method};
 use crate::http::BodyLength;
 use crate::index::{Matches, Missed, Origin};
 use crate::limits::{BLOCK_BYTES, TOKENS_MAX};
-use crate::policy::{Choice, Policy, Prompt, Tokens};
+use crate::policy::{Policy, Prompt, Tokens};
 use crate::prefix;
 use crate::scan::Facts;
 use crate::snapshot::{Pool, Snapshot};
@@ -18,7 +18,7 @@ use crate::snapshot::{Pool, Snapshot};
 const ID_BYTES: f32 = 4.0;
 
 /// A prompt that was looked up: its chain and matches are the lender's.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct LookedUp {
     tokens: u32,
     block_tokens: f32,
@@ -60,7 +60,7 @@ pub fn look_up(facts: &Facts, beyond: u64, pool: &Pool, snapshot: &Snapshot, len
 
 /// The same of a prompt whose length is known; its chain is the lender's.
 pub fn look_up_again(prompt: LookedUp, pool: &Pool, snapshot: &Snapshot, lender: &mut Lender) -> Option<LookedUp> {
-    let index = snapshot.index.as_ref().filter(|_| pool.settings.policy == Policy::Warm)?;
+    let index = snapshot.index.as_ref().filter(|_| pool.settings.looks_at(Policy::Warm))?;
     let matches = lender.matches.get_or_insert_default();
     index.longest(&lender.chain, pool.eligible().ids(), matches);
     let tie = lender.chain.get(pool.eligible().deepest(matches) as usize).or(lender.chain.last()).copied();
@@ -70,7 +70,8 @@ pub fn look_up_again(prompt: LookedUp, pool: &Pool, snapshot: &Snapshot, lender:
 impl Exchange {
     /// Where tokens count: what is known of the prompt.
     pub(super) fn look_up(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<LookedUp> {
-        let facts = self.scan.as_ref().filter(|_| cx.snapshot.plan.chain && self.key.is_some())?.facts();
+        let plan = &cx.snapshot.plan;
+        let facts = self.scan.as_ref().filter(|_| plan.chain && self.key.is_some())?.facts();
         let beyond = match self.asked.framing.body {
             // Too long to be held: the choice does not wait for the rest.
             BodyLength::Length(len) if !self.body.done() => len.saturating_sub(cx.rules.limits.hold_bytes as u64),
@@ -78,21 +79,24 @@ impl Exchange {
         };
         self.asked.stream = facts.stream == Some(true);
         self.asked.asker.says(facts.priority);
-        self.key = cut(facts, pool, cx.lender).or(self.key);
+        let by_chain = cut(facts, pool, cx.lender).or(self.key);
+        let plain = || facts.plain_prefix().map(|prefix| prefix::key(pool.name.as_bytes(), facts.cache_salt, &prefix));
+        let key_of = |plainly: bool| if plainly { plain() } else { by_chain };
+        (self.key, self.shadow_key) = (key_of(plan.plain.chosen), key_of(plan.plain.shadow));
         self.draft.cut(&cx.lender.chain, cx.rules.access_chain);
         look_up(facts, beyond, pool, cx.snapshot, cx.lender)
     }
 
-    /// The choice stands: what the endpoint is to compute is counted, and that it will hold the prompt is noted. Answers
+    /// The choice stands, whatever it was made by, and tokens are known: what the endpoint is to compute is counted, and that it will hold the prompt is noted. Answers
     /// what it is thought to hold by now.
     pub(super) fn charge_tokens(
         &mut self,
-        choice: &Choice,
+        tokens: Option<Tokens>,
         looked_up: Option<LookedUp>,
         admission: &mut Admission,
         cx: &mut Context<'_>,
     ) -> Option<Prediction> {
-        let Tokens { held, new, predicted } = choice.tokens?;
+        let Tokens { held, new, predicted } = tokens?;
         admission.computes(new);
         admission.prompted(cx.lender.prompt_bytes);
         cx.stats.add(Count::PromptTokensHeld, held.into());
@@ -101,11 +105,12 @@ impl Exchange {
             admission.occupies((held + new).saturating_add(cx.counters.loads().mean_answer(pool.0)));
             cx.counters.prompt(pool.0, held + new, held);
         }
-        note(choice.endpoint, cx);
+        let endpoint = admission.endpoint();
+        note(endpoint, cx);
         let text_alone = looked_up.is_some_and(|prompt| prompt.text_alone);
         let text_bytes = if text_alone { cx.lender.prompt_bytes } else { 0 };
         let prediction = Prediction { method: Method::Warm, tokens: held + new, held: predicted, text_bytes };
-        cx.counters.predictions().asked(choice.endpoint.slot, &prediction);
+        cx.counters.predictions().asked(endpoint.slot, &prediction);
         Some(prediction)
     }
 

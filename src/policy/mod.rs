@@ -12,15 +12,17 @@ mod chwbl;
 mod cost;
 mod holding;
 mod pool;
+mod settings;
 mod warm;
 
 use serde::{Deserialize, Serialize};
 
 use crate::fleet::{EndpointId, Loads};
-use crate::scan::{Needs, Plan, PrefixMode};
+use crate::scan::Needs;
 
 pub use cost::{Cost, Costs};
 pub use pool::{Eligible, Pool, PoolId};
+pub use settings::{Bound, Queueing, Settings, ShadowPolicy};
 pub use warm::Prompt;
 
 /// The policies, by the name operators write.
@@ -60,98 +62,6 @@ impl Policy {
             Policy::Session => "session",
             Policy::PrefixHash => "prefix-hash",
             Policy::Warm => "warm",
-        }
-    }
-}
-
-/// How full a home may be before a key is sent past it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Bound {
-    /// Integers with a slack, weighted.
-    Slots,
-    /// KubeAI's published rule, so that its users can compare.
-    Kubeai,
-}
-
-/// Whether requests of policy `warm` wait in the front for room in the cache that holds their prompt.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Queueing {
-    /// While that pays.
-    Auto,
-    /// Always.
-    On,
-    /// Never: the engines queue them.
-    Off,
-}
-
-/// How one pool chooses: `[routing]`, overridden by `[pool.NAME]`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The policy.
-    pub policy: Policy,
-    /// Which part of the prompt makes the key.
-    pub prefix: PrefixMode,
-    /// `first-user`: how many characters of it.
-    pub prefix_chars: u32,
-    /// `conversation`: how many canonical bytes of it.
-    pub prefix_bytes: u32,
-    /// Whether requests wait in the front for room.
-    pub queue: Queueing,
-    /// Points on the ring per endpoint and unit of weight.
-    pub replication: u32,
-    /// Which bound.
-    pub bound: Bound,
-    /// c of the bound, in percent of the mean load.
-    pub load_percent: u32,
-    /// Requests a home may always have beyond the mean.
-    pub load_slack: u32,
-    /// Header fields that may carry a session key, first found wins.
-    pub session_headers: Vec<String>,
-    /// Top-level body fields that may carry a session key, looked at when no header does.
-    pub session_fields: Vec<String>,
-    /// Tokens an image counts in the estimate.
-    pub image_tokens: u32,
-}
-
-impl Settings {
-    /// What bodies are scanned for.
-    pub fn plan(&self) -> Plan {
-        Plan {
-            prefix: self.prefix,
-            prefix_chars: self.prefix_chars,
-            prefix_bytes: self.prefix_bytes,
-            chain: self.policy == Policy::Warm,
-            session_fields: self.session_fields.iter().map(|name| name.as_bytes().into()).collect(),
-        }
-    }
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        let words = |list: &[&str]| list.iter().map(|word| word.to_string()).collect();
-        Settings {
-            policy: Policy::Warm,
-            prefix: PrefixMode::FirstUser,
-            prefix_chars: 100,
-            prefix_bytes: 4096,
-            queue: Queueing::Auto,
-            replication: 256,
-            bound: Bound::Slots,
-            load_percent: 125,
-            load_slack: 4,
-            session_headers: words(&[
-                "x-session-id",
-                "x-smg-routing-key",
-                "x-user-id",
-                "x-claude-code-session-id",
-                "x-session-token",
-                "x-dynamo-session-id",
-            ]),
-            session_fields: words(&["prompt_cache_key", "user"]),
-            image_tokens: 1_000,
         }
     }
 }
@@ -362,11 +272,17 @@ impl Nobody {
     }
 }
 
-/// Chooses an endpoint of the pool for a request.
+/// Chooses an endpoint of the pool for a request, by the pool's policy.
 #[inline]
 pub fn choose(pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choice, Nobody> {
+    choose_by(pool.settings.policy, pool, loads, request)
+}
+
+/// The same by another policy.
+#[inline]
+pub fn choose_by(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choice, Nobody> {
     let eligible = pool.eligible();
-    let choice = match pool.settings.policy {
+    let choice = match policy {
         Policy::Random => balance::random(eligible, loads, request),
         Policy::RoundRobin => balance::round_robin(eligible, loads, request),
         Policy::LeastLoad => balance::least_load(eligible, loads, request, Reason::LeastLoad),

@@ -30,6 +30,13 @@ impl Prompt<'_> {
     fn tokens_of(&self, blocks: u32) -> u32 {
         ((blocks as f32 * self.block_tokens) as u32).min(self.tokens)
     }
+
+    /// This prompt at an endpoint that another policy chose.
+    pub fn tokens_at(&self, pool: &Pool, slot: u16) -> Tokens {
+        let predicted = self.tokens_of(self.matches.depth(slot));
+        let held = if pool.eligible().doubted().contains(&slot) { 0 } else { predicted };
+        Tokens { held, new: self.tokens - held, predicted }
+    }
 }
 
 /// A token of this prompt that has to be computed costs this many that others wait for: it is sure to be computed, and

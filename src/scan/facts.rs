@@ -1,7 +1,7 @@
 //! What a scan has learnt from a body.
 
 use super::kernel::Kernel;
-use super::prompt::Prompt;
+use super::prompt::Prompts;
 use super::words::Word;
 
 /// Longest `model` that is kept; a longer one names nothing any engine serves.
@@ -75,7 +75,7 @@ pub struct Facts {
     pub spans: Spans,
     /// Fields of meaning that were there more than once.
     pub duplicates: u32,
-    pub(super) prompt: Prompt,
+    pub(super) prompt: Prompts,
 }
 
 impl Facts {
@@ -93,7 +93,7 @@ impl Facts {
             tools: false,
             spans: Spans::default(),
             duplicates: 0,
-            prompt: Prompt::new(kernel),
+            prompt: Prompts::new(kernel),
         }
     }
 
@@ -141,6 +141,11 @@ impl Facts {
     /// The prefix as far as it is known; `None` where the prompt has no text.
     pub fn prefix(&self) -> Option<PrefixHash> {
         self.prompt.prefix()
+    }
+
+    /// The same of a body that is not cut into blocks, where [`super::Plan::plain`] asks for it; else [`Facts::prefix`].
+    pub fn plain_prefix(&self) -> Option<PrefixHash> {
+        self.prompt.plain_prefix()
     }
 
     /// Replaces `chain` by the prompt's, as far as it was read: for each whole block of [`crate::limits::BLOCK_BYTES`]

@@ -98,8 +98,26 @@ pub struct Plan {
     /// Whether the whole prompt is cut into blocks, for [`Facts::chain`]. The prefix is then the whole conversation,
     /// whatever else is said of it.
     pub chain: bool,
+    /// Whose keys are, in spite of the chain, of the prefix that the fields above say: [`Facts::plain_prefix`].
+    pub plain: Plain,
     /// Top-level string fields that may carry a session key, best first; the first [`SESSION_FIELDS_MAX`] count.
     pub session_fields: Vec<Box<[u8]>>,
+}
+
+/// Who makes keys as if there was no chain, which is then there for another's sake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Plain {
+    /// The policies that choose: the chain is for those that they are compared with.
+    pub chosen: bool,
+    /// Those that they are compared with: in their place nobody would ask for a chain.
+    pub shadow: bool,
+}
+
+impl Plain {
+    /// Whether anybody does.
+    pub fn is_wanted(self) -> bool {
+        self.chosen || self.shadow
+    }
 }
 
 impl Default for Plan {
@@ -110,6 +128,7 @@ impl Default for Plan {
             prefix_chars: 100,
             prefix_bytes: 4_096,
             chain: false,
+            plain: Plain::default(),
             session_fields: Vec::new(),
         }
     }

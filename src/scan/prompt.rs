@@ -4,6 +4,7 @@
 //! by marks, bytes that no UTF-8 text contains. Fields that may stand in either order in the body (`tools`,
 //! `system`, `messages`) are hashed apart and joined by [`Prompt::prefix`] (in [`results`]), so their order does not matter.
 
+mod both;
 mod results;
 
 use super::Plan;
@@ -12,6 +13,7 @@ use super::kernel::Kernel;
 use super::section::{Mark, Part, Section};
 use super::text::Taker;
 use crate::limits::LINKS_MAX;
+pub(super) use both::Prompts;
 
 /// Bytes of a message held until its role is known.
 pub(super) const HELD_MAX: usize = 4096;
@@ -72,6 +74,17 @@ impl Prompt {
         self.chars_max = u64::from(plan.prefix_chars);
         (self.bytes_max, self.links_max) =
             if plan.chain { (u64::MAX, LINKS_MAX) } else { (u64::from(plan.prefix_bytes), 0) };
+        self.begin_anew(counts_all);
+    }
+
+    /// As if the plan had no chain; nothing is counted.
+    pub fn reset_plain(&mut self, plan: &Plan) {
+        (self.mode, self.chars_max) = (plan.prefix, u64::from(plan.prefix_chars));
+        (self.bytes_max, self.links_max) = (u64::from(plan.prefix_bytes), 0);
+        self.begin_anew(false);
+    }
+
+    fn begin_anew(&mut self, counts_all: bool) {
         self.counts_all = counts_all;
         self.parts.iter_mut().for_each(|part| part.reset(self.links_max));
         self.rewind();

@@ -3,7 +3,7 @@
 use super::*;
 
 fn plan(prefix: PrefixMode) -> Plan {
-    Plan { prefix, prefix_chars: 100, prefix_bytes: 4096, chain: false, session_fields: vec![b"user"[..].into()] }
+    Plan { prefix, session_fields: vec![b"user"[..].into()], ..Plan::default() }
 }
 
 fn scan(api: Api, prefix: PrefixMode, needs: Needs, body: &[u8]) -> (Progress, Box<Scan>) {

@@ -215,9 +215,13 @@ impl<D: Driver> Shard<D> {
         let most = if self.desk.draining { DRAIN_LOOK } else { HEARTBEAT };
         let charged = self.desk.lender.charges.due().map_or(most, |due| due.saturating_sub(self.desk.now));
         let most = self.waiting.sleep(self.desk.now, most.min(charged));
-        let sleep = if self.read_ahead.is_empty() { self.timers.sleep(self.desk.now, most) } else { 0 };
+        let idle = self.read_ahead.is_empty() && !self.desk.lender.shadows.any();
+        let sleep = if idle { self.timers.sleep(self.desk.now, most) } else { 0 };
         self.doing.begin(Doing::Waits);
         self.driver.wait(Duration::from_micros(sleep))?;
+        if self.desk.lender.shadows.any() {
+            self.look_at_shadows();
+        }
         self.desk.now = self.driver.now();
         self.desk.stats.beat();
         let snapshot = self.reader.load();
@@ -262,6 +266,15 @@ impl<D: Driver> Shard<D> {
         self.desk.stats.set(Gauge::Upstreams, self.upstreams.len() as u64);
         self.desk.stats.set(Gauge::HeldBytes, self.desk.lender.held_bytes as u64);
         Ok(!ended)
+    }
+
+    /// Asks second policies about the choices of the turn before, whose actions the kernel has by now.
+    fn look_at_shadows(&mut self) {
+        self.doing.begin(Doing::TidiesUp);
+        let Desk { snapshot, counters, stats, lender, .. } = &mut self.desk;
+        if panics::contained(|| lender.shadows.look(snapshot, counters, stats)).is_err() {
+            stats.count(Count::Panicked);
+        }
     }
 
     /// Begins the drain, and answers whether it is over: the last client left, or had its time.

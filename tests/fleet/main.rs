@@ -12,6 +12,7 @@ mod engine;
 mod front;
 mod receipts;
 mod reloading;
+mod shadows;
 mod starting;
 mod supervised;
 mod upgrading;

@@ -15,7 +15,7 @@
 
 use serde_json::Value;
 use warmfront::scan::PrefixMode;
-use warmfront::scan::{Api, Counts, Kernel, Needs, Plan, Progress, Scan, Span, Spans};
+use warmfront::scan::{Api, Counts, Kernel, Needs, Plain, Plan, Progress, Scan, Span, Spans};
 use xxhash_rust::xxh64::xxh64;
 
 /// All that a scan tells, in a form that can be compared.
@@ -33,6 +33,7 @@ pub struct Seen {
     pub spans: Spans,
     pub duplicates: u32,
     pub prefix: Option<(u64, u64)>,
+    pub plain_prefix: Option<(u64, u64)>,
     pub chain: Vec<u64>,
     pub counts: Counts,
 }
@@ -58,6 +59,7 @@ pub fn seen(scan: &Scan) -> Seen {
         spans: facts.spans,
         duplicates: facts.duplicates,
         prefix: facts.prefix().map(|prefix| (prefix.hash, prefix.bytes)),
+        plain_prefix: facts.plain_prefix().map(|prefix| (prefix.hash, prefix.bytes)),
         chain,
         counts: facts.counts(),
     }
@@ -128,6 +130,8 @@ pub fn check_against_oracle(api: Api, plan: &Plan, body: &[u8]) -> bool {
             assert_eq!(early.model, expected.model, "{}", body.escape_ascii());
             assert_eq!(early.chain, expected.chain, "{progress:?} {api:?} {plan:?}: {}", body.escape_ascii());
             assert_eq!(early.prefix, expected.prefix, "{progress:?} {api:?} {plan:?}: {}", body.escape_ascii());
+            let plain = (early.plain_prefix, expected.plain_prefix);
+            assert_eq!(plain.0, plain.1, "{progress:?} {api:?} {plan:?}: {}", body.escape_ascii());
         }
     }
     true
@@ -339,6 +343,10 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
         },
         duplicates,
         prefix: prompt.prefix(),
+        plain_prefix: match plan.chain && plan.plain.is_wanted() {
+            true => expect(api, &Plan { chain: false, plain: Plain::default(), ..plan.clone() }, body)?.prefix,
+            false => prompt.prefix(),
+        },
         chain: prompt.chain(),
         counts: prompt.counts(),
     })

@@ -22,6 +22,7 @@ mod passing;
 mod pipelining;
 mod queueing;
 mod records;
+mod shadows;
 mod storm;
 mod trust;
 mod tunnel;

@@ -174,6 +174,32 @@ fn compressed_bodies_are_not_guessed_at() {
     front.until("the default", |front| front.ask(compressed()).text() == "b's");
 }
 
+/// A header is read whether a body is or not: there may be none, or none that can be read.
+#[test]
+fn a_header_names_the_session_of_any_request() {
+    let engines: Vec<Engine> = (0..4).map(|_| Engine::answering(HELLO)).collect();
+    let addresses: Vec<_> = engines.iter().map(|engine| engine.address).collect();
+    let front = Front::with(&addresses, |options| options.settings.policy = Policy::Session);
+    let mut client = front.connect();
+    let mut homes = std::collections::HashSet::new();
+    for session in 0..8 {
+        let before: Vec<usize> = engines.iter().map(Engine::executions).collect();
+        for request in [chat("m", "hi"), chat("m", "more"), compressed(), get("/version"), chat("m", "bye")] {
+            let named =
+                String::from_utf8_lossy(&request).replacen("\r\n", &format!("\r\nx-session-id: {session}\r\n"), 1);
+            // What is no text in a compressed body does not matter here but for its length.
+            let named = named.replace('\u{fffd}', "?");
+            assert_eq!(client.ask(named).status, 200);
+        }
+        let got: Vec<usize> =
+            engines.iter().zip(&before).map(|(engine, before)| engine.executions() - before).collect();
+        assert!(got.contains(&5), "session {session}: {got:?}");
+        homes.insert(got.iter().position(|count| *count == 5));
+    }
+    assert!(homes.len() > 1, "each session has a home of its own");
+    front.settles();
+}
+
 /// A compressed body cannot be read: it goes by load, unchanged.
 #[test]
 fn compressed_bodies_pass() {

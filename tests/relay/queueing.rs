@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use warmfront::config::Config;
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::{Event, Shadowed};
 use warmfront::exchange::{QueueRules, Rules};
-use warmfront::policy::{Policy, Queueing};
+use warmfront::policy::{Policy, Queueing, ShadowPolicy};
 
 use crate::client::Client;
 use crate::engine::{Engine, HELLO};
@@ -34,6 +34,7 @@ impl Stage {
         let front = Front::with(&[engine.address], |options| {
             options.settings.policy = Policy::Warm;
             options.settings.queue = Queueing::On;
+            options.settings.shadow_policy = config.routing.shadow_policy;
             options.capacity_tokens = Some(1_000);
             options.rules = Rules { limits: options.rules.limits.clone(), ..Rules::from(&config) };
             options.rules.queue = QueueRules::from(&config);
@@ -108,6 +109,28 @@ fn who_finds_no_room_waits_and_goes_in_order() {
     }
     assert_eq!(stage.sent(), 5, "each once");
     assert_eq!((stage.front.count(Event::Queued), stage.front.count(Event::QueueReleased)), (4, 4));
+    stage.settles();
+}
+
+/// Choices that have to wait are not compared, the one that lets a request go is.
+#[test]
+fn who_waits_is_looked_at_once_by_another_policy() {
+    let shadow = Policy::PrefixHash;
+    let stage = Stage::new(|config| config.routing.shadow_policy = ShadowPolicy(Some(shadow)));
+    let looks = || {
+        let all = [Shadowed::Agreed, Shadowed::Differed, Shadowed::Nobody, Shadowed::Skipped];
+        all.map(|what| stage.front.stats.shadowed(0, shadow, what))
+    };
+    let mut clients: Vec<Client> = ["first", "second", "third"].map(|name| stage.asks(name, "")).into();
+    stage.front.until("the look", |_| looks()[0] == 1);
+    assert_eq!(stage.waiting(), 2);
+    for went in [2, 3] {
+        stage.next();
+        stage.front.until("the look", |_| looks()[0] == went);
+    }
+    stage.answer.send(()).unwrap();
+    clients.iter_mut().for_each(|client| assert_eq!(client.reply().status, 200));
+    assert_eq!(looks(), [3, 0, 0, 0]);
     stage.settles();
 }
 

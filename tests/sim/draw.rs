@@ -139,7 +139,7 @@ pub fn snapshot(endpoints: &[Option<Endpoint>], settings: &Arc<Settings>) -> Sna
     Snapshot {
         endpoints: endpoints.to_vec(),
         pools: vec![pool],
-        index: (settings.policy == Policy::Warm).then(|| Arc::new(index(endpoints))),
+        index: settings.looks_at(Policy::Warm).then(|| Arc::new(index(endpoints))),
         plan: Arc::new(settings.plan()),
         models_complete: true,
         session_headers: settings.session_headers.iter().map(|name| name.as_str().into()).collect(),

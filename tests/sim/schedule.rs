@@ -8,7 +8,7 @@ use std::sync::Arc;
 use warmfront::counters::Counters;
 use warmfront::counters::stats::{Gauge, Stats};
 use warmfront::exchange::{Record, Rules};
-use warmfront::policy::{Policy, Queueing, Settings};
+use warmfront::policy::{Policy, Queueing, Settings, ShadowPolicy};
 use warmfront::publish::{Process, Published, Records};
 use warmfront::shard::handover::HandOver;
 use warmfront::shard::{Setup, Shard};
@@ -310,7 +310,9 @@ fn draw_fleet(
         true => (Policy::Warm, Queueing::On),
         false => (random.pick(&policies), random.pick(&[Queueing::Off, Queueing::On])),
     };
-    let settings = Arc::new(Settings { policy, queue, replication: 4, ..Settings::default() });
+    // What only looks on changes nothing of all that is told here.
+    let shadow_policy = ShadowPolicy(random.chance(60).then(|| random.pick(&policies)));
+    let settings = Arc::new(Settings { policy, shadow_policy, queue, replication: 4, ..Settings::default() });
     let count = if style.waits { 1 + random.below(2) } else { 1 + random.below(ENDPOINTS) };
     let capacity = if style.waits { Some(100) } else { random.pick(&[None, Some(10), Some(300)]) };
     let endpoints: Vec<_> = (0..count).map(|slot| Some(draw::with_cache(draw::endpoint(slot, 0), capacity))).collect();

@@ -1,6 +1,8 @@
 //! What schedules came to: shows that they reach what they are for.
 
-use warmfront::counters::stats::{Event, Stats, Timing};
+use clap::ValueEnum;
+use warmfront::counters::stats::{Event, Shadowed, Stats, Timing};
+use warmfront::policy::Policy;
 
 macro_rules! tally {
     ($($field:ident: $kind:ty),+) => {
@@ -31,6 +33,7 @@ tally!(
     error_events: u64, cut: u64, panicked: u64, finished: u64,
     handed_over: usize, queue_released: u64, queue_full: u64, queue_pushed_out: u64, queue_timed_out: u64,
     queue_left: u64,
+    shadow_agreed: u64, shadow_differed: u64, shadow_nobody: u64,
     accounts_differ: u64, faults: u64, told_whole: usize, records_dropped: u64
 );
 
@@ -51,6 +54,9 @@ impl Tally {
             queue_pushed_out: stats.total(Event::QueuePushedOut),
             queue_timed_out: stats.total(Event::QueueTimedOut),
             queue_left: stats.total(Event::AbortedQueue),
+            shadow_agreed: shadowed(stats, Shadowed::Agreed),
+            shadow_differed: shadowed(stats, Shadowed::Differed),
+            shadow_nobody: shadowed(stats, Shadowed::Nobody),
             accounts_differ: stats.total(Event::AccountsDiffer),
             // The only pool there is.
             finished: stats.timing(0, Timing::Total).count(),
@@ -79,8 +85,15 @@ impl Tally {
             ("queue_full", self.queue_full),
             ("queue_timed_out", self.queue_timed_out),
             ("queue_left", self.queue_left),
+            ("shadow_agreed", self.shadow_agreed),
+            ("shadow_differed", self.shadow_differed),
             ("told_whole", self.told_whole as u64),
         ];
         all.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }
+}
+
+/// In the only pool there is, by whatever policy looks on.
+fn shadowed(stats: &Stats, what: Shadowed) -> u64 {
+    Policy::value_variants().iter().map(|policy| stats.shadowed(0, *policy, what)).sum()
 }

@@ -1,7 +1,7 @@
 //! The scanner on any bytes: the same answer however they are cut, and the oracle's where that can read them.
 
 use warmfront::scan::PrefixMode;
-use warmfront::scan::{Api, Needs, Plan};
+use warmfront::scan::{Api, Needs, Plain, Plan};
 
 use super::oracle;
 
@@ -25,8 +25,8 @@ pub fn scan(input: &[u8]) {
     let prefix = if plan & 1 == 0 { PrefixMode::FirstUser } else { PrefixMode::Conversation };
     let limit = [5, 23, 100, 4096][(plan >> 1) as usize % 4];
     let session_fields = vec![b"prompt_cache_key"[..].into(), b"user"[..].into()];
-    let chain = plan & 8 != 0;
-    let plan = Plan { prefix, prefix_chars: limit, prefix_bytes: limit, chain, session_fields };
+    let (chain, plain) = (plan & 8 != 0, Plain { chosen: plan & 16 != 0, shadow: false });
+    let plan = Plan { prefix, prefix_chars: limit, prefix_bytes: limit, chain, plain, session_fields };
     let needs = [
         oracle::all_needs(),
         Needs::MODEL | Needs::PREFIX,

@@ -1,0 +1,156 @@
+//! How a pool chooses, as an operator sets it, and what bodies are scanned for in consequence.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use super::Policy;
+use crate::scan::{Needs, Plain, Plan, PrefixMode};
+
+/// `shadow_policy`: a second policy, of which is counted what it would have chosen; nothing is sent where it says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ShadowPolicy(pub Option<Policy>);
+
+impl ShadowPolicy {
+    /// None.
+    pub const OFF: ShadowPolicy = ShadowPolicy(None);
+}
+
+impl TryFrom<String> for ShadowPolicy {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let named = || Policy::value_variants().iter().find(|policy| policy.as_str() == text);
+        match text.as_str() {
+            "" | "off" => Ok(ShadowPolicy::OFF),
+            _ => named().map(|policy| ShadowPolicy(Some(*policy))).ok_or_else(|| {
+                let names: Vec<&str> = Policy::value_variants().iter().map(|policy| policy.as_str()).collect();
+                format!("`shadow_policy` is \"off\" or the name of a policy ({}), not \"{text}\"", names.join(", "))
+            }),
+        }
+    }
+}
+
+impl From<ShadowPolicy> for String {
+    fn from(shadow: ShadowPolicy) -> String {
+        shadow.0.map_or("off", Policy::as_str).into()
+    }
+}
+
+/// How full a home may be before a key is sent past it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Bound {
+    /// Integers with a slack, weighted.
+    Slots,
+    /// KubeAI's published rule, so that its users can compare.
+    Kubeai,
+}
+
+/// Whether requests of policy `warm` wait in the front for room in the cache that holds their prompt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Queueing {
+    /// While that pays.
+    Auto,
+    /// Always.
+    On,
+    /// Never: the engines queue them.
+    Off,
+}
+
+/// How one pool chooses: `[routing]`, overridden by `[pool.NAME]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The policy.
+    pub policy: Policy,
+    /// What is computed beside it.
+    pub shadow_policy: ShadowPolicy,
+    /// Which part of the prompt makes the key.
+    pub prefix: PrefixMode,
+    /// `first-user`: how many characters of it.
+    pub prefix_chars: u32,
+    /// `conversation`: how many canonical bytes of it.
+    pub prefix_bytes: u32,
+    /// Whether requests wait in the front for room.
+    pub queue: Queueing,
+    /// Points on the ring per endpoint and unit of weight.
+    pub replication: u32,
+    /// Which bound.
+    pub bound: Bound,
+    /// c of the bound, in percent of the mean load.
+    pub load_percent: u32,
+    /// Requests a home may always have beyond the mean.
+    pub load_slack: u32,
+    /// Header fields that may carry a session key, first found wins.
+    pub session_headers: Vec<String>,
+    /// Top-level body fields that may carry a session key, looked at when no header does.
+    pub session_fields: Vec<String>,
+    /// Tokens an image counts in the estimate.
+    pub image_tokens: u32,
+}
+
+impl Settings {
+    /// What bodies are scanned for, where there is one pool.
+    pub fn plan(&self) -> Plan {
+        self.plan_among(std::slice::from_ref(self))
+    }
+
+    /// The same where there are `pools`, of whose settings those that say what is read are these.
+    pub fn plan_among(&self, pools: &[Settings]) -> Plan {
+        let chosen = pools.iter().any(|pool| pool.policy == Policy::Warm);
+        let chain = pools.iter().any(|pool| pool.looks_at(Policy::Warm));
+        let shadows = || pools.iter().filter_map(|pool| pool.shadow_policy.0);
+        // As if each pool had the policy that it is compared with.
+        let switched = pools.iter().any(|pool| pool.shadow_policy.0.unwrap_or(pool.policy) == Policy::Warm);
+        let keyed = shadows().any(|shadow| shadow.needs().contains(Needs::PREFIX));
+        Plan {
+            prefix: self.prefix,
+            prefix_chars: self.prefix_chars,
+            prefix_bytes: self.prefix_bytes,
+            chain,
+            plain: Plain { chosen: chain && !chosen, shadow: chain && !switched && keyed },
+            session_fields: self.session_fields.iter().map(|name| name.as_bytes().into()).collect(),
+        }
+    }
+
+    /// Whether this policy chooses here, or is compared with the one that does.
+    #[inline]
+    pub fn looks_at(&self, policy: Policy) -> bool {
+        self.policy == policy || self.shadow_policy.0 == Some(policy)
+    }
+
+    /// What of a body a choice waits for, and what of it the policy that it is compared with needs.
+    pub fn needs(&self) -> Needs {
+        self.shadow_policy.0.map_or(Needs::NONE, Policy::needs) | self.policy.needs()
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let words = |list: &[&str]| list.iter().map(|word| word.to_string()).collect();
+        Settings {
+            policy: Policy::Warm,
+            shadow_policy: ShadowPolicy::OFF,
+            prefix: PrefixMode::FirstUser,
+            prefix_chars: 100,
+            prefix_bytes: 4096,
+            queue: Queueing::Auto,
+            replication: 256,
+            bound: Bound::Slots,
+            load_percent: 125,
+            load_slack: 4,
+            session_headers: words(&[
+                "x-session-id",
+                "x-smg-routing-key",
+                "x-user-id",
+                "x-claude-code-session-id",
+                "x-session-token",
+                "x-dynamo-session-id",
+            ]),
+            session_fields: words(&["prompt_cache_key", "user"]),
+            image_tokens: 1_000,
+        }
+    }
+}
