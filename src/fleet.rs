@@ -154,6 +154,14 @@ impl Default for Loads {
     }
 }
 
+/// Mean lengths of a pool at one moment, as they are kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Means {
+    prompt: u32,
+    held: u32,
+    answer: u32,
+}
+
 /// What prompts of a pool are taken for before there was one.
 const FIRST_MEAN_TOKENS: u32 = 1_000;
 /// What answers of a pool are taken for before there was one.
@@ -277,27 +285,28 @@ impl Loads {
         self.resident.get(slot as usize)
     }
 
-    /// Becomes what `seen` is at these slots and for this pool, so that it can be changed. For a copy that nobody shares.
-    pub(crate) fn copy(&self, seen: &Loads, slots: &[u16], pool: u16) {
+    /// The means of a pool as they are now.
+    #[inline]
+    pub fn means(&self, pool: u16) -> Means {
+        let [prompt, held, answer] = [&self.mean_prompt, &self.mean_held, &self.mean_answer]
+            .map(|means| mean_cell(means, pool).load(Ordering::Relaxed));
+        Means { prompt, held, answer }
+    }
+
+    /// Becomes what `seen` is at these slots, with these means of a pool, so that it can be changed. For a copy that nobody
+    /// shares.
+    pub(crate) fn copy(&self, seen: &Loads, slots: &[u16], pool: u16, means: Means) {
         for &slot in slots {
-            let cells = self.cell(slot).zip(self.token_cells(slot));
-            let Some((in_flight, (pending, dispatched))) = cells else { continue };
+            let cells = self.cell(slot).zip(self.token_cells(slot)).zip(self.resident_cell(slot));
+            let Some(((in_flight, (pending, dispatched)), resident)) = cells else { continue };
             in_flight.store(seen.in_flight(slot), Ordering::Relaxed);
             pending.store(seen.pending(slot), Ordering::Relaxed);
             dispatched.store(seen.dispatched(slot), Ordering::Relaxed);
-            if let Some(resident) = self.resident_cell(slot) {
-                resident.store(seen.resident(slot), Ordering::Relaxed);
-            }
+            resident.store(seen.resident(slot), Ordering::Relaxed);
         }
-        for (mine, theirs) in [(&self.mean_held, &seen.mean_held), (&self.mean_answer, &seen.mean_answer)] {
-            mean_cell(mine, pool).store(mean_cell(theirs, pool).load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        self.set_mean_prompt(pool, seen.mean_prompt(pool));
-    }
-
-    /// For a copy that nobody shares.
-    pub(crate) fn set_mean_prompt(&self, pool: u16, tokens: u32) {
-        mean_cell(&self.mean_prompt, pool).store(tokens.saturating_mul(MEAN_SCALE), Ordering::Relaxed);
+        mean_cell(&self.mean_prompt, pool).store(means.prompt, Ordering::Relaxed);
+        mean_cell(&self.mean_held, pool).store(means.held, Ordering::Relaxed);
+        mean_cell(&self.mean_answer, pool).store(means.answer, Ordering::Relaxed);
     }
 
     /// The cells of tokens of a slot, for the counters alone: pending, dispatched.

@@ -189,6 +189,11 @@ impl Collected {
             (Timing::FirstToken, "time_to_first_token_seconds", "From the request's last byte to the first token"),
             (Timing::InterToken, "inter_token_seconds", "Between two tokens of a stream"),
             (Timing::Total, "request_seconds", "From the request's first byte to the reply's last"),
+            (
+                Timing::Queue,
+                "queue_seconds",
+                "From the choice that found no room to the one that did, of those that waited",
+            ),
         ] {
             let mut family = Family::new(out, name, help, MetricType::Histogram)?;
             let labelled = snapshot.pools.iter().take(LABELLED_POOLS_MAX).map(|pool| (pool.id.0, &*pool.name));

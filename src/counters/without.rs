@@ -2,19 +2,19 @@
 
 use super::ANSWER_TOKENS;
 use crate::atomics::Ordering;
-use crate::fleet::Loads;
+use crate::fleet::{Loads, Means};
 
 /// A request's part of the loads.
 #[derive(Clone, Copy, Debug)]
 pub struct Own {
     /// Its pool.
     pub pool: u16,
-    /// The pool's mean prompt before this one.
-    pub mean_prompt: u32,
+    /// The pool's before it.
+    pub means: Means,
     /// Where it was counted. Where it is no more, since no connection could be made, one too few is found there.
     pub slot: u16,
-    /// Tokens to be computed that it was counted with, where tokens were.
-    pub new: Option<u32>,
+    /// What it was counted with, where tokens were: how many it has computed, and how many it occupies.
+    pub tokens: Option<(u32, u32)>,
 }
 
 /// A copy of the loads that one thread has for itself, made once and used again.
@@ -25,15 +25,17 @@ impl Without {
     /// The loads of these slots without this request.
     pub fn of(&mut self, loads: &Loads, slots: &[u16], own: &Own) -> &Loads {
         let copy = self.0.get_or_insert_default();
-        copy.copy(loads, slots, own.pool);
-        copy.set_mean_prompt(own.pool, own.mean_prompt);
-        if let Some(in_flight) = copy.cell(own.slot) {
-            in_flight.store(copy.in_flight(own.slot).saturating_sub(1), Ordering::Relaxed);
+        copy.copy(loads, slots, own.pool, own.means);
+        let slot = own.slot;
+        if let Some(in_flight) = copy.cell(slot) {
+            in_flight.store(copy.in_flight(slot).saturating_sub(1), Ordering::Relaxed);
         }
-        if let (Some(new), Some((pending, dispatched))) = (own.new, copy.token_cells(own.slot)) {
+        let cells = copy.token_cells(slot).zip(copy.resident_cell(slot));
+        if let (Some((new, occupied)), Some(((pending, dispatched), resident))) = (own.tokens, cells) {
             let sent = u64::from(new) + ANSWER_TOKENS;
-            pending.store(copy.pending(own.slot).saturating_sub(new.into()), Ordering::Relaxed);
-            dispatched.store(copy.dispatched(own.slot).saturating_sub(sent), Ordering::Relaxed);
+            pending.store(copy.pending(slot).saturating_sub(new.into()), Ordering::Relaxed);
+            dispatched.store(copy.dispatched(slot).saturating_sub(sent), Ordering::Relaxed);
+            resident.store(copy.resident(slot).saturating_sub(occupied.into()), Ordering::Relaxed);
         }
         copy
     }
@@ -50,22 +52,28 @@ mod tests {
         let counters = Counters::leak();
         let id = |slot| EndpointId { slot, generation: 0 };
         let figures = |loads: &Loads| {
-            let each = |slot| (loads.in_flight(slot), loads.pending(slot), loads.dispatched(slot));
-            ([0, 1, 2].map(each), loads.sum(0..3), loads.mean_prompt(0), loads.mean_prompt(1))
+            let each =
+                |slot| (loads.in_flight(slot), loads.pending(slot), loads.dispatched(slot), loads.resident(slot));
+            let means = (loads.mean_prompt(1), loads.held_share(1), loads.mean_answer(1));
+            ([0, 1, 2].map(each), loads.sum(0..3), means)
         };
         let mut others = [counters.try_admit(id(0), None).unwrap(), counters.try_admit(id(1), None).unwrap()];
         others[1].computes(300);
-        let (before, mean_prompt) = (figures(counters.loads()), counters.loads().mean_prompt(1));
+        others[1].occupies(700);
+        counters.prompt(1, 2_000, 1_000);
+        let (before, means) = (figures(counters.loads()), counters.loads().means(1));
         let mut own = counters.try_admit(id(1), None).unwrap();
         own.computes(5_000);
-        counters.prompt(1, 9_000, 0);
+        own.occupies(6_000);
+        counters.prompt(1, 9_000, 4_000);
+        counters.answer(1, 9_000);
         assert_ne!(figures(counters.loads()), before);
         let mut without = Without::default();
-        let request = Own { pool: 1, mean_prompt, slot: 1, new: Some(5_000) };
+        let request = Own { pool: 1, means, slot: 1, tokens: Some((5_000, 6_000)) };
         assert_eq!(figures(without.of(counters.loads(), &[0, 1, 2], &request)), before);
         // One that is counted no more takes nothing below zero, and the shared counts are as they were.
         drop((own, others));
-        let none = [(0, 0, 0), (0, 0, 0), (0, 0, 0)];
+        let none = [(0, 0, 0, 0); 3];
         assert_eq!(figures(without.of(counters.loads(), &[0, 1, 2], &request)).0, {
             let mut each = none;
             each[1].2 = 300 + ANSWER_TOKENS;

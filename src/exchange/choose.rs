@@ -3,7 +3,7 @@
 use super::event::{Action, Context};
 use super::record::RunnerUp;
 use super::refusals::{self, Refused};
-use super::warm::LookedUp;
+use super::warm::{self, LookedUp};
 use super::{Exchange, Leg, Micros, Phase, Waiting};
 use crate::counters::stats::{Event as Count, Work};
 use crate::counters::{Admission, Outcomes, Own};
@@ -161,9 +161,9 @@ impl Exchange {
 #[inline]
 fn shadowed(pool: &Pool, endpoint: EndpointId, tokens: Option<Tokens>, cx: &Context<'_>) -> Option<(Policy, Own)> {
     let policy = pool.settings.shadow_policy.0?;
-    let mean_prompt = cx.counters.loads().mean_prompt(pool.id.0);
-    let new = tokens.map(|tokens| tokens.new);
-    Some((policy, Own { pool: pool.id.0, mean_prompt, slot: endpoint.slot, new }))
+    let loads = cx.counters.loads();
+    let tokens = tokens.map(|tokens| (tokens.new, warm::occupied(&tokens, pool.id, loads)));
+    Some((policy, Own { pool: pool.id.0, means: loads.means(pool.id.0), slot: endpoint.slot, tokens }))
 }
 
 /// Why no endpoint was counted.

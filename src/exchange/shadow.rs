@@ -169,7 +169,7 @@ mod tests {
         Made {
             policy,
             endpoint: EndpointId { slot, generation: 0 },
-            own: Own { pool: 0, mean_prompt: 1_000, slot, new: None },
+            own: Own { pool: 0, means: Loads::default().means(0), slot, tokens: None },
             key: None,
             session: None,
             unscannable: false,

@@ -5,14 +5,14 @@ use super::usage::Usage;
 use super::{Exchange, Waiting};
 use crate::counters::stats::Event as Count;
 use crate::counters::{Admission, Prediction};
-use crate::fleet::{EndpointId, Method};
+use crate::fleet::{EndpointId, Loads, Method};
 use crate::http::BodyLength;
 use crate::index::{Matches, Missed, Origin};
 use crate::limits::{BLOCK_BYTES, TOKENS_MAX};
 use crate::policy::{Policy, Prompt, Tokens};
 use crate::prefix;
 use crate::scan::Facts;
-use crate::snapshot::{Pool, Snapshot};
+use crate::snapshot::{Pool, PoolId, Snapshot};
 
 /// Canonical bytes of a token id.
 const ID_BYTES: f32 = 4.0;
@@ -96,13 +96,14 @@ impl Exchange {
         admission: &mut Admission,
         cx: &mut Context<'_>,
     ) -> Option<Prediction> {
-        let Tokens { held, new, predicted } = tokens?;
+        let tokens = tokens?;
+        let Tokens { held, new, predicted } = tokens;
         admission.computes(new);
         admission.prompted(cx.lender.prompt_bytes);
         cx.stats.add(Count::PromptTokensHeld, held.into());
         cx.stats.add(Count::PromptTokensNew, new.into());
         if let Some(pool) = self.pool {
-            admission.occupies((held + new).saturating_add(cx.counters.loads().mean_answer(pool.0)));
+            admission.occupies(occupied(&tokens, pool, cx.counters.loads()));
             cx.counters.prompt(pool.0, held + new, held);
         }
         let endpoint = admission.endpoint();
@@ -168,6 +169,11 @@ impl Exchange {
             leg.admission.computed();
         }
     }
+}
+
+/// What a prompt and the answer that is expected of it occupy until its end.
+pub(super) fn occupied(tokens: &Tokens, pool: PoolId, loads: &Loads) -> u32 {
+    (tokens.held + tokens.new).saturating_add(loads.mean_answer(pool.0)).min(TOKENS_MAX)
 }
 
 fn note(endpoint: EndpointId, cx: &mut Context<'_>) {
