@@ -171,7 +171,8 @@ fn main() {
             }
             (nanos, allocations.count_total)
         };
-        (run(None), run(recorder));
+        run(None);
+        run(recorder);
         let pairs: Vec<_> = (0..RUNS).map(|_| (run(None), run(recorder))).collect();
         assert!(pairs.iter().all(|(untold, told)| untold.1 == told.1), "being told of allocates");
         let [low, untold] = quantiles(pairs.iter().map(|(untold, _)| untold.0).collect());

@@ -88,7 +88,7 @@ fn exit_statuses_tell_usage_from_configuration() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("TLS"));
     let version = warmfront(&["--version"], "");
     assert_eq!(String::from_utf8(version.stdout).unwrap().trim(), concat!("warmfront ", env!("CARGO_PKG_VERSION")));
-    for command in ["serve", "check", "explain"] {
+    for command in ["serve", "check", "explain", "top"] {
         let help = String::from_utf8(warmfront(&[command, "--help"], "").stdout).unwrap();
         assert!(help.contains("Examples:"), "{command}");
     }

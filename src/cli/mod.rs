@@ -7,6 +7,7 @@ mod explain;
 mod journal;
 mod replay;
 mod serve;
+mod top;
 
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
@@ -41,6 +42,7 @@ pub const EX_CONFIG: u8 = 78;
   warmfront serve --config /etc/warmfront/warmfront.toml
   warmfront check --config /etc/warmfront/warmfront.toml
   warmfront explain --body request.json --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
+  warmfront top
   warmfront replay trace.jsonl.zst --loads 1,1.5
 
 `warmfront COMMAND --help` says more about each."
@@ -55,6 +57,7 @@ enum Command {
     Serve(serve::Args),
     Check(check::Args),
     Explain(explain::Args),
+    Top(top::Args),
     Replay(Box<replay::Args>),
     Demo(demo::DemoArgs),
     Engine(engine::EngineArgs),
@@ -115,6 +118,7 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::main(args),
         Command::Check(args) => check::main(args),
         Command::Explain(args) => explain::main(args),
+        Command::Top(args) => top::main(&args),
         Command::Replay(args) => replay::main(&args),
         Command::Demo(args) => demo::run(args),
         Command::Engine(args) => engine::run(args),

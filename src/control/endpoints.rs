@@ -96,6 +96,8 @@ struct Shown {
     /// Less than 100 in a slow start.
     share_percent: u8,
     in_flight: u32,
+    /// Tokens of prompts sent there that have no first token yet and are in no cache, as far as is known.
+    pending_tokens: u64,
     foreign: u32,
     models: Option<Vec<String>>,
     asks_key: bool,
@@ -261,6 +263,7 @@ fn show(member: &Member, counters: &Counters) -> Shown {
         cap: Some(member.cap()).filter(|cap| *cap != Endpoint::NO_CAP),
         share_percent: course.map_or(0, Course::share_percent),
         in_flight: now.map_or(0, |tenancy| counters.in_flight(tenancy.id.slot)),
+        pending_tokens: now.map_or(0, |tenancy| counters.loads().pending(tenancy.id.slot)),
         foreign: now.map_or(0, |tenancy| tenancy.foreign),
         models: member.ids().map(|ids| ids.into_iter().map(str::to_owned).collect()),
         asks_key: member.models.as_ref().is_some_and(|learnt| learnt.asks_key),

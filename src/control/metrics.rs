@@ -1,6 +1,8 @@
 //! The front's own `/metrics`. Label values come from configuration, engines' model lists and fixed
 //! tables, never from requests.
 
+mod slots;
+
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Error;
 
@@ -86,6 +88,7 @@ impl Collector for Collected {
         self.times(&mut out, &snapshot)?;
         self.shadows(&mut out, &snapshot)?;
         self.endpoints(&mut out, &snapshot)?;
+        self.slots(&mut out, &snapshot)?;
         self.predictions(&mut out, &snapshot)
     }
 }
@@ -136,6 +139,9 @@ impl Collected {
         ] {
             Family::new(out, name, help, MetricType::Gauge)?.gauge(vec![], stats.gauge(gauge) as f64)?;
         }
+        let waiting = f64::from(counters.queue().waiting());
+        Family::new(out, "queue_waiting", "Requests that wait for room in an engine's cache", MetricType::Gauge)?
+            .gauge(vec![], waiting)?;
         Family::new(out, "release_underflows", "Releases without a request, always 0", MetricType::Counter)?
             .counter(vec![], counters.underflow())
     }

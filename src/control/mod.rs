@@ -20,6 +20,7 @@ pub mod models;
 mod pools;
 pub mod receipts;
 pub mod reload;
+pub mod sample;
 pub mod scrape;
 mod service;
 mod stalls;

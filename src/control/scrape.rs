@@ -1,5 +1,6 @@
 //! What an engine's `/metrics` says of its load: vLLM's and SGLang's names, all label sets summed.
 
+use super::sample::Sample;
 use crate::fleet::EngineLoad;
 
 /// One reading.
@@ -28,7 +29,10 @@ impl Reading {
     /// Reads Prometheus text. Lines that are not understood are skipped: engines add metrics freely.
     pub fn of(text: &[u8]) -> Reading {
         let mut sums = Sums::default();
-        for line in text.split(|byte| *byte == b'\n') {
+        // Most lines are of other metrics: looked at before they are checked as text.
+        let an_engines =
+            |line: &&[u8]| [&b"vllm:"[..], b"sglang:", b"sglang_"].iter().any(|name| line.starts_with(name));
+        for line in text.split(|byte| *byte == b'\n').filter(an_engines) {
             if let Some(sample) = Sample::of(line) {
                 sums.take(&sample);
             }
@@ -37,68 +41,8 @@ impl Reading {
     }
 }
 
-/// `name{labels} value`
-struct Sample<'a> {
-    name: &'a str,
-    labels: &'a str,
-    value: f64,
-}
-
-impl<'a> Sample<'a> {
-    fn of(line: &'a [u8]) -> Option<Sample<'a>> {
-        // Most lines are of other metrics: looked at before they are checked as text.
-        if !line.starts_with(b"vllm:") && !line.starts_with(b"sglang:") && !line.starts_with(b"sglang_") {
-            return None;
-        }
-        let line = std::str::from_utf8(line).ok()?.trim_end();
-        let end = line.find(['{', ' '])?;
-        let (name, rest) = line.split_at_checked(end)?;
-        let (labels, rest) = match rest.strip_prefix('{') {
-            Some(rest) => rest.split_at_checked(labels_end(rest)?)?,
-            None => ("", rest),
-        };
-        let value = rest.trim_start_matches('}').split_ascii_whitespace().next()?.parse::<f64>().ok()?;
-        (value.is_finite() && value >= 0.0).then_some(Sample { name, labels, value })
-    }
-
-    fn label(&self, wanted: &str) -> Option<&'a str> {
-        let mut rest = self.labels;
-        while let Some((name, after)) = rest.split_once("=\"") {
-            let end = quote_end(after)?;
-            let (value, after) = after.split_at_checked(end)?;
-            if name.trim() == wanted {
-                return Some(value);
-            }
-            rest = after.trim_start_matches('"').trim_start_matches([',', ' ']);
-        }
-        None
-    }
-
-    fn number(&self, label: &str) -> Option<u64> {
-        self.label(label)?.parse().ok()
-    }
-}
-
-/// Where the `}` stands that ends the labels; one inside a quoted value does not.
-fn labels_end(labels: &str) -> Option<usize> {
-    let mut quoted = false;
-    let mut escaped = false;
-    labels.bytes().position(|byte| {
-        let ends = byte == b'}' && !quoted;
-        quoted ^= byte == b'"' && !escaped;
-        escaped = byte == b'\\' && !escaped;
-        ends
-    })
-}
-
-/// Where the quote stands that ends a value.
-fn quote_end(value: &str) -> Option<usize> {
-    let mut escaped = false;
-    value.bytes().position(|byte| {
-        let ends = byte == b'"' && !escaped;
-        escaped = byte == b'\\' && !escaped;
-        ends
-    })
+fn number(sample: &Sample<'_>, label: &str) -> Option<u64> {
+    sample.label(label)?.parse().ok()
 }
 
 /// Sums over label sets: data-parallel ranks, adapters.
@@ -159,12 +103,12 @@ impl Sums {
 
     fn cache_config(&mut self, engine: EngineKind, sample: &Sample<'_>) {
         let (size, blocks) = match engine {
-            EngineKind::Vllm => (sample.number("block_size"), sample.number("num_gpu_blocks")),
-            EngineKind::Sglang => (sample.number("page_size"), sample.number("num_pages")),
+            EngineKind::Vllm => (number(sample, "block_size"), number(sample, "num_gpu_blocks")),
+            EngineKind::Sglang => (number(sample, "page_size"), number(sample, "num_pages")),
         };
         let product = size.zip(blocks).and_then(|(size, blocks)| size.checked_mul(blocks));
         // Newer vLLM says the capacity itself; with hybrid models it is not the product.
-        if let Some(tokens) = sample.number("kv_cache_size_tokens").or(product) {
+        if let Some(tokens) = number(sample, "kv_cache_size_tokens").or(product) {
             match engine {
                 EngineKind::Vllm => self.kv_capacity = Some(self.kv_capacity.unwrap_or(0.0) + tokens as f64),
                 EngineKind::Sglang => self.kv_capacity = self.kv_capacity.or(Some(tokens as f64)),

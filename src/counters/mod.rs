@@ -4,6 +4,7 @@
 //! What each shard counts for itself stands in [`stats`].
 
 mod events;
+mod first_tokens;
 mod histogram;
 mod outcomes;
 mod predictions;

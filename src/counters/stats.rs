@@ -1,7 +1,8 @@
 //! What each shard counts for itself: one writer, on cache lines of its own, read by control without locks.
 //!
 //! The memory of one shard is a sum: 256 KiB of requests, 65 pools with 4 histograms of 256 bytes
-//! (65 KiB), and 2 KiB of counters; 34 KiB more where a policy is compared with another.
+//! (65 KiB), 16 KiB and 208 bytes an endpoint of first tokens, and 2 KiB of counters; 34 KiB more where a policy is compared
+//! with another.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +14,7 @@ pub use super::histogram::{BOUNDS, Reading};
 pub use super::requests::RequestKey;
 pub use super::shadows::Shadowed;
 
+use super::first_tokens::FirstTokens;
 use super::histogram::{Histogram, MICROS, NANOS};
 use super::requests::Requests;
 use super::shadows::Shadows;
@@ -134,6 +136,15 @@ impl Stats {
         self.shards.iter().map(|shard| shard.shadows.of(pool, policy, what)).sum()
     }
 
+    /// Times to first token of what was sent to these slots.
+    pub fn first_tokens(&self, slots: &[u16]) -> Reading {
+        let mut reading = Reading::new(&MICROS);
+        for shard in &self.shards {
+            slots.iter().for_each(|slot| shard.first_tokens.add_to(*slot, &mut reading));
+        }
+        reading
+    }
+
     /// Times of the shards' own work.
     pub fn work(&self, work: Work) -> Reading {
         let mut reading = Reading::new(&NANOS);
@@ -157,6 +168,7 @@ pub struct ShardStats {
     gauges: [AtomicU64; Gauge::ALL.len()],
     work: [Histogram; Work::ALL.len()],
     pools: Box<[CachePadded<[Histogram; Timing::ALL.len()]>]>,
+    first_tokens: FirstTokens,
     requests: Requests,
     shadows: Shadows,
 }
@@ -169,6 +181,7 @@ impl Default for ShardStats {
             gauges: [const { AtomicU64::new(0) }; Gauge::ALL.len()],
             work: Default::default(),
             pools: (0..=LABELLED_POOLS_MAX).map(|_| CachePadded::default()).collect(),
+            first_tokens: FirstTokens::default(),
             requests: Requests::default(),
             shadows: Shadows::default(),
         }
@@ -211,6 +224,15 @@ impl ShardStats {
     #[inline]
     pub fn shadow(&self, pool: u16, policy: Policy, what: Shadowed, n: u64) {
         self.shadows.add(pool, policy, what, n);
+    }
+
+    /// Counts the time to the first token of a pool's stream from the endpoint in `slot`.
+    #[inline]
+    pub fn first_token(&self, pool: u16, slot: Option<u16>, micros: u64) {
+        self.observe(pool, Timing::FirstToken, micros);
+        if let Some(slot) = slot {
+            self.first_tokens.observe(slot, micros);
+        }
     }
 
     /// Counts a time of the shard's own work.
@@ -266,6 +288,20 @@ mod tests {
         assert_eq!((stats.timing(2, Timing::FirstToken).sum, stats.timing(2, Timing::Total).count()), (4_500, 0));
         assert_eq!((stats.work(Work::Choose).count(), stats.work(Work::Scan).count()), (3, 0));
         assert_eq!((stats.gauge(Gauge::Connections), stats.shard(1).turns()), (21, 1));
+    }
+
+    #[test]
+    fn first_tokens_are_read_by_endpoint() {
+        let stats = Stats::leak(2);
+        stats.shard(0).first_token(2, Some(5), 1_500);
+        stats.shard(1).first_token(2, Some(5), 500);
+        stats.shard(1).first_token(2, Some(6), 70);
+        stats.shard(1).first_token(2, Some(u16::MAX), 9);
+        stats.shard(1).first_token(2, None, 9);
+        let of = |slots: &[u16]| (stats.first_tokens(slots).count(), stats.first_tokens(slots).sum);
+        assert_eq!((of(&[5]), of(&[6]), of(&[5, 6])), ((2, 2_000), (1, 70), (3, 2_070)));
+        assert_eq!((of(&[7]), of(&[]), of(&[u16::MAX])), ((0, 0), (0, 0), (0, 0)));
+        assert_eq!(stats.timing(2, Timing::FirstToken).count(), 5);
     }
 
     #[test]

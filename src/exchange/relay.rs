@@ -324,7 +324,8 @@ impl Exchange {
         }
         if let Some(pool) = self.pool.filter(|_| self.event_stream) {
             if first {
-                cx.stats.observe(pool.0, Timing::FirstToken, cx.now - self.started);
+                let slot = self.leg.as_ref().map(|leg| leg.admission.endpoint().slot);
+                cx.stats.first_token(pool.0, slot, cx.now - self.started);
             } else {
                 cx.stats.observe(pool.0, Timing::InterToken, cx.now - self.last_reply);
             }

@@ -1,0 +1,113 @@
+//! `warmfront top`: the fleet of a running front, as it is now.
+
+mod change;
+mod figures;
+mod front;
+mod history;
+mod live;
+mod page;
+mod reading;
+mod screen;
+mod table;
+mod terminal;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::refuse;
+use crate::config::Config;
+use front::Front;
+use history::History;
+use screen::Surface;
+
+/// Between two readings.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Rates on a terminal are taken over so many seconds: quantiles of one second's requests say little.
+const WINDOW: u16 = 10;
+/// Signs in a line where nobody says.
+const WIDTH: usize = 80;
+
+/// Show the fleet of a running front: load, caches, times and state of each endpoint, the queue, the choices.
+///
+/// It reads the /metrics of the front's admin listener each second. q or Ctrl-C ends it. Where standard output is no
+/// terminal, or with --once, it takes two readings, prints one screen and ends. Figures that the front does not have are `-`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  The front on this machine:
+    warmfront top
+  Another one, and rates over the last minute:
+    warmfront top --admin 10.0.0.7:9911 --window 60
+  One screen for a script or a ticket, and as wide as you like:
+    COLUMNS=120 warmfront top --once > fleet.txt
+
+Of each endpoint:
+  state           up, down, draining, ejected (it failed requests), trial, unknown; in percent: a slow start
+  rung            how far is believed what is known of its cache: approximate (the index), hash (nothing)
+  flight          requests of ours, from the choice to the last byte
+  pending         tokens of prompts sent there that have no first token yet, beside those thought to be cached
+  KV              its KV cache in use
+  held, hit       of the prompt tokens sent there, the part thought to be in its cache; of those that it looked up,
+                  the part that it found
+  TTFT50, TTFT99  time to first token of streams, by proportion within the bounds of a histogram
+  ends            requests ended (wide screens, as what follows)
+  run, wait       requests running and waiting, as the engine says
+  faults          requests that failed by its fault, since the front's start
+
+Exit status: 0, 2 wrong usage, 78 no front answers there (one screen only; on a terminal it tries on).")]
+pub struct Args {
+    /// Address of the front's admin listener [default: 127.0.0.1:9911].
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<SocketAddr>,
+    /// Print one screen of two readings, and end.
+    #[arg(long)]
+    once: bool,
+    /// Seconds over which rates are taken [default: 10; for one screen 1].
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u16).range(1..=60))]
+    window: Option<u16>,
+}
+
+pub(super) fn main(args: &Args) -> ExitCode {
+    let address = args.admin.unwrap_or_else(|| Config::default().serve.admin);
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return refuse(&error),
+    };
+    let (name, front) = (address.to_string(), Front::at(address));
+    let terminal = io::stdout().is_terminal();
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let dumb = set("TERM").is_none_or(|kind| kind == "dumb");
+    let colours = terminal && !dumb && set("NO_COLOR").is_none();
+    if terminal && !dumb && !args.once {
+        let shown = runtime.block_on(live::show(front, &name, args.window.unwrap_or(WINDOW), colours));
+        return match shown {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => refuse(&format!("cannot use the terminal: {error}")),
+        };
+    }
+    let columns = || set("COLUMNS")?.to_str()?.parse().ok().filter(|columns| *columns > 0);
+    let width = terminal::size(io::stdout()).map(|(width, _)| width).or_else(columns).unwrap_or(WIDTH);
+    let surface = Surface { width, height: usize::MAX, colours };
+    let window = args.window.map_or(PERIOD, |seconds| Duration::from_secs(seconds.into()));
+    match runtime.block_on(once(&front, &name, window, &surface)) {
+        // Whoever reads may have seen enough.
+        Ok(text) => {
+            let _ = io::stdout().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(why) => refuse(&why),
+    }
+}
+
+/// One screen.
+async fn once(front: &Front, address: &str, window: Duration, surface: &Surface) -> Result<String, String> {
+    let mut history = History::new(0);
+    history.push(front.read().await?);
+    tokio::time::sleep(window).await;
+    history.push(front.read().await?);
+    let lines = screen::lines(address, history.change().as_ref(), None, surface);
+    Ok(screen::text(&lines, surface, "\n") + "\n")
+}

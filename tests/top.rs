@@ -1,0 +1,307 @@
+//! `warmfront top` as a process: one screen of a front before simulated engines, fronts that are not there, and a terminal
+//! that it leaves as it was.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
+
+/// A process that ends with the value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn warmfront(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warmfront"));
+    // What the tests run in must not show.
+    command.args(arguments).env_remove("COLUMNS").env_remove("NO_COLOR").env("TERM", "xterm").stdin(Stdio::null());
+    command
+}
+
+fn free_address() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+/// Two engines and a front before them.
+struct Fleet {
+    front: Running,
+    _engines: Running,
+    listen: SocketAddr,
+    admin: String,
+    engines: [String; 2],
+}
+
+impl Fleet {
+    fn start() -> Fleet {
+        let engines = [free_address(), free_address()];
+        let settings = ["--model", "m", "--time-scale", "20", "--listen", &engines[0], "--listen", &engines[1]];
+        let process = warmfront(&[&["engine"], &settings[..]].concat()).stdout(Stdio::null()).spawn().unwrap();
+        let upstreams = engines.each_ref().map(|address| format!("http://{address}"));
+        let flags = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--shards", "1"];
+        let mut command = warmfront(&[&["serve"], &flags[..]].concat());
+        for url in &upstreams {
+            command.args(["--upstream", url]);
+        }
+        let mut front = Running(command.stderr(Stdio::piped()).spawn().unwrap());
+        let mut lines = BufReader::new(front.0.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let mut logged = |key: &str| loop {
+            let line = lines.next().expect("the front has ended");
+            if let Some((_, behind)) = line.split_once(key) {
+                return behind.split([' ', ']', ',']).next().unwrap().to_owned();
+            }
+        };
+        let (admin, listen) = (logged(" admin="), logged(" listening=[").parse().unwrap());
+        std::thread::spawn(move || lines.for_each(drop));
+        let fleet = Fleet { front, _engines: Running(process), listen, admin, engines };
+        until("both engines up", || fleet.asks().matches("\"health\":\"up\"").count() == 2);
+        fleet
+    }
+
+    fn asks(&self) -> String {
+        let request = "GET /endpoints HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        exchange(self.admin.parse().unwrap(), request)
+    }
+
+    /// A stream of some tokens, read to its end.
+    fn stream(&self, number: usize) {
+        let prompt = format!("{number} ").repeat(600);
+        let body = format!(
+            "{{\"model\":\"m\",\"stream\":true,\"max_tokens\":8,\"messages\":[{{\"role\":\"user\",\"content\":\"{prompt}\"}}]}}"
+        );
+        let reply = exchange(
+            self.listen,
+            &format!(
+                "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+                 content-length: {}\r\n\r\n{body}",
+                body.len()
+            ),
+        );
+        assert!(reply.contains("[DONE]"), "{reply}");
+    }
+}
+
+fn exchange(address: SocketAddr, request: &str) -> String {
+    let mut socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket.write_all(request.as_bytes()).unwrap();
+    let mut reply = Vec::new();
+    socket.read_to_end(&mut reply).unwrap();
+    String::from_utf8_lossy(&reply).into_owned()
+}
+
+fn until(what: &str, mut met: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !met() {
+        assert!(began.elapsed() < Duration::from_secs(20), "{what}: not within 20 s");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn refused(output: &Output) -> String {
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(78), String::new()));
+    text(&output.stderr)
+}
+
+#[test]
+fn one_screen_of_a_fleet_at_work() {
+    let fleet = Fleet::start();
+    let top = warmfront(&["top", "--admin", &fleet.admin, "--window", "3"]).stdout(Stdio::piped()).spawn().unwrap();
+    let began = Instant::now();
+    // Two turns of each conversation, so that the second finds the first in a cache.
+    let mut streams = 0;
+    while began.elapsed() < Duration::from_millis(2_500) {
+        fleet.stream(streams / 2);
+        streams += 1;
+    }
+    let output = top.wait_with_output().unwrap();
+    let screen = text(&output.stdout);
+    assert!(output.status.success() && !screen.contains('\x1b'), "{screen}");
+    assert!(
+        screen.starts_with(&format!("warmfront {} on {}, up ", env!("CARGO_PKG_VERSION"), fleet.admin)),
+        "{screen}"
+    );
+    assert!(screen.contains("rates over 3 s\n") && screen.contains("\nqueue     0 waiting   0/s released"), "{screen}");
+    assert!(screen.contains("\nrefused   none\n") && screen.contains("/s turns\n"), "{screen}");
+    assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
+    let rows = fleet.engines.each_ref().map(|engine| {
+        let row = screen.lines().find(|line| line.starts_with(engine.as_str())).unwrap_or_else(|| panic!("{screen}"));
+        row.split_ascii_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    });
+    for row in &rows {
+        assert_eq!((row.len(), row[0].as_str(), row[1].as_str()), (9, "up", "approximate"), "{screen}");
+        assert!(row[4].ends_with('%'), "KV use is known: {screen}");
+    }
+    // Somebody served: what is predicted and what is hit, and times to first tokens, are those of this window.
+    let busy = rows.iter().find(|row| row[7] != "-").unwrap_or_else(|| panic!("{screen}"));
+    assert!(busy[5].ends_with('%') && busy[6].ends_with('%'), "{screen}");
+    assert!(busy[7].ends_with('s') && busy[8].ends_with('s'), "{screen}");
+    let share = |row: &[String]| row[5].trim_end_matches('%').parse::<u32>().unwrap_or(0);
+    assert!(rows.iter().any(|row| (30..=60).contains(&share(row))), "each prompt was sent twice: {screen}");
+
+    let shown: serde_json::Value = serde_json::from_str(fleet.asks().rsplit("\r\n\r\n").next().unwrap()).unwrap();
+    assert_eq!(shown["endpoints"][0]["pending_tokens"], 0);
+    let wide = warmfront(&["top", "--once", "--admin", &fleet.admin]).env("COLUMNS", "120").output().unwrap();
+    assert!(text(&wide.stdout).contains("  run  wait faults\n"), "{}", text(&wide.stdout));
+}
+
+#[test]
+fn who_is_no_front_is_told_from_one_in_words() {
+    let nobody = free_address();
+    let why = refused(&warmfront(&["top", "--once", "--admin", &nobody]).output().unwrap());
+    assert!(why.contains(&format!("cannot connect to {nobody}")) && why.contains("is a front running"), "{why}");
+
+    let engine = free_address();
+    let _engine = Running(warmfront(&["engine", "--listen", &engine]).stdout(Stdio::null()).spawn().unwrap());
+    until("the engine", || TcpStream::connect(&engine).is_ok());
+    let why = refused(&warmfront(&["top", "--once", "--admin", &engine]).output().unwrap());
+    assert!(why.contains("has no warmfront_uptime_seconds: is it a front's admin listener?"), "{why}");
+    assert_eq!(warmfront(&["top", "--admin", "nowhere"]).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn a_front_that_ends_between_two_readings() {
+    let mut fleet = Fleet::start();
+    let top = warmfront(&["top", "--once", "--window", "2", "--admin", &fleet.admin]);
+    let top = { top }.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    fleet.front.0.kill().unwrap();
+    let why = refused(&top.wait_with_output().unwrap());
+    assert!(why.contains("cannot connect to"), "{why}");
+}
+
+/// What stands between the two is on another screen, without a cursor.
+const ENTERED: &str = "\x1b[?1049h\x1b[?25l";
+const LEFT: &str = "\x1b[m\x1b[?25h\x1b[?1049l";
+
+/// A terminal with `top` on it.
+struct Screen {
+    master: OwnedFd,
+    tty: OwnedFd,
+    top: Running,
+    shown: String,
+}
+
+impl Screen {
+    fn start(arguments: &[&str], variables: &[(&str, &str)]) -> Screen {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let path = ptsname(&master, Vec::new()).unwrap();
+        let open = || rustix::fs::open(&path, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+        resize(&master, 80);
+        let mut command = warmfront(arguments);
+        let top = command
+            .envs(variables.iter().copied())
+            .stdin(open())
+            .stdout(open())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        rustix::fs::fcntl_setfl(&master, OFlags::NONBLOCK | OFlags::RDWR).unwrap();
+        Screen { master, tty: open(), top: Running(top), shown: String::new() }
+    }
+
+    /// Waits until this is shown behind what was waited for last.
+    fn shows(&mut self, words: &str) {
+        until(words, || {
+            let mut bytes = [0; 65_536];
+            while let Ok(length @ 1..) = rustix::io::read(&self.master, &mut bytes) {
+                self.shown.push_str(&text(&bytes[..length]));
+            }
+            let found = self.shown.find(words);
+            if let Some(place) = found {
+                self.shown.drain(..place + words.len());
+            }
+            found.is_some()
+        });
+    }
+
+    fn modes(&self) -> String {
+        format!("{:?}", tcgetattr(&self.tty).unwrap())
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.top.0), signal).unwrap();
+    }
+
+    /// It has ended well and left the terminal as it was.
+    fn ended(&mut self, modes: &str) {
+        self.shows(LEFT);
+        assert!(self.top.0.wait().unwrap().success());
+        assert_eq!(self.modes(), modes);
+    }
+}
+
+fn resize(master: &OwnedFd, columns: u16) {
+    tcsetwinsize(master, Winsize { ws_row: 30, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+}
+
+#[test]
+fn a_terminal_shows_the_fleet_and_is_left_as_it_was() {
+    let mut fleet = Fleet::start();
+    let mut screen = Screen::start(&["top", "--admin", &fleet.admin], &[]);
+    let modes = screen.modes();
+    screen.shows(ENTERED);
+    assert_ne!(screen.modes(), modes);
+    screen.shows("rates over 1 s");
+    screen.shows("\x1b[32m up ");
+    resize(&screen.master, 120);
+    screen.signal(Signal::WINCH);
+    screen.shows("faults");
+    screen.signal(Signal::TSTP);
+    screen.shows(LEFT);
+    until("it to stop", || screen.modes() == modes);
+    screen.signal(Signal::CONT);
+    screen.shows(ENTERED);
+    fleet.front.0.kill().unwrap();
+    screen.shows("cannot connect to");
+    screen.shows("what is below is 1 s old");
+    screen.shows("what is below is 2 s old");
+    rustix::io::write(&screen.master, b"xq").unwrap();
+    screen.ended(&modes);
+}
+
+#[test]
+fn signals_end_it_as_well_and_a_front_may_come_later() {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let mut screen = Screen::start(&["top", "--admin", &free_address()], &[("NO_COLOR", "1")]);
+        let modes = screen.modes();
+        screen.shows("Trying on.");
+        screen.shows("Trying on.");
+        assert!(!screen.shown.contains("\x1b[3"), "{:?}", screen.shown);
+        screen.signal(signal);
+        screen.ended(&modes);
+    }
+    let admin = free_address();
+    let mut screen = Screen::start(&["top", "--admin", &admin], &[]);
+    screen.shows("Trying on.");
+    let url = format!("http://{}", free_address());
+    let front = warmfront(&["serve", "--listen", "127.0.0.1:0", "--admin", &admin, "--upstream", &url]);
+    let _front = Running({ front }.stderr(Stdio::null()).spawn().unwrap());
+    screen.shows("no rates yet");
+    screen.shows("\x1b[31m down ");
+}
+
+#[test]
+fn a_terminal_without_cursor_gets_one_screen() {
+    let fleet = Fleet::start();
+    let mut screen = Screen::start(&["top", "--admin", &fleet.admin], &[("TERM", "dumb")]);
+    screen.shows("rates over 1 s\r\n");
+    assert!(screen.top.0.wait().unwrap().success());
+    assert!(!screen.shown.contains('\x1b'), "{:?}", screen.shown);
+}
