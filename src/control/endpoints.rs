@@ -179,7 +179,7 @@ struct ShownTokens {
 
 fn shadow(pool: &Pool, stats: &Stats) -> Option<ShownShadow> {
     let policy = pool.settings.shadow_policy.0?;
-    let count = |what| stats.shadowed(pool.id.0, policy, what);
+    let count = |what| stats.shadowed(pool.id.0, policy as u8, what);
     let tokens = |[held, new, cost]: [Shadowed; 3]| ShownTokens {
         held_tokens: count(held),
         new_tokens: count(new),

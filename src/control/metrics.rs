@@ -220,7 +220,8 @@ impl Collected {
         let pools = || pools().chain([(LABELLED_POOLS_MAX as u16, UNKNOWN)]);
         let policies = || Policy::value_variants().iter().copied();
         let each = || pools().flat_map(|pool| policies().map(move |policy| (pool, policy)));
-        let asked = |pool, policy| SHADOW_CHOICES.iter().any(|(_, what)| stats.shadowed(pool, policy, *what) > 0);
+        let count = |pool, policy: Policy, what| stats.shadowed(pool, policy as u8, what);
+        let asked = |pool, policy| SHADOW_CHOICES.iter().any(|(_, what)| count(pool, policy, *what) > 0);
         for (name, help, label, values) in [
             ("shadow_choices", "What a policy that only looks on would have chosen", "outcome", SHADOW_CHOICES),
             (
@@ -236,7 +237,7 @@ impl Collected {
             for ((pool, model), policy) in each().filter(|((pool, _), policy)| asked(*pool, *policy)) {
                 for (value, what) in values {
                     let labels = vec![("model", model), ("policy", policy.as_str()), (label, *value)];
-                    family.counter(labels, stats.shadowed(pool, policy, *what))?;
+                    family.counter(labels, count(pool, policy, *what))?;
                 }
             }
         }

@@ -7,7 +7,6 @@ use crossbeam::utils::CachePadded;
 
 use super::stats::add;
 use crate::limits::LABELLED_POOLS_MAX;
-use crate::policy::Policy;
 
 /// What is counted. Tokens are those of requests whose prompts were looked up and for which both chose somebody.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,8 +38,8 @@ impl Shadowed {
     const COUNT: usize = Shadowed::CostInstead as usize + 1;
 }
 
-/// One word each that [`Policy`] has.
-const POLICIES: usize = Policy::Warm as usize + 1;
+/// Numbers of policies that there are places for.
+pub const POLICIES: usize = 6;
 
 type Cells = CachePadded<[[AtomicU64; Shadowed::COUNT]; POLICIES]>;
 
@@ -51,15 +50,17 @@ pub struct Shadows(OnceLock<Box<[Cells]>>);
 impl Shadows {
     /// For the shard alone: two writers would lose counts.
     #[inline]
-    pub(super) fn add(&self, pool: u16, policy: Policy, what: Shadowed, n: u64) {
+    pub(super) fn add(&self, pool: u16, policy: u8, what: Shadowed, n: u64) {
         let pools = self.0.get_or_init(|| (0..=LABELLED_POOLS_MAX).map(|_| Cells::default()).collect());
-        if let Some(cells) = pools.get((pool as usize).min(LABELLED_POOLS_MAX)) {
-            add(&cells[policy as usize][what as usize], n);
+        let cells = pools.get((pool as usize).min(LABELLED_POOLS_MAX)).and_then(|cells| cells.get(policy as usize));
+        if let Some(cells) = cells {
+            add(&cells[what as usize], n);
         }
     }
 
-    pub(super) fn of(&self, pool: u16, policy: Policy, what: Shadowed) -> u64 {
-        let cells = self.0.get().and_then(|pools| pools.get((pool as usize).min(LABELLED_POOLS_MAX)));
-        cells.map_or(0, |cells| cells[policy as usize][what as usize].load(Ordering::Relaxed))
+    pub(super) fn of(&self, pool: u16, policy: u8, what: Shadowed) -> u64 {
+        let pools = self.0.get();
+        let cells = pools.and_then(|pools| pools.get((pool as usize).min(LABELLED_POOLS_MAX))?.get(policy as usize));
+        cells.map_or(0, |cells| cells[what as usize].load(Ordering::Relaxed))
     }
 }

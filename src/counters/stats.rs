@@ -12,14 +12,13 @@ use crossbeam::utils::CachePadded;
 pub use super::events::Event;
 pub use super::histogram::{BOUNDS, Reading};
 pub use super::requests::RequestKey;
-pub use super::shadows::Shadowed;
+pub use super::shadows::{POLICIES, Shadowed};
 
 use super::first_tokens::FirstTokens;
 use super::histogram::{Histogram, MICROS, NANOS};
 use super::requests::Requests;
 use super::shadows::Shadows;
 use crate::limits::LABELLED_POOLS_MAX;
-use crate::policy::Policy;
 
 /// Times of requests, by pool, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,8 +130,8 @@ impl Stats {
         reading
     }
 
-    /// What a policy that looks on would have done in a pool; pools from [`LABELLED_POOLS_MAX`] on are one.
-    pub fn shadowed(&self, pool: u16, policy: Policy, what: Shadowed) -> u64 {
+    /// What a policy that looks on, given by its number, would have done in a pool; pools from [`LABELLED_POOLS_MAX`] on are one.
+    pub fn shadowed(&self, pool: u16, policy: u8, what: Shadowed) -> u64 {
         self.shards.iter().map(|shard| shard.shadows.of(pool, policy, what)).sum()
     }
 
@@ -222,7 +221,7 @@ impl ShardStats {
 
     /// Counts what a policy that looks on would have done for one of the pool's requests.
     #[inline]
-    pub fn shadow(&self, pool: u16, policy: Policy, what: Shadowed, n: u64) {
+    pub fn shadow(&self, pool: u16, policy: u8, what: Shadowed, n: u64) {
         self.shadows.add(pool, policy, what, n);
     }
 

@@ -54,7 +54,7 @@ impl Shadows {
     fn leave(&mut self, mut made: Made, matches: &mut Option<Box<Matches>>, stats: &ShardStats) {
         let at = self.waiting;
         if at == SHADOWS_MAX {
-            return stats.shadow(made.own.pool, made.policy, Shadowed::Skipped, 1);
+            return stats.shadow(made.own.pool, made.policy as u8, Shadowed::Skipped, 1);
         }
         made.matches = self.choices.get_mut(at).and_then(|spare| spare.matches.take());
         if made.looked_up.is_some() {
@@ -80,7 +80,7 @@ impl Shadows {
 
 impl Made {
     fn compare(&self, pool: &Pool, without: &mut Without, counters: &Counters, stats: &ShardStats) {
-        let count = |what, n| stats.shadow(self.own.pool, self.policy, what, n);
+        let count = |what, n| stats.shadow(self.own.pool, self.policy as u8, what, n);
         let loads = without.of(counters.loads(), pool.eligible().slots(), &self.own);
         let prompt = self.looked_up.zip(self.matches.as_deref()).map(|(prompt, matches)| prompt.prompt(matches));
         let request = policy::Request {
@@ -144,7 +144,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::counters::stats::Stats;
+    use clap::ValueEnum;
+
+    use crate::counters::stats::{POLICIES, Stats};
     use crate::fleet::{Endpoint, Health};
     use crate::policy::Settings;
     use crate::ring::Ring;
@@ -181,9 +183,14 @@ mod tests {
     }
 
     #[test]
+    fn every_policy_has_a_place() {
+        assert!(Policy::value_variants().iter().all(|policy| (*policy as usize) < POLICIES));
+    }
+
+    #[test]
     fn what_the_policy_would_choose_is_compared_with_what_was_chosen() {
         let (snapshot, counters, stats) = (fleet(), Counters::leak(), Stats::leak(1));
-        let count = |policy, what| stats.shadowed(0, policy, what);
+        let count = |policy: Policy, what| stats.shadowed(0, policy as u8, what);
         let mut shadows = Shadows::default();
         for turn in 0..6 {
             shadows.leave(made(Policy::RoundRobin, 1, turn, false), &mut None, stats.shard(0));
@@ -230,14 +237,14 @@ mod tests {
             boxes
         };
         fill(&mut shadows, SHADOWS_MAX);
-        let skipped = || stats.shadowed(0, Policy::Warm, Shadowed::Skipped);
+        let skipped = || stats.shadowed(0, Policy::Warm as u8, Shadowed::Skipped);
         assert_eq!(skipped(), 0);
         let warm = fill(&mut shadows, SHADOWS_MAX + 4);
         assert_eq!((skipped(), warm.len()), (4, SHADOWS_MAX + 1));
         assert_eq!(fill(&mut shadows, 7), warm, "nothing is allocated");
         assert_eq!(fill(&mut shadows, SHADOWS_MAX), warm, "nothing is allocated");
         let looked: u64 =
-            [Shadowed::Agreed, Shadowed::Differed].map(|what| stats.shadowed(0, Policy::Warm, what)).iter().sum();
+            [Shadowed::Agreed, Shadowed::Differed].map(|what| stats.shadowed(0, Policy::Warm as u8, what)).iter().sum();
         assert_eq!(looked as usize, 3 * SHADOWS_MAX + 7);
     }
 }

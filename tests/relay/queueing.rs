@@ -112,7 +112,7 @@ fn who_waits_is_looked_at_once_by_another_policy() {
     let stage = Stage::new(|config| config.routing.shadow_policy = ShadowPolicy(Some(shadow)));
     let looks = || {
         let all = [Shadowed::Agreed, Shadowed::Differed, Shadowed::Nobody, Shadowed::Skipped];
-        all.map(|what| stage.front.stats.shadowed(0, shadow, what))
+        all.map(|what| stage.front.stats.shadowed(0, shadow as u8, what))
     };
     let mut clients: Vec<Client> = ["first", "second", "third"].map(|name| stage.asks(name, "")).into();
     stage.front.until("the look", |_| looks()[0] == 1);

@@ -39,7 +39,7 @@ struct Played {
 
 impl Played {
     fn count(&self, what: Shadowed) -> u64 {
-        self.shadow.map_or(0, |shadow| self.front.stats.shadowed(0, shadow, what))
+        self.shadow.map_or(0, |shadow| self.front.stats.shadowed(0, shadow as u8, what))
     }
 
     fn agreed(&self) -> u64 {
@@ -140,7 +140,7 @@ fn a_second_try_is_not_looked_at() {
     });
     let looks = || {
         let all = [Shadowed::Agreed, Shadowed::Differed, Shadowed::Nobody, Shadowed::Skipped];
-        all.map(|what| front.stats.shadowed(0, shadow, what)).iter().sum::<u64>()
+        all.map(|what| front.stats.shadowed(0, shadow as u8, what)).iter().sum::<u64>()
     };
     let mut client = front.connect();
     for asked in 1..=4 {

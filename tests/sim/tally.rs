@@ -95,5 +95,5 @@ impl Tally {
 
 /// In the only pool there is, by whatever policy looks on.
 fn shadowed(stats: &Stats, what: Shadowed) -> u64 {
-    Policy::value_variants().iter().map(|policy| stats.shadowed(0, *policy, what)).sum()
+    Policy::value_variants().iter().map(|policy| stats.shadowed(0, *policy as u8, what)).sum()
 }
