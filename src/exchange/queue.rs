@@ -114,6 +114,10 @@ impl Exchange {
             cx.stats.count(Count::QueueFull);
             return self.refuse_for_load(refusals::QUEUE_FULL, cx);
         };
+        if !choice.room {
+            // It has looked.
+            place.aims_at(choice.endpoint.slot);
+        }
         cx.stats.count(Count::Queued);
         let chain = cx.lender.chain.as_slice().into();
         self.queued = Some(Box::new(Queued { place, looked_up, chain, prompt_bytes: cx.lender.prompt_bytes }));

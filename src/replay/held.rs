@@ -61,6 +61,9 @@ impl Held {
     fn joins(&mut self, asked: &Asked, choice: &Choice) {
         match self.own.queue().join(&newcomer(asked, choice), WAITING_MAX, asked.now_ns / 1_000) {
             Some(place) => {
+                if !choice.room {
+                    place.aims_at(choice.endpoint.slot);
+                }
                 self.waiting.insert(asked.number, place);
                 self.changed[usize::from(choice.endpoint.slot)] = true;
             }
@@ -168,6 +171,7 @@ impl Chooser for Held {
         self.own.ended(number);
         if let Some(engine) = self.placed.remove(&number) {
             self.changed[engine] = true;
+            self.own.queue().freed(engine as u16);
         }
     }
 

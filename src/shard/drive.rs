@@ -79,6 +79,7 @@ impl<D: Driver> Shard<D> {
             self.waiting.add(key);
         }
         if let Some(left) = before.0.filter(|_| after.0.is_none() && self.desk.counters.queue().waiting() > 0) {
+            self.desk.counters.queue().freed(left.slot);
             self.waiting.freed(left.slot);
         }
         let consumed = self.desk.actions.consumed;

@@ -28,6 +28,8 @@ pub(super) struct Waiting {
     freed: Vec<u16>,
     /// There is more to look for than what ended here.
     again: bool,
+    /// Not all who may have room were asked in the last look: the next one goes on.
+    unfinished: bool,
     /// In line, by urgency and tenant; empty between two looks.
     lines: Vec<(Line, Key)>,
     /// Who of each line is looked at next, and where it ends.
@@ -87,15 +89,18 @@ impl<D: Driver> Shard<D> {
         }
         self.waiting.looked_at = self.desk.now;
         self.waiting.again = false;
+        match std::mem::take(&mut self.waiting.unfinished) {
+            true => self.waiting.closed.retain(|slot| !self.waiting.freed.contains(slot)),
+            false => self.waiting.closed.clear(),
+        }
         self.wake_others();
         let mut lines = std::mem::take(&mut self.waiting.lines);
         let mut heads = std::mem::take(&mut self.waiting.heads);
         self.line_up(&mut lines, &mut heads);
-        self.waiting.closed.clear();
         let mut tries = 0;
         while let Some(key) = self.first_in_line(&lines, &mut heads) {
             if tries == TRIES_MAX {
-                self.waiting.again = true;
+                (self.waiting.again, self.waiting.unfinished) = (true, true);
                 break;
             }
             tries += usize::from(self.try_waiting(key));

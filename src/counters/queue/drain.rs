@@ -7,6 +7,8 @@ const SECONDS: u64 = 8;
 const CELLS: usize = 16;
 /// What is answered where nothing was released lately, and at most.
 const SECONDS_MAX: u32 = 60;
+/// What is answered before the first release.
+const SECONDS_UNKNOWN: u32 = 5;
 const COUNT_BITS: u32 = 24;
 
 /// One cell for each of the last seconds: which one, and how many were released in it.
@@ -46,7 +48,8 @@ impl Drain {
             None => (released(0).unwrap_or(0), now % 1_000_000),
         };
         if counted == 0 {
-            return SECONDS_MAX;
+            let never = self.0.iter().all(|cell| cell.load(Ordering::Relaxed) == 0);
+            return if never { SECONDS_UNKNOWN } else { SECONDS_MAX };
         }
         let micros = u64::from(count) * over / counted;
         micros.div_ceil(1_000_000).clamp(1, u64::from(SECONDS_MAX)) as u32
@@ -67,7 +70,7 @@ mod tests {
     #[test]
     fn the_wait_is_what_releases_were_lately() {
         let drain = Drain::default();
-        assert_eq!(drain.seconds_for(1, 5 * SECOND), SECONDS_MAX);
+        assert_eq!(drain.seconds_for(1, 5 * SECOND), SECONDS_UNKNOWN);
         for second in 10..20 {
             (0..10).for_each(|release| drain.released(second * SECOND + release));
         }

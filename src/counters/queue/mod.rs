@@ -16,8 +16,8 @@ mod drain;
 mod rank;
 mod tenants;
 
-use crate::atomics::{AtomicU32, AtomicU64, Ordering};
-use crate::limits::QUEUE_MAX;
+use crate::atomics::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::limits::{ENDPOINTS_MAX, QUEUE_MAX};
 use drain::Drain;
 use rank::{Rank, Status};
 pub use tenants::Tenant;
@@ -36,6 +36,8 @@ pub struct Queue {
     owners: Box<[AtomicU32]>,
     /// At least as many as wait: raised before a word says so, lowered behind it.
     waiting: AtomicU32,
+    /// By endpoint: the first who waits for it looked and found no room, and nothing ended there since.
+    tight: Box<[AtomicBool]>,
     tenants: Tenants,
     drain: Drain,
 }
@@ -61,6 +63,7 @@ impl Default for Queue {
             words: (0..WORDS).map(|_| AtomicU64::new(Rank::NOBODY)).collect(),
             owners: (0..WORDS).map(|_| AtomicU32::new(0)).collect(),
             waiting: AtomicU32::new(0),
+            tight: (0..ENDPOINTS_MAX).map(|_| AtomicBool::new(false)).collect(),
             tenants: Tenants::default(),
             drain: Drain::default(),
         }
@@ -105,9 +108,9 @@ impl Queue {
         None
     }
 
-    /// Whether a request that has room on its endpoint may go past those who wait for it: none is more urgent, and none's
-    /// tenant was served less. Among equals it does: it fits where the first who waits did not, and while nothing may pass, a long prompt
-    /// keeps room from all that would fit. While nobody waits this costs one load.
+    /// Whether a request that has room on its endpoint may go past those who wait for it: the first of them did not fit in what
+    /// there is, none is more urgent, and none's tenant was served less. While nothing may pass, a long prompt keeps room from all
+    /// that would fit. While nobody waits this costs one load.
     #[inline]
     pub fn lets_pass(&self, newcomer: &Newcomer) -> bool {
         self.waiting() == 0 || self.passes(newcomer)
@@ -115,11 +118,17 @@ impl Queue {
 
     fn passes(&self, newcomer: &Newcomer) -> bool {
         let before = (Rank::urgency_of(newcomer.priority), self.tenants.served_at_least(newcomer.tenant.lane));
-        let first = self.ranks().filter(|(_, rank)| rank.endpoint() == newcomer.endpoint);
-        first
-            .map(|(_, rank)| (rank.urgency(), self.tenants.served(rank.lane())))
-            .min()
-            .is_none_or(|first| before <= first)
+        let waits = self.ranks().filter(|(_, rank)| rank.endpoint() == newcomer.endpoint);
+        let first = waits.map(|(_, rank)| (rank.urgency(), self.tenants.served(rank.lane()))).min();
+        let tight = self.tight.get(usize::from(newcomer.endpoint)).is_some_and(|tight| tight.load(Ordering::Relaxed));
+        first.is_none_or(|first| tight && before <= first)
+    }
+
+    /// A request ended at an endpoint: there may be room for the first who waits, who looks before others pass.
+    pub fn freed(&self, endpoint: u16) {
+        if let Some(tight) = self.tight.get(usize::from(endpoint)) {
+            tight.store(false, Ordering::Relaxed);
+        }
     }
 
     /// A request that did not wait goes, while others do: what it has to compute is on its tenant's account as well.
@@ -258,7 +267,7 @@ impl Place {
         self.queue.first(self.endpoint()) == Some(self.place)
     }
 
-    /// It waits for another endpoint from now on.
+    /// It has looked, found no room, and waits for this endpoint from now on.
     pub fn aims_at(&self, endpoint: u16) {
         let word = &self.queue.words[self.place];
         let aimed = |word: u64| match Rank::of(word) {
@@ -268,6 +277,9 @@ impl Place {
             _ => None,
         };
         let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, aimed);
+        if let Some(tight) = self.queue.tight.get(usize::from(endpoint)).filter(|_| self.is_next()) {
+            tight.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Its wait is over: it goes to its endpoint, with so many tokens of work on its tenant's account.

@@ -62,7 +62,13 @@ fn who_has_room_passes_its_equals_but_nobody_who_comes_before_it() {
     let queue = queue();
     assert!(queue.lets_pass(&of_tenant(1, 1)));
     queue.passed(of_tenant(1, 1).tenant, 1_000_000);
-    let _waits = queue.join(&of_tenant(1, 1), 10, 0).unwrap();
+    let waits = queue.join(&of_tenant(1, 1), 10, 0).unwrap();
+    assert!(!queue.lets_pass(&of_tenant(1, 1)), "who waits looks first");
+    waits.aims_at(0);
+    assert!(queue.lets_pass(&of_tenant(1, 1)), "it did not fit");
+    queue.freed(0);
+    assert!(!queue.lets_pass(&of_tenant(1, 1)), "there may be room for it now");
+    waits.aims_at(0);
     assert!(queue.lets_pass(&of_tenant(1, 1)), "what passed an empty queue is on no account");
     assert!(!queue.lets_pass(&Newcomer { priority: 1, ..of_tenant(1, 1) }), "less urgent");
     assert!(queue.lets_pass(&Newcomer { priority: 1, endpoint: 5, ..of_tenant(1, 1) }), "nobody waits there");
