@@ -15,7 +15,7 @@ const LOOK: Micros = 20_000;
 const PAUSE: Micros = 1_000;
 const PAUSE_EACH: Micros = 4;
 /// Requests that are chosen for anew in one turn: some microseconds each.
-const TRIES_MAX: usize = 16;
+const TRIES_MAX: usize = 64;
 /// Endpoints noted between two looks; beyond that the regular look finds them.
 const FREED_MAX: usize = 64;
 
@@ -170,13 +170,15 @@ impl<D: Driver> Shard<D> {
         true
     }
 
-    /// Rings for those shards whose requests are next where something ended here: of all, where nobody waits for that.
+    /// Rings for those shards whose requests are next where something ended here, and for who is first of all: it takes whatever
+    /// suits it by now.
     fn wake_others(&mut self) {
         let freed = &mut self.waiting.freed;
         if let Some(handover) = &self.handover {
             let queue = self.desk.counters.queue();
-            let next = freed.iter().filter_map(|slot| queue.next_for(*slot).or_else(|| queue.next_of_all()));
-            next.for_each(|shard| handover.ring(shard.into()));
+            let next = freed.iter().filter_map(|slot| queue.next_for(*slot));
+            let first = (!freed.is_empty()).then(|| queue.next_of_all()).flatten();
+            next.chain(first).for_each(|shard| handover.ring(shard.into()));
         }
         freed.clear();
     }
