@@ -103,7 +103,6 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
         "counters",
         &[
             ("fleet", "holds the loads, is asked for endpoints"),
-            ("policy", "what shadow policies would have done is counted by policy"),
             ("limits", "most endpoints"),
             ("atomics", "shards raise and lower them together"),
         ],
