@@ -121,8 +121,9 @@ impl Front {
         crate::until("another process", || self.heirs.lock().unwrap().len() > before);
     }
 
-    /// SIGUSR2 to the process that serves.
+    /// SIGUSR2 to the process that serves: one that is still starting refuses.
     pub fn try_upgrade(&self) {
+        self.until_said(" ready ");
         let heirs = self.heirs.lock().unwrap();
         let now = heirs.last().map_or_else(|| Pid::from_child(&self.child), |id| Pid::from_raw(*id).unwrap());
         kill_process(now, Signal::USR2).unwrap();
