@@ -267,7 +267,7 @@ fn a_terminal_shows_the_fleet_and_is_left_as_it_was() {
     let state = format!("/proc/{}/stat", screen.top.0.id());
     screen.shows(ENTERED);
     assert_ne!(screen.modes(), modes);
-    screen.shows("rates over 1 s");
+    screen.shows("rates over ");
     screen.shows("\x1b[32m up ");
     resize(&screen.master, 120);
     screen.signal(Signal::WINCH);
@@ -281,8 +281,9 @@ fn a_terminal_shows_the_fleet_and_is_left_as_it_was() {
     screen.shows(ENTERED);
     fleet.front.0.kill().unwrap();
     screen.shows("cannot connect to");
-    screen.shows("what is below is 1 s old");
-    screen.shows("what is below is 2 s old");
+    // Twice: its age grows, on a busy machine by more than a second at a time.
+    screen.shows("what is below is ");
+    screen.shows("what is below is ");
     rustix::io::write(&screen.master, b"xq").unwrap();
     screen.ended();
 }
