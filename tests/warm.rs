@@ -218,6 +218,10 @@ fn fronts_that_know_nothing_of_each_other_meet() {
     other.computes(3, 700);
     let together = met(&one, &other);
     assert!(together > 190, "{together} of 200 meet");
+    // What is told of a choice is what was compared.
+    for costs in (0..200).map(|seed| one.choose_new(seed).costs.unwrap()) {
+        assert!(costs.chosen.total <= costs.runner_up.unwrap().total, "{costs:?}");
+    }
     // Alone each goes by its own load.
     let (mut one, mut other) = (front(0), front(0));
     one.computes(2, 500);

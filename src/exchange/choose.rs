@@ -73,16 +73,16 @@ impl Exchange {
         let mut request = self.request(prompt, cx);
         let counted = self.count_in(pool, &mut request, cx);
         let elsewhere = |choice: &Choice| prompt.map(|prompt| prompt.tokens_at(pool, choice.endpoint.slot));
-        let tokens = counted.as_ref().ok().and_then(|(choice, _)| choice.tokens.or_else(|| elsewhere(choice)));
+        let tokens = counted.choice().and_then(|choice| choice.tokens.or_else(|| elsewhere(choice)));
         let lots = (request.random, request.turn);
         cx.lender.matches = matches.or(cx.lender.matches.take());
         let (choice, mut admission) = match (counted, looked_up) {
-            (Ok(counted), _) => counted,
-            (Err(Uncounted::HasToWait(choice)), Some(looked_up)) => return self.wait_for_room(&choice, looked_up, cx),
-            (Err(Uncounted::Nobody(Nobody::AllAtTheirCap)), _) => {
+            (Counted::There(choice, admission), _) => (choice, admission),
+            (Counted::HasToWait(choice), Some(looked_up)) => return self.wait_for_room(&choice, looked_up, cx),
+            (Counted::Nobody(Nobody::AllAtTheirCap), _) => {
                 return self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx);
             }
-            (Err(_), _) => return self.refuse(refusals::NO_ENDPOINT.into(), cx),
+            _ => return self.refuse(refusals::NO_ENDPOINT.into(), cx),
         };
         self.leave_queue(choice.tokens.map_or(0, |tokens| tokens.new), cx);
         let own = shadowed(pool, choice.endpoint, tokens, cx).filter(|_| self.is_first_choice());
@@ -129,17 +129,15 @@ impl Exchange {
         request
     }
 
-    fn count_in(
-        &mut self,
-        pool: &Pool,
-        request: &mut policy::Request<'_>,
-        cx: &mut Context<'_>,
-    ) -> Result<(Choice, Admission), Uncounted> {
+    fn count_in(&mut self, pool: &Pool, request: &mut policy::Request<'_>, cx: &mut Context<'_>) -> Counted {
         for attempt in 1..=CHOICES_MAX + LOST_CAPS_MAX {
             let (loads, outcomes) = (cx.counters.loads(), cx.counters.outcomes());
-            let choice = open(pool.settings.policy, pool, loads, outcomes, request).map_err(Uncounted::Nobody)?;
+            let choice = match open(pool.settings.policy, pool, loads, outcomes, request) {
+                Ok(choice) => choice,
+                Err(nobody) => return Counted::Nobody(nobody),
+            };
             if self.has_to_wait(&choice, pool, cx) {
-                return Err(Uncounted::HasToWait(choice));
+                return Counted::HasToWait(choice);
             }
             let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
             let most = slots.unwrap_or(u32::MAX).min(choice.cap);
@@ -148,12 +146,12 @@ impl Exchange {
                 if slots != choice.slots {
                     cx.stats.count(Count::AdmittedOverBound);
                 }
-                return Ok((choice, admission));
+                return Counted::There(choice, admission);
             }
             cx.stats.count(Count::ChoiceRepeated);
             request.random = cx.lender.random.number();
         }
-        Err(Uncounted::Nobody(Nobody::AllAtTheirCap))
+        Counted::Nobody(Nobody::AllAtTheirCap)
     }
 }
 
@@ -166,11 +164,23 @@ fn shadowed(pool: &Pool, endpoint: EndpointId, tokens: Option<Tokens>, cx: &Cont
     Some((policy, Own { pool: pool.id.0, means: loads.means(pool.id.0), slot: endpoint.slot, tokens }))
 }
 
-/// Why no endpoint was counted.
-enum Uncounted {
-    Nobody(Nobody),
+/// What became of a choice.
+enum Counted {
+    /// The request counts at its endpoint.
+    There(Choice, Admission),
     /// There is a choice, and it has no room yet.
     HasToWait(Choice),
+    Nobody(Nobody),
+}
+
+impl Counted {
+    /// Where it counts.
+    fn choice(&self) -> Option<&Choice> {
+        match self {
+            Counted::There(choice, _) => Some(choice),
+            _ => None,
+        }
+    }
 }
 
 /// A choice past endpoints that were barred since the snapshot was made. Where all are, they are taken as they come.
@@ -234,9 +244,9 @@ fn explanation(
     }
     let costs = choice.costs.map(|costs| [("cost", Some(costs.chosen)), ("runner_up_cost", costs.runner_up)]);
     for (name, cost) in costs.into_iter().flatten() {
-        let Some(Cost { pending, new, decoding, full, no_room, total }) = cost else { continue };
+        let Some(Cost { pending, new, decoding, full, no_room, others, total }) = cost else { continue };
         let _ = write!(text, " {name}={total} {name}_pending={pending} {name}_new={new} {name}_decoding={decoding}");
-        let _ = write!(text, " {name}_full={full} {name}_no_room={no_room}");
+        let _ = write!(text, " {name}_full={full} {name}_no_room={no_room} {name}_others={others}");
     }
     text.into_bytes().into()
 }

@@ -18,12 +18,13 @@
 //! Ledgers written by many at once would have to give up the order: sets of 8 or 16 blocks, the oldest of each going, lose
 //! some block of a long prompt early, and the first one lost ends the match. On 4,000 requests of Mooncake's conversation
 //! trace, 8 endpoints of 2,000 blocks, such sets have hit rates of 16.0 and 19.6 %, this index and an exact LRU 25.1 %.
-
-//! A look-up is of a whole prompt, not of its beginning while the rest arrives, though nobody can hold more once a block is found that nobody
-//! holds. That would spare storing and forwarding, 0.8 ms of a MB between links of 10 Gbit/s (0.1 ms of 128 KB; ten times that at
-//! 1 Gbit/s), and some 50 µs of latency over the loopback, of just those prompts that an engine computes for seconds: 250,000
-//! tokens that it does not hold. The chain has to be read to its end all the same, to be inserted, tools come behind the messages in
-//! many bodies and before them in the chain, and what has been sent on cannot be sent to another engine.
+//!
+//! A look-up is of a whole prompt, not of its beginning while the rest arrives, though nobody can hold more once a block is found
+//! that nobody holds. That would spare storing and forwarding, 0.8 ms of a MB between links of 10 Gbit/s (0.1 ms of 128 KB; ten
+//! times that at 1 Gbit/s), and some 50 µs of latency over the loopback (one round had 500 for a MB), of just those prompts that
+//! an engine computes for seconds: 250,000 tokens that it does not hold. The chain has to be read to its end all the same, to be
+//! inserted, tools come behind the messages in many bodies and before them in the chain, and what has been sent on cannot be sent
+//! to another engine.
 
 mod capacity;
 mod ledger;

@@ -24,6 +24,9 @@ pub struct Cost {
     pub full: u32,
     /// Where there is no room for the prompt.
     pub no_room: u32,
-    /// What is compared: the first four together, more for an endpoint of less than the whole weight, and the last.
+    /// Taken off again at the prompt's home: what other fronts may have sent there of it.
+    pub others: u32,
+    /// What is compared: the first four together, more for an endpoint of less than the whole weight, and `no_room`, less
+    /// `others`; never less than 0.
     pub total: u32,
 }

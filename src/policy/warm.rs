@@ -67,14 +67,14 @@ const INVERSE_BITS: u32 = 20;
 /// The endpoint of least cost; among equals the first of the ring.
 pub(super) fn least_work(pool: &Pool, loads: &Loads, request: &Request<'_>, prompt: &Prompt<'_>) -> Option<Choice> {
     let eligible = pool.eligible();
-    let work = Work::new(eligible, loads, prompt, u64::from(loads.mean_prompt(pool.id.0)));
-    let others = Others::of(pool, &work);
+    let mut work = Work::new(eligible, loads, prompt, u64::from(loads.mean_prompt(pool.id.0)));
+    work.others = Others::of(pool, &work);
     let mut best = Best::default();
     for (&slot, cache) in eligible.slots().iter().zip(eligible.caches()) {
         let Some(row) = eligible.row(slot) else { continue };
         let tried = !request.avoid.is_empty() && request.avoid.contains(slot);
         if !tried && !eligible.at_cap(row, slot, loads) {
-            best.offer(slot, work.cost(slot, row, cache).saturating_sub(others.holds(slot)));
+            best.offer(slot, work.cost(slot, row, cache));
         }
     }
     let slot = best.first_of_ring(pool, prompt.tie)?;
@@ -98,6 +98,7 @@ pub(super) fn least_work(pool: &Pool, loads: &Loads, request: &Request<'_>, prom
 /// What fronts beside this one may have sent where. They know the same ring and go by the same rule, so that they meet
 /// without talking: the home of a prompt is who alone holds the longest part of it, else the ring's first from where it is
 /// new. It is taken to hold the rest of the prompt too, as likely as a request there is theirs, and as prompts are held at all.
+#[derive(Default)]
 struct Others {
     home: Option<u16>,
     worth: u64,
@@ -108,7 +109,7 @@ impl Others {
         let Work { eligible, loads, prompt, .. } = work;
         let theirs = eligible.foreign();
         if theirs == 0 {
-            return Others { home: None, worth: 0 };
+            return Others::default();
         }
         // Whoever alone holds the longest part was its home, for them as for us.
         let home = prompt.matches.alone().filter(|slot| work.held(*slot) > 0).or_else(|| {
@@ -137,6 +138,7 @@ struct Work<'a> {
     mean: u64,
     /// Blocks held, by slot, as far as is believed.
     depths: [u32; ENDPOINTS_MAX],
+    others: Others,
 }
 
 impl<'a> Work<'a> {
@@ -154,7 +156,7 @@ impl<'a> Work<'a> {
                 *known = 0;
             }
         }
-        Work { eligible, loads, prompt, mean, depths }
+        Work { eligible, loads, prompt, mean, depths, others: Others::default() }
     }
 
     /// Tokens of the prompt that the endpoint's cache is believed to hold.
@@ -176,7 +178,8 @@ impl<'a> Work<'a> {
         let full = ((FULL * self.mean) as f32 * cache.used) as u64;
         let room = in_flight == 0 || self.has_room(slot, cache, held);
         let no_room = if room { 0 } else { NO_ROOM * self.mean };
-        Terms { pending: self.loads.pending(slot), new: NEW * new, decoding, full, no_room }
+        let others = self.others.holds(slot);
+        Terms { pending: self.loads.pending(slot), new: NEW * new, decoding, full, no_room, others }
     }
 
     /// Computed again for the two that are told of, lest all that lose carry their terms along.
@@ -191,6 +194,7 @@ impl<'a> Work<'a> {
             decoding: tokens(terms.decoding),
             full: tokens(terms.full),
             no_room: tokens(terms.no_room),
+            others: tokens(terms.others),
             total: tokens(terms.total(row)),
         })
     }
@@ -210,7 +214,8 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Whether the prompt goes in beside what is in use, and what was sent since that was read.
+    /// Whether the prompt goes in beside what is in use, and what was sent since that was read: for the cost alone, whose weights were
+    /// found with it. What was sent since stays until the next scrape, so that it says "no" sooner than [`Work::room`].
     fn has_room(&self, slot: u16, cache: &Cache, held: u32) -> bool {
         if cache.capacity == 0 {
             return true;
@@ -230,6 +235,7 @@ struct Terms {
     decoding: u64,
     full: u64,
     no_room: u64,
+    others: u64,
 }
 
 impl Terms {
@@ -237,7 +243,8 @@ impl Terms {
     #[inline]
     fn total(&self, row: &Row) -> u64 {
         let work = self.pending + self.new + self.decoding + self.full;
-        (work.saturating_mul(u64::from(row.inverse)) >> INVERSE_BITS) + self.no_room
+        let weighed = work.saturating_mul(u64::from(row.inverse)) >> INVERSE_BITS;
+        (weighed + self.no_room).saturating_sub(self.others)
     }
 }
 

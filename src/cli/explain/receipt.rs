@@ -200,6 +200,12 @@ fn figures(receipt: &Receipt<'_>, out: &mut String) {
                 "where its cache had no room for this prompt",
             );
             row(
+                "others",
+                Some(cost.others),
+                next.map(|next| next.others),
+                "taken off: what other fronts may have sent there",
+            );
+            row(
                 "total",
                 Some(cost.total),
                 next.map(|next| next.total),
@@ -225,8 +231,8 @@ mod tests {
             "completion_tokens": null, "key": "00000000000000ab", "wait_us": null, "chosen_us": 90, "connected_us": 95,
             "head_us": 1200, "first_data_us": 30000, "total_us": 90000, "request_id": "abc", "in_flight": 1, "slots": null,
             "runner_up_in_flight": 0,
-            "cost": {"pending": 0, "new": 1920, "decoding": 20, "full": 0, "no_room": 0, "total": 1940},
-            "runner_up_cost": {"pending": 0, "new": 7680, "decoding": 0, "full": 0, "no_room": 0, "total": 7680}
+            "cost": {"pending": 0, "new": 1920, "decoding": 20, "full": 0, "no_room": 0, "others": 0, "total": 1940},
+            "runner_up_cost": {"pending": 0, "new": 7680, "decoding": 0, "full": 0, "no_room": 0, "others": 0, "total": 7680}
         });
         serde_json::from_value(json).unwrap()
     }
