@@ -29,3 +29,4 @@ pub mod shard;
 pub mod slots;
 pub mod snapshot;
 pub mod succession;
+pub mod vocabulary;

@@ -142,6 +142,9 @@ pub const RECEIVE_BYTES: usize = 64 << 10;
 
 /// Canonical bytes of a prompt in a block of its chain: some 64 tokens, four blocks of an engine.
 pub const BLOCK_BYTES: usize = 256;
+/// Where engines say what they hold, matches are told to so many bytes: a KV block has 30 to 100.
+pub const STEP_BYTES: usize = 64;
+const _: () = assert!(BLOCK_BYTES.is_multiple_of(STEP_BYTES), "a block is whole steps");
 /// The access log has one link of so many bytes.
 pub const LOGGED_CHAIN_BYTES: usize = 8 * BLOCK_BYTES;
 /// Longest chain: what of a prompt lies behind its first MiB is taken for new.

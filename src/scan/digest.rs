@@ -26,7 +26,7 @@ struct Hash {
 /// Whole blocks of every kernel, and small beside a core's first cache.
 const STAGE_BYTES: usize = 2048;
 /// Bytes that one step of the hash takes: eight a lane.
-const STRIPE: usize = 32;
+pub(super) const STRIPE: usize = 32;
 const _: () = assert!(BLOCK_BYTES.is_multiple_of(STRIPE), "a block is whole stripes");
 
 impl Digest {
@@ -142,9 +142,9 @@ fn open_in(bytes: u64) -> usize {
     BLOCK_BYTES - bytes as usize % BLOCK_BYTES
 }
 
-/// A hash of so many bytes, whole blocks, that have left these lanes. Not XXH64: its last mixing is a chain of fifteen
+/// A hash of so many bytes, whole stripes, that have left these lanes. Not XXH64: its last mixing is a chain of fifteen
 /// multiplications, which for every 256 bytes would cost more than the bytes.
-fn link(lanes: [u64; 4], bytes: u64) -> u64 {
+pub(super) fn link(lanes: [u64; 4], bytes: u64) -> u64 {
     let [a, b, c, d] = lanes;
     folded(a ^ PRIME_1, b ^ PRIME_2) ^ folded(c ^ PRIME_3, d ^ PRIME_4.wrapping_add(bytes))
 }
@@ -196,7 +196,7 @@ const PRIME_3: u64 = 0x1656_67b1_9e37_79f9;
 const PRIME_4: u64 = 0x85eb_ca77_c2b2_ae63;
 const PRIME_5: u64 = 0x27d4_eb2f_1656_67c5;
 /// What the lanes begin with, given seed 0.
-const LANES: [u64; 4] = [PRIME_1.wrapping_add(PRIME_2), PRIME_2, 0, PRIME_1.wrapping_neg()];
+pub(super) const LANES: [u64; 4] = [PRIME_1.wrapping_add(PRIME_2), PRIME_2, 0, PRIME_1.wrapping_neg()];
 
 #[cfg(test)]
 mod tests {

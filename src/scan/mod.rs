@@ -12,9 +12,11 @@
 //! [`machine`] turns bytes into structure, [`meaning`] structure into facts, [`prompt`] text into the prefix;
 //! [`kernel`] has the loops over long runs of bytes.
 
+mod cut;
 mod digest;
 mod facts;
 mod fields;
+mod form;
 mod frames;
 mod kernel;
 mod machine;
@@ -28,7 +30,9 @@ use std::ops::BitOr;
 
 use serde::{Deserialize, Serialize};
 
+pub use cut::{Cut, Step};
 pub use facts::{Counts, Facts, MODEL_BYTES_MAX, PrefixHash, SESSION_FIELDS_MAX, Span, Spans};
+pub use form::{Chat, Form, Turn};
 pub use kernel::Kernel;
 pub use machine::Scan;
 

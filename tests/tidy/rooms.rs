@@ -137,7 +137,8 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
     ("ring", &[("limits", "most points")]),
     ("prefix", &[("scan", "the hash it has made of a prompt")]),
     ("fleet", &[("limits", "most endpoints"), ("atomics", "loads are shared")]),
-    ("scan", &[("limits", "size of a block, longest chain")]),
+    ("scan", &[("vocabulary", "what text token ids stand for"), ("limits", "size of a block, longest chain")]),
+    ("vocabulary", &[]),
     ("http", &[("limits", "most bytes of a head")]),
     ("slots", &[]),
     ("atomics", &[]),
@@ -147,7 +148,19 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
 /// Rooms that a test can run through without a descriptor or a sleep. The same bytes, `now` and snapshot
 /// make the same answer there.
 const PURE: &[&str] = &[
-    "exchange", "counters", "index", "snapshot", "policy", "ring", "prefix", "fleet", "scan", "http", "slots", "limits",
+    "exchange",
+    "counters",
+    "index",
+    "snapshot",
+    "policy",
+    "ring",
+    "prefix",
+    "fleet",
+    "scan",
+    "vocabulary",
+    "http",
+    "slots",
+    "limits",
 ];
 
 /// What they may not name, and what to do instead.

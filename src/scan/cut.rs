@@ -1,0 +1,85 @@
+//! A chain that grows by some bytes at a time and may branch anywhere: what [`super::Scan`] makes of a prompt in its form, made of
+//! what an engine says it holds.
+
+use super::digest::{LANES, STRIPE, link};
+use super::kernel::Kernel;
+use super::section::linked;
+use crate::limits::STEP_BYTES;
+
+/// Some first bytes of a prompt, of which others follow. 72 bytes, to be copied where two prompts part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    lanes: [u64; 4],
+    bytes: u64,
+    /// What is no whole stripe yet.
+    rest: [u8; STRIPE],
+}
+
+/// The end of a step: whoever knows the same `link` knows the same first `at` bytes below the same root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Bytes from the begin of the prompt, a multiple of [`STEP_BYTES`]. Where it is one of [`crate::limits::BLOCK_BYTES`] too, `link` is that
+    /// of a block.
+    pub at: u64,
+    /// A link of the chain.
+    pub link: u64,
+}
+
+const _: () = assert!(STEP_BYTES.is_multiple_of(STRIPE), "a step is whole stripes");
+
+impl Default for Cut {
+    fn default() -> Cut {
+        Cut { lanes: LANES, bytes: 0, rest: [0; STRIPE] }
+    }
+}
+
+impl Cut {
+    /// How many bytes there are.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Further bytes; calls `step` with each step that they end, below this root.
+    pub fn push(&mut self, root: u64, mut bytes: &[u8], mut step: impl FnMut(Step)) {
+        let kernel = Kernel::detected();
+        while !bytes.is_empty() {
+            let filled = self.bytes as usize % STRIPE;
+            let (run, rest) = bytes.split_at(bytes.len().min(STRIPE - filled));
+            self.rest[filled..filled + run.len()].copy_from_slice(run);
+            self.bytes += run.len() as u64;
+            bytes = rest;
+            if self.bytes.is_multiple_of(STRIPE as u64) {
+                kernel.stripes(&mut self.lanes, &self.rest);
+            }
+            if self.bytes.is_multiple_of(STEP_BYTES as u64) {
+                step(Step { at: self.bytes, link: linked(root, link(self.lanes, self.bytes)) });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::digest::Digest;
+    use super::*;
+    use crate::limits::BLOCK_BYTES;
+
+    #[test]
+    fn blocks_are_those_of_a_digest_however_it_is_pushed() {
+        let bytes: Vec<u8> = (0..9 * BLOCK_BYTES as u32 + 100).map(|n| ((n * n) >> 3) as u8).collect();
+        let mut digest = Digest::new(Kernel::portable());
+        digest.reset(100);
+        digest.update(&bytes);
+        let mut expected = Vec::new();
+        digest.each_link(|link| expected.push(linked(7, link)));
+        for run in [1, 5, 31, 32, 33, 64, 100, 256, 1_000, 5_000] {
+            let (mut cut, mut steps) = (Cut::default(), Vec::new());
+            bytes.chunks(run).for_each(|run| cut.push(7, run, |step| steps.push(step)));
+            assert_eq!(cut.bytes(), bytes.len() as u64);
+            let ends: Vec<u64> = steps.iter().map(|step| step.at).collect();
+            assert_eq!(ends, (1..=bytes.len() / STEP_BYTES).map(|n| (n * STEP_BYTES) as u64).collect::<Vec<_>>());
+            let blocks = steps.iter().filter(|step| step.at.is_multiple_of(BLOCK_BYTES as u64));
+            assert_eq!(blocks.map(|step| step.link).collect::<Vec<_>>(), expected);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! How an engine writes a request's prompt before it cuts it into tokens: a model's chat template, as far as it is a
+//! *segment program*: which texts of the body follow each other in which order, and what stands between them.
+
+use std::sync::Arc;
+
+use crate::vocabulary::Vocabulary;
+
+/// The form of one model's prompts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// Tells it from other forms, whoever makes them: part of the root of chains that are cut in it. A hash of all the rest.
+    pub id: u64,
+    /// Chats; `None`: the template is not of this kind, or there is none.
+    pub chat: Option<Chat>,
+    /// Prompts of token ids, and what comes before a bare text.
+    pub vocabulary: Arc<Vocabulary>,
+}
+
+/// A template that writes message after message, each between two texts that its role alone decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chat {
+    /// Before everything.
+    pub start: Box<[u8]>,
+    /// What stands behind `start` where the first message has another role than `system`.
+    pub without_system: Box<[u8]>,
+    /// The roles that are known.
+    pub turns: Box<[Turn]>,
+    /// Between the texts of a content that is a list of parts.
+    pub joint: Box<[u8]>,
+    /// At the end, where an answer is asked for.
+    pub generation: Box<[u8]>,
+}
+
+/// Messages of one role.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Its name in the body.
+    pub role: Box<[u8]>,
+    /// Before the content.
+    pub before: Box<[u8]>,
+    /// Behind it.
+    pub after: Box<[u8]>,
+    /// White space at both ends of the content is left out.
+    pub trims: bool,
+    /// A content in which one of these occurs is written otherwise: the form ends before it.
+    pub stops: Box<[Box<[u8]>]>,
+}
