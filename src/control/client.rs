@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, USER_AGENT};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
@@ -41,6 +41,8 @@ pub struct Call<'a> {
 pub struct Answer {
     /// Status code.
     pub status: u16,
+    /// Header fields.
+    pub fields: HeaderMap,
     /// Body.
     pub body: Bytes,
 }
@@ -150,13 +152,13 @@ impl Client {
         let request = request.body(Full::new(json.unwrap_or_default())).map_err(|error| CallError::of(&error, None))?;
         let response = self.0.request(request).await;
         let response = response.map_err(|error| CallError::of(&error, error.is_connect().then_some(call.address)))?;
-        let status = response.status().as_u16();
-        let body = Limited::new(response.into_body(), call.bytes_max).collect().await;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, call.bytes_max).collect().await;
         let body = body.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
             true => CallError::TooLong(call.bytes_max),
             false => CallError::of(error.as_ref(), None),
         })?;
-        Ok(Answer { status, body: body.to_bytes() })
+        Ok(Answer { status: head.status.as_u16(), fields: head.headers, body: body.to_bytes() })
     }
 }
 
