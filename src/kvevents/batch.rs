@@ -14,6 +14,7 @@ use crate::limits::{KV_BYTES_KEPT, KV_EVENTS_MAX, KV_HASHES_MAX, KV_TOKENS_MAX};
 pub struct Batch {
     time: f64,
     rank: u32,
+    named: Option<bool>,
     skipped: Skipped,
     entries: Vec<Entry>,
     hashes: Vec<u64>,
@@ -90,6 +91,12 @@ impl Batch {
         self.rank
     }
 
+    /// Whether its events name their fields, as those of vLLM 0.26 and later, or have them by place, as older ones' and SGLang's;
+    /// none where it has no event that is known.
+    pub fn names_fields(&self) -> Option<bool> {
+        self.named
+    }
+
     /// What of it was passed over.
     pub fn skipped(&self) -> Skipped {
         self.skipped
@@ -132,7 +139,7 @@ impl Batch {
         emptied(&mut self.tokens);
         emptied(&mut self.ends);
         emptied(&mut self.bytes);
-        (self.time, self.rank, self.skipped) = (0.0, 0, Skipped::default());
+        (self.time, self.rank, self.named, self.skipped) = (0.0, 0, None, Skipped::default());
     }
 
     fn payload(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
@@ -222,6 +229,7 @@ impl Batch {
             return Err(begin.fault("not as many extra keys as blocks"));
         }
         self.entries.push(entry);
+        self.named = Some(named);
         Ok(())
     }
 

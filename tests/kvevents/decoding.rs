@@ -157,6 +157,9 @@ fn all_dialects_say_the_same() {
         assert_eq!(shown(batch), shown(&all[0]));
         assert_eq!(batch.skipped(), Skipped::default());
     }
+    let names: Vec<Option<bool>> = all.iter().map(Batch::names_fields).collect();
+    assert_eq!(names, [Some(true), Some(false), Some(true), Some(false)]);
+    assert_eq!(read(&json!([1.0, []])).names_fields(), None);
     assert_eq!((all[0].rank(), stored(&all[0]).parent), (4, Some(2)));
 }
 
