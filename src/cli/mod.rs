@@ -2,6 +2,7 @@
 
 mod check;
 pub mod demo;
+mod doctor;
 pub mod engine;
 mod explain;
 mod journal;
@@ -41,6 +42,7 @@ pub const EX_CONFIG: u8 = 78;
   warmfront serve --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
   warmfront serve --config /etc/warmfront/warmfront.toml
   warmfront check --config /etc/warmfront/warmfront.toml
+  warmfront doctor --config /etc/warmfront/warmfront.toml
   warmfront explain --body request.json --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
   warmfront top
   warmfront replay trace.jsonl.zst --loads 1,1.5
@@ -56,6 +58,7 @@ struct Cli {
 enum Command {
     Serve(serve::Args),
     Check(check::Args),
+    Doctor(doctor::Args),
     Explain(explain::Args),
     Top(top::Args),
     Replay(Box<replay::Args>),
@@ -117,6 +120,7 @@ pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve::main(args),
         Command::Check(args) => check::main(args),
+        Command::Doctor(args) => doctor::main(args),
         Command::Explain(args) => explain::main(args),
         Command::Top(args) => top::main(&args),
         Command::Replay(args) => replay::main(&args),

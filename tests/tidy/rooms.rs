@@ -17,6 +17,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("succession", "`serve` may take another process's place"),
             ("exchange", "`serve` turns configuration into its rules"),
             ("config", "every command reads it"),
+            ("kvevents", "`doctor` hears whether engines tell"),
             ("counters", "`serve` makes them"),
             ("snapshot", "`serve` begins with an empty one"),
             ("policy", "names of policies are values of a flag"),

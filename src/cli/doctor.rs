@@ -1,0 +1,99 @@
+//! `warmfront doctor`: what do the engines offer to a front that routes by their caches, and which of their flags to change?
+
+mod cached;
+mod connection;
+mod engine;
+mod events;
+mod finding;
+mod listening;
+mod load;
+mod report;
+mod server;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::{ConfigArgs, refuse};
+use crate::config::{Config, Upstream};
+use engine::{Examined, Manner};
+
+/// Ask each engine what it offers, and print the flags to change so that requests find their caches.
+///
+/// Engines are asked for /version, /v1/models, /metrics, /kv_event_sources and, of SGLang, /get_server_info, side by side; where
+/// they publish KV events, these are listened to for a second. Nothing is sent that makes an engine compute, but with --ask.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  warmfront doctor --config /etc/warmfront/warmfront.toml
+  warmfront doctor --upstream http://gpu-1:8000 --upstream http://gpu-2:8000 --ask
+  The flags alone:
+    warmfront doctor --json | jq -r '.engines[] | .name, .add[]'
+
+Of each engine:
+  server          which, and its version
+  models          ids, adapters, the longest context
+  cache           whether prefixes are cached; its blocks and tokens
+  metrics         those that routing uses, and which are missing
+  ranks           data-parallel ranks behind its port
+  events          whether it tells what is in its cache, and whether that is heard here
+  replay          whether it tells again what was missed
+  cached_tokens   whether replies say how much of a prompt was cached
+  clock           its date beside ours
+  keep-alive      how long it keeps idle connections
+
+Exit status: 0 all engines answer and nothing is to be changed, 1 there is advice, 2 wrong usage,
+78 wrong configuration, or no engine answers.")]
+pub struct Args {
+    /// TOML file with the engines as [[upstream]].
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// An engine, such as http://gpu-1:8000; may be given several times, and replaces those of the file.
+    #[arg(long, value_name = "URL")]
+    upstream: Vec<String>,
+    /// Send each engine the same new prompt twice, for one token each: whether replies tell what was cached, and events come.
+    #[arg(long)]
+    ask: bool,
+    /// Seconds that an engine may take for an answer.
+    #[arg(long, value_name = "S", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=60))]
+    timeout: u16,
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn main(args: Args) -> ExitCode {
+    let Args { config, upstream, ask, timeout, json } = args;
+    let config = match (ConfigArgs { config, upstream, ..ConfigArgs::default() }).load() {
+        Ok(config) => config,
+        Err(invalid) => return refuse(&invalid),
+    };
+    let idle = Duration::from_millis(config.limits.upstream_idle_timeout_ms);
+    let manner = Manner { ask, timeout: Duration::from_secs(timeout.into()), idle };
+    let mut engines = match examined(&config, manner) {
+        Ok(engines) => engines,
+        Err(error) => return refuse(&error),
+    };
+    report::name_ports(&mut engines);
+    let report = if json { report::json(&engines) } else { report::text(&engines) };
+    // Whoever reads may have seen enough.
+    let _ = io::stdout().write_all(report.as_bytes());
+    if !engines.iter().any(|engine| engine.answers) {
+        return refuse(&"none of the engines answers; is `url` right, and do they run?");
+    }
+    if engines.iter().any(Examined::has_advice) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// All engines, side by side, in the order of the configuration.
+fn examined(config: &Config, manner: Manner) -> io::Result<Vec<Examined>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let examine = |upstream: &Upstream| tokio::spawn(engine::examine(upstream.clone(), manner));
+        let tasks: Vec<_> = config.upstream.iter().map(examine).collect();
+        let mut examined = Vec::new();
+        for task in tasks {
+            examined.push(task.await.map_err(io::Error::other)?);
+        }
+        Ok(examined)
+    })
+}

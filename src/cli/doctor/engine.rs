@@ -1,0 +1,182 @@
+//! One engine: what it is asked, and in which order that is told.
+
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+
+use super::cached::{self, Room};
+use super::connection;
+use super::events::{self, Known, Sources};
+use super::finding::{Finding, Mark, shown};
+use super::listening::Listening;
+use super::load::{self, Page};
+use super::server::{self, Info};
+use crate::config::Upstream;
+use crate::control::client::{Answer, Call, CallError, Client};
+use crate::control::models;
+use crate::control::scrape::EngineKind;
+use crate::control::{key, watch};
+
+/// Longest answer that is read.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
+
+/// How engines are asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Manner {
+    /// Whether they may be made to compute.
+    pub(super) ask: bool,
+    /// For each answer.
+    pub(super) timeout: Duration,
+    /// How long the front keeps idle connections.
+    pub(super) idle: Duration,
+}
+
+/// What is known of one engine.
+#[derive(Clone, Debug)]
+pub(super) struct Examined {
+    pub(super) name: String,
+    pub(super) url: String,
+    pub(super) host: String,
+    /// Whether it answers at all.
+    pub(super) answers: bool,
+    pub(super) kind: Option<EngineKind>,
+    pub(super) version: Option<String>,
+    /// Ports of its host that it uses, as far as known.
+    pub(super) ports: Vec<u16>,
+    pub(super) findings: Vec<Finding>,
+}
+
+impl Examined {
+    pub(super) fn has_advice(&self) -> bool {
+        self.findings.iter().any(|finding| finding.mark == Mark::Advice)
+    }
+}
+
+/// Asks one engine for all.
+pub(super) async fn examine(upstream: Upstream, manner: Manner) -> Examined {
+    let mut examined = Examined {
+        name: upstream.label(),
+        url: upstream.url.to_string(),
+        host: upstream.url.host.clone(),
+        answers: false,
+        kind: None,
+        version: None,
+        ports: vec![upstream.url.port],
+        findings: Vec::new(),
+    };
+    let unreachable =
+        |examined: Examined, why: String| Examined { findings: vec![Finding::advice("server", why)], ..examined };
+    let key = match key(&upstream) {
+        Ok(key) => key,
+        Err(error) => return unreachable(examined, error.to_string()),
+    };
+    let addresses = match watch::lookup(&upstream).await {
+        Ok(addresses) => addresses,
+        Err(why) => return unreachable(examined, format!("cannot look it up: {}", shown(&why))),
+    };
+    let asking = Asking { authority: upstream.url.authority(), key, client: Client::default() };
+    match asking.reach(&addresses, manner.timeout).await {
+        Ok(reached) => asking.all(reached, manner, &mut examined).await,
+        Err(error) => return unreachable(examined, format!("{}; start it, or mend `url`", shown(&error.to_string()))),
+    }
+    examined
+}
+
+/// The first answer, and between which times it was given.
+struct Reached {
+    address: SocketAddr,
+    version: Answer,
+    sent: SystemTime,
+    came: SystemTime,
+}
+
+/// Asks one engine.
+pub(super) struct Asking {
+    authority: String,
+    key: Option<std::sync::Arc<str>>,
+    pub(super) client: Client,
+}
+
+impl Asking {
+    pub(super) fn call<'a>(&'a self, address: SocketAddr, path: &'a str, timeout: Duration) -> Call<'a> {
+        Call {
+            address,
+            authority: &self.authority,
+            path,
+            key: self.key.as_deref(),
+            timeout,
+            bytes_max: ANSWER_BYTES_MAX,
+        }
+    }
+
+    /// The first address that answers.
+    async fn reach(&self, addresses: &[SocketAddr], timeout: Duration) -> Result<Reached, CallError> {
+        let mut last = CallError::Broken("it has no address".into());
+        for address in addresses {
+            let sent = SystemTime::now();
+            match self.client.get(&self.call(*address, "/version", timeout)).await {
+                Ok(version) => return Ok(Reached { address: *address, version, sent, came: SystemTime::now() }),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// All that costs the engine no work is asked at once; then it is listened to, and with `--ask` given work.
+    async fn all(&self, reached: Reached, manner: Manner, examined: &mut Examined) {
+        let Reached { address, version, sent, came } = reached;
+        let call = |path| self.call(address, path, manner.timeout);
+        let (models_call, metrics_call, sources_call, info_call) =
+            (call("/v1/models"), call("/metrics"), call("/kv_event_sources"), call("/get_server_info"));
+        let (learnt, metrics, sources, info) = tokio::join!(
+            models::learn(&self.client, &models_call),
+            self.client.get(&metrics_call),
+            self.client.get(&sources_call),
+            self.client.get(&info_call),
+        );
+        let page = Page::of(&metrics);
+        let info = match Info::of(&info) {
+            // Its newer name.
+            None if version.status != 200 => Info::of(&self.client.get(&call("/server_info")).await),
+            info => info,
+        };
+        let says = server::version(&version);
+        let by_paths = || match (&info, &says) {
+            (Some(_), _) => Some(EngineKind::Sglang),
+            (None, Some(_)) => Some(EngineKind::Vllm),
+            (None, None) => None,
+        };
+        let kind = page.reading.engine.or_else(by_paths);
+        let version_text = info.as_ref().and_then(|info| info.version.clone()).or(says);
+        let sources = Sources::of(&sources, kind, info.as_ref(), &examined.host);
+        let own = info.clone().unwrap_or_default();
+        let ranks = page.ranks.max(sources.ranks().len()).max(own.ranks.map_or(1, |ranks| ranks as usize));
+        let context = own.context.or(learnt.as_ref().ok().and_then(server::longest));
+
+        let mut listening = Listening::begin(sources.ranks());
+        listening.ready().await;
+        let model = learnt.as_ref().ok().and_then(|learnt| learnt.cards.first());
+        let (cached, computed) = match model {
+            Some(model) if manner.ask => {
+                let block_size = page.reading.block_size.map(u64::from).or(own.page_size);
+                let room = Room { block_size, context, caches: page.reading.prefix_caching.or(own.caches) };
+                cached::asked(self, address, &model.id, kind, room).await
+            }
+            _ => (cached::unasked(kind, own.reports_cached), false),
+        };
+        let heard = listening.end().await;
+
+        let found = &mut examined.findings;
+        found.push(server::server(kind, version_text.as_deref()));
+        found.push(server::models(&learnt, context));
+        found.extend(page.cache(kind, &own));
+        found.push(page.metrics(kind));
+        found.push(load::several(ranks, kind));
+        let known = Known { kind, ranks, host: &examined.host, computed };
+        found.extend(events::findings(&sources, &heard, known).await);
+        found.push(cached);
+        found.push(connection::clock(&version.fields, sent, came));
+        found.push(connection::keep_alive(&version.fields, kind, manner.idle));
+        examined.ports.extend(sources.ports());
+        (examined.answers, examined.kind, examined.version) = (true, kind, version_text);
+    }
+}

@@ -1,0 +1,283 @@
+//! Whether an engine tells what is in its cache: what it says of that, and what comes of listening.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::finding::{Change, EVENTS_PORT, Finding, Publish, is_plain, shown};
+use super::listening::Heard;
+use super::server::Info;
+use crate::control::client::{Answer, CallError};
+use crate::control::scrape::EngineKind;
+use crate::kvevents::{Endpoint, Settings, listed};
+
+const EVENTS: &str = "events";
+const REPLAY: &str = "replay";
+/// For a connection to a replay socket.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Where it publishes, by what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Sources {
+    /// Ranks that publish; there may be none.
+    Listed(Vec<(u32, Settings)>),
+    /// It publishes where nobody here can hear it.
+    Unusable(String),
+    /// It does not say.
+    Untold(String),
+}
+
+impl Sources {
+    /// Of vLLM by its answer to `/kv_event_sources`, of SGLang by its flags.
+    pub(super) fn of(
+        answer: &Result<Answer, CallError>,
+        kind: Option<EngineKind>,
+        info: Option<&Info>,
+        host: &str,
+    ) -> Sources {
+        if kind == Some(EngineKind::Sglang) {
+            return match info {
+                Some(info) => Sources::configured(info.kv_events_config.as_deref(), host),
+                None => Sources::Untold("/get_server_info does not answer with its flags".into()),
+            };
+        }
+        match answer {
+            Ok(answer) if answer.status == 200 => Sources::read(&answer.body, host),
+            Ok(answer) if answer.status == 404 => {
+                Sources::Untold("it has no /kv_event_sources, as before vLLM 0.30".into())
+            }
+            Ok(answer) => Sources::Untold(format!("/kv_event_sources answers {}", answer.status)),
+            Err(error) => Sources::Untold(format!("/kv_event_sources: {}", shown(&error.to_string()))),
+        }
+    }
+
+    fn read(answer: &[u8], host: &str) -> Sources {
+        match listed(answer, host) {
+            Ok(ranks) => Sources::Listed(ranks),
+            Err(why) => match serde_json::from_slice::<Value>(answer) {
+                Ok(Value::Object(ranks)) if ranks.values().all(Value::is_object) => Sources::Unusable(shown(&why)),
+                _ => Sources::Untold(format!("/kv_event_sources: {}", shown(&why))),
+            },
+        }
+    }
+
+    /// SGLang's `--kv-events-config`, which has no word for each rank and publishes wherever a publisher is named.
+    fn configured(config: Option<&str>, host: &str) -> Sources {
+        let Some(config) = config.filter(|config| !config.is_empty()) else { return Sources::Listed(Vec::new()) };
+        let Ok(Value::Object(mut config)) = serde_json::from_str(config) else {
+            return Sources::Untold("its kv_events_config is no JSON object".into());
+        };
+        config.insert("enable_kv_cache_events".into(), true.into());
+        config.entry("endpoint").or_insert_with(|| format!("tcp://*:{EVENTS_PORT}").into());
+        Sources::read(json!({ "0": config }).to_string().as_bytes(), host)
+    }
+
+    pub(super) fn ranks(&self) -> &[(u32, Settings)] {
+        match self {
+            Sources::Listed(ranks) => ranks,
+            Sources::Unusable(_) | Sources::Untold(_) => &[],
+        }
+    }
+
+    /// Ports of its host that are taken.
+    pub(super) fn ports(&self) -> impl Iterator<Item = u16> {
+        let of = |(_, settings): &(u32, Settings)| {
+            [Some(settings.events.port), settings.replay.as_ref().map(|end| end.port)]
+        };
+        self.ranks().iter().flat_map(of).flatten()
+    }
+}
+
+/// What is known of the engine beside that.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known<'a> {
+    pub(super) kind: Option<EngineKind>,
+    pub(super) ranks: usize,
+    pub(super) host: &'a str,
+    /// Whether it computed a prompt while it was listened to.
+    pub(super) computed: bool,
+}
+
+impl Known<'_> {
+    fn publish(&self) -> Option<Publish> {
+        self.kind.map(|kind| Publish::new(kind, self.ranks))
+    }
+
+    /// To publish as before, but for what is mended.
+    fn publish_on(&self, first: &Settings) -> Option<Publish> {
+        let topic = Some(first.topic.clone()).filter(|topic| !topic.is_empty());
+        // What cannot be copied into a shell is left to who wrote it.
+        if topic.as_deref().is_some_and(|topic| !is_plain(topic)) {
+            return None;
+        }
+        let replay = first.replay.as_ref().map(|end| end.port);
+        Some(Publish { events: Some(first.events.port), replay, topic, ..self.publish()? })
+    }
+}
+
+fn with(found: Finding, publish: Option<Publish>) -> Finding {
+    match publish {
+        Some(publish) => found.to(Change::Publish(publish)),
+        None => found,
+    }
+}
+
+/// What was `heard` of the sockets of [`super::listening::Listening`], and what its replay sockets do.
+pub(super) async fn findings(sources: &Sources, heard: &[Heard], known: Known<'_>) -> Vec<Finding> {
+    let ranks = match sources {
+        Sources::Listed(ranks) => ranks,
+        Sources::Unusable(why) => {
+            let words = format!("published where they cannot be heard: {why}");
+            return vec![with(Finding::advice(EVENTS, words), known.publish())];
+        }
+        Sources::Untold(why) => {
+            let at = Endpoint { host: known.host.to_owned(), port: EVENTS_PORT, waits: false };
+            let words = format!("not told ({why});\nif it publishes, write kv_events = \"{at}\" below its `url`");
+            return vec![with(Finding::unknown(EVENTS, words), known.publish())];
+        }
+    };
+    let Some((_, first)) = ranks.first() else {
+        let words = "none are published: what its cache holds is guessed from what was sent there, not known";
+        return vec![with(Finding::advice(EVENTS, words), known.publish())];
+    };
+    if first.events.waits {
+        return vec![connects(first, known)];
+    }
+    vec![events(ranks, heard, known), replay(ranks, first, known).await]
+}
+
+/// A publisher that connects has one listener, and says by its address who that is.
+fn connects(first: &Settings, known: Known<'_>) -> Finding {
+    let at = &first.events;
+    let plain = Endpoint { waits: false, ..at.clone() };
+    let words = format!(
+        "published by connecting to {plain}, for an endpoint without * does not listen: one front, on the machine with\n\
+         that address, has to listen there (kv_events = \"{at}\"), and others hear nothing. Not tried from here.\n\
+         An endpoint with * listens, for any number of fronts"
+    );
+    with(Finding::advice(EVENTS, words), known.publish_on(first))
+}
+
+fn events(ranks: &[(u32, Settings)], heard: &[Heard], known: Known<'_>) -> Finding {
+    let tried = || ranks.iter().filter(|(_, settings)| !settings.events.waits).zip(heard);
+    let place = match ranks {
+        [(_, only)] if only.topic.is_empty() => format!("published at {}", only.events),
+        [(_, only)] => format!("published at {}, topic {}", only.events, shown(&only.topic)),
+        [(_, first), .., (_, last)] => {
+            format!("published by {} ranks at {} to {}", ranks.len(), first.events, last.events)
+        }
+        [] => String::new(),
+    };
+    if let Some(((rank, settings), heard)) = tried().find(|(_, heard)| !heard.connected) {
+        let why = heard.ended.map_or("no answer within a second".into(), |why| why.to_string());
+        let words = format!(
+            "{place}; but rank {rank} cannot be heard from here at {}: {}.\n\
+             Let the port through firewall and container",
+            settings.events,
+            shown(&why)
+        );
+        return Finding::advice(EVENTS, words);
+    }
+    let mut messages = tried().filter_map(|(_, heard)| heard.message.as_ref());
+    if let Some(Err(what)) = messages.clone().find(|message| message.is_err()) {
+        let words = format!("{place}; connected, but a message makes no sense: {} at byte {}", what.what, what.at);
+        return Finding::advice(EVENTS, words);
+    }
+    match messages.next() {
+        Some(Ok(words)) => Finding::good(EVENTS, format!("{place}; connected, and heard:\n{words}")),
+        _ if known.computed => {
+            let words = format!(
+                "{place}; connected, but nothing was heard of the prompt that it computed.\nDoes another engine publish there?"
+            );
+            Finding::advice(EVENTS, words)
+        }
+        _ => Finding::good(
+            EVENTS,
+            format!("{place}; connected.\nNothing heard within a second: events leave only with work"),
+        ),
+    }
+}
+
+/// Whether what was missed can be asked for.
+async fn replay(ranks: &[(u32, Settings)], first: &Settings, known: Known<'_>) -> Finding {
+    if first.replay.is_none() {
+        let words = "none: what is missed while a front restarts, or is slow, stays unknown";
+        return with(Finding::advice(REPLAY, words), known.publish_on(first));
+    }
+    for (rank, settings) in ranks.iter().take(super::listening::RANKS_MAX) {
+        let Some(at) = &settings.replay else {
+            return Finding::advice(REPLAY, format!("rank {rank} has none"));
+        };
+        if is_loopback(&at.host) && !is_loopback(known.host) {
+            let words = format!("it listens at {at} of its own machine only");
+            return with(Finding::advice(REPLAY, words), known.publish_on(first));
+        }
+        // Nothing is asked: an answer may be thousands of messages.
+        let why = match timeout(PATIENCE, TcpStream::connect((&*at.host, at.port))).await {
+            Ok(Ok(_)) => continue,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer within a second".to_owned(),
+        };
+        let words = format!(
+            "at {at}, which cannot be reached from here: {}.\nLet the port through firewall and container",
+            shown(&why)
+        );
+        return Finding::advice(REPLAY, words);
+    }
+    let at = first.replay.as_ref().map(Endpoint::to_string).unwrap_or_default();
+    Finding::good(REPLAY, format!("at {at}, which takes connections; what is missed can be asked for"))
+}
+
+fn is_loopback(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::doctor::finding::Mark;
+
+    fn told(host: &str, settings: &str, heard: Heard, computed: bool) -> Vec<Finding> {
+        let sources = Sources::read(settings.as_bytes(), host);
+        let known = Known { kind: Some(EngineKind::Vllm), ranks: 1, host, computed };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(findings(&sources, &[heard], known))
+    }
+
+    const LOCAL_REPLAY: &str = r#"{"0": {"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:9800",
+        "replay_endpoint": "tcp://127.0.0.1:9", "topic": ""}}"#;
+
+    #[test]
+    fn a_replay_socket_of_another_machine_s_loopback_is_none() {
+        let heard = || Heard { connected: true, ..Heard::default() };
+        let found = told("gpu-1", LOCAL_REPLAY, heard(), false);
+        assert!(found[1].mark == Mark::Advice && found[1].words.contains("of its own machine only"), "{found:?}");
+        // It keeps its ports, and listens to all.
+        let publish = Publish { events: Some(9800), replay: Some(9), ..Publish::new(EngineKind::Vllm, 1) };
+        assert_eq!(found[1].change, Some(Change::Publish(publish)));
+        let here = told("127.0.0.1", LOCAL_REPLAY, heard(), false);
+        assert!(here[1].mark == Mark::Advice && here[1].words.contains("cannot be reached from here"), "{here:?}");
+    }
+
+    #[test]
+    fn silence_behind_a_prompt_is_strange() {
+        let found = |computed| told("gpu-1", LOCAL_REPLAY, Heard { connected: true, ..Heard::default() }, computed);
+        assert_eq!((found(false)[0].mark, found(true)[0].mark), (Mark::Good, Mark::Advice));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_from_what_cannot_be_heard() {
+        let of = |text: &str| Sources::read(text.as_bytes(), "gpu-1");
+        assert_eq!(of("{}"), Sources::Listed(Vec::new()));
+        assert!(matches!(of("[]"), Sources::Untold(_)) && matches!(of("{\"0\": 3}"), Sources::Untold(_)));
+        assert!(matches!(of(&LOCAL_REPLAY.replace("tcp://*:9800", "ipc:///tmp/kv")), Sources::Unusable(_)));
+        assert!(matches!(of(&LOCAL_REPLAY.replace("9800", "0")), Sources::Unusable(_)));
+        let sglang = |config| Sources::configured(config, "gpu-1");
+        assert_eq!((sglang(None), sglang(Some("{}"))), (Sources::Listed(Vec::new()), Sources::Listed(Vec::new())));
+        assert!(matches!(sglang(Some("zmq")), Sources::Untold(_)));
+        assert_eq!(sglang(Some(r#"{"publisher": "zmq"}"#)).ports().collect::<Vec<_>>(), [EVENTS_PORT]);
+    }
+}

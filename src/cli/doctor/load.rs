@@ -1,0 +1,233 @@
+//! What `/metrics` says: the cache's size, the load, what is missing of it, and how many ranks stand behind the port.
+
+use std::collections::BTreeSet;
+
+use super::finding::{Change, Finding};
+use super::server::Info;
+use crate::control::client::{Answer, CallError};
+use crate::control::sample::Sample;
+use crate::control::scrape::{EngineKind, Reading};
+
+/// Most ranks that are told apart.
+const RANKS_MAX: usize = 256;
+
+/// The page, read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Page {
+    pub(super) reading: Reading,
+    pub(super) ranks: usize,
+    /// Of all ranks. With hybrid models it is not the tokens by the block size.
+    blocks: Option<u64>,
+    /// Why there is none.
+    unread: Option<String>,
+}
+
+impl Page {
+    pub(super) fn of(answer: &Result<Answer, CallError>) -> Page {
+        match answer {
+            Ok(answer) if answer.status == 200 => {
+                let (ranks, blocks) = (ranks(&answer.body), blocks(&answer.body));
+                Page { reading: Reading::of(&answer.body), ranks, blocks, unread: None }
+            }
+            Ok(answer) => Page { unread: Some(format!("/metrics answers {}", answer.status)), ..Page::default() },
+            Err(error) => Page {
+                unread: Some(format!("/metrics: {}", super::finding::shown(&error.to_string()))),
+                ..Page::default()
+            },
+        }
+    }
+
+    /// Whether prefixes are cached, in which blocks, how many.
+    pub(super) fn cache(&self, kind: Option<EngineKind>, info: &Info) -> Vec<Finding> {
+        const SUBJECT: &str = "cache";
+        let size = self.reading.block_size.map(u64::from).or(info.page_size).filter(|size| *size > 0);
+        let blocks = |tokens: u64, size: u64| self.blocks.unwrap_or(tokens / size);
+        let held = match (size, self.reading.load.kv_capacity_tokens.or(info.tokens)) {
+            (Some(size), Some(tokens)) => format!("{} blocks of {size} tokens: {tokens} tokens", blocks(tokens, size)),
+            (Some(size), None) => format!("blocks of {size} tokens; how many is not told"),
+            (None, Some(tokens)) => format!("{tokens} tokens, in blocks of a size that is not told"),
+            (None, None) => "its blocks are not told".to_owned(),
+        };
+        let mut found = vec![match (self.reading.prefix_caching.or(info.caches), kind) {
+            (Some(true), _) => Finding::good(SUBJECT, format!("prefixes are cached; {held}")),
+            (Some(false), Some(EngineKind::Sglang)) => {
+                Finding::advice(SUBJECT, "prefixes are not cached: no request can find a warm cache")
+                    .to(Change::TakeAway("--disable-radix-cache"))
+            }
+            (Some(false), _) => Finding::advice(SUBJECT, "prefixes are not cached: no request can find a warm cache")
+                .to(Change::Add("--enable-prefix-caching")),
+            (None, _) => Finding::unknown(SUBJECT, format!("whether prefixes are cached is not told; {held}")),
+        }];
+        if kind == Some(EngineKind::Sglang) && size == Some(1) {
+            let words = "pages of one token: each token that is cached becomes an event of its own";
+            found.push(Finding::advice(SUBJECT, words).to(Change::Add("--page-size 16")));
+        }
+        found
+    }
+
+    /// Whether those that routing uses are there.
+    pub(super) fn metrics(&self, kind: Option<EngineKind>) -> Finding {
+        const SUBJECT: &str = "metrics";
+        let load = &self.reading.load;
+        let gauges = [load.running.is_some(), load.waiting.is_some(), load.kv_use.is_some()];
+        let counters = [load.prompt_tokens_total.is_some(), load.prefix_hits_total.is_some()];
+        let (gauge_names, counter_names) = match kind {
+            Some(EngineKind::Sglang) => (
+                ["sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage"],
+                ["sglang:prompt_tokens_total", "sglang:cached_tokens_total"],
+            ),
+            _ => (
+                ["vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"],
+                ["vllm:prompt_tokens_total", "vllm:prefix_cache_hits_total"],
+            ),
+        };
+        let missing = |names: &[&'static str], has: &[bool]| -> Vec<&'static str> {
+            names.iter().zip(has).filter(|(_, has)| !**has).map(|(name, _)| *name).collect()
+        };
+        let (no_gauges, no_counters) = (missing(&gauge_names, &gauges), missing(&counter_names, &counters));
+        if self.unread.is_some() || no_gauges.len() == gauges.len() {
+            let why = self.unread.clone().unwrap_or_else(|| format!("/metrics has no {}", no_gauges.join(", ")));
+            let found =
+                Finding::advice(SUBJECT, format!("{why}: its load is not seen, only requests of our own count"));
+            return match kind {
+                Some(EngineKind::Sglang) => found.to(Change::Add("--enable-metrics")),
+                // The page is always there; this leaves it empty.
+                Some(EngineKind::Vllm) if self.unread.is_none() => found.to(Change::TakeAway("--disable-log-stats")),
+                _ => found,
+            };
+        }
+        match (no_gauges.as_slice(), no_counters.as_slice()) {
+            ([], []) => Finding::good(SUBJECT, "running, waiting, KV use and prefix hits are told"),
+            ([], counters) => {
+                let words = format!("there is no {}; counters may begin with the first request", counters.join(", "));
+                Finding::unknown(SUBJECT, words)
+            }
+            (gauges, _) => Finding::advice(
+                SUBJECT,
+                format!("there is no {}; it routes by the rest, and by requests of our own", gauges.join(", ")),
+            ),
+        }
+    }
+}
+
+/// Several ranks behind one port, which a front cannot choose from.
+pub(super) fn several(ranks: usize, kind: Option<EngineKind>) -> Finding {
+    const SUBJECT: &str = "ranks";
+    if ranks <= 1 {
+        return Finding::good(SUBJECT, "one behind this port");
+    }
+    let how = match kind {
+        Some(EngineKind::Sglang) => "without --dp-size",
+        _ => "without --data-parallel-size, or --data-parallel-external-lb for a mixture of experts",
+    };
+    Finding::advice(
+        SUBJECT,
+        format!(
+            "{ranks} data-parallel ranks behind this port, each with a cache of its own: the engine spreads requests itself,\n\
+             and no front can send one to the rank that has its prompt. Start a server with a port for each rank\n\
+             ({how}), and name each as an [[upstream]]"
+        ),
+    )
+}
+
+/// How many ranks have series of their own.
+fn ranks(page: &[u8]) -> usize {
+    let mut found: BTreeSet<&str> = BTreeSet::new();
+    for line in page.split(|byte| *byte == b'\n') {
+        // One series of each is enough, and few lines have to be read.
+        let label = if line.starts_with(b"vllm:num_requests_running") {
+            "engine"
+        } else if line.starts_with(b"sglang:num_running_reqs") || line.starts_with(b"sglang_num_running_reqs") {
+            "dp_rank"
+        } else {
+            continue;
+        };
+        let sample = Sample::of(line);
+        found.extend(sample.and_then(|sample| sample.label(label)).filter(|_| found.len() < RANKS_MAX));
+    }
+    found.len()
+}
+
+/// vLLM's own count of its blocks.
+fn blocks(page: &[u8]) -> Option<u64> {
+    let of = |line: &[u8]| Sample::of(line)?.label("num_gpu_blocks")?.parse::<u64>().ok();
+    let lines = page.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"vllm:cache_config_info{"));
+    lines.filter_map(of).reduce(u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::doctor::finding::Mark;
+    use bytes::Bytes;
+    use hyper::HeaderMap;
+
+    fn page(text: &str) -> Page {
+        Page::of(&Ok(Answer { status: 200, fields: HeaderMap::new(), body: Bytes::from(text.to_owned()) }))
+    }
+
+    const VLLM: Option<EngineKind> = Some(EngineKind::Vllm);
+    const SGLANG: Option<EngineKind> = Some(EngineKind::Sglang);
+
+    #[test]
+    fn a_recorded_vllm_has_all() {
+        let page = page(include_str!("../../../tests/fixtures/engine-metrics/vllm-0.32.0.txt"));
+        let cache = page.cache(VLLM, &Info::default());
+        assert_eq!(cache, [Finding::good("cache", "prefixes are cached; 2048 blocks of 32 tokens: 65536 tokens")]);
+        assert_eq!((page.metrics(VLLM).mark, page.ranks), (Mark::Good, 1));
+    }
+
+    #[test]
+    fn blocks_are_counted_as_the_engine_counts_them() {
+        let rank = |rank| {
+            format!(
+                "vllm:cache_config_info{{block_size=\"16\",engine=\"{rank}\",kv_cache_size_tokens=\"100\",num_gpu_blocks=\"40\",\
+                 enable_prefix_caching=\"True\"}} 1.0\n"
+            )
+        };
+        let cache = page(&(rank(0) + &rank(1))).cache(VLLM, &Info::default());
+        assert_eq!(cache, [Finding::good("cache", "prefixes are cached; 80 blocks of 16 tokens: 200 tokens")]);
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let some = page("vllm:num_requests_running{engine=\"0\"} 1\nvllm:num_requests_waiting{engine=\"0\"} 1\n")
+            .metrics(VLLM);
+        assert!(some.mark == Mark::Advice && some.words.contains("no vllm:kv_cache_usage_perc;"), "{some:?}");
+        let none = page("process_cpu_seconds_total 3\n");
+        let without = |kind| none.metrics(kind).change;
+        assert_eq!(without(VLLM), Some(Change::TakeAway("--disable-log-stats")));
+        assert_eq!(without(SGLANG), Some(Change::Add("--enable-metrics")));
+        assert_eq!(without(None), None);
+        let idle = page("sglang:num_running_reqs 0\nsglang:num_queue_reqs 0\nsglang:token_usage 0\n").metrics(SGLANG);
+        assert!(idle.mark == Mark::Unknown && idle.words.contains("sglang:cached_tokens_total"), "{idle:?}");
+        let refused = Page::of(&Ok(Answer { status: 404, fields: HeaderMap::new(), body: Bytes::new() }));
+        assert_eq!(refused.metrics(SGLANG).change, Some(Change::Add("--enable-metrics")));
+        assert_eq!(refused.metrics(VLLM).change, None);
+    }
+
+    #[test]
+    fn a_cache_that_is_off_is_turned_on() {
+        let off = |kind, info| page("").cache(kind, &info)[0].change.clone();
+        let info = Info { caches: Some(false), ..Info::default() };
+        assert_eq!(off(SGLANG, info), Some(Change::TakeAway("--disable-radix-cache")));
+        let text =
+            "vllm:cache_config_info{block_size=\"16\",enable_prefix_caching=\"False\",num_gpu_blocks=\"10\"} 1.0\n";
+        assert_eq!(page(text).cache(VLLM, &Info::default())[0].change, Some(Change::Add("--enable-prefix-caching")));
+        let pages = page("")
+            .cache(SGLANG, &Info { page_size: Some(1), tokens: Some(50), caches: Some(true), ..Info::default() });
+        assert_eq!(pages[1].change, Some(Change::Add("--page-size 16")));
+        assert_eq!(page("").cache(VLLM, &Info::default())[0].mark, Mark::Unknown);
+    }
+
+    #[test]
+    fn ranks_are_counted() {
+        let line = |rank: usize| format!("vllm:num_requests_running{{engine=\"{rank}\",model_name=\"m\"}} 0\n");
+        let text: String = (0..3).map(line).collect::<String>() + &line(1);
+        assert_eq!(page(&text).ranks, 3);
+        assert_eq!(page(&(0..10_000).map(line).collect::<String>()).ranks, RANKS_MAX);
+        let two = several(2, VLLM);
+        assert!(two.mark == Mark::Advice && two.words.starts_with("2 data-parallel ranks"), "{two:?}");
+        assert_eq!(several(0, None).mark, Mark::Good);
+    }
+}

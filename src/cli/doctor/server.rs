@@ -1,0 +1,168 @@
+//! Which server it is, what it serves, and what SGLang says of its own flags.
+
+use serde_json::Value;
+
+use super::finding::{Finding, shown};
+use crate::control::client::{Answer, CallError};
+use crate::control::models::{Learnt, ModelsError};
+use crate::control::scrape::EngineKind;
+
+/// Models that are shown by name.
+const NAMED_MAX: usize = 8;
+
+/// SGLang's answer to `/get_server_info`: its flags, and what came of them. It may hold its key, of which nothing is kept.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Info {
+    pub(super) version: Option<String>,
+    pub(super) kv_events_config: Option<String>,
+    pub(super) reports_cached: Option<bool>,
+    pub(super) caches: Option<bool>,
+    pub(super) page_size: Option<u64>,
+    pub(super) tokens: Option<u64>,
+    pub(super) ranks: Option<u64>,
+    pub(super) context: Option<u64>,
+}
+
+impl Info {
+    /// None where it is something else's answer.
+    pub(super) fn of(answer: &Result<Answer, CallError>) -> Option<Info> {
+        let answer = answer.as_ref().ok().filter(|answer| answer.status == 200)?;
+        let root: Value = serde_json::from_slice(&answer.body).ok()?;
+        let is_flag = |name: &str| root.get(name).and_then(Value::as_bool);
+        let number = |name: &str| root.get(name).and_then(Value::as_u64);
+        let text = |name: &str| root.get(name).and_then(Value::as_str).map(str::to_owned);
+        // vLLM has a path of this name too, for its developers.
+        root.get("disable_radix_cache")?;
+        Some(Info {
+            version: text("version"),
+            kv_events_config: text("kv_events_config"),
+            reports_cached: is_flag("enable_cache_report"),
+            caches: is_flag("disable_radix_cache").map(|disabled| !disabled),
+            page_size: number("page_size"),
+            tokens: number("max_total_num_tokens"),
+            ranks: number("dp_size"),
+            context: number("context_length"),
+        })
+    }
+}
+
+/// The `version` of vLLM's `/version`.
+pub(super) fn version(answer: &Answer) -> Option<String> {
+    let root: Value = serde_json::from_slice(&answer.body).ok().filter(|_| answer.status == 200)?;
+    Some(root.get("version")?.as_str()?.to_owned())
+}
+
+pub(super) fn name(kind: EngineKind) -> &'static str {
+    match kind {
+        EngineKind::Vllm => "vLLM",
+        EngineKind::Sglang => "SGLang",
+    }
+}
+
+/// Which server answers.
+pub(super) fn server(kind: Option<EngineKind>, version: Option<&str>) -> Finding {
+    let version = version.map(|version| format!(" {}", shown(version))).unwrap_or_default();
+    match kind {
+        Some(kind) if !version.is_empty() => Finding::good("server", format!("{}{version}", name(kind))),
+        Some(kind) => Finding::unknown("server", format!("{}, which does not say its version", name(kind))),
+        None => Finding::unknown("server", "answers, and is neither vLLM nor SGLang by what it says"),
+    }
+}
+
+/// Its models and adapters, and the longest context of any.
+pub(super) fn models(learnt: &Result<Learnt, ModelsError>, context: Option<u64>) -> Finding {
+    const SUBJECT: &str = "models";
+    let learnt = match learnt {
+        Ok(learnt) => learnt,
+        Err(why @ (ModelsError::KeyWanted | ModelsError::KeyRefused)) => {
+            return Finding::advice(SUBJECT, why.to_string());
+        }
+        Err(why) => return Finding::unknown(SUBJECT, shown(&why.to_string())),
+    };
+    let (adapters, models): (Vec<Served>, Vec<Served>) =
+        served(learnt).into_iter().partition(|served| served.is_adapter);
+    if models.is_empty() && adapters.is_empty() {
+        return Finding::advice(SUBJECT, "it lists none, so that no request is sent there");
+    }
+    let mut words = listed(&models);
+    if !adapters.is_empty() {
+        words += &format!("; adapters {}", listed(&adapters));
+    }
+    match context.or(longest(learnt)) {
+        Some(tokens) => Finding::good(SUBJECT, format!("{words}; context of {tokens} tokens")),
+        None => Finding::good(SUBJECT, format!("{words}; how long a context is not told")),
+    }
+}
+
+struct Served {
+    id: String,
+    is_adapter: bool,
+    context: Option<u64>,
+}
+
+fn served(learnt: &Learnt) -> Vec<Served> {
+    let read = |card: &crate::control::models::Card| {
+        let root: Value = serde_json::from_slice(&card.json).unwrap_or_default();
+        // An adapter's parent is its base model.
+        let is_adapter = root.get("parent").is_some_and(Value::is_string);
+        Served { id: shown(&card.id), is_adapter, context: root.get("max_model_len").and_then(Value::as_u64) }
+    };
+    learnt.cards.iter().map(read).collect()
+}
+
+/// The longest context that its cards name.
+pub(super) fn longest(learnt: &Learnt) -> Option<u64> {
+    served(learnt).iter().filter_map(|served| served.context).max()
+}
+
+fn listed(served: &[Served]) -> String {
+    let names: Vec<&str> = served.iter().take(NAMED_MAX).map(|served| served.id.as_str()).collect();
+    let more = served.len().saturating_sub(NAMED_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    names.join(", ") + &more
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::models::Card;
+    use bytes::Bytes;
+    use hyper::HeaderMap;
+
+    fn learnt(cards: &[(&str, &str)]) -> Result<Learnt, ModelsError> {
+        let card = |(id, json): &(&str, &str)| Card { id: (*id).into(), json: Bytes::from((*json).to_owned()) };
+        Ok(Learnt { cards: cards.iter().map(card).collect(), asks_key: false })
+    }
+
+    #[test]
+    fn models_and_adapters_are_told_apart() {
+        let base = ("base", r#"{"id": "base", "parent": null, "max_model_len": 4096}"#);
+        let lora = ("lo\x1bra", r#"{"id": "lora", "parent": "base"}"#);
+        let found = models(&learnt(&[base, lora]), None);
+        assert_eq!(found, Finding::good("models", "base; adapters lo\\u{1b}ra; context of 4096 tokens"));
+        let names: Vec<String> = (0..20).map(|number| format!("m{number}")).collect();
+        let many: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "{}")).collect();
+        assert!(models(&learnt(&many), Some(7)).words.ends_with("m7 and 12 more; context of 7 tokens"));
+        assert_eq!(models(&learnt(&[]), None).mark.as_str(), "advice");
+        assert_eq!(models(&Err(ModelsError::KeyWanted), None).mark.as_str(), "advice");
+        assert_eq!(models(&Err(ModelsError::Shape), None).mark.as_str(), "unknown");
+    }
+
+    #[test]
+    fn sglang_tells_of_itself() {
+        let answer =
+            |body: &str| Ok(Answer { status: 200, fields: HeaderMap::new(), body: Bytes::from(body.to_owned()) });
+        let info = Info::of(&answer(
+            r#"{"version": "0.5.4", "disable_radix_cache": true, "kv_events_config": null, "enable_cache_report": false,
+                "page_size": 1, "dp_size": 2, "max_total_num_tokens": 5000, "context_length": null, "api_key": "secret"}"#,
+        ))
+        .unwrap();
+        assert_eq!(
+            (info.caches, info.reports_cached, info.page_size, info.ranks),
+            (Some(false), Some(false), Some(1), Some(2))
+        );
+        assert_eq!((info.version.as_deref(), info.kv_events_config.as_deref()), (Some("0.5.4"), None));
+        assert!(!format!("{info:?}").contains("secret"));
+        assert!(Info::of(&answer(r#"{"vllm_config": "..."}"#)).is_none() && Info::of(&answer("[")).is_none());
+    }
+}

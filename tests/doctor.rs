@@ -1,0 +1,422 @@
+//! `warmfront doctor` as a process: before simulated engines, engines written by hand that offer this and that, and servers
+//! that send what none should.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// A process that ends with the value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn warmfront(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warmfront"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn doctor(engines: &[&str], flags: &[&str]) -> Output {
+    let mut command = warmfront(&["doctor"]);
+    for engine in engines {
+        command.args(["--upstream", &format!("http://{engine}")]);
+    }
+    command.args(flags).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The report of one engine, as a program reads it.
+fn examined(engine: &str, flags: &[&str]) -> Value {
+    let output = doctor(&[engine], &[&["--json"], flags].concat());
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    document["engines"][0].clone()
+}
+
+/// Mark and words of a finding.
+fn found<'a>(engine: &'a Value, subject: &str) -> (&'a str, &'a str) {
+    let finding = engine["findings"].as_array().unwrap().iter().find(|finding| finding["subject"] == subject);
+    let finding = finding.unwrap_or_else(|| panic!("no {subject} in {engine:#}"));
+    (finding["mark"].as_str().unwrap(), finding["words"].as_str().unwrap())
+}
+
+fn simulated(flags: &[&str]) -> (Running, String) {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let all = [&["engine", "--model", "m", "--time-scale", "50", "--listen", &address], flags].concat();
+    let engine = Running(warmfront(&all).stdout(Stdio::null()).spawn().unwrap());
+    let began = Instant::now();
+    while TcpStream::connect(&address).is_err() {
+        assert!(began.elapsed() < Duration::from_secs(20), "the engine does not listen");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    (engine, address)
+}
+
+/// Gives each connection to `serve`, on a thread of its own.
+fn listening(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let serve = Arc::new(serve);
+    std::thread::spawn(move || {
+        for socket in listener.incoming().map_while(Result::ok) {
+            let serve = Arc::clone(&serve);
+            std::thread::spawn(move || serve(socket));
+        }
+    });
+    address
+}
+
+/// The path that is asked for; none where the other side has left.
+fn asked(socket: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        if socket.read(&mut byte).ok()? == 0 {
+            return None;
+        }
+        head.push(byte[0]);
+    }
+    Some(String::from_utf8_lossy(&head).split(' ').nth(1)?.to_owned())
+}
+
+/// An engine that answers each path with a text, or 404.
+fn engine(answers: &[(&'static str, String)]) -> String {
+    let answers = answers.to_vec();
+    listening(move |mut socket| {
+        while let Some(path) = asked(&mut socket) {
+            let body = answers.iter().find(|(known, _)| *known == path).map(|(_, body)| body.as_str());
+            let (status, body) = body.map_or(("404 Not Found", "{}"), |body| ("200 OK", body));
+            let head = format!("HTTP/1.1 {status}\r\nkeep-alive: timeout=5\r\ncontent-length: {}\r\n\r\n", body.len());
+            if socket.write_all((head + body).as_bytes()).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+const VLLM_METRICS: &str = include_str!("fixtures/engine-metrics/vllm-0.32.0.txt");
+
+fn vllm(more: &[(&'static str, String)]) -> String {
+    let models = json!({"data": [{"id": "m", "max_model_len": 4096}]}).to_string();
+    let usual =
+        [("/version", r#"{"version":"0.32.0"}"#.to_owned()), ("/v1/models", models), ("/metrics", VLLM_METRICS.into())];
+    // The first of a path is the answer.
+    engine(&[more, &usual[..]].concat())
+}
+
+/// What vLLM 0.32 answers to `/kv_event_sources`.
+fn sources(endpoint: &str, replay: Option<&str>, topic: &str) -> (&'static str, String) {
+    let rank = json!({"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": endpoint, "replay_endpoint": replay,
+        "buffer_steps": 10_000, "hwm": 100_000, "max_queue_size": 100_000, "topic": topic});
+    ("/kv_event_sources", json!({ "0": rank }).to_string())
+}
+
+/// A publisher written from the recorded bytes of libzmq's, which sends `messages` to each subscriber.
+fn publisher(messages: &[[Vec<u8>; 3]]) -> String {
+    let greeting = recorded("wire-sub.s2c")[..91].to_vec();
+    let mut bytes = Vec::new();
+    for message in messages {
+        for (place, frame) in message.iter().enumerate() {
+            let more = u8::from(place < 2);
+            bytes.push(more | 2);
+            bytes.extend((frame.len() as u64).to_be_bytes());
+            bytes.extend_from_slice(frame);
+        }
+    }
+    listening(move |mut socket| {
+        let _ = socket.write_all(&greeting);
+        // Greeting, READY and subscription of an empty topic or more.
+        let mut asked = [0; 103];
+        if socket.read_exact(&mut asked).is_ok() {
+            let _ = socket.write_all(&bytes);
+            let _ = socket.read_to_end(&mut Vec::new());
+        }
+    })
+}
+
+fn recorded(name: &str) -> Vec<u8> {
+    let room = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kv-events/sha256-int");
+    std::fs::read(room.join(name)).unwrap()
+}
+
+fn port(address: &str) -> &str {
+    address.rsplit_once(':').unwrap().1
+}
+
+const FLAG: &str = r#"--kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}'"#;
+
+#[test]
+fn an_engine_that_offers_all_needs_no_change() {
+    let (_engine, address) = simulated(&[]);
+    let output = doctor(&[&address], &["--ask"]);
+    let report = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    for line in [
+        "ok      server         vLLM 0.32.0",
+        "ok      models         m; context of 16384 tokens",
+        "ok      cache          prefixes are cached; 5500 blocks of 16 tokens: 88000 tokens",
+        "ok      metrics        running, waiting, KV use and prefix hits are told",
+        "ok      ranks          one behind this port",
+        "unknown events         not told (it has no /kv_event_sources, as before vLLM 0.30);",
+        "                       if it publishes, write kv_events = \"tcp://127.0.0.1:5557\" below its `url`",
+        &format!("                       if it does not, add {FLAG}"),
+        "ok      clock          as ours",
+        &format!("{address}: nothing to change"),
+    ] {
+        assert!(report.lines().any(|printed| printed == line), "{line}\nis not in\n{report}");
+    }
+    assert!(report.contains("ok      cached_tokens  replies say it: "), "{report}");
+}
+
+#[test]
+fn nothing_is_computed_unless_wanted() {
+    let (_engine, address) = simulated(&["--no-prompt-tokens-details"]);
+    let computed = || {
+        let mut socket = TcpStream::connect(&address).unwrap();
+        socket.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        let mut page = String::new();
+        socket.read_to_string(&mut page).unwrap();
+        let line = page.lines().find(|line| line.starts_with("vllm:prefix_cache_queries_total")).unwrap().to_owned();
+        line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()
+    };
+    let output = doctor(&[&address], &[]);
+    assert_eq!((output.status.code(), computed()), (Some(0), 0.0), "{}", text(&output));
+    assert!(text(&output).contains("unknown cached_tokens  not asked; --ask"));
+    let output = doctor(&[&address], &["--ask"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(computed() > 100.0);
+    assert!(
+        text(&output).ends_with(&format!("{address}: add\n    --enable-prompt-tokens-details\n")),
+        "{}",
+        text(&output)
+    );
+}
+
+#[test]
+fn a_key_is_sent_where_a_file_names_it() {
+    let (_engine, address) = simulated(&["--api-key", "secret"]);
+    let output = doctor(&[&address], &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("advice  models         it asks for a key; name a file"), "{}", text(&output));
+    let room = std::env::temp_dir().join(format!("warmfront-doctor-{}", std::process::id()));
+    std::fs::create_dir_all(&room).unwrap();
+    let (key, file) = (room.join("key"), room.join("warmfront.toml"));
+    std::fs::write(&key, "secret\n").unwrap();
+    std::fs::write(&file, format!("[[upstream]]\nurl = \"http://{address}\"\napi_key_file = \"{}\"\n", key.display()))
+        .unwrap();
+    let output = warmfront(&["doctor", "--ask", "--config", file.to_str().unwrap()]).output().unwrap();
+    let _ = std::fs::remove_dir_all(&room);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert!(!text(&output).contains("secret"));
+}
+
+#[test]
+fn events_are_listened_to() {
+    let topic = "kv@127.0.0.1:9100@tiny-llama";
+    let message = [topic.into(), vec![0; 8], recorded("0000.f2")];
+    let (talking, silent, replay) = (publisher(&[message]), publisher(&[]), publisher(&[]));
+    let ends = |events: &str| [format!("tcp://*:{}", port(events)), format!("tcp://*:{}", port(&replay))];
+    let [events, replays] = ends(&talking);
+    let heard = examined(&vllm(&[sources(&events, Some(&replays), topic)]), &[]);
+    let (mark, words) = found(&heard, "events");
+    let expected =
+        format!("published at tcp://{talking}, topic {topic}; connected, and heard: events in the first message ");
+    assert!(mark == "ok" && words.starts_with(&expected) && words.ends_with(", fields by name"), "{words}");
+    assert_eq!(found(&heard, "replay").0, "ok");
+    assert_eq!(heard["add"], json!([]));
+    let [events, replays] = ends(&silent);
+    let quiet = examined(&vllm(&[sources(&events, Some(&replays), "")]), &[]);
+    let (mark, words) = found(&quiet, "events");
+    assert!(mark == "ok" && words.contains("Nothing heard within a second"), "{words}");
+}
+
+#[test]
+fn events_that_cannot_be_heard_are_advised_on() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let closed = examined(&vllm(&[sources(&format!("tcp://*:{}", port(&nobody)), None, "")]), &[]);
+    let (mark, words) = found(&closed, "events");
+    assert!(
+        mark == "advice" && words.contains(&format!("rank 0 cannot be heard from here at tcp://{nobody}")),
+        "{words}"
+    );
+    let garbage = listening(|mut socket| {
+        let _ = socket.write_all(&[b'x'; 4_096]);
+        let _ = socket.read_to_end(&mut Vec::new());
+    });
+    let other = examined(&vllm(&[sources(&format!("tcp://*:{}", port(&garbage)), None, "")]), &[]);
+    assert!(found(&other, "events").1.contains("it does not speak ZMTP"), "{other:#}");
+    let nonsense = publisher(&[[Vec::new(), vec![0; 8], b"\xc1".to_vec()]]);
+    let unread = examined(&vllm(&[sources(&format!("tcp://*:{}", port(&nonsense)), None, "")]), &[]);
+    let (mark, words) = found(&unread, "events");
+    assert!(mark == "advice" && words.contains("a message makes no sense"), "{words}");
+}
+
+#[test]
+fn the_flag_keeps_what_the_engine_has() {
+    let silent = publisher(&[]);
+    let at = format!("tcp://*:{}", port(&silent));
+    let plain = examined(&vllm(&[sources(&at, None, "kv@a:1@m")]), &[]);
+    assert_eq!(found(&plain, "replay").0, "advice");
+    let flag = FLAG.replace("tcp://*:5557", &at).replace("\"}'", "\", \"topic\": \"kv@a:1@m\"}'");
+    let replay: u32 = port(&silent).parse::<u32>().unwrap() + 1;
+    assert_eq!(plain["add"], json!([flag.replace("5558", &replay.to_string())]));
+    // A topic that a shell would act on is in no line to copy.
+    let hostile = examined(&vllm(&[sources(&at, None, "'; reboot; '")]), &[]);
+    assert_eq!((found(&hostile, "replay").0, &hostile["add"]), ("advice", &json!([])));
+}
+
+#[test]
+fn who_does_not_publish_gets_the_flag() {
+    let none =
+        json!({"0": {"enable_kv_cache_events": false, "publisher": "null", "endpoint": "tcp://*:5557"}}).to_string();
+    let [a, b] = [(); 2].map(|()| vllm(&[("/kv_event_sources", none.clone())]));
+    let report = text(&doctor(&[&a, &b], &[]));
+    let other = FLAG.replace("5557", "5559").replace("5558", "5560");
+    assert!(report.ends_with(&format!("{a}: add\n    {FLAG}\n{b}: add\n    {other}\n")), "{report}");
+    let ipc = examined(&vllm(&[sources("ipc:///tmp/kv", None, "")]), &[]);
+    assert!(found(&ipc, "events").1.contains("ipc:///tmp/kv") && ipc["add"] == json!([FLAG]), "{ipc:#}");
+    let connects = examined(&vllm(&[sources("tcp://10.0.0.9:5557", None, "")]), &[]);
+    let (mark, words) = found(&connects, "events");
+    assert!(mark == "advice" && words.contains("connecting to tcp://10.0.0.9:5557"), "{words}");
+    assert!(words.contains("kv_events = \"@tcp://10.0.0.9:5557\"") && connects["add"] == json!([FLAG]), "{words}");
+}
+
+#[test]
+fn sglang_is_told_its_own_flags() {
+    let info = json!({"version": "0.5.4", "disable_radix_cache": true, "enable_cache_report": false, "page_size": 1, "dp_size": 2,
+        "kv_events_config": null, "max_total_num_tokens": 5000, "context_length": 8192, "api_key": "secret"});
+    let models = json!({"data": [{"id": "q"}]}).to_string();
+    let address = engine(&[("/get_server_info", info.to_string()), ("/v1/models", models)]);
+    let output = doctor(&[&address], &[]);
+    let report = text(&output);
+    assert_eq!(output.status.code(), Some(1));
+    for line in [
+        "ok      server         SGLang 0.5.4",
+        "ok      models         q; context of 8192 tokens",
+        "advice  ranks          2 data-parallel ranks behind this port, each with a cache of its own: the engine spreads requests itself,",
+        // Two ranks have two ports for each.
+        r#"    --page-size 16 --enable-metrics --kv-events-config '{"publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5559"}' --enable-cache-report"#,
+        "    --disable-radix-cache",
+    ] {
+        assert!(report.lines().any(|printed| printed == line), "{line}\nis not in\n{report}");
+    }
+    assert!(!report.contains("secret"));
+    // Its newer path, and a publisher by its own word.
+    let silent = publisher(&[]);
+    let config = json!({"publisher": "zmq", "endpoint": format!("tcp://*:{}", port(&silent))}).to_string();
+    let info = json!({"disable_radix_cache": false, "kv_events_config": config});
+    let newer = examined(&engine(&[("/server_info", info.to_string())]), &[]);
+    assert_eq!((found(&newer, "events").0, found(&newer, "replay").0), ("ok", "advice"), "{newer:#}");
+}
+
+#[test]
+fn ranks_behind_one_port_are_told() {
+    let metrics = VLLM_METRICS.to_owned() + "vllm:num_requests_running{engine=\"1\",model_name=\"m\"} 0.0\n";
+    let several = examined(&vllm(&[("/metrics", metrics)]), &[]);
+    let (mark, words) = found(&several, "ranks");
+    assert!(mark == "advice" && words.starts_with("2 data-parallel ranks"), "{words}");
+}
+
+#[test]
+fn hostile_answers_are_bounded_and_shown_without_effect() {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n";
+    let flood = |begin: String, more: &'static [u8]| {
+        listening(move |mut socket| {
+            while asked(&mut socket).is_some() {
+                let _ = socket.write_all(begin.as_bytes());
+                while socket.write_all(more).is_ok() {}
+            }
+        })
+    };
+    let drip = |begin: String| {
+        listening(move |mut socket| {
+            while asked(&mut socket).is_some() {
+                let _ = socket.write_all(begin.as_bytes());
+                while socket.write_all(b"x").is_ok() {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            }
+        })
+    };
+    let evil = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{202e}\r\n\u{9b}31m";
+    let models = json!({"data": [{"id": evil, "max_model_len": u64::MAX, "parent": {}}, {"id": 3}]}).to_string();
+    let deep = "[".repeat(1 << 20);
+    let engines = [
+        // Bodies without end, heads without end, nothing, something now and then.
+        flood(format!("{head}\r\n"), &[b'{'; 65_536]),
+        flood(format!("{head}content-length: 99999999999\r\n\r\n"), b"vllm:num_requests_running 1\n"),
+        flood(head.to_owned(), b"x: y\r\n"),
+        listening(|mut socket| while asked(&mut socket).is_some() {}),
+        drip(head.to_owned()),
+        drip(format!("{head}\r\n")),
+        // What is no HTTP, and what closes at once.
+        flood("\u{1b}[2J\u{7}".into(), b"\x00\xff"),
+        listening(drop),
+        // HTTP that means harm.
+        engine(&[
+            ("/version", json!({"version": evil}).to_string()),
+            ("/v1/models", models),
+            (
+                "/metrics",
+                format!(
+                    "vllm:num_requests_running{{engine=\"{evil}\"}} 1e300\nvllm:cache_config_info{{block_size=\"0\",num_gpu_blocks=\"{}\"}} 1\n",
+                    u64::MAX
+                ),
+            ),
+            (
+                "/kv_event_sources",
+                json!({"0": {"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": evil}}).to_string(),
+            ),
+        ]),
+        engine(&[
+            ("/version", deep.clone()),
+            ("/v1/models", deep.clone()),
+            ("/metrics", deep.clone()),
+            ("/kv_event_sources", deep),
+        ]),
+        engine(&[(
+            "/get_server_info",
+            json!({"disable_radix_cache": 7, "page_size": 0, "dp_size": u64::MAX, "kv_events_config": evil})
+                .to_string(),
+        )]),
+    ];
+    let began = Instant::now();
+    let urls: Vec<&str> = engines.iter().map(String::as_str).collect();
+    let output = doctor(&urls, &["--ask", "--timeout", "1"]);
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    let report = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{report}");
+    let unsafe_sign = report.chars().find(|sign| (sign.is_control() && *sign != '\n') || *sign == '\u{202e}');
+    assert_eq!(unsafe_sign, None, "{report:?}");
+    for engine in &engines {
+        assert!(report.lines().any(|line| line == engine), "{engine} is not in\n{report}");
+    }
+    assert!(report.contains("\\u{1b}]0;owned\\u{7}") && output.stderr.is_empty(), "{report}");
+    let document: Value = serde_json::from_slice(&doctor(&urls, &["--json", "--timeout", "1"]).stdout).unwrap();
+    assert_eq!(document["engines"].as_array().unwrap().len(), engines.len());
+}
+
+#[test]
+fn where_nothing_answers_the_status_says_so() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let output = doctor(&[&nobody], &[]);
+    assert_eq!(output.status.code(), Some(78));
+    assert!(text(&output).ends_with(&format!("{nobody}: does not answer\n")), "{}", text(&output));
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("warmfront: none of the engines answers"));
+    let (_engine, address) = simulated(&[]);
+    assert_eq!(doctor(&[&nobody, &address], &["--ask"]).status.code(), Some(1), "one of two");
+    assert_eq!(doctor(&[], &[]).status.code(), Some(78), "no engine is named");
+    assert_eq!(doctor(&[&address], &["--timeout", "0"]).status.code(), Some(2));
+}
