@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -166,6 +166,7 @@ fn an_engine_that_offers_all_needs_no_change() {
     for line in [
         "ok      server         vLLM 0.32.0",
         "ok      models         m; context of 16384 tokens",
+        "ok      tokenizer      none is needed: policy \"precise\" would need one",
         "ok      cache          prefixes are cached; 5500 blocks of 16 tokens: 88000 tokens",
         "ok      metrics        running, waiting, KV use and prefix hits are told",
         "ok      ranks          one behind this port",
@@ -210,16 +211,67 @@ fn a_key_is_sent_where_a_file_names_it() {
     let output = doctor(&[&address], &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output).contains("advice  models         it asks for a key; name a file"), "{}", text(&output));
-    let room = std::env::temp_dir().join(format!("warmfront-doctor-{}", std::process::id()));
-    std::fs::create_dir_all(&room).unwrap();
-    let (key, file) = (room.join("key"), room.join("warmfront.toml"));
-    std::fs::write(&key, "secret\n").unwrap();
-    std::fs::write(&file, format!("[[upstream]]\nurl = \"http://{address}\"\napi_key_file = \"{}\"\n", key.display()))
-        .unwrap();
-    let output = warmfront(&["doctor", "--ask", "--config", file.to_str().unwrap()]).output().unwrap();
-    let _ = std::fs::remove_dir_all(&room);
+    let room = Room::new("key");
+    std::fs::write(room.0.join("key"), "secret\n").unwrap();
+    let key = room.0.join("key");
+    let output =
+        room.doctor(&format!("[[upstream]]\nurl = \"http://{address}\"\napi_key_file = \"{}\"\n", key.display()));
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert!(!text(&output).contains("secret"));
+}
+
+/// A folder of a test's own.
+struct Room(PathBuf);
+
+impl Room {
+    fn new(name: &str) -> Room {
+        let room = std::env::temp_dir().join(format!("warmfront-doctor-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&room).unwrap();
+        Room(room)
+    }
+
+    /// With this configuration, and `--ask`.
+    fn doctor(&self, config: &str) -> Output {
+        let file = self.0.join("warmfront.toml");
+        std::fs::write(&file, config).unwrap();
+        warmfront(&["doctor", "--ask", "--config", file.to_str().unwrap()]).output().unwrap()
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn the_configuration_says_where_events_are_and_what_words_mean() {
+    let (_engine, address) = simulated(&[]);
+    let silent = publisher(&[]);
+    let room = Room::new("precise");
+    let folder = room.0.display();
+    let upstream = |keys: &str| format!("[[upstream]]\nurl = \"http://{address}\"\n{keys}\n");
+    let line = |report: String, subject: &str| {
+        report.lines().find(|line| line.get(8..).is_some_and(|rest| rest.starts_with(subject))).unwrap().to_owned()
+    };
+    let precise = |routing: &str| format!("[routing]\npolicy = \"precise\"\n{routing}\n{}", upstream(""));
+    let unnamed = room.doctor(&precise(""));
+    assert_eq!(unnamed.status.code(), Some(1));
+    assert!(line(text(&unnamed), "tokenizer").starts_with("advice  tokenizer      none is named for m,"));
+    let named = format!("tokenizer = \"{folder}\"");
+    let expected = format!("advice  tokenizer      {folder} has no tokenizer.json that can be read here");
+    assert_eq!(line(text(&room.doctor(&precise(&named))), "tokenizer"), expected);
+    std::fs::write(room.0.join("tokenizer.json"), "{}").unwrap();
+    assert_eq!(line(text(&room.doctor(&precise(&named))), "tokenizer"), format!("ok      tokenizer      {folder}"));
+    // The simulated engine does not say where it publishes; the silence of what is said to be it is strange behind a prompt.
+    let at = text(&room.doctor(&upstream(&format!("kv_events = \"tcp://{silent}\""))));
+    let expected =
+        format!("advice  events         published at tcp://{silent}; connected, but nothing was heard of the prompt");
+    assert!(line(at, "events").starts_with(&expected));
+    let off = text(&room.doctor(&upstream("kv_events = \"off\"")));
+    assert!(line(off, "events").starts_with("unknown events         kv_events is \"off\""));
+    let awaited = text(&room.doctor(&upstream("kv_events = \"tcp://*:5557\"")));
+    assert!(line(awaited, "events").starts_with("unknown events         the front waits at tcp://*:5557"));
 }
 
 #[test]

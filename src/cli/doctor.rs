@@ -9,14 +9,16 @@ mod listening;
 mod load;
 mod report;
 mod server;
+mod tokenizer;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{ConfigArgs, refuse};
-use crate::config::{Config, Upstream};
+use crate::config::Upstream;
 use engine::{Examined, Manner};
 
 /// Ask each engine what it offers, and print the flags to change so that requests find their caches.
@@ -33,6 +35,7 @@ use engine::{Examined, Manner};
 Of each engine:
   server          which, and its version
   models          ids, adapters, the longest context
+  tokenizer       whether the front knows the words of these models, where its policy needs them
   cache           whether prefixes are cached; its blocks and tokens
   metrics         those that routing uses, and which are missing
   ranks           data-parallel ranks behind its port
@@ -68,9 +71,8 @@ pub(super) fn main(args: Args) -> ExitCode {
         Ok(config) => config,
         Err(invalid) => return refuse(&invalid),
     };
-    let idle = Duration::from_millis(config.limits.upstream_idle_timeout_ms);
-    let manner = Manner { ask, timeout: Duration::from_secs(timeout.into()), idle };
-    let mut engines = match examined(&config, manner) {
+    let manner = Manner { ask, timeout: Duration::from_secs(timeout.into()), config: Arc::new(config) };
+    let mut engines = match examined(&manner) {
         Ok(engines) => engines,
         Err(error) => return refuse(&error),
     };
@@ -85,11 +87,11 @@ pub(super) fn main(args: Args) -> ExitCode {
 }
 
 /// All engines, side by side, in the order of the configuration.
-fn examined(config: &Config, manner: Manner) -> io::Result<Vec<Examined>> {
+fn examined(manner: &Manner) -> io::Result<Vec<Examined>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let examine = |upstream: &Upstream| tokio::spawn(engine::examine(upstream.clone(), manner));
-        let tasks: Vec<_> = config.upstream.iter().map(examine).collect();
+        let examine = |upstream: &Upstream| tokio::spawn(engine::examine(upstream.clone(), manner.clone()));
+        let tasks: Vec<_> = manner.config.upstream.iter().map(examine).collect();
         let mut examined = Vec::new();
         for task in tasks {
             examined.push(task.await.map_err(io::Error::other)?);

@@ -21,7 +21,7 @@ pub use cidr::Cidr;
 pub use log::{Log, LogFormat};
 pub use problem::{Invalid, Problem};
 pub use queue::Queue;
-pub use upstream::{Upstream, Url};
+pub use upstream::{KvEvents, Upstream, Url};
 
 use crate::limits::Limits;
 use crate::policy::{Policy, Settings};

@@ -1,6 +1,7 @@
 //! One engine: what it is asked, and in which order that is told.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::cached::{self, Room};
@@ -10,7 +11,8 @@ use super::finding::{Finding, Mark, shown};
 use super::listening::Listening;
 use super::load::{self, Page};
 use super::server::{self, Info};
-use crate::config::Upstream;
+use super::tokenizer;
+use crate::config::{Config, Upstream};
 use crate::control::client::{Answer, Call, CallError, Client};
 use crate::control::models;
 use crate::control::scrape::EngineKind;
@@ -20,14 +22,14 @@ use crate::control::{key, watch};
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 
 /// How engines are asked.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Manner {
     /// Whether they may be made to compute.
     pub(super) ask: bool,
     /// For each answer.
     pub(super) timeout: Duration,
-    /// How long the front keeps idle connections.
-    pub(super) idle: Duration,
+    /// What the front would do with them.
+    pub(super) config: Arc<Config>,
 }
 
 /// What is known of one engine.
@@ -75,7 +77,7 @@ pub(super) async fn examine(upstream: Upstream, manner: Manner) -> Examined {
     };
     let asking = Asking { authority: upstream.url.authority(), key, client: Client::default() };
     match asking.reach(&addresses, manner.timeout).await {
-        Ok(reached) => asking.all(reached, manner, &mut examined).await,
+        Ok(reached) => asking.all(reached, &upstream, &manner, &mut examined).await,
         Err(error) => return unreachable(examined, format!("{}; start it, or mend `url`", shown(&error.to_string()))),
     }
     examined
@@ -92,7 +94,7 @@ struct Reached {
 /// Asks one engine.
 pub(super) struct Asking {
     authority: String,
-    key: Option<std::sync::Arc<str>>,
+    key: Option<Arc<str>>,
     pub(super) client: Client,
 }
 
@@ -122,7 +124,7 @@ impl Asking {
     }
 
     /// All that costs the engine no work is asked at once; then it is listened to, and with `--ask` given work.
-    async fn all(&self, reached: Reached, manner: Manner, examined: &mut Examined) {
+    async fn all(&self, reached: Reached, upstream: &Upstream, manner: &Manner, examined: &mut Examined) {
         let Reached { address, version, sent, came } = reached;
         let call = |path| self.call(address, path, manner.timeout);
         let (models_call, metrics_call, sources_call, info_call) =
@@ -147,7 +149,8 @@ impl Asking {
         };
         let kind = page.reading.engine.or_else(by_paths);
         let version_text = info.as_ref().and_then(|info| info.version.clone()).or(says);
-        let sources = Sources::of(&sources, kind, info.as_ref(), &examined.host);
+        let sources = Sources::configured(upstream)
+            .unwrap_or_else(|| Sources::told(&sources, kind, info.as_ref(), &upstream.url.host));
         let own = info.clone().unwrap_or_default();
         let ranks = page.ranks.max(sources.ranks().len()).max(own.ranks.map_or(1, |ranks| ranks as usize));
         let context = own.context.or(learnt.as_ref().ok().and_then(server::longest));
@@ -165,9 +168,12 @@ impl Asking {
         };
         let heard = listening.end().await;
 
+        let ids: Vec<&str> = learnt.iter().flat_map(|learnt| &learnt.cards).map(|card| &*card.id).collect();
+        let idle = Duration::from_millis(manner.config.limits.upstream_idle_timeout_ms);
         let found = &mut examined.findings;
         found.push(server::server(kind, version_text.as_deref()));
         found.push(server::models(&learnt, context));
+        found.push(tokenizer::finding(&manner.config, &ids));
         found.extend(page.cache(kind, &own));
         found.push(page.metrics(kind));
         found.push(load::several(ranks, kind));
@@ -175,7 +181,7 @@ impl Asking {
         found.extend(events::findings(&sources, &heard, known).await);
         found.push(cached);
         found.push(connection::clock(&version.fields, sent, came));
-        found.push(connection::keep_alive(&version.fields, kind, manner.idle));
+        found.push(connection::keep_alive(&version.fields, kind, idle));
         examined.ports.extend(sources.ports());
         (examined.answers, examined.kind, examined.version) = (true, kind, version_text);
     }

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::finding::{Change, EVENTS_PORT, Finding, Publish, is_plain, shown};
 use super::listening::Heard;
 use super::server::Info;
+use crate::config::{KvEvents, Upstream};
 use crate::control::client::{Answer, CallError};
 use crate::control::scrape::EngineKind;
 use crate::kvevents::{Endpoint, Settings, listed};
@@ -28,11 +29,26 @@ pub(super) enum Sources {
     Unusable(String),
     /// It does not say.
     Untold(String),
+    /// It is to connect to the front, there.
+    Awaited(Endpoint),
+    /// Nobody is to listen.
+    Off,
 }
 
 impl Sources {
+    /// As the front's own configuration has it, which then asks no engine.
+    pub(super) fn configured(upstream: &Upstream) -> Option<Sources> {
+        match (&upstream.kv_events, upstream.kv_source()) {
+            (KvEvents::Off, _) => Some(Sources::Off),
+            (_, Ok(Some(settings))) if settings.events.waits => Some(Sources::Awaited(settings.events)),
+            (_, Ok(Some(settings))) => Some(Sources::Listed(vec![(0, settings)])),
+            // What is wrong has been refused with the configuration.
+            (_, Ok(None) | Err(_)) => None,
+        }
+    }
+
     /// Of vLLM by its answer to `/kv_event_sources`, of SGLang by its flags.
-    pub(super) fn of(
+    pub(super) fn told(
         answer: &Result<Answer, CallError>,
         kind: Option<EngineKind>,
         info: Option<&Info>,
@@ -40,7 +56,7 @@ impl Sources {
     ) -> Sources {
         if kind == Some(EngineKind::Sglang) {
             return match info {
-                Some(info) => Sources::configured(info.kv_events_config.as_deref(), host),
+                Some(info) => Sources::flagged(info.kv_events_config.as_deref(), host),
                 None => Sources::Untold("/get_server_info does not answer with its flags".into()),
             };
         }
@@ -65,7 +81,7 @@ impl Sources {
     }
 
     /// SGLang's `--kv-events-config`, which has no word for each rank and publishes wherever a publisher is named.
-    fn configured(config: Option<&str>, host: &str) -> Sources {
+    fn flagged(config: Option<&str>, host: &str) -> Sources {
         let Some(config) = config.filter(|config| !config.is_empty()) else { return Sources::Listed(Vec::new()) };
         let Ok(Value::Object(mut config)) = serde_json::from_str(config) else {
             return Sources::Untold("its kv_events_config is no JSON object".into());
@@ -78,7 +94,7 @@ impl Sources {
     pub(super) fn ranks(&self) -> &[(u32, Settings)] {
         match self {
             Sources::Listed(ranks) => ranks,
-            Sources::Unusable(_) | Sources::Untold(_) => &[],
+            Sources::Unusable(_) | Sources::Untold(_) | Sources::Awaited(_) | Sources::Off => &[],
         }
     }
 
@@ -137,6 +153,13 @@ pub(super) async fn findings(sources: &Sources, heard: &[Heard], known: Known<'_
             let at = Endpoint { host: known.host.to_owned(), port: EVENTS_PORT, waits: false };
             let words = format!("not told ({why});\nif it publishes, write kv_events = \"{at}\" below its `url`");
             return vec![with(Finding::unknown(EVENTS, words), known.publish())];
+        }
+        Sources::Awaited(at) => {
+            let words = format!("the front waits at {at} for it to connect (kv_events); not tried, for it may run");
+            return vec![Finding::unknown(EVENTS, words)];
+        }
+        Sources::Off => {
+            return vec![Finding::unknown(EVENTS, "kv_events is \"off\": nobody listens, and it was not asked")];
         }
     };
     let Some((_, first)) = ranks.first() else {
@@ -275,7 +298,7 @@ mod tests {
         assert!(matches!(of("[]"), Sources::Untold(_)) && matches!(of("{\"0\": 3}"), Sources::Untold(_)));
         assert!(matches!(of(&LOCAL_REPLAY.replace("tcp://*:9800", "ipc:///tmp/kv")), Sources::Unusable(_)));
         assert!(matches!(of(&LOCAL_REPLAY.replace("9800", "0")), Sources::Unusable(_)));
-        let sglang = |config| Sources::configured(config, "gpu-1");
+        let sglang = |config| Sources::flagged(config, "gpu-1");
         assert_eq!((sglang(None), sglang(Some("{}"))), (Sources::Listed(Vec::new()), Sources::Listed(Vec::new())));
         assert!(matches!(sglang(Some("zmq")), Sources::Untold(_)));
         assert_eq!(sglang(Some(r#"{"publisher": "zmq"}"#)).ports().collect::<Vec<_>>(), [EVENTS_PORT]);

@@ -96,7 +96,7 @@ async fn listen(settings: Settings, trying: mpsc::Sender<()>, mut stopped: watch
                 return heard;
             }
             // The first message is never number 0 but at an engine's begin.
-            Told::Restarted { .. } | Told::Incomplete { .. } => {}
+            Told::Restarted { .. } | Told::Abreast | Told::Incomplete { .. } => {}
         }
     }
 }

@@ -1,0 +1,45 @@
+//! Whether the front knows the words of the models, which policy `precise` needs.
+
+use crate::cli::doctor::finding::{Finding, shown};
+use crate::config::Config;
+use crate::policy::Policy;
+
+const SUBJECT: &str = "tokenizer";
+/// What a folder has to have.
+const FILE: &str = "tokenizer.json";
+/// Models that are shown by name.
+const NAMED_MAX: usize = 8;
+
+/// What the configuration says of the models with these ids; of any model, where none is known.
+pub(super) fn finding(config: &Config, ids: &[&str]) -> Finding {
+    let settings = |id: &&str| (shown(id), config.settings_for(id));
+    let mut all: Vec<_> = ids.iter().map(settings).collect();
+    if all.is_empty() {
+        all.push(("any model".into(), config.routing.clone()));
+    }
+    all.retain(|(_, settings)| settings.looks_at(Policy::Precise));
+    if all.is_empty() {
+        return Finding::good(SUBJECT, "none is needed: policy \"precise\" would need one");
+    }
+    let unnamed: Vec<&str> = all
+        .iter()
+        .filter(|(_, settings)| settings.tokenizer.as_os_str().is_empty())
+        .map(|(id, _)| id.as_str())
+        .take(NAMED_MAX)
+        .collect();
+    if !unnamed.is_empty() {
+        let words = format!(
+            "none is named for {}, which is routed as policy \"warm\" would;\n\
+             write tokenizer = \"FOLDER\", one with the model's {FILE}, below [routing] or [pool.\"MODEL\"]",
+            unnamed.join(", ")
+        );
+        return Finding::advice(SUBJECT, words);
+    }
+    let folders = || all.iter().map(|(_, settings)| &settings.tokenizer);
+    if let Some(folder) = folders().find(|folder| !folder.join(FILE).is_file()) {
+        return Finding::advice(SUBJECT, format!("{} has no {FILE} that can be read here", folder.display()));
+    }
+    let mut named: Vec<String> = folders().map(|folder| folder.display().to_string()).collect();
+    named.dedup();
+    Finding::good(SUBJECT, named.join(", "))
+}
