@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -179,6 +180,7 @@ fn an_engine_that_offers_all_needs_no_change() {
         assert!(report.lines().any(|printed| printed == line), "{line}\nis not in\n{report}");
     }
     assert!(report.contains("ok      cached_tokens  replies say it: "), "{report}");
+    assert!(report.ends_with(&format!("{address}: nothing to change\n")), "{report}");
 }
 
 #[test]
@@ -278,7 +280,13 @@ fn the_configuration_says_where_events_are_and_what_words_mean() {
 fn events_are_listened_to() {
     let topic = "kv@127.0.0.1:9100@tiny-llama";
     let message = [topic.into(), vec![0; 8], recorded("0000.f2")];
-    let (talking, silent, replay) = (publisher(&[message]), publisher(&[]), publisher(&[]));
+    let (talking, silent) = (publisher(&[message]), publisher(&[]));
+    let asked_again = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked_again);
+    let replay = listening(move |mut socket| {
+        let bytes = socket.read_to_end(&mut Vec::new()).unwrap_or(0);
+        counted.fetch_add(bytes, Ordering::SeqCst);
+    });
     let ends = |events: &str| [format!("tcp://*:{}", port(events)), format!("tcp://*:{}", port(&replay))];
     let [events, replays] = ends(&talking);
     let heard = examined(&vllm(&[sources(&events, Some(&replays), topic)]), &[]);
@@ -287,7 +295,7 @@ fn events_are_listened_to() {
         format!("published at tcp://{talking}, topic {topic}; connected, and heard: events in the first message ");
     assert!(mark == "ok" && words.starts_with(&expected) && words.ends_with(", fields by name"), "{words}");
     assert_eq!(found(&heard, "replay").0, "ok");
-    assert_eq!(heard["add"], json!([]));
+    assert_eq!((&heard["add"], asked_again.load(Ordering::SeqCst)), (&json!([]), 0), "a replay is work for the engine");
     let [events, replays] = ends(&silent);
     let quiet = examined(&vllm(&[sources(&events, Some(&replays), "")]), &[]);
     let (mark, words) = found(&quiet, "events");
