@@ -98,6 +98,15 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("limits", "`[limits]`, and what values are possible"),
         ],
     ),
+    (
+        "mirror",
+        &[
+            ("kvevents", "what an engine says of its cache"),
+            ("scan", "cuts the text of its blocks as prompts are cut"),
+            ("vocabulary", "what text token ids stand for"),
+            ("limits", "most blocks, longest chain"),
+        ],
+    ),
     ("kvevents", &[("limits", "sizes of messages")]),
     (
         "counters",
@@ -151,6 +160,7 @@ const PURE: &[&str] = &[
     "exchange",
     "counters",
     "index",
+    "mirror",
     "snapshot",
     "policy",
     "ring",
