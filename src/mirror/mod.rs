@@ -268,7 +268,8 @@ fn on_gpu(medium: Option<&[u8]>) -> bool {
     medium.is_none_or(|medium| medium.eq_ignore_ascii_case(b"GPU"))
 }
 
-/// Whether layers of this kind look at all that is before a token. What others keep is of no use by itself: windows, states.
+/// Whether layers of this kind look at all that is before a token. What others keep is of no use by itself: windows, states. Where a model has
+/// both, its engine reuses no more than both have, which may be less than is held here.
 fn sees_all(attention: Option<&[u8]>) -> bool {
     attention.is_none_or(|kind| matches!(kind, b"full_attention" | b"mla_attention" | b"sink_full_attention"))
 }

@@ -100,7 +100,9 @@ impl Text {
             return Some(text);
         }
         if vocabulary.is_special(token) {
-            self.lead |= vocabulary.lead() == Lead::BehindSpecial;
+            // What the tokenizer itself puts before a prompt is not where the text begins.
+            let begins = self.lead && vocabulary.begins().contains(&token);
+            self.lead = vocabulary.lead() == Lead::BehindSpecial || begins;
             return Some(text);
         }
         let lead = std::mem::replace(&mut self.lead, false);

@@ -113,7 +113,7 @@ fn the_tokenizers_own_space_is_left_out() {
     ] {
         // The bit has to come along from block to block, wherever these are cut.
         for size in [1, 2, 3, 13] {
-            let vocabulary = Vocabulary::new(&tokens, &[0, 3], lead, &[]);
+            let vocabulary = Vocabulary::new(&tokens, &[0, 3], lead, &[0]);
             let mut engine = Engine::new(vocabulary);
             let long: Vec<u32> = prompt.iter().copied().cycle().take(13 * size).collect();
             let mut whole = expected.to_owned();
@@ -131,6 +131,27 @@ fn the_tokenizers_own_space_is_left_out() {
             assert_eq!(engine.held.0.len(), told.len(), "{lead:?} in blocks of {size}");
             assert!(told.iter().all(|link| engine.mirror.owns(*link)), "{lead:?} in blocks of {size}");
         }
+    }
+}
+
+#[test]
+fn a_text_that_begins_with_a_special_token_has_no_space_before_it() {
+    let long = [b" x".as_slice(), &[b'y'; 62]].concat();
+    for (prompt, begin) in [([0, 2], "<s>x"), ([1, 2], "</s> x"), ([0, 1], "<s></s>")] {
+        let tokens = [&b"<s>"[..], b"</s>", &long].map(Some);
+        let mut engine = Engine::new(Vocabulary::new(&tokens, &[0, 1], Lead::First, &[0]));
+        for (name, token) in (1..).zip(prompt) {
+            engine.store(&[name], (name > 1).then(|| name - 1), &[token]);
+        }
+        engine.store(&[3], Some(2), &[2]);
+        let mut text = begin.to_owned();
+        if prompt[1] == 2 {
+            text.push_str(&"y".repeat(62));
+        }
+        text.push_str(" x");
+        text.push_str(&"y".repeat(62));
+        let told: Vec<u64> = links(ROOT, text.as_bytes()).into_iter().map(|(_, link)| link).collect();
+        assert!(told.len() == engine.held.0.len() && told.iter().all(|link| engine.mirror.owns(*link)), "{begin}");
     }
 }
 
