@@ -219,7 +219,7 @@ fn report_mirror(name: &str, events: u64, blocks: u64, mirror: &mut Mirror, read
         assert_eq!(mirror.blocks(), HELD);
     };
     let (median, ninth) = timed(501, || (0..10).for_each(|_| once()));
-    assert!(told.0 == told.1 && told.0 > 0, "{} links held, {} released", told.0, told.1);
+    assert_eq!(told.0, told.1, "links held and released");
     let thousand = |time: f64| time / 10.0 / tokens as f64;
     println!(
         "{name:42} {:.2} {:.2} us for 1,000 tokens; fleet {:.2} % of a core",
