@@ -1,14 +1,18 @@
-//! What reading engines' KV events costs: `cargo bench --bench events`, best under `nice -n -15`. One thread; medians and 90th percentiles
+//! What reading engines' KV events costs, and what keeping what they hold by that does: `cargo bench --bench events`, best under `nice -n -15`. One thread; medians and 90th percentiles
 //! of many short runs, since other work runs beside. Each answer is checked.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use warmfront::kvevents::{Batch, Event, Progress, Role, Wire};
+use warmfront::kvevents::{Batch, Event, Extras, Progress, Removed, Role, Stored, Wire};
+use warmfront::mirror::{Mirror, Reading, Sink};
+use warmfront::vocabulary::{Lead, Vocabulary};
 
 const BLOCK: u64 = 16;
 /// Token ids of a large vocabulary: most take three bytes, some five.
 const VOCABULARY: u64 = 128_000;
+/// Blocks that an engine holds beside those that come and go: far more than a core's own cache has room for.
+const HELD: u32 = 30_000;
 /// Engines, and tokens a second that each of them stores.
 const FLEET: (f64, f64) = (8.0, 50_000.0);
 
@@ -150,6 +154,81 @@ fn feed(wire: &mut Wire, bytes: &[u8]) {
     }
 }
 
+/// Counts what it is told.
+#[derive(Default)]
+struct Told(u64, u64);
+
+impl Sink for Told {
+    fn hold(&mut self, after: Option<u64>, link: u64, tokens: u32) {
+        black_box((after, link, tokens));
+        self.0 += 1;
+    }
+
+    fn release(&mut self, link: u64) {
+        black_box(link);
+        self.1 += 1;
+    }
+}
+
+/// Tokens of 1 to 8 bytes, 4.5 in the mean.
+fn vocabulary() -> Vocabulary {
+    let text = |id: u64| token(id + 1).to_le_bytes().map(|byte| b'a' + byte % 26)[..1 + id as usize % 8].to_vec();
+    let texts: Vec<Vec<u8>> = (0..VOCABULARY).map(text).collect();
+    let tokens: Vec<Option<&[u8]>> = texts.iter().map(|text| Some(&text[..])).collect();
+    Vocabulary::new(&tokens, &[], Lead::Nowhere, &[])
+}
+
+/// One with prompts of 100 blocks in it.
+fn filled(reading: &Reading<'_>) -> Mirror {
+    let mut mirror = Mirror::new(2 * HELD);
+    for prompt in 0..u64::from(HELD) / 100 {
+        let hashes: Vec<u64> = (0..100).map(|block| prompt << 20 | block).collect();
+        let tokens: Vec<u32> = (0..100 * BLOCK).map(|at| (token(prompt << 20 | at) % VOCABULARY) as u32).collect();
+        let (parent, medium, lora_name, attention, window) = (None, None, None, None, None);
+        let (block_size, extras, hashes, tokens) = (BLOCK as u32, Extras::default(), &hashes[..], &tokens[..]);
+        // That of the events which follow.
+        let group = Some(0);
+        mirror.stored(
+            &Stored { hashes, parent, tokens, block_size, medium, lora_name, group, attention, window, extras },
+            reading,
+            &mut Told::default(),
+        );
+    }
+    assert_eq!(mirror.blocks(), HELD);
+    mirror
+}
+
+/// What comes and goes again: read, its text cut, told of, and in the end removed, last blocks first.
+fn report_mirror(name: &str, events: u64, blocks: u64, mirror: &mut Mirror, reading: &Reading<'_>) {
+    let payload = payload(events, blocks);
+    let tokens = events * blocks * BLOCK;
+    let (mut batch, mut told) = (Batch::default(), Told::default());
+    let mut once = || {
+        batch.read(black_box(&payload)).expect("a batch");
+        for event in batch.events() {
+            let Event::Stored(stored) = event else { panic!("{event:?}") };
+            mirror.stored(&stored, reading, &mut told);
+        }
+        assert_eq!(u64::from(mirror.blocks()), u64::from(HELD) + events * blocks);
+        for event in batch.events() {
+            let Event::Stored(stored) = event else { panic!("{event:?}") };
+            for hash in stored.hashes.iter().rev() {
+                mirror.removed(&Removed { hashes: &[*hash], medium: None, group: Some(0) }, &mut told);
+            }
+        }
+        assert_eq!(mirror.blocks(), HELD);
+    };
+    let (median, ninth) = timed(501, || (0..10).for_each(|_| once()));
+    assert_eq!(told.0, told.1, "links held and released");
+    let thousand = |time: f64| time / 10.0 / tokens as f64;
+    println!(
+        "{name:42} {:.2} {:.2} us for 1,000 tokens; fleet {:.2} % of a core",
+        thousand(median),
+        thousand(ninth),
+        FLEET.0 * FLEET.1 * thousand(median) / 1e9 * 100.0,
+    );
+}
+
 fn main() {
     println!(
         "{:42} median and 90th percentile of 2,001 runs of 10; the fleet: 8 engines, 50,000 tokens a second each",
@@ -159,4 +238,11 @@ fn main() {
     report("decode steps: 32 events of 1 block", 32, 1);
     report("one block a message", 1, 1);
     report("pages of one prompt: 512 events of 1", 512, 1);
+    let vocabulary = vocabulary();
+    let reading = Reading { vocabulary: &vocabulary, root: &|_, _| Some(7) };
+    let mut mirror = filled(&reading);
+    println!("\n{:42} the same with what is held of it, until it is removed again, beside {HELD} blocks", "");
+    report_mirror("a prefill chunk: 1 event of 512 blocks", 1, 512, &mut mirror, &reading);
+    report_mirror("decode steps: 32 events of 1 block", 32, 1, &mut mirror, &reading);
+    report_mirror("one block a message", 1, 1, &mut mirror, &reading);
 }

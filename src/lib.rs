@@ -19,6 +19,7 @@ pub mod http;
 pub mod index;
 pub mod kvevents;
 pub mod limits;
+pub mod mirror;
 pub mod policy;
 pub mod prefix;
 pub mod publish;

@@ -166,6 +166,11 @@ pub const KV_BYTES_KEPT: usize = 256 << 10;
 /// Most data-parallel ranks behind one engine's socket; messages of further ones are refused.
 pub const KV_RANKS_MAX: usize = 64;
 
+/// Most blocks of one engine rank that are known, whatever is asked for: 268 million tokens in blocks of 16.
+pub const MIRROR_BLOCKS_MAX: u32 = 1 << 24;
+/// Steps of a block's text that there is room for, in the mean: 256 bytes, or 32 tokens of 8 each.
+pub const MIRROR_LINKS_PER_BLOCK: u32 = 4;
+
 /// Heaviest endpoint; larger weights count as this, so that a ring's size is bounded.
 pub const WEIGHT_MAX: u32 = 100;
 /// Heaviest tenant of the queue.

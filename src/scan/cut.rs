@@ -34,9 +34,30 @@ impl Default for Cut {
 }
 
 impl Cut {
+    /// How many bytes it is when it is written down.
+    pub const BYTES: usize = 4 * 8 + 8 + STRIPE;
+
     /// How many bytes there are.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// All of it, to be written down.
+    pub fn to_bytes(&self) -> [u8; Cut::BYTES] {
+        let mut out = [0; Cut::BYTES];
+        let words = self.lanes.iter().chain([&self.bytes]).flat_map(|word| word.to_le_bytes());
+        out.iter_mut().zip(words.chain(self.rest)).for_each(|(to, byte)| *to = byte);
+        out
+    }
+
+    /// What was written down. None: so many bytes were never pushed.
+    pub fn from_bytes(bytes: &[u8; Cut::BYTES]) -> Option<Cut> {
+        let (words, rest) = bytes.split_last_chunk::<STRIPE>()?;
+        let mut words = words.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+        let mut lanes = [0; 4];
+        lanes.iter_mut().zip(&mut words).for_each(|(lane, word)| *lane = word);
+        let bytes = words.next().filter(|bytes| *bytes < 1 << 48)?;
+        Some(Cut { lanes, bytes, rest: *rest })
     }
 
     /// Further bytes; calls `step` with each step that they end, below this root.
@@ -81,5 +102,21 @@ mod tests {
             let blocks = steps.iter().filter(|step| step.at.is_multiple_of(BLOCK_BYTES as u64));
             assert_eq!(blocks.map(|step| step.link).collect::<Vec<_>>(), expected);
         }
+    }
+
+    #[test]
+    fn what_is_written_down_goes_on_as_before() {
+        let bytes: Vec<u8> = (0..1_000u32).map(|n| ((n * n) >> 3) as u8).collect();
+        for at in [0, 1, 31, 32, 63, 64, 100, 640] {
+            let (mut cut, mut whole, mut steps) = (Cut::default(), Vec::new(), Vec::new());
+            cut.push(7, &bytes[..at], |step| whole.push(step));
+            steps.clone_from(&whole);
+            let mut again = Cut::from_bytes(&cut.to_bytes()).unwrap();
+            assert_eq!(again, cut);
+            cut.push(7, &bytes[at..], |step| whole.push(step));
+            again.push(7, &bytes[at..], |step| steps.push(step));
+            assert_eq!((again, steps), (cut, whole));
+        }
+        assert_eq!(Cut::from_bytes(&[0xff; Cut::BYTES]), None, "its bytes would be more than a count holds");
     }
 }

@@ -100,6 +100,15 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("limits", "`[limits]`, and what values are possible"),
         ],
     ),
+    (
+        "mirror",
+        &[
+            ("kvevents", "what an engine says of its cache"),
+            ("scan", "cuts the text of its blocks as prompts are cut"),
+            ("vocabulary", "what text token ids stand for"),
+            ("limits", "most blocks, longest chain"),
+        ],
+    ),
     ("kvevents", &[("limits", "sizes of messages")]),
     (
         "counters",
@@ -153,6 +162,7 @@ const PURE: &[&str] = &[
     "exchange",
     "counters",
     "index",
+    "mirror",
     "snapshot",
     "policy",
     "ring",

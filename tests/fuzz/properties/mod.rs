@@ -9,6 +9,7 @@ mod exchange_audit;
 mod exchange_fleet;
 pub mod heads;
 pub mod metrics;
+pub mod mirrored;
 pub mod peer;
 pub mod scanned;
 pub mod settings;
@@ -33,6 +34,7 @@ pub const PROPERTIES: &[Property] = &[
     ("metrics", metrics::metrics),
     ("kv_batch", events::kv_batch),
     ("kv_peer", events::kv_peer),
+    ("mirror", mirrored::mirror),
 ];
 
 /// Runs the property called `name`.

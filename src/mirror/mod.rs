@@ -1,0 +1,275 @@
+//! What one engine rank holds by its own word, as bytes: its KV events in, links of chains out.
+//!
+//! An engine names its blocks by hashes that say nothing of what is in them, and says each block's tokens once, when it is stored. Here a
+//! tree of all named blocks is kept, each with the prompt down to its end as far as that is cut ([`text`]), so that a block's
+//! links can be made from its tokens alone, whatever it follows ([`tree`]). [`settle`] has the rules by which blocks come and go,
+//! [`links`] counts who owns which, [`saved`] writes all of it down.
+//!
+//! A block is *held* if the engine has it and all before it, and if all of these can be read as text: then a prompt that begins with its
+//! bytes finds it cached. The [`Sink`] is told of links as blocks come to be held, and when the last block that owns one is held no more.
+//! At any time the links told are closed under prefixes: the ones before come first, and go last.
+//!
+//! - A name that is stored again counts as a copy, and is gone when as many are removed: vLLM tells of each physical block. It tells of
+//!   reused ones again, too, where a request asks for that (`kv_cache_report_mode`), and removes them once: these are believed to be there
+//!   until the cache is cleared.
+//! - A name that is stored behind two different blocks is ambiguous: the first stays, what follows is not read, and one
+//!   removal ends both. SGLang's older versions name pages by their own tokens.
+//! - A block whose predecessor is not known is an orphan, and so is all behind it, until it is stored again itself.
+//! - A block that goes while others that follow it stay takes these along; once it is stored again, with the same text, they are held again.
+//!
+//! An event costs what its size is; but where a block goes or comes before others that follow it, all below it are told of, each time. Engines
+//! remove leaves first, so that each block is told of once as it comes and once as it goes. Memory is bounded by [`Mirror::bytes`].
+
+mod links;
+mod room;
+mod saved;
+mod settle;
+mod text;
+mod tree;
+
+use std::collections::HashMap;
+
+use crate::kvevents::{Removed, Stored};
+use crate::limits::{MIRROR_BLOCKS_MAX, MIRROR_LINKS_PER_BLOCK};
+use crate::vocabulary::Vocabulary;
+use links::{Links, Seeded, table};
+use room::Room;
+pub use saved::Refused;
+use text::STAGE_BYTES;
+use tree::{Node, Tree};
+
+/// Who is told of what is held.
+pub trait Sink {
+    /// This link is held from now on, behind the block's link `after`. `tokens`: what a prompt has cached that matches up to it; where blocks of
+    /// several lengths own the link, as the first of them has it.
+    fn hold(&mut self, after: Option<u64>, link: u64, tokens: u32);
+    /// And this one no more.
+    fn release(&mut self, link: u64);
+}
+
+/// How an engine's blocks are read.
+#[derive(Clone, Copy)]
+pub struct Reading<'a> {
+    /// Its model's tokens.
+    pub vocabulary: &'a Vocabulary,
+    /// Where its prompts' chains begin.
+    pub root: Root<'a>,
+}
+
+/// The root of prompts with this adapter and this salt; none where nobody will ask for them.
+pub type Root<'a> = &'a dyn Fn(Option<&[u8]>, Option<&[u8]>) -> Option<u64>;
+
+/// How often what was told, in blocks.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Counts {
+    /// Stored, and not known before.
+    pub stored: u64,
+    /// Stored though known.
+    pub copies: u64,
+    /// Stored behind another block than before.
+    pub ambiguous: u64,
+    /// Stored behind a block that is not known, or behind an orphan.
+    pub orphans: u64,
+    /// Stored with more than text in it or before it.
+    pub opaque: u64,
+    /// Stored, and nobody will ask for them.
+    pub unasked: u64,
+    /// Stored without saying what is in them.
+    pub malformed: u64,
+    /// Stored behind the longest prompt that is looked at.
+    pub deep: u64,
+    /// Stored, and there was no room for them or their links.
+    pub beyond: u64,
+    /// Of other groups of a hybrid model's layers, stored and removed.
+    pub groups: u64,
+    /// Of other tiers than the GPU, stored and removed.
+    pub tiers: u64,
+    /// Removed.
+    pub removed: u64,
+    /// Removed, and not known.
+    pub unknown: u64,
+}
+
+/// One engine rank's cache.
+pub struct Mirror {
+    names: HashMap<u64, u32, Seeded>,
+    tree: Tree,
+    links: Links,
+    /// Links of all blocks that are there, held or not.
+    links_kept: usize,
+    links_max: usize,
+    blocks: u32,
+    blocks_max: u32,
+    /// The group of layers that is read, once it is known.
+    group: Option<Option<u32>>,
+    overflowed: bool,
+    counts: Counts,
+    /// Buffers that are used again: texts of tokens, links of the block that is read, nodes on a walk.
+    stage: Vec<u8>,
+    found: Vec<u64>,
+    walk: Vec<u32>,
+}
+
+/// A block that an event stores.
+#[derive(Clone, Copy)]
+struct Block<'a> {
+    name: u64,
+    parent: Option<u64>,
+    stored: &'a Stored<'a>,
+    place: usize,
+}
+
+impl Mirror {
+    /// For an engine of so many blocks. Its memory is asked for at once and touched as it fills.
+    pub fn new(blocks_max: u32) -> Mirror {
+        let room = Room::of(blocks_max);
+        Mirror {
+            names: table(room.nodes),
+            tree: Tree::new(room.nodes),
+            links: Links::new(room.links),
+            links_kept: 0,
+            links_max: room.links,
+            blocks: 0,
+            blocks_max: blocks_max.min(MIRROR_BLOCKS_MAX),
+            group: None,
+            overflowed: false,
+            counts: Counts::default(),
+            stage: Vec::with_capacity(STAGE_BYTES),
+            found: Vec::with_capacity(room.found),
+            walk: Vec::with_capacity(room.blocks),
+        }
+    }
+
+    /// What to make a mirror for, where an engine has so many blocks of this size: there are [`MIRROR_LINKS_PER_BLOCK`] links for each, and
+    /// large blocks have more.
+    pub fn blocks_for(blocks: u32, block_size: u32) -> u32 {
+        blocks.saturating_mul(block_size.div_ceil(8 * MIRROR_LINKS_PER_BLOCK).max(1)).min(MIRROR_BLOCKS_MAX)
+    }
+
+    /// The most memory that one takes.
+    pub const fn bytes(blocks_max: u32) -> usize {
+        Room::of(blocks_max).bytes()
+    }
+
+    /// Blocks are there now.
+    pub fn stored(&mut self, stored: &Stored<'_>, reading: &Reading<'_>, sink: &mut impl Sink) {
+        if !on_gpu(stored.medium) {
+            self.counts.tiers += stored.hashes.len() as u64;
+            return;
+        }
+        if sees_all(stored.attention) {
+            self.group.get_or_insert(stored.group);
+        }
+        if self.group != Some(stored.group) {
+            self.counts.groups += stored.hashes.len() as u64;
+            return;
+        }
+        let mut parent = stored.parent;
+        for (place, &name) in stored.hashes.iter().enumerate() {
+            self.store(Block { name, parent, stored, place }, reading, sink);
+            parent = Some(name);
+        }
+    }
+
+    /// Blocks are there no more.
+    pub fn removed(&mut self, removed: &Removed<'_>, sink: &mut impl Sink) {
+        if !on_gpu(removed.medium) {
+            self.counts.tiers += removed.hashes.len() as u64;
+            return;
+        }
+        if self.group.is_some_and(|group| removed.group.is_some() && group != removed.group) {
+            self.counts.groups += removed.hashes.len() as u64;
+            return;
+        }
+        for name in removed.hashes {
+            let Some(at) = self.names.get(name).copied().filter(|at| self.tree.get(*at).copies > 0) else {
+                self.counts.unknown += 1;
+                continue;
+            };
+            self.counts.removed += 1;
+            let node = self.tree.get_mut(at);
+            node.copies -= 1;
+            if node.copies == 0 || node.ambiguous {
+                self.take_away(at, sink);
+            }
+        }
+    }
+
+    /// Nothing is there any more. No sink is told.
+    pub fn cleared(&mut self) {
+        self.names.clear();
+        self.tree.clear();
+        self.links.clear();
+        (self.links_kept, self.blocks, self.group, self.overflowed) = (0, 0, None, false);
+    }
+
+    /// How many blocks there are, held or not.
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// Whether a block is held that this link ends in.
+    pub fn owns(&self, link: u64) -> bool {
+        self.links.owned(link)
+    }
+
+    /// How often what was told.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Whether the engine has said since the last clear that it holds more than it should be able to.
+    pub fn overflowed(&self) -> bool {
+        self.overflowed
+    }
+
+    fn store(&mut self, block: Block<'_>, reading: &Reading<'_>, sink: &mut impl Sink) {
+        let known = self.names.get(&block.name).copied();
+        if let Some(at) = known.filter(|at| self.tree.get(*at).copies > 0) {
+            return self.store_again(at, block, reading, sink);
+        }
+        if self.blocks == self.blocks_max {
+            self.counts.beyond += 1;
+            self.overflowed = true;
+            return;
+        }
+        self.blocks += 1;
+        self.counts.stored += 1;
+        let at = known.unwrap_or_else(|| {
+            let at = self.tree.insert(Node::new(block.name));
+            self.names.insert(block.name, at);
+            at
+        });
+        let node = self.tree.get_mut(at);
+        (node.parent, node.copies) = (block.parent, 1);
+        self.settle(at, block, reading, sink);
+    }
+
+    fn store_again(&mut self, at: u32, block: Block<'_>, reading: &Reading<'_>, sink: &mut impl Sink) {
+        self.counts.copies += 1;
+        let before = block.parent.and_then(|parent| self.names.get(&parent)).map(|before| self.tree.get(*before));
+        let unclear = before.is_some_and(|before| before.ambiguous);
+        let settled = self.tree.above(at).is_some() || block.parent.is_none();
+        let node = self.tree.get_mut(at);
+        if node.parent != block.parent || unclear {
+            node.ambiguous = true;
+            self.counts.ambiguous += 1;
+            return;
+        }
+        node.copies = node.copies.saturating_add(1);
+        if node.text.is_err() || !settled {
+            self.settle(at, block, reading, sink);
+        }
+    }
+}
+
+/// vLLM names the GPU on every build, older engines name no tier.
+fn on_gpu(medium: Option<&[u8]>) -> bool {
+    medium.is_none_or(|medium| medium.eq_ignore_ascii_case(b"GPU"))
+}
+
+/// Whether layers of this kind look at all that is before a token. What others keep is of no use by itself: windows, states. Where a model has
+/// both, its engine reuses no more than both have, which may be less than is held here.
+fn sees_all(attention: Option<&[u8]>) -> bool {
+    attention.is_none_or(|kind| matches!(kind, b"full_attention" | b"mla_attention" | b"sink_full_attention"))
+}
