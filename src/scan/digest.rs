@@ -1,7 +1,7 @@
 //! XXH64 of bytes that arrive in small runs: they are staged, so that the hash works on long ones. On the way it leaves
 //! the hash of every prefix that ends with a whole block or step, where these are asked for.
 
-use super::kernel::Kernel;
+use super::kernel::{BLOCK, Kernel};
 use crate::limits::{BLOCK_BYTES, STEP_BYTES};
 
 /// A streaming XXH64 of seed 0 with a stage before it.
@@ -30,6 +30,7 @@ const STAGE_BYTES: usize = 2048;
 /// Bytes that one step of the hash takes: eight a lane.
 pub(super) const STRIPE: usize = 32;
 const _: () = assert!(STEP_BYTES.is_multiple_of(STRIPE), "a step is whole stripes");
+const _: () = assert!(STEP_BYTES == BLOCK, "kernels leave lanes at every block of theirs");
 const _: () = assert!(BLOCK_BYTES.is_power_of_two() && STEP_BYTES.is_power_of_two(), "the open one is found by a mask");
 
 impl Digest {
@@ -59,7 +60,7 @@ impl Digest {
         self.hash.bytes + self.length as u64
     }
 
-    /// The last ones written into the room, as many as were said.
+    /// The last bytes on the stage, as many as were said.
     #[inline]
     pub fn last_written(&self, length: usize) -> &[u8] {
         self.staged.get(self.length.saturating_sub(length)..self.length).unwrap_or_default()
@@ -126,8 +127,23 @@ impl Digest {
         self.length = (self.length + length).min(STAGE_BYTES);
     }
 
+    /// Puts this before the next room: both are on the stage then, where what is written can be taken back. It is not longer
+    /// than half of the stage.
+    pub fn room_behind(&mut self, run: &[u8]) -> &mut [u8] {
+        if self.length + run.len() > STAGE_BYTES - 64 {
+            self.flush();
+        }
+        self.update(run);
+        self.staged.get_mut(self.length..).unwrap_or_default()
+    }
+
+    /// Takes back the last bytes on the stage.
+    pub fn take_back(&mut self, length: usize) {
+        self.length = self.length.saturating_sub(length);
+    }
+
     /// Hashes the whole stripes of the stage; what is left of it moves to its start.
-    fn flush(&mut self) {
+    pub fn flush(&mut self) {
         let whole = self.length - self.length % STRIPE;
         self.hash.take(self.staged.get(..whole).unwrap_or_default());
         self.staged.copy_within(whole..self.length, 0);
@@ -149,6 +165,10 @@ impl Digest {
 impl Hash {
     fn take(&mut self, mut stripes: &[u8]) {
         while self.links.len() < self.links_max {
+            if self.step == STEP_BYTES && self.bytes.is_multiple_of(STEP_BYTES as u64) {
+                stripes = self.take_steps(stripes);
+                break;
+            }
             let Some((block, rest)) = stripes.split_at_checked(self.open_in(self.bytes)) else { break };
             self.kernel.stripes(&mut self.lanes, block);
             self.bytes += block.len() as u64;
@@ -157,6 +177,22 @@ impl Hash {
         }
         self.kernel.stripes(&mut self.lanes, stripes);
         self.bytes += stripes.len() as u64;
+    }
+
+    /// Whole steps of a run that begins with one, many at once; what is left of it.
+    fn take_steps<'b>(&mut self, stripes: &'b [u8]) -> &'b [u8] {
+        let whole = (stripes.len() / STEP_BYTES).min(self.links_max - self.links.len());
+        let (steps, rest) = stripes.split_at(whole * STEP_BYTES);
+        let mut after = [[0; 4]; STAGE_BYTES / STEP_BYTES];
+        for part in steps.chunks(STAGE_BYTES) {
+            let after = after.get_mut(..part.len() / STEP_BYTES).unwrap_or_default();
+            self.kernel.steps(&mut self.lanes, part, after);
+            for lanes in after {
+                self.bytes += STEP_BYTES as u64;
+                self.links.push(link(*lanes, self.bytes));
+            }
+        }
+        rest
     }
 
     /// How many bytes the block or step lacks that is open after so many.

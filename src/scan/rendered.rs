@@ -53,7 +53,10 @@ impl Renderer {
         let reader = Reader::new(kernel, body);
         let mut writer = Writer { reader, form, page, sieve, word, ids, after: &[], written: 0, said: Said::default() };
         match writer.body(api) {
-            Ok(ends) => Rendering { bytes: writer.page.kept(), ends },
+            Ok(ends) => {
+                writer.page.end();
+                Rendering { bytes: writer.page.kept(), ends }
+            }
             Err(why) => {
                 writer.page.clear();
                 Rendering { bytes: 0, ends: Some(why) }

@@ -43,6 +43,11 @@ impl Page {
         self.kept = self.digest.bytes();
     }
 
+    /// Nothing more comes.
+    pub fn end(&mut self) {
+        self.digest.flush();
+    }
+
     /// How many bytes are believed.
     pub fn kept(&self) -> u64 {
         self.kept
@@ -135,16 +140,19 @@ impl Taker for Sieved<'_> {
         run.len()
     }
 
-    /// None where ends are trimmed.
+    /// None where white space may have to be left out before the text.
     #[inline]
     fn room(&mut self) -> &mut [u8] {
-        if self.turn.trims { &mut [] } else { self.page.room() }
+        if self.turn.trims { self.sieve.trim.room(self.page) } else { self.page.room() }
     }
 
     #[inline]
     fn written(&mut self, length: usize) {
         self.page.written(length);
         self.sieve.search.look(&self.turn.stops, self.page.digest.last_written(length));
+        if self.turn.trims {
+            self.sieve.trim.written(self.page, length);
+        }
     }
 }
 
@@ -182,6 +190,10 @@ impl Trim {
             self.length = 0;
             self.note(text);
         }
+        self.hold(space);
+    }
+
+    fn hold(&mut self, space: &[u8]) {
         match self.held.get_mut(self.length..self.length + space.len()) {
             Some(free) => {
                 free.copy_from_slice(space);
@@ -189,6 +201,29 @@ impl Trim {
             }
             None => self.over = true,
         }
+    }
+
+    /// Room behind what is held, once the text has begun.
+    fn room<'p>(&mut self, page: &'p mut Page) -> &'p mut [u8] {
+        if self.written == 0 {
+            return &mut [];
+        }
+        page.digest.room_behind(self.held.get(..self.length).unwrap_or_default())
+    }
+
+    /// So many bytes stand behind what was held: the white space at their end is taken back.
+    fn written(&mut self, page: &mut Page, length: usize) {
+        if self.written == 0 {
+            return;
+        }
+        let run = page.digest.last_written(self.length + length);
+        let end = run.iter().rposition(|byte| !is_space(*byte)).map_or(0, |last| last + 1);
+        let (text, space) = run.split_at(end);
+        self.length = 0;
+        self.hold(space);
+        self.note(text);
+        let space = space.len();
+        page.digest.take_back(space);
     }
 
     /// Notes the first and the last bytes of what is not ASCII white space.
