@@ -119,4 +119,29 @@ mod tests {
         }
         assert_eq!(Cut::from_bytes(&[0xff; Cut::BYTES]), None, "its bytes would be more than a count holds");
     }
+
+    #[test]
+    fn steps_are_those_of_a_digest_however_it_is_pushed() {
+        let bytes: Vec<u8> = (0..20 * BLOCK_BYTES as u32 + 100).map(|n| ((n * n) >> 3) as u8).collect();
+        let mut expected = Vec::new();
+        Cut::default().push(7, &bytes, |step| expected.push(step.link));
+        for kernel in Kernel::available() {
+            for (most, run) in
+                [(0, 7), (5, 1), (5, 5_000), (33, 100), (70, 31), (1_000, 32), (1_000, 96), (1_000, 3_000)]
+            {
+                let mut digest = Digest::stepped(kernel, most);
+                digest.reset(most);
+                for (place, run) in bytes.chunks(run).enumerate() {
+                    digest.update(run);
+                    if place % 3 == 0 {
+                        digest.flush();
+                    }
+                }
+                let mut links = Vec::new();
+                digest.each_link(|link| links.push(linked(7, link)));
+                assert_eq!(links, expected[..most.min(expected.len())], "{}: {most} in runs of {run}", kernel.name());
+                assert_eq!(digest.value(), xxhash_rust::xxh64::xxh64(&bytes, 0), "{}", kernel.name());
+            }
+        }
+    }
 }

@@ -1,8 +1,8 @@
 //! XXH64 of bytes that arrive in small runs: they are staged, so that the hash works on long ones. On the way it leaves
-//! the hash of every prefix that ends with a whole block, where these are asked for.
+//! the hash of every prefix that ends with a whole block or step, where these are asked for.
 
-use super::kernel::Kernel;
-use crate::limits::BLOCK_BYTES;
+use super::kernel::{BLOCK, Kernel};
+use crate::limits::{BLOCK_BYTES, STEP_BYTES};
 
 /// A streaming XXH64 of seed 0 with a stage before it.
 #[derive(Clone)]
@@ -18,7 +18,9 @@ struct Hash {
     kernel: &'static Kernel,
     lanes: [u64; 4],
     bytes: u64,
-    /// A hash of the first block, of the first two, and so on.
+    /// Bytes from one link to the next, a power of two.
+    step: usize,
+    /// A hash of the first step, of the first two, and so on.
     links: Vec<u64>,
     links_max: usize,
 }
@@ -27,29 +29,51 @@ struct Hash {
 const STAGE_BYTES: usize = 2048;
 /// Bytes that one step of the hash takes: eight a lane.
 pub(super) const STRIPE: usize = 32;
-const _: () = assert!(BLOCK_BYTES.is_multiple_of(STRIPE), "a block is whole stripes");
+const _: () = assert!(STEP_BYTES.is_multiple_of(STRIPE), "a step is whole stripes");
+const _: () = assert!(STEP_BYTES == BLOCK, "kernels leave lanes at every block of theirs");
+const _: () = assert!(BLOCK_BYTES.is_power_of_two() && STEP_BYTES.is_power_of_two(), "the open one is found by a mask");
 
 impl Digest {
+    /// One that leaves hashes of blocks, where any.
     pub fn new(kernel: &'static Kernel) -> Self {
-        let hash = Hash { kernel, lanes: LANES, bytes: 0, links: Vec::new(), links_max: 0 };
+        let hash = Hash { kernel, lanes: LANES, bytes: 0, step: BLOCK_BYTES, links: Vec::new(), links_max: 0 };
         Digest { hash, staged: [0; STAGE_BYTES], length: 0 }
     }
 
-    /// Begins anew, to leave the hashes of so many blocks at most.
+    /// One that leaves hashes of steps, with room for so many.
+    pub fn stepped(kernel: &'static Kernel, links_max: usize) -> Self {
+        let mut digest = Digest::new(kernel);
+        (digest.hash.step, digest.hash.links) = (STEP_BYTES, Vec::with_capacity(links_max));
+        digest
+    }
+
+    /// Begins anew, to leave the hashes of so many blocks or steps at most.
     pub fn reset(&mut self, links_max: usize) {
         (self.hash.lanes, self.hash.bytes, self.length) = (LANES, 0, 0);
         self.hash.links.clear();
         self.hash.links_max = links_max;
     }
 
-    /// A hash of the first block, of the first two, and so on.
+    /// How many bytes there are.
+    #[inline]
+    pub fn bytes(&self) -> u64 {
+        self.hash.bytes + self.length as u64
+    }
+
+    /// The last bytes on the stage, as many as were said.
+    #[inline]
+    pub fn last_written(&self, length: usize) -> &[u8] {
+        self.staged.get(self.length.saturating_sub(length)..self.length).unwrap_or_default()
+    }
+
+    /// A hash of the first block or step, of the first two, and so on.
     pub fn each_link(&self, mut take: impl FnMut(u64)) {
         self.hash.links.iter().for_each(|link| take(*link));
         // Those that are complete on the stage.
         let (mut lanes, mut bytes) = (self.hash.lanes, self.hash.bytes);
         let mut staged = self.staged.get(..self.length).unwrap_or_default();
         for _ in self.hash.links.len()..self.hash.links_max {
-            let Some((block, rest)) = staged.split_at_checked(open_in(bytes)) else { break };
+            let Some((block, rest)) = staged.split_at_checked(self.hash.open_in(bytes)) else { break };
             self.hash.kernel.stripes(&mut lanes, block);
             bytes += block.len() as u64;
             take(link(lanes, bytes));
@@ -103,8 +127,23 @@ impl Digest {
         self.length = (self.length + length).min(STAGE_BYTES);
     }
 
+    /// Puts this before the next room: both are on the stage then, where what is written can be taken back. It is not longer
+    /// than half of the stage.
+    pub fn room_behind(&mut self, run: &[u8]) -> &mut [u8] {
+        if self.length + run.len() > STAGE_BYTES - 64 {
+            self.flush();
+        }
+        self.update(run);
+        self.staged.get_mut(self.length..).unwrap_or_default()
+    }
+
+    /// Takes back the last bytes on the stage.
+    pub fn take_back(&mut self, length: usize) {
+        self.length = self.length.saturating_sub(length);
+    }
+
     /// Hashes the whole stripes of the stage; what is left of it moves to its start.
-    fn flush(&mut self) {
+    pub fn flush(&mut self) {
         let whole = self.length - self.length % STRIPE;
         self.hash.take(self.staged.get(..whole).unwrap_or_default());
         self.staged.copy_within(whole..self.length, 0);
@@ -126,7 +165,11 @@ impl Digest {
 impl Hash {
     fn take(&mut self, mut stripes: &[u8]) {
         while self.links.len() < self.links_max {
-            let Some((block, rest)) = stripes.split_at_checked(open_in(self.bytes)) else { break };
+            if self.step == STEP_BYTES && self.bytes.is_multiple_of(STEP_BYTES as u64) {
+                stripes = self.take_steps(stripes);
+                break;
+            }
+            let Some((block, rest)) = stripes.split_at_checked(self.open_in(self.bytes)) else { break };
             self.kernel.stripes(&mut self.lanes, block);
             self.bytes += block.len() as u64;
             self.links.push(link(self.lanes, self.bytes));
@@ -135,11 +178,27 @@ impl Hash {
         self.kernel.stripes(&mut self.lanes, stripes);
         self.bytes += stripes.len() as u64;
     }
-}
 
-/// How many bytes the block lacks that is open after so many.
-fn open_in(bytes: u64) -> usize {
-    BLOCK_BYTES - bytes as usize % BLOCK_BYTES
+    /// Whole steps of a run that begins with one, many at once; what is left of it.
+    fn take_steps<'b>(&mut self, stripes: &'b [u8]) -> &'b [u8] {
+        let whole = (stripes.len() / STEP_BYTES).min(self.links_max - self.links.len());
+        let (steps, rest) = stripes.split_at(whole * STEP_BYTES);
+        let mut after = [[0; 4]; STAGE_BYTES / STEP_BYTES];
+        for part in steps.chunks(STAGE_BYTES) {
+            let after = after.get_mut(..part.len() / STEP_BYTES).unwrap_or_default();
+            self.kernel.steps(&mut self.lanes, part, after);
+            for lanes in after {
+                self.bytes += STEP_BYTES as u64;
+                self.links.push(link(*lanes, self.bytes));
+            }
+        }
+        rest
+    }
+
+    /// How many bytes the block or step lacks that is open after so many.
+    fn open_in(&self, bytes: u64) -> usize {
+        self.step - (bytes as usize & (self.step - 1))
+    }
 }
 
 /// A hash of so many bytes, whole stripes, that have left these lanes. Not XXH64: its last mixing is a chain of fifteen

@@ -10,7 +10,7 @@
 //! ([`Progress::Enough`]), and reads nothing beyond it.
 //!
 //! [`machine`] turns bytes into structure, [`meaning`] structure into facts, [`prompt`] text into the prefix;
-//! [`kernel`] has the loops over long runs of bytes.
+//! [`kernel`] has the loops over long runs of bytes. [`rendered`] reads a whole body a second time, as its engine would write the prompt.
 
 mod cut;
 mod digest;
@@ -22,8 +22,11 @@ mod kernel;
 mod machine;
 mod meaning;
 mod prompt;
+mod reader;
+mod rendered;
 mod section;
 mod text;
+mod tokens;
 mod words;
 
 use std::ops::BitOr;
@@ -35,6 +38,8 @@ pub use facts::{Counts, Facts, MODEL_BYTES_MAX, PrefixHash, SESSION_FIELDS_MAX, 
 pub use form::{Chat, Form, Turn};
 pub use kernel::Kernel;
 pub use machine::Scan;
+pub use rendered::{Renderer, Rendering, Why};
+pub use tokens::Tokens;
 
 /// What a path's bodies look like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

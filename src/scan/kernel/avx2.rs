@@ -138,6 +138,11 @@ impl Isa for Avx2 {
     fn stripes(self, lanes: &mut [u64; 4], bytes: &[u8]) {
         rounds::stripes(self, lanes, bytes);
     }
+
+    #[inline(always)]
+    fn steps(self, lanes: &mut [u64; 4], bytes: &[u8], after: &mut [[u64; 4]]) {
+        rounds::steps(self, lanes, bytes, after);
+    }
 }
 
 impl Multiplies for Avx2 {

@@ -83,6 +83,11 @@ impl Isa for Avx512 {
         rounds::stripes(self, lanes, bytes);
     }
 
+    #[inline(always)]
+    fn steps(self, lanes: &mut [u64; 4], bytes: &[u8], after: &mut [[u64; 4]]) {
+        rounds::steps(self, lanes, bytes, after);
+    }
+
     /// Ten at a time.
     #[inline(always)]
     fn unicode(self, bytes: &[u8; BLOCK], out: &mut [u8; BLOCK]) -> (usize, usize) {

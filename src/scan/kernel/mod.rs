@@ -1,7 +1,7 @@
 //! Byte runs: the loops in which a scan spends its time, apart from everything that knows JSON's meaning,
 //! so that vector instructions can take their place.
 //!
-//! A [`Kernel`] is a table of five loops. [`portable`] has them for every CPU, [`wide`] once for all vector
+//! A [`Kernel`] is a table of six loops. [`portable`] has them for every CPU, [`wide`] once for all vector
 //! instructions, which have a file each. Which table a CPU gets is found out when a scan is made, and no answer
 //! depends on it.
 
@@ -33,6 +33,7 @@ pub struct Kernel {
     token_ids: fn(&[u8], &mut [u8]) -> (usize, usize),
     skip: fn(&mut Skip, &[u8]) -> Option<usize>,
     stripes: fn(&mut [u64; 4], &[u8]),
+    steps: fn(&mut [u64; 4], &[u8], &mut [[u64; 4]]),
 }
 
 impl Kernel {
@@ -102,6 +103,12 @@ impl Kernel {
     #[inline]
     pub(super) fn stripes(&self, lanes: &mut [u64; 4], bytes: &[u8]) {
         (self.stripes)(lanes, bytes);
+    }
+
+    /// The same of whole steps of [`BLOCK`] bytes; each leaves the lanes behind it in `after`, which has room for just as many.
+    #[inline]
+    pub(super) fn steps(&self, lanes: &mut [u64; 4], bytes: &[u8], after: &mut [[u64; 4]]) {
+        (self.steps)(lanes, bytes, after);
     }
 }
 

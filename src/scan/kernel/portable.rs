@@ -6,7 +6,7 @@ use super::escape::{plain_escape, unicode_escape, wtf8};
 use super::{BLOCK, Kernel, NEAR, Skip};
 
 /// The table of these loops.
-pub(super) static KERNEL: Kernel = Kernel { name: "portable", text_run, unescape, token_ids, skip, stripes };
+pub(super) static KERNEL: Kernel = Kernel { name: "portable", text_run, unescape, token_ids, skip, stripes, steps };
 
 /// See [`Kernel::text_run`].
 fn text_run(bytes: &[u8]) -> usize {
@@ -222,6 +222,14 @@ pub fn stripes(lanes: &mut [u64; 4], bytes: &[u8]) {
         }
     }
     *lanes = own;
+}
+
+/// See [`Kernel::steps`].
+pub fn steps(lanes: &mut [u64; 4], bytes: &[u8], after: &mut [[u64; 4]]) {
+    for (block, after) in bytes.as_chunks::<BLOCK>().0.iter().zip(after) {
+        stripes(lanes, block);
+        *after = *lanes;
+    }
 }
 
 const ONES: u64 = 0x0101_0101_0101_0101;

@@ -30,6 +30,22 @@ pub fn stripes<I: Multiplies>(isa: I, lanes: &mut [u64; 4], bytes: &[u8]) {
     }
 }
 
+/// See [`super::Kernel::steps`]: the same, a block at a time.
+#[inline(always)]
+pub fn steps<I: Multiplies>(isa: I, lanes: &mut [u64; 4], bytes: &[u8], after: &mut [[u64; 4]]) {
+    let mut products = [0; PRODUCTS];
+    for (part, after) in bytes.as_chunks::<BLOCK>().0.chunks(PRODUCTS / 8).zip(after.chunks_mut(PRODUCTS / 8)) {
+        let (slots, _) = products.as_chunks_mut();
+        for (block, slot) in part.iter().zip(slots) {
+            isa.multiplied(isa.load(block), PRIME_2, slot);
+        }
+        for (words, after) in products.as_chunks::<8>().0.iter().zip(after) {
+            rounds(lanes, words);
+            *after = *lanes;
+        }
+    }
+}
+
 /// [`super::Kernel::stripes`] of words that are already multiplied by its second prime.
 ///
 /// Lane by lane: on AMD's Zen rotations share a port with the multiplications, and whoever lets the four lanes

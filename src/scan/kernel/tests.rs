@@ -376,3 +376,19 @@ fn anything_is_skipped_alike_on_every_kernel() {
     }
     assert!(ends > 5_000 && cuts > 5_000, "{ends} {cuts}");
 }
+
+#[test]
+fn steps_leave_the_lanes_of_every_block() {
+    let bytes: Vec<u8> = (0..40 * BLOCK as u32).map(|n| ((n * n) >> 3) as u8).collect();
+    for kernel in Kernel::available() {
+        for count in [0, 1, 15, 16, 17, 40] {
+            let (mut lanes, mut plain, mut after) = ([1, 2, 3, 4], [1, 2, 3, 4], vec![[0; 4]; count]);
+            kernel.steps(&mut lanes, &bytes[..count * BLOCK], &mut after);
+            for (block, after) in bytes.chunks(BLOCK).zip(after) {
+                Kernel::portable().stripes(&mut plain, block);
+                assert_eq!(after, plain, "{} of {count}", kernel.name());
+            }
+            assert_eq!(lanes, plain, "{} of {count}", kernel.name());
+        }
+    }
+}

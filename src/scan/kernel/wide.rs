@@ -48,6 +48,11 @@ pub trait Isa: Copy {
     fn stripes(self, lanes: &mut [u64; 4], bytes: &[u8]) {
         portable::stripes(lanes, bytes);
     }
+    /// See [`super::Kernel::steps`].
+    #[inline(always)]
+    fn steps(self, lanes: &mut [u64; 4], bytes: &[u8], after: &mut [[u64; 4]]) {
+        portable::steps(lanes, bytes, after);
+    }
 }
 
 /// See [`super::Kernel::text_run`].
@@ -223,6 +228,12 @@ pub fn skip<I: Isa>(isa: I, state: &mut Skip, bytes: &[u8]) -> Option<usize> {
 #[inline(always)]
 pub fn stripes<I: Isa>(isa: I, lanes: &mut [u64; 4], bytes: &[u8]) {
     isa.stripes(lanes, bytes);
+}
+
+/// See [`super::Kernel::steps`].
+#[inline(always)]
+pub fn steps<I: Isa>(isa: I, lanes: &mut [u64; 4], bytes: &[u8], after: &mut [[u64; 4]]) {
+    isa.steps(lanes, bytes, after);
 }
 
 /// Counts a block's brackets; `Some` behind the one at which they balance.

@@ -1,0 +1,190 @@
+//! A cursor over a whole body, for who has all of it: as strict as [`super::machine`] about what it looks at, as blind to what it skips.
+
+use super::Fault;
+use super::kernel::{Kernel, Skip, white_space};
+use super::text::{Decoder, Ended, Taker};
+use super::words::Word;
+
+/// Where a body is read.
+pub(super) struct Reader<'a> {
+    kernel: &'static Kernel,
+    body: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// Before the body's first byte.
+    pub fn new(kernel: &'static Kernel, body: &'a [u8]) -> Self {
+        Reader { kernel, body, at: 0 }
+    }
+
+    /// Where the next byte is, to come back to.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Goes to a place where the reader has been.
+    pub fn go_to(&mut self, at: usize) {
+        self.at = at;
+    }
+
+    #[inline]
+    fn rest(&self) -> &'a [u8] {
+        self.body.get(self.at..).unwrap_or_default()
+    }
+
+    /// The next byte that is no white space; it is not used.
+    #[inline]
+    pub fn peek(&mut self) -> Result<u8, Fault> {
+        if let Some(&byte) = self.body.get(self.at)
+            && byte > b' '
+        {
+            return Ok(byte);
+        }
+        self.at += white_space(self.rest());
+        self.body.get(self.at).copied().ok_or(Fault::Truncated)
+    }
+
+    /// Uses the byte that was looked at.
+    #[inline]
+    pub fn step(&mut self) {
+        self.at += 1;
+    }
+
+    /// The bracket that the body begins with, a byte order mark before it or not.
+    pub fn body_begins(&mut self) -> Result<(), Fault> {
+        if self.body.is_empty() {
+            return Err(Fault::Empty);
+        }
+        self.at = if self.body.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+        if self.peek()? != b'{' {
+            return Err(Fault::NotObject);
+        }
+        self.step();
+        Ok(())
+    }
+
+    /// Nothing but white space is left.
+    pub fn body_ends(&mut self) -> Result<(), Fault> {
+        match self.peek() {
+            Err(_) => Ok(()),
+            Ok(_) => Err(Fault::Trailing),
+        }
+    }
+
+    /// The next key of an object and its colon; `None` where the object closes. Of a name that is too long nothing is told.
+    #[inline]
+    pub fn key<'w>(&mut self, first: &mut bool, word: &'w mut Word) -> Result<Option<&'w [u8]>, Fault>
+    where
+        'a: 'w,
+    {
+        if !self.goes_on(first, b'}')? {
+            return Ok(None);
+        }
+        if self.peek()? != b'"' {
+            return Err(Fault::Syntax);
+        }
+        let name = self.word(word)?;
+        if self.peek()? != b':' {
+            return Err(Fault::Syntax);
+        }
+        self.step();
+        Ok(Some(name.unwrap_or_default()))
+    }
+
+    /// Whether an array has a further element; if not, it is closed.
+    #[inline]
+    pub fn element(&mut self, first: &mut bool) -> Result<bool, Fault> {
+        self.goes_on(first, b']')
+    }
+
+    #[inline]
+    fn goes_on(&mut self, first: &mut bool, close: u8) -> Result<bool, Fault> {
+        let was_first = std::mem::replace(first, false);
+        let byte = self.peek()?;
+        if byte == close {
+            self.step();
+            return Ok(false);
+        }
+        if was_first {
+            return Ok(true);
+        }
+        if byte != b',' {
+            return Err(Fault::Syntax);
+        }
+        self.step();
+        // A comma that nothing follows.
+        if self.peek()? == close { Err(Fault::Syntax) } else { Ok(true) }
+    }
+
+    /// The string whose quote was looked at, decoded; `None`: too long to be kept.
+    pub fn word<'w>(&mut self, word: &'w mut Word) -> Result<Option<&'w [u8]>, Fault>
+    where
+        'a: 'w,
+    {
+        self.step();
+        let rest = self.rest();
+        let run = self.kernel.text_run(rest);
+        if rest.get(run) == Some(&b'"') {
+            self.at += run + 1;
+            return Ok(rest.get(..run).filter(|name| name.len() <= super::MODEL_BYTES_MAX));
+        }
+        word.clear();
+        self.decode(word)?;
+        Ok(word.get())
+    }
+
+    /// The same of any length.
+    #[inline]
+    pub fn string(&mut self, taker: &mut impl Taker) -> Result<(), Fault> {
+        self.step();
+        self.decode(taker)
+    }
+
+    fn decode(&mut self, taker: &mut impl Taker) -> Result<(), Fault> {
+        let (used, ended) = Decoder::default().decode(self.kernel, self.rest(), taker);
+        self.at += used;
+        match ended {
+            Ended::Quote => Ok(()),
+            Ended::Fault(fault) => Err(fault),
+            Ended::Piece | Ended::Full => Err(Fault::Truncated),
+        }
+    }
+
+    /// The number or literal that begins here.
+    pub fn scalar(&mut self) -> Result<&'a [u8], Fault> {
+        let rest = self.rest();
+        let length = rest.iter().position(|&byte| !is_scalar(byte)).ok_or(Fault::Truncated)?;
+        self.at += length;
+        match rest.get(length) {
+            Some(b',' | b']' | b'}' | b' ' | b'\n' | b'\r' | b'\t') if length > 0 => {
+                Ok(rest.get(..length).unwrap_or_default())
+            }
+            _ => Err(Fault::Syntax),
+        }
+    }
+
+    /// Token ids, each with its comma, as many as are plain: four bytes each are written. See [`Kernel::token_ids`].
+    pub fn token_ids(&mut self, out: &mut [u8]) -> usize {
+        let (used, written) = self.kernel.token_ids(self.rest(), out);
+        self.at += used;
+        written
+    }
+
+    /// A value that nobody looks at; says whether it is more than `null`.
+    pub fn skip(&mut self) -> Result<bool, Fault> {
+        let mut skip = match self.peek()? {
+            b'"' => Skip { depth: 0, in_string: true, escaped: false },
+            b'{' | b'[' => Skip { depth: 1, in_string: false, escaped: false },
+            _ => return Ok(self.scalar()? != b"null"),
+        };
+        self.step();
+        self.at += self.kernel.skip(&mut skip, self.rest()).ok_or(Fault::Truncated)?;
+        Ok(true)
+    }
+}
+
+#[inline]
+fn is_scalar(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.')
+}

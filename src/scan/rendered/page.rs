@@ -1,0 +1,289 @@
+//! Where a prompt is written: a digest that leaves links, and what a content passes on its way there.
+
+use memchr::memmem;
+
+use super::super::digest::Digest;
+use super::super::form::Turn;
+use super::super::kernel::Kernel;
+use super::super::section::linked;
+use super::super::text::Taker;
+use super::Why;
+use crate::limits::{BLOCK_BYTES, LINKS_MAX, STEP_BYTES};
+
+/// Longest white space inside a content whose ends are trimmed: it is held until it is known not to be the end.
+const SPACE_MAX: usize = 256;
+/// So many bytes of a stop are looked for: a longer one stops already there.
+const STOP_MAX: usize = 32;
+
+/// The prompt so far, as far as it is hashed.
+pub(super) struct Page {
+    digest: Digest,
+    /// How much of it is believed, whatever follows.
+    kept: u64,
+}
+
+impl Page {
+    pub fn new(kernel: &'static Kernel) -> Page {
+        Page { digest: Digest::stepped(kernel, LINKS_MAX * BLOCK_BYTES / STEP_BYTES), kept: 0 }
+    }
+
+    /// An empty one.
+    pub fn clear(&mut self) {
+        self.digest.reset(LINKS_MAX * BLOCK_BYTES / STEP_BYTES);
+        self.kept = 0;
+    }
+
+    #[inline]
+    pub fn put(&mut self, text: &[u8]) {
+        self.digest.update(text);
+    }
+
+    /// Believes what is there.
+    pub fn keep(&mut self) {
+        self.kept = self.digest.bytes();
+    }
+
+    /// Nothing more comes.
+    pub fn end(&mut self) {
+        self.digest.flush();
+    }
+
+    /// How many bytes are believed.
+    pub fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    /// The links of what is believed; see [`super::Renderer::links`].
+    pub fn links(&self, root: u64, blocks: &mut Vec<u64>, steps: &mut Vec<u64>) {
+        blocks.clear();
+        steps.clear();
+        let mut at = 0;
+        self.digest.each_link(|link| {
+            at += STEP_BYTES as u64;
+            if at <= self.kept {
+                let links = if at.is_multiple_of(BLOCK_BYTES as u64) { &mut *blocks } else { &mut *steps };
+                links.push(linked(root, link));
+            }
+        });
+    }
+
+    /// XXH64 of all that was written.
+    #[cfg(test)]
+    pub fn value(&self) -> u64 {
+        self.digest.value()
+    }
+}
+
+/// A text that is written as it stands.
+impl Taker for Page {
+    #[inline]
+    fn take(&mut self, run: &[u8]) -> usize {
+        self.digest.update(run);
+        run.len()
+    }
+
+    #[inline]
+    fn room(&mut self) -> &mut [u8] {
+        self.digest.room()
+    }
+
+    #[inline]
+    fn written(&mut self, length: usize) {
+        self.digest.written(length);
+    }
+}
+
+/// What contents pass that are trimmed, or searched for what stops the form.
+pub(super) struct Sieve {
+    trim: Trim,
+    search: Search,
+}
+
+impl Sieve {
+    pub fn new() -> Sieve {
+        Sieve { trim: Trim::new(), search: Search { last: [0; STOP_MAX - 1], length: 0, found: false } }
+    }
+
+    /// A content of this turn begins.
+    pub fn over<'s>(&'s mut self, page: &'s mut Page, turn: &'s Turn) -> Sieved<'s> {
+        self.trim.begin();
+        (self.search.length, self.search.found) = (0, false);
+        Sieved { sieve: self, page, turn }
+    }
+}
+
+/// One content on its way to the page.
+pub(super) struct Sieved<'s> {
+    sieve: &'s mut Sieve,
+    page: &'s mut Page,
+    turn: &'s Turn,
+}
+
+impl Sieved<'_> {
+    /// The content is over; says whether the form could write it.
+    pub fn end(self) -> Result<(), Why> {
+        if self.sieve.search.found {
+            return Err(Why::Stop);
+        }
+        if self.turn.trims && !self.sieve.trim.is_plain() { Err(Why::Space) } else { Ok(()) }
+    }
+}
+
+impl Taker for Sieved<'_> {
+    fn take(&mut self, run: &[u8]) -> usize {
+        self.sieve.search.look(&self.turn.stops, run);
+        if self.turn.trims {
+            self.sieve.trim.put(self.page, run);
+        } else {
+            self.page.put(run);
+        }
+        run.len()
+    }
+
+    /// None where white space may have to be left out before the text.
+    #[inline]
+    fn room(&mut self) -> &mut [u8] {
+        if self.turn.trims { self.sieve.trim.room(self.page) } else { self.page.room() }
+    }
+
+    #[inline]
+    fn written(&mut self, length: usize) {
+        self.page.written(length);
+        self.sieve.search.look(&self.turn.stops, self.page.digest.last_written(length));
+        if self.turn.trims {
+            self.sieve.trim.written(self.page, length);
+        }
+    }
+}
+
+/// Leaves out the white space at both ends.
+struct Trim {
+    /// White space that is written if more follows.
+    held: [u8; SPACE_MAX],
+    length: usize,
+    /// The longest run of it did not fit.
+    over: bool,
+    /// The first bytes that are written, and the last.
+    first: [u8; 3],
+    last: [u8; 3],
+    written: usize,
+}
+
+impl Trim {
+    fn new() -> Trim {
+        Trim { held: [0; SPACE_MAX], length: 0, over: false, first: [0; 3], last: [0; 3], written: 0 }
+    }
+
+    fn begin(&mut self) {
+        (self.length, self.over, self.first, self.last, self.written) = (0, false, [0; 3], [0; 3], 0);
+    }
+
+    fn put(&mut self, page: &mut Page, run: &[u8]) {
+        let begin =
+            if self.written > 0 { 0 } else { run.iter().position(|byte| !is_space(*byte)).unwrap_or(run.len()) };
+        let run = run.get(begin..).unwrap_or_default();
+        let end = run.iter().rposition(|byte| !is_space(*byte)).map_or(0, |last| last + 1);
+        let (text, space) = run.split_at(end);
+        if !text.is_empty() {
+            page.put(self.held.get(..self.length).unwrap_or_default());
+            page.put(text);
+            self.length = 0;
+            self.note(text);
+        }
+        self.hold(space);
+    }
+
+    fn hold(&mut self, space: &[u8]) {
+        match self.held.get_mut(self.length..self.length + space.len()) {
+            Some(free) => {
+                free.copy_from_slice(space);
+                self.length += space.len();
+            }
+            None => self.over = true,
+        }
+    }
+
+    /// Room behind what is held, once the text has begun.
+    fn room<'p>(&mut self, page: &'p mut Page) -> &'p mut [u8] {
+        if self.written == 0 {
+            return &mut [];
+        }
+        page.digest.room_behind(self.held.get(..self.length).unwrap_or_default())
+    }
+
+    /// So many bytes stand behind what was held: the white space at their end is taken back.
+    fn written(&mut self, page: &mut Page, length: usize) {
+        if self.written == 0 {
+            return;
+        }
+        let run = page.digest.last_written(self.length + length);
+        let end = run.iter().rposition(|byte| !is_space(*byte)).map_or(0, |last| last + 1);
+        let (text, space) = run.split_at(end);
+        self.length = 0;
+        self.hold(space);
+        self.note(text);
+        let space = space.len();
+        page.digest.take_back(space);
+    }
+
+    /// Notes the first and the last bytes of what is not ASCII white space.
+    fn note(&mut self, text: &[u8]) {
+        let free = self.first.iter_mut().skip(self.written);
+        free.zip(text).for_each(|(slot, byte)| *slot = *byte);
+        self.written = self.written.saturating_add(text.len());
+        for byte in text.get(text.len().saturating_sub(3)..).unwrap_or(text) {
+            self.last = [self.last[1], self.last[2], *byte];
+        }
+    }
+
+    /// Whether nothing was there that is trimmed in another way: templates take all of Unicode's white space off.
+    fn is_plain(&self) -> bool {
+        let wide = matches!(self.first, [0xc2, 0x85 | 0xa0, _]) || matches!(self.last, [_, 0xc2, 0x85 | 0xa0]);
+        !self.over && !wide && !is_wide_space(self.first) && !is_wide_space(self.last)
+    }
+}
+
+/// ASCII that Python's `strip` takes off.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b'\t'..=b'\r' | 0x1c..=b' ')
+}
+
+/// What it takes off of three bytes: U+1680, U+2000 to U+200A, U+2028, U+2029, U+202F, U+205F, U+3000.
+fn is_wide_space(sign: [u8; 3]) -> bool {
+    match sign {
+        [0xe1, 0x9a, 0x80] | [0xe2, 0x81, 0x9f] | [0xe3, 0x80, 0x80] => true,
+        [0xe2, 0x80, last] => matches!(last, 0x80..=0x8a | 0xa8 | 0xa9 | 0xaf),
+        _ => false,
+    }
+}
+
+/// Looks for stops in a text that arrives in runs.
+struct Search {
+    /// The end of the text so far, in which one may have begun.
+    last: [u8; STOP_MAX - 1],
+    length: usize,
+    found: bool,
+}
+
+impl Search {
+    fn look(&mut self, stops: &[Box<[u8]>], run: &[u8]) {
+        if self.found || stops.is_empty() || run.is_empty() {
+            return;
+        }
+        // What lies across the border of two runs.
+        let mut seam = [0; 2 * (STOP_MAX - 1)];
+        let head = run.get(..STOP_MAX - 1).unwrap_or(run);
+        let last = self.last.get(..self.length).unwrap_or_default();
+        seam.iter_mut().zip(last.iter().chain(head)).for_each(|(slot, byte)| *slot = *byte);
+        let seam = seam.get(..last.len() + head.len()).unwrap_or_default();
+        self.found = stops.iter().any(|stop| {
+            let stop = stop.get(..STOP_MAX).unwrap_or(stop);
+            memmem::find(run, stop).is_some() || memmem::find(seam, stop).is_some()
+        });
+        // The end of all that was seen: of the run alone, or of the seam where the run is shorter.
+        let seen = if run.len() >= STOP_MAX - 1 { run } else { seam };
+        let tail = seen.get(seen.len().saturating_sub(STOP_MAX - 1)..).unwrap_or_default();
+        self.length = tail.len();
+        self.last.iter_mut().zip(tail).for_each(|(slot, byte)| *slot = *byte);
+    }
+}

@@ -1,0 +1,230 @@
+//! What is written of odd bodies, row by row, and of random ones beside a plain renderer.
+
+mod oracle;
+mod random;
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use self::oracle::ROOT;
+use super::super::Fault;
+use super::*;
+use crate::limits::{BLOCK_BYTES, LINKS_MAX, STEP_BYTES};
+use crate::scan::{Chat, Turn};
+use crate::vocabulary::{Lead, Vocabulary};
+
+fn turn(role: &str, trims: bool, stops: &[&str]) -> Turn {
+    let before = format!("<|im_start|>{role}\n").into_bytes().into();
+    let stops = stops.iter().map(|stop| stop.as_bytes().into()).collect();
+    Turn { role: role.as_bytes().into(), before, after: b"<|im_end|>\n"[..].into(), trims, stops }
+}
+
+/// ChatML with a system prompt of its own; of the second kind, turns are trimmed or may stop.
+fn form(trims: bool, lead: Lead) -> Form {
+    let stops: &[&str] = if trims { &["</think>", "[I]"] } else { &[] };
+    let chat = Chat {
+        start: b"<s>"[..].into(),
+        without_system: b"<|im_start|>system\nBe brief.<|im_end|>\n"[..].into(),
+        turns: Box::new([turn("system", trims, &[]), turn("user", trims, stops), turn("assistant", false, stops)]),
+        joint: b"\n"[..].into(),
+        generation: b"<|im_start|>assistant\n"[..].into(),
+    };
+    let tokens: [Option<&[u8]>; 8] =
+        [Some(b"<s>"), Some(b" a"), Some(b"bc"), None, Some(b"[I]"), Some(b"  "), Some("中".as_bytes()), Some(b"")];
+    Form { id: 1, chat: Some(chat), vocabulary: Arc::new(Vocabulary::new(&tokens, &[0, 4], lead, &[0])) }
+}
+
+fn rendered(api: Api, form: &Form, body: &[u8]) -> (Rendering, Box<Renderer>) {
+    let mut renderer = Box::new(Renderer::new());
+    let rendering = renderer.render(api, form, body);
+    (rendering, renderer)
+}
+
+/// That this is all of the prompt, or, where it ends, all that is known of it.
+fn check(api: Api, body: &str, text: &str, ends: Option<Why>) {
+    let (rendering, renderer) = rendered(api, &form(true, Lead::Nowhere), body.as_bytes());
+    assert_eq!(rendering, Rendering { bytes: text.len() as u64, ends }, "{body}");
+    oracle::check_links(&renderer, text.as_bytes());
+    if ends.is_none() {
+        assert_eq!(renderer.page.value(), xxhash_rust::xxh64::xxh64(text.as_bytes(), 0), "{body}");
+    }
+}
+
+const FIRST: &str = "<s><|im_start|>system\nBe brief.<|im_end|>\n";
+const USER: &str = "<|im_start|>user\n";
+const ASKS: &str = "<|im_end|>\n<|im_start|>assistant\n";
+
+#[test]
+fn a_chat_is_written_as_its_template_does() {
+    let hi = r#""messages":[{"role":"user","content":"Hi\n"}]"#;
+    let body = |more: &str| format!("{{{hi}{more}}}");
+    let whole = format!("{FIRST}{USER}Hi{ASKS}");
+    check(Api::Chat, &body(""), &whole, None);
+    check(Api::Tokenize, &body(r#","prompt":null"#), &whole, None);
+    check(Api::Tokenize, &body(r#","prompt":"x","prompt":null"#), &whole, None);
+    check(Api::Chat, &body(r#","tools":null,"chat_template":"x","chat_template":null"#), &whole, None);
+    check(Api::Chat, &body(r#","add_generation_prompt":false"#), &format!("{FIRST}{USER}Hi<|im_end|>\n"), None);
+    check(Api::Chat, &body(r#","continue_final_message":true"#), &format!("{FIRST}{USER}Hi"), None);
+    check(Api::Chat, &format!("\u{feff} {} ", body("")), &whole, None);
+    check(Api::Chat, &format!(r#"{{"messages":[{{"role":"tool"}}],{hi}}}"#), &whole, None);
+    let late = r#"{"messages":[{"content":"\u0048i","x":{"role":"y"},"role":"user","name":null}]}"#;
+    check(Api::Chat, late, &whole, None);
+    let parts = r#"{"messages":[{"role":"user","content":[{"type":"text","text":" H"},"i",{"text":"!","type":"input_text"}]}]}"#;
+    check(Api::Chat, parts, &format!("{FIRST}{USER}H\ni\n!{ASKS}"), None);
+    let system = r#"{"messages":[{"role":"system","content":null},{"role":"assistant"}]}"#;
+    let text = format!("<s><|im_start|>system\n<|im_end|>\n<|im_start|>assistant\n{ASKS}");
+    check(Api::Chat, system, &text, None);
+}
+
+#[test]
+fn a_message_that_the_form_does_not_know_is_taken_back() {
+    let before = format!("{FIRST}{USER}Hi<|im_end|>\n");
+    let cases = [
+        (r#"{"role":"tool","content":"x"}"#, Why::Role),
+        (r#"{"content":"x"}"#, Why::Role),
+        (r#"{"role":null}"#, Why::Role),
+        (r#"{"role":"user","role":"user"}"#, Why::Twice),
+        (r#"{"role":"user","content":"x","content":null}"#, Why::Twice),
+        (r#"{"role":"user","content":"x","tool_calls":[]}"#, Why::Message),
+        (r#"{"name":"n","role":"user","content":"x"}"#, Why::Message),
+        (r#"{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{}}]}"#, Why::Media),
+        (r#"{"role":"user","content":[{"image_url":{}}]}"#, Why::Media),
+        (r#"{"role":"user","content":[{"text":"x"}]}"#, Why::Prompt),
+        (r#"{"role":"user","content":[{"type":"text","text":null}]}"#, Why::Prompt),
+        (r#"{"role":"user","content":[{"type":"text","text":"x","text":"y"}]}"#, Why::Twice),
+        (r#"{"role":"user","content":7}"#, Why::Prompt),
+        (r#"{"role":"user","content":{}}"#, Why::Prompt),
+        (r#""x""#, Why::Prompt),
+        (r#"{"role":"user","content":"a</\u0074hink>b"}"#, Why::Stop),
+        (r#"{"content":"a[\u0049]b","role":"user"}"#, Why::Stop),
+        (r#"{"role":"user","content":"x\u00a0 "}"#, Why::Space),
+    ];
+    for (message, why) in cases {
+        let body = format!(r#"{{"messages":[{{"role":"user","content":"Hi"}},{message},{{"role":"user"}}],"n":1}}"#);
+        check(Api::Chat, &body, &before, Some(why));
+    }
+}
+
+#[test]
+fn nothing_is_known_where_the_body_says_otherwise() {
+    let prompt = r#""messages":[{"role":"user","content":"Hi"}]"#;
+    let cases = [
+        (r#","tools":[]"#, Why::Tools),
+        (r#","chat_template_kwargs":{"enable_thinking":false}"#, Why::Field),
+        (r#","documents":[]"#, Why::Field),
+        (r#","truncate_prompt_tokens":5"#, Why::Field),
+        (r#","add_special_tokens":true"#, Why::Field),
+        (r#","add_generation_prompt":"no""#, Why::Field),
+        (r#","continue_final_message":null"#, Why::Field),
+        (r#","messages":null"#, Why::Prompt),
+        (r#","messages":"x""#, Why::Prompt),
+        (r#","x":[1"#, Why::Body(Fault::Truncated)),
+        (r#","x":tru!"#, Why::Body(Fault::Syntax)),
+        (r#","#, Why::Body(Fault::Syntax)),
+        (r#"} x"#, Why::Body(Fault::Trailing)),
+    ];
+    for (more, why) in cases {
+        check(Api::Chat, &format!("{{{prompt}{more}}}"), "", Some(why));
+    }
+    check(Api::Tokenize, &format!(r#"{{{prompt},"prompt":"x"}}"#), "", Some(Why::Prompt));
+    check(Api::Chat, "", "", Some(Why::Body(Fault::Empty)));
+    check(Api::Chat, "[]", "", Some(Why::Body(Fault::NotObject)));
+    check(Api::Chat, r#"{"messages":[{"role":"user","content":"\x"}]}"#, "", Some(Why::Body(Fault::Escape)));
+    check(Api::Chat, r#"{"prompt":"x"}"#, "", Some(Why::Prompt));
+    check(Api::Responses, r#"{"input":"x"}"#, "", Some(Why::Api));
+    check(Api::Chat, r#"{"messages":[]}"#, "", Some(Why::Prompt));
+    let bare = Form { chat: None, ..form(false, Lead::Nowhere) };
+    let (rendering, _) = rendered(Api::Chat, &bare, format!("{{{prompt}}}").as_bytes());
+    assert_eq!(rendering, Rendering { bytes: 0, ends: Some(Why::Template) });
+}
+
+#[test]
+fn bare_prompts_begin_as_their_tokenizer_begins_them() {
+    check(Api::Completions, r#"{"prompt":"Hi"}"#, "<s>Hi", None);
+    check(Api::Completions, r#"{"prompt":"Hi","add_special_tokens":false}"#, "Hi", None);
+    check(Api::Completions, r#"{"add_special_tokens":false,"prompt":["Hi","x"]}"#, "Hi", None);
+    check(Api::Tokenize, r#"{"prompt":"Hi","messages":[],"messages":null}"#, "<s>Hi", None);
+    check(Api::Completions, r#"{"prompt":[0,1, 2 ,6]}"#, "<s> abc中", None);
+    check(Api::Completions, r#"{"prompt":[[1],[3]]}"#, " a", None);
+    check(Api::Completions, r#"{"prompt":[1,2,3,1]}"#, " abc", Some(Why::Token));
+    check(Api::Completions, r#"{"prompt":[1,-2]}"#, " a", Some(Why::Token));
+    check(Api::Completions, r#"{"prompt":[7]}"#, "", Some(Why::Token));
+    check(Api::Completions, r#"{"prompt":[1,"a"]}"#, "", Some(Why::Prompt));
+    check(Api::Completions, r#"{"prompt":["a",1]}"#, "", Some(Why::Prompt));
+    check(Api::Completions, r#"{"prompt":[]}"#, "", Some(Why::Prompt));
+    check(Api::Completions, r#"{"prompt":[[]]}"#, "", Some(Why::Prompt));
+    check(Api::Completions, r#"{"prompt":{}}"#, "", Some(Why::Prompt));
+    check(Api::Completions, r#"{"prompt":[1,]}"#, "", Some(Why::Body(Fault::Syntax)));
+    check(Api::Completions, r#"{"prompt":"Hi","suffix":"x"}"#, "", Some(Why::Field));
+}
+
+#[test]
+fn white_space_is_followed_so_far() {
+    for (run, ends) in [(256, None), (257, Some(Why::Space))] {
+        let inner = " \\t".repeat(run / 2) + &" ".repeat(run % 2);
+        let body = format!(r#"{{"messages":[{{"role":"user","content":"  a{inner}b{inner}"}}]}}"#);
+        let text = format!("{FIRST}{USER}a{}b{ASKS}", inner.replace("\\t", "\t"));
+        check(Api::Chat, &body, if ends.is_none() { &text } else { "<s>" }, ends);
+    }
+}
+
+#[test]
+fn chains_are_bounded_and_nothing_is_allocated() {
+    let form = form(false, Lead::Nowhere);
+    let text = "lorem ipsum ".repeat(2 * LINKS_MAX * BLOCK_BYTES / 12);
+    let body = format!(r#"{{"messages":[{{"role":"user","content":"{text}"}}]}}"#);
+    let mut renderer = Box::new(Renderer::new());
+    let (mut blocks, mut steps) = (Vec::with_capacity(LINKS_MAX), Vec::with_capacity(4 * LINKS_MAX));
+    let allocations = allocation_counter::measure(|| {
+        assert_eq!(renderer.render(Api::Chat, &form, body.as_bytes()).ends, None);
+        renderer.links(ROOT, &mut blocks, &mut steps);
+    });
+    assert_eq!(allocations.count_total, 0);
+    assert_eq!((blocks.len(), steps.len()), (LINKS_MAX, LINKS_MAX * (BLOCK_BYTES / STEP_BYTES - 1)));
+}
+
+#[test]
+fn what_is_written_is_what_a_plain_renderer_writes() {
+    let cases = 2_000;
+    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let api = prop::sample::select(vec![Api::Chat, Api::Chat, Api::Completions, Api::Tokenize]);
+    let lead = prop::sample::select(vec![Lead::Nowhere, Lead::First, Lead::BehindSpecial]);
+    let (whole, ended) = (Cell::new(0), Cell::new(0));
+    let renderers: RefCell<Vec<_>> =
+        RefCell::new(Kernel::available().map(|kernel| Box::new(Renderer::with(kernel))).collect());
+    let strategy = (api, lead, any::<bool>(), random::body(), any::<u64>());
+    let result = runner.run(&strategy, |(api, lead, trims, body, seed)| {
+        let form = form(trims, lead);
+        let mut scribe = random::Scribe { out: String::new(), state: seed };
+        scribe.object(&body);
+        let bytes = scribe.out.as_bytes();
+        assert!(serde_json::from_slice::<serde_json::Value>(bytes).is_ok(), "{}", scribe.out);
+        let (text, whys) = oracle::expected(api, &form, &body);
+        for renderer in renderers.borrow_mut().iter_mut() {
+            let got = renderer.render(api, &form, bytes);
+            assert_eq!(got.bytes, text.len() as u64, "{got:?} {whys:?} {api:?} {}", scribe.out);
+            assert_eq!(got.ends.is_some(), !whys.is_empty(), "{got:?} {whys:?} {}", scribe.out);
+            assert!(got.ends.is_none_or(|why| whys.contains(&why)), "{got:?} {whys:?} {}", scribe.out);
+            oracle::check_links(renderer, &text);
+            if got.ends.is_none() {
+                assert_eq!(renderer.page.value(), xxhash_rust::xxh64::xxh64(&text, 0), "{}", scribe.out);
+            }
+        }
+        // What is broken anywhere, or cut off, is no reason to panic, nor to know anything where it is no object.
+        let place = seed as usize % bytes.len();
+        let mut broken = bytes.to_vec();
+        broken[place] ^= 1 << (seed >> 60 & 7);
+        let renderer = &mut renderers.borrow_mut()[0];
+        renderer.render(api, &form, &broken);
+        let cut = renderer.render(api, &form, &bytes[..place]);
+        assert!(cut.bytes == 0 && matches!(cut.ends, Some(Why::Body(_))), "{cut:?} {}", scribe.out);
+        whole.set(whole.get() + u32::from(whys.is_empty()));
+        ended.set(ended.get() + u32::from(!whys.is_empty() && text.len() > BLOCK_BYTES));
+        Ok(())
+    });
+    result.unwrap();
+    assert!(whole.get() > cases / 8 && ended.get() > cases / 200, "{} whole, {} ended", whole.get(), ended.get());
+}
