@@ -40,7 +40,7 @@ impl Caches {
         let Some(index) = &self.index else { return };
         match index.assign(id, tokens.map(|tokens| blocks(tokens, Pool::TOKEN_BYTES))) {
             Ok(_) => {}
-            Err(Missed::Stranger) => tracing::warn!(
+            Err(Missed::Stranger | Missed::Orphan) => tracing::warn!(
                 slot = id.slot,
                 "the prefix index has no place for this many engines until a restart; these get what others do not hold"
             ),

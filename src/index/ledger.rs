@@ -166,7 +166,8 @@ impl Ledger {
         (self.held, self.unused, self.free, self.newest, self.oldest) = (0, 0, NONE, NONE, NONE);
     }
 
-    /// Holds this prompt from here on, as the youngest. `before` of its blocks are held, the last of them in row `end`.
+    /// Holds this prompt, or part of one, from here on, as the youngest. `before` of its blocks are held, the last of them in row `end`; with
+    /// none, `end` is the block before the part.
     pub(super) fn insert(
         &mut self,
         rows: &Rows,
@@ -180,7 +181,7 @@ impl Ledger {
             return inserted;
         }
         let mut end = end.map_or(NONE, |row| self.find(rows, row));
-        debug_assert_eq!(end == NONE, before == 0, "a held block has a cell");
+        debug_assert!(end != NONE || before == 0, "a held block has a cell");
         if end != NONE {
             self.unlist(end);
         }

@@ -30,19 +30,22 @@ mod capacity;
 mod ledger;
 mod rows;
 mod search;
+mod seat;
 
 use std::sync::TryLockError;
 
 use crossbeam::utils::CachePadded;
 
-use crate::atomics::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, spin_loop};
+use crate::atomics::{AtomicU64, Mutex, MutexGuard, Ordering, spin_loop};
 use crate::fleet::EndpointId;
 use capacity::Shape;
 pub use capacity::{BadCapacity, Capacity};
 pub use ledger::Inserted;
 use ledger::{CHUNKS_MAX, Chunk, Ledger};
-use rows::Rows;
+use rows::{Row, Rows};
 pub use search::{DEPTHS_SEARCHED, Matches, Set, probes_max};
+pub use seat::Figures;
+use seat::{Seat, add};
 
 /// How often a taken ledger is looked at again: about 10 µs.
 const CLAIMS_MAX: u32 = if cfg!(modelled) { 1 } else { 500 };
@@ -61,10 +64,12 @@ pub enum Origin {
     Peer,
     /// A file written by an earlier process.
     Saved,
+    /// A shard that has just chosen the endpoint for it, and waits for the engine's events to say it: [`Index::promise`].
+    Promised,
 }
 
 /// Number of [`Origin`]s.
-pub const ORIGINS: usize = Origin::Saved as usize + 1;
+pub const ORIGINS: usize = Origin::Promised as usize + 1;
 
 /// Why nothing was done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -75,64 +80,9 @@ pub enum Missed {
     /// Another thread was writing for this endpoint all the while. May be tried again later.
     #[error("another thread was writing for this endpoint")]
     Busy,
-}
-
-/// What one slot has and did since the start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Figures {
-    /// Blocks held now.
-    pub blocks: u32,
-    /// Most blocks held.
-    pub capacity: u32,
-    /// Blocks added, by [`Origin`].
-    pub inserted: [u64; ORIGINS],
-    /// Blocks that went because the capacity was reached.
-    pub evicted: u64,
-    /// Blocks taken out by [`Index::remove`].
-    pub removed: u64,
-    /// Inserts cut short because no room could be made: the prompt is longer than the capacity, or a bucket was full.
-    pub refused: u64,
-    /// Inserts and removals given up because another thread was writing.
-    pub busy: u64,
-}
-
-/// What belongs to one slot.
-#[derive(Debug)]
-struct Seat {
-    ledger: Mutex<Ledger>,
-    blocks: AtomicU32,
-    capacity: AtomicU32,
-    inserted: [AtomicU64; ORIGINS],
-    evicted: AtomicU64,
-    removed: AtomicU64,
-    refused: AtomicU64,
-    busy: AtomicU64,
-}
-
-impl Seat {
-    fn new(shift: u32) -> Seat {
-        Seat {
-            ledger: Mutex::new(Ledger::new(shift)),
-            blocks: AtomicU32::new(0),
-            capacity: AtomicU32::new(0),
-            inserted: std::array::from_fn(|_| AtomicU64::new(0)),
-            evicted: AtomicU64::new(0),
-            removed: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            busy: AtomicU64::new(0),
-        }
-    }
-
-    /// What others may read of the ledger, before it is let go.
-    fn publish(&self, ledger: &Ledger) {
-        self.blocks.store(ledger.held(), Ordering::Relaxed);
-        self.capacity.store(ledger.capacity(), Ordering::Relaxed);
-    }
-}
-
-/// Only who has the ledger writes these.
-fn add(counter: &AtomicU64, count: u64) {
-    counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+    /// The block below which the others lie is not held.
+    #[error("the block before is not held")]
+    Orphan,
 }
 
 /// The index.
@@ -242,13 +192,42 @@ impl Index {
     /// there already costs nothing but the search for its end; for new blocks the oldest leaves go.
     pub fn insert(&self, chain: &[u64], id: EndpointId, origin: Origin) -> Result<Inserted, Missed> {
         let (seat, mut ledger) = self.claim(id, CLAIMS_MAX)?;
-        let (before, end) = search::held(&self.rows, chain, id.slot);
-        let inserted = ledger.insert(&self.rows, id.slot, chain, before, end);
+        Ok(self.hold((seat, &mut ledger), chain, None, id.slot, origin))
+    }
+
+    /// The same for the part of a chain that follows the block `after`, which the endpoint holds (else [`Missed::Orphan`], and nothing is
+    /// noted); `None`: for the begin of one. Costs by the links given, however many lie before. Steps are links too: they lie
+    /// below the block before them, one below the other, beside the next block.
+    ///
+    /// For control, which tells what engines say: waits longer for who writes than [`Index::insert`].
+    pub fn append(
+        &self,
+        after: Option<u64>,
+        links: &[u64],
+        id: EndpointId,
+        origin: Origin,
+    ) -> Result<Inserted, Missed> {
+        let (seat, mut ledger) = self.claim(id, CONTROL_CLAIMS_MAX)?;
+        let after = after.map(|after| self.rows.held(after, id.slot).ok_or(Missed::Orphan)).transpose()?;
+        Ok(self.hold((seat, &mut ledger), links, after, id.slot, origin))
+    }
+
+    /// Links that follow the block in row `after`.
+    fn hold(
+        &self,
+        (seat, ledger): (&Seat, &mut Ledger),
+        links: &[u64],
+        after: Option<Row>,
+        slot: u16,
+        origin: Origin,
+    ) -> Inserted {
+        let (before, end) = search::held(&self.rows, links, slot);
+        let inserted = ledger.insert(&self.rows, slot, links, before, end.or(after));
         add(&seat.inserted[origin as usize], (inserted.now - inserted.before).into());
         add(&seat.evicted, inserted.evicted.into());
-        add(&seat.refused, ((inserted.now as usize) < chain.len()).into());
-        seat.publish(&ledger);
-        Ok(inserted)
+        add(&seat.refused, ((inserted.now as usize) < links.len()).into());
+        seat.publish(ledger);
+        inserted
     }
 
     /// Notes that the endpoint holds this block no more, nor what is built on it; answers how many blocks that were.
@@ -263,17 +242,7 @@ impl Index {
 
     /// What a slot has and did. Zeros for one beyond the index.
     pub fn figures(&self, slot: u16) -> Figures {
-        let Some(seat) = self.seats.get(slot as usize) else { return Figures::default() };
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Figures {
-            blocks: seat.blocks.load(Ordering::Relaxed),
-            capacity: seat.capacity.load(Ordering::Relaxed),
-            inserted: std::array::from_fn(|origin| of(&seat.inserted[origin])),
-            evicted: of(&seat.evicted),
-            removed: of(&seat.removed),
-            refused: of(&seat.refused),
-            busy: of(&seat.busy),
-        }
+        self.seats.get(slot as usize).map_or_else(Figures::default, |seat| seat.figures())
     }
 
     /// Compares rows and ledgers while nobody writes, and answers how many rows are in use. An error says what does not fit.

@@ -93,6 +93,29 @@ fn a_block_twice_in_a_chain_ends_it() {
     assert_eq!((index.audit(), insert(&index, &[], ids[0])), (Ok(0), Inserted::default()));
 }
 
+/// What follows a block is noted without what lies before it.
+#[test]
+fn a_chain_grows_below_the_block_that_is_named() {
+    let (index, ids) = made(2, 16);
+    let prompt = chain(0..12);
+    let append = |after: Option<usize>, links: std::ops::Range<usize>| {
+        index.append(after.map(|at| prompt[at]), &prompt[links], ids[0], Origin::Engine)
+    };
+    assert_eq!(append(None, 0..2), Ok(Inserted { before: 0, now: 2, evicted: 0 }));
+    assert_eq!(append(Some(1), 2..3), Ok(Inserted { before: 0, now: 1, evicted: 0 }));
+    assert_eq!(append(Some(0), 1..6), Ok(Inserted { before: 2, now: 5, evicted: 0 }), "walked over, then added");
+    assert_eq!(append(Some(7), 8..9), Err(Missed::Orphan));
+    assert_eq!(index.append(Some(prompt[0]), &prompt[1..2], ids[1], Origin::Engine), Err(Missed::Orphan));
+    assert_eq!((depth(&index, &prompt, ids[0]), depth(&index, &prompt, ids[1])), (6, 0));
+    assert_eq!(index.figures(0).inserted[Origin::Engine as usize], 6);
+    // The block it is appended to is in use, and never goes for what is appended.
+    insert(&index, &chain(100..110), ids[0]);
+    assert_eq!(append(Some(5), 6..12), Ok(Inserted { before: 0, now: 6, evicted: 6 }));
+    assert_eq!((depth(&index, &prompt, ids[0]), depth(&index, &chain(100..110), ids[0])), (12, 4));
+    assert_eq!(append(Some(11), 0..0), Ok(Inserted::default()));
+    assert_eq!((index.remove(prompt[3], ids[0]), index.audit()), (Ok(9), Ok(7)));
+}
+
 #[test]
 fn a_slot_given_to_another_is_cold() {
     let (index, _) = made(2, 16);

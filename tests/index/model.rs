@@ -17,6 +17,8 @@ type Prompt = Vec<u64>;
 #[derive(Clone, Debug)]
 enum Step {
     Insert(u16, Prompt),
+    /// What follows so many blocks of a prompt.
+    Append(u16, usize, Prompt),
     Remove(u16, Prompt),
     Assign(u16, bool, Option<u32>),
     Resize(u16, u32),
@@ -32,6 +34,7 @@ fn prompt() -> impl Strategy<Value = Prompt> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         30 => (0..SLOTS, prompt()).prop_map(|(slot, prompt)| Step::Insert(slot, prompt)),
+        20 => (0..SLOTS, 0usize..14, prompt()).prop_map(|(slot, after, prompt)| Step::Append(slot, after, prompt)),
         4 => (0..SLOTS, prompt()).prop_map(|(slot, prompt)| Step::Remove(slot, prompt)),
         1 => (0..SLOTS, any::<bool>(), proptest::option::of(0u32..40)).prop_map(|(s, same, c)| Step::Assign(s, same, c)),
         1 => (0..SLOTS, 0u32..40).prop_map(|(slot, blocks)| Step::Resize(slot, blocks)),
@@ -66,6 +69,15 @@ impl Endpoint {
         true
     }
 
+    /// What is known of a prompt's first blocks by the last of them.
+    fn append(&mut self, after: usize, prompt: &[u64], now: u64) -> Result<Inserted, Missed> {
+        if self.depth(&prompt[..after]) < after {
+            return Err(Missed::Orphan);
+        }
+        let Inserted { before, now, evicted } = self.insert(prompt, now);
+        Ok(Inserted { before: before - after as u32, now: now - after as u32, evicted })
+    }
+
     fn insert(&mut self, prompt: &[u64], now: u64) -> Inserted {
         let before = self.depth(prompt);
         (1..=before).for_each(|depth| {
@@ -98,6 +110,17 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 let inserted = index.insert(&chain(prompt.clone()), id(slot, endpoint.generation), Origin::Choice);
                 let expected = if endpoint.present { Ok(endpoint.insert(&prompt, now)) } else { Err(Missed::Stranger) };
                 prop_assert_eq!(inserted, expected);
+                seen.push(prompt);
+            }
+            Step::Append(slot, after, prompt) => {
+                let endpoint = &mut endpoints[slot as usize];
+                let (links, after) = (chain(prompt.clone()), after.min(prompt.len()));
+                let block = after.checked_sub(1).map(|last| links[last]);
+                let id = id(slot, endpoint.generation);
+                let appended = index.append(block, &links[after..], id, Origin::Engine);
+                let expected =
+                    if endpoint.present { endpoint.append(after, &prompt, now) } else { Err(Missed::Stranger) };
+                prop_assert_eq!(appended, expected);
                 seen.push(prompt);
             }
             Step::Remove(slot, prompt) => {
