@@ -99,12 +99,17 @@ impl Rows {
         Rows { lines, buckets, words }
     }
 
-    /// The two buckets of a block; they may be one.
+    /// The two buckets of a block: one only if there are no two.
     #[inline]
     fn places(&self, hash: u64) -> [u32; 2] {
         let of = |spread: u64| (((spread >> 32) * u64::from(self.buckets)) >> 32) as u32;
         // The first by those bits foremost that the tag leaves out.
-        [of(hash.rotate_right(TAG_FROM)), of(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15))]
+        let (first, second) = (of(hash.rotate_right(TAG_FROM)), of(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+        if first != second {
+            return [first, second];
+        }
+        // With one bucket to go to, a block of a small index would often find it full.
+        [first, if second + 1 < self.buckets { second + 1 } else { 0 }]
     }
 
     #[inline]
