@@ -77,7 +77,7 @@ fn blocks(tokens: u64, token_bytes: f32) -> u32 {
 /// As large as `index_bytes` allows.
 fn made(config: &Config) -> Option<Index> {
     let endpoints = (2 * config.upstream.len()).next_power_of_two().clamp(SLOTS_MIN, ENDPOINTS_MAX);
-    let capacity = |blocks: usize| Capacity { endpoints, blocks };
+    let capacity = |blocks: usize| Capacity { endpoints, blocks, lengths: false };
     let fits = |blocks: usize| Index::bytes(capacity(blocks)).is_ok_and(|bytes| bytes <= config.limits.index_bytes);
     let (mut most, mut least) = (config.limits.index_bytes, endpoints * Capacity::BLOCKS_MIN);
     while least + 1 < most {

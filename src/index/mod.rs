@@ -8,10 +8,13 @@
 //!
 //! - [`rows`]: one table of blocks with a bit for each holder, read and written without locks.
 //! - [`ledger`]: for each endpoint, what it holds and what goes next: exactly least recently used, old leaves first.
-//! - [`search`]: how deep each endpoint holds a prompt.
+//! - [`search`]: how deep each endpoint holds a prompt, and how far into the next block where that is known.
+//! - [`lengths`]: how many tokens a prompt has up to a link.
+//! - [`promises`]: what is held until an engine's events should have said it.
+//! - [`saved`]: what an endpoint holds, for a file.
 //!
 //! What an endpoint holds is at any time closed under prefixes, its capacity is never exceeded, and nothing is allocated after
-//! the start. Nobody waits for anybody: reading takes no lock, and a ledger is written by who gets it at once. Who finds
+//! the start but where control asks for it ([`Index::keeps_promises`], [`Index::save`]). Nobody waits for anybody: reading takes no lock, and a ledger is written by who gets it at once. Who finds
 //! it taken looks again for some microseconds and then goes without ([`Missed::Busy`], counted): the endpoint is
 //! believed to hold less than it does until the next turn of that conversation, which is always allowed.
 //!
@@ -28,7 +31,10 @@
 
 mod capacity;
 mod ledger;
+mod lengths;
+mod promises;
 mod rows;
+mod saved;
 mod search;
 mod seat;
 
@@ -42,8 +48,11 @@ use capacity::Shape;
 pub use capacity::{BadCapacity, Capacity};
 pub use ledger::Inserted;
 use ledger::{CHUNKS_MAX, Chunk, Ledger};
+use lengths::Lengths;
+pub use promises::{Expired, PROMISES_MAX};
 use rows::{Row, Rows};
-pub use search::{DEPTHS_SEARCHED, Matches, Set, probes_max};
+pub use saved::Saved;
+pub use search::{DEPTHS_SEARCHED, Found, Matches, STEPS, Set, probes_max};
 pub use seat::Figures;
 use seat::{Seat, add};
 
@@ -64,7 +73,7 @@ pub enum Origin {
     Peer,
     /// A file written by an earlier process.
     Saved,
-    /// A shard that has just chosen the endpoint for it, and waits for the engine's events to say it: [`Index::promise`].
+    /// A shard that has just chosen the endpoint for it, until the engine's events say it: by [`Index::promise`] alone.
     Promised,
 }
 
@@ -89,6 +98,7 @@ pub enum Missed {
 #[derive(Debug)]
 pub struct Index {
     rows: Rows,
+    lengths: Option<Lengths>,
     words: usize,
     share: u32,
     /// Whose slot it is: generation and [`TAKEN`]; 0: nobody's, and then it holds nothing or is being emptied.
@@ -105,10 +115,11 @@ const TAKEN: u64 = 1 << 32;
 impl Index {
     /// An empty index without tenants.
     pub fn new(capacity: Capacity) -> Result<Index, BadCapacity> {
-        let Shape { words, buckets, shift, chunks } = capacity.shape()?;
+        let Shape { words, buckets, shift, chunks, lengths } = capacity.shape()?;
         Index::bytes(capacity)?;
         Ok(Index {
             rows: Rows::new(buckets, words),
+            lengths: (lengths > 0).then(|| Lengths::new(lengths)),
             words,
             share: capacity.share(),
             tenants: (0..capacity.endpoints).map(|_| AtomicU64::new(0)).collect(),
@@ -118,13 +129,14 @@ impl Index {
         })
     }
 
-    /// The memory that it takes at its start, and ever, beside itself: rows, cells, and what each slot has.
+    /// The memory that it takes at its start, beside itself: rows, cells, lengths, and what each slot has.
     pub fn bytes(capacity: Capacity) -> Result<usize, BadCapacity> {
-        let Shape { words, buckets, shift, chunks } = capacity.shape()?;
+        let Shape { words, buckets, shift, chunks, lengths } = capacity.shape()?;
         let slot = size_of::<AtomicU64>() + size_of::<CachePadded<Seat>>() + CHUNKS_MAX * size_of::<Chunk>();
         let chunk = size_of::<Chunk>() + (Chunk::CELL_BYTES << shift);
         let sum = || {
-            let rows = Rows::bytes(buckets, words)?;
+            let lengths = if lengths > 0 { Lengths::bytes(lengths)? } else { 0 };
+            let rows = Rows::bytes(buckets, words)?.checked_add(lengths)?;
             rows.checked_add(capacity.endpoints.checked_mul(slot)?)?.checked_add(chunks.checked_mul(chunk)?)
         };
         sum().ok_or(BadCapacity::TooMany)
@@ -134,7 +146,7 @@ impl Index {
     /// holds; `None`: not known, [`Capacity::share`]. Answers its capacity, which is less where the index has less left or 9
     /// times the share is exceeded. `Busy`: nothing of the slot is believed until this has been tried again.
     ///
-    /// For control: costs some 50 ns for each block held.
+    /// For control: costs some 50 ns for each block held. Promises are forgotten, and no longer kept.
     pub fn assign(&self, id: EndpointId, blocks: Option<u32>) -> Result<u32, Missed> {
         let tenant = self.tenants.get(id.slot as usize).ok_or(Missed::Stranger)?;
         let mut ledger = self.empty(id.slot)?;
@@ -167,15 +179,39 @@ impl Index {
     ///
     /// At most [`probes_max`] blocks are looked at (twice as many if an endpoint is emptied meanwhile).
     pub fn longest(&self, chain: &[u64], among: &[EndpointId], found: &mut Matches) {
+        self.look_up(among, found, |found| found.settle(&self.rows, chain));
+    }
+
+    /// The same for a prompt whose `steps` are known, [`STEPS`] of each block and of what follows the last: tells endpoints of the same depth
+    /// apart, for the first [`DEPTHS_SEARCHED`] depths, and how many tokens they hold.
+    pub fn longest_in_steps(&self, chain: &[u64], steps: &[u64], among: &[EndpointId], found: &mut Matches) {
+        self.look_up(among, found, |found| {
+            found.settle(&self.rows, chain);
+            found.split(&self.rows, steps);
+            if let Some(lengths) = &self.lengths {
+                found.measure(lengths, chain, steps);
+            }
+        });
+    }
+
+    #[inline]
+    fn look_up(&self, among: &[EndpointId], found: &mut Matches, look: impl Fn(&mut Matches)) {
         for _ in 0..2 {
             self.begin(among, found);
-            found.settle(&self.rows, chain);
+            look(found);
             // What was read may have been a former tenant's if anybody was emptied since.
             if found.emptied == self.emptied.load(Ordering::Acquire) {
                 return;
             }
         }
         found.clear();
+    }
+
+    /// Notes how many tokens a prompt has up to this link, for [`Matches::found`]. Of links noted long ago it is forgotten. For control.
+    pub fn note_tokens(&self, link: u64, tokens: u32) {
+        if let Some(lengths) = &self.lengths {
+            lengths.note(link, tokens);
+        }
     }
 
     fn begin(&self, among: &[EndpointId], found: &mut Matches) {
@@ -222,7 +258,7 @@ impl Index {
         origin: Origin,
     ) -> Inserted {
         let (before, end) = search::held(&self.rows, links, slot);
-        let inserted = ledger.insert(&self.rows, slot, links, before, end.or(after));
+        let inserted = ledger.insert(&self.rows, slot, links, before, end.or(after), origin == Origin::Promised);
         add(&seat.inserted[origin as usize], (inserted.now - inserted.before).into());
         add(&seat.evicted, inserted.evicted.into());
         add(&seat.refused, ((inserted.now as usize) < links.len()).into());

@@ -1,6 +1,8 @@
 //! The prefix index: held to an exact model of its rules (`model`), then its bounds one by one, then threads.
 
 mod model;
+mod promises;
+mod steps;
 mod threads;
 
 use proptest::prelude::*;
@@ -23,7 +25,7 @@ pub(crate) fn id(slot: u16, generation: u32) -> EndpointId {
 }
 
 fn made(endpoints: usize, blocks_each: usize) -> (Index, Vec<EndpointId>) {
-    let index = Index::new(Capacity { endpoints, blocks: endpoints * blocks_each }).unwrap();
+    let index = Index::new(Capacity { endpoints, blocks: endpoints * blocks_each, lengths: false }).unwrap();
     let ids: Vec<_> = (0..endpoints as u16).map(|slot| id(slot, 1)).collect();
     ids.iter().for_each(|&id| assert_eq!(index.assign(id, None), Ok(blocks_each as u32)));
     (index, ids)
@@ -144,7 +146,7 @@ fn a_slot_given_to_another_is_cold() {
 
 #[test]
 fn capacities_are_granted_while_there_are_blocks() {
-    let index = Index::new(Capacity { endpoints: 4, blocks: 4 * 64 }).unwrap();
+    let index = Index::new(Capacity { endpoints: 4, blocks: 4 * 64, lengths: false }).unwrap();
     assert_eq!(index.assign(id(0, 1), Some(150)), Ok(150));
     assert_eq!(index.assign(id(1, 1), Some(500)), Ok(96), "what is left, in whole chunks of 16");
     assert_eq!(index.assign(id(2, 1), None), Ok(0));
@@ -162,13 +164,16 @@ fn capacities_are_granted_while_there_are_blocks() {
 
 #[test]
 fn nonsense_is_refused() {
-    let of = |endpoints, blocks| Index::new(Capacity { endpoints, blocks }).err();
+    let of = |endpoints, blocks| Index::new(Capacity { endpoints, blocks, lengths: false }).err();
     assert_eq!(of(0, 1_000), Some(BadCapacity::Endpoints));
     assert_eq!(of(ENDPOINTS_MAX + 1, 1 << 20), Some(BadCapacity::Endpoints));
     assert_eq!(of(64, 64 * 16 - 1), Some(BadCapacity::TooFew));
+    let with_lengths = Capacity { endpoints: 1, blocks: 1 << 10, lengths: true };
+    let without = Index::bytes(Capacity { lengths: false, ..with_lengths }).unwrap();
+    assert_eq!(Index::bytes(with_lengths), Ok(without + (8 << 10)));
     for blocks in [1 << 31, usize::MAX / 2, usize::MAX] {
         assert_eq!(of(64, blocks), Some(BadCapacity::TooMany));
-        assert_eq!(Index::bytes(Capacity { endpoints: 64, blocks }), Err(BadCapacity::TooMany));
+        assert_eq!(Index::bytes(Capacity { endpoints: 64, blocks, lengths: true }), Err(BadCapacity::TooMany));
     }
     assert_eq!(of(64, 64 * 16), None);
 }
@@ -176,7 +181,7 @@ fn nonsense_is_refused() {
 #[test]
 fn bytes_are_what_is_allocated_and_nothing_after() {
     for (endpoints, each) in [(1, 16), (3, 100), (64, 1_000), (65, 333), (512, 20)] {
-        let capacity = Capacity { endpoints, blocks: endpoints * each };
+        let capacity = Capacity { endpoints, blocks: endpoints * each, lengths: each % 2 == 0 };
         let mut index = None;
         let made = allocation_counter::measure(|| index = Some(Index::new(capacity).unwrap()));
         assert_eq!(made.bytes_current as usize, Index::bytes(capacity).unwrap(), "{capacity:?}");
@@ -241,7 +246,7 @@ proptest! {
         held.iter().zip(&ids).for_each(|(&held, &id)| { insert(&index, &prompt[..held], id); });
         let mut found = Matches::default();
         index.longest(&prompt[..length], &ids, &mut found);
-        prop_assert!(found.probes() as usize <= probes_max(length), "{} of {}", found.probes(), probes_max(length));
+        prop_assert!(found.probes() as usize <= probes_max(length, 0), "{} of {}", found.probes(), probes_max(length, 0));
         let truth = |slot: usize| held.get(slot).map_or(0, |&held| held.min(length)) as u32;
         let mut depths: Vec<u32> = (0..40).map(truth).filter(|&depth| depth > 0).collect();
         depths.sort();
@@ -257,5 +262,5 @@ proptest! {
 
 #[test]
 fn the_bound_is_what_the_documents_say() {
-    assert_eq!([0, 1, 4, 5, 24, 512, 65_536].map(probes_max), [0, 16, 16, 32, 32, 64, 112]);
+    assert_eq!([0, 1, 4, 5, 24, 512, 65_536].map(|blocks| probes_max(blocks, 0)), [0, 16, 16, 32, 32, 64, 112]);
 }
