@@ -241,7 +241,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
         }
         endpoints.iter_mut().for_each(Endpoint::forget_gone);
         compare(&index, &endpoints, &seen)?;
-        if now % 8 == 0 {
+        if now.is_multiple_of(8) {
             index.audit().map_err(TestCaseError::fail)?;
         }
     }
