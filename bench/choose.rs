@@ -43,7 +43,8 @@ fn snapshot(count: u16, settings: Settings) -> Snapshot {
 /// What an index of the fleet says of 16 prompts of 128 KB, each held at four depths by endpoints of its own.
 fn looked_up(snapshot: &Snapshot) -> Vec<Matches> {
     let ids: Vec<EndpointId> = snapshot.endpoints.iter().flatten().map(|endpoint| endpoint.id).collect();
-    let index = Index::new(Capacity { endpoints: ids.len(), blocks: ids.len() << 14 }).expect("a possible size");
+    let index = Index::new(Capacity { endpoints: ids.len(), blocks: ids.len() << 14, lengths: false })
+        .expect("a possible size");
     ids.iter().for_each(|&id| assert!(index.assign(id, None).is_ok()));
     let look = |prompt: usize| {
         let own = |block: usize| if block < 8 { block as u64 } else { (prompt as u64 + 1) << 32 | block as u64 };

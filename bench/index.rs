@@ -1,12 +1,12 @@
 //! What the prefix index costs: `cargo bench --bench index`, best under `nice -n -15`. One pinned thread; medians and 90th
 //! percentiles of many short runs, since other work runs beside. Each answer is checked.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 use std::time::Instant;
 
 use warmfront::fleet::EndpointId;
-use warmfront::index::{Capacity, Index, Matches, Origin};
+use warmfront::index::{Capacity, Found, Index, Matches, Origin, STEPS};
 
 /// Blocks of a prompt: 128 KB in blocks of 256 bytes.
 const BLOCKS: usize = 512;
@@ -31,17 +31,24 @@ fn endpoint(slot: u64) -> EndpointId {
     EndpointId { slot: slot as u16, generation: 1 }
 }
 
-fn made(endpoints: usize, blocks_each: usize) -> (Index, Vec<EndpointId>) {
-    let index = Index::new(Capacity { endpoints, blocks: endpoints * blocks_each }).expect("a possible size");
+/// Without lengths, as in fleets whose engines tell no events.
+fn capacity(endpoints: usize, blocks_each: usize) -> Capacity {
+    Capacity { endpoints, blocks: endpoints * blocks_each, lengths: false }
+}
+
+fn made(capacity: Capacity) -> (Index, Vec<EndpointId>) {
+    let Capacity { endpoints, blocks, .. } = capacity;
+    let blocks_each = blocks / endpoints;
+    let index = Index::new(capacity).expect("a possible size");
     let ids: Vec<_> = (0..endpoints as u64).map(endpoint).collect();
     ids.iter().for_each(|&id| assert_eq!(index.assign(id, None), Ok(blocks_each as u32)));
     (index, ids)
 }
 
 /// Conversation `c` lies on endpoint `c % n`, without its last 32 blocks; some half of it on the next one, a quarter on the one behind.
-fn filled(endpoints: usize, blocks_each: usize) -> (Index, Vec<EndpointId>, u64) {
-    let (index, ids) = made(endpoints, blocks_each);
-    let conversations = (endpoints * blocks_each / 1_000) as u64;
+fn filled(capacity: Capacity) -> (Index, Vec<EndpointId>, u64) {
+    let (index, ids) = made(capacity);
+    let (endpoints, conversations) = (capacity.endpoints, (capacity.blocks / 1_000) as u64);
     let n = endpoints as u64;
     for c in 0..conversations {
         let chain = prompt(c);
@@ -72,8 +79,8 @@ fn timed_behind(name: &str, runs: usize, per: usize, before: impl Fn(usize), mut
 }
 
 fn look_ups(endpoints: usize, blocks_each: usize) {
-    let (index, ids, conversations) = filled(endpoints, blocks_each);
-    let mib = Index::bytes(Capacity { endpoints, blocks: endpoints * blocks_each }).unwrap() >> 20;
+    let (index, ids, conversations) = filled(capacity(endpoints, blocks_each));
+    let mib = Index::bytes(capacity(endpoints, blocks_each)).unwrap() >> 20;
     let mut found = Matches::default();
     let look = |c: u64, chain: &[u64], found: &mut Matches| {
         index.longest(chain, &ids, found);
@@ -104,8 +111,8 @@ fn look_ups(endpoints: usize, blocks_each: usize) {
 }
 
 fn inserts(endpoints: usize, blocks_each: usize) {
-    let (index, _) = made(endpoints, blocks_each);
-    let mib = Index::bytes(Capacity { endpoints, blocks: endpoints * blocks_each }).unwrap() >> 20;
+    let (index, _) = made(capacity(endpoints, blocks_each));
+    let mib = Index::bytes(capacity(endpoints, blocks_each)).unwrap() >> 20;
     let size = format!("{endpoints} endpoints, {mib} MiB");
     let new = BLOCKS - SHARED;
     let room = (endpoints * blocks_each / BLOCKS).min(2_000);
@@ -133,9 +140,103 @@ fn inserts(endpoints: usize, blocks_each: usize) {
     index.audit().expect("it fits together");
 }
 
+/// The steps of each block of a prompt and of what follows it.
+fn steps(chain: &[u64]) -> Vec<u64> {
+    let before = [0].into_iter().chain(chain.iter().copied());
+    before.flat_map(|block| (1..=STEPS as u64).map(move |step| hash(block ^ step << 56))).collect()
+}
+
+/// The same look-ups by blocks alone and in steps, of which each endpoint holds two beyond its last block; all their tokens are known.
+fn look_ups_in_steps(endpoints: usize, blocks_each: usize) {
+    let capacity = Capacity { lengths: true, ..capacity(endpoints, blocks_each) };
+    let (index, ids, conversations) = filled(capacity);
+    let n = endpoints as u64;
+    for c in conversations / 4..conversations {
+        let (chain, within) = (prompt(c), steps(&prompt(c)));
+        for (hop, held) in [(0, BLOCKS - 32), (1, HALF), (2, HALF / 2)] {
+            let held_steps = &within[STEPS * held..][..2];
+            index.append(Some(chain[held - 1]), held_steps, endpoint((c + hop) % n), Origin::Engine).expect("held");
+            index.note_tokens(held_steps[1], held as u32 * 64);
+        }
+    }
+    let mut found = Matches::default();
+    let by_blocks = |c: u64, chain: &[u64], _: &[u64], found: &mut Matches| {
+        index.longest(chain, &ids, found);
+        assert_eq!(found.depth((c % n) as u16), (BLOCKS - 32) as u32);
+    };
+    let known = Cell::new((0, 0));
+    let in_steps = |c: u64, chain: &[u64], within: &[u64], found: &mut Matches| {
+        index.longest_in_steps(chain, within, &ids, found);
+        let Found { blocks, steps, tokens } = found.found((c % n) as u16);
+        assert_eq!((blocks, steps), ((BLOCKS - 32) as u32, 2));
+        assert!(tokens.is_none_or(|tokens| tokens == blocks * 64));
+        known.set((known.get().0 + u64::from(tokens.is_some()), known.get().1 + 1));
+    };
+    let size = format!("{endpoints} endpoints, {} MiB", Index::bytes(capacity).unwrap() >> 20);
+    let c = conversations - 3;
+    let (chain, within) = (prompt(c), steps(&prompt(c)));
+    let prompts: Vec<(u64, Vec<u64>, Vec<u64>)> = (0..2_000)
+        .map(|i| hash(i) % (conversations * 3 / 4) + conversations / 4)
+        .map(|c| (c, prompt(c), steps(&prompt(c))))
+        .collect();
+    let copies = RefCell::new((vec![0; BLOCKS], vec![0; STEPS * (BLOCKS + 1)]));
+    let copied = |at: usize| {
+        let mut copies = copies.borrow_mut();
+        copies.0.copy_from_slice(&prompts[at].1);
+        copies.1.copy_from_slice(&prompts[at].2);
+    };
+    // In turn, so that other work on the machine meets both alike; see the least of each.
+    for _ in 0..5 {
+        timed(&format!("look-up by blocks, the same again ({size})"), 1_001, 100, |_| {
+            (0..100).for_each(|_| by_blocks(c, black_box(&chain), &[], &mut found));
+        });
+        timed(&format!("look-up in steps, the same again ({size})"), 1_001, 100, |_| {
+            (0..100).for_each(|_| in_steps(c, black_box(&chain), black_box(&within), &mut found));
+        });
+        timed_behind(&format!("look-up by blocks, another each ({size})"), 2_000, 1, copied, |at| {
+            by_blocks(prompts[at].0, black_box(&copies.borrow().0), &[], &mut found);
+        });
+        timed_behind(&format!("look-up in steps, another each ({size})"), 2_000, 1, copied, |at| {
+            let copies = copies.borrow();
+            in_steps(prompts[at].0, black_box(&copies.0), black_box(&copies.1), &mut found);
+        });
+    }
+    println!("    {} links looked at; tokens known of {} in {}", found.probes(), known.get().0, known.get().1);
+    index.audit().expect("it fits together");
+}
+
+/// What an engine's events say: one link or two behind a block of any conversation, its chain long before it.
+fn appends(endpoints: usize, blocks_each: usize) {
+    let (index, _, conversations) = filled(capacity(endpoints, blocks_each));
+    let size = format!("{endpoints} endpoints, {} MiB", Index::bytes(capacity(endpoints, blocks_each)).unwrap() >> 20);
+    let conversations: Vec<u64> = (conversations / 2..conversations).collect();
+    let chains: Vec<Vec<u64>> = conversations.iter().map(|&c| prompt(c)).collect();
+    let mut next = 0u64;
+    for links in [1, 2, 1, 2, 1, 2] {
+        timed(&format!("append, {links} new, per call ({size})"), 500, 100, |_| {
+            for _ in 0..100 {
+                next += 1;
+                let at = (hash(next) % chains.len() as u64) as usize;
+                let end = BLOCKS - 32;
+                let slot = endpoint(conversations[at] % endpoints as u64);
+                let new: [u64; 2] = [hash(next << 24), hash(next << 24 | 1)];
+                let new = &new[..links];
+                let block = chains[at][end - 1];
+                // A third of the calls says what is known: the rest is new.
+                let appended = match next % 3 {
+                    0 => index.append(Some(chains[at][end - 2]), &chains[at][end - 1..end], slot, Origin::Engine),
+                    _ => index.append(Some(block), new, slot, Origin::Engine),
+                };
+                assert!(appended.is_ok());
+            }
+        });
+    }
+    index.audit().expect("it fits together");
+}
+
 /// Ten million inserts and removals at random: what is resident stays what it was, and all of it fits together.
 fn churn() {
-    let (index, ids) = made(64, 1 << 12);
+    let (index, ids) = made(capacity(64, 1 << 12));
     let resident = || {
         let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
         pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4
@@ -164,12 +265,19 @@ fn main() {
         core_affinity::set_for_current(core);
     }
     println!("{:58} {:>9} {:>9}", "nanoseconds", "median", "90 %");
-    churn();
-    look_ups(64, 1 << 13);
-    look_ups(64, 1 << 17);
-    look_ups(512, 1 << 13);
-    inserts(8, 1 << 13);
-    inserts(64, 1 << 13);
-    inserts(64, 1 << 17);
-    inserts(512, 1 << 13);
+    // `cargo bench --bench index -- events`: what engines' events need alone.
+    if std::env::args().all(|arg| arg != "events") {
+        churn();
+        look_ups(64, 1 << 13);
+        look_ups(64, 1 << 17);
+        look_ups(512, 1 << 13);
+        inserts(8, 1 << 13);
+        inserts(64, 1 << 13);
+        inserts(64, 1 << 17);
+        inserts(512, 1 << 13);
+    }
+    for blocks_each in [1 << 13, 1 << 17] {
+        look_ups_in_steps(64, blocks_each);
+        appends(64, blocks_each);
+    }
 }

@@ -50,7 +50,7 @@ impl Front {
             }
         };
         let endpoints: Vec<Endpoint> = (0..ENDPOINTS).map(endpoint).collect();
-        let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 16 }).expect("a possible size");
+        let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 16, lengths: false }).expect("a possible size");
         endpoints.iter().for_each(|endpoint| assert!(index.assign(endpoint.id, Some(1 << 12)).is_ok()));
         let points: Vec<_> = endpoints.iter().map(|one| (one.id.slot, &*one.name, 1)).collect();
         let ring = Arc::new(Ring::build(&points, settings.replication));

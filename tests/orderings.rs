@@ -14,7 +14,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use warmfront::counters::Counters;
 use warmfront::fleet::EndpointId;
-use warmfront::index::{Capacity, Index, Matches, Origin};
+use warmfront::index::{Capacity, Found, Index, Matches, Origin};
 use warmfront::publish::{DriverInUse, Phase, Process};
 
 const ONE: EndpointId = EndpointId { slot: 1, generation: 0 };
@@ -117,7 +117,7 @@ fn with_index(run: impl Fn(Arc<Index>) + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
-        let index = Arc::new(Index::new(Capacity { endpoints: 2, blocks: 2 }).unwrap());
+        let index = Arc::new(Index::new(Capacity { endpoints: 2, blocks: 2, lengths: false }).unwrap());
         index.assign(A, Some(1)).unwrap();
         index.assign(B, Some(1)).unwrap();
         run(index);
@@ -241,5 +241,74 @@ fn tenants_are_told_apart_while_looking() {
         assert_eq!(depths(&index, OTHER_BLOCK, [A, B]), [0, 0], "the former never had it");
         assert_eq!(depths(&index, ONE_BLOCK, [NEXT, B]), [0, 0], "the next never had it");
         control.join().unwrap();
+    });
+}
+
+/// Tokens are read while control notes some: they are a link's own, and known as long as only others are noted.
+#[test]
+fn tokens_are_a_links_own() {
+    for noted_again in [false, true] {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let index = Arc::new(Index::new(Capacity { endpoints: 2, blocks: 2, lengths: true }).unwrap());
+            index.assign(A, Some(1)).unwrap();
+            index.insert(&[ONE_BLOCK], A, Origin::Choice).unwrap();
+            let tokens = |index: &Index| {
+                let mut found = Matches::default();
+                index.longest_in_steps(&[ONE_BLOCK], &[], &[A], &mut found);
+                found.found(0).tokens
+            };
+            index.note_tokens(ONE_BLOCK, 1);
+            let control = thread::spawn({
+                let index = Arc::clone(&index);
+                move || {
+                    // A bucket has two words in a model.
+                    index.note_tokens(OTHER_BLOCK, 2);
+                    if noted_again {
+                        index.note_tokens(ONE_BLOCK, 3);
+                    }
+                }
+            });
+            let seen = tokens(&index);
+            assert!(seen == Some(1) || noted_again && matches!(seen, None | Some(3)), "{seen:?}");
+            control.join().unwrap();
+            assert_eq!(tokens(&index), Some(if noted_again { 3 } else { 1 }));
+            index.note_tokens(OTHER_BLOCK, 4);
+            index.note_tokens(OTHER_BLOCK << 1, 5);
+            assert_eq!(tokens(&index), None, "the oldest went");
+        });
+    }
+}
+
+/// An endpoint is emptied and given to another while its steps are looked up: neither is said to hold what the other does.
+#[test]
+fn steps_are_told_apart_by_tenant() {
+    const NEXT: EndpointId = EndpointId { slot: 0, generation: 2 };
+    const STEP: u64 = 3 << 40;
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let index = Arc::new(Index::new(Capacity { endpoints: 2, blocks: 4, lengths: false }).unwrap());
+        index.assign(A, Some(2)).unwrap();
+        index.insert(&[ONE_BLOCK, STEP], A, Origin::Choice).unwrap();
+        let look = |index: &Index, steps: u64, among: EndpointId| {
+            let mut found = Matches::default();
+            index.longest_in_steps(&[ONE_BLOCK], &[0, 0, 0, steps], &[among], &mut found);
+            found.found(0)
+        };
+        let control = thread::spawn({
+            let index = Arc::clone(&index);
+            move || {
+                index.assign(NEXT, Some(2)).unwrap();
+                index.append(None, &[ONE_BLOCK], NEXT, Origin::Engine).unwrap();
+                index.append(Some(ONE_BLOCK), &[OTHER_BLOCK], NEXT, Origin::Engine).unwrap();
+            }
+        });
+        assert_eq!(look(&index, OTHER_BLOCK, A).steps, 0, "the former never had it");
+        assert_eq!(look(&index, STEP, NEXT).steps, 0, "the next never had it");
+        control.join().unwrap();
+        assert_eq!(look(&index, OTHER_BLOCK, NEXT), Found { blocks: 1, steps: 1, tokens: None });
+        assert_eq!((look(&index, STEP, A), index.audit()), (Found::default(), Ok(2)));
     });
 }

@@ -29,7 +29,7 @@ fn endpoint(slot: u16) -> Endpoint {
 
 impl Fleet {
     fn new(endpoints: Vec<Endpoint>) -> Fleet {
-        let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 16 }).unwrap();
+        let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 16, lengths: false }).unwrap();
         endpoints.iter().for_each(|endpoint| assert_eq!(index.assign(endpoint.id, Some(1 << 10)), Ok(1 << 10)));
         let names: Vec<_> = endpoints.iter().map(|one| (one.id.slot, one.name.to_string(), one.weight)).collect();
         let members: Vec<_> = names.iter().map(|(slot, name, weight)| (*slot, name.as_str(), *weight)).collect();

@@ -40,7 +40,7 @@ impl Caches {
         let Some(index) = &self.index else { return };
         match index.assign(id, tokens.map(|tokens| blocks(tokens, Pool::TOKEN_BYTES))) {
             Ok(_) => {}
-            Err(Missed::Stranger) => tracing::warn!(
+            Err(Missed::Stranger | Missed::Orphan) => tracing::warn!(
                 slot = id.slot,
                 "the prefix index has no place for this many engines until a restart; these get what others do not hold"
             ),
@@ -77,7 +77,7 @@ fn blocks(tokens: u64, token_bytes: f32) -> u32 {
 /// As large as `index_bytes` allows.
 fn made(config: &Config) -> Option<Index> {
     let endpoints = (2 * config.upstream.len()).next_power_of_two().clamp(SLOTS_MIN, ENDPOINTS_MAX);
-    let capacity = |blocks: usize| Capacity { endpoints, blocks };
+    let capacity = |blocks: usize| Capacity { endpoints, blocks, lengths: false };
     let fits = |blocks: usize| Index::bytes(capacity(blocks)).is_ok_and(|bytes| bytes <= config.limits.index_bytes);
     let (mut most, mut least) = (config.limits.index_bytes, endpoints * Capacity::BLOCKS_MIN);
     while least + 1 < most {

@@ -182,6 +182,6 @@ fn note(endpoint: EndpointId, cx: &mut Context<'_>) {
         Ok(_) => {}
         Err(Missed::Busy) => cx.stats.count(Count::IndexBusy),
         // Beyond the index, or taken out since this turn's snapshot.
-        Err(Missed::Stranger) => cx.stats.count(Count::IndexStranger),
+        Err(Missed::Stranger | Missed::Orphan) => cx.stats.count(Count::IndexStranger),
     }
 }

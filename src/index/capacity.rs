@@ -10,6 +10,8 @@ pub struct Capacity {
     pub endpoints: usize,
     /// Blocks that all endpoints hold together; at least [`Capacity::BLOCKS_MIN`] for each slot. Rounded up.
     pub blocks: usize,
+    /// With a table of tokens by link ([`super::Index::note_tokens`]): 8 bytes more for each block.
+    pub lengths: bool,
 }
 
 /// How that is cut up.
@@ -21,6 +23,8 @@ pub(super) struct Shape {
     /// A chunk has two to the power of this many cells.
     pub shift: u32,
     pub chunks: usize,
+    /// Links whose tokens are kept.
+    pub lengths: usize,
 }
 
 impl Capacity {
@@ -47,7 +51,7 @@ impl Capacity {
         let buckets = Rows::buckets(blocks).ok_or(BadCapacity::TooMany)?;
         // A power of two, so that a row's words lie in one line (or two).
         let words = self.endpoints.div_ceil(64).next_power_of_two();
-        Ok(Shape { words, buckets, shift, chunks })
+        Ok(Shape { words, buckets, shift, chunks, lengths: if self.lengths { blocks } else { 0 } })
     }
 }
 

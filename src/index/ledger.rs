@@ -11,13 +11,16 @@
 //! writes a ledger (see [`super::Index`]); who looks up reads the rows alone.
 
 mod audit;
+mod cell;
 mod list;
+mod promised;
+mod saved;
 
+use super::promises::Promises;
 use super::rows::{Kept, Place, Row, Rows};
+pub(super) use cell::Chunk;
+use cell::{Cell, FREE, NONE, PROMISED, UNLISTED};
 
-const NONE: u32 = u32::MAX;
-/// In `newer`: the cell is not in the list.
-const UNLISTED: u32 = u32::MAX - 1;
 /// Chunks of one ledger at most.
 pub(super) const CHUNKS_MAX: usize = 64;
 
@@ -26,50 +29,6 @@ const AHEAD: usize = 16;
 
 /// How far the list is searched for a parent when a block is taken out, which engines do from the old end on.
 const STEPS_MAX: usize = 64;
-
-/// One block held. Half a cache line.
-#[derive(Clone, Debug)]
-struct Cell {
-    row: Row,
-    parent: u32,
-    first_child: u32,
-    sibling_before: u32,
-    sibling_after: u32,
-    newer: u32,
-    older: u32,
-    /// The next cell of the same bucket, of shared rows; of a free cell, the next free one.
-    next: u32,
-}
-
-const FREE: Cell = Cell {
-    row: Row(NONE),
-    parent: NONE,
-    first_child: NONE,
-    sibling_before: NONE,
-    sibling_after: NONE,
-    newer: UNLISTED,
-    older: NONE,
-    next: NONE,
-};
-
-const _: () = assert!(size_of::<Cell>() == 32);
-
-/// Cells, and as many buckets by which those of shared rows are found; a sole row names its cell. Chunks move between the pool
-/// and ledgers whole.
-#[derive(Debug)]
-pub(super) struct Chunk {
-    cells: Box<[Cell]>,
-    buckets: Box<[u32]>,
-}
-
-impl Chunk {
-    pub(super) fn new(cells: usize) -> Chunk {
-        Chunk { cells: vec![FREE; cells].into(), buckets: vec![NONE; cells].into() }
-    }
-
-    /// Bytes of the memory it owns, by cell.
-    pub(super) const CELL_BYTES: usize = size_of::<Cell>() + size_of::<u32>();
-}
 
 /// What an insert did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -95,13 +54,25 @@ pub(super) struct Ledger {
     free: u32,
     newest: u32,
     oldest: u32,
+    /// Where promises are kept.
+    pub(super) promises: Option<Promises>,
 }
 
 impl Ledger {
     /// One without room. It never allocates again.
     pub(super) fn new(shift: u32) -> Ledger {
         let chunks = Vec::with_capacity(CHUNKS_MAX);
-        Ledger { chunks, shift, capacity: 0, held: 0, unused: 0, free: NONE, newest: NONE, oldest: NONE }
+        Ledger {
+            chunks,
+            shift,
+            capacity: 0,
+            held: 0,
+            unused: 0,
+            free: NONE,
+            newest: NONE,
+            oldest: NONE,
+            promises: None,
+        }
     }
 
     /// Blocks held.
@@ -151,7 +122,7 @@ impl Ledger {
         }
     }
 
-    /// Drops everything.
+    /// Drops everything, and keeps no promises any more.
     pub(super) fn clear(&mut self, rows: &Rows, slot: u16) {
         for at in 0..self.unused {
             let row = self.cell(at).row;
@@ -164,9 +135,11 @@ impl Ledger {
             chunk.buckets.fill(NONE);
         }
         (self.held, self.unused, self.free, self.newest, self.oldest) = (0, 0, NONE, NONE, NONE);
+        self.promises = None;
     }
 
-    /// Holds this prompt from here on, as the youngest. `before` of its blocks are held, the last of them in row `end`.
+    /// Holds this prompt, or part of one, from here on, as the youngest. `before` of its blocks are held, the last of them in row `end`; with
+    /// none, `end` is the block before the part.
     pub(super) fn insert(
         &mut self,
         rows: &Rows,
@@ -174,15 +147,19 @@ impl Ledger {
         chain: &[u64],
         before: usize,
         end: Option<Row>,
+        promised: bool,
     ) -> Inserted {
         let mut inserted = Inserted { before: before as u32, now: before as u32, evicted: 0 };
         if self.capacity == 0 {
             return inserted;
         }
         let mut end = end.map_or(NONE, |row| self.find(rows, row));
-        debug_assert_eq!(end == NONE, before == 0, "a held block has a cell");
+        debug_assert!(end != NONE || before == 0, "a held block has a cell");
         if end != NONE {
             self.unlist(end);
+        }
+        if !promised {
+            self.confirm(end);
         }
         // What is on the path to `end` is no leaf, and `end` is not in the list: none of it can go.
         'full: for hashes in chain[before..].chunks(AHEAD) {
@@ -194,7 +171,7 @@ impl Ledger {
                 }
                 let at = if self.free == NONE { self.unused } else { self.free };
                 let Some((row, kept)) = rows.hold(hash, slot, at, place) else { break 'full };
-                self.grow(end, row, kept);
+                self.grow(end, promised, row, kept);
                 end = at;
                 inserted.now += 1;
             }
@@ -214,9 +191,9 @@ impl Ledger {
             if going == NONE {
                 break;
             }
-            let Cell { row, parent, .. } = *self.cell(going);
-            rows.warm_key(row);
-            going = parent;
+            let cell = self.cell(going);
+            rows.warm_key(cell.row);
+            going = cell.parent();
         }
         let held = self.held;
         while self.held + hashes.len() as u32 > self.capacity && self.evict(rows, slot, end) {}
@@ -237,13 +214,17 @@ impl Ledger {
     /// Drops the block in this row and what lies below it; answers how many.
     pub(super) fn remove(&mut self, rows: &Rows, slot: u16, row: Row) -> u32 {
         let top = self.find(rows, row);
+        self.fell(rows, slot, top)
+    }
+
+    fn fell(&mut self, rows: &Rows, slot: u16, top: u32) -> u32 {
         let held = self.held;
         let mut at = top;
         while at != NONE {
             while self.cell(at).first_child != NONE {
                 at = self.cell(at).first_child;
             }
-            let parent = self.cell(at).parent;
+            let parent = self.cell(at).parent();
             self.drop_leaf(rows, slot, at, NONE);
             at = if at == top { NONE } else { parent };
         }
@@ -264,7 +245,8 @@ impl Ledger {
     }
 
     fn drop_leaf(&mut self, rows: &Rows, slot: u16, at: u32, end: u32) {
-        let Cell { row, parent, sibling_before, sibling_after, .. } = *self.cell(at);
+        let Cell { row, sibling_before, sibling_after, .. } = *self.cell(at);
+        let parent = self.cell(at).parent();
         match sibling_before {
             NONE if parent != NONE => self.cell_mut(parent).first_child = sibling_after,
             NONE => {}
@@ -300,7 +282,7 @@ impl Ledger {
     }
 
     /// A new cell below `parent`, not in the list. There is room: fewer are held than the capacity.
-    fn grow(&mut self, parent: u32, row: Row, kept: Kept) {
+    fn grow(&mut self, parent: u32, promised: bool, row: Row, kept: Kept) {
         let at = match self.free {
             NONE => self.unused,
             free => free,
@@ -321,7 +303,8 @@ impl Ledger {
         if sibling_after != NONE {
             self.cell_mut(sibling_after).sibling_before = at;
         }
-        *self.cell_mut(at) = Cell { row, parent, sibling_after, next, ..FREE };
+        let stem = if promised { parent | PROMISED } else { parent };
+        *self.cell_mut(at) = Cell { row, stem, sibling_after, next, ..FREE };
         self.held += 1;
     }
 

@@ -8,10 +8,13 @@
 //!
 //! - [`rows`]: one table of blocks with a bit for each holder, read and written without locks.
 //! - [`ledger`]: for each endpoint, what it holds and what goes next: exactly least recently used, old leaves first.
-//! - [`search`]: how deep each endpoint holds a prompt.
+//! - [`search`]: how deep each endpoint holds a prompt, and how far into the next block where that is known.
+//! - [`lengths`]: how many tokens a prompt has up to a link.
+//! - [`promises`]: what is held until an engine's events should have said it.
+//! - [`saved`]: what an endpoint holds, for a file.
 //!
 //! What an endpoint holds is at any time closed under prefixes, its capacity is never exceeded, and nothing is allocated after
-//! the start. Nobody waits for anybody: reading takes no lock, and a ledger is written by who gets it at once. Who finds
+//! the start but where control asks for it ([`Index::keeps_promises`], [`Index::save`]). Nobody waits for anybody: reading takes no lock, and a ledger is written by who gets it at once. Who finds
 //! it taken looks again for some microseconds and then goes without ([`Missed::Busy`], counted): the endpoint is
 //! believed to hold less than it does until the next turn of that conversation, which is always allowed.
 //!
@@ -28,21 +31,30 @@
 
 mod capacity;
 mod ledger;
+mod lengths;
+mod promises;
 mod rows;
+mod saved;
 mod search;
+mod seat;
 
 use std::sync::TryLockError;
 
 use crossbeam::utils::CachePadded;
 
-use crate::atomics::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, spin_loop};
+use crate::atomics::{AtomicU64, Mutex, MutexGuard, Ordering, spin_loop};
 use crate::fleet::EndpointId;
 use capacity::Shape;
 pub use capacity::{BadCapacity, Capacity};
 pub use ledger::Inserted;
 use ledger::{CHUNKS_MAX, Chunk, Ledger};
-use rows::Rows;
-pub use search::{DEPTHS_SEARCHED, Matches, Set, probes_max};
+use lengths::Lengths;
+pub use promises::{Expired, PROMISES_MAX};
+use rows::{Row, Rows};
+pub use saved::Saved;
+pub use search::{DEPTHS_SEARCHED, Found, Matches, STEPS, Set, probes_max};
+pub use seat::Figures;
+use seat::{Seat, add};
 
 /// How often a taken ledger is looked at again: about 10 µs.
 const CLAIMS_MAX: u32 = if cfg!(modelled) { 1 } else { 500 };
@@ -61,10 +73,12 @@ pub enum Origin {
     Peer,
     /// A file written by an earlier process.
     Saved,
+    /// A shard that has just chosen the endpoint for it, until the engine's events say it: by [`Index::promise`] alone.
+    Promised,
 }
 
 /// Number of [`Origin`]s.
-pub const ORIGINS: usize = Origin::Saved as usize + 1;
+pub const ORIGINS: usize = Origin::Promised as usize + 1;
 
 /// Why nothing was done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -75,70 +89,16 @@ pub enum Missed {
     /// Another thread was writing for this endpoint all the while. May be tried again later.
     #[error("another thread was writing for this endpoint")]
     Busy,
-}
-
-/// What one slot has and did since the start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Figures {
-    /// Blocks held now.
-    pub blocks: u32,
-    /// Most blocks held.
-    pub capacity: u32,
-    /// Blocks added, by [`Origin`].
-    pub inserted: [u64; ORIGINS],
-    /// Blocks that went because the capacity was reached.
-    pub evicted: u64,
-    /// Blocks taken out by [`Index::remove`].
-    pub removed: u64,
-    /// Inserts cut short because no room could be made: the prompt is longer than the capacity, or a bucket was full.
-    pub refused: u64,
-    /// Inserts and removals given up because another thread was writing.
-    pub busy: u64,
-}
-
-/// What belongs to one slot.
-#[derive(Debug)]
-struct Seat {
-    ledger: Mutex<Ledger>,
-    blocks: AtomicU32,
-    capacity: AtomicU32,
-    inserted: [AtomicU64; ORIGINS],
-    evicted: AtomicU64,
-    removed: AtomicU64,
-    refused: AtomicU64,
-    busy: AtomicU64,
-}
-
-impl Seat {
-    fn new(shift: u32) -> Seat {
-        Seat {
-            ledger: Mutex::new(Ledger::new(shift)),
-            blocks: AtomicU32::new(0),
-            capacity: AtomicU32::new(0),
-            inserted: std::array::from_fn(|_| AtomicU64::new(0)),
-            evicted: AtomicU64::new(0),
-            removed: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            busy: AtomicU64::new(0),
-        }
-    }
-
-    /// What others may read of the ledger, before it is let go.
-    fn publish(&self, ledger: &Ledger) {
-        self.blocks.store(ledger.held(), Ordering::Relaxed);
-        self.capacity.store(ledger.capacity(), Ordering::Relaxed);
-    }
-}
-
-/// Only who has the ledger writes these.
-fn add(counter: &AtomicU64, count: u64) {
-    counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+    /// The block below which the others lie is not held.
+    #[error("the block before is not held")]
+    Orphan,
 }
 
 /// The index.
 #[derive(Debug)]
 pub struct Index {
     rows: Rows,
+    lengths: Option<Lengths>,
     words: usize,
     share: u32,
     /// Whose slot it is: generation and [`TAKEN`]; 0: nobody's, and then it holds nothing or is being emptied.
@@ -155,10 +115,11 @@ const TAKEN: u64 = 1 << 32;
 impl Index {
     /// An empty index without tenants.
     pub fn new(capacity: Capacity) -> Result<Index, BadCapacity> {
-        let Shape { words, buckets, shift, chunks } = capacity.shape()?;
+        let Shape { words, buckets, shift, chunks, lengths } = capacity.shape()?;
         Index::bytes(capacity)?;
         Ok(Index {
             rows: Rows::new(buckets, words),
+            lengths: (lengths > 0).then(|| Lengths::new(lengths)),
             words,
             share: capacity.share(),
             tenants: (0..capacity.endpoints).map(|_| AtomicU64::new(0)).collect(),
@@ -168,13 +129,14 @@ impl Index {
         })
     }
 
-    /// The memory that it takes at its start, and ever, beside itself: rows, cells, and what each slot has.
+    /// The memory that it takes at its start, beside itself: rows, cells, lengths, and what each slot has.
     pub fn bytes(capacity: Capacity) -> Result<usize, BadCapacity> {
-        let Shape { words, buckets, shift, chunks } = capacity.shape()?;
+        let Shape { words, buckets, shift, chunks, lengths } = capacity.shape()?;
         let slot = size_of::<AtomicU64>() + size_of::<CachePadded<Seat>>() + CHUNKS_MAX * size_of::<Chunk>();
         let chunk = size_of::<Chunk>() + (Chunk::CELL_BYTES << shift);
         let sum = || {
-            let rows = Rows::bytes(buckets, words)?;
+            let lengths = if lengths > 0 { Lengths::bytes(lengths)? } else { 0 };
+            let rows = Rows::bytes(buckets, words)?.checked_add(lengths)?;
             rows.checked_add(capacity.endpoints.checked_mul(slot)?)?.checked_add(chunks.checked_mul(chunk)?)
         };
         sum().ok_or(BadCapacity::TooMany)
@@ -184,7 +146,7 @@ impl Index {
     /// holds; `None`: not known, [`Capacity::share`]. Answers its capacity, which is less where the index has less left or 9
     /// times the share is exceeded. `Busy`: nothing of the slot is believed until this has been tried again.
     ///
-    /// For control: costs some 50 ns for each block held.
+    /// For control: costs some 50 ns for each block held. Promises are forgotten, and no longer kept.
     pub fn assign(&self, id: EndpointId, blocks: Option<u32>) -> Result<u32, Missed> {
         let tenant = self.tenants.get(id.slot as usize).ok_or(Missed::Stranger)?;
         let mut ledger = self.empty(id.slot)?;
@@ -217,15 +179,39 @@ impl Index {
     ///
     /// At most [`probes_max`] blocks are looked at (twice as many if an endpoint is emptied meanwhile).
     pub fn longest(&self, chain: &[u64], among: &[EndpointId], found: &mut Matches) {
+        self.look_up(among, found, |found| found.settle(&self.rows, chain));
+    }
+
+    /// The same for a prompt whose `steps` are known, [`STEPS`] of each block and of what follows the last: tells endpoints of the same depth
+    /// apart, for the first [`DEPTHS_SEARCHED`] depths, and how many tokens they hold.
+    pub fn longest_in_steps(&self, chain: &[u64], steps: &[u64], among: &[EndpointId], found: &mut Matches) {
+        self.look_up(among, found, |found| {
+            found.settle(&self.rows, chain);
+            found.split(&self.rows, steps);
+            if let Some(lengths) = &self.lengths {
+                found.measure(lengths, chain, steps);
+            }
+        });
+    }
+
+    #[inline]
+    fn look_up(&self, among: &[EndpointId], found: &mut Matches, look: impl Fn(&mut Matches)) {
         for _ in 0..2 {
             self.begin(among, found);
-            found.settle(&self.rows, chain);
+            look(found);
             // What was read may have been a former tenant's if anybody was emptied since.
             if found.emptied == self.emptied.load(Ordering::Acquire) {
                 return;
             }
         }
         found.clear();
+    }
+
+    /// Notes how many tokens a prompt has up to this link, for [`Matches::found`]. Of links noted long ago it is forgotten. For control.
+    pub fn note_tokens(&self, link: u64, tokens: u32) {
+        if let Some(lengths) = &self.lengths {
+            lengths.note(link, tokens);
+        }
     }
 
     fn begin(&self, among: &[EndpointId], found: &mut Matches) {
@@ -242,13 +228,42 @@ impl Index {
     /// there already costs nothing but the search for its end; for new blocks the oldest leaves go.
     pub fn insert(&self, chain: &[u64], id: EndpointId, origin: Origin) -> Result<Inserted, Missed> {
         let (seat, mut ledger) = self.claim(id, CLAIMS_MAX)?;
-        let (before, end) = search::held(&self.rows, chain, id.slot);
-        let inserted = ledger.insert(&self.rows, id.slot, chain, before, end);
+        Ok(self.hold((seat, &mut ledger), chain, None, id.slot, origin))
+    }
+
+    /// The same for the part of a chain that follows the block `after`, which the endpoint holds (else [`Missed::Orphan`], and nothing is
+    /// noted); `None`: for the begin of one. Costs by the links given, however many lie before. Steps are links too: they lie
+    /// below the block before them, one below the other, beside the next block.
+    ///
+    /// For control, which tells what engines say: waits longer for who writes than [`Index::insert`].
+    pub fn append(
+        &self,
+        after: Option<u64>,
+        links: &[u64],
+        id: EndpointId,
+        origin: Origin,
+    ) -> Result<Inserted, Missed> {
+        let (seat, mut ledger) = self.claim(id, CONTROL_CLAIMS_MAX)?;
+        let after = after.map(|after| self.rows.held(after, id.slot).ok_or(Missed::Orphan)).transpose()?;
+        Ok(self.hold((seat, &mut ledger), links, after, id.slot, origin))
+    }
+
+    /// Links that follow the block in row `after`.
+    fn hold(
+        &self,
+        (seat, ledger): (&Seat, &mut Ledger),
+        links: &[u64],
+        after: Option<Row>,
+        slot: u16,
+        origin: Origin,
+    ) -> Inserted {
+        let (before, end) = search::held(&self.rows, links, slot);
+        let inserted = ledger.insert(&self.rows, slot, links, before, end.or(after), origin == Origin::Promised);
         add(&seat.inserted[origin as usize], (inserted.now - inserted.before).into());
         add(&seat.evicted, inserted.evicted.into());
-        add(&seat.refused, ((inserted.now as usize) < chain.len()).into());
-        seat.publish(&ledger);
-        Ok(inserted)
+        add(&seat.refused, ((inserted.now as usize) < links.len()).into());
+        seat.publish(ledger);
+        inserted
     }
 
     /// Notes that the endpoint holds this block no more, nor what is built on it; answers how many blocks that were.
@@ -263,17 +278,7 @@ impl Index {
 
     /// What a slot has and did. Zeros for one beyond the index.
     pub fn figures(&self, slot: u16) -> Figures {
-        let Some(seat) = self.seats.get(slot as usize) else { return Figures::default() };
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Figures {
-            blocks: seat.blocks.load(Ordering::Relaxed),
-            capacity: seat.capacity.load(Ordering::Relaxed),
-            inserted: std::array::from_fn(|origin| of(&seat.inserted[origin])),
-            evicted: of(&seat.evicted),
-            removed: of(&seat.removed),
-            refused: of(&seat.refused),
-            busy: of(&seat.busy),
-        }
+        self.seats.get(slot as usize).map_or_else(Figures::default, |seat| seat.figures())
     }
 
     /// Compares rows and ledgers while nobody writes, and answers how many rows are in use. An error says what does not fit.

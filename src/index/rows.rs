@@ -16,18 +16,22 @@
 //!
 //! Cost: a look reads two cache lines of keys, and one of bits where the block is shared.
 
+mod audit;
+mod saved;
+mod warm;
+
 use std::array;
-use std::hint::black_box;
 
 use crate::atomics::{AtomicU64, Ordering};
+pub use saved::Saved;
 
 /// Words of a cache line, and rows of a bucket.
 pub(super) const LINE: usize = if cfg!(modelled) { 2 } else { 8 };
 
-/// A line of keys, or of bits.
+/// A line of keys, of bits, or of lengths.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Line([AtomicU64; LINE]);
+pub(super) struct Line(pub(super) [AtomicU64; LINE]);
 
 impl Default for Line {
     fn default() -> Self {
@@ -99,12 +103,17 @@ impl Rows {
         Rows { lines, buckets, words }
     }
 
-    /// The two buckets of a block; they may be one.
+    /// The two buckets of a block: one only if there are no two.
     #[inline]
     fn places(&self, hash: u64) -> [u32; 2] {
         let of = |spread: u64| (((spread >> 32) * u64::from(self.buckets)) >> 32) as u32;
         // The first by those bits foremost that the tag leaves out.
-        [of(hash.rotate_right(TAG_FROM)), of(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15))]
+        let (first, second) = (of(hash.rotate_right(TAG_FROM)), of(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+        if first != second {
+            return [first, second];
+        }
+        // With one bucket to go to, blocks of a small index would often find it full.
+        [first, if second + 1 < self.buckets { second + 1 } else { 0 }]
     }
 
     #[inline]
@@ -124,20 +133,14 @@ impl Rows {
         &self.lines[bucket * (1 + self.words) + 1 + word / LINE].0[word % LINE]
     }
 
-    /// Asks the memory for what a look at this block will read, without waiting for it.
-    #[inline]
-    pub(super) fn warm(&self, hash: u64) {
-        if cfg!(not(modelled)) {
-            for bucket in self.places(hash) {
-                black_box(self.keys(bucket)[0].load(Ordering::Relaxed));
-            }
-        }
-    }
-
     /// Calls `found` with each row of this block and its key, until it answers true.
     #[inline]
-    fn rows(&self, hash: u64, mut found: impl FnMut(Row, u64) -> bool) {
-        let [first, second] = self.places(hash);
+    fn rows(&self, hash: u64, found: impl FnMut(Row, u64) -> bool) {
+        self.rows_in(self.places(hash), hash, found);
+    }
+
+    #[inline]
+    fn rows_in(&self, [first, second]: [u32; 2], hash: u64, mut found: impl FnMut(Row, u64) -> bool) {
         for (at, bucket) in [first, second].into_iter().enumerate() {
             if at == 1 && first == second {
                 return;
@@ -184,9 +187,16 @@ impl Rows {
     /// The row in which this slot holds the block. For who writes for this slot: to it, the answer is exact.
     #[inline]
     pub(super) fn held(&self, hash: u64, slot: u16) -> Option<Row> {
+        self.held_in(self.places(hash), hash, slot)
+    }
+
+    #[inline]
+    fn held_in(&self, buckets: [u32; 2], hash: u64, slot: u16) -> Option<Row> {
         let mut held = None;
-        self.rows(hash, |row, key| {
-            let here = self.is_kept(row, key, slot);
+        self.rows_in(buckets, hash, |row, key| {
+            // The same tenant still? The next one may keep a cell's number where this one has its bits.
+            let here =
+                self.is_kept(row, key, slot) && (self.key(row).load(Ordering::Relaxed) ^ key) & (TAG | TURN) == 0;
             held = here.then_some(row);
             here
         });
@@ -197,14 +207,25 @@ impl Rows {
     #[inline]
     fn is_kept(&self, row: Row, key: u64, slot: u16) -> bool {
         let (word, bit) = bit(slot);
-        sole(key).map_or_else(|| self.bits(row, word).load(Ordering::Relaxed) & bit != 0, |sole| sole == slot)
+        sole(key).map_or_else(|| self.bits(row, word).load(Ordering::Acquire) & bit != 0, |sole| sole == slot)
     }
 
     /// Makes the slot a holder of the block, whose cell is `cell`. `None`: it is one already, or both buckets are full. `place`
     /// is what [`Rows::place_for`] has answered, if it was asked.
     #[inline]
     pub(super) fn hold(&self, hash: u64, slot: u16, cell: u32, place: Option<Place>) -> Option<(Row, Kept)> {
-        let mut place = place.or_else(|| self.place_for(hash, slot))?;
+        self.hold_in(self.places(hash), hash, (slot, cell), place)
+    }
+
+    #[inline]
+    fn hold_in(
+        &self,
+        buckets: [u32; 2],
+        hash: u64,
+        (slot, cell): (u16, u32),
+        place: Option<Place>,
+    ) -> Option<(Row, Kept)> {
+        let mut place = place.or_else(|| self.place_in(buckets, hash, slot))?;
         // Each turn around means that another thread got on.
         for _ in 0..64 {
             let Place { row, key, shared } = place;
@@ -233,7 +254,7 @@ impl Rows {
                 self.bits(row, 0).store(cell.into(), Ordering::Release);
                 return Some((row, Kept::Sole(cell)));
             }
-            place = self.place_for(hash, slot)?;
+            place = self.place_in(buckets, hash, slot)?;
         }
         None
     }
@@ -252,7 +273,11 @@ impl Rows {
     /// are full.
     #[inline]
     pub(super) fn place_for(&self, hash: u64, slot: u16) -> Option<Place> {
-        let buckets = self.places(hash);
+        self.place_in(self.places(hash), hash, slot)
+    }
+
+    #[inline]
+    fn place_in(&self, buckets: [u32; 2], hash: u64, slot: u16) -> Option<Place> {
         let (mut same, mut free) = ([0u32; 2], [0u32; 2]);
         for at in 0..2 {
             for (place, key) in self.keys(buckets[at]).iter().enumerate() {
@@ -266,7 +291,7 @@ impl Rows {
         if same[0] | same[1] != 0 {
             let mut own = false;
             let mut join = None;
-            self.rows(hash, |row, key| {
+            self.rows_in(buckets, hash, |row, key| {
                 own |= sole(key) == Some(slot);
                 shared = true;
                 if sole(key).is_none() {
@@ -303,22 +328,6 @@ impl Rows {
         sole(self.key(row).load(Ordering::Relaxed)).is_some()
     }
 
-    /// Asks the memory for a row's key, without waiting for it.
-    #[inline]
-    pub(super) fn warm_key(&self, row: Row) {
-        if cfg!(not(modelled)) {
-            black_box(self.key(row).load(Ordering::Relaxed));
-        }
-    }
-
-    /// Asks the memory for the bits of a place, without waiting for them.
-    #[inline]
-    pub(super) fn warm_bits(&self, place: &Place) {
-        if cfg!(not(modelled)) {
-            black_box(self.bits(place.row, 0).load(Ordering::Relaxed));
-        }
-    }
-
     /// Takes the slot off the holders of a row that it holds; the last one leaves the row free.
     #[inline]
     pub(super) fn leave(&self, row: Row, slot: u16) {
@@ -340,34 +349,6 @@ impl Rows {
                 Err(now) => seen = now,
             }
         }
-    }
-
-    /// Rows in use and bits set, once nobody writes; an error says what does not fit.
-    pub(super) fn audit(&self) -> Result<(usize, usize), String> {
-        let (mut used, mut set) = (0, 0);
-        for row in (0..self.buckets * LINE as u32).map(Row) {
-            let key = self.key(row).load(Ordering::Acquire);
-            if sole(key).is_some() || key & HOLDERS == 0 {
-                used += usize::from(sole(key).is_some());
-                set += usize::from(sole(key).is_some());
-                continue;
-            }
-            let holders = (key & HOLDERS & !SHARED) as usize;
-            let bits = (0..self.words).map(|word| self.bits(row, word).load(Ordering::Acquire).count_ones() as usize);
-            let bits: usize = bits.sum();
-            if bits != holders {
-                return Err(format!("{row:?} counts {holders} holders and has {bits} bits"));
-            }
-            used += 1;
-            set += bits;
-        }
-        Ok((used, set))
-    }
-
-    /// Whether the row is this slot's, and its block's tag.
-    pub(super) fn tag(&self, row: Row, slot: u16) -> Option<u64> {
-        let key = self.key(row).load(Ordering::Acquire);
-        self.is_kept(row, key, slot).then_some(key & TAG)
     }
 }
 

@@ -4,10 +4,14 @@
 //! search over the depth: each round asks [`FAN`] depths at once, so that their memory is waited for once. Then
 //! the same between the depths asked already, for those that hold less.
 
+mod steps;
+
 use std::array;
 
 use super::rows::{Row, Rows};
 use crate::limits::ENDPOINTS_MAX;
+pub use steps::{Found, STEPS};
+use steps::{Level, NO_LEVEL};
 
 /// Words of a set of slots.
 pub(super) const WORDS_MAX: usize = ENDPOINTS_MAX.div_ceil(64);
@@ -19,17 +23,21 @@ const FAN: usize = 4;
 /// Depths with different holders that are remembered in one look-up; what is met beyond is not used.
 const MARKS_MAX: usize = 12;
 
-/// Most blocks looked at in one look-up of a chain of so many: 64 for 512 blocks.
+/// Different answers of one look-up.
+const LEVELS_MAX: usize = DEPTHS_SEARCHED * (1 + STEPS) + MARKS_MAX;
+
+/// Most links looked at in one look-up of a chain of so many blocks: 64 for 512 blocks, and with so many steps 12 more.
 ///
-/// A round leaves at most a fifth (one part of [`FAN`] + 1) of the depths open.
-pub fn probes_max(blocks: usize) -> usize {
+/// A round leaves at most a fifth (one part of [`FAN`] + 1) of the depths open. Steps are looked at behind each depth that was
+/// searched.
+pub fn probes_max(blocks: usize, steps: usize) -> usize {
     let mut rounds = 0;
     let mut open = blocks;
     while open > 0 {
         open = (open + 1).div_ceil(FAN + 1) - 1;
         rounds += 1;
     }
-    DEPTHS_SEARCHED * FAN * rounds
+    DEPTHS_SEARCHED * FAN * rounds + steps.min(DEPTHS_SEARCHED * STEPS)
 }
 
 /// Some slots.
@@ -92,7 +100,7 @@ struct Mark {
 
 const NO_MARK: Mark = Mark { depth: 0, holders: Set::NONE };
 
-/// What a look-up found. About 4 KiB, made once and used again.
+/// What a look-up found. About 6 KiB, made once and used again.
 #[derive(Debug)]
 pub struct Matches {
     words: usize,
@@ -102,8 +110,8 @@ pub struct Matches {
     /// Ascending in depth; the first `marked` of them.
     marks: [Mark; MARKS_MAX],
     marked: usize,
-    /// Descending in depth, without common slots; the first `found` of them.
-    levels: [Mark; DEPTHS_SEARCHED + MARKS_MAX],
+    /// Descending in depth, then in steps, without common slots; the first `found` of them.
+    levels: [Level; LEVELS_MAX],
     found: usize,
     probes: u32,
 }
@@ -116,7 +124,7 @@ impl Default for Matches {
             emptied: 0,
             marks: [NO_MARK; MARKS_MAX],
             marked: 0,
-            levels: [NO_MARK; DEPTHS_SEARCHED + MARKS_MAX],
+            levels: [NO_LEVEL; LEVELS_MAX],
             found: 0,
             probes: 0,
         }
@@ -130,16 +138,16 @@ impl Matches {
         self.levels().find(|(_, holders)| holders.contains(slot)).map_or(0, |(depth, _)| depth)
     }
 
-    /// Who holds how many leading blocks: the deepest first, each slot once, those that hold none left out.
+    /// Who holds how many leading blocks: the deepest first, each slot once, those that hold none left out. With steps several may have the
+    /// same depth: those with more of them come first.
     #[inline]
     pub fn levels(&self) -> impl Iterator<Item = (u32, &Set)> {
-        self.levels[..self.found].iter().map(|level| (level.depth, &level.holders))
+        self.levels[..self.found].iter().map(|level| (level.found.blocks, &level.holders))
     }
 
-    /// Who holds the longest match, where that is one endpoint alone.
+    /// Who holds the longest match, steps included, where that is one endpoint alone.
     pub fn alone(&self) -> Option<u16> {
-        let deepest = self.deepest();
-        let (_, holders) = self.levels().find(|(depth, _)| deepest > 0 && *depth == deepest)?;
+        let (_, holders) = self.levels().next()?;
         let mut slots = holders.slots();
         slots.next().filter(|_| slots.next().is_none())
     }
@@ -150,7 +158,7 @@ impl Matches {
         self.levels().next().map_or(0, |(depth, _)| depth)
     }
 
-    /// Blocks looked at, of at most [`probes_max`].
+    /// Links looked at, of at most [`probes_max`].
     pub fn probes(&self) -> u32 {
         self.probes
     }
@@ -218,7 +226,7 @@ impl Matches {
         let here = both(&holders, rest);
         if !is_empty(&here) {
             let level = &mut self.levels[self.found];
-            level.depth = depth;
+            level.found = Found { blocks: depth, ..Found::default() };
             level.holders.of(&here);
             self.found += 1;
             *rest = array::from_fn(|word| rest[word] & !here[word]);

@@ -76,7 +76,8 @@ impl Own {
 /// An index in which every endpoint has as many blocks as its cache.
 fn index(endpoints: &[Endpoint], blocks: u32) -> Option<Arc<Index>> {
     let each = (blocks as usize).max(Capacity::BLOCKS_MIN);
-    let index = Index::new(Capacity { endpoints: endpoints.len(), blocks: each * endpoints.len() }).ok()?;
+    let index =
+        Index::new(Capacity { endpoints: endpoints.len(), blocks: each * endpoints.len(), lengths: false }).ok()?;
     for endpoint in endpoints {
         index.assign(endpoint.id, Some(blocks)).ok()?;
     }

@@ -1,6 +1,8 @@
 //! The prefix index: held to an exact model of its rules (`model`), then its bounds one by one, then threads.
 
 mod model;
+mod promises;
+mod steps;
 mod threads;
 
 use proptest::prelude::*;
@@ -23,7 +25,7 @@ pub(crate) fn id(slot: u16, generation: u32) -> EndpointId {
 }
 
 fn made(endpoints: usize, blocks_each: usize) -> (Index, Vec<EndpointId>) {
-    let index = Index::new(Capacity { endpoints, blocks: endpoints * blocks_each }).unwrap();
+    let index = Index::new(Capacity { endpoints, blocks: endpoints * blocks_each, lengths: false }).unwrap();
     let ids: Vec<_> = (0..endpoints as u16).map(|slot| id(slot, 1)).collect();
     ids.iter().for_each(|&id| assert_eq!(index.assign(id, None), Ok(blocks_each as u32)));
     (index, ids)
@@ -93,6 +95,29 @@ fn a_block_twice_in_a_chain_ends_it() {
     assert_eq!((index.audit(), insert(&index, &[], ids[0])), (Ok(0), Inserted::default()));
 }
 
+/// What follows a block is noted without what lies before it.
+#[test]
+fn a_chain_grows_below_the_block_that_is_named() {
+    let (index, ids) = made(2, 16);
+    let prompt = chain(0..12);
+    let append = |after: Option<usize>, links: std::ops::Range<usize>| {
+        index.append(after.map(|at| prompt[at]), &prompt[links], ids[0], Origin::Engine)
+    };
+    assert_eq!(append(None, 0..2), Ok(Inserted { before: 0, now: 2, evicted: 0 }));
+    assert_eq!(append(Some(1), 2..3), Ok(Inserted { before: 0, now: 1, evicted: 0 }));
+    assert_eq!(append(Some(0), 1..6), Ok(Inserted { before: 2, now: 5, evicted: 0 }), "walked over, then added");
+    assert_eq!(append(Some(7), 8..9), Err(Missed::Orphan));
+    assert_eq!(index.append(Some(prompt[0]), &prompt[1..2], ids[1], Origin::Engine), Err(Missed::Orphan));
+    assert_eq!((depth(&index, &prompt, ids[0]), depth(&index, &prompt, ids[1])), (6, 0));
+    assert_eq!(index.figures(0).inserted[Origin::Engine as usize], 6);
+    // The block it is appended to is in use, and never goes for what is appended.
+    insert(&index, &chain(100..110), ids[0]);
+    assert_eq!(append(Some(5), 6..12), Ok(Inserted { before: 0, now: 6, evicted: 6 }));
+    assert_eq!((depth(&index, &prompt, ids[0]), depth(&index, &chain(100..110), ids[0])), (12, 4));
+    assert_eq!(append(Some(11), 0..0), Ok(Inserted::default()));
+    assert_eq!((index.remove(prompt[3], ids[0]), index.audit()), (Ok(9), Ok(7)));
+}
+
 #[test]
 fn a_slot_given_to_another_is_cold() {
     let (index, _) = made(2, 16);
@@ -121,7 +146,7 @@ fn a_slot_given_to_another_is_cold() {
 
 #[test]
 fn capacities_are_granted_while_there_are_blocks() {
-    let index = Index::new(Capacity { endpoints: 4, blocks: 4 * 64 }).unwrap();
+    let index = Index::new(Capacity { endpoints: 4, blocks: 4 * 64, lengths: false }).unwrap();
     assert_eq!(index.assign(id(0, 1), Some(150)), Ok(150));
     assert_eq!(index.assign(id(1, 1), Some(500)), Ok(96), "what is left, in whole chunks of 16");
     assert_eq!(index.assign(id(2, 1), None), Ok(0));
@@ -139,13 +164,16 @@ fn capacities_are_granted_while_there_are_blocks() {
 
 #[test]
 fn nonsense_is_refused() {
-    let of = |endpoints, blocks| Index::new(Capacity { endpoints, blocks }).err();
+    let of = |endpoints, blocks| Index::new(Capacity { endpoints, blocks, lengths: false }).err();
     assert_eq!(of(0, 1_000), Some(BadCapacity::Endpoints));
     assert_eq!(of(ENDPOINTS_MAX + 1, 1 << 20), Some(BadCapacity::Endpoints));
     assert_eq!(of(64, 64 * 16 - 1), Some(BadCapacity::TooFew));
+    let with_lengths = Capacity { endpoints: 1, blocks: 1 << 10, lengths: true };
+    let without = Index::bytes(Capacity { lengths: false, ..with_lengths }).unwrap();
+    assert_eq!(Index::bytes(with_lengths), Ok(without + (8 << 10)));
     for blocks in [1 << 31, usize::MAX / 2, usize::MAX] {
         assert_eq!(of(64, blocks), Some(BadCapacity::TooMany));
-        assert_eq!(Index::bytes(Capacity { endpoints: 64, blocks }), Err(BadCapacity::TooMany));
+        assert_eq!(Index::bytes(Capacity { endpoints: 64, blocks, lengths: true }), Err(BadCapacity::TooMany));
     }
     assert_eq!(of(64, 64 * 16), None);
 }
@@ -153,7 +181,7 @@ fn nonsense_is_refused() {
 #[test]
 fn bytes_are_what_is_allocated_and_nothing_after() {
     for (endpoints, each) in [(1, 16), (3, 100), (64, 1_000), (65, 333), (512, 20)] {
-        let capacity = Capacity { endpoints, blocks: endpoints * each };
+        let capacity = Capacity { endpoints, blocks: endpoints * each, lengths: each % 2 == 0 };
         let mut index = None;
         let made = allocation_counter::measure(|| index = Some(Index::new(capacity).unwrap()));
         assert_eq!(made.bytes_current as usize, Index::bytes(capacity).unwrap(), "{capacity:?}");
@@ -218,7 +246,7 @@ proptest! {
         held.iter().zip(&ids).for_each(|(&held, &id)| { insert(&index, &prompt[..held], id); });
         let mut found = Matches::default();
         index.longest(&prompt[..length], &ids, &mut found);
-        prop_assert!(found.probes() as usize <= probes_max(length), "{} of {}", found.probes(), probes_max(length));
+        prop_assert!(found.probes() as usize <= probes_max(length, 0), "{} of {}", found.probes(), probes_max(length, 0));
         let truth = |slot: usize| held.get(slot).map_or(0, |&held| held.min(length)) as u32;
         let mut depths: Vec<u32> = (0..40).map(truth).filter(|&depth| depth > 0).collect();
         depths.sort();
@@ -234,5 +262,5 @@ proptest! {
 
 #[test]
 fn the_bound_is_what_the_documents_say() {
-    assert_eq!([0, 1, 4, 5, 24, 512, 65_536].map(probes_max), [0, 16, 16, 32, 32, 64, 112]);
+    assert_eq!([0, 1, 4, 5, 24, 512, 65_536].map(|blocks| probes_max(blocks, 0)), [0, 16, 16, 32, 32, 64, 112]);
 }

@@ -1,12 +1,12 @@
 //! The rules in their plainest form, a time for each block and endpoint, beside the index under random operations. What
 //! is held must be the same at every step.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use proptest::prelude::*;
-use warmfront::index::{Capacity, Index, Inserted, Matches, Missed, Origin};
+use warmfront::index::{Capacity, Expired, Index, Inserted, Matches, Missed, Origin};
 
-use crate::{chain, id};
+use crate::{chain, depth, id, insert};
 
 const SLOTS: u16 = 3;
 const SHARE: usize = 16;
@@ -17,6 +17,12 @@ type Prompt = Vec<u64>;
 #[derive(Clone, Debug)]
 enum Step {
     Insert(u16, Prompt),
+    /// What follows so many blocks of a prompt.
+    Append(u16, usize, Prompt),
+    Promise(u16, Prompt),
+    /// Promises of so many steps ago.
+    Expire(u16, u32),
+    Keep(u16, bool),
     Remove(u16, Prompt),
     Assign(u16, bool, Option<u32>),
     Resize(u16, u32),
@@ -32,6 +38,10 @@ fn prompt() -> impl Strategy<Value = Prompt> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         30 => (0..SLOTS, prompt()).prop_map(|(slot, prompt)| Step::Insert(slot, prompt)),
+        20 => (0..SLOTS, 0usize..14, prompt()).prop_map(|(slot, after, prompt)| Step::Append(slot, after, prompt)),
+        20 => (0..SLOTS, prompt()).prop_map(|(slot, prompt)| Step::Promise(slot, prompt)),
+        6 => (0..SLOTS, 0u32..60).prop_map(|(slot, age)| Step::Expire(slot, age)),
+        1 => (0..SLOTS, proptest::bool::weighted(0.8)).prop_map(|(slot, keeps)| Step::Keep(slot, keeps)),
         4 => (0..SLOTS, prompt()).prop_map(|(slot, prompt)| Step::Remove(slot, prompt)),
         1 => (0..SLOTS, any::<bool>(), proptest::option::of(0u32..40)).prop_map(|(s, same, c)| Step::Assign(s, same, c)),
         1 => (0..SLOTS, 0u32..40).prop_map(|(slot, blocks)| Step::Resize(slot, blocks)),
@@ -40,13 +50,22 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// One slot.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Endpoint {
     generation: u32,
     present: bool,
     capacity: usize,
     /// When each block, named by all contents up to it, was last used.
     used: HashMap<Prompt, u64>,
+    keeps: bool,
+    promised: HashSet<Prompt>,
+    /// The last block of each promise, how many were new, and when.
+    promises: VecDeque<(Prompt, usize, u32)>,
+}
+
+/// Blocks that the endpoint holds in truth though the index was not told.
+fn is_confirmed(link: u64) -> bool {
+    link.is_multiple_of(3)
 }
 
 impl Endpoint {
@@ -64,6 +83,56 @@ impl Endpoint {
         let Some(block) = oldest.map(|(block, _)| block.clone()) else { return false };
         self.used.remove(&block);
         true
+    }
+
+    /// What is known of a prompt's first blocks by the last of them.
+    fn append(&mut self, after: usize, prompt: &[u64], now: u64) -> Result<Inserted, Missed> {
+        if self.depth(&prompt[..after]) < after {
+            return Err(Missed::Orphan);
+        }
+        let Inserted { before, now, evicted } = self.insert(prompt, now);
+        Ok(Inserted { before: before - after as u32, now: now - after as u32, evicted })
+    }
+
+    /// What follows holds this prompt in truth.
+    fn confirm(&mut self, prompt: &[u64]) {
+        (1..=prompt.len()).for_each(|depth| {
+            self.promised.remove(&prompt[..depth]);
+        });
+    }
+
+    fn promise(&mut self, prompt: &[u64], now: u64) -> Inserted {
+        let inserted = self.insert(prompt, now);
+        let (before, end) = (inserted.before as usize, inserted.now as usize);
+        if !self.keeps {
+            self.confirm(&prompt[..end]);
+        } else if end > before {
+            self.promised.extend((before + 1..=end).map(|depth| prompt[..depth].to_vec()));
+            self.promises.push_back((prompt[..end].to_vec(), end - before, now as u32));
+        }
+        inserted
+    }
+
+    fn expire(&mut self, before: u32) -> Expired {
+        let held = self.used.len();
+        while let Some((last, new, _)) = self.promises.pop_front_if(|(_, _, made)| *made < before) {
+            if !self.promised.contains(&last) {
+                continue;
+            }
+            if is_confirmed(*chain(last.clone()).last().unwrap()) {
+                self.confirm(&last);
+                continue;
+            }
+            let among = (last.len() + 1 - new..=last.len()).find(|&depth| self.promised.contains(&last[..depth]));
+            let top = &last[..among.unwrap()];
+            self.used.retain(|block, _| !block.starts_with(top));
+            self.forget_gone();
+        }
+        Expired { blocks: (held - self.used.len()) as u32, more: false }
+    }
+
+    fn forget_gone(&mut self) {
+        self.promised.retain(|block| self.used.contains_key(block));
     }
 
     fn insert(&mut self, prompt: &[u64], now: u64) -> Inserted {
@@ -87,7 +156,8 @@ impl Endpoint {
 }
 
 fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
-    let index = Index::new(Capacity { endpoints: SLOTS as usize, blocks: SLOTS as usize * SHARE }).unwrap();
+    let index =
+        Index::new(Capacity { endpoints: SLOTS as usize, blocks: SLOTS as usize * SHARE, lengths: false }).unwrap();
     let mut endpoints: Vec<Endpoint> = (0..SLOTS).map(|_| Endpoint::default()).collect();
     let mut seen: Vec<Prompt> = Vec::new();
     for (now, step) in steps.into_iter().enumerate() {
@@ -96,9 +166,49 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
             Step::Insert(slot, prompt) => {
                 let endpoint = &mut endpoints[slot as usize];
                 let inserted = index.insert(&chain(prompt.clone()), id(slot, endpoint.generation), Origin::Choice);
-                let expected = if endpoint.present { Ok(endpoint.insert(&prompt, now)) } else { Err(Missed::Stranger) };
+                let expected = match endpoint.present {
+                    true => Ok(endpoint.insert(&prompt, now)),
+                    false => Err(Missed::Stranger),
+                };
+                expected.iter().for_each(|inserted| endpoint.confirm(&prompt[..inserted.now as usize]));
                 prop_assert_eq!(inserted, expected);
                 seen.push(prompt);
+            }
+            Step::Append(slot, after, prompt) => {
+                let endpoint = &mut endpoints[slot as usize];
+                let (links, after) = (chain(prompt.clone()), after.min(prompt.len()));
+                let block = after.checked_sub(1).map(|last| links[last]);
+                let id = id(slot, endpoint.generation);
+                let appended = index.append(block, &links[after..], id, Origin::Engine);
+                let expected =
+                    if endpoint.present { endpoint.append(after, &prompt, now) } else { Err(Missed::Stranger) };
+                expected.iter().for_each(|inserted| endpoint.confirm(&prompt[..after + inserted.now as usize]));
+                prop_assert_eq!(appended, expected);
+                seen.push(prompt);
+            }
+            Step::Promise(slot, prompt) => {
+                let endpoint = &mut endpoints[slot as usize];
+                let promised = index.promise(&chain(prompt.clone()), id(slot, endpoint.generation), now as u32);
+                let expected =
+                    if endpoint.present { Ok(endpoint.promise(&prompt, now)) } else { Err(Missed::Stranger) };
+                prop_assert_eq!(promised, expected);
+                seen.push(prompt);
+            }
+            Step::Expire(slot, age) => {
+                let endpoint = &mut endpoints[slot as usize];
+                let before = (now as u32).saturating_sub(age);
+                let expired = index.expire(id(slot, endpoint.generation), before, is_confirmed);
+                let expected = if endpoint.present { Ok(endpoint.expire(before)) } else { Err(Missed::Stranger) };
+                prop_assert_eq!(expired, expected);
+            }
+            Step::Keep(slot, keeps) => {
+                let endpoint = &mut endpoints[slot as usize];
+                let kept = index.keeps_promises(id(slot, endpoint.generation), keeps);
+                prop_assert_eq!(kept, if endpoint.present { Ok(()) } else { Err(Missed::Stranger) });
+                endpoint.keeps = keeps && endpoint.present;
+                if !keeps {
+                    endpoint.promises.clear();
+                }
             }
             Step::Remove(slot, prompt) => {
                 let endpoint = &mut endpoints[slot as usize];
@@ -113,7 +223,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 let generation = endpoint.generation + u32::from(!same);
                 let granted = index.assign(id(slot, generation), capacity).unwrap() as usize;
                 prop_assert!(granted <= capacity.unwrap_or(SHARE as u32) as usize);
-                *endpoint = Endpoint { generation, present: true, capacity: granted, used: HashMap::new() };
+                *endpoint = Endpoint { generation, present: true, capacity: granted, ..Endpoint::default() };
             }
             Step::Resize(slot, blocks) => {
                 let endpoint = &mut endpoints[slot as usize];
@@ -129,9 +239,44 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 *endpoint = Endpoint { generation: endpoint.generation, ..Endpoint::default() };
             }
         }
+        endpoints.iter_mut().for_each(Endpoint::forget_gone);
         compare(&index, &endpoints, &seen)?;
+        if now.is_multiple_of(8) {
+            index.audit().map_err(TestCaseError::fail)?;
+        }
     }
     index.audit().map_err(TestCaseError::fail)?;
+    for (slot, endpoint) in (0..).zip(&endpoints).filter(|(_, endpoint)| endpoint.present) {
+        save_and_restore(&index, slot, endpoint.clone(), &seen)?;
+    }
+    Ok(())
+}
+
+/// Another index that is made of what an endpoint holds, its promises left out, loses the same blocks from there on.
+fn save_and_restore(index: &Index, slot: u16, mut endpoint: Endpoint, seen: &[Prompt]) -> Result<(), TestCaseError> {
+    let id = id(slot, endpoint.generation);
+    let mut saved = Vec::new();
+    index.save(id, &mut |parent, block| saved.push((parent, block))).unwrap();
+    let other =
+        Index::new(Capacity { endpoints: SLOTS as usize, blocks: SLOTS as usize * SHARE, lengths: false }).unwrap();
+    prop_assert_eq!(
+        (other.layout(), other.assign(id, Some(endpoint.capacity as u32))),
+        (index.layout(), Ok(endpoint.capacity as u32))
+    );
+    for (parent, block) in saved {
+        prop_assert_eq!(other.restore(parent, block, id), Ok(true));
+    }
+    endpoint.used.retain(|block, _| !endpoint.promised.contains(block));
+    prop_assert_eq!(other.figures(slot).inserted[Origin::Saved as usize], endpoint.used.len() as u64);
+    for new in 0..SHARE as u64 + 4 {
+        prop_assert_eq!(other.figures(slot).blocks as usize, endpoint.used.len());
+        for prompt in seen.iter().rev().take(20) {
+            prop_assert_eq!(depth(&other, &chain(prompt.clone()), id) as usize, endpoint.depth(prompt), "{:?}", prompt);
+        }
+        let filler: Prompt = vec![1_000 + new];
+        prop_assert_eq!(insert(&other, &chain(filler.clone()), id), endpoint.insert(&filler, u64::MAX / 2 + new));
+    }
+    other.audit().map_err(TestCaseError::fail)?;
     Ok(())
 }
 
@@ -158,6 +303,6 @@ proptest! {
     #[test]
     fn what_is_held_is_what_the_rules_say(steps in proptest::collection::vec(step(), 1..120)) {
         let assigned = (0..SLOTS).map(|slot| Step::Assign(slot, false, None));
-        run(assigned.chain(steps).collect())?;
+        run(assigned.chain((0..SLOTS).map(|slot| Step::Keep(slot, slot > 0))).chain(steps).collect())?;
     }
 }

@@ -26,7 +26,8 @@ fn random(state: &mut u64) -> u64 {
 
 #[test]
 fn nobody_is_ever_found_where_it_never_was() {
-    let index = Index::new(Capacity { endpoints: SLOTS as usize, blocks: SLOTS as usize * 256 }).unwrap();
+    let index =
+        Index::new(Capacity { endpoints: SLOTS as usize, blocks: SLOTS as usize * 256, lengths: false }).unwrap();
     (0..SLOTS).for_each(|slot| assert_eq!(index.assign(id(slot, 1), None), Ok(256)));
     let (over, done, found_some) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|threads| {

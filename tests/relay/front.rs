@@ -169,7 +169,7 @@ fn snapshot(upstreams: &[SocketAddr], options: &Options) -> Snapshot {
     }
     snapshot.session_headers = settings.session_headers.iter().map(|name| name.as_str().into()).collect();
     if settings.counts_tokens() {
-        let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 16 }).unwrap();
+        let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 16, lengths: false }).unwrap();
         snapshot.endpoints.iter().flatten().for_each(|endpoint| assert!(index.assign(endpoint.id, None).is_ok()));
         snapshot.index = Some(Arc::new(index));
     }

@@ -149,7 +149,7 @@ pub fn snapshot(endpoints: &[Option<Endpoint>], settings: &Arc<Settings>) -> Sna
 
 /// A small index that knows these endpoints, and nothing of what they hold.
 fn index(endpoints: &[Option<Endpoint>]) -> Index {
-    let index = Index::new(Capacity { endpoints: 16, blocks: 1 << 10 }).expect("a sensible size");
+    let index = Index::new(Capacity { endpoints: 16, blocks: 1 << 10, lengths: false }).expect("a sensible size");
     endpoints.iter().flatten().for_each(|endpoint| assert!(index.assign(endpoint.id, None).is_ok()));
     index
 }

@@ -15,7 +15,7 @@ impl Ledger {
             }
             held += 1;
             listed += u32::from(cell.newer != UNLISTED);
-            named += u32::from(cell.parent != NONE);
+            named += u32::from(cell.parent() != NONE);
             is(rows.tag(cell.row, slot).is_some(), at, "its row lacks its bit")?;
             if let Kept::Sole(said) = rows.kept(cell.row) {
                 is(said == at, at, "its row names another cell")?;
@@ -25,7 +25,8 @@ impl Ledger {
             let (mut child, mut before) = (cell.first_child, NONE);
             while child != NONE {
                 let here = self.cell(child);
-                is(here.parent == at && here.sibling_before == before, child, "another parent or sibling")?;
+                is(here.parent() == at && here.sibling_before == before, child, "another parent or sibling")?;
+                is(here.is_promised() || !cell.is_promised(), child, "held below what is only promised")?;
                 (before, child) = (child, here.sibling_after);
                 children += 1;
             }

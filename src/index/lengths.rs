@@ -1,0 +1,82 @@
+//! How many tokens a prompt has up to a link: noted by control, read by shards. A table of fixed size without locks that may forget.
+//!
+//! A word says both, the link's tag and its tokens, so what is read belongs together whoever writes. A bucket is a cache line: its words
+//! are in the order in which they were noted last, and the one noted longest ago goes for a new one. Who reads while a link is noted again
+//! may miss it, as if it were forgotten; while others are noted, it is not missed.
+//!
+//! A word keeps 40 bits of a link, and others choose the bucket: the tokens of another link are taken for this one's with a probability of
+//! at most 8 / 2^40, or 10^-11.
+
+use std::hint::black_box;
+
+use super::rows::{LINE, Line};
+use crate::atomics::Ordering;
+
+/// The lower bits of a word. 0: the word is free.
+const TOKENS: u64 = (1 << 24) - 1;
+const TAG_FROM: u32 = TOKENS.trailing_ones();
+
+#[derive(Debug)]
+pub(super) struct Lengths {
+    buckets: Box<[Line]>,
+}
+
+impl Lengths {
+    /// Buckets for so many links.
+    fn buckets(links: usize) -> usize {
+        links.div_ceil(LINE).max(1)
+    }
+
+    /// Bytes of a table for so many links.
+    pub(super) fn bytes(links: usize) -> Option<usize> {
+        Self::buckets(links).checked_mul(size_of::<Line>())
+    }
+
+    pub(super) fn new(links: usize) -> Lengths {
+        Lengths { buckets: (0..Self::buckets(links)).map(|_| Line::default()).collect() }
+    }
+
+    #[inline]
+    fn bucket(&self, link: u64) -> &Line {
+        // By those bits foremost that the tag leaves out.
+        let spread = link.rotate_right(TAG_FROM) >> 32;
+        &self.buckets[((spread * self.buckets.len() as u64) >> 32) as usize]
+    }
+
+    /// Notes it as the youngest of its bucket. What no word can say (no tokens, or 2^24) is not noted. For one thread: of two at once one
+    /// may lose what it notes.
+    pub(super) fn note(&self, link: u64, tokens: u32) {
+        if tokens == 0 || u64::from(tokens) > TOKENS {
+            return;
+        }
+        let Line(words) = self.bucket(link);
+        let gives_way = |word: u64| word & TOKENS == 0 || is_of(word, link);
+        let place = words.iter().position(|word| gives_way(word.load(Ordering::Relaxed))).unwrap_or(LINE - 1);
+        // From the last on, so that who reads from the first on meets each word that stays. Release, for the same order.
+        for at in (1..=place).rev() {
+            words[at].store(words[at - 1].load(Ordering::Relaxed), Ordering::Release);
+        }
+        words[0].store(link & !TOKENS | u64::from(tokens), Ordering::Release);
+    }
+
+    /// Asks the memory for what [`Lengths::tokens`] reads, without waiting for it.
+    #[inline]
+    pub(super) fn warm(&self, link: u64) {
+        if cfg!(not(modelled)) {
+            black_box(self.bucket(link).0[0].load(Ordering::Relaxed));
+        }
+    }
+
+    /// Tokens up to this link, if they were noted and not forgotten.
+    #[inline]
+    pub(super) fn tokens(&self, link: u64) -> Option<u32> {
+        let words = self.bucket(link).0.iter().map(|word| word.load(Ordering::Acquire));
+        let word = words.filter(|word| word & TOKENS != 0).find(|&word| is_of(word, link))?;
+        Some((word & TOKENS) as u32)
+    }
+}
+
+#[inline]
+fn is_of(word: u64, link: u64) -> bool {
+    word ^ link <= TOKENS
+}

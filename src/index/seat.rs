@@ -1,0 +1,81 @@
+//! What belongs to one slot, and what is counted of it.
+
+use super::ORIGINS;
+use super::ledger::Ledger;
+use crate::atomics::{AtomicU32, AtomicU64, Mutex, Ordering};
+
+/// What one slot has and did since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Figures {
+    /// Blocks held now.
+    pub blocks: u32,
+    /// Most blocks held.
+    pub capacity: u32,
+    /// Blocks added, by [`Origin`].
+    pub inserted: [u64; ORIGINS],
+    /// Blocks that went because the capacity was reached.
+    pub evicted: u64,
+    /// Blocks taken out by [`super::Index::remove`].
+    pub removed: u64,
+    /// Blocks that were promised and not confirmed in time.
+    pub expired: u64,
+    /// Inserts cut short because no room could be made: the prompt is longer than the capacity, or a bucket was full.
+    pub refused: u64,
+    /// Inserts and removals given up because another thread was writing.
+    pub busy: u64,
+}
+
+/// What belongs to one slot.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) ledger: Mutex<Ledger>,
+    blocks: AtomicU32,
+    capacity: AtomicU32,
+    pub(super) inserted: [AtomicU64; ORIGINS],
+    pub(super) evicted: AtomicU64,
+    pub(super) removed: AtomicU64,
+    pub(super) expired: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) busy: AtomicU64,
+}
+
+impl Seat {
+    pub(super) fn new(shift: u32) -> Seat {
+        Seat {
+            ledger: Mutex::new(Ledger::new(shift)),
+            blocks: AtomicU32::new(0),
+            capacity: AtomicU32::new(0),
+            inserted: std::array::from_fn(|_| AtomicU64::new(0)),
+            evicted: AtomicU64::new(0),
+            removed: AtomicU64::new(0),
+            expired: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            busy: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn figures(&self) -> Figures {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Figures {
+            blocks: self.blocks.load(Ordering::Relaxed),
+            capacity: self.capacity.load(Ordering::Relaxed),
+            inserted: std::array::from_fn(|origin| of(&self.inserted[origin])),
+            evicted: of(&self.evicted),
+            removed: of(&self.removed),
+            expired: of(&self.expired),
+            refused: of(&self.refused),
+            busy: of(&self.busy),
+        }
+    }
+
+    /// What others may read of the ledger, before it is let go.
+    pub(super) fn publish(&self, ledger: &Ledger) {
+        self.blocks.store(ledger.held(), Ordering::Relaxed);
+        self.capacity.store(ledger.capacity(), Ordering::Relaxed);
+    }
+}
+
+/// Only who has the ledger writes these.
+pub(super) fn add(counter: &AtomicU64, count: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+}
