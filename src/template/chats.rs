@@ -77,7 +77,7 @@ pub(super) fn mixed(draft: &Draft) -> Vec<(Vec<Message>, bool)> {
     let roles = &draft.roles;
     let mut chat = |number: usize| {
         let length = 1 + dice.below(7);
-        let alternates = number % 4 != 0;
+        let alternates = !number.is_multiple_of(4);
         let with_system = dice.below(2);
         let message = |place: usize| {
             let role = match (alternates, place.checked_sub(with_system).map(|turn| turn % 2)) {
@@ -91,12 +91,12 @@ pub(super) fn mixed(draft: &Draft) -> Vec<(Vec<Message>, bool)> {
                 1 => contents[dice.below(contents.len())].clone(),
                 _ => "words and words".to_owned(),
             };
-            let several = number % 5 == 0;
+            let several = number.is_multiple_of(5);
             let content = if several { Content::Parts(vec![text(), text()]) } else { Content::Text(text()) };
             Message { role: role.into(), content }
         };
         let messages: Vec<Message> = (0..length).map(message).collect();
-        (messages, number % 2 == 0)
+        (messages, number.is_multiple_of(2))
     };
     (0..300).map(&mut chat).collect()
 }

@@ -83,10 +83,11 @@ fn turn(
     for parts in chats::PARTS {
         let parts = Content::Parts(parts.iter().map(|part| part.to_string()).collect());
         if differs(reference, &draft.chat, role, std::slice::from_ref(&parts))? {
-            draft.chat.lone = true;
-        }
-        if differs(reference, &draft.chat, role, &[parts])? {
-            return Ok(Err("a list of parts is written otherwise"));
+            let was = std::mem::replace(&mut draft.chat.lone, true);
+            if differs(reference, &draft.chat, role, &[parts])? {
+                draft.chat.lone = was;
+                return Ok(Err("a list of parts is written otherwise"));
+            }
         }
     }
     Ok(Ok(()))

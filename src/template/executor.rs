@@ -47,9 +47,8 @@ pub fn write(chat: &Chat, messages: &[Message], generation: bool) -> Option<Writ
 impl Written {
     /// Whether it is written. Where it is not, nothing of it is.
     fn turn(&mut self, turn: &Turn, content: &str) -> bool {
-        let is_in = |stop: &Box<[u8]>| memchr::memmem::find(content.as_bytes(), stop).is_some();
         let rest = if turn.trims { strip(content) } else { content };
-        if rest.is_empty() || turn.stops.iter().any(is_in) {
+        if rest.is_empty() || turn.stops.iter().any(|stop| memchr::memmem::find(content.as_bytes(), stop).is_some()) {
             return false;
         }
         self.bytes.extend_from_slice(&turn.before);

@@ -45,7 +45,10 @@ pub(super) fn find(reference: &Reference, draft: &mut Draft) -> Result<(), Why> 
         }
         match tried.iter().position(differs) {
             Some(place) => hardest = place,
-            None => return Ok(take(draft, &roles, way)),
+            None => {
+                take(draft, &roles, way);
+                return Ok(());
+            }
         }
     }
     Err(Why::Otherwise("writes messages otherwise by what stands around them".into()))
