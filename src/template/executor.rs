@@ -45,13 +45,16 @@ pub fn write(chat: &Chat, messages: &[Message], generation: bool) -> Option<Writ
 }
 
 impl Written {
-    /// Whether it is written. Where it is not, nothing of it is.
+    /// Whether it is written; of one that stops the form, what stands before its content is.
     fn turn(&mut self, turn: &Turn, content: &str) -> bool {
         let rest = if turn.trims { strip(content) } else { content };
-        if rest.is_empty() || turn.stops.iter().any(|stop| memchr::memmem::find(content.as_bytes(), stop).is_some()) {
+        if rest.is_empty() {
             return false;
         }
         self.bytes.extend_from_slice(&turn.before);
+        if turn.stops.iter().any(|stop| memchr::memmem::find(content.as_bytes(), stop).is_some()) {
+            return false;
+        }
         self.bytes.extend_from_slice(rest.as_bytes());
         self.bytes.extend_from_slice(&turn.after);
         true
