@@ -179,7 +179,7 @@ pub const TEMPLATE_BYTES_MAX: usize = 256 << 10;
 pub const TOKENIZER_CONFIG_BYTES_MAX: usize = 8 << 20;
 /// Most instructions of a template for one prompt of some messages: those of known models take some thousands.
 pub const TEMPLATE_FUEL: u64 = 200_000;
-/// And for all prompts that are tried with it, of which Qwen 3 takes 2 million: a second or two.
+/// And for all prompts that are tried with it: two seconds at most where the program is optimized.
 pub const TEMPLATE_FUEL_ALL: u64 = 32_000_000;
 /// Longest prompt of those that are tried.
 pub const TEMPLATE_OUTPUT_BYTES_MAX: usize = 1 << 20;
