@@ -30,4 +30,5 @@ pub mod shard;
 pub mod slots;
 pub mod snapshot;
 pub mod succession;
+pub mod template;
 pub mod vocabulary;

@@ -170,6 +170,23 @@ pub const KV_RANKS_MAX: usize = 64;
 pub const MIRROR_BLOCKS_MAX: u32 = 1 << 24;
 /// Steps of a block's text that there is room for, in the mean: 256 bytes, or 32 tokens of 8 each.
 pub const MIRROR_LINKS_PER_BLOCK: u32 = 4;
+/// Longest `tokenizer.json`: those of 256,000 tokens have 35 MB.
+pub const TOKENIZER_BYTES_MAX: usize = 64 << 20;
+/// Largest token id, so that the table of their texts is bounded: 16 MiB, and 64 while it is made.
+pub const TOKEN_ID_MAX: u64 = 1 << 22;
+/// Longest text of one token; the longest of known models has 256 bytes.
+pub const TOKEN_BYTES_MAX: usize = 4 << 10;
+
+/// Longest chat template; the longest of known models has 20 KB.
+pub const TEMPLATE_BYTES_MAX: usize = 256 << 10;
+/// Longest configuration of a tokenizer, which may list all added tokens and have the template in it.
+pub const TOKENIZER_CONFIG_BYTES_MAX: usize = 8 << 20;
+/// Most instructions of a template for one prompt of some messages: those of known models take some thousands.
+pub const TEMPLATE_FUEL: u64 = 200_000;
+/// And for all prompts that are tried with it: two seconds at most where the program is optimized.
+pub const TEMPLATE_FUEL_ALL: u64 = 32_000_000;
+/// Longest prompt of those that are tried.
+pub const TEMPLATE_OUTPUT_BYTES_MAX: usize = 1 << 20;
 
 /// Heaviest endpoint; larger weights count as this, so that a ring's size is bounded.
 pub const WEIGHT_MAX: u32 = 100;

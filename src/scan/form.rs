@@ -27,11 +27,13 @@ pub struct Chat {
     pub turns: Box<[Turn]>,
     /// Between the texts of a content that is a list of parts.
     pub joint: Box<[u8]>,
+    /// A list of several parts is written otherwise: the form ends before its turn.
+    pub lone: bool,
     /// At the end, where an answer is asked for.
     pub generation: Box<[u8]>,
 }
 
-/// Messages of one role.
+/// Messages of one role. A content of which nothing is left is none: many templates write no turn for it, so the form ends before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
     /// Its name in the body.
@@ -40,8 +42,24 @@ pub struct Turn {
     pub before: Box<[u8]>,
     /// Behind it.
     pub after: Box<[u8]>,
-    /// White space at both ends of the content is left out.
+    /// White space at both ends of the content, as Python has it, is left out.
     pub trims: bool,
+    /// Where it is written so.
+    pub place: Place,
     /// A content in which one of these occurs is written otherwise: the form ends before it.
     pub stops: Box<[Box<[u8]>]>,
+}
+
+/// Where messages of a role are written as their [`Turn`] says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// Wherever they stand.
+    #[default]
+    Anywhere,
+    /// Not as the last message: there the form ends before it.
+    NotLast,
+    /// As the first message. One that stands elsewhere changes what is before it: the prompt has no form, from its start.
+    First,
+    /// None is, and each changes what is before it: a prompt with one has no form, from its start.
+    Nowhere,
 }

@@ -1,4 +1,13 @@
 //! The text of tokens: what a model's tokenizer makes of bytes, backwards. No text is cut into tokens here.
+//!
+//! [`read`](Vocabulary::read) takes it from a model's `tokenizer.json`, [`write`](Vocabulary::write) makes text of tokens.
+
+mod layout;
+mod read;
+mod write;
+
+pub use read::Unreadable;
+pub use write::{Behind, UnknownId};
 
 /// Token ids and the bytes that they stand for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,5 +69,15 @@ impl Vocabulary {
     /// What the tokenizer puts before a prompt that is no chat.
     pub fn begins(&self) -> &[u32] {
         &self.begins
+    }
+
+    /// How many ids there are, without a text or with one.
+    pub fn ids(&self) -> u32 {
+        self.ends.len() as u32
+    }
+
+    /// The ids that are cut out of a text before all others; sorted.
+    pub fn special(&self) -> &[u32] {
+        &self.special
     }
 }

@@ -1,0 +1,74 @@
+//! The strings of a template's own code. Where a content is looked into, it is for one of them: `'</think>' in content`.
+
+/// Each string between quotes inside `{{ }}` and `{% %}`, once, in the order of their occurrence.
+pub(super) fn literals(source: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut rest = source;
+    while let Some((_, code)) = first(rest, &["{{", "{%", "{#"]) {
+        let (opener, code) = code;
+        if opener == "{#" {
+            rest = first(code, &["#}"]).map_or("", |(_, (_, behind))| behind);
+            continue;
+        }
+        rest = strings(code, &mut found);
+    }
+    found
+}
+
+/// Where the earliest of these stands: what is before it, which it is, and what is behind it.
+fn first<'a, 'n>(text: &'a str, needles: &[&'n str]) -> Option<(&'a str, (&'n str, &'a str))> {
+    let at = |needle: &&'n str| text.find(*needle).map(|at| (at, *needle));
+    let (at, needle) = needles.iter().filter_map(at).min()?;
+    let (before, behind) = text.split_at(at);
+    Some((before, (needle, behind.strip_prefix(needle)?)))
+}
+
+/// Strings up to the end of this piece of code; what is behind it.
+fn strings<'a>(code: &'a str, found: &mut Vec<String>) -> &'a str {
+    let mut letters = code.chars();
+    let mut last = ' ';
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\'' | '"' => {
+                let text = string(&mut letters, letter);
+                if !text.is_empty() && !found.contains(&text) {
+                    found.push(text);
+                }
+            }
+            '}' if matches!(last, '}' | '%') => break,
+            _ => {}
+        }
+        last = letter;
+    }
+    letters.as_str()
+}
+
+/// What stands before the closing quote, without escapes.
+fn string(letters: &mut std::str::Chars<'_>, quote: char) -> String {
+    let mut text = String::new();
+    while let Some(letter) = letters.next().filter(|letter| *letter != quote) {
+        text.push(match letter {
+            '\\' => match letters.next() {
+                Some('n') => '\n',
+                Some('t') => '\t',
+                Some('r') => '\r',
+                Some(other) => other,
+                None => break,
+            },
+            other => other,
+        });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::literals;
+
+    #[test]
+    fn strings_of_code_are_found_and_text_is_not() {
+        let source = "it's {{ 'a' + \"b\\n\" }} 'no' {# 'no' #}{%- if x == 'it\\'s' and y != '}}' -%}{% set z = 'a' %}\"no\"{{ '";
+        assert_eq!(literals(source), ["a", "b\n", "it's", "}}"]);
+        assert_eq!(literals("{{ {'k': {'l': 1}} }} 'no' {% 'm' %}"), ["k", "l", "m"]);
+    }
+}

@@ -1,0 +1,105 @@
+//! A chat template as a model's files have it.
+
+use serde_json::Value;
+
+use crate::limits::{TEMPLATE_BYTES_MAX, TOKENIZER_CONFIG_BYTES_MAX};
+
+/// A chat template and the tokens that it may name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// The template; `None`: the model has none.
+    pub(super) text: Option<String>,
+    /// `bos_token`, `eos_token` and others, with the text of each.
+    pub(super) tokens: Vec<(String, String)>,
+}
+
+/// Why a model's files give no template.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// It is no JSON.
+    #[error("tokenizer_config.json cannot be read: {0}")]
+    Syntax(String),
+    /// It is no text.
+    #[error("chat_template.jinja is not UTF-8")]
+    Encoding,
+    /// Of more bytes than are read.
+    #[error("{file} has {bytes} bytes; at most {most} are read")]
+    Long {
+        /// Which file.
+        file: &'static str,
+        /// Its bytes.
+        bytes: usize,
+        /// What is read.
+        most: usize,
+    },
+}
+
+/// Of `tokenizer_config.json` and `chat_template.jinja`, each if there is one. The second's template wins, as in Transformers.
+pub fn read(tokenizer_config: Option<&[u8]>, jinja: Option<&[u8]>) -> Result<Source, Unreadable> {
+    let mut source = Source::default();
+    if let Some(config) = tokenizer_config {
+        bounded("tokenizer_config.json", config, TOKENIZER_CONFIG_BYTES_MAX)?;
+        let config: Value = serde_json::from_slice(config).map_err(|why| Unreadable::Syntax(why.to_string()))?;
+        source.text = template(&config["chat_template"]).map(str::to_owned);
+        source.tokens = tokens(&config);
+    }
+    if let Some(jinja) = jinja {
+        bounded("chat_template.jinja", jinja, TEMPLATE_BYTES_MAX)?;
+        source.text = Some(std::str::from_utf8(jinja).map_err(|_| Unreadable::Encoding)?.to_owned());
+    }
+    if let Some(text) = &source.text {
+        bounded("the chat template", text.as_bytes(), TEMPLATE_BYTES_MAX)?;
+    }
+    Ok(source)
+}
+
+fn bounded(file: &'static str, bytes: &[u8], most: usize) -> Result<(), Unreadable> {
+    if bytes.len() > most { Err(Unreadable::Long { file, bytes: bytes.len(), most }) } else { Ok(()) }
+}
+
+/// The template itself, or of a list of named ones that which serves chats without tools.
+fn template(value: &Value) -> Option<&str> {
+    let default = |named: &&Value| named["name"] == "default";
+    value.as_str().or_else(|| value.as_array()?.iter().find(default)?["template"].as_str())
+}
+
+fn tokens(config: &Value) -> Vec<(String, String)> {
+    let named = config.as_object().into_iter().flatten().filter(|(name, _)| name.ends_with("_token"));
+    let text = |value: &Value| value.as_str().or_else(|| value["content"].as_str()).map(str::to_owned);
+    named.filter_map(|(name, value)| Some((name.clone(), text(value)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_of_its_own_wins() {
+        let config =
+            br#"{"chat_template": "a", "bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": null}"#;
+        let source = read(Some(config), None).expect("a template");
+        assert_eq!(source.text.as_deref(), Some("a"));
+        let tokens =
+            [("bos_token", "<s>"), ("eos_token", "</s>")].map(|(name, text)| (name.to_owned(), text.to_owned()));
+        assert_eq!(source.tokens, tokens);
+        assert_eq!(read(Some(config), Some(b"b")).expect("a template").text.as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn of_named_ones_the_default_is_taken() {
+        let config =
+            br#"{"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]}"#;
+        assert_eq!(read(Some(config), None).expect("a template").text.as_deref(), Some("d"));
+        let others = br#"{"chat_template": [{"name": "tool_use", "template": "t"}, 3]}"#;
+        assert_eq!(read(Some(others), None), Ok(Source::default()));
+        assert_eq!(read(None, None), Ok(Source::default()));
+    }
+
+    #[test]
+    fn what_is_no_text_is_refused_in_words() {
+        assert!(matches!(read(Some(b"{"), None), Err(Unreadable::Syntax(_))));
+        assert_eq!(read(None, Some(b"\xff")), Err(Unreadable::Encoding));
+        let long = vec![b'a'; TEMPLATE_BYTES_MAX + 1];
+        assert!(matches!(read(None, Some(&long)), Err(Unreadable::Long { file: "chat_template.jinja", .. })));
+    }
+}

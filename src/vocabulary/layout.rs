@@ -1,0 +1,139 @@
+//! What stands around a tokenizer's model: normalizer, pre-tokenizer, post-processor. Each either keeps a text's bytes, or the tokenizer is
+//! refused: text made of its tokens would not be the text that they were made of.
+
+use serde_json::Value;
+
+use super::{Lead, Unreadable};
+
+/// How tokens spell bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spelling {
+    /// A letter for each byte, as GPT-2 has it.
+    Letters,
+    /// As they are, `▁` for a space.
+    Pieces,
+}
+
+/// What a tokenizer does before and behind its model.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) spelling: Spelling,
+    pub(super) lead: Lead,
+    pub(super) begins: Vec<u32>,
+}
+
+/// What stands for a space in pieces.
+pub(super) const SPACE: &str = "▁";
+
+/// The four sections, as the file has them.
+pub(super) struct Sections<'a> {
+    pub(super) normalizer: &'a Value,
+    pub(super) pre_tokenizer: &'a Value,
+    pub(super) post_processor: &'a Value,
+    pub(super) decoder: &'a Value,
+}
+
+impl Layout {
+    pub(super) fn of(sections: &Sections<'_>) -> Result<Layout, Unreadable> {
+        let mut layout = Layout { spelling: Spelling::Pieces, lead: Lead::Nowhere, begins: Vec::new() };
+        let mut spaces = false;
+        for step in steps(sections.normalizer, "normalizers") {
+            spaces |= layout.normalizer(step)?;
+        }
+        for (place, step) in steps(sections.pre_tokenizer, "pretokenizers").into_iter().enumerate() {
+            spaces |= layout.pre_tokenizer(step, place)?;
+        }
+        if steps(sections.decoder, "decoders").into_iter().any(|step| kind(step) == "ByteLevel") {
+            layout.spelling = Spelling::Letters;
+        }
+        if layout.spelling == Spelling::Pieces && !spaces {
+            return Err(Unreadable::Spelling);
+        }
+        for step in steps(sections.post_processor, "processors") {
+            layout.post_processor(step);
+        }
+        Ok(layout)
+    }
+
+    /// Whether it writes spaces as [`SPACE`].
+    fn normalizer(&mut self, step: &Value) -> Result<bool, Unreadable> {
+        match kind(step) {
+            "NFC" => Ok(false),
+            "ByteLevel" => {
+                self.spelling = Spelling::Letters;
+                Ok(false)
+            }
+            "Prepend" if step["prepend"] == SPACE => {
+                self.lead = Lead::BehindSpecial;
+                Ok(false)
+            }
+            "Replace" if step["pattern"]["String"] == " " && step["content"] == SPACE => Ok(true),
+            other => Err(loses("normalizer", other)),
+        }
+    }
+
+    fn pre_tokenizer(&mut self, step: &Value, place: usize) -> Result<bool, Unreadable> {
+        match kind(step) {
+            "ByteLevel" => {
+                self.spelling = Spelling::Letters;
+                if step["add_prefix_space"] == true {
+                    // Behind a step that cuts words, each of them would get a space.
+                    if place > 0 {
+                        return Err(loses("pre-tokenizer", "ByteLevel behind others with add_prefix_space"));
+                    }
+                    self.lead = Lead::BehindSpecial;
+                }
+                Ok(false)
+            }
+            "Metaspace" if step["replacement"].as_str().is_none_or(|letter| letter == SPACE) => {
+                let older = if step["add_prefix_space"] == false { "never" } else { "always" };
+                self.lead = match step["prepend_scheme"].as_str().unwrap_or(older) {
+                    "never" => Lead::Nowhere,
+                    "first" => Lead::First,
+                    _ => Lead::BehindSpecial,
+                };
+                Ok(true)
+            }
+            "Split" | "Punctuation" if step["behavior"] != "Removed" => Ok(false),
+            "Digits" | "UnicodeScripts" | "FixedLength" => Ok(false),
+            other => Err(loses("pre-tokenizer", other)),
+        }
+    }
+
+    /// What it puts before the one text of a prompt.
+    fn post_processor(&mut self, step: &Value) {
+        match kind(step) {
+            "TemplateProcessing" => {
+                let single = step["single"].as_array().map(Vec::as_slice).unwrap_or_default();
+                let before = single.iter().map_while(|piece| piece["SpecialToken"]["id"].as_str());
+                let ids = before.filter_map(|name| step["special_tokens"][name]["ids"].as_array()).flatten();
+                self.begins = ids.filter_map(id).collect();
+            }
+            "BertProcessing" | "RobertaProcessing" => {
+                self.begins = step["cls"].get(1).and_then(id).into_iter().collect()
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A section's steps: it is one, or a sequence of them, and sequences may be of sequences.
+fn steps<'a>(section: &'a Value, list: &str) -> Vec<&'a Value> {
+    match (section, section[list].as_array()) {
+        (Value::Null, _) => Vec::new(),
+        (_, Some(inner)) if kind(section) == "Sequence" => inner.iter().flat_map(|step| steps(step, list)).collect(),
+        _ => vec![section],
+    }
+}
+
+fn kind(step: &Value) -> &str {
+    step["type"].as_str().unwrap_or("without a type")
+}
+
+fn id(value: &Value) -> Option<u32> {
+    value.as_u64()?.try_into().ok()
+}
+
+fn loses(section: &'static str, step: &str) -> Unreadable {
+    Unreadable::Loses { section, step: step.chars().take(64).collect() }
+}

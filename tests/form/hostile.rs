@@ -1,0 +1,110 @@
+//! Files that nobody should have written: refused in words, in bounded time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use warmfront::template;
+use warmfront::vocabulary::Vocabulary;
+
+use super::recordings::TOKENIZER;
+use super::templates::of;
+
+#[test]
+fn templates_that_do_not_end_are_refused() {
+    let loops = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}";
+    let long = "{% for a in range(20000) %}{{ messages[0].content * 1000 }}{% endfor %}";
+    let macros = "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}";
+    let nested = "{% if a %}".repeat(20_000);
+    let groups = format!("{{{{ {}1 }}}}", "(".repeat(100_000));
+    let refused = "{% for a in range(30000) %}{% endfor %}{{ raise_exception('no') }}";
+    for jinja in [loops, long, macros, &nested, &groups, refused] {
+        let at = Instant::now();
+        let reading = of(jinja);
+        let start = jinja.get(..40);
+        assert!(reading.form.chat.is_none(), "{start:?}");
+        assert!(at.elapsed() < Duration::from_secs(5), "{start:?} took {:?}", at.elapsed());
+        println!("{start:?}: {} after {:?}", reading.no_chat.expect("a reason"), at.elapsed());
+    }
+}
+
+/// Slow, but never so that it would not be read: what it costs is counted over all prompts.
+#[test]
+fn what_is_slow_in_each_prompt_is_given_up() {
+    let slow =
+        "{% for a in range(25000) %}{% endfor %}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
+    let reading = of(slow);
+    println!("{:?} after {} prompts", reading.no_chat, reading.prompts);
+    assert_eq!(reading.no_chat, Some(template::Why::Costly));
+}
+
+fn pieces() -> impl Strategy<Value = String> {
+    let pieces = prop::sample::select(vec![
+        "{% for m in messages %}",
+        "{% endfor %}",
+        "{{ m.content }}",
+        "{{ m['role'] }}",
+        "{{",
+        "}}",
+        "{%",
+        "%}",
+        "'",
+        "\"",
+        "{% if m.role == 'user' %}",
+        "{% else %}",
+        "{% endif %}",
+        "{{ m.content[0] }}",
+        "{{ m.content | trim }}",
+        "{{ messages | tojson }}",
+        "{{ raise_exception('x') }}",
+        "{% set x = m %}",
+        "{{ x }}",
+        "{{ loop.last }}",
+        "{{ m.content.split('a')[-1] }}",
+        "{% macro f(a) %}",
+        "{% endmacro %}",
+        "{{ f(m) }}",
+        "<|",
+        "\n",
+        "é",
+        "{{ bos_token }}",
+        "{#",
+        "#}",
+        "{% generation %}",
+        "{% endgeneration %}",
+        "{{ -1 // 0 }}",
+        "{{ messages[99] }}",
+        "{% break %}",
+    ]);
+    prop::collection::vec(pieces, 0..24).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn templates_of_any_pieces_are_read_or_refused(jinja in pieces()) {
+        let reading = of(&jinja);
+        prop_assert_eq!(reading.form.chat.is_some(), reading.no_chat.is_none());
+    }
+
+    #[test]
+    fn files_of_any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Vocabulary::read(&bytes);
+        if let Ok(source) = template::read(Some(&bytes), None) {
+            template::form(&source, Arc::new(Vocabulary::default()));
+        }
+        let _ = template::read(None, Some(&bytes));
+    }
+
+    /// A tokenizer with some of its bytes changed.
+    #[test]
+    fn damaged_tokenizers_are_read_or_refused(at in any::<prop::sample::Index>(), with in prop::sample::select(b"0123456789\"{}[],:-ela\\x\xff".to_vec())) {
+        let mut bytes = TOKENIZER.to_vec();
+        let at = at.index(bytes.len());
+        bytes[at] = with;
+        if let Ok(vocabulary) = Vocabulary::read(&bytes) {
+            (0..=vocabulary.ids()).for_each(|id| { vocabulary.text(id); });
+        }
+    }
+}

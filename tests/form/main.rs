@@ -1,0 +1,6 @@
+//! From a model's files to the bytes of its prompts: tokenizers, chat templates, and both against what engines recorded.
+
+mod hostile;
+mod recordings;
+mod templates;
+mod tokenizers;

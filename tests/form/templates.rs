@@ -1,0 +1,165 @@
+//! Chat templates of real models, without their parts for tools: which have a form, what is left out of it, and whether it writes what
+//! Transformers itself has written.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use warmfront::scan::Place;
+use warmfront::template::{self, Content, Message, Reading, Written};
+use warmfront::vocabulary::Vocabulary;
+
+use super::recordings::CONFIG;
+
+/// Templates and their forms: roles (`|`: white space at the ends is left out), where they are so, and what their contents may not have.
+const FORMS: &[(&str, &str)] = &[
+    ("chatml", "system, user, assistant, tool"),
+    ("qwen2.5", "system, user, assistant"),
+    ("qwen3", "system, user, assistant not last until </think>"),
+    ("llama-3", "system|, user|, assistant|, tool|"),
+    ("llama-3.1", "system| first, user|, assistant|"),
+    ("llama-3.2", "none: the chat template writes today's date into the prompt"),
+    ("llama-2", "user|, assistant|"),
+    ("mistral-v0.1", "user, assistant"),
+    ("mistral-v0.3", "user, assistant|"),
+    ("gemma-2", "system|, user|, assistant|, tool|"),
+    ("gemma-3", "user|, assistant|; contents of one part"),
+    ("deepseek-v3", "system first, user, assistant until </think>"),
+    ("phi-3", "system, user, assistant"),
+    ("zephyr", "system, user, assistant"),
+    ("tiny-llama", "system, user, assistant"),
+];
+
+pub const TOKENS: &[u8] = br#"{"bos_token": "<s>", "eos_token": {"content": "</s>"}}"#;
+
+/// What is read of a template.
+pub fn of(jinja: &str) -> Reading {
+    let source = template::read(Some(TOKENS), Some(jinja.as_bytes())).expect("readable");
+    template::form(&source, Arc::new(Vocabulary::default()))
+}
+
+fn named(name: &str) -> Reading {
+    if name == "tiny-llama" {
+        let source = template::read(Some(CONFIG), None).expect("readable");
+        return template::form(&source, Arc::new(Vocabulary::default()));
+    }
+    let path = format!("{}/tests/form/templates/{name}.jinja", env!("CARGO_MANIFEST_DIR"));
+    of(&std::fs::read_to_string(path).expect("a template"))
+}
+
+/// A form in one line.
+fn told(reading: &Reading) -> String {
+    let Some(chat) = &reading.form.chat else {
+        return format!("none: {}", reading.no_chat.as_ref().expect("a reason"));
+    };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let turn = |role: &[u8]| {
+        let turn = chat.turns.iter().find(|turn| *turn.role == *role)?;
+        let place = match turn.place {
+            Place::Anywhere => "",
+            Place::NotLast => " not last",
+            Place::First => " first",
+            Place::Nowhere => " nowhere",
+        };
+        // vLLM's own, of every template.
+        let stops = turn.stops.iter().filter(|stop| !stop.starts_with(b"x-anthropic"));
+        let stops: String = stops.map(|stop| format!(" until {}", text(stop))).collect();
+        Some(format!("{}{}{place}{stops}", text(role), if turn.trims { "|" } else { "" }))
+    };
+    let roles: [&[u8]; 4] = [b"system", b"user", b"assistant", b"tool"];
+    let turns: Vec<String> = roles.iter().filter_map(|role| turn(role)).collect();
+    turns.join(", ") + if chat.lone { "; contents of one part" } else { "" }
+}
+
+/// Whether a form is right about a prompt as far as it goes, and whether that is all of it.
+pub fn check(written: Option<Written>, prompt: &[u8], what: &str) -> bool {
+    let Some(written) = written else { return false };
+    let bytes = &prompt[..written.bytes.len().min(prompt.len())];
+    assert_eq!(String::from_utf8_lossy(&written.bytes), String::from_utf8_lossy(bytes), "{what}");
+    written.whole && written.bytes.len() == prompt.len()
+}
+
+pub fn message(role: &str, content: &Value) -> Message {
+    let text = |part: &Value| part.as_str().or_else(|| part["text"].as_str()).expect("text").to_owned();
+    let content = match content.as_array() {
+        Some(parts) => Content::Parts(parts.iter().map(text).collect()),
+        None => Content::Text(text(content)),
+    };
+    Message { role: role.into(), content }
+}
+
+#[test]
+fn these_have_forms() {
+    let found: Vec<(&str, String)> = FORMS.iter().map(|(name, _)| (*name, told(&named(name)))).collect();
+    let found: Vec<(&str, &str)> = found.iter().map(|(name, told)| (*name, told.as_str())).collect();
+    assert_eq!(found, FORMS);
+}
+
+/// `rendered.json`: chats with what Transformers 5.19 makes of them, contents given as vLLM 0.32 gives them; null where it refuses.
+#[test]
+fn forms_write_what_transformers_writes() {
+    let recorded: Value = serde_json::from_slice(include_bytes!("rendered.json")).expect("JSON");
+    let (mut compared, mut whole) = (0, 0);
+    for (name, prompts) in recorded["templates"].as_object().expect("templates") {
+        let Some(chat) = named(name).form.chat else { continue };
+        let mut prompts = prompts["prompts"].as_array().expect("prompts").iter();
+        for (place, messages) in recorded["chats"].as_array().expect("chats").iter().enumerate() {
+            let pairs = messages.as_array().expect("messages").iter();
+            let messages: Vec<Message> =
+                pairs.map(|pair| message(pair[0].as_str().expect("a role"), &pair[1])).collect();
+            for generation in if place < 2 { [true, false].as_slice() } else { &[true] } {
+                let Some(prompt) = prompts.next().expect("a prompt").as_str() else { continue };
+                let written = template::write(&chat, &messages, *generation);
+                compared += 1;
+                whole += u32::from(check(written, prompt.as_bytes(), &format!("{name}, chat {place}")));
+            }
+        }
+        assert_eq!(prompts.next(), None);
+    }
+    println!("{compared} prompts compared, {whole} of them written whole");
+    assert_eq!((compared, whole), (260, 195));
+}
+
+#[test]
+fn a_form_has_the_same_id_everywhere_and_no_other_form_has() {
+    let ids: Vec<u64> =
+        FORMS.iter().filter(|(_, told)| !told.starts_with("none")).map(|(name, _)| named(name).form.id).collect();
+    assert_eq!(named("chatml").form.id, ids[0]);
+    assert_eq!(ids[0], 8_600_607_321_575_505_251, "computed once; any other front has to come to the same");
+    let mut others = ids.clone();
+    others.sort_unstable();
+    others.dedup();
+    assert_eq!(others.len(), ids.len());
+    let tokens: [Option<&[u8]>; 2] = [Some(b"ab"), None];
+    let moved: [Option<&[u8]>; 2] = [Some(b"a"), Some(b"b")];
+    let id = |tokens: &[Option<&[u8]>]| {
+        let vocabulary = Vocabulary::new(tokens, &[], Default::default(), &[]);
+        template::form(&template::Source::default(), Arc::new(vocabulary)).form.id
+    };
+    assert_ne!(id(&tokens), id(&moved));
+}
+
+#[test]
+fn what_a_template_does_otherwise_is_said() {
+    let why = |jinja: &str| told(&of(jinja));
+    assert_eq!(
+        why("{{ 1 +"),
+        "none: the chat template cannot be read: syntax error: unexpected end of input, expected expression (in chat:1)"
+    );
+    assert_eq!(
+        why("{{ raise_exception('not this') }}"),
+        "none: the chat template refuses a single user message: not this"
+    );
+    assert_eq!(why("nothing"), "none: the chat template does not write a user's content once, as it is");
+    assert_eq!(
+        why("{% for m in messages %}{{ m.content | upper }}{% endfor %}"),
+        "none: the chat template does not write a user's content once, as it is"
+    );
+    let counted = "{% for m in messages %}{{ loop.index }}{{ m.content }};{% endfor %}";
+    assert!(why(counted).starts_with("none: the chat template writes "), "{}", why(counted));
+    let one_side = "{% for m in messages %}[{{ m.role }}]{{ m.content.rstrip() }};{% endfor %}";
+    assert!(why(one_side).contains("white space at one end"), "{}", why(one_side));
+    let quoted = "{% for m in messages %}[{{ m.role }}]{{ m.content.split('|')[0] }};{% endfor %}";
+    assert_eq!(why(quoted), "system until |, user until |, assistant until |, tool until |");
+    let both = "{% for m in messages %}[{{ m.role }}]{% if m.content.startswith('(:') and m.content.endswith(':)') %}!{% else %}{{ m.content }}{% endif %};{% endfor %}";
+    assert_eq!(why(both), "system until (:, user until (:, assistant until (:, tool until (:");
+}
