@@ -3,13 +3,15 @@
 //!
 //! `warm` has a real index as well, as large as the engines' caches, written at the choice; its tokens are settled at the
 //! first token, and it reads the engines' KV use as often as control scrapes. Prompt lengths it knows exactly, where
-//! a front estimates them, and its blocks are the traffic's.
+//! a front estimates them, and its blocks are the traffic's. Where it hears the engines' KV events, [`Mirror`] writes the index.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::chooser::{Asked, Chooser, Stage};
+use super::events::Batch;
 use super::fleet::Fleet;
+use super::precise::{Mirror, ROOM};
 use super::traffic::chain::mix;
 use crate::config::Control;
 use crate::counters::queue::Queue;
@@ -35,6 +37,8 @@ pub struct Own {
     among_others: bool,
     dice: Dice,
     turn: u64,
+    mirror: Option<Mirror>,
+    predicted: Option<u32>,
 }
 
 impl Own {
@@ -63,7 +67,19 @@ impl Own {
             cache_tokens: u64::from(stage.blocks) * u64::from(stage.block_tokens),
             dice: Dice::new(mix(stage.seed, 3)),
             turn: 0,
+            mirror: None,
+            predicted: None,
         }
+    }
+
+    /// The same, with an index that the engines' events write.
+    pub fn hearing(stage: &Stage, settings: Settings) -> Own {
+        let blocks = stage.blocks.saturating_mul(ROOM);
+        let mut own = Own::new(stage, settings);
+        let endpoints: Vec<Endpoint> = own.snapshot.endpoints.iter().flatten().cloned().collect();
+        own.snapshot.index = index(&endpoints, blocks);
+        own.mirror = Some(Mirror::new(endpoints.iter().map(|one| one.id), stage.blocks, stage.events, stage.seed));
+        own
     }
 
     /// Requests without their last token.
@@ -95,6 +111,9 @@ impl Own {
     /// Chooses for a request; nothing counts yet.
     pub(super) fn decide(&mut self, asked: &Asked) -> Option<Choice> {
         self.turn += 1;
+        if let (Some(mirror), Some(index)) = (&mut self.mirror, &self.snapshot.index) {
+            mirror.catch_up(asked.now_ns, index);
+        }
         let pool = self.snapshot.pools.first()?;
         let key = match pool.settings.prefix {
             PrefixMode::FirstUser => asked.request.opening,
@@ -135,12 +154,19 @@ impl Own {
         let chain = asked.request.prompt_blocks(asked.block_tokens);
         let (pool, index) = (self.snapshot.pools.first()?, self.snapshot.index.as_deref());
         let mut admission = self.counters.try_admit(choice.endpoint, choice.slots)?;
+        self.predicted = choice.tokens.map(|tokens| tokens.predicted);
         if let Some(Tokens { held, new, .. }) = choice.tokens {
             admission.computes(new);
             admission.occupies((held + new).saturating_add(self.counters.loads().mean_answer(pool.id.0)));
             self.counters.prompt(pool.id.0, held + new, held);
-            // Nobody else writes here, and no endpoint goes: it is never refused.
-            let _ = index.map(|index| index.insert(chain, choice.endpoint, Origin::Choice));
+            match (&mut self.mirror, index) {
+                (Some(mirror), Some(index)) => {
+                    let engine = choice.endpoint.slot.into();
+                    mirror.promise(asked.now_ns, engine, &asked.request.blocks, chain.len(), index);
+                }
+                // Nobody else writes here, and no endpoint goes: it is never refused.
+                _ => drop(index.map(|index| index.insert(chain, choice.endpoint, Origin::Choice))),
+            }
         }
         self.admissions.insert(asked.number, admission);
         Some(choice.endpoint.slot.into())
@@ -185,15 +211,31 @@ impl Chooser for Own {
         }
         self.snapshot.seal();
     }
+
+    fn hears_events(&self) -> bool {
+        self.mirror.is_some()
+    }
+
+    fn published(&mut self, now_ns: u64, engine: usize, batch: &Batch) {
+        if let Some(mirror) = &mut self.mirror {
+            mirror.published(now_ns, engine, batch);
+        }
+    }
+
+    fn predicted(&self) -> Option<u32> {
+        self.predicted
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replay::events::Delivery;
     use crate::replay::peers::trial::Trial;
 
     fn trial(policy: Policy) -> Trial<Own> {
-        let stage = Stage { engines: 4, blocks: 5_500, block_tokens: 16, fronts: 1, seed: 1 };
+        let events = Delivery::default();
+        let stage = Stage { engines: 4, blocks: 5_500, block_tokens: 16, fronts: 1, events, seed: 1 };
         Trial::new(Own::new(&stage, Settings { policy, ..Settings::default() }), 4)
     }
 
