@@ -33,7 +33,7 @@ fn with_cache(name: &str, kv_tokens: u32) -> Profile {
 
 /// Traffic of each kind that generators make, and engines that never have to let anything go.
 fn with_room() -> Vec<(&'static str, Box<dyn Source>, Profile)> {
-    let agents = Agents { seconds: 50.0, warmup_seconds: 10.0, rate: 0.4, ..Agents::default() };
+    let agents = Agents { seconds: 80.0, warmup_seconds: 10.0, rate: 0.5, ..Agents::default() };
     let prefixes = Prefixes { seconds: 60.0, warmup_seconds: 10.0, rate: 3.0, groups: 30, ..Prefixes::default() };
     vec![
         ("chat", Box::new(chat()), with_cache("l4-8b", 1 << 22)),
@@ -87,7 +87,7 @@ fn a_front_hears_what_another_caused_but_not_what_it_promised() {
         let of = |policy| misjudged(&replay(&**source, profile, policy, 2, AT_ONCE));
         let (precise, warm) = (of("precise"), of("warm"));
         assert_eq!(precise.0, 0, "{name}");
-        assert!(precise.1 * 5 < warm.1, "{name}: {precise:?}, warm {warm:?}");
+        assert!(precise.1 * 2 < warm.1, "{name}: {precise:?}, warm {warm:?}");
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::chooser::{Asked, Chooser, Stage};
 use super::events::Batch;
 use super::fleet::Fleet;
-use super::precise::{Mirror, ROOM};
+use super::precise::Mirror;
 use super::traffic::chain::mix;
 use crate::config::Control;
 use crate::counters::queue::Queue;
@@ -74,11 +74,9 @@ impl Own {
 
     /// The same, with an index that the engines' events write.
     pub fn hearing(stage: &Stage, settings: Settings) -> Own {
-        let blocks = stage.blocks.saturating_mul(ROOM);
         let mut own = Own::new(stage, settings);
-        let endpoints: Vec<Endpoint> = own.snapshot.endpoints.iter().flatten().cloned().collect();
-        own.snapshot.index = index(&endpoints, blocks);
-        own.mirror = Some(Mirror::new(endpoints.iter().map(|one| one.id), stage.blocks, stage.events, stage.seed));
+        let endpoints = own.snapshot.endpoints.iter().flatten().map(|endpoint| endpoint.id);
+        own.mirror = Some(Mirror::new(endpoints, stage.blocks, stage.events, stage.seed));
         own
     }
 

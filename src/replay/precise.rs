@@ -5,6 +5,9 @@
 //! confirms them; what nobody has confirmed [`PROMISE_NS`] later goes. Events are placed by what they are built on: one
 //! whose parent was never told of is dropped, as control could not tell where it belongs. Since an engine of which something was missed for
 //! good may hold what nobody tells of, its promises stay, and go in the order of `warm`.
+//!
+//! The index holds no more of an engine than its cache does: what is promised pushes out the oldest, as it will there. Were there more
+//! room, prompts would be sent after blocks that those waiting before them will take.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
@@ -18,8 +21,6 @@ use crate::index::{Index, Matches, Origin};
 
 /// How long a promise stands.
 pub const PROMISE_NS: u64 = 10_000_000_000;
-/// So many times the blocks of an engine's cache fit into its part of the index: engines say what goes, and promises push out nothing.
-pub const ROOM: u32 = 2;
 /// Sets the draw of losses apart from others.
 const LOSS_DRAW: u64 = 9;
 
@@ -86,7 +87,7 @@ impl Mirror {
                             Some(Came::Batch(batch)) => {
                                 batch.iter().for_each(|told| heard.hears(told, index, &mut self.matches))
                             }
-                            Some(Came::Hole) => heard.misses(index),
+                            Some(Came::Hole) => heard.misses(),
                             None => break,
                         }
                     }
@@ -137,22 +138,15 @@ impl Heard {
             Told::Removed(_) => {}
             Told::Cleared => {
                 self.told.clear();
-                let _ = index.assign(self.id, Some(self.room()));
+                let _ = index.assign(self.id, Some(self.blocks));
             }
         }
     }
 
-    /// Most blocks that the index may hold of it.
-    fn room(&self) -> u32 {
-        if self.complete { self.blocks.saturating_mul(ROOM) } else { self.blocks }
-    }
-
-    fn misses(&mut self, index: &Index) {
-        if std::mem::take(&mut self.complete) {
-            self.promised.clear();
-            self.promises.clear();
-            let _ = index.resize(self.id, self.room());
-        }
+    fn misses(&mut self) {
+        self.complete = false;
+        self.promised.clear();
+        self.promises.clear();
     }
 
     fn ends_promise(&mut self, now_ns: u64, index: &Index) {
@@ -194,8 +188,8 @@ mod tests {
 
     impl Trial {
         fn new(delivery: Delivery) -> Trial {
-            let index = Index::new(Capacity { endpoints: 1, blocks: 32 }).unwrap();
-            index.assign(ID, Some(16 * ROOM)).unwrap();
+            let index = Index::new(Capacity { endpoints: 1, blocks: 16 }).unwrap();
+            index.assign(ID, Some(16)).unwrap();
             let delivery = Delivery { delay_ns: S, ..delivery };
             Trial { mirror: Mirror::new([ID].into_iter(), 16, delivery, 1), index }
         }
@@ -247,7 +241,7 @@ mod tests {
         let mut trial = Trial::new(Delivery::default());
         trial.promise(0, &[1, 2]);
         // That 1 was stored.
-        trial.mirror.engines[0].misses(&trial.index);
+        trial.mirror.engines[0].misses();
         trial.stores(S, &[1, 2, 3], 1);
         assert_eq!(trial.held(30 * S, &[1, 2, 3]), 2, "what stands on what was missed has no place");
         trial.stores(30 * S, &[5, 6], 0);
