@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::limits::{ENDPOINTS_MAX, LABELLED_POOLS_MAX, TOKENS_MAX};
-pub use belief::{Method, Rung};
+pub use belief::{METHODS, Method, Rung};
 
 /// Where an endpoint's counters lie (`slot`), and which tenant of that slot is meant (`generation`).
 /// A slot is given to another endpoint only when its in-flight count is 0.

@@ -17,6 +17,12 @@ pub fn root(pool_or_model: &[u8], cache_salt: Option<u64>) -> u64 {
     keyed(b'c', pool_or_model, cache_salt, GENERIC_FORM)
 }
 
+/// The same of a prompt in the form that its engine gives it: whatever pool it is asked for, the engine's cache is one for all that
+/// name its base model. `adapter`: the one that computes it, if any.
+pub fn form_root(adapter: Option<&[u8]>, cache_salt: Option<u64>, form: u64) -> u64 {
+    keyed(b'f', adapter.unwrap_or_default(), cache_salt, form)
+}
+
 /// The canonical form that [`crate::scan`] makes of every prompt, whatever the model's template.
 const GENERIC_FORM: u64 = 1;
 
@@ -64,6 +70,11 @@ mod tests {
             key(b"m", Some(0), &prefix(1)),
             key(b"m", Some(1), &prefix(1)),
             key(b"m\0", None, &prefix(1)),
+            root(b"m", None),
+            form_root(Some(b"m"), None, 1),
+            form_root(None, None, 1),
+            form_root(None, Some(1), 1),
+            form_root(None, None, 2),
             session_key(b"m", 1),
             session_key(b"m", 2),
         ];

@@ -158,6 +158,28 @@ fn impossible_values_are_refused() {
     }
 }
 
+/// Where an engine's events are is said whole, or left to the engine.
+#[test]
+fn keys_of_events_belong_together() {
+    let of = |keys: &str| Config::parse(&format!("[[upstream]]\nurl = \"http://a:1\"\n{keys}"), Path::new("w.toml"));
+    let source =
+        |keys: &str| of(keys).map(|config| config.upstream[0].kv_source().unwrap()).map_err(|why| why.to_string());
+    assert_eq!((source(""), source("kv_events = \"off\"")), (Ok(None), Ok(None)));
+    let there = source("kv_events = \"tcp://a:2\"\nkv_replay = \"tcp://a:3\"\nkv_topic = \"kv\"").unwrap().unwrap();
+    assert_eq!((there.events.port, there.replay.unwrap().port, &*there.topic), (2, 3, "kv"));
+    for (keys, why) in [
+        ("kv_replay = \"tcp://a:3\"", "\"auto\" is told all three"),
+        ("kv_events = \"off\"\nkv_topic = \"x\"", "which is missing"),
+        ("kv_events = \"ipc:///x\"", "publish over TCP"),
+        ("kv_events = \"tcp://a:2\"\nkv_replay = \"a\"", "kv_replay"),
+    ] {
+        let said = source(keys).unwrap_err();
+        assert!(said.contains(why), "{keys}: {said}");
+    }
+    let both = "[routing]\npolicy = \"precise\"\nshadow_policy = \"warm\"\n";
+    assert!(Config::parse(both, Path::new("w.toml")).unwrap_err().to_string().contains("one index"));
+}
+
 /// What is read of a body, and whether there is an index, follows from the policies that look on as well.
 #[test]
 fn a_pool_is_compared_with_a_policy_of_its_own() {
@@ -175,8 +197,7 @@ fn a_pool_is_compared_with_a_policy_of_its_own() {
         let config = parsed(&format!("{base}{text}"));
         assert_eq!((config.routing.shadow_policy.0, config.settings_for("x").shadow_policy.0), (routing, x), "{text}");
         let looks = [routing, x].contains(&Some(Policy::Warm));
-        assert_eq!((config.looks_at(Policy::Warm), config.plan().chain), (looks, looks), "{text}");
-        assert!(config.looks_at(Policy::PrefixHash) && !config.looks_at(Policy::Session));
+        assert_eq!((config.counts_tokens(), config.plan().chain), (looks, looks), "{text}");
     }
     let keys = |text: &str| {
         let Plain { chosen, shadow } = parsed(text).plan().plain;

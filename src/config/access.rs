@@ -7,7 +7,6 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::{Config, LogFormat};
-use crate::policy::Policy;
 
 /// `access` of `[log]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,7 +73,7 @@ impl Config {
             Some("`access_chain` adds to lines of the access log, and `access` is \"off\"")
         } else if self.log.access_format != LogFormat::Json {
             Some("`access_chain` adds to lines in JSON, and `access_format` is \"text\"")
-        } else if !self.looks_at(Policy::Warm) {
+        } else if !self.counts_tokens() {
             Some(
                 "`access_chain` has nothing to write: chains of prompts are made for the policy `warm`, which no pool has",
             )

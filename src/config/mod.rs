@@ -339,9 +339,9 @@ impl Config {
         problems
     }
 
-    /// Whether any pool chooses by this policy, or is compared with it.
-    pub fn looks_at(&self, policy: Policy) -> bool {
-        self.routing.looks_at(policy) || self.pool.keys().any(|id| self.settings_for(id).looks_at(policy))
+    /// Whether a policy chooses anywhere, or looks on, that counts tokens.
+    pub fn counts_tokens(&self) -> bool {
+        self.routing.counts_tokens() || self.pool.keys().any(|id| self.settings_for(id).counts_tokens())
     }
 
     /// What bodies are scanned for: all that any pool needs, for which one it is shows only in the body.

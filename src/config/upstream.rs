@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::kvevents;
+
 /// `[[upstream]]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -27,6 +29,15 @@ pub struct Upstream {
     /// Whether it is being taken out of service: it finishes what it has and gets nothing new, and is probed on.
     #[serde(default)]
     pub drain: bool,
+    /// Where it publishes KV events.
+    #[serde(default)]
+    pub kv_events: KvEvents,
+    /// Its replay socket; empty: none, or as the engine says.
+    #[serde(default)]
+    pub kv_replay: String,
+    /// What the topics of its events begin with; empty: any.
+    #[serde(default)]
+    pub kv_topic: String,
     /// File with the key that control's own calls carry; empty: none.
     #[serde(default)]
     pub api_key_file: PathBuf,
@@ -46,8 +57,32 @@ impl Upstream {
             concurrency_max: 0,
             models: Vec::new(),
             drain: false,
+            kv_events: KvEvents::Auto,
+            kv_replay: String::new(),
+            kv_topic: String::new(),
             api_key_file: PathBuf::new(),
         }
+    }
+
+    /// Where its KV events are, as far as that is configured.
+    ///
+    /// # Errors
+    /// What is wrong with the keys that say it.
+    pub fn kv_source(&self) -> Result<Option<kvevents::Settings>, String> {
+        if self.kv_events == KvEvents::Auto && !(self.kv_replay.is_empty() && self.kv_topic.is_empty()) {
+            return Err(
+                "`kv_replay` and `kv_topic` go with a `kv_events` that says where; \"auto\" is told all three".into()
+            );
+        }
+        let kv_replay = match &*self.kv_replay {
+            "" => None,
+            text => Some(text.parse().map_err(|why| format!("`kv_replay`: {why}"))?),
+        };
+        let kv_events = match &self.kv_events {
+            KvEvents::At(endpoint) => Some(endpoint.clone()),
+            KvEvents::Auto | KvEvents::Off => None,
+        };
+        kvevents::Keys { kv_events, kv_replay, kv_topic: self.kv_topic.clone() }.settings()
     }
 
     /// Whether both mean one engine, whatever else is said of it.
@@ -58,6 +93,41 @@ impl Upstream {
     /// Its name, or `host:port`.
     pub fn label(&self) -> String {
         if self.name.is_empty() { self.url.authority() } else { self.name.clone() }
+    }
+}
+
+/// `kv_events`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum KvEvents {
+    /// Where the engine says.
+    #[default]
+    Auto,
+    /// Nowhere.
+    Off,
+    /// There.
+    At(kvevents::Endpoint),
+}
+
+impl TryFrom<String> for KvEvents {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match &*text {
+            "" | "auto" => Ok(KvEvents::Auto),
+            "off" => Ok(KvEvents::Off),
+            text => text.parse().map(KvEvents::At),
+        }
+    }
+}
+
+impl From<KvEvents> for String {
+    fn from(events: KvEvents) -> String {
+        match events {
+            KvEvents::Auto => "auto".into(),
+            KvEvents::Off => "off".into(),
+            KvEvents::At(endpoint) => endpoint.to_string(),
+        }
     }
 }
 

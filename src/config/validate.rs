@@ -272,6 +272,17 @@ fn routing(settings: &Settings, table: &[&str], found: &mut Vec<Problem>) {
             wrong(key, "\"session\" needs `session_headers` or `session_fields`; both are empty".into());
         }
     }
+    if let (true, Some(shadow)) = (settings.policy.counts_tokens(), settings.shadow_policy.0)
+        && shadow.counts_tokens()
+        && shadow != settings.policy
+    {
+        let message = format!(
+            "\"{}\" cannot be compared with \"{}\": both choose by one index, which holds what one of them is told",
+            shadow.as_str(),
+            settings.policy.as_str()
+        );
+        wrong("shadow_policy", message);
+    }
 }
 
 /// Keys of `[routing]` that say what bodies are scanned for.
@@ -318,6 +329,9 @@ fn upstreams(upstreams: &[Upstream], found: &mut Vec<Problem>) {
         }
         if upstream.models.iter().any(|id| id.is_empty() || id.len() > 256) {
             wrong("models", "`models` lists served ids of 1 to 256 bytes".into());
+        }
+        if let Err(why) = upstream.kv_source() {
+            wrong("kv_events", why);
         }
         let authority = upstream.url.authority();
         if let Some(first) = urls.insert(authority, index) {

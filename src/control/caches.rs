@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::fleet::EndpointId;
 use crate::index::{Capacity, Index, Missed};
 use crate::limits::{BLOCK_BYTES, ENDPOINTS_MAX};
-use crate::policy::{Policy, Pool};
+use crate::policy::Pool;
 
 /// A capacity that is wrong by less than one part of so many is left as it is.
 const SMALL_PART: u32 = 20;
@@ -22,7 +22,7 @@ pub struct Caches {
 impl Caches {
     /// Makes the index or lets go of it, as the configuration asks; true where it is new, and knows no endpoint.
     pub fn follow(&mut self, config: &Config) -> bool {
-        let is_wanted = config.looks_at(Policy::Warm) && config.limits.index_bytes > 0;
+        let is_wanted = config.counts_tokens() && config.limits.index_bytes > 0;
         if self.index.is_some() == is_wanted {
             return false;
         }
@@ -105,6 +105,7 @@ mod tests {
     use super::*;
     use crate::index::Matches;
     use crate::index::Origin;
+    use crate::policy::Policy;
 
     #[test]
     fn an_index_is_as_large_as_it_may_be() {

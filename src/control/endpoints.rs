@@ -230,16 +230,17 @@ fn show(member: &Member, counters: &Counters) -> Shown {
         prefix_hits_total: reading.load.prefix_hits_total,
         read_ms_ago: at.elapsed().as_millis(),
     };
+    let compared = member.compared_in_all();
     let cache = |tenancy: &Tenancy| ShownCache {
         rung: tenancy.truth.ladder.rung().as_str(),
         rung_ms: tenancy.truth.ladder.since().elapsed().as_millis(),
         why: tenancy.truth.ladder.why().map(Why::as_str),
         token_bytes: tenancy.truth.calibration.token_bytes(),
-        compared_requests: member.compared.requests,
-        predicted_tokens: member.compared.predicted,
-        cached_tokens: member.compared.cached,
-        overpredicted_tokens: member.compared.over,
-        underpredicted_tokens: member.compared.under,
+        compared_requests: compared.requests,
+        predicted_tokens: compared.predicted,
+        cached_tokens: compared.cached,
+        overpredicted_tokens: compared.over,
+        underpredicted_tokens: compared.under,
     };
     let errors = [
         now.and_then(|tenancy| tenancy.course.probe_error()).map(|why| format!("health: {why}")),

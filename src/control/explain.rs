@@ -175,7 +175,7 @@ fn choose(
     alone.settings = Arc::new(Settings { policy, shadow_policy, ..Settings::clone(&pool.settings) });
     // As in the fleet: where one pool chooses by the whole prompt, it is read for all of them.
     let asked = snapshot.plan.chain && !snapshot.plan.plain.chosen;
-    let plan = Plan { chain: asked || policy == Policy::Warm, ..alone.settings.plan() };
+    let plan = Plan { chain: asked || policy.counts_tokens(), ..alone.settings.plan() };
     let progress = read(scan, question, &plan, needs, Some(config.limits.hold_bytes));
     let facts = scan.facts();
     let failed = matches!(progress, Progress::Failed(_));

@@ -21,7 +21,7 @@ use super::watch;
 use crate::config::{Config, Upstream};
 use crate::counters::Counters;
 use crate::exchange::Rules;
-use crate::fleet::{EndpointId, Method};
+use crate::fleet::EndpointId;
 use crate::publish::Published;
 
 /// How often what shards have counted is looked at.
@@ -168,7 +168,7 @@ impl Keeper {
             dispatched: loads.dispatched(slot),
             resident: loads.resident(slot),
             prompted: loads.prompted(slot),
-            asked: self.counters.predictions().sent(slot, Method::Warm),
+            asked: self.counters.predictions().sent_in_all(slot),
         }
     }
 

@@ -37,6 +37,24 @@ pub enum Why {
     CacheOn,
     /// Another process may be there now.
     Restarted,
+    /// Its engine says what it holds, and nothing of that is missing.
+    Told,
+    /// It is asked for events that were missed.
+    Missed,
+    /// Its events are not heard, or not all of them.
+    Untold,
+}
+
+/// How much an engine tells of its own cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Tells {
+    /// Nothing, or too little.
+    #[default]
+    Nothing,
+    /// It is being asked for what was missed.
+    Replaying,
+    /// All.
+    All,
 }
 
 impl Why {
@@ -48,6 +66,9 @@ impl Why {
             Why::RightAgain => "right_again",
             Why::CacheOn => "prefix_caching_on",
             Why::Restarted => "restarted",
+            Why::Told => "events",
+            Why::Missed => "events_missed",
+            Why::Untold => "no_events",
         }
     }
 }
@@ -55,7 +76,9 @@ impl Why {
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Ladder {
-    rung: Rung,
+    /// Whether what the index says of it counts.
+    is_believed: bool,
+    tells: Tells,
     since: Instant,
     why: Option<Why>,
     window: Compared,
@@ -65,10 +88,11 @@ pub struct Ladder {
 }
 
 impl Ladder {
-    /// On the upper rung.
+    /// Of an engine that is believed and tells nothing yet.
     pub fn new(now: Instant) -> Ladder {
         Ladder {
-            rung: Rung::Approximate,
+            is_believed: true,
+            tells: Tells::Nothing,
             since: now,
             why: None,
             window: Compared::default(),
@@ -80,7 +104,12 @@ impl Ladder {
 
     /// Where it is.
     pub fn rung(&self) -> Rung {
-        self.rung
+        match (self.is_believed, self.tells) {
+            (false, _) => Rung::Hash,
+            (true, Tells::Nothing) => Rung::Approximate,
+            (true, Tells::Replaying) => Rung::Replaying,
+            (true, Tells::All) => Rung::Exact,
+        }
     }
 
     /// Since when.
@@ -103,21 +132,31 @@ impl Ladder {
         let over_percent = over.saturating_mul(100) / predicted;
         self.wrong = if over_percent > WRONG_PERCENT { self.wrong + 1 } else { 0 };
         self.right = if over_percent <= RIGHT_PERCENT { self.right + 1 } else { 0 };
-        match self.rung {
-            Rung::Approximate if self.wrong >= WRONG_ROW => self.go(Rung::Hash, Why::Overpredicted, now),
-            Rung::Hash if self.right >= RIGHT_ROW && !self.cache_off => {
-                self.go(Rung::Approximate, Why::RightAgain, now)
-            }
+        match self.is_believed {
+            true if self.wrong >= WRONG_ROW => self.believe(false, Why::Overpredicted, now),
+            false if self.right >= RIGHT_ROW && !self.cache_off => self.believe(true, Why::RightAgain, now),
             _ => false,
         }
+    }
+
+    /// The engine tells so much of its cache from now on. True: it is on another rung.
+    pub fn tells(&mut self, tells: Tells, now: Instant) -> bool {
+        let before = self.rung();
+        self.tells = tells;
+        let why = match tells {
+            Tells::Nothing => Why::Untold,
+            Tells::Replaying => Why::Missed,
+            Tells::All => Why::Told,
+        };
+        self.moved_from(before, why, now)
     }
 
     /// The engine said whether it caches prefixes. True: it is on another rung.
     pub fn caches(&mut self, prefixes: bool, now: Instant) -> bool {
         let was_off = std::mem::replace(&mut self.cache_off, !prefixes);
         match (was_off, self.cache_off) {
-            (false, true) => self.go(Rung::Hash, Why::CacheOff, now),
-            (true, false) => self.go(Rung::Approximate, Why::CacheOn, now),
+            (false, true) => self.believe(false, Why::CacheOff, now),
+            (true, false) => self.believe(true, Why::CacheOn, now),
             _ => false,
         }
     }
@@ -125,17 +164,22 @@ impl Ladder {
     /// Its engine may be another process, of which nothing wrong is known but whether it caches, which its next scrape
     /// tells. True: it is on another rung.
     pub fn restarted(&mut self, now: Instant) -> bool {
-        let rung = if self.cache_off { Rung::Hash } else { Rung::Approximate };
-        self.go(rung, Why::Restarted, now)
+        self.believe(!self.cache_off, Why::Restarted, now)
     }
 
-    fn go(&mut self, rung: Rung, why: Why, now: Instant) -> bool {
+    fn believe(&mut self, is_believed: bool, why: Why, now: Instant) -> bool {
+        let before = self.rung();
         (self.window, self.wrong, self.right) = (Compared::default(), 0, 0);
-        if self.rung == rung {
-            return false;
+        self.is_believed = is_believed;
+        self.moved_from(before, why, now)
+    }
+
+    fn moved_from(&mut self, before: Rung, why: Why, now: Instant) -> bool {
+        let moved = self.rung() != before;
+        if moved {
+            (self.why, self.since) = (Some(why), now);
         }
-        (self.rung, self.why, self.since) = (rung, Some(why), now);
-        true
+        moved
     }
 }
 
@@ -215,6 +259,26 @@ mod tests {
         assert!(!ladder.restarted(Instant::now()));
         ladder.compared(window(100), Instant::now());
         assert_eq!(ladder.rung(), Rung::Approximate, "the two before were another's");
+    }
+
+    #[test]
+    fn what_an_engine_tells_counts_as_long_as_it_is_believed() {
+        let now = Instant::now();
+        let mut ladder = Ladder::new(now);
+        assert!(!ladder.tells(Tells::Nothing, now) && ladder.rung() == Rung::Approximate);
+        assert!(ladder.tells(Tells::Replaying, now) && ladder.rung() == Rung::Replaying);
+        assert!(ladder.tells(Tells::All, now) && !ladder.tells(Tells::All, now));
+        assert_eq!((ladder.rung(), ladder.why()), (Rung::Exact, Some(Why::Told)));
+        for _ in 0..WRONG_ROW {
+            ladder.compared(window(100), now);
+        }
+        assert_eq!((ladder.rung(), ladder.why()), (Rung::Hash, Some(Why::Overpredicted)));
+        assert!(!ladder.tells(Tells::Nothing, now) && !ladder.tells(Tells::All, now));
+        for _ in 0..RIGHT_ROW {
+            ladder.compared(window(0), now);
+        }
+        assert_eq!((ladder.rung(), ladder.why()), (Rung::Exact, Some(Why::RightAgain)));
+        assert!(ladder.tells(Tells::Nothing, now) && ladder.why() == Some(Why::Untold));
     }
 
     proptest! {

@@ -12,7 +12,7 @@ use super::scrape::Reading;
 use super::truth::Truth;
 use crate::config::Upstream;
 use crate::counters::Compared;
-use crate::fleet::{Endpoint, EndpointId, Health};
+use crate::fleet::{Endpoint, EndpointId, Health, METHODS};
 
 /// One configured engine.
 #[derive(Debug)]
@@ -41,8 +41,8 @@ pub struct Member {
     pub faults: u64,
     /// How often it was taken out of service for what became of requests.
     pub ejections: u64,
-    /// What the index predicted of its cache beside what came of it, at whatever address.
-    pub compared: Compared,
+    /// What was predicted of its cache beside what came of it, by method, at whatever address.
+    pub compared: [Compared; METHODS],
 }
 
 /// One endpoint: an address in a slot.
@@ -84,7 +84,7 @@ impl Member {
             models_wanted: Arc::default(),
             faults: 0,
             ejections: 0,
-            compared: Compared::default(),
+            compared: [Compared::default(); METHODS],
         }
     }
 
@@ -111,6 +111,13 @@ impl Member {
 
     fn health_of(&self, tenancy: &Tenancy) -> Health {
         if self.upstream.drain { Health::Draining } else { tenancy.course.health() }
+    }
+
+    /// What was predicted of its cache by any method, beside what came of it.
+    pub fn compared_in_all(&self) -> Compared {
+        let mut all = Compared::default();
+        self.compared.iter().for_each(|compared| all.add(*compared));
+        all
     }
 
     /// A card for each id it serves.

@@ -15,6 +15,7 @@ use prometheus_client::registry::Registry;
 use super::admin::State;
 use super::endpoints;
 use super::member::Member;
+use crate::counters::Compared;
 use crate::counters::stats::{Event, Gauge, Reading, RequestKey, Shadowed, Timing, Work};
 use crate::fleet::{Endpoint, EndpointId, Health, Method, Rung};
 use crate::limits::LABELLED_POOLS_MAX;
@@ -246,21 +247,25 @@ impl Collected {
 
     fn predictions(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
         let fleet = self.0.keeper.fleet();
-        let tokens: [(&str, &str, Total); 4] = [
+        type Part = fn(&Compared) -> u64;
+        let tokens: [(&str, &str, Part); 5] = [
+            ("compared_requests", "Requests for which it is known what came of the prediction", |c| c.requests),
             (
                 "predicted_tokens",
                 "Prompt tokens thought to be in the engine's cache, of requests whose truth is known by now",
-                |m| m.compared.predicted,
+                |c| c.predicted,
             ),
-            ("cached_tokens", "Prompt tokens of the same requests that were in it", |m| m.compared.cached),
-            ("overpredicted_tokens", "Tokens predicted too many, of each request", |m| m.compared.over),
-            ("underpredicted_tokens", "Tokens predicted too few, of each request", |m| m.compared.under),
+            ("cached_tokens", "Prompt tokens of the same requests that were in it", |c| c.cached),
+            ("overpredicted_tokens", "Tokens predicted too many, of each request", |c| c.over),
+            ("underpredicted_tokens", "Tokens predicted too few, of each request", |c| c.under),
         ];
         for (name, help, count) in tokens {
             let mut family = Family::new(out, name, help, MetricType::Counter)?;
             for member in fleet.members() {
-                let labels = vec![("endpoint", &*member.name), ("method", Method::Warm.as_str())];
-                family.counter(labels, count(member))?;
+                for (method, compared) in Method::ALL.iter().zip(&member.compared) {
+                    let labels = vec![("endpoint", &*member.name), ("method", method.as_str())];
+                    family.counter(labels, count(compared))?;
+                }
             }
         }
         let help = "1 for how far is believed what is known of an endpoint's cache";

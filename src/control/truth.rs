@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use super::calibration::Calibration;
 use super::fleet::Fleet;
-use super::ladder::{Ladder, WINDOW_REQUESTS, WINDOW_TOKENS};
+use super::ladder::{Ladder, Tells, WINDOW_REQUESTS, WINDOW_TOKENS};
 use super::scrape::Reading;
 use crate::counters::{Asked, Compared, Predictions, Text};
-use crate::fleet::{EngineLoad, Method};
+use crate::fleet::{EngineLoad, METHODS, Method};
 
 /// What we had sent to an engine while its `/metrics` was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -35,7 +35,7 @@ pub struct Truth {
     pub ladder: Ladder,
     lookups: Lookups,
     /// What its slot's counters were when they were read last; `None`: its former tenant's are there.
-    seen: Option<(Compared, Text)>,
+    seen: Option<([Compared; METHODS], Text)>,
     /// Compared by scrapes and not told yet.
     untold: Compared,
     /// It went to another rung, which is not told yet.
@@ -67,27 +67,32 @@ impl Truth {
         }
     }
 
+    /// Its engine tells so much of its cache from now on.
+    pub fn tells(&mut self, tells: Tells, now: Instant) {
+        self.moved |= self.ladder.tells(tells, now);
+    }
+
     /// Another process may answer there.
     pub fn restarted(&mut self, now: Instant) {
         self.lookups = Lookups::default();
         self.moved |= self.ladder.restarted(now);
     }
 
-    /// Reads what replies told since. Answers what was compared, and whether it is on another rung than when it was asked last.
-    fn look(&mut self, slot: u16, predictions: &Predictions, now: Instant) -> (Compared, bool) {
-        let here = (predictions.compared(slot, Method::Warm), predictions.text(slot));
+    /// Reads what replies told since. Answers what was compared, by method, and whether it is on another rung than when it was asked last.
+    fn look(&mut self, slot: u16, predictions: &Predictions, now: Instant) -> ([Compared; METHODS], bool) {
+        let here = (Method::ALL.map(|method| predictions.compared(slot, method)), predictions.text(slot));
         let (compared, text) = self.seen.replace(here).unwrap_or(here);
-        let told = here.0.since(compared);
+        let mut told: [Compared; METHODS] = std::array::from_fn(|method| here.0[method].since(compared[method]));
         if here.1 != text {
             let bytes = here.1.bytes.wrapping_sub(text.bytes);
             self.calibration.told(bytes, here.1.tokens.wrapping_sub(text.tokens));
         }
-        if told.requests > 0 {
-            self.moved |= self.ladder.compared(told, now);
+        for told in told.iter().filter(|told| told.requests > 0) {
+            self.moved |= self.ladder.compared(*told, now);
         }
-        let mut all = std::mem::take(&mut self.untold);
-        all.add(told);
-        (all, std::mem::take(&mut self.moved))
+        let method = if self.ladder.rung().is_exact() { Method::Precise } else { Method::Warm };
+        told[method as usize].add(std::mem::take(&mut self.untold));
+        (told, std::mem::take(&mut self.moved))
     }
 }
 
@@ -107,7 +112,7 @@ impl Fleet {
         for member in &mut self.members {
             let Some(tenancy) = &mut member.now else { continue };
             let (compared, on_another) = tenancy.truth.look(tenancy.id.slot, predictions, now);
-            member.compared.add(compared);
+            member.compared.iter_mut().zip(compared).for_each(|(all, more)| all.add(more));
             if on_another {
                 moved.push(Moved { engine: Arc::clone(&member.name), ladder: tenancy.truth.ladder.clone() });
             }
@@ -237,17 +242,17 @@ mod tests {
         tell(100);
         let now = Instant::now();
         let mut truth = Truth::new(now);
-        assert_eq!(truth.look(2, &predictions, now), (Compared::default(), false));
+        assert_eq!(truth.look(2, &predictions, now), ([Compared::default(); METHODS], false));
         assert_eq!(truth.calibration.token_bytes(), None);
         tell(8);
-        let (compared, moved) = truth.look(2, &predictions, now);
+        let ([compared, _], moved) = truth.look(2, &predictions, now);
         assert_eq!((compared.requests, compared.over, moved), (8, 240_000, false));
         assert_eq!(truth.calibration.token_bytes(), Some(3.0));
         tell(8);
         truth.look(2, &predictions, now);
         tell(8);
         assert!(truth.look(2, &predictions, now).1 && truth.ladder.rung() == Rung::Hash);
-        assert_eq!(truth.look(2, &predictions, now), (Compared::default(), false), "told once");
+        assert_eq!(truth.look(2, &predictions, now), ([Compared::default(); METHODS], false), "told once");
         truth.restarted(now);
         assert!(truth.look(2, &predictions, now).1 && truth.ladder.rung() == Rung::Approximate);
     }

@@ -2,10 +2,8 @@
 //! compares with what it read before: nothing is ever taken back.
 
 use crate::atomics::{AtomicU64, Ordering};
-use crate::fleet::Method;
+use crate::fleet::{METHODS, Method};
 use crate::limits::ENDPOINTS_MAX;
-
-const METHODS: usize = Method::ALL.len();
 
 /// What was thought of a request when it was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,15 +124,19 @@ impl Predictions {
         raise(&cells.asked_held, prediction.held.into());
     }
 
-    /// Its reply told how many tokens its prompt had, and perhaps how many of them were cached. What was predicted is the same
-    /// part of those as it was of the estimate: an estimate that is too long says nothing wrong of the cache.
+    /// Its reply told how many tokens its prompt had, and perhaps how many of them were cached. What was predicted from bytes is the
+    /// same part of those as it was of the estimate: an estimate that is too long says nothing wrong of the cache. What was
+    /// predicted from what the engine said is in its tokens.
     pub fn told(&self, slot: u16, prediction: &Prediction, prompt: u32, cached: Option<u32>) {
         if let Some(text) = self.slots.get(slot as usize).filter(|_| prediction.text_bytes > 0) {
             raise(&text.text_bytes, prediction.text_bytes);
             raise(&text.text_tokens, prompt.into());
         }
         let Some((cached, cells)) = cached.zip(self.cells(slot, prediction.method)) else { return };
-        let predicted = u64::from(prediction.held) * u64::from(prompt) / u64::from(prediction.tokens.max(1));
+        let predicted = match prediction.method {
+            Method::Warm => u64::from(prediction.held) * u64::from(prompt) / u64::from(prediction.tokens.max(1)),
+            Method::Precise => prediction.held.into(),
+        };
         let compared = Compared::of(1, predicted.min(prompt.into()), cached.into());
         raise(&cells.predicted, compared.predicted);
         raise(&cells.cached, compared.cached);
@@ -161,6 +163,17 @@ impl Predictions {
             tokens: read(&cells.asked_tokens),
             held: read(&cells.asked_held),
             told: read(&cells.told),
+        })
+    }
+
+    /// What one endpoint was sent, of all predictions.
+    pub fn sent_in_all(&self, slot: u16) -> Asked {
+        let each = Method::ALL.into_iter().map(|method| self.sent(slot, method));
+        each.fold(Asked::default(), |all, sent| Asked {
+            requests: all.requests.wrapping_add(sent.requests),
+            tokens: all.tokens.wrapping_add(sent.tokens),
+            held: all.held.wrapping_add(sent.held),
+            told: all.told.wrapping_add(sent.told),
         })
     }
 

@@ -39,7 +39,7 @@ impl Shadowed {
 }
 
 /// Numbers of policies that there are places for.
-pub const POLICIES: usize = 6;
+pub const POLICIES: usize = 7;
 
 type Cells = CachePadded<[[AtomicU64; Shadowed::COUNT]; POLICIES]>;
 

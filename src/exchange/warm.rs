@@ -9,7 +9,7 @@ use crate::fleet::{EndpointId, Loads, Method};
 use crate::http::BodyLength;
 use crate::index::{Matches, Missed, Origin};
 use crate::limits::{BLOCK_BYTES, TOKENS_MAX};
-use crate::policy::{Policy, Prompt, Tokens};
+use crate::policy::{Prompt, Tokens};
 use crate::prefix;
 use crate::scan::Facts;
 use crate::snapshot::{Pool, PoolId, Snapshot};
@@ -60,7 +60,7 @@ pub fn look_up(facts: &Facts, beyond: u64, pool: &Pool, snapshot: &Snapshot, len
 
 /// The same of a prompt whose length is known; its chain is the lender's.
 pub fn look_up_again(prompt: LookedUp, pool: &Pool, snapshot: &Snapshot, lender: &mut Lender) -> Option<LookedUp> {
-    let index = snapshot.index.as_ref().filter(|_| pool.settings.looks_at(Policy::Warm))?;
+    let index = snapshot.index.as_ref().filter(|_| pool.settings.counts_tokens())?;
     let matches = lender.matches.get_or_insert_default();
     index.longest(&lender.chain, pool.eligible().ids(), matches);
     let tie = lender.chain.get(pool.eligible().deepest(matches) as usize).or(lender.chain.last()).copied();

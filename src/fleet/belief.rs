@@ -6,24 +6,33 @@
 pub enum Method {
     /// By the index of what was sent there.
     Warm,
+    /// By the index of what its engine says that it holds.
+    Precise,
 }
+
+/// How many there are.
+pub const METHODS: usize = Method::ALL.len();
 
 impl Method {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Method; 1] = [Method::Warm];
+    pub const ALL: [Method; 2] = [Method::Warm, Method::Precise];
 
     /// Its label in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Method::Warm => "warm",
+            Method::Precise => "precise",
         }
     }
 }
 
-/// How far is believed what is known of one endpoint's cache: the best first. What engines tell themselves will stand
-/// above these, and knowing nothing but loads below.
+/// How far is believed what is known of one endpoint's cache: the best first. Knowing nothing but loads stands below these.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Rung {
+    /// Its engine says what it holds, and nothing that it said was missed.
+    Exact,
+    /// Its engine says so, and it is being asked for what was missed; what was sent there counts beside what it has said.
+    Replaying,
     /// The index of what was sent there is believed.
     #[default]
     Approximate,
@@ -33,11 +42,13 @@ pub enum Rung {
 
 impl Rung {
     /// All of them, the best first.
-    pub const ALL: [Rung; 2] = [Rung::Approximate, Rung::Hash];
+    pub const ALL: [Rung; 4] = [Rung::Exact, Rung::Replaying, Rung::Approximate, Rung::Hash];
 
     /// As metrics, `/endpoints` and log name it.
     pub fn as_str(self) -> &'static str {
         match self {
+            Rung::Exact => "exact",
+            Rung::Replaying => "replaying",
             Rung::Approximate => "approximate",
             Rung::Hash => "hash",
         }
@@ -46,6 +57,12 @@ impl Rung {
     /// Whether choices go by the index.
     #[inline]
     pub fn believes_index(self) -> bool {
-        self == Rung::Approximate
+        self != Rung::Hash
+    }
+
+    /// Whether the engine's word alone decides what it holds.
+    #[inline]
+    pub fn is_exact(self) -> bool {
+        self == Rung::Exact
     }
 }

@@ -16,6 +16,9 @@ use crate::limits::KV_RANKS_MAX;
 pub enum Told<'a> {
     /// The engine is heard.
     Connected,
+    /// It has answered to the end what was asked for when it was heard: nothing that it had published before is missing but what
+    /// [`Told::Incomplete`] names.
+    Abreast,
     /// What changed next in the caches of the rank it names.
     Batch(&'a Batch),
     /// The rank's process began anew: what is known of it holds no longer.
@@ -64,12 +67,15 @@ pub struct Source {
     replayed: Batch,
     /// Replays to come after this one: others' ranks.
     asks: Vec<Ask>,
+    /// What was asked for when it was heard has not come to its end.
+    is_behind: bool,
     counts: Counts,
 }
 
 /// [`Told`] without what it borrows.
 enum News {
     Connected,
+    Abreast,
     Live,
     Replayed,
     Restarted(u32),
@@ -86,13 +92,29 @@ impl Source {
         let (live, replayed) = (Batch::default(), Batch::default());
         let (sequences, asks, counts) = (Vec::new(), Vec::new(), Counts::default());
         let (link, pending, asked, replay) = (None, None, None, None);
-        Source { settings, pace, door, link, sequences, live, pending, asked, replay, replayed, asks, counts }
+        let is_behind = false;
+        Source {
+            settings,
+            pace,
+            door,
+            link,
+            sequences,
+            live,
+            pending,
+            asked,
+            replay,
+            replayed,
+            asks,
+            is_behind,
+            counts,
+        }
     }
 
     /// The next news. May be dropped while it waits: nothing is lost but an attempt to connect.
     pub async fn told(&mut self) -> Told<'_> {
         match self.news().await {
             News::Connected => Told::Connected,
+            News::Abreast => Told::Abreast,
             News::Live => Told::Batch(&self.live),
             News::Replayed => Told::Batch(&self.replayed),
             News::Restarted(rank) => Told::Restarted { rank },
@@ -112,6 +134,11 @@ impl Source {
         self.sequences.iter().any(|(known, sequence)| *known == rank && sequence.is_complete())
     }
 
+    /// Whether nothing was missed of any rank that was heard.
+    pub fn is_whole(&self) -> bool {
+        self.sequences.iter().all(|(_, sequence)| sequence.is_complete())
+    }
+
     /// Bytes of memory held for connections; batches are beside that.
     pub fn held(&self) -> usize {
         self.link.as_ref().map_or(0, Link::held) + self.replay.as_ref().map_or(0, Replay::held)
@@ -125,6 +152,8 @@ impl Source {
                 self.counts.replays += 1;
                 self.replay = Some(Replay::new(ask));
                 None
+            } else if std::mem::take(&mut self.is_behind) {
+                Some(News::Abreast)
             } else if let Some(number) = self.pending {
                 self.judge(number)
             } else if self.link.is_some() {
@@ -154,12 +183,13 @@ impl Source {
             if self.asks.is_empty() {
                 self.asks.push(Ask { rank: None, from: 0, until: None, known: false });
             }
+            self.is_behind = true;
         }
         News::Connected
     }
 
     fn offline(&mut self, why: Ended) -> News {
-        self.link = None;
+        (self.link, self.is_behind) = (None, false);
         self.counts.ended(&why);
         News::Offline(why)
     }
@@ -279,7 +309,7 @@ impl Source {
             None => {
                 self.counts.replays_failed += 1;
                 self.asked = Some(Hole::Unanswered);
-                self.replay = None;
+                (self.replay, self.is_behind) = (None, false);
             }
         }
         None

@@ -39,8 +39,10 @@ pub enum Policy {
     Session,
     /// Prompt prefix on the bounded ring (CHWBL).
     PrefixHash,
-    /// Least work in tokens, by what each endpoint holds of the prompt.
+    /// Least work in tokens, by what each endpoint holds of the prompt, as far as it was sent there.
     Warm,
+    /// The same, by what engines themselves say that they hold.
+    Precise,
 }
 
 impl Policy {
@@ -49,7 +51,7 @@ impl Policy {
         match self {
             Policy::Random | Policy::RoundRobin | Policy::LeastLoad => Needs::NONE,
             Policy::Session => Needs::SESSION,
-            Policy::PrefixHash | Policy::Warm => Needs::PREFIX,
+            Policy::PrefixHash | Policy::Warm | Policy::Precise => Needs::PREFIX,
         }
     }
 
@@ -62,7 +64,14 @@ impl Policy {
             Policy::Session => "session",
             Policy::PrefixHash => "prefix-hash",
             Policy::Warm => "warm",
+            Policy::Precise => "precise",
         }
+    }
+
+    /// Whether it chooses by the tokens of a prompt that an endpoint does not hold.
+    #[inline]
+    pub fn counts_tokens(self) -> bool {
+        matches!(self, Policy::Warm | Policy::Precise)
     }
 }
 
@@ -290,8 +299,12 @@ pub fn choose_by(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'
             Some(key) => chwbl::bounded(pool, loads, request, key, &chwbl::SESSION),
             None => balance::least_load(eligible, loads, request, Reason::NoSession),
         },
-        Policy::Warm if let Some(prompt) = &request.prompt => warm::least_work(pool, loads, request, prompt),
-        Policy::PrefixHash | Policy::Warm => match request.key {
+        _ if policy.counts_tokens()
+            && let Some(prompt) = &request.prompt =>
+        {
+            warm::least_work(pool, loads, request, prompt)
+        }
+        Policy::PrefixHash | Policy::Warm | Policy::Precise => match request.key {
             Some(key) => chwbl::bounded(pool, loads, request, key, &chwbl::PREFIX),
             None if request.unscannable => balance::least_load(eligible, loads, request, Reason::Unscannable),
             None => balance::least_load(eligible, loads, request, Reason::NoPrefix),

@@ -1,5 +1,7 @@
 //! How a pool chooses, as an operator sets it, and what bodies are scanned for in consequence.
 
+use std::path::PathBuf;
+
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -89,6 +91,8 @@ pub struct Settings {
     pub session_fields: Vec<String>,
     /// Tokens an image counts in the estimate.
     pub image_tokens: u32,
+    /// `precise`: folder of the model's `tokenizer.json` and chat template; empty: not known here.
+    pub tokenizer: PathBuf,
 }
 
 impl Settings {
@@ -99,11 +103,11 @@ impl Settings {
 
     /// The same where there are `pools`, of whose settings those that say what is read are these.
     pub fn plan_among(&self, pools: &[Settings]) -> Plan {
-        let chosen = pools.iter().any(|pool| pool.policy == Policy::Warm);
-        let chain = pools.iter().any(|pool| pool.looks_at(Policy::Warm));
+        let chosen = pools.iter().any(|pool| pool.policy.counts_tokens());
+        let chain = pools.iter().any(Settings::counts_tokens);
         let shadows = || pools.iter().filter_map(|pool| pool.shadow_policy.0);
         // As if each pool had the policy that it is compared with.
-        let switched = pools.iter().any(|pool| pool.shadow_policy.0.unwrap_or(pool.policy) == Policy::Warm);
+        let switched = pools.iter().any(|pool| pool.shadow_policy.0.unwrap_or(pool.policy).counts_tokens());
         let keyed = shadows().any(|shadow| shadow.needs().contains(Needs::PREFIX));
         Plan {
             prefix: self.prefix,
@@ -119,6 +123,12 @@ impl Settings {
     #[inline]
     pub fn looks_at(&self, policy: Policy) -> bool {
         self.policy == policy || self.shadow_policy.0 == Some(policy)
+    }
+
+    /// Whether a policy chooses here, or looks on, that counts tokens.
+    #[inline]
+    pub fn counts_tokens(&self) -> bool {
+        self.policy.counts_tokens() || self.shadow_policy.0.is_some_and(Policy::counts_tokens)
     }
 
     /// What of a body a choice waits for, and what of it the policy that it is compared with needs.
@@ -151,6 +161,7 @@ impl Default for Settings {
             ]),
             session_fields: words(&["prompt_cache_key", "user"]),
             image_tokens: 1_000,
+            tokenizer: PathBuf::new(),
         }
     }
 }

@@ -194,10 +194,20 @@ impl Consumer {
         Consumer { source: Source::new(Settings { events, replay, topic: String::new() }, pace) }
     }
 
-    /// The next news in words; a batch by the names of its blocks.
+    /// The next news in words; a batch by the names of its blocks. That it is abreast is told where that is asked for.
     pub async fn told(&mut self) -> String {
+        loop {
+            let told = self.told_all().await;
+            if told != "abreast" {
+                return told;
+            }
+        }
+    }
+
+    pub async fn told_all(&mut self) -> String {
         match within(self.source.told()).await {
             Told::Connected => "connected".into(),
+            Told::Abreast => "abreast".into(),
             Told::Batch(batch) => {
                 let names = batch.events().flat_map(|event| match event {
                     Event::Removed(removed) => removed.hashes.to_vec(),

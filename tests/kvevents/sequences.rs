@@ -74,7 +74,7 @@ async fn the_recorded_replay_fills_a_hole() {
             while read.len() < payloads.len() {
                 match source.told().await {
                     Told::Batch(batch) => read.push(shown(batch)),
-                    Told::Connected => {}
+                    Told::Connected | Told::Abreast => {}
                     other => panic!("{other:?}"),
                 }
             }
@@ -83,6 +83,24 @@ async fn the_recorded_replay_fills_a_hole() {
         let (_sockets, read) = within(async { tokio::join!(engine, consumer) }).await;
         assert_eq!(read, messages(recording).iter().map(expected).collect::<Vec<_>>());
     }
+}
+
+/// Who comes late knows when there is nothing more to come, and does not where nobody answers.
+#[tokio::test]
+async fn it_is_told_when_nothing_is_missing() {
+    let engine = listener().await;
+    let (replay, _) = replays(Layout::WithTopic, 1, 0..2).await;
+    let mut consumer = Consumer::of(at(&engine), Some(replay));
+    let (_, _publisher) = tokio::join!(consumer.expect(&["connected"]), Subscriber::entered(&engine));
+    let news = [consumer.told_all().await, consumer.told_all().await, consumer.told_all().await];
+    assert_eq!(news, ["1000", "1001", "abreast"]);
+    consumer.expect_nothing().await;
+    let (engine, deaf) = (listener().await, listener().await);
+    let mut consumer = Consumer::of(at(&engine), Some(at(&deaf)));
+    let (_, _publisher) = tokio::join!(consumer.expect(&["connected"]), Subscriber::entered(&engine));
+    let told = tokio::time::timeout(std::time::Duration::from_secs(8), consumer.source.told()).await;
+    assert!(told.is_err(), "{told:?}");
+    assert_eq!(consumer.source.counts().replays_failed, 1);
 }
 
 /// Who comes late is brought up to date before anything new is published; what both bring counts once.

@@ -168,7 +168,7 @@ fn snapshot(upstreams: &[SocketAddr], options: &Options) -> Snapshot {
         snapshot.pools.push(Pool::new(id, name.into(), members.into(), ring, Arc::clone(&settings)));
     }
     snapshot.session_headers = settings.session_headers.iter().map(|name| name.as_str().into()).collect();
-    if settings.looks_at(Policy::Warm) {
+    if settings.counts_tokens() {
         let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 16 }).unwrap();
         snapshot.endpoints.iter().flatten().for_each(|endpoint| assert!(index.assign(endpoint.id, None).is_ok()));
         snapshot.index = Some(Arc::new(index));

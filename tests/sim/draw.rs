@@ -8,7 +8,7 @@ use warmfront::exchange::QueueRules;
 use warmfront::fleet::{Endpoint, EndpointId, Health};
 use warmfront::index::{Capacity, Index};
 use warmfront::limits::Limits;
-use warmfront::policy::{Policy, Settings};
+use warmfront::policy::Settings;
 use warmfront::ring::Ring;
 use warmfront::snapshot::{Pool, PoolId, Snapshot};
 
@@ -139,7 +139,7 @@ pub fn snapshot(endpoints: &[Option<Endpoint>], settings: &Arc<Settings>) -> Sna
     Snapshot {
         endpoints: endpoints.to_vec(),
         pools: vec![pool],
-        index: settings.looks_at(Policy::Warm).then(|| Arc::new(index(endpoints))),
+        index: settings.counts_tokens().then(|| Arc::new(index(endpoints))),
         plan: Arc::new(settings.plan()),
         models_complete: true,
         session_headers: settings.session_headers.iter().map(|name| name.as_str().into()).collect(),

@@ -94,6 +94,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
         "config",
         &[
             ("policy", "`[routing]` is read into its settings"),
+            ("kvevents", "where engines publish events"),
             ("scan", "part of those settings"),
             ("limits", "`[limits]`, and what values are possible"),
         ],

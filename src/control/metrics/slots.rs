@@ -8,7 +8,6 @@ use prometheus_client::metrics::MetricType;
 
 use super::{Collected, Family};
 use crate::counters::Asked;
-use crate::fleet::Method;
 use crate::snapshot::Snapshot;
 
 type Count = fn(&Asked) -> u64;
@@ -36,7 +35,7 @@ impl Collected {
         for (name, help, count) in sent {
             let mut family = Family::new(out, name, help, MetricType::Counter)?;
             for (endpoint, slots) in &slots {
-                let sent = slots.iter().map(|slot| count(&counters.predictions().sent(*slot, Method::Warm)));
+                let sent = slots.iter().map(|slot| count(&counters.predictions().sent_in_all(*slot)));
                 family.counter(vec![("endpoint", endpoint)], sent.sum())?;
             }
         }
