@@ -169,7 +169,7 @@ pub const POLICIES: &[Named] = &[
     Named {
         name: "precise",
         what: "the same, by what the engines' KV events tell",
-        make: Make::Hearing(|| by(Policy::Warm)),
+        make: Make::Hearing(|| by(Policy::Precise)),
     },
     Named {
         name: "warm-held",

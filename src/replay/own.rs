@@ -21,7 +21,7 @@ use crate::engine::core::Figures;
 use crate::engine::tokens::TOKEN_BYTES;
 use crate::fleet::{Endpoint, EndpointId};
 use crate::index::{Capacity, Index, Matches, Origin};
-use crate::policy::{self, Choice, Policy, Pool, PoolId, Prompt, Settings, Tokens};
+use crate::policy::{self, Choice, Pool, PoolId, Prompt, Settings, Tokens};
 use crate::ring::Ring;
 use crate::scan::PrefixMode;
 use crate::snapshot::Snapshot;
@@ -53,7 +53,7 @@ impl Own {
             .collect();
         let members: Vec<_> = endpoints.iter().map(|one| (one.id.slot, &*one.name, one.weight)).collect();
         let ring = Arc::new(Ring::build(&members, settings.replication));
-        let index = (settings.policy == Policy::Warm).then(|| index(&endpoints, stage.blocks)).flatten();
+        let index = settings.policy.counts_tokens().then(|| index(&endpoints, stage.blocks)).flatten();
         let pool = Pool::new(PoolId(0), "model".into(), (0..stage.engines as u16).collect(), ring, Arc::new(settings));
         let endpoints = endpoints.into_iter().map(Some).collect();
         let mut snapshot = Snapshot { endpoints, pools: vec![pool], index, ..Snapshot::default() };
@@ -228,6 +228,7 @@ impl Chooser for Own {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::Policy;
     use crate::replay::events::Delivery;
     use crate::replay::peers::trial::Trial;
 
