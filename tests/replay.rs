@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicU64;
 use warmfront::engine::profile::Profile;
 use warmfront::replay::Comparison;
 use warmfront::replay::chooser::{Asked, Chooser, ORACLE, POLICIES, Stage, named};
+use warmfront::replay::events::Delivery;
 use warmfront::replay::fleet::Fleet;
 use warmfront::replay::outcome::{Objective, Outcome};
 use warmfront::replay::profiles;
@@ -50,7 +51,8 @@ fn sources() -> Vec<(&'static str, Box<dyn Source>, Profile)> {
 
 fn replay(source: &dyn Source, load: f64, profile: &Profile, engines: usize, policy: &str) -> Run {
     let block_tokens = source.block_tokens();
-    let stage = Stage { engines, blocks: profile.kv_tokens / block_tokens, block_tokens, fronts: 1, seed: 1 };
+    let (blocks, events) = (profile.kv_tokens / block_tokens, Delivery::default());
+    let stage = Stage { engines, blocks, block_tokens, fronts: 1, events, seed: 1 };
     let chooser = named(policy).unwrap().make(&stage);
     run(source, load, profile, engines, 1, chooser, &AtomicU64::new(0))
 }
@@ -170,6 +172,7 @@ fn the_same_seed_gives_the_same_figures_however_many_run_at_a_time() {
                 profile,
                 engines: 4,
                 fronts: 1,
+                events: Delivery::default(),
                 policies: &policies,
                 loads,
                 objective,

@@ -11,6 +11,7 @@ use super::refuse;
 use crate::demo::report::Progress as Line;
 use crate::engine::profile::Profile;
 use crate::replay::chooser::{Named, POLICIES, named};
+use crate::replay::events::Delivery;
 use crate::replay::outcome::{Objective, Outcome};
 use crate::replay::traffic::Source;
 use crate::replay::{Comparison, Progress, plot, profiles, report};
@@ -41,10 +42,13 @@ const KV_TOKENS_MAX: u64 = 1 << 30;
     warmfront replay /var/log/warmfront/access.json --policies random,least-load,prefix-hash,warm,oracle
   Three fronts before the engines that share nothing:
     warmfront replay trace.jsonl.zst --fronts 3
+  What do the engines' KV events gain, if they come a second late and one batch of a hundred is lost?
+    warmfront replay trace.jsonl.zst --policies warm,precise --event-delay-ms 1000 --event-loss 1
   Your own engines: copy src/replay/profiles.toml, measure, and
     warmfront replay trace.jsonl --profiles mine.toml --profile mine
 
-Reading the table: `hit rate` is cached by prompt tokens; `<=8k` are prompts of up to 8,192 tokens; `SLO kept` is the
+Reading the table: `hit rate` is cached by prompt tokens; `off by` the mean absolute difference
+between the tokens that a choice thought cached and those that its engine found; `<=8k` are prompts of up to 8,192 tokens; `SLO kept` is the
 share of requests within --slo-ttft-ms and --slo-token-ms; `imbalance` is tokens computed at the busiest
 engine over the mean; the last columns divide by `random` and `oracle` at the same load.")]
 pub struct Args {
@@ -55,7 +59,7 @@ pub struct Args {
     #[arg(long, value_name = "WHAT", value_enum)]
     generate: Option<Generated>,
     /// Policies to compare, in order; `all`, or of random, round-robin, least-load, session, prefix-hash,
-    /// prefix-hash-conversation, warm, warm-held, warm-auto, kubeai, sticky, sglang, smg, llm-d, dynamo, clairvoyant, oracle.
+    /// prefix-hash-conversation, warm, precise, warm-held, warm-auto, kubeai, sticky, sglang, smg, llm-d, dynamo, clairvoyant, oracle.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     policies: Vec<String>,
     /// Times the traffic's own rate (chat: its threads); several make one table each.
@@ -73,6 +77,9 @@ pub struct Args {
     /// File with other profiles, written as src/replay/profiles.toml.
     #[arg(long, value_name = "FILE")]
     profiles: Option<PathBuf>,
+    /// KV tokens of an engine, instead of the profile's; contexts no longer than that.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    kv_tokens: Option<u32>,
     /// Varies generated traffic, and what policies draw.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -95,7 +102,45 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: Option<u16>,
     #[command(flatten)]
+    hearing: Hearing,
+    #[command(flatten)]
     shape: Shape,
+}
+
+/// How the engines' KV events come to policies that hear them.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "KV events")]
+struct Hearing {
+    /// Precise: from a change in a cache to the front [default: 0].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(0..=3_600_000))]
+    event_delay_ms: Option<u64>,
+    /// Precise: batches that are lost; a batch is what one step changes [default: 0].
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    event_loss: Option<f64>,
+    /// Precise: whether engines are asked again for what was lost; it takes the delay once more [default: on].
+    #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new())]
+    event_replay: Option<bool>,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.0..=100.0).contains(&number) { Ok(number) } else { Err("must be between 0 and 100".into()) }
+}
+
+impl Hearing {
+    /// Refused where nobody hears.
+    fn delivery(&self, policies: &[&Named]) -> Result<Delivery, String> {
+        let given = self.event_delay_ms.is_some() || self.event_loss.is_some() || self.event_replay.is_some();
+        if given && !policies.iter().any(|policy| policy.hears_events()) {
+            return Err("--event-delay-ms, --event-loss and --event-replay are for the policy `precise`".into());
+        }
+        let usual = Delivery::default();
+        Ok(Delivery {
+            delay_ns: self.event_delay_ms.map_or(usual.delay_ns, |ms| ms * 1_000_000),
+            loss_percent: self.event_loss.unwrap_or(usual.loss_percent),
+            replay: self.event_replay.unwrap_or(usual.replay),
+        })
+    }
 }
 
 pub(super) fn main(args: &Args) -> ExitCode {
@@ -108,6 +153,7 @@ pub(super) fn main(args: &Args) -> ExitCode {
 fn compare(args: &Args) -> Result<(), String> {
     args.shape.belongs_to(args.generate)?;
     let policies = policies(&args.policies, args.fronts > 1)?;
+    let events = args.hearing.delivery(&policies)?;
     let profile = profile(args)?;
     let source = traffic::source(args.trace.as_deref(), args.generate, &args.shape, args.seed, &profile)?;
     let block_size = source.block_tokens();
@@ -135,6 +181,7 @@ fn compare(args: &Args) -> Result<(), String> {
         profile: &profile,
         engines: args.replicas.into(),
         fronts: args.fronts.into(),
+        events,
         policies: &policies,
         loads: &args.loads,
         objective,
@@ -158,7 +205,7 @@ fn compare(args: &Args) -> Result<(), String> {
     if outcomes.iter().any(|outcome| outcome.requests == 0) {
         eprintln!("a run counted no request: give more --seconds, less --warmup or a higher --rate");
     }
-    write(args, &*source, &objective, &outcomes)
+    write(args, &*source, &comparison, &outcomes)
 }
 
 /// The policies of these names, each once; before several fronts only those that can stand there.
@@ -204,10 +251,13 @@ fn profile(args: &Args) -> Result<Profile, String> {
         ),
         None => (profiles::BUILT_IN.to_owned(), "the built-in profiles".to_owned()),
     };
-    profiles::named(&text, profile_name(args)).map_err(|what| format!("{name}: {what}"))
+    let profile = profiles::named(&text, profile_name(args)).map_err(|what| format!("{name}: {what}"))?;
+    let kv_tokens = args.kv_tokens.unwrap_or(profile.kv_tokens);
+    let max_model_len = profile.max_model_len.min(args.kv_tokens.unwrap_or(u32::MAX));
+    Ok(Profile { kv_tokens, max_model_len, ..profile })
 }
 
-fn write(args: &Args, source: &dyn Source, objective: &Objective, outcomes: &[Outcome]) -> Result<(), String> {
+fn write(args: &Args, source: &dyn Source, compared: &Comparison, outcomes: &[Outcome]) -> Result<(), String> {
     let put = |path: &Path, text: String| {
         std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
     };
@@ -217,9 +267,11 @@ fn write(args: &Args, source: &dyn Source, objective: &Objective, outcomes: &[Ou
             "profile": profile_name(args),
             "replicas": args.replicas,
             "fronts": args.fronts,
+            "kv_tokens": compared.profile.kv_tokens,
+            "events": compared.events,
             "seed": args.seed,
             "tenants": args.tenants,
-            "objective": objective,
+            "objective": compared.objective,
             "outcomes": outcomes,
         });
         put(path, serde_json::to_string_pretty(&figures).unwrap_or_default())?;

@@ -42,6 +42,17 @@ struct Block {
     after: u32,
 }
 
+/// What a listener is told of blocks by their hashes, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Can be found from here on; another copy may have been there before, as vLLM tells of each.
+    Stored(u64),
+    /// Can be found no longer.
+    Removed(u64),
+    /// Nothing can be found any longer.
+    Cleared,
+}
+
 /// All KV blocks of one engine.
 pub struct Cache {
     blocks: Vec<Block>,
@@ -49,6 +60,8 @@ pub struct Cache {
     oldest: u32,
     newest: u32,
     free: usize,
+    /// What has changed since it was taken last, where somebody listens.
+    changes: Option<Vec<Change>>,
 }
 
 impl Cache {
@@ -61,11 +74,30 @@ impl Cache {
             oldest: NONE,
             newest: NONE,
             free: 0,
+            changes: None,
         };
         for block in 0..blocks {
             cache.push_newest(block);
         }
         cache
+    }
+
+    /// Keeps what changes from here on, until [`Cache::take_changes`].
+    pub fn listen(&mut self) {
+        self.changes.get_or_insert_default();
+    }
+
+    /// Moves what has changed behind what is in `into`.
+    pub fn take_changes(&mut self, into: &mut Vec<Change>) {
+        if let Some(changes) = &mut self.changes {
+            into.append(changes);
+        }
+    }
+
+    fn tell(&mut self, change: Change) {
+        if let Some(changes) = &mut self.changes {
+            changes.push(change);
+        }
     }
 
     /// Blocks there are.
@@ -113,6 +145,7 @@ impl Cache {
             self.unlink(block);
             if let Some(hash) = self.blocks[block as usize].hash.take() {
                 self.by_hash.remove(&hash);
+                self.tell(Change::Removed(hash));
             }
             self.blocks[block as usize].references = 1;
             into.push(block);
@@ -122,6 +155,7 @@ impl Cache {
 
     /// Makes a full block findable. Of two copies the one in use is kept findable: it lives longer.
     pub fn publish(&mut self, block: u32, hash: u64) {
+        self.tell(Change::Stored(hash));
         if let Some(&other) = self.by_hash.get(&hash) {
             if other == block || self.blocks[other as usize].references > 0 {
                 return;
@@ -148,6 +182,7 @@ impl Cache {
         for block in self.by_hash.drain().map(|(_, block)| block) {
             self.blocks[block as usize].hash = None;
         }
+        self.tell(Change::Cleared);
     }
 
     fn push_newest(&mut self, block: u32) {
@@ -244,6 +279,32 @@ mod tests {
         assert_eq!(cache.free(), 1);
         cache.release(&mut held);
         assert_eq!(cache.free(), 2);
+    }
+
+    #[test]
+    fn a_listener_hears_what_can_be_found_and_what_no_longer() {
+        use Change::{Cleared, Removed, Stored};
+        let (mut cache, mut heard) = (Cache::new(3), Vec::new());
+        pass(&mut cache, &[1, 2]);
+        cache.take_changes(&mut heard);
+        assert_eq!(heard, [], "nobody listened");
+        cache.listen();
+        pass(&mut cache, &[3, 4]);
+        cache.take_changes(&mut heard);
+        assert_eq!(heard, [Removed(2), Stored(3), Stored(4)], "one was empty, of the older the tail went");
+        let mut held = Vec::new();
+        assert!(cache.take_free(2, &mut held), "1 and the tail of the younger");
+        cache.publish(held[0], 3);
+        cache.release(&mut held);
+        let mut all = Vec::new();
+        assert!(cache.take_free(2, &mut all), "the idle copy of 3 has no hash any more");
+        heard.clear();
+        cache.take_changes(&mut heard);
+        assert_eq!(heard, [Removed(1), Removed(4), Stored(3)]);
+        cache.forget();
+        heard.clear();
+        cache.take_changes(&mut heard);
+        assert_eq!((heard, cache.lookup(&[3]).0), (vec![Cleared], 0));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! the two; a replay jumps. Times are simulated nanoseconds since the engine's start.
 
 use super::batch::{Ask, Batch, Outline, Token};
-use super::cache::Cache;
+use super::cache::{Cache, Change};
 use super::profile::Profile;
 
 /// Upper bounds of vLLM's `time_to_first_token_seconds`, in seconds.
@@ -107,6 +107,16 @@ impl Core {
     /// How many of these chained blocks, from the first, the prefix cache holds.
     pub fn held(&self, blocks: &[u64]) -> usize {
         self.cache.lookup(blocks).0
+    }
+
+    /// Keeps what changes in the prefix cache from here on.
+    pub fn listen(&mut self) {
+        self.cache.listen();
+    }
+
+    /// Moves what has changed behind what is in `into`, in order.
+    pub fn take_changes(&mut self, into: &mut Vec<Change>) {
+        self.cache.take_changes(into);
     }
 
     /// Prompt tokens computed so far, those of the step under way included, for sequences that have no token yet.

@@ -1,5 +1,6 @@
 //! What a policy is to a replay, and the policies by their names.
 
+use super::events::{Batch, Delivery};
 use super::fleet::Fleet;
 use super::fronts::Fronts;
 use super::held::Held;
@@ -63,6 +64,16 @@ pub trait Chooser {
     }
     /// What they say, by engine.
     fn scraped(&mut self, _figures: &[Figures]) {}
+    /// Whether it hears the engines' KV events.
+    fn hears_events(&self) -> bool {
+        false
+    }
+    /// An engine sends a batch of them; when it comes is the chooser's to say.
+    fn published(&mut self, _now_ns: u64, _engine: usize, _batch: &Batch) {}
+    /// Tokens of the prompt chosen for last that its engine was thought to hold, where that was asked.
+    fn predicted(&self) -> Option<u32> {
+        None
+    }
     /// Whether the engines have one cache together: for the oracle alone.
     fn pools_caches(&self) -> bool {
         false
@@ -82,6 +93,8 @@ pub struct Named {
 enum Make {
     /// One of the product's, on so many fronts as the stage has.
     Own(fn() -> Settings),
+    /// One of these that hears the engines' KV events.
+    Hearing(fn() -> Settings),
     /// Another, that is simulated alone before its fleet.
     Alone(fn(&Stage) -> Box<dyn Chooser>),
 }
@@ -97,6 +110,8 @@ pub struct Stage {
     pub block_tokens: u32,
     /// Fronts that share nothing, among which requests are dealt.
     pub fronts: usize,
+    /// How KV events come to those fronts that hear them.
+    pub events: Delivery,
     /// Varies what is drawn.
     pub seed: u64,
 }
@@ -106,13 +121,19 @@ impl Named {
     pub fn make(&self, stage: &Stage) -> Box<dyn Chooser> {
         match self.make {
             Make::Own(settings) => Box::new(Fronts::new(stage, &settings())),
+            Make::Hearing(settings) => Box::new(Fronts::hearing(stage, &settings())),
             Make::Alone(make) => make(stage),
         }
     }
 
+    /// Whether how events come changes anything for it.
+    pub fn hears_events(&self) -> bool {
+        matches!(self.make, Make::Hearing(_))
+    }
+
     /// Whether it says something of several fronts: the product's own do, and what knows all knows the same behind any number.
     pub fn on_several_fronts(&self) -> bool {
-        matches!(self.make, Make::Own(_)) || [ORACLE, CLAIRVOYANT].contains(&self.name)
+        matches!(self.make, Make::Own(_) | Make::Hearing(_)) || [ORACLE, CLAIRVOYANT].contains(&self.name)
     }
 }
 
@@ -146,8 +167,13 @@ pub const POLICIES: &[Named] = &[
         make: Make::Own(|| by(Policy::Warm)),
     },
     Named {
+        name: "precise",
+        what: "the same, by what the engines' KV events tell",
+        make: Make::Hearing(|| by(Policy::Precise)),
+    },
+    Named {
         name: "warm-held",
-        what: "the same; where the engine has no room, requests wait in the front",
+        what: "warm; where the engine has no room, requests wait in the front",
         make: Make::Alone(|stage| Box::new(Held::new(stage, Queueing::On))),
     },
     Named {

@@ -1,7 +1,7 @@
 //! The simulated engines of one run, and which cache they compute in.
 
 use crate::engine::batch::{Outline, Token};
-use crate::engine::cache::Cache;
+use crate::engine::cache::{Cache, Change};
 use crate::engine::core::{Core, Figures};
 use crate::engine::profile::Profile;
 
@@ -49,6 +49,18 @@ impl Fleet {
         match &self.pooled {
             Some(cache) => cache.lookup(blocks).0,
             None => self.engines.get(engine).map_or(0, |core| core.held(blocks)),
+        }
+    }
+
+    /// Keeps what changes in the engines' own caches from here on.
+    pub(super) fn listen(&mut self) {
+        self.engines.iter_mut().for_each(Core::listen);
+    }
+
+    /// Moves what has changed in an engine's own cache behind what is in `into`.
+    pub(super) fn take_changes(&mut self, engine: usize, into: &mut Vec<Change>) {
+        if let Some(core) = self.engines.get_mut(engine) {
+            core.take_changes(into);
         }
     }
 

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use super::chooser::{Asked, Chooser, Stage};
+use super::events::Batch;
 use super::fleet::Fleet;
 use super::own::Own;
 use super::traffic::chain::mix;
@@ -16,14 +17,25 @@ pub struct Fronts {
     seed: u64,
     /// By number: whose request it is, where there is a choice.
     dealt: HashMap<u64, usize>,
+    /// Who chose last.
+    last: usize,
 }
 
 impl Fronts {
     /// As many as the stage has.
     pub fn new(stage: &Stage, settings: &Settings) -> Fronts {
-        let each =
-            |front: usize| Own::new(&Stage { seed: stage.seed.wrapping_add(front as u64), ..*stage }, settings.clone());
-        Fronts { fronts: (0..stage.fronts.max(1)).map(each).collect(), seed: mix(stage.seed, 6), dealt: HashMap::new() }
+        Fronts::of(stage, |stage| Own::new(stage, settings.clone()))
+    }
+
+    /// The same; each hears the engines' events.
+    pub fn hearing(stage: &Stage, settings: &Settings) -> Fronts {
+        Fronts::of(stage, |stage| Own::hearing(stage, settings.clone()))
+    }
+
+    fn of(stage: &Stage, make: impl Fn(&Stage) -> Own) -> Fronts {
+        let each = |front: usize| make(&Stage { seed: stage.seed.wrapping_add(front as u64), ..*stage });
+        let fronts = (0..stage.fronts.max(1)).map(each).collect();
+        Fronts { fronts, seed: mix(stage.seed, 6), dealt: HashMap::new(), last: 0 }
     }
 }
 
@@ -31,6 +43,7 @@ impl Chooser for Fronts {
     fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<usize> {
         let front = (mix(self.seed, asked.number) % self.fronts.len() as u64) as usize;
         self.dealt.insert(asked.number, front);
+        self.last = front;
         self.fronts.get_mut(front)?.choose(asked, fleet)
     }
 
@@ -53,16 +66,30 @@ impl Chooser for Fronts {
     fn scraped(&mut self, figures: &[Figures]) {
         self.fronts.iter_mut().for_each(|front| front.scraped(figures));
     }
+
+    fn hears_events(&self) -> bool {
+        self.fronts.iter().any(Chooser::hears_events)
+    }
+
+    fn published(&mut self, now_ns: u64, engine: usize, batch: &Batch) {
+        self.fronts.iter_mut().for_each(|front| front.published(now_ns, engine, batch));
+    }
+
+    fn predicted(&self) -> Option<u32> {
+        self.fronts.get(self.last).and_then(Chooser::predicted)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::policy::Policy;
+    use crate::replay::events::Delivery;
     use crate::replay::peers::trial::Trial;
 
     fn trial(policy: Policy, fronts: usize) -> Trial<Fronts> {
-        let stage = Stage { engines: 4, blocks: 5_500, block_tokens: 16, fronts, seed: 1 };
+        let events = Delivery::default();
+        let stage = Stage { engines: 4, blocks: 5_500, block_tokens: 16, fronts, events, seed: 1 };
         Trial::new(Fronts::new(&stage, &Settings { policy, ..Settings::default() }), 4)
     }
 

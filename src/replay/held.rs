@@ -183,11 +183,16 @@ impl Chooser for Held {
         self.own.scraped(figures);
         self.changed.fill(true);
     }
+
+    fn predicted(&self) -> Option<u32> {
+        self.own.predicted()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replay::events::Delivery;
     use crate::replay::peers::trial::prompt;
 
     const MS: u64 = 1_000_000;
@@ -200,7 +205,8 @@ mod tests {
 
     impl Trial {
         fn new(queue: Queueing) -> Trial {
-            let stage = Stage { engines: 1, blocks: 625, block_tokens: 16, fronts: 1, seed: 1 };
+            let events = Delivery::default();
+            let stage = Stage { engines: 1, blocks: 625, block_tokens: 16, fronts: 1, events, seed: 1 };
             let fleet = Fleet::new(&crate::engine::profile::Profile::default(), 1, false);
             let mut trial = Trial { held: Held::new(&stage, queue), fleet };
             assert_eq!(trial.ask(0, 0, &[(100, 8_000 - 64)], 0), Some(0), "nothing is known of its cache yet");

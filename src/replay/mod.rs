@@ -1,7 +1,7 @@
 //! `warmfront replay`: traffic through policies against simulated engines, in simulated time.
 //!
 //! [`traffic`] is where requests come from; [`chooser`] what a policy is, [`own`] the product's by the code that
-//! serves, [`held`] one of them with its queue, [`peers`] those of other routers, [`oracle`] what could be had at best; [`fleet`] the engines of
+//! serves, [`precise`] what one knows by the engines' KV [`events`], [`held`] one of them with its queue, [`peers`] those of other routers, [`oracle`] what could be had at best; [`fleet`] the engines of
 //! [`crate::engine`], described in [`profiles`]; [`simulate`] one run; [`outcome`], [`report`] and [`plot`] what is told of it.
 //!
 //! # What it leaves out
@@ -12,6 +12,7 @@
 //! * Clients that leave. Of several fronts ([`fronts`]) that each has its own beat: all scrape at one instant.
 
 pub mod chooser;
+pub mod events;
 pub mod fleet;
 pub mod fronts;
 pub mod held;
@@ -20,6 +21,7 @@ pub mod outcome;
 pub mod own;
 pub mod peers;
 pub mod plot;
+pub mod precise;
 pub mod profiles;
 pub mod report;
 pub mod simulate;
@@ -32,6 +34,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use chooser::{Named, ORACLE, RANDOM, Stage};
+use events::Delivery;
 use outcome::{Objective, Outcome};
 use traffic::Source;
 
@@ -53,6 +56,8 @@ pub struct Comparison<'a> {
     pub loads: &'a [f64],
     /// What makes a request served well.
     pub objective: Objective,
+    /// How KV events come to who hears them.
+    pub events: Delivery,
     /// Seed of what policies draw.
     pub seed: u64,
     /// Among so many requests are divided: the first asks nine of ten.
@@ -117,8 +122,8 @@ impl Comparison<'_> {
     fn one(&self, load: f64, policy: &Named, ended: &AtomicU64) -> Outcome {
         let block_tokens = self.source.block_tokens();
         let blocks = self.profile.kv_tokens / block_tokens;
-        let (engines, fronts) = (self.engines, self.fronts);
-        let chooser = policy.make(&Stage { engines, blocks, block_tokens, fronts, seed: self.seed });
+        let (engines, fronts, events) = (self.engines, self.fronts, self.events);
+        let chooser = policy.make(&Stage { engines, blocks, block_tokens, fronts, events, seed: self.seed });
         let run = simulate::run(self.source, load, self.profile, self.engines, self.tenants, chooser, ended);
         Outcome::of(policy.name, load, &run, &self.objective)
     }

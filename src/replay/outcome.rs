@@ -47,6 +47,33 @@ pub struct Ratio {
     pub tokens: f64,
 }
 
+/// How far off it was what a choice thought of its engine's cache, by what the engine found: tokens a request in the mean.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Misjudged {
+    /// Thought to be there and not found.
+    pub too_many: f64,
+    /// Found and not thought of.
+    pub too_few: f64,
+}
+
+impl Misjudged {
+    /// Mean absolute error.
+    pub fn in_all(&self) -> f64 {
+        self.too_many + self.too_few
+    }
+
+    fn of(records: &[&Record]) -> Option<Misjudged> {
+        let (mut count, mut too_many, mut too_few) = (0u64, 0u64, 0u64);
+        for (record, predicted) in records.iter().filter_map(|record| Some((record, record.predicted?))) {
+            count += 1;
+            too_many += u64::from(predicted.saturating_sub(record.cached));
+            too_few += u64::from(record.cached.saturating_sub(predicted));
+        }
+        let mean = |sum: u64| sum as f64 / count as f64;
+        (count > 0).then(|| Misjudged { too_many: mean(too_many), too_few: mean(too_few) })
+    }
+}
+
 /// One policy at one load.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
@@ -58,6 +85,8 @@ pub struct Outcome {
     pub requests: u64,
     /// Cached tokens by prompt tokens.
     pub hit_rate: f64,
+    /// What was thought of the caches, by a policy that thinks of them.
+    pub misjudged: Option<Misjudged>,
     /// Times to first token.
     pub ttft: Spread,
     /// The same for prompts up to [`SHORT_PROMPT`].
@@ -95,6 +124,7 @@ impl Outcome {
             load,
             requests: counted.len() as u64,
             hit_rate: sum(|record| record.cached) as f64 / prompts as f64,
+            misjudged: Misjudged::of(&counted),
             ttft: Spread::of(counted.iter().map(|record| record.ttft_ns)),
             ttft_short: Spread::of(short.map(|record| record.ttft_ns)),
             tokens_per_second: if seconds > 0.0 { run.tokens as f64 / seconds } else { 0.0 },
@@ -148,7 +178,8 @@ mod tests {
     use crate::replay::traffic::Window;
 
     fn record(arrival_ns: u64, ttft_ns: u64, prompt: u32, engine: u16) -> Record {
-        Record { arrival_ns, ttft_ns, rest_ns: 900, prompt, cached: prompt / 2, output: 10, engine, tenant: 0 }
+        let (cached, predicted) = (prompt / 2, Some(60));
+        Record { arrival_ns, ttft_ns, rest_ns: 900, prompt, cached, predicted, output: 10, engine, tenant: 0 }
     }
 
     #[test]
@@ -167,6 +198,8 @@ mod tests {
         assert_eq!(outcome.ttft, Spread { mean: 2.0, p50: 3.0, p99: 3.0 });
         assert_eq!(outcome.ttft_short, Spread { mean: 1.0, p50: 1.0, p99: 1.0 });
         assert_eq!(outcome.tokens_per_second, 200.0);
+        // 60 thought of; 50 and 4,500 found.
+        assert_eq!(outcome.misjudged, Some(Misjudged { too_many: 5.0, too_few: 2_220.0 }));
         // 60 and 4,510 tokens computed.
         assert!((outcome.imbalance - 4_510.0 / 2_285.0).abs() < 1e-9);
         // 900 ns over 9 pauses are 100 ns.

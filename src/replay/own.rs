@@ -3,13 +3,15 @@
 //!
 //! `warm` has a real index as well, as large as the engines' caches, written at the choice; its tokens are settled at the
 //! first token, and it reads the engines' KV use as often as control scrapes. Prompt lengths it knows exactly, where
-//! a front estimates them, and its blocks are the traffic's.
+//! a front estimates them, and its blocks are the traffic's. Where it hears the engines' KV events, [`Mirror`] writes the index.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::chooser::{Asked, Chooser, Stage};
+use super::events::Batch;
 use super::fleet::Fleet;
+use super::precise::Mirror;
 use super::traffic::chain::mix;
 use crate::config::Control;
 use crate::counters::queue::Queue;
@@ -19,7 +21,7 @@ use crate::engine::core::Figures;
 use crate::engine::tokens::TOKEN_BYTES;
 use crate::fleet::{Endpoint, EndpointId};
 use crate::index::{Capacity, Index, Matches, Origin};
-use crate::policy::{self, Choice, Policy, Pool, PoolId, Prompt, Settings, Tokens};
+use crate::policy::{self, Choice, Pool, PoolId, Prompt, Settings, Tokens};
 use crate::ring::Ring;
 use crate::scan::PrefixMode;
 use crate::snapshot::Snapshot;
@@ -35,6 +37,8 @@ pub struct Own {
     among_others: bool,
     dice: Dice,
     turn: u64,
+    mirror: Option<Mirror>,
+    predicted: Option<u32>,
 }
 
 impl Own {
@@ -49,7 +53,7 @@ impl Own {
             .collect();
         let members: Vec<_> = endpoints.iter().map(|one| (one.id.slot, &*one.name, one.weight)).collect();
         let ring = Arc::new(Ring::build(&members, settings.replication));
-        let index = (settings.policy == Policy::Warm).then(|| index(&endpoints, stage.blocks)).flatten();
+        let index = settings.policy.counts_tokens().then(|| index(&endpoints, stage.blocks)).flatten();
         let pool = Pool::new(PoolId(0), "model".into(), (0..stage.engines as u16).collect(), ring, Arc::new(settings));
         let endpoints = endpoints.into_iter().map(Some).collect();
         let mut snapshot = Snapshot { endpoints, pools: vec![pool], index, ..Snapshot::default() };
@@ -63,7 +67,17 @@ impl Own {
             cache_tokens: u64::from(stage.blocks) * u64::from(stage.block_tokens),
             dice: Dice::new(mix(stage.seed, 3)),
             turn: 0,
+            mirror: None,
+            predicted: None,
         }
+    }
+
+    /// The same, with an index that the engines' events write.
+    pub fn hearing(stage: &Stage, settings: Settings) -> Own {
+        let mut own = Own::new(stage, settings);
+        let endpoints = own.snapshot.endpoints.iter().flatten().map(|endpoint| endpoint.id);
+        own.mirror = Some(Mirror::new(endpoints, stage.blocks, stage.events, stage.seed));
+        own
     }
 
     /// Requests without their last token.
@@ -96,6 +110,9 @@ impl Own {
     /// Chooses for a request; nothing counts yet.
     pub(super) fn decide(&mut self, asked: &Asked) -> Option<Choice> {
         self.turn += 1;
+        if let (Some(mirror), Some(index)) = (&mut self.mirror, &self.snapshot.index) {
+            mirror.catch_up(asked.now_ns, index);
+        }
         let pool = self.snapshot.pools.first()?;
         let key = match pool.settings.prefix {
             PrefixMode::FirstUser => asked.request.opening,
@@ -136,12 +153,19 @@ impl Own {
         let chain = asked.request.prompt_blocks(asked.block_tokens);
         let (pool, index) = (self.snapshot.pools.first()?, self.snapshot.index.as_deref());
         let mut admission = self.counters.try_admit(choice.endpoint, choice.slots)?;
+        self.predicted = choice.tokens.map(|tokens| tokens.predicted);
         if let Some(Tokens { held, new, .. }) = choice.tokens {
             admission.computes(new);
             admission.occupies((held + new).saturating_add(self.counters.loads().mean_answer(pool.id.0)));
             self.counters.prompt(pool.id.0, held + new, held);
-            // Nobody else writes here, and no endpoint goes: it is never refused.
-            let _ = index.map(|index| index.insert(chain, choice.endpoint, Origin::Choice));
+            match (&mut self.mirror, index) {
+                (Some(mirror), Some(index)) => {
+                    let engine = choice.endpoint.slot.into();
+                    mirror.promise(asked.now_ns, engine, &asked.request.blocks, chain.len(), index);
+                }
+                // Nobody else writes here, and no endpoint goes: it is never refused.
+                _ => drop(index.map(|index| index.insert(chain, choice.endpoint, Origin::Choice))),
+            }
         }
         self.admissions.insert(asked.number, admission);
         Some(choice.endpoint.slot.into())
@@ -186,15 +210,32 @@ impl Chooser for Own {
         }
         self.snapshot.seal();
     }
+
+    fn hears_events(&self) -> bool {
+        self.mirror.is_some()
+    }
+
+    fn published(&mut self, now_ns: u64, engine: usize, batch: &Batch) {
+        if let Some(mirror) = &mut self.mirror {
+            mirror.published(now_ns, engine, batch);
+        }
+    }
+
+    fn predicted(&self) -> Option<u32> {
+        self.predicted
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::Policy;
+    use crate::replay::events::Delivery;
     use crate::replay::peers::trial::Trial;
 
     fn trial(policy: Policy) -> Trial<Own> {
-        let stage = Stage { engines: 4, blocks: 5_500, block_tokens: 16, fronts: 1, seed: 1 };
+        let events = Delivery::default();
+        let stage = Stage { engines: 4, blocks: 5_500, block_tokens: 16, fronts: 1, events, seed: 1 };
         Trial::new(Own::new(&stage, Settings { policy, ..Settings::default() }), 4)
     }
 

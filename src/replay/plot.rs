@@ -156,6 +156,7 @@ mod tests {
             load,
             requests: 1,
             hit_rate: 0.5,
+            misjudged: None,
             ttft: Spread { mean, p50: mean, p99: mean },
             ttft_short: Spread::default(),
             tokens_per_second: 1.0,

@@ -13,9 +13,10 @@ pub fn table(outcomes: &[Outcome]) -> String {
         }
         out.push_str(&format!("load x {}, {} requests counted\n", first.load, first.requests));
         out.push_str(&format!(
-            "{:<width$} {:>8}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>8}  {:>7}  {:>9}  {:>13}  {:>13}\n",
+            "{:<width$} {:>8} {:>7}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>8}  {:>7}  {:>9}  {:>13}  {:>13}\n",
             "policy",
             "hit rate",
+            "off by",
             "TTFT",
             "p50",
             "p99",
@@ -28,17 +29,18 @@ pub fn table(outcomes: &[Outcome]) -> String {
             "to oracle"
         ));
         out.push_str(&format!(
-            "{:<width$} {:>8}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>8}  {:>7}  {:>9}  {:>13}  {:>13}\n",
-            "", "", "mean", "", "", "mean", "", "", "kept", "", "TTFT   tok/s", "TTFT   tok/s"
+            "{:<width$} {:>8} {:>7}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>8}  {:>7}  {:>9}  {:>13}  {:>13}\n",
+            "", "", "tokens", "mean", "", "", "mean", "", "", "kept", "", "TTFT   tok/s", "TTFT   tok/s"
         ));
         for outcome in load {
             let ratio = |ratio: Option<Ratio>| {
                 ratio.map_or_else(|| "-".into(), |ratio| format!("{:.2}   {:.2}", ratio.ttft, ratio.tokens))
             };
             out.push_str(&format!(
-                "{:<width$} {:>8}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>8.0}  {:>7}  {:>9.2}  {:>13}  {:>13}\n",
+                "{:<width$} {:>8} {:>7}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>8.0}  {:>7}  {:>9.2}  {:>13}  {:>13}\n",
                 outcome.policy,
                 format!("{:.1} %", outcome.hit_rate * 100.0),
+                outcome.misjudged.map_or_else(|| "-".into(), |misjudged| tokens(misjudged.in_all())),
                 seconds(outcome.ttft.mean),
                 seconds(outcome.ttft.p50),
                 seconds(outcome.ttft.p99),
@@ -69,6 +71,11 @@ fn held(load: &[Outcome], width: usize, out: &mut String) {
             out.push_str(&format!("{:<width$} {}\n", outcome.policy, told.join("; ")));
         }
     }
+}
+
+/// A mean of tokens, in as many digits as say something.
+fn tokens(value: f64) -> String {
+    if value > 0.0 && value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
 /// A length of time with its unit, in three or four digits.

@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::chooser::{Asked, Chooser, Turn};
+use super::events::Publisher;
 use super::fleet::Fleet;
 use super::traffic::{Request, Source, Traffic, Window};
 use crate::engine::batch::{Outline, Token};
-use crate::engine::cache::ByHash;
+use crate::engine::cache::{ByHash, Change};
 use crate::engine::profile::Profile;
 
 /// How one request went.
@@ -28,6 +29,8 @@ pub struct Record {
     pub prompt: u32,
     /// Those of them found in the cache.
     pub cached: u32,
+    /// Those that were thought to be there at the choice, where that was asked.
+    pub predicted: Option<u32>,
     /// Tokens generated.
     pub output: u32,
     /// Where.
@@ -70,6 +73,7 @@ struct Live {
     request: Request,
     engine: usize,
     number: u64,
+    predicted: Option<u32>,
     first_ns: u64,
     cached: u32,
     tokens: u32,
@@ -77,6 +81,9 @@ struct Live {
 
 struct Simulation<'a> {
     fleet: Fleet,
+    /// Where somebody hears of the caches.
+    publisher: Option<Publisher>,
+    changes: Vec<Change>,
     chooser: Box<dyn Chooser + 'a>,
     traffic: Box<dyn Traffic + 'a>,
     events: BinaryHeap<Reverse<(u64, Event)>>,
@@ -109,6 +116,8 @@ pub fn run(
     let profile = Profile { block_size: source.block_tokens(), ..profile.clone() };
     let mut simulation = Simulation {
         fleet: Fleet::new(&profile, engines, chooser.pools_caches()),
+        publisher: chooser.hears_events().then(Publisher::default),
+        changes: Vec::new(),
         chooser,
         traffic: source.traffic(load),
         events: BinaryHeap::new(),
@@ -130,6 +139,9 @@ pub fn run(
             engines,
         },
     };
+    if simulation.publisher.is_some() {
+        simulation.fleet.listen();
+    }
     simulation.pull();
     if simulation.chooser.scrape_every_ns().is_some() {
         simulation.events.push(Reverse((0, Event::Scrape)));
@@ -212,10 +224,16 @@ impl Simulation<'_> {
         let asked = Asked { number, now_ns, request, block_tokens: self.block_tokens, tenant };
         let Some(engine) = self.chooser.choose(&asked, &self.fleet) else { return false };
         let Some(request) = self.held.remove(&number) else { return false };
+        // The last token of a prompt is always computed.
+        let most = request.findable(self.block_tokens).len() as u32 * self.block_tokens;
+        let predicted = self.chooser.predicted().map(|tokens| tokens.min(most));
         let blocks = request.blocks.clone();
+        if let Some(publisher) = &mut self.publisher {
+            publisher.knows(&blocks);
+        }
         let outline = Outline { prompt: request.prompt, output: request.output, blocks };
         if let (Some(id), Some(live)) = (self.fleet.submit(engine, now_ns, &outline), self.live.get_mut(engine)) {
-            live.insert(id, Live { request, engine, number, first_ns: 0, cached: 0, tokens: 0 });
+            live.insert(id, Live { request, engine, number, predicted, first_ns: 0, cached: 0, tokens: 0 });
         }
         self.begin(engine, now_ns);
         true
@@ -224,6 +242,17 @@ impl Simulation<'_> {
     fn begin(&mut self, engine: usize, now_ns: u64) {
         if let Some(ends_ns) = self.fleet.begin(engine, now_ns) {
             self.events.push(Reverse((ends_ns, Event::StepEnds(engine))));
+            self.publish(engine, now_ns);
+        }
+    }
+
+    /// Tells what the step that begins has changed in its engine's cache.
+    fn publish(&mut self, engine: usize, now_ns: u64) {
+        let Some(publisher) = &self.publisher else { return };
+        self.changes.clear();
+        self.fleet.take_changes(engine, &mut self.changes);
+        if let Some(batch) = publisher.batch(&self.changes) {
+            self.chooser.published(now_ns, engine, &batch);
         }
     }
 
@@ -268,6 +297,7 @@ impl Simulation<'_> {
             rest_ns: now_ns - live.first_ns,
             prompt: live.request.prompt,
             cached: live.cached,
+            predicted: live.predicted,
             output: live.tokens,
             engine: live.engine as u16,
             tenant: live.request.tenant(self.tenants),

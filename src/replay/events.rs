@@ -1,0 +1,220 @@
+//! KV events of simulated engines: what a step changes in a cache is one batch, sent when the step begins, and comes to a
+//! front later, or not at all.
+//!
+//! A front hears of each engine in order. That a batch is lost shows in the number of the next one; then it is asked for again, and
+//! what has come meanwhile waits for it, or it is a hole for good.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::traffic::chain::mix;
+use crate::engine::cache::{ByHash, Change};
+
+/// How events come to fronts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Delivery {
+    /// From the change to the front; a batch that was asked for again takes that long once more.
+    pub delay_ns: u64,
+    /// Batches that are lost, in percent: of each front other ones.
+    pub loss_percent: f64,
+    /// Whether engines are asked again for what was lost.
+    pub replay: bool,
+}
+
+impl Default for Delivery {
+    fn default() -> Delivery {
+        Delivery { delay_ns: 0, loss_percent: 0.0, replay: true }
+    }
+}
+
+/// What an event tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Blocks can be found: of this chain those from `from` up to before `to`. What stands before them says what they are built on,
+    /// as an event's parent does.
+    Stored {
+        /// From the first block.
+        chain: Arc<[u64]>,
+        /// The first that is told of.
+        from: usize,
+        /// Behind the last.
+        to: usize,
+    },
+    /// A block can be found no longer.
+    Removed(u64),
+    /// Nothing can be found any longer.
+    Cleared,
+}
+
+/// What one step has changed.
+pub type Batch = Arc<[Told]>;
+
+/// Makes batches of what caches tell.
+#[derive(Default)]
+pub struct Publisher {
+    /// A chain in which each block is found, and where.
+    chains: ByHash<(Arc<[u64]>, usize)>,
+}
+
+impl Publisher {
+    /// Knows from here on what these blocks are built on. Before they are computed.
+    pub fn knows(&mut self, blocks: &Arc<[u64]>) {
+        for (at, block) in blocks.iter().enumerate().rev() {
+            // What it is built on is known with it.
+            if self.chains.contains_key(block) {
+                return;
+            }
+            self.chains.insert(*block, (Arc::clone(blocks), at));
+        }
+    }
+
+    /// Changes of one cache in their order; nothing where there is nothing to tell.
+    pub fn batch(&self, changes: &[Change]) -> Option<Batch> {
+        let mut batch: Vec<Told> = Vec::new();
+        for change in changes {
+            match change {
+                Change::Stored(block) => {
+                    let Some((found, at)) = self.chains.get(block) else { continue };
+                    match batch.last_mut() {
+                        Some(Told::Stored { chain, to, .. }) if follows(chain, *to, found, *at) => {
+                            (*chain, *to) = (Arc::clone(found), at + 1);
+                        }
+                        _ => batch.push(Told::Stored { chain: Arc::clone(found), from: *at, to: at + 1 }),
+                    }
+                }
+                Change::Removed(block) => batch.push(Told::Removed(*block)),
+                Change::Cleared => batch.push(Told::Cleared),
+            }
+        }
+        (!batch.is_empty()).then(|| batch.into())
+    }
+}
+
+/// Whether the block at `at` of `found` is built on the one before `to` of `chain`.
+fn follows(chain: &[u64], to: usize, found: &[u64], at: usize) -> bool {
+    at == to && at.checked_sub(1).is_some_and(|before| chain.get(before) == found.get(before))
+}
+
+/// What comes to a front.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Came {
+    /// The next batch.
+    Batch(Batch),
+    /// Something was missed that will not come.
+    Hole,
+}
+
+/// From one engine to one front.
+pub struct Wire {
+    delivery: Delivery,
+    seed: u64,
+    sent: u64,
+    /// Lost since the last one that came.
+    missing: Vec<Batch>,
+    /// With the time at which it comes, ascending.
+    coming: VecDeque<(u64, Came)>,
+}
+
+impl Wire {
+    /// Nothing sent yet; the seed says what is lost.
+    pub fn new(delivery: Delivery, seed: u64) -> Wire {
+        Wire { delivery, seed, sent: 0, missing: Vec::new(), coming: VecDeque::new() }
+    }
+
+    /// The engine sends a batch.
+    pub fn sends(&mut self, now_ns: u64, batch: &Batch) {
+        let number = self.sent;
+        self.sent += 1;
+        let drawn = mix(self.seed, number) as f64 / u64::MAX as f64;
+        if drawn * 100.0 < self.delivery.loss_percent {
+            self.missing.push(Arc::clone(batch));
+            return;
+        }
+        let comes_ns = now_ns.saturating_add(self.delivery.delay_ns);
+        if !self.missing.is_empty() && !self.delivery.replay {
+            self.missing.clear();
+            self.come(comes_ns, Came::Hole);
+        }
+        for missed in std::mem::take(&mut self.missing) {
+            self.come(comes_ns.saturating_add(self.delivery.delay_ns), Came::Batch(missed));
+        }
+        self.come(comes_ns, Came::Batch(Arc::clone(batch)));
+    }
+
+    /// Behind what comes already.
+    fn come(&mut self, at_ns: u64, came: Came) {
+        let last_ns = self.coming.back().map_or(0, |(last_ns, _)| *last_ns);
+        self.coming.push_back((at_ns.max(last_ns), came));
+    }
+
+    /// When the next one comes.
+    pub fn next_ns(&self) -> Option<u64> {
+        self.coming.front().map(|(at_ns, _)| *at_ns)
+    }
+
+    /// Takes the next one.
+    pub fn take(&mut self) -> Option<Came> {
+        self.coming.pop_front().map(|(_, came)| came)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(chain: &[u64], from: usize) -> Told {
+        Told::Stored { chain: chain.into(), from, to: chain.len() }
+    }
+
+    #[test]
+    fn blocks_that_are_built_on_each_other_are_told_together() {
+        let mut publisher = Publisher::default();
+        publisher.knows(&[1, 2, 3].into());
+        publisher.knows(&[1, 2, 3, 4].into());
+        publisher.knows(&[1, 7].into());
+        let changes = [2, 3, 4, 7, 1].map(Change::Stored);
+        let told = publisher.batch(&changes).unwrap();
+        let expected =
+            [stored(&[1, 2, 3, 4], 1), stored(&[1, 7], 1), Told::Stored { chain: [1, 2, 3].into(), from: 0, to: 1 }];
+        assert_eq!(*told, expected);
+        assert_eq!(
+            *publisher.batch(&[Change::Removed(3), Change::Cleared]).unwrap(),
+            [Told::Removed(3), Told::Cleared]
+        );
+        assert_eq!(publisher.batch(&[]), None);
+    }
+
+    /// Of batches 0, 1, 2, ... a second apart: when what comes.
+    fn comes(delivery: Delivery, lost: &[u64]) -> Vec<(u64, Option<u64>)> {
+        // A seed that loses just those.
+        let loses = |seed: u64, number: u64| (mix(seed, number) as f64 / u64::MAX as f64) < 0.5;
+        let seed = (0..).find(|seed| (0..5).all(|number| loses(*seed, number) == lost.contains(&number))).unwrap();
+        let mut wire = Wire::new(Delivery { loss_percent: 50.0, ..delivery }, seed);
+        (0..5).for_each(|number| wire.sends(number * 100, &[Told::Removed(number)].into()));
+        let mut seen = Vec::new();
+        while let Some(at_ns) = wire.next_ns() {
+            seen.push(match wire.take() {
+                Some(Came::Batch(batch)) => match batch[0] {
+                    Told::Removed(number) => (at_ns, Some(number)),
+                    _ => unreachable!(),
+                },
+                _ => (at_ns, None),
+            });
+        }
+        seen
+    }
+
+    #[test]
+    fn what_is_lost_comes_behind_the_next_and_holds_up_what_follows() {
+        let asked = Delivery { delay_ns: 150, loss_percent: 0.0, replay: true };
+        let all = |times: [u64; 5]| times.into_iter().zip((0..5).map(Some)).collect::<Vec<_>>();
+        assert_eq!(comes(asked, &[]), all([150, 250, 350, 450, 550]));
+        // 3 shows at 450 that 1 and 2 are missing; they come at 600.
+        assert_eq!(comes(asked, &[1, 2]), all([150, 600, 600, 600, 600]));
+        assert_eq!(comes(asked, &[4]), all([150, 250, 350, 450, 550])[..4], "nothing shows that the last was lost");
+        let never = Delivery { replay: false, ..asked };
+        assert_eq!(comes(never, &[1, 2]), [(150, Some(0)), (450, None), (450, Some(3)), (550, Some(4))]);
+    }
+}
