@@ -56,6 +56,7 @@ fn form(sieves: bool) -> Form {
             after: b"<|im_end|>\n"[..].into(),
             trims: sieves && role == "user",
             stops: stops.iter().map(|stop| (*stop).into()).collect(),
+            ..Turn::default()
         }
     };
     let chat = Chat {

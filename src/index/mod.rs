@@ -42,7 +42,7 @@ use std::sync::TryLockError;
 
 use crossbeam::utils::CachePadded;
 
-use crate::atomics::{AtomicU64, Mutex, MutexGuard, Ordering, spin_loop};
+use crate::atomics::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, spin_loop};
 use crate::fleet::EndpointId;
 use capacity::Shape;
 pub use capacity::{BadCapacity, Capacity};
@@ -106,6 +106,8 @@ pub struct Index {
     seats: Box<[CachePadded<Seat>]>,
     /// What no ledger has. Control alone comes here.
     pool: Mutex<Vec<Chunk>>,
+    /// What control takes for the time, in seconds.
+    second: CachePadded<AtomicU32>,
     /// How often a slot was emptied: a look-up during which that happened begins again.
     emptied: CachePadded<AtomicU64>,
 }
@@ -125,6 +127,7 @@ impl Index {
             tenants: (0..capacity.endpoints).map(|_| AtomicU64::new(0)).collect(),
             seats: (0..capacity.endpoints).map(|_| CachePadded::new(Seat::new(shift))).collect(),
             pool: Mutex::new((0..chunks).map(|_| Chunk::new(1 << shift)).collect()),
+            second: CachePadded::new(AtomicU32::new(0)),
             emptied: CachePadded::new(AtomicU64::new(0)),
         })
     }

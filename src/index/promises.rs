@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use super::seat::add;
 use super::{CLAIMS_MAX, CONTROL_CLAIMS_MAX, Index, Inserted, Missed, Origin};
+use crate::atomics::Ordering;
 use crate::fleet::EndpointId;
 
 /// Promises of one endpoint at a time: with one more the oldest expires at once.
@@ -70,6 +71,16 @@ impl Index {
         // Behind the claim: memory is given back while nobody waits.
         drop(ledger);
         Ok(())
+    }
+
+    /// The time that promises are made at, in seconds.
+    pub fn second(&self) -> u32 {
+        self.second.load(Ordering::Relaxed)
+    }
+
+    /// It is later by a second. For control, once for all endpoints.
+    pub fn tick(&self) {
+        self.second.fetch_add(1, Ordering::Relaxed);
     }
 
     /// [`Index::insert`] of what a shard has just chosen the endpoint for, at `now` in seconds: what is new of it goes if it is not

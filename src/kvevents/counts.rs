@@ -47,6 +47,30 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Those of another as well.
+    pub fn add(&mut self, other: &Counts) {
+        let Counts { connected, unreachable, closed, slow, silent, broken, messages, batches, replayed, .. } = other;
+        self.connected += connected;
+        self.unreachable += unreachable;
+        self.closed += closed;
+        self.slow += slow;
+        self.silent += silent;
+        self.broken += broken;
+        self.messages += messages;
+        self.batches += batches;
+        self.replayed += replayed;
+        self.duplicates += other.duplicates;
+        self.refused += other.refused;
+        self.malformed += other.malformed;
+        self.unknown_events += other.unknown_events;
+        self.unknown_fields += other.unknown_fields;
+        self.holes += other.holes;
+        self.replays += other.replays;
+        self.replays_failed += other.replays_failed;
+        self.restarts += other.restarts;
+        self.incomplete += other.incomplete;
+    }
+
     pub(super) fn ended(&mut self, why: &Ended) {
         *match why {
             Ended::Unreachable(_) => &mut self.unreachable,

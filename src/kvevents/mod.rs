@@ -20,6 +20,7 @@ mod replay;
 mod sequence;
 mod settings;
 mod source;
+mod told;
 mod zmtp;
 
 pub use batch::{Batch, Skipped};
@@ -28,5 +29,6 @@ pub use event::{Event, ExtraKey, Extras, Removed, Stored};
 pub use link::Ended;
 pub use msgpack::Malformed;
 pub use settings::{Endpoint, Keys, Pace, Settings, listed};
-pub use source::{Hole, Source, Told};
+pub use source::Source;
+pub use told::{Hole, Reached, Told};
 pub use zmtp::{Broken, Progress, Role, Wire};

@@ -35,6 +35,15 @@ impl Sequence {
         Sequence { next: 0, time: 0.0, replayed_below: 0, complete: true }
     }
 
+    /// Of an engine of which another process, or an earlier one, applied messages up to `next`, the last of them of this time.
+    pub(super) fn resumed(next: u64, time: f64, complete: bool) -> Sequence {
+        Sequence { next, time, replayed_below: 0, complete }
+    }
+
+    pub(super) fn time(&self) -> f64 {
+        self.time
+    }
+
     pub(super) fn next(&self) -> u64 {
         self.next
     }

@@ -8,47 +8,9 @@ use super::msgpack::Malformed;
 use super::replay::{Answer, Ask, Replay};
 use super::sequence::{Sequence, Verdict};
 use super::settings::{Pace, Settings};
+use super::told::{Hole, Reached, Told};
 use super::zmtp::Role;
 use crate::limits::KV_RANKS_MAX;
-
-/// What a consumer is told, in the order in which it has to act on it.
-#[derive(Debug)]
-pub enum Told<'a> {
-    /// The engine is heard.
-    Connected,
-    /// It has answered to the end what was asked for when it was heard: nothing that it had published before is missing but what
-    /// [`Told::Incomplete`] names.
-    Abreast,
-    /// What changed next in the caches of the rank it names.
-    Batch(&'a Batch),
-    /// The rank's process began anew: what is known of it holds no longer.
-    Restarted {
-        /// Which.
-        rank: u32,
-    },
-    /// Of the rank, something has been missed that will not come. What is known may be used; that something is not known means nothing.
-    Incomplete {
-        /// Which.
-        rank: u32,
-        /// Why it will not come.
-        why: Hole,
-    },
-    /// A message made no sense and is taken for missing.
-    Malformed(Malformed),
-    /// The engine is not heard any more, or not yet. It is tried again: ask for the next news.
-    Offline(Ended),
-}
-
-/// Why something that was missed will not come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Hole {
-    /// The engine has no replay socket that we know of.
-    NotOffered,
-    /// It does not answer to the end.
-    Unanswered,
-    /// It does not have it any more, or what it has makes no sense.
-    Gone,
-}
 
 /// A subscription. Nothing happens but while it is asked: it starts no task but for handshakes of engines that connect to us.
 #[derive(Debug)]
@@ -110,6 +72,27 @@ impl Source {
         }
     }
 
+    /// Goes on where an earlier process left off: what it has applied is known.
+    #[must_use]
+    pub fn resumed(mut self, reached: &[Reached]) -> Source {
+        let known = reached.iter().take(KV_RANKS_MAX);
+        self.sequences =
+            known.map(|known| (known.rank, Sequence::resumed(known.next, known.time, known.is_whole))).collect();
+        self
+    }
+
+    /// How far it has come, by rank.
+    pub fn reached(&self, into: &mut Vec<Reached>) {
+        let each = self.sequences.iter().map(|(rank, sequence)| Reached {
+            rank: *rank,
+            next: sequence.next(),
+            time: sequence.time(),
+            is_whole: sequence.is_complete(),
+        });
+        into.clear();
+        into.extend(each);
+    }
+
     /// The next news. May be dropped while it waits: nothing is lost but an attempt to connect.
     pub async fn told(&mut self) -> Told<'_> {
         match self.news().await {
@@ -134,9 +117,9 @@ impl Source {
         self.sequences.iter().any(|(known, sequence)| *known == rank && sequence.is_complete())
     }
 
-    /// Whether nothing was missed of any rank that was heard.
-    pub fn is_whole(&self) -> bool {
-        self.sequences.iter().all(|(_, sequence)| sequence.is_complete())
+    /// Whether what it published before is being asked for.
+    pub fn is_behind(&self) -> bool {
+        self.is_behind || self.replay.is_some() || !self.asks.is_empty()
     }
 
     /// Bytes of memory held for connections; batches are beside that.

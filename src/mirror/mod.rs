@@ -28,6 +28,7 @@ mod text;
 mod tree;
 
 use std::collections::HashMap;
+use std::fmt;
 
 use crate::kvevents::{Removed, Stored};
 use crate::limits::{MIRROR_BLOCKS_MAX, MIRROR_LINKS_PER_BLOCK};
@@ -43,6 +44,8 @@ pub trait Sink {
     /// This link is held from now on, behind the block's link `after`. `tokens`: what a prompt has cached that matches up to it; where blocks of
     /// several lengths own the link, as the first of them has it.
     fn hold(&mut self, after: Option<u64>, link: u64, tokens: u32);
+    /// A link that is held is worth so many tokens from now on.
+    fn worth(&mut self, link: u64, tokens: u32);
     /// And this one no more.
     fn release(&mut self, link: u64);
 }
@@ -90,6 +93,26 @@ pub struct Counts {
     pub unknown: u64,
 }
 
+impl Counts {
+    /// Those of another as well.
+    pub fn add(&mut self, other: &Counts) {
+        let Counts { stored, copies, ambiguous, orphans, opaque, unasked, malformed, deep, beyond, .. } = other;
+        self.stored += stored;
+        self.copies += copies;
+        self.ambiguous += ambiguous;
+        self.orphans += orphans;
+        self.opaque += opaque;
+        self.unasked += unasked;
+        self.malformed += malformed;
+        self.deep += deep;
+        self.beyond += beyond;
+        self.groups += other.groups;
+        self.tiers += other.tiers;
+        self.removed += other.removed;
+        self.unknown += other.unknown;
+    }
+}
+
 /// One engine rank's cache.
 pub struct Mirror {
     names: HashMap<u64, u32, Seeded>,
@@ -117,6 +140,12 @@ struct Block<'a> {
     parent: Option<u64>,
     stored: &'a Stored<'a>,
     place: usize,
+}
+
+impl fmt::Debug for Mirror {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Mirror").field("blocks", &self.blocks).field("counts", &self.counts).finish_non_exhaustive()
+    }
 }
 
 impl Mirror {

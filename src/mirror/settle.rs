@@ -30,7 +30,11 @@ impl Mirror {
         node.links = self.found.as_slice().into();
         self.links_kept += self.found.len();
         if let Some(above) = above {
+            let is_first = self.tree.first_below(above).is_none();
             self.tree.link(at, above);
+            if let Some((link, tokens)) = self.tree.get(above).last_told().filter(|_| is_first) {
+                sink.worth(link, tokens);
+            }
         }
         if above.is_none_or(|above| self.tree.get(above).held) {
             self.hold(at, sink);

@@ -58,7 +58,8 @@ impl Node {
     /// Its links as a sink is told of them: the block's before, the link, and the tokens that are cached for who matches so far.
     ///
     /// Engines reuse whole blocks, so that the steps within one are worth what is before it; but whoever matches up to its last step has
-    /// the rest of it as well, most likely.
+    /// the rest of it as well, most likely: where nothing follows the block, as the next turn of a conversation has all of it; where
+    /// something does, and the prompt parts from that somewhere in the step, if less than half of the step is left.
     pub fn told(&self) -> impl Iterator<Item = (Option<u64>, u64, u32)> {
         let (end, tokens) = self.text.as_ref().map_or((0, 0), |text| (text.cut.bytes(), text.tokens));
         let steps = end.min(TEXT_BYTES_MAX) / STEP_BYTES as u64;
@@ -70,8 +71,14 @@ impl Node {
             if at.is_multiple_of(BLOCK_BYTES as u64) {
                 before = link;
             }
-            (after, link, if end - at < STEP_BYTES as u64 { tokens } else { self.tokens_before })
+            let likely = if self.first_below == NONE { STEP_BYTES } else { STEP_BYTES / 2 };
+            (after, link, if end - at < likely as u64 { tokens } else { self.tokens_before })
         })
+    }
+
+    /// Its last link, and what that is worth by now: less, once something follows the block.
+    pub fn last_told(&self) -> Option<(u64, u32)> {
+        self.told().last().map(|(_, link, tokens)| (link, tokens)).filter(|_| self.held)
     }
 
     /// Where what follows it begins: tokens, and the link of the last whole block of text, where there is one.

@@ -72,6 +72,11 @@ fn tokens_are_those_of_the_last_link() {
         [0, 1, 2, 3].map(|slot| all.found(slot).tokens)
     };
     assert_eq!(tokens(), [Some(540), Some(512), Some(370), None]);
+    // What is known of a link not far before it counts: here two blocks of four links, and no more.
+    index.note_tokens(within[STEPS * 3 - 1], 20);
+    assert_eq!(tokens(), [Some(540), Some(512), Some(370), None]);
+    index.note_tokens(prompt[2], 33);
+    assert_eq!(tokens(), [Some(540), Some(512), Some(370), Some(33)]);
     index.note_tokens(prompt[4], (1 << 24) - 1);
     assert_eq!(tokens(), [Some(540), Some(512), Some(370), Some((1 << 24) - 1)]);
 }

@@ -12,6 +12,7 @@ struct Deaf;
 
 impl Sink for Deaf {
     fn hold(&mut self, _: Option<u64>, _: u64, _: u32) {}
+    fn worth(&mut self, _: u64, _: u32) {}
     fn release(&mut self, _: u64) {}
 }
 

@@ -122,8 +122,9 @@ impl Model {
             let all = links(ROOT, &whole);
             for (at, link) in all.iter().filter(|(at, _)| *at > begin) {
                 expected.insert(*link, after(&all, *at));
-                let worth = if whole.len() - at < 64 { tokens.len() } else { tokens.len() - SIZE };
-                self.worth.entry(*link).or_default().insert(worth as u32);
+                let all_of_it =
+                    |rest: usize| [tokens.len(), tokens.len() - SIZE][usize::from(whole.len() - at >= rest)];
+                self.worth.entry(*link).or_default().extend([64, 32].map(|rest| all_of_it(rest) as u32));
             }
         }
         expected

@@ -91,6 +91,7 @@ fn what_cannot_be_is_refused_or_does_no_harm() {
     struct Deaf;
     impl warmfront::mirror::Sink for Deaf {
         fn hold(&mut self, _: Option<u64>, _: u64, _: u32) {}
+        fn worth(&mut self, _: u64, _: u32) {}
         fn release(&mut self, _: u64) {}
     }
     let whole = saved(&engine());

@@ -13,6 +13,9 @@ use crate::limits::{BLOCK_BYTES, STEP_BYTES};
 /// Links within a block, its end left out.
 pub const STEPS: usize = BLOCK_BYTES / STEP_BYTES - 1;
 
+/// So far before its end is looked for what is known of a match: 512 bytes, longer than most engines' blocks.
+const LINKS_BACK: usize = 8;
+
 /// How much of a prompt an endpoint holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Found {
@@ -78,15 +81,16 @@ impl Matches {
         }
     }
 
-    /// How many tokens that is which they hold.
+    /// How many tokens that is which they hold: as many as are known of the last link, or of one of the few before it. What was
+    /// promised goes to the end of a block, what engines tell to that of one of theirs.
     pub(in crate::index) fn measure(&mut self, lengths: &Lengths, chain: &[u64], steps: &[u64]) {
-        let end = |found: &Found| match found.steps {
-            0 => chain.get((found.blocks as usize).wrapping_sub(1)),
-            held => behind(steps, found.blocks).get(held as usize - 1),
-        };
-        self.levels[..self.found].iter().filter_map(|level| end(&level.found)).for_each(|&link| lengths.warm(link));
-        for level in &mut self.levels[..self.found] {
-            level.found.tokens = end(&level.found).and_then(|&link| lengths.tokens(link));
+        let levels = &mut self.levels[..self.found];
+        let last = |found: &Found| link(chain, steps, found.blocks as usize * (STEPS + 1) + found.steps as usize);
+        levels.iter().filter_map(|level| last(&level.found)).for_each(|link| lengths.warm(link));
+        for Level { found, .. } in levels {
+            let end = found.blocks as usize * (STEPS + 1) + found.steps as usize;
+            let known = |at: usize| link(chain, steps, at).and_then(|link| lengths.tokens(link));
+            found.tokens = (end.saturating_sub(LINKS_BACK)..=end).rev().find_map(known);
         }
     }
 
@@ -100,6 +104,16 @@ impl Matches {
     #[inline]
     pub fn levels_in_steps(&self) -> impl Iterator<Item = (Found, &Set)> {
         self.levels[..self.found].iter().map(|level| (level.found, &level.holders))
+    }
+}
+
+/// The link with which so many steps end, those at the ends of blocks among them.
+#[inline]
+fn link(chain: &[u64], steps: &[u64], at: usize) -> Option<u64> {
+    let (blocks, within) = (at / (STEPS + 1), at % (STEPS + 1));
+    match within {
+        0 => chain.get(blocks.wrapping_sub(1)).copied(),
+        _ => steps.get(blocks * STEPS + within - 1).copied(),
     }
 }
 

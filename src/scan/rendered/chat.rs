@@ -1,7 +1,7 @@
 //! Chats: message after message, each between the two texts of its role.
 
 use super::super::fields::Inner;
-use super::super::form::{Chat, Turn};
+use super::super::form::{Chat, Place, Turn};
 use super::super::reader::Reader;
 use super::super::text::Taker;
 use super::super::words::Word;
@@ -26,18 +26,30 @@ impl<'a> Writer<'a> {
             return Err(Why::Prompt);
         }
         self.reader.step();
+        let ended = self.each_message(chat);
+        if ended.is_err() && chat.turns.iter().any(|turn| matches!(turn.place, Place::First | Place::Nowhere)) {
+            // What was not read may change all that was.
+            self.page.clear();
+        }
+        ended
+    }
+
+    fn each_message(&mut self, chat: &'a Chat) -> Result<(), Why> {
         self.page.put(&chat.start);
-        let (mut opening, mut first) = (true, true);
+        let (mut opening, mut last) = (true, None::<&Turn>);
         while self.reader.element(&mut opening)? {
             self.page.put(std::mem::take(&mut self.after));
             self.page.keep();
-            self.message(chat, first)?;
-            first = false;
+            last = Some(self.message(chat, last.is_none())?);
         }
-        if first { Err(Why::Prompt) } else { Ok(()) }
+        match last {
+            None => Err(Why::Prompt),
+            Some(Turn { place: Place::NotLast, .. }) => Err(Why::Place),
+            Some(_) => Ok(()),
+        }
     }
 
-    fn message(&mut self, chat: &'a Chat, first: bool) -> Result<(), Why> {
+    fn message(&mut self, chat: &'a Chat, first: bool) -> Result<&'a Turn, Why> {
         if self.reader.peek()? != b'{' {
             return Err(Why::Prompt);
         }
@@ -60,14 +72,18 @@ impl<'a> Writer<'a> {
             }
         }
         let turn = turn.ok_or(Why::Role)?;
-        if let Content::At(place) = content {
-            let behind = self.reader.at();
-            self.reader.go_to(place);
-            self.content(chat, turn)?;
-            self.reader.go_to(behind);
+        match content {
+            Content::Absent => return Err(Why::Empty),
+            Content::At(place) => {
+                let behind = self.reader.at();
+                self.reader.go_to(place);
+                self.content(chat, turn)?;
+                self.reader.go_to(behind);
+            }
+            Content::Written => {}
         }
         self.after = &turn.after;
-        Ok(())
+        Ok(turn)
     }
 
     /// The role of a message, and what stands before its content.
@@ -77,6 +93,9 @@ impl<'a> Writer<'a> {
         }
         let role = self.reader.word(self.word)?;
         let turn = chat.turns.iter().find(|turn| Some(&*turn.role) == role).ok_or(Why::Role)?;
+        if turn.place == Place::Nowhere || turn.place == Place::First && !first {
+            return Err(Why::Place);
+        }
         if first && &*turn.role != b"system" {
             self.page.put(&chat.without_system);
         }
@@ -95,13 +114,16 @@ impl<'a> Writer<'a> {
     }
 
     fn content(&mut self, chat: &Chat, turn: &Turn) -> Result<(), Why> {
-        let (reader, word, joint) = (&mut self.reader, &mut *self.word, &*chat.joint);
+        let before = self.page.bytes();
+        let (reader, word) = (&mut self.reader, &mut *self.word);
         if !turn.trims && turn.stops.is_empty() {
-            return texts(reader, word, joint, self.page);
+            texts(reader, word, chat, self.page)?;
+        } else {
+            let mut sieved = self.sieve.over(self.page, turn);
+            texts(reader, word, chat, &mut sieved)?;
+            sieved.end()?;
         }
-        let mut sieved = self.sieve.over(self.page, turn);
-        texts(reader, word, joint, &mut sieved)?;
-        sieved.end()
+        if self.page.bytes() == before { Err(Why::Empty) } else { Ok(()) }
     }
 }
 
@@ -116,16 +138,19 @@ fn ends_message(name: &[u8]) -> Option<Why> {
 }
 
 /// A content: a text, or parts, or nothing.
-fn texts(reader: &mut Reader, word: &mut Word, joint: &[u8], taker: &mut impl Taker) -> Result<(), Why> {
+fn texts(reader: &mut Reader, word: &mut Word, chat: &Chat, taker: &mut impl Taker) -> Result<(), Why> {
     match reader.peek()? {
         b'"' => Ok(reader.string(taker)?),
         b'[' => {
             reader.step();
-            let (mut opening, mut between) = (true, &[][..]);
+            let (mut opening, mut parts) = (true, 0);
             while reader.element(&mut opening)? {
-                taker.take(between);
+                if parts > 0 && chat.lone {
+                    return Err(Why::Parts);
+                }
+                taker.take(if parts > 0 { &chat.joint } else { &[] });
                 part(reader, word, taker)?;
-                between = joint;
+                parts += 1;
             }
             Ok(())
         }

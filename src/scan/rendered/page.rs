@@ -38,6 +38,12 @@ impl Page {
         self.digest.update(text);
     }
 
+    /// How many bytes there are.
+    #[inline]
+    pub fn bytes(&self) -> u64 {
+        self.digest.bytes()
+    }
+
     /// Believes what is there.
     pub fn keep(&mut self) {
         self.kept = self.digest.bytes();

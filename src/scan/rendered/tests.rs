@@ -13,13 +13,13 @@ use self::oracle::ROOT;
 use super::super::Fault;
 use super::*;
 use crate::limits::{BLOCK_BYTES, LINKS_MAX, STEP_BYTES};
-use crate::scan::{Chat, Turn};
+use crate::scan::{Chat, Place, Turn};
 use crate::vocabulary::{Lead, Vocabulary};
 
 fn turn(role: &str, trims: bool, stops: &[&str]) -> Turn {
     let before = format!("<|im_start|>{role}\n").into_bytes().into();
     let stops = stops.iter().map(|stop| stop.as_bytes().into()).collect();
-    Turn { role: role.as_bytes().into(), before, after: b"<|im_end|>\n"[..].into(), trims, stops }
+    Turn { role: role.as_bytes().into(), before, after: b"<|im_end|>\n"[..].into(), trims, stops, ..Turn::default() }
 }
 
 /// ChatML with a system prompt of its own; of the second kind, turns are trimmed or may stop.
@@ -30,6 +30,7 @@ fn form(trims: bool, lead: Lead) -> Form {
         without_system: b"<|im_start|>system\nBe brief.<|im_end|>\n"[..].into(),
         turns: Box::new([turn("system", trims, &[]), turn("user", trims, stops), turn("assistant", false, stops)]),
         joint: b"\n"[..].into(),
+        lone: false,
         generation: b"<|im_start|>assistant\n"[..].into(),
     };
     let tokens: [Option<&[u8]>; 8] =
@@ -74,9 +75,49 @@ fn a_chat_is_written_as_its_template_does() {
     check(Api::Chat, late, &whole, None);
     let parts = r#"{"messages":[{"role":"user","content":[{"type":"text","text":" H"},"i",{"text":"!","type":"input_text"}]}]}"#;
     check(Api::Chat, parts, &format!("{FIRST}{USER}H\ni\n!{ASKS}"), None);
-    let system = r#"{"messages":[{"role":"system","content":null},{"role":"assistant"}]}"#;
-    let text = format!("<s><|im_start|>system\n<|im_end|>\n<|im_start|>assistant\n{ASKS}");
+    let system = r#"{"messages":[{"role":"system","content":"S"},{"role":"assistant","content":["A"]}]}"#;
+    let text = format!("<s><|im_start|>system\nS<|im_end|>\n<|im_start|>assistant\nA{ASKS}");
     check(Api::Chat, system, &text, None);
+}
+
+/// Roles that are written otherwise where they stand, or that change what is before them.
+#[test]
+fn a_form_ends_where_a_role_stands_that_is_written_otherwise() {
+    let placed = |place: Place, lone: bool, body: &str| {
+        let mut form = form(false, Lead::Nowhere);
+        let chat = form.chat.as_mut().unwrap();
+        chat.lone = lone;
+        chat.turns[2].place = place;
+        let body = format!(r#"{{"messages":[{body}]}}"#);
+        let (rendering, _) = rendered(Api::Chat, &form, body.as_bytes());
+        (rendering.bytes as usize, rendering.ends)
+    };
+    let (user, assistant) = (r#"{"role":"user","content":"U"}"#, r#"{"role":"assistant","content":"A"}"#);
+    let asked = format!("{FIRST}{USER}U<|im_end|>\n");
+    let answered = format!("{asked}<|im_start|>assistant\nA<|im_end|>\n");
+    let whole = |bytes: usize| (bytes + "<|im_start|>assistant\n".len(), None);
+    let turns = [user, assistant, user].join(",");
+    let again = answered.len() + USER.len() + "U<|im_end|>\n".len();
+    assert_eq!(placed(Place::Anywhere, false, &turns), whole(again));
+    assert_eq!(placed(Place::NotLast, false, &turns), whole(again));
+    assert_eq!(placed(Place::NotLast, false, &[user, assistant].join(",")), (asked.len(), Some(Why::Place)));
+    assert_eq!(placed(Place::First, false, &turns), (0, Some(Why::Place)));
+    let first = format!(
+        "{FIRST}<|im_start|>assistant
+A<|im_end|>
+{USER}U<|im_end|>
+"
+    );
+    assert_eq!(placed(Place::First, false, &[assistant, user].join(",")), whole(first.len()));
+    assert_eq!(placed(Place::Nowhere, false, assistant), (0, Some(Why::Place)));
+    // What is not read may stand where it changes what was.
+    let odd = r#"{"role":"odd","content":"x"}"#;
+    assert_eq!(placed(Place::First, false, &[user, odd].join(",")), (0, Some(Why::Role)));
+    assert_eq!(placed(Place::NotLast, false, &[user, odd].join(",")), (asked.len(), Some(Why::Role)));
+    let parts = r#"{"role":"user","content":["a","b"]}"#;
+    assert_eq!(placed(Place::Anywhere, true, &[user, parts].join(",")), (asked.len(), Some(Why::Parts)));
+    let one = r#"{"role":"user","content":["U"]}"#;
+    assert_eq!(placed(Place::Anywhere, true, one), whole(asked.len()));
 }
 
 #[test]
@@ -95,6 +136,10 @@ fn a_message_that_the_form_does_not_know_is_taken_back() {
         (r#"{"role":"user","content":[{"text":"x"}]}"#, Why::Prompt),
         (r#"{"role":"user","content":[{"type":"text","text":null}]}"#, Why::Prompt),
         (r#"{"role":"user","content":[{"type":"text","text":"x","text":"y"}]}"#, Why::Twice),
+        (r#"{"role":"user","content":null}"#, Why::Empty),
+        (r#"{"role":"user"}"#, Why::Empty),
+        (r#"{"role":"user","content":" \n"}"#, Why::Empty),
+        (r#"{"role":"user","content":[]}"#, Why::Empty),
         (r#"{"role":"user","content":7}"#, Why::Prompt),
         (r#"{"role":"user","content":{}}"#, Why::Prompt),
         (r#""x""#, Why::Prompt),
@@ -195,9 +240,13 @@ fn what_is_written_is_what_a_plain_renderer_writes() {
     let (whole, ended) = (Cell::new(0), Cell::new(0));
     let renderers: RefCell<Vec<_>> =
         RefCell::new(Kernel::available().map(|kernel| Box::new(Renderer::with(kernel))).collect());
-    let strategy = (api, lead, any::<bool>(), random::body(), any::<u64>());
-    let result = runner.run(&strategy, |(api, lead, trims, body, seed)| {
-        let form = form(trims, lead);
+    let places =
+        prop::sample::select(vec![Place::Anywhere, Place::Anywhere, Place::NotLast, Place::First, Place::Nowhere]);
+    let strategy = (api, lead, (any::<bool>(), any::<bool>(), places), random::body(), any::<u64>());
+    let result = runner.run(&strategy, |(api, lead, (trims, lone, place), body, seed)| {
+        let mut form = form(trims, lead);
+        let chat = form.chat.as_mut().unwrap();
+        (chat.lone, chat.turns[2].place) = (lone, place);
         let mut scribe = random::Scribe { out: String::new(), state: seed };
         scribe.object(&body);
         let bytes = scribe.out.as_bytes();

@@ -38,6 +38,12 @@ pub enum Why {
     Stop,
     /// White space at an end or inside of a content that is trimmed, of a kind or length that this one does not follow.
     Space,
+    /// A content of which nothing is left.
+    Empty,
+    /// Several parts of a content, where the template does more than to join them.
+    Parts,
+    /// A role where it is written otherwise.
+    Place,
     /// A token id that nobody has, or that stands for no text.
     Token,
 }
@@ -58,6 +64,9 @@ impl Why {
             Why::Twice => "twice",
             Why::Stop => "stop",
             Why::Space => "space",
+            Why::Empty => "empty",
+            Why::Parts => "parts",
+            Why::Place => "place",
             Why::Token => "token",
         }
     }

@@ -25,6 +25,11 @@ impl Sink for Held {
         }
     }
 
+    fn worth(&mut self, link: u64, tokens: u32) {
+        let known = self.0.get_mut(&link).unwrap_or_else(|| panic!("{link:x} is worth something and not held"));
+        known.1 = tokens;
+    }
+
     fn release(&mut self, link: u64) {
         let (after, _) = self.0.remove(&link).unwrap_or_else(|| panic!("{link:x} is released and not held"));
         assert_eq!(self.1.remove(&link).unwrap_or(0), 0, "{link:x} is released before what is behind it");
@@ -39,6 +44,7 @@ struct Deaf;
 
 impl Sink for Deaf {
     fn hold(&mut self, _: Option<u64>, _: u64, _: u32) {}
+    fn worth(&mut self, _: u64, _: u32) {}
     fn release(&mut self, _: u64) {}
 }
 

@@ -3,7 +3,7 @@
 use super::super::{ALTERING, Api, Form, Renderer, Why};
 use super::random::Json;
 use crate::limits::BLOCK_BYTES;
-use crate::scan::{Chat, Cut, Tokens, Turn};
+use crate::scan::{Chat, Cut, Place, Tokens, Turn};
 
 /// What chains begin with here.
 pub const ROOT: u64 = 0x0123_4567_89ab_cdef;
@@ -59,12 +59,27 @@ fn conversation(chat: &Chat, messages: &[Json], continues: bool, generation: boo
     if messages.is_empty() {
         return (Vec::new(), vec![Why::Prompt]);
     }
+    let places = |place: Place| chat.turns.iter().any(|turn| turn.place == place);
+    let looks_back = places(Place::First) || places(Place::Nowhere);
     let mut text = chat.start.to_vec();
     for (place, one) in messages.iter().enumerate() {
         let (turn, content) = match message(chat, one) {
             Ok(said) => said,
-            Err(whys) => return (text, whys),
+            Err(mut whys) => {
+                // Its role comes first, if it is known.
+                whys.extend((looks_back || places(Place::NotLast)).then_some(Why::Place));
+                return (if looks_back { Vec::new() } else { text }, whys);
+            }
         };
+        let elsewhere = match turn.place {
+            Place::Anywhere => false,
+            Place::NotLast => place + 1 == messages.len(),
+            Place::First => place > 0,
+            Place::Nowhere => true,
+        };
+        if elsewhere {
+            return (if looks_back { Vec::new() } else { text }, vec![Why::Place]);
+        }
         if place == 0 && *turn.role != *b"system" {
             text.extend_from_slice(&chat.without_system);
         }
@@ -117,6 +132,12 @@ fn message<'c>(chat: &'c Chat, message: &Json) -> Result<(&'c Turn, String), Vec
         whys.push(Why::Stop);
     }
     let text = if turn.trims { trimmed(&text, &mut whys) } else { text };
+    if text.is_empty() {
+        whys.push(Why::Empty);
+    }
+    if chat.lone && texts.len() > 1 {
+        whys.push(Why::Parts);
+    }
     if whys.is_empty() { Ok((turn, text)) } else { Err(whys) }
 }
 
