@@ -75,6 +75,10 @@ impl Snapshot {
         self.needs = if self.single_pool() { Needs::NONE } else { Needs::MODEL };
         for pool in &self.pools {
             self.needs = self.needs | pool.settings.needs();
+            if pool.form.is_some() {
+                // What stands at a body's end may change how its prompt is written.
+                self.needs = self.needs | Needs::WHOLE;
+            }
         }
         for at in 0..self.pools.len() {
             let (sealed, rest) = self.pools.split_at_mut(at);

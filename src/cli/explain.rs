@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::control::client::{Call, Client};
 use crate::control::explain::{self, Explanation, Question};
 use crate::control::fleet::Fleet;
+use crate::control::forms::Forms;
 use crate::fleet::Loads;
 
 /// Longest wait for a live fleet's answer.
@@ -107,8 +108,9 @@ fn offline(args: &Args, body: &[u8]) -> Result<Explanation, String> {
         let unsaid = config.upstream.iter_mut().filter(|upstream| upstream.models.is_empty());
         unsaid.for_each(|upstream| upstream.models.push(model.clone()));
     }
+    let forms = Arc::new(Forms::read(&config)?);
     let config = Arc::new(config);
-    let mut fleet = Fleet::new(Arc::clone(&config), Vec::new());
+    let mut fleet = Fleet::new(Arc::clone(&config), Vec::new(), forms);
     for place in 0..config.upstream.len() {
         // No look-up: the ring is made of names.
         fleet.resolved(place, vec![([0, 0, 0, 0], 0).into()], Instant::now());

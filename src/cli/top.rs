@@ -46,7 +46,8 @@ const WIDTH: usize = 80;
 
 Of each endpoint:
   state           up, down, draining, ejected (it failed requests), trial, unknown; in percent: a slow start
-  rung            how far is believed what is known of its cache: approximate (the index), hash (nothing)
+  rung            how far is believed what is known of its cache: exact (what its engine says), replaying,
+                  approximate (what was sent there), hash (nothing)
   flight          requests of ours, from the choice to the last byte
   pending         tokens of prompts sent there that have no first token yet, beside those thought to be cached
   KV              its KV cache in use

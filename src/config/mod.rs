@@ -235,6 +235,8 @@ pub struct Control {
     pub resolve_interval_ms: u64,
     /// Least time between two publications of the fleet to the shards.
     pub publish_interval_ms: u64,
+    /// File in which what is known of the engines' caches outlasts a restart; empty: none.
+    pub caches_file: PathBuf,
 }
 
 impl Default for Control {
@@ -249,6 +251,7 @@ impl Default for Control {
             models_bytes_max: 1 << 20,
             resolve_interval_ms: 30_000,
             publish_interval_ms: 10,
+            caches_file: PathBuf::new(),
         }
     }
 }
@@ -342,6 +345,12 @@ impl Config {
     /// Whether a policy chooses anywhere, or looks on, that counts tokens.
     pub fn counts_tokens(&self) -> bool {
         self.routing.counts_tokens() || self.pool.keys().any(|id| self.settings_for(id).counts_tokens())
+    }
+
+    /// Whether a policy chooses anywhere, or looks on, that goes by what engines say that they hold.
+    pub fn listens(&self) -> bool {
+        let listens = |settings: &Settings| settings.looks_at(Policy::Precise);
+        listens(&self.routing) || self.pool.keys().any(|id| listens(&self.settings_for(id)))
     }
 
     /// What bodies are scanned for: all that any pool needs, for which one it is shows only in the body.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::config::Config;
 use crate::fleet::EndpointId;
 use crate::index::{Capacity, Index, Missed};
-use crate::limits::{BLOCK_BYTES, ENDPOINTS_MAX};
+use crate::limits::{BLOCK_BYTES, ENDPOINTS_MAX, STEP_BYTES};
 use crate::policy::Pool;
 
 /// A capacity that is wrong by less than one part of so many is left as it is.
@@ -17,15 +17,18 @@ const SLOTS_MIN: usize = 64;
 #[derive(Debug, Default)]
 pub struct Caches {
     index: Option<Arc<Index>>,
+    /// Whether engines tell what they hold, to a step.
+    in_steps: bool,
 }
 
 impl Caches {
     /// Makes the index or lets go of it, as the configuration asks; true where it is new, and knows no endpoint.
     pub fn follow(&mut self, config: &Config) -> bool {
         let is_wanted = config.counts_tokens() && config.limits.index_bytes > 0;
-        if self.index.is_some() == is_wanted {
+        if self.index.is_some() == is_wanted && self.in_steps == config.listens() {
             return false;
         }
+        self.in_steps = config.listens();
         self.index = is_wanted.then(|| made(config)).flatten().map(Arc::new);
         self.index.is_some()
     }
@@ -38,7 +41,7 @@ impl Caches {
     /// An endpoint is new, or has restarted: its cache is empty. `tokens`: how many it holds, where that is known.
     pub fn empty(&self, id: EndpointId, tokens: Option<u64>) {
         let Some(index) = &self.index else { return };
-        match index.assign(id, tokens.map(|tokens| blocks(tokens, Pool::TOKEN_BYTES))) {
+        match index.assign(id, tokens.map(|tokens| self.blocks(tokens, Pool::TOKEN_BYTES))) {
             Ok(_) => {}
             Err(Missed::Stranger | Missed::Orphan) => tracing::warn!(
                 slot = id.slot,
@@ -53,10 +56,23 @@ impl Caches {
     /// The size of an endpoint's cache is known now, or that a token stands for other text than was thought.
     pub fn holds(&self, id: EndpointId, tokens: u64, token_bytes: f32) {
         let Some(index) = &self.index else { return };
-        let blocks = blocks(tokens, token_bytes);
+        let blocks = self.blocks(tokens, token_bytes);
         if index.figures(id.slot).capacity.abs_diff(blocks) > blocks / SMALL_PART {
             // Busy, or another's by now: the next reading says it again.
             let _ = index.resize(id, blocks);
+        }
+    }
+
+    /// Blocks of text in a cache of so many tokens, and the steps between them where there are any.
+    fn blocks(&self, tokens: u64, token_bytes: f32) -> u32 {
+        let unit = if self.in_steps { STEP_BYTES } else { BLOCK_BYTES };
+        (tokens as f64 * f64::from(token_bytes) / unit as f64) as u32
+    }
+
+    /// Another second has passed.
+    pub fn tick(&self) {
+        if let Some(index) = &self.index {
+            index.tick();
         }
     }
 
@@ -69,15 +85,10 @@ impl Caches {
     }
 }
 
-/// Blocks of text in a cache of so many tokens.
-fn blocks(tokens: u64, token_bytes: f32) -> u32 {
-    (tokens as f64 * f64::from(token_bytes) / BLOCK_BYTES as f64) as u32
-}
-
 /// As large as `index_bytes` allows.
 fn made(config: &Config) -> Option<Index> {
     let endpoints = (2 * config.upstream.len()).next_power_of_two().clamp(SLOTS_MIN, ENDPOINTS_MAX);
-    let capacity = |blocks: usize| Capacity { endpoints, blocks, lengths: false };
+    let capacity = |blocks: usize| Capacity { endpoints, blocks, lengths: config.listens() };
     let fits = |blocks: usize| Index::bytes(capacity(blocks)).is_ok_and(|bytes| bytes <= config.limits.index_bytes);
     let (mut most, mut least) = (config.limits.index_bytes, endpoints * Capacity::BLOCKS_MIN);
     while least + 1 < most {

@@ -7,11 +7,11 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::exchange::{Lender, warm};
+use crate::exchange::{Lender, rendered, warm};
 use crate::fleet::{Endpoint, Loads};
 use crate::policy::{self, Choice, Nobody, Policy, Request, Settings, ShadowPolicy};
 use crate::prefix;
-use crate::scan::{Api, Needs, Plan, PrefixMode, Progress, Scan};
+use crate::scan::{Api, Facts, Needs, Plan, PrefixMode, Progress, Scan};
 use crate::snapshot::{Pool, Selected, Snapshot};
 
 /// A request to be explained.
@@ -186,7 +186,9 @@ fn choose(
     let mut lender = Lender::default();
     let cut = key.filter(|_| plan.chain).and_then(|_| warm::cut(facts, &alone, &mut lender));
     let beyond = question.body.len().saturating_sub(config.limits.hold_bytes) as u64;
-    let looked_up = key.and_then(|_| warm::look_up(facts, beyond, &alone, snapshot, &mut lender));
+    let form = cut.filter(|_| beyond == 0 && policy == Policy::Precise);
+    let rendered = form.and_then(|_| rendered(question, facts, &alone, &mut lender));
+    let looked_up = key.and_then(|_| warm::look_up(facts, beyond, rendered, &alone, snapshot, &mut lender));
     let request = Request {
         prompt: looked_up.zip(lender.matches.as_deref()).map(|(looked_up, matches)| looked_up.prompt(matches)),
         key: cut.or(key),
@@ -218,6 +220,13 @@ fn choose(
             _ => question.body.len().min(config.limits.hold_bytes) as u64,
         },
     }
+}
+
+/// The prompt as its engine writes it, if that is known.
+fn rendered(question: &Question<'_>, facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
+    let (text_bytes, cache_salt) = (facts.counts().text_bytes, facts.cache_salt);
+    let body = rendered::Body { api: api(question), bytes: question.body, cache_salt, text_bytes };
+    rendered::cut(&body, pool, lender)
 }
 
 /// Scans the body, or as much of it as would be held.

@@ -8,23 +8,22 @@ use std::time::{Duration, Instant};
 
 use super::answer;
 use super::caches::Caches;
-use super::health::{Course, Failure, Turn};
+use super::forms::Forms;
+use super::health::{Failure, Turn};
 use super::member::{Member, Tenancy};
 use super::models::Learnt;
 use super::pools::Pools;
 use super::reload::session_headers;
+use super::saved::Saved;
 use super::scrape::Reading;
-use super::truth::{Ours, Truth};
+use super::truth::Ours;
 use crate::config::Config;
 use crate::counters::Outcomes;
 use crate::fleet::{Endpoint, EndpointId, EngineLoad, Health};
-use crate::limits::ENDPOINTS_MAX;
 use crate::scan::Plan;
 use crate::snapshot::{ModelsAnswer, Pool, Snapshot};
+use slots::{QUARANTINE, Slot};
 
-/// How long a slot rests after its endpoint left the pools: shards that still hold an older snapshot
-/// have read the new one by then.
-const QUARANTINE: Duration = Duration::from_secs(2);
 /// In how many steps a slow start goes on, and the longest pause between two.
 const STEPS: u64 = 10;
 const STEP_MAX: Duration = Duration::from_secs(1);
@@ -43,30 +42,27 @@ pub struct Fleet {
     /// When slow starts last went a step on.
     stepped: Option<Instant>,
     pub(super) caches: Caches,
+    pub(super) forms: Arc<Forms>,
+    /// What an earlier process of ours knew of engines that have not said yet which processes they are.
+    remembered: Saved,
     pub(super) plan: Arc<Plan>,
     pub(super) session_headers: Arc<[Box<str>]>,
 }
 
-#[derive(Debug, Default)]
-struct Slot {
-    generation: u32,
-    /// An endpoint that was taken out, finishing what it has.
-    leaving: Option<(Endpoint, Instant)>,
-    taken: bool,
-}
-
 impl Fleet {
-    /// The engines of `config`, none of them resolved; `keys` are those of `api_key_file`, by place.
-    pub fn new(config: Arc<Config>, keys: Vec<Option<Arc<str>>>) -> Fleet {
+    /// The engines of `config`, none of them resolved; `keys` are those of `api_key_file`, by place, `forms` those of its pools.
+    pub fn new(config: Arc<Config>, keys: Vec<Option<Arc<str>>>, forms: Arc<Forms>) -> Fleet {
         let mut fleet = Fleet {
             members: Vec::new(),
             places: 0,
             slots: Vec::new(),
-            pools: Pools::new(Arc::clone(&config)),
+            pools: Pools::new(Arc::clone(&config), Arc::clone(&forms)),
             answer: ModelsAnswer::default(),
             epoch: 0,
             stepped: None,
             caches: Caches::default(),
+            forms,
+            remembered: Saved::default(),
             plan: Arc::new(config.plan()),
             session_headers: session_headers(&config),
             config,
@@ -74,6 +70,11 @@ impl Fleet {
         fleet.caches.follow(&fleet.config);
         fleet.follow(keys, Instant::now());
         fleet
+    }
+
+    /// What an earlier process of ours knew.
+    pub fn remember(&mut self, saved: Saved) {
+        self.remembered = saved;
     }
 
     /// The engines, in the order of the configuration.
@@ -130,6 +131,7 @@ impl Fleet {
         if matches!(turn, Some(Turn::Up | Turn::Answers)) {
             // Whoever answers there after a silence may be another process.
             tenancy.truth.restarted(now);
+            tenancy.emptied += 1;
             self.caches.empty(id, capacity);
         }
         // A name with several addresses: the engine may listen on another one.
@@ -232,24 +234,31 @@ impl Fleet {
         let theirs =
             reading.load.running.zip(reading.load.waiting).map(|(running, waiting)| running.saturating_add(waiting));
         let foreign = theirs.map_or(0, |theirs| theirs.saturating_sub(ours.in_flight));
+        let began = |reading: &Reading| reading.started;
+        let another = tenancy.reading.as_ref().and_then(|(before, _)| Some(began(before)? != began(&reading)?));
         let before = tenancy.reading.as_ref().map(|(reading, _)| reading.load);
         let changed = before != Some(reading.load) || tenancy.foreign != foreign;
         let fell = |before: EngineLoad| Some(reading.load.prompt_tokens_total? < before.prompt_tokens_total?);
-        let restarted = before.and_then(fell) == Some(true);
+        let restarted = before.and_then(fell) == Some(true) || another == Some(true);
         let capacity = reading.load.kv_capacity_tokens;
         if restarted {
             tenancy.truth.restarted(now);
+            tenancy.emptied += 1;
         }
         tenancy.truth.scraped(&ours, &reading, foreign + tenancy.foreign == 0, now);
         let token_bytes = tenancy.truth.calibration.token_bytes().unwrap_or(Pool::TOKEN_BYTES);
         tenancy.foreign = foreign;
         tenancy.dispatched_at = ours.dispatched;
         tenancy.resident_at = ours.resident;
-        tenancy.reading = Some((reading, now));
+        let first =
+            tenancy.reading.replace((reading, now)).is_none() && !std::mem::replace(&mut tenancy.is_known, true);
         match capacity {
             _ if restarted => self.caches.empty(id, capacity),
             Some(tokens) => self.caches.holds(id, tokens, token_bytes),
             None => {}
+        }
+        if first {
+            self.recall(place, id);
         }
         changed
     }
@@ -334,63 +343,13 @@ impl Fleet {
         serving.filter_map(|member| member.now.as_ref()).any(|tenancy| tenancy.course.answers())
     }
 
-    fn tenancy(&mut self, place: usize, id: EndpointId) -> Option<&mut Tenancy> {
+    pub(super) fn tenancy(&mut self, place: usize, id: EndpointId) -> Option<&mut Tenancy> {
         let at = self.at(place)?;
         self.members.get_mut(at)?.now.as_mut().filter(|tenancy| tenancy.id == id)
     }
-
-    /// Gives a member an endpoint at `address`; the one it had finishes what it has.
-    fn settle(&mut self, at: usize, address: SocketAddr, now: Instant) -> bool {
-        let Some(id) = self.take_slot() else {
-            tracing::warn!(%address, "every endpoint slot is taken; the address is not used until one is free");
-            return false;
-        };
-        let member = &mut self.members[at];
-        // Where it was somewhere else before, a new process has begun, with an empty cache.
-        let course = Course::new(member.now.is_none() && !member.latecomer, &self.config.health, now);
-        let next = Tenancy {
-            id,
-            address,
-            course,
-            reading: None,
-            scrape_error: None,
-            foreign: 0,
-            dispatched_at: 0,
-            resident_at: 0,
-            truth: Truth::new(now),
-        };
-        self.caches.empty(id, None);
-        if let Some(old) = member.now.replace(next) {
-            let endpoint = member.endpoint(&old);
-            self.let_finish(endpoint, now);
-        }
-        self.pools.membership_changed();
-        true
-    }
-
-    /// An endpoint gets nothing new; its slot is free once it has finished what it has.
-    pub(super) fn let_finish(&mut self, endpoint: Endpoint, now: Instant) {
-        let slot = usize::from(endpoint.id.slot);
-        self.caches.forget(endpoint.id.slot);
-        self.slots[slot].leaving = Some((Endpoint { health: Health::Draining, ..endpoint }, now));
-    }
-
-    /// A free slot, under a generation it never had.
-    fn take_slot(&mut self) -> Option<EndpointId> {
-        let free = self.slots.iter().position(|slot| !slot.taken);
-        let index = free.unwrap_or(self.slots.len());
-        if index == self.slots.len() {
-            if index >= ENDPOINTS_MAX {
-                return None;
-            }
-            self.slots.push(Slot::default());
-        }
-        let slot = &mut self.slots[index];
-        slot.taken = true;
-        slot.generation = slot.generation.wrapping_add(1);
-        Some(EndpointId { slot: index as u16, generation: slot.generation })
-    }
 }
 
+mod events;
+mod slots;
 #[cfg(test)]
 mod tests;

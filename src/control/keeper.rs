@@ -1,5 +1,8 @@
 //! The one holder of the fleet on control's thread: takes reports, publishes snapshots.
 
+mod caches;
+
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +14,9 @@ use tokio::task::JoinSet;
 use super::access::AccessLog;
 use super::edit::{Edit, Refused};
 use super::fleet::Fleet;
+use super::forms::Forms;
 use super::health::{self, Failure, Turn};
+use super::hearing::Hearing;
 use super::ladder::{Ladder, Why};
 use super::models::Learnt;
 use super::reload::{self, Changes, Source};
@@ -29,6 +34,8 @@ const GLANCE: Duration = Duration::from_millis(20);
 /// How often stale readings and free slots are looked for.
 const TICK: Duration = Duration::from_millis(250);
 
+const SECOND: Duration = Duration::from_secs(1);
+
 /// See the module.
 #[derive(Debug)]
 pub struct Keeper {
@@ -41,6 +48,10 @@ pub struct Keeper {
     changing: tokio::sync::Mutex<()>,
     /// What watches each engine; ends when it is dropped.
     watches: Mutex<Vec<JoinSet<()>>>,
+    /// Who listens to each engine's events, by place.
+    ears: Mutex<HashMap<usize, JoinSet<()>>>,
+    /// What they hear.
+    heard: Mutex<BTreeMap<usize, Arc<Hearing>>>,
     access: Arc<AccessLog>,
 }
 
@@ -61,6 +72,8 @@ impl Keeper {
             changed: Notify::new(),
             changing: tokio::sync::Mutex::default(),
             watches: Mutex::default(),
+            ears: Mutex::default(),
+            heard: Mutex::default(),
             access,
         }
     }
@@ -89,6 +102,7 @@ impl Keeper {
             self.fleet().members().iter().map(|member| (member.place, member.upstream.clone())).collect();
         let watches = engines.into_iter().map(|(place, upstream)| watch::start(self, place, &upstream)).collect();
         *self.watches.lock().unwrap_or_else(PoisonError::into_inner) = watches;
+        self.listen();
     }
 
     /// Takes the configuration that `source` has now, if there is nothing wrong with it.
@@ -117,6 +131,9 @@ impl Keeper {
 
     async fn take(self: &Arc<Self>, config: Arc<Config>) -> Result<Changes, String> {
         let keys = reload::keys(&config)?;
+        let read = Arc::clone(&config);
+        let forms =
+            tokio::task::spawn_blocking(move || Forms::read(&read)).await.map_err(|error| error.to_string())??;
         let before = self.config();
         let access = (before.log != config.log).then(|| self.access.prepare(&config.log)).transpose()?;
         let mut changes = Changes::between(&before, &config);
@@ -126,7 +143,7 @@ impl Keeper {
         let addresses = watch::first_lookups(new.map(|upstream| (upstream.label(), upstream.clone())).collect()).await;
         let now = Instant::now();
         let mut fleet = self.fleet();
-        (changes.added, changes.removed) = fleet.reconfigure(Arc::clone(&config), keys, now);
+        (changes.added, changes.removed) = fleet.reconfigure(Arc::clone(&config), keys, Arc::new(forms), now);
         for (label, addresses) in addresses {
             let place = fleet.members().iter().find(|member| *member.name == *label).map(|member| member.place);
             if let Some(place) = place {
@@ -256,11 +273,15 @@ impl Keeper {
 
     /// Publishes on change, not more often than `publish_interval_ms`, for ever.
     pub async fn publish(self: Arc<Self>) {
-        let mut ticked = Instant::now();
+        let (mut ticked, mut second) = (Instant::now(), Instant::now());
         loop {
             let mut changed = tokio::time::timeout(TICK, self.changed.notified()).await.is_ok();
             if ticked.elapsed() >= TICK {
                 ticked = Instant::now();
+                if ticked.duration_since(second) >= SECOND {
+                    second = ticked;
+                    self.fleet().caches.tick();
+                }
                 changed |= self.fleet().tick(ticked, |slot| self.counters.in_flight(slot));
             }
             if changed {
@@ -302,6 +323,14 @@ fn say(engine: &str, turn: Turn, why: &str) {
 fn say_moved(engine: &str, ladder: &Ladder) {
     let rung = ladder.rung().as_str();
     match (ladder.rung().believes_index(), ladder.why()) {
+        (true, Some(why @ (Why::Told | Why::Missed | Why::Untold))) => {
+            let words = match why {
+                Why::Told => "this engine tells what it holds, and nothing of it is missing",
+                Why::Missed => "this engine is asked what it has told before",
+                _ => "not all that this engine tells is heard; what was sent there counts",
+            };
+            tracing::info!(engine, rung, why = why.as_str(), "{words}");
+        }
         (true, why) => {
             let why = why.map_or("", Why::as_str);
             tracing::info!(engine, rung, why, "what the index says of this engine's cache is believed again");

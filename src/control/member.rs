@@ -1,13 +1,14 @@
 //! One configured engine as control knows it, and the endpoint it has now.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tokio::sync::Notify;
 
 use super::health::Course;
 use super::models::{Card, Learnt};
+use super::saved::{Heard, Process};
 use super::scrape::Reading;
 use super::truth::Truth;
 use crate::config::Upstream;
@@ -66,6 +67,21 @@ pub struct Tenancy {
     pub resident_at: u64,
     /// What was predicted of its cache, and what is known by now.
     pub truth: Truth,
+    /// How often the index was told that its cache is empty.
+    pub emptied: u64,
+    /// What an earlier process of ours knew of what it tells, until that is used.
+    pub told: Arc<Mutex<Option<Heard>>>,
+    /// Whether it has said what it is.
+    pub is_known: bool,
+}
+
+impl Tenancy {
+    /// Which process it is, as far as it says so.
+    pub fn process(&self) -> Option<Process> {
+        let (reading, _) = self.reading.as_ref()?;
+        let (block_size, tokens) = (reading.block_size, reading.load.kv_capacity_tokens);
+        reading.started.map(|started| Process { started, block_size, tokens })
+    }
 }
 
 impl Member {
@@ -94,6 +110,12 @@ impl Member {
             [] => self.models.as_ref().map(|learnt| learnt.cards.iter().map(|card| &*card.id).collect()),
             configured => Some(configured.iter().map(String::as_str).collect()),
         }
+    }
+
+    /// Whether this id is an adapter on another model, as its engine describes it.
+    pub fn is_adapter(&self, id: &str) -> bool {
+        let mut cards = self.models.iter().flat_map(|learnt| &learnt.cards);
+        cards.any(|card| card.is_adapter && &*card.id == id)
     }
 
     /// Most requests of ours that may be there.

@@ -1,6 +1,7 @@
 //! The front's own `/metrics`. Label values come from configuration, engines' model lists and fixed
 //! tables, never from requests.
 
+mod heard;
 mod slots;
 
 use std::collections::{BTreeMap, HashSet};
@@ -90,7 +91,8 @@ impl Collector for Collected {
         self.shadows(&mut out, &snapshot)?;
         self.endpoints(&mut out, &snapshot)?;
         self.slots(&mut out, &snapshot)?;
-        self.predictions(&mut out, &snapshot)
+        self.predictions(&mut out, &snapshot)?;
+        self.heard(&mut out)
     }
 }
 

@@ -11,9 +11,12 @@ pub mod edit;
 mod endpoints;
 pub mod explain;
 pub mod fleet;
+pub mod forms;
 pub mod health;
+mod hearing;
 mod keeper;
 mod ladder;
+mod listen;
 pub mod member;
 mod metrics;
 pub mod models;
@@ -21,6 +24,7 @@ mod pools;
 pub mod receipts;
 pub mod reload;
 pub mod sample;
+pub mod saved;
 pub mod scrape;
 mod service;
 mod stalls;
@@ -30,7 +34,7 @@ pub mod watch;
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -46,8 +50,10 @@ use crate::publish::{Process, Published};
 use crate::succession::Estate;
 use access::AccessLog;
 use fleet::Fleet;
+use forms::Forms;
 use keeper::Keeper;
 use reload::Source;
+use saved::{Saved, Unusable};
 use upgrade::Bequest;
 
 /// What control works with; all of it is shared with the shards.
@@ -90,6 +96,9 @@ pub enum StartError {
         /// Why.
         why: String,
     },
+    /// `tokenizer`
+    #[error("{0}")]
+    Form(String),
     /// `access`
     #[error("{0}; `access` in [log] says where to")]
     Access(String),
@@ -148,7 +157,9 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>) -> Result<Handle, StartEr
     let (address, process) = (admin.local_addr()?, setup.process);
     let legacy = (admin.try_clone()?.into(), Arc::clone(&setup.bequest));
     let keys = setup.config.upstream.iter().map(key).collect::<Result<Vec<_>, _>>()?;
-    let fleet = Fleet::new(Arc::clone(&setup.config), keys);
+    let forms = Arc::new(Forms::read(&setup.config).map_err(StartError::Form)?);
+    let mut fleet = Fleet::new(Arc::clone(&setup.config), keys, forms);
+    fleet.remember(remembered(&setup.config.control.caches_file));
     let access = Arc::new(AccessLog::new(setup.process, setup.published));
     access.take(access.prepare(&setup.config.log).map_err(StartError::Access)?);
     let keeper = Keeper::new(Arc::clone(&setup.config), fleet, setup.counters, setup.published, Arc::clone(&access));
@@ -162,7 +173,7 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>) -> Result<Handle, StartEr
             keeper.look_up().await;
             keeper.publish_now();
             let serving = begin(&setup, &keeper, admin);
-            let upgrades = upgrade::on_signal(setup.process, Arc::clone(&setup.bequest), serving);
+            let upgrades = upgrade::on_signal(setup.process, &keeper, Arc::clone(&setup.bequest), serving);
             let _ = ready.send(signals.and(upgrades));
             // An error is a dropped handle: the process then goes on without a way to stop control, as it should.
             if stopped.await.is_err() {
@@ -182,6 +193,7 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) -> AbortHandle
     keeper.watch();
     tokio::spawn(Arc::clone(keeper).watch_outcomes());
     tokio::spawn(Arc::clone(keeper).publish());
+    tokio::spawn(Arc::clone(keeper).save_often());
     tokio::spawn(service::feed_watchdog(setup.process, setup.stats));
     tokio::spawn(stalls::watch(setup.process, setup.stats));
     let state = admin::State {
@@ -194,6 +206,21 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) -> AbortHandle
         source: Arc::clone(&setup.source),
     };
     tokio::spawn(admin::serve(admin, state)).abort_handle()
+}
+
+/// What an earlier process wrote down. A file that cannot be used costs a cold start and no more.
+fn remembered(file: &Path) -> Saved {
+    if file.as_os_str().is_empty() {
+        return Saved::default();
+    }
+    match Saved::read(file) {
+        Ok(saved) => saved,
+        Err(Unusable::File(error)) if error.kind() == io::ErrorKind::NotFound => Saved::default(),
+        Err(why) => {
+            tracing::warn!(file = %file.display(), %why, "what was known of the engines' caches is not used");
+            Saved::default()
+        }
+    }
 }
 
 fn listen(address: SocketAddr, inherited: Option<OwnedFd>) -> io::Result<TcpListener> {

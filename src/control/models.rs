@@ -19,13 +19,15 @@ pub struct Card {
     pub id: Box<str>,
     /// One JSON object.
     pub json: Bytes,
+    /// Whether it is an adapter on another model.
+    pub is_adapter: bool,
 }
 
 impl Card {
     /// The card of an id that no engine has described yet.
     pub fn made(id: &str) -> Card {
         let json = serde_json::json!({"id": id, "object": "model", "created": 0, "owned_by": "warmfront"});
-        Card { id: id.into(), json: json.to_string().into() }
+        Card { id: id.into(), json: json.to_string().into(), is_adapter: false }
     }
 }
 
@@ -96,7 +98,8 @@ fn cards(mut body: Vec<u8>) -> Option<Vec<Card>> {
         cards.push(if json.len() > CARD_BYTES_MAX {
             Card::made(id)
         } else {
-            Card { id: id.into(), json: json.into() }
+            let is_adapter = item.get("parent").is_some_and(|parent| parent.as_str().is_some());
+            Card { id: id.into(), json: json.into(), is_adapter }
         });
     }
     Some(cards)
@@ -123,8 +126,8 @@ mod tests {
     fn a_recorded_answer_is_read_and_written_again() {
         let recorded = include_bytes!("../../tests/fixtures/engine-metrics/vllm-0.32.0-lora.models.json");
         let cards = cards(recorded.to_vec()).unwrap();
-        let ids: Vec<&str> = cards.iter().map(|card| &*card.id).collect();
-        assert_eq!(ids, ["tiny-llama", "tiny-lora"]);
+        let ids: Vec<(&str, bool)> = cards.iter().map(|card| (&*card.id, card.is_adapter)).collect();
+        assert_eq!(ids, [("tiny-llama", false), ("tiny-lora", true)]);
         let again: serde_json::Value = serde_json::from_slice(&list(cards.iter())).unwrap();
         assert_eq!(again, serde_json::from_slice::<serde_json::Value>(recorded).unwrap());
     }

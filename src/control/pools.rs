@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::calibration;
+use super::forms::Forms;
 use super::member::Member;
 use crate::config::Config;
 use crate::fleet::Health;
@@ -24,6 +25,7 @@ type Rings = HashMap<(Arc<[u16]>, u32), Arc<Ring>>;
 #[derive(Debug)]
 pub struct Pools {
     config: Arc<Config>,
+    forms: Arc<Forms>,
     known: Vec<(Arc<str>, Arc<Settings>)>,
     places: HashMap<Arc<str>, PoolId>,
     /// By members and replication. A slot in a key means what it did when the ring was built, since a
@@ -48,16 +50,16 @@ pub struct View {
 
 impl Pools {
     /// None yet.
-    pub fn new(config: Arc<Config>) -> Pools {
-        Pools { config, known: Vec::new(), places: HashMap::new(), rings: HashMap::new() }
+    pub fn new(config: Arc<Config>, forms: Arc<Forms>) -> Pools {
+        Pools { config, forms, known: Vec::new(), places: HashMap::new(), rings: HashMap::new() }
     }
 
     /// Settings are those of `config` from now on; ids stay.
-    pub fn reconfigure(&mut self, config: Arc<Config>) {
+    pub fn reconfigure(&mut self, config: Arc<Config>, forms: Arc<Forms>) {
         for (name, settings) in &mut self.known {
             *settings = Arc::new(config.settings_for(name));
         }
-        self.config = config;
+        (self.config, self.forms) = (config, forms);
         self.rings.clear();
     }
 
@@ -137,6 +139,8 @@ impl Pools {
             let token_bytes = calibration::mean(of_pool.filter_map(|tenancy| tenancy.truth.calibration.token_bytes()));
             let mut pool = Pool::new(PoolId(index as u16), name, slots, ring, settings);
             pool.token_bytes = token_bytes;
+            pool.form = self.forms.of(&pool.settings).cloned();
+            pool.is_adapter = members.iter().any(|member| member.is_adapter(&pool.name));
             pools.push(pool);
         }
         pools

@@ -10,6 +10,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::fleet::Fleet;
+use super::forms::Forms;
 use super::member::Member;
 use super::{answer, key};
 use crate::config::{Config, Upstream};
@@ -85,13 +86,16 @@ impl Fleet {
         &mut self,
         config: Arc<Config>,
         keys: Vec<Option<Arc<str>>>,
+        forms: Arc<Forms>,
         now: Instant,
     ) -> (Vec<String>, Vec<String>) {
-        self.pools.reconfigure(Arc::clone(&config));
+        self.pools.reconfigure(Arc::clone(&config), Arc::clone(&forms));
+        self.forms = forms;
         self.plan = Arc::new(config.plan());
         if self.caches.follow(&config) {
-            let known = self.members.iter().filter_map(|member| member.now.as_ref());
+            let known = self.members.iter_mut().filter_map(|member| member.now.as_mut());
             known.for_each(|tenancy| {
+                tenancy.emptied += 1;
                 let reading = tenancy.reading.as_ref();
                 self.caches.empty(tenancy.id, reading.and_then(|(reading, _)| reading.load.kv_capacity_tokens));
             });

@@ -14,6 +14,8 @@ pub struct Reading {
     pub prefix_caching: Option<bool>,
     /// Which engine the names belong to.
     pub engine: Option<EngineKind>,
+    /// When its process began, in seconds since 1970, where it says so.
+    pub started: Option<f64>,
 }
 
 /// Whose metrics they are.
@@ -30,8 +32,8 @@ impl Reading {
     pub fn of(text: &[u8]) -> Reading {
         let mut sums = Sums::default();
         // Most lines are of other metrics: looked at before they are checked as text.
-        let an_engines =
-            |line: &&[u8]| [&b"vllm:"[..], b"sglang:", b"sglang_"].iter().any(|name| line.starts_with(name));
+        let names: [&[u8]; 4] = [b"vllm:", b"sglang:", b"sglang_", STARTED.as_bytes()];
+        let an_engines = |line: &&[u8]| names.iter().any(|name| line.starts_with(name));
         for line in text.split(|byte| *byte == b'\n').filter(an_engines) {
             if let Some(sample) = Sample::of(line) {
                 sums.take(&sample);
@@ -40,6 +42,9 @@ impl Reading {
         sums.reading()
     }
 }
+
+/// What Prometheus clients say of their process, if they are asked for it in their own process.
+const STARTED: &str = "process_start_time_seconds";
 
 fn number(sample: &Sample<'_>, label: &str) -> Option<u64> {
     sample.label(label)?.parse().ok()
@@ -58,6 +63,7 @@ struct Sums {
     block_size: Option<u64>,
     prefix_caching: Option<bool>,
     engine: Option<EngineKind>,
+    started: Option<f64>,
 }
 
 #[derive(Default)]
@@ -68,6 +74,10 @@ struct Mean {
 
 impl Sums {
     fn take(&mut self, sample: &Sample<'_>) {
+        if sample.name == STARTED {
+            self.started = Some(sample.value);
+            return;
+        }
         let add = |sum: &mut Option<f64>| *sum = Some(sum.unwrap_or(0.0) + sample.value);
         let (engine, name) = match sample.name.strip_prefix("vllm:") {
             Some(name) => (EngineKind::Vllm, name),
@@ -142,6 +152,7 @@ impl Sums {
             block_size: self.block_size.and_then(|size| u32::try_from(size).ok()),
             prefix_caching: self.prefix_caching,
             engine: self.engine,
+            started: self.started,
         }
     }
 }
@@ -171,6 +182,7 @@ mod tests {
                 block_size: Some(32),
                 prefix_caching: Some(true),
                 engine: Some(EngineKind::Vllm),
+                started: Some(1.79518746168e9),
             }
         );
         assert_eq!(Reading::of(VLLM_FLAGS).load.kv_capacity_tokens, Some(4_096));

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::AbortHandle;
 
+use super::keeper::Keeper;
 use super::service;
 use crate::publish::Process;
 use crate::succession::{Estate, Heir};
@@ -19,13 +20,24 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub type Bequest = Arc<Mutex<Option<Estate>>>;
 
 /// Waits for SIGUSR2, for ever.
-pub(super) fn on_signal(process: &'static Process, bequest: Bequest, serving: AbortHandle) -> std::io::Result<()> {
+pub(super) fn on_signal(
+    process: &'static Process,
+    keeper: &Arc<Keeper>,
+    bequest: Bequest,
+    serving: AbortHandle,
+) -> std::io::Result<()> {
     let signals = signal(SignalKind::user_defined2())?;
-    tokio::spawn(succeed(signals, process, bequest, serving));
+    tokio::spawn(succeed(signals, process, Arc::clone(keeper), bequest, serving));
     Ok(())
 }
 
-async fn succeed(mut signals: Signal, process: &'static Process, bequest: Bequest, serving: AbortHandle) {
+async fn succeed(
+    mut signals: Signal,
+    process: &'static Process,
+    keeper: Arc<Keeper>,
+    bequest: Bequest,
+    serving: AbortHandle,
+) {
     while signals.recv().await.is_some() {
         let estate = bequest.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(estate) = estate.filter(|_| !process.draining()) else {
@@ -33,6 +45,7 @@ async fn succeed(mut signals: Signal, process: &'static Process, bequest: Beques
             continue;
         };
         tracing::info!("starting a process to take this one's place");
+        keeper.save().await;
         let started = tokio::task::spawn_blocking(move || {
             let heir = Heir::start(&estate, PATIENCE).and_then(Heir::serves);
             (estate, heir)

@@ -10,7 +10,7 @@ use crate::counters::stats::{Event as Count, ShardStats};
 use crate::fleet::EndpointId;
 use crate::http::FieldTable;
 use crate::index::Matches;
-use crate::scan::Scan;
+use crate::scan::{Renderer, Scan};
 use crate::snapshot::Snapshot;
 
 /// Instants and lengths of the data plane, in microseconds of a monotone clock.
@@ -221,6 +221,10 @@ pub struct Lender {
     pub shard: u16,
     /// The prompt that is chosen for.
     pub chain: Vec<u64>,
+    /// And what lies between its links, where it was cut as its engine writes it.
+    pub steps: Vec<u64>,
+    /// Writes it so; made when it is first wanted.
+    pub renderer: Option<Box<Renderer>>,
     /// Its bytes.
     pub prompt_bytes: u64,
     /// Who holds how much of it. Gone while a choice looks at it.
@@ -247,6 +251,8 @@ impl Default for Lender {
             turn: 0,
             shard: 0,
             chain: Vec::new(),
+            steps: Vec::new(),
+            renderer: None,
             prompt_bytes: 0,
             matches: None,
             shadows: Shadows::default(),

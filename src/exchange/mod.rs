@@ -24,6 +24,7 @@ mod queue;
 mod record;
 mod refusals;
 mod relay;
+pub mod rendered;
 mod request;
 mod retries;
 mod shadow;

@@ -78,6 +78,7 @@ pub(super) struct Queued {
     place: Place,
     looked_up: LookedUp,
     chain: Box<[u64]>,
+    steps: Box<[u64]>,
     prompt_bytes: u64,
 }
 
@@ -119,8 +120,8 @@ impl Exchange {
             place.aims_at(choice.endpoint.slot);
         }
         cx.stats.count(Count::Queued);
-        let chain = cx.lender.chain.as_slice().into();
-        self.queued = Some(Box::new(Queued { place, looked_up, chain, prompt_bytes: cx.lender.prompt_bytes }));
+        let (chain, steps) = (cx.lender.chain.as_slice().into(), cx.lender.steps.as_slice().into());
+        self.queued = Some(Box::new(Queued { place, looked_up, chain, steps, prompt_bytes: cx.lender.prompt_bytes }));
         self.phase = Phase::Queue;
         self.wait(cx.now, rules.timeout_ms, Waiting::Room);
     }
@@ -136,6 +137,8 @@ impl Exchange {
         let pool = self.pool.and_then(|id| snapshot.pools.get(id.0 as usize));
         cx.lender.chain.clear();
         cx.lender.chain.extend_from_slice(&queued.chain);
+        cx.lender.steps.clear();
+        cx.lender.steps.extend_from_slice(&queued.steps);
         cx.lender.prompt_bytes = queued.prompt_bytes;
         let looked_up = pool.and_then(|pool| warm::look_up_again(queued.looked_up, pool, snapshot, cx.lender));
         self.choose_endpoint(looked_up, cx);

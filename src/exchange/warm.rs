@@ -5,10 +5,10 @@ use super::usage::Usage;
 use super::{Exchange, Waiting};
 use crate::counters::stats::Event as Count;
 use crate::counters::{Admission, Prediction};
-use crate::fleet::{EndpointId, Loads, Method};
+use crate::fleet::{EndpointId, Loads, Method, Rung};
 use crate::http::BodyLength;
 use crate::index::{Matches, Missed, Origin};
-use crate::limits::{BLOCK_BYTES, TOKENS_MAX};
+use crate::limits::{BLOCK_BYTES, STEP_BYTES, TOKENS_MAX};
 use crate::policy::{Prompt, Tokens};
 use crate::prefix;
 use crate::scan::Facts;
@@ -25,6 +25,8 @@ pub struct LookedUp {
     tie: u64,
     /// It is text and nothing else, and all of it was read.
     text_alone: bool,
+    /// Its chain is of what its engine writes; else of what the client wrote.
+    rendered: bool,
 }
 
 impl LookedUp {
@@ -42,11 +44,18 @@ pub fn cut(facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
     lender.chain.get(..blocks)?.last().copied()
 }
 
-/// Looks up who holds how much of the prompt that was cut, of which `beyond` bytes were not read. `None`: nothing can be known of
-/// it, and another policy has to choose.
-pub fn look_up(facts: &Facts, beyond: u64, pool: &Pool, snapshot: &Snapshot, lender: &mut Lender) -> Option<LookedUp> {
+/// Looks up who holds how much of the prompt that was cut, of which `beyond` bytes were not read. `rendered`: its bytes as its engine writes
+/// it, where it was cut from those. `None`: nothing can be known of it, and another policy has to choose.
+pub fn look_up(
+    facts: &Facts,
+    beyond: u64,
+    rendered: Option<u64>,
+    pool: &Pool,
+    snapshot: &Snapshot,
+    lender: &mut Lender,
+) -> Option<LookedUp> {
     let counts = facts.counts();
-    lender.prompt_bytes = counts.text_bytes + beyond;
+    lender.prompt_bytes = rendered.unwrap_or(0).max(counts.text_bytes + beyond);
     let text_alone = beyond == 0 && counts.ids == 0 && counts.media == 0;
     let text = lender.prompt_bytes as f64 / f64::from(pool.token_bytes);
     let images = counts.media.saturating_mul(pool.settings.image_tokens.into());
@@ -55,16 +64,31 @@ pub fn look_up(facts: &Facts, beyond: u64, pool: &Pool, snapshot: &Snapshot, len
     let token_bytes = if counts.text_bytes == 0 { ID_BYTES } else { pool.token_bytes };
     let tokens = tokens.min(TOKENS_MAX.into()) as u32;
     let block_tokens = BLOCK_BYTES as f32 / token_bytes;
-    look_up_again(LookedUp { tokens, block_tokens, tie: 0, text_alone }, pool, snapshot, lender)
+    let rendered = rendered.is_some();
+    look_up_again(LookedUp { tokens, block_tokens, tie: 0, text_alone, rendered }, pool, snapshot, lender)
 }
 
 /// The same of a prompt whose length is known; its chain is the lender's.
 pub fn look_up_again(prompt: LookedUp, pool: &Pool, snapshot: &Snapshot, lender: &mut Lender) -> Option<LookedUp> {
     let index = snapshot.index.as_ref().filter(|_| pool.settings.counts_tokens())?;
     let matches = lender.matches.get_or_insert_default();
-    index.longest(&lender.chain, pool.eligible().ids(), matches);
-    let tie = lender.chain.get(pool.eligible().deepest(matches) as usize).or(lender.chain.last()).copied();
-    Some(LookedUp { tie: tie.unwrap_or(0), ..prompt })
+    if prompt.rendered {
+        index.longest_in_steps(&lender.chain, &lender.steps, pool.eligible().ids(), matches);
+    } else {
+        index.longest(&lender.chain, pool.eligible().ids(), matches);
+    }
+    let found = pool.eligible().most(matches);
+    let tokens = match found.tokens {
+        // What is held of it is known; what comes behind that is as long as such text mostly is.
+        Some(held) => {
+            let bytes = u64::from(found.blocks) * BLOCK_BYTES as u64 + u64::from(found.steps) * STEP_BYTES as u64;
+            let rest = lender.prompt_bytes.saturating_sub(bytes) as f64 / f64::from(pool.token_bytes);
+            (u64::from(held) + rest as u64).min(TOKENS_MAX.into()) as u32
+        }
+        None => prompt.tokens,
+    };
+    let tie = lender.chain.get(found.blocks as usize).or(lender.chain.last()).copied();
+    Some(LookedUp { tokens, tie: tie.unwrap_or(0), ..prompt })
 }
 
 impl Exchange {
@@ -84,7 +108,10 @@ impl Exchange {
         let key_of = |plainly: bool| if plainly { plain() } else { by_chain };
         (self.key, self.shadow_key) = (key_of(plan.plain.chosen), key_of(plan.plain.shadow));
         self.draft.cut(&cx.lender.chain, cx.rules.access_chain);
-        look_up(facts, beyond, pool, cx.snapshot, cx.lender)
+        let text_bytes = facts.counts().text_bytes;
+        let rendered = self.rendered(text_bytes, pool, cx);
+        let facts = self.scan.as_ref()?.facts();
+        look_up(facts, beyond, rendered, pool, cx.snapshot, cx.lender)
     }
 
     /// The choice stands, whatever it was made by, and tokens are known: what the endpoint is to compute is counted, and that it will hold the prompt is noted. Answers
@@ -107,10 +134,13 @@ impl Exchange {
             cx.counters.prompt(pool.0, held + new, held);
         }
         let endpoint = admission.endpoint();
-        note(endpoint, cx);
-        let text_alone = looked_up.is_some_and(|prompt| prompt.text_alone);
+        let LookedUp { text_alone, rendered, .. } = looked_up.unwrap_or_default();
+        note(endpoint, rendered, cx);
+        let rung = cx.snapshot.endpoint(endpoint).map(|endpoint| endpoint.rung);
+        let is_exact = rendered && rung.is_some_and(Rung::is_exact);
+        let method = if is_exact { Method::Precise } else { Method::Warm };
         let text_bytes = if text_alone { cx.lender.prompt_bytes } else { 0 };
-        let prediction = Prediction { method: Method::Warm, tokens: held + new, held: predicted, text_bytes };
+        let prediction = Prediction { method, tokens: held + new, held: predicted, text_bytes };
         cx.counters.predictions().asked(endpoint.slot, &prediction);
         Some(prediction)
     }
@@ -176,9 +206,14 @@ pub(super) fn occupied(tokens: &Tokens, pool: PoolId, loads: &Loads) -> u32 {
     (tokens.held + tokens.new).saturating_add(loads.mean_answer(pool.0)).min(TOKENS_MAX)
 }
 
-fn note(endpoint: EndpointId, cx: &mut Context<'_>) {
+/// What its engine tells itself holds only until that shows.
+fn note(endpoint: EndpointId, rendered: bool, cx: &mut Context<'_>) {
     let Some(index) = &cx.snapshot.index else { return };
-    match index.insert(&cx.lender.chain, endpoint, Origin::Choice) {
+    let noted = match rendered {
+        true => index.promise(&cx.lender.chain, endpoint, index.second()),
+        false => index.insert(&cx.lender.chain, endpoint, Origin::Choice),
+    };
+    match noted {
         Ok(_) => {}
         Err(Missed::Busy) => cx.stats.count(Count::IndexBusy),
         // Beyond the index, or taken out since this turn's snapshot.

@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::fleet::{Endpoint, EndpointId, Health, Loads};
-use crate::index::Matches;
+use crate::index::{Found, Matches};
 use crate::limits::{ENDPOINTS_MAX, WEIGHT_MAX};
 use crate::policy::Settings;
 use crate::ring::Ring;
+use crate::scan::Form;
 
 /// Index of a pool in [`crate::snapshot::Snapshot::pools`]; stable for the life of the process, so that
 /// it may label statistics.
@@ -29,6 +30,10 @@ pub struct Pool {
     pub settings: Arc<Settings>,
     /// Bytes of text that a token of its model stands for.
     pub token_bytes: f32,
+    /// How its prompts are written, where that is known and of use.
+    pub form: Option<Arc<Form>>,
+    /// Whether its model is an adapter on another.
+    pub is_adapter: bool,
     /// Who may be chosen; computed when the snapshot is sealed.
     eligible: Arc<Eligible>,
 }
@@ -39,7 +44,8 @@ impl Pool {
 
     /// A pool whose choices answer nothing until its snapshot is sealed (as publication does).
     pub fn new(id: PoolId, name: Arc<str>, members: Arc<[u16]>, ring: Arc<Ring>, settings: Arc<Settings>) -> Pool {
-        Pool { id, name, members, ring, settings, token_bytes: Pool::TOKEN_BYTES, eligible: Arc::default() }
+        let (form, is_adapter, eligible) = (None, false, Arc::default());
+        Pool { id, name, members, ring, settings, token_bytes: Pool::TOKEN_BYTES, form, is_adapter, eligible }
     }
 
     /// Who may be chosen.
@@ -253,13 +259,17 @@ impl Eligible {
         &self.doubted
     }
 
-    /// The longest match of an endpoint that is believed to hold it.
+    /// The longest match of an endpoint that is believed to hold it, in blocks.
     pub fn deepest(&self, matches: &Matches) -> u32 {
-        if self.doubted.is_empty() {
-            return matches.deepest();
-        }
+        self.most(matches).blocks
+    }
+
+    /// The same to a step.
+    pub fn most(&self, matches: &Matches) -> Found {
         let believed = |slot| self.doubted.binary_search(&slot).is_err();
-        matches.levels().find(|(_, holders)| holders.slots().any(believed)).map_or(0, |(depth, _)| depth)
+        let mut held =
+            matches.levels_in_steps().filter(|(_, holders)| self.doubted.is_empty() || holders.slots().any(believed));
+        held.next().map_or_else(Found::default, |(found, _)| found)
     }
 
     /// Whether no member is in service and others are tried all the same, in spite of what probes or requests said.

@@ -7,7 +7,7 @@
 //! An endpoint whose cache turned out not to hold what the index says ([`crate::fleet::Rung::Hash`]) counts as holding nothing.
 
 use crate::fleet::Loads;
-use crate::index::Matches;
+use crate::index::{Found, Matches, STEPS};
 use crate::limits::ENDPOINTS_MAX;
 use crate::policy::pool::{Cache, Row};
 use crate::policy::{Choice, Cost, Costs, Eligible, Pool, Reason, Request, Tokens};
@@ -26,14 +26,16 @@ pub struct Prompt<'a> {
 }
 
 impl Prompt<'_> {
-    /// Tokens in so many of its first blocks.
-    fn tokens_of(&self, blocks: u32) -> u32 {
-        ((blocks as f32 * self.block_tokens) as u32).min(self.tokens)
+    /// Tokens in what was found of it.
+    fn tokens_of(&self, found: Found) -> u32 {
+        let from_bytes =
+            || ((found.blocks as f32 + found.steps as f32 / (STEPS + 1) as f32) * self.block_tokens) as u32;
+        found.tokens.unwrap_or_else(from_bytes).min(self.tokens)
     }
 
     /// This prompt at an endpoint that another policy chose.
     pub fn tokens_at(&self, pool: &Pool, slot: u16) -> Tokens {
-        let predicted = self.tokens_of(self.matches.depth(slot));
+        let predicted = self.tokens_of(self.matches.found(slot));
         let held = if pool.eligible().doubted().contains(&slot) { 0 } else { predicted };
         Tokens { held, new: self.tokens - held, predicted }
     }
@@ -80,7 +82,7 @@ pub(super) fn least_work(pool: &Pool, loads: &Loads, request: &Request<'_>, prom
     let slot = best.first_of_ring(pool, prompt.tie)?;
     let held = work.held(slot);
     let runner_up = best.runner_up(slot);
-    let predicted = prompt.tokens_of(prompt.matches.depth(slot));
+    let predicted = prompt.tokens_of(prompt.matches.found(slot));
     Some(Choice {
         endpoint: eligible.id(slot),
         reason: if held > 0 { Reason::Warm } else { Reason::Cold },
@@ -116,7 +118,7 @@ impl Others {
             let mut points = pool.ring.walk(prompt.tie).take(Others::STEPS_MAX);
             points.find(|slot| eligible.row(*slot).is_some())
         });
-        let unknown = prompt.tokens - prompt.tokens_of(eligible.deepest(prompt.matches));
+        let unknown = prompt.tokens - prompt.tokens_of(eligible.most(prompt.matches));
         let share = theirs as f32 / eligible.total(loads).max(1) as f32;
         Others { home, worth: (NEW as f32 * unknown as f32 * share * loads.held_share(pool.id.0)) as u64 }
     }
@@ -136,32 +138,33 @@ struct Work<'a> {
     prompt: &'a Prompt<'a>,
     /// Tokens of the pool's mean prompt.
     mean: u64,
-    /// Blocks held, by slot, as far as is believed.
-    depths: [u32; ENDPOINTS_MAX],
+    /// Tokens held, by slot, as far as is believed.
+    held: [u32; ENDPOINTS_MAX],
     others: Others,
 }
 
 impl<'a> Work<'a> {
     fn new(eligible: &'a Eligible, loads: &'a Loads, prompt: &'a Prompt<'a>, mean: u64) -> Work<'a> {
-        let mut depths = [0; ENDPOINTS_MAX];
-        for (depth, holders) in prompt.matches.levels() {
+        let mut held = [0; ENDPOINTS_MAX];
+        for (found, holders) in prompt.matches.levels_in_steps() {
+            let tokens = prompt.tokens_of(found);
             for slot in holders.slots() {
-                if let Some(known) = depths.get_mut(slot as usize) {
-                    *known = depth;
+                if let Some(known) = held.get_mut(slot as usize) {
+                    *known = tokens;
                 }
             }
         }
         for slot in eligible.doubted() {
-            if let Some(known) = depths.get_mut(*slot as usize) {
+            if let Some(known) = held.get_mut(*slot as usize) {
                 *known = 0;
             }
         }
-        Work { eligible, loads, prompt, mean, depths, others: Others::default() }
+        Work { eligible, loads, prompt, mean, held, others: Others::default() }
     }
 
     /// Tokens of the prompt that the endpoint's cache is believed to hold.
     fn held(&self, slot: u16) -> u32 {
-        self.prompt.tokens_of(self.depths.get(slot as usize).copied().unwrap_or(0))
+        self.held.get(slot as usize).copied().unwrap_or(0)
     }
 
     fn cost(&self, slot: u16, row: &Row, cache: &Cache) -> u64 {

@@ -188,7 +188,7 @@ mod tests {
 
     impl Trial {
         fn new(delivery: Delivery) -> Trial {
-            let index = Index::new(Capacity { endpoints: 1, blocks: 16 }).unwrap();
+            let index = Index::new(Capacity { endpoints: 1, blocks: 16, lengths: false }).unwrap();
             index.assign(ID, Some(16)).unwrap();
             let delivery = Delivery { delay_ns: S, ..delivery };
             Trial { mirror: Mirror::new([ID].into_iter(), 16, delivery, 1), index }

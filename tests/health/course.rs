@@ -45,7 +45,7 @@ use Event::{Drain, Fault, Good, ProbeFails, ProbeOk, ProbeRefused, Wait};
 impl Rig {
     fn new(config: Config) -> Rig {
         let config = Arc::new(config);
-        let (fleet, now) = (Fleet::new(Arc::clone(&config), Vec::new()), Instant::now());
+        let (fleet, now) = (Fleet::new(Arc::clone(&config), Vec::new(), Arc::default()), Instant::now());
         let mut rig = Rig { fleet, outcomes: Outcomes::default(), now, said: Vec::new(), published: 0 };
         for place in 0..config.upstream.len() {
             rig.fleet.resolved(place, vec![at(place)], now);

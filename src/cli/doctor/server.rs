@@ -130,7 +130,11 @@ mod tests {
     use hyper::HeaderMap;
 
     fn learnt(cards: &[(&str, &str)]) -> Result<Learnt, ModelsError> {
-        let card = |(id, json): &(&str, &str)| Card { id: (*id).into(), json: Bytes::from((*json).to_owned()) };
+        let card = |(id, json): &(&str, &str)| Card {
+            id: (*id).into(),
+            json: Bytes::from((*json).to_owned()),
+            is_adapter: false,
+        };
         Ok(Learnt { cards: cards.iter().map(card).collect(), asks_key: false })
     }
 

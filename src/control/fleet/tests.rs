@@ -10,7 +10,7 @@ use crate::snapshot::Selected;
 fn fleet(count: u16) -> Fleet {
     let upstream = |n| Upstream::new(format!("http://engine-{n}:8000").parse().unwrap());
     let config = Config { upstream: (0..count).map(upstream).collect(), ..Config::default() };
-    let mut fleet = Fleet::new(Arc::new(config), Vec::new());
+    let mut fleet = Fleet::new(Arc::new(config), Vec::new(), Arc::default());
     for place in 0..count {
         fleet.resolved(place.into(), vec![at(place)], Instant::now());
     }

@@ -1,0 +1,131 @@
+//! What the fleet knows of its engines' events: whom to listen to, and for what.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+
+use super::Fleet;
+use crate::config::KvEvents;
+use crate::control::hearing::Hearing;
+use crate::control::listen::Wanted;
+use crate::control::member::Tenancy;
+use crate::control::saved::{Engine, Rows, Saved};
+use crate::fleet::EndpointId;
+use crate::index::Saved as Row;
+use crate::mirror::Mirror;
+
+/// A mirror has room for so many parts of a hundred more than its engine has blocks: names of blocks that are being taken away.
+const SPARE_PERCENT: u64 = 10;
+/// Blocks of an engine that does not say how many it has.
+const BLOCKS_UNSAID: u32 = 1 << 16;
+
+impl Fleet {
+    /// What the engine at `place` is to be listened to for, if it is.
+    pub fn wanted(&self, place: usize) -> Option<Wanted> {
+        let member = self.member(place)?;
+        let tenancy = member.now.as_ref()?;
+        let index = self.caches.index()?;
+        let ids = member.ids().filter(|_| member.upstream.kv_events != KvEvents::Off)?;
+        let form = ids.iter().find_map(|id| self.forms.of(&self.config.settings_for(id)))?;
+        // How large it is comes first: it bounds what is kept of it.
+        let reading = tenancy.reading.as_ref().map(|(reading, _)| reading);
+        if reading.is_none() && !tenancy.is_known && tenancy.scrape_error.is_none() {
+            return None;
+        }
+        let size = reading.and_then(|reading| Some((reading.load.kv_capacity_tokens?, reading.block_size?.max(1))));
+        let (tokens, block_size) = size.unwrap_or((0, 1));
+        let blocks = u32::try_from(tokens / u64::from(block_size)).unwrap_or(u32::MAX);
+        let room = u64::from(if blocks == 0 { BLOCKS_UNSAID } else { blocks }) * (100 + SPARE_PERCENT) / 100;
+        Some(Wanted {
+            id: tenancy.id,
+            host: member.upstream.url.host.clone(),
+            call: (tenancy.address, member.upstream.url.authority(), member.key.clone()),
+            at: (member.upstream.kv_events.clone(), member.upstream.kv_source().ok().flatten()),
+            form: form.clone(),
+            index,
+            blocks,
+            blocks_max: Mirror::blocks_for(u32::try_from(room).unwrap_or(u32::MAX), block_size),
+            told: Arc::clone(&tenancy.told),
+        })
+    }
+
+    /// See [`super::super::keeper::Keeper::empty`].
+    pub fn empty(&mut self, place: usize, id: EndpointId) -> u64 {
+        let Some(tenancy) = self.tenancy(place, id) else { return 0 };
+        tenancy.emptied += 1;
+        let emptied = tenancy.emptied;
+        let capacity = tenancy.reading.as_ref().and_then(|(reading, _)| reading.load.kv_capacity_tokens);
+        self.caches.empty(id, capacity);
+        emptied
+    }
+}
+
+/// Bytes of one row in a file: bucket and tag of the block before it, and its own.
+const ROW_BYTES: usize = 2 * (4 + 8);
+/// In the place of a bucket: there is no block before it.
+const NO_BUCKET: u32 = u32::MAX;
+
+/// What outlasts this process.
+impl Fleet {
+    /// What is known of each engine that says which process it is; `heard`: what of it its engine has told, by place.
+    pub fn saved(&self, heard: &BTreeMap<usize, Arc<Hearing>>) -> Saved {
+        let mut saved = Saved::default();
+        for member in &self.members {
+            let Some(tenancy) = &member.now else { continue };
+            let Some(process) = tenancy.process() else { continue };
+            let told = heard.get(&member.place).map(|hearing| hearing.saved());
+            saved.add(&member.name, Engine { process, told, rows: self.rows(tenancy.id) });
+        }
+        saved
+    }
+
+    fn rows(&self, id: EndpointId) -> Option<Rows> {
+        let index = self.caches.index()?;
+        let mut rows = Vec::with_capacity(index.figures(id.slot).blocks as usize * ROW_BYTES);
+        let mut write = |row: Option<Row>| {
+            let Row { bucket, tag } = row.unwrap_or(Row { bucket: NO_BUCKET, tag: 0 });
+            rows.extend(bucket.to_le_bytes());
+            rows.extend(tag.to_le_bytes());
+        };
+        let copied = index.save(id, &mut |parent, row| {
+            write(parent);
+            write(Some(row));
+        });
+        copied.ok().map(|()| Rows { layout: index.layout(), bytes: rows })
+    }
+
+    /// An engine said for the first time which process it is: what an earlier process of ours knew of that is known again.
+    pub(super) fn recall(&mut self, place: usize, id: EndpointId) {
+        let Some(member) = self.member(place) else { return };
+        let (name, process) = (Arc::clone(&member.name), member.now.as_ref().and_then(Tenancy::process));
+        let Some(known) = process.and_then(|process| self.remembered.take(&name, &process)) else { return };
+        let Some(index) = self.caches.index() else { return };
+        let mut restored = 0;
+        for row in known
+            .rows
+            .filter(|rows| rows.layout == index.layout())
+            .iter()
+            .flat_map(|rows| rows.bytes.chunks_exact(ROW_BYTES))
+        {
+            let (parent, block) = row.split_at(ROW_BYTES / 2);
+            let Some(block) = row_of(block) else { break };
+            // One whose parent did not fit does not fit either.
+            restored += u32::from(index.restore(row_of(parent), block, id).unwrap_or(false));
+        }
+        let is_told = known.told.is_some();
+        tracing::info!(
+            engine = &*name,
+            blocks = restored,
+            is_told,
+            "what was known of this engine's cache is known again"
+        );
+        if let Some(tenancy) = self.tenancy(place, id) {
+            *tenancy.told.lock().unwrap_or_else(PoisonError::into_inner) = known.told;
+        }
+    }
+}
+
+fn row_of(bytes: &[u8]) -> Option<Row> {
+    let (bucket, tag) = bytes.split_first_chunk()?;
+    let bucket = u32::from_le_bytes(*bucket);
+    (bucket != NO_BUCKET).then_some(Row { bucket, tag: u64::from_le_bytes(*tag.first_chunk()?) })
+}

@@ -1,0 +1,100 @@
+//! What is known of the engines' caches: who listens to whom, what that says, and the file in which it outlasts this process.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::sleep;
+
+use super::Keeper;
+use crate::control::hearing::{Figures, Hearing};
+use crate::control::ladder::Tells;
+use crate::control::listen;
+use crate::fleet::EndpointId;
+
+/// How often what is known of caches is written down.
+const SAVED_EVERY: Duration = Duration::from_secs(60);
+
+impl Keeper {
+    /// Begins to listen to engines that are new, and ends it for those that are gone; the others are heard on, whatever has changed
+    /// beside them: what they told cannot be asked for again.
+    pub(super) fn listen(self: &Arc<Self>) {
+        let places: Vec<usize> = self.fleet().members().iter().map(|member| member.place).collect();
+        let mut ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner);
+        ears.retain(|place, _| places.contains(place));
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).retain(|place, _| places.contains(place));
+        for place in places {
+            let listen = || {
+                let mut alone = JoinSet::new();
+                alone.spawn(listen::listen(Arc::clone(self), place));
+                alone
+            };
+            ears.entry(place).or_insert_with(listen);
+        }
+    }
+
+    /// An engine tells so much of its cache from now on.
+    pub fn tells(&self, place: usize, id: EndpointId, tells: Tells) {
+        // Shards learn of it with the next look at what was predicted.
+        if let Some(tenancy) = self.fleet().tenancy(place, id) {
+            tenancy.truth.tells(tells, Instant::now());
+        }
+    }
+
+    /// Who is heard at this place from now on, if anybody.
+    pub fn hears(&self, place: usize, hearing: Option<Arc<Hearing>>) {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        match hearing {
+            Some(hearing) => drop(heard.insert(place, hearing)),
+            None => drop(heard.remove(&place)),
+        }
+    }
+
+    /// What is known of the engines that are heard, by their names.
+    pub fn heard(&self) -> BTreeMap<Arc<str>, Figures> {
+        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let name = |place: usize| self.fleet().member(place).map(|member| Arc::clone(&member.name));
+        heard.into_iter().filter_map(|(place, hearing)| Some((name(place)?, hearing.figures()))).collect()
+    }
+
+    /// Writes down what is known of the engines' caches, where a file is configured for that.
+    pub async fn save(&self) {
+        let path = self.config().control.caches_file.clone();
+        if path.as_os_str().is_empty() {
+            return;
+        }
+        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let saved = self.fleet().saved(&heard);
+        if saved.is_empty() {
+            return;
+        }
+        let file = path.clone();
+        let written = spawn_blocking(move || saved.write(&file)).await;
+        match written.map_err(io::Error::other).flatten() {
+            Ok(bytes) => tracing::debug!(bytes, "what is known of the engines' caches is written"),
+            Err(error) => {
+                tracing::warn!(file = %path.display(), %error, "cannot write what is known of the engines' caches")
+            }
+        }
+    }
+
+    /// The same each minute, for ever.
+    pub async fn save_often(self: Arc<Self>) {
+        loop {
+            sleep(SAVED_EVERY).await;
+            self.save().await;
+        }
+    }
+
+    /// What is noted of an engine's cache goes. Answers how often that was so.
+    pub fn empty(&self, place: usize, id: EndpointId) -> u64 {
+        self.fleet().empty(place, id)
+    }
+
+    /// How often what is noted of an endpoint's cache has gone; none: it is not there.
+    pub fn emptied(&self, place: usize, id: EndpointId) -> Option<u64> {
+        self.fleet().tenancy(place, id).map(|tenancy| tenancy.emptied)
+    }
+}

@@ -1,0 +1,72 @@
+//! What engines say of their KV caches, as series of those that are listened to.
+
+use std::fmt::Error;
+
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+
+use super::{Collected, Family};
+use crate::control::hearing::Figures;
+
+type Count = fn(&Figures) -> u64;
+
+impl Collected {
+    pub(super) fn heard(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let heard = self.0.keeper.heard();
+        let counts: [(&str, &str, Count); 9] = [
+            ("kv_events_connections", "Connections to what an engine publishes, handshake done", |f| {
+                f.counts.connected
+            }),
+            ("kv_events_batches", "Batches of events applied, replayed ones among them", |f| f.counts.batches),
+            ("kv_events_replayed", "Batches that came by a replay", |f| f.counts.replayed),
+            ("kv_events_holes", "Messages found missing before another", |f| f.counts.holes),
+            ("kv_events_incomplete", "Holes that were given up", |f| f.counts.incomplete),
+            ("kv_events_restarts", "Engines whose numbers began anew", |f| f.counts.restarts),
+            ("kv_events_malformed", "Messages that make no sense", |f| f.counts.malformed + f.counts.refused),
+            ("kv_events_unknown", "Events and fields of unknown names, passed over", |f| {
+                f.counts.unknown_events + f.counts.unknown_fields
+            }),
+            ("kv_links_missed", "Parts of prompts that the index did not take", |f| f.missed),
+        ];
+        for (name, help, count) in counts {
+            let mut family = Family::new(out, name, help, MetricType::Counter)?;
+            for (endpoint, figures) in &heard {
+                family.counter(vec![("endpoint", endpoint)], count(figures))?;
+            }
+        }
+        let blocks: [(&str, Count); 9] = [
+            ("stored", |f| f.mirrored.stored),
+            ("copy", |f| f.mirrored.copies),
+            ("orphan", |f| f.mirrored.orphans),
+            ("opaque", |f| f.mirrored.opaque),
+            ("beyond", |f| f.mirrored.beyond),
+            ("other_group", |f| f.mirrored.groups),
+            ("other_tier", |f| f.mirrored.tiers),
+            ("removed", |f| f.mirrored.removed),
+            ("removed_unknown", |f| f.mirrored.unknown),
+        ];
+        let help = "KV blocks that engines told of, by what they were";
+        let mut family = Family::new(out, "kv_events_blocks", help, MetricType::Counter)?;
+        for (endpoint, figures) in &heard {
+            for (what, count) in blocks {
+                family.counter(vec![("endpoint", endpoint), ("what", what)], count(figures))?;
+            }
+        }
+        let help = "KV blocks of the engine that are known by name";
+        let mut family = Family::new(out, "kv_blocks", help, MetricType::Gauge)?;
+        for (endpoint, figures) in &heard {
+            family.gauge(vec![("endpoint", endpoint)], figures.blocks as f64)?;
+        }
+        let help = "Most memory for what is kept of the engine beside the index";
+        let mut family = Family::new(out, "kv_bytes_max", help, MetricType::Gauge)?;
+        for (endpoint, figures) in &heard {
+            family.gauge(vec![("endpoint", endpoint)], figures.bytes_max as f64)?;
+        }
+        let help = "From the engine's clock to ours at its last batch";
+        let mut family = Family::new(out, "kv_events_lag_seconds", help, MetricType::Gauge)?;
+        for (endpoint, figures) in &heard {
+            family.gauge(vec![("endpoint", endpoint)], figures.lag_seconds)?;
+        }
+        Ok(())
+    }
+}

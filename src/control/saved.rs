@@ -1,0 +1,293 @@
+//! What is known of the engines' caches, in a file over a restart of the front: it is written each minute and at the end, read at the start,
+//! and believed of an engine whose process is still the same.
+//!
+//! The first line says in JSON what follows it: bytes of mirrors ([`crate::mirror`]) and rows of the index, engine by engine. Mirrors
+//! hold some bytes of text for each KV block, so that the file is for this user alone.
+
+use std::collections::HashMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh64::xxh64;
+
+use crate::kvevents::Reached;
+
+/// Of another, nothing is understood.
+const VERSION: u32 = 1;
+/// Longest file that is read.
+const BYTES_MAX: u64 = 4 << 30;
+/// Longest first line.
+const LINE_BYTES_MAX: usize = 16 << 20;
+
+/// By the engines' names.
+#[derive(Debug, Default)]
+pub struct Saved {
+    engines: HashMap<String, Engine>,
+}
+
+/// One engine's process, as it says itself which it is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Process {
+    /// When it began, in seconds since 1970.
+    #[serde(with = "bits")]
+    pub started: f64,
+    /// Tokens of a KV block.
+    pub block_size: Option<u32>,
+    /// Tokens of its KV cache.
+    pub tokens: Option<u64>,
+}
+
+/// What was known of one engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Engine {
+    /// Of which process.
+    pub process: Process,
+    /// What it had said.
+    pub told: Option<Heard>,
+    /// What the index held, as it keeps it.
+    pub rows: Option<Rows>,
+}
+
+/// What an engine said of its cache.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Heard {
+    /// The form in which that was read.
+    pub form: u64,
+    /// How far each of its sockets was read.
+    pub sockets: Vec<Vec<Reached>>,
+    /// By rank.
+    pub mirrors: Vec<(u32, Vec<u8>)>,
+}
+
+/// Rows of an index.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rows {
+    /// They mean something in an index of this layout.
+    pub layout: u64,
+    /// [`ROW_BYTES`] each.
+    pub bytes: Vec<u8>,
+}
+
+/// The first line.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    warmfront_caches: u32,
+    /// Of the bytes behind it.
+    xxh64: u64,
+    engines: Vec<Listed>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Listed {
+    name: String,
+    process: Process,
+    form: Option<u64>,
+    /// Rank, number that comes next, bits of the time, whether nothing is missing.
+    sockets: Vec<Vec<(u32, u64, u64, bool)>>,
+    /// Rank and length of each.
+    mirrors: Vec<(u32, usize)>,
+    /// Layout and length.
+    rows: Option<(u64, usize)>,
+}
+
+/// Times as the bits that they are: in digits they may come back as another, and then as another process's.
+mod bits {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+    pub fn serialize<S: Serializer>(time: &f64, out: S) -> Result<S::Ok, S::Error> {
+        time.to_bits().serialize(out)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+        u64::deserialize(from).map(f64::from_bits)
+    }
+}
+
+/// Why a file is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    /// Not there, not readable.
+    #[error(transparent)]
+    File(#[from] io::Error),
+    /// Cut off, changed, or another version's.
+    #[error("{0}")]
+    Content(&'static str),
+}
+
+impl Saved {
+    /// Notes what is known of an engine.
+    pub fn add(&mut self, name: &str, engine: Engine) {
+        self.engines.insert(name.to_owned(), engine);
+    }
+
+    /// What was known of an engine, if that is this process. Not twice.
+    pub fn take(&mut self, name: &str, process: &Process) -> Option<Engine> {
+        let engine = self.engines.remove(name)?;
+        (engine.process == *process).then_some(engine)
+    }
+
+    /// Whether nothing is known of anybody.
+    pub fn is_empty(&self) -> bool {
+        self.engines.is_empty()
+    }
+
+    /// Writes all of it in the place of what the file held, so that there is always a whole one.
+    pub fn write(&self, path: &Path) -> io::Result<u64> {
+        let bytes = self.bytes();
+        let beside = path.with_extension("new");
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+        file.write_all(&bytes)?;
+        file.sync_data()?;
+        fs::rename(&beside, path)?;
+        Ok(bytes.len() as u64)
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let (mut engines, mut behind) = (Vec::new(), Vec::new());
+        for (name, engine) in &self.engines {
+            let heard = engine.told.as_ref();
+            let of = |reached: &Reached| (reached.rank, reached.next, reached.time.to_bits(), reached.is_whole);
+            let sockets = heard.map(|heard| heard.sockets.iter().map(|all| all.iter().map(of).collect()).collect());
+            let mut mirrors = Vec::new();
+            for (rank, bytes) in heard.iter().flat_map(|heard| &heard.mirrors) {
+                mirrors.push((*rank, bytes.len()));
+                behind.extend_from_slice(bytes);
+            }
+            let rows = engine.rows.as_ref().map(|rows| (rows.layout, rows.bytes.len()));
+            behind.extend_from_slice(engine.rows.as_ref().map_or(&[], |rows| &rows.bytes));
+            engines.push(Listed {
+                name: name.clone(),
+                process: engine.process,
+                form: heard.map(|heard| heard.form),
+                sockets: sockets.unwrap_or_default(),
+                mirrors,
+                rows,
+            });
+        }
+        let line = Line { warmfront_caches: VERSION, xxh64: xxh64(&behind, 0), engines };
+        // Numbers and names: there is always JSON of them.
+        let mut bytes = serde_json::to_vec(&line).unwrap_or_default();
+        bytes.push(b'\n');
+        bytes.append(&mut behind);
+        bytes
+    }
+
+    /// What an earlier process wrote.
+    pub fn read(path: &Path) -> Result<Saved, Unusable> {
+        if fs::metadata(path)?.len() > BYTES_MAX {
+            return Err(Unusable::Content("it is longer than any that is written"));
+        }
+        Saved::of(&fs::read(path)?)
+    }
+
+    fn of(bytes: &[u8]) -> Result<Saved, Unusable> {
+        let end = bytes.iter().take(LINE_BYTES_MAX).position(|byte| *byte == b'\n');
+        let (line, behind) = bytes.split_at(end.ok_or(Unusable::Content("it has no first line"))?);
+        let line: Line = serde_json::from_slice(line)
+            .map_err(|_| Unusable::Content("its first line is another version's, or none"))?;
+        let mut rest = behind.get(1..).unwrap_or_default();
+        if line.warmfront_caches != VERSION || line.xxh64 != xxh64(rest, 0) {
+            return Err(Unusable::Content("it is another version's, or not whole"));
+        }
+        let mut part = |length: usize| -> Result<Vec<u8>, Unusable> {
+            let (part, behind) = rest.split_at_checked(length).ok_or(Unusable::Content("it is not whole"))?;
+            rest = behind;
+            Ok(part.to_vec())
+        };
+        let mut saved = Saved::default();
+        for listed in line.engines {
+            let mirrors = listed.mirrors.iter().map(|(rank, length)| Ok((*rank, part(*length)?)));
+            let mirrors = mirrors.collect::<Result<_, Unusable>>()?;
+            let rows = listed.rows.map(|(layout, length)| Ok::<_, Unusable>(Rows { layout, bytes: part(length)? }));
+            let of = |(rank, next, time, is_whole)| Reached { rank, next, time: f64::from_bits(time), is_whole };
+            let sockets = listed.sockets.into_iter().map(|all| all.into_iter().map(of).collect()).collect();
+            let told = listed.form.map(|form| Heard { form, sockets, mirrors });
+            saved.add(&listed.name, Engine { process: listed.process, told, rows: rows.transpose()? });
+        }
+        Ok(saved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn saved() -> (Saved, Process) {
+        let process = Process { started: 1_795_187_461.68, block_size: Some(16), tokens: Some(65_536) };
+        let reached = Reached { rank: 1, next: 77, time: 1_795_187_999.25, is_whole: true };
+        let told = Heard {
+            form: u64::MAX - 1,
+            sockets: vec![vec![reached], vec![]],
+            mirrors: vec![(0, vec![1; 9]), (1, vec![])],
+        };
+        let rows = Rows { layout: 5, bytes: vec![10, 0, 255] };
+        let mut saved = Saved::default();
+        saved.add("gpu-1", Engine { process, told: Some(told), rows: Some(rows) });
+        saved.add("gpu-2", Engine { process, told: None, rows: None });
+        (saved, process)
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let (saved, process) = saved();
+        let mut again = Saved::of(&saved.bytes()).unwrap();
+        assert_eq!(again.engines, saved.engines);
+        let later = Process { started: process.started + 1.0, ..process };
+        assert_eq!(again.take("gpu-2", &later), None, "another process");
+        assert_eq!(again.take("gpu-3", &process), None);
+        assert!(again.take("gpu-1", &process).is_some() && again.take("gpu-1", &process).is_none());
+        assert!(again.is_empty());
+    }
+
+    /// An engine's clock has digits down to the last bit, and may say what is no time.
+    #[test]
+    fn times_come_back_as_they_were() {
+        let times = (0..1_000).map(|part| 1_795_187_461.0 + f64::from(part) / 997.0).chain([f64::INFINITY, -0.0]);
+        for time in times {
+            let process = Process { started: time, block_size: None, tokens: None };
+            let reached = Reached { rank: 0, next: 1, time, is_whole: true };
+            let told = Heard { form: 1, sockets: vec![vec![reached]], mirrors: vec![] };
+            let mut saved = Saved::default();
+            saved.add("gpu-1", Engine { process, told: Some(told), rows: None });
+            let mut again = Saved::of(&saved.bytes()).unwrap();
+            assert_eq!(again.engines, saved.engines);
+            assert!(again.take("gpu-1", &process).is_some(), "{time}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_whole_is_not_used() {
+        let bytes = saved().0.bytes();
+        for end in 0..bytes.len() {
+            assert!(Saved::of(&bytes[..end]).is_err(), "cut at {end}");
+        }
+        let mut changed = bytes.clone();
+        for at in bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1..bytes.len() {
+            changed[at] ^= 1;
+            assert!(Saved::of(&changed).is_err(), "changed at {at}");
+            changed[at] ^= 1;
+        }
+        assert!(Saved::of(&[b"{}\n", &bytes[..]].concat()).is_err());
+        assert!(Saved::of(&[&bytes[..], b"x"].concat()).is_err());
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole() {
+        let folder = std::env::temp_dir().join(format!("warmfront-saved-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("caches");
+        assert!(matches!(Saved::read(&path), Err(Unusable::File(_))));
+        let (saved, _) = saved();
+        for _ in 0..2 {
+            saved.write(&path).unwrap();
+            assert_eq!(Saved::read(&path).unwrap().engines, saved.engines);
+        }
+        use std::os::unix::fs::PermissionsExt;
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,53 @@
+//! A prompt as its engine writes it, where that is known of the pool's model.
+
+use super::Exchange;
+use super::event::{Context, Lender};
+use crate::counters::stats::Event as Count;
+use crate::http::BodyLength;
+use crate::prefix;
+use crate::scan::{Api, Form};
+use crate::snapshot::Pool;
+
+/// A body that is written as engines would write its prompt.
+#[derive(Clone, Copy, Debug)]
+pub struct Body<'a> {
+    /// What it looks like.
+    pub api: Api,
+    /// All of it, as the client sent it.
+    pub bytes: &'a [u8],
+    /// Hash of its `cache_salt`.
+    pub cache_salt: Option<u64>,
+    /// How long the text in it is, whatever is written around it.
+    pub text_bytes: u64,
+}
+
+/// Cuts the prompt in the form of the pool's model into the lender's chain and its steps. Answers how many bytes that are; `None`: there is no
+/// form, or it knows less than half of this prompt, of which more is known by what was sent where.
+pub fn cut(body: &Body<'_>, pool: &Pool, lender: &mut Lender) -> Option<u64> {
+    let form: &Form = pool.form.as_ref()?;
+    let renderer = lender.renderer.get_or_insert_default();
+    let rendering = renderer.render(body.api, form, body.bytes);
+    if rendering.bytes == 0 || rendering.bytes < body.text_bytes / 2 {
+        return None;
+    }
+    let adapter = pool.is_adapter.then(|| pool.name.as_bytes());
+    let root = prefix::form_root(adapter, body.cache_salt, form.id);
+    renderer.links(root, &mut lender.chain, &mut lender.steps);
+    Some(rendering.bytes)
+}
+
+impl Exchange {
+    /// See [`cut`].
+    pub(super) fn rendered(&self, text_bytes: u64, pool: &Pool, cx: &mut Context<'_>) -> Option<u64> {
+        pool.form.as_ref()?;
+        let held = self.held_whole && self.body.done();
+        // Chunks are held as they are sent on, with their framing between.
+        let whole = held && matches!(self.asked.framing.body, BodyLength::Length(_));
+        let cache_salt = self.scan.as_ref().and_then(|scan| scan.facts().cache_salt);
+        let bytes = self.held.get(self.head_len..).filter(|_| whole);
+        let body = bytes.map(|bytes| Body { api: self.asked.api, bytes, cache_salt, text_bytes });
+        let cut = body.and_then(|body| cut(&body, pool, cx.lender));
+        cx.stats.count(if cut.is_some() { Count::Rendered } else { Count::NotRendered });
+        cut
+    }
+}

@@ -1,0 +1,131 @@
+//! An engine as it seems from outside: what it answers, and where it says that it publishes.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::publisher::Publisher;
+use crate::wire::{Length, Wire};
+
+/// KV blocks of 16 tokens.
+pub const BLOCKS: usize = 512;
+pub const BLOCK_SIZE: usize = 16;
+
+pub struct Engine {
+    pub address: SocketAddr,
+    pub publisher: Publisher,
+    state: Arc<State>,
+}
+
+struct State {
+    sources: String,
+    started: AtomicU64,
+    ill: AtomicBool,
+    hangs: AtomicBool,
+    /// Of the last prompt.
+    body: Mutex<Vec<u8>>,
+}
+
+impl Engine {
+    /// With a replay socket, or without.
+    pub fn start(replays: bool) -> Engine {
+        let publisher = Publisher::start(replays);
+        let at = |address: SocketAddr| format!("tcp://*:{}", address.port());
+        let source = json!({
+            "enable_kv_cache_events": true, "publisher": "zmq", "endpoint": at(publisher.events),
+            "replay_endpoint": publisher.replay.map(at), "topic": "kv",
+        });
+        let state = Arc::new(State {
+            sources: json!({"0": source}).to_string(),
+            started: AtomicU64::new(1_795_187_461),
+            ill: AtomicBool::new(false),
+            hangs: AtomicBool::new(false),
+            body: Mutex::default(),
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let served = Arc::clone(&state);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let state = Arc::clone(&served);
+                std::thread::spawn(move || serve(Wire::new(stream), &state));
+            }
+        });
+        Engine { address, publisher, state }
+    }
+
+    /// As the front names it.
+    pub fn name(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// The body of the last prompt that it was asked for.
+    pub fn body(&self) -> Vec<u8> {
+        self.state.body.lock().unwrap().clone()
+    }
+
+    /// Another process is there, as its metrics say.
+    pub fn is_another_process(&self) {
+        self.state.started.fetch_add(60, Ordering::Relaxed);
+    }
+
+    /// Whether `/health` says that it is not.
+    pub fn is_ill(&self, ill: bool) {
+        self.state.ill.store(ill, Ordering::Relaxed);
+    }
+
+    /// Whether `/metrics` does not answer.
+    pub fn hangs(&self, hangs: bool) {
+        self.state.hangs.store(hangs, Ordering::Relaxed);
+    }
+}
+
+impl State {
+    fn metrics(&self) -> String {
+        let started = self.started.load(Ordering::Relaxed);
+        format!(
+            "vllm:cache_config_info{{block_size=\"{BLOCK_SIZE}\",num_gpu_blocks=\"{BLOCKS}\",enable_prefix_caching=\"True\"}} 1.0\n\
+             vllm:num_requests_running{{engine=\"0\",model_name=\"tiny\"}} 0.0\n\
+             vllm:num_requests_waiting{{engine=\"0\",model_name=\"tiny\"}} 0.0\n\
+             vllm:kv_cache_usage_perc{{engine=\"0\",model_name=\"tiny\"}} 0.0\n\
+             process_start_time_seconds {started}.5\n"
+        )
+    }
+}
+
+fn serve(mut wire: Wire, state: &State) {
+    while let Some(head) = wire.head() {
+        let body = wire.body(head.length().unwrap_or(Length::Of(0)));
+        let (kind, text) = match head.start.split(' ').nth(1).unwrap_or_default() {
+            "/health" if state.ill.load(Ordering::Relaxed) => return,
+            "/health" => ("text/plain", String::new()),
+            "/metrics" => {
+                while state.hangs.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                ("text/plain; version=0.0.4", state.metrics())
+            }
+            "/v1/models" => (
+                "application/json",
+                json!({"object": "list", "data": [{"id": "tiny", "object": "model", "max_model_len": 8_192}]})
+                    .to_string(),
+            ),
+            "/kv_event_sources" => ("application/json", state.sources.clone()),
+            _ => {
+                *state.body.lock().unwrap() = body.data;
+                // It had all of it: nobody is to be thought to know too much.
+                let usage = json!({"prompt_tokens": 800, "completion_tokens": 1, "total_tokens": 801, "prompt_tokens_details": {"cached_tokens": 800}});
+                let answer = json!({"id": "x", "object": "chat.completion", "model": "tiny", "choices": [{"index": 0, "message": {"role": "assistant", "content": "."}}], "usage": usage});
+                ("application/json", answer.to_string())
+            }
+        };
+        let reply = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n{text}", text.len());
+        if wire.stream.write_all(reply.as_bytes()).is_err() {
+            return;
+        }
+    }
+}

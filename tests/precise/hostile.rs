@@ -1,0 +1,103 @@
+//! Engines that tell what makes no sense, and more than they can hold: requests are served all the while.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::engine::BLOCKS;
+use crate::msgpack::packed;
+use crate::scene::{Scene, body};
+use crate::tokens::{Blocks, Dialect, chat_prompt, cleared, text};
+use crate::{on_both, until};
+
+const BYTES: usize = 3_000;
+/// On a machine that does much else.
+const SLOWEST: Duration = Duration::from_secs(10);
+
+/// Does this while requests are served one after the other.
+fn while_served(scene: &Scene, act: impl FnOnce()) {
+    let (stop, served) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            let mut slowest = Duration::ZERO;
+            while !stop.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                let number = served.fetch_add(1, Ordering::Relaxed);
+                scene.ask("/v1/chat/completions", &body(&text(1_000 + number % 3, BYTES)));
+                slowest = slowest.max(begun.elapsed());
+            }
+            slowest
+        });
+        // However that ends, the client does.
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            act();
+            until("requests beside it", || served.load(Ordering::Relaxed) > 10 || client.is_finished());
+        }));
+        stop.store(true, Ordering::Relaxed);
+        let slowest = client.join().unwrap();
+        ended.unwrap_or_else(|why| std::panic::resume_unwind(why));
+        eprintln!("{}: {served:?} requests beside it, the slowest took {slowest:?}", scene.driver);
+        assert!(slowest < SLOWEST, "{}: {slowest:?}", scene.driver);
+    });
+}
+
+#[test]
+fn nonsense_is_counted_and_costs_what_it_hides() {
+    on_both(|driver| {
+        let scene = Scene::start(driver);
+        let publisher = &scene.engines[1].publisher;
+        let content = text(91, BYTES);
+        let blocks = Blocks::of(&chat_prompt(&content));
+        while_served(&scene, || {
+            for round in 0..100u8 {
+                publisher.publish_bytes(|_| vec![round; usize::from(round)]);
+                publisher.publish_bytes(|time| packed(&json!([time, [["BlockStored", "no", {"a": 1}]], 0])));
+                publisher.publish_bytes(|time| {
+                    let mut cut = packed(&json!([time, [blocks.stored(Dialect::Maps)], 0]));
+                    cut.truncate(40 + usize::from(round));
+                    cut
+                });
+            }
+            scene.until_counted("warmfront_kv_events_malformed_total", 1, 200.0);
+            // What makes no sense may have said that something is gone.
+            publisher.publish(&[blocks.stored(Dialect::Maps)]);
+            scene.until_rung(1, "approximate");
+        });
+        until("the last message", || scene.counted("warmfront_kv_blocks", 1) as usize == blocks.names.len());
+        let chosen = scene.chat(&content);
+        assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
+        // No ZMTP either: the connection is not kept.
+        while_served(&scene, || {
+            publisher.send_raw(&[0xff; 5_000]);
+            scene.until_subscribed(1, 2);
+        });
+        assert_eq!(scene.front.endpoint(0)["cache"]["rung"], "exact", "{driver}");
+    });
+}
+
+#[test]
+fn more_than_an_engine_can_hold_is_bounded() {
+    on_both(|driver| {
+        let scene = Scene::start(driver);
+        let publisher = &scene.engines[1].publisher;
+        while_served(&scene, || {
+            // Ten times its blocks, as prompts of 46.
+            for seed in 0..10 * BLOCKS as u64 / 46 {
+                publisher.publish(&[Blocks::of(&chat_prompt(&text(2_000 + seed, BYTES))).stored(Dialect::Arrays)]);
+            }
+            scene.until_read(1);
+        });
+        assert!(scene.counted("warmfront_kv_blocks", 1) <= BLOCKS as f64 * 1.1, "{driver}");
+        assert!(scene.front.metric("warmfront_kv_events_blocks_total") > 9.0 * BLOCKS as f64, "{driver}");
+        scene.until_rung(1, "approximate");
+        // It is known again once it says what it can.
+        scene.tells(1, &[cleared(Dialect::Maps)]);
+        scene.until_rung(1, "exact");
+        let content = text(92, BYTES);
+        let blocks = Blocks::of(&chat_prompt(&content));
+        scene.tells(1, &[blocks.stored(Dialect::Maps)]);
+        let chosen = scene.chat(&content);
+        assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
+    });
+}

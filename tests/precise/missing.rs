@@ -1,0 +1,210 @@
+//! What was not heard: engines that begin anew, messages that are lost, fronts that come late.
+
+use std::time::{Duration, Instant};
+
+use crate::engine::Engine;
+use crate::scene::{Scene, config};
+use crate::tokens::{Blocks, Dialect, chat_prompt, text};
+use crate::{on_both, until};
+
+const BYTES: usize = 3_000;
+
+/// A user's message and its blocks.
+fn prompt(seed: u64) -> (String, Blocks) {
+    let content = text(seed, BYTES);
+    let blocks = Blocks::of(&chat_prompt(&content));
+    (content, blocks)
+}
+
+/// Engines of which the second has told of its first prompts, by one message each.
+fn told(driver: &'static str, replays: bool, seeds: std::ops::Range<u64>) -> Scene {
+    let scene = Scene::of(driver, [Engine::start(true), Engine::start(replays)], &config(""));
+    scene.until_subscribed(1, 1);
+    seeds.for_each(|seed| scene.engines[1].publisher.publish(&[prompt(seed).1.stored(Dialect::Maps)]));
+    (0..2).for_each(|place| scene.until_rung(place, "exact"));
+    scene.until_read(1);
+    scene
+}
+
+#[test]
+fn nothing_is_held_by_an_engine_that_is_gone_or_another_process() {
+    for replays in [true, false] {
+        on_both(|driver| {
+            let scene = told(driver, replays, 21..24);
+            let engine = &scene.engines[1];
+            assert_eq!((scene.chat(&prompt(21).0).place, scene.why(1)), (1, "events".into()), "{driver}");
+            engine.publisher.goes();
+            scene.until_rung(1, "approximate");
+            assert_eq!((scene.chat(&prompt(22).0).held, scene.why(1)), (0, "no_events".into()), "{driver}");
+            scene.front.until_said(&format!("engine=\"{}\" rung=\"approximate\" why=\"no_events\"", engine.name()));
+            engine.publisher.begins_anew();
+            scene.until_subscribed(1, 2);
+            if !replays {
+                // Nobody knows yet whether it is the same.
+                scene.until_rung(1, "replaying");
+                assert_eq!(scene.chat(&prompt(23).0).held, 0, "{driver}");
+            }
+            let (content, blocks) = prompt(24);
+            engine.publisher.publish(&[blocks.stored(Dialect::Maps)]);
+            scene.until_rung(1, "exact");
+            scene.until_counted("warmfront_kv_events_batches_total", 1, 4.0);
+            let chosen = scene.chat(&content);
+            assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
+            assert_eq!(scene.chat(&prompt(21).0).held, 0, "{driver}: what its predecessor held");
+            assert_eq!(scene.counted("warmfront_kv_events_restarts_total", 1), 1.0, "{driver}");
+            assert_eq!(scene.counted("warmfront_kv_events_restarts_total", 0), 0.0, "{driver}");
+        });
+    }
+}
+
+/// The connection was lost, and the engine is the same: nothing of what it told is.
+#[test]
+fn what_was_told_outlasts_a_lost_connection() {
+    for replays in [true, false] {
+        on_both(|driver| {
+            let scene = told(driver, replays, 25..27);
+            let publisher = &scene.engines[1].publisher;
+            publisher.goes();
+            scene.until_rung(1, "approximate");
+            publisher.returns();
+            scene.until_subscribed(1, 2);
+            if !replays {
+                scene.until_rung(1, "replaying");
+                assert_eq!(scene.chat(&text(99, BYTES)).held, 0);
+                publisher.publish(&[prompt(27).1.stored(Dialect::Maps)]);
+            }
+            scene.until_rung(1, "exact");
+            for seed in 25..27 {
+                let (content, blocks) = prompt(seed);
+                let chosen = scene.chat(&content);
+                assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}: {seed}");
+            }
+            assert_eq!(scene.counted("warmfront_kv_events_restarts_total", 1), 0.0, "{driver}");
+        });
+    }
+}
+
+/// It did not answer probes for a while: whether it is the same it is asked.
+#[test]
+fn what_was_told_outlasts_probes_that_fail() {
+    on_both(|driver| {
+        let scene = told(driver, true, 37..40);
+        scene.engines[1].is_ill(true);
+        scene.front.until_health(1, "down");
+        scene.engines[1].is_ill(false);
+        scene.front.until_health(1, "up");
+        // It is asked anew, and knows its last message.
+        scene.until_subscribed(1, 2);
+        scene.until_rung(1, "exact");
+        assert_eq!(scene.engines[1].publisher.asked(), [0, 2], "{driver}");
+        assert_eq!(scene.counted("warmfront_kv_events_batches_total", 1), 3.0, "{driver}: a counter does not go back");
+        for seed in 37..40 {
+            let (content, blocks) = prompt(seed);
+            let chosen = scene.chat(&content);
+            assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}: {seed}");
+        }
+    });
+}
+
+/// Its figures are too old to be believed, and its events are not.
+#[test]
+fn what_was_told_outlasts_metrics_that_hang() {
+    on_both(|driver| {
+        let control = "[control]\nscrape_interval_ms = 200\nscrape_timeout_ms = 3000\nstale_after_ms = 500\n";
+        let scene = Scene::of(driver, [Engine::start(true), Engine::start(false)], &config(control));
+        scene.until_subscribed(1, 1);
+        scene.tells(1, &[prompt(46).1.stored(Dialect::Maps)]);
+        scene.until_rung(1, "exact");
+        scene.engines[1].hangs(true);
+        let errors = || scene.front.endpoint(1)["errors"].as_array().is_some_and(|errors| !errors.is_empty());
+        until("an error of its metrics", errors);
+        assert_eq!(scene.front.endpoint(1)["cache"]["rung"], "exact", "{driver}");
+        scene.engines[1].hangs(false);
+        let (content, blocks) = prompt(46);
+        let chosen = scene.chat(&content);
+        assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
+        assert_eq!(scene.engines[1].publisher.connections(), 1, "{driver}");
+    });
+}
+
+/// Another process has published more than its predecessor before it is heard, and cannot be asked: its number says nothing.
+#[test]
+fn another_process_that_has_told_more_is_not_taken_for_the_one_before() {
+    on_both(|driver| {
+        let scene = told(driver, false, 28..30);
+        let engine = &scene.engines[1];
+        engine.publisher.goes();
+        scene.until_rung(1, "approximate");
+        engine.publisher.begins_anew();
+        (0..3).for_each(|seed| engine.publisher.lose(&[prompt(80 + seed).1.stored(Dialect::Maps)]));
+        scene.until_subscribed(1, 2);
+        scene.until_rung(1, "replaying");
+        let (content, blocks) = prompt(83);
+        scene.tells(1, &[blocks.stored(Dialect::Maps)]);
+        assert_eq!(scene.chat(&prompt(28).0).held, 0, "{driver}: what its predecessor held");
+        assert_eq!(scene.chat(&content).held, blocks.held(), "{driver}");
+    });
+}
+
+#[test]
+fn what_nobody_can_be_asked_for_is_missed() {
+    on_both(|driver| {
+        let scene = told(driver, false, 31..32);
+        let publisher = &scene.engines[1].publisher;
+        publisher.lose(&[prompt(32).1.stored(Dialect::Maps)]);
+        scene.tells(1, &[prompt(33).1.stored(Dialect::Maps)]);
+        scene.until_rung(1, "approximate");
+        assert_eq!(scene.why(1), "no_events", "{driver}");
+        for (seed, knows) in [(31, true), (32, false), (33, true)] {
+            let (content, blocks) = prompt(seed);
+            let chosen = scene.chat(&content);
+            assert_eq!(chosen.held, if knows { blocks.held() } else { 0 }, "{driver}: {seed}");
+            assert!(!knows || chosen.place == 1, "{driver}: {seed}");
+        }
+        assert_eq!(scene.counted("warmfront_kv_events_holes_total", 1), 1.0, "{driver}");
+        assert_eq!(scene.counted("warmfront_kv_events_incomplete_total", 1), 1.0, "{driver}");
+    });
+}
+
+#[test]
+fn what_can_be_asked_for_is_not_missed() {
+    on_both(|driver| {
+        let scene = told(driver, true, 34..35);
+        let publisher = &scene.engines[1].publisher;
+        (35..37).for_each(|seed| publisher.lose(&[prompt(seed).1.stored(Dialect::Arrays)]));
+        publisher.publish(&[prompt(37).1.stored(Dialect::Maps)]);
+        scene.until_read(1);
+        scene.until_rung(1, "exact");
+        for seed in 34..38 {
+            let (content, blocks) = prompt(seed);
+            let chosen = scene.chat(&content);
+            assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}: {seed}");
+        }
+        assert_eq!(publisher.asked(), [0, 1], "{driver}");
+        assert_eq!(scene.counted("warmfront_kv_events_holes_total", 1), 1.0, "{driver}");
+        assert_eq!(scene.counted("warmfront_kv_events_incomplete_total", 1), 0.0, "{driver}");
+        assert!(scene.counted("warmfront_kv_events_replayed_total", 1) >= 2.0, "{driver}");
+        assert!(!scene.front.has_said("why=\"no_events\""), "{driver}");
+    });
+}
+
+#[test]
+fn a_front_that_comes_late_asks_for_what_was_said() {
+    on_both(|driver| {
+        let engines = [Engine::start(true), Engine::start(true)];
+        (41..46).for_each(|seed| engines[1].publisher.publish(&[prompt(seed).1.stored(Dialect::Maps)]));
+        let begun = Instant::now();
+        let scene = Scene::of(driver, engines, &config(""));
+        (0..2).for_each(|place| scene.until_rung(place, "exact"));
+        let took = begun.elapsed();
+        eprintln!("{driver}: exact after {took:?}");
+        assert!(took < Duration::from_secs(15), "{driver}: {took:?}");
+        for seed in 41..46 {
+            let (content, blocks) = prompt(seed);
+            let chosen = scene.chat(&content);
+            assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}: {seed}");
+        }
+        assert_eq!(scene.engines[1].publisher.asked(), [0], "{driver}");
+        until("the counters", || scene.counted("warmfront_kv_events_replayed_total", 1) == 5.0);
+    });
+}

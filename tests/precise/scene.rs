@@ -1,0 +1,135 @@
+//! Two engines that tell what they hold, a front that chooses by it, and what is asked of that.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use crate::engine::Engine;
+use crate::front::{Client, Front};
+use crate::tokens::FOLDER;
+use crate::until;
+
+pub struct Scene {
+    pub engines: [Engine; 2],
+    pub front: Front,
+    pub driver: &'static str,
+}
+
+/// A choice, as the reply tells it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chosen {
+    /// The engine's place.
+    pub place: usize,
+    pub held: usize,
+    pub reason: String,
+}
+
+/// The configuration of all these tests, and more of it behind its last table.
+pub fn config(more: &str) -> String {
+    let folder = FOLDER.display();
+    format!(
+        "[routing]\npolicy = \"precise\"\nqueue = \"off\"\ntokenizer = \"{folder}\"\n\
+         [health]\nprobe_interval_ms = 100\n{more}"
+    )
+}
+
+impl Scene {
+    /// Engines with replay sockets, whose caches are empty, and all of that is known.
+    pub fn start(driver: &'static str) -> Scene {
+        let scene = Scene::of(driver, [Engine::start(true), Engine::start(true)], &config(""));
+        (0..2).for_each(|place| scene.until_rung(place, "exact"));
+        scene
+    }
+
+    pub fn of(driver: &'static str, engines: [Engine; 2], config: &str) -> Scene {
+        let addresses: [SocketAddr; 2] = engines.each_ref().map(|engine| engine.address);
+        let front = Front::start(driver, &addresses, config);
+        let scene = Scene { engines, front, driver };
+        (0..2).for_each(|place| scene.front.until_health(place, "up"));
+        scene
+    }
+
+    pub fn until_rung(&self, place: usize, rung: &str) {
+        let what = format!("{}: rung {rung} of engine {place}", self.driver);
+        until(&what, || self.front.endpoint(place)["cache"]["rung"] == rung);
+    }
+
+    /// Waits until all that an engine has published so far is read.
+    pub fn until_read(&self, place: usize) {
+        self.until_counted(
+            "warmfront_kv_events_batches_total",
+            place,
+            self.engines[place].publisher.published() as f64,
+        );
+    }
+
+    pub fn until_counted(&self, name: &str, place: usize, least: f64) {
+        let what = format!("{}: {name} {least} of engine {place}", self.driver);
+        until(&what, || self.counted(name, place) >= least);
+    }
+
+    /// An engine's own counter.
+    pub fn counted(&self, name: &str, place: usize) -> f64 {
+        self.front.metric(&format!("{name}{{endpoint=\"{}\"", self.engines[place].name()))
+    }
+
+    /// Waits until an engine has so many subscribers.
+    pub fn until_subscribed(&self, place: usize, connections: usize) {
+        let what = format!("{}: connection {connections} to what engine {place} publishes", self.driver);
+        until(&what, || self.engines[place].publisher.connections() >= connections);
+    }
+
+    pub fn why(&self, place: usize) -> Value {
+        self.front.endpoint(place)["cache"]["why"].clone()
+    }
+
+    /// Publishes, and waits until it is read.
+    pub fn tells(&self, place: usize, events: &[Value]) {
+        let read = self.counted("warmfront_kv_events_batches_total", place);
+        self.engines[place].publisher.publish(events);
+        self.until_counted("warmfront_kv_events_batches_total", place, read + 1.0);
+    }
+
+    /// Sends one user's message.
+    pub fn chat(&self, content: &str) -> Chosen {
+        self.ask("/v1/chat/completions", &body(content))
+    }
+
+    pub fn ask(&self, path: &str, body: &Value) -> Chosen {
+        let body = body.to_string();
+        self.sent(&format!("POST {path} HTTP/1.1\r\ncontent-length: {}\r\n", body.len()), &body)
+    }
+
+    /// The same in chunks of so many bytes.
+    pub fn ask_in_chunks(&self, path: &str, body: &Value, bytes: usize) -> Chosen {
+        let body = body.to_string();
+        let chunks = body
+            .as_bytes()
+            .chunks(bytes)
+            .map(|chunk| format!("{:x}\r\n{}\r\n", chunk.len(), std::str::from_utf8(chunk).unwrap()));
+        let chunks: String = chunks.collect::<String>() + "0\r\n\r\n";
+        self.sent(&format!("POST {path} HTTP/1.1\r\ntransfer-encoding: chunked\r\n"), &chunks)
+    }
+
+    fn sent(&self, head: &str, body: &str) -> Chosen {
+        let mut client: Client = self.front.connect();
+        client
+            .send(&format!("{head}host: x\r\ncontent-type: application/json\r\nx-warmfront-explain: 1\r\n\r\n{body}"));
+        let head = client.head();
+        assert!(head.start.contains(" 200 "), "{}: {}", self.driver, head.start);
+        assert!(client.body(&head).whole);
+        let told =
+            head.get("x-warmfront-explain").unwrap_or_else(|| panic!("{}: nothing is told: {head:?}", self.driver));
+        let value = |name: &str| {
+            let mut pairs = told.split(' ').filter_map(|pair| pair.split_once('='));
+            pairs.find(|(known, _)| *known == name).unwrap_or_else(|| panic!("no {name}: {told}")).1.to_owned()
+        };
+        let place = self.engines.iter().position(|engine| engine.name() == value("endpoint")).unwrap();
+        Chosen { place, held: value("held").parse().unwrap(), reason: value("reason") }
+    }
+}
+
+/// Of one user's message.
+pub fn body(content: &str) -> Value {
+    json!({"model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 1})
+}

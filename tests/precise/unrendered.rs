@@ -1,0 +1,65 @@
+//! Prompts whose text only the engine knows: looked up by what was sent where.
+
+use serde_json::{Value, json};
+
+use crate::on_both;
+use crate::scene::{Scene, body};
+use crate::tokens::{Blocks, Dialect, chat_prompt, text};
+
+const BYTES: usize = 3_000;
+const PATH: &str = "/v1/chat/completions";
+
+/// Sent twice, the second goes where the first went.
+fn twice(scene: &Scene, what: &str, send: impl Fn() -> crate::scene::Chosen) {
+    let counted = || scene.front.metric("warmfront_prompts_not_rendered_total");
+    let (before, first) = (counted(), send());
+    assert_eq!(first.held, 0, "{}: {what}", scene.driver);
+    let again = send();
+    assert!(again.place == first.place && again.held > 300, "{}: {what}: {first:?}, {again:?}", scene.driver);
+    assert_eq!(counted(), before + 2.0, "{}: {what}", scene.driver);
+}
+
+#[test]
+fn what_cannot_be_rendered_goes_where_it_went_before() {
+    on_both(|driver| {
+        let scene = Scene::start(driver);
+        let tool = json!({"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}});
+        for seed in [81, 82, 83] {
+            let mut tools = body(&text(seed, BYTES));
+            tools["tools"] = json!([tool]);
+            twice(&scene, "tools", || scene.ask(PATH, &tools));
+        }
+        for seed in [84, 85] {
+            let image = json!({"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{}", "iVBORw0KGgo".repeat(100))}});
+            let mut images = body("");
+            images["messages"][0]["content"] = json!([image, {"type": "text", "text": text(seed, BYTES)}]);
+            twice(&scene, "an image", || scene.ask(PATH, &images));
+        }
+        for seed in [86, 87] {
+            // Even where the engine told of it.
+            let content = text(seed, BYTES);
+            scene.tells(1, &[Blocks::of(&chat_prompt(&content)).stored(Dialect::Maps)]);
+            twice(&scene, "chunks", || scene.ask_in_chunks(PATH, &body(&content), 700));
+            assert_eq!(
+                scene.engines.iter().filter(|engine| engine.body() == body(&content).to_string().into_bytes()).count(),
+                1
+            );
+        }
+        assert_eq!(scene.front.metric("warmfront_prompts_rendered_total"), 0.0);
+    });
+}
+
+/// Parts of text are text.
+#[test]
+fn parts_of_text_are_rendered() {
+    on_both(|driver| {
+        let scene = Scene::start(driver);
+        let content = text(88, BYTES);
+        let blocks = Blocks::of(&chat_prompt(&content));
+        scene.tells(1, &[blocks.stored(Dialect::Maps)]);
+        let mut parts = body("");
+        parts["messages"][0]["content"] = Value::Array(vec![json!({"type": "text", "text": content})]);
+        let chosen = scene.ask(PATH, &parts);
+        assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
+    });
+}
