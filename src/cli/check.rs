@@ -3,6 +3,7 @@
 mod engines;
 mod interrupts;
 pub(super) mod machine;
+mod models;
 mod tuning;
 
 use std::path::Path;
@@ -88,6 +89,7 @@ pub(super) fn main(args: Args) -> ExitCode {
     };
     let mut findings = vec![Finding::good("configuration", said.unwrap_or_else(|| "the flags are valid".into()))];
     findings.extend(config.chain_wanting().map(|words| Finding::advice("access log", words)));
+    findings.extend(models::findings(&config));
     let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin);
     findings.extend(machine::findings(&config, &placement, !args.no_ports));
     findings.extend(tuning::findings(Path::new("/proc")));

@@ -48,7 +48,7 @@ Of each engine:
 Exit status: 0 all engines answer and nothing is to be changed, 1 there is advice, 2 wrong usage,
 78 wrong configuration, or no engine answers.")]
 pub struct Args {
-    /// TOML file with the engines as [[upstream]].
+    /// TOML file with the engines.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// An engine, such as http://gpu-1:8000; may be given several times, and replaces those of the file.

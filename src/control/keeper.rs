@@ -134,6 +134,7 @@ impl Keeper {
         let read = Arc::clone(&config);
         let forms =
             tokio::task::spawn_blocking(move || Forms::read(&read)).await.map_err(|error| error.to_string())??;
+        forms.say();
         let before = self.config();
         let access = (before.log != config.log).then(|| self.access.prepare(&config.log)).transpose()?;
         let mut changes = Changes::between(&before, &config);

@@ -158,6 +158,7 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>) -> Result<Handle, StartEr
     let legacy = (admin.try_clone()?.into(), Arc::clone(&setup.bequest));
     let keys = setup.config.upstream.iter().map(key).collect::<Result<Vec<_>, _>>()?;
     let forms = Arc::new(Forms::read(&setup.config).map_err(StartError::Form)?);
+    forms.say();
     let mut fleet = Fleet::new(Arc::clone(&setup.config), keys, forms);
     fleet.remember(remembered(&setup.config.control.caches_file));
     let access = Arc::new(AccessLog::new(setup.process, setup.published));

@@ -67,7 +67,7 @@ pub struct Heard {
 pub struct Rows {
     /// They mean something in an index of this layout.
     pub layout: u64,
-    /// [`ROW_BYTES`] each.
+    /// One after the other.
     pub bytes: Vec<u8>,
 }
 

@@ -11,7 +11,7 @@ pub struct Figures {
     pub blocks: u32,
     /// Most blocks held.
     pub capacity: u32,
-    /// Blocks added, by [`Origin`].
+    /// Blocks added, by [`super::Origin`].
     pub inserted: [u64; ORIGINS],
     /// Blocks that went because the capacity was reached.
     pub evicted: u64,
