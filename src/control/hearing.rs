@@ -316,6 +316,8 @@ impl Hearing {
             missed += notes.missed;
         }
         inner.missed += missed;
+        // What was emptied before this says nothing against it.
+        inner.emptied = self.keeper.emptied(self.place, self.id).unwrap_or(inner.emptied);
         inner.is_noted = true;
     }
 

@@ -208,3 +208,25 @@ fn a_front_that_comes_late_asks_for_what_was_said() {
         until("the counters", || scene.counted("warmfront_kv_events_replayed_total", 1) == 5.0);
     });
 }
+
+/// What was emptied before the engine was heard says nothing against what it tells then.
+#[test]
+fn an_engine_that_was_down_before_it_told_anything_is_not_asked_again_and_again() {
+    on_both(|driver| {
+        let scene = Scene::of(driver, [Engine::start(true), Engine::start(false)], &config(""));
+        scene.until_subscribed(1, 1);
+        scene.engines[1].is_ill(true);
+        scene.front.until_health(1, "down");
+        scene.engines[1].is_ill(false);
+        scene.front.until_health(1, "up");
+        let (content, blocks) = prompt(51);
+        scene.engines[1].publisher.lose(&[prompt(50).1.stored(Dialect::Maps)]);
+        scene.tells(1, &[blocks.stored(Dialect::Maps)]);
+        scene.until_counted("warmfront_kv_events_incomplete_total", 1, 1.0);
+        // It is looked at each second whether anything speaks against it.
+        std::thread::sleep(std::time::Duration::from_millis(2_500));
+        assert_eq!(scene.engines[1].publisher.connections(), 1, "{driver}");
+        let chosen = scene.chat(&content);
+        assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
+    });
+}
