@@ -14,17 +14,15 @@ tokenizer.json and chat template.
 
 import argparse
 import json
-import queue
 import random
 import re
 import statistics
 import sys
 import tempfile
-import threading
 import time
 
 from front import Front, connect, get, model_of, netloc, wait
-from prefix import CAPACITY, HITS, QUERIES, calibrate, chat, delta, empty, idle, samples, text, totals
+from prefix import CAPACITY, ask_all, calibrate, chat, delta, empty, idle, samples, text, totals
 
 POLICIES = ("warm", "precise")
 
@@ -111,7 +109,7 @@ def measure(args, engines, policy, requests):
                     lost = engines[number % len(engines)]
                     reset(lost, requests[0])
                     told(front, lost)
-                lines += ask_all(front.url, part, args.concurrency)
+                lines += ask_all(front.url, part, args.concurrency, ask)
     for engine in engines:
         idle(engine)
     hits, queries = (sum(column) for column in zip(*map(delta, before, map(totals, engines))))
@@ -144,31 +142,6 @@ def exact(front):
         if time.monotonic() - began > 20:
             sys.exit(f"the engines' events are not heard; the front's log is {front.log.name}")
         time.sleep(0.1)
-
-
-def ask_all(url, bodies, concurrency):
-    waiting, lines, errors = queue.SimpleQueue(), [], []
-    for body in bodies:
-        waiting.put(body)
-
-    def work():
-        connection = connect(url)
-        while not errors:
-            try:
-                lines.append(ask(url, waiting.get_nowait(), connection))
-            except queue.Empty:
-                return
-            except Exception as error:
-                errors.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(concurrency)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        sys.exit(f"a request failed: {errors[0]!r}")
-    return lines
 
 
 def ask(url, body, connection):

@@ -131,30 +131,34 @@ def delta(before, after):
     return [new - old for old, new in zip(before, after)]
 
 
-def ask_all(url, requests, concurrency):
-    """Seconds to first token of every request; the first that fails ends the run."""
-    waiting, times, errors = queue.SimpleQueue(), [], []
+def first_token(url, body, connection):
+    return stream(url, body, connection)[0]
+
+
+def ask_all(url, requests, concurrency, ask=first_token):
+    """What `ask` answers of every request, seconds to its first token; the first that fails ends the run."""
+    waiting, answers, errors = queue.SimpleQueue(), [], []
     for request in requests:
         waiting.put(request)
 
-    def ask():
+    def work():
         connection = connect(url)
         while not errors:
             try:
-                times.append(stream(url, waiting.get_nowait(), connection)[0])
+                answers.append(ask(url, waiting.get_nowait(), connection))
             except queue.Empty:
                 return
             except Exception as error:
                 errors.append(error)
 
-    threads = [threading.Thread(target=ask) for _ in range(concurrency)]
+    threads = [threading.Thread(target=work) for _ in range(concurrency)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     if errors:
         sys.exit(f"a request failed: {errors[0]!r}")
-    return times
+    return answers
 
 
 def row(result):

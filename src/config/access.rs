@@ -75,7 +75,7 @@ impl Config {
             Some("`access_chain` adds to lines in JSON, and `access_format` is \"text\"")
         } else if !self.counts_tokens() {
             Some(
-                "`access_chain` has nothing to write: chains of prompts are made for the policy `warm`, which no pool has",
+                "`access_chain` has nothing to write: chains of prompts are made for the policies `warm` and `precise`, which no pool has",
             )
         } else {
             None
@@ -97,7 +97,7 @@ mod tests {
             ("[log]\naccess_chain = true\naccess = \"stdout\"\n", None),
             (
                 "[routing]\npolicy = \"session\"\n[log]\naccess_chain = true\naccess = \"stdout\"\n",
-                Some("`warm`, which no pool has"),
+                Some("`precise`, which no pool has"),
             ),
             (
                 "[log]\naccess_chain = true\naccess = \"stdout\"\naccess_format = \"text\"\n",
