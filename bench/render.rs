@@ -65,7 +65,7 @@ fn form(sieves: bool) -> Form {
         generation: b"<|im_start|>assistant\n"[..].into(),
         ..Chat::default()
     };
-    Form { id: 1, chat: Some(chat), vocabulary: Arc::new(Vocabulary::default()) }
+    Form { id: 1, chat: Some(chat), vocabulary: Arc::new(Vocabulary::default()), toolsets: Arc::default() }
 }
 
 /// A chat of about that size: sixteen turns.

@@ -14,6 +14,24 @@ pub struct Form {
     pub chat: Option<Chat>,
     /// Prompts of token ids, and what comes before a bare text.
     pub vocabulary: Arc<Vocabulary>,
+    /// Chats of which the tools are known. They do not change `id`: what is written of them is part of the prompt.
+    pub toolsets: Arc<[Arc<Toolset>]>,
+}
+
+/// How chats with certain tools are written. Templates write tools in words and places of their own, so that each set makes another chat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Toolset {
+    /// The value of `tools`, byte by byte as bodies have it.
+    pub tools: Box<[u8]>,
+    /// `None`: with these the template is not of this kind.
+    pub chat: Option<Chat>,
+}
+
+impl Form {
+    /// The set with these tools, if they are known.
+    pub fn toolset(&self, tools: &[u8]) -> Option<&Toolset> {
+        self.toolsets.iter().map(|toolset| &**toolset).find(|toolset| *toolset.tools == *tools)
+    }
 }
 
 /// A template that writes message after message, each between two texts that its role alone decides.
@@ -33,7 +51,8 @@ pub struct Chat {
     pub generation: Box<[u8]>,
 }
 
-/// Messages of one role. A content of which nothing is left is none: many templates write no turn for it, so the form ends before it.
+/// Messages of one role. A content of which nothing is left is none: many templates write no turn for it, so the form ends before it unless
+/// `empty` says otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
     /// Its name in the body.
@@ -42,12 +61,34 @@ pub struct Turn {
     pub before: Box<[u8]>,
     /// Behind it.
     pub after: Box<[u8]>,
+    /// Between two messages of this role of which one is right behind the other, in place of `after` and `before`; `None`: those stand there, too.
+    pub joined: Option<Box<[u8]>>,
+    /// How a message is written that calls tools; `None`: the form ends before it.
+    pub calls: Option<Calls>,
+    /// A content that is there and has no bytes is written as others are.
+    pub empty: bool,
     /// White space at both ends of the content, as Python has it, is left out.
     pub trims: bool,
     /// Where it is written so.
     pub place: Place,
     /// A content in which one of these occurs is written otherwise: the form ends before it.
     pub stops: Box<[Box<[u8]>]>,
+}
+
+/// What stands around the calls of one message, which come behind its content. A name is written as it is; arguments, which are the text of a
+/// JSON object, as Python's `json.dumps` writes that object with letters as they are: a space behind each comma and colon, keys in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// Behind the content, before the first name; `None`: beside calls a content is written otherwise, the form ends before the message.
+    pub behind: Option<Box<[u8]>>,
+    /// The same where there is no content, behind the turn's `before`; `None`: the form ends before the message.
+    pub bare: Option<Box<[u8]>>,
+    /// Between a name and its arguments.
+    pub arguments: Box<[u8]>,
+    /// Between arguments and the next name.
+    pub next: Box<[u8]>,
+    /// Behind the last arguments, in place of the turn's `after`.
+    pub after: Box<[u8]>,
 }
 
 /// Where messages of a role are written as their [`Turn`] says.

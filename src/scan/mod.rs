@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cut::{Cut, Step};
 pub use facts::{Counts, Facts, MODEL_BYTES_MAX, PrefixHash, SESSION_FIELDS_MAX, Span, Spans};
-pub use form::{Chat, Form, Place, Turn};
+pub use form::{Calls, Chat, Form, Place, Toolset, Turn};
 pub use kernel::Kernel;
 pub use machine::Scan;
 pub use rendered::{Renderer, Rendering, Why};

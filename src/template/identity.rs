@@ -22,6 +22,13 @@ pub(super) fn of(chat: Option<&Chat>, vocabulary: &Vocabulary) -> u64 {
             number(&mut hash, chat.turns.len() as u64);
             for turn in &chat.turns {
                 [&turn.role, &turn.before, &turn.after].iter().for_each(|text| part(&mut hash, text));
+                maybe(&mut hash, turn.joined.as_deref());
+                number(&mut hash, u64::from(turn.calls.is_some()));
+                if let Some(calls) = &turn.calls {
+                    [&calls.behind, &calls.bare].iter().for_each(|text| maybe(&mut hash, text.as_deref()));
+                    [&calls.arguments, &calls.next, &calls.after].iter().for_each(|text| part(&mut hash, text));
+                }
+                number(&mut hash, u64::from(turn.empty));
                 number(&mut hash, u64::from(turn.trims));
                 number(&mut hash, turn.place as u64);
                 number(&mut hash, turn.stops.len() as u64);
@@ -51,6 +58,11 @@ pub(super) fn of(chat: Option<&Chat>, vocabulary: &Vocabulary) -> u64 {
 fn part(hash: &mut Xxh64, bytes: &[u8]) {
     number(hash, bytes.len() as u64);
     hash.update(bytes);
+}
+
+fn maybe(hash: &mut Xxh64, bytes: Option<&[u8]>) {
+    number(hash, u64::from(bytes.is_some()));
+    part(hash, bytes.unwrap_or_default());
 }
 
 fn number(hash: &mut Xxh64, number: u64) {

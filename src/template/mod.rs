@@ -93,7 +93,7 @@ pub fn form(source: &Source, vocabulary: Arc<Vocabulary>) -> Reading {
         Err(why) => (None, Some(why), Vec::new()),
     };
     let id = identity::of(chat.as_ref(), &vocabulary);
-    Reading { form: Form { id, chat, vocabulary }, no_chat, left_out, prompts }
+    Reading { form: Form { id, chat, vocabulary, toolsets: Arc::default() }, no_chat, left_out, prompts }
 }
 
 /// One of a conversation, for probes.

@@ -35,7 +35,12 @@ fn form(trims: bool, lead: Lead) -> Form {
     };
     let tokens: [Option<&[u8]>; 8] =
         [Some(b"<s>"), Some(b" a"), Some(b"bc"), None, Some(b"[I]"), Some(b"  "), Some("中".as_bytes()), Some(b"")];
-    Form { id: 1, chat: Some(chat), vocabulary: Arc::new(Vocabulary::new(&tokens, &[0, 4], lead, &[0])) }
+    Form {
+        id: 1,
+        chat: Some(chat),
+        vocabulary: Arc::new(Vocabulary::new(&tokens, &[0, 4], lead, &[0])),
+        toolsets: Arc::default(),
+    }
 }
 
 fn rendered(api: Api, form: &Form, body: &[u8]) -> (Rendering, Box<Renderer>) {
