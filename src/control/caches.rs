@@ -63,6 +63,12 @@ impl Caches {
         }
     }
 
+    /// How many blocks have gone from an endpoint's cache to make room, and how many it holds at most, as far as the index knows.
+    pub fn gone(&self, slot: u16) -> (u64, u32) {
+        let figures = self.index.as_ref().map(|index| index.figures(slot)).unwrap_or_default();
+        (figures.gone(), figures.capacity)
+    }
+
     /// Blocks of text in a cache of so many tokens, and the steps between them where there are any.
     fn blocks(&self, tokens: u64, token_bytes: f32) -> u32 {
         let unit = if self.in_steps { STEP_BYTES } else { BLOCK_BYTES };
