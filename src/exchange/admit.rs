@@ -136,29 +136,29 @@ pub fn open(bytes: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) -> Op
                 Ok(framing) => admit(&head, framing, bytes.len() > head.len, peer, draft, cx),
                 Err(refusal) => {
                     draft.asked(&head, rewrite::request_id(&head).unwrap_or_default());
-                    refuse(refusal, bytes.len(), draft, cx)
+                    refuse(refusal, bytes, draft, cx)
                 }
             }
         }
-        Err(refusal) => refuse(refusal, bytes.len(), Draft::begin(peer, since, cx), cx),
+        Err(refusal) => refuse(refusal, bytes, Draft::begin(peer, since, cx), cx),
     };
     cx.lender.fields = fields;
     opened
 }
 
 /// Half a head came, its first byte at `since`, and no more of it in time.
-pub fn refuse_slow_head(peer: Peer, since: Micros, cx: &mut Context<'_>) {
-    refuse(refusals::SLOW_HEAD, 0, Draft::begin(peer, since, cx), cx);
+pub fn refuse_slow_head(half: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) {
+    refuse(refusals::SLOW_HEAD, half, Draft::begin(peer, since, cx), cx);
 }
 
-/// Whatever follows a refused head cannot be told apart from it: answer and close.
-fn refuse(refusal: http::Refusal, consumed: usize, draft: Draft, cx: &mut Context<'_>) -> Opened {
+/// Whatever follows a refused head cannot be told apart from it: answer and close. All of `bytes` are taken.
+fn refuse(refusal: http::Refusal, bytes: &[u8], draft: Draft, cx: &mut Context<'_>) -> Opened {
     draft.answered(refusal.status, End::from(&refusal), cx);
-    let to =
-        ToClient { version: Version::Http11, keep_alive: false, head_request: false, request_id: None, explain: None };
+    let head_request = http::has_head_method(bytes);
+    let to = ToClient { version: Version::Http11, keep_alive: false, head_request, request_id: None, explain: None };
     refusals::answer(&refusal.into(), &to, cx);
     cx.actions.push(Action::End(Ending::Linger));
-    Opened::Answered(consumed)
+    Opened::Answered(bytes.len())
 }
 
 fn admit(
