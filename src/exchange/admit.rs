@@ -358,6 +358,7 @@ impl Exchange {
             connects: 0,
             retried: false,
             leg: None::<Leg>,
+            thought: None,
             queued: None,
             waited: None,
             explain: None,
