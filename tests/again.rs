@@ -112,7 +112,7 @@ fn a_stale_connection_changes_nothing_of_what_is_charged() {
         // What was noted is held by who comes next.
         let mut next = play.begin(&head, bytes.as_bytes());
         let after = play.counters.predictions().sent(0, Method::Warm);
-        assert!(after.held > first.0 as u64 / 2 && charged(&play).0 < first.0 / 2, "{framing}");
+        assert!(after.held > first.0 / 2 && charged(&play).0 < first.0 / 2, "{framing}");
         play.with(|cx| next.advance(Event::ClientReset, cx));
         assert_eq!((play.lender.held_bytes, play.lender.charges.counted()), (0, 0), "{framing}");
     }

@@ -21,6 +21,7 @@ mod choose;
 pub mod event;
 mod finish;
 mod outcome;
+pub mod paths;
 mod queue;
 mod record;
 mod refusals;

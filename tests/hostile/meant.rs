@@ -230,5 +230,5 @@ fn own_answer(method: &[u8], path: &[u8], has_body: bool) -> Option<u16> {
         return Some(200);
     }
     let plain = path.split(|byte| *byte == b'?').next().unwrap_or_default();
-    (!warmfront::exchange::admit::Paths::default().allow(plain)).then_some(404)
+    (!warmfront::exchange::paths::Paths::default().allow(plain)).then_some(404)
 }
