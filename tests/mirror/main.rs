@@ -1,5 +1,5 @@
 //! What an engine holds by its own word: one rule at a time (`rules`), a recorded engine (`recorded`), any engine against a plain model
-//! (`model`), what is written down (`saved`), and memory (`memory`).
+//! (`model`), what is written down (`saved`), memory (`memory`), and toil (`toil`).
 
 mod memory;
 mod model;
@@ -10,6 +10,7 @@ mod property;
 mod recorded;
 mod rules;
 mod saved;
+mod toil;
 
 pub(crate) use property::Held;
 use warmfront::kvevents::{Batch, Event, Extras, Removed, Stored};
