@@ -1,6 +1,5 @@
 //! What the fleet knows of its engines' events: whom to listen to, and for what.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
 use super::Fleet;
@@ -8,7 +7,7 @@ use crate::config::KvEvents;
 use crate::control::hearing::Hearing;
 use crate::control::listen::Wanted;
 use crate::control::member::Tenancy;
-use crate::control::saved::{Engine, Rows, Saved};
+use crate::control::saved::{Engine, Rows};
 use crate::fleet::EndpointId;
 use crate::index::Saved as Row;
 use crate::mirror::Mirror;
@@ -66,16 +65,13 @@ const NO_BUCKET: u32 = u32::MAX;
 
 /// What outlasts this process.
 impl Fleet {
-    /// What is known of each engine that says which process it is; `heard`: what of it its engine has told, by place.
-    pub fn saved(&self, heard: &BTreeMap<usize, Arc<Hearing>>) -> Saved {
-        let mut saved = Saved::default();
-        for member in &self.members {
-            let Some(tenancy) = &member.now else { continue };
-            let Some(process) = tenancy.process() else { continue };
-            let told = heard.get(&member.place).map(|hearing| hearing.saved());
-            saved.add(&member.name, Engine { process, told, rows: self.rows(tenancy.id) });
-        }
-        saved
+    /// What is known of the engine at `place`, by its name, if it says which process it is. `heard`: what of it it has told itself.
+    pub fn saved(&self, place: usize, heard: Option<&Hearing>) -> Option<(Arc<str>, Engine)> {
+        let member = self.member(place)?;
+        let tenancy = member.now.as_ref()?;
+        let process = tenancy.process()?;
+        let told = heard.map(Hearing::saved);
+        Some((Arc::clone(&member.name), Engine { process, told, rows: self.rows(tenancy.id) }))
     }
 
     fn rows(&self, id: EndpointId) -> Option<Rows> {
