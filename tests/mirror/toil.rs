@@ -1,6 +1,10 @@
 //! What an engine can make a mirror do: no more than its messages' lengths are worth, whatever it says.
 
+use std::time::{Duration, Instant};
+
+use warmfront::limits::MIRROR_BLOCKS_MAX;
 use warmfront::mirror::{Mirror, Reading, Sink};
+use warmfront::vocabulary::{Lead, Vocabulary};
 
 use crate::{Held, plain, removed, roots, stored};
 
@@ -56,4 +60,24 @@ fn a_root_that_comes_and_goes_is_borne_for_a_while() {
     let mut told = Counted::default();
     mirror.stored(&stored(&names, None, &tokens), &reading, &mut told);
     assert_eq!((told.0.0.len(), mirror.blocks(), mirror.overflowed()), (all, BLOCKS, false));
+}
+
+/// A block of millions of tokens of thousands of bytes.
+#[test]
+fn no_text_is_read_far_beyond_the_longest_prompt() {
+    let long = vec![b'x'; 4_000];
+    let vocabulary = Vocabulary::new(&[Some(&long[..])], &[], Lead::Nowhere, &[]);
+    let (mut mirror, mut held) = (Mirror::new(BLOCKS), Held::default());
+    let reading = Reading { vocabulary: &vocabulary, root: &roots };
+    let begun = Instant::now();
+    mirror.stored(&stored(&[1], None, &vec![0; 4 << 20]), &reading, &mut held);
+    assert_eq!((mirror.counts().deep, held.0.len()), (1, 0));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?} for 16 GB", begun.elapsed());
+}
+
+/// What [`MIRROR_BLOCKS_MAX`] says.
+#[test]
+fn the_largest_takes_what_is_said() {
+    assert_eq!((Mirror::bytes(MIRROR_BLOCKS_MAX) as f64 / f64::from(1 << 30) * 10.0).round(), 31.0);
+    assert_eq!(Mirror::bytes(u32::MAX), Mirror::bytes(MIRROR_BLOCKS_MAX));
 }
