@@ -312,4 +312,36 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         fs::remove_dir_all(&folder).unwrap();
     }
+
+    /// Whatever stands in it under a sum that is right: read or refused, and what is read is no longer than the file.
+    #[test]
+    fn any_file_is_read_or_refused() {
+        let good = bytes(&saved().0);
+        let mut state = 7_u64;
+        let mut draw = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let mut read = 0;
+        for _ in 0..20_000 {
+            let mut file = good[..good.len() - 8].to_vec();
+            for _ in 0..=draw(3) {
+                let at = draw(file.len());
+                match draw(4) {
+                    0 => file[at] = draw(256) as u8,
+                    // A digit for a digit: what is read then is another account.
+                    1 if file[at].is_ascii_digit() => file[at] = b'0' + draw(10) as u8,
+                    1 => {}
+                    2 => drop(file.remove(at)),
+                    _ => file.insert(at, file[at]),
+                }
+            }
+            file.extend(xxh64(&file, 0).to_le_bytes());
+            let Ok(saved) = Saved::of(&file) else { continue };
+            let kept: usize = saved.engines.values().flat_map(Engine::parts).map(<[u8]>::len).sum();
+            assert!(kept <= file.len(), "{kept} of {}", file.len());
+            read += 1;
+        }
+        assert!(read > 1_000, "{read}");
+    }
 }
