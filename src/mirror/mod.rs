@@ -244,6 +244,11 @@ impl Mirror {
         self.blocks
     }
 
+    /// How many there can be.
+    pub fn blocks_max(&self) -> u32 {
+        self.blocks_max
+    }
+
     /// Whether a block is held that this link ends in.
     pub fn owns(&self, link: u64) -> bool {
         self.links.owned(link)

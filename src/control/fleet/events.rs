@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 use super::Fleet;
 use crate::config::KvEvents;
 use crate::control::hearing::Hearing;
+use crate::control::ladder::Tells;
 use crate::control::listen::Wanted;
 use crate::control::member::Tenancy;
 use crate::control::saved::{Engine, Rows};
@@ -41,6 +42,7 @@ impl Fleet {
             at: (member.upstream.kv_events.clone(), member.upstream.kv_source().ok().flatten()),
             form: form.clone(),
             index,
+            began: reading.and_then(|reading| reading.started),
             blocks,
             blocks_max: Mirror::blocks_for(u32::try_from(room).unwrap_or(u32::MAX), block_size),
             told: Arc::clone(&tenancy.told),
@@ -52,8 +54,7 @@ impl Fleet {
         let Some(tenancy) = self.tenancy(place, id) else { return 0 };
         tenancy.emptied += 1;
         let emptied = tenancy.emptied;
-        let capacity = tenancy.reading.as_ref().and_then(|(reading, _)| reading.load.kv_capacity_tokens);
-        self.caches.empty(id, capacity);
+        self.caches.clear(id);
         emptied
     }
 }
@@ -96,9 +97,11 @@ impl Fleet {
         let Some(known) = process.and_then(|process| self.remembered.take(&name, &process)) else { return };
         let Some(index) = self.caches.index() else { return };
         let mut restored = 0;
+        // Where an engine tells all itself already, that is all there is.
+        let is_told = self.tenancy(place, id).is_some_and(|tenancy| tenancy.truth.ladder.said() == Tells::All);
         for row in known
             .rows
-            .filter(|rows| rows.layout == index.layout())
+            .filter(|rows| rows.layout == index.layout() && !is_told)
             .iter()
             .flat_map(|rows| rows.bytes.chunks_exact(ROW_BYTES))
         {
