@@ -10,7 +10,9 @@ use super::{Asked, End, Exchange, Leg, Phase, tap, usage};
 use crate::config::{Access, Cidr, Config, HalfClose};
 use crate::counters::stats::Event as Count;
 use crate::http::rewrite::{self, Form};
-use crate::http::{self, Added, Body, BodyLength, RequestFraming, RequestHead, Status, ToClient, Version, reply};
+use crate::http::{
+    self, Added, Body, BodyLength, Known, RequestFraming, RequestHead, Status, ToClient, Version, reply,
+};
 use crate::limits::Limits;
 use crate::policy::{Avoid, Reason};
 use crate::prefix;
@@ -190,8 +192,12 @@ fn admit(
 fn request_id(head: &RequestHead<'_>, cx: &mut Context<'_>) -> Box<[u8]> {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     rewrite::request_id(head).map(Box::from).unwrap_or_else(|| {
-        let number = u128::from(cx.lender.random.number()) << 64 | u128::from(cx.lender.random.number());
-        (0..32).map(|nibble| HEX[(number >> (124 - 4 * nibble) & 15) as usize]).collect()
+        let halves = [cx.lender.random.number(), cx.lender.random.number()].map(u64::to_be_bytes);
+        let mut id = [0; 32];
+        for (digits, byte) in id.as_chunks_mut::<2>().0.iter_mut().zip(halves.as_flattened()) {
+            *digits = [HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]];
+        }
+        Box::from(id)
     })
 }
 
@@ -316,7 +322,11 @@ impl Exchange {
         let made_id = rewrite::request_id(head).is_none().then_some(&*id);
         let added = Added { request_id: made_id, client_ip: peer.ip, proto: "http" };
         rewrite::request(head, &framing, &added, &mut out);
-        let encoded = head.get("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
+        let encoded = head
+            .list
+            .known(Known::ContentEncoding)
+            .next()
+            .is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
         let body = Body::new(framing.body);
         let asker = Asker::of(head, peer.ip, &cx.rules.queue);
         let asked = Asked {
