@@ -1,10 +1,12 @@
 //! What an engine holds by its own word: one rule at a time (`rules`), a recorded engine (`recorded`), any engine against a plain model
-//! (`model`), what is written down (`saved`), memory (`memory`), and toil (`toil`).
+//! (`model`), what is written down (`saved`), memory (`memory`), toil
+//! (`toil`), and an index that notes what is told (`noted`).
 
 mod memory;
 mod model;
 #[path = "../kvevents/msgpack.rs"]
 mod msgpack;
+mod noted;
 #[path = "../fuzz/properties/mirrored.rs"]
 mod property;
 mod recorded;
