@@ -242,7 +242,7 @@ fn run(driver: &'static str, seed: u64, steps: u64) {
         .join(format!("random-{}-{driver}-{seed}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     let config = config(&format!("[control]\nscrape_interval_ms = 200\ncaches_file = \"{}\"\n", path.display()));
-    let replays = [true, seed % 2 == 0];
+    let replays = [true, seed.is_multiple_of(2)];
     let engines = replays.map(Engine::start);
     let actor = |replays| Actor { replays, cache: Cache::default(), before: 0.0, sent: 0.0, lost: false };
     let scene = Some(Scene::of(driver, engines, &config));
