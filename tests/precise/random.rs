@@ -15,6 +15,7 @@ use crate::tokens::{Blocks, Dialect, chat_prompt, cleared, text};
 
 const STEPS: u64 = 120;
 const HALF: usize = 1_500;
+const CONNECTIONS: &str = "warmfront_kv_events_connections_total";
 
 /// Least recently used blocks go, of one prompt the last first.
 #[derive(Default)]
@@ -119,6 +120,10 @@ impl Course {
         }
     }
 
+    fn connections(&self, place: usize) -> f64 {
+        self.scene().counted(CONNECTIONS, place)
+    }
+
     fn applied(&self, place: usize) -> f64 {
         self.scene().counted("warmfront_kv_events_batches_total", place)
     }
@@ -169,7 +174,8 @@ impl Course {
     /// The connection is lost for a while, or the process ends and another begins. What is told meanwhile nobody hears.
     fn go(&mut self, place: usize, anew: bool) {
         self.drain();
-        let connections = self.scene().engines[place].publisher.connections();
+        // By its own count: a process that was succeeded listens on while it drains.
+        let connections = self.connections(place);
         self.scene().engines[place].publisher.goes();
         self.scene().until_rung(place, "approximate");
         if anew {
@@ -188,7 +194,9 @@ impl Course {
             self.actors[place].lost |= !self.actors[place].replays;
         }
         self.scene().engines[place].publisher.returns();
-        self.scene().until_subscribed(place, connections + 1);
+        self.scene().until_counted(CONNECTIONS, place, connections + 1.0);
+        // The engine has to read the subscription yet.
+        std::thread::sleep(Duration::from_millis(100));
         self.meet(place);
         if anew {
             // Until its metrics have said so, and that was looked at: it may be asked once more.
