@@ -40,8 +40,18 @@ impl Caches {
 
     /// An endpoint is new, or has restarted: its cache is empty. `tokens`: how many it holds, where that is known.
     pub fn empty(&self, id: EndpointId, tokens: Option<u64>) {
+        self.assign(id, tokens.map(|tokens| self.blocks(tokens, Pool::TOKEN_BYTES)));
+    }
+
+    /// An endpoint holds nothing of what was noted, and its cache is as large as before.
+    pub fn clear(&self, id: EndpointId) {
+        let capacity = self.index.as_ref().map_or(0, |index| index.figures(id.slot).capacity);
+        self.assign(id, Some(capacity).filter(|blocks| *blocks > 0));
+    }
+
+    fn assign(&self, id: EndpointId, blocks: Option<u32>) {
         let Some(index) = &self.index else { return };
-        match index.assign(id, tokens.map(|tokens| self.blocks(tokens, Pool::TOKEN_BYTES))) {
+        match index.assign(id, blocks) {
             Ok(_) => {}
             Err(Missed::Stranger | Missed::Orphan) => tracing::warn!(
                 slot = id.slot,
