@@ -162,11 +162,9 @@ pub(super) fn check(reference: &Reference, draft: &mut Draft, strings: &[String]
 }
 
 fn all(reference: &Reference, chat: &Chat, tried: &[Vec<Message>]) -> Result<bool, Why> {
-    for messages in tried {
-        for generation in [true, false] {
-            if !agrees(reference, chat, messages, generation)? {
-                return Ok(false);
-            }
+    for (place, messages) in tried.iter().enumerate() {
+        if !agrees(reference, chat, messages, !place.is_multiple_of(3))? {
+            return Ok(false);
         }
     }
     Ok(true)

@@ -144,8 +144,8 @@ pub(super) fn calls(strings: &[String], names: &[String], known: bool) -> Vec<Ve
     chats
 }
 
-/// Chats of all roles with all contents, and what `draft` stops at.
-pub(super) fn mixed(draft: &Draft) -> Vec<(Vec<Message>, bool)> {
+/// So many chats of all roles with all contents, and what `draft` stops at.
+pub(super) fn mixed(draft: &Draft, number: usize) -> Vec<(Vec<Message>, bool)> {
     let mut dice = Dice(2);
     let stops = draft.chat.turns.iter().flat_map(|turn| &turn.stops);
     let mut contents: Vec<String> = stops.map(|stop| String::from_utf8_lossy(stop).into_owned()).collect();
@@ -189,7 +189,7 @@ pub(super) fn mixed(draft: &Draft) -> Vec<(Vec<Message>, bool)> {
         let messages: Vec<Message> = (0..length).map(message).collect();
         (messages, number.is_multiple_of(2))
     };
-    (0..300).map(&mut chat).collect()
+    (0..number).map(&mut chat).collect()
 }
 
 /// Numbers that look like chance: SplitMix64.

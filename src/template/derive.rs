@@ -33,7 +33,7 @@ fn read(reference: &mut Reference, source: &Source, tools: Option<&Json>) -> Res
     // Another template's would be no help.
     let known = Some(&source.known).filter(|_| source.with_tools.is_none());
     contents::check(reference, &mut draft, text, known.and_then(Known::get))?;
-    for (messages, generation) in chats::mixed(&draft) {
+    for (messages, generation) in chats::mixed(&draft, if tools.is_some() { 100 } else { 300 }) {
         if !agrees(reference, &draft.chat, &messages, generation)? {
             return Err(Why::Otherwise(format!(
                 "writes some chats otherwise than message by message, such as {}",

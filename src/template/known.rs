@@ -86,10 +86,21 @@ fn long(role: &str, contents: Vec<Content>) -> Vec<Vec<Message>> {
             let turns = contents.into_iter().flat_map(|content| [said("user", "ask"), of(content)]);
             vec![turns.chain([said("user", "again")]).collect()]
         }
-        "system" => contents
-            .into_iter()
-            .map(|content| vec![of(content), said("user", "ask"), said("assistant", "said"), said("user", "again")])
-            .collect(),
+        "system" => {
+            let chat =
+                |content| vec![of(content), said("user", "ask"), said("assistant", "said"), said("user", "again")];
+            let (parts, texts): (Vec<Content>, Vec<Content>) =
+                contents.into_iter().partition(|content| matches!(content, Content::Parts(_)));
+            let text = |content: &Content| match content {
+                Content::Text(text) => text.clone(),
+                Content::Parts(parts) => parts.concat(),
+            };
+            // What may be all of a content is one alone, the template's own strings are one together.
+            let (alone, inside) = texts.split_at(chats::CONTENTS.len().min(texts.len()));
+            let inside: Vec<String> = inside.iter().map(text).collect();
+            let inside = Content::Text(format!("a{}b", inside.join("x")));
+            alone.iter().cloned().chain(parts).chain([inside]).map(chat).collect()
+        }
         _ => {
             let turns =
                 contents.into_iter().flat_map(|content| [said("user", "ask"), said("assistant", "said"), of(content)]);

@@ -85,9 +85,14 @@ fn ways(draft: &Draft, roles: &[&'static str]) -> Vec<Way> {
 fn tried(reference: &Reference, roles: &[&'static str]) -> Result<Vec<Tried>, Why> {
     let mut tried = Vec::new();
     let roles: Vec<&'static str> = roles.iter().copied().chain([chats::CALL]).collect();
-    for order in chats::orders(&roles) {
-        for generation in [true, false] {
-            let messages = chats::plain(&order);
+    for (place, order) in chats::orders(&roles).iter().enumerate() {
+        // What asking for an answer changes, tools do not, so that one of both is enough.
+        let asks: &[bool] = match reference.has_tools() {
+            true => &[!place.is_multiple_of(4)],
+            false => &[true, false],
+        };
+        for generation in asks.iter().copied() {
+            let messages = chats::plain(order);
             let text = match reference.render(&messages, generation)? {
                 Rendered::Text(text) => Some(text),
                 Rendered::Unclear => None,

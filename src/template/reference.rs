@@ -123,6 +123,11 @@ impl Reference {
         }
     }
 
+    /// Whether it has tools; what is known without them is not tried all over again.
+    pub(super) fn has_tools(&self) -> bool {
+        !self.tools.is_none()
+    }
+
     /// How many prompts it was run for.
     pub(super) fn prompts(&self) -> u32 {
         self.prompts.get()

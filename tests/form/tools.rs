@@ -1,5 +1,7 @@
 //! Chats with tools: which sets have one, and whether it writes what vLLM itself has written, with calls and what tools answered.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use warmfront::template::{self, Call, Content, Message, Source, Why};
 
@@ -152,4 +154,101 @@ fn sets_that_engines_may_read_otherwise_have_no_chat() {
     }
     assert_eq!(why(&deep(60)), Ok(()));
     assert_eq!(why(&long(63 << 10)), Ok(()));
+}
+
+/// What it takes to make chats with a set of ten KB, after the first of the template; run by hand where the program is optimized.
+#[test]
+#[ignore = "prints times"]
+fn what_a_set_costs() {
+    let field = |number| {
+        format!(
+            r#""field_{number}":{{"type":"string","description":"The \"{number}\"th of what it takes; which part is looked at,\nand how far it may go."}}"#
+        )
+    };
+    let fields: Vec<String> = (0..4).map(field).collect();
+    let tool = |number| {
+        format!(
+            r#"{{"type":"function","function":{{"name":"tool_{number}","description":"{}","parameters":{{"type":"object","properties":{{{}}},"required":["field_0"],"additionalProperties":false}}}}}}"#,
+            "Does one of the many things that agents do. ".repeat(12),
+            fields.join(",")
+        )
+    };
+    let tools: Vec<String> = (0..9).map(tool).collect();
+    let tools = format!("[{}]", tools.join(","));
+    for (name, _) in WHOLE {
+        let source = source(name);
+        let mut took = Vec::new();
+        let mut timed = |run: &dyn Fn() -> bool| {
+            let from = on_processor();
+            let is_chat = run();
+            took.push((on_processor() - from, is_chat));
+        };
+        timed(&|| template::form(&source, Default::default()).form.chat.is_some());
+        (0..3).for_each(|_| timed(&|| template::with_tools(&source, tools.as_bytes()).is_ok()));
+        println!("{name}: {} bytes: {took:?}", tools.len());
+    }
+}
+
+/// How long this thread had a processor; what it waited for one does not count.
+fn on_processor() -> Duration {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux says it");
+    Duration::from_nanos(told.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number"))
+}
+
+/// What the template of Qwen2.5 writes, in other words; of texts that have calls of `f` with `{"a":"zq0mark"}` alone.
+pub fn qwen(tools: &str, messages: &[Message]) -> String {
+    let mut prompt = "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.\n\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with function signatures within <tools></tools> XML tags:\n<tools>".to_owned();
+    let tools: Value = serde_json::from_str(tools).expect("JSON");
+    for tool in tools.as_array().expect("a list") {
+        let function = &tool["function"];
+        let written = |value: &Value| spaced(value);
+        prompt += &format!(
+            "\n{{\"type\": \"function\", \"function\": {{\"name\": {}, \"description\": {}, \"parameters\": {}}}}}",
+            written(&function["name"]),
+            written(&function["description"]),
+            written(&function["parameters"]),
+        );
+    }
+    prompt += "\n</tools>\n\nFor each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call><|im_end|>\n";
+    for (place, message) in messages.iter().enumerate() {
+        let Content::Text(text) = &message.content else { unreachable!("texts alone") };
+        let is_tool = |place: Option<usize>| {
+            place.and_then(|place| messages.get(place)).is_some_and(|other| other.role == "tool")
+        };
+        match message.role.as_str() {
+            "tool" => {
+                if !is_tool(place.checked_sub(1)) {
+                    prompt += "<|im_start|>user";
+                }
+                prompt += &format!("\n<tool_response>\n{text}\n</tool_response>");
+                if !is_tool(Some(place + 1)) {
+                    prompt += "<|im_end|>\n";
+                }
+            }
+            role => {
+                let call = "\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"zq0mark\"}}\n</tool_call>";
+                let calls = call.repeat(message.calls.len());
+                let line = if calls.is_empty() { "\n" } else { "" };
+                prompt += &format!("<|im_start|>{role}{line}{text}{calls}<|im_end|>\n");
+            }
+        }
+    }
+    prompt + "<|im_start|>assistant\n"
+}
+
+/// JSON with a blank behind each colon and comma; keys of one at most.
+fn spaced(value: &Value) -> String {
+    match value {
+        Value::Array(values) => format!("[{}]", values.iter().map(spaced).collect::<Vec<_>>().join(", ")),
+        Value::Object(pairs) => {
+            // serde_json sorts keys: sets that are written so have theirs in order.
+            let pairs: Vec<String> = pairs
+                .iter()
+                .rev()
+                .map(|(key, value)| format!("{}: {}", spaced(&Value::from(key.as_str())), spaced(value)))
+                .collect();
+            format!("{{{}}}", pairs.join(", "))
+        }
+        other => other.to_string(),
+    }
 }
