@@ -129,3 +129,6 @@ pub fn with_tools(source: &Source, tools: &[u8]) -> Result<Chat, Why> {
 fn said(role: &str, content: impl Into<String>) -> Message {
     Message { role: role.into(), content: Content::Text(content.into()), calls: Vec::new() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -107,8 +107,12 @@ mod tests {
     fn of_named_ones_the_default_is_taken() {
         let config =
             br#"{"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]}"#;
-        assert_eq!(read(Some(config), None).expect("a template").text.as_deref(), Some("d"));
-        let others = br#"{"chat_template": [{"name": "tool_use", "template": "t"}, 3]}"#;
+        let source = read(Some(config), None).expect("templates");
+        assert_eq!((source.text(false), source.text(true)), (Some("d"), Some("t")));
+        // A file of its own is in place of all of them.
+        let source = read(Some(config), Some(b"f")).expect("a template");
+        assert_eq!((source.text(false), source.text(true)), (Some("f"), Some("f")));
+        let others = br#"{"chat_template": [{"name": "other", "template": "t"}, 3]}"#;
         assert_eq!(read(Some(others), None), Ok(Source::default()));
         assert_eq!(read(None, None), Ok(Source::default()));
     }
