@@ -156,6 +156,40 @@ fn sets_that_engines_may_read_otherwise_have_no_chat() {
     assert_eq!(why(&long(63 << 10)), Ok(()));
 }
 
+/// What a template does with tools that Python does otherwise, or that is not known to be the same.
+#[test]
+fn templates_that_write_tools_as_only_python_does_have_no_chat() {
+    let tools = br#"[{"function":{"name":"f","parameters":{"items":{"b":"\u00e9","a":[1]}}}}]"#;
+    let with = |code: &str| {
+        let jinja = "{% for t in tools or [] %}CODE{% endfor %}{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}";
+        template::with_tools(&read(&jinja.replace("CODE", code)), tools)
+            .map(|chat| String::from_utf8_lossy(&chat.start).into_owned())
+            .ok()
+    };
+    let compact = "{\"items\": {\"b\": \"\u{e9}\", \"a\": [1]}}".to_owned();
+    assert_eq!(with("{{ t.function.parameters | tojson }}"), Some(compact));
+    let lines = "{\n  \"b\": \"\u{e9}\",\n  \"a\": [\n    1\n  ]\n}".to_owned();
+    assert_eq!(with("{{ t.function.parameters['items'] | tojson(indent=2) }}"), Some(lines));
+    let dense = "{\"b\":\"\u{e9}\",\"a\":[1]}".to_owned();
+    assert_eq!(with("{{ t.function.parameters['items'] | tojson(separators=(',', ':')) }}"), Some(dense));
+    assert_eq!(
+        with("{{ t.function.description }} {{ t.function.parameters.items() | list | length }}"),
+        Some("None 1".into())
+    );
+    for code in [
+        "{{ t }}",
+        "{{ 'a' ~ t.function.parameters }}",
+        "{{ t.function.parameters | string }}",
+        "{{ t | tojson(sort_keys=true) }}",
+        "{{ t | tojson(ensure_ascii=true) }}",
+        "{{ t | tojson(indent=9) }}",
+        "{{ t.function.parameters.items.a }}",
+        "{{ t | unknown_filter }}",
+    ] {
+        assert_eq!(with(code), None, "{code}");
+    }
+}
+
 /// What it takes to make chats with a set of ten KB, the first of the template and after that: in processor time, of which there is plenty.
 #[test]
 fn what_a_set_costs() {
