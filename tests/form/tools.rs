@@ -183,11 +183,38 @@ fn templates_that_write_tools_as_only_python_does_have_no_chat() {
         "{{ t | tojson(sort_keys=true) }}",
         "{{ t | tojson(ensure_ascii=true) }}",
         "{{ t | tojson(indent=9) }}",
-        "{{ t.function.parameters.items.a }}",
+        "{{ t.function.parameters.items.b }}",
         "{{ t | unknown_filter }}",
     ] {
         assert_eq!(with(code), None, "{code}");
     }
+}
+
+/// A template that looks into contents where there are tools alone, and into arguments and names.
+#[test]
+fn what_a_template_looks_for_ends_a_form_or_leaves_calls_out() {
+    let tools = br#"[{"function":{"name":"f"}}]"#;
+    let made = |content: &str, call: &str| {
+        let calls =
+            "{% for c in m.tool_calls %}<{{ c.function.name }}|{{ c.function.arguments | tojson }}>{% endfor %}";
+        let code = format!("{{% for m in messages %}}[{{{{ m.role }}}}]{content}{call}{calls};{{% endfor %}}");
+        let source = read(&code);
+        let plain = template::form(&source, Default::default()).form.chat.expect("a chat");
+        let with = template::with_tools(&source, tools).expect("a chat");
+        [plain, with].map(|chat| {
+            let turn = |role: &[u8]| chat.turns.iter().find(|turn| *turn.role == *role).cloned().expect("a turn");
+            (turn(b"user").stops.iter().any(|stop| **stop == *b"look;"), turn(b"assistant").calls.is_some())
+        })
+    };
+    let content = "{{ m.content }}";
+    assert_eq!(made(content, ""), [(false, true); 2]);
+    let looks = "{% if tools and 'look;' in m.content %}!{% else %}{{ m.content }}{% endif %}";
+    assert_eq!(made(looks, ""), [(false, true), (true, true)]);
+    let argument = "{% if m.tool_calls and m.tool_calls[0].function.arguments['look;'] is defined %}!{% endif %}";
+    assert_eq!(made(content, argument), [(false, false); 2]);
+    let tool =
+        "{% if m.tool_calls and tools and m.tool_calls[0].function.name == tools[0].function.name %}!{% endif %}";
+    assert_eq!(made(content, tool), [(false, true), (false, false)]);
 }
 
 /// What it takes to make chats with a set of ten KB, the first of the template and after that: in processor time, of which there is plenty.
