@@ -188,6 +188,12 @@ pub const TEMPLATE_FUEL: u64 = 200_000;
 pub const TEMPLATE_FUEL_ALL: u64 = 32_000_000;
 /// Longest prompt of those that are tried.
 pub const TEMPLATE_OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// So many bytes of a prompt count as one instruction.
+pub const TEMPLATE_BYTES_PER_FUEL: u64 = 64;
+/// Longest set of tools of which a chat is made; those of agents have 10 to 50 KB.
+pub const TEMPLATE_TOOLS_BYTES_MAX: usize = 64 << 10;
+/// Deepest nesting of tools, and of arguments of a call.
+pub const TEMPLATE_JSON_DEPTH_MAX: usize = 64;
 
 /// Heaviest endpoint; larger weights count as this, so that a ring's size is bounded.
 pub const WEIGHT_MAX: u32 = 100;
