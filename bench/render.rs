@@ -127,7 +127,7 @@ impl Worker {
     }
 
     fn render(&mut self, body: &[u8]) -> Rendering {
-        let rendering = self.renderer.render(Api::Chat, &self.form, body);
+        let rendering = self.renderer.render(Api::Chat, &self.form, body, false);
         self.renderer.links(7, &mut self.blocks, &mut self.steps);
         black_box((&self.blocks, &self.steps));
         rendering

@@ -22,7 +22,7 @@ mod wide;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod words;
 
-pub(super) use escape::{plain_escape, wtf8};
+pub(super) use escape::{plain_escape, unicode_escape, wtf8};
 
 /// The loops of one instruction set.
 pub struct Kernel {

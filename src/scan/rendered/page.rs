@@ -114,7 +114,7 @@ impl Sieve {
     pub fn over<'s>(&'s mut self, page: &'s mut Page, turn: &'s Turn) -> Sieved<'s> {
         self.trim.begin();
         (self.search.length, self.search.found) = (0, false);
-        Sieved { sieve: self, page, turn }
+        Sieved { sieve: self, page, turn, has_bytes: false }
     }
 }
 
@@ -123,20 +123,22 @@ pub(super) struct Sieved<'s> {
     sieve: &'s mut Sieve,
     page: &'s mut Page,
     turn: &'s Turn,
+    has_bytes: bool,
 }
 
 impl Sieved<'_> {
-    /// The content is over; says whether the form could write it.
-    pub fn end(self) -> Result<(), Why> {
+    /// The content is over; says whether the form could write it, and if so, whether there was anything.
+    pub fn end(self) -> Result<bool, Why> {
         if self.sieve.search.found {
             return Err(Why::Stop);
         }
-        if self.turn.trims && !self.sieve.trim.is_plain() { Err(Why::Space) } else { Ok(()) }
+        if self.turn.trims && !self.sieve.trim.is_plain() { Err(Why::Space) } else { Ok(self.has_bytes) }
     }
 }
 
 impl Taker for Sieved<'_> {
     fn take(&mut self, run: &[u8]) -> usize {
+        self.has_bytes |= !run.is_empty();
         self.sieve.search.look(&self.turn.stops, run);
         if self.turn.trims {
             self.sieve.trim.put(self.page, run);
@@ -154,6 +156,7 @@ impl Taker for Sieved<'_> {
 
     #[inline]
     fn written(&mut self, length: usize) {
+        self.has_bytes |= length > 0;
         self.page.written(length);
         self.sieve.search.look(&self.turn.stops, self.page.digest.last_written(length));
         if self.turn.trims {
