@@ -9,6 +9,7 @@ mod bare;
 mod calls;
 mod chat;
 mod page;
+mod stops;
 mod why;
 
 use std::ops::Range;

@@ -175,6 +175,11 @@ fn calls_stand_behind_their_content() {
         let message = format!(r#"{user},{{"role":"assistant","tool_calls":[{call}]}}"#);
         check(&message, &asked, Some(why));
     }
+    // Half a character, in the text or in what its own text has of it.
+    for half in [r#"{\"a\":\"\ud83d\"}"#, r#"{\"a\":\"\\ud83d\"}"#, r#"{\"a\":\"\ud83d\\ude00\"}"#] {
+        let call = format!(r#"{{"function":{{"name":"f","arguments":"{half}"}}}}"#);
+        check(&format!(r#"{user},{{"role":"assistant","tool_calls":[{call}]}}"#), &asked, Some(Why::Call));
+    }
     check(&format!(r#"{user},{{"role":"assistant","tool_calls":{{}}}}"#), &asked, Some(Why::Call));
     check(&format!(r#"{user},{{"role":"assistant","tool_calls":"x"}}"#), &asked, Some(Why::Call));
 }
