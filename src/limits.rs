@@ -150,6 +150,13 @@ pub const LOGGED_CHAIN_BYTES: usize = 8 * BLOCK_BYTES;
 /// Longest chain: what of a prompt lies behind its first MiB is taken for new.
 pub const LINKS_MAX: usize = 4_096;
 
+/// Longest arguments of a tool's call that prompts are written with, as the text that the body has of them.
+pub const ARGUMENTS_BYTES_MAX: usize = 256 << 10;
+/// Deepest nesting of objects and lists in them.
+pub const ARGUMENTS_DEPTH_MAX: usize = 32;
+/// Most keys of objects that are open at once, which are compared with each other: engines leave out the first of equal ones.
+pub const ARGUMENTS_KEYS_MAX: usize = 128;
+
 /// Longest prompt as estimates count it.
 pub const TOKENS_MAX: u32 = 1 << 24;
 
