@@ -201,6 +201,8 @@ pub const TEMPLATE_BYTES_PER_FUEL: u64 = 64;
 pub const TEMPLATE_TOOLS_BYTES_MAX: usize = 64 << 10;
 /// Deepest nesting of tools, and of arguments of a call.
 pub const TEMPLATE_JSON_DEPTH_MAX: usize = 64;
+/// Sets of tools that are known of a model at once.
+pub const TOOLSETS_MAX: usize = 64;
 
 /// Heaviest endpoint; larger weights count as this, so that a ring's size is bounded.
 pub const WEIGHT_MAX: u32 = 100;

@@ -7,10 +7,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, ArcSwapOption, Cache};
+use crossbeam::queue::ArrayQueue;
 use crossbeam::utils::CachePadded;
 
 use crate::atomics::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use crate::exchange::Rules;
+use crate::exchange::{Rules, Wanted};
 use crate::snapshot::Snapshot;
 pub use doing::{Doing, DoingCell};
 pub use records::Records;
@@ -116,7 +117,7 @@ impl Process {
 }
 
 /// What one shard shows of itself.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ShardState {
     phase: AtomicU8,
     driver: AtomicU8,
@@ -124,7 +125,26 @@ pub struct ShardState {
     bell: OnceLock<Arc<OwnedFd>>,
     doing: DoingCell,
     records: Records,
+    toolsets: ArrayQueue<Wanted>,
     stalls: AtomicU64,
+}
+
+/// A shard's wants that control has not seen yet, at most.
+const WANTED_MAX: usize = 4;
+
+impl Default for ShardState {
+    fn default() -> Self {
+        ShardState {
+            phase: AtomicU8::default(),
+            driver: AtomicU8::default(),
+            why: OnceLock::new(),
+            bell: OnceLock::new(),
+            doing: DoingCell::default(),
+            records: Records::default(),
+            toolsets: ArrayQueue::new(WANTED_MAX),
+            stalls: AtomicU64::default(),
+        }
+    }
 }
 
 /// Where a shard is in its life.
@@ -203,6 +223,11 @@ impl ShardState {
     /// What it tells the access log.
     pub fn records(&self) -> &Records {
         &self.records
+    }
+
+    /// Sets of tools of which it wants to know how chats with them are written.
+    pub fn toolsets(&self) -> &ArrayQueue<Wanted> {
+        &self.toolsets
     }
 
     /// Control saw it stand still.

@@ -47,10 +47,22 @@ impl Front {
         let shard = |(index, (listeners, handover))| {
             let stats = stats.shard(index);
             let rules = Arc::clone(&rules);
-            let (doing, records) = (process.shards()[index].doing(), process.shards()[index].records());
+            let state = &process.shards()[index];
+            let (doing, records, toolsets) = (state.doing(), state.records(), state.toolsets());
             let seed = index as u64;
-            let setup =
-                Setup { listeners, published, process, doing, records, counters, stats, rules, seed, stopwatch };
+            let setup = Setup {
+                listeners,
+                published,
+                process,
+                doing,
+                records,
+                toolsets,
+                counters,
+                stats,
+                rules,
+                seed,
+                stopwatch,
+            };
             std::thread::spawn(move || {
                 let mut shard = Shard::new(driver(), setup).unwrap();
                 shard.share(handover).unwrap();

@@ -226,7 +226,7 @@ fn choose(
 fn rendered(question: &Question<'_>, facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
     let (text_bytes, cache_salt, tools) = (facts.counts().text_bytes, facts.cache_salt, facts.tools);
     let body = rendered::Body { api: api(question), bytes: question.body, cache_salt, text_bytes, tools };
-    rendered::cut(&body, pool, lender)
+    rendered::cut(&body, pool.form.as_ref()?, pool, lender).ok()
 }
 
 /// Scans the body, or as much of it as would be held.

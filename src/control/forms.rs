@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::{fs, io};
 
 use crate::config::Config;
-use crate::limits::TOKENIZER_BYTES_MAX;
+use crate::limits::{TOKENIZER_BYTES_MAX, TOOLSETS_MAX};
 use crate::policy::{Policy, Settings};
-use crate::scan::Form;
+use crate::scan::{Form, Toolset};
 use crate::template::{self, LeftOut};
 use crate::vocabulary::Vocabulary;
 
@@ -24,6 +24,8 @@ pub struct Forms {
 pub struct Known {
     /// How prompts are written.
     pub form: Arc<Form>,
+    /// The template, for tools that are met later.
+    source: Arc<template::Source>,
     /// Why chats are not.
     pub no_chat: Option<template::Why>,
     /// Roles with which a match ends.
@@ -50,6 +52,41 @@ impl Forms {
     /// That of a pool with these settings, if it has any.
     pub fn of(&self, settings: &Settings) -> Option<&Arc<Form>> {
         self.known.get(&settings.tokenizer).filter(|_| wants_form(settings)).map(|known| &known.form)
+    }
+
+    /// The template of forms with this id, where chats with `tools` are yet to be learnt.
+    pub fn source(&self, form: u64, tools: &[u8]) -> Option<Arc<template::Source>> {
+        let known = self.known.values().find(|known| known.form.id == form && known.form.chat.is_some())?;
+        known.form.toolset(tools).is_none().then(|| Arc::clone(&known.source))
+    }
+
+    /// With one more set of tools in the forms of this id; the set that was learnt first goes where there are [`TOOLSETS_MAX`].
+    pub fn learn(&self, form: u64, toolset: Toolset) -> Forms {
+        let mut forms = self.clone();
+        let toolset = Arc::new(toolset);
+        for known in forms.known.values_mut().filter(|known| known.form.id == form) {
+            let before = &known.form.toolsets;
+            let kept = before.iter().skip((before.len() + 1).saturating_sub(TOOLSETS_MAX));
+            let toolsets = kept.chain([&toolset]).cloned().collect();
+            known.form = Arc::new(Form { toolsets, ..(*known.form).clone() });
+        }
+        forms
+    }
+
+    /// Knows the tools that forms of `before` knew.
+    pub fn keep(&mut self, before: &Forms) {
+        for known in self.known.values_mut() {
+            if let Some(same) = before.known.values().find(|same| same.form.id == known.form.id) {
+                let toolsets = Arc::clone(&same.form.toolsets);
+                known.form = Arc::new(Form { toolsets, ..(*known.form).clone() });
+            }
+        }
+    }
+
+    /// How many sets of tools are known, and of how many of them chats are followed.
+    pub fn toolsets(&self) -> (usize, usize) {
+        let sets = || self.known.values().flat_map(|known| known.form.toolsets.iter());
+        (sets().count(), sets().filter(|toolset| toolset.chat.is_some()).count())
     }
 
     /// What was read, folder by folder.
@@ -82,7 +119,7 @@ fn read(folder: &Path) -> Result<Known, String> {
     let (config, jinja) = (file(folder, "tokenizer_config.json")?, file(folder, "chat_template.jinja")?);
     let source = template::read(config.as_deref(), jinja.as_deref()).map_err(|why| why.to_string())?;
     let template::Reading { form, no_chat, left_out, .. } = template::form(&source, Arc::new(vocabulary));
-    Ok(Known { form: Arc::new(form), no_chat, left_out })
+    Ok(Known { form: Arc::new(form), source: Arc::new(source), no_chat, left_out })
 }
 
 fn file(folder: &Path, name: &str) -> Result<Option<Vec<u8>>, String> {

@@ -1,6 +1,7 @@
 //! The one holder of the fleet on control's thread: takes reports, publishes snapshots.
 
 mod caches;
+mod toolsets;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -132,7 +133,7 @@ impl Keeper {
     async fn take(self: &Arc<Self>, config: Arc<Config>) -> Result<Changes, String> {
         let keys = reload::keys(&config)?;
         let read = Arc::clone(&config);
-        let forms =
+        let mut forms =
             tokio::task::spawn_blocking(move || Forms::read(&read)).await.map_err(|error| error.to_string())??;
         forms.say();
         let before = self.config();
@@ -144,6 +145,7 @@ impl Keeper {
         let addresses = watch::first_lookups(new.map(|upstream| (upstream.label(), upstream.clone())).collect()).await;
         let now = Instant::now();
         let mut fleet = self.fleet();
+        forms.keep(&fleet.forms);
         (changes.added, changes.removed) = fleet.reconfigure(Arc::clone(&config), keys, Arc::new(forms), now);
         for (label, addresses) in addresses {
             let place = fleet.members().iter().find(|member| *member.name == *label).map(|member| member.place);

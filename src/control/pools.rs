@@ -63,6 +63,11 @@ impl Pools {
         self.rings.clear();
     }
 
+    /// How prompts of their models are written.
+    pub fn write_as(&mut self, forms: Arc<Forms>) {
+        self.forms = forms;
+    }
+
     /// Slots have other tenants than before.
     pub fn membership_changed(&mut self) {
         self.rings.clear();

@@ -96,7 +96,10 @@ events! {
         ToldPrompt = "prompt", ToldCached = "cached", ToldCompletion = "completion";
     "index_busy", "Prompts not noted in the index because another shard was writing for the same engine." => IndexBusy;
     "prompts_rendered", "Prompts looked up as their engine writes them." => Rendered;
-    "prompts_not_rendered", "Prompts of a model whose form is known that it does not cover: looked up by what was sent where." => NotRendered;
+    "prompts_not_rendered", "Prompts of a model whose form is known that it does not cover: looked up by what was sent where.", "why" =>
+        NotRenderedTools = "tools", NotRenderedToolset = "toolset", NotRenderedCall = "call", NotRenderedTemplate = "template", NotRenderedField = "field", NotRenderedRole = "role",
+        NotRenderedMessage = "message", NotRenderedContent = "content", NotRenderedMedia = "media", NotRenderedApi = "api",
+        NotRenderedHeld = "not_held", NotRenderedOther = "other";
     "index_strangers", "Prompts not noted in the index because it has no place for their engine." => IndexStranger;
     "queued", "Requests that had to wait for room in an engine's cache." => Queued;
     "queue_ends", "How the wait for room ended, where the client did not leave.", "end" =>

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use super::retries::Retries;
-use super::{Charges, Drafts, Recorder, Rules, Shadows};
+use super::{Charges, Drafts, Recorder, Rules, Shadows, Toolsets};
 use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, ShardStats};
 use crate::fleet::EndpointId;
@@ -225,6 +225,8 @@ pub struct Lender {
     pub steps: Vec<u64>,
     /// Writes it so; made when it is first wanted.
     pub renderer: Option<Box<Renderer>>,
+    /// Tools that it met without knowing how they are written.
+    pub toolsets: Toolsets,
     /// Its bytes.
     pub prompt_bytes: u64,
     /// Who holds how much of it. Gone while a choice looks at it.
@@ -253,6 +255,7 @@ impl Default for Lender {
             chain: Vec::new(),
             steps: Vec::new(),
             renderer: None,
+            toolsets: Toolsets::default(),
             prompt_bytes: 0,
             matches: None,
             shadows: Shadows::default(),

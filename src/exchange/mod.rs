@@ -31,6 +31,7 @@ mod request;
 mod retries;
 mod shadow;
 mod tap;
+mod toolsets;
 mod upstream;
 mod usage;
 pub mod warm;
@@ -42,6 +43,7 @@ pub use queue::QueueRules;
 pub use record::{Compared, Drafts, End, Record, Recorder, Short};
 pub use retries::Retries;
 pub use shadow::{SHADOWS_MAX, Shadows};
+pub use toolsets::{Toolsets, Wanted};
 
 use crate::counters::{Admission, Prediction};
 use crate::fleet::EndpointId;

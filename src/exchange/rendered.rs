@@ -5,7 +5,7 @@ use super::event::{Context, Lender};
 use crate::counters::stats::Event as Count;
 use crate::http::BodyLength;
 use crate::prefix;
-use crate::scan::{Api, Form};
+use crate::scan::{Api, Form, Why};
 use crate::snapshot::Pool;
 
 /// A body that is written as engines would write its prompt.
@@ -23,25 +23,29 @@ pub struct Body<'a> {
     pub tools: bool,
 }
 
-/// Cuts the prompt in the form of the pool's model into the lender's chain and its steps. Answers how many bytes that are; `None`: there is no
-/// form, or it knows less than half of this prompt, of which more is known by what was sent where.
-pub fn cut(body: &Body<'_>, pool: &Pool, lender: &mut Lender) -> Option<u64> {
-    let form: &Form = pool.form.as_ref()?;
+/// Cuts the prompt in the form of the pool's model into the lender's chain and its steps. Answers how many bytes that are.
+///
+/// # Errors
+/// Why the form knows less than half of this prompt, of which more is known by what was sent where.
+pub fn cut(body: &Body<'_>, form: &Form, pool: &Pool, lender: &mut Lender) -> Result<u64, Why> {
     let renderer = lender.renderer.get_or_insert_default();
     let rendering = renderer.render(body.api, form, body.bytes, body.tools);
     if rendering.bytes == 0 || rendering.bytes < body.text_bytes / 2 {
-        return None;
+        if let Some(tools) = renderer.unknown_tools().and_then(|tools| body.bytes.get(tools)) {
+            lender.toolsets.met(form.id, tools);
+        }
+        return Err(rendering.ends.unwrap_or(Why::Prompt));
     }
     let adapter = pool.is_adapter.then(|| pool.name.as_bytes());
     let root = prefix::form_root(adapter, body.cache_salt, form.id);
     renderer.links(root, &mut lender.chain, &mut lender.steps);
-    Some(rendering.bytes)
+    Ok(rendering.bytes)
 }
 
 impl Exchange {
     /// See [`cut`].
     pub(super) fn rendered(&self, text_bytes: u64, pool: &Pool, cx: &mut Context<'_>) -> Option<u64> {
-        pool.form.as_ref()?;
+        let form: &Form = pool.form.as_ref()?;
         let held = self.held_whole && self.body.done();
         // Chunks are held as they are sent on, with their framing between.
         let whole = held && matches!(self.asked.framing.body, BodyLength::Length(_));
@@ -49,8 +53,24 @@ impl Exchange {
         let (cache_salt, tools) = (facts.and_then(|facts| facts.cache_salt), facts.is_some_and(|facts| facts.tools));
         let bytes = self.held.get(self.head_len..).filter(|_| whole);
         let body = bytes.map(|bytes| Body { api: self.asked.api, bytes, cache_salt, text_bytes, tools });
-        let cut = body.and_then(|body| cut(&body, pool, cx.lender));
-        cx.stats.count(if cut.is_some() { Count::Rendered } else { Count::NotRendered });
-        cut
+        let cut = body.map(|body| cut(&body, form, pool, cx.lender));
+        cx.stats.count(cut.map_or(Count::NotRenderedHeld, |cut| cut.map_or_else(count_of, |_| Count::Rendered)));
+        cut?.ok()
+    }
+}
+
+fn count_of(why: Why) -> Count {
+    match why {
+        Why::Template => Count::NotRenderedTemplate,
+        Why::Field => Count::NotRenderedField,
+        Why::Tools => Count::NotRenderedTools,
+        Why::Toolset => Count::NotRenderedToolset,
+        Why::Role | Why::Place => Count::NotRenderedRole,
+        Why::Message => Count::NotRenderedMessage,
+        Why::Call => Count::NotRenderedCall,
+        Why::Media => Count::NotRenderedMedia,
+        Why::Stop | Why::Space | Why::Empty | Why::Parts => Count::NotRenderedContent,
+        Why::Api => Count::NotRenderedApi,
+        _ => Count::NotRenderedOther,
     }
 }

@@ -26,10 +26,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crossbeam::queue::ArrayQueue;
+
 use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, Gauge, ShardStats};
 use crate::driver::{Completion, Driver};
-use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules};
+use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules, Toolsets, Wanted};
 use crate::fleet::EndpointId;
 use crate::publish::{Doing, DoingCell, Process, Published, Reader, Records, RulesReader};
 use crate::slots::{Key, Slots};
@@ -60,6 +62,8 @@ pub struct Setup {
     pub doing: &'static DoingCell,
     /// Where it leaves what the access log is told.
     pub records: &'static Records,
+    /// Where it asks for tools that it does not know.
+    pub toolsets: &'static ArrayQueue<Wanted>,
     /// In-flight counts of the fleet.
     pub counters: &'static Counters,
     /// Its statistics.
@@ -157,7 +161,8 @@ impl<D: Driver> Shard<D> {
         let share = memory::budget(setup.process.shards().len());
         let budget_bytes = rules.limits.budget_of(share);
         let recorder = setup.records.recorder(&rules, clock::wall);
-        let lender = Lender { random: Random::new(setup.seed), budget_bytes, recorder, ..Lender::default() };
+        let (random, toolsets) = (Random::new(setup.seed), Toolsets::asking(setup.toolsets));
+        let lender = Lender { random, budget_bytes, recorder, toolsets, ..Lender::default() };
         Ok(Shard {
             driver,
             clients: Slots::default(),

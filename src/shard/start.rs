@@ -106,6 +106,7 @@ fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, handover: HandO
         process: shared.process,
         doing: shared.process.shards()[index].doing(),
         records: shared.process.shards()[index].records(),
+        toolsets: shared.process.shards()[index].toolsets(),
         counters: shared.counters,
         stats: shared.stats.shard(index),
         rules: Arc::clone(&shared.rules),

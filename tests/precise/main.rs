@@ -20,6 +20,7 @@ mod publisher;
 mod random;
 mod scene;
 mod tokens;
+mod tools;
 mod unrendered;
 
 use std::time::{Duration, Instant};

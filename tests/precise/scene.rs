@@ -1,6 +1,7 @@
 //! Two engines that tell what they hold, a front that chooses by it, and what is asked of that.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -26,7 +27,12 @@ pub struct Chosen {
 
 /// The configuration of all these tests, and more of it behind its last table.
 pub fn config(more: &str) -> String {
-    let folder = FOLDER.display();
+    config_of(&FOLDER, more)
+}
+
+/// The same with the model of another folder.
+pub fn config_of(folder: &Path, more: &str) -> String {
+    let folder = folder.display();
     format!(
         "[routing]\npolicy = \"precise\"\nqueue = \"off\"\ntokenizer = \"{folder}\"\n\
          [health]\nprobe_interval_ms = 100\n{more}"

@@ -17,8 +17,14 @@ const WORDS: u32 = 256;
 const WORD_BYTES: usize = 4;
 
 /// The folder that `tokenizer` names.
-pub static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("precise-model");
+pub static FOLDER: LazyLock<PathBuf> =
+    LazyLock::new(|| folder("precise-model", include_str!("../form/templates/chatml.jinja")));
+/// Another, of a model that is told of tools.
+pub static FOLDER_OF_TOOLS: LazyLock<PathBuf> =
+    LazyLock::new(|| folder("precise-model-of-tools", include_str!("../form/templates/qwen2.5.jinja")));
+
+fn folder(name: &str, template: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&folder).unwrap();
     let mut vocabulary = Map::new();
     (0..=255).for_each(|byte| drop(vocabulary.insert(letter(byte).to_string(), u32::from(byte).into())));
@@ -36,12 +42,11 @@ pub static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
         "decoder": {"type": "ByteLevel"}, "post_processor": null,
         "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
     });
-    let template = include_str!("../form/templates/chatml.jinja");
     let config = json!({"eos_token": "<|im_end|>", "chat_template": template});
     std::fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
     std::fs::write(folder.join("tokenizer_config.json"), config.to_string()).unwrap();
     folder
-});
+}
 
 /// As byte-level tokenizers write a byte.
 fn letter(byte: u8) -> char {
@@ -71,18 +76,18 @@ pub fn chat_prompt(content: &str) -> String {
 
 /// The tokens of a prompt.
 pub fn tokens(prompt: &str) -> Vec<u32> {
-    let (mut rest, mut tokens) = (prompt, Vec::new());
-    while let Some(first) = rest.bytes().next() {
-        let special = (FIRST_SPECIAL..).zip(SPECIAL).find(|(_, special)| rest.starts_with(special));
-        let word: Option<u32> =
-            rest.get(1..WORD_BYTES).filter(|_| first == b' ').and_then(|digits| digits.parse().ok());
+    let (mut rest, mut tokens) = (prompt.as_bytes(), Vec::new());
+    while let Some(&first) = rest.first() {
+        let special = (FIRST_SPECIAL..).zip(SPECIAL).find(|(_, special)| rest.starts_with(special.as_bytes()));
+        let digits = rest.get(1..WORD_BYTES).filter(|digits| first == b' ' && digits.iter().all(u8::is_ascii_digit));
+        let word: Option<u32> = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
         let (id, bytes) = match (special, word) {
             (Some((id, special)), _) => (id, special.len()),
             (None, Some(word)) if word < WORDS => (FIRST_WORD + word, WORD_BYTES),
             _ => (first.into(), 1),
         };
         tokens.push(id);
-        rest = rest.get(bytes..).unwrap();
+        rest = &rest[bytes..];
     }
     tokens
 }

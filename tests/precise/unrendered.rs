@@ -23,8 +23,10 @@ fn twice(scene: &Scene, what: &str, send: impl Fn() -> crate::scene::Chosen) {
 fn what_cannot_be_rendered_goes_where_it_went_before() {
     on_both(|driver| {
         let scene = Scene::start(driver);
-        let tool = json!({"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}});
         for seed in [81, 82, 83] {
+            // Tools that came again are followed: see tools.rs.
+            let tool =
+                json!({"type": "function", "function": {"name": format!("look_up_{seed}"), "odd": {"type": "object"}}});
             let mut tools = body(&text(seed, BYTES));
             tools["tools"] = json!([tool]);
             twice(&scene, "tools", || scene.ask(PATH, &tools));

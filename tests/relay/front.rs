@@ -68,6 +68,7 @@ impl Front {
             process,
             doing: process.shards()[0].doing(),
             records,
+            toolsets: process.shards()[0].toolsets(),
             counters,
             stats: stats.shard(0),
             rules: Arc::new(options.rules),

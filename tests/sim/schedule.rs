@@ -86,6 +86,7 @@ pub fn shard(
         process,
         doing: process.shards()[place].doing(),
         records: &statics.records[place],
+        toolsets: process.shards()[place].toolsets(),
         counters: statics.counters,
         stats: statics.stats.shard(place),
         rules: Arc::clone(rules),

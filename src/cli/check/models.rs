@@ -11,7 +11,7 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
         Err(why) => return vec![Finding::wrong("tokenizer", why)],
     };
     let mut found = Vec::new();
-    for (folder, Known { form, no_chat, left_out }) in forms.folders() {
+    for (folder, Known { form, no_chat, left_out, .. }) in forms.folders() {
         let folder = folder.display();
         match (no_chat, &form.chat) {
             (None, Some(chat)) => {

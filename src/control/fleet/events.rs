@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::Fleet;
 use crate::config::KvEvents;
+use crate::control::forms::Forms;
 use crate::control::hearing::Hearing;
 use crate::control::ladder::Tells;
 use crate::control::listen::Wanted;
@@ -47,6 +48,17 @@ impl Fleet {
             blocks_max: Mirror::blocks_for(u32::try_from(room).unwrap_or(u32::MAX), block_size),
             told: Arc::clone(&tenancy.told),
         })
+    }
+
+    /// How prompts of the pools' models are written.
+    pub fn forms(&self) -> &Arc<Forms> {
+        &self.forms
+    }
+
+    /// Prompts of the pools' models are written as `forms` say.
+    pub fn write_as(&mut self, forms: Arc<Forms>) {
+        self.pools.write_as(Arc::clone(&forms));
+        self.forms = forms;
     }
 
     /// See [`super::super::keeper::Keeper::empty`].

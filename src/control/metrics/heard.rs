@@ -67,6 +67,10 @@ impl Collected {
         for (endpoint, figures) in &heard {
             family.gauge(vec![("endpoint", endpoint)], figures.lag_seconds)?;
         }
-        Ok(())
+        let (known, followed) = self.0.keeper.fleet().forms().toolsets();
+        let help = "Sets of tools that were met again, by whether chats with them are written as their engine does";
+        let mut family = Family::new(out, "toolsets", help, MetricType::Gauge)?;
+        family.gauge(vec![("chats", "followed")], followed as f64)?;
+        family.gauge(vec![("chats", "unfollowed")], (known - followed) as f64)
     }
 }

@@ -1,0 +1,142 @@
+//! Chats of agents: tools, calls of them and their results are found where their engine has them.
+
+use serde_json::{Value, json};
+
+use crate::engine::Engine;
+use crate::scene::{Scene, config_of};
+use crate::tokens::{Blocks, Dialect, FOLDER_OF_TOOLS, text};
+use crate::{on_both, until};
+
+const PATH: &str = "/v1/chat/completions";
+
+/// The tools of an agent, and as the template writes them.
+fn tools(name: &str) -> (Value, String) {
+    let tool = |name: &str| {
+        json!({"type": "function", "function": {"name": name, "description": "Finds \u{e9}\n\"it\"", "parameters":
+            {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}}})
+    };
+    let line = |name: &str| {
+        format!(
+            "\n{{\"type\": \"function\", \"function\": {{\"name\": \"{name}\", \"description\": \"Finds \u{e9}\\n\\\"it\\\"\", \
+             \"parameters\": {{\"properties\": {{\"x\": {{\"type\": \"integer\"}}}}, \"required\": [\"x\"], \"type\": \"object\"}}}}}}"
+        )
+    };
+    (json!([tool(name), tool("other")]), [line(name), line("other")].concat())
+}
+
+/// The head of every prompt with these tools.
+fn head(system: &str, lines: &str) -> String {
+    format!(
+        "<|im_start|>system\n{system}\n\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\n\
+         You are provided with function signatures within <tools></tools> XML tags:\n<tools>{lines}\n</tools>\n\n\
+         For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:\n\
+         <tool_call>\n{{\"name\": <function-name>, \"arguments\": <args-json-object>}}\n</tool_call><|im_end|>\n"
+    )
+}
+
+/// An agent in the middle of its work: what it sends, and what its engine makes of that.
+fn agent(name: &str, seed: u64) -> (Value, String) {
+    let (tools, lines) = tools(name);
+    let (question, found, more) = (text(seed, 1_500), text(seed + 1, 1_000), text(seed + 2, 800));
+    let call = |id: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+    let body = json!({"model": "tiny", "max_tokens": 1, "messages": [
+        {"role": "system", "content": "Be an agent."},
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": null, "tool_calls": [call("a", "{\"x\":1,\"y\":[true,\"\u{4e2d}\\n\"]}"), call("b", "{}")]},
+        {"role": "tool", "tool_call_id": "a", "content": found},
+        {"role": "tool", "tool_call_id": "b", "content": more},
+        {"role": "assistant", "content": "So:", "tool_calls": [call("c", " { \"x\" : -2 } ")]},
+        {"role": "tool", "tool_call_id": "c", "content": "done"},
+    ], "tools": tools});
+    let prompt = head("Be an agent.", &lines)
+        + &format!("<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n<tool_call>\n")
+        + &format!(
+            "{{\"name\": \"{name}\", \"arguments\": {{\"x\": 1, \"y\": [true, \"\u{4e2d}\\n\"]}}}}\n</tool_call>\n<tool_call>\n"
+        )
+        + &format!(
+            "{{\"name\": \"{name}\", \"arguments\": {{}}}}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n{found}"
+        )
+        + &format!(
+            "\n</tool_response>\n<tool_response>\n{more}\n</tool_response><|im_end|>\n<|im_start|>assistant\nSo:\n<tool_call>\n"
+        )
+        + &format!(
+            "{{\"name\": \"{name}\", \"arguments\": {{\"x\": -2}}}}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\ndone"
+        )
+        + "\n</tool_response><|im_end|>\n<|im_start|>assistant\n";
+    (body, prompt)
+}
+
+fn scene(driver: &'static str) -> Scene {
+    let scene = Scene::of(driver, [Engine::start(true), Engine::start(true)], &config_of(&FOLDER_OF_TOOLS, ""));
+    (0..2).for_each(|place| scene.until_rung(place, "exact"));
+    scene
+}
+
+fn until_followed(scene: &Scene, sets: f64) {
+    let followed = || scene.front.metric("warmfront_toolsets{chats=\"followed\"}");
+    until(&format!("{}: {sets} sets of tools", scene.driver), || followed() == sets);
+}
+
+#[test]
+fn an_agent_goes_where_its_prompt_is_held() {
+    on_both(|driver| {
+        let scene = scene(driver);
+        // The first time it is not known yet, the second time it is asked for.
+        for _ in 0..2 {
+            let (body, _) = agent("look_up", 900);
+            scene.ask(PATH, &body);
+        }
+        until_followed(&scene, 1.0);
+        for seed in [910, 920, 930, 940] {
+            let (body, prompt) = agent("look_up", seed);
+            let blocks = Blocks::of(&prompt);
+            let place = seed as usize / 10 % 2;
+            scene.tells(place, &[blocks.stored(Dialect::Maps)]);
+            let chosen = scene.ask(PATH, &body);
+            assert_eq!((chosen.place, chosen.held), (place, blocks.held()), "{driver}");
+        }
+        assert_eq!(scene.front.metric("warmfront_prompts_rendered_total"), 4.0);
+        assert_eq!(scene.front.metric("warmfront_prompts_not_rendered_total{why=\"tools\"}"), 2.0);
+        // Another agent's tools are others.
+        let (body, _) = agent("look_elsewhere", 910);
+        scene.ask(PATH, &body);
+        assert_eq!(scene.front.metric("warmfront_prompts_not_rendered_total{why=\"tools\"}"), 3.0);
+    });
+}
+
+#[test]
+fn tools_are_known_over_a_reload() {
+    on_both(|driver| {
+        let scene = scene(driver);
+        let (body, prompt) = agent("look_up", 950);
+        for _ in 0..2 {
+            scene.ask(PATH, &body);
+        }
+        until_followed(&scene, 1.0);
+        scene.front.reload();
+        until_followed(&scene, 1.0);
+        let blocks = Blocks::of(&prompt);
+        scene.tells(1, &[blocks.stored(Dialect::Arrays)]);
+        let chosen = scene.ask(PATH, &body);
+        assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
+    });
+}
+
+/// Sets of which nothing is known but that they are not followed are not tried again and again.
+#[test]
+fn tools_that_are_no_tools_are_left_alone() {
+    on_both(|driver| {
+        let scene = scene(driver);
+        let (mut body, _) = agent("look_up", 960);
+        body["tools"] = json!([{"type": "function", "function": {"name": "x", "parameters": {}}, "unheard_of": 1}]);
+        for _ in 0..2 {
+            scene.ask(PATH, &body);
+        }
+        until("an unfollowed set", || scene.front.metric("warmfront_toolsets{chats=\"unfollowed\"}") == 1.0);
+        let first = scene.ask(PATH, &body);
+        let again = scene.ask(PATH, &body);
+        assert!(again.place == first.place && again.held > 300, "{driver}: {first:?}, {again:?}");
+        assert_eq!(scene.front.metric("warmfront_prompts_not_rendered_total{why=\"tools\"}"), 2.0);
+        assert_eq!(scene.front.metric("warmfront_toolsets{chats=\"unfollowed\"}"), 1.0);
+    });
+}
