@@ -2,8 +2,8 @@
 //! ([`crate::counters::queue`]), as long as its rule says that this pays.
 //!
 //! One that waits is chosen for anew when it is next for its endpoint and a request ended anywhere, the engines were scraped,
-//! or [`RETRY_NS`] passed; who comes first of all does so first. Who waits longer than [`PATIENCE_NS`], finds the queue full or is pushed out is refused and asks again
-//! when it was told to. There is one front, however many others have.
+//! or [`RETRY_NS`] passed; who comes first of all does so first. Who waits longer than [`PATIENCE_NS`], finds the queue full or is
+//! pushed out is refused and asks again when it was told to. There is one front, however many others have.
 
 use std::collections::HashMap;
 
