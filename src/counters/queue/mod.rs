@@ -39,6 +39,8 @@ pub struct Queue {
     waiting: AtomicU32,
     /// How many requests have ended while others waited.
     ends: AtomicU64,
+    /// How many of those left a place that nobody took since, as far as it is known.
+    open: AtomicU32,
     /// By endpoint: which of them was the last there...
     ended: Box<[AtomicU64]>,
     /// ... and which was the last when the first who waits for it looked and found no room.
@@ -69,6 +71,7 @@ impl Default for Queue {
             owners: (0..WORDS).map(|_| AtomicU32::new(0)).collect(),
             waiting: AtomicU32::new(0),
             ends: AtomicU64::new(0),
+            open: AtomicU32::new(0),
             ended: (0..ENDPOINTS_MAX).map(|_| AtomicU64::new(0)).collect(),
             looked: (0..ENDPOINTS_MAX).map(|_| AtomicU64::new(0)).collect(),
             tenants: Tenants::default(),
@@ -136,6 +139,7 @@ impl Queue {
     /// A request ended at an endpoint: there may be room, and who waits looks before others pass.
     pub fn freed(&self, endpoint: u16) {
         // Release: who looks behind it sees the room.
+        self.open.fetch_add(1, Ordering::Relaxed);
         let end = self.ends.fetch_add(1, Ordering::Release) + 1;
         if let Some(ended) = self.ended.get(usize::from(endpoint)) {
             ended.fetch_max(end, Ordering::Relaxed);
@@ -152,6 +156,7 @@ impl Queue {
     #[inline]
     pub fn passed(&self, tenant: Tenant, tokens: u32) {
         if self.waiting() > 0 {
+            self.takes_place();
             self.tenants.passes(tenant, tokens);
         }
     }
@@ -161,6 +166,10 @@ impl Queue {
         let ends = self.seen().0;
         let theirs = self.ranks().filter(|(place, rank)| self.owner(*place) != shard && self.has_to_look(*rank, ends));
         theirs.min_by_key(|(place, rank)| self.order(*rank, *place)).map(|(place, _)| self.owner(place))
+    }
+
+    fn takes_place(&self) {
+        let _ = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| open.checked_sub(1));
     }
 
     fn owner(&self, place: usize) -> u16 {
@@ -307,11 +316,13 @@ impl Place {
         self.queue.first(self.endpoint()) == Some(self.place)
     }
 
-    /// Whether it is to look for room now. Those of its own shard look in their order.
+    /// Whether it is to look for room now: those of its own shard look in their order, and where places are open for all who come
+    /// before it, nobody waits for them to look.
     pub fn turn(&self) -> Turn {
         let (queue, rank) = (self.queue, self.rank());
         let (own, ends, shard) = (queue.order(rank, self.place), queue.seen().0, queue.owner(self.place));
-        let mut first: Option<(_, usize)> = None;
+        let open = queue.open.load(Ordering::Relaxed);
+        let (mut first, mut before, mut same): (Option<(_, usize)>, u32, bool) = (None, 0, false);
         for (place, other) in queue.ranks() {
             let order = queue.order(other, place);
             if order >= own {
@@ -319,11 +330,13 @@ impl Place {
             }
             if queue.has_to_look(other, ends) && queue.owner(place) != shard {
                 first = first.filter(|(first, _)| *first < order).or(Some((order, place)));
+                before += 1;
+                same |= other.endpoint() == rank.endpoint();
             } else if other.endpoint() == rank.endpoint() {
                 return Turn::Later;
             }
         }
-        first.map_or(Turn::Now, |(_, place)| Turn::Behind(place))
+        first.filter(|_| same || before >= open).map_or(Turn::Now, |(_, place)| Turn::Behind(place))
     }
 
     /// It has looked, found no room, and waits for this endpoint from now on.
@@ -337,6 +350,9 @@ impl Place {
             _ => None,
         };
         let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, aimed);
+        if self.queue.seen().0 == seen.0 {
+            self.queue.open.store(0, Ordering::Relaxed);
+        }
         // Where it waited until now it was the first.
         let looked = [(before, before != endpoint), (endpoint, self.is_next())];
         for (endpoint, _) in looked.into_iter().filter(|(_, first)| *first) {
@@ -348,6 +364,7 @@ impl Place {
 
     /// Its wait is over: it goes to its endpoint, with so many tokens of work on its tenant's account.
     pub fn released(self, tokens: u32, now: u64) {
+        self.queue.takes_place();
         self.queue.tenants.serves(self.tenant, tokens);
         self.queue.drain.released(now);
     }

@@ -52,6 +52,23 @@ fn who_comes_first_looks_first_at_what_ended() {
 }
 
 #[test]
+fn as_many_look_side_by_side_as_places_are_open() {
+    let queue = queue();
+    let of_shard = |shard: u16| queue.join(&Newcomer { shard, ..asks(shard) }, 10, u64::from(shard) * SECOND).unwrap();
+    let [first, second, third] = [0, 1, 2].map(of_shard);
+    (7..9).for_each(|endpoint| queue.freed(endpoint));
+    assert_eq!((second.turn(), third.turn()), (Turn::Now, Turn::Behind(0)), "two are open");
+    second.released(10, 3 * SECOND);
+    assert_eq!(third.turn(), Turn::Behind(0), "one is");
+    first.aims_at(0, queue.seen());
+    assert_eq!(third.turn(), Turn::Now);
+    queue.freed(7);
+    third.aims_at(2, queue.seen());
+    queue.freed(7);
+    assert_eq!(third.turn(), Turn::Behind(0), "one that does not suit is not open");
+}
+
+#[test]
 fn who_looked_before_an_end_has_to_look_again() {
     let queue = queue();
     let first = queue.join(&Newcomer { shard: 1, ..asks(3) }, 10, 0).unwrap();
