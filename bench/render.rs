@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use warmfront::scan::{Api, Chat, Form, Needs, Plan, Progress, Renderer, Rendering, Scan, Turn};
+use warmfront::scan::{Api, Calls, Chat, Form, Needs, Plan, Progress, Renderer, Rendering, Scan, Toolset, Turn};
 use warmfront::vocabulary::Vocabulary;
 
 const BODY_BYTES: [usize; 3] = [2 << 10, 16 << 10, 128 << 10];
@@ -59,13 +59,62 @@ fn form(sieves: bool) -> Form {
             ..Turn::default()
         }
     };
+    let mut turns = ["system", "user", "assistant", "tool"].map(turn);
+    turns[2].calls = Some(Calls {
+        behind: Some(b"\n<tool_call>\n{\"name\": \""[..].into()),
+        bare: Some(b"<tool_call>\n{\"name\": \""[..].into()),
+        arguments: b"\", \"arguments\": "[..].into(),
+        next: b"}\n</tool_call>\n<tool_call>\n{\"name\": \""[..].into(),
+        after: b"}\n</tool_call><|im_end|>\n"[..].into(),
+    });
+    turns[3].joined = Some(b"\n</tool_response>\n<tool_response>\n"[..].into());
     let chat = Chat {
-        turns: Box::new(["system", "user", "assistant"].map(turn)),
+        turns: Box::new(turns),
         joint: b"\n"[..].into(),
         generation: b"<|im_start|>assistant\n"[..].into(),
         ..Chat::default()
     };
-    Form { id: 1, chat: Some(chat), vocabulary: Arc::new(Vocabulary::default()), toolsets: Arc::default() }
+    let toolset = Toolset { tools: tools().into_bytes().into(), chat: Some(chat.clone()) };
+    Form { id: 1, chat: Some(chat), vocabulary: Arc::new(Vocabulary::default()), toolsets: [toolset.into()].into() }
+}
+
+/// Eight tools, some 2 KB.
+fn tools() -> String {
+    let tool = |number: usize| {
+        let properties = r#"{"path":{"type":"string","description":"Where it is."},"content":{"type":"string","description":"What is written there."}}"#;
+        format!(
+            r#"{{"type":"function","function":{{"name":"tool_{number}","description":"Does one of eight things.","parameters":{{"type":"object","properties":{properties}}}}}}}"#
+        )
+    };
+    format!("[{}]", (0..8).map(tool).collect::<Vec<_>>().join(","))
+}
+
+/// An agent's chat of about that size: calls that write files, their results, the tools behind them.
+fn agents(words: &[&str], bytes: usize, number: u64) -> Vec<u8> {
+    let texts = String::from_utf8(body(words, bytes, number)).expect("text");
+    let mut contents =
+        texts.split("\"content\":\"").skip(2).filter_map(|rest| rest.split_once("\"}").map(|(text, _)| text));
+    let mut text = String::from(r#"{"messages":[{"role":"user","content":"Write it."}"#);
+    let end = bytes - tools().len() - 256;
+    while let (Some(code), Some(result)) = (contents.next(), contents.next()) {
+        // JSON in JSON: what is escaped is escaped again.
+        let arguments = format!(
+            r#"{{\"path\":\"src/lib.rs\",\"content\":\"{}\"}}"#,
+            code.replace('\\', "\\\\").replace('"', "\\\"")
+        );
+        let call = format!(
+            r#"{{"id":"call_{number}","type":"function","function":{{"name":"write","arguments":"{arguments}"}}}}"#
+        );
+        if text.len() + call.len() + result.len() + 256 > end {
+            break;
+        }
+        let _ = write!(
+            text,
+            r#",{{"role":"assistant","content":null,"tool_calls":[{call}]}},{{"role":"tool","tool_call_id":"call_{number}","content":"{result}"}}"#
+        );
+    }
+    let _ = write!(text, r#"],"model":"meta-llama/Llama-3.1-8B-Instruct","stream":true,"tools":{}}}"#, tools());
+    text.into_bytes()
 }
 
 /// A chat of about that size: sixteen turns.
@@ -112,6 +161,7 @@ struct Worker {
     plan: Plan,
     renderer: Box<Renderer>,
     form: Form,
+    tools: bool,
     blocks: Vec<u64>,
     steps: Vec<u64>,
 }
@@ -127,7 +177,7 @@ impl Worker {
     }
 
     fn render(&mut self, body: &[u8]) -> Rendering {
-        let rendering = self.renderer.render(Api::Chat, &self.form, body);
+        let rendering = self.renderer.render(Api::Chat, &self.form, body, self.tools);
         self.renderer.links(7, &mut self.blocks, &mut self.steps);
         black_box((&self.blocks, &self.steps));
         rendering
@@ -143,17 +193,24 @@ fn main() {
         "{:14} {:>8} {:>8} | {:^17} {:^17} | {:^17} {:^17}",
         "text", "body", "prompt", "hot", "cold", "hot", "cold"
     );
-    for (name, words, sieves) in
-        [("prose", PROSE, false), ("code", CODE, false), ("prose, sieved", PROSE, true), ("code, sieved", CODE, true)]
-    {
-        for bytes in BODY_BYTES {
+    for (name, words, sieves, tools) in [
+        ("prose", PROSE, false, false),
+        ("code", CODE, false, false),
+        ("prose, sieved", PROSE, true, false),
+        ("code, sieved", CODE, true, false),
+        ("agent, prose", PROSE, false, true),
+        ("agent, code", CODE, false, true),
+    ] {
+        for bytes in BODY_BYTES.into_iter().filter(|bytes| !tools || *bytes > 4 << 10) {
+            let write = if tools { agents } else { body };
             let count = if quick { 4 } else { COLD_BYTES / bytes };
-            let bodies: Vec<Vec<u8>> = (0..count as u64).map(|number| body(words, bytes, number)).collect();
+            let bodies: Vec<Vec<u8>> = (0..count as u64).map(|number| write(words, bytes, number)).collect();
             let mut worker = Worker {
                 scan: Box::new(Scan::new()),
                 plan: Plan { chain: true, ..Plan::default() },
                 renderer: Box::new(Renderer::new()),
                 form: form(sieves),
+                tools,
                 blocks: Vec::new(),
                 steps: Vec::new(),
             };

@@ -1,6 +1,7 @@
 //! Endpoints and their state, as control sees them and shards read them.
 
 mod belief;
+mod turnover;
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::limits::{ENDPOINTS_MAX, LABELLED_POOLS_MAX, TOKENS_MAX};
 pub use belief::{METHODS, Method, Rung};
+pub use turnover::Turnover;
 
 /// Where an endpoint's counters lie (`slot`), and which tenant of that slot is meant (`generation`).
 /// A slot is given to another endpoint only when its in-flight count is 0.
@@ -85,6 +87,8 @@ pub struct Endpoint {
     pub dispatched_at: u64,
     /// [`Loads::resident`] at that moment: what came and what went since is missing in it.
     pub resident_at: u64,
+    /// How much of its cache was replaced of late, 0..=1: see [`Turnover`].
+    pub turnover: f32,
     /// Most requests of ours in flight there, whatever the load elsewhere; [`Endpoint::NO_CAP`]: as many as come.
     pub cap: u32,
     /// How much of its weight counts, in percent: less than [`Endpoint::WHOLE`] while it starts slowly.
@@ -113,6 +117,7 @@ impl Endpoint {
             foreign: 0,
             dispatched_at: 0,
             resident_at: 0,
+            turnover: 0.0,
             cap: Endpoint::NO_CAP,
             share_percent: Endpoint::WHOLE,
             refuses_probes: false,

@@ -150,6 +150,13 @@ pub const LOGGED_CHAIN_BYTES: usize = 8 * BLOCK_BYTES;
 /// Longest chain: what of a prompt lies behind its first MiB is taken for new.
 pub const LINKS_MAX: usize = 4_096;
 
+/// Longest arguments of a tool's call that prompts are written with, as the text that the body has of them.
+pub const ARGUMENTS_BYTES_MAX: usize = 256 << 10;
+/// Deepest nesting of objects and lists in them.
+pub const ARGUMENTS_DEPTH_MAX: usize = 32;
+/// Most keys of objects that are open at once, which are compared with each other: engines leave out the first of equal ones.
+pub const ARGUMENTS_KEYS_MAX: usize = 128;
+
 /// Longest prompt as estimates count it.
 pub const TOKENS_MAX: u32 = 1 << 24;
 
@@ -166,8 +173,9 @@ pub const KV_BYTES_KEPT: usize = 256 << 10;
 /// Most data-parallel ranks behind one engine's socket; messages of further ones are refused.
 pub const KV_RANKS_MAX: usize = 64;
 
-/// Most blocks of one engine rank that are known, whatever is asked for: 268 million tokens in blocks of 16.
-pub const MIRROR_BLOCKS_MAX: u32 = 1 << 24;
+/// Most blocks of one engine that are known, all its ranks together, whatever it says: 67 million tokens in blocks of 16. What is kept of so
+/// many takes 3.1 GiB as it fills, and 96 MiB at once.
+pub const MIRROR_BLOCKS_MAX: u32 = 1 << 22;
 /// Steps of a block's text that there is room for, in the mean: 256 bytes, or 32 tokens of 8 each.
 pub const MIRROR_LINKS_PER_BLOCK: u32 = 4;
 /// Longest `tokenizer.json`: those of 256,000 tokens have 35 MB.
@@ -187,6 +195,12 @@ pub const TEMPLATE_FUEL: u64 = 200_000;
 pub const TEMPLATE_FUEL_ALL: u64 = 32_000_000;
 /// Longest prompt of those that are tried.
 pub const TEMPLATE_OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// So many bytes of a prompt count as one instruction.
+pub const TEMPLATE_BYTES_PER_FUEL: u64 = 64;
+/// Longest set of tools of which a chat is made; those of agents have 10 to 50 KB.
+pub const TEMPLATE_TOOLS_BYTES_MAX: usize = 64 << 10;
+/// Deepest nesting of tools, and of arguments of a call.
+pub const TEMPLATE_JSON_DEPTH_MAX: usize = 64;
 
 /// Heaviest endpoint; larger weights count as this, so that a ring's size is bounded.
 pub const WEIGHT_MAX: u32 = 100;

@@ -3,6 +3,7 @@
 mod doing;
 mod records;
 
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, ArcSwapOption, Cache};
@@ -81,9 +82,10 @@ impl Process {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Begins the drain; there is no way back.
+    /// Begins the drain, also where shards sleep; there is no way back.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
+        self.shards.iter().for_each(|shard| shard.wake());
     }
 
     /// Another process serves from the same sockets: drains without closing connections that may be asked on this moment.
@@ -119,6 +121,7 @@ pub struct ShardState {
     phase: AtomicU8,
     driver: AtomicU8,
     why: OnceLock<String>,
+    bell: OnceLock<Arc<OwnedFd>>,
     doing: DoingCell,
     records: Records,
     stalls: AtomicU64,
@@ -163,6 +166,19 @@ impl ShardState {
         self.driver.store(driver as u8, Ordering::Relaxed);
         self.why.get_or_init(|| why.to_owned());
         self.phase.store(Phase::Serving as u8, Ordering::Release);
+    }
+
+    /// The shard's driver returns from its wait when `bell`, an eventfd, is rung. To be said before it serves.
+    pub fn wakes_by(&self, bell: Arc<OwnedFd>) {
+        self.bell.get_or_init(|| bell);
+    }
+
+    /// Has it take a turn now. Who has not said by what it wakes looks around within a second by itself.
+    fn wake(&self) {
+        if let Some(bell) = self.bell.get() {
+            // It fails where the bell is ringing already.
+            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+        }
     }
 
     /// The shard's thread ends.

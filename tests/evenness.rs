@@ -20,6 +20,10 @@ use warmfront::snapshot::Snapshot;
 /// No test waits longer for anything.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Behind their last completion shards sleep for a second: by then all do, and will for longer than a drain may take to begin.
+const ASLEEP: Duration = Duration::from_millis(200);
+const AT_ONCE: Duration = Duration::from_millis(500);
+
 struct Front {
     address: SocketAddr,
     stats: &'static Stats,
@@ -139,6 +143,38 @@ fn a_connection_handed_over_is_served() {
     drop(clients);
     drop(front);
     assert!(TcpStream::connect(address).is_err(), "a drained front refuses connections");
+}
+
+/// Shards that sleep, one alone and several, begin to drain when they are told to, not when they would have woken.
+fn drains_at_once<D: Driver + 'static>(driver: fn() -> D) {
+    for shards in [1, 2] {
+        let front = Front::start(shards, driver);
+        let mut client = front.connect();
+        front.until_open(1);
+        sleep(ASLEEP);
+        let told = Instant::now();
+        front.process.drain();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(client.read(&mut [0; 1]).unwrap(), 0, "an idle connection ends");
+        while TcpStream::connect(front.address).is_ok() {
+            sleep(Duration::from_millis(1));
+        }
+        let took = told.elapsed();
+        assert!(took < AT_ONCE, "{shards} shards on {} take {took:?} to notice", D::NAME);
+    }
+}
+
+#[test]
+fn shards_on_epoll_drain_at_once() {
+    drains_at_once(|| Epoll::new().unwrap());
+}
+
+#[test]
+fn shards_on_io_uring_drain_at_once() {
+    match Uring::new() {
+        Ok(_) => drains_at_once(|| Uring::new().unwrap()),
+        Err(error) => println!("not run: this machine gives no ring: {error}"),
+    }
 }
 
 fn even(open: &[u64], apart_max: u64) {

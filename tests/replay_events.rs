@@ -9,7 +9,7 @@ use warmfront::replay::chooser::{Asked, Chooser, Stage, named};
 use warmfront::replay::events::Delivery;
 use warmfront::replay::fleet::Fleet;
 use warmfront::replay::profiles;
-use warmfront::replay::simulate::{Run, run};
+use warmfront::replay::simulate::{Record, Run, run};
 use warmfront::replay::traffic::Source;
 use warmfront::replay::traffic::agents::Agents;
 use warmfront::replay::traffic::chat::Chat;
@@ -123,6 +123,29 @@ fn what_is_lost_is_missed_most_where_nobody_asks_again() {
     assert!(none <= asked && asked < never, "{none}, {asked}, {never}");
     // All is lost, and nothing shows it: promises end, and nobody is left to confirm them.
     assert!(of(100.0, true) > never);
+}
+
+#[test]
+fn where_caches_are_too_small_more_is_found_by_events_than_without() {
+    let profile = with_cache("h100x2-70b", 50_000);
+    // Hit rate, and mean time to first token.
+    let all = |policy| {
+        let each = (1..=6).map(|seed| {
+            let (seconds, warmup_seconds, context_max) = (200.0, 20.0, profile.kv_tokens);
+            let agents = Agents { rate: 0.12, seconds, warmup_seconds, context_max, seed, ..Agents::default() };
+            let run = replay(&agents, &profile, policy, 1, AT_ONCE);
+            let counted: Vec<_> =
+                run.records.iter().filter(|one| run.window.holds(one.arrival_ns + one.ttft_ns)).collect();
+            let sum = |of: &dyn Fn(&Record) -> u64| counted.iter().map(|one| of(one)).sum::<u64>() as f64;
+            let found = sum(&|one| one.cached.into()) / sum(&|one| one.prompt.into());
+            (found, sum(&|one| one.ttft_ns) / counted.len() as f64)
+        });
+        let (found, waited): (Vec<f64>, Vec<f64>) = each.unzip();
+        (found.iter().sum::<f64>() / 6.0, waited.iter().sum::<f64>() / 6.0)
+    };
+    let (precise, warm) = (all("precise"), all("warm"));
+    assert!(warm.0 < 0.9, "they are not too small: {warm:?}");
+    assert!(precise.0 > warm.0 + 0.005 && precise.1 < warm.1, "{precise:?}, warm {warm:?}");
 }
 
 /// A policy that is told of events and does nothing with them.

@@ -9,6 +9,7 @@ mod tuning;
 use std::path::Path;
 use std::process::ExitCode;
 
+use super::shown::plain;
 use super::{ConfigArgs, EX_CONFIG, refuse};
 use crate::shard::topology::this_machine;
 
@@ -77,7 +78,8 @@ impl Finding {
             Weight::Wrong => "WRONG",
         };
         // Further lines of the words stand under the first.
-        format!("{mark:<7} {:<22} {}", self.subject, self.words.replace('\n', &format!("\n{:31}", "")))
+        let words: Vec<String> = self.words.split('\n').map(plain).collect();
+        format!("{mark:<7} {:<22} {}", plain(&self.subject), words.join(&format!("\n{:31}", "")))
     }
 }
 

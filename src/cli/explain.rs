@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::shown::{plain, shown};
 use super::{ConfigArgs, refuse};
 use crate::config::Config;
 use crate::control::client::{Call, Client};
@@ -134,7 +135,11 @@ fn live(args: &Args, body: Vec<u8>) -> Result<Explanation, String> {
         .block_on(Client::default().post(&call, fields, body.into()))
         .map_err(|error| format!("{error}; is a front running with its admin listener there?"))?;
     if answer.status != 200 {
-        return Err(format!("{authority} answers {}: {}", answer.status, String::from_utf8_lossy(&answer.body)));
+        return Err(format!(
+            "{authority} answers {}: {}",
+            answer.status,
+            shown(&String::from_utf8_lossy(&answer.body))
+        ));
     }
     serde_json::from_slice(&answer.body)
         .map_err(|error| format!("{authority} is not a warmfront of this version: {error}"))
@@ -168,10 +173,10 @@ fn table(explanation: &Explanation) -> String {
         ("key", or_none(e.key.clone())),
         ("session key", or_none(e.session_key.clone())),
     ] {
-        let _ = writeln!(out, "{name:<16} {value}");
+        let _ = writeln!(out, "{name:<16} {}", plain(&value));
     }
     if let Some(refused) = &e.refused {
-        let _ = writeln!(out, "{:<16} {refused}", "refused");
+        let _ = writeln!(out, "{:<16} {}", "refused", plain(refused));
         return out;
     }
     out.push('\n');
@@ -179,7 +184,7 @@ fn table(explanation: &Explanation) -> String {
         vec![["policy", "endpoint", "reason", "load", "bound", "held+new", "at byte", "runner-up"].map(str::to_owned)];
     for choice in &e.choices {
         let number = |number: Option<u32>| or_none(number.map(|number| number.to_string()));
-        rows.push([
+        let row = [
             format!("{}{}", if choice.configured { "* " } else { "  " }, choice.policy),
             or_none(choice.endpoint.clone()),
             or_none(choice.reason.clone()),
@@ -188,7 +193,8 @@ fn table(explanation: &Explanation) -> String {
             or_none(choice.tokens.map(|(held, new)| format!("{held}+{new}"))),
             choice.decided_at.to_string(),
             or_none(choice.runner_up.clone()),
-        ]);
+        ];
+        rows.push(row.map(|cell| plain(&cell)));
     }
     rows[0][0].insert_str(0, "  ");
     aligned(&mut out, &rows);

@@ -8,6 +8,7 @@ mod explain;
 mod journal;
 mod replay;
 mod serve;
+mod shown;
 mod top;
 
 use std::io::{IsTerminal, Write};

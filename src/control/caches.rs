@@ -40,8 +40,18 @@ impl Caches {
 
     /// An endpoint is new, or has restarted: its cache is empty. `tokens`: how many it holds, where that is known.
     pub fn empty(&self, id: EndpointId, tokens: Option<u64>) {
+        self.assign(id, tokens.map(|tokens| self.blocks(tokens, Pool::TOKEN_BYTES)));
+    }
+
+    /// An endpoint holds nothing of what was noted, and its cache is as large as before.
+    pub fn clear(&self, id: EndpointId) {
+        let capacity = self.index.as_ref().map_or(0, |index| index.figures(id.slot).capacity);
+        self.assign(id, Some(capacity).filter(|blocks| *blocks > 0));
+    }
+
+    fn assign(&self, id: EndpointId, blocks: Option<u32>) {
         let Some(index) = &self.index else { return };
-        match index.assign(id, tokens.map(|tokens| self.blocks(tokens, Pool::TOKEN_BYTES))) {
+        match index.assign(id, blocks) {
             Ok(_) => {}
             Err(Missed::Stranger | Missed::Orphan) => tracing::warn!(
                 slot = id.slot,
@@ -61,6 +71,12 @@ impl Caches {
             // Busy, or another's by now: the next reading says it again.
             let _ = index.resize(id, blocks);
         }
+    }
+
+    /// How many blocks have gone from an endpoint's cache to make room, and how many it holds at most, as far as the index knows.
+    pub fn gone(&self, slot: u16) -> (u64, u32) {
+        let figures = self.index.as_ref().map(|index| index.figures(slot)).unwrap_or_default();
+        (figures.gone(), figures.capacity)
     }
 
     /// Blocks of text in a cache of so many tokens, and the steps between them where there are any.

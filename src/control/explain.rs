@@ -224,8 +224,8 @@ fn choose(
 
 /// The prompt as its engine writes it, if that is known.
 fn rendered(question: &Question<'_>, facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
-    let (text_bytes, cache_salt) = (facts.counts().text_bytes, facts.cache_salt);
-    let body = rendered::Body { api: api(question), bytes: question.body, cache_salt, text_bytes };
+    let (text_bytes, cache_salt, tools) = (facts.counts().text_bytes, facts.cache_salt, facts.tools);
+    let body = rendered::Body { api: api(question), bytes: question.body, cache_salt, text_bytes, tools };
     rendered::cut(&body, pool, lender)
 }
 

@@ -19,7 +19,7 @@ use super::scrape::Reading;
 use super::truth::Ours;
 use crate::config::Config;
 use crate::counters::Outcomes;
-use crate::fleet::{Endpoint, EndpointId, EngineLoad, Health};
+use crate::fleet::{Endpoint, EndpointId, EngineLoad, Health, Turnover};
 use crate::scan::Plan;
 use crate::snapshot::{ModelsAnswer, Pool, Snapshot};
 use slots::{QUARANTINE, Slot};
@@ -222,6 +222,7 @@ impl Fleet {
         read: Result<(Reading, Ours), String>,
         now: Instant,
     ) -> bool {
+        let (gone, blocks) = self.caches.gone(id.slot);
         let Some(tenancy) = self.tenancy(place, id) else { return false };
         let (reading, ours) = match read {
             Ok(read) => read,
@@ -237,13 +238,16 @@ impl Fleet {
         let began = |reading: &Reading| reading.started;
         let another = tenancy.reading.as_ref().and_then(|(before, _)| Some(began(before)? != began(&reading)?));
         let before = tenancy.reading.as_ref().map(|(reading, _)| reading.load);
-        let changed = before != Some(reading.load) || tenancy.foreign != foreign;
+        let since = tenancy.reading.as_ref().map_or(Duration::ZERO, |(_, at)| now.saturating_duration_since(*at));
+        let turned = tenancy.turnover.saw(gone, blocks, since);
+        let changed = before != Some(reading.load) || tenancy.foreign != foreign || turned;
         let fell = |before: EngineLoad| Some(reading.load.prompt_tokens_total? < before.prompt_tokens_total?);
         let restarted = before.and_then(fell) == Some(true) || another == Some(true);
         let capacity = reading.load.kv_capacity_tokens;
         if restarted {
             tenancy.truth.restarted(now);
             tenancy.emptied += 1;
+            tenancy.turnover = Turnover::default();
         }
         tenancy.truth.scraped(&ours, &reading, foreign + tenancy.foreign == 0, now);
         let token_bytes = tenancy.truth.calibration.token_bytes().unwrap_or(Pool::TOKEN_BYTES);
@@ -294,6 +298,7 @@ impl Fleet {
         for tenancy in self.members.iter_mut().filter_map(|member| member.now.as_mut()) {
             if tenancy.reading.as_ref().is_some_and(|(_, at)| now.saturating_duration_since(*at) > stale) {
                 tenancy.reading = None;
+                tenancy.turnover = Turnover::default();
                 tenancy.foreign = 0;
                 changed = true;
             }

@@ -4,6 +4,8 @@
 //! entries go when a connection ends, and come back, all at once, when what it says next continues what it said.
 
 mod notes;
+mod socket;
+mod turn;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,30 +19,16 @@ use super::listen::Wanted;
 use super::saved::Heard;
 use crate::fleet::EndpointId;
 use crate::index::Index;
-use crate::kvevents::{Batch, Counts, Event, Reached, Source, Told};
+use crate::kvevents::{Batch, Counts, Event, Reached, Settings, Source, Told};
+use crate::limits::{KV_RANKS_MAX, MIRROR_BLOCKS_MAX};
 use crate::mirror::{self, Mirror, Reading};
 use crate::prefix;
 use crate::scan::Form;
 use notes::Notes;
+use socket::{Course, Socket};
 
-/// A choice is expected to show in an engine's events after so many seconds: those that wait there longest are computed by then.
-const PROMISE_SECONDS: u32 = 30;
 /// An engine of which something was missed is known again when so many of a hundred of its blocks are.
 const KNOWN_PERCENT: u64 = 95;
-
-/// How far one of an engine's sockets is heard.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-enum Course {
-    /// Not at all.
-    #[default]
-    Silent,
-    /// It has not said yet how that continues what it said before.
-    Asking,
-    /// It does, and may not have said all of it.
-    Answering,
-    /// All that it says.
-    Heard,
-}
 
 /// What is known of one engine, by its own word.
 #[derive(Debug)]
@@ -48,20 +36,21 @@ pub struct Hearing {
     keeper: Arc<Keeper>,
     place: usize,
     id: EndpointId,
-    index: Arc<Index>,
     form: Arc<Form>,
-    /// Its own; 0: not known.
-    blocks: u32,
-    /// Most that a mirror has.
-    blocks_max: u32,
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug)]
 struct Inner {
+    index: Arc<Index>,
+    /// Its own; 0: not known.
+    blocks: u32,
+    /// Most that a mirror has.
+    blocks_max: u32,
+    /// When its process began, where it says so.
+    began: Option<f64>,
     sockets: Vec<Socket>,
-    /// By rank.
-    mirrors: BTreeMap<u32, Mirror>,
+    ranks: BTreeMap<u32, Rank>,
     /// Whether the index has what the mirrors have.
     is_noted: bool,
     /// How often the endpoint's cache had been emptied when that began.
@@ -72,26 +61,12 @@ struct Inner {
     lag: f64,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Socket {
-    course: Course,
-    counts: Counts,
-    /// Those of its connections before it was asked anew.
-    earlier: Counts,
-    reached: Vec<Reached>,
-    /// Ranks that have said nothing since the connection was lost.
-    unsure: Vec<u32>,
-}
-
-impl Socket {
-    /// Another process may be there.
-    fn doubt(&mut self) {
-        self.unsure = self.reached.iter().map(|reached| reached.rank).collect();
-    }
-
-    fn is_whole(&self) -> bool {
-        self.reached.iter().all(|rank| rank.is_whole)
-    }
+/// One engine rank.
+#[derive(Debug)]
+struct Rank {
+    mirror: Mirror,
+    /// Time of the first batch in it, by the engine's clock.
+    since: f64,
 }
 
 /// For metrics.
@@ -112,31 +87,24 @@ pub struct Figures {
 }
 
 impl Hearing {
-    /// Of an engine that has so many sockets, none of which was heard.
-    pub fn new(keeper: Arc<Keeper>, place: usize, wanted: &Wanted, sockets: usize) -> Hearing {
+    /// Of an engine that has these sockets, none of which was heard.
+    pub fn new(keeper: Arc<Keeper>, place: usize, wanted: &Wanted, sources: &[Settings]) -> Hearing {
         let mut inner = Inner {
-            sockets: vec![Socket::default(); sockets],
-            mirrors: BTreeMap::new(),
+            index: Arc::clone(&wanted.index),
+            blocks: wanted.blocks,
+            blocks_max: wanted.blocks_max,
+            began: wanted.began,
+            sockets: sources.iter().map(Socket::new).collect(),
+            ranks: BTreeMap::new(),
             is_noted: false,
             emptied: 0,
             tells: Tells::Nothing,
             missed: 0,
             lag: 0.0,
         };
-        let told = wanted.told.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(told) = told.filter(|told| told.form == wanted.form.id && told.sockets.len() == sockets) {
-            inner.resume(&told, wanted.blocks_max);
-        }
-        Hearing {
-            keeper,
-            place,
-            id: wanted.id,
-            index: Arc::clone(&wanted.index),
-            form: Arc::clone(&wanted.form),
-            blocks: wanted.blocks,
-            blocks_max: wanted.blocks_max,
-            inner: Mutex::new(inner),
-        }
+        inner.recall(wanted);
+        let form = Arc::clone(&wanted.form);
+        Hearing { keeper, place, id: wanted.id, form, inner: Mutex::new(inner) }
     }
 
     /// How far a socket was read by an earlier process.
@@ -144,7 +112,7 @@ impl Hearing {
         self.inner().sockets.get(socket).map(|socket| socket.reached.clone()).unwrap_or_default()
     }
 
-    /// What an earlier process is to know of it.
+    /// What a later process is to know of it.
     pub fn saved(&self) -> Heard {
         let inner = self.inner();
         let bytes = |mirror: &Mirror| {
@@ -155,14 +123,13 @@ impl Hearing {
         Heard {
             form: self.form.id,
             sockets: inner.sockets.iter().map(|socket| socket.reached.clone()).collect(),
-            mirrors: inner.mirrors.iter().map(|(rank, mirror)| (*rank, bytes(mirror))).collect(),
+            mirrors: inner.ranks.iter().map(|(number, rank)| (*number, bytes(&rank.mirror))).collect(),
         }
     }
 
     /// One of its sockets told something; [`Hearing::stands`] comes behind it.
     pub fn take(&self, socket: usize, told: Told<'_>) {
         let mut inner = self.inner();
-        inner.doubt(socket, &told);
         let course = match told {
             Told::Connected => Some(Course::Asking),
             Told::Batch(batch) => {
@@ -171,9 +138,15 @@ impl Hearing {
                 self.apply(batch, &mut inner);
                 inner.sockets.get(socket).map(|socket| socket.course.max(Course::Answering))
             }
-            Told::Abreast | Told::Incomplete { .. } => Some(Course::Answering),
+            Told::Abreast => Some(Course::Answering),
+            Told::Incomplete { rank, .. } => {
+                // What of it is still there nobody knows, nor, behind a lost connection, whether the process is the same: numbers
+                // go up with both. What was noted of it goes as what was sent there does.
+                inner.ranks.remove(&rank);
+                Some(Course::Answering)
+            }
             Told::Restarted { rank } => {
-                inner.mirrors.remove(&rank);
+                inner.ranks.remove(&rank);
                 self.distrust(&mut inner);
                 None
             }
@@ -202,34 +175,19 @@ impl Hearing {
         self.settle(&mut inner);
     }
 
-    /// What has changed beside the events: a cache that others found empty, promises that were not kept. True: another process may
-    /// be there, and has to be asked.
-    pub fn tick(&self) -> bool {
-        let mut inner = self.inner();
-        let doubted = inner.is_noted && self.keeper.emptied(self.place, self.id) != Some(inner.emptied);
-        if doubted {
-            inner.is_noted = false;
-            for socket in &mut inner.sockets {
-                socket.course = Course::Silent;
-                socket.doubt();
-                socket.earlier.add(&std::mem::take(&mut socket.counts));
-            }
+    /// It is listened to no more: nobody will say what of it goes. What it told is kept for when it is again: `told`.
+    pub fn end(&self, told: &Mutex<Option<Heard>>) {
+        if self.inner().tells == Tells::All {
+            *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.saved());
         }
-        self.settle(&mut inner);
-        if inner.tells == Tells::All {
-            let Inner { mirrors, .. } = &*inner;
-            let kept = |link: u64| mirrors.values().any(|mirror| mirror.owns(link));
-            // The rest, if there is more than fits into one turn, is the next second's.
-            let _ = self.index.expire(self.id, self.index.second().saturating_sub(PROMISE_SECONDS), kept);
-        }
-        doubted
-    }
-
-    /// It is listened to no more: nobody will say what of it goes.
-    pub fn end(&self) {
         let mut inner = self.inner();
         self.say(Tells::Nothing, &mut inner);
         self.distrust(&mut inner);
+    }
+
+    /// Whether one of its sockets is not heard at all.
+    pub fn is_silent(&self) -> bool {
+        self.inner().sockets.iter().any(|socket| socket.course == Course::Silent)
     }
 
     /// For metrics.
@@ -238,38 +196,42 @@ impl Hearing {
         let mut figures = Figures { missed: inner.missed, lag_seconds: inner.lag, ..Figures::default() };
         let counts = inner.sockets.iter().flat_map(|socket| [&socket.earlier, &socket.counts]);
         counts.for_each(|counts| figures.counts.add(counts));
-        for mirror in inner.mirrors.values() {
+        for Rank { mirror, .. } in inner.ranks.values() {
             figures.blocks += u64::from(mirror.blocks());
-            figures.bytes_max += Mirror::bytes(self.blocks_max);
+            figures.bytes_max += Mirror::bytes(mirror.blocks_max());
             figures.mirrored.add(&mirror.counts());
         }
         figures
     }
 
     fn apply(&self, batch: &Batch, inner: &mut Inner) {
-        let rank = batch.rank();
-        let mut mirror = inner.mirrors.remove(&rank).unwrap_or_else(|| Mirror::new(self.blocks_max));
-        for event in batch.events() {
-            let mut notes = Notes { hearing: self, others: &inner.mirrors, is_noted: inner.is_noted, missed: 0 };
-            let root = |adapter: Option<&[u8]>, salt: Option<&[u8]>| {
-                Some(prefix::form_root(adapter, salt.map(|salt| xxh64(salt, 0)), self.form.id))
-            };
-            let reading = Reading { vocabulary: &self.form.vocabulary, root: &root };
+        let number = batch.rank();
+        let known = inner.ranks.remove(&number);
+        let Some(mut rank) = known.or_else(|| inner.newcomer(batch.time())) else { return };
+        let root = |adapter: Option<&[u8]>, salt: Option<&[u8]>| {
+            Some(prefix::form_root(adapter, salt.map(|salt| xxh64(salt, 0)), self.form.id))
+        };
+        let reading = Reading { vocabulary: &self.form.vocabulary, root: &root };
+        // What was before the last of several clears is gone with it.
+        let begin = batch.events().rposition(|event| event == Event::Cleared).unwrap_or(0);
+        for event in batch.events().skip(begin) {
+            let Inner { index, ranks, is_noted, .. } = &*inner;
+            let mut notes = Notes { index, id: self.id, others: ranks, is_noted: *is_noted, missed: 0 };
             match event {
-                Event::Stored(stored) => mirror.stored(&stored, &reading, &mut notes),
-                Event::Removed(removed) => mirror.removed(&removed, &mut notes),
-                Event::Cleared => mirror.cleared(),
+                Event::Stored(stored) => rank.mirror.stored(&stored, &reading, &mut notes),
+                Event::Removed(removed) => rank.mirror.removed(&removed, &mut notes),
+                Event::Cleared => rank.mirror.cleared(),
             }
             inner.missed += notes.missed;
             if event == Event::Cleared {
                 // What was sent there is gone as well; what other ranks hold is not.
                 self.empty(inner);
                 if inner.is_noted {
-                    self.note(inner);
+                    self.retell(inner);
                 }
             }
         }
-        inner.mirrors.insert(rank, mirror);
+        inner.ranks.insert(number, rank);
     }
 
     /// Says how far the engine is known, and has the index hold what it is known by.
@@ -293,32 +255,37 @@ impl Hearing {
     }
 
     fn is_whole(&self, inner: &Inner) -> bool {
-        let known: u64 = inner.mirrors.values().map(|mirror| u64::from(mirror.blocks())).sum();
-        let all_known = self.blocks > 0 && known * 100 >= u64::from(self.blocks) * KNOWN_PERCENT;
-        let whole = inner.sockets.iter().all(|socket| socket.is_whole());
-        (whole || all_known) && !inner.mirrors.values().any(Mirror::overflowed)
+        let known: u64 = inner.ranks.values().map(|rank| u64::from(rank.mirror.blocks())).sum();
+        let all_known = inner.blocks > 0 && known * 100 >= u64::from(inner.blocks) * KNOWN_PERCENT;
+        let whole = inner.sockets.iter().all(Socket::is_whole);
+        (whole || all_known) && !inner.ranks.values().any(|rank| rank.mirror.overflowed())
     }
 
     fn say(&self, tells: Tells, inner: &mut Inner) {
         if inner.tells != tells {
             inner.tells = tells;
-            self.keep_promises(tells == Tells::All);
+            self.keep_promises(inner);
             self.keeper.tells(self.place, self.id, tells);
         }
     }
 
     /// Has the index hold what the engine said that it holds.
     fn note(&self, inner: &mut Inner) {
-        let mut missed = 0;
-        for mirror in inner.mirrors.values() {
-            let mut notes = Notes { hearing: self, others: &BTreeMap::new(), is_noted: true, missed: 0 };
-            mirror.retell(&mut notes);
-            missed += notes.missed;
-        }
-        inner.missed += missed;
+        self.retell(inner);
         // What was emptied before this says nothing against it.
         inner.emptied = self.keeper.emptied(self.place, self.id).unwrap_or(inner.emptied);
         inner.is_noted = true;
+    }
+
+    fn retell(&self, inner: &mut Inner) {
+        let mut missed = 0;
+        for rank in inner.ranks.values() {
+            let others = &BTreeMap::new();
+            let mut notes = Notes { index: &inner.index, id: self.id, others, is_noted: true, missed: 0 };
+            rank.mirror.retell(&mut notes);
+            missed += notes.missed;
+        }
+        inner.missed += missed;
     }
 
     /// Nothing that it said is believed until it says something that continues it.
@@ -330,16 +297,20 @@ impl Hearing {
     }
 
     fn empty(&self, inner: &mut Inner) {
-        inner.emptied = self.keeper.empty(self.place, self.id);
+        let emptied = self.keeper.empty(self.place, self.id);
+        // Where others found it empty as well, that is still to be looked into.
+        if !inner.is_noted || emptied == inner.emptied + 1 {
+            inner.emptied = emptied;
+        }
         if inner.tells == Tells::All {
             // That was forgotten with the rest.
-            self.keep_promises(true);
+            self.keep_promises(inner);
         }
     }
 
     /// Of an endpoint that is gone meanwhile nothing is kept.
-    fn keep_promises(&self, keeps: bool) {
-        let _ = self.index.keeps_promises(self.id, keeps);
+    fn keep_promises(&self, inner: &Inner) {
+        let _ = inner.index.keeps_promises(self.id, inner.tells == Tells::All);
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -348,28 +319,34 @@ impl Hearing {
 }
 
 impl Inner {
-    /// A rank whose next word behind a lost connection leaves a hole may be another process: numbers go up with both.
-    fn doubt(&mut self, socket: usize, told: &Told<'_>) {
-        let Some(socket) = self.sockets.get_mut(socket) else { return };
-        match told {
-            Told::Offline(_) => socket.doubt(),
-            Told::Batch(batch) => socket.unsure.retain(|rank| *rank != batch.rank()),
-            Told::Incomplete { rank, .. } if socket.unsure.contains(rank) => drop(self.mirrors.remove(rank)),
-            _ => {}
-        }
+    /// A rank that tells for the first time; none where there are too many, or as many blocks as are known of any engine.
+    fn newcomer(&self, since: f64) -> Option<Rank> {
+        let taken: u32 = self.ranks.values().map(|rank| rank.mirror.blocks_max()).sum();
+        let blocks_max = self.blocks_max.min(MIRROR_BLOCKS_MAX.saturating_sub(taken));
+        (self.ranks.len() < KV_RANKS_MAX).then(|| Rank { mirror: Mirror::new(blocks_max), since })
     }
 
-    /// What an earlier process knew; of a rank that cannot be read nothing is known, and it is not gone on with.
-    fn resume(&mut self, told: &Heard, blocks_max: u32) {
+    /// What an earlier process knew, or this one before; of a rank that cannot be read nothing is known, and it is not gone on with.
+    fn recall(&mut self, wanted: &Wanted) -> bool {
+        let told = wanted.told.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let fits = |told: &Heard| told.form == wanted.form.id && told.sockets.len() == self.sockets.len();
+        let Some(told) = told.filter(fits) else { return false };
+        self.ranks.clear();
         for (rank, bytes) in &told.mirrors {
-            match Mirror::restore(bytes, blocks_max) {
-                Ok(mirror) => drop(self.mirrors.insert(*rank, mirror)),
+            // Nothing continues one that no socket has told of.
+            let Some(reached) = told.sockets.iter().flatten().find(|reached| reached.rank == *rank) else { continue };
+            match Mirror::restore(bytes, self.blocks_max) {
+                Ok(mirror) => drop(self.ranks.insert(*rank, Rank { mirror, since: reached.time })),
                 Err(why) => tracing::warn!(rank, %why, "what was saved of an engine's cache is not used"),
             }
         }
         for (socket, reached) in self.sockets.iter_mut().zip(&told.sockets) {
-            socket.reached =
-                reached.iter().filter(|reached| self.mirrors.contains_key(&reached.rank)).copied().collect();
+            socket.reached = reached.iter().filter(|reached| self.ranks.contains_key(&reached.rank)).copied().collect();
         }
+        // It may be another since then.
+        if let Some(began) = wanted.began {
+            self.forget_before(began);
+        }
+        true
     }
 }

@@ -112,6 +112,11 @@ impl Ladder {
         }
     }
 
+    /// How much its engine tells.
+    pub fn said(&self) -> Tells {
+        self.tells
+    }
+
     /// Since when.
     pub fn since(&self) -> Instant {
         self.since

@@ -2,9 +2,9 @@
 //! its sockets.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
 use super::client::{Call, Client};
@@ -41,6 +41,8 @@ pub struct Wanted {
     pub form: Arc<Form>,
     /// Where what it holds is noted.
     pub index: Arc<Index>,
+    /// When its process began, by its own word.
+    pub began: Option<f64>,
     /// KV blocks that it has; 0: not known.
     pub blocks: u32,
     /// What a mirror of them is made for.
@@ -50,10 +52,9 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Whether it is heard in the same way; another size of its cache changes nothing of that.
+    /// Whether it is heard in the same way; another index or size of its cache changes nothing of that.
     fn is_same(&self, other: &Wanted) -> bool {
-        let of = |wanted: &Wanted| (wanted.id, wanted.at.clone(), wanted.form.id);
-        of(self) == of(other) && Arc::ptr_eq(&self.index, &other.index)
+        (self.id, &self.at, self.form.id) == (other.id, &other.at, other.form.id)
     }
 
     /// The sockets on which it publishes.
@@ -87,32 +88,47 @@ struct Ears {
     wanted: Wanted,
     hearing: Arc<Hearing>,
     sources: Vec<Settings>,
-    /// They end with this.
-    sockets: JoinSet<()>,
+    /// Each ends with this.
+    sockets: Vec<JoinSet<()>>,
+    /// When it was asked last where it publishes.
+    asked: Instant,
 }
 
 impl Ears {
     fn open(keeper: &Arc<Keeper>, place: usize, wanted: Wanted, sources: Vec<Settings>) -> Ears {
-        let hearing = Arc::new(Hearing::new(Arc::clone(keeper), place, &wanted, sources.len()));
-        let mut ears = Ears { wanted, hearing, sources, sockets: JoinSet::new() };
-        ears.connect();
+        let hearing = Arc::new(Hearing::new(Arc::clone(keeper), place, &wanted, &sources));
+        let sockets = sources.iter().map(|_| JoinSet::new()).collect();
+        let mut ears = Ears { wanted, hearing, sources, sockets, asked: Instant::now() };
+        (0..ears.sources.len()).for_each(|number| ears.connect(number));
         ears
     }
 
-    /// Goes on where it is, on new connections: with each of them an engine is asked whether it still knows what it said last.
-    fn connect(&mut self) {
-        self.sockets = JoinSet::new();
-        for (number, settings) in self.sources.iter().enumerate() {
-            let (hearing, settings) = (Arc::clone(&self.hearing), settings.clone());
-            self.sockets.spawn(async move {
-                let mut source = Source::new(settings, Pace::default()).resumed(&hearing.reached(number));
-                loop {
-                    // What it says is taken before it is asked again; `told` borrows from it.
-                    hearing.take(number, source.told().await);
-                    hearing.stands(number, &source);
-                }
-            });
+    /// Goes on where it is, on a new connection: with that an engine is asked whether it still knows what it said last.
+    fn connect(&mut self, number: usize) {
+        let (Some(settings), Some(socket)) = (self.sources.get(number), self.sockets.get_mut(number)) else { return };
+        let (hearing, settings) = (Arc::clone(&self.hearing), settings.clone());
+        *socket = JoinSet::new();
+        socket.spawn(async move {
+            let mut source = Source::new(settings, Pace::default()).resumed(&hearing.reached(number));
+            loop {
+                // What it says is taken before it is asked again; `told` borrows from it.
+                hearing.take(number, source.told().await);
+                hearing.stands(number, &source);
+                // Many messages may be here already, and there is more to do than to hear of one engine.
+                yield_now().await;
+            }
+        });
+    }
+
+    /// Where it publishes now, where that is elsewhere than before: who started it again may have given it other ports.
+    async fn moved(&mut self, client: &Client) -> Option<Vec<Settings>> {
+        let is_told = self.wanted.at.1.is_none();
+        if !is_told || self.asked.elapsed() < ASK_AGAIN || !self.hearing.is_silent() {
+            return None;
         }
+        let sources = self.wanted.sources(client).await;
+        self.asked = Instant::now();
+        sources.ok().filter(|sources| !sources.is_empty() && *sources != self.sources)
     }
 }
 
@@ -124,14 +140,19 @@ pub async fn listen(keeper: Arc<Keeper>, place: usize) {
     loop {
         let wanted = keeper.fleet().wanted(place);
         if let Some(old) = ears.take_if(|ears| !wanted.as_ref().is_some_and(|wanted| wanted.is_same(&ears.wanted))) {
-            old.hearing.end();
+            old.hearing.end(&old.wanted.told);
             keeper.hears(place, None);
         }
         let mut wait = TICK;
         match (&mut ears, wanted) {
-            (Some(ears), _) => {
-                if ears.hearing.tick() {
-                    ears.connect();
+            (Some(open), Some(wanted)) => {
+                open.hearing.tick(&wanted).into_iter().for_each(|number| open.connect(number));
+                if let Some(sources) = open.moved(&client).await {
+                    // Another process, most likely, and other sockets: nothing continues what was told.
+                    open.hearing.end(&Mutex::default());
+                    let opened = Ears::open(&keeper, place, wanted, sources);
+                    keeper.hears(place, Some(Arc::clone(&opened.hearing)));
+                    ears = Some(opened);
                 }
             }
             (None, Some(wanted)) => {
@@ -155,7 +176,8 @@ pub async fn listen(keeper: Arc<Keeper>, place: usize) {
                 wait = if why.is_some() { ASK_AGAIN } else { TICK };
                 said = why;
             }
-            (None, None) => wait = SOON,
+            // Of none of these there are ears.
+            (_, None) => wait = SOON,
         }
         sleep(wait).await;
     }

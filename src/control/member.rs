@@ -13,7 +13,7 @@ use super::scrape::Reading;
 use super::truth::Truth;
 use crate::config::Upstream;
 use crate::counters::Compared;
-use crate::fleet::{Endpoint, EndpointId, Health, METHODS};
+use crate::fleet::{Endpoint, EndpointId, Health, METHODS, Turnover};
 
 /// One configured engine.
 #[derive(Debug)]
@@ -65,6 +65,8 @@ pub struct Tenancy {
     pub dispatched_at: u64,
     /// See [`Endpoint::resident_at`].
     pub resident_at: u64,
+    /// See [`Endpoint::turnover`].
+    pub turnover: Turnover,
     /// What was predicted of its cache, and what is known by now.
     pub truth: Truth,
     /// How often the index was told that its cache is empty.
@@ -163,6 +165,7 @@ impl Member {
             foreign: tenancy.foreign,
             dispatched_at: tenancy.dispatched_at,
             resident_at: tenancy.resident_at,
+            turnover: tenancy.turnover.part(),
             ..Endpoint::new(tenancy.id, Arc::clone(&self.name), tenancy.address)
         }
     }

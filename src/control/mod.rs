@@ -194,7 +194,7 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) -> AbortHandle
     keeper.watch();
     tokio::spawn(Arc::clone(keeper).watch_outcomes());
     tokio::spawn(Arc::clone(keeper).publish());
-    tokio::spawn(Arc::clone(keeper).save_often());
+    tokio::spawn(Arc::clone(keeper).save_often(setup.process));
     tokio::spawn(service::feed_watchdog(setup.process, setup.stats));
     tokio::spawn(stalls::watch(setup.process, setup.stats));
     let state = admin::State {

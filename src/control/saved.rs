@@ -1,22 +1,22 @@
 //! What is known of the engines' caches, in a file over a restart of the front: it is written each minute and at the end, read at the start,
 //! and believed of an engine whose process is still the same.
 //!
-//! The first line says in JSON what follows it: bytes of mirrors ([`crate::mirror`]) and rows of the index, engine by engine. Mirrors
-//! hold some bytes of text for each KV block, so that the file is for this user alone.
+//! The first line says in JSON what follows it: bytes of mirrors ([`crate::mirror`]) and rows of the index, engine by engine; the last
+//! eight bytes are the XXH64 of all before them. Mirrors hold some bytes of text for each KV block, so that the file is for this user alone.
 
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh64::xxh64;
+use xxhash_rust::xxh64::{Xxh64, xxh64};
 
 use crate::kvevents::Reached;
 
 /// Of another, nothing is understood.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Longest file that is read.
 const BYTES_MAX: u64 = 4 << 30;
 /// Longest first line.
@@ -75,8 +75,6 @@ pub struct Rows {
 #[derive(Serialize, Deserialize)]
 struct Line {
     warmfront_caches: u32,
-    /// Of the bytes behind it.
-    xxh64: u64,
     engines: Vec<Listed>,
 }
 
@@ -135,45 +133,31 @@ impl Saved {
         self.engines.is_empty()
     }
 
-    /// Writes all of it in the place of what the file held, so that there is always a whole one.
+    /// Writes all of it in the place of what the file held, so that there is always a whole one. Answers how many bytes that are.
     pub fn write(&self, path: &Path) -> io::Result<u64> {
-        let bytes = self.bytes();
         let beside = path.with_extension("new");
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-        file.write_all(&bytes)?;
-        file.sync_data()?;
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+        let mut file = BufWriter::new(file);
+        let length = self.write_to(&mut file)?;
+        file.into_inner()?.sync_data()?;
         fs::rename(&beside, path)?;
-        Ok(bytes.len() as u64)
+        Ok(length)
     }
 
-    fn bytes(&self) -> Vec<u8> {
-        let (mut engines, mut behind) = (Vec::new(), Vec::new());
-        for (name, engine) in &self.engines {
-            let heard = engine.told.as_ref();
-            let of = |reached: &Reached| (reached.rank, reached.next, reached.time.to_bits(), reached.is_whole);
-            let sockets = heard.map(|heard| heard.sockets.iter().map(|all| all.iter().map(of).collect()).collect());
-            let mut mirrors = Vec::new();
-            for (rank, bytes) in heard.iter().flat_map(|heard| &heard.mirrors) {
-                mirrors.push((*rank, bytes.len()));
-                behind.extend_from_slice(bytes);
-            }
-            let rows = engine.rows.as_ref().map(|rows| (rows.layout, rows.bytes.len()));
-            behind.extend_from_slice(engine.rows.as_ref().map_or(&[], |rows| &rows.bytes));
-            engines.push(Listed {
-                name: name.clone(),
-                process: engine.process,
-                form: heard.map(|heard| heard.form),
-                sockets: sockets.unwrap_or_default(),
-                mirrors,
-                rows,
-            });
-        }
-        let line = Line { warmfront_caches: VERSION, xxh64: xxh64(&behind, 0), engines };
+    /// Part by part: all of them together once more would be as much again as they are.
+    fn write_to(&self, out: &mut impl Write) -> io::Result<u64> {
+        let engines = self.engines.iter().map(|(name, engine)| Listed::of(name, engine)).collect();
         // Numbers and names: there is always JSON of them.
-        let mut bytes = serde_json::to_vec(&line).unwrap_or_default();
-        bytes.push(b'\n');
-        bytes.append(&mut behind);
-        bytes
+        let line = serde_json::to_vec(&Line { warmfront_caches: VERSION, engines }).unwrap_or_default();
+        let parts = self.engines.values().flat_map(Engine::parts);
+        let (mut sum, mut length) = (Xxh64::new(0), 0);
+        for part in [&*line, b"\n"].into_iter().chain(parts) {
+            sum.update(part);
+            length += part.len() as u64;
+            out.write_all(part)?;
+        }
+        out.write_all(&sum.digest().to_le_bytes())?;
+        Ok(length + size_of::<u64>() as u64)
     }
 
     /// What an earlier process wrote.
@@ -189,12 +173,18 @@ impl Saved {
         let (line, behind) = bytes.split_at(end.ok_or(Unusable::Content("it has no first line"))?);
         let line: Line = serde_json::from_slice(line)
             .map_err(|_| Unusable::Content("its first line is another version's, or none"))?;
-        let mut rest = behind.get(1..).unwrap_or_default();
-        if line.warmfront_caches != VERSION || line.xxh64 != xxh64(rest, 0) {
-            return Err(Unusable::Content("it is another version's, or not whole"));
+        if line.warmfront_caches != VERSION {
+            return Err(Unusable::Content("it is another version's"));
+        }
+        let not_whole = || Unusable::Content("it is damaged, or not whole");
+        let (behind, sum) = behind.split_last_chunk().ok_or_else(not_whole)?;
+        let summed = bytes.get(..bytes.len() - sum.len()).unwrap_or_default();
+        let mut rest = behind.get(1..).ok_or_else(not_whole)?;
+        if u64::from_le_bytes(*sum) != xxh64(summed, 0) {
+            return Err(not_whole());
         }
         let mut part = |length: usize| -> Result<Vec<u8>, Unusable> {
-            let (part, behind) = rest.split_at_checked(length).ok_or(Unusable::Content("it is not whole"))?;
+            let (part, behind) = rest.split_at_checked(length).ok_or_else(not_whole)?;
             rest = behind;
             Ok(part.to_vec())
         };
@@ -209,6 +199,31 @@ impl Saved {
             saved.add(&listed.name, Engine { process: listed.process, told, rows: rows.transpose()? });
         }
         Ok(saved)
+    }
+}
+
+impl Engine {
+    /// What stands behind the first line, in the order of [`Listed`].
+    fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        let mirrors = self.told.iter().flat_map(|told| &told.mirrors).map(|(_, bytes)| &**bytes);
+        mirrors.chain(self.rows.iter().map(|rows| &*rows.bytes))
+    }
+}
+
+impl Listed {
+    fn of(name: &str, engine: &Engine) -> Listed {
+        let told = engine.told.as_ref();
+        let of = |reached: &Reached| (reached.rank, reached.next, reached.time.to_bits(), reached.is_whole);
+        let sockets = told.map(|told| told.sockets.iter().map(|all| all.iter().map(of).collect()).collect());
+        let mirrors = told.map(|told| told.mirrors.iter().map(|(rank, bytes)| (*rank, bytes.len())).collect());
+        Listed {
+            name: name.to_owned(),
+            process: engine.process,
+            form: told.map(|told| told.form),
+            sockets: sockets.unwrap_or_default(),
+            mirrors: mirrors.unwrap_or_default(),
+            rows: engine.rows.as_ref().map(|rows| (rows.layout, rows.bytes.len())),
+        }
     }
 }
 
@@ -231,10 +246,16 @@ mod tests {
         (saved, process)
     }
 
+    fn bytes(saved: &Saved) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        assert_eq!(saved.write_to(&mut bytes).unwrap(), bytes.len() as u64);
+        bytes
+    }
+
     #[test]
     fn what_is_written_is_read() {
         let (saved, process) = saved();
-        let mut again = Saved::of(&saved.bytes()).unwrap();
+        let mut again = Saved::of(&bytes(&saved)).unwrap();
         assert_eq!(again.engines, saved.engines);
         let later = Process { started: process.started + 1.0, ..process };
         assert_eq!(again.take("gpu-2", &later), None, "another process");
@@ -253,7 +274,7 @@ mod tests {
             let told = Heard { form: 1, sockets: vec![vec![reached]], mirrors: vec![] };
             let mut saved = Saved::default();
             saved.add("gpu-1", Engine { process, told: Some(told), rows: None });
-            let mut again = Saved::of(&saved.bytes()).unwrap();
+            let mut again = Saved::of(&bytes(&saved)).unwrap();
             assert_eq!(again.engines, saved.engines);
             assert!(again.take("gpu-1", &process).is_some(), "{time}");
         }
@@ -261,15 +282,15 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_whole_is_not_used() {
-        let bytes = saved().0.bytes();
+        let bytes = bytes(&saved().0);
         for end in 0..bytes.len() {
             assert!(Saved::of(&bytes[..end]).is_err(), "cut at {end}");
         }
         let mut changed = bytes.clone();
-        for at in bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1..bytes.len() {
-            changed[at] ^= 1;
-            assert!(Saved::of(&changed).is_err(), "changed at {at}");
-            changed[at] ^= 1;
+        for (at, bit) in (0..bytes.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            changed[at] ^= 1 << bit;
+            assert!(Saved::of(&changed).is_err(), "bit {bit} changed at {at}");
+            changed[at] ^= 1 << bit;
         }
         assert!(Saved::of(&[b"{}\n", &bytes[..]].concat()).is_err());
         assert!(Saved::of(&[&bytes[..], b"x"].concat()).is_err());
@@ -283,11 +304,44 @@ mod tests {
         assert!(matches!(Saved::read(&path), Err(Unusable::File(_))));
         let (saved, _) = saved();
         for _ in 0..2 {
-            saved.write(&path).unwrap();
+            let length = saved.write(&path).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().len(), length);
             assert_eq!(Saved::read(&path).unwrap().engines, saved.engines);
         }
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// Whatever stands in it under a sum that is right: read or refused, and what is read is no longer than the file.
+    #[test]
+    fn any_file_is_read_or_refused() {
+        let good = bytes(&saved().0);
+        let mut state = 7_u64;
+        let mut draw = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let mut read = 0;
+        for _ in 0..20_000 {
+            let mut file = good[..good.len() - 8].to_vec();
+            for _ in 0..=draw(3) {
+                let at = draw(file.len());
+                match draw(4) {
+                    0 => file[at] = draw(256) as u8,
+                    // A digit for a digit: what is read then is another account.
+                    1 if file[at].is_ascii_digit() => file[at] = b'0' + draw(10) as u8,
+                    1 => {}
+                    2 => drop(file.remove(at)),
+                    _ => file.insert(at, file[at]),
+                }
+            }
+            file.extend(xxh64(&file, 0).to_le_bytes());
+            let Ok(saved) = Saved::of(&file) else { continue };
+            let kept: usize = saved.engines.values().flat_map(Engine::parts).map(<[u8]>::len).sum();
+            assert!(kept <= file.len(), "{kept} of {}", file.len());
+            read += 1;
+        }
+        assert!(read > 1_000, "{read}");
     }
 }

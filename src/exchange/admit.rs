@@ -3,6 +3,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::event::{Action, Context, Ending, Micros, Peer, Side};
+use super::paths::Paths;
 use super::queue::{Asker, QueueRules};
 use super::record::Draft;
 use super::refusals::{self, Refused};
@@ -10,7 +11,9 @@ use super::{Asked, End, Exchange, Leg, Phase, tap, usage};
 use crate::config::{Access, Cidr, Config, HalfClose};
 use crate::counters::stats::Event as Count;
 use crate::http::rewrite::{self, Form};
-use crate::http::{self, Added, Body, BodyLength, RequestFraming, RequestHead, Status, ToClient, Version, reply};
+use crate::http::{
+    self, Added, Body, BodyLength, Known, RequestFraming, RequestHead, Status, ToClient, Version, reply,
+};
 use crate::limits::Limits;
 use crate::policy::{Avoid, Reason};
 use crate::prefix;
@@ -56,59 +59,6 @@ impl From<&Config> for Rules {
     }
 }
 
-/// The paths that reach an engine; others are answered 404, lest an engine's `/pause`,
-/// `/reset_prefix_cache`, `/update_weights` or `/metrics` become public.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Paths {
-    /// Whole paths, or beginnings that end in `*`.
-    allowed: Vec<Box<[u8]>>,
-}
-
-/// Inference and read-only paths of vLLM and SGLang.
-pub const DEFAULT_PATHS: &[&str] = &[
-    "/v1/*",
-    "/v2/rerank",
-    "/tokenize",
-    "/detokenize",
-    "/rerank",
-    "/score",
-    "/pooling",
-    "/classify",
-    "/generate",
-    "/version",
-    "/ping",
-    "/get_model_info",
-    "/inference/v1/generate",
-];
-/// Below `/v1/`, yet changes the engine: only a configured path of its own opens it.
-const GUARDED: &[&[u8]] = &[b"/v1/load_lora_adapter", b"/v1/unload_lora_adapter"];
-
-impl Default for Paths {
-    fn default() -> Self {
-        Paths::new(std::iter::empty())
-    }
-}
-
-impl Paths {
-    /// The default paths and `more`.
-    pub fn new<'a>(more: impl Iterator<Item = &'a str>) -> Paths {
-        let all = DEFAULT_PATHS.iter().copied().chain(more);
-        Paths { allowed: all.map(|path| path.as_bytes().into()).collect() }
-    }
-
-    /// Whether `path` (without query) reaches an engine. Escapes and dot segments are not interpreted,
-    /// and therefore not let through a wildcard: the engine would interpret them.
-    pub fn allow(&self, path: &[u8]) -> bool {
-        if self.allowed.iter().any(|allowed| &**allowed == path) {
-            return true;
-        }
-        let plain = !path.contains(&b'%') && !path.windows(2).any(|pair| matches!(pair, b"//" | b"/."));
-        let guarded = GUARDED.iter().any(|guarded| path.starts_with(guarded));
-        let wildcards = self.allowed.iter().filter_map(|allowed| allowed.strip_suffix(b"*"));
-        plain && !guarded && wildcards.into_iter().any(|beginning| path.starts_with(beginning))
-    }
-}
-
 /// What the rewritten head is longer than the one that came.
 const ADDED_BYTES: usize = 192;
 /// A body no longer than this shares the first buffer with its head.
@@ -136,29 +86,29 @@ pub fn open(bytes: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) -> Op
                 Ok(framing) => admit(&head, framing, bytes.len() > head.len, peer, draft, cx),
                 Err(refusal) => {
                     draft.asked(&head, rewrite::request_id(&head).unwrap_or_default());
-                    refuse(refusal, bytes.len(), draft, cx)
+                    refuse(refusal, bytes, draft, cx)
                 }
             }
         }
-        Err(refusal) => refuse(refusal, bytes.len(), Draft::begin(peer, since, cx), cx),
+        Err(refusal) => refuse(refusal, bytes, Draft::begin(peer, since, cx), cx),
     };
     cx.lender.fields = fields;
     opened
 }
 
 /// Half a head came, its first byte at `since`, and no more of it in time.
-pub fn refuse_slow_head(peer: Peer, since: Micros, cx: &mut Context<'_>) {
-    refuse(refusals::SLOW_HEAD, 0, Draft::begin(peer, since, cx), cx);
+pub fn refuse_slow_head(half: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) {
+    refuse(refusals::SLOW_HEAD, half, Draft::begin(peer, since, cx), cx);
 }
 
-/// Whatever follows a refused head cannot be told apart from it: answer and close.
-fn refuse(refusal: http::Refusal, consumed: usize, draft: Draft, cx: &mut Context<'_>) -> Opened {
+/// Whatever follows a refused head cannot be told apart from it: answer and close. All of `bytes` are taken.
+fn refuse(refusal: http::Refusal, bytes: &[u8], draft: Draft, cx: &mut Context<'_>) -> Opened {
     draft.answered(refusal.status, End::from(&refusal), cx);
-    let to =
-        ToClient { version: Version::Http11, keep_alive: false, head_request: false, request_id: None, explain: None };
+    let head_request = http::has_head_method(bytes);
+    let to = ToClient { version: Version::Http11, keep_alive: false, head_request, request_id: None, explain: None };
     refusals::answer(&refusal.into(), &to, cx);
     cx.actions.push(Action::End(Ending::Linger));
-    Opened::Answered(consumed)
+    Opened::Answered(bytes.len())
 }
 
 fn admit(
@@ -190,8 +140,12 @@ fn admit(
 fn request_id(head: &RequestHead<'_>, cx: &mut Context<'_>) -> Box<[u8]> {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     rewrite::request_id(head).map(Box::from).unwrap_or_else(|| {
-        let number = u128::from(cx.lender.random.number()) << 64 | u128::from(cx.lender.random.number());
-        (0..32).map(|nibble| HEX[(number >> (124 - 4 * nibble) & 15) as usize]).collect()
+        let halves = [cx.lender.random.number(), cx.lender.random.number()].map(u64::to_be_bytes);
+        let mut id = [0; 32];
+        for (digits, byte) in id.as_chunks_mut::<2>().0.iter_mut().zip(halves.as_flattened()) {
+            *digits = [HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]];
+        }
+        Box::from(id)
     })
 }
 
@@ -316,7 +270,11 @@ impl Exchange {
         let made_id = rewrite::request_id(head).is_none().then_some(&*id);
         let added = Added { request_id: made_id, client_ip: peer.ip, proto: "http" };
         rewrite::request(head, &framing, &added, &mut out);
-        let encoded = head.get("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
+        let encoded = head
+            .list
+            .known(Known::ContentEncoding)
+            .next()
+            .is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
         let body = Body::new(framing.body);
         let asker = Asker::of(head, peer.ip, &cx.rules.queue);
         let asked = Asked {
@@ -358,6 +316,7 @@ impl Exchange {
             connects: 0,
             retried: false,
             leg: None::<Leg>,
+            thought: None,
             queued: None,
             waited: None,
             explain: None,
@@ -393,40 +352,5 @@ impl Exchange {
         exchange.wait_for_body(cx);
         exchange.prepare(cx);
         exchange
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn engine_controls_are_not_public() {
-        let paths = Paths::default();
-        for path in ["/v1/chat/completions", "/v1/models/a", "/tokenize", "/generate", "/v1/responses/r/cancel"] {
-            assert!(paths.allow(path.as_bytes()), "{path}");
-        }
-        for path in [
-            "/",
-            "/pause",
-            "/metrics",
-            "/reset_prefix_cache",
-            "/update_weights",
-            "/v1",
-            "/v1/../pause",
-            "/v1//pause",
-            "/v1/%6coad_lora_adapter",
-            "/v1/load_lora_adapter",
-            "/tokenizer",
-            "/v1/./x",
-            "/V1/chat",
-        ] {
-            assert!(!paths.allow(path.as_bytes()), "{path}");
-        }
-        let more = Paths::new(["/metrics", "/v1/load_lora_adapter", "/admin/*"].into_iter());
-        for path in ["/metrics", "/v1/load_lora_adapter", "/admin/x"] {
-            assert!(more.allow(path.as_bytes()), "{path}");
-        }
-        assert!(!more.allow(b"/admin/../pause"));
     }
 }

@@ -62,7 +62,7 @@ impl Exchange {
     }
 
     /// Chooses among the endpoints not tried yet, and asks for a connection.
-    /// `looked_up`: what is known of the prompt, at the first choice.
+    /// `looked_up`: what is known of the prompt, where tokens count.
     pub(super) fn choose_endpoint(&mut self, looked_up: Option<LookedUp>, cx: &mut Context<'_>) {
         let snapshot = cx.snapshot;
         let Some(pool) = self.pool.and_then(|id| snapshot.pools.get(id.0 as usize)) else {
@@ -77,7 +77,7 @@ impl Exchange {
         let tokens = counted.choice().and_then(|choice| choice.tokens.or_else(|| elsewhere(choice)));
         let lots = (request.random, request.turn);
         cx.lender.matches = matches.or(cx.lender.matches.take());
-        let (choice, mut admission) = match (counted, looked_up) {
+        let (mut choice, mut admission) = match (counted, looked_up) {
             (Counted::There(choice, admission), _) => (choice, admission),
             (Counted::HasToWait(choice), Some(looked_up)) => return self.wait_for_room(&choice, seen, looked_up, cx),
             (Counted::Nobody(Nobody::AllAtTheirCap), _) => {
@@ -85,9 +85,14 @@ impl Exchange {
             }
             _ => return self.refuse(refusals::NO_ENDPOINT.into(), cx),
         };
-        self.leave_queue(choice.tokens.map_or(0, |tokens| tokens.new), cx);
+        let tokens = tokens.map(|tokens| self.as_thought_before(choice.endpoint, tokens));
+        choice.tokens = choice.tokens.and(tokens);
+        // Its tenant has paid with the first choice.
+        let new = choice.tokens.filter(|_| self.is_first_choice()).map_or(0, |tokens| tokens.new);
+        self.leave_queue(new, cx);
         let own = shadowed(pool, choice.endpoint, tokens, cx).filter(|_| self.is_first_choice());
         let prediction = self.charge_tokens(tokens, looked_up, &mut admission, cx);
+        self.thought = tokens.map(|tokens| (choice.endpoint, tokens));
         if let Some((policy, own)) = own {
             self.leave_to_shadow(policy, choice.endpoint, own, lots, looked_up, cx);
         }
@@ -137,7 +142,8 @@ impl Exchange {
                 Ok(choice) => choice,
                 Err(nobody) => return Counted::Nobody(nobody),
             };
-            if self.has_to_wait(&choice, pool, cx) {
+            // Who had room once is not sent to the end of the line.
+            if self.is_first_choice() && self.has_to_wait(&choice, pool, cx) {
                 return Counted::HasToWait(choice);
             }
             let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);

@@ -15,11 +15,13 @@
 //! or at whatever ends the exchange before.
 
 pub mod admit;
+mod again;
 mod charges;
 mod choose;
 pub mod event;
 mod finish;
 mod outcome;
+pub mod paths;
 mod queue;
 mod record;
 mod refusals;
@@ -45,7 +47,7 @@ use crate::counters::{Admission, Prediction};
 use crate::fleet::EndpointId;
 use crate::http::rewrite::Form;
 use crate::http::{Body, RequestFraming, Version};
-use crate::policy::{Avoid, Reason};
+use crate::policy::{Avoid, Reason, Tokens};
 use crate::scan::{Api, Scan};
 use crate::snapshot::PoolId;
 use queue::{Asker, Queued};
@@ -188,6 +190,8 @@ pub struct Exchange {
     connects: u32,
     retried: bool,
     leg: Option<Leg>,
+    /// What the endpoint of the last choice was thought to hold of the prompt, where tokens were counted.
+    thought: Option<(EndpointId, Tokens)>,
     /// Its place in the queue, while it waits there.
     queued: Option<Box<Queued>>,
     /// How long it waited there.

@@ -19,6 +19,8 @@ pub struct Body<'a> {
     pub cache_salt: Option<u64>,
     /// How long the text in it is, whatever is written around it.
     pub text_bytes: u64,
+    /// Whether it has tools, as far as it was read.
+    pub tools: bool,
 }
 
 /// Cuts the prompt in the form of the pool's model into the lender's chain and its steps. Answers how many bytes that are; `None`: there is no
@@ -26,7 +28,7 @@ pub struct Body<'a> {
 pub fn cut(body: &Body<'_>, pool: &Pool, lender: &mut Lender) -> Option<u64> {
     let form: &Form = pool.form.as_ref()?;
     let renderer = lender.renderer.get_or_insert_default();
-    let rendering = renderer.render(body.api, form, body.bytes);
+    let rendering = renderer.render(body.api, form, body.bytes, body.tools);
     if rendering.bytes == 0 || rendering.bytes < body.text_bytes / 2 {
         return None;
     }
@@ -43,9 +45,10 @@ impl Exchange {
         let held = self.held_whole && self.body.done();
         // Chunks are held as they are sent on, with their framing between.
         let whole = held && matches!(self.asked.framing.body, BodyLength::Length(_));
-        let cache_salt = self.scan.as_ref().and_then(|scan| scan.facts().cache_salt);
+        let facts = self.scan.as_ref().map(|scan| scan.facts());
+        let (cache_salt, tools) = (facts.and_then(|facts| facts.cache_salt), facts.is_some_and(|facts| facts.tools));
         let bytes = self.held.get(self.head_len..).filter(|_| whole);
-        let body = bytes.map(|bytes| Body { api: self.asked.api, bytes, cache_salt, text_bytes });
+        let body = bytes.map(|bytes| Body { api: self.asked.api, bytes, cache_salt, text_bytes, tools });
         let cut = body.and_then(|body| cut(&body, pool, cx.lender));
         cx.stats.count(if cut.is_some() { Count::Rendered } else { Count::NotRendered });
         cut

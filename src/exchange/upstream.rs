@@ -34,7 +34,7 @@ impl Exchange {
             return self.refuse(refusals::NO_ENDPOINT.into(), cx);
         }
         cx.stats.count(Count::RetriedConnect);
-        self.choose_endpoint(None, cx);
+        self.choose_again(cx);
     }
 
     /// There was nothing left to connect with: no fault of the endpoint's, and another would fare no better.
@@ -125,14 +125,6 @@ impl Exchange {
             leg.connected = false;
         }
         self.refuse(refusals::UPSTREAM_LOST.into(), cx);
-    }
-
-    /// The second and last time, with the same bytes.
-    pub(super) fn try_again(&mut self, cx: &mut Context<'_>) {
-        self.retried = true;
-        self.pushed = 0;
-        self.leave_endpoint(cx);
-        self.choose_endpoint(None, cx);
     }
 
     /// This side's kernel is full: hold the other side back.

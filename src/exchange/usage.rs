@@ -2,6 +2,11 @@
 //! stream whose client asked for it. Bodies are not parsed: what stands behind the key up to the end of body or event
 //! tells how deep it stood, so that its beginning is not needed.
 //!
+//! The APIs have names of their own for it, as vLLM 0.32 writes them: `prompt_tokens` and `input_tokens` (`/v1/responses`) count
+//! the whole prompt; Anthropic's `input_tokens` leaves out what was read from the cache or written to it, which stand
+//! beside it. A stream of `/v1/responses` has it one object deeper, in the event that ends it; one of `/v1/messages` in its
+//! last but one.
+//!
 //! What a model wrote is never taken for it: inside a string the key's quotes would be escaped. Keys of that name deeper
 //! in a body, such as in the schema of a tool, stand at another depth. A wrong reading would cost an estimate and no more.
 
@@ -18,6 +23,7 @@ const LOOK_BYTES: usize = 1_024;
 const KEYS_MAX: usize = 8;
 const KEY: &[u8] = b"\"usage\"";
 static FIND_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KEY));
+static FIND_PREVIOUS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"previous_response_id\":\""));
 
 /// Tokens of one request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -127,8 +133,8 @@ fn look(text: &[u8]) -> Option<Usage> {
 /// Reads it where its key stands.
 fn usage_at(text: &[u8], at: usize) -> Option<Usage> {
     let (before, key) = text.split_at_checked(at)?;
-    // Behind a backslash it is text.
-    if !matches!(before.last()?, b',' | b'{' | b' ' | b'\n' | b'\t' | b'\r') {
+    // Behind a backslash it is text. The prompt of a response that goes on from another is more than what was asked.
+    if !matches!(before.last()?, b',' | b'{' | b' ' | b'\n' | b'\t' | b'\r') || FIND_PREVIOUS.find(before).is_some() {
         return None;
     }
     let value = key.get(KEY.len()..)?.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
@@ -136,50 +142,96 @@ fn usage_at(text: &[u8], at: usize) -> Option<Usage> {
 }
 
 /// Goes over JSON from inside an object of usage to the end of what that stands in.
+#[derive(Default)]
 struct Walk<'a> {
     rest: &'a [u8],
-    /// 1: among the members of usage; 0: among those of what it stands in, behind it.
+    /// 1: among the members of usage; 0: among those of what it stands in, behind it; -1: of what that stands in.
     depth: i32,
     /// Usage has ended.
     behind: bool,
     /// The last string, until a comma: a key where a value follows.
     key: &'a [u8],
     in_details: bool,
-    usage: Usage,
+    in_turns: bool,
+    /// Several prompts were computed for one request: built-in tools were called.
+    several_turns: bool,
+    /// It stands in the event that ends a response.
+    completed: bool,
+    told: Told,
+}
+
+/// Numbers by the names that they have.
+#[derive(Default)]
+struct Told {
+    prompt: Option<u32>,
+    completion: Option<u32>,
+    cached: Option<u32>,
+    input: Option<u32>,
+    output: Option<u32>,
+    cache_read: Option<u32>,
+    cache_creation: Option<u32>,
+}
+
+impl Told {
+    fn usage(&self) -> Option<Usage> {
+        let beside = self.cache_read.unwrap_or(0).saturating_add(self.cache_creation.unwrap_or(0));
+        let input = self.input.map(|input| input.saturating_add(beside)).filter(|input| *input <= TOKENS_MAX);
+        let prompt = self.prompt.or(input)?;
+        let cached = self.cached.or(self.cache_read).map(|cached| cached.min(prompt));
+        Some(Usage { prompt: Some(prompt), cached, completion: self.completion.or(self.output) })
+    }
 }
 
 impl<'a> Walk<'a> {
     fn new(rest: &'a [u8]) -> Walk<'a> {
-        Walk { rest, depth: 1, behind: false, key: b"", in_details: false, usage: Usage::default() }
+        Walk { rest, depth: 1, ..Walk::default() }
     }
 
     /// `None`: it stands deeper, or the text does not end with what it stands in.
     fn usage(mut self) -> Option<Usage> {
-        while self.depth >= 0 {
+        self.leave(0)?;
+        if !self.rest.trim_ascii().is_empty() {
+            self.leave(-1)?;
+            if !self.completed || !self.rest.trim_ascii().is_empty() {
+                return None;
+            }
+        }
+        self.told.usage().filter(|_| !self.several_turns)
+    }
+
+    /// Goes on to behind the end of what stands at this depth.
+    fn leave(&mut self, depth: i32) -> Option<()> {
+        while self.depth >= depth {
             let (&byte, rest) = self.rest.split_first()?;
             self.rest = rest;
             match byte {
                 b'"' => self.string()?,
                 b'0'..=b'9' => self.number(byte),
-                b'{' | b'[' => {
-                    self.depth += 1;
-                    self.in_details |= self.depth == 2 && byte == b'{' && self.key == b"prompt_tokens_details";
-                    self.key = b"";
-                }
+                b'{' | b'[' => self.open(byte),
                 b'}' | b']' => {
                     self.depth -= 1;
                     self.behind |= self.depth == 0;
                     self.in_details &= self.depth > 1;
+                    self.in_turns = false;
                     self.key = b"";
                 }
-                b',' | b'-' => self.key = b"",
+                b',' => {
+                    self.several_turns |= self.in_turns;
+                    self.key = b"";
+                }
+                b'-' => self.key = b"",
                 _ => {}
             }
         }
-        let Usage { prompt: Some(prompt), cached, completion } = self.usage else { return None };
-        let ends = self.rest.iter().all(u8::is_ascii_whitespace);
-        let cached = cached.map(|cached| cached.min(prompt));
-        ends.then_some(Usage { prompt: Some(prompt), cached, completion })
+        Some(())
+    }
+
+    fn open(&mut self, byte: u8) {
+        self.depth += 1;
+        let details = byte == b'{' && matches!(self.key, b"prompt_tokens_details" | b"input_tokens_details");
+        self.in_details |= self.depth == 2 && !self.behind && details;
+        self.in_turns = self.depth == 3 && self.in_details && self.key == b"input_tokens_per_turn";
+        self.key = b"";
     }
 
     fn string(&mut self) -> Option<()> {
@@ -191,7 +243,9 @@ impl<'a> Walk<'a> {
             }
             end += 2;
         }
+        let before = self.key;
         (self.key, self.rest) = (self.rest.get(..end)?, self.rest.get(end + 1..)?);
+        self.completed |= self.depth == -1 && before == b"type" && self.key == b"response.completed";
         Some(())
     }
 
@@ -205,9 +259,13 @@ impl<'a> Walk<'a> {
         let told = (whole && number <= TOKENS_MAX).then_some(number);
         match (self.depth, self.key) {
             _ if self.behind => {}
-            (1, b"prompt_tokens") => self.usage.prompt = told,
-            (1, b"completion_tokens") => self.usage.completion = told,
-            (2, b"cached_tokens") if self.in_details => self.usage.cached = told,
+            (1, b"prompt_tokens") => self.told.prompt = told,
+            (1, b"completion_tokens") => self.told.completion = told,
+            (1, b"input_tokens") => self.told.input = told,
+            (1, b"output_tokens") => self.told.output = told,
+            (1, b"cache_read_input_tokens") => self.told.cache_read = told,
+            (1, b"cache_creation_input_tokens") => self.told.cache_creation = told,
+            (2, b"cached_tokens") if self.in_details => self.told.cached = told,
             _ => {}
         }
         self.key = b"";

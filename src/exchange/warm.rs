@@ -147,7 +147,8 @@ impl Exchange {
 
     /// The reply told how many tokens there were.
     pub(super) fn tokens_told(&mut self, usage: Option<Usage>) {
-        let Some(usage) = usage else { return };
+        // Without a body nothing was asked for: `GET /v1/responses/ID` tells again what was told before.
+        let Some(usage) = usage.filter(|_| self.body_bytes > 0) else { return };
         self.prompt_tokens = usage.prompt.or(self.prompt_tokens);
         self.cached_tokens = usage.cached.or(self.cached_tokens);
         self.completion_tokens = usage.completion.or(self.completion_tokens);

@@ -169,6 +169,13 @@ pub fn parse_response<'a>(
     Ok(Status::Complete(ResponseHead { version: line.version, status: line.status, reason: line.reason, len, list }))
 }
 
+/// Whether what is there of a request, however broken, has the method HEAD: no answer to it has a body, a refusal neither
+/// (RFC 9110, 9.3.2).
+pub fn has_head_method(bytes: &[u8]) -> bool {
+    let line = bytes.strip_prefix(b"\r\n").unwrap_or(bytes);
+    line.get(..class::run_end(&TOKEN, line, 0)) == Some(b"HEAD")
+}
+
 struct RequestLine<'a> {
     method: &'a [u8],
     target: &'a [u8],

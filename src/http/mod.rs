@@ -24,6 +24,8 @@ pub use chunk::{Chunked, Kind, Part, SizeLine};
 pub use digits::{decimal, hex};
 pub use fields::{FieldTable, Fields, Known};
 pub use framing::{BodyLength, ReplyFraming, RequestFraming};
-pub use head::{HeadLimits, RequestHead, ResponseHead, Status, Version, parse_request, parse_response};
+pub use head::{
+    HeadLimits, RequestHead, ResponseHead, Status, Version, has_head_method, parse_request, parse_response,
+};
 pub use reply::{Cause, ErrorReply, Fault, Refusal};
 pub use rewrite::{Added, Delivery, Form, ToClient, request_id, usable_request_id};

@@ -124,15 +124,15 @@ impl Ledger {
 
     /// Drops everything, and keeps no promises any more.
     pub(super) fn clear(&mut self, rows: &Rows, slot: u16) {
+        // By what was held, not by what there is room for: an engine may say again and again that it holds nothing.
         for at in 0..self.unused {
-            let row = self.cell(at).row;
+            let row = std::mem::replace(self.cell_mut(at), FREE).row;
             if row != FREE.row {
+                if !rows.is_sole(row) {
+                    *self.bucket(row) = NONE;
+                }
                 rows.leave(row, slot);
             }
-        }
-        for chunk in &mut self.chunks {
-            chunk.cells.fill(FREE);
-            chunk.buckets.fill(NONE);
         }
         (self.held, self.unused, self.free, self.newest, self.oldest) = (0, 0, NONE, NONE, NONE);
         self.promises = None;

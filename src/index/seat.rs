@@ -25,6 +25,13 @@ pub struct Figures {
     pub busy: u64,
 }
 
+impl Figures {
+    /// Blocks that went to make room: as the index pushed them out, or as the engine said that it did.
+    pub fn gone(&self) -> u64 {
+        self.evicted + self.removed
+    }
+}
+
 /// What belongs to one slot.
 #[derive(Debug)]
 pub(super) struct Seat {

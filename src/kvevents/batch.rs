@@ -103,7 +103,7 @@ impl Batch {
     }
 
     /// Its events, in the order in which they happened.
-    pub fn events(&self) -> impl ExactSizeIterator<Item = Event<'_>> {
+    pub fn events(&self) -> impl ExactSizeIterator<Item = Event<'_>> + DoubleEndedIterator {
         self.entries.iter().map(|entry| self.event(entry))
     }
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::limits::KV_RANKS_MAX;
+
 /// Longest topic: it has to fit into a short frame behind `SUBSCRIBE`.
 const TOPIC_BYTES_MAX: usize = 200;
 
@@ -142,8 +144,11 @@ pub fn listed(answer: &[u8], host: &str) -> Result<Vec<(u32, Settings)>, String>
     let ranks: BTreeMap<u32, Listed> =
         serde_json::from_slice(answer).map_err(|error| format!("not a list of event sources: {error}"))?;
     let publishes = |listed: &Listed| listed.enable_kv_cache_events && listed.publisher.as_deref() == Some("zmq");
-    let ranks = ranks.into_iter().filter(|(_, listed)| publishes(listed));
-    ranks.map(|(rank, listed)| Ok((rank, listed.settings(host)?))).collect()
+    let ranks: Vec<_> = ranks.into_iter().filter(|(_, listed)| publishes(listed)).collect();
+    if ranks.len() > KV_RANKS_MAX {
+        return Err(format!("it lists {} ranks, more than {KV_RANKS_MAX}", ranks.len()));
+    }
+    ranks.into_iter().map(|(rank, listed)| Ok((rank, listed.settings(host)?))).collect()
 }
 
 impl Listed {
@@ -266,6 +271,14 @@ mod tests {
         ];
         assert_eq!(found.iter().map(shown).collect::<Vec<_>>(), expected);
         assert!(listed(b"[]", "gpu-1").is_err());
+        // Each would be a connection, or a port of ours.
+        let many = |ranks: usize| {
+            let source = r#"{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557"}"#;
+            let all: Vec<String> = (0..ranks).map(|rank| format!("\"{rank}\": {source}")).collect();
+            listed(format!("{{{}}}", all.join(",")).as_bytes(), "gpu-1")
+        };
+        assert_eq!(many(KV_RANKS_MAX).unwrap().len(), KV_RANKS_MAX);
+        assert!(many(KV_RANKS_MAX + 1).unwrap_err().contains("65 ranks"));
         let zero = br#"{"0": {"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:0"}}"#;
         assert!(listed(zero, "gpu-1").is_err(), "a port that nobody can connect to");
     }

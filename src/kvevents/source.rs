@@ -282,10 +282,8 @@ impl Source {
         match replay.next(at, &self.pace, next).await {
             Some(Answer::Message(number)) => match self.replayed.read(replay.payload()) {
                 Ok(()) => replay.answer = Some(number),
-                Err(_) => {
-                    self.counts.malformed += 1;
-                    replay.heard = true;
-                }
+                // Not what was known: that made sense.
+                Err(_) => self.counts.malformed += 1,
             },
             Some(Answer::Nonsense) => self.counts.refused += 1,
             Some(Answer::End) => return self.replay_ended(),
@@ -308,7 +306,8 @@ impl Source {
             replay.answer = None;
             return None;
         };
-        replay.heard = true;
+        // Who answers with more than was asked for says nothing of what was.
+        replay.heard |= number >= replay.ask.from;
         match sequence.replayed(number, time) {
             Verdict::Next => {
                 sequence.applied_replayed(time);

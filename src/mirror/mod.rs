@@ -18,7 +18,9 @@
 //! - A block that goes while others that follow it stay takes these along; once it is stored again, with the same text, they are held again.
 //!
 //! An event costs what its size is; but where a block goes or comes before others that follow it, all below it are told of, each time. Engines
-//! remove leaves first, so that each block is told of once as it comes and once as it goes. Memory is bounded by [`Mirror::bytes`].
+//! remove leaves first, so that each block is told of once as it comes and once as it goes. One that does otherwise again and again
+//! is given up ([`Mirror::overflowed`]), so that no message costs more than what it names and what is there, some times each. Memory is
+//! bounded by [`Mirror::bytes`].
 
 mod links;
 mod room;
@@ -126,6 +128,8 @@ pub struct Mirror {
     /// The group of layers that is read, once it is known.
     group: Option<Option<u32>>,
     overflowed: bool,
+    /// So many blocks may be told of yet beyond those that events name.
+    patience: u64,
     counts: Counts,
     /// Buffers that are used again: texts of tokens, links of the block that is read, nodes on a walk.
     stage: Vec<u8>,
@@ -162,6 +166,7 @@ impl Mirror {
             blocks_max: blocks_max.min(MIRROR_BLOCKS_MAX),
             group: None,
             overflowed: false,
+            patience: patience_max(blocks_max),
             counts: Counts::default(),
             stage: Vec::with_capacity(STAGE_BYTES),
             found: Vec::with_capacity(room.found),
@@ -196,6 +201,7 @@ impl Mirror {
         let mut parent = stored.parent;
         for (place, &name) in stored.hashes.iter().enumerate() {
             self.store(Block { name, parent, stored, place }, reading, sink);
+            self.bear(sink);
             parent = Some(name);
         }
     }
@@ -220,6 +226,7 @@ impl Mirror {
             node.copies -= 1;
             if node.copies == 0 || node.ambiguous {
                 self.take_away(at, sink);
+                self.bear(sink);
             }
         }
     }
@@ -237,6 +244,11 @@ impl Mirror {
         self.blocks
     }
 
+    /// How many there can be.
+    pub fn blocks_max(&self) -> u32 {
+        self.blocks_max
+    }
+
     /// Whether a block is held that this link ends in.
     pub fn owns(&self, link: u64) -> bool {
         self.links.owned(link)
@@ -247,9 +259,23 @@ impl Mirror {
         self.counts
     }
 
-    /// Whether the engine has said since the last clear that it holds more than it should be able to.
+    /// Whether the engine has said since the last clear that it holds more than it should be able to, or what no cache does.
     pub fn overflowed(&self) -> bool {
         self.overflowed
+    }
+
+    /// A block was named. Where too much came and went with others, all of it goes, leaves first.
+    fn bear(&mut self, sink: &mut impl Sink) {
+        self.patience = (self.patience + PATIENCE_FOR_ONE).min(patience_max(self.blocks_max));
+        if self.patience > PATIENCE_FOR_ONE {
+            return;
+        }
+        self.counts.beyond += u64::from(self.blocks);
+        for at in self.tree.all().into_iter().rev() {
+            self.disown(at, sink);
+        }
+        self.cleared();
+        self.overflowed = true;
     }
 
     fn store(&mut self, block: Block<'_>, reading: &Reading<'_>, sink: &mut impl Sink) {
@@ -290,6 +316,14 @@ impl Mirror {
             self.settle(at, block, reading, sink);
         }
     }
+}
+
+/// So many blocks may be told of with each that is named.
+const PATIENCE_FOR_ONE: u64 = 4;
+
+/// And all of them so many times.
+fn patience_max(blocks_max: u32) -> u64 {
+    PATIENCE_FOR_ONE * u64::from(blocks_max.clamp(1 << 10, MIRROR_BLOCKS_MAX))
 }
 
 /// vLLM names the GPU on every build, older engines name no tier.

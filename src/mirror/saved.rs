@@ -81,6 +81,13 @@ impl Mirror {
         if reader.0.is_empty() { Ok(mirror) } else { Err(Refused::Nonsense) }
     }
 
+    /// The same with room for so many blocks.
+    pub fn grown(&self, blocks_max: u32) -> Result<Mirror, Refused> {
+        let mut bytes = Vec::new();
+        self.save(&mut bytes);
+        Ok(Mirror { counts: self.counts, ..Mirror::restore(&bytes, blocks_max)? })
+    }
+
     /// Tells of all that is held, as if it had come just now.
     pub fn retell(&self, sink: &mut impl Sink) {
         let mut told = super::links::Links::new(0);

@@ -92,9 +92,15 @@ impl Mirror {
     /// It and all that follow it are held no more.
     fn release(&mut self, at: u32, sink: &mut impl Sink) {
         self.walk_from(at);
-        for &at in self.walk.iter().rev() {
-            let node = self.tree.get_mut(at);
-            node.held = false;
+        for place in (0..self.walk.len()).rev() {
+            self.disown(self.walk[place], sink);
+        }
+    }
+
+    /// A block is held no more.
+    pub(super) fn disown(&mut self, at: u32, sink: &mut impl Sink) {
+        let node = self.tree.get_mut(at);
+        if std::mem::take(&mut node.held) {
             node.links.iter().rev().filter(|link| self.links.disown(**link)).for_each(|link| sink.release(*link));
         }
     }
@@ -103,6 +109,7 @@ impl Mirror {
         self.walk.clear();
         self.walk.push(at);
         self.tree.spread(&mut self.walk);
+        self.patience = self.patience.saturating_sub(self.walk.len() as u64);
     }
 
     /// A block goes. Where others follow it, its node stays for them.

@@ -83,6 +83,10 @@ impl Text {
                 self.cut.push(self.root, stage, &mut step);
                 stage.clear();
             }
+            if self.cut.bytes() > TEXT_BYTES_MAX + TEXT_BYTES_MAX {
+                // No block of any engine: nor are the gigabytes that one message may name hashed.
+                return Err(Unread::Deep);
+            }
             if text.len() > STAGE_BYTES {
                 self.cut.push(self.root, text, &mut step);
             } else {

@@ -16,7 +16,7 @@ pub struct Costs {
 pub struct Cost {
     /// Sent there, and without a first token yet.
     pub pending: u32,
-    /// To be computed of this prompt, as much as that weighs.
+    /// To be computed of this prompt, as much as that weighs, what it pushes out there included.
     pub new: u32,
     /// For the requests there.
     pub decoding: u32,

@@ -302,7 +302,7 @@ pub fn choose_by(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'
         _ if policy.counts_tokens()
             && let Some(prompt) = &request.prompt =>
         {
-            warm::least_work(pool, loads, request, prompt)
+            warm::least_work(policy, pool, loads, request, prompt)
         }
         Policy::PrefixHash | Policy::Warm | Policy::Precise => match request.key {
             Some(key) => chwbl::bounded(pool, loads, request, key, &chwbl::PREFIX),

@@ -93,6 +93,8 @@ const TRIAL_SHARE: u32 = 10;
 pub(super) struct Cache {
     /// In use, 0..=1; 0 where it is not known.
     pub(super) used: f32,
+    /// Replaced of late, 0..=1: see [`crate::fleet::Turnover`].
+    pub(super) turnover: f32,
     /// Tokens; 0: not known.
     pub(super) capacity: u64,
     /// See [`Endpoint::dispatched_at`].
@@ -116,7 +118,14 @@ impl Cache {
         let computed = resident * (1.0 - waits);
         let own = if computed > 0.0 { (tokens / computed).clamp(0.0, 1.0) } else { 1.0 };
         let base = tokens - own * computed;
-        Cache { used, capacity, dispatched_at: endpoint.dispatched_at, base: base as i64, own: own as f32 }
+        Cache {
+            used,
+            turnover: endpoint.turnover.clamp(0.0, 1.0),
+            capacity,
+            dispatched_at: endpoint.dispatched_at,
+            base: base as i64,
+            own: own as f32,
+        }
     }
 
     /// Tokens in use now, those of our requests that will be soon among them, given what ours have resident there.

@@ -4,13 +4,18 @@
 //! prompt less what its cache holds of it, and what those that decode there slow it down. Requests are not the unit: policies
 //! that count them park short prompts behind long ones.
 //!
+//! By `precise` a new token costs up to twice as much where it pushes out what others will ask for: as likely as prompts are held at all, and
+//! as much of the cache as was replaced within the last half minute. That keeps what is used apart from what is not: prompts that nobody
+//! holds go where what they push out lay for longest, as they would in one cache for all. By `warm`, which guesses what went, it does not: in
+//! replays it gained with agents and lost with Mooncake's conversations.
+//!
 //! An endpoint whose cache turned out not to hold what the index says ([`crate::fleet::Rung::Hash`]) counts as holding nothing.
 
 use crate::fleet::Loads;
 use crate::index::{Found, Matches, STEPS};
 use crate::limits::ENDPOINTS_MAX;
 use crate::policy::pool::{Cache, Row};
-use crate::policy::{Choice, Cost, Costs, Eligible, Pool, Reason, Request, Tokens};
+use crate::policy::{Choice, Cost, Costs, Eligible, Policy, Pool, Reason, Request, Tokens};
 
 /// What is known of a prompt that is chosen for by its tokens.
 #[derive(Clone, Copy, Debug)]
@@ -67,12 +72,19 @@ const ROOM_COLD: u64 = 93;
 const INVERSE_BITS: u32 = 20;
 
 /// The endpoint of least cost; among equals the first of the ring.
-pub(super) fn least_work(pool: &Pool, loads: &Loads, request: &Request<'_>, prompt: &Prompt<'_>) -> Option<Choice> {
+pub(super) fn least_work(
+    policy: Policy,
+    pool: &Pool,
+    loads: &Loads,
+    request: &Request<'_>,
+    prompt: &Prompt<'_>,
+) -> Option<Choice> {
     let eligible = pool.eligible();
     let mut held = [0; ENDPOINTS_MAX];
     note_held(eligible, prompt, &mut held);
     let mean = u64::from(loads.mean_prompt(pool.id.0));
-    let mut work = Work { eligible, loads, prompt, mean, held: &held, others: Others::default() };
+    let displaces = if policy == Policy::Precise { loads.held_share(pool.id.0) } else { 0.0 };
+    let mut work = Work { eligible, loads, prompt, mean, displaces, held: &held, others: Others::default() };
     work.others = Others::of(pool, &work);
     let mut best = Best::default();
     for (&slot, cache) in eligible.slots().iter().zip(eligible.caches()) {
@@ -141,6 +153,9 @@ struct Work<'a> {
     prompt: &'a Prompt<'a>,
     /// Tokens of the pool's mean prompt.
     mean: u64,
+    /// How likely it is that what a new token pushes out would have been found by another prompt, in a cache that turns over within
+    /// half a minute: then that has to be computed, too.
+    displaces: f32,
     /// Tokens held, by slot, as far as is believed.
     held: &'a [u32; ENDPOINTS_MAX],
     others: Others,
@@ -184,7 +199,9 @@ impl Work<'_> {
         let room = in_flight == 0 || self.has_room(slot, cache, held);
         let no_room = if room { 0 } else { NO_ROOM * self.mean };
         let others = self.others.holds(slot);
-        Terms { pending: self.loads.pending(slot), new: NEW * new, decoding, full, no_room, others }
+        // What was pushed out has to be computed as well once it is asked for.
+        let displaced = (self.displaces * cache.turnover * (NEW * new) as f32) as u64;
+        Terms { pending: self.loads.pending(slot), new: NEW * new + displaced, decoding, full, no_room, others }
     }
 
     /// Computed again for the two that are told of, lest all that lose carry their terms along.

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::chooser::{Asked, Chooser, Stage};
 use super::events::Batch;
@@ -19,7 +20,7 @@ use crate::counters::{Admission, Counters};
 use crate::demo::conversation::Dice;
 use crate::engine::core::Figures;
 use crate::engine::tokens::TOKEN_BYTES;
-use crate::fleet::{Endpoint, EndpointId};
+use crate::fleet::{Endpoint, EndpointId, Turnover};
 use crate::index::{Capacity, Index, Matches, Origin};
 use crate::policy::{self, Choice, Pool, PoolId, Prompt, Settings, Tokens};
 use crate::ring::Ring;
@@ -38,6 +39,8 @@ pub struct Own {
     dice: Dice,
     turn: u64,
     mirror: Option<Mirror>,
+    /// By slot.
+    turnovers: Vec<Turnover>,
     predicted: Option<u32>,
 }
 
@@ -68,6 +71,7 @@ impl Own {
             dice: Dice::new(mix(stage.seed, 3)),
             turn: 0,
             mirror: None,
+            turnovers: vec![Turnover::default(); stage.engines],
             predicted: None,
         }
     }
@@ -198,7 +202,14 @@ impl Chooser for Own {
     }
 
     fn scraped(&mut self, figures: &[Figures]) {
-        for (endpoint, figures) in self.snapshot.endpoints.iter_mut().flatten().zip(figures) {
+        let since = Duration::from_millis(Control::default().scrape_interval_ms);
+        let engines = self.snapshot.endpoints.iter_mut().flatten().zip(&mut self.turnovers);
+        for ((endpoint, turnover), figures) in engines.zip(figures) {
+            if let Some(index) = self.snapshot.index.as_deref() {
+                let known = index.figures(endpoint.id.slot);
+                turnover.saw(known.gone(), known.capacity, since);
+                endpoint.turnover = turnover.part();
+            }
             endpoint.engine.kv_use = Some(figures.kv_usage as f32);
             endpoint.engine.kv_capacity_tokens = Some(self.cache_tokens);
             endpoint.engine.running = Some(figures.running as u32);

@@ -66,6 +66,11 @@ impl Digest {
         self.staged.get(self.length.saturating_sub(length)..self.length).unwrap_or_default()
     }
 
+    /// The same as [`Digest::each_link`] of what has left the stage: of all of it after [`Digest::flush`], where it leaves steps.
+    pub fn links(&self) -> &[u64] {
+        &self.hash.links
+    }
+
     /// A hash of the first block or step, of the first two, and so on.
     pub fn each_link(&self, mut take: impl FnMut(u64)) {
         self.hash.links.iter().for_each(|link| take(*link));
@@ -183,15 +188,11 @@ impl Hash {
     fn take_steps<'b>(&mut self, stripes: &'b [u8]) -> &'b [u8] {
         let whole = (stripes.len() / STEP_BYTES).min(self.links_max - self.links.len());
         let (steps, rest) = stripes.split_at(whole * STEP_BYTES);
-        let mut after = [[0; 4]; STAGE_BYTES / STEP_BYTES];
-        for part in steps.chunks(STAGE_BYTES) {
-            let after = after.get_mut(..part.len() / STEP_BYTES).unwrap_or_default();
-            self.kernel.steps(&mut self.lanes, part, after);
-            for lanes in after {
-                self.bytes += STEP_BYTES as u64;
-                self.links.push(link(*lanes, self.bytes));
-            }
-        }
+        let known = self.links.len();
+        self.links.resize(known + whole, 0);
+        let links = self.links.get_mut(known..).unwrap_or_default();
+        self.kernel.links(&mut self.lanes, self.bytes, steps, links);
+        self.bytes += steps.len() as u64;
         rest
     }
 
@@ -203,12 +204,14 @@ impl Hash {
 
 /// A hash of so many bytes, whole stripes, that have left these lanes. Not XXH64: its last mixing is a chain of fifteen
 /// multiplications, which for every 256 bytes would cost more than the bytes.
+#[inline]
 pub(super) fn link(lanes: [u64; 4], bytes: u64) -> u64 {
     let [a, b, c, d] = lanes;
     folded(a ^ PRIME_1, b ^ PRIME_2) ^ folded(c ^ PRIME_3, d ^ PRIME_4.wrapping_add(bytes))
 }
 
 /// All bits of a product, one half upon the other.
+#[inline]
 pub(super) fn folded(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     (product as u64) ^ (product >> 64) as u64

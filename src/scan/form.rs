@@ -75,8 +75,10 @@ pub struct Turn {
     pub stops: Box<[Box<[u8]>]>,
 }
 
-/// What stands around the calls of one message, which come behind its content. A name is written as it is; arguments, which are the text of a
-/// JSON object, as Python's `json.dumps` writes that object with letters as they are: a space behind each comma and colon, keys in their order.
+/// What stands around the calls of one message, which come behind its content. A name of ASCII letters, digits, `_`, `-` and `.` is written as it
+/// is, with any other the form ends before the message; arguments, which are the text of a JSON object or no text at all, as Python's `json.dumps`
+/// writes that object with letters as they are: a space behind each comma and colon, keys in their order. A content of no bytes or no parts is
+/// none; one of which nothing is left, but which had bytes, ends the form before the message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
     /// Behind the content, before the first name; `None`: beside calls a content is written otherwise, the form ends before the message.

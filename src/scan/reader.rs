@@ -1,5 +1,7 @@
 //! A cursor over a whole body, for who has all of it: as strict as [`super::machine`] about what it looks at, as blind to what it skips.
 
+use std::ops::Range;
+
 use super::Fault;
 use super::kernel::{Kernel, Skip, white_space};
 use super::text::{Decoder, Ended, Taker};
@@ -28,8 +30,19 @@ impl<'a> Reader<'a> {
         self.at = at;
     }
 
+    /// The bytes of these places.
+    pub fn between(&self, places: Range<usize>) -> &'a [u8] {
+        self.body.get(places).unwrap_or_default()
+    }
+
+    /// The loops that it reads with.
+    pub fn kernel(&self) -> &'static Kernel {
+        self.kernel
+    }
+
+    /// What has not been used.
     #[inline]
-    fn rest(&self) -> &'a [u8] {
+    pub fn rest(&self) -> &'a [u8] {
         self.body.get(self.at..).unwrap_or_default()
     }
 
@@ -49,6 +62,11 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn step(&mut self) {
         self.at += 1;
+    }
+
+    /// Uses so many bytes of the rest.
+    pub fn skip_bytes(&mut self, length: usize) {
+        self.at += length;
     }
 
     /// The bracket that the body begins with, a byte order mark before it or not.
@@ -78,18 +96,31 @@ impl<'a> Reader<'a> {
     where
         'a: 'w,
     {
-        if !self.goes_on(first, b'}')? {
+        if !self.member(first)? {
             return Ok(None);
         }
-        if self.peek()? != b'"' {
-            return Err(Fault::Syntax);
-        }
         let name = self.word(word)?;
+        self.colon()?;
+        Ok(Some(name.unwrap_or_default()))
+    }
+
+    /// Whether an object has a further key, whose quote is then the next byte; if not, it is closed.
+    #[inline]
+    pub fn member(&mut self, first: &mut bool) -> Result<bool, Fault> {
+        if !self.goes_on(first, b'}')? {
+            return Ok(false);
+        }
+        if self.peek()? == b'"' { Ok(true) } else { Err(Fault::Syntax) }
+    }
+
+    /// What stands behind a key.
+    #[inline]
+    pub fn colon(&mut self) -> Result<(), Fault> {
         if self.peek()? != b':' {
             return Err(Fault::Syntax);
         }
         self.step();
-        Ok(Some(name.unwrap_or_default()))
+        Ok(())
     }
 
     /// Whether an array has a further element; if not, it is closed.

@@ -4,26 +4,35 @@
 //! Nothing is guessed: where the form does not say what the engine would write, the prompt ends, and the chain holds what comes before. As a
 //! field may stand behind the prompt that it changes, the whole body is read before anything is believed.
 
+mod arguments;
 mod bare;
+mod calls;
 mod chat;
 mod page;
+mod stops;
 mod why;
 
+use std::ops::Range;
+
 use super::Api;
-use super::form::Form;
+use super::form::{Chat, Form};
 use super::kernel::Kernel;
 use super::reader::Reader;
 use super::words::Word;
+use arguments::Arguments;
 use page::{Page, Sieve};
 pub use why::{Rendering, Why};
 
-/// Writes prompts, one after the other; allocates when it is made and never again. Some 130 KiB, most of them links.
+/// Writes prompts, one after the other; allocates when it is made and never again. Some 130 KiB, most of them links, and
+/// [`crate::limits::ARGUMENTS_BYTES_MAX`] of which it touches as much as the longest arguments have.
 pub struct Renderer {
     kernel: &'static Kernel,
     page: Page,
     sieve: Sieve,
     word: Word,
     ids: [u8; IDS_BYTES],
+    arguments: Arguments,
+    unknown_tools: Option<Range<usize>>,
 }
 
 /// Token ids that are read at once, four bytes each.
@@ -43,15 +52,39 @@ impl Renderer {
 
     /// The same on these loops; no answer depends on them.
     pub fn with(kernel: &'static Kernel) -> Self {
-        Renderer { kernel, page: Page::new(kernel), sieve: Sieve::new(), word: Word::new(), ids: [0; IDS_BYTES] }
+        Renderer {
+            kernel,
+            page: Page::new(kernel),
+            sieve: Sieve::new(),
+            word: Word::new(),
+            ids: [0; IDS_BYTES],
+            arguments: Arguments::new(kernel),
+            unknown_tools: None,
+        }
     }
 
-    /// Writes the prompt of a whole body.
-    pub fn render(&mut self, api: Api, form: &Form, body: &[u8]) -> Rendering {
-        let Renderer { kernel, page, sieve, word, ids } = self;
+    /// Writes the prompt of a whole body. `tools`: whether it is known to have some, so that messages before them are not written
+    /// until those were read; nothing but time depends on it.
+    pub fn render(&mut self, api: Api, form: &Form, body: &[u8], tools: bool) -> Rendering {
+        let Renderer { kernel, page, sieve, word, ids, arguments, unknown_tools } = self;
+        *unknown_tools = None;
         page.clear();
-        let reader = Reader::new(kernel, body);
-        let mut writer = Writer { reader, form, page, sieve, word, ids, after: &[], written: 0, said: Said::default() };
+        let mut writer = Writer {
+            reader: Reader::new(kernel, body),
+            form,
+            page,
+            sieve,
+            word,
+            ids,
+            arguments,
+            unknown_tools,
+            after: &[],
+            called: false,
+            generation: &[],
+            written: 0,
+            awaits_tools: tools,
+            said: Said::default(),
+        };
         match writer.body(api) {
             Ok(ends) => {
                 writer.page.end();
@@ -62,6 +95,12 @@ impl Renderer {
                 Rendering { bytes: 0, ends: Some(why) }
             }
         }
+    }
+
+    /// Where in the last body the value of `tools` stands, if the form does not know this set and nothing else was wrong so far:
+    /// the bytes that [`Form::toolset`] would have to find.
+    pub fn unknown_tools(&self) -> Option<Range<usize>> {
+        self.unknown_tools.clone()
     }
 
     /// Replaces both by the links of the last prompt below `root`: `blocks` has one for each whole block of
@@ -80,10 +119,18 @@ struct Writer<'a> {
     sieve: &'a mut Sieve,
     word: &'a mut Word,
     ids: &'a mut [u8; IDS_BYTES],
+    arguments: &'a mut Arguments,
+    unknown_tools: &'a mut Option<Range<usize>>,
     /// What stands behind the last message, unless that is to be continued.
     after: &'a [u8],
+    /// The last message calls tools.
+    called: bool,
+    /// At the end, where an answer is asked for.
+    generation: &'a [u8],
     /// The place of the prompt that is on the page.
     written: usize,
+    /// Tools are expected, and messages before them left unwritten.
+    awaits_tools: bool,
     said: Said,
 }
 
@@ -92,7 +139,8 @@ struct Writer<'a> {
 struct Said {
     messages: Option<Told>,
     prompt: Option<Told>,
-    tools: bool,
+    /// Where the tools stand.
+    tools: Option<Range<usize>>,
     /// Which of [`ALTERING`] say anything.
     altering: u32,
     /// `add_generation_prompt`, `continue_final_message`, `add_special_tokens`.
@@ -100,12 +148,13 @@ struct Said {
 }
 
 /// A prompt that was there.
-#[derive(Clone, Copy)]
 struct Told {
     /// Where its value begins.
     place: usize,
     /// Whether `add_special_tokens` held when it was written.
     begins: bool,
+    /// The tools when it was written.
+    tools: Option<Range<usize>>,
     ends: Option<Why>,
 }
 
@@ -136,7 +185,7 @@ const ALTERING: [&[u8]; 9] = [
     b"suffix",
 ];
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
     /// Reads all of the body. `Err`: nothing of its prompt is known.
     fn body(&mut self, api: Api) -> Result<Option<Why>, Why> {
         if !matches!(api, Api::Chat | Api::Completions | Api::Tokenize) {
@@ -146,9 +195,10 @@ impl Writer<'_> {
         let mut opening = true;
         while let Some(name) = self.reader.key(&mut opening, self.word)? {
             match name {
+                b"messages" if api != Api::Completions && self.awaits_tools => self.said.messages = self.unwritten()?,
                 b"messages" if api != Api::Completions => self.said.messages = self.told(Writer::messages)?,
                 b"prompt" if api != Api::Chat => self.said.prompt = self.told(Writer::prompt)?,
-                b"tools" => self.said.tools = self.reader.skip()?,
+                b"tools" => self.said.tools = self.tools()?,
                 b"add_generation_prompt" => self.said.flags[GENERATION] = self.flag()?,
                 b"continue_final_message" => self.said.flags[CONTINUES] = self.flag()?,
                 b"add_special_tokens" => self.said.flags[SPECIAL] = self.flag()?,
@@ -165,12 +215,27 @@ impl Writer<'_> {
         self.end()
     }
 
+    /// Where the tools stand; `None`: there are none.
+    fn tools(&mut self) -> Result<Option<Range<usize>>, Why> {
+        self.awaits_tools = false;
+        self.reader.peek()?;
+        let begin = self.reader.at();
+        Ok(self.reader.skip()?.then(|| begin..self.reader.at()))
+    }
+
+    /// Messages that are written when the tools behind them are known.
+    fn unwritten(&mut self) -> Result<Option<Told>, Why> {
+        self.reader.peek()?;
+        let place = self.reader.at();
+        Ok(self.reader.skip()?.then_some(Told { place, begins: false, tools: None, ends: None }))
+    }
+
     /// A prompt, as `write` writes it; `None`: it is null.
     fn told(&mut self, write: fn(&mut Self) -> Result<(), Why>) -> Result<Option<Told>, Why> {
         if self.reader.peek()? == b'n' {
             return if self.reader.skip()? { Err(Why::Prompt) } else { Ok(None) };
         }
-        let (place, begins) = (self.reader.at(), self.said.begins());
+        let (place, begins, tools) = (self.reader.at(), self.said.begins(), self.said.tools.clone());
         self.written = place;
         let ends = match write(self) {
             Ok(()) => None,
@@ -182,7 +247,7 @@ impl Writer<'_> {
                 Some(why)
             }
         };
-        Ok(Some(Told { place, begins, ends }))
+        Ok(Some(Told { place, begins, tools, ends }))
     }
 
     fn flag(&mut self) -> Result<Flag, Why> {
@@ -202,11 +267,9 @@ impl Writer<'_> {
         if self.said.altering != 0 || self.said.flags.contains(&Flag::Odd) {
             return Err(Why::Field);
         }
-        if self.said.tools {
-            return Err(Why::Tools);
-        }
-        match (self.said.messages, self.said.prompt) {
+        match (self.said.messages.take(), self.said.prompt.take()) {
             (Some(told), None) => self.chat_ends(told),
+            (None, Some(_)) if self.said.tools.is_some() => Err(Why::Tools),
             (None, Some(told)) => self.prompt_ends(told),
             _ => Err(Why::Prompt),
         }
@@ -216,17 +279,31 @@ impl Writer<'_> {
         if self.said.flags[SPECIAL] == Flag::True {
             return Err(Why::Field);
         }
-        let told = if self.written == told.place { told } else { self.again(told, Writer::messages)? };
-        if told.ends.is_none() {
-            if self.said.flags[CONTINUES] != Flag::True {
-                self.page.put(self.after);
-                if self.said.flags[GENERATION] != Flag::False {
-                    self.page.put(self.form.chat.as_ref().map_or(&[], |chat| &chat.generation));
+        let stands = self.written == told.place && self.said.tools == told.tools;
+        let told = if stands { told } else { self.again(told, Writer::messages)? };
+        match told.ends {
+            Some(Why::Tools) => self.unknown_tools.clone_from(&self.said.tools),
+            Some(_) => {}
+            // What is behind the content is not written then, and engines find that by the content's text.
+            None if self.said.flags[CONTINUES] == Flag::True && self.called => return Ok(Some(Why::Message)),
+            None => {
+                if self.said.flags[CONTINUES] != Flag::True {
+                    self.page.put(self.after);
+                    if self.said.flags[GENERATION] != Flag::False {
+                        self.page.put(self.generation);
+                    }
                 }
+                self.page.keep();
             }
-            self.page.keep();
         }
         Ok(told.ends)
+    }
+
+    /// How chats with these tools are written.
+    fn chat(&self) -> Result<&'a Chat, Why> {
+        let Some(tools) = self.said.tools.clone() else { return self.form.chat.as_ref().ok_or(Why::Template) };
+        let toolset = self.form.toolset(self.reader.between(tools)).ok_or(Why::Tools)?;
+        toolset.chat.as_ref().ok_or(Why::Toolset)
     }
 
     fn prompt_ends(&mut self, told: Told) -> Result<Option<Why>, Why> {

@@ -49,6 +49,7 @@ pub(super) fn joined(parts: [&Part; 3]) -> u64 {
 }
 
 /// A link of a chain that begins with `root`: one multiplication, folded.
+#[inline]
 pub(super) fn linked(root: u64, link: u64) -> u64 {
     folded(root ^ link, PRIME_1 ^ root.rotate_left(32))
 }

@@ -44,7 +44,7 @@ impl<D: Driver> Shard<D> {
             // Half a head: say so before closing.
             self.desk.actions.clear();
             let since = client.head_since.unwrap_or(self.desk.now);
-            exchange::refuse_slow_head(client.peer, since, &mut self.desk.context());
+            exchange::refuse_slow_head(&client.ahead, client.peer, since, &mut self.desk.context());
             return self.drive(key, Input::None);
         }
         self.close_client(key);

@@ -25,6 +25,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::Shard;
 use crate::counters::stats::{Gauge, Stats};
 use crate::driver::{Driver, SocketId};
+use crate::publish::Process;
 
 /// Connections a shard may be ahead of another, beside a thirty-second of the other's.
 const AHEAD: u64 = 1;
@@ -35,7 +36,7 @@ const INBOX: usize = 256;
 /// What came for a shard and was not taken in yet.
 struct Inbox {
     connections: ArrayQueue<(OwnedFd, SocketAddr)>,
-    bell: OwnedFd,
+    bell: Arc<OwnedFd>,
     /// A request of its shard may have room by what another one did.
     rung: AtomicBool,
     /// Its shard hears the bell.
@@ -50,25 +51,25 @@ pub struct HandOver {
 }
 
 impl HandOver {
-    /// By shard; none where there is one alone.
+    /// By shard. One alone has nobody to hand over to, but is woken by its bell as well.
     ///
     /// # Errors
     /// When the kernel gives no descriptors for the bells.
-    pub fn of_all(stats: &'static Stats) -> io::Result<Vec<Option<HandOver>>> {
-        let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    pub fn of_all(stats: &'static Stats) -> io::Result<Vec<HandOver>> {
+        let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new);
         let inbox = |_| {
             let connections = ArrayQueue::new(INBOX);
             Ok(Inbox { connections, bell: bell()?, rung: AtomicBool::new(false), open: AtomicBool::new(false) })
         };
         let inboxes: Arc<[Inbox]> = (0..stats.shards()).map(inbox).collect::<io::Result<Vec<_>>>()?.into();
-        let of_one = |shard| HandOver { shard, inboxes: Arc::clone(&inboxes), stats };
-        Ok((0..stats.shards()).map(|shard| Some(of_one(shard)).filter(|_| stats.shards() > 1)).collect())
+        Ok((0..stats.shards()).map(|shard| HandOver { shard, inboxes: Arc::clone(&inboxes), stats }).collect())
     }
 
-    /// Has the driver hear the bell; from then on others may hand over.
-    fn open(&self, driver: &mut impl Driver) -> io::Result<()> {
+    /// Has the driver hear the bell; from then on others may hand over, and the process wakes its shard by it.
+    fn open(&self, driver: &mut impl Driver, process: &Process) -> io::Result<()> {
         let inbox = &self.inboxes[self.shard];
         driver.hear(inbox.bell.try_clone()?)?;
+        process.shards()[self.shard].wakes_by(Arc::clone(&inbox.bell));
         inbox.open.store(true, Ordering::Release);
         Ok(())
     }
@@ -120,12 +121,10 @@ impl<D: Driver> Shard<D> {
     ///
     /// # Errors
     /// When the driver cannot; the shard then serves what its listeners get.
-    pub fn share(&mut self, handover: Option<HandOver>) -> io::Result<()> {
-        if let Some(handover) = handover {
-            handover.open(&mut self.driver)?;
-            self.desk.lender.shard = handover.shard as u16;
-            self.handover = Some(handover);
-        }
+    pub fn share(&mut self, handover: HandOver) -> io::Result<()> {
+        handover.open(&mut self.driver, self.process)?;
+        self.desk.lender.shard = handover.shard as u16;
+        self.handover = Some(handover);
         Ok(())
     }
 

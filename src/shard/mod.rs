@@ -124,7 +124,7 @@ pub struct Shard<D> {
     /// As the driver had counted at the end of the last turn.
     buffers_out: u64,
     accept_stalls: u64,
-    /// None where there is one shard, or its driver cannot.
+    /// None where its driver cannot.
     handover: Option<HandOver>,
     drain_until: Option<Micros>,
     /// Connections end with the reply under way, also where it did not say so: nobody else will serve them.

@@ -99,7 +99,7 @@ pub fn start(
 
 /// The life of one shard. A panic outside an exchange leaves connections in an unknown state: the process
 /// ends, and whatever supervises it starts it anew.
-fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, handover: Option<HandOver>) -> io::Result<()> {
+fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, handover: HandOver) -> io::Result<()> {
     let setup = Setup {
         listeners,
         published: shared.published,
@@ -136,7 +136,7 @@ fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, handover: Optio
 fn run<D: Driver>(
     driver: D,
     setup: Setup,
-    handover: Option<HandOver>,
+    handover: HandOver,
     shared: &Shared,
     index: usize,
     in_use: DriverInUse,
@@ -144,7 +144,7 @@ fn run<D: Driver>(
 ) -> io::Result<()> {
     let mut shard = Shard::new(driver, setup)?;
     if let Err(error) = shard.share(handover) {
-        tracing::warn!(shard = index, %error, "connections stay with the shard they were hashed to");
+        tracing::warn!(shard = index, %error, "connections stay with the shard they were hashed to, and a drain may begin a second late");
     }
     let state = &shared.process.shards()[index];
     state.serving(in_use, why);

@@ -4,7 +4,7 @@ use super::derive::agrees;
 use super::literals::literals;
 use super::reference::Reference;
 use super::turns::Draft;
-use super::{Content, Message, Why, chats, said};
+use super::{Content, Message, Why, calls, chats, known, said};
 use crate::scan::{Chat, Place, Turn};
 
 /// With what vLLM takes lines out of system messages: counters in them would part what is the same.
@@ -12,11 +12,17 @@ const BILLING: &str = "x-anthropic-billing-header";
 /// Most strings that are tried by twos.
 const PAIRED: usize = 32;
 
-/// Finds what a draft's turns do with contents, and takes out those that do what a turn cannot say.
-pub(super) fn check(reference: &Reference, draft: &mut Draft, template: &str) -> Result<(), Why> {
+/// Finds what a draft's turns do with contents, and takes out those that do what a turn cannot say. `known`: another chat of this template.
+pub(super) fn check(reference: &Reference, draft: &mut Draft, template: &str, known: Option<&Chat>) -> Result<(), Why> {
     let strings = literals(template);
+    draft.chat.lone = known.is_some_and(|known| known.lone);
     for role in draft.roles.clone() {
         if draft.turn(role).is_none() {
+            continue;
+        }
+        if let Some(known) = known
+            && known::holds(reference, draft, known, role, &strings)?
+        {
             continue;
         }
         let outcome = turn(reference, draft, role, &strings)?;
@@ -28,6 +34,7 @@ pub(super) fn check(reference: &Reference, draft: &mut Draft, template: &str) ->
             Err(why) => draft.leave_out(role, why),
         }
     }
+    calls::check(reference, draft, &strings, known.is_some())?;
     // vLLM makes system messages of a developer's, and one of all of them, where the template does not know that role.
     if !draft.roles.contains(&"developer") {
         let turn = Turn { role: (*b"developer").into(), place: Place::Nowhere, ..Turn::default() };
@@ -70,6 +77,13 @@ fn turn(
         if differs(reference, &draft.chat, role, &contents)? {
             stop(draft, role, string);
         }
+    }
+    if let Some(turn) = draft.turn(role) {
+        turn.empty = true;
+        let mut empty = vec![text(""), Content::Parts(vec![String::new()]), Content::Parts(vec![String::new(); 2])];
+        empty.extend(["  ", "\n\t\n"].into_iter().filter(|_| turn.trims).map(text));
+        let differs = differs(reference, &draft.chat, role, &empty)?;
+        draft.turn(role).into_iter().for_each(|turn| turn.empty = !differs);
     }
     for content in chats::CONTENTS {
         if differs(reference, &draft.chat, role, &[text(content)])? {
@@ -121,7 +135,7 @@ fn differs(reference: &Reference, chat: &Chat, role: &str, contents: &[Content])
 
 /// Chats in which this role says these things, of which a template accepts some.
 fn around(role: &str, contents: &[Content]) -> Vec<Vec<Message>> {
-    let of = |role: &str, content: &Content| Message { role: role.into(), content: content.clone() };
+    let of = |role: &str, content: &Content| Message { role: role.into(), content: content.clone(), calls: Vec::new() };
     let mut chats = Vec::new();
     match role {
         "user" => {

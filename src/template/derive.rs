@@ -1,20 +1,25 @@
 //! From a template to its form: texts around contents, places of roles, what contents change, and last the chats that nobody has made for it.
 
+use super::json::Json;
+use super::known::Known;
 use super::reference::{Reference, Rendered};
 use super::turns::{Draft, between};
-use super::{Content, LeftOut, Message, Source, Why, chats, contents, places, said};
+use super::{Content, LeftOut, Message, Source, Why, chats, contents, places, said, tools};
 use crate::scan::Chat;
 
 /// The form of a template's chats with what is left out of it, and for how many prompts the template was run.
-pub(super) fn chat(source: &Source) -> (Result<(Chat, Vec<LeftOut>), Why>, u32) {
-    match Reference::new(source) {
-        Ok(mut reference) => (read(&mut reference, source), reference.prompts()),
+pub(super) fn chat(source: &Source, tools: Option<&Json>) -> (Result<(Chat, Vec<LeftOut>), Why>, u32) {
+    match Reference::new(source, tools) {
+        Ok(mut reference) => (read(&mut reference, source, tools), reference.prompts()),
         Err(why) => (Err(why), 0),
     }
 }
 
-fn read(reference: &mut Reference, source: &Source) -> Result<(Chat, Vec<LeftOut>), Why> {
-    let text = source.text.as_deref().unwrap_or_default();
+fn read(reference: &mut Reference, source: &Source, tools: Option<&Json>) -> Result<(Chat, Vec<LeftOut>), Why> {
+    let text = source.text(tools.is_some()).unwrap_or_default();
+    if tools.is_some_and(|tools| tools::shadows(text, tools)) {
+        return Err(Why::Tools("have a key that Python takes for a method".into()));
+    }
     if let Rendered::Refused(why) = reference.render(&[said("user", "a")], false)? {
         reference.lists = true;
         if let Rendered::Refused(_) = reference.render(&[said("user", "a")], false)? {
@@ -23,9 +28,12 @@ fn read(reference: &mut Reference, source: &Source) -> Result<(Chat, Vec<LeftOut
     }
     let joint = joint(reference)?;
     let mut draft = Draft::learn(reference, text, joint)?;
+    draft.tools = tools.map(tools::names).unwrap_or_default();
     places::find(reference, &mut draft)?;
-    contents::check(reference, &mut draft, text)?;
-    for (messages, generation) in chats::mixed(&draft) {
+    // Another template's would be no help.
+    let known = Some(&source.known).filter(|_| source.with_tools.is_none());
+    contents::check(reference, &mut draft, text, known.and_then(Known::get))?;
+    for (messages, generation) in chats::mixed(&draft, if tools.is_some() { 100 } else { 300 }) {
         if !agrees(reference, &draft.chat, &messages, generation)? {
             return Err(Why::Otherwise(format!(
                 "writes some chats otherwise than message by message, such as {}",
@@ -33,6 +41,7 @@ fn read(reference: &mut Reference, source: &Source) -> Result<(Chat, Vec<LeftOut
             )));
         }
     }
+    known.iter().for_each(|known| known.set(&draft.chat));
     Ok((draft.chat, draft.left_out))
 }
 
@@ -41,7 +50,7 @@ fn joint(reference: &mut Reference) -> Result<String, Why> {
     let (one, other) = ("zq1mark", "zq2mark");
     reference.lists = true;
     let single = reference.render(&[said("user", one)], false)?;
-    let parts = Message { role: "user".into(), content: Content::Parts(vec![one.into(), other.into()]) };
+    let parts = Message { content: Content::Parts(vec![one.into(), other.into()]), ..said("user", "") };
     let several = reference.render(&[parts], false)?;
     let looped = single
         .text()
@@ -61,8 +70,11 @@ fn joint(reference: &mut Reference) -> Result<String, Why> {
 
 /// Whether the form says of a chat what the template writes, as far as it says anything. What the template refuses, the engine does, too.
 pub(super) fn agrees(reference: &Reference, chat: &Chat, messages: &[Message], generation: bool) -> Result<bool, Why> {
-    let rendered = reference.render(messages, generation)?;
-    Ok(rendered.text().is_none_or(|text| is_begin(chat, messages, generation, text)))
+    Ok(match reference.render(messages, generation)? {
+        Rendered::Text(text) => is_begin(chat, messages, generation, &text),
+        Rendered::Refused(_) => true,
+        Rendered::Unclear => super::write(chat, messages, generation).is_none_or(|written| !written.whole),
+    })
 }
 
 pub(super) fn is_begin(chat: &Chat, messages: &[Message], generation: bool, text: &str) -> bool {

@@ -1,7 +1,8 @@
 //! A chat form executed plainly: what the scanner's stream of it is compared with, and what is compared with the template.
 
-use super::{Content, Message};
-use crate::scan::{Chat, Place, Turn};
+use super::json::{self, Json, Style};
+use super::{Call, Content, Message};
+use crate::scan::{Calls, Chat, Place, Turn};
 
 /// What a form says of a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,16 +28,22 @@ pub fn write(chat: &Chat, messages: &[Message], generation: bool) -> Option<Writ
     if messages.first().is_some_and(|first| first.role != "system") {
         written.bytes.extend_from_slice(&chat.without_system);
     }
+    let (mut after, mut last): (&[u8], Option<&Turn>) = (&[], None);
     for (place, message) in messages.iter().enumerate() {
-        let last = place + 1 == messages.len();
-        let Some(turn) = turn(message).filter(|turn| !(last && turn.place == Place::NotLast)) else {
+        let next = turn(message);
+        let joined =
+            next.zip(last).filter(|(next, last)| next.role == last.role).and_then(|(next, _)| next.joined.as_deref());
+        if joined.is_none() {
+            written.bytes.extend_from_slice(after);
+        }
+        let is_last = place + 1 == messages.len();
+        let Some(next) = next.filter(|turn| !(is_last && turn.place == Place::NotLast)) else {
             return Some(written);
         };
-        let is_lone = matches!(&message.content, Content::Parts(parts) if parts.len() > 1) && chat.lone;
-        if is_lone || !written.turn(turn, &text(chat, message)) {
-            return Some(written);
-        }
+        let Some(behind) = written.message(chat, next, joined, message) else { return Some(written) };
+        (after, last) = (behind, Some(next));
     }
+    written.bytes.extend_from_slice(after);
     if generation {
         written.bytes.extend_from_slice(&chat.generation);
     }
@@ -45,20 +52,80 @@ pub fn write(chat: &Chat, messages: &[Message], generation: bool) -> Option<Writ
 }
 
 impl Written {
-    /// Whether it is written; of one that stops the form, what stands before its content is.
-    fn turn(&mut self, turn: &Turn, content: &str) -> bool {
-        let rest = if turn.trims { strip(content) } else { content };
-        if rest.is_empty() {
-            return false;
+    /// A message, but for what stands behind it, which is answered. `None`: it is not written; of one that stops the form, what stands before
+    /// its content is.
+    fn message<'a>(
+        &mut self,
+        chat: &Chat,
+        turn: &'a Turn,
+        joined: Option<&[u8]>,
+        message: &Message,
+    ) -> Option<&'a [u8]> {
+        let is_lone = matches!(&message.content, Content::Parts(parts) if parts.len() > 1) && chat.lone;
+        let is_there = message.content != Content::Parts(Vec::new());
+        let content = text(chat, message);
+        let rest = if turn.trims { strip(&content) } else { &content };
+        let calls = (!message.calls.is_empty()).then_some(&turn.calls);
+        let is_written = match calls {
+            None => !rest.is_empty() || turn.empty && is_there,
+            Some(None) => false,
+            // None of its bytes may have been left out.
+            Some(Some(calls)) if content.is_empty() => calls.bare.is_some(),
+            Some(Some(calls)) => calls.behind.is_some() && !rest.is_empty(),
+        };
+        if is_lone || !is_written {
+            return None;
         }
-        self.bytes.extend_from_slice(&turn.before);
+        let called = match calls {
+            Some(Some(calls)) => Some(called(calls, content.is_empty(), &message.calls)?),
+            _ => None,
+        };
+        self.bytes.extend_from_slice(joined.unwrap_or(&turn.before));
         if turn.stops.iter().any(|stop| memchr::memmem::find(content.as_bytes(), stop).is_some()) {
-            return false;
+            return None;
         }
         self.bytes.extend_from_slice(rest.as_bytes());
-        self.bytes.extend_from_slice(&turn.after);
-        true
+        match (called, &turn.calls) {
+            (Some(called), Some(calls)) => {
+                self.bytes.extend_from_slice(&called);
+                Some(&calls.after)
+            }
+            _ => Some(&turn.after),
+        }
     }
+}
+
+/// What stands behind the content of a message that calls, up to the end of the last arguments; `None`: it is not known of one of them.
+fn called(form: &Calls, bare: bool, calls: &[Call]) -> Option<Vec<u8>> {
+    let mut bytes = if bare { &form.bare } else { &form.behind }.as_deref()?.to_vec();
+    for (place, call) in calls.iter().enumerate() {
+        if place > 0 {
+            bytes.extend_from_slice(&form.next);
+        }
+        if !is_plain(&call.name) {
+            return None;
+        }
+        bytes.extend_from_slice(call.name.as_bytes());
+        bytes.extend_from_slice(&form.arguments);
+        bytes.extend_from_slice(arguments(&call.arguments)?.as_bytes());
+    }
+    Some(bytes)
+}
+
+/// A name that is the same in JSON and for every template: engines take none but of letters, digits and few signs.
+pub(super) fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
+}
+
+/// Arguments as Python writes them; `None`: they are no object, or this is not certain.
+fn arguments(text: &str) -> Option<String> {
+    if text.is_empty() {
+        return Some("{}".to_owned());
+    }
+    let value = json::read(text.as_bytes()).ok().filter(|value| matches!(value, Json::Dict(_)))?;
+    let mut written = String::new();
+    value.write(&Style::plain(), 0, &mut written);
+    Some(written)
 }
 
 /// A message's content as one text.

@@ -3,23 +3,28 @@
 //!
 //! A template is a program of the model's maker. It is run at load alone, with bounds on its time and output ([`crate::limits`]).
 
+mod calls;
 mod chats;
 mod contents;
 mod derive;
 mod executor;
 mod identity;
+mod json;
+mod known;
 mod literals;
 mod places;
 mod reference;
 mod source;
+mod tools;
 mod turns;
+mod values;
 
 use std::sync::Arc;
 
 pub use executor::{Written, write};
 pub use source::{Source, Unreadable, read};
 
-use crate::scan::Form;
+use crate::scan::{Chat, Form};
 use crate::vocabulary::Vocabulary;
 
 /// A message of a chat.
@@ -29,6 +34,17 @@ pub struct Message {
     pub role: String,
     /// What is said.
     pub content: Content,
+    /// Which tools are called.
+    pub calls: Vec<Call>,
+}
+
+/// One call of a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Which.
+    pub name: String,
+    /// With what: a JSON text as models write it, which may be none at all.
+    pub arguments: String,
 }
 
 /// The content of a message.
@@ -36,7 +52,7 @@ pub struct Message {
 pub enum Content {
     /// A string.
     Text(String),
-    /// A list of parts, all of them text.
+    /// A list of parts, all of them text; none where there is no content.
     Parts(Vec<String>),
 }
 
@@ -58,6 +74,9 @@ pub enum Why {
     /// More instructions or bytes than any prompt needs.
     #[error("the chat template takes too long, or writes too much")]
     Costly,
+    /// It is not certain what an engine makes of them.
+    #[error("the tools {0}")]
+    Tools(String),
     /// What it writes is not of the kind that [`Form`] says.
     #[error("the chat template {0}")]
     Otherwise(String),
@@ -87,7 +106,7 @@ pub struct LeftOut {
 
 /// The form of a model of this template and vocabulary.
 pub fn form(source: &Source, vocabulary: Arc<Vocabulary>) -> Reading {
-    let (read, prompts) = derive::chat(source);
+    let (read, prompts) = derive::chat(source, None);
     let (chat, no_chat, left_out) = match read {
         Ok((chat, left_out)) => (Some(chat), None, left_out),
         Err(why) => (None, Some(why), Vec::new()),
@@ -96,7 +115,20 @@ pub fn form(source: &Source, vocabulary: Arc<Vocabulary>) -> Reading {
     Reading { form: Form { id, chat, vocabulary, toolsets: Arc::default() }, no_chat, left_out, prompts }
 }
 
+/// How chats with these tools are written: the value of `tools`, byte by byte as a body has it. Takes a while, so that it is for another thread
+/// than a shard's.
+///
+/// # Errors
+/// It is not certain what engines make of these tools, or what the template writes with them is no [`Chat`].
+pub fn with_tools(source: &Source, tools: &[u8]) -> Result<Chat, Why> {
+    let tools = tools::read(tools)?;
+    derive::chat(source, Some(&tools)).0.map(|(chat, _)| chat)
+}
+
 /// One of a conversation, for probes.
 fn said(role: &str, content: impl Into<String>) -> Message {
-    Message { role: role.into(), content: Content::Text(content.into()) }
+    Message { role: role.into(), content: Content::Text(content.into()), calls: Vec::new() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,24 +6,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, StringInput};
+use minijinja::value::{Kwargs, StringInput, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, context};
 use minijinja_contrib::pycompat;
 
 use super::executor::strip;
-use super::{Content, Message, Source, Why};
-use crate::limits::{TEMPLATE_FUEL, TEMPLATE_FUEL_ALL, TEMPLATE_OUTPUT_BYTES_MAX};
+use super::json::{self, Json};
+use super::values::{self, Unclear};
+use super::{Call, Content, Message, Source, Why};
+use crate::limits::{TEMPLATE_BYTES_PER_FUEL, TEMPLATE_FUEL, TEMPLATE_FUEL_ALL, TEMPLATE_OUTPUT_BYTES_MAX};
 
 /// A template that can be run.
 pub(super) struct Reference {
     environment: Environment<'static>,
     tokens: Vec<(String, String)>,
+    /// What is given as the request's tools.
+    tools: Value,
     /// A content is given as a list of its parts, as vLLM does where the template goes through them.
     pub(super) lists: bool,
     /// What has been spent on all prompts.
     spent: Arc<AtomicU64>,
     /// It has asked for the date.
     dated: Arc<AtomicBool>,
+    /// It has asked for what Python may do otherwise.
+    unclear: Unclear,
     prompts: Cell<u32>,
 }
 
@@ -33,13 +39,15 @@ pub(super) enum Rendered {
     Text(String),
     /// The template refuses it, as the engine will.
     Refused(String),
+    /// The template does what is not known here; the engine may write anything.
+    Unclear,
 }
 
 impl Rendered {
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Rendered::Text(text) => Some(text),
-            Rendered::Refused(_) => None,
+            Rendered::Refused(_) | Rendered::Unclear => None,
         }
     }
 }
@@ -47,8 +55,9 @@ impl Rendered {
 const NAME: &str = "chat";
 
 impl Reference {
-    pub(super) fn new(source: &Source) -> Result<Reference, Why> {
-        let text = source.text.as_deref().ok_or(Why::None)?;
+    /// That of chats with these tools, or with none.
+    pub(super) fn new(source: &Source, tools: Option<&Json>) -> Result<Reference, Why> {
+        let text = source.text(tools.is_some()).ok_or(Why::None)?;
         let (spent, dated) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
@@ -56,7 +65,11 @@ impl Reference {
         environment.set_fuel(Some(TEMPLATE_FUEL));
         environment.set_unknown_method_callback(method);
         environment.add_filter("trim", trim);
-        environment.add_filter("tojson", to_json);
+        let unclear = Unclear::default();
+        let doubt = unclear.clone();
+        environment
+            .add_filter("tojson", move |value: &Value, options: Kwargs| values::to_json(value, &options, &doubt));
+        environment.add_test("sequence", is_sequence);
         let count = Arc::clone(&spent);
         environment.add_function("raise_exception", move |state: &State, message: String| -> Result<Value, Error> {
             count.fetch_add(state.fuel_levels().map_or(0, |(consumed, _)| consumed), Ordering::Relaxed);
@@ -70,17 +83,19 @@ impl Reference {
         let text = plain_generation(&text.replace("\r\n", "\n").replace('\r', "\n"));
         environment.add_template_owned(NAME, text).map_err(|why| Why::Syntax(why.to_string()))?;
         let tokens = source.tokens.clone();
-        Ok(Reference { environment, tokens, lists: false, spent, dated, prompts: Cell::new(0) })
+        let tools = tools.map_or(Value::from(()), |tools| values::value(tools, &unclear));
+        Ok(Reference { environment, tokens, tools, lists: false, spent, dated, unclear, prompts: Cell::new(0) })
     }
 
     /// The prompt of a chat, and whether an answer is asked for.
     pub(super) fn render(&self, messages: &[Message], generation: bool) -> Result<Rendered, Why> {
         self.prompts.set(self.prompts.get() + 1);
         let template = self.environment.get_template(NAME).map_err(|why| Why::Syntax(why.to_string()))?;
-        let messages: Vec<Value> = messages.iter().map(|message| self.message(message)).collect();
+        let messages: Vec<Value> =
+            messages.iter().enumerate().map(|(place, message)| self.message(place, message)).collect();
         let tokens = Value::from_pairs(self.tokens.iter().map(|(name, text)| (name.as_str(), text.as_str())));
         let values = context! {
-            messages => messages, tools => (), documents => (), add_generation_prompt => generation, ..tokens
+            messages => messages, tools => &self.tools, documents => (), add_generation_prompt => generation, ..tokens
         };
         let mut output = Bounded(Vec::new());
         let outcome = template.render_captured_to(values, &mut output);
@@ -89,14 +104,18 @@ impl Reference {
             // Those that it raises itself are counted where it does.
             Err(_) => TEMPLATE_FUEL / 50,
         };
+        let cost = cost + output.0.len() as u64 / TEMPLATE_BYTES_PER_FUEL;
         let failed = outcome.err();
+        let unclear = self.unclear.take();
         if self.spent.fetch_add(cost, Ordering::Relaxed) + cost > TEMPLATE_FUEL_ALL {
             return Err(Why::Costly);
         }
         match failed {
             None if self.dated.load(Ordering::Relaxed) => Err(Why::Dated),
+            None if unclear => Ok(Rendered::Unclear),
             None => String::from_utf8(output.0).map(Rendered::Text).map_err(|_| Why::Costly),
-            Some(why) if is_bound(&why) => Err(Why::Costly),
+            Some(why) if is_any(&why, &[ErrorKind::OutOfFuel, ErrorKind::WriteFailure]) => Err(Why::Costly),
+            Some(why) if is_any(&why, UNKNOWN) => Ok(Rendered::Unclear),
             Some(why) => {
                 self.dated.store(false, Ordering::Relaxed);
                 Ok(Rendered::Refused(why.detail().map_or_else(|| why.kind().to_string(), str::to_owned)))
@@ -104,12 +123,17 @@ impl Reference {
         }
     }
 
+    /// Whether it has tools; what is known without them is not tried all over again.
+    pub(super) fn has_tools(&self) -> bool {
+        !self.tools.is_none()
+    }
+
     /// How many prompts it was run for.
     pub(super) fn prompts(&self) -> u32 {
         self.prompts.get()
     }
 
-    fn message(&self, message: &Message) -> Value {
+    fn message(&self, place: usize, message: &Message) -> Value {
         let part = |text: &String| context! { type => "text", text => text };
         // What tools answer is one text in any case.
         let content = match &message.content {
@@ -118,16 +142,54 @@ impl Reference {
             Content::Text(text) => Value::from(vec![part(text)]),
             Content::Parts(parts) => parts.iter().map(part).collect(),
         };
-        context! { role => message.role.as_str(), content => content }
+        let mut fields = vec![("role", Value::from(message.role.as_str())), ("content", content)];
+        if !message.calls.is_empty() {
+            let calls = message.calls.iter().enumerate();
+            let calls: Vec<Value> =
+                calls.map(|(number, call)| self.call(&self.call_id(place + number), call)).collect();
+            fields.push(("tool_calls", Value::from(calls)));
+        }
+        if message.role == "tool"
+            && let Some(id) = self.call_id(place)
+        {
+            fields.push(("tool_call_id", Value::from(id)));
+        }
+        Value::from_pairs(fields)
+    }
+
+    /// Ids are the client's. Some templates take none that has not nine letters; from prompt to prompt they are others, so that one that is
+    /// written is no part of a form.
+    fn call_id(&self, place: usize) -> Option<String> {
+        match self.prompts.get() % 3 {
+            0 => Some(format!("call{place:05}")),
+            1 => Some(format!("chatcmpl-tool-{place:032x}")),
+            _ => None,
+        }
+    }
+
+    /// A call as vLLM hands it on; the order of its fields is the client's or that of the engine's version.
+    fn call(&self, id: &Option<String>, call: &Call) -> Value {
+        let arguments = if call.arguments.is_empty() { "{}" } else { &call.arguments };
+        let arguments = json::read(arguments.as_bytes()).unwrap_or(Json::Dict(Vec::new()));
+        let mut function =
+            vec![("name", Value::from(call.name.as_str())), ("arguments", values::value(&arguments, &self.unclear))];
+        if id.is_none() {
+            function.reverse();
+        }
+        let mut fields = vec![("type", Value::from("function")), ("function", Value::from_pairs(function))];
+        fields.extend(id.as_ref().map(|id| ("id", Value::from(id.as_str()))));
+        Value::from_pairs(fields)
     }
 }
 
-/// What takes longer or is longer than any prompt; also inside of macros.
-fn is_bound(why: &Error) -> bool {
+/// What minijinja has not, or not yet.
+const UNKNOWN: &[ErrorKind] = &[ErrorKind::UnknownFilter, ErrorKind::UnknownTest, ErrorKind::UnknownMethod];
+
+/// Whether it is of these kinds; also inside of macros.
+fn is_any(why: &Error, kinds: &[ErrorKind]) -> bool {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(why);
     while let Some(error) = next {
-        let kind = error.downcast_ref::<Error>().map(Error::kind);
-        if matches!(kind, Some(ErrorKind::OutOfFuel | ErrorKind::WriteFailure)) {
+        if error.downcast_ref::<Error>().is_some_and(|error| kinds.contains(&error.kind())) {
             return true;
         }
         next = error.source();
@@ -175,30 +237,7 @@ fn trim(value: StringInput<'_>, letters: Option<String>) -> String {
     letters.map_or_else(|| strip(value.as_str()), |letters| value.as_str().trim_matches(&letters[..])).to_owned()
 }
 
-/// As Python's `json.dumps` writes it, with a space behind commas and colons.
-fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
-    if options.args().next().is_some() {
-        return Err(Error::new(ErrorKind::InvalidOperation, "tojson with options"));
-    }
-    let mut json = Vec::new();
-    let mut writer = serde_json::Serializer::with_formatter(&mut json, Spaced);
-    serde::Serialize::serialize(value, &mut writer)
-        .map_err(|why| Error::new(ErrorKind::BadSerialization, why.to_string()))?;
-    String::from_utf8(json).map(Value::from).map_err(|why| Error::new(ErrorKind::BadSerialization, why.to_string()))
-}
-
-struct Spaced;
-
-impl serde_json::ser::Formatter for Spaced {
-    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(b": ")
-    }
+/// As in Jinja: what has a length and items, which texts and dictionaries have.
+fn is_sequence(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String | ValueKind::Undefined)
 }

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::known::Known;
 use crate::limits::{TEMPLATE_BYTES_MAX, TOKENIZER_CONFIG_BYTES_MAX};
 
 /// A chat template and the tokens that it may name.
@@ -9,8 +10,12 @@ use crate::limits::{TEMPLATE_BYTES_MAX, TOKENIZER_CONFIG_BYTES_MAX};
 pub struct Source {
     /// The template; `None`: the model has none.
     pub(super) text: Option<String>,
+    /// Another one of the same file for chats with tools, where there is one.
+    pub(super) with_tools: Option<String>,
     /// `bos_token`, `eos_token` and others, with the text of each.
     pub(super) tokens: Vec<(String, String)>,
+    /// What was found out about it.
+    pub(super) known: Known,
 }
 
 /// Why a model's files give no template.
@@ -41,13 +46,15 @@ pub fn read(tokenizer_config: Option<&[u8]>, jinja: Option<&[u8]>) -> Result<Sou
         bounded("tokenizer_config.json", config, TOKENIZER_CONFIG_BYTES_MAX)?;
         let config: Value = serde_json::from_slice(config).map_err(|why| Unreadable::Syntax(why.to_string()))?;
         source.text = template(&config["chat_template"]).map(str::to_owned);
+        source.with_tools = named(&config["chat_template"], "tool_use").map(str::to_owned);
         source.tokens = tokens(&config);
     }
     if let Some(jinja) = jinja {
         bounded("chat_template.jinja", jinja, TEMPLATE_BYTES_MAX)?;
         source.text = Some(std::str::from_utf8(jinja).map_err(|_| Unreadable::Encoding)?.to_owned());
+        source.with_tools = None;
     }
-    if let Some(text) = &source.text {
+    for text in source.text.iter().chain(&source.with_tools) {
         bounded("the chat template", text.as_bytes(), TEMPLATE_BYTES_MAX)?;
     }
     Ok(source)
@@ -59,8 +66,19 @@ fn bounded(file: &'static str, bytes: &[u8], most: usize) -> Result<(), Unreadab
 
 /// The template itself, or of a list of named ones that which serves chats without tools.
 fn template(value: &Value) -> Option<&str> {
-    let default = |named: &&Value| named["name"] == "default";
-    value.as_str().or_else(|| value.as_array()?.iter().find(default)?["template"].as_str())
+    value.as_str().or_else(|| named(value, "default"))
+}
+
+/// The one of this name in a list.
+fn named<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
+    value.as_array()?.iter().find(|named| named["name"] == name)?["template"].as_str()
+}
+
+impl Source {
+    /// The template of chats with tools, or without.
+    pub(super) fn text(&self, has_tools: bool) -> Option<&str> {
+        self.with_tools.as_deref().filter(|_| has_tools).or(self.text.as_deref())
+    }
 }
 
 fn tokens(config: &Value) -> Vec<(String, String)> {
@@ -89,8 +107,12 @@ mod tests {
     fn of_named_ones_the_default_is_taken() {
         let config =
             br#"{"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]}"#;
-        assert_eq!(read(Some(config), None).expect("a template").text.as_deref(), Some("d"));
-        let others = br#"{"chat_template": [{"name": "tool_use", "template": "t"}, 3]}"#;
+        let source = read(Some(config), None).expect("templates");
+        assert_eq!((source.text(false), source.text(true)), (Some("d"), Some("t")));
+        // A file of its own is in place of all of them.
+        let source = read(Some(config), Some(b"f")).expect("a template");
+        assert_eq!((source.text(false), source.text(true)), (Some("f"), Some("f")));
+        let others = br#"{"chat_template": [{"name": "other", "template": "t"}, 3]}"#;
         assert_eq!(read(Some(others), None), Ok(Source::default()));
         assert_eq!(read(None, None), Ok(Source::default()));
     }

@@ -2,7 +2,7 @@
 
 use super::reference::Reference;
 use super::{LeftOut, Message, Why, said};
-use crate::scan::{Chat, Place, Turn};
+use crate::scan::{Calls, Chat, Place, Turn};
 
 /// A form in the making.
 pub(super) struct Draft {
@@ -10,13 +10,17 @@ pub(super) struct Draft {
     pub(super) left_out: Vec<LeftOut>,
     /// The roles that a chat of this template may have, whether they are turns or not.
     pub(super) roles: Vec<&'static str>,
+    /// Names of the tools that are given, and of what these take.
+    pub(super) tools: Vec<String>,
 }
 
 /// What stands before a role's content and behind it.
 #[derive(Clone, Debug, Default)]
-struct Around {
-    before: String,
-    after: String,
+pub(super) struct Around {
+    pub(super) before: String,
+    pub(super) after: String,
+    pub(super) joined: Option<String>,
+    pub(super) calls: Option<Calls>,
 }
 
 impl Draft {
@@ -26,13 +30,13 @@ impl Draft {
         let first = probe.texts(&["user"])?.ok_or_else(no_content)?.swap_remove(0);
         let start = first.strip_suffix(&user.before).ok_or_else(no_content)?.to_owned();
         let mut known = vec![("user", user)];
-        let mut draft =
-            Draft { chat: Chat::default(), left_out: Vec::new(), roles: vec!["user", "assistant", "system", "tool"] };
+        let roles = vec!["user", "assistant", "system", "tool"];
+        let mut draft = Draft { chat: Chat::default(), left_out: Vec::new(), roles, tools: Vec::new() };
         if template.contains("'developer'") || template.contains("\"developer\"") {
             draft.roles.push("developer");
         }
         for role in draft.roles.clone().into_iter().filter(|role| !matches!(*role, "user" | "system")) {
-            match probe.role(role, &known)? {
+            match probe.turn(role, &known)? {
                 // Parts of what a tool says are joined by vLLM itself, others by the template.
                 Some(_) if role == "tool" && reference.lists && joint != "\n" => {
                     draft.leave_out(role, "its parts are joined otherwise")
@@ -76,11 +80,12 @@ impl Draft {
 impl Around {
     fn turn(self, role: &str) -> Turn {
         let (before, after) = (self.before.into_bytes().into(), self.after.into_bytes().into());
-        Turn { role: role.as_bytes().into(), before, after, ..Turn::default() }
+        let joined = self.joined.map(|joined| joined.into_bytes().into());
+        Turn { role: role.as_bytes().into(), before, after, joined, calls: self.calls, ..Turn::default() }
     }
 }
 
-struct Probe<'a>(&'a Reference);
+pub(super) struct Probe<'a>(pub(super) &'a Reference);
 
 impl Probe<'_> {
     /// The texts before, between and behind contents of these roles; `None`: refused, or contents are not as they were.
@@ -100,24 +105,48 @@ impl Probe<'_> {
         if let Some(twice) = self.texts(&["user", "user"])?
             && let Some(before) = twice[1].strip_prefix(after).filter(|before| first.ends_with(before))
         {
-            return Ok(Around { before: before.to_owned(), after: after.clone() });
+            return Ok(Around { before: before.to_owned(), after: after.clone(), ..Around::default() });
         }
         if let Some(twice) = self.texts(&["user", "user"])? {
             let before = common_end(first, &twice[1]);
             let inner = twice[1].strip_suffix(before).filter(|inner| after.starts_with(inner));
             if let Some(inner) = inner {
-                return Ok(Around { before: before.to_owned(), after: inner.to_owned() });
+                return Ok(Around { before: before.to_owned(), after: inner.to_owned(), ..Around::default() });
             }
         }
         let Some(turns) = self.texts(&["user", "assistant", "user"])? else {
-            return Ok(Around { before: first.clone(), after: after.clone() });
+            return Ok(Around { before: first.clone(), after: after.clone(), ..Around::default() });
         };
         let end = self.texts(&["user", "assistant"])?.map(|mut texts| texts.swap_remove(2)).unwrap_or_default();
         let before = match turns[2].strip_prefix(&end).filter(|before| first.ends_with(before)) {
             Some(before) => before.to_owned(),
             None => common_end(first, &turns[2]).to_owned(),
         };
-        Ok(Around { before, after: after.clone() })
+        Ok(Around { before, after: after.clone(), ..Around::default() })
+    }
+
+    /// What is around a role's content, its calls, and between two of its messages.
+    fn turn(&self, role: &'static str, known: &[(&'static str, Around)]) -> Result<Option<Around>, Why> {
+        let find = |name: &str| known.iter().find(|(role, _)| *role == name).map(|(_, around)| around);
+        let (user, assistant) = (find("user"), find("assistant"));
+        let mut found = self.role(role, known)?;
+        match (role, &mut found) {
+            ("assistant", Some(around)) => {
+                around.calls = user.map(|user| self.calls(user, around)).transpose()?.flatten();
+            }
+            ("tool", _) => {
+                if let (None, Some(user), Some(assistant)) = (&found, user, assistant)
+                    && let Some(calls) = &assistant.calls
+                {
+                    found = self.answer(user, assistant, calls)?;
+                }
+                if let Some(around) = &mut found {
+                    around.joined = self.joined(around)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(found)
     }
 
     /// What is around a role's content, in the first chat that is accepted.
@@ -140,7 +169,7 @@ impl Probe<'_> {
                 None => Some(texts[place + 1].as_str()),
             };
             if let Some((before, after)) = before.zip(after) {
-                return Ok(Some(Around { before: before.to_owned(), after: after.to_owned() }));
+                return Ok(Some(Around { before: before.to_owned(), after: after.to_owned(), ..Around::default() }));
             }
         }
         Ok(None)
@@ -154,15 +183,17 @@ impl Probe<'_> {
             let shared = ignored.text().map_or(start, |text| common_start(start, text));
             return Ok((shared.to_owned(), inner));
         };
-        if let Some(inner) = inner
+        let user = known.first().map(|(_, user)| user.before.as_str()).unwrap_or_default();
+        let after = texts[1].strip_suffix(user);
+        // With tools the first one often has them, too.
+        if let Some(inner) = inner.filter(|inner| after == Some(&inner.after))
             && let Some(shared) = texts[0].strip_suffix(&inner.before).filter(|shared| start.starts_with(shared))
         {
             return Ok((shared.to_owned(), Some(inner)));
         }
         let shared = common_start(start, &texts[0]);
         let before = texts[0].strip_prefix(shared).unwrap_or_default().to_owned();
-        let user = known.first().map(|(_, user)| user.before.as_str()).unwrap_or_default();
-        let around = texts[1].strip_suffix(user).map(|after| Around { before, after: after.to_owned() });
+        let around = after.map(|after| Around { before, after: after.to_owned(), ..Around::default() });
         Ok((shared.to_owned(), around))
     }
 

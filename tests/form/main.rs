@@ -4,3 +4,4 @@ mod hostile;
 mod recordings;
 mod templates;
 mod tokenizers;
+mod tools;

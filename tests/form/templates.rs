@@ -13,8 +13,8 @@ use super::recordings::CONFIG;
 /// Templates and their forms: roles (`|`: white space at the ends is left out), where they are so, and what their contents may not have.
 const FORMS: &[(&str, &str)] = &[
     ("chatml", "system, user, assistant, tool"),
-    ("qwen2.5", "system, user, assistant"),
-    ("qwen3", "system, user, assistant not last until </think>"),
+    ("qwen2.5", "system, user, assistant, tool"),
+    ("qwen3", "system, user, assistant not last until </think>, tool"),
     ("llama-3", "system|, user|, assistant|, tool|"),
     ("llama-3.1", "system| first, user|, assistant|"),
     ("llama-3.2", "none: the chat template writes today's date into the prompt"),
@@ -84,7 +84,7 @@ pub fn message(role: &str, content: &Value) -> Message {
         Some(parts) => Content::Parts(parts.iter().map(text).collect()),
         None => Content::Text(text(content)),
     };
-    Message { role: role.into(), content }
+    Message { role: role.into(), content, calls: Vec::new() }
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn forms_write_what_transformers_writes() {
         assert_eq!(prompts.next(), None);
     }
     println!("{compared} prompts compared, {whole} of them written whole");
-    assert_eq!((compared, whole), (260, 195));
+    assert_eq!((compared, whole), (260, 224));
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_form_has_the_same_id_everywhere_and_no_other_form_has() {
     let ids: Vec<u64> =
         FORMS.iter().filter(|(_, told)| !told.starts_with("none")).map(|(name, _)| named(name).form.id).collect();
     assert_eq!(named("chatml").form.id, ids[0]);
-    assert_eq!(ids[0], 8_600_607_321_575_505_251, "computed once; any other front has to come to the same");
+    assert_eq!(ids[0], 8_336_177_132_650_530_077, "computed once; any other front has to come to the same");
     let mut others = ids.clone();
     others.sort_unstable();
     others.dedup();

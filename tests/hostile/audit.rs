@@ -75,7 +75,7 @@ pub fn converse(front: &Front, bytes: &[u8], cuts: &[usize]) -> (Vec<u8>, End) {
 
 /// Sends a client's bytes and holds everything that follows to what they mean.
 pub fn check_requests(front: &Front, origin: &Origin, bytes: &[u8], cuts: &[usize]) -> Outcome {
-    let (meant, stop) = meant::requests(bytes);
+    let (meant, stop, behind) = meant::requests(bytes);
     let (got, end) = converse(front, bytes, cuts);
     front.settles();
     let seen = origin.take();
@@ -95,7 +95,7 @@ pub fn check_requests(front: &Front, origin: &Origin, bytes: &[u8], cuts: &[usiz
             panic!("{what}{}", told());
         }
     }
-    judge(&got, end, &meant, stop).unwrap_or_else(|what| panic!("{what}{}", told()))
+    judge(&got, end, &meant, stop, meant::method(behind)).unwrap_or_else(|what| panic!("{what}{}", told()))
 }
 
 fn shown(method: &[u8], path: &[u8], fields: &[grammar::Field], body: &[u8]) -> String {
@@ -139,8 +139,8 @@ fn same_request(seen: &Seen, meant: &Meant) -> Result<(), String> {
     Ok(())
 }
 
-/// What the client got: a reply to each request, and then what the stop asks for.
-fn judge(got: &[u8], end: End, meant: &[Meant], stop: Stop) -> Result<Outcome, String> {
+/// What the client got: a reply to each request, and then what the stop asks for; an answer to `refused`, if to anything.
+fn judge(got: &[u8], end: End, meant: &[Meant], stop: Stop, refused: &[u8]) -> Result<Outcome, String> {
     let mut at = 0;
     let mut outcome = Outcome::default();
     for meant in meant {
@@ -169,7 +169,7 @@ fn judge(got: &[u8], end: End, meant: &[Meant], stop: Stop) -> Result<Outcome, S
         if matches!(stop, Stop::Over | Stop::Closes) {
             return Err("a reply to nothing".into());
         }
-        let (reply, len) = next_reply(rest, b"GET", false)?;
+        let (reply, len) = next_reply(rest, refused, false)?;
         let closes = reply.head.list("connection").contains(&b"close".to_vec());
         if !REFUSALS.contains(&reply.status) || !closes || len != rest.len() {
             return Err(format!("not one refusal that closes, but {}", reply.status));

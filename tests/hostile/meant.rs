@@ -34,24 +34,31 @@ pub enum Stop {
     Refused(&'static str),
 }
 
-/// The requests in `bytes`.
-pub fn requests(bytes: &[u8]) -> (Vec<Meant>, Stop) {
+/// The requests in `bytes`, why there are no more, and what follows them.
+pub fn requests(bytes: &[u8]) -> (Vec<Meant>, Stop, &[u8]) {
     let mut found = Vec::new();
     let mut rest = bytes;
     while !rest.is_empty() {
         let (meant, len) = match request(rest) {
             Step::Whole(whole) => whole,
-            Step::Partial => return (found, Stop::Unfinished),
-            Step::Wrong(what) => return (found, Stop::Refused(what)),
+            Step::Partial => return (found, Stop::Unfinished, rest),
+            Step::Wrong(what) => return (found, Stop::Refused(what), rest),
         };
         rest = &rest[len..];
         let last = meant.last;
         found.push(meant);
         if last {
-            return (found, Stop::Closes);
+            return (found, Stop::Closes, rest);
         }
     }
-    (found, Stop::Over)
+    (found, Stop::Over, rest)
+}
+
+/// What stands where a request's method does, however wrong the rest of it is.
+pub fn method(request: &[u8]) -> &[u8] {
+    let line = request.strip_prefix(b"\r\n").unwrap_or(request);
+    let end = line.iter().position(|byte| !is_token(&[*byte]));
+    &line[..end.unwrap_or(line.len())]
 }
 
 fn request(bytes: &[u8]) -> Step<(Meant, usize)> {
@@ -230,5 +237,5 @@ fn own_answer(method: &[u8], path: &[u8], has_body: bool) -> Option<u16> {
         return Some(200);
     }
     let plain = path.split(|byte| *byte == b'?').next().unwrap_or_default();
-    (!warmfront::exchange::admit::Paths::default().allow(plain)).then_some(404)
+    (!warmfront::exchange::paths::Paths::default().allow(plain)).then_some(404)
 }

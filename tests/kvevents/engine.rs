@@ -120,6 +120,8 @@ pub struct Log {
     pub asked: Vec<u64>,
     /// How many answers fit into its queue: the others are lost, but for the last one and the end mark. 0: all.
     pub fitting: usize,
+    /// It answers with all it has, whatever is asked for.
+    pub answers_all: bool,
     /// What it has once it has answered again.
     pub later: Vec<(u64, Vec<u8>)>,
 }
@@ -145,15 +147,15 @@ pub async fn serve_replays(layout: Layout, log: Shared) -> Endpoint {
                 let old: [&[u8]; 3] = [b"", &number, payload];
                 message(if layout == Layout::WithTopic { &all } else { &old })
             };
-            let (mut kept, fitting) = {
+            let (mut kept, fitting, least) = {
                 let mut log = log.lock().unwrap();
                 log.asked.push(from);
                 let kept = log.kept.clone();
                 let later = std::mem::take(&mut log.later);
                 log.kept.extend(later);
-                (kept, log.fitting)
+                (kept, log.fitting, if log.answers_all { 0 } else { from })
             };
-            kept.retain(|(number, _)| *number >= from);
+            kept.retain(|(number, _)| *number >= least);
             if fitting > 0 && kept.len() > fitting {
                 let last = kept.pop();
                 kept.truncate(fitting);

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
-use warmfront::kvevents::{Counts, Pace, Settings, Source, Told};
+use warmfront::kvevents::{Counts, Pace, Reached, Settings, Source, Told};
 
 use crate::engine::{
     Consumer, Layout, Log, PACE, Subscriber, at, listener, message, payload, publisher_bytes, replays, request_on,
@@ -293,4 +293,18 @@ async fn a_payload_that_makes_no_sense_is_a_hole() {
     publisher.publish(1, 4).await;
     consumer.expect(&["incomplete 0 Gone", "1004"]).await;
     assert_eq!(consumer.source.counts().malformed, 1);
+}
+
+/// Another process that answers with all it has, which is less than its predecessor had, says nothing of what was known.
+#[tokio::test]
+async fn answers_that_were_not_asked_for_do_not_vouch_for_a_process() {
+    let engine = listener().await;
+    let (replay, log) = replays(Layout::WithTopic, 2, 0..3).await;
+    log.lock().unwrap().answers_all = true;
+    let settings = Settings { events: at(&engine), replay: Some(replay), topic: String::new() };
+    let known = Reached { rank: 0, next: 6, time: 1_005.0, is_whole: true };
+    let mut consumer = Consumer { source: Source::new(settings, PACE).resumed(&[known]) };
+    let (_, _publisher) = tokio::join!(consumer.expect(&["connected"]), Subscriber::entered(&engine));
+    consumer.expect(&["restarted 0", "2000", "2001", "2002"]).await;
+    assert_eq!(log.lock().unwrap().asked, [5, 0]);
 }

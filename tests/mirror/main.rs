@@ -1,15 +1,18 @@
 //! What an engine holds by its own word: one rule at a time (`rules`), a recorded engine (`recorded`), any engine against a plain model
-//! (`model`), what is written down (`saved`), and memory (`memory`).
+//! (`model`), what is written down (`saved`), memory (`memory`), toil
+//! (`toil`), and an index that notes what is told (`noted`).
 
 mod memory;
 mod model;
 #[path = "../kvevents/msgpack.rs"]
 mod msgpack;
+mod noted;
 #[path = "../fuzz/properties/mirrored.rs"]
 mod property;
 mod recorded;
 mod rules;
 mod saved;
+mod toil;
 
 pub(crate) use property::Held;
 use warmfront::kvevents::{Batch, Event, Extras, Removed, Stored};

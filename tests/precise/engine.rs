@@ -22,8 +22,9 @@ pub struct Engine {
 }
 
 struct State {
-    sources: String,
+    sources: Mutex<String>,
     started: AtomicU64,
+    blocks: AtomicU64,
     ill: AtomicBool,
     hangs: AtomicBool,
     /// Of the last prompt.
@@ -34,14 +35,10 @@ impl Engine {
     /// With a replay socket, or without.
     pub fn start(replays: bool) -> Engine {
         let publisher = Publisher::start(replays);
-        let at = |address: SocketAddr| format!("tcp://*:{}", address.port());
-        let source = json!({
-            "enable_kv_cache_events": true, "publisher": "zmq", "endpoint": at(publisher.events),
-            "replay_endpoint": publisher.replay.map(at), "topic": "kv",
-        });
         let state = Arc::new(State {
-            sources: json!({"0": source}).to_string(),
+            sources: Mutex::new(sources(&publisher)),
             started: AtomicU64::new(1_795_187_461),
+            blocks: AtomicU64::new(BLOCKS as u64),
             ill: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
             body: Mutex::default(),
@@ -73,6 +70,23 @@ impl Engine {
         self.state.started.fetch_add(60, Ordering::Relaxed);
     }
 
+    /// Its process began at this second.
+    pub fn began(&self, second: u64) {
+        self.state.started.store(second, Ordering::Relaxed);
+    }
+
+    /// It has another number of blocks, as its metrics say.
+    pub fn has_blocks(&self, blocks: u64) {
+        self.state.blocks.store(blocks, Ordering::Relaxed);
+    }
+
+    /// Another process is there, which publishes elsewhere; that of before is handed out.
+    pub fn moves(&mut self, replays: bool) -> Publisher {
+        let publisher = Publisher::start(replays);
+        *self.state.sources.lock().unwrap() = sources(&publisher);
+        std::mem::replace(&mut self.publisher, publisher)
+    }
+
     /// Whether `/health` says that it is not.
     pub fn is_ill(&self, ill: bool) {
         self.state.ill.store(ill, Ordering::Relaxed);
@@ -84,11 +98,22 @@ impl Engine {
     }
 }
 
+/// What `/kv_event_sources` answers.
+fn sources(publisher: &Publisher) -> String {
+    let at = |address: SocketAddr| format!("tcp://*:{}", address.port());
+    let source = json!({
+        "enable_kv_cache_events": true, "publisher": "zmq", "endpoint": at(publisher.events),
+        "replay_endpoint": publisher.replay.map(at), "topic": "kv",
+    });
+    json!({"0": source}).to_string()
+}
+
 impl State {
     fn metrics(&self) -> String {
         let started = self.started.load(Ordering::Relaxed);
+        let blocks = self.blocks.load(Ordering::Relaxed);
         format!(
-            "vllm:cache_config_info{{block_size=\"{BLOCK_SIZE}\",num_gpu_blocks=\"{BLOCKS}\",enable_prefix_caching=\"True\"}} 1.0\n\
+            "vllm:cache_config_info{{block_size=\"{BLOCK_SIZE}\",num_gpu_blocks=\"{blocks}\",enable_prefix_caching=\"True\"}} 1.0\n\
              vllm:num_requests_running{{engine=\"0\",model_name=\"tiny\"}} 0.0\n\
              vllm:num_requests_waiting{{engine=\"0\",model_name=\"tiny\"}} 0.0\n\
              vllm:kv_cache_usage_perc{{engine=\"0\",model_name=\"tiny\"}} 0.0\n\
@@ -114,7 +139,7 @@ fn serve(mut wire: Wire, state: &State) {
                 json!({"object": "list", "data": [{"id": "tiny", "object": "model", "max_model_len": 8_192}]})
                     .to_string(),
             ),
-            "/kv_event_sources" => ("application/json", state.sources.clone()),
+            "/kv_event_sources" => ("application/json", state.sources.lock().unwrap().clone()),
             _ => {
                 *state.body.lock().unwrap() = body.data;
                 // It had all of it: nobody is to be thought to know too much.

@@ -10,12 +10,14 @@ mod msgpack;
 #[path = "../relay/wire.rs"]
 mod wire;
 
+mod another;
 mod engine;
 mod holding;
 mod hostile;
 mod keeping;
 mod missing;
 mod publisher;
+mod random;
 mod scene;
 mod tokens;
 mod unrendered;

@@ -102,6 +102,12 @@ impl Publisher {
         state.kept.clear();
     }
 
+    /// Nobody can ask any more but for so many of its last messages.
+    pub fn keeps(&self, messages: usize) {
+        let kept = &mut self.state().kept;
+        kept.drain(..kept.len().saturating_sub(messages));
+    }
+
     /// It was only out of reach.
     pub fn returns(&self) {
         self.state().gone = false;

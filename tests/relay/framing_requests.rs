@@ -3,6 +3,7 @@
 use crate::client::{Client, get};
 use crate::engine::{Engine, Request, ok};
 use crate::front::Front;
+use crate::wire::Length;
 use warmfront::policy::Policy;
 
 /// What must come of some bytes.
@@ -278,4 +279,53 @@ fn a_fault_behind_streamed_chunks_leaves_no_whole_request() {
     client.ends();
     front.settles();
     assert_eq!(engine.executions(), 0);
+}
+
+/// What asks for a head, and how it is refused.
+const HEADS: &[(&str, u16)] = &[
+    ("HEAD /v1/a HTTP/1.1\r\n\r\n", 400),
+    ("\r\nHEAD /v1/a HTTP/1.1\r\nHost: x y\r\n\r\n", 400),
+    ("HEAD /v1/a HTTP/1.1\r\nHost: x\r\nA b\r\n\r\n", 400),
+    ("HEAD\t/v1/a\tHTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    ("HEAD  /v1/a HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    ("HEAD /v1/a HTTP/2.0\r\nHost: x\r\n\r\n", 505),
+    ("HEAD /v1/a HTTP/1.1\r\nHost: x\r\nContent-Length: 2, 2\r\n\r\nhi", 400),
+    ("HEAD /v1/a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+    ("HEAD /v1/a HTTP/1.1\r\nHost: x\r\nExpect: 200-ok\r\n\r\n", 417),
+    ("HEAD /v1/a HTTP/1.1\r\nHost: x\r\nA: 1\r\nB: 2\r\nC: 3\r\n\r\n", 431),
+    ("HEAD /v1/a HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n", 413),
+    ("HEAD /v1/a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n", 400),
+    ("HEAD /v1/a HTTP/1.1\r\nHo", 408),
+    ("HEAD", 408),
+];
+
+/// "the server MUST NOT send content in the response" to HEAD (RFC 9110, 9.3.2): nor where it is refused.
+#[test]
+fn no_answer_to_head_has_a_body() {
+    let front = Front::with(&[echoing().address], |options| {
+        let limits = &mut options.rules.limits;
+        (limits.head_fields_max, limits.body_bytes_max, limits.head_timeout_ms) = (3, 8, 100);
+    });
+    for (request, status) in HEADS {
+        let mut client = front.connect();
+        client.send(request);
+        let reply = client.reply_to("HEAD");
+        assert_eq!((reply.status, reply.closes()), (*status, true), "{request:?}");
+        assert!(matches!(reply.head.length(), Some(Length::Of(1..))), "{request:?}");
+        client.ends();
+    }
+    // What only begins alike has its body, and a path that is not let through leaves the connection as it was.
+    for other in ["HEADS /v1/a HTTP/1.1\r\n\r\n", "head /v1/a HTTP/1.1\r\n\r\n", "HEA"] {
+        assert_eq!((front.ask(other).whole, front.ask(other).body.is_empty()), (true, false), "{other:?}");
+    }
+    let mut client = front.connect();
+    client.send("HEAD /pause HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(client.reply_to("HEAD").status, 404);
+    assert_eq!(client.ask(get("/v1/last")).text(), "/v1/last");
+    front.settles();
+    let nowhere = Front::start(&[]);
+    let mut client = nowhere.connect();
+    client.send("HEAD /v1/a HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(client.reply_to("HEAD").status, 503);
+    assert_eq!(client.ask(get("/v1/a")).status, 503);
 }

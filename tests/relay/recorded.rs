@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::net::TcpStream;
 use std::path::PathBuf;
 
-use crate::client::{Client, Reply};
+use crate::client::{Client, Reply, get};
 use crate::engine::Engine;
 use crate::front::{Front, PATIENCE};
+use warmfront::counters::stats::Event;
 use warmfront::policy::Policy;
 use warmfront::scan::PrefixMode;
 
@@ -131,5 +132,32 @@ fn broken_streams_stay_broken() {
         let whole = name.starts_with("sigkill") || name.starts_with("rejected");
         assert_eq!(reply.whole, whole, "{name}");
         front.settles();
+    }
+}
+
+/// The end of a reply tells of tokens by the names of its API; a response that is only asked for again, nothing.
+#[test]
+fn tokens_are_read_by_the_names_of_each_api() {
+    for (name, prompt, cached, completion) in [
+        ("chat", 27, None, 16),
+        ("completion", 4, None, 16),
+        ("responses", 14, Some(0), 16),
+        ("responses-stream", 14, Some(0), 16),
+        ("messages", 14, None, 16),
+        ("messages-stream", 14, None, 16),
+    ] {
+        let engine = replaying(recording(&format!("{name}.response")), &[usize::MAX, 61]);
+        let front = Front::with(&[engine.address], |options| options.rules.access_log = true);
+        let mut client = front.connect();
+        for _ in 0..2 {
+            assert_eq!(client.ask(recording(&format!("{name}.request"))).status, 200);
+        }
+        assert_eq!(client.ask(get("/v1/responses/resp_1")).status, 200);
+        front.settles();
+        let told = [Event::ToldPrompt, Event::ToldCached, Event::ToldCompletion].map(|event| front.count(event));
+        assert_eq!(told, [2 * prompt, 0, 2 * completion], "{name}");
+        let records: Vec<_> = front.records().iter().map(|told| (told.cached_tokens, told.completion_tokens)).collect();
+        let told = (cached, Some(completion as u32));
+        assert_eq!(records, [told, told, (None, None)], "{name}");
     }
 }

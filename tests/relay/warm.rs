@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use warmfront::counters::Compared;
 use warmfront::counters::stats::Event;
+use warmfront::exchange::Record;
 use warmfront::fleet::Method;
 use warmfront::policy::Policy;
 
-use crate::client::{post, status};
-use crate::engine::{Engine, ok};
+use crate::client::{chunked, post, status};
+use crate::engine::{Engine, ok, refusing};
 use crate::front::Front;
 
 fn front(engines: &[Engine]) -> Front {
@@ -273,4 +274,87 @@ fn what_is_not_told_is_not_compared() {
         assert_eq!(compared, Compared::default());
         assert_eq!(front.counters.predictions().sent(0, Method::Warm).requests, 2);
     }
+}
+
+/// Busy, as vLLM says it: nothing of the request was executed.
+const BUSY: &str = r#"{"error":{"message":"The engine is currently busy and cannot accept new requests.","code":503}}"#;
+
+/// Whom nobody listens at, or who is too busy, costs a further try: that is chosen by tokens, charged, let go once, and noted
+/// where it went, as the first is.
+#[test]
+fn a_further_try_counts_as_the_first_did() {
+    let busy =
+        format!("HTTP/1.1 503 x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{BUSY}", BUSY.len());
+    let busy = Engine::answering(busy);
+    for first in [refusing(), busy.address] {
+        for chunks in [false, true] {
+            let engine = Engine::run(|mut connection| {
+                while connection.request().is_some() {
+                    std::thread::sleep(Duration::from_millis(300));
+                    connection.send(streamed(&usage(800, r#"{"cached_tokens":200}"#)));
+                }
+            });
+            let front = Front::with(&[first, engine.address], |options| {
+                options.settings.policy = Policy::Warm;
+                options.rules.limits.failed_charge_ms = 1;
+                options.rules.access_log = true;
+            });
+            // Which endpoint is the first for a conversation its hash says: one that begins at the other.
+            let sent = |slot| front.counters.predictions().sent(slot, Method::Warm);
+            let name = (0..).find(|name| {
+                let before = sent(0).requests;
+                assert_eq!(front.ask(post("/v1/chat/completions", conversation(*name, 1))).status, 200);
+                front.settles();
+                sent(0).requests > before
+            });
+            let body = conversation(name.unwrap(), 1);
+            let before = sent(1);
+            let request = if chunks {
+                let head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+                [&head[..], &chunked(body.as_bytes(), 500)].concat()
+            } else {
+                post("/v1/chat/completions", &body)
+            };
+            drop(front.records());
+            assert_eq!(front.ask(request).status, 200);
+            front.settles();
+            let [record]: [Record; 1] = front.records().try_into().unwrap();
+            let after = sent(1);
+            // All of its whole blocks, of some 800 tokens, were noted there by the further try of before.
+            let told = format!("{first} {chunks}: {before:?} {after:?} {record:?}");
+            assert_eq!(after.requests - before.requests, 1, "{told}");
+            assert!(after.held - before.held > 600, "{told}");
+            assert_eq!(record.endpoint.map(|endpoint| endpoint.slot), Some(1), "{told}");
+            assert!(record.held_tokens > Some(600) && record.prompt_tokens >= record.held_tokens, "{told}");
+            assert_eq!(after.told, after.requests, "{told}");
+        }
+    }
+}
+
+/// While it is computed, its tokens are pending where it is, and nowhere else.
+#[test]
+fn a_further_try_is_pending_where_it_went() {
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
+    let engine = Engine::run(move |mut connection| {
+        while connection.request().is_some() {
+            released.lock().unwrap().recv().unwrap();
+            connection.send(streamed("\"usage\":null"));
+        }
+    });
+    let front = Front::with(&[refusing(), engine.address, refusing()], |options| {
+        options.settings.policy = Policy::Warm;
+        options.rules.limits.failed_charge_ms = 1;
+    });
+    let pending = |slot| front.counters.loads().pending(slot);
+    for name in 0..12 {
+        let mut client = front.connect();
+        let body = conversation(name, 1).replacen('{', "{\"stream\":true,", 1);
+        client.send(post("/v1/chat/completions", body));
+        front.until("the choice", |_| pending(1) > 500 && pending(0) == 0 && pending(2) == 0);
+        release.send(()).unwrap();
+        assert_eq!(client.reply().status, 200);
+        front.settles();
+    }
+    assert!(front.count(Event::RetriedConnect) > 0);
 }

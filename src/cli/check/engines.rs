@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::Finding;
+use crate::cli::shown::shown;
 use crate::config::{Config, Health, Upstream};
 use crate::control::client::{Answer, Call, CallError, Client};
 use crate::control::models::{self, Learnt};
@@ -110,10 +111,11 @@ impl Asked<'_> {
             Ok(learnt) => {
                 let ids: Vec<&str> = learnt.cards.iter().map(|card| &*card.id).collect();
                 let missing: Vec<&String> = upstream.models.iter().filter(|id| !ids.contains(&id.as_str())).collect();
+                let served = ids.iter().map(|id| shown(id)).collect::<Vec<_>>().join(", ");
                 let asks = if learnt.asks_key { ", asks for a key and takes ours" } else { "" };
                 found.push(match missing.is_empty() {
-                    true => Finding::good(&*self.name, format!("serves {}{asks}", ids.join(", "))),
-                    false => Finding::wrong(&*self.name, format!("`models` has {missing:?}, but it serves {ids:?}; mend `models`, or leave it out to learn them")),
+                    true => Finding::good(&*self.name, format!("serves {served}{asks}")),
+                    false => Finding::wrong(&*self.name, format!("`models` has {missing:?}, but it serves {served}; mend `models`, or leave it out to learn them")),
                 });
                 Some(learnt)
             }

@@ -1,5 +1,6 @@
 //! What was found of an engine, in words, and what to change in its command line.
 
+pub(super) use crate::cli::shown::shown;
 use crate::control::scrape::EngineKind;
 
 /// One line of the report.
@@ -97,27 +98,6 @@ impl Finding {
     }
 }
 
-/// Longest text of an engine's that is shown.
-const SHOWN_SIGNS_MAX: usize = 256;
-
-/// An engine's text as it may be printed: nothing in it moves a cursor, ends a line or turns the direction of reading.
-pub(super) fn shown(text: &str) -> String {
-    let moves = |sign: char| {
-        let is_format = matches!(sign,
-            '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-        sign.is_control() || is_format
-    };
-    let mut out = String::new();
-    for (place, sign) in text.chars().enumerate() {
-        if place == SHOWN_SIGNS_MAX {
-            out.push_str("...");
-            break;
-        }
-        if moves(sign) { out.extend(sign.escape_unicode()) } else { out.push(sign) }
-    }
-    out
-}
-
 /// Whether a text can stand in a flag that is copied into a shell: its signs mean nothing there, nor in JSON.
 pub(super) fn is_plain(text: &str) -> bool {
     text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"@:._/-".contains(&byte))
@@ -143,10 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_engines_say_is_shown_without_effect() {
-        assert_eq!(shown("tiny-llama é"), "tiny-llama é");
-        assert_eq!(shown("\x1b[2J\r\n\u{9b}\u{202e}"), "\\u{1b}[2J\\u{d}\\u{a}\\u{9b}\\u{202e}");
-        assert_eq!(shown(&"x".repeat(1_000)).len(), SHOWN_SIGNS_MAX + 3);
+    fn what_means_nothing_to_a_shell_may_stand_in_a_flag() {
         assert!(is_plain("kv@127.0.0.1:9100@tiny-llama") && !is_plain("kv'; reboot; '") && !is_plain("a\"b"));
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 
 use super::{ANSWER_BYTES_MAX, TIMEOUT, aligned};
+use crate::cli::shown::plain;
 use crate::control::client::{Answer, Call, CallError, Client};
 use crate::control::receipts::Receipt;
 use crate::policy::Reason;
@@ -53,16 +54,10 @@ fn escaped(byte: u8) -> String {
     }
 }
 
-/// What clients wrote must not move a terminal's cursor.
-fn plain(text: &str) -> String {
-    text.chars().flat_map(|sign| if sign.is_control() { sign.escape_default().collect() } else { vec![sign] }).collect()
-}
-
 fn tell(receipt: &Receipt<'_>, out: &mut String) {
     let line = &receipt.line;
-    let named = |name: &Option<_>| name.as_deref().map(plain);
-    let id = named(&line.request_id).unwrap_or_else(|| "without an id".into());
-    let (method, path) = (named(&line.method).unwrap_or_default(), named(&line.path).unwrap_or_default());
+    let id = line.request_id.as_deref().unwrap_or("without an id");
+    let (method, path) = (line.method.as_deref().unwrap_or_default(), line.path.as_deref().unwrap_or_default());
     let ended = match (line.status, &line.why) {
         (0, why) => format!("{} before a status was sent{}", line.end, because(why.as_deref())),
         (status, why) => format!("{} with status {status}{}", line.end, because(why.as_deref())),
@@ -71,7 +66,7 @@ fn tell(receipt: &Receipt<'_>, out: &mut String) {
     for (name, words) in [
         ("request", format!("{id}: {method} {path}, from {} at {}", line.client, line.time)),
         ("end", format!("{ended}; {} bytes asked, {kind}{} bytes answered", line.request_bytes, line.reply_bytes)),
-        ("pool", named(&line.pool).unwrap_or_else(|| "none was selected".into())),
+        ("pool", line.pool.as_deref().unwrap_or("none was selected").into()),
         ("endpoint", endpoint(receipt)),
         ("prompt", prompt(receipt)),
         ("engine counted", counted(receipt)),
@@ -82,7 +77,7 @@ fn tell(receipt: &Receipt<'_>, out: &mut String) {
         ("tries", tries(line.tries)),
         ("times", times(receipt)),
     ] {
-        let _ = writeln!(out, "{name:<16}{words}");
+        let _ = writeln!(out, "{name:<16}{}", plain(&words));
     }
     figures(receipt, out);
 }
@@ -94,11 +89,11 @@ fn because(why: Option<&str>) -> String {
 fn endpoint(receipt: &Receipt<'_>) -> String {
     let line = &receipt.line;
     let Some(reason) = line.reason.as_deref() else { return "none was chosen".into() };
-    let name = line.endpoint.as_deref().map_or_else(|| "one that is gone".into(), plain);
+    let name = line.endpoint.as_deref().unwrap_or("one that is gone");
     let known = Reason::ALL.into_iter().find(|known| known.as_str() == reason);
-    let words = known.map_or_else(|| plain(reason), |reason| in_words(reason).to_owned());
-    let key = line.key.as_deref().map_or_else(String::new, |key| format!("; the prefix's key is {}", plain(key)));
-    let next = line.runner_up.as_deref().map_or_else(String::new, |next| format!("; runner-up {}", plain(next)));
+    let words = known.map_or_else(|| reason.to_owned(), |known| in_words(known).to_owned());
+    let key = line.key.as_deref().map_or_else(String::new, |key| format!("; the prefix's key is {key}"));
+    let next = line.runner_up.as_deref().map_or_else(String::new, |next| format!("; runner-up {next}"));
     format!("{name}: {words}{key}{next}")
 }
 

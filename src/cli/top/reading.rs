@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::cli::shown::has_effect;
 use crate::control::sample::Sample;
 
 /// One reading.
@@ -169,7 +170,7 @@ fn label(sample: &Sample<'_>, name: &str) -> Option<String> {
         escaped = *sign == '\\' && !escaped;
         !escaped
     });
-    Some(meant.map(|sign| if sign.is_control() { '?' } else { sign }).collect())
+    Some(meant.map(|sign| if has_effect(sign) { '?' } else { sign }).collect())
 }
 
 /// Counts up to each bound, in microseconds.

@@ -1,9 +1,9 @@
 //! What lines are written to.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use crate::config::Access;
 
@@ -34,6 +34,13 @@ impl Sink {
 
     pub(super) fn target(&self) -> &Access {
         &self.target
+    }
+
+    /// Whether the path names another file by now; one that names none may have been renamed a moment ago.
+    pub(super) fn is_replaced(&self) -> bool {
+        let Access::File(path) = &self.target else { return false };
+        let (Ok(there), Ok(here)) = (fs::metadata(path), self.file.metadata()) else { return false };
+        (there.dev(), there.ino()) != (here.dev(), here.ino())
     }
 
     /// Writes lines with as few calls as the kernel lets it: one. Answers how many bytes went.

@@ -142,6 +142,31 @@ fn a_renamed_file_is_left_when_it_is_said() {
     [path, old].iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
+/// Nobody says so to a process whose place another one took: it follows the name once that names another file, not while it
+/// names none.
+#[test]
+fn who_has_an_heir_follows_the_name() {
+    let (path, old) = (fresh("inherited"), fresh("inherited-old"));
+    let log = Log::to(1, &path);
+    let push = |number| {
+        assert!(log.push(0, number));
+        log.until("the line", |counts| counts.written() == number as u64);
+    };
+    push(1);
+    log.process.succeeded();
+    push(2);
+    fs::rename(&path, &old).unwrap();
+    push(3);
+    assert!(!path.exists());
+    // The heir was told, and has opened it.
+    fs::write(&path, "").unwrap();
+    push(4);
+    log.log.stop();
+    assert_eq!(ids(&old), ["1", "2", "3"]);
+    assert_eq!(ids(&path), ["4"]);
+    [path, old].iter().for_each(|path| fs::remove_file(path).unwrap());
+}
+
 #[test]
 fn it_goes_elsewhere_and_off_when_told() {
     let (first, second) = (fresh("first"), fresh("second"));

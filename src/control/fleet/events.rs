@@ -1,14 +1,14 @@
 //! What the fleet knows of its engines' events: whom to listen to, and for what.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
 use super::Fleet;
 use crate::config::KvEvents;
 use crate::control::hearing::Hearing;
+use crate::control::ladder::Tells;
 use crate::control::listen::Wanted;
 use crate::control::member::Tenancy;
-use crate::control::saved::{Engine, Rows, Saved};
+use crate::control::saved::{Engine, Rows};
 use crate::fleet::EndpointId;
 use crate::index::Saved as Row;
 use crate::mirror::Mirror;
@@ -42,6 +42,7 @@ impl Fleet {
             at: (member.upstream.kv_events.clone(), member.upstream.kv_source().ok().flatten()),
             form: form.clone(),
             index,
+            began: reading.and_then(|reading| reading.started),
             blocks,
             blocks_max: Mirror::blocks_for(u32::try_from(room).unwrap_or(u32::MAX), block_size),
             told: Arc::clone(&tenancy.told),
@@ -53,8 +54,7 @@ impl Fleet {
         let Some(tenancy) = self.tenancy(place, id) else { return 0 };
         tenancy.emptied += 1;
         let emptied = tenancy.emptied;
-        let capacity = tenancy.reading.as_ref().and_then(|(reading, _)| reading.load.kv_capacity_tokens);
-        self.caches.empty(id, capacity);
+        self.caches.clear(id);
         emptied
     }
 }
@@ -66,16 +66,13 @@ const NO_BUCKET: u32 = u32::MAX;
 
 /// What outlasts this process.
 impl Fleet {
-    /// What is known of each engine that says which process it is; `heard`: what of it its engine has told, by place.
-    pub fn saved(&self, heard: &BTreeMap<usize, Arc<Hearing>>) -> Saved {
-        let mut saved = Saved::default();
-        for member in &self.members {
-            let Some(tenancy) = &member.now else { continue };
-            let Some(process) = tenancy.process() else { continue };
-            let told = heard.get(&member.place).map(|hearing| hearing.saved());
-            saved.add(&member.name, Engine { process, told, rows: self.rows(tenancy.id) });
-        }
-        saved
+    /// What is known of the engine at `place`, by its name, if it says which process it is. `heard`: what of it it has told itself.
+    pub fn saved(&self, place: usize, heard: Option<&Hearing>) -> Option<(Arc<str>, Engine)> {
+        let member = self.member(place)?;
+        let tenancy = member.now.as_ref()?;
+        let process = tenancy.process()?;
+        let told = heard.map(Hearing::saved);
+        Some((Arc::clone(&member.name), Engine { process, told, rows: self.rows(tenancy.id) }))
     }
 
     fn rows(&self, id: EndpointId) -> Option<Rows> {
@@ -100,9 +97,11 @@ impl Fleet {
         let Some(known) = process.and_then(|process| self.remembered.take(&name, &process)) else { return };
         let Some(index) = self.caches.index() else { return };
         let mut restored = 0;
+        // Where an engine tells all itself already, that is all there is.
+        let is_told = self.tenancy(place, id).is_some_and(|tenancy| tenancy.truth.ladder.said() == Tells::All);
         for row in known
             .rows
-            .filter(|rows| rows.layout == index.layout())
+            .filter(|rows| rows.layout == index.layout() && !is_told)
             .iter()
             .flat_map(|rows| rows.bytes.chunks_exact(ROW_BYTES))
         {

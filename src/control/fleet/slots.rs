@@ -8,7 +8,7 @@ use super::Fleet;
 use crate::control::health::Course;
 use crate::control::member::Tenancy;
 use crate::control::truth::Truth;
-use crate::fleet::{Endpoint, EndpointId, Health};
+use crate::fleet::{Endpoint, EndpointId, Health, Turnover};
 use crate::limits::ENDPOINTS_MAX;
 
 /// How long a slot rests after its endpoint left the pools: shards that still hold an older snapshot
@@ -42,6 +42,7 @@ impl Fleet {
             foreign: 0,
             dispatched_at: 0,
             resident_at: 0,
+            turnover: Turnover::default(),
             truth: Truth::new(now),
             emptied: 0,
             told: Arc::default(),

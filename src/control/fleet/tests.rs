@@ -5,6 +5,7 @@ use crate::config::Upstream;
 use crate::control::models::Card;
 use crate::control::scrape;
 use crate::counters::{Asked, Compared, Predictions};
+use crate::index::Origin;
 use crate::snapshot::Selected;
 
 fn fleet(count: u16) -> Fleet {
@@ -135,6 +136,40 @@ fn counted(prompts: u64, hits: u64, caching: &str) -> Reading {
          vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"1000\",enable_prefix_caching=\"{caching}\"}} 1\n"
     );
     Reading::of(text.as_bytes())
+}
+
+#[test]
+fn shards_are_told_how_fast_caches_turn_over_until_nobody_knows() {
+    let mut fleet = fleet(1);
+    let (id, _) = fleet.target(0).unwrap();
+    let mut now = Instant::now();
+    let index = fleet.snapshot().index.unwrap();
+    let mut seed = 0u64;
+    let mut sends = |blocks: u64| {
+        let chain: Vec<u64> = (0..blocks).map(|at| (seed + at + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+        seed += blocks;
+        index.insert(&chain, id, Origin::Choice).unwrap();
+    };
+    let mut scrape = |fleet: &mut Fleet, restarts: bool| {
+        now += Duration::from_secs(1);
+        let prompts = if restarts { 1 } else { 5 };
+        let changed = fleet.scraped(0, id, Ok((counted(prompts, 0, "True"), Ours::default())), now);
+        (changed, fleet.snapshot().endpoints[0].as_ref().unwrap().turnover)
+    };
+    // 16,000 tokens of four bytes in blocks of 256.
+    assert_eq!(scrape(&mut fleet, false), (true, 0.0));
+    sends(250);
+    assert_eq!(scrape(&mut fleet, false), (false, 0.0), "there was room");
+    sends(50);
+    assert_eq!(scrape(&mut fleet, false), (true, 0.2), "what an engine says of itself is the same");
+    assert_eq!(scrape(&mut fleet, true), (true, 0.0), "another process, another cache");
+    sends(300);
+    assert_eq!(scrape(&mut fleet, false), (true, 0.0), "when it went is not known");
+    sends(100);
+    assert_eq!(scrape(&mut fleet, false), (true, 0.4));
+    now += Duration::from_millis(fleet.config.control.stale_after_ms + 1);
+    assert!(fleet.tick(now, |_| 0));
+    assert_eq!(fleet.snapshot().endpoints[0].as_ref().unwrap().turnover, 0.0);
 }
 
 #[test]

@@ -5,14 +5,16 @@ use std::io;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::{JoinSet, spawn_blocking, yield_now};
 use tokio::time::sleep;
 
 use super::Keeper;
 use crate::control::hearing::{Figures, Hearing};
 use crate::control::ladder::Tells;
 use crate::control::listen;
+use crate::control::saved::Saved;
 use crate::fleet::EndpointId;
+use crate::publish::Process;
 
 /// How often what is known of caches is written down.
 const SAVED_EVERY: Duration = Duration::from_secs(60);
@@ -66,7 +68,15 @@ impl Keeper {
             return;
         }
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let saved = self.fleet().saved(&heard);
+        let places: Vec<usize> = self.fleet().members().iter().map(|member| member.place).collect();
+        let mut saved = Saved::default();
+        for place in places {
+            if let Some((name, engine)) = self.fleet().saved(place, heard.get(&place).map(|hearing| &**hearing)) {
+                saved.add(&name, engine);
+            }
+            // An engine takes milliseconds, and there may be hundreds.
+            yield_now().await;
+        }
         if saved.is_empty() {
             return;
         }
@@ -80,10 +90,13 @@ impl Keeper {
         }
     }
 
-    /// The same each minute, for ever.
-    pub async fn save_often(self: Arc<Self>) {
+    /// The same each minute, until another process is in this one's place: then that is what it knows.
+    pub async fn save_often(self: Arc<Self>, process: &'static Process) {
         loop {
             sleep(SAVED_EVERY).await;
+            if process.has_heir() {
+                return;
+            }
             self.save().await;
         }
     }

@@ -8,7 +8,7 @@ const fn usage(prompt: u32, cached: Option<u32>, completion: u32) -> Option<Usag
 }
 
 /// Raw replies of vLLM 0.32, and what they tell.
-const RECORDED: [(&str, &[u8], Option<Usage>); 11] = [
+const RECORDED: [(&str, &[u8], Option<Usage>); 14] = [
     ("chat", include_bytes!("../../../tests/fixtures/vllm-0.32.0/chat.response"), usage(27, None, 16)),
     ("details", include_bytes!("../../../tests/fixtures/engine/chat-details.response"), usage(27, Some(0), 16)),
     ("batch", include_bytes!("../../../tests/fixtures/vllm-0.32.0/completion-batch.response"), usage(4, None, 8)),
@@ -31,8 +31,18 @@ const RECORDED: [(&str, &[u8], Option<Usage>); 11] = [
         usage(27, Some(0), 16),
     ),
     ("not found", include_bytes!("../../../tests/fixtures/vllm-0.32.0/embeddings.response"), None),
-    // Its usage stands in another object.
-    ("responses", include_bytes!("../../../tests/fixtures/vllm-0.32.0/responses-stream.response"), None),
+    (
+        "responses stream",
+        include_bytes!("../../../tests/fixtures/vllm-0.32.0/responses-stream.response"),
+        usage(14, Some(0), 16),
+    ),
+    ("responses", include_bytes!("../../../tests/fixtures/vllm-0.32.0/responses.response"), usage(14, Some(0), 16)),
+    (
+        "messages stream",
+        include_bytes!("../../../tests/fixtures/vllm-0.32.0/messages-stream.response"),
+        usage(14, None, 16),
+    ),
+    ("messages", include_bytes!("../../../tests/fixtures/vllm-0.32.0/messages.response"), usage(14, None, 16)),
 ];
 
 /// A reply as an exchange meets it: by the parts of its framing, in pieces that end at `cuts`.
@@ -125,10 +135,59 @@ fn what_looks_like_usage_is_not_believed() {
         r#"{"usage":{"x":{"prompt_tokens":1}}}"#.to_owned(),
         r#"{"usage":{"x":1},"prompt_tokens":1}"#.to_owned(),
         r#"{"usage":{"x":"prompt_tokens","y":[1]}}"#.to_owned(),
+        r#"{"usage":{"input_tokens":-1,"output_tokens":2}}"#.to_owned(),
+        r#"{"usage":{"input_tokens":16777216,"cache_read_input_tokens":1,"output_tokens":2}}"#.to_owned(),
+        r#"{"usage":{"cache_read_input_tokens":1,"output_tokens":2}}"#.to_owned(),
+        // Of a response that has only begun, or is told of in another event, or two objects deeper.
+        format!(r#"{{"response":{{{SAID}}},"type":"response.in_progress"}}"#),
+        format!(r#"{{"response":{{{SAID}}},"kind":"response.completed"}}"#),
+        format!(r#"{{"response":{{{SAID},"type":"response.completed"}}}}"#),
+        format!(r#"{{"response":{{{SAID}}},"x":{{"type":"response.completed"}}}}"#),
+        format!(r#"{{"response":{{"x":{{{SAID}}}}},"type":"response.completed"}}"#),
+        format!(r#"{{"response":{{{SAID}}},"type":"response.completed"}} {{}}"#),
+        format!(r#"{{"response":{{{SAID}}},"type":"response.completed""#),
+        r#"{"type":"message_start","message":{"usage":{"input_tokens":14,"output_tokens":0}}}"#.to_owned(),
+        // More than the request had was computed: the response before it, a turn for each tool that was called.
+        r#"{"previous_response_id":"resp_1","usage":{"input_tokens":9,"output_tokens":2}}"#.to_owned(),
+        r#"{"usage":{"input_tokens":9,"input_tokens_details":{"input_tokens_per_turn":[4,5]},"output_tokens":2}}"#
+            .to_owned(),
     ] {
         let mut reader = Reader::default();
         assert_eq!(reader.body(text.as_bytes(), Some(0)), None, "{text}");
         assert_eq!(reader.stream(format!("data: {text}\n\n").as_bytes()), None, "{text}");
+    }
+}
+
+/// What vLLM 0.32 writes for the other APIs where caches held something.
+#[test]
+fn each_api_has_its_own_names() {
+    for (text, expected) in [
+        // `/v1/messages`: what was read from the cache, and what was written to it, stand beside the rest.
+        (
+            r#"{"usage":{"input_tokens":3,"output_tokens":16,"cache_creation_input_tokens":7,"cache_read_input_tokens":32}}"#,
+            Some(32),
+        ),
+        (r#"{"usage":{"input_tokens":10,"output_tokens":16,"cache_read_input_tokens":32}}"#, Some(32)),
+        (r#"{"usage":{"input_tokens":42,"output_tokens":16,"cache_read_input_tokens":0}}"#, Some(0)),
+        (r#"{"usage":{"input_tokens":42,"output_tokens":16,"cache_read_input_tokens":null}}"#, None),
+        (
+            r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"input_tokens":42,"output_tokens":16}}"#,
+            None,
+        ),
+        // `/v1/responses`: in the whole, with one turn or none told of.
+        (
+            r#"{"previous_response_id":null,"usage":{"input_tokens":42,"input_tokens_details":{"cached_tokens":32,"input_tokens_per_turn":[42]},"output_tokens":16,"output_tokens_details":{"output_tokens_per_turn":[9,7]}},"user":null}"#,
+            Some(32),
+        ),
+        (
+            r#"{"response":{"usage":{"input_tokens":42,"input_tokens_details":{"cached_tokens":32},"output_tokens":16},"metadata":{"type":"x"}},"sequence_number":9,"type":"response.completed"}"#,
+            Some(32),
+        ),
+        // Servers that give both names mean the same by them.
+        (r#"{"usage":{"prompt_tokens":42,"input_tokens":40,"output_tokens":1,"completion_tokens":16}}"#, None),
+    ] {
+        assert_eq!(look(text.as_bytes()), usage(42, expected, 16), "{text}");
+        assert_eq!(look(format!("data: {text}\r").as_bytes()), usage(42, expected, 16), "{text}");
     }
 }
 

@@ -140,8 +140,8 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    fn steps(self, lanes: &mut [u64; 4], bytes: &[u8], after: &mut [[u64; 4]]) {
-        rounds::steps(self, lanes, bytes, after);
+    fn links(self, lanes: &mut [u64; 4], before: u64, bytes: &[u8], links: &mut [u64]) {
+        rounds::links(self, lanes, before, bytes, links);
     }
 }
 

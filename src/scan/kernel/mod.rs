@@ -22,7 +22,7 @@ mod wide;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod words;
 
-pub(super) use escape::{plain_escape, wtf8};
+pub(super) use escape::{plain_escape, unicode_escape, wtf8};
 
 /// The loops of one instruction set.
 pub struct Kernel {
@@ -33,7 +33,7 @@ pub struct Kernel {
     token_ids: fn(&[u8], &mut [u8]) -> (usize, usize),
     skip: fn(&mut Skip, &[u8]) -> Option<usize>,
     stripes: fn(&mut [u64; 4], &[u8]),
-    steps: fn(&mut [u64; 4], &[u8], &mut [[u64; 4]]),
+    links: fn(&mut [u64; 4], u64, &[u8], &mut [u64]),
 }
 
 impl Kernel {
@@ -105,10 +105,13 @@ impl Kernel {
         (self.stripes)(lanes, bytes);
     }
 
-    /// The same of whole steps of [`BLOCK`] bytes; each leaves the lanes behind it in `after`, which has room for just as many.
+    /// The same of whole steps of [`BLOCK`] bytes, of which `before` lie before these; each leaves its [`link`] in `links`, which has room
+    /// for just as many.
+    ///
+    /// [`link`]: super::digest::link
     #[inline]
-    pub(super) fn steps(&self, lanes: &mut [u64; 4], bytes: &[u8], after: &mut [[u64; 4]]) {
-        (self.steps)(lanes, bytes, after);
+    pub(super) fn links(&self, lanes: &mut [u64; 4], before: u64, bytes: &[u8], links: &mut [u64]) {
+        (self.links)(lanes, before, bytes, links);
     }
 }
 

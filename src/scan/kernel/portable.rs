@@ -1,12 +1,12 @@
 //! The loops on words of eight bytes and on [`memchr`], for every CPU. What vector kernels answer is compared
 //! with this.
 
-use super::super::digest::{PRIME_2, round};
+use super::super::digest::{PRIME_2, link, round};
 use super::escape::{plain_escape, unicode_escape, wtf8};
 use super::{BLOCK, Kernel, NEAR, Skip};
 
 /// The table of these loops.
-pub(super) static KERNEL: Kernel = Kernel { name: "portable", text_run, unescape, token_ids, skip, stripes, steps };
+pub(super) static KERNEL: Kernel = Kernel { name: "portable", text_run, unescape, token_ids, skip, stripes, links };
 
 /// See [`Kernel::text_run`].
 fn text_run(bytes: &[u8]) -> usize {
@@ -224,11 +224,12 @@ pub fn stripes(lanes: &mut [u64; 4], bytes: &[u8]) {
     *lanes = own;
 }
 
-/// See [`Kernel::steps`].
-pub fn steps(lanes: &mut [u64; 4], bytes: &[u8], after: &mut [[u64; 4]]) {
-    for (block, after) in bytes.as_chunks::<BLOCK>().0.iter().zip(after) {
+/// See [`Kernel::links`].
+pub fn links(lanes: &mut [u64; 4], mut before: u64, bytes: &[u8], links: &mut [u64]) {
+    for (block, slot) in bytes.as_chunks::<BLOCK>().0.iter().zip(links) {
         stripes(lanes, block);
-        *after = *lanes;
+        before += BLOCK as u64;
+        *slot = link(*lanes, before);
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::arch::asm;
 
-use super::super::digest::{PRIME_1, PRIME_2};
+use super::super::digest::{PRIME_1, PRIME_2, link};
 use super::wide::Isa;
 use super::{BLOCK, portable};
 
@@ -30,18 +30,19 @@ pub fn stripes<I: Multiplies>(isa: I, lanes: &mut [u64; 4], bytes: &[u8]) {
     }
 }
 
-/// See [`super::Kernel::steps`]: the same, a block at a time.
+/// See [`super::Kernel::links`]: the same, a block at a time. What a link takes is done while the next rounds wait for each other.
 #[inline(always)]
-pub fn steps<I: Multiplies>(isa: I, lanes: &mut [u64; 4], bytes: &[u8], after: &mut [[u64; 4]]) {
+pub fn links<I: Multiplies>(isa: I, lanes: &mut [u64; 4], mut before: u64, bytes: &[u8], links: &mut [u64]) {
     let mut products = [0; PRODUCTS];
-    for (part, after) in bytes.as_chunks::<BLOCK>().0.chunks(PRODUCTS / 8).zip(after.chunks_mut(PRODUCTS / 8)) {
+    for (part, links) in bytes.as_chunks::<BLOCK>().0.chunks(PRODUCTS / 8).zip(links.chunks_mut(PRODUCTS / 8)) {
         let (slots, _) = products.as_chunks_mut();
         for (block, slot) in part.iter().zip(slots) {
             isa.multiplied(isa.load(block), PRIME_2, slot);
         }
-        for (words, after) in products.as_chunks::<8>().0.iter().zip(after) {
+        for (words, slot) in products.as_chunks::<8>().0.iter().zip(links) {
             rounds(lanes, words);
-            *after = *lanes;
+            before += BLOCK as u64;
+            *slot = link(*lanes, before);
         }
     }
 }

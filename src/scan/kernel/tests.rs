@@ -1,6 +1,7 @@
 //! Every kernel of this CPU against the portable one, and that one against what a few lines say.
 
 use super::super::Fault;
+use super::super::digest::link;
 use super::super::text::{Decoder, Ended, Taker};
 use super::escape::{plain_escape, unicode_escape, wtf8};
 use super::*;
@@ -378,15 +379,17 @@ fn anything_is_skipped_alike_on_every_kernel() {
 }
 
 #[test]
-fn steps_leave_the_lanes_of_every_block() {
+fn every_block_leaves_the_link_of_all_before_it() {
     let bytes: Vec<u8> = (0..40 * BLOCK as u32).map(|n| ((n * n) >> 3) as u8).collect();
     for kernel in Kernel::available() {
         for count in [0, 1, 15, 16, 17, 40] {
-            let (mut lanes, mut plain, mut after) = ([1, 2, 3, 4], [1, 2, 3, 4], vec![[0; 4]; count]);
-            kernel.steps(&mut lanes, &bytes[..count * BLOCK], &mut after);
-            for (block, after) in bytes.chunks(BLOCK).zip(after) {
+            let (mut lanes, mut plain, mut links) = ([1, 2, 3, 4], [1, 2, 3, 4], vec![0; count]);
+            let before = 640;
+            kernel.links(&mut lanes, before, &bytes[..count * BLOCK], &mut links);
+            for (place, (block, found)) in bytes.chunks(BLOCK).zip(links).enumerate() {
                 Kernel::portable().stripes(&mut plain, block);
-                assert_eq!(after, plain, "{} of {count}", kernel.name());
+                let expected = link(plain, before + (place as u64 + 1) * BLOCK as u64);
+                assert_eq!(found, expected, "{} of {count}", kernel.name());
             }
             assert_eq!(lanes, plain, "{} of {count}", kernel.name());
         }

@@ -48,10 +48,10 @@ pub trait Isa: Copy {
     fn stripes(self, lanes: &mut [u64; 4], bytes: &[u8]) {
         portable::stripes(lanes, bytes);
     }
-    /// See [`super::Kernel::steps`].
+    /// See [`super::Kernel::links`].
     #[inline(always)]
-    fn steps(self, lanes: &mut [u64; 4], bytes: &[u8], after: &mut [[u64; 4]]) {
-        portable::steps(lanes, bytes, after);
+    fn links(self, lanes: &mut [u64; 4], before: u64, bytes: &[u8], links: &mut [u64]) {
+        portable::links(lanes, before, bytes, links);
     }
 }
 
@@ -230,10 +230,10 @@ pub fn stripes<I: Isa>(isa: I, lanes: &mut [u64; 4], bytes: &[u8]) {
     isa.stripes(lanes, bytes);
 }
 
-/// See [`super::Kernel::steps`].
+/// See [`super::Kernel::links`].
 #[inline(always)]
-pub fn steps<I: Isa>(isa: I, lanes: &mut [u64; 4], bytes: &[u8], after: &mut [[u64; 4]]) {
-    isa.steps(lanes, bytes, after);
+pub fn links<I: Isa>(isa: I, lanes: &mut [u64; 4], before: u64, bytes: &[u8], links: &mut [u64]) {
+    isa.links(lanes, before, bytes, links);
 }
 
 /// Counts a block's brackets; `Some` behind the one at which they balance.

@@ -13,15 +13,26 @@ enum Content {
     Absent,
     /// Before its role: to come back to.
     At(usize),
-    Written,
+    There(Written),
+}
+
+/// What was written of a content.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Written {
+    /// It is null, or a list of no parts.
+    Nothing,
+    /// A text without a byte.
+    Empty,
+    Text,
 }
 
 impl<'a> Writer<'a> {
     /// The value of `messages`. What is believed of it ends with the last whole message; what stands behind that is not written yet.
     pub(super) fn messages(&mut self) -> Result<(), Why> {
         self.page.clear();
-        self.after = &[];
-        let chat = self.form.chat.as_ref().ok_or(Why::Template)?;
+        (self.after, self.generation, self.called) = (&[], &[], false);
+        let chat = self.chat()?;
+        self.generation = &chat.generation;
         if self.reader.peek()? != b'[' {
             return Err(Why::Prompt);
         }
@@ -38,9 +49,11 @@ impl<'a> Writer<'a> {
         self.page.put(&chat.start);
         let (mut opening, mut last) = (true, None::<&Turn>);
         while self.reader.element(&mut opening)? {
-            self.page.put(std::mem::take(&mut self.after));
+            if last.is_none_or(|turn| turn.joined.is_none()) {
+                self.page.put(std::mem::take(&mut self.after));
+            }
             self.page.keep();
-            last = Some(self.message(chat, last.is_none())?);
+            last = Some(self.message(chat, last)?);
         }
         match last {
             None => Err(Why::Prompt),
@@ -49,18 +62,21 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn message(&mut self, chat: &'a Chat, first: bool) -> Result<&'a Turn, Why> {
+    /// A message behind one of the turn `last`.
+    fn message(&mut self, chat: &'a Chat, last: Option<&Turn>) -> Result<&'a Turn, Why> {
         if self.reader.peek()? != b'{' {
             return Err(Why::Prompt);
         }
         self.reader.step();
-        let (mut opening, mut content, mut turn) = (true, Content::Absent, None);
+        let (mut opening, mut content, mut turn, mut calls) = (true, Content::Absent, None, None);
         while let Some(name) = self.reader.key(&mut opening, self.word)? {
             match name {
                 b"role" if turn.is_some() => return Err(Why::Twice),
-                b"role" => turn = Some(self.role(chat, first)?),
+                b"role" => turn = Some(self.role(chat, last)?),
                 b"content" if content != Content::Absent => return Err(Why::Twice),
                 b"content" => content = self.content_or_place(chat, turn)?,
+                b"tool_calls" if calls.is_some() => return Err(Why::Twice),
+                b"tool_calls" => calls = self.place_unless_null()?,
                 name => {
                     let ends = ends_message(name);
                     if self.reader.skip()?
@@ -72,64 +88,96 @@ impl<'a> Writer<'a> {
             }
         }
         let turn = turn.ok_or(Why::Role)?;
-        match content {
-            Content::Absent => return Err(Why::Empty),
-            Content::At(place) => {
-                let behind = self.reader.at();
-                self.reader.go_to(place);
-                self.content(chat, turn)?;
-                self.reader.go_to(behind);
-            }
-            Content::Written => {}
+        let written = match content {
+            Content::Absent => Written::Nothing,
+            Content::At(place) => self.at(place, |writer| writer.content(chat, turn))?,
+            Content::There(written) => written,
+        };
+        let calls = match calls {
+            Some(place) => self.at(place, |writer| writer.calls(turn, written))?,
+            None => None,
+        };
+        let stands = written == Written::Text || written == Written::Empty && turn.empty;
+        if calls.is_none() && !stands {
+            return Err(Why::Empty);
         }
-        self.after = &turn.after;
+        (self.after, self.called) = (calls.map_or(&turn.after, |calls| &calls.after), calls.is_some());
         Ok(turn)
     }
 
+    /// Reads what was skipped at a place, and comes back.
+    pub(super) fn at<T>(&mut self, place: usize, read: impl FnOnce(&mut Self) -> Result<T, Why>) -> Result<T, Why> {
+        let behind = self.reader.at();
+        self.reader.go_to(place);
+        let read = read(self)?;
+        self.reader.go_to(behind);
+        Ok(read)
+    }
+
     /// The role of a message, and what stands before its content.
-    fn role(&mut self, chat: &'a Chat, first: bool) -> Result<&'a Turn, Why> {
+    fn role(&mut self, chat: &'a Chat, last: Option<&Turn>) -> Result<&'a Turn, Why> {
         if self.reader.peek()? != b'"' {
             return Err(Why::Role);
         }
         let role = self.reader.word(self.word)?;
         let turn = chat.turns.iter().find(|turn| Some(&*turn.role) == role).ok_or(Why::Role)?;
-        if turn.place == Place::Nowhere || turn.place == Place::First && !first {
+        if turn.place == Place::Nowhere || turn.place == Place::First && last.is_some() {
             return Err(Why::Place);
         }
-        if first && &*turn.role != b"system" {
-            self.page.put(&chat.without_system);
+        let joined = turn.joined.as_deref().filter(|_| last.is_some_and(|last| last.role == turn.role));
+        match joined {
+            // Whether calls are joined, too, a turn does not say.
+            Some(_) if self.called => return Err(Why::Message),
+            Some(joined) => self.page.put(joined),
+            None => {
+                self.page.put(self.after);
+                if last.is_none() && &*turn.role != b"system" {
+                    self.page.put(&chat.without_system);
+                }
+                self.page.put(&turn.before);
+            }
         }
-        self.page.put(&turn.before);
         Ok(turn)
     }
 
     fn content_or_place(&mut self, chat: &Chat, turn: Option<&Turn>) -> Result<Content, Why> {
         if let Some(turn) = turn {
-            self.content(chat, turn)?;
-            return Ok(Content::Written);
+            return Ok(Content::There(self.content(chat, turn)?));
         }
         let place = self.reader.at();
         self.reader.skip()?;
         Ok(Content::At(place))
     }
 
-    fn content(&mut self, chat: &Chat, turn: &Turn) -> Result<(), Why> {
+    fn place_unless_null(&mut self) -> Result<Option<usize>, Why> {
+        let place = self.reader.at();
+        Ok(self.reader.skip()?.then_some(place))
+    }
+
+    fn content(&mut self, chat: &Chat, turn: &Turn) -> Result<Written, Why> {
         let before = self.page.bytes();
         let (reader, word) = (&mut self.reader, &mut *self.word);
-        if !turn.trims && turn.stops.is_empty() {
-            texts(reader, word, chat, self.page)?;
+        let (is_there, is_blank) = if !turn.trims && turn.stops.is_empty() {
+            (texts(reader, word, chat, self.page)?, false)
         } else {
             let mut sieved = self.sieve.over(self.page, turn);
-            texts(reader, word, chat, &mut sieved)?;
-            sieved.end()?;
+            let is_there = texts(reader, word, chat, &mut sieved)?;
+            (is_there, sieved.end()?)
+        };
+        match self.page.bytes() > before {
+            true => Ok(Written::Text),
+            // White space of which nothing is left.
+            false if is_blank => Err(Why::Empty),
+            false if is_there => Ok(Written::Empty),
+            false => Ok(Written::Nothing),
         }
-        if self.page.bytes() == before { Err(Why::Empty) } else { Ok(()) }
     }
 }
 
-/// A field of a message that templates write, other than the content: where it says anything, the form ends.
+/// A field of a message that templates write, other than content and calls: where it says anything, the form ends.
 fn ends_message(name: &[u8]) -> Option<Why> {
     match Inner::of(name) {
+        Inner::Raw if name == b"tool_call_id" => None,
         Inner::Raw | Inner::Content => Some(Why::Message),
         Inner::Media => Some(Why::Media),
         // The tools of a developer's message.
@@ -137,10 +185,13 @@ fn ends_message(name: &[u8]) -> Option<Why> {
     }
 }
 
-/// A content: a text, or parts, or nothing.
-fn texts(reader: &mut Reader, word: &mut Word, chat: &Chat, taker: &mut impl Taker) -> Result<(), Why> {
+/// A content: a text, or parts, or nothing. Says whether there is any text, be it empty.
+fn texts(reader: &mut Reader, word: &mut Word, chat: &Chat, taker: &mut impl Taker) -> Result<bool, Why> {
     match reader.peek()? {
-        b'"' => Ok(reader.string(taker)?),
+        b'"' => {
+            reader.string(taker)?;
+            Ok(true)
+        }
         b'[' => {
             reader.step();
             let (mut opening, mut parts) = (true, 0);
@@ -152,10 +203,10 @@ fn texts(reader: &mut Reader, word: &mut Word, chat: &Chat, taker: &mut impl Tak
                 part(reader, word, taker)?;
                 parts += 1;
             }
-            Ok(())
+            Ok(parts > 0)
         }
         b'{' => Err(Why::Prompt),
-        _ if reader.scalar()? == b"null" => Ok(()),
+        _ if reader.scalar()? == b"null" => Ok(false),
         _ => Err(Why::Prompt),
     }
 }

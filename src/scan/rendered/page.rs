@@ -1,19 +1,16 @@
 //! Where a prompt is written: a digest that leaves links, and what a content passes on its way there.
 
-use memchr::memmem;
-
 use super::super::digest::Digest;
 use super::super::form::Turn;
 use super::super::kernel::Kernel;
 use super::super::section::linked;
 use super::super::text::Taker;
 use super::Why;
+use super::stops::Search;
 use crate::limits::{BLOCK_BYTES, LINKS_MAX, STEP_BYTES};
 
 /// Longest white space inside a content whose ends are trimmed: it is held until it is known not to be the end.
 const SPACE_MAX: usize = 256;
-/// So many bytes of a stop are looked for: a longer one stops already there.
-const STOP_MAX: usize = 32;
 
 /// The prompt so far, as far as it is hashed.
 pub(super) struct Page {
@@ -59,18 +56,21 @@ impl Page {
         self.kept
     }
 
-    /// The links of what is believed; see [`super::Renderer::links`].
+    /// The links of what is believed, once nothing more comes; see [`super::Renderer::links`].
     pub fn links(&self, root: u64, blocks: &mut Vec<u64>, steps: &mut Vec<u64>) {
-        blocks.clear();
-        steps.clear();
-        let mut at = 0;
-        self.digest.each_link(|link| {
-            at += STEP_BYTES as u64;
-            if at <= self.kept {
-                let links = if at.is_multiple_of(BLOCK_BYTES as u64) { &mut *blocks } else { &mut *steps };
-                links.push(linked(root, link));
-            }
-        });
+        const STEPS: usize = BLOCK_BYTES / STEP_BYTES;
+        let links = self.digest.links();
+        let known = links.len().min(usize::try_from(self.kept / STEP_BYTES as u64).unwrap_or(usize::MAX));
+        let (whole, rest) = links.get(..known).unwrap_or_default().as_chunks::<STEPS>();
+        // Written in place: to append one by one takes twice as long.
+        blocks.resize(whole.len(), 0);
+        steps.resize((STEPS - 1) * whole.len(), 0);
+        let slots = blocks.iter_mut().zip(steps.as_chunks_mut::<{ STEPS - 1 }>().0);
+        for ([between @ .., last], (block, slots)) in whole.iter().zip(slots) {
+            *block = linked(root, *last);
+            slots.iter_mut().zip(between).for_each(|(slot, link)| *slot = linked(root, *link));
+        }
+        steps.extend(rest.iter().map(|link| linked(root, *link)));
     }
 
     /// XXH64 of all that was written.
@@ -107,14 +107,14 @@ pub(super) struct Sieve {
 
 impl Sieve {
     pub fn new() -> Sieve {
-        Sieve { trim: Trim::new(), search: Search { last: [0; STOP_MAX - 1], length: 0, found: false } }
+        Sieve { trim: Trim::new(), search: Search::default() }
     }
 
     /// A content of this turn begins.
     pub fn over<'s>(&'s mut self, page: &'s mut Page, turn: &'s Turn) -> Sieved<'s> {
         self.trim.begin();
-        (self.search.length, self.search.found) = (0, false);
-        Sieved { sieve: self, page, turn }
+        self.search = Search::default();
+        Sieved { sieve: self, page, turn, has_bytes: false }
     }
 }
 
@@ -123,20 +123,22 @@ pub(super) struct Sieved<'s> {
     sieve: &'s mut Sieve,
     page: &'s mut Page,
     turn: &'s Turn,
+    has_bytes: bool,
 }
 
 impl Sieved<'_> {
-    /// The content is over; says whether the form could write it.
-    pub fn end(self) -> Result<(), Why> {
-        if self.sieve.search.found {
+    /// The content is over; says whether the form could write it, and if so, whether there was anything.
+    pub fn end(self) -> Result<bool, Why> {
+        if self.sieve.search.has_found() {
             return Err(Why::Stop);
         }
-        if self.turn.trims && !self.sieve.trim.is_plain() { Err(Why::Space) } else { Ok(()) }
+        if self.turn.trims && !self.sieve.trim.is_plain() { Err(Why::Space) } else { Ok(self.has_bytes) }
     }
 }
 
 impl Taker for Sieved<'_> {
     fn take(&mut self, run: &[u8]) -> usize {
+        self.has_bytes |= !run.is_empty();
         self.sieve.search.look(&self.turn.stops, run);
         if self.turn.trims {
             self.sieve.trim.put(self.page, run);
@@ -154,6 +156,7 @@ impl Taker for Sieved<'_> {
 
     #[inline]
     fn written(&mut self, length: usize) {
+        self.has_bytes |= length > 0;
         self.page.written(length);
         self.sieve.search.look(&self.turn.stops, self.page.digest.last_written(length));
         if self.turn.trims {
@@ -260,36 +263,5 @@ fn is_wide_space(sign: [u8; 3]) -> bool {
         [0xe1, 0x9a, 0x80] | [0xe2, 0x81, 0x9f] | [0xe3, 0x80, 0x80] => true,
         [0xe2, 0x80, last] => matches!(last, 0x80..=0x8a | 0xa8 | 0xa9 | 0xaf),
         _ => false,
-    }
-}
-
-/// Looks for stops in a text that arrives in runs.
-struct Search {
-    /// The end of the text so far, in which one may have begun.
-    last: [u8; STOP_MAX - 1],
-    length: usize,
-    found: bool,
-}
-
-impl Search {
-    fn look(&mut self, stops: &[Box<[u8]>], run: &[u8]) {
-        if self.found || stops.is_empty() || run.is_empty() {
-            return;
-        }
-        // What lies across the border of two runs.
-        let mut seam = [0; 2 * (STOP_MAX - 1)];
-        let head = run.get(..STOP_MAX - 1).unwrap_or(run);
-        let last = self.last.get(..self.length).unwrap_or_default();
-        seam.iter_mut().zip(last.iter().chain(head)).for_each(|(slot, byte)| *slot = *byte);
-        let seam = seam.get(..last.len() + head.len()).unwrap_or_default();
-        self.found = stops.iter().any(|stop| {
-            let stop = stop.get(..STOP_MAX).unwrap_or(stop);
-            memmem::find(run, stop).is_some() || memmem::find(seam, stop).is_some()
-        });
-        // The end of all that was seen: of the run alone, or of the seam where the run is shorter.
-        let seen = if run.len() >= STOP_MAX - 1 { run } else { seam };
-        let tail = seen.get(seen.len().saturating_sub(STOP_MAX - 1)..).unwrap_or_default();
-        self.length = tail.len();
-        self.last.iter_mut().zip(tail).for_each(|(slot, byte)| *slot = *byte);
     }
 }

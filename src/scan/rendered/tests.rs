@@ -1,7 +1,9 @@
 //! What is written of odd bodies, row by row, and of random ones beside a plain renderer.
 
+mod calls;
 mod oracle;
 mod random;
+mod tools;
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -45,7 +47,7 @@ fn form(trims: bool, lead: Lead) -> Form {
 
 fn rendered(api: Api, form: &Form, body: &[u8]) -> (Rendering, Box<Renderer>) {
     let mut renderer = Box::new(Renderer::new());
-    let rendering = renderer.render(api, form, body);
+    let rendering = renderer.render(api, form, body, false);
     (rendering, renderer)
 }
 
@@ -134,7 +136,7 @@ fn a_message_that_the_form_does_not_know_is_taken_back() {
         (r#"{"role":null}"#, Why::Role),
         (r#"{"role":"user","role":"user"}"#, Why::Twice),
         (r#"{"role":"user","content":"x","content":null}"#, Why::Twice),
-        (r#"{"role":"user","content":"x","tool_calls":[]}"#, Why::Message),
+        (r#"{"role":"user","content":"x","tool_calls":[{}]}"#, Why::Message),
         (r#"{"name":"n","role":"user","content":"x"}"#, Why::Message),
         (r#"{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{}}]}"#, Why::Media),
         (r#"{"role":"user","content":[{"image_url":{}}]}"#, Why::Media),
@@ -229,7 +231,7 @@ fn chains_are_bounded_and_nothing_is_allocated() {
     let mut renderer = Box::new(Renderer::new());
     let (mut blocks, mut steps) = (Vec::with_capacity(LINKS_MAX), Vec::with_capacity(4 * LINKS_MAX));
     let allocations = allocation_counter::measure(|| {
-        assert_eq!(renderer.render(Api::Chat, &form, body.as_bytes()).ends, None);
+        assert_eq!(renderer.render(Api::Chat, &form, body.as_bytes(), false).ends, None);
         renderer.links(ROOT, &mut blocks, &mut steps);
     });
     assert_eq!(allocations.count_total, 0);
@@ -239,26 +241,46 @@ fn chains_are_bounded_and_nothing_is_allocated() {
 #[test]
 fn what_is_written_is_what_a_plain_renderer_writes() {
     let cases = 2_000;
-    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let api = prop::sample::select(vec![Api::Chat, Api::Chat, Api::Completions, Api::Tokenize]);
-    let lead = prop::sample::select(vec![Lead::Nowhere, Lead::First, Lead::BehindSpecial]);
     let (whole, ended) = (Cell::new(0), Cell::new(0));
+    run(cases, (api, calls::shape(), random::body()), |text, is_whole| {
+        whole.set(whole.get() + u32::from(is_whole));
+        ended.set(ended.get() + u32::from(!is_whole && text.len() > BLOCK_BYTES));
+    });
+    assert!(whole.get() > cases / 8 && ended.get() > cases / 200, "{} whole, {} ended", whole.get(), ended.get());
+}
+
+#[test]
+fn calls_and_results_are_written_as_a_plain_renderer_writes_them() {
+    let cases = 600;
+    let seen: [Cell<u32>; 4] = Default::default();
+    run(cases, (Just(Api::Chat), calls::shape(), calls::body()), |text, is_whole| {
+        let has = |part: &[u8]| memchr::memmem::find(text, part).is_some();
+        let counts = [is_whole, has(b"<call>"), has(b"<joined>"), is_whole && has(b"<call>") && has(b"[T]")];
+        counts.into_iter().zip(&seen).for_each(|(counts, seen)| seen.set(seen.get() + u32::from(counts)));
+    });
+    let seen = seen.map(|seen| seen.get());
+    assert!(seen[0] > cases / 8 && seen[1] > cases / 12 && seen[2] > cases / 20 && seen[3] > cases / 100, "{seen:?}");
+}
+
+/// What random bodies are, by their API, form and fields.
+type Drawn = (Api, calls::Shape, Vec<(&'static str, random::Json)>);
+
+/// Compares what all kernels write of random bodies with the plain renderer; tells of each what is known, and whether it is all.
+fn run(cases: u32, strategy: impl Strategy<Value = Drawn>, note: impl Fn(&[u8], bool)) {
+    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let lead = prop::sample::select(vec![Lead::Nowhere, Lead::First, Lead::BehindSpecial]);
     let renderers: RefCell<Vec<_>> =
         RefCell::new(Kernel::available().map(|kernel| Box::new(Renderer::with(kernel))).collect());
-    let places =
-        prop::sample::select(vec![Place::Anywhere, Place::Anywhere, Place::NotLast, Place::First, Place::Nowhere]);
-    let strategy = (api, lead, (any::<bool>(), any::<bool>(), places), random::body(), any::<u64>());
-    let result = runner.run(&strategy, |(api, lead, (trims, lone, place), body, seed)| {
-        let mut form = form(trims, lead);
-        let chat = form.chat.as_mut().unwrap();
-        (chat.lone, chat.turns[2].place) = (lone, place);
+    let result = runner.run(&(strategy, lead, any::<u64>()), |((api, shape, body), lead, seed)| {
+        let form = shape.form(lead);
         let mut scribe = random::Scribe { out: String::new(), state: seed };
         scribe.object(&body);
         let bytes = scribe.out.as_bytes();
         assert!(serde_json::from_slice::<serde_json::Value>(bytes).is_ok(), "{}", scribe.out);
         let (text, whys) = oracle::expected(api, &form, &body);
-        for renderer in renderers.borrow_mut().iter_mut() {
-            let got = renderer.render(api, &form, bytes);
+        for (place, renderer) in renderers.borrow_mut().iter_mut().enumerate() {
+            let got = renderer.render(api, &form, bytes, seed >> (32 + place) & 1 == 1);
             assert_eq!(got.bytes, text.len() as u64, "{got:?} {whys:?} {api:?} {}", scribe.out);
             assert_eq!(got.ends.is_some(), !whys.is_empty(), "{got:?} {whys:?} {}", scribe.out);
             assert!(got.ends.is_none_or(|why| whys.contains(&why)), "{got:?} {whys:?} {}", scribe.out);
@@ -266,19 +288,19 @@ fn what_is_written_is_what_a_plain_renderer_writes() {
             if got.ends.is_none() {
                 assert_eq!(renderer.page.value(), xxhash_rust::xxh64::xxh64(&text, 0), "{}", scribe.out);
             }
+            let unknown = renderer.unknown_tools().map(|unknown| scribe.out.get(unknown).unwrap());
+            assert_eq!(unknown, oracle::unknown_tools(api, &form, &body, got.ends), "{got:?} {}", scribe.out);
         }
         // What is broken anywhere, or cut off, is no reason to panic, nor to know anything where it is no object.
         let place = seed as usize % bytes.len();
         let mut broken = bytes.to_vec();
         broken[place] ^= 1 << (seed >> 60 & 7);
         let renderer = &mut renderers.borrow_mut()[0];
-        renderer.render(api, &form, &broken);
-        let cut = renderer.render(api, &form, &bytes[..place]);
+        renderer.render(api, &form, &broken, seed >> 31 & 1 == 1);
+        let cut = renderer.render(api, &form, &bytes[..place], seed >> 31 & 1 == 1);
         assert!(cut.bytes == 0 && matches!(cut.ends, Some(Why::Body(_))), "{cut:?} {}", scribe.out);
-        whole.set(whole.get() + u32::from(whys.is_empty()));
-        ended.set(ended.get() + u32::from(!whys.is_empty() && text.len() > BLOCK_BYTES));
+        note(&text, whys.is_empty());
         Ok(())
     });
     result.unwrap();
-    assert!(whole.get() > cases / 8 && ended.get() > cases / 200, "{} whole, {} ended", whole.get(), ended.get());
 }

@@ -22,14 +22,18 @@ pub enum Why {
     Template,
     /// A top-level field that changes what is written.
     Field,
-    /// Tools, which templates write first.
+    /// Tools that the form does not know: templates write them first.
     Tools,
+    /// Tools with which the template is not of the kind that makes forms.
+    Toolset,
     /// No prompt, or none that engines take.
     Prompt,
     /// A message without a role, or with one that the form does not know.
     Role,
-    /// A message that says more than its content: tool calls, a name, a reasoning.
+    /// A message that says more than its content: a name, a reasoning, calls of tools where the form has no words for them.
     Message,
+    /// A call of a tool of which it is not certain how engines write it.
+    Call,
     /// An image, or another part that is no text.
     Media,
     /// A role or content that is there twice in one message.
@@ -57,9 +61,11 @@ impl Why {
             Why::Template => "template",
             Why::Field => "field",
             Why::Tools => "tools",
+            Why::Toolset => "toolset",
             Why::Prompt => "prompt",
             Why::Role => "role",
             Why::Message => "message",
+            Why::Call => "call",
             Why::Media => "media",
             Why::Twice => "twice",
             Why::Stop => "stop",

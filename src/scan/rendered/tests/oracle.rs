@@ -1,6 +1,7 @@
 //! A plain renderer of whole values, which what is written of bodies is compared with.
 
 use super::super::{ALTERING, Api, Form, Renderer, Why};
+use super::calls::arguments;
 use super::random::Json;
 use crate::limits::BLOCK_BYTES;
 use crate::scan::{Chat, Cut, Place, Tokens, Turn};
@@ -33,9 +34,7 @@ pub fn expected(api: Api, form: &Form, body: &[(&'static str, Json)]) -> (Vec<u8
         whys.push(Why::Field);
     }
     let [generation, continues, special] = flags.map(|flag| flag.map(|flag| *flag == Json::Raw("true")));
-    if says("tools").is_some() {
-        whys.push(Why::Tools);
-    }
+    let tools = says("tools").map(raw);
     let messages = says("messages").filter(|_| api != Api::Completions);
     let prompt = says("prompt").filter(|_| api != Api::Chat);
     if messages.is_some() == prompt.is_some() {
@@ -48,11 +47,40 @@ pub fn expected(api: Api, form: &Form, body: &[(&'static str, Json)]) -> (Vec<u8
         return (Vec::new(), whys);
     }
     if let Some(prompt) = prompt {
+        if tools.is_some() {
+            return (Vec::new(), vec![Why::Tools]);
+        }
         return bare(form, special != Some(false), prompt);
     }
-    let Some(chat) = &form.chat else { return (Vec::new(), vec![Why::Template]) };
+    let chat = match tools {
+        None => form.chat.as_ref().ok_or(Why::Template),
+        Some(tools) => match form.toolsets.iter().find(|set| *set.tools == *tools.as_bytes()) {
+            None => Err(Why::Tools),
+            Some(set) => set.chat.as_ref().ok_or(Why::Toolset),
+        },
+    };
+    let chat = match chat {
+        Ok(chat) => chat,
+        Err(why) => return (Vec::new(), vec![why]),
+    };
     let Some(Json::Array(messages)) = messages else { return (Vec::new(), vec![Why::Prompt]) };
     conversation(chat, messages, continues == Some(true), generation != Some(false))
+}
+
+fn raw(value: &Json) -> &'static str {
+    match value {
+        Json::Raw(raw) => raw,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The tools that are to be learnt about, where a rendering ended so.
+pub fn unknown_tools(api: Api, form: &Form, body: &[(&'static str, Json)], ends: Option<Why>) -> Option<&'static str> {
+    let last = |name: &str| body.iter().rev().find(|(other, _)| *other == name).map(|(_, value)| value);
+    let says = |name: &str| last(name).filter(|value| **value != Json::Raw("null"));
+    let is_chat = api == Api::Chat || api == Api::Tokenize && says("messages").is_some();
+    let tools = says("tools").map(raw).filter(|_| is_chat && ends == Some(Why::Tools));
+    tools.filter(|tools| !form.toolsets.iter().any(|set| *set.tools == *tools.as_bytes()))
 }
 
 fn conversation(chat: &Chat, messages: &[Json], continues: bool, generation: bool) -> (Vec<u8>, Vec<Why>) {
@@ -62,53 +90,91 @@ fn conversation(chat: &Chat, messages: &[Json], continues: bool, generation: boo
     let places = |place: Place| chat.turns.iter().any(|turn| turn.place == place);
     let looks_back = places(Place::First) || places(Place::Nowhere);
     let mut text = chat.start.to_vec();
+    // What is behind the last message, its turn, whether it calls tools.
+    let mut last: Option<(&[u8], &Turn, bool)> = None;
     for (place, one) in messages.iter().enumerate() {
-        let (turn, content) = match message(chat, one) {
-            Ok(said) => said,
-            Err(mut whys) => {
+        let believed = match last {
+            Some((after, Turn { joined: None, .. }, _)) => [&text, after].concat(),
+            _ => text.clone(),
+        };
+        let given_up = |whys| (if looks_back { Vec::new() } else { believed.clone() }, whys);
+        let said = message(chat, one);
+        let turn = said.as_ref().map_or_else(|(turn, _)| *turn, |said| Some(said.turn));
+        let joins =
+            last.filter(|(_, last, _)| turn.is_some_and(|turn| turn.joined.is_some() && turn.role == last.role));
+        let joins_calls = joins.is_some_and(|(_, _, called)| called);
+        let said = match said {
+            Ok(said) if !joins_calls => said,
+            Ok(_) => return given_up(vec![Why::Message, Why::Place]),
+            Err((_, mut whys)) => {
                 // Its role comes first, if it is known.
                 whys.extend((looks_back || places(Place::NotLast)).then_some(Why::Place));
-                return (if looks_back { Vec::new() } else { text }, whys);
+                whys.extend(joins_calls.then_some(Why::Message));
+                return given_up(whys);
             }
         };
-        let elsewhere = match turn.place {
+        let is_last = place + 1 == messages.len();
+        let elsewhere = match said.turn.place {
             Place::Anywhere => false,
-            Place::NotLast => place + 1 == messages.len(),
+            Place::NotLast => is_last,
             Place::First => place > 0,
             Place::Nowhere => true,
         };
         if elsewhere {
-            return (if looks_back { Vec::new() } else { text }, vec![Why::Place]);
+            return given_up(vec![Why::Place]);
         }
-        if place == 0 && *turn.role != *b"system" {
-            text.extend_from_slice(&chat.without_system);
+        if is_last && continues && said.calls.is_some() {
+            return (believed, vec![Why::Message]);
         }
-        text.extend_from_slice(&turn.before);
-        text.extend_from_slice(content.as_bytes());
-        if place + 1 < messages.len() || !continues {
-            text.extend_from_slice(&turn.after);
+        match (joins, last) {
+            (Some(_), _) => text.extend_from_slice(said.turn.joined.as_deref().unwrap()),
+            (None, Some((after, ..))) => text.extend([after, &said.turn.before].concat()),
+            (None, None) => {
+                text.extend_from_slice(if *said.turn.role == *b"system" { b"" } else { &chat.without_system });
+                text.extend_from_slice(&said.turn.before);
+            }
         }
+        text.extend_from_slice(said.text.as_bytes());
+        text.extend_from_slice(said.calls.as_deref().unwrap_or_default().as_bytes());
+        let after = match &said.calls {
+            Some(_) => &said.turn.calls.as_ref().unwrap().after,
+            None => &said.turn.after,
+        };
+        last = Some((after, said.turn, said.calls.is_some()));
     }
+    let after = last.map_or(&b""[..], |(after, ..)| after);
+    text.extend_from_slice(if continues { b"" } else { after });
     if generation && !continues {
         text.extend_from_slice(&chat.generation);
     }
     (text, Vec::new())
 }
 
-fn message<'c>(chat: &'c Chat, message: &Json) -> Result<(&'c Turn, String), Vec<Why>> {
-    let Json::Object(fields) = message else { return Err(vec![Why::Prompt]) };
+/// What a message is written as, between the texts around it.
+struct Message<'c> {
+    turn: &'c Turn,
+    text: String,
+    calls: Option<String>,
+}
+
+/// A message that is not written: its turn if it is known, and all that is wrong.
+type Refused<'c> = (Option<&'c Turn>, Vec<Why>);
+
+fn message<'c>(chat: &'c Chat, message: &Json) -> Result<Message<'c>, Refused<'c>> {
+    let Json::Object(fields) = message else { return Err((None, vec![Why::Prompt])) };
     let mut whys = Vec::new();
     let all =
         |name: &str| fields.iter().filter(|(other, _)| *other == name).map(|(_, value)| value).collect::<Vec<_>>();
-    let (roles, contents) = (all("role"), all("content"));
-    if roles.len() > 1 || contents.len() > 1 {
+    let (roles, contents, calls) = (all("role"), all("content"), all("tool_calls"));
+    let is_null = |value: &&Json| **value == Json::Raw("null");
+    if roles.len() > 1 || contents.len() > 1 || calls.iter().rev().skip(1).any(|calls| !is_null(calls)) {
         whys.push(Why::Twice);
     }
     for (name, value) in fields.iter().filter(|(_, value)| *value != Json::Raw("null")) {
         match *name {
-            "tool_calls" | "name" | "reasoning" | "thinking" | "tools" => whys.push(Why::Message),
+            "name" | "reasoning" | "thinking" | "tools" => whys.push(Why::Message),
             "image_url" => whys.push(Why::Media),
-            "role" | "content" | "refusal" => {}
+            "role" | "content" | "refusal" | "tool_calls" | "tool_call_id" => {}
             name => panic!("{name}: {value:?}"),
         }
     }
@@ -127,18 +193,74 @@ fn message<'c>(chat: &'c Chat, message: &Json) -> Result<(&'c Turn, String), Vec
         Some(_) => whys.push(Why::Prompt),
     }
     let text = texts.join(std::str::from_utf8(&chat.joint).unwrap());
-    let Some(turn) = turns.into_iter().flatten().next() else { return Err(whys) };
+    let Some(turn) = turns.into_iter().flatten().next() else { return Err((None, whys)) };
     if turn.stops.iter().any(|stop| text.contains(std::str::from_utf8(stop).unwrap())) {
         whys.push(Why::Stop);
     }
-    let text = if turn.trims { trimmed(&text, &mut whys) } else { text };
-    if text.is_empty() {
-        whys.push(Why::Empty);
-    }
+    let written = if turn.trims { trimmed(&text, &mut whys) } else { text.clone() };
     if chat.lone && texts.len() > 1 {
         whys.push(Why::Parts);
     }
-    if whys.is_empty() { Ok((turn, text)) } else { Err(whys) }
+    let calls = match calls.last().filter(|calls| !is_null(calls)) {
+        None => None,
+        Some(Json::Array(calls)) if calls.is_empty() => None,
+        Some(Json::Array(calls)) => called(turn, !written.is_empty(), calls, &mut whys),
+        Some(_) => {
+            whys.push(Why::Call);
+            None
+        }
+    };
+    // White space alone is never certain where it is taken off.
+    let is_empty = written.is_empty() && (!text.is_empty() || calls.is_none() && (!turn.empty || texts.is_empty()));
+    if is_empty {
+        whys.push(Why::Empty);
+    }
+    if whys.is_empty() { Ok(Message { turn, text: written, calls }) } else { Err((Some(turn), whys)) }
+}
+
+/// The calls of a message with a content or without, and what is before them.
+fn called(turn: &Turn, content: bool, all: &[Json], whys: &mut Vec<Why>) -> Option<String> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let Some(calls) = &turn.calls else {
+        whys.push(Why::Message);
+        return None;
+    };
+    let begin = if content { &calls.behind } else { &calls.bare };
+    whys.extend(begin.is_none().then_some(Why::Message));
+    let parts: Vec<String> = all
+        .iter()
+        .map(|one| match call(one, &text(&calls.arguments)) {
+            Ok(call) => call,
+            Err(why) => {
+                whys.extend(why);
+                String::new()
+            }
+        })
+        .collect();
+    Some(text(begin.as_deref().unwrap_or_default()) + &parts.join(&text(&calls.next)))
+}
+
+fn call(call: &Json, between: &str) -> Result<String, Vec<Why>> {
+    let Json::Object(call) = call else { return Err(vec![Why::Call]) };
+    let get = |fields: &[(&'static str, Json)], name| {
+        fields.iter().find(|(other, _)| *other == name).map(|(_, value)| value.clone())
+    };
+    if get(call, "type").is_some_and(|kind| kind != Json::Text("function".into())) {
+        return Err(vec![Why::Call, Why::Twice]);
+    }
+    let Some(Json::Object(function)) = get(call, "function") else { return Err(vec![Why::Call]) };
+    if function.iter().filter(|(name, _)| *name == "name").count() > 1 {
+        return Err(vec![Why::Twice, Why::Call]);
+    }
+    let name = match get(&function, "name") {
+        Some(Json::Text(name)) if !name.is_empty() => name,
+        _ => return Err(vec![Why::Call]),
+    };
+    if !name.chars().all(|sign| sign.is_ascii_alphanumeric() || "_.-".contains(sign)) {
+        return Err(vec![Why::Call]);
+    }
+    let arguments = arguments(get(&function, "arguments").as_ref()).ok_or_else(|| vec![Why::Call])?;
+    Ok(format!("{name}{between}{arguments}"))
 }
 
 fn part_text<'j>(part: &'j Json, whys: &mut Vec<Why>) -> &'j str {

@@ -2,6 +2,8 @@
 
 use proptest::prelude::*;
 
+use super::calls::{calls_value, tools_value};
+
 /// A JSON value that keeps equal names apart.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Json {
@@ -10,9 +12,11 @@ pub enum Json {
     Text(String),
     Array(Vec<Json>),
     Object(Vec<(&'static str, Json)>),
+    /// A text that is JSON itself, written by a scribe of this state.
+    Inner(Box<Json>, u64),
 }
 
-fn text() -> impl Strategy<Value = String> {
+pub fn text() -> impl Strategy<Value = String> {
     let odd = prop::sample::select(vec!["</think>", "[I]", "\u{a0}", "\u{3000}", "\u{2003}", "\u{1c}", "\u{85}"]);
     let piece = prop_oneof![
         8 => prop::sample::select(vec!["hello, world. ", "é", "中文", "😀", "\n", " ", "\t \r\n", "\"", "\\", "/", "</thi", "nk", "[", "“", "…", "\u{1}"]).prop_map(String::from),
@@ -54,11 +58,12 @@ fn part() -> impl Strategy<Value = Json> {
 
 fn message_value() -> impl Strategy<Value = Json> {
     let role = prop_oneof![
-        12 => prop::sample::select(vec!["system", "user", "user", "assistant"]).prop_map(|role| Json::Text(role.into())),
-        1 => prop::sample::select(vec![Json::Text("tool".into()), Json::Text("x".repeat(300)), Json::Raw("null")]),
+        12 => prop::sample::select(vec!["system", "user", "user", "assistant", "assistant", "tool", "tool", "tool"]).prop_map(|role| Json::Text(role.into())),
+        1 => prop::sample::select(vec![Json::Text("odd".into()), Json::Text("x".repeat(300)), Json::Raw("null")]),
     ];
     let content = prop_oneof![
         12 => text().prop_map(Json::Text),
+        2 => Just(Json::Text(String::new())),
         3 => prop::collection::vec(part(), 0..4).prop_map(Json::Array),
         1 => Just(Json::Raw("null")),
         1 => prop::sample::select(vec![Json::Raw("true"), Json::Object(vec![])]),
@@ -66,6 +71,7 @@ fn message_value() -> impl Strategy<Value = Json> {
     let more = (
         prop::sample::select(vec![
             "tool_calls",
+            "tool_call_id",
             "name",
             "reasoning",
             "thinking",
@@ -82,12 +88,22 @@ fn message_value() -> impl Strategy<Value = Json> {
             Json::Array(vec![]),
         ]),
     );
-    let fields =
-        (prop::option::weighted(0.97, role), prop::option::weighted(0.9, content), prop::option::weighted(0.15, more));
-    let object = (fields, any::<u8>()).prop_map(|((role, content, more), turns)| {
+    let fields = (
+        prop::option::weighted(0.97, role),
+        prop::option::weighted(0.9, content),
+        prop::option::weighted(0.15, more),
+        prop::option::weighted(0.3, calls_value()),
+    );
+    let object = (fields, any::<u8>()).prop_map(|((role, content, more, calls), turns)| {
         let mut fields: Vec<_> = role.map(|role| ("role", role)).into_iter().collect();
         fields.extend(content.map(|content| ("content", content)));
         fields.extend(more);
+        // Others call no tools.
+        fields.extend(
+            calls
+                .filter(|_| turns > 250 || fields.contains(&("role", Json::Text("assistant".into()))))
+                .map(|calls| ("tool_calls", calls)),
+        );
         let length = fields.len();
         fields.rotate_left(turns as usize % length.max(1));
         Json::Object(fields)
@@ -156,9 +172,8 @@ pub fn body() -> impl Strategy<Value = Vec<(&'static str, Json)>> {
         "reasoning_effort",
         "suffix",
         "prompt_embeds",
-        "tools",
     ]);
-    let messages = || prop_oneof![12 => prop::collection::vec(message_value(), 0..5).prop_map(Json::Array), 1 => Just(Json::Raw("null")), 1 => Just(Json::Text("x".into()))];
+    let messages = || prop_oneof![12 => prop::collection::vec(message_value(), 0..6).prop_map(Json::Array), 1 => Just(Json::Raw("null")), 1 => Just(Json::Text("x".into()))];
     let field = prop_oneof![
         10 => messages().prop_map(|messages| ("messages", messages)),
         10 => prompt_value().prop_map(|prompt| ("prompt", prompt)),
@@ -167,6 +182,7 @@ pub fn body() -> impl Strategy<Value = Vec<(&'static str, Json)>> {
         3 => flag().prop_map(|flag| ("add_special_tokens", flag)),
         4 => altering.clone().prop_map(|name| (name, Json::Raw("null"))),
         1 => (altering, prop::sample::select(vec![Json::Raw("1"), Json::Array(vec![]), Json::Text("x".into())])),
+        6 => tools_value().prop_map(|tools| ("tools", tools)),
         6 => Just(("model", Json::Text("m \"\\ n".into()))),
         6 => Just(("metadata", Json::Object(vec![("messages", Json::Array(vec![Json::Text("]}".into())]))]))),
     ];
@@ -237,6 +253,11 @@ impl Scribe {
                 self.out.push(']');
             }
             Json::Object(fields) => self.object(fields),
+            Json::Inner(inner, state) => {
+                let mut scribe = Scribe { out: String::new(), state: *state };
+                scribe.value(inner);
+                self.text(&scribe.out);
+            }
         }
         self.space();
     }

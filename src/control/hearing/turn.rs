@@ -1,0 +1,131 @@
+//! What has changed beside an engine's events, looked at each second.
+
+use std::sync::{Arc, PoisonError};
+
+use super::{Course, Hearing, Inner, Rank};
+use crate::control::ladder::Tells;
+use crate::control::listen::Wanted;
+use crate::limits::MIRROR_BLOCKS_MAX;
+
+/// A choice is expected to show in an engine's events after so many seconds: those that wait there longest are computed by then.
+const PROMISE_SECONDS: u32 = 30;
+/// So often what of them has expired is looked for in one turn. The rest, if there is more, is the next second's.
+const EXPIRIES_MAX: usize = 64;
+
+impl Hearing {
+    /// A cache that others found empty, another index, another size, promises that were not kept. Answers sockets behind which another
+    /// process may be, which has to be asked: on connections of their own.
+    pub fn tick(&self, wanted: &Wanted) -> Vec<usize> {
+        let mut inner = self.inner();
+        // What a reload made another of was emptied thereby, which is looked into.
+        inner.index = Arc::clone(&wanted.index);
+        let mut anew = inner.recall_late(wanted);
+        anew.extend(self.look_for_another(wanted, &mut inner));
+        anew.extend(inner.resize(wanted));
+        anew.sort_unstable();
+        anew.dedup();
+        for &number in &anew {
+            if let Some(socket) = inner.sockets.get_mut(number) {
+                socket.begin_anew();
+            }
+        }
+        if !anew.is_empty() {
+            self.distrust(&mut inner);
+        }
+        self.settle(&mut inner);
+        if inner.tells == Tells::All {
+            self.expire(&inner);
+        }
+        anew
+    }
+
+    fn look_for_another(&self, wanted: &Wanted, inner: &mut Inner) -> Vec<usize> {
+        let emptied = self.keeper.emptied(self.place, self.id);
+        let doubted = inner.is_noted && emptied != Some(inner.emptied);
+        let another = wanted.began.filter(|began| inner.began.is_some_and(|known| known != *began));
+        inner.began = wanted.began.or(inner.began);
+        let anew = match another {
+            Some(began) => inner.forget_before(began),
+            None if doubted => inner.doubt(),
+            None => return Vec::new(),
+        };
+        if doubted {
+            // What has been sent there since is no promise there, and would stay.
+            inner.is_noted = false;
+            self.empty(inner);
+        }
+        anew
+    }
+
+    fn expire(&self, inner: &Inner) {
+        let kept = |link: u64| inner.ranks.values().any(|rank| rank.mirror.owns(link));
+        let before = inner.index.second().saturating_sub(PROMISE_SECONDS);
+        for _ in 0..EXPIRIES_MAX {
+            if !inner.index.expire(self.id, before, kept).is_ok_and(|expired| expired.more) {
+                return;
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// What an earlier process of ours knew is there later than what the engine tells: its metrics did not answer at once.
+    fn recall_late(&mut self, wanted: &Wanted) -> Vec<usize> {
+        if self.tells == Tells::All {
+            wanted.told.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
+        if self.recall(wanted) { (0..self.sockets.len()).collect() } else { Vec::new() }
+    }
+
+    /// A process is there that began at this time: what another told before goes. What this one told stays.
+    pub(super) fn forget_before(&mut self, began: f64) -> Vec<usize> {
+        let mut anew = Vec::new();
+        for (number, socket) in self.sockets.iter_mut().enumerate() {
+            let older = socket.forget_before(began, |rank| self.ranks.get(&rank).map(|rank| rank.since));
+            self.ranks.retain(|rank, _| !older.contains(rank));
+            if !older.is_empty() {
+                anew.push(number);
+            }
+        }
+        anew
+    }
+
+    /// Another process may be there.
+    fn doubt(&mut self) -> Vec<usize> {
+        let sockets = self.sockets.iter_mut().enumerate();
+        sockets.filter_map(|(number, socket)| socket.doubt().then_some(number)).collect()
+    }
+
+    /// The engine has more blocks than was thought: mirrors get room for them. One that had too little has to be told anew.
+    fn resize(&mut self, wanted: &Wanted) -> Vec<usize> {
+        if wanted.blocks == 0 || wanted.blocks == self.blocks {
+            return Vec::new();
+        }
+        let grows = wanted.blocks_max > self.blocks_max;
+        (self.blocks, self.blocks_max) = (wanted.blocks, wanted.blocks_max);
+        if !grows {
+            return Vec::new();
+        }
+        let most = self.blocks_max.min(MIRROR_BLOCKS_MAX / self.ranks.len().max(1) as u32);
+        let mut small = Vec::new();
+        for (number, Rank { mirror, .. }) in &mut self.ranks {
+            if mirror.overflowed() {
+                small.push(*number);
+            } else if mirror.blocks_max() < most {
+                // Cannot fail: there is more room than before.
+                mirror.grown(most).map_or_else(|_| small.push(*number), |grown| *mirror = grown);
+            }
+        }
+        self.ranks.retain(|rank, _| !small.contains(rank));
+        let mut anew = Vec::new();
+        for (number, socket) in self.sockets.iter_mut().enumerate() {
+            let before = socket.reached.len();
+            socket.reached.retain(|reached| !small.contains(&reached.rank));
+            if socket.reached.len() < before {
+                socket.course = Course::Silent;
+                anew.push(number);
+            }
+        }
+        anew
+    }
+}

@@ -1,0 +1,70 @@
+//! A further try of a request that no engine has taken yet: the same bytes, and what is known of them once more.
+
+use super::Exchange;
+use super::event::Context;
+use super::warm::LookedUp;
+use crate::fleet::EndpointId;
+use crate::http::Body;
+use crate::policy::Tokens;
+use crate::scan::{Progress, Scan};
+use crate::snapshot::Pool;
+
+impl Exchange {
+    /// The second and last time, with the same bytes.
+    pub(super) fn try_again(&mut self, cx: &mut Context<'_>) {
+        self.retried = true;
+        self.pushed = 0;
+        self.leave_endpoint(cx);
+        self.choose_again(cx);
+    }
+
+    /// Chooses among the endpoints not tried yet. Where tokens were counted before they are again: the prompt is read once
+    /// more, from what is held of the request. Nothing of it was kept for this, since hardly any request comes here.
+    pub(super) fn choose_again(&mut self, cx: &mut Context<'_>) {
+        let snapshot = cx.snapshot;
+        let pool = self.pool.and_then(|id| snapshot.pools.get(id.0 as usize));
+        let pool = pool.filter(|_| self.thought.is_some() && self.held_whole);
+        let looked_up = pool.and_then(|pool| self.look_up_anew(pool, cx));
+        self.choose_endpoint(looked_up, cx);
+    }
+
+    fn look_up_anew(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<LookedUp> {
+        let mut scan = cx.lender.scan();
+        scan.begin(self.asked.api, &cx.snapshot.plan, cx.snapshot.needs);
+        self.read_anew(&mut scan, cx.rules.limits.hold_bytes);
+        self.scan = Some(scan);
+        let looked_up = self.look_up(pool, cx);
+        if let Some(scan) = self.scan.take() {
+            cx.lender.give_back_scan(scan);
+        }
+        looked_up
+    }
+
+    /// The body as it is held, with the framing that it goes out in, up to where the first choice read it.
+    fn read_anew(&self, scan: &mut Scan, bytes_max: usize) {
+        let mut rest = self.held.get(self.head_len..).unwrap_or_default();
+        let (mut body, mut left) = (Body::new(self.asked.framing.body), bytes_max);
+        while left > 0
+            && !body.done()
+            && let Ok(part) = body.next(rest)
+            && part.len > 0
+        {
+            let data = part.data(rest);
+            let seen = data.get(..data.len().min(left)).unwrap_or_default();
+            left -= seen.len();
+            if scan.push(seen) != Progress::More {
+                return;
+            }
+            rest = rest.get(part.len..).unwrap_or_default();
+        }
+        if body.done() {
+            scan.finish();
+        }
+    }
+
+    /// Where the first try noted that an endpoint will hold this prompt, it does not hold it yet: a connection that went stale
+    /// says nothing against its endpoint, which may be chosen once more.
+    pub(super) fn as_thought_before(&self, endpoint: EndpointId, tokens: Tokens) -> Tokens {
+        self.thought.filter(|(before, _)| *before == endpoint).map_or(tokens, |(_, before)| before)
+    }
+}

@@ -1,0 +1,89 @@
+//! Which paths are let through to an engine.
+
+/// The paths that reach an engine; others are answered 404, lest an engine's `/pause`,
+/// `/reset_prefix_cache`, `/update_weights` or `/metrics` become public.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// Whole paths, or beginnings that end in `*`.
+    allowed: Vec<Box<[u8]>>,
+}
+
+/// Inference and read-only paths of vLLM and SGLang.
+pub const DEFAULT_PATHS: &[&str] = &[
+    "/v1/*",
+    "/v2/rerank",
+    "/tokenize",
+    "/detokenize",
+    "/rerank",
+    "/score",
+    "/pooling",
+    "/classify",
+    "/generate",
+    "/version",
+    "/ping",
+    "/get_model_info",
+    "/inference/v1/generate",
+];
+/// Below `/v1/`, yet changes the engine: only a configured path of its own opens it.
+const GUARDED: &[&[u8]] = &[b"/v1/load_lora_adapter", b"/v1/unload_lora_adapter"];
+
+impl Default for Paths {
+    fn default() -> Self {
+        Paths::new(std::iter::empty())
+    }
+}
+
+impl Paths {
+    /// The default paths and `more`.
+    pub fn new<'a>(more: impl Iterator<Item = &'a str>) -> Paths {
+        let all = DEFAULT_PATHS.iter().copied().chain(more);
+        Paths { allowed: all.map(|path| path.as_bytes().into()).collect() }
+    }
+
+    /// Whether `path` (without query) reaches an engine. Escapes and dot segments are not interpreted,
+    /// and therefore not let through a wildcard: the engine would interpret them.
+    pub fn allow(&self, path: &[u8]) -> bool {
+        if self.allowed.iter().any(|allowed| &**allowed == path) {
+            return true;
+        }
+        let plain = !path.contains(&b'%') && !path.windows(2).any(|pair| matches!(pair, b"//" | b"/."));
+        let guarded = GUARDED.iter().any(|guarded| path.starts_with(guarded));
+        let wildcards = self.allowed.iter().filter_map(|allowed| allowed.strip_suffix(b"*"));
+        plain && !guarded && wildcards.into_iter().any(|beginning| path.starts_with(beginning))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engine_controls_are_not_public() {
+        let paths = Paths::default();
+        for path in ["/v1/chat/completions", "/v1/models/a", "/tokenize", "/generate", "/v1/responses/r/cancel"] {
+            assert!(paths.allow(path.as_bytes()), "{path}");
+        }
+        for path in [
+            "/",
+            "/pause",
+            "/metrics",
+            "/reset_prefix_cache",
+            "/update_weights",
+            "/v1",
+            "/v1/../pause",
+            "/v1//pause",
+            "/v1/%6coad_lora_adapter",
+            "/v1/load_lora_adapter",
+            "/tokenizer",
+            "/v1/./x",
+            "/V1/chat",
+        ] {
+            assert!(!paths.allow(path.as_bytes()), "{path}");
+        }
+        let more = Paths::new(["/metrics", "/v1/load_lora_adapter", "/admin/*"].into_iter());
+        for path in ["/metrics", "/v1/load_lora_adapter", "/admin/x"] {
+            assert!(more.allow(path.as_bytes()), "{path}");
+        }
+        assert!(!more.allow(b"/admin/../pause"));
+    }
+}

@@ -1,0 +1,119 @@
+//! A request that is sent again to the endpoint that it was chosen for before: without sockets, since it takes a FIN that
+//! crosses the request on its way.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use warmfront::counters::Counters;
+use warmfront::counters::stats::{Event as Count, Stats};
+use warmfront::exchange::{Action, Actions, Context, Event, Exchange, Lender, Opened, Peer, Rules, open};
+use warmfront::fleet::{Endpoint, EndpointId, Health, Method};
+use warmfront::index::{Capacity, Index};
+use warmfront::policy::{Policy, Settings};
+use warmfront::ring::Ring;
+use warmfront::snapshot::{Pool, PoolId, Snapshot};
+
+const ENGINE: EndpointId = EndpointId { slot: 0, generation: 1 };
+
+/// One engine under `warm`.
+fn fleet() -> Snapshot {
+    let settings = Arc::new(Settings { policy: Policy::Warm, ..Settings::default() });
+    let address = SocketAddr::from(([127, 0, 0, 1], 1));
+    let endpoint = Endpoint { health: Health::Up, ..Endpoint::new(ENGINE, "engine".into(), address) };
+    let ring = Arc::new(Ring::build(&[(0, "engine", 1)], settings.replication));
+    let mut snapshot = Snapshot { plan: Arc::new(settings.plan()), models_complete: true, ..Snapshot::default() };
+    snapshot.endpoints = vec![Some(endpoint)];
+    snapshot.models.insert(b"m"[..].into(), PoolId(0));
+    snapshot.pools.push(Pool::new(PoolId(0), "m".into(), [0].into(), ring, settings));
+    let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 10, lengths: false }).unwrap();
+    index.assign(ENGINE, None).unwrap();
+    snapshot.index = Some(Arc::new(index));
+    snapshot.seal();
+    snapshot
+}
+
+struct Play {
+    counters: &'static Counters,
+    stats: &'static Stats,
+    rules: Rules,
+    snapshot: Snapshot,
+    lender: Lender,
+    actions: Actions,
+}
+
+impl Play {
+    fn new() -> Play {
+        let (counters, stats, rules) = (Counters::leak(), Stats::leak(1), Rules::default());
+        let lender = Lender { budget_bytes: usize::MAX, ..Lender::default() };
+        Play { counters, stats, rules, snapshot: fleet(), lender, actions: Actions::default() }
+    }
+
+    fn with<T>(&mut self, act: impl FnOnce(&mut Context<'_>) -> T) -> T {
+        self.actions.clear();
+        act(&mut Context {
+            now: 1_000_000,
+            stopwatch: || 0,
+            snapshot: &self.snapshot,
+            counters: self.counters,
+            stats: self.stats.shard(0),
+            rules: &self.rules,
+            draining: false,
+            lender: &mut self.lender,
+            actions: &mut self.actions,
+        })
+    }
+
+    /// Has a request come, whole; it asks for a connection.
+    fn begin(&mut self, head: &str, body: &[u8]) -> Box<Exchange> {
+        let peer = Peer { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 1 };
+        let opened = self.with(|cx| open(head.as_bytes(), peer, 0, cx));
+        let Opened::Exchange(_, mut exchange) = opened else { panic!("no exchange") };
+        self.with(|cx| exchange.advance(Event::Request(body), cx));
+        self.connects(false);
+        exchange
+    }
+
+    fn connects(&self, fresh: bool) {
+        assert_eq!(self.actions.list.last(), Some(&Action::Connect { endpoint: ENGINE, fresh }));
+    }
+
+    /// The connection that it gets ends by a FIN that came before any of the request had been taken.
+    fn goes_stale(&mut self, exchange: &mut Exchange) {
+        let acknowledged = Some(7);
+        self.with(|cx| exchange.advance(Event::Connected { reused: true, acknowledged }, cx));
+        let len = exchange.unsent().len();
+        self.with(|cx| exchange.advance(Event::Pushed(len), cx));
+        self.with(|cx| exchange.advance(Event::UpstreamGone { ended: true, acknowledged }, cx));
+        self.connects(true);
+    }
+}
+
+/// It is charged as before, once, and the note of the first try does not say that the engine holds it.
+#[test]
+fn a_stale_connection_changes_nothing_of_what_is_charged() {
+    let words = "all of this is new ".repeat(200);
+    let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{words}"}}]}}"#);
+    let (whole, chunked) = (body.clone(), format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()));
+    for (framing, bytes) in
+        [(format!("Content-Length: {}", body.len()), whole), ("Transfer-Encoding: chunked".into(), chunked)]
+    {
+        let mut play = Play::new();
+        let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n");
+        let mut exchange = play.begin(&head, bytes.as_bytes());
+        let charged = |play: &Play| (play.counters.loads().pending(0), play.counters.in_flight(0));
+        let first = charged(&play);
+        assert!(first.0 > 500, "{first:?}");
+        play.goes_stale(&mut exchange);
+        assert_eq!((charged(&play), play.stats.total(Count::RetriedStale)), (first, 1), "{framing}");
+        let sent = play.counters.predictions().sent(0, Method::Warm);
+        assert_eq!((sent.requests, sent.held), (2, 0), "{framing}");
+        play.with(|cx| exchange.advance(Event::ClientReset, cx));
+        assert_eq!((charged(&play), play.counters.underflow()), ((0, 0), 0), "{framing}");
+        // What was noted is held by who comes next.
+        let mut next = play.begin(&head, bytes.as_bytes());
+        let after = play.counters.predictions().sent(0, Method::Warm);
+        assert!(after.held > first.0 / 2 && charged(&play).0 < first.0 / 2, "{framing}");
+        play.with(|cx| next.advance(Event::ClientReset, cx));
+        assert_eq!((play.lender.held_bytes, play.lender.charges.counted()), (0, 0), "{framing}");
+    }
+}

@@ -1,0 +1,92 @@
+//! What engines, fronts and requests say is printed without an effect on the terminal: no sign of theirs moves its cursor,
+//! begins an escape sequence, makes a line or turns the direction of reading. (`doctor` and `top` have tests of their own.)
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::json;
+
+/// A title, a cleared screen, a line like ours, a turned direction, and CSI in one sign.
+const EVIL: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\r\nok      forged\u{202e}\u{9b}31m";
+
+/// Answers what is asked for with status and body, where it says so by the beginning of the path; else 404.
+fn answering(answers: Vec<(&'static str, u16, String)>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for socket in listener.incoming().map_while(Result::ok) {
+            let mut reader = BufReader::new(socket);
+            let (mut path, mut length) = (String::new(), 0);
+            for line in reader.by_ref().lines().map_while(Result::ok).take_while(|line| !line.is_empty()) {
+                if path.is_empty() {
+                    path = line.split(' ').nth(1).unwrap_or_default().into();
+                }
+                if let Some(told) = line.strip_prefix("content-length: ") {
+                    length = told.parse().unwrap();
+                }
+            }
+            reader.read_exact(&mut vec![0; length]).unwrap();
+            let answer = answers.iter().find(|(begin, ..)| path.starts_with(begin));
+            let (status, body) = answer.map_or((404, ""), |(_, status, body)| (*status, body));
+            let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+            reader.into_inner().write_all((head + body).as_bytes()).unwrap();
+        }
+    });
+    address
+}
+
+fn warmfront(arguments: &[&str], input: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warmfront"));
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    // A process that refuses its arguments does not read.
+    let _ = process.stdin.take().unwrap().write_all(input.as_bytes());
+    process.wait_with_output().unwrap()
+}
+
+/// What was printed, all of it without effect; the evil is there, written out.
+fn without_effect(output: &Output) -> String {
+    let text = [&output.stdout[..], &output.stderr].concat();
+    let text = String::from_utf8(text).unwrap();
+    let effective = |sign: &char| (sign.is_control() && *sign != '\n') || *sign == '\u{202e}';
+    assert_eq!(text.chars().find(effective), None, "{text:?}");
+    assert!(
+        text.contains("owned") && !text.lines().any(|line| line.trim_start().starts_with("ok      forged")),
+        "{text}"
+    );
+    text
+}
+
+#[test]
+fn check_shows_what_engines_say_without_effect() {
+    let models = json!({"object": "list", "data": [{"id": EVIL, "object": "model"}, {"id": "x\u{1b}c"}]}).to_string();
+    let engine = answering(vec![("/health", 200, String::new()), ("/v1/models", 200, models)]);
+    let url = format!("http://{engine}");
+    let text = without_effect(&warmfront(&["check", "--no-ports", "--upstream", &url], ""));
+    assert!(text.contains("serves \\u{1b}]0;owned\\u{7}\\u{1b}[2J") && text.contains(", x\\u{1b}c"), "{text}");
+    // What a file asks for and the engine does not serve is told with what it does serve.
+    let file = std::env::temp_dir().join(format!("warmfront-terminal-{}.toml", std::process::id()));
+    std::fs::write(&file, format!("[[upstream]]\nurl = \"{url}\"\nmodels = [\"m\"]\n")).unwrap();
+    let output = warmfront(&["check", "--no-ports", "--config", file.to_str().unwrap()], "");
+    std::fs::remove_file(file).unwrap();
+    assert!(without_effect(&output).contains("but it serves "));
+}
+
+#[test]
+fn explain_shows_what_requests_and_fronts_say_without_effect() {
+    let body = json!({"model": EVIL, "prompt": "hi"}).to_string();
+    without_effect(&warmfront(&["explain", "--path", "/v1/completions", "--upstream", "http://a:1"], &body));
+    // Whoever answers where a front is thought to be.
+    let explanation = json!({
+        "api": EVIL, "body_bytes": 1, "scan": "whole", "model": EVIL, "stream": null, "max_tokens": null, "tools": false,
+        "images": 0, "duplicates": 0, "prompt_bytes": 1, "tokens_estimate": 1, "refused": null, "pool": EVIL,
+        "endpoints": [1, 1], "last_resort": false, "prefix_mode": null, "prefix_bytes": null, "key": null,
+        "session_key": null, "choices": [{"policy": "warm", "configured": true, "endpoint": EVIL, "reason": EVIL,
+        "runner_up": null, "load": 0, "bound": null, "tokens": null, "decided_at": 1}]
+    });
+    for (status, answer) in [(200, explanation.to_string()), (500, EVIL.into())] {
+        let front = answering(vec![("/explain", status, answer)]);
+        without_effect(&warmfront(&["explain", "--admin", &front], &body));
+    }
+}
