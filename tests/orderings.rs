@@ -13,6 +13,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use warmfront::counters::Counters;
+use warmfront::counters::queue::{Newcomer, Tenant};
 use warmfront::fleet::EndpointId;
 use warmfront::index::{Capacity, Found, Index, Matches, Origin};
 use warmfront::publish::{DriverInUse, Phase, Process};
@@ -82,6 +83,29 @@ fn who_sees_zero_sees_what_the_requests_did() {
         // SAFETY: the count is at zero.
         assert_eq!(done.with(|done| unsafe { *done }), 1);
         shard.join().unwrap();
+    });
+}
+
+/// Who waits and looks while a request ends finds its room, or has to look again.
+#[test]
+fn no_end_is_overlooked() {
+    loom::model(|| {
+        let counters = Counters::leak();
+        let queue = counters.queue();
+        let runs = counters.try_admit(ONE, Some(1)).unwrap();
+        let asks = Newcomer { priority: 0, tenant: Tenant::ONLY, held: 0.0, endpoint: ONE.slot, shard: 0 };
+        let place = queue.join(&asks, 1, 0).unwrap();
+        let ends = thread::spawn(move || {
+            drop(runs);
+            queue.freed(ONE.slot);
+        });
+        let seen = queue.seen();
+        let found = counters.try_admit(ONE, Some(1));
+        if found.is_none() {
+            place.aims_at(ONE.slot, seen);
+        }
+        ends.join().unwrap();
+        assert!(found.is_some() || queue.next_elsewhere(1) == Some(0), "nobody looks");
     });
 }
 

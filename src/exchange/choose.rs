@@ -69,6 +69,7 @@ impl Exchange {
             return self.refuse(refusals::NO_ENDPOINT.into(), cx);
         };
         let matches = looked_up.and_then(|_| cx.lender.matches.take());
+        let seen = cx.counters.queue().seen();
         let prompt = looked_up.zip(matches.as_deref()).map(|(looked_up, matches)| looked_up.prompt(matches));
         let mut request = self.request(prompt, cx);
         let counted = self.count_in(pool, &mut request, cx);
@@ -78,7 +79,7 @@ impl Exchange {
         cx.lender.matches = matches.or(cx.lender.matches.take());
         let (mut choice, mut admission) = match (counted, looked_up) {
             (Counted::There(choice, admission), _) => (choice, admission),
-            (Counted::HasToWait(choice), Some(looked_up)) => return self.wait_for_room(&choice, looked_up, cx),
+            (Counted::HasToWait(choice), Some(looked_up)) => return self.wait_for_room(&choice, seen, looked_up, cx),
             (Counted::Nobody(Nobody::AllAtTheirCap), _) => {
                 return self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx);
             }

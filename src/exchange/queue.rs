@@ -11,7 +11,7 @@ use super::refusals::{self, Refused};
 use super::warm::{self, LookedUp};
 use super::{Exchange, Phase, Waiting};
 use crate::config::{Cidr, Config};
-use crate::counters::queue::{Newcomer, Place, Tenant};
+use crate::counters::queue::{Newcomer, Place, Seen, Tenant};
 use crate::counters::stats::{Event as Count, Timing};
 use crate::http::RequestHead;
 use crate::policy::{self, Choice, Queueing};
@@ -104,10 +104,10 @@ impl Exchange {
         }
     }
 
-    /// Waits for the endpoint of this choice.
-    pub(super) fn wait_for_room(&mut self, choice: &Choice, looked_up: LookedUp, cx: &mut Context<'_>) {
+    /// Waits for the endpoint of this choice, which knows of what had been `seen`.
+    pub(super) fn wait_for_room(&mut self, choice: &Choice, seen: Seen, looked_up: LookedUp, cx: &mut Context<'_>) {
         if let Some(queued) = &self.queued {
-            return queued.place.aims_at(choice.endpoint.slot);
+            return queued.place.aims_at(choice.endpoint.slot, seen);
         }
         let newcomer = self.newcomer(choice, cx);
         let rules = &cx.rules.queue;
@@ -117,7 +117,7 @@ impl Exchange {
         };
         if !choice.room {
             // It has looked.
-            place.aims_at(choice.endpoint.slot);
+            place.aims_at(choice.endpoint.slot, seen);
         }
         cx.stats.count(Count::Queued);
         let (chain, steps) = (cx.lender.chain.as_slice().into(), cx.lender.steps.as_slice().into());

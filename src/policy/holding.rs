@@ -10,10 +10,9 @@
 use crate::fleet::Loads;
 use crate::policy::{Choice, Pool};
 
-/// A prompt of which more is there already, in percent, pushes little out.
+/// A prompt of which more is there already, in percent, pushes little out, unless answers are short: then the rest of such prompts is
+/// still much beside them.
 const THERE: u64 = 80;
-/// The same where answers are short: the rest of such prompts is still more than their answers.
-const THERE_ANSWERS_SHORT: u64 = 95;
 /// Answers are short if they are at most one part in so many of what a request occupies by itself. In replays (README, "Holding") they
 /// are one in 7 or less where holding such requests pays, and one in 4 where it costs.
 const ANSWERS: f32 = 5.0;
@@ -24,8 +23,7 @@ pub(super) fn in_force(pool: &Pool, loads: &Loads, choice: &Choice) -> bool {
     // Nothing is known of its prompt, so nothing can be said of room.
     let Some(tokens) = choice.tokens else { return false };
     let prompt = u64::from(tokens.held) + u64::from(tokens.new);
-    let there = 100 * u64::from(tokens.held);
-    there < THERE * prompt || there < THERE_ANSWERS_SHORT * prompt && answers_are_short(pool, loads, choice)
+    100 * u64::from(tokens.held) < THERE * prompt || answers_are_short(pool, loads, choice)
 }
 
 /// What requests in flight share of their prompts is there once for all of them, as the engine's own count of its cache tells.
@@ -85,7 +83,7 @@ mod tests {
         assert!(holds(0.9, 9_000, 1_000, 1_000, 799));
         assert!(!holds(0.9, 9_000, 1_000, 1_000, 800), "answers fill the cache");
         assert!(holds(0.9, 9_000, 1_000, 200, 800), "prompts do");
-        assert!(holds(0.9, 9_000, 1_000, 200, 949) && !holds(0.9, 9_000, 1_000, 200, 950));
+        assert!(holds(0.9, 9_000, 1_000, 200, 990));
         assert!(!holds(0.9, 9_000, 1_000, 300, 900));
     }
 

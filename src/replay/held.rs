@@ -1,9 +1,9 @@
 //! `warm` with a queue in front of the engines: requests whose endpoint has no room wait in the queue that serves
 //! ([`crate::counters::queue`]), as long as its rule says that this pays.
 //!
-//! One that waits is chosen for anew when it is next for its endpoint and a request ended there, the engines were scraped,
-//! or [`RETRY_NS`] passed. Who waits longer than [`PATIENCE_NS`], finds the queue full or is pushed out is refused and asks again
-//! when it was told to. There is one front, however many others have.
+//! One that waits is chosen for anew when it is next for its endpoint and a request ended anywhere, the engines were scraped,
+//! or [`RETRY_NS`] passed; who comes first of all does so first. Who waits longer than [`PATIENCE_NS`], finds the queue full or is
+//! pushed out is refused and asks again when it was told to. There is one front, however many others have.
 
 use std::collections::HashMap;
 
@@ -27,7 +27,7 @@ pub struct Held {
     waiting: HashMap<u64, Place>,
     /// Whom there is no place for.
     refused: Vec<u64>,
-    /// Where something has changed, by engine.
+    /// Where who is next has to look, by engine.
     changed: Vec<bool>,
     /// When the next for it was last chosen for, by engine.
     looked_ns: Vec<u64>,
@@ -62,7 +62,7 @@ impl Held {
         match self.own.queue().join(&newcomer(asked, choice), WAITING_MAX, asked.now_ns / 1_000) {
             Some(place) => {
                 if !choice.room {
-                    place.aims_at(choice.endpoint.slot);
+                    place.aims_at(choice.endpoint.slot, self.own.queue().seen());
                 }
                 self.waiting.insert(asked.number, place);
                 self.changed[usize::from(choice.endpoint.slot)] = true;
@@ -84,11 +84,11 @@ impl Held {
         self.refused.extend(refused);
     }
 
-    /// Who is next for an engine.
-    fn next_for(&self, engine: usize) -> Option<u64> {
-        let of_engine =
-            self.waiting.iter().filter(|(_, place)| usize::from(place.endpoint()) == engine && place.stands());
-        of_engine.min_by_key(|(_, place)| place.order()).map(|(number, _)| *number)
+    /// Who comes first of those that wait for engines that are to be looked at, and for which.
+    fn next(&self) -> Option<(u64, usize)> {
+        let engine = |place: &Place| usize::from(place.endpoint());
+        let looks = self.waiting.iter().filter(|(_, place)| place.stands() && self.changed[engine(place)]);
+        looks.min_by_key(|(_, place)| place.order()).map(|(number, place)| (*number, engine(place)))
     }
 }
 
@@ -123,10 +123,10 @@ impl Chooser for Held {
                 self.own.queue().passed(tenant(asked), choice.tokens.map_or(0, |tokens| tokens.new));
                 self.goes(asked, &choice)
             }
-            Some(aimed) if holds => {
-                self.waiting.get(&asked.number)?.aims_at(choice.endpoint.slot);
-                // The next one there may have room.
-                self.changed[aimed] |= aimed != engine;
+            Some(_) if holds => {
+                self.waiting.get(&asked.number)?.aims_at(choice.endpoint.slot, self.own.queue().seen());
+                // Nobody else who waits there looks before something ends.
+                self.changed[engine] = false;
                 None
             }
             Some(aimed) => {
@@ -143,16 +143,12 @@ impl Chooser for Held {
         if let Some(number) = self.refused.pop() {
             return Some(Turn::Refuse(number, self.own.queue().wait_seconds(now_ns / 1_000)));
         }
-        for engine in 0..self.changed.len() {
-            if self.changed[engine] || now_ns >= self.looked_ns[engine] + RETRY_NS {
-                self.changed[engine] = false;
-                self.looked_ns[engine] = now_ns;
-                if let Some(number) = self.next_for(engine) {
-                    return Some(Turn::Ask(number));
-                }
-            }
+        for (changed, looked_ns) in self.changed.iter_mut().zip(&self.looked_ns) {
+            *changed |= now_ns >= looked_ns + RETRY_NS;
         }
-        None
+        let (number, engine) = self.next()?;
+        (self.changed[engine], self.looked_ns[engine]) = (false, now_ns);
+        Some(Turn::Ask(number))
     }
 
     fn retry_every_ns(&self) -> Option<u64> {
@@ -170,7 +166,8 @@ impl Chooser for Held {
     fn ended(&mut self, number: u64) {
         self.own.ended(number);
         if let Some(engine) = self.placed.remove(&number) {
-            self.changed[engine] = true;
+            // Who comes first of all may go there.
+            self.changed.fill(true);
             self.own.queue().freed(engine as u16);
         }
     }
@@ -264,7 +261,8 @@ mod tests {
         assert_eq!(Trial::new(Queueing::Off).ask(1, 0, &[(1, 1_500)], 0), Some(0));
         let mut trial = Trial::new(Queueing::Auto);
         assert_eq!(trial.ask(1, 0, &[(1, 1_500)], 0), None);
+        (0..2_000).for_each(|_| trial.held.answered(0, 8_000));
         let beginning = trial.ask(2, 0, &[(100, 7_936), (2, 320)], 0);
-        assert_eq!(beginning, Some(0), "nearly all of it is there");
+        assert_eq!(beginning, Some(0), "nearly all of it is there, and answers are long");
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Shard;
 use super::drive::Input;
-use crate::counters::queue::{Line, Place};
+use crate::counters::queue::{Line, Place, Turn};
 use crate::driver::Driver;
 use crate::exchange::{Event, Micros};
 use crate::slots::Key;
@@ -14,6 +14,8 @@ const LOOK: Micros = 20_000;
 /// And at most this often, and later by so much for each that waits: looking at them takes some 0.1 µs each.
 const PAUSE: Micros = 1_000;
 const PAUSE_EACH: Micros = 4;
+/// How long one here lets another shard's go first.
+const PATIENCE: Micros = 5_000;
 /// Requests that are chosen for anew in one turn: some microseconds each.
 const TRIES_MAX: usize = 64;
 /// Endpoints noted between two looks; beyond that the regular look finds them.
@@ -26,6 +28,11 @@ pub(super) struct Waiting {
     looked_at: Micros,
     /// Endpoints where something ended since: somebody may wait for them, here or on another shard.
     freed: Vec<u16>,
+    /// Who of another shard is let go first, by its place, and since when; and who was in the look before.
+    behind: Option<(usize, Micros)>,
+    behind_before: Option<(usize, Micros)>,
+    /// One here has looked in this look, and found no room.
+    in_vain: bool,
     /// There is more to look for than what ended here.
     again: bool,
     /// Not all who may have room were asked in the last look: the next one goes on.
@@ -60,7 +67,7 @@ impl Waiting {
 
     /// How long the shard may sleep.
     pub fn sleep(&self, now: Micros, most: Micros) -> Micros {
-        if self.keys.is_empty() {
+        if self.keys.is_empty() && self.freed.is_empty() {
             return most;
         }
         let pause = if self.again || !self.freed.is_empty() { self.pause() } else { LOOK };
@@ -77,6 +84,15 @@ impl Waiting {
     }
 }
 
+/// What came of having a request look.
+enum Tried {
+    Looked,
+    /// It is another's turn, here or elsewhere, for the endpoint that it waits for.
+    NotIts,
+    /// It is the turn of another shard's.
+    LetsGoFirst,
+}
+
 impl<D: Driver> Shard<D> {
     /// Whatever waits and may have room now goes, those first that come first of all shards'.
     pub(super) fn serve_queue(&mut self) {
@@ -89,11 +105,14 @@ impl<D: Driver> Shard<D> {
         }
         self.waiting.looked_at = self.desk.now;
         self.waiting.again = false;
+        self.waiting.behind_before = self.waiting.behind.take();
         match std::mem::take(&mut self.waiting.unfinished) {
             true => self.waiting.closed.retain(|slot| !self.waiting.freed.contains(slot)),
-            false => self.waiting.closed.clear(),
+            false => {
+                self.waiting.closed.clear();
+                self.waiting.in_vain = false;
+            }
         }
-        self.wake_others();
         let mut lines = std::mem::take(&mut self.waiting.lines);
         let mut heads = std::mem::take(&mut self.waiting.heads);
         self.line_up(&mut lines, &mut heads);
@@ -103,8 +122,16 @@ impl<D: Driver> Shard<D> {
                 (self.waiting.again, self.waiting.unfinished) = (true, true);
                 break;
             }
-            tries += usize::from(self.try_waiting(key));
+            match self.try_waiting(key) {
+                Tried::Looked => tries += 1,
+                Tried::NotIts => {}
+                Tried::LetsGoFirst => {
+                    self.waiting.again = true;
+                    break;
+                }
+            }
         }
+        self.wake_next();
         lines.clear();
         heads.clear();
         (self.waiting.lines, self.waiting.heads) = (lines, heads);
@@ -153,34 +180,52 @@ impl<D: Driver> Shard<D> {
         self.place(key).is_some_and(|place| !place.stands() || !self.waiting.closed.contains(&place.endpoint()))
     }
 
-    /// Has a request look for room if it is its turn; answers whether it looked.
-    fn try_waiting(&mut self, key: Key) -> bool {
-        let Some(place) = self.place(key) else { return false };
+    /// Has a request look for room if it is its turn.
+    fn try_waiting(&mut self, key: Key) -> Tried {
+        let Some(place) = self.place(key) else { return Tried::NotIts };
         let endpoint = place.endpoint();
-        if place.stands() && !place.is_next() {
-            // Another shard's goes first.
+        let turn = if place.stands() { place.turn() } else { Turn::Now };
+        // What does not suit one here is for whom it suits.
+        let goes = match turn {
+            Turn::Now => true,
+            Turn::Later => false,
+            Turn::Behind(other) if self.is_patient(other) => {
+                if !self.waiting.in_vain {
+                    return Tried::LetsGoFirst;
+                }
+                self.place(key).is_some_and(Place::is_next)
+            }
+            Turn::Behind(_) => true,
+        };
+        if !goes {
             self.waiting.closed.push(endpoint);
-            return false;
+            return Tried::NotIts;
         }
         self.advance(key, Input::None, |_| Event::Room);
         if let Some(place) = self.place(key) {
             let now = place.endpoint();
             self.waiting.closed.extend([endpoint, now]);
+            self.waiting.in_vain = true;
         }
-        true
+        Tried::Looked
     }
 
-    /// Rings for those shards whose requests are next where something ended here, and for who is first of all: it takes whatever
-    /// suits it by now.
-    fn wake_others(&mut self) {
-        let freed = &mut self.waiting.freed;
-        if let Some(handover) = &self.handover {
-            let queue = self.desk.counters.queue();
-            let next = freed.iter().filter_map(|slot| queue.next_for(*slot));
-            let first = (!freed.is_empty()).then(|| queue.next_of_all()).flatten();
-            next.chain(first).for_each(|shard| handover.ring(shard.into()));
+    /// Whether another shard's request is let go first: not for ever, should its shard stand still.
+    fn is_patient(&mut self, other: usize) -> bool {
+        let (now, before) = (self.desk.now, self.waiting.behind_before);
+        let since = before.filter(|(place, _)| *place == other).map_or(now, |(_, since)| since);
+        self.waiting.behind = Some((other, since));
+        now < since + PATIENCE
+    }
+
+    /// Rings for the shard whose request is to look next.
+    fn wake_next(&mut self) {
+        self.waiting.freed.clear();
+        if let Some(handover) = &self.handover
+            && let Some(shard) = self.desk.counters.queue().next_elsewhere(self.desk.lender.shard)
+        {
+            handover.ring(shard.into());
         }
-        freed.clear();
     }
 
     fn place(&self, key: Key) -> Option<&Place> {

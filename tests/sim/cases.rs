@@ -45,6 +45,8 @@ impl Table {
             refused: 0,
             swallowed: 0,
             dead: Vec::new(),
+            connect: 100_000,
+            turn: 200,
         };
         let network = Rc::new(RefCell::new(Network::new(seed, 1, knobs)));
         let settings = Arc::new(Settings { policy: Policy::RoundRobin, replication: 1, ..Settings::default() });

@@ -48,6 +48,8 @@ pub fn knobs(style: Style, random: &mut Random) -> Knobs {
         refused: if style.calm { 0 } else { random.pick(&[0, 0, 5, 50]) },
         swallowed: if style.calm { 0 } else { random.pick(&[0, 0, 5, 30]) },
         dead: Vec::new(),
+        connect: 100_000,
+        turn: 200,
     }
 }
 
@@ -149,7 +151,7 @@ pub fn snapshot(endpoints: &[Option<Endpoint>], settings: &Arc<Settings>) -> Sna
 
 /// A small index that knows these endpoints, and nothing of what they hold.
 fn index(endpoints: &[Option<Endpoint>]) -> Index {
-    let index = Index::new(Capacity { endpoints: 16, blocks: 1 << 10, lengths: false }).expect("a sensible size");
+    let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 10, lengths: false }).expect("a sensible size");
     endpoints.iter().flatten().for_each(|endpoint| assert!(index.assign(endpoint.id, None).is_ok()));
     index
 }

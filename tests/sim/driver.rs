@@ -19,8 +19,6 @@ use crate::shadow::slot_of;
 
 /// Waits that bring nothing and do not sleep: more in a row is spinning.
 const IDLE_WAITS_MAX: u32 = 4;
-/// A connect is answered within this, if ever.
-const CONNECT_MICROS: usize = 100_000;
 
 pub struct Simulated {
     network: Rc<RefCell<Network>>,
@@ -46,6 +44,7 @@ impl Simulated {
 /// A connection in memory goes over as one end of a socket pair; the other end names it, and sees when it is dropped.
 impl HandOver for Simulated {
     fn hear(&mut self, bell: OwnedFd) -> io::Result<()> {
+        self.network.borrow_mut().ports[self.shard].bell = Some(bell.try_clone()?);
         self.bell = Some(bell.into());
         Ok(())
     }
@@ -108,7 +107,7 @@ impl Driver for Simulated {
             }
             return Err(io::ErrorKind::AddrNotAvailable.into());
         }
-        let delay = network.random.below(CONNECT_MICROS) as u64;
+        let delay = network.random.below(network.knobs.connect) as u64;
         let stands = !dead && !network.random.chance(refused);
         let at = if network.random.chance(swallowed) { u64::MAX } else { network.now + delay };
         let pipe = network.add(Some(address), self.shard, Stage::Connecting(at, stands), tag);
@@ -132,7 +131,7 @@ impl Driver for Simulated {
         let wakes_at = network.now + timeout;
         let others_wake = network.others_wake(self.shard);
         let sleep = match (brings, network.any_ready(None), network.next_event()) {
-            (true, ..) => network.random.below(200) as u64,
+            (true, ..) => network.random.below(network.knobs.turn) as u64,
             (_, true, _) => timeout.min(network.random.below(2_000) as u64),
             _ if others_wake <= network.now => timeout.min(network.random.below(10) as u64),
             (_, _, next) => {

@@ -16,6 +16,7 @@ mod draw;
 mod driver;
 mod engine;
 mod network;
+mod order;
 mod pipe;
 mod plan;
 mod random;

@@ -2,7 +2,10 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use warmfront::driver::{Completion, Lease, SocketId, Tag};
 
@@ -26,6 +29,9 @@ pub struct Knobs {
     pub swallowed: usize,
     /// Endpoint slots to which every connect fails.
     pub dead: Vec<bool>,
+    /// Microseconds at most that a connect takes to be answered, and a turn that something came in.
+    pub connect: usize,
+    pub turn: usize,
 }
 
 /// What the kernel has for one shard, and what it knows of the shard's sleep.
@@ -38,6 +44,15 @@ pub struct Port {
     pub wakes_at: u64,
     /// Waits in a row that did not sleep and brought nothing.
     pub idle_waits: u32,
+    pub bell: Option<OwnedFd>,
+}
+
+impl Port {
+    /// Whether another shard rang for it, and it has not heard.
+    pub fn is_rung(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.bell.as_ref().is_some_and(|bell| poll(&mut [PollFd::new(bell, PollFlags::IN)], Some(&now)) == Ok(1))
+    }
 }
 
 pub struct Network {
@@ -64,7 +79,14 @@ pub struct Network {
 
 impl Network {
     pub fn new(seed: u64, shards: usize, knobs: Knobs) -> Network {
-        let port = |_| Port { arrivals: VecDeque::new(), accepting: true, listening: true, wakes_at: 0, idle_waits: 0 };
+        let port = |_| Port {
+            arrivals: VecDeque::new(),
+            accepting: true,
+            listening: true,
+            wakes_at: 0,
+            idle_waits: 0,
+            bell: None,
+        };
         Network {
             now: 1_000_000,
             random: Random::new(seed),

@@ -2,7 +2,8 @@
 //! process, so that all shards release in one order.
 //!
 //! Each waiting request has a [`Place`]: one word that says all by which it is compared ([`rank`]), published by its shard.
-//! A shard releases a request only if no other that waits for the same endpoint comes before it; it reads the others' words, nobody is
+//! A shard releases a request only if no other that waits for the same endpoint comes before it, and none of another shard that
+//! comes before it and has yet to look at what ended last ([`Place::turn`]); it reads the others' words, nobody is
 //! asked and nothing is locked. First comes the more urgent, then the tenant that was served least for its weight
 //! ([`tenants`]), then who has waited longest, where what the endpoint holds of its prompt counts as up to 10 s of waiting.
 //!
@@ -16,7 +17,7 @@ mod drain;
 mod rank;
 mod tenants;
 
-use crate::atomics::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::limits::{ENDPOINTS_MAX, QUEUE_MAX};
 use drain::Drain;
 use rank::{Rank, Status};
@@ -36,8 +37,14 @@ pub struct Queue {
     owners: Box<[AtomicU32]>,
     /// At least as many as wait: raised before a word says so, lowered behind it.
     waiting: AtomicU32,
-    /// By endpoint: the first who waits for it looked and found no room, and nothing ended there since.
-    tight: Box<[AtomicBool]>,
+    /// How many requests have ended while others waited.
+    ends: AtomicU64,
+    /// How many of those left a place that nobody took since, as far as it is known.
+    open: AtomicU32,
+    /// By endpoint: which of them was the last there...
+    ended: Box<[AtomicU64]>,
+    /// ... and which was the last when the first who waits for it looked and found no room.
+    looked: Box<[AtomicU64]>,
     tenants: Tenants,
     drain: Drain,
 }
@@ -63,7 +70,10 @@ impl Default for Queue {
             words: (0..WORDS).map(|_| AtomicU64::new(Rank::NOBODY)).collect(),
             owners: (0..WORDS).map(|_| AtomicU32::new(0)).collect(),
             waiting: AtomicU32::new(0),
-            tight: (0..ENDPOINTS_MAX).map(|_| AtomicBool::new(false)).collect(),
+            ends: AtomicU64::new(0),
+            open: AtomicU32::new(0),
+            ended: (0..ENDPOINTS_MAX).map(|_| AtomicU64::new(0)).collect(),
+            looked: (0..ENDPOINTS_MAX).map(|_| AtomicU64::new(0)).collect(),
             tenants: Tenants::default(),
             drain: Drain::default(),
         }
@@ -108,46 +118,66 @@ impl Queue {
         None
     }
 
-    /// Whether a request that has room on its endpoint may go past those who wait for it: the first of them did not fit in what
-    /// there is, none is more urgent, and none's tenant was served less. While nothing may pass, a long prompt keeps room from all
-    /// that would fit. While nobody waits this costs one load.
+    /// Whether a request that has room on its endpoint may go past those who wait: none that comes before it waits for the same
+    /// endpoint, and none as urgent and served as little has yet to look at what ended there. While nothing may pass who looked and did
+    /// not fit, a long prompt keeps room from all that would fit. While nobody waits this costs one load.
     #[inline]
     pub fn lets_pass(&self, newcomer: &Newcomer) -> bool {
         self.waiting() == 0 || self.passes(newcomer)
     }
 
     fn passes(&self, newcomer: &Newcomer) -> bool {
-        let before = (Rank::urgency_of(newcomer.priority), self.tenants.served_at_least(newcomer.tenant.lane));
-        let waits = self.ranks().filter(|(_, rank)| rank.endpoint() == newcomer.endpoint);
-        let first = waits.map(|(_, rank)| (rank.urgency(), self.tenants.served(rank.lane()))).min();
-        let tight = self.tight.get(usize::from(newcomer.endpoint)).is_some_and(|tight| tight.load(Ordering::Relaxed));
-        first.is_none_or(|first| tight && before <= first)
+        let its = (Rank::urgency_of(newcomer.priority), self.tenants.served_at_least(newcomer.tenant.lane));
+        let ended = of(&self.ended, newcomer.endpoint);
+        self.ranks().all(|(_, rank)| {
+            let other = (rank.urgency(), self.tenants.served(rank.lane()));
+            let waits_there = rank.endpoint() == newcomer.endpoint;
+            its < other || (its == other || !waits_there) && of(&self.looked, rank.endpoint()) >= ended
+        })
     }
 
-    /// A request ended at an endpoint: there may be room for the first who waits, who looks before others pass.
+    /// A request ended at an endpoint: there may be room, and who waits looks before others pass.
     pub fn freed(&self, endpoint: u16) {
-        if let Some(tight) = self.tight.get(usize::from(endpoint)) {
-            tight.store(false, Ordering::Relaxed);
+        // Release: who looks behind it sees the room.
+        self.open.fetch_add(1, Ordering::Relaxed);
+        let end = self.ends.fetch_add(1, Ordering::Release) + 1;
+        if let Some(ended) = self.ended.get(usize::from(endpoint)) {
+            ended.fetch_max(end, Ordering::Relaxed);
         }
+    }
+
+    /// What a look that begins now knows of; see [`Place::aims_at`].
+    #[inline]
+    pub fn seen(&self) -> Seen {
+        Seen(self.ends.load(Ordering::Acquire))
     }
 
     /// A request that did not wait goes, while others do: what it has to compute is on its tenant's account as well.
     #[inline]
     pub fn passed(&self, tenant: Tenant, tokens: u32) {
         if self.waiting() > 0 {
+            self.takes_place();
             self.tenants.passes(tenant, tokens);
         }
     }
 
-    /// Who is next for an endpoint: its shard. `None`: nobody waits for it.
-    pub fn next_for(&self, endpoint: u16) -> Option<u16> {
-        self.first(endpoint).map(|place| self.owners[place].load(Ordering::Relaxed) as u16)
+    /// Who of another shard comes first of those who have yet to look at what ended last: its shard.
+    pub fn next_elsewhere(&self, shard: u16) -> Option<u16> {
+        let ends = self.seen().0;
+        let theirs = self.ranks().filter(|(place, rank)| self.owner(*place) != shard && self.has_to_look(*rank, ends));
+        theirs.min_by_key(|(place, rank)| self.order(*rank, *place)).map(|(place, _)| self.owner(place))
     }
 
-    /// Who comes before all others, whatever they wait for: its shard.
-    pub fn next_of_all(&self) -> Option<u16> {
-        let first = self.ranks().min_by_key(|(place, rank)| self.order(*rank, *place));
-        first.map(|(place, _)| self.owners[place].load(Ordering::Relaxed) as u16)
+    fn takes_place(&self) {
+        let _ = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| open.checked_sub(1));
+    }
+
+    fn owner(&self, place: usize) -> u16 {
+        self.owners[place].load(Ordering::Relaxed) as u16
+    }
+
+    fn has_to_look(&self, rank: Rank, ends: u64) -> bool {
+        of(&self.looked, rank.endpoint()) < ends
     }
 
     /// Seconds until one that joins now would be released, as fast as releases have been lately.
@@ -201,6 +231,25 @@ impl Queue {
         self.tenants.leaves(lane);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+fn of(cells: &[AtomicU64], endpoint: u16) -> u64 {
+    cells.get(usize::from(endpoint)).map_or(0, |cell| cell.load(Ordering::Relaxed))
+}
+
+/// See [`Queue::seen`].
+#[derive(Clone, Copy, Debug)]
+pub struct Seen(u64);
+
+/// Whose turn it is, as far as a place knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// Its own.
+    Now,
+    /// Another's, who waits for the same endpoint and has looked, or is of the same shard.
+    Later,
+    /// Another shard's, who waits for some endpoint and has yet to look at what ended last; where it stands.
+    Behind(usize),
 }
 
 /// See [`Place::line`].
@@ -267,9 +316,33 @@ impl Place {
         self.queue.first(self.endpoint()) == Some(self.place)
     }
 
+    /// Whether it is to look for room now: those of its own shard look in their order, and where places are open for all who come
+    /// before it, nobody waits for them to look.
+    pub fn turn(&self) -> Turn {
+        let (queue, rank) = (self.queue, self.rank());
+        let (own, ends, shard) = (queue.order(rank, self.place), queue.seen().0, queue.owner(self.place));
+        let open = queue.open.load(Ordering::Relaxed);
+        let (mut first, mut before, mut same): (Option<(_, usize)>, u32, bool) = (None, 0, false);
+        for (place, other) in queue.ranks() {
+            let order = queue.order(other, place);
+            if order >= own {
+                continue;
+            }
+            if queue.has_to_look(other, ends) && queue.owner(place) != shard {
+                first = first.filter(|(first, _)| *first < order).or(Some((order, place)));
+                before += 1;
+                same |= other.endpoint() == rank.endpoint();
+            } else if other.endpoint() == rank.endpoint() {
+                return Turn::Later;
+            }
+        }
+        first.filter(|_| same || before >= open).map_or(Turn::Now, |(_, place)| Turn::Behind(place))
+    }
+
     /// It has looked, found no room, and waits for this endpoint from now on.
-    pub fn aims_at(&self, endpoint: u16) {
+    pub fn aims_at(&self, endpoint: u16, seen: Seen) {
         let word = &self.queue.words[self.place];
+        let before = self.endpoint();
         let aimed = |word: u64| match Rank::of(word) {
             rank if rank.status() == Status::Waits && rank.endpoint() != endpoint => {
                 Some(rank.aimed_at(endpoint).word())
@@ -277,13 +350,21 @@ impl Place {
             _ => None,
         };
         let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, aimed);
-        if let Some(tight) = self.queue.tight.get(usize::from(endpoint)).filter(|_| self.is_next()) {
-            tight.store(true, Ordering::Relaxed);
+        if self.queue.seen().0 == seen.0 {
+            self.queue.open.store(0, Ordering::Relaxed);
+        }
+        // Where it waited until now it was the first.
+        let looked = [(before, before != endpoint), (endpoint, self.is_next())];
+        for (endpoint, _) in looked.into_iter().filter(|(_, first)| *first) {
+            if let Some(looked) = self.queue.looked.get(usize::from(endpoint)) {
+                looked.fetch_max(seen.0, Ordering::Relaxed);
+            }
         }
     }
 
     /// Its wait is over: it goes to its endpoint, with so many tokens of work on its tenant's account.
     pub fn released(self, tokens: u32, now: u64) {
+        self.queue.takes_place();
         self.queue.tenants.serves(self.tenant, tokens);
         self.queue.drain.released(now);
     }

@@ -21,26 +21,67 @@ fn who_waits_longest_is_next_for_its_endpoint() {
     let second = queue.join(&Newcomer { shard: 1, ..asks(3) }, 10, SECOND).unwrap();
     let elsewhere = queue.join(&Newcomer { shard: 2, ..asks(4) }, 10, 2 * SECOND).unwrap();
     assert!(first.is_next() && !second.is_next() && elsewhere.is_next());
-    assert_eq!((queue.next_for(3), queue.next_for(4), queue.next_for(5)), (Some(0), Some(2), None));
-    elsewhere.aims_at(3);
-    assert_eq!((queue.next_for(4), elsewhere.is_next(), queue.waiting()), (None, false, 3));
+    elsewhere.aims_at(3, queue.seen());
+    assert_eq!((elsewhere.is_next(), elsewhere.turn(), queue.waiting()), (false, Turn::Later, 3));
     drop(first);
-    assert!(second.is_next());
-    assert_eq!((queue.next_for(3), second.waited(3 * SECOND)), (Some(1), 2 * SECOND));
+    assert_eq!((second.is_next(), second.waited(3 * SECOND)), (true, 2 * SECOND));
     drop((second, elsewhere));
-    assert_eq!((queue.waiting(), queue.next_for(3)), (0, None));
+    assert_eq!(queue.waiting(), 0);
 }
 
 #[test]
-fn who_is_first_of_all_is_known() {
+fn who_comes_first_looks_first_at_what_ended() {
     let queue = queue();
     let first = queue.join(&Newcomer { shard: 1, ..asks(3) }, 10, 0).unwrap();
     let second = queue.join(&Newcomer { shard: 2, ..asks(4) }, 10, SECOND).unwrap();
-    assert_eq!((queue.next_for(6), queue.next_of_all()), (None, Some(1)));
-    drop(first);
-    assert_eq!(queue.next_of_all(), Some(2));
-    drop(second);
-    assert_eq!(queue.next_of_all(), None);
+    let third = queue.join(&Newcomer { shard: 2, ..asks(5) }, 10, 2 * SECOND).unwrap();
+    let turns = || (first.turn(), second.turn(), third.turn());
+    assert_eq!(turns(), (Turn::Now, Turn::Now, Turn::Now), "nothing ended");
+    assert_eq!(queue.next_elsewhere(0), None);
+    queue.freed(6);
+    let behind = Turn::Behind(0);
+    assert_eq!(turns(), (Turn::Now, behind, behind), "whatever they wait for");
+    assert_eq!((queue.next_elsewhere(0), queue.next_elsewhere(1)), (Some(1), Some(2)));
+    first.aims_at(3, queue.seen());
+    assert_eq!(turns(), (Turn::Now, Turn::Now, Turn::Now), "those of a shard look in their order by themselves");
+    assert_eq!((queue.next_elsewhere(1), queue.next_elsewhere(2)), (Some(2), None));
+    queue.freed(3);
+    first.aims_at(7, queue.seen());
+    second.aims_at(7, queue.seen());
+    assert_eq!((turns(), queue.next_elsewhere(0)), ((Turn::Now, Turn::Later, Turn::Now), Some(2)), "the third has to");
+}
+
+#[test]
+fn as_many_look_side_by_side_as_places_are_open() {
+    let queue = queue();
+    let of_shard = |shard: u16| queue.join(&Newcomer { shard, ..asks(shard) }, 10, u64::from(shard) * SECOND).unwrap();
+    let [first, second, third] = [0, 1, 2].map(of_shard);
+    (7..9).for_each(|endpoint| queue.freed(endpoint));
+    assert_eq!((second.turn(), third.turn()), (Turn::Now, Turn::Behind(0)), "two are open");
+    second.released(10, 3 * SECOND);
+    assert_eq!(third.turn(), Turn::Behind(0), "one is");
+    first.aims_at(0, queue.seen());
+    assert_eq!(third.turn(), Turn::Now);
+    queue.freed(7);
+    third.aims_at(2, queue.seen());
+    queue.freed(7);
+    assert_eq!(third.turn(), Turn::Behind(0), "one that does not suit is not open");
+}
+
+#[test]
+fn who_looked_before_an_end_has_to_look_again() {
+    let queue = queue();
+    let first = queue.join(&Newcomer { shard: 1, ..asks(3) }, 10, 0).unwrap();
+    let second = queue.join(&asks(4), 10, SECOND).unwrap();
+    let seen = queue.seen();
+    queue.freed(3);
+    first.aims_at(3, seen);
+    let behind = Turn::Behind(0);
+    assert_eq!(second.turn(), behind, "it chose before");
+    second.aims_at(3, seen);
+    assert_eq!(second.turn(), behind, "the same for one who waits there, too");
+    first.aims_at(3, queue.seen());
+    assert_eq!(second.turn(), Turn::Later);
 }
 
 #[test]
@@ -63,15 +104,19 @@ fn who_has_room_passes_its_equals_but_nobody_who_comes_before_it() {
     assert!(queue.lets_pass(&of_tenant(1, 1)));
     queue.passed(of_tenant(1, 1).tenant, 1_000_000);
     let waits = queue.join(&of_tenant(1, 1), 10, 0).unwrap();
-    assert!(!queue.lets_pass(&of_tenant(1, 1)), "who waits looks first");
-    waits.aims_at(0);
-    assert!(queue.lets_pass(&of_tenant(1, 1)), "it did not fit");
     queue.freed(0);
-    assert!(!queue.lets_pass(&of_tenant(1, 1)), "there may be room for it now");
-    waits.aims_at(0);
-    assert!(queue.lets_pass(&of_tenant(1, 1)), "what passed an empty queue is on no account");
+    assert!(!queue.lets_pass(&of_tenant(1, 1)), "who waits looks first");
+    waits.aims_at(0, queue.seen());
+    assert!(queue.lets_pass(&of_tenant(1, 1)), "it did not fit; what passed an empty queue is on no account");
     assert!(!queue.lets_pass(&Newcomer { priority: 1, ..of_tenant(1, 1) }), "less urgent");
-    assert!(queue.lets_pass(&Newcomer { priority: 1, endpoint: 5, ..of_tenant(1, 1) }), "nobody waits there");
+    assert!(
+        queue.lets_pass(&Newcomer { priority: 1, endpoint: 5, ..of_tenant(1, 1) }),
+        "it looked, and waits elsewhere"
+    );
+    queue.freed(5);
+    assert!(!queue.lets_pass(&Newcomer { endpoint: 5, ..of_tenant(1, 1) }), "it may go there now");
+    assert!(queue.lets_pass(&Newcomer { priority: -1, endpoint: 5, ..of_tenant(1, 1) }), "more urgent");
+    assert!(queue.lets_pass(&of_tenant(1, 1)), "nothing ended here since");
     queue.passed(of_tenant(2, 1).tenant, 1_000);
     assert!(!queue.lets_pass(&of_tenant(2, 1)), "its tenant was served more");
     assert!(queue.lets_pass(&of_tenant(3, 1)) && queue.lets_pass(&Newcomer { priority: -1, ..of_tenant(2, 1) }));
@@ -157,7 +202,7 @@ fn all_is_given_back_whatever_they_do() {
                     places.extend(queue.join(&newcomer, 32, at));
                     if at % 3 == 0 && !places.is_empty() {
                         let place: Place = places.remove(at as usize % places.len());
-                        place.aims_at((at % 7) as u16);
+                        place.aims_at((at % 7) as u16, queue.seen());
                         if at % 2 == 0 { place.released(10, at) } else { drop(place) }
                     }
                     places.retain(|place| place.stands());
