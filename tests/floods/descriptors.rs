@@ -31,7 +31,8 @@ fn a_crowd_beyond_the_descriptors_waits_and_spoils_nothing(driver: &str) {
     std::thread::sleep(Duration::from_secs(1));
     let spent = front.cpu() - cpu;
     figure("CPU in a second without descriptors", driver, format_args!("{:.1} ms", spent.as_secs_f64() * 1e3));
-    assert!(spent < Duration::from_millis(50), "{spent:?} of CPU in a second of waiting");
+    // Who spins takes all of it; who waits takes 30 ms in a debug build, and three times as much beside others on the same cores.
+    assert!(spent < Duration::from_millis(250), "{spent:?} of CPU in a second of waiting");
 
     // What was left to them serves those that are in, one after the other,
     let mut crowd_rest = crowd.split_off(accepted);
