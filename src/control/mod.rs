@@ -180,6 +180,10 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>) -> Result<Handle, StartEr
             if stopped.await.is_err() {
                 std::future::pending::<()>().await;
             }
+            // Here, where the process waits for it: an idle front has drained within milliseconds.
+            if !setup.process.has_heir() {
+                keeper.save().await;
+            }
         });
     })?;
     match begun.recv() {

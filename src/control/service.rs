@@ -25,7 +25,7 @@ const INTERRUPTED: i32 = 130;
 /// Takes SIGTERM and SIGINT from now on: the first begins the drain, a second SIGINT ends the process. SIGHUP reads the
 /// configuration anew. To be called within a runtime.
 pub(super) fn signals(setup: &Setup, keeper: &Arc<Keeper>) -> io::Result<()> {
-    let (process, bequest, saver) = (setup.process, Arc::clone(&setup.bequest), Arc::clone(keeper));
+    let (process, bequest) = (setup.process, Arc::clone(&setup.bequest));
     tokio::spawn(reloads(signal(SignalKind::hangup())?, Arc::clone(keeper), Arc::clone(&setup.source)));
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -43,7 +43,6 @@ pub(super) fn signals(setup: &Setup, keeper: &Arc<Keeper>) -> io::Result<()> {
                 tracing::info!("draining: no new connections, streams may finish; a second Ctrl-C ends at once");
                 say(&[NotifyState::Stopping]);
                 say(&[NotifyState::FdStoreRemove, KEPT]);
-                saver.save().await;
             } else if interrupted {
                 std::process::exit(INTERRUPTED);
             }
