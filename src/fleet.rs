@@ -265,6 +265,14 @@ impl Loads {
         (held as f32 / all.max(1) as f32).min(1.0)
     }
 
+    /// Mean of what the chosen endpoints were thought not to hold of these prompts, in tokens.
+    #[inline]
+    pub fn mean_new(&self, pool: u16) -> u32 {
+        let [held, all] =
+            [&self.mean_held, &self.mean_prompt].map(|mean| mean_cell(mean, pool).load(Ordering::Relaxed));
+        all.saturating_sub(held) / MEAN_SCALE
+    }
+
     /// A further prompt of a pool, of which so many tokens are held. Two at once may count as one.
     #[inline]
     pub(crate) fn prompt(&self, pool: u16, tokens: u32, held: u32) {

@@ -313,6 +313,8 @@ mod tests {
         assert_eq!((mean(0), mean(u16::MAX)), (1_000, 1_000));
         (0..1_000).for_each(|_| counters.prompt(0, 10_000, 4_000));
         assert!((9_900..=10_000).contains(&mean(0)), "{}", mean(0));
+        let new = |pool| counters.loads().mean_new(pool);
+        assert!((5_900..=6_000).contains(&new(0)) && new(1) == 1_000, "{}", new(0));
         (0..100).for_each(|_| counters.prompt(0, 0, 0));
         assert!((3_500..3_800).contains(&mean(0)), "one part in e is left: {}", mean(0));
         assert_eq!(mean(1), 1_000);

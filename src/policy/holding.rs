@@ -11,7 +11,7 @@ use crate::fleet::Loads;
 use crate::policy::{Choice, Pool};
 
 /// A prompt of which more is there already, in percent, pushes little out, unless answers are short: then the rest of such prompts is
-/// still much beside them.
+/// what fills the caches, and those push little out that bring no more than requests of their pool do on the mean.
 const THERE: u64 = 80;
 /// Answers are short if they are at most one part in so many of what a request occupies by itself. In replays (README, "Holding") they
 /// are one in 7 or less where holding such requests pays, and one in 4 where it costs.
@@ -23,7 +23,8 @@ pub(super) fn in_force(pool: &Pool, loads: &Loads, choice: &Choice) -> bool {
     // Nothing is known of its prompt, so nothing can be said of room.
     let Some(tokens) = choice.tokens else { return false };
     let prompt = u64::from(tokens.held) + u64::from(tokens.new);
-    100 * u64::from(tokens.held) < THERE * prompt || answers_are_short(pool, loads, choice)
+    let much = tokens.new > loads.mean_new(pool.id.0);
+    100 * u64::from(tokens.held) < THERE * prompt || much && answers_are_short(pool, loads, choice)
 }
 
 /// What requests in flight share of their prompts is there once for all of them, as the engine's own count of its cache tells.
@@ -60,8 +61,13 @@ mod tests {
     }
 
     fn holds(used: f32, resident_at: u64, prompt: u32, answer: u32, held: u32) -> bool {
+        holds_beside(prompt, used, resident_at, prompt, answer, held)
+    }
+
+    /// Beside others of which so many tokens are there.
+    fn holds_beside(others: u32, used: f32, resident_at: u64, prompt: u32, answer: u32, held: u32) -> bool {
         let counters = Counters::leak();
-        (0..2_000).for_each(|_| counters.prompt(0, prompt, 0));
+        (0..2_000).for_each(|_| counters.prompt(0, prompt, others));
         (0..2_000).for_each(|_| counters.answer(0, answer));
         let choice = Choice {
             endpoint: EndpointId { slot: 3, generation: 1 },
@@ -85,6 +91,14 @@ mod tests {
         assert!(holds(0.9, 9_000, 1_000, 200, 800), "prompts do");
         assert!(holds(0.9, 9_000, 1_000, 200, 990));
         assert!(!holds(0.9, 9_000, 1_000, 300, 900));
+    }
+
+    #[test]
+    fn what_brings_less_than_the_others_does_not_wait() {
+        assert!(holds_beside(900, 0.9, 9_000, 1_000, 100, 880));
+        assert!(!holds_beside(900, 0.9, 9_000, 1_000, 100, 920), "others bring 100");
+        assert!(holds_beside(960, 0.9, 9_000, 1_000, 100, 920), "others bring 40");
+        assert!(holds_beside(0, 0.9, 9_000, 1_000, 100, 700), "of its prompt too little is there, whatever they bring");
     }
 
     #[test]
