@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use warmfront::kvevents::{Endpoint, Event, Pace, Settings, Source, Told};
 
+pub use crate::frames::message;
 use crate::msgpack::packed;
 use crate::recordings::file;
 
@@ -31,23 +32,6 @@ pub const PACE: Pace = Pace {
     again: Duration::from_millis(5),
     again_most: Duration::from_millis(40),
 };
-
-/// Frames of one message.
-pub fn message(frames: &[&[u8]]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for (place, frame) in frames.iter().enumerate() {
-        let more = u8::from(place + 1 < frames.len());
-        match u8::try_from(frame.len()) {
-            Ok(length) => bytes.extend([more, length]),
-            Err(_) => {
-                bytes.push(more | 2);
-                bytes.extend((frame.len() as u64).to_be_bytes());
-            }
-        }
-        bytes.extend_from_slice(frame);
-    }
-    bytes
-}
 
 /// A batch that names one block by the number of its message; `process` stands in its time.
 pub fn payload(process: u64, number: u64, rank: u32) -> Vec<u8> {

@@ -4,6 +4,7 @@
 mod decoding;
 mod engine;
 mod flooding;
+mod frames;
 mod hostile;
 mod msgpack;
 mod mutants;

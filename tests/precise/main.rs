@@ -1,6 +1,8 @@
 //! Whole fronts that choose by what engines tell of their caches: what engines say is known at the choice, exactly, and nothing is that they
 //! do not say any more.
 
+#[path = "../kvevents/frames.rs"]
+mod frames;
 #[allow(dead_code, reason = "shared with tests/fleet")]
 #[path = "../fleet/front.rs"]
 mod front;

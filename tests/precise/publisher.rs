@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
+use crate::frames::message;
 use crate::msgpack::packed;
 
 /// Greeting and READY of libzmq's PUB, and of its ROUTER.
@@ -185,21 +186,4 @@ fn answer(mut stream: TcpStream, state: &Shared) -> std::io::Result<()> {
     // Who has what it needs goes before the end.
     while stream.read(&mut [0; 64]).is_ok_and(|read| read > 0) {}
     Ok(())
-}
-
-/// Frames of one message.
-fn message(frames: &[&[u8]]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for (place, frame) in frames.iter().enumerate() {
-        let more = u8::from(place + 1 < frames.len());
-        match u8::try_from(frame.len()) {
-            Ok(length) => bytes.extend([more, length]),
-            Err(_) => {
-                bytes.push(more | 2);
-                bytes.extend((frame.len() as u64).to_be_bytes());
-            }
-        }
-        bytes.extend_from_slice(frame);
-    }
-    bytes
 }
