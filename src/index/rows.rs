@@ -134,12 +134,12 @@ impl Rows {
     }
 
     /// Calls `found` with each row of this block and its key, until it answers true.
-    #[inline]
+    #[inline(always)]
     fn rows(&self, hash: u64, found: impl FnMut(Row, u64) -> bool) {
         self.rows_in(self.places(hash), hash, found);
     }
 
-    #[inline]
+    #[inline(always)]
     fn rows_in(&self, [first, second]: [u32; 2], hash: u64, mut found: impl FnMut(Row, u64) -> bool) {
         for (at, bucket) in [first, second].into_iter().enumerate() {
             if at == 1 && first == second {

@@ -1,15 +1,17 @@
 //! How much of a prompt each endpoint holds.
 //!
-//! Who holds a block holds all before it, so the holders become fewer from block to block, and the longest match is found by
-//! search over the depth: each round asks [`FAN`] depths at once, so that their memory is waited for once. Then
-//! the same between the depths asked already, for those that hold less.
+//! Who holds a block holds all before it, so the holders become fewer from block to block, and who holds how much is found by
+//! search over the depth (see [`gaps`]): each round asks up to [`FAN`] depths at once wherever some of them end, so that their
+//! memory is waited for once.
 
+mod gaps;
 mod steps;
 
 use std::array;
 
 use super::rows::{Row, Rows};
 use crate::limits::ENDPOINTS_MAX;
+use gaps::{GAPS_MAX, Gap, Gaps, depths};
 pub use steps::{Found, STEPS};
 use steps::{Level, NO_LEVEL};
 
@@ -20,11 +22,8 @@ pub(super) const WORDS_MAX: usize = ENDPOINTS_MAX.div_ceil(64);
 pub const DEPTHS_SEARCHED: usize = 4;
 /// Depths asked at once.
 const FAN: usize = 4;
-/// Depths with different holders that are remembered in one look-up; what is met beyond is not used.
-const MARKS_MAX: usize = 12;
-
 /// Different answers of one look-up.
-const LEVELS_MAX: usize = DEPTHS_SEARCHED * (1 + STEPS) + MARKS_MAX;
+const LEVELS_MAX: usize = GAPS_MAX + DEPTHS_SEARCHED * STEPS;
 
 /// Most links looked at in one look-up of a chain of so many blocks: 64 for 512 blocks, and with so many steps 12 more.
 ///
@@ -91,25 +90,13 @@ fn is_empty<const W: usize>(set: &[u64; W]) -> bool {
     set.iter().fold(0, |all, word| all | word) == 0
 }
 
-/// Who was seen to hold the block at this depth (1: the first block).
-#[derive(Clone, Copy, Debug)]
-struct Mark {
-    depth: u32,
-    holders: Set,
-}
-
-const NO_MARK: Mark = Mark { depth: 0, holders: Set::NONE };
-
-/// What a look-up found. About 6 KiB, made once and used again.
+/// What a look-up found. About 4 KiB, made once and used again.
 #[derive(Debug)]
 pub struct Matches {
     words: usize,
     among: Set,
     /// How often endpoints had been emptied when it began.
     pub(super) emptied: u64,
-    /// Ascending in depth; the first `marked` of them.
-    marks: [Mark; MARKS_MAX],
-    marked: usize,
     /// Descending in depth, then in steps, without common slots; the first `found` of them.
     levels: [Level; LEVELS_MAX],
     found: usize,
@@ -118,16 +105,7 @@ pub struct Matches {
 
 impl Default for Matches {
     fn default() -> Self {
-        Matches {
-            words: 0,
-            among: Set::NONE,
-            emptied: 0,
-            marks: [NO_MARK; MARKS_MAX],
-            marked: 0,
-            levels: [NO_LEVEL; LEVELS_MAX],
-            found: 0,
-            probes: 0,
-        }
+        Matches { words: 0, among: Set::NONE, emptied: 0, levels: [NO_LEVEL; LEVELS_MAX], found: 0, probes: 0 }
     }
 }
 
@@ -165,7 +143,7 @@ impl Matches {
 
     /// Forgets all of it.
     pub fn clear(&mut self) {
-        (self.marked, self.found, self.probes) = (0, 0, 0);
+        (self.found, self.probes) = (0, 0);
         self.among = Set::NONE;
     }
 
@@ -191,32 +169,21 @@ impl Matches {
     }
 
     fn settle_words<const W: usize>(&mut self, rows: &Rows, chain: &[u64]) {
-        self.found = 0;
+        (self.found, self.probes) = (0, 0);
         let mut rest: [u64; W] = self.among.first();
-        let mut end = chain.len() + 1;
-        while self.found < DEPTHS_SEARCHED && !is_empty(&rest) {
-            // Deeper marks than the last at which one of the rest was met are depths without any of them.
-            let marks = &self.marks[..self.marked];
-            let met = marks.iter().rposition(|mark| !is_empty(&both(&mark.holders.first(), &rest)));
-            let mut level = met.map_or((0, rest), |at| (marks[at].depth as usize, marks[at].holders.first()));
-            let deeper = marks.get(met.map_or(0, |at| at + 1));
-            end = deeper.map_or(end, |mark| end.min(mark.depth as usize));
-            let warm = |depth: usize| rows.warm(chain[depth - 1]);
-            deepest(level.0, end, warm, |depth| match self.probe(rows, chain, depth, &rest) {
-                Some(holders) => {
-                    level = (depth, holders);
-                    true
-                }
-                None => false,
+        let (mut gaps, mut split) = (&mut Gaps::whole(chain.len(), rest), &mut Gaps::none());
+        while gaps.searched().iter().any(Gap::is_open) {
+            // All depths of a round are warmed before one is asked, so that their memory is waited for once.
+            let depths = gaps.searched().iter().flat_map(Gap::depths);
+            depths.for_each(|depth| rows.warm(chain[depth - 1]));
+            gaps.split(split, |depth, among| {
+                self.probes += 1;
+                rows.holders(chain[depth - 1], among)
             });
-            if level.0 == 0 {
-                return;
-            }
-            self.level(level.0 as u32, level.1, &mut rest);
-            end = level.0;
+            std::mem::swap(&mut gaps, &mut split);
         }
-        for at in (0..self.marked).rev() {
-            self.level(self.marks[at].depth, self.marks[at].holders.first(), &mut rest);
+        for gap in gaps.all().iter().filter(|gap| gap.from > 0) {
+            self.level(gap.from, gap.holders, &mut rest);
         }
     }
 
@@ -231,36 +198,6 @@ impl Matches {
             self.found += 1;
             *rest = array::from_fn(|word| rest[word] & !here[word]);
         }
-    }
-
-    /// Who of `among` holds the block at this depth, if anybody, and remembers it.
-    #[inline]
-    fn probe<const W: usize>(
-        &mut self,
-        rows: &Rows,
-        chain: &[u64],
-        depth: usize,
-        among: &[u64; W],
-    ) -> Option<[u64; W]> {
-        self.probes += 1;
-        let holders = rows.holders(*chain.get(depth.wrapping_sub(1))?, among);
-        if is_empty(&holders) {
-            return None;
-        }
-        let mut at = self.marked;
-        while at > 0 && self.marks[at - 1].depth as usize > depth {
-            at -= 1;
-        }
-        if at > 0 && self.marks[at - 1].holders.first() == holders {
-            // The same endpoints hold more than was known: what was known says nothing any more.
-            self.marks[at - 1].depth = depth as u32;
-        } else if self.marked < MARKS_MAX {
-            self.marks.copy_within(at..self.marked, at + 1);
-            self.marks[at].depth = depth as u32;
-            self.marks[at].holders.of(&holders);
-            self.marked += 1;
-        }
-        Some(holders)
     }
 }
 
@@ -280,9 +217,7 @@ pub(super) fn held(rows: &Rows, chain: &[u64], slot: u16) -> (usize, Option<Row>
 #[inline]
 fn deepest(mut from: usize, mut end: usize, warm: impl Fn(usize), mut held: impl FnMut(usize) -> bool) -> usize {
     while end.saturating_sub(from) > 1 {
-        let (low, gap) = (from, end - from);
-        let fan = FAN.min(gap - 1);
-        let depths = (1..=fan).map(|part| low + gap * part / (fan + 1));
+        let depths = depths(from, end);
         depths.clone().for_each(&warm);
         for depth in depths {
             if !held(depth) {
