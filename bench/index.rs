@@ -10,8 +10,8 @@ use warmfront::index::{Capacity, Found, Index, Matches, Origin, STEPS};
 
 /// Blocks of a prompt: 128 KB in blocks of 256 bytes.
 const BLOCKS: usize = 512;
-/// About half of them: at no depth where a search that divides evenly would meet it by luck.
-const HALF: usize = 277;
+/// Those of a chat of 16 KB.
+const CHAT: usize = 64;
 /// Blocks that all prompts begin with.
 const SHARED: usize = 8;
 
@@ -25,6 +25,13 @@ fn hash(i: u64) -> u64 {
 fn prompt(conversation: u64) -> Vec<u64> {
     let own = |at| hash(if at < SHARED as u64 { at } else { (conversation + 1) << 32 | at });
     (0..BLOCKS as u64).map(own).collect()
+}
+
+/// What of a prompt of so many blocks is held by three endpoints: most of it, about half, a quarter. At no depths where a search that
+/// divides evenly would meet them by luck.
+const fn held(blocks: usize) -> [usize; 3] {
+    let half = blocks * 277 / 512;
+    [blocks - blocks / 16, half, half / 2]
 }
 
 fn endpoint(slot: u64) -> EndpointId {
@@ -45,14 +52,15 @@ fn made(capacity: Capacity) -> (Index, Vec<EndpointId>) {
     (index, ids)
 }
 
-/// Conversation `c` lies on endpoint `c % n`, without its last 32 blocks; some half of it on the next one, a quarter on the one behind.
-fn filled(capacity: Capacity) -> (Index, Vec<EndpointId>, u64) {
+/// Conversation `c` of so many blocks lies on endpoint `c % n`, without its end; some half of it on the next one, a quarter on the one
+/// behind.
+fn filled(capacity: Capacity, blocks: usize) -> (Index, Vec<EndpointId>, u64) {
     let (index, ids) = made(capacity);
-    let (endpoints, conversations) = (capacity.endpoints, (capacity.blocks / 1_000) as u64);
+    let (endpoints, conversations) = (capacity.endpoints, (capacity.blocks * BLOCKS / blocks / 1_000) as u64);
     let n = endpoints as u64;
     for c in 0..conversations {
         let chain = prompt(c);
-        for (hop, held) in [(0, BLOCKS - 32), (1, HALF), (2, HALF / 2)] {
+        for (hop, held) in (0..).zip(held(blocks)) {
             index.insert(&chain[..held], endpoint((c + hop) % n), Origin::Choice).expect("alone");
         }
     }
@@ -75,34 +83,35 @@ fn timed_behind(name: &str, runs: usize, per: usize, before: impl Fn(usize), mut
         })
         .collect();
     times.sort_by(f64::total_cmp);
-    println!("{name:58} {:9.1} {:9.1}", times[runs / 2], times[runs * 9 / 10]);
+    println!("{name:64} {:9.1} {:9.1}", times[runs / 2], times[runs * 9 / 10]);
 }
 
-fn look_ups(endpoints: usize, blocks_each: usize) {
-    let (index, ids, conversations) = filled(capacity(endpoints, blocks_each));
+fn look_ups(endpoints: usize, blocks_each: usize, blocks: usize) {
+    let (index, ids, conversations) = filled(capacity(endpoints, blocks_each), blocks);
     let mib = Index::bytes(capacity(endpoints, blocks_each)).unwrap() >> 20;
     let mut found = Matches::default();
     let look = |c: u64, chain: &[u64], found: &mut Matches| {
         index.longest(chain, &ids, found);
-        assert_eq!(found.depth((c % endpoints as u64) as u16), (BLOCKS - 32) as u32);
-        assert_eq!(found.depth(((c + 1) % endpoints as u64) as u16), HALF as u32);
+        assert_eq!(found.depth((c % endpoints as u64) as u16), held(blocks)[0] as u32);
+        assert_eq!(found.depth(((c + 1) % endpoints as u64) as u16), held(blocks)[1] as u32);
     };
-    let size = format!("{endpoints} endpoints, {mib} MiB");
+    let size = format!("{blocks} blocks, {endpoints} endpoints, {mib} MiB");
+    let own = |c: u64| -> Vec<u64> { prompt(c)[..blocks].to_vec() };
     let c = conversations - 3;
-    let chain = prompt(c);
+    let chain = own(c);
     timed(&format!("look-up, the same prompt again ({size})"), 1_001, 100, |_| {
         (0..100).for_each(|_| look(c, black_box(&chain), &mut found));
     });
     println!("    {} blocks looked at, {} depths", found.probes(), found.levels().count());
     // Each prompt once, in no order. A prompt's chain has just been written when it is looked up: it is copied before the clock runs.
     let prompts: Vec<(u64, Vec<u64>)> =
-        (0..2_000).map(|i| hash(i) % (conversations * 3 / 4) + conversations / 4).map(|c| (c, prompt(c))).collect();
-    let chain = RefCell::new(vec![0; BLOCKS]);
+        (0..2_000).map(|i| hash(i) % (conversations * 3 / 4) + conversations / 4).map(|c| (c, own(c))).collect();
+    let chain = RefCell::new(vec![0; blocks]);
     let copied = |at: usize| chain.borrow_mut().copy_from_slice(&prompts[at].1);
     timed_behind(&format!("look-up, another prompt each ({size})"), 2_000, 1, copied, |at| {
         look(prompts[at].0, black_box(&chain.borrow()), &mut found);
     });
-    let strange: Vec<Vec<u64>> = (0..2_000).map(|i| prompt(1 << 30 | i).split_off(SHARED)).collect();
+    let strange: Vec<Vec<u64>> = (0..2_000).map(|i| own(1 << 30 | i).split_off(SHARED)).collect();
     timed(&format!("look-up, nothing held ({size})"), 2_000, 1, |at| {
         index.longest(black_box(&strange[at]), &ids, &mut found);
         assert_eq!(found.deepest(), 0);
@@ -149,11 +158,11 @@ fn steps(chain: &[u64]) -> Vec<u64> {
 /// The same look-ups by blocks alone and in steps, of which each endpoint holds two beyond its last block; all their tokens are known.
 fn look_ups_in_steps(endpoints: usize, blocks_each: usize) {
     let capacity = Capacity { lengths: true, ..capacity(endpoints, blocks_each) };
-    let (index, ids, conversations) = filled(capacity);
+    let (index, ids, conversations) = filled(capacity, BLOCKS);
     let n = endpoints as u64;
     for c in conversations / 4..conversations {
         let (chain, within) = (prompt(c), steps(&prompt(c)));
-        for (hop, held) in [(0, BLOCKS - 32), (1, HALF), (2, HALF / 2)] {
+        for (hop, held) in (0..).zip(held(BLOCKS)) {
             let held_steps = &within[STEPS * held..][..2];
             index.append(Some(chain[held - 1]), held_steps, endpoint((c + hop) % n), Origin::Engine).expect("held");
             index.note_tokens(held_steps[1], held as u32 * 64);
@@ -207,7 +216,7 @@ fn look_ups_in_steps(endpoints: usize, blocks_each: usize) {
 
 /// What an engine's events say: one link or two behind a block of any conversation, its chain long before it.
 fn appends(endpoints: usize, blocks_each: usize) {
-    let (index, _, conversations) = filled(capacity(endpoints, blocks_each));
+    let (index, _, conversations) = filled(capacity(endpoints, blocks_each), BLOCKS);
     let size = format!("{endpoints} endpoints, {} MiB", Index::bytes(capacity(endpoints, blocks_each)).unwrap() >> 20);
     let conversations: Vec<u64> = (conversations / 2..conversations).collect();
     let chains: Vec<Vec<u64>> = conversations.iter().map(|&c| prompt(c)).collect();
@@ -264,13 +273,15 @@ fn main() {
     if let Some(core) = core_affinity::get_core_ids().and_then(|cores| cores.last().copied()) {
         core_affinity::set_for_current(core);
     }
-    println!("{:58} {:>9} {:>9}", "nanoseconds", "median", "90 %");
+    println!("{:64} {:>9} {:>9}", "nanoseconds", "median", "90 %");
     // `cargo bench --bench index -- events`: what engines' events need alone.
     if std::env::args().all(|arg| arg != "events") {
         churn();
-        look_ups(64, 1 << 13);
-        look_ups(64, 1 << 17);
-        look_ups(512, 1 << 13);
+        look_ups(64, 1 << 13, BLOCKS);
+        look_ups(64, 1 << 17, BLOCKS);
+        look_ups(512, 1 << 13, BLOCKS);
+        look_ups(64, 1 << 13, CHAT);
+        look_ups(64, 1 << 17, CHAT);
         inserts(8, 1 << 13);
         inserts(64, 1 << 13);
         inserts(64, 1 << 17);
