@@ -112,8 +112,8 @@ pub struct Shard<D> {
     upstreams: Slots<Upstream>,
     /// Idle upstream connections by endpoint slot, oldest first.
     idle: Vec<VecDeque<Key>>,
-    /// When idle connections are closed, in order.
-    idle_until: VecDeque<(Micros, Key)>,
+    /// Before this instant none of them was idle too long.
+    idle_look_at: Micros,
     timers: Timers,
     waiting: Waiting,
     /// Clients whose next request was read ahead.
@@ -168,7 +168,7 @@ impl<D: Driver> Shard<D> {
             clients: Slots::default(),
             upstreams: Slots::default(),
             idle: Vec::new(),
-            idle_until: VecDeque::new(),
+            idle_look_at: Micros::MAX,
             timers: Timers::new(now),
             waiting: Waiting::default(),
             read_ahead: Vec::new(),

@@ -166,7 +166,7 @@ impl<D: Driver> Shard<D> {
             self.driver.resume(upstream.socket);
         }
         self.idle[slot].push_back(key);
-        self.idle_until.push_back((until, key));
+        self.idle_look_at = self.idle_look_at.min(until);
     }
 
     pub(super) fn close_upstream(&mut self, key: Key) {
@@ -175,35 +175,45 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// Closes what was idle too long. The queue is in order because the timeout is one for all.
+    /// Closes what was idle too long. An endpoint's are in order because the timeout is one for all. Those that serve one
+    /// request after the other are not looked at each time: the look finds that they have become idle anew.
     pub(super) fn close_idle(&mut self) {
-        while let Some(&(until, key)) = self.idle_until.front()
-            && until <= self.desk.now
-        {
-            self.idle_until.pop_front();
-            self.close_if_idle(until, key);
+        if self.desk.now < self.idle_look_at {
+            return;
+        }
+        self.idle_look_at = Micros::MAX;
+        for slot in 0..self.idle.len() {
+            while let Some((until, key)) = self.longest_idle(slot) {
+                if until > self.desk.now {
+                    self.idle_look_at = self.idle_look_at.min(until);
+                    break;
+                }
+                self.idle[slot].pop_front();
+                self.close_upstream(key);
+            }
         }
     }
 
     /// Makes room; false: no connection is idle.
     fn close_longest_idle(&mut self) -> bool {
-        while let Some((until, key)) = self.idle_until.pop_front() {
-            if self.close_if_idle(until, key) {
-                return true;
-            }
-        }
-        false
+        let slots = 0..self.idle.len();
+        let longest = slots.filter_map(|slot| Some((self.longest_idle(slot)?, slot))).min();
+        let Some(((_, key), slot)) = longest else { return false };
+        self.idle[slot].pop_front();
+        self.close_upstream(key);
+        true
     }
 
-    fn close_if_idle(&mut self, until: Micros, key: Key) -> bool {
-        let Some(upstream) = self.upstreams.get(key) else { return false };
-        let idle = upstream.state == (State::Idle { until });
-        if idle {
-            let slot = upstream.endpoint.slot as usize;
-            self.idle[slot].retain(|idle| *idle != key);
-            self.close_upstream(key);
+    /// Which connection to an endpoint is idle for longest, and until when it may be; forgets what is gone before it.
+    fn longest_idle(&mut self, slot: usize) -> Option<(Micros, Key)> {
+        let idle = self.idle.get_mut(slot)?;
+        while let Some(&key) = idle.front() {
+            if let Some(State::Idle { until }) = self.upstreams.get(key).map(|upstream| upstream.state) {
+                return Some((until, key));
+            }
+            idle.pop_front();
         }
-        idle
+        None
     }
 
     pub(super) fn upstream_connected(&mut self, key: Key) {
