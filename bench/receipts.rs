@@ -161,7 +161,7 @@ fn main() {
     println!("{:12} {:>16} {:>16} {:>16}", "policy", "untold", "told", "more");
     for policy in [Policy::PrefixHash, Policy::Warm] {
         let mut front = Front::new(policy);
-        let recorder: Option<Recorder> = records.recorder(&front.rules, wall);
+        let recorder: Option<Recorder> = records.recorder(&front.rules, wall());
         let mut run = |recorder: Option<Recorder>| {
             front.lender.recorder = recorder;
             let before = told.load(Ordering::Acquire);

@@ -232,8 +232,8 @@ pub struct Recorder {
     pub queue: &'static ArrayQueue<Box<Record>>,
     /// From control: blank ones, to be written anew.
     pub spare: &'static ArrayQueue<Box<Record>>,
-    /// Wall time, in microseconds since 1970.
-    pub wall: fn() -> u64,
+    /// How far the time, in microseconds since 1970, is ahead of the shard's clock.
+    pub wall_ahead: Micros,
 }
 
 /// The record of a request that runs. It is written where it will be read: its box goes to control and comes back.
@@ -340,7 +340,7 @@ fn hand_over(mut record: Box<Record>, since: Micros, end: End, cx: &mut Context<
     let Some(recorder) = cx.lender.recorder else { return };
     record.end = end;
     record.total = cx.now.saturating_sub(since);
-    record.at = (recorder.wall)().saturating_sub(record.total);
+    record.at = since.wrapping_add(recorder.wall_ahead);
     record.logged = cx.rules.access_log;
     if recorder.queue.push(record).is_err() {
         cx.stats.count(Count::RecordDropped);

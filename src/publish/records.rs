@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use crossbeam::queue::ArrayQueue;
 
-use crate::exchange::{Record, Recorder, Rules};
+use crate::exchange::{Micros, Record, Recorder, Rules};
 
 /// Bounded queues that are there once log or receipts were switched on. The shard never waits for room in them, nor control for
 /// a record.
@@ -25,10 +25,10 @@ impl Records {
         &self.0.get_or_init(queues).told
     }
 
-    /// What exchanges tell of themselves to, where the rules want that; `wall` is the time in microseconds since 1970.
-    pub fn recorder(&'static self, rules: &Rules, wall: fn() -> u64) -> Option<Recorder> {
+    /// What exchanges tell of themselves to, where the rules want that; `wall_ahead` as in [`Recorder`].
+    pub fn recorder(&'static self, rules: &Rules, wall_ahead: Micros) -> Option<Recorder> {
         let queues = self.0.get().filter(|_| rules.access_log || rules.receipts);
-        queues.map(|Queues { told, spare }| Recorder { queue: told, spare, wall })
+        queues.map(|Queues { told, spare }| Recorder { queue: told, spare, wall_ahead })
     }
 
     /// The queue, if either was ever on.
