@@ -6,6 +6,9 @@
 //! runs, each case is checked: a decision allocates nothing, and a body has one home, however it is cut.
 //! What the scan alone costs beside memcpy and JSON parsers is in `bench/scan.rs`.
 
+#[path = "words.rs"]
+mod words;
+
 use std::collections::HashSet;
 use std::fmt::Write;
 use std::hint::black_box;
@@ -20,6 +23,8 @@ use warmfront::prefix;
 use warmfront::ring::Ring;
 use warmfront::scan::{Api, PrefixMode, Progress, Scan};
 use warmfront::snapshot::{Selected, Snapshot};
+
+use words::{CODE, PROSE};
 
 /// The model every body asks for.
 const MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
@@ -48,38 +53,6 @@ const MODES: [Mode; 3] = [
 /// What costs the scanner most per byte.
 const OF_CODE: Mode =
     Mode { name: "conversation, code", prefix: PrefixMode::Conversation, models: &[MODEL], words: CODE };
-
-/// An escape every hundred bytes and more.
-const PROSE: &[&str] = &[
-    "engine",
-    "cache",
-    "the",
-    "of",
-    "prefix",
-    "a",
-    "block",
-    "warm",
-    "request",
-    "to",
-    "which",
-    "token",
-    "that",
-    "is",
-    "conversation",
-    "and",
-    "begins",
-    "where",
-    "another",
-    "ended,",
-    "so",
-    "its",
-    "home",
-    "keeps",
-    "what.\\n",
-];
-/// An escape every twenty bytes.
-const CODE: &[&str] =
-    &["let", "name", "=", "\\\"warm\\\";", "if", "(count", "<", "12)", "{\\n\\t", "return", "key;\\n}", "fn"];
 
 /// What decides, idle but for the decision.
 struct Front {

@@ -4,11 +4,16 @@
 //! the clock runs, every kernel's facts are compared with the portable one's, in one piece and in several, and
 //! no scan may allocate. `first user` rows make KubeAI's key and skip all behind it up to `model`, which stands last.
 
+#[path = "words.rs"]
+mod words;
+
 use std::fmt::Write;
 use std::hint::black_box;
 use std::time::Instant;
 
 use warmfront::scan::{Api, Kernel, Needs, Plan, PrefixHash, PrefixMode, Progress, Scan};
+
+use words::{CODE, PROSE};
 
 /// Different bodies of one kind take about so much memory, at least four of them: none is in a core's first
 /// cache when its turn comes.
@@ -139,42 +144,13 @@ fn chat(random: &mut Random, bytes: usize, word: fn(&mut Random, &mut String)) -
 
 /// An escape every hundred bytes and more.
 fn prose(random: &mut Random, text: &mut String) {
-    const WORDS: &[&str] = &[
-        "engine",
-        "cache",
-        "the",
-        "of",
-        "prefix",
-        "a",
-        "block",
-        "warm",
-        "request",
-        "to",
-        "which",
-        "token",
-        "that",
-        "is",
-        "conversation",
-        "and",
-        "begins",
-        "where",
-        "another",
-        "ended,",
-        "so",
-        "its",
-        "home",
-        "keeps",
-        "what.\\n",
-    ];
-    text.push_str(random.pick(WORDS));
+    text.push_str(random.pick(PROSE));
     text.push(' ');
 }
 
 /// An escape every twenty bytes.
 fn code(random: &mut Random, text: &mut String) {
-    const WORDS: &[&str] =
-        &["let", "name", "=", "\\\"warm\\\";", "if", "(count", "<", "12)", "{\\n\\t", "return", "key;\\n}", "fn"];
-    text.push_str(random.pick(WORDS));
+    text.push_str(random.pick(CODE));
     text.push(' ');
 }
 

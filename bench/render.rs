@@ -4,6 +4,9 @@
 //! it whole and leaves a chain of blocks. `hot`: one body again and again; `cold`: bodies of 64 MiB in turn, so that none is in a cache
 //! of its core when its turn comes.
 
+#[path = "words.rs"]
+mod words;
+
 use std::fmt::Write;
 use std::hint::black_box;
 use std::sync::Arc;
@@ -12,39 +15,10 @@ use std::time::Instant;
 use warmfront::scan::{Api, Calls, Chat, Form, Needs, Plan, Progress, Renderer, Rendering, Scan, Toolset, Turn};
 use warmfront::vocabulary::Vocabulary;
 
+use words::{CODE, PROSE};
+
 const BODY_BYTES: [usize; 3] = [2 << 10, 16 << 10, 128 << 10];
 const COLD_BYTES: usize = 64 << 20;
-/// An escape every hundred bytes and more.
-const PROSE: &[&str] = &[
-    "engine",
-    "cache",
-    "the",
-    "of",
-    "prefix",
-    "a",
-    "block",
-    "warm",
-    "request",
-    "to",
-    "which",
-    "token",
-    "that",
-    "is",
-    "conversation",
-    "and",
-    "begins",
-    "where",
-    "another",
-    "ended,",
-    "so",
-    "its",
-    "home",
-    "keeps",
-    "what.\\n",
-];
-/// An escape every twenty bytes.
-const CODE: &[&str] =
-    &["let", "name", "=", "\\\"warm\\\";", "if", "(count", "<", "12)", "{\\n\\t", "return", "key;\\n}", "fn"];
 
 /// ChatML; `sieves`: answers may hold what stops the form, questions are trimmed.
 fn form(sieves: bool) -> Form {

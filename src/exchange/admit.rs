@@ -164,7 +164,9 @@ fn own_answer(head: &RequestHead<'_>, framing: &RequestFraming, cx: &Context<'_>
             return answer;
         }
     }
-    if !cx.rules.paths.allow(path.split(|&byte| byte == b'?').next().unwrap_or(path)) {
+    // The APIs that are known are open; it is the other paths that are looked up.
+    let allowed = Api::of_path(path) != Api::Other || cx.rules.paths.allow(http::without_query(path));
+    if !allowed {
         return Some(Answer::Refused(refusals::unknown_path(path)));
     }
     let too_large = matches!(framing.body, BodyLength::Length(len) if len > cx.rules.limits.body_bytes_max);
@@ -180,7 +182,7 @@ fn health(cx: &Context<'_>) -> Answer {
 
 /// `GET /v1/models` and `/v1/models/{id}`, merged over the fleet; `None`: an engine is to answer.
 fn models(head: &RequestHead<'_>, path: &[u8], cx: &Context<'_>) -> Option<Answer> {
-    let rest = path.split(|&byte| byte == b'?').next()?.strip_prefix(b"/v1/models")?;
+    let rest = http::without_query(path).strip_prefix(b"/v1/models")?;
     let models = &cx.snapshot.models_answer;
     let list = models.list.as_ref()?;
     let key = head.get("authorization").map(xxh3_64);
@@ -247,6 +249,45 @@ fn answer_ourselves(
     Opened::Answered(head.len)
 }
 
+/// The head as the engine gets it, in a buffer that a short body may follow in.
+fn rewritten(head: &RequestHead<'_>, framing: &RequestFraming, id: &[u8], peer: Peer, cx: &mut Context<'_>) -> Vec<u8> {
+    let body_at_hand = match framing.body {
+        BodyLength::Length(len) if len <= SMALL_BODY => len as usize,
+        _ => 0,
+    };
+    let mut out = cx.lender.short_buffer(head.len + ADDED_BYTES + body_at_hand);
+    let made_id = rewrite::request_id(head).is_none().then_some(id);
+    let added = Added { request_id: made_id, client_ip: peer.ip, proto: "http" };
+    rewrite::request(head, framing, &added, &mut out);
+    out
+}
+
+impl Asked {
+    fn of(
+        head: &RequestHead<'_>,
+        framing: RequestFraming,
+        request_id: Box<[u8]>,
+        peer: Peer,
+        cx: &Context<'_>,
+    ) -> Asked {
+        let needs = cx.snapshot.needs;
+        let headers = if needs.contains(Needs::SESSION) { &*cx.snapshot.session_headers } else { &[] };
+        let asks_explain = head.list.known(Known::XWarmfrontExplain).next() == Some(b"1");
+        let mut codings = head.list.known(Known::ContentEncoding);
+        Asked {
+            framing,
+            version: head.version,
+            api: Api::of_path(head.path()),
+            request_id,
+            explain: asks_explain && cx.rules.explain_from.iter().any(|network| network.contains(peer.ip)),
+            session: headers.iter().find_map(|name| head.get(name)).map(prefix::session_hash),
+            encoded: codings.next().is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")),
+            stream: false,
+            asker: Asker::of(head, peer.ip, &cx.rules.queue),
+        }
+    }
+}
+
 impl Exchange {
     fn new(
         head: &RequestHead<'_>,
@@ -256,38 +297,9 @@ impl Exchange {
         draft: Draft,
         cx: &mut Context<'_>,
     ) -> Exchange {
-        let api = Api::of_path(head.path());
-        let needs = cx.snapshot.needs;
-        let headers = if needs.contains(Needs::SESSION) { &*cx.snapshot.session_headers } else { &[] };
-        let session = headers.iter().find_map(|name| head.get(name)).map(prefix::session_hash);
-        let asks_explain = head.get("x-warmfront-explain") == Some(b"1");
-        let explain = asks_explain && cx.rules.explain_from.iter().any(|network| network.contains(peer.ip));
-        let body_at_hand = match framing.body {
-            BodyLength::Length(len) if len <= SMALL_BODY => len as usize,
-            _ => 0,
-        };
-        let mut out = Vec::with_capacity(head.len + ADDED_BYTES + body_at_hand);
-        let made_id = rewrite::request_id(head).is_none().then_some(&*id);
-        let added = Added { request_id: made_id, client_ip: peer.ip, proto: "http" };
-        rewrite::request(head, &framing, &added, &mut out);
-        let encoded = head
-            .list
-            .known(Known::ContentEncoding)
-            .next()
-            .is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
         let body = Body::new(framing.body);
-        let asker = Asker::of(head, peer.ip, &cx.rules.queue);
-        let asked = Asked {
-            version: head.version,
-            api,
-            request_id: id,
-            explain,
-            session,
-            encoded,
-            stream: false,
-            asker,
-            framing,
-        };
+        let out = rewritten(head, &framing, &id, peer, cx);
+        let asked = Asked::of(head, framing, id, peer, cx);
         cx.lender.held_bytes += out.capacity();
         cx.lender.retries.earn(cx.rules.limits.retry_percent);
         let mut exchange = Exchange {

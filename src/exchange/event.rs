@@ -205,6 +205,8 @@ pub struct Lender {
     pub scans: Vec<Box<Scan>>,
     /// Buffers of held bodies not in use; kept so that a long prompt costs no page faults.
     pub buffers: Vec<Vec<u8>>,
+    /// Of heads and short bodies, not in use.
+    pub short: Vec<Vec<u8>>,
     /// Memory of the bodies held now.
     pub held_bytes: usize,
     /// Most of it.
@@ -243,6 +245,7 @@ impl Default for Lender {
             fields: FieldTable::default(),
             scans: Vec::new(),
             buffers: Vec::new(),
+            short: Vec::new(),
             held_bytes: 0,
             budget_bytes: usize::MAX,
             charges: Charges::default(),
@@ -269,8 +272,12 @@ const AHEAD_BYTES: usize = 64 << 10;
 const SPARE_BUFFERS_MAX: usize = 8;
 /// Most scanners kept in [`Lender::scans`]: a crowd of unfinished bodies leaves no more behind.
 const SPARE_SCANS_MAX: usize = 64;
-/// Smaller buffers are not worth keeping.
+/// Smaller buffers are short.
 const SPARE_BYTES_MIN: usize = 16 << 10;
+/// Most spare short buffers.
+const SPARE_SHORT_MAX: usize = 64;
+/// What a short buffer has at least, so that the next request finds room in it.
+const SHORT_BYTES_MIN: usize = 2 << 10;
 
 impl Lender {
     /// A buffer for `wanted` bytes, and for what is `announced` as far as that is not far beyond: announcing costs
@@ -285,11 +292,22 @@ impl Lender {
         }
     }
 
+    /// A buffer for a head of `wanted` bytes, with its body if that is short.
+    pub fn short_buffer(&mut self, wanted: usize) -> Vec<u8> {
+        let spare = self.short.pop().filter(|spare| spare.capacity() >= wanted);
+        spare.unwrap_or_else(|| Vec::with_capacity(wanted.max(SHORT_BYTES_MIN)))
+    }
+
     /// Takes a buffer back.
     pub fn give_back(&mut self, mut buffer: Vec<u8>) {
-        if buffer.capacity() >= SPARE_BYTES_MIN && self.buffers.len() < SPARE_BUFFERS_MAX {
+        let (spare, most) = match buffer.capacity() {
+            0..SHORT_BYTES_MIN => return,
+            SHORT_BYTES_MIN..SPARE_BYTES_MIN => (&mut self.short, SPARE_SHORT_MAX),
+            _ => (&mut self.buffers, SPARE_BUFFERS_MAX),
+        };
+        if spare.len() < most {
             buffer.clear();
-            self.buffers.push(buffer);
+            spare.push(buffer);
         }
     }
 

@@ -56,6 +56,24 @@ impl Paths {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scan::Api;
+
+    /// A request for one of them is not looked up here.
+    #[test]
+    fn every_path_of_a_known_api_is_let_through() {
+        let paths = Paths::default();
+        let candidates = DEFAULT_PATHS.iter().filter_map(|path| path.strip_suffix('*')).flat_map(|start| {
+            let ends = ["chat/completions", "completions", "embeddings", "responses", "messages", "rerank", "score"];
+            ends.into_iter()
+                .flat_map(move |end| ["", "/render", "/count_tokens"].map(|more| format!("{start}{end}{more}")))
+        });
+        let known: Vec<String> = candidates
+            .chain(DEFAULT_PATHS.iter().map(|path| path.to_string()))
+            .filter(|path| Api::of_path(path.as_bytes()) != Api::Other)
+            .collect();
+        assert_eq!(known.len(), 17, "{known:?}");
+        known.iter().for_each(|path| assert!(paths.allow(path.as_bytes()), "{path}"));
+    }
 
     #[test]
     fn engine_controls_are_not_public() {

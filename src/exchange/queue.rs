@@ -13,7 +13,7 @@ use super::{Exchange, Phase, Waiting};
 use crate::config::{Cidr, Config};
 use crate::counters::queue::{Newcomer, Place, Seen, Tenant};
 use crate::counters::stats::{Event as Count, Timing};
-use crate::http::RequestHead;
+use crate::http::{Known, RequestHead};
 use crate::policy::{self, Choice, Queueing};
 use crate::snapshot::Pool;
 
@@ -55,7 +55,8 @@ impl Asker {
         let named = (!rules.tenant_header.is_empty()).then(|| head.get(&rules.tenant_header)).flatten();
         let tenant = named.map(xxh3_64).map(|hash| Tenant::of(hash, rules.weights.get(&hash).copied().unwrap_or(1)));
         let believed = rules.priority_from.iter().any(|network| network.contains(peer));
-        let said = head.get("x-warmfront-priority").and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
+        let mut said = head.list.known(Known::XWarmfrontPriority);
+        let said = said.next().and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
         Asker { tenant: tenant.unwrap_or(Tenant::ONLY), priority: believed.then(|| said.map_or(0, clamped)) }
     }
 

@@ -7,7 +7,9 @@ use super::outcome::{self, Verdict};
 use super::{End, Ending, Exchange, Phase, Waiting, refusals, tap};
 use crate::counters::stats::{Event as Count, Timing};
 use crate::http::rewrite::{self, Form};
-use crate::http::{self, Body, Cause, Fault, Kind, ReplyFraming, ResponseHead, SizeLine, Status, ToClient, chunk};
+use crate::http::{
+    self, Body, Cause, Fault, Kind, Known, ReplyFraming, ResponseHead, SizeLine, Status, ToClient, chunk,
+};
 
 /// What a reply head came to. Offsets are into the event's bytes.
 enum Headed {
@@ -115,7 +117,7 @@ impl Exchange {
             }
             return Headed::Interim(end);
         }
-        let verdict = outcome::judge(head.status, head.get("retry-after").is_some(), judged);
+        let verdict = outcome::judge(head.status, head.list.has(Known::RetryAfter), judged);
         self.note(verdict, cx);
         if verdict == Verdict::Busy && self.may_spill(cx) {
             cx.stats.count(Count::RetriedBusy);

@@ -133,12 +133,15 @@ fn look(text: &[u8]) -> Option<Usage> {
 /// Reads it where its key stands.
 fn usage_at(text: &[u8], at: usize) -> Option<Usage> {
     let (before, key) = text.split_at_checked(at)?;
-    // Behind a backslash it is text. The prompt of a response that goes on from another is more than what was asked.
-    if !matches!(before.last()?, b',' | b'{' | b' ' | b'\n' | b'\t' | b'\r') || FIND_PREVIOUS.find(before).is_some() {
+    // Behind a backslash it is text.
+    if !matches!(before.last()?, b',' | b'{' | b' ' | b'\n' | b'\t' | b'\r') {
         return None;
     }
     let value = key.get(KEY.len()..)?.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
-    Walk::new(value.strip_prefix(b"{")?).usage()
+    let told = Walk::new(value.strip_prefix(b"{")?).told()?;
+    // The prompt of a response that goes on from another is more than what was asked.
+    let goes_on = told.prompt.is_none() && FIND_PREVIOUS.find(before).is_some();
+    told.usage().filter(|_| !goes_on)
 }
 
 /// Goes over JSON from inside an object of usage to the end of what that stands in.
@@ -188,7 +191,7 @@ impl<'a> Walk<'a> {
     }
 
     /// `None`: it stands deeper, or the text does not end with what it stands in.
-    fn usage(mut self) -> Option<Usage> {
+    fn told(mut self) -> Option<Told> {
         self.leave(0)?;
         if !self.rest.trim_ascii().is_empty() {
             self.leave(-1)?;
@@ -196,7 +199,7 @@ impl<'a> Walk<'a> {
                 return None;
             }
         }
-        self.told.usage().filter(|_| !self.several_turns)
+        (!self.several_turns).then_some(self.told)
     }
 
     /// Goes on to behind the end of what stands at this depth.

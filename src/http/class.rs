@@ -79,6 +79,35 @@ pub fn run_end(table: &[bool; 256], bytes: &[u8], from: usize) -> usize {
     from + whole * 8 + tail.iter().position(|&byte| !is(table, byte)).unwrap_or(tail.len())
 }
 
+/// `run_end(&TOKEN, ..)`, eight bytes a step while they are letters, digits and `-`, as nearly all of a name is.
+#[inline]
+pub fn token_end(bytes: &[u8], from: usize) -> usize {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGHS: u64 = ONES * 0x80;
+    // The highest bit of each byte: whether it is at least this, where none of `word` is above 127.
+    let from_on = |word: u64, least: u8| word + (ONES * u64::from(0x80 - least));
+    let mut at = from;
+    while let Some(eight) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let word = u64::from_le_bytes(*eight);
+        let low = word & !HIGHS;
+        let lower = low | (ONES * 0x20);
+        let letters = from_on(lower, b'a') & !from_on(lower, b'z' + 1);
+        let digits = from_on(low, b'0') & !from_on(low, b'9' + 1);
+        let dashes = !from_on(low ^ (ONES * u64::from(b'-')), 1);
+        let others = (!(letters | digits | dashes) | word) & HIGHS;
+        if others == 0 {
+            at += 8;
+            continue;
+        }
+        at += (others.trailing_zeros() / 8) as usize;
+        if !bytes.get(at).is_some_and(|&byte| is(&TOKEN, byte)) {
+            return at;
+        }
+        at += 1;
+    }
+    run_end(&TOKEN, bytes, at)
+}
+
 /// `run_end(&VALUE, ..)`, eight bytes a step: values are most of a head.
 #[inline]
 pub fn value_end(bytes: &[u8], from: usize) -> usize {
@@ -136,15 +165,16 @@ mod tests {
     }
 
     #[test]
-    fn value_end_is_the_naive_scan_for_each_byte_at_each_place() {
+    fn the_wide_scans_are_the_naive_ones_for_each_byte_at_each_place() {
         for len in 0..20 {
             for place in 0..len {
                 for byte in 0..=255u8 {
-                    for filler in [b'a', 0x80, 0xff, b'\t', b' '] {
+                    for filler in [b'a', b'Z', b'-', b'_', 0x80, 0xff, b'\t', b' '] {
                         let mut bytes = vec![filler; len];
                         bytes[place] = byte;
                         for from in 0..3.min(len) {
                             assert_eq!(value_end(&bytes, from), run_end(&VALUE, &bytes, from), "{bytes:?} from {from}");
+                            assert_eq!(token_end(&bytes, from), run_end(&TOKEN, &bytes, from), "{bytes:?} from {from}");
                         }
                     }
                 }
@@ -153,11 +183,12 @@ mod tests {
     }
 
     #[test]
-    fn value_end_finds_the_first_of_two_bytes() {
+    fn the_wide_scans_find_the_first_of_two_bytes() {
         for first in 0..=255u8 {
             for second in 0..=255u8 {
                 let bytes = [b'a', first, second, b'b', b'c', b'd', b'e', b'f', b'g'];
                 assert_eq!(value_end(&bytes, 0), run_end(&VALUE, &bytes, 0), "{first:#x} {second:#x}");
+                assert_eq!(token_end(&bytes, 0), run_end(&TOKEN, &bytes, 0), "{first:#x} {second:#x}");
             }
         }
     }

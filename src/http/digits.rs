@@ -49,7 +49,19 @@ pub fn hex_push(value: u64, byte: u8) -> Option<u64> {
 }
 
 /// Appends `value` in decimal.
-pub fn write_decimal(out: &mut Vec<u8>, mut value: u64) {
+#[inline]
+pub fn write_decimal(out: &mut Vec<u8>, value: u64) {
+    let digit = |place: u64| b'0' + (value / place % 10) as u8;
+    // Most are parts of an address or a status.
+    match value {
+        0..10 => out.push(digit(1)),
+        10..100 => out.extend_from_slice(&[digit(10), digit(1)]),
+        100..1_000 => out.extend_from_slice(&[digit(100), digit(10), digit(1)]),
+        _ => write_long(out, value),
+    }
+}
+
+fn write_long(out: &mut Vec<u8>, mut value: u64) {
     let mut digits = [0u8; 20];
     let mut at = digits.len();
     loop {

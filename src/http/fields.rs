@@ -1,7 +1,7 @@
 //! Field lines (RFC 9112 section 5): of heads and of trailer sections. They stay where they came; a table
 //! holds their places.
 
-use super::class::{self, TOKEN};
+use super::class;
 use super::reply::{Cause, Fault, Refusal};
 
 /// Names the front itself acts on.
@@ -28,39 +28,52 @@ pub enum Known {
     XRequestId,
     XForwardedFor,
     XForwardedProto,
+    RetryAfter,
+    XWarmfrontExplain,
+    XWarmfrontPriority,
 }
 
 impl Known {
     /// Which one `name` is, whatever its case.
     #[inline]
     pub fn of(name: &[u8]) -> Known {
-        let (candidate, known): (&[u8], Known) = match (name.len(), name.first().map(|first| first | 0x20)) {
-            (2, Some(b't')) => (b"te", Known::Te),
-            (4, Some(b'h')) => (b"host", Known::Host),
-            (6, Some(b'e')) => (b"expect", Known::Expect),
-            (7, Some(b'u')) => (b"upgrade", Known::Upgrade),
-            (7, Some(b't')) => (b"trailer", Known::Trailer),
-            (10, Some(b'c')) => (b"connection", Known::Connection),
-            (10, Some(b'k')) => (b"keep-alive", Known::KeepAlive),
-            (12, Some(b'c')) => (b"content-type", Known::ContentType),
-            (12, Some(b'x')) => (b"x-request-id", Known::XRequestId),
-            (14, Some(b'c')) => (b"content-length", Known::ContentLength),
-            (14, Some(b'h')) => (b"http2-settings", Known::Http2Settings),
-            (15, Some(b'x')) => (b"x-forwarded-for", Known::XForwardedFor),
-            (16, Some(b'c')) => (b"content-encoding", Known::ContentEncoding),
-            (16, Some(b'p')) => (b"proxy-connection", Known::ProxyConnection),
-            (17, Some(b't')) => (b"transfer-encoding", Known::TransferEncoding),
-            (17, Some(b'x')) => (b"x-forwarded-proto", Known::XForwardedProto),
-            (18, Some(b'p')) => (b"proxy-authenticate", Known::ProxyAuthenticate),
-            (19, Some(b'p')) => (b"proxy-authorization", Known::ProxyAuthorization),
-            _ => return Known::Other,
-        };
-        if name.eq_ignore_ascii_case(candidate) { known } else { Known::Other }
+        match (name.len(), name.first().map(|first| first | 0x20)) {
+            (2, Some(b't')) => called(name, b"te", Known::Te),
+            (4, Some(b'h')) => called(name, b"host", Known::Host),
+            (6, Some(b'e')) => called(name, b"expect", Known::Expect),
+            (7, Some(b'u')) => called(name, b"upgrade", Known::Upgrade),
+            (7, Some(b't')) => called(name, b"trailer", Known::Trailer),
+            (10, Some(b'c')) => called(name, b"connection", Known::Connection),
+            (10, Some(b'k')) => called(name, b"keep-alive", Known::KeepAlive),
+            (11, Some(b'r')) => called(name, b"retry-after", Known::RetryAfter),
+            (12, Some(b'c')) => called(name, b"content-type", Known::ContentType),
+            (12, Some(b'x')) => called(name, b"x-request-id", Known::XRequestId),
+            (14, Some(b'c')) => called(name, b"content-length", Known::ContentLength),
+            (14, Some(b'h')) => called(name, b"http2-settings", Known::Http2Settings),
+            (15, Some(b'x')) => called(name, b"x-forwarded-for", Known::XForwardedFor),
+            (16, Some(b'c')) => called(name, b"content-encoding", Known::ContentEncoding),
+            (16, Some(b'p')) => called(name, b"proxy-connection", Known::ProxyConnection),
+            (17, Some(b't')) => called(name, b"transfer-encoding", Known::TransferEncoding),
+            (17, Some(b'x')) => called(name, b"x-forwarded-proto", Known::XForwardedProto),
+            (18, Some(b'p')) => called(name, b"proxy-authenticate", Known::ProxyAuthenticate),
+            (19, Some(b'p')) => called(name, b"proxy-authorization", Known::ProxyAuthorization),
+            (19, Some(b'x')) => called(name, b"x-warmfront-explain", Known::XWarmfrontExplain),
+            (20, Some(b'x')) => called(name, b"x-warmfront-priority", Known::XWarmfrontPriority),
+            _ => Known::Other,
+        }
     }
 
     const fn bit(self) -> u32 {
         1 << self as u8
     }
+}
+
+/// All bytes are compared, whether one differed or not: of a length known here that is a few wide comparisons.
+#[inline(always)]
+fn called<const N: usize>(name: &[u8], lower: &[u8; N], known: Known) -> Known {
+    let Some(name) = name.first_chunk::<N>().filter(|_| name.len() == N) else { return Known::Other };
+    let differ = name.iter().zip(lower).fold(0, |differ, (a, b)| differ | (a.to_ascii_lowercase() ^ b));
+    if differ == 0 { known } else { Known::Other }
 }
 
 /// One field line: offsets into the head's bytes.
@@ -103,7 +116,8 @@ impl<'a> Fields<'a> {
         Fields { bytes, list: &table.fields, known: table.known }
     }
 
-    fn range(&self, (start, end): (u32, u32)) -> &'a [u8] {
+    /// The head's bytes from one place to another.
+    pub(super) fn range(&self, (start, end): (u32, u32)) -> &'a [u8] {
         self.bytes.get(start as usize..end as usize).unwrap_or_default()
     }
 
@@ -111,6 +125,12 @@ impl<'a> Fields<'a> {
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8], Known)> + use<'a> {
         let this = *self;
         this.list.iter().map(move |field| (this.range(field.name), this.range(field.value), field.known))
+    }
+
+    /// The lines they came in, in order.
+    pub(super) fn lines(&self) -> impl Iterator<Item = Line<'a>> + use<'a> {
+        let this = *self;
+        this.list.iter().map(move |field| Line { fields: this, field })
     }
 
     /// Whether a field of this name is there.
@@ -142,6 +162,36 @@ impl<'a> Fields<'a> {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
+    }
+}
+
+/// A field line of a parsed head.
+#[derive(Clone, Copy)]
+pub(super) struct Line<'a> {
+    fields: Fields<'a>,
+    field: &'a Field,
+}
+
+impl<'a> Line<'a> {
+    pub(super) fn known(&self) -> Known {
+        self.field.known
+    }
+
+    pub(super) fn name(&self) -> &'a [u8] {
+        self.fields.range(self.field.name)
+    }
+
+    pub(super) fn value(&self) -> &'a [u8] {
+        self.fields.range(self.field.value)
+    }
+
+    /// Where it lies in the head, if it is written as we write lines: `name: value`, one blank and no more.
+    #[inline]
+    pub(super) fn plain(&self) -> Option<(u32, u32)> {
+        let (name, value) = (self.field.name, self.field.value);
+        let byte = |at: u32| self.fields.bytes.get(at as usize);
+        let plain = value.0 == name.1 + 2 && byte(name.1 + 1) == Some(&b' ') && byte(value.1) == Some(&b'\r');
+        plain.then_some((name.0, value.1 + 2))
     }
 }
 
@@ -184,7 +234,7 @@ pub(super) fn parse_fields(bytes: &[u8], mut at: usize, table: &mut FieldTable, 
         if bytes.get(at) == Some(&b'\r') {
             return line_break(bytes, at);
         }
-        let name_end = class::run_end(&TOKEN, bytes, at);
+        let name_end = class::token_end(bytes, at);
         match bytes.get(name_end) {
             None => return Ok(None),
             Some(b':') if name_end > at => {}

@@ -307,6 +307,10 @@ fn media_type(fields: &Fields) -> MediaType {
         return MediaType::Opaque;
     }
     let value = fields.known(Known::ContentType).next().unwrap_or_default();
+    // As engines write it, mostly.
+    if value == b"application/json" {
+        return MediaType::Json;
+    }
     let essence = super::class::trim(value.split(|&byte| byte == b';').next().unwrap_or_default());
     if essence.eq_ignore_ascii_case(b"text/event-stream") {
         MediaType::Events

@@ -29,3 +29,4 @@ pub use head::{
 };
 pub use reply::{Cause, ErrorReply, Fault, Refusal};
 pub use rewrite::{Added, Delivery, Form, ToClient, request_id, usable_request_id};
+pub use target::without_query;

@@ -72,18 +72,12 @@ pub fn request(head: &RequestHead, framing: &RequestFraming, added: &Added, out:
         // RFC 9112 section 3.2: without a known authority the value is empty, but the field is there.
         write_field(out, b"host", head.authority.unwrap_or_default());
     }
-    let named = Named::of(&head.list);
-    for (name, value, known) in head.list.iter() {
-        let passes = match known {
-            Known::Expect | Known::XForwardedFor => false,
-            Known::XRequestId => added.request_id.is_none(),
-            Known::XForwardedProto => true,
-            _ => !is_of_connection(known) && !named.holds(name),
-        };
-        if passes {
-            copy_field(out, name, value);
-        }
-    }
+    copy_fields(&head.list, out, |known| match known {
+        Known::Expect | Known::XForwardedFor => Passes::Not,
+        Known::XRequestId if added.request_id.is_some() => Passes::Not,
+        Known::XRequestId | Known::XForwardedProto => Passes::Always,
+        _ => Passes::UnlessNamed,
+    });
     if let Some(id) = added.request_id {
         copy_field(out, b"x-request-id", id);
     }
@@ -108,12 +102,7 @@ pub fn reply(head: &ResponseHead, framing: &ReplyFraming, to: &ToClient, out: &m
     out.push(b' ');
     out.extend_from_slice(head.reason);
     out.extend_from_slice(b"\r\n");
-    let named = Named::of(&head.list);
-    for (name, value, known) in head.list.iter() {
-        if !is_of_connection(known) && !named.holds(name) {
-            copy_field(out, name, value);
-        }
-    }
+    copy_fields(&head.list, out, |_| Passes::UnlessNamed);
     if framing.interim {
         out.extend_from_slice(b"\r\n");
         return delivery;
@@ -246,6 +235,38 @@ pub(super) fn write_connection(out: &mut Vec<u8>, version: Version, keep_alive: 
         (Version::Http10, true) => out.extend_from_slice(b"connection: keep-alive\r\n"),
         (Version::Http11, true) => {}
     }
+}
+
+/// Whether a field goes on.
+enum Passes {
+    Not,
+    Always,
+    /// Unless it is of the connection, or Connection names it.
+    UnlessNamed,
+}
+
+/// Appends the fields that go on; lines that stand together and are written as we write them, in one piece.
+fn copy_fields(fields: &Fields, out: &mut Vec<u8>, passes: impl Fn(Known) -> Passes) {
+    let named = Named::of(fields);
+    let mut run = (0, 0);
+    for line in fields.lines() {
+        let goes_on = match passes(line.known()) {
+            Passes::Always => true,
+            Passes::UnlessNamed => !is_of_connection(line.known()) && !named.holds(line.name()),
+            Passes::Not => false,
+        };
+        match line.plain().filter(|_| goes_on) {
+            Some((start, end)) if start == run.1 => run.1 = end,
+            plain => {
+                out.extend_from_slice(fields.range(run));
+                run = plain.unwrap_or_default();
+                if goes_on && plain.is_none() {
+                    copy_field(out, line.name(), line.value());
+                }
+            }
+        }
+    }
+    out.extend_from_slice(fields.range(run));
 }
 
 /// Appends a field whose bytes have been judged, or are our own.

@@ -13,6 +13,11 @@ pub struct Target<'a> {
     pub authority: Option<&'a [u8]>,
 }
 
+/// The path of a target in origin-form, without its query.
+pub fn without_query(path: &[u8]) -> &[u8] {
+    memchr::memchr(b'?', path).and_then(|query| path.get(..query)).unwrap_or(path)
+}
+
 /// Judges target and Host together. `hosts` are the values of all Host fields.
 pub fn check<'a>(
     method: &[u8],
@@ -25,7 +30,7 @@ pub fn check<'a>(
     if method == b"CONNECT" {
         return Err(Refusal::new(405, Cause::BadTarget, "CONNECT is not served"));
     }
-    if target.contains(&b'#') {
+    if memchr::memchr(b'#', target).is_some() {
         return Err(bad("a request target has no fragment"));
     }
     if target.first() == Some(&b'/') {

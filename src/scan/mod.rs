@@ -69,7 +69,7 @@ pub enum Api {
 impl Api {
     /// The API of a request target's path; a query is left aside.
     pub fn of_path(target: &[u8]) -> Api {
-        let path = target.split(|&byte| byte == b'?').next().unwrap_or(target);
+        let path = memchr::memchr(b'?', target).and_then(|query| target.get(..query)).unwrap_or(target);
         match path {
             b"/v1/chat/completions" | b"/v1/chat/completions/render" => Api::Chat,
             b"/v1/completions" | b"/v1/completions/render" => Api::Completions,
