@@ -74,7 +74,9 @@ impl<T> Slots<T> {
         let first = (self.pages.len() * PAGE) as u32;
         // Made on the heap: a page may be larger than a stack.
         let page: Box<[Slot<T>]> = (0..PAGE).map(|_| Slot { generation: 0, entry: None }).collect();
-        self.pages.push(page.try_into().unwrap_or_else(|_| unreachable!("collected above")));
+        // It has its length, as collected.
+        let Ok(page) = page.try_into() else { return };
+        self.pages.push(page);
         self.free.extend((first..first + PAGE as u32).rev());
     }
 
