@@ -22,6 +22,8 @@ use warmfront::snapshot::{Pool, PoolId, Snapshot};
 const ENDPOINTS: u16 = 8;
 /// Requests of one run, few enough for the queue.
 const RUN: usize = 256;
+/// Receipts that are kept: as many as by default, so that this side's caches are as used as control's.
+const KEPT: usize = 1_024;
 const RUNS: usize = 4_001;
 /// Different prompts.
 const PROMPTS: usize = 64;
@@ -137,15 +139,17 @@ fn main() {
     let requests: Vec<Vec<u8>> = (0..PROMPTS).map(request).collect();
     let records: &'static Records = Box::leak(Box::default());
     records.open(RECORDS_MAX);
+    (0..KEPT + RUN).for_each(|_| records.give_back(Box::new(Record::BLANK)));
     let told: &'static AtomicUsize = Box::leak(Box::default());
-    // As many receipts are kept as by default, so that this side's caches are as used as control's.
     std::thread::spawn(|| {
-        let mut kept: std::collections::VecDeque<Record> = std::collections::VecDeque::new();
+        let mut kept: std::collections::VecDeque<Box<Record>> = std::collections::VecDeque::new();
         loop {
             while let Some(record) = records.queue().and_then(|queue| queue.pop()) {
                 assert_eq!((record.end, record.status, record.tries), (End::Whole, 200, 1));
-                if kept.len() == 1_024 {
-                    kept.pop_front();
+                if kept.len() == KEPT
+                    && let Some(oldest) = kept.pop_front()
+                {
+                    records.give_back(oldest);
                 }
                 kept.push_back(record);
                 told.fetch_add(1, Ordering::Release);
@@ -157,7 +161,7 @@ fn main() {
     println!("{:12} {:>16} {:>16} {:>16}", "policy", "untold", "told", "more");
     for policy in [Policy::PrefixHash, Policy::Warm] {
         let mut front = Front::new(policy);
-        let recorder: Option<Recorder> = records.recorder(&front.rules, wall);
+        let recorder: Option<Recorder> = records.recorder(&front.rules, wall());
         let mut run = |recorder: Option<Recorder>| {
             front.lender.recorder = recorder;
             let before = told.load(Ordering::Acquire);

@@ -31,9 +31,12 @@ struct Slot<T> {
     entry: Option<T>,
 }
 
+/// Of a length that is known when it is compiled: a place in it needs no check.
+type Page<T> = [Slot<T>; PAGE];
+
 /// The table.
 pub struct Slots<T> {
-    pages: Vec<Box<[Slot<T>]>>,
+    pages: Vec<Box<Page<T>>>,
     free: Vec<u32>,
     len: usize,
 }
@@ -69,7 +72,11 @@ impl<T> Slots<T> {
 
     fn grow(&mut self) {
         let first = (self.pages.len() * PAGE) as u32;
-        self.pages.push((0..PAGE).map(|_| Slot { generation: 0, entry: None }).collect());
+        // Made on the heap: a page may be larger than a stack.
+        let page: Box<[Slot<T>]> = (0..PAGE).map(|_| Slot { generation: 0, entry: None }).collect();
+        // It has its length, as collected.
+        let Ok(page) = page.try_into() else { return };
+        self.pages.push(page);
         self.free.extend((first..first + PAGE as u32).rev());
     }
 

@@ -232,7 +232,8 @@ impl Writer {
         let now = self.published.current();
         let before = mem::replace(&mut self.before, Arc::clone(&now));
         let mut busy = false;
-        for queue in process.shards().iter().filter_map(|shard| shard.records().queue()) {
+        for records in process.shards().iter().map(|shard| shard.records()) {
+            let Some(queue) = records.queue() else { continue };
             let len = queue.len();
             busy |= len >= queue.capacity() / 2;
             // Not until it is empty: a shard may fill it as fast.
@@ -242,7 +243,9 @@ impl Writer {
                 if logged {
                     line::write(&named.line(), self.format, &mut self.lines);
                 }
-                self.receipts.keep(named);
+                if let Some(oldest) = self.receipts.keep(named) {
+                    records.give_back(oldest.record);
+                }
                 if self.lines.len() >= WRITE_BYTES {
                     self.write();
                 }

@@ -38,18 +38,18 @@ impl Receipts {
         kept.most = most;
     }
 
-    /// Adds one; the oldest goes for it.
-    pub(super) fn keep(&self, mut ended: Named) {
+    /// Adds one; answers the oldest, which goes for it.
+    pub(super) fn keep(&self, mut ended: Named) -> Option<Named> {
         let mut kept = self.kept();
         if kept.most == 0 {
-            return;
+            return Some(ended);
         }
-        if kept.ended.len() >= kept.most {
-            kept.ended.pop_front();
-        }
+        let full = kept.ended.len() >= kept.most;
+        let oldest = if full { kept.ended.pop_front() } else { None };
         // The log's alone, and of any length.
         ended.record.chain = None;
         kept.ended.push_back(ended);
+        oldest
     }
 
     /// The newest of those that `wanted` takes, newest first; with how many are kept.

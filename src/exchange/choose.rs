@@ -199,19 +199,32 @@ pub(super) fn open(
     request: &policy::Request<'_>,
 ) -> Result<Choice, Nobody> {
     let first = policy::choose_by(policy, pool, loads, request)?;
+    if pool.eligible().last_resort() || !outcomes.is_barred(first.endpoint.slot) {
+        return Ok(first);
+    }
+    Ok(past_barred(policy, pool, loads, outcomes, request, &first).unwrap_or(first))
+}
+
+/// The next choice that is not barred.
+#[cold]
+fn past_barred(
+    policy: Policy,
+    pool: &Pool,
+    loads: &Loads,
+    outcomes: &Outcomes,
+    request: &policy::Request<'_>,
+    barred: &Choice,
+) -> Option<Choice> {
     let mut others = *request;
-    let mut choice = first;
-    for _ in 0..BARRED_PASSED_MAX {
-        if pool.eligible().last_resort() || !outcomes.is_barred(choice.endpoint.slot) {
-            return Ok(choice);
+    others.avoid.push(barred.endpoint.slot);
+    for _ in 1..BARRED_PASSED_MAX {
+        let choice = policy::choose_by(policy, pool, loads, &others).ok()?;
+        if !outcomes.is_barred(choice.endpoint.slot) {
+            return Some(choice);
         }
         others.avoid.push(choice.endpoint.slot);
-        match policy::choose_by(policy, pool, loads, &others) {
-            Ok(next) => choice = next,
-            Err(_) => break,
-        }
     }
-    Ok(first)
+    None
 }
 
 /// The endpoint there, and its load as a choice counts it.

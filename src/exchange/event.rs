@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use super::retries::Retries;
-use super::{Charges, Drafts, Recorder, Rules, Shadows, Toolsets};
+use super::{Charges, Recorder, Rules, Shadows, Toolsets};
 use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, ShardStats};
 use crate::fleet::EndpointId;
@@ -237,8 +237,6 @@ pub struct Lender {
     pub shadows: Shadows,
     /// Who takes what access log and receipts are told, while they are wanted.
     pub recorder: Option<Recorder>,
-    /// What that is written in until then.
-    pub drafts: Drafts,
 }
 
 impl Default for Lender {
@@ -263,7 +261,6 @@ impl Default for Lender {
             matches: None,
             shadows: Shadows::default(),
             recorder: None,
-            drafts: Drafts::default(),
         }
     }
 }

@@ -40,7 +40,7 @@ pub use admit::{Opened, Rules, open, refuse_slow_head};
 pub use charges::Charges;
 pub use event::{Action, Actions, Context, Ending, Event, Lender, Micros, Peer, Random, Side, Source};
 pub use queue::QueueRules;
-pub use record::{Compared, Drafts, End, Record, Recorder, Short};
+pub use record::{Compared, End, Record, Recorder, Short};
 pub use retries::Retries;
 pub use shadow::{SHADOWS_MAX, Shadows};
 pub use toolsets::{Toolsets, Wanted};

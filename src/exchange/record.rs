@@ -1,7 +1,6 @@
 //! What access log and receipts are told of a request: plain data of a fixed size, written while the request runs and handed
 //! on once, at its end. Nothing of a body but hashes, nothing of a query, and no field's value but the request id gets in here.
 
-use std::mem;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use crossbeam::queue::ArrayQueue;
@@ -81,7 +80,7 @@ pub struct Record {
     pub chain: Option<Box<[u64]>>,
 }
 
-const _: () = assert!(size_of::<Record>() <= 472, "limits.rs says what a queue of these takes");
+const _: () = assert!(size_of::<Record>() <= 472, "limits.rs says what those take that wait");
 
 /// What a choice looked at, beside what is the same for all endpoints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,7 +107,8 @@ impl Record {
         self.request_id.as_bytes() == Short::<{ Record::ID_BYTES }>::new(id).as_bytes()
     }
 
-    const BLANK: Record = Record {
+    /// What is told of nothing.
+    pub const BLANK: Record = Record {
         at: 0,
         client: SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)),
         method: Short::EMPTY,
@@ -229,103 +229,92 @@ impl<const N: usize> std::fmt::Debug for Short<N> {
 #[derive(Clone, Copy)]
 pub struct Recorder {
     /// To control. Where it is full the record is dropped and counted: a request never waits for its log.
-    pub queue: &'static ArrayQueue<Record>,
-    /// Wall time, in microseconds since 1970.
-    pub wall: fn() -> u64,
+    pub queue: &'static ArrayQueue<Box<Record>>,
+    /// From control: blank ones, to be written anew.
+    pub spare: &'static ArrayQueue<Box<Record>>,
+    /// How far the time, in microseconds since 1970, is ahead of the shard's clock.
+    pub wall_ahead: Micros,
 }
 
-/// The record of a request that runs; empty while nobody wants any.
-pub(super) struct Draft(Option<Box<Open>>);
-
-struct Open {
+/// The record of a request that runs. It is written where it will be read: its box goes to control and comes back.
+pub(super) struct Draft {
     since: Micros,
-    record: Record,
+    /// None while nobody wants any.
+    record: Option<Box<Record>>,
 }
-
-/// Drafts not in use: a request costs no allocation for its own.
-#[derive(Default)]
-#[expect(clippy::vec_box, reason = "a box goes from here to an exchange and back, whole")]
-pub struct Drafts(Vec<Box<Open>>);
-
-/// Most of them that are kept: a crowd of requests leaves no more behind.
-const SPARE_DRAFTS_MAX: usize = 256;
 
 impl Draft {
     /// Begins one for a request whose first byte came at `since`.
     pub(super) fn begin(peer: Peer, since: Micros, cx: &mut Context<'_>) -> Draft {
-        if cx.lender.recorder.is_none() {
-            return Draft(None);
-        }
-        let spare = cx.lender.drafts.0.pop();
-        let mut open = spare.unwrap_or_else(|| Box::new(Open { since, record: Record::BLANK }));
-        open.since = since;
-        open.record.client = SocketAddr::new(peer.ip, peer.port);
-        Draft(Some(open))
+        let Some(recorder) = &cx.lender.recorder else { return Draft { since, record: None } };
+        let mut record = recorder.spare.pop().unwrap_or_else(|| Box::new(Record::BLANK));
+        record.client = SocketAddr::new(peer.ip, peer.port);
+        Draft { since, record: Some(record) }
     }
 
     /// Its head was read.
     pub(super) fn asked(&mut self, head: &RequestHead<'_>, request_id: &[u8]) {
-        let Some(open) = &mut self.0 else { return };
+        let Some(record) = &mut self.record else { return };
         let path = head.path().split(|&byte| byte == b'?').next().unwrap_or_default();
-        open.record.method = Short::new(head.method);
-        open.record.path = Short::new(path);
-        open.record.api = Api::of_path(path);
-        open.record.request_id = Short::new(request_id);
+        record.method = Short::new(head.method);
+        record.path = Short::new(path);
+        record.api = Api::of_path(path);
+        record.request_id = Short::new(request_id);
     }
 
     /// The prompt was cut into this chain.
     pub(super) fn cut(&mut self, chain: &[u64], wanted: bool) {
-        if let Some(open) = self.0.as_mut().filter(|_| wanted) {
+        if let Some(record) = self.record.as_mut().filter(|_| wanted) {
             const LINKS: usize = LOGGED_CHAIN_BYTES / BLOCK_BYTES;
-            open.record.chain = Some(chain.iter().skip(LINKS - 1).step_by(LINKS).copied().collect());
+            record.chain = Some(chain.iter().skip(LINKS - 1).step_by(LINKS).copied().collect());
         }
     }
 
     pub(super) fn chose(&mut self, choice: &Choice, runner_up: RunnerUp, now: Micros) {
-        let Some(open) = &mut self.0 else { return };
-        open.record.endpoint = Some(choice.endpoint);
-        open.record.reason = Some(choice.reason);
-        open.record.runner_up = runner_up.map(|(id, _)| id);
-        open.record.compared = Some(Compared {
+        let Some(record) = &mut self.record else { return };
+        record.endpoint = Some(choice.endpoint);
+        record.reason = Some(choice.reason);
+        record.runner_up = runner_up.map(|(id, _)| id);
+        record.compared = Some(Compared {
             in_flight: choice.in_flight,
             slots: choice.slots,
             runner_up_in_flight: runner_up.map(|(_, load)| load),
             costs: choice.costs,
         });
         if let Some(Tokens { held, new, .. }) = choice.tokens {
-            open.record.prompt_tokens = Some(held.saturating_add(new));
+            record.prompt_tokens = Some(held.saturating_add(new));
         }
-        open.record.held_tokens = choice.tokens.map(|tokens| tokens.held);
-        open.record.tries = open.record.tries.saturating_add(1);
-        open.record.chosen.get_or_insert(now.saturating_sub(open.since));
-        open.record.connected = None;
+        record.held_tokens = choice.tokens.map(|tokens| tokens.held);
+        record.tries = record.tries.saturating_add(1);
+        record.chosen.get_or_insert(now.saturating_sub(self.since));
+        record.connected = None;
     }
 
     pub(super) fn connected(&mut self, now: Micros) {
-        if let Some(open) = &mut self.0 {
-            open.record.connected = Some(now.saturating_sub(open.since));
+        if let Some(record) = &mut self.record {
+            record.connected = Some(now.saturating_sub(self.since));
         }
     }
 
     pub(super) fn head_came(&mut self, now: Micros) {
-        if let Some(open) = &mut self.0 {
-            open.record.head = Some(now.saturating_sub(open.since));
+        if let Some(record) = &mut self.record {
+            record.head = Some(now.saturating_sub(self.since));
         }
     }
 
     /// Some of the reply's body came.
     #[inline]
     pub(super) fn data_came(&mut self, now: Micros) {
-        if let Some(open) = &mut self.0 {
-            open.record.first_data.get_or_insert(now.saturating_sub(open.since));
+        if let Some(record) = &mut self.record {
+            record.first_data.get_or_insert(now.saturating_sub(self.since));
         }
     }
 
     /// It is over, and was answered here, without an engine.
     pub(super) fn answered(self, status: u16, end: End, cx: &mut Context<'_>) {
-        if let Some(mut open) = self.0 {
-            open.record.status = status;
-            hand_over(open, end, cx);
+        if let Some(mut record) = self.record {
+            record.status = status;
+            hand_over(record, self.since, end, cx);
         }
     }
 }
@@ -333,8 +322,7 @@ impl Draft {
 impl Exchange {
     /// Tells how it ended. Told once: the draft is gone then.
     pub(super) fn tell(&mut self, end: End, cx: &mut Context<'_>) {
-        let Some(mut open) = self.draft.0.take() else { return };
-        let record = &mut open.record;
+        let Some(mut record) = self.draft.record.take() else { return };
         record.pool = self.pool;
         record.key = self.key;
         record.status = self.status;
@@ -343,24 +331,19 @@ impl Exchange {
         record.reply_bytes = self.reply_bytes;
         (record.cached_tokens, record.completion_tokens) = (self.cached_tokens, self.completion_tokens);
         record.waited = self.waited.or_else(|| self.place().map(|place| place.waited(cx.now)));
-        hand_over(open, end, cx);
+        hand_over(record, self.draft.since, end, cx);
     }
 }
 
-fn hand_over(mut open: Box<Open>, end: End, cx: &mut Context<'_>) {
+fn hand_over(mut record: Box<Record>, since: Micros, end: End, cx: &mut Context<'_>) {
     // Switched off meanwhile.
     let Some(recorder) = cx.lender.recorder else { return };
-    let mut record = mem::replace(&mut open.record, Record::BLANK);
     record.end = end;
-    record.total = cx.now.saturating_sub(open.since);
-    record.at = (recorder.wall)().saturating_sub(record.total);
+    record.total = cx.now.saturating_sub(since);
+    record.at = since.wrapping_add(recorder.wall_ahead);
     record.logged = cx.rules.access_log;
     if recorder.queue.push(record).is_err() {
         cx.stats.count(Count::RecordDropped);
-    }
-    let Drafts(spare) = &mut cx.lender.drafts;
-    if spare.len() < SPARE_DRAFTS_MAX {
-        spare.push(open);
     }
 }
 

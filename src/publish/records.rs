@@ -1,29 +1,46 @@
-//! The way of one shard's records to the access log and to the receipts.
+//! The way of one shard's records to the access log and to the receipts, and back.
 
 use std::sync::OnceLock;
 
 use crossbeam::queue::ArrayQueue;
 
-use crate::exchange::{Record, Recorder, Rules};
+use crate::exchange::{Micros, Record, Recorder, Rules};
 
-/// A bounded queue that is there once log or receipts were switched on. The shard never waits for room in it, nor control for a
-/// record.
+/// Bounded queues that are there once log or receipts were switched on. The shard never waits for room in them, nor control for
+/// a record.
 #[derive(Debug, Default)]
-pub struct Records(OnceLock<ArrayQueue<Record>>);
+pub struct Records(OnceLock<Queues>);
+
+/// A record stays in its box, whoever has it: nothing of it is copied, and a request costs no allocation for its own.
+#[derive(Debug)]
+struct Queues {
+    told: ArrayQueue<Box<Record>>,
+    spare: ArrayQueue<Box<Record>>,
+}
 
 impl Records {
     /// The queue, with room for `most` records if there was none. Rules that want records are to be published behind this.
-    pub fn open(&self, most: usize) -> &ArrayQueue<Record> {
-        self.0.get_or_init(|| ArrayQueue::new(most))
+    pub fn open(&self, most: usize) -> &ArrayQueue<Box<Record>> {
+        let queues = || Queues { told: ArrayQueue::new(most), spare: ArrayQueue::new(most) };
+        &self.0.get_or_init(queues).told
     }
 
-    /// What exchanges tell of themselves to, where the rules want that; `wall` is the time in microseconds since 1970.
-    pub fn recorder(&'static self, rules: &Rules, wall: fn() -> u64) -> Option<Recorder> {
-        self.queue().filter(|_| rules.access_log || rules.receipts).map(|queue| Recorder { queue, wall })
+    /// What exchanges tell of themselves to, where the rules want that; `wall_ahead` as in [`Recorder`].
+    pub fn recorder(&'static self, rules: &Rules, wall_ahead: Micros) -> Option<Recorder> {
+        let queues = self.0.get().filter(|_| rules.access_log || rules.receipts);
+        queues.map(|Queues { told, spare }| Recorder { queue: told, spare, wall_ahead })
     }
 
     /// The queue, if either was ever on.
-    pub fn queue(&self) -> Option<&ArrayQueue<Record>> {
-        self.0.get()
+    pub fn queue(&self) -> Option<&ArrayQueue<Box<Record>>> {
+        self.0.get().map(|queues| &queues.told)
+    }
+
+    /// Who has read a record gives it back. As many are kept as may wait to be read: a crowd of requests leaves no more behind.
+    pub fn give_back(&self, mut record: Box<Record>) {
+        if let Some(queues) = self.0.get() {
+            *record = Record::BLANK;
+            let _ = queues.spare.push(record);
+        }
     }
 }

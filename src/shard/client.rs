@@ -163,6 +163,7 @@ impl<D: Driver> Shard<D> {
                     Some(consumed) => input = input.after(consumed),
                     None => return self.read_on(key, input),
                 },
+                _ if empty => return self.hold_back(key),
                 _ => {
                     self.read_on(key, input);
                     return self.hold_back(key);

@@ -1,6 +1,6 @@
 //! Between exchanges and the driver: hands events in, carries actions out, decides nothing.
 
-use super::upstream::NoConnection;
+use super::upstream::{Connection, NoConnection};
 use super::{Shard, panics};
 use crate::counters::stats::Event as Count;
 use crate::driver::{Driver, Lease, Segment};
@@ -89,41 +89,42 @@ impl<D: Driver> Shard<D> {
 
     /// Carries out the actions at hand, in order, then what follows from them.
     pub(super) fn drive(&mut self, key: Key, input: Input<'_>) {
-        let mut actions = std::mem::take(&mut self.desk.actions);
-        let mut full = [false; 2];
+        let (mut client_full, mut upstream_full) = (false, false);
         let mut follows = None;
-        let mut list = actions.list.as_slice();
-        while let Some((action, rest)) = list.split_first() {
-            let mut taken = 1;
-            match action {
+        let mut place = 0;
+        while let Some(action) = self.desk.actions.list.get(place) {
+            match *action {
                 Action::Send(side, _) => {
-                    let run = list.iter().take(JOINED_MAX);
-                    taken = run.take_while(|action| matches!(action, Action::Send(to, _) if to == side)).count();
-                    full[*side as usize] |= self.send(key, *side, &list[..taken], &actions.scratch, input) > 0;
+                    let (taken, waiting) = self.send(key, side, place, input);
+                    match side {
+                        Side::Client => client_full |= waiting > 0,
+                        Side::Upstream => upstream_full |= waiting > 0,
+                    }
+                    place += taken - 1;
                 }
                 Action::PushRequest => follows = self.push_request(key),
-                Action::Connect { endpoint, fresh } => follows = self.connect(key, *endpoint, *fresh),
-                Action::Dismiss { reuse } => self.dismiss(key, *reuse),
-                Action::Splice(len) => self.splice(key, *len),
-                Action::Pause(side) => self.pause(key, *side, true),
-                Action::Resume(side) => self.pause(key, *side, false),
-                Action::Finish(side) => self.finish(key, *side),
-                Action::End(ending) => follows = Some(Follows::Over(*ending)),
+                Action::Connect { endpoint, fresh } => follows = self.connect(key, endpoint, fresh),
+                Action::Dismiss { reuse } => self.dismiss(key, reuse),
+                Action::Splice(len) => self.splice(key, len),
+                Action::Pause(side) => self.pause(key, side, true),
+                Action::Resume(side) => self.pause(key, side, false),
+                Action::Finish(side) => self.finish(key, side),
+                Action::End(ending) => follows = Some(Follows::Over(ending)),
             }
-            list = rest.get(taken - 1..).unwrap_or_default();
+            place += 1;
         }
-        actions.list.clear();
-        self.desk.actions = actions;
-        if full[Side::Client as usize] {
+        self.desk.actions.list.clear();
+        if client_full {
             self.client_full(key);
         }
-        if full[Side::Upstream as usize] {
+        if upstream_full {
             self.upstream_full(key);
         }
-        if let Some(follows) = follows {
-            self.follow(key, follows);
+        match follows {
+            // Whatever follows ends here again, or with the exchange.
+            Some(follows) => self.follow(key, follows),
+            None => self.arm(key),
         }
-        self.arm(key);
     }
 
     fn follow(&mut self, key: Key, follows: Follows) {
@@ -144,28 +145,41 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// Answers how many bytes the kernel has not taken.
-    fn send(&mut self, key: Key, side: Side, run: &[Action], scratch: &[u8], input: Input<'_>) -> usize {
-        let Some(socket) = self.socket(key, side) else { return 0 };
+    /// Sends what is to go to this side from the action at `place` on. Answers how many actions that were, at least one,
+    /// and how many bytes the kernel has not taken.
+    fn send(&mut self, key: Key, side: Side, place: usize, input: Input<'_>) -> (usize, usize) {
         let mut segments = [const { Segment::Bytes(&[]) }; JOINED_MAX];
+        let (mut taken, mut len) = (0, 0);
+        let run = self.desk.actions.list.get(place..).unwrap_or_default();
         for (segment, action) in segments.iter_mut().zip(run) {
-            let Action::Send(_, source) = action else { continue };
+            let Action::Send(to, source) = action else { break };
+            if *to != side {
+                break;
+            }
             *segment = match (source, input) {
-                (Source::Scratch(range), _) => Segment::Bytes(&scratch[range.clone()]),
+                (Source::Scratch(range), _) => Segment::Bytes(&self.desk.actions.scratch[range.clone()]),
                 (Source::Input(range), Input::Leased(lease, from)) => {
                     Segment::Leased(lease, from + range.start..from + range.end)
                 }
                 (Source::Input(range), Input::Owned(bytes)) => Segment::Bytes(&bytes[range.clone()]),
                 (Source::Input(_), Input::None) => Segment::Bytes(&[]),
             };
+            (taken, len) = (taken + 1, len + segment.len());
         }
-        let segments = &segments[..run.len()];
-        let len = segments.iter().map(Segment::len).sum();
-        match side {
-            Side::Client => self.desk.stats.add(Count::BytesOut, len as u64),
-            Side::Upstream => self.count_sent(key, len),
-        }
-        self.driver.send(socket, segments)
+        let Some(client) = self.clients.get(key) else { return (taken, 0) };
+        let socket = match side {
+            Side::Client => {
+                self.desk.stats.add(Count::BytesOut, len as u64);
+                client.socket
+            }
+            Side::Upstream => {
+                let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
+                let Some(upstream) = upstream else { return (taken, 0) };
+                upstream.count_sent(len, self.desk.stats);
+                upstream.socket
+            }
+        };
+        (taken, self.driver.send(socket, &segments[..taken]))
     }
 
     fn socket(&mut self, key: Key, side: Side) -> Option<crate::driver::SocketId> {
@@ -176,20 +190,17 @@ impl<D: Driver> Shard<D> {
     }
 
     fn push_request(&mut self, key: Key) -> Option<Follows> {
-        let socket = self.socket(key, Side::Upstream)?;
-        let exchange = self.clients.get(key)?.exchange.as_ref()?;
-        let taken = self.driver.offer(socket, exchange.unsent());
-        self.count_sent(key, taken);
+        let client = self.clients.get(key)?;
+        let upstream = self.upstreams.get_mut(client.upstream?)?;
+        let taken = self.driver.offer(upstream.socket, client.exchange.as_ref()?.unsent());
+        upstream.count_sent(taken, self.desk.stats);
         Some(Follows::Pushed(taken))
     }
 
     fn connect(&mut self, key: Key, endpoint: crate::fleet::EndpointId, fresh: bool) -> Option<Follows> {
         match self.check_out(key, endpoint, fresh) {
-            Ok(true) => {
-                let acknowledged = self.upstream_of(key).and_then(|upstream| upstream.settled());
-                Some(Follows::Connected { reused: true, acknowledged })
-            }
-            Ok(false) => None,
+            Ok(Connection::Stands { acknowledged }) => Some(Follows::Connected { reused: true, acknowledged }),
+            Ok(Connection::Comes) => None,
             Err(NoConnection::Refused) => Some(Follows::ConnectFailed),
             Err(NoConnection::Want) => Some(Follows::ConnectWanting),
         }

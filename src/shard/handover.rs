@@ -147,8 +147,11 @@ impl<D: Driver> Shard<D> {
     /// What the other shards have handed over. Once this one drains it is closed, as what waits at the
     /// listeners is; unless those are another process's now.
     pub(super) fn take_in(&mut self) {
+        // Asked first, as a pop that finds nothing waits for all stores before it. Who gives rings behind it: it is not missed.
         while let Some(handover) = &self.handover
-            && let Some((connection, peer)) = handover.inboxes[handover.shard].connections.pop()
+            && let connections = &handover.inboxes[handover.shard].connections
+            && !connections.is_empty()
+            && let Some((connection, peer)) = connections.pop()
         {
             if (!self.desk.draining || self.process.has_heir())
                 && let Some(socket) = self.driver.take(connection)

@@ -112,8 +112,8 @@ pub struct Shard<D> {
     upstreams: Slots<Upstream>,
     /// Idle upstream connections by endpoint slot, oldest first.
     idle: Vec<VecDeque<Key>>,
-    /// When idle connections are closed, in order.
-    idle_until: VecDeque<(Micros, Key)>,
+    /// Before this instant none of them was idle too long.
+    idle_look_at: Micros,
     timers: Timers,
     waiting: Waiting,
     /// Clients whose next request was read ahead.
@@ -122,6 +122,8 @@ pub struct Shard<D> {
     legs: usize,
     /// When exchanges at endpoints that refuse their probes are looked at next.
     deserted_at: Micros,
+    /// When the time of day is looked at next: records need no look of their own.
+    wall_look_at: Micros,
     /// When all accounts are compared entry by entry next.
     audit_at: Micros,
     accepting: bool,
@@ -160,7 +162,7 @@ impl<D: Driver> Shard<D> {
         let rules = setup.rules;
         let share = memory::budget(setup.process.shards().len());
         let budget_bytes = rules.limits.budget_of(share);
-        let recorder = setup.records.recorder(&rules, clock::wall);
+        let recorder = setup.records.recorder(&rules, clock::wall_ahead(now));
         let (random, toolsets) = (Random::new(setup.seed), Toolsets::asking(setup.toolsets));
         let lender = Lender { random, budget_bytes, recorder, toolsets, ..Lender::default() };
         Ok(Shard {
@@ -168,12 +170,13 @@ impl<D: Driver> Shard<D> {
             clients: Slots::default(),
             upstreams: Slots::default(),
             idle: Vec::new(),
-            idle_until: VecDeque::new(),
+            idle_look_at: Micros::MAX,
             timers: Timers::new(now),
             waiting: Waiting::default(),
             read_ahead: Vec::new(),
             legs: 0,
             deserted_at: now,
+            wall_look_at: now,
             audit_at: now,
             accepting: true,
             buffers_out: 0,
@@ -238,7 +241,13 @@ impl<D: Driver> Shard<D> {
         {
             self.desk.rules = Arc::clone(rules);
             self.desk.lender.budget_bytes = rules.limits.budget_of(self.memory_share);
-            self.desk.lender.recorder = self.records.recorder(rules, clock::wall);
+            self.desk.lender.recorder = self.records.recorder(rules, clock::wall_ahead(self.driver.now()));
+        }
+        if self.desk.now >= self.wall_look_at
+            && let Some(recorder) = &mut self.desk.lender.recorder
+        {
+            self.wall_look_at = self.desk.now + HEARTBEAT;
+            recorder.wall_ahead = clock::wall_ahead(self.driver.now());
         }
         self.doing.begin(Doing::Accepts);
         self.take_in();

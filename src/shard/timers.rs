@@ -63,13 +63,24 @@ impl Timers {
 
     /// How long until the next look, at most `most`.
     pub fn sleep(&self, now: Micros, most: Micros) -> Micros {
-        let first = (self.tick + 1) as usize;
-        let ticks = (most / TICK) as usize;
-        let next = (first..first + ticks.min(BUCKETS - 1)).find(|tick| {
-            let bucket = tick % BUCKETS;
-            self.occupied[bucket / 64] >> (bucket % 64) & 1 == 1
-        });
-        next.map_or(most, |tick| (tick as Micros * TICK).saturating_sub(now).min(most))
+        let first = self.tick + 1;
+        let ticks = (most / TICK).min(BUCKETS as u64 - 1);
+        let next = self.next_look(first).filter(|tick| *tick < first + ticks);
+        next.map_or(most, |tick| (tick * TICK).saturating_sub(now).min(most))
+    }
+
+    /// The first tick from this one on that has a look, once round the wheel: by whole words, most of which are empty.
+    fn next_look(&self, first: u64) -> Option<u64> {
+        let words = self.occupied.len();
+        let start = first as usize % BUCKETS;
+        let behind = self.occupied[start / 64] >> (start % 64);
+        if behind != 0 {
+            return Some(first + u64::from(behind.trailing_zeros()));
+        }
+        // The first word comes again, for what lies before the start.
+        let mut others = (1..=words).map(|ahead| (ahead, self.occupied[(start / 64 + ahead) % words]));
+        let (ahead, word) = others.find(|(_, word)| *word != 0)?;
+        Some(first - (start % 64) as u64 + (64 * ahead) as u64 + u64::from(word.trailing_zeros()))
     }
 }
 
@@ -94,6 +105,21 @@ mod tests {
                 }
             };
             assert!(found >= deadline && found <= deadline.max(1_016_384) + 2 * TICK, "{deadline} {found}");
+        }
+    }
+
+    #[test]
+    fn the_next_look_is_the_first_of_all() {
+        let mut random = crate::exchange::Random::new(7);
+        for _ in 0..2_000 {
+            let mut timers = Timers::new(random.number() % (BUCKETS as u64 * TICK * 3));
+            let now = timers.tick * TICK;
+            let looks =
+                (0..random.number() % 4).map(|_| timers.arm(Key::from_u64(1), now + random.number() % 40_000_000));
+            let first = looks.collect::<Vec<_>>().into_iter().min();
+            let most = [1_000, 1_000_000, 60_000_000][random.number() as usize % 3];
+            let within = first.filter(|look| look - now <= most.min((BUCKETS as u64 - 1) * TICK) / TICK * TICK);
+            assert_eq!(timers.sleep(now, most), within.map_or(most, |look| look - now), "{now} {first:?}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::drive::Input;
 use super::{Owner, Shard};
-use crate::counters::stats::Event as Count;
+use crate::counters::stats::{Event as Count, ShardStats};
 use crate::driver::{Driver, Lease, SocketId, socket};
 use crate::exchange::{Event, Micros, Side};
 use crate::fleet::EndpointId;
@@ -16,6 +16,17 @@ enum State {
     Idle {
         until: Micros,
     },
+}
+
+/// A connection that was asked for.
+pub(super) enum Connection {
+    /// It was idle.
+    Stands {
+        /// Bytes acknowledged on it so far.
+        acknowledged: Option<u64>,
+    },
+    /// It is new, and on its way.
+    Comes,
 }
 
 /// Why there is no connection.
@@ -44,21 +55,33 @@ pub(super) struct Upstream {
 impl Upstream {
     /// Bytes acknowledged on a connection that stands between exchanges: all that was sent, since a whole
     /// reply acknowledged it. So a request on a kept connection asks the kernel nothing.
-    pub(super) fn settled(&self) -> Option<u64> {
+    fn settled(&self) -> Option<u64> {
         Some(self.acknowledged? + self.sent)
+    }
+
+    /// So many bytes of the exchange went there.
+    pub(super) fn count_sent(&mut self, len: usize, stats: &ShardStats) {
+        stats.add(Count::UpstreamBytesOut, len as u64);
+        self.sent += len as u64;
     }
 }
 
 impl<D: Driver> Shard<D> {
-    /// A connection for `client`: an idle one (answers true), or a new one on its way (false).
-    pub(super) fn check_out(&mut self, client: Key, endpoint: EndpointId, fresh: bool) -> Result<bool, NoConnection> {
+    /// A connection for `client`: an idle one, or a new one.
+    pub(super) fn check_out(
+        &mut self,
+        client: Key,
+        endpoint: EndpointId,
+        fresh: bool,
+    ) -> Result<Connection, NoConnection> {
         use NoConnection::{Refused, Want};
         if !fresh && let Some(key) = self.take_idle(endpoint) {
             let upstream = self.upstreams.get_mut(key).ok_or(Refused)?;
             upstream.client = Some(client);
             upstream.state = State::Busy;
+            let acknowledged = upstream.settled();
             self.assign(client, key);
-            return Ok(true);
+            return Ok(Connection::Stands { acknowledged });
         }
         let endpoints = &self.desk.snapshot.endpoints;
         let known = endpoints.get(endpoint.slot as usize).and_then(Option::as_ref);
@@ -84,7 +107,7 @@ impl<D: Driver> Shard<D> {
             Ok(socket) => {
                 self.upstreams.get_mut(key).ok_or(Refused)?.socket = socket;
                 self.assign(client, key);
-                Ok(false)
+                Ok(Connection::Comes)
             }
             Err(error) => {
                 self.upstreams.remove(key);
@@ -143,7 +166,7 @@ impl<D: Driver> Shard<D> {
             self.driver.resume(upstream.socket);
         }
         self.idle[slot].push_back(key);
-        self.idle_until.push_back((until, key));
+        self.idle_look_at = self.idle_look_at.min(until);
     }
 
     pub(super) fn close_upstream(&mut self, key: Key) {
@@ -152,35 +175,45 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// Closes what was idle too long. The queue is in order because the timeout is one for all.
+    /// Closes what was idle too long. An endpoint's are in order because the timeout is one for all. Those that serve one
+    /// request after the other are not looked at each time: the look finds that they have become idle anew.
     pub(super) fn close_idle(&mut self) {
-        while let Some(&(until, key)) = self.idle_until.front()
-            && until <= self.desk.now
-        {
-            self.idle_until.pop_front();
-            self.close_if_idle(until, key);
+        if self.desk.now < self.idle_look_at {
+            return;
+        }
+        self.idle_look_at = Micros::MAX;
+        for slot in 0..self.idle.len() {
+            while let Some((until, key)) = self.longest_idle(slot) {
+                if until > self.desk.now {
+                    self.idle_look_at = self.idle_look_at.min(until);
+                    break;
+                }
+                self.idle[slot].pop_front();
+                self.close_upstream(key);
+            }
         }
     }
 
     /// Makes room; false: no connection is idle.
     fn close_longest_idle(&mut self) -> bool {
-        while let Some((until, key)) = self.idle_until.pop_front() {
-            if self.close_if_idle(until, key) {
-                return true;
-            }
-        }
-        false
+        let slots = 0..self.idle.len();
+        let longest = slots.filter_map(|slot| Some((self.longest_idle(slot)?, slot))).min();
+        let Some(((_, key), slot)) = longest else { return false };
+        self.idle[slot].pop_front();
+        self.close_upstream(key);
+        true
     }
 
-    fn close_if_idle(&mut self, until: Micros, key: Key) -> bool {
-        let Some(upstream) = self.upstreams.get(key) else { return false };
-        let idle = upstream.state == (State::Idle { until });
-        if idle {
-            let slot = upstream.endpoint.slot as usize;
-            self.idle[slot].retain(|idle| *idle != key);
-            self.close_upstream(key);
+    /// Which connection to an endpoint is idle for longest, and until when it may be; forgets what is gone before it.
+    fn longest_idle(&mut self, slot: usize) -> Option<(Micros, Key)> {
+        let idle = self.idle.get_mut(slot)?;
+        while let Some(&key) = idle.front() {
+            if let Some(State::Idle { until }) = self.upstreams.get(key).map(|upstream| upstream.state) {
+                return Some((until, key));
+            }
+            idle.pop_front();
         }
-        idle
+        None
     }
 
     pub(super) fn upstream_connected(&mut self, key: Key) {
@@ -264,14 +297,6 @@ impl<D: Driver> Shard<D> {
     pub(super) fn upstream_of(&mut self, client: Key) -> Option<&mut Upstream> {
         let key = self.clients.get(client)?.upstream?;
         self.upstreams.get_mut(key)
-    }
-
-    /// So many bytes of the exchange went to its upstream.
-    pub(super) fn count_sent(&mut self, client: Key, len: usize) {
-        self.desk.stats.add(Count::UpstreamBytesOut, len as u64);
-        if let Some(upstream) = self.upstream_of(client) {
-            upstream.sent += len as u64;
-        }
     }
 
     pub(super) fn pause_upstream(&mut self, client: Key, pause: bool) {

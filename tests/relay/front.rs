@@ -99,7 +99,7 @@ impl Front {
     /// What the access log was told since this was asked last.
     pub fn records(&self) -> Vec<Record> {
         let queue = self.process.shards()[0].records().queue();
-        std::iter::from_fn(|| queue?.pop()).collect()
+        std::iter::from_fn(|| queue?.pop()).map(|record| *record).collect()
     }
 
     /// What SIGTERM does.

@@ -202,7 +202,7 @@ impl Schedule {
         let Some(shard) = &mut self.shards[place] else { return };
         let goes_on = shard.turn().expect("a kernel that does not fail");
         let records = self.statics.records[place].queue();
-        self.told.extend(std::iter::from_fn(|| records?.pop()));
+        self.told.extend(std::iter::from_fn(|| records?.pop()).map(|record| *record));
         self.after_turn(place, goes_on);
         if !goes_on {
             self.check_ended(place);

@@ -103,14 +103,14 @@ impl Names<'_> {
 /// A record, and what its numbers stood for when it ended.
 #[derive(Clone, Debug)]
 pub struct Named {
-    pub(in crate::control) record: Record,
+    pub(in crate::control) record: Box<Record>,
     pool: Option<Arc<str>>,
     endpoint: Option<Arc<str>>,
     runner_up: Option<Arc<str>>,
 }
 
 impl Named {
-    pub(super) fn new(record: Record, names: &Names<'_>) -> Named {
+    pub(super) fn new(record: Box<Record>, names: &Names<'_>) -> Named {
         Named {
             pool: record.pool.and_then(|id| names.pool(id)),
             endpoint: record.endpoint.and_then(|id| names.endpoint(id)),

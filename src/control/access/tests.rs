@@ -70,7 +70,7 @@ impl Log {
     }
 
     fn push(&self, shard: usize, number: usize) -> bool {
-        self.process.shards()[shard].records().queue().unwrap().push(record(number)).is_ok()
+        self.process.shards()[shard].records().queue().unwrap().push(record(number).into()).is_ok()
     }
 
     fn until(&self, what: &str, met: impl Fn(&Counts) -> bool) {
@@ -288,8 +288,8 @@ fn what_was_recorded_for_its_receipt_alone_is_not_logged() {
     let log = Log::off(1);
     log.goes_with(Access::File(path.clone()), 8).unwrap();
     let queue = log.process.shards()[0].records().queue().unwrap();
-    queue.push(Record { logged: false, ..record(1) }).unwrap();
-    queue.push(record(2)).unwrap();
+    queue.push(Record { logged: false, ..record(1) }.into()).unwrap();
+    queue.push(record(2).into()).unwrap();
     log.log.stop();
     assert_eq!((ids(&path), log.log.receipts.newest(|_| true).0.len()), (vec!["2".into()], 2));
     fs::remove_file(path).unwrap();
@@ -300,7 +300,7 @@ fn what_was_recorded_for_its_receipt_alone_is_not_logged() {
 fn what_overtakes_the_order_is_written() {
     let path = fresh("overtaken");
     let process = Process::leak(1);
-    process.shards()[0].records().open(8).push(record(1)).unwrap();
+    process.shards()[0].records().open(8).push(record(1).into()).unwrap();
     let (orders, taken) = channel();
     let sink = Sink::open(&Access::File(path.clone())).unwrap();
     orders.send(Order::Take(Prepared { sink: Some(sink), format: LogFormat::Json, receipts: 0 })).unwrap();

@@ -54,7 +54,7 @@ fn fleet(generation: u32) -> Snapshot {
 
 fn written(record: &Record, format: LogFormat, before: &Snapshot, now: &Snapshot) -> String {
     let mut out = Vec::new();
-    write(&Named::new(record.clone(), &Names([now, before])).line(), format, &mut out);
+    write(&Named::new(record.clone().into(), &Names([now, before])).line(), format, &mut out);
     String::from_utf8(out).unwrap()
 }
 
