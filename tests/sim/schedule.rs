@@ -266,7 +266,8 @@ impl Schedule {
     /// What comes from outside: time passes, fleets change, something of ours breaks, the process is told to end.
     fn happen(&mut self) {
         let network = &mut *self.network.borrow_mut();
-        if self.drains_at.is_some_and(|at| at + 1_000_000 < network.now) {
+        // Once: it rings for all shards, and nobody sleeps who is rung for all the time.
+        if self.drains_at.is_some_and(|at| at + 1_000_000 < network.now) && !self.process.draining() {
             self.process.drain();
             if let Some(shadow) = &mut network.shadow {
                 shadow.draining = true;
