@@ -5,10 +5,11 @@
 //! on a machine that does other work as well, and for `warm` what a batch takes while another core writes the counters.
 
 use std::hint::black_box;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+use core_affinity::CoreId;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use warmfront::counters::Counters;
 use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health};
@@ -172,9 +173,12 @@ const CHOICES: u64 = 1_000;
 /// Few, so that most batches lie within one turn of both threads where other work runs beside them.
 const CONTENDED: u64 = 50;
 
+/// Keeps this thread on one of the cores that the process began with: a thread that is pinned is told of its own alone, and so are those
+/// that it begins.
 fn pin(core: usize) {
-    if let Some(core) = core_affinity::get_core_ids().and_then(|cores| cores.get(core).copied()) {
-        core_affinity::set_for_current(core);
+    static CORES: LazyLock<Vec<CoreId>> = LazyLock::new(|| core_affinity::get_core_ids().unwrap_or_default());
+    if let Some(core) = CORES.get(core) {
+        core_affinity::set_for_current(*core);
     }
 }
 
