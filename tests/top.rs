@@ -69,8 +69,12 @@ impl Fleet {
     }
 
     fn asks(&self) -> String {
-        let request = "GET /endpoints HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-        exchange(self.admin.parse().unwrap(), request)
+        self.tells("/endpoints")
+    }
+
+    fn tells(&self, path: &str) -> String {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        exchange(self.admin.parse().unwrap(), &request)
     }
 
     /// A stream of some tokens, read to its end.
@@ -120,6 +124,10 @@ fn refused(output: &Output) -> String {
 #[test]
 fn one_screen_of_a_fleet_at_work() {
     let fleet = Fleet::start();
+    // A part of what came in the window is known only from what was known before it.
+    until("both engines read", || {
+        fleet.tells("/metrics").matches("\nwarmfront_engine_prefix_hits_tokens").count() >= 2
+    });
     let top = warmfront(&["top", "--admin", &fleet.admin, "--window", "3"]).stdout(Stdio::piped()).spawn().unwrap();
     let began = Instant::now();
     // Two turns of each conversation, so that the second finds the first in a cache.
