@@ -85,7 +85,8 @@ pub fn open(bytes: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) -> Op
             match http::framing::request(&head) {
                 Ok(framing) => admit(&head, framing, bytes.len() > head.len, peer, draft, cx),
                 Err(refusal) => {
-                    draft.asked(&head, rewrite::request_id(&head).unwrap_or_default());
+                    let id = rewrite::request_id(&head).unwrap_or_default();
+                    draft.asked(&head, Api::of_path(head.path()), id);
                     refuse(refusal, bytes, draft, cx)
                 }
             }
@@ -120,8 +121,9 @@ fn admit(
     cx: &mut Context<'_>,
 ) -> Opened {
     let id = request_id(head, cx);
-    draft.asked(head, &id);
-    if let Some(answer) = own_answer(head, &framing, cx) {
+    let api = Api::of_path(head.path());
+    draft.asked(head, api, &id);
+    if let Some(answer) = own_answer(head, api, &framing, cx) {
         let (status, end) = match &answer {
             Answer::Refused(refused) => (refused.refusal.status, End::from(&refused.refusal)),
             Answer::Json(_) | Answer::Healthy => (200, End::Whole),
@@ -132,7 +134,8 @@ fn admit(
     if framing.expect_continue && framing.body != BodyLength::None && !body_here {
         cx.actions.compose(Side::Client, |out| out.extend_from_slice(reply::CONTINUE));
     }
-    let exchange = Exchange::new(head, framing, id, peer, draft, cx);
+    let asked = Asked::of(head, framing, api, id, peer, cx);
+    let exchange = Exchange::new(head, asked, peer, draft, cx);
     Opened::Exchange(head.len, Box::new(exchange))
 }
 
@@ -156,7 +159,7 @@ enum Answer {
     Refused(Refused),
 }
 
-fn own_answer(head: &RequestHead<'_>, framing: &RequestFraming, cx: &Context<'_>) -> Option<Answer> {
+fn own_answer(head: &RequestHead<'_>, api: Api, framing: &RequestFraming, cx: &Context<'_>) -> Option<Answer> {
     let path = head.path();
     if head.method == b"GET" && framing.body == BodyLength::None {
         let answer = if path == b"/health" { Some(health(cx)) } else { models(head, path, cx) };
@@ -165,7 +168,7 @@ fn own_answer(head: &RequestHead<'_>, framing: &RequestFraming, cx: &Context<'_>
         }
     }
     // The APIs that are known are open; it is the other paths that are looked up.
-    let allowed = Api::of_path(path) != Api::Other || cx.rules.paths.allow(http::without_query(path));
+    let allowed = api != Api::Other || cx.rules.paths.allow(http::without_query(path));
     if !allowed {
         return Some(Answer::Refused(refusals::unknown_path(path)));
     }
@@ -266,6 +269,7 @@ impl Asked {
     fn of(
         head: &RequestHead<'_>,
         framing: RequestFraming,
+        api: Api,
         request_id: Box<[u8]>,
         peer: Peer,
         cx: &Context<'_>,
@@ -277,7 +281,7 @@ impl Asked {
         Asked {
             framing,
             version: head.version,
-            api: Api::of_path(head.path()),
+            api,
             request_id,
             explain: asks_explain && cx.rules.explain_from.iter().any(|network| network.contains(peer.ip)),
             session: headers.iter().find_map(|name| head.get(name)).map(prefix::session_hash),
@@ -289,17 +293,9 @@ impl Asked {
 }
 
 impl Exchange {
-    fn new(
-        head: &RequestHead<'_>,
-        framing: RequestFraming,
-        id: Box<[u8]>,
-        peer: Peer,
-        draft: Draft,
-        cx: &mut Context<'_>,
-    ) -> Exchange {
-        let body = Body::new(framing.body);
-        let out = rewritten(head, &framing, &id, peer, cx);
-        let asked = Asked::of(head, framing, id, peer, cx);
+    fn new(head: &RequestHead<'_>, asked: Asked, peer: Peer, draft: Draft, cx: &mut Context<'_>) -> Exchange {
+        let body = Body::new(asked.framing.body);
+        let out = rewritten(head, &asked.framing, &asked.request_id, peer, cx);
         cx.lender.held_bytes += out.capacity();
         cx.lender.retries.earn(cx.rules.limits.retry_percent);
         let mut exchange = Exchange {

@@ -9,7 +9,7 @@ use super::event::{Context, Peer};
 use super::{Exchange, Micros, Phase};
 use crate::counters::stats::Event as Count;
 use crate::fleet::EndpointId;
-use crate::http::{Cause, Refusal, RequestHead};
+use crate::http::{self, Cause, Refusal, RequestHead};
 use crate::limits::{BLOCK_BYTES, LOGGED_CHAIN_BYTES};
 use crate::policy::{Choice, Costs, Reason, Tokens};
 use crate::scan::Api;
@@ -253,12 +253,11 @@ impl Draft {
     }
 
     /// Its head was read.
-    pub(super) fn asked(&mut self, head: &RequestHead<'_>, request_id: &[u8]) {
+    pub(super) fn asked(&mut self, head: &RequestHead<'_>, api: Api, request_id: &[u8]) {
         let Some(record) = &mut self.record else { return };
-        let path = head.path().split(|&byte| byte == b'?').next().unwrap_or_default();
         record.method = Short::new(head.method);
-        record.path = Short::new(path);
-        record.api = Api::of_path(path);
+        record.path = Short::new(http::without_query(head.path()));
+        record.api = api;
         record.request_id = Short::new(request_id);
     }
 
