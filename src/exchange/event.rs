@@ -286,8 +286,9 @@ impl Lender {
         let most = (wanted * AHEAD_FACTOR).max(AHEAD_BYTES);
         let len = announced.min(most).max(wanted);
         let fits = |spare: &Vec<u8>| (len..=most).contains(&spare.capacity());
-        match self.buffers.iter().position(fits) {
-            Some(place) => self.buffers.swap_remove(place),
+        // The last one back is the likeliest to be in the core's cache.
+        match self.buffers.iter().rposition(fits) {
+            Some(place) => self.buffers.remove(place),
             None => Vec::with_capacity(len),
         }
     }

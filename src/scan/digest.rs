@@ -12,7 +12,7 @@ pub(super) struct Digest {
     length: usize,
 }
 
-/// What has left the stage: whole stripes.
+/// What has left the stage: whole steps.
 #[derive(Clone)]
 struct Hash {
     kernel: &'static Kernel,
@@ -30,8 +30,7 @@ const STAGE_BYTES: usize = 2048;
 /// Bytes that one step of the hash takes: eight a lane.
 pub(super) const STRIPE: usize = 32;
 const _: () = assert!(STEP_BYTES.is_multiple_of(STRIPE), "a step is whole stripes");
-const _: () = assert!(STEP_BYTES == BLOCK, "kernels leave lanes at every block of theirs");
-const _: () = assert!(BLOCK_BYTES.is_power_of_two() && STEP_BYTES.is_power_of_two(), "the open one is found by a mask");
+const _: () = assert!(STAGE_BYTES >= BLOCK_BYTES + BLOCK, "behind an open block there is room for a kernel's");
 
 impl Digest {
     /// One that leaves hashes of blocks, where any.
@@ -76,13 +75,11 @@ impl Digest {
         self.hash.links.iter().for_each(|link| take(*link));
         // Those that are complete on the stage.
         let (mut lanes, mut bytes) = (self.hash.lanes, self.hash.bytes);
-        let mut staged = self.staged.get(..self.length).unwrap_or_default();
-        for _ in self.hash.links.len()..self.hash.links_max {
-            let Some((block, rest)) = staged.split_at_checked(self.hash.open_in(bytes)) else { break };
-            self.hash.kernel.stripes(&mut lanes, block);
-            bytes += block.len() as u64;
+        let staged = self.staged.get(..self.length).unwrap_or_default().chunks_exact(self.hash.step);
+        for step in staged.take(self.hash.links_max - self.hash.links.len()) {
+            self.hash.kernel.stripes(&mut lanes, step);
+            bytes += step.len() as u64;
             take(link(lanes, bytes));
-            staged = rest;
         }
     }
 
@@ -98,18 +95,18 @@ impl Digest {
         }
     }
 
-    /// Appends one that the stage has no room for: what fills up a stripe goes there, whole ones past it.
+    /// Appends one that the stage has no room for: what fills up a step goes there, whole ones past it.
     fn update_long(&mut self, run: &[u8]) {
-        let fill = self.length.wrapping_neg() % STRIPE;
+        let fill = self.length.wrapping_neg() % self.hash.step;
         let (fill, run) = run.split_at(fill.min(run.len()));
         self.stage(fill);
         self.flush();
-        let (stripes, tail) = run.split_at(run.len() - run.len() % STRIPE);
-        self.hash.take(stripes);
+        let (steps, tail) = run.split_at(run.len() - run.len() % self.hash.step);
+        self.hash.take(steps);
         self.stage(tail);
     }
 
-    /// Appends less than a stripe, which there is room for: the stage's size is a multiple of it.
+    /// Appends less than a step, which there is room for: the stage's size is a multiple of it.
     fn stage(&mut self, run: &[u8]) {
         if let Some(free) = self.staged.get_mut(self.length..self.length + run.len()) {
             free.copy_from_slice(run);
@@ -120,7 +117,7 @@ impl Digest {
     /// Room to write the next bytes into; never less than a block of any kernel.
     #[inline]
     pub fn room(&mut self) -> &mut [u8] {
-        if self.length > STAGE_BYTES - 64 {
+        if self.length > STAGE_BYTES - BLOCK {
             self.flush();
         }
         self.staged.get_mut(self.length..).unwrap_or_default()
@@ -135,7 +132,7 @@ impl Digest {
     /// Puts this before the next room: both are on the stage then, where what is written can be taken back. It is not longer
     /// than half of the stage.
     pub fn room_behind(&mut self, run: &[u8]) -> &mut [u8] {
-        if self.length + run.len() > STAGE_BYTES - 64 {
+        if self.length + run.len() > STAGE_BYTES - BLOCK {
             self.flush();
         }
         self.update(run);
@@ -147,9 +144,9 @@ impl Digest {
         self.length = self.length.saturating_sub(length);
     }
 
-    /// Hashes the whole stripes of the stage; what is left of it moves to its start.
+    /// Hashes the whole steps of the stage; what is left of it moves to its start.
     pub fn flush(&mut self) {
-        let whole = self.length - self.length % STRIPE;
+        let whole = self.length - self.length % self.hash.step;
         self.hash.take(self.staged.get(..whole).unwrap_or_default());
         self.staged.copy_within(whole..self.length, 0);
         self.length -= whole;
@@ -168,37 +165,16 @@ impl Digest {
 }
 
 impl Hash {
-    fn take(&mut self, mut stripes: &[u8]) {
-        while self.links.len() < self.links_max {
-            if self.step == STEP_BYTES && self.bytes.is_multiple_of(STEP_BYTES as u64) {
-                stripes = self.take_steps(stripes);
-                break;
-            }
-            let Some((block, rest)) = stripes.split_at_checked(self.open_in(self.bytes)) else { break };
-            self.kernel.stripes(&mut self.lanes, block);
-            self.bytes += block.len() as u64;
-            self.links.push(link(self.lanes, self.bytes));
-            stripes = rest;
-        }
-        self.kernel.stripes(&mut self.lanes, stripes);
-        self.bytes += stripes.len() as u64;
-    }
-
-    /// Whole steps of a run that begins with one, many at once; what is left of it.
-    fn take_steps<'b>(&mut self, stripes: &'b [u8]) -> &'b [u8] {
-        let whole = (stripes.len() / STEP_BYTES).min(self.links_max - self.links.len());
-        let (steps, rest) = stripes.split_at(whole * STEP_BYTES);
+    /// Hashes whole steps.
+    fn take(&mut self, bytes: &[u8]) {
         let known = self.links.len();
-        self.links.resize(known + whole, 0);
+        let linked = (bytes.len() / self.step).min(self.links_max - known);
+        let (steps, rest) = bytes.split_at(linked * self.step);
+        self.links.resize(known + linked, 0);
         let links = self.links.get_mut(known..).unwrap_or_default();
-        self.kernel.links(&mut self.lanes, self.bytes, steps, links);
-        self.bytes += steps.len() as u64;
-        rest
-    }
-
-    /// How many bytes the block or step lacks that is open after so many.
-    fn open_in(&self, bytes: u64) -> usize {
-        self.step - (bytes as usize & (self.step - 1))
+        self.kernel.links(&mut self.lanes, self.bytes, self.step, steps, links);
+        self.kernel.stripes(&mut self.lanes, rest);
+        self.bytes += bytes.len() as u64;
     }
 }
 

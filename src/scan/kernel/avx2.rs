@@ -140,20 +140,20 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    fn links(self, lanes: &mut [u64; 4], before: u64, bytes: &[u8], links: &mut [u64]) {
-        rounds::links(self, lanes, before, bytes, links);
+    fn links(self, lanes: &mut [u64; 4], before: u64, step: usize, bytes: &[u8], links: &mut [u64]) {
+        rounds::links(self, lanes, before, step, bytes, links);
     }
 }
 
 impl Multiplies for Avx2 {
     /// Of each word's halves: low by low, and the two mixed ones above it.
     #[inline(always)]
-    fn multiplied(self, block: [__m256i; 2], by: u64, out: &mut [u64; 8]) {
+    fn multiplied(self, block: [__m256i; 2], by: u64) -> [u64; 8] {
+        let mut products = [0; 8];
         // SAFETY: see above.
         unsafe {
             let (low, high) = (_mm256_set1_epi64x(by as i64), _mm256_set1_epi64x((by >> 32) as i64));
-            let (slots, _) = out.as_chunks_mut::<4>();
-            for (words, slot) in block.into_iter().zip(slots) {
+            for (words, slot) in block.into_iter().zip(products.as_chunks_mut::<4>().0) {
                 let mixed = _mm256_add_epi64(
                     _mm256_mul_epu32(_mm256_srli_epi64::<32>(words), low),
                     _mm256_mul_epu32(words, high),
@@ -162,6 +162,7 @@ impl Multiplies for Avx2 {
                 _mm256_storeu_si256(slot.as_mut_ptr().cast(), product);
             }
         }
+        products
     }
 }
 

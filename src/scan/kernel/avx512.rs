@@ -84,8 +84,8 @@ impl Isa for Avx512 {
     }
 
     #[inline(always)]
-    fn links(self, lanes: &mut [u64; 4], before: u64, bytes: &[u8], links: &mut [u64]) {
-        rounds::links(self, lanes, before, bytes, links);
+    fn links(self, lanes: &mut [u64; 4], before: u64, step: usize, bytes: &[u8], links: &mut [u64]) {
+        rounds::links(self, lanes, before, step, bytes, links);
     }
 
     /// Ten at a time.
@@ -145,11 +145,13 @@ impl Isa for Avx512 {
 
 impl Multiplies for Avx512 {
     #[inline(always)]
-    fn multiplied(self, block: __m512i, by: u64, out: &mut [u64; 8]) {
+    fn multiplied(self, block: __m512i, by: u64) -> [u64; 8] {
+        let mut products = [0; 8];
         // SAFETY: see above.
         unsafe {
-            _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_mullo_epi64(block, _mm512_set1_epi64(by as i64)));
+            _mm512_storeu_si512(products.as_mut_ptr().cast(), _mm512_mullo_epi64(block, _mm512_set1_epi64(by as i64)));
         }
+        products
     }
 }
 

@@ -33,7 +33,7 @@ pub struct Kernel {
     token_ids: fn(&[u8], &mut [u8]) -> (usize, usize),
     skip: fn(&mut Skip, &[u8]) -> Option<usize>,
     stripes: fn(&mut [u64; 4], &[u8]),
-    links: fn(&mut [u64; 4], u64, &[u8], &mut [u64]),
+    links: fn(&mut [u64; 4], u64, usize, &[u8], &mut [u64]),
 }
 
 impl Kernel {
@@ -105,13 +105,13 @@ impl Kernel {
         (self.stripes)(lanes, bytes);
     }
 
-    /// The same of whole steps of [`BLOCK`] bytes, of which `before` lie before these; each leaves its [`link`] in `links`, which has room
-    /// for just as many.
+    /// The same of whole steps, of blocks or steps of them, behind so many bytes `before`; each leaves its [`link`] in
+    /// `links`, which has room for just as many.
     ///
     /// [`link`]: super::digest::link
     #[inline]
-    pub(super) fn links(&self, lanes: &mut [u64; 4], before: u64, bytes: &[u8], links: &mut [u64]) {
-        (self.links)(lanes, before, bytes, links);
+    pub(super) fn links(&self, lanes: &mut [u64; 4], before: u64, step: usize, bytes: &[u8], links: &mut [u64]) {
+        (self.links)(lanes, before, step, bytes, links);
     }
 }
 

@@ -225,10 +225,10 @@ pub fn stripes(lanes: &mut [u64; 4], bytes: &[u8]) {
 }
 
 /// See [`Kernel::links`].
-pub fn links(lanes: &mut [u64; 4], mut before: u64, bytes: &[u8], links: &mut [u64]) {
-    for (block, slot) in bytes.as_chunks::<BLOCK>().0.iter().zip(links) {
-        stripes(lanes, block);
-        before += BLOCK as u64;
+pub fn links(lanes: &mut [u64; 4], mut before: u64, step: usize, bytes: &[u8], links: &mut [u64]) {
+    for (bytes, slot) in bytes.chunks_exact(step).zip(links) {
+        stripes(lanes, bytes);
+        before += step as u64;
         *slot = link(*lanes, before);
     }
 }

@@ -7,44 +7,53 @@ use std::arch::asm;
 use super::super::digest::{PRIME_1, PRIME_2, link};
 use super::wide::Isa;
 use super::{BLOCK, portable};
+use crate::limits::BLOCK_BYTES;
 
 /// Multiplies words of 64 bits in vectors.
 pub trait Multiplies: Isa {
-    /// Writes the words of a block, each times this one.
-    fn multiplied(self, block: Self::Block, by: u64, out: &mut [u64; 8]);
+    /// The words of a block, each times this one.
+    fn multiplied(self, block: Self::Block, by: u64) -> [u64; 8];
 }
 
 /// See [`super::Kernel::stripes`]. Half of its multiplications do not wait for each other: those are taken out of
 /// the chain, into vector instructions.
 #[inline(always)]
 pub fn stripes<I: Multiplies>(isa: I, lanes: &mut [u64; 4], bytes: &[u8]) {
-    let mut products = [0; PRODUCTS];
-    for part in bytes.chunks(8 * PRODUCTS) {
-        let (blocks, rest) = part.as_chunks::<BLOCK>();
-        let (slots, _) = products.as_chunks_mut();
-        for (block, slot) in blocks.iter().zip(slots) {
-            isa.multiplied(isa.load(block), PRIME_2, slot);
-        }
-        rounds(lanes, products.get(..8 * blocks.len()).unwrap_or_default());
-        portable::stripes(lanes, rest);
+    let (parts, rest) = bytes.as_chunks::<PART>();
+    for part in parts {
+        rounds(lanes, products(isa, part).as_flattened());
     }
+    portable::stripes(lanes, rest);
 }
 
-/// See [`super::Kernel::links`]: the same, a block at a time. What a link takes is done while the next rounds wait for each other.
+/// See [`super::Kernel::links`]: the same. What a link takes is done while the next rounds wait for each other.
 #[inline(always)]
-pub fn links<I: Multiplies>(isa: I, lanes: &mut [u64; 4], mut before: u64, bytes: &[u8], links: &mut [u64]) {
-    let mut products = [0; PRODUCTS];
-    for (part, links) in bytes.as_chunks::<BLOCK>().0.chunks(PRODUCTS / 8).zip(links.chunks_mut(PRODUCTS / 8)) {
-        let (slots, _) = products.as_chunks_mut();
-        for (block, slot) in part.iter().zip(slots) {
-            isa.multiplied(isa.load(block), PRIME_2, slot);
-        }
-        for (words, slot) in products.as_chunks::<8>().0.iter().zip(links) {
+pub fn links<I: Multiplies>(
+    isa: I,
+    lanes: &mut [u64; 4],
+    mut before: u64,
+    step: usize,
+    bytes: &[u8],
+    links: &mut [u64],
+) {
+    let (parts, rest) = bytes.as_chunks::<PART>();
+    let (links, rest_links) = links.split_at_mut(links.len() - rest.len() / step);
+    for (part, links) in parts.iter().zip(links.chunks_mut(PART / step)) {
+        let products = products(isa, part);
+        for (words, slot) in products.as_flattened().chunks(step / 8).zip(links) {
             rounds(lanes, words);
-            before += BLOCK as u64;
+            before += step as u64;
             *slot = link(*lanes, before);
         }
     }
+    portable::links(lanes, before, step, rest, rest_links);
+}
+
+/// The words of a part, each times the second prime.
+#[inline(always)]
+fn products<I: Multiplies>(isa: I, part: &[u8; PART]) -> [[u64; 8]; PART / BLOCK] {
+    let blocks = part.as_chunks::<BLOCK>().0;
+    std::array::from_fn(|place| isa.multiplied(isa.load(&blocks[place]), PRIME_2))
 }
 
 /// [`super::Kernel::stripes`] of words that are already multiplied by its second prime.
@@ -75,5 +84,5 @@ fn rounds(lanes: &mut [u64; 4], products: &[u64]) {
     *lanes = [a, b, c, d];
 }
 
-/// Words multiplied before they enter the chain: a kilobyte.
-const PRODUCTS: usize = 128;
+/// Bytes multiplied before they enter the chain: the longest step.
+const PART: usize = BLOCK_BYTES;

@@ -17,7 +17,7 @@ macro_rules! kernel {
         super::table::kernel!(@loop $isa $features token_ids(bytes: &[u8], out: &mut [u8]) -> (usize, usize));
         super::table::kernel!(@loop $isa $features skip(state: &mut super::Skip, bytes: &[u8]) -> Option<usize>);
         super::table::kernel!(@loop $isa $features stripes(lanes: &mut [u64; 4], bytes: &[u8]) -> ());
-        super::table::kernel!(@loop $isa $features links(lanes: &mut [u64; 4], before: u64, bytes: &[u8], links: &mut [u64]) -> ());
+        super::table::kernel!(@loop $isa $features links(lanes: &mut [u64; 4], before: u64, step: usize, bytes: &[u8], links: &mut [u64]) -> ());
     };
     (@has $has:ident [$($feature:tt),+]) => {
         (true $(&& std::arch::$has!($feature))+)

@@ -5,6 +5,7 @@ use super::super::digest::link;
 use super::super::text::{Decoder, Ended, Taker};
 use super::escape::{plain_escape, unicode_escape, wtf8};
 use super::*;
+use crate::limits::{BLOCK_BYTES, STEP_BYTES};
 
 /// A small seeded generator (xorshift), so that a failure replays.
 struct Random(u64);
@@ -379,19 +380,19 @@ fn anything_is_skipped_alike_on_every_kernel() {
 }
 
 #[test]
-fn every_block_leaves_the_link_of_all_before_it() {
-    let bytes: Vec<u8> = (0..40 * BLOCK as u32).map(|n| ((n * n) >> 3) as u8).collect();
-    for kernel in Kernel::available() {
-        for count in [0, 1, 15, 16, 17, 40] {
+fn every_step_leaves_the_link_of_all_before_it() {
+    let bytes: Vec<u8> = (0..40 * BLOCK_BYTES as u32).map(|n| ((n * n) >> 3) as u8).collect();
+    for (kernel, step) in Kernel::available().flat_map(|kernel| [(kernel, STEP_BYTES), (kernel, BLOCK_BYTES)]) {
+        for count in [0, 1, 3, 4, 5, 16, 17, 40] {
             let (mut lanes, mut plain, mut links) = ([1, 2, 3, 4], [1, 2, 3, 4], vec![0; count]);
             let before = 640;
-            kernel.links(&mut lanes, before, &bytes[..count * BLOCK], &mut links);
-            for (place, (block, found)) in bytes.chunks(BLOCK).zip(links).enumerate() {
-                Kernel::portable().stripes(&mut plain, block);
-                let expected = link(plain, before + (place as u64 + 1) * BLOCK as u64);
-                assert_eq!(found, expected, "{} of {count}", kernel.name());
+            kernel.links(&mut lanes, before, step, &bytes[..count * step], &mut links);
+            for (place, (bytes, found)) in bytes.chunks(step).zip(links).enumerate() {
+                Kernel::portable().stripes(&mut plain, bytes);
+                let expected = link(plain, before + ((place + 1) * step) as u64);
+                assert_eq!(found, expected, "{}: {count} of {step} bytes", kernel.name());
             }
-            assert_eq!(lanes, plain, "{} of {count}", kernel.name());
+            assert_eq!(lanes, plain, "{}: {count} of {step} bytes", kernel.name());
         }
     }
 }

@@ -50,8 +50,8 @@ pub trait Isa: Copy {
     }
     /// See [`super::Kernel::links`].
     #[inline(always)]
-    fn links(self, lanes: &mut [u64; 4], before: u64, bytes: &[u8], links: &mut [u64]) {
-        portable::links(lanes, before, bytes, links);
+    fn links(self, lanes: &mut [u64; 4], before: u64, step: usize, bytes: &[u8], links: &mut [u64]) {
+        portable::links(lanes, before, step, bytes, links);
     }
 }
 
@@ -232,8 +232,8 @@ pub fn stripes<I: Isa>(isa: I, lanes: &mut [u64; 4], bytes: &[u8]) {
 
 /// See [`super::Kernel::links`].
 #[inline(always)]
-pub fn links<I: Isa>(isa: I, lanes: &mut [u64; 4], before: u64, bytes: &[u8], links: &mut [u64]) {
-    isa.links(lanes, before, bytes, links);
+pub fn links<I: Isa>(isa: I, lanes: &mut [u64; 4], before: u64, step: usize, bytes: &[u8], links: &mut [u64]) {
+    isa.links(lanes, before, step, bytes, links);
 }
 
 /// Counts a block's brackets; `Some` behind the one at which they balance.
