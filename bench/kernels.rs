@@ -25,11 +25,13 @@ struct Kind {
     bytes: usize,
     api: Api,
     prefix: PrefixMode,
+    /// It is cut into blocks, as `warm` has it.
+    chain: bool,
     body: fn(&mut Random, usize) -> String,
 }
 
 #[rustfmt::skip]
-const KINDS: [Kind; 13] = [
+const KINDS: [Kind; 15] = [
     Kind::conversation("prose", 2 << 10, |random, bytes| chat(random, bytes, prose)),
     Kind::conversation("prose", 16 << 10, |random, bytes| chat(random, bytes, prose)),
     Kind::conversation("prose", 128 << 10, |random, bytes| chat(random, bytes, prose)),
@@ -40,6 +42,8 @@ const KINDS: [Kind; 13] = [
     Kind::conversation("CJK as \\uXXXX", 128 << 10, |random, bytes| chat(random, bytes, escaped_cjk)),
     Kind::conversation("tools", 64 << 10, tools),
     Kind::conversation("image, skipped", 2 << 20, image),
+    Kind { chain: true, ..Kind::conversation("prose, blocks", 2 << 10, |random, bytes| chat(random, bytes, prose)) },
+    Kind { chain: true, ..Kind::conversation("prose, blocks", 128 << 10, |random, bytes| chat(random, bytes, prose)) },
     Kind { api: Api::Completions, ..Kind::conversation("token ids", 100 << 10, ids) },
     Kind::first_user("prose, first user", 2 << 10, |random, bytes| chat(random, bytes, prose)),
     Kind::first_user("prose, first user", 128 << 10, |random, bytes| chat(random, bytes, prose)),
@@ -47,15 +51,21 @@ const KINDS: [Kind; 13] = [
 
 impl Kind {
     const fn conversation(name: &'static str, bytes: usize, body: fn(&mut Random, usize) -> String) -> Kind {
-        Kind { name, bytes, api: Api::Chat, prefix: PrefixMode::Conversation, body }
+        Kind { name, bytes, api: Api::Chat, prefix: PrefixMode::Conversation, chain: false, body }
     }
 
     const fn first_user(name: &'static str, bytes: usize, body: fn(&mut Random, usize) -> String) -> Kind {
-        Kind { name, bytes, api: Api::Chat, prefix: PrefixMode::FirstUser, body }
+        Kind { name, bytes, api: Api::Chat, prefix: PrefixMode::FirstUser, chain: false, body }
     }
 
     fn scan(&self, scan: &mut Scan, body: &[u8], piece_bytes: usize) -> (Option<PrefixHash>, u64) {
-        let plan = Plan { prefix: self.prefix, prefix_chars: 100, prefix_bytes: u32::MAX, ..Plan::default() };
+        let plan = Plan {
+            prefix: self.prefix,
+            prefix_chars: 100,
+            prefix_bytes: u32::MAX,
+            chain: self.chain,
+            ..Plan::default()
+        };
         let whole = if self.prefix == PrefixMode::Conversation { Needs::WHOLE } else { Needs::NONE };
         scan.begin(self.api, &plan, Needs::MODEL | Needs::PREFIX | whole);
         for piece in body.chunks(piece_bytes) {
@@ -97,6 +107,10 @@ impl Kind {
         let expected: Vec<_> = bodies.iter().map(|body| self.scan(&mut portable, body, usize::MAX)).collect();
         assert!(expected.iter().all(|(prefix, _)| prefix.is_some()));
         for scan in scans {
+            // A chain's links find their room once.
+            for body in bodies {
+                self.scan(scan, body, usize::MAX);
+            }
             let allocations = allocation_counter::measure(|| {
                 for (body, expected) in bodies.iter().zip(&expected) {
                     for piece_bytes in [usize::MAX, 16 << 10, 1_448] {

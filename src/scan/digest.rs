@@ -1,7 +1,7 @@
 //! XXH64 of bytes that arrive in small runs: they are staged, so that the hash works on long ones. On the way it leaves
 //! the hash of every prefix that ends with a whole block or step, where these are asked for.
 
-use super::kernel::{BLOCK, Kernel};
+use super::kernel::BLOCK;
 use crate::limits::{BLOCK_BYTES, STEP_BYTES};
 
 /// A streaming XXH64 of seed 0 with a stage before it.
@@ -15,7 +15,6 @@ pub(super) struct Digest {
 /// What has left the stage: whole steps.
 #[derive(Clone)]
 struct Hash {
-    kernel: &'static Kernel,
     lanes: [u64; 4],
     bytes: u64,
     /// Bytes from one link to the next, a power of two.
@@ -34,14 +33,14 @@ const _: () = assert!(STAGE_BYTES >= BLOCK_BYTES + BLOCK, "behind an open block 
 
 impl Digest {
     /// One that leaves hashes of blocks, where any.
-    pub fn new(kernel: &'static Kernel) -> Self {
-        let hash = Hash { kernel, lanes: LANES, bytes: 0, step: BLOCK_BYTES, links: Vec::new(), links_max: 0 };
+    pub fn new() -> Self {
+        let hash = Hash { lanes: LANES, bytes: 0, step: BLOCK_BYTES, links: Vec::new(), links_max: 0 };
         Digest { hash, staged: [0; STAGE_BYTES], length: 0 }
     }
 
     /// One that leaves hashes of steps, with room for so many.
-    pub fn stepped(kernel: &'static Kernel, links_max: usize) -> Self {
-        let mut digest = Digest::new(kernel);
+    pub fn stepped(links_max: usize) -> Self {
+        let mut digest = Digest::new();
         (digest.hash.step, digest.hash.links) = (STEP_BYTES, Vec::with_capacity(links_max));
         digest
     }
@@ -77,7 +76,7 @@ impl Digest {
         let (mut lanes, mut bytes) = (self.hash.lanes, self.hash.bytes);
         let staged = self.staged.get(..self.length).unwrap_or_default().chunks_exact(self.hash.step);
         for step in staged.take(self.hash.links_max - self.hash.links.len()) {
-            self.hash.kernel.stripes(&mut lanes, step);
+            stripes(&mut lanes, step);
             bytes += step.len() as u64;
             take(link(lanes, bytes));
         }
@@ -155,9 +154,9 @@ impl Digest {
     /// The hash of everything so far.
     pub fn value(&self) -> u64 {
         let staged = self.staged.get(..self.length).unwrap_or_default();
-        let (stripes, tail) = staged.split_at(self.length - self.length % STRIPE);
+        let (whole, tail) = staged.split_at(self.length - self.length % STRIPE);
         let mut lanes = self.hash.lanes;
-        self.hash.kernel.stripes(&mut lanes, stripes);
+        stripes(&mut lanes, whole);
         let length = self.hash.bytes + self.length as u64;
         let start = if length < STRIPE as u64 { PRIME_5 } else { merged(lanes) };
         finished(start.wrapping_add(length), tail)
@@ -171,11 +170,27 @@ impl Hash {
         let linked = (bytes.len() / self.step).min(self.links_max - known);
         let (steps, rest) = bytes.split_at(linked * self.step);
         self.links.resize(known + linked, 0);
-        let links = self.links.get_mut(known..).unwrap_or_default();
-        self.kernel.links(&mut self.lanes, self.bytes, self.step, steps, links);
-        self.kernel.stripes(&mut self.lanes, rest);
-        self.bytes += bytes.len() as u64;
+        let slots = self.links.get_mut(known..).unwrap_or_default();
+        for (step, slot) in steps.chunks_exact(self.step).zip(slots) {
+            stripes(&mut self.lanes, step);
+            self.bytes += step.len() as u64;
+            *slot = link(self.lanes, self.bytes);
+        }
+        stripes(&mut self.lanes, rest);
+        self.bytes += rest.len() as u64;
     }
+}
+
+/// XXH64's lanes, taken through all of `bytes`, which are whole stripes.
+#[inline]
+pub(super) fn stripes(lanes: &mut [u64; 4], bytes: &[u8]) {
+    let mut own = *lanes;
+    for stripe in bytes.as_chunks::<8>().0.as_chunks::<4>().0 {
+        for (lane, word) in own.iter_mut().zip(stripe) {
+            *lane = round(*lane, u64::from_le_bytes(*word).wrapping_mul(PRIME_2));
+        }
+    }
+    *lanes = own;
 }
 
 /// A hash of so many bytes, whole stripes, that have left these lanes. Not XXH64: its last mixing is a chain of fifteen
@@ -195,7 +210,7 @@ pub(super) fn folded(a: u64, b: u64) -> u64 {
 
 /// The step of one lane, given its input times [`PRIME_2`].
 #[inline(always)]
-pub(super) fn round(lane: u64, product: u64) -> u64 {
+fn round(lane: u64, product: u64) -> u64 {
     lane.wrapping_add(product).rotate_left(31).wrapping_mul(PRIME_1)
 }
 
@@ -229,7 +244,7 @@ fn finished(start: u64, tail: &[u8]) -> u64 {
 }
 
 pub(super) const PRIME_1: u64 = 0x9e37_79b1_85eb_ca87;
-pub(super) const PRIME_2: u64 = 0xc2b2_ae3d_27d4_eb4f;
+const PRIME_2: u64 = 0xc2b2_ae3d_27d4_eb4f;
 const PRIME_3: u64 = 0x1656_67b1_9e37_79f9;
 const PRIME_4: u64 = 0x85eb_ca77_c2b2_ae63;
 const PRIME_5: u64 = 0x27d4_eb2f_1656_67c5;
@@ -243,27 +258,25 @@ mod tests {
     #[test]
     fn runs_of_any_length_hash_as_one() {
         let bytes: Vec<u8> = (0..20_000u32).map(|n| ((n * 31) >> 3) as u8).collect();
-        for kernel in Kernel::available() {
-            for most in [2, 33, 70, 300, 1_100, 5_000] {
-                let (mut digest, mut start, mut length) = (Digest::new(kernel), 0, 1);
-                while start < bytes.len() {
-                    let end = (start + length).min(bytes.len());
-                    if length % 3 == 0 {
-                        digest.update(&bytes[start..end]);
-                    } else {
-                        let mut rest = &bytes[start..end];
-                        while !rest.is_empty() {
-                            let room = digest.room();
-                            assert!(room.len() >= 64);
-                            let fits = room.len().min(rest.len());
-                            room[..fits].copy_from_slice(&rest[..fits]);
-                            digest.written(fits);
-                            rest = &rest[fits..];
-                        }
+        for most in [2, 33, 70, 300, 1_100, 5_000] {
+            let (mut digest, mut start, mut length) = (Digest::new(), 0, 1);
+            while start < bytes.len() {
+                let end = (start + length).min(bytes.len());
+                if length % 3 == 0 {
+                    digest.update(&bytes[start..end]);
+                } else {
+                    let mut rest = &bytes[start..end];
+                    while !rest.is_empty() {
+                        let room = digest.room();
+                        assert!(room.len() >= 64);
+                        let fits = room.len().min(rest.len());
+                        room[..fits].copy_from_slice(&rest[..fits]);
+                        digest.written(fits);
+                        rest = &rest[fits..];
                     }
-                    assert_eq!(digest.value(), xxhash_rust::xxh64::xxh64(&bytes[..end], 0), "{}", kernel.name());
-                    (start, length) = (end, (length * 7 + 3) % most);
                 }
+                assert_eq!(digest.value(), xxhash_rust::xxh64::xxh64(&bytes[..end], 0));
+                (start, length) = (end, (length * 7 + 3) % most);
             }
         }
     }
@@ -272,41 +285,37 @@ mod tests {
     fn links_are_the_hashes_of_whole_blocks() {
         let bytes: Vec<u8> = (0..20 * BLOCK_BYTES as u32 + 100).map(|n| ((n * n) >> 3) as u8).collect();
         let after = |count: usize| {
-            let mut alone = Digest::new(Kernel::portable());
+            let mut alone = Digest::new();
             alone.reset(count);
             alone.update(&bytes[..count * BLOCK_BYTES]);
             let mut last = None;
             alone.each_link(|link| last = Some(link));
             last.unwrap()
         };
-        for kernel in Kernel::available() {
-            let mut digest = Digest::new(kernel);
-            for (most, run) in [(0, 7), (5, 1), (5, 100), (20, 31), (100, 1_000), (100, 2_048), (100, 9_000)] {
-                digest.reset(most);
-                let mut taken = 0;
-                for run in bytes.chunks(run) {
-                    digest.update(run);
-                    taken += run.len();
-                    let mut links = Vec::new();
-                    if taken % 3 == 0 || taken == bytes.len() {
-                        digest.each_link(|link| links.push(link));
-                        assert_eq!(links, (1..=(taken / BLOCK_BYTES).min(most)).map(after).collect::<Vec<_>>());
-                    }
+        let mut digest = Digest::new();
+        for (most, run) in [(0, 7), (5, 1), (5, 100), (20, 31), (100, 1_000), (100, 2_048), (100, 9_000)] {
+            digest.reset(most);
+            let mut taken = 0;
+            for run in bytes.chunks(run) {
+                digest.update(run);
+                taken += run.len();
+                let mut links = Vec::new();
+                if taken % 3 == 0 || taken == bytes.len() {
+                    digest.each_link(|link| links.push(link));
+                    assert_eq!(links, (1..=(taken / BLOCK_BYTES).min(most)).map(after).collect::<Vec<_>>());
                 }
-                assert_eq!(digest.value(), xxhash_rust::xxh64::xxh64(&bytes, 0), "{}", kernel.name());
             }
+            assert_eq!(digest.value(), xxhash_rust::xxh64::xxh64(&bytes, 0));
         }
     }
 
     #[test]
     fn every_short_length_hashes_as_xxh64_does() {
         let bytes: Vec<u8> = (0..300u32).map(|n| ((n * n) >> 2) as u8).collect();
-        for kernel in Kernel::available() {
-            for end in 0..bytes.len() {
-                let mut digest = Digest::new(kernel);
-                digest.update(&bytes[..end]);
-                assert_eq!(digest.value(), xxhash_rust::xxh64::xxh64(&bytes[..end], 0), "{} of {end}", kernel.name());
-            }
+        for end in 0..bytes.len() {
+            let mut digest = Digest::new();
+            digest.update(&bytes[..end]);
+            assert_eq!(digest.value(), xxhash_rust::xxh64::xxh64(&bytes[..end], 0), "of {end}");
         }
     }
 }

@@ -1,6 +1,5 @@
 //! What a scan has learnt from a body.
 
-use super::kernel::Kernel;
 use super::prompt::Prompts;
 use super::words::Word;
 
@@ -79,7 +78,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    pub(super) fn new(kernel: &'static Kernel) -> Self {
+    pub(super) fn new() -> Self {
         Facts {
             model: Word::new(),
             model_is_string: false,
@@ -93,7 +92,7 @@ impl Facts {
             tools: false,
             spans: Spans::default(),
             duplicates: 0,
-            prompt: Prompts::new(kernel),
+            prompt: Prompts::new(),
         }
     }
 

@@ -123,9 +123,9 @@ impl Scan {
             skipped_to: SkippedTo::Nobody,
             decoder: Decoder::default(),
             word: Word::new(),
-            opaque: Opaque::new(kernel),
+            opaque: Opaque::new(),
             scalar: Scalar::new(),
-            facts: Facts::new(kernel),
+            facts: Facts::new(),
         }
     }
 

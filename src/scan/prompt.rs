@@ -9,7 +9,6 @@ mod results;
 
 use super::Plan;
 use super::PrefixMode;
-use super::kernel::Kernel;
 use super::section::{Mark, Part, Section};
 use super::text::Taker;
 use crate::limits::LINKS_MAX;
@@ -52,7 +51,7 @@ pub(super) struct Prompt {
 }
 
 impl Prompt {
-    pub fn new(kernel: &'static Kernel) -> Self {
+    pub fn new() -> Self {
         Prompt {
             mode: PrefixMode::FirstUser,
             chars_max: 0,
@@ -60,7 +59,7 @@ impl Prompt {
             links_max: 0,
             counts_all: false,
             current: Section::Main,
-            parts: std::array::from_fn(|_| Part::new(kernel)),
+            parts: std::array::from_fn(|_| Part::new()),
             speaker: Speaker::Bare,
             held: [0; HELD_MAX],
             held_length: 0,

@@ -54,7 +54,7 @@ impl Renderer {
     pub fn with(kernel: &'static Kernel) -> Self {
         Renderer {
             kernel,
-            page: Page::new(kernel),
+            page: Page::new(),
             sieve: Sieve::new(),
             word: Word::new(),
             ids: [0; IDS_BYTES],

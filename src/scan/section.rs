@@ -3,7 +3,6 @@
 use xxhash_rust::xxh64::xxh64;
 
 use super::digest::{Digest, PRIME_1, folded};
-use super::kernel::Kernel;
 
 /// The separate parts of a prompt, in canonical order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,9 +69,9 @@ pub(super) struct Part {
 }
 
 impl Part {
-    pub fn new(kernel: &'static Kernel) -> Self {
+    pub fn new() -> Self {
         Part {
-            digest: Digest::new(kernel),
+            digest: Digest::new(),
             hashed: 0,
             text_bytes: 0,
             ids: 0,

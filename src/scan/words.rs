@@ -1,7 +1,6 @@
 //! Short values that are kept while they arrive: strings, numbers, hashes of strings, names to look for.
 
 use super::digest::Digest;
-use super::kernel::Kernel;
 use super::text::Taker;
 use super::{MODEL_BYTES_MAX, SESSION_FIELDS_MAX};
 
@@ -72,8 +71,8 @@ pub(super) struct Opaque {
 }
 
 impl Opaque {
-    pub fn new(kernel: &'static Kernel) -> Self {
-        Opaque { digest: Digest::new(kernel), empty: true }
+    pub fn new() -> Self {
+        Opaque { digest: Digest::new(), empty: true }
     }
 
     pub fn clear(&mut self) {

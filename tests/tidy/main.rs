@@ -33,7 +33,6 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("src/scan/kernel/avx2.rs", "vector instructions of some CPUs"),
     ("src/scan/kernel/avx512.rs", "vector instructions of some CPUs"),
     ("src/scan/kernel/neon.rs", "vector instructions of some CPUs"),
-    ("src/scan/kernel/rounds.rs", "the order of its instructions is half of their time"),
     ("src/scan/kernel/table.rs", "calls what is compiled for some CPUs only on those"),
     ("bench/peers/src/net.rs", "a package of its own: its relay is the floor, with nothing between it and the kernel"),
     ("bench/peers/src/process.rs", "pins its children between fork and exec"),

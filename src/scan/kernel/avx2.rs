@@ -5,7 +5,6 @@
 use std::arch::x86_64::*;
 
 use super::BLOCK;
-use super::rounds::{self, Multiplies};
 use super::wide::Isa;
 use super::words::{self, LETTERS, STAND_FOR, Shuffles};
 
@@ -132,37 +131,6 @@ impl Isa for Avx2 {
             }
             (Self::UNICODE_BYTES, 12)
         }
-    }
-
-    #[inline(always)]
-    fn stripes(self, lanes: &mut [u64; 4], bytes: &[u8]) {
-        rounds::stripes(self, lanes, bytes);
-    }
-
-    #[inline(always)]
-    fn links(self, lanes: &mut [u64; 4], before: u64, step: usize, bytes: &[u8], links: &mut [u64]) {
-        rounds::links(self, lanes, before, step, bytes, links);
-    }
-}
-
-impl Multiplies for Avx2 {
-    /// Of each word's halves: low by low, and the two mixed ones above it.
-    #[inline(always)]
-    fn multiplied(self, block: [__m256i; 2], by: u64) -> [u64; 8] {
-        let mut products = [0; 8];
-        // SAFETY: see above.
-        unsafe {
-            let (low, high) = (_mm256_set1_epi64x(by as i64), _mm256_set1_epi64x((by >> 32) as i64));
-            for (words, slot) in block.into_iter().zip(products.as_chunks_mut::<4>().0) {
-                let mixed = _mm256_add_epi64(
-                    _mm256_mul_epu32(_mm256_srli_epi64::<32>(words), low),
-                    _mm256_mul_epu32(words, high),
-                );
-                let product = _mm256_add_epi64(_mm256_mul_epu32(words, low), _mm256_slli_epi64::<32>(mixed));
-                _mm256_storeu_si256(slot.as_mut_ptr().cast(), product);
-            }
-        }
-        products
     }
 }
 

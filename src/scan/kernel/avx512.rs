@@ -7,7 +7,6 @@ use std::arch::x86_64::*;
 
 use super::BLOCK;
 use super::escape::{HEX, PLAIN};
-use super::rounds::{self, Multiplies};
 use super::wide::{IDS, Isa, low_bits};
 
 /// Made only where the CPU has the features listed at the end.
@@ -78,16 +77,6 @@ impl Isa for Avx512 {
         }
     }
 
-    #[inline(always)]
-    fn stripes(self, lanes: &mut [u64; 4], bytes: &[u8]) {
-        rounds::stripes(self, lanes, bytes);
-    }
-
-    #[inline(always)]
-    fn links(self, lanes: &mut [u64; 4], before: u64, step: usize, bytes: &[u8], links: &mut [u64]) {
-        rounds::links(self, lanes, before, step, bytes, links);
-    }
-
     /// Ten at a time.
     #[inline(always)]
     fn unicode(self, bytes: &[u8; BLOCK], out: &mut [u8; BLOCK]) -> (usize, usize) {
@@ -140,18 +129,6 @@ impl Isa for Avx512 {
             let count = commas.count_ones() as usize;
             (64 - commas.leading_zeros() as usize, count)
         }
-    }
-}
-
-impl Multiplies for Avx512 {
-    #[inline(always)]
-    fn multiplied(self, block: __m512i, by: u64) -> [u64; 8] {
-        let mut products = [0; 8];
-        // SAFETY: see above.
-        unsafe {
-            _mm512_storeu_si512(products.as_mut_ptr().cast(), _mm512_mullo_epi64(block, _mm512_set1_epi64(by as i64)));
-        }
-        products
     }
 }
 

@@ -1,7 +1,7 @@
 //! Byte runs: the loops in which a scan spends its time, apart from everything that knows JSON's meaning,
 //! so that vector instructions can take their place.
 //!
-//! A [`Kernel`] is a table of six loops. [`portable`] has them for every CPU, [`wide`] once for all vector
+//! A [`Kernel`] is a table of four loops. [`portable`] has them for every CPU, [`wide`] once for all vector
 //! instructions, which have a file each. Which table a CPU gets is found out when a scan is made, and no answer
 //! depends on it.
 
@@ -13,8 +13,6 @@ mod escape;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
-#[cfg(target_arch = "x86_64")]
-mod rounds;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod table;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -32,8 +30,6 @@ pub struct Kernel {
     unescape: fn(&[u8], &mut [u8]) -> (usize, usize),
     token_ids: fn(&[u8], &mut [u8]) -> (usize, usize),
     skip: fn(&mut Skip, &[u8]) -> Option<usize>,
-    stripes: fn(&mut [u64; 4], &[u8]),
-    links: fn(&mut [u64; 4], u64, usize, &[u8], &mut [u64]),
 }
 
 impl Kernel {
@@ -97,21 +93,6 @@ impl Kernel {
     #[inline]
     pub(super) fn skip(&self, state: &mut Skip, bytes: &[u8]) -> Option<usize> {
         (self.skip)(state, bytes)
-    }
-
-    /// XXH64's lanes, taken through all of `bytes`, which are whole stripes of four words.
-    #[inline]
-    pub(super) fn stripes(&self, lanes: &mut [u64; 4], bytes: &[u8]) {
-        (self.stripes)(lanes, bytes);
-    }
-
-    /// The same of whole steps, of blocks or steps of them, behind so many bytes `before`; each leaves its [`link`] in
-    /// `links`, which has room for just as many.
-    ///
-    /// [`link`]: super::digest::link
-    #[inline]
-    pub(super) fn links(&self, lanes: &mut [u64; 4], before: u64, step: usize, bytes: &[u8], links: &mut [u64]) {
-        (self.links)(lanes, before, step, bytes, links);
     }
 }
 

@@ -1,12 +1,11 @@
 //! The loops on words of eight bytes and on [`memchr`], for every CPU. What vector kernels answer is compared
 //! with this.
 
-use super::super::digest::{PRIME_2, link, round};
 use super::escape::{plain_escape, unicode_escape, wtf8};
 use super::{BLOCK, Kernel, NEAR, Skip};
 
 /// The table of these loops.
-pub(super) static KERNEL: Kernel = Kernel { name: "portable", text_run, unescape, token_ids, skip, stripes, links };
+pub(super) static KERNEL: Kernel = Kernel { name: "portable", text_run, unescape, token_ids, skip };
 
 /// See [`Kernel::text_run`].
 fn text_run(bytes: &[u8]) -> usize {
@@ -211,26 +210,6 @@ fn ends_in_word(word: u64) -> u64 {
 fn quotes_in_word(word: u64) -> u64 {
     let zero = |word: u64| word.wrapping_sub(ONES) & !word & HIGH;
     zero(word ^ (ONES * b'"' as u64)) | zero(word ^ (ONES * b'\\' as u64))
-}
-
-/// See [`Kernel::stripes`].
-pub fn stripes(lanes: &mut [u64; 4], bytes: &[u8]) {
-    let mut own = *lanes;
-    for stripe in bytes.as_chunks::<8>().0.as_chunks::<4>().0 {
-        for (lane, word) in own.iter_mut().zip(stripe) {
-            *lane = round(*lane, u64::from_le_bytes(*word).wrapping_mul(PRIME_2));
-        }
-    }
-    *lanes = own;
-}
-
-/// See [`Kernel::links`].
-pub fn links(lanes: &mut [u64; 4], mut before: u64, step: usize, bytes: &[u8], links: &mut [u64]) {
-    for (bytes, slot) in bytes.chunks_exact(step).zip(links) {
-        stripes(lanes, bytes);
-        before += step as u64;
-        *slot = link(*lanes, before);
-    }
 }
 
 const ONES: u64 = 0x0101_0101_0101_0101;

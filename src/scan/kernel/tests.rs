@@ -1,11 +1,9 @@
 //! Every kernel of this CPU against the portable one, and that one against what a few lines say.
 
 use super::super::Fault;
-use super::super::digest::link;
 use super::super::text::{Decoder, Ended, Taker};
 use super::escape::{plain_escape, unicode_escape, wtf8};
 use super::*;
-use crate::limits::{BLOCK_BYTES, STEP_BYTES};
 
 /// A small seeded generator (xorshift), so that a failure replays.
 struct Random(u64);
@@ -377,22 +375,4 @@ fn anything_is_skipped_alike_on_every_kernel() {
         }
     }
     assert!(ends > 5_000 && cuts > 5_000, "{ends} {cuts}");
-}
-
-#[test]
-fn every_step_leaves_the_link_of_all_before_it() {
-    let bytes: Vec<u8> = (0..40 * BLOCK_BYTES as u32).map(|n| ((n * n) >> 3) as u8).collect();
-    for (kernel, step) in Kernel::available().flat_map(|kernel| [(kernel, STEP_BYTES), (kernel, BLOCK_BYTES)]) {
-        for count in [0, 1, 3, 4, 5, 16, 17, 40] {
-            let (mut lanes, mut plain, mut links) = ([1, 2, 3, 4], [1, 2, 3, 4], vec![0; count]);
-            let before = 640;
-            kernel.links(&mut lanes, before, step, &bytes[..count * step], &mut links);
-            for (place, (bytes, found)) in bytes.chunks(step).zip(links).enumerate() {
-                Kernel::portable().stripes(&mut plain, bytes);
-                let expected = link(plain, before + ((place + 1) * step) as u64);
-                assert_eq!(found, expected, "{}: {count} of {step} bytes", kernel.name());
-            }
-            assert_eq!(lanes, plain, "{}: {count} of {step} bytes", kernel.name());
-        }
-    }
 }

@@ -43,16 +43,6 @@ pub trait Isa: Copy {
     fn numbers(self, bytes: &[u8; BLOCK], starts: u64, commas: u64, out: &mut [u8; 4 * IDS]) -> (usize, usize) {
         words::numbers(bytes, starts, commas, out)
     }
-    /// See [`super::Kernel::stripes`].
-    #[inline(always)]
-    fn stripes(self, lanes: &mut [u64; 4], bytes: &[u8]) {
-        portable::stripes(lanes, bytes);
-    }
-    /// See [`super::Kernel::links`].
-    #[inline(always)]
-    fn links(self, lanes: &mut [u64; 4], before: u64, step: usize, bytes: &[u8], links: &mut [u64]) {
-        portable::links(lanes, before, step, bytes, links);
-    }
 }
 
 /// See [`super::Kernel::text_run`].
@@ -222,18 +212,6 @@ pub fn skip<I: Isa>(isa: I, state: &mut Skip, bytes: &[u8]) -> Option<usize> {
     }
     *state = Skip { depth, in_string: inside != 0, escaped: first != 0 };
     portable::skip(state, bytes.get(at..)?).map(|used| at + used)
-}
-
-/// See [`super::Kernel::stripes`].
-#[inline(always)]
-pub fn stripes<I: Isa>(isa: I, lanes: &mut [u64; 4], bytes: &[u8]) {
-    isa.stripes(lanes, bytes);
-}
-
-/// See [`super::Kernel::links`].
-#[inline(always)]
-pub fn links<I: Isa>(isa: I, lanes: &mut [u64; 4], before: u64, step: usize, bytes: &[u8], links: &mut [u64]) {
-    isa.links(lanes, before, step, bytes, links);
 }
 
 /// Counts a block's brackets; `Some` behind the one at which they balance.

@@ -1,7 +1,6 @@
 //! The prompt read once and understood twice: as the plan says it, and, where a chain is made for one policy and another makes its
 //! keys as if there was none, as that one would read it.
 
-use super::super::kernel::Kernel;
 use super::super::section::Section;
 use super::super::text::Taker;
 use super::super::{Counts, Plan, PrefixHash};
@@ -9,7 +8,6 @@ use super::Prompt;
 
 /// One prompt, or the same one twice.
 pub(in crate::scan) struct Prompts {
-    kernel: &'static Kernel,
     /// What says how far the body is read.
     all: Prompt,
     /// Looks on, as far as its own prefix goes.
@@ -17,14 +15,14 @@ pub(in crate::scan) struct Prompts {
 }
 
 impl Prompts {
-    pub fn new(kernel: &'static Kernel) -> Self {
-        Prompts { kernel, all: Prompt::new(kernel), plain: None }
+    pub fn new() -> Self {
+        Prompts { all: Prompt::new(), plain: None }
     }
 
     pub fn reset(&mut self, plan: &Plan, counts_all: bool) {
         self.all.reset(plan, counts_all);
         if plan.chain && plan.plain.is_wanted() {
-            let plain = self.plain.get_or_insert_with(|| Box::new(Prompt::new(self.kernel)));
+            let plain = self.plain.get_or_insert_with(|| Box::new(Prompt::new()));
             plain.reset_plain(plan);
         } else {
             self.plain = None;

@@ -2,7 +2,6 @@
 
 use super::super::digest::Digest;
 use super::super::form::Turn;
-use super::super::kernel::Kernel;
 use super::super::section::linked;
 use super::super::text::Taker;
 use super::Why;
@@ -20,8 +19,8 @@ pub(super) struct Page {
 }
 
 impl Page {
-    pub fn new(kernel: &'static Kernel) -> Page {
-        Page { digest: Digest::stepped(kernel, LINKS_MAX * BLOCK_BYTES / STEP_BYTES), kept: 0 }
+    pub fn new() -> Page {
+        Page { digest: Digest::stepped(LINKS_MAX * BLOCK_BYTES / STEP_BYTES), kept: 0 }
     }
 
     /// An empty one.
