@@ -9,7 +9,7 @@ use crate::counters::stats::{Event as Count, Work};
 use crate::counters::{Admission, Outcomes, Own};
 use crate::fleet::{EndpointId, Loads};
 use crate::policy::{self, CHOICES_MAX, Choice, Cost, Nobody, Policy, Tokens};
-use crate::prefix::{self, PrefixHash};
+use crate::prefix;
 use crate::snapshot::{Pool, Selected, Snapshot};
 
 /// Most barred endpoints that one choice goes past; within milliseconds the snapshot has them out.
@@ -55,9 +55,11 @@ impl Exchange {
         if facts.duplicates > 0 {
             cx.stats.count(Count::DuplicateField);
         }
-        let keyed = |prefix: PrefixHash| prefix::key(name, facts.cache_salt, &prefix);
-        self.key = facts.prefix().filter(|_| !self.unscannable).map(keyed);
-        self.shadow_key = self.key;
+        // Where it is cut into blocks, who looks it up makes the key of those.
+        if !cx.snapshot.plan.chain && !self.unscannable {
+            self.key = facts.prefix().map(|prefix| prefix::key(name, facts.cache_salt, &prefix));
+            self.shadow_key = self.key;
+        }
         Ok(pool)
     }
 

@@ -95,7 +95,10 @@ impl Exchange {
     /// Where tokens count: what is known of the prompt.
     pub(super) fn look_up(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<LookedUp> {
         let plan = &cx.snapshot.plan;
-        let facts = self.scan.as_ref().filter(|_| plan.chain && self.key.is_some())?.facts();
+        let facts = self.scan.as_ref().filter(|_| plan.chain && !self.unscannable)?.facts();
+        if !facts.has_prefix() {
+            return None;
+        }
         let beyond = match self.asked.framing.body {
             // Too long to be held: the choice does not wait for the rest.
             BodyLength::Length(len) if !self.body.done() => len.saturating_sub(cx.rules.limits.hold_bytes as u64),
@@ -103,9 +106,9 @@ impl Exchange {
         };
         self.asked.stream = facts.stream == Some(true);
         self.asked.asker.says(facts.priority);
-        let by_chain = cut(facts, pool, cx.lender).or(self.key);
-        let plain = || facts.plain_prefix().map(|prefix| prefix::key(pool.name.as_bytes(), facts.cache_salt, &prefix));
-        let key_of = |plainly: bool| if plainly { plain() } else { by_chain };
+        let key = |prefix| prefix::key(pool.name.as_bytes(), facts.cache_salt, &prefix);
+        let by_chain = cut(facts, pool, cx.lender).or_else(|| facts.prefix().map(key));
+        let key_of = |plainly: bool| if plainly { facts.plain_prefix().map(key) } else { by_chain };
         (self.key, self.shadow_key) = (key_of(plan.plain.chosen), key_of(plan.plain.shadow));
         self.draft.cut(&cx.lender.chain, cx.rules.access_chain);
         let text_bytes = facts.counts().text_bytes;

@@ -142,6 +142,11 @@ impl Facts {
         self.prompt.prefix()
     }
 
+    /// Whether [`Facts::prefix`] knows any, without its hash.
+    pub fn has_prefix(&self) -> bool {
+        self.prompt.has_prefix()
+    }
+
     /// The same of a body that is not cut into blocks, where [`super::Plan::plain`] asks for it; else [`Facts::prefix`].
     pub fn plain_prefix(&self) -> Option<PrefixHash> {
         self.prompt.plain_prefix()

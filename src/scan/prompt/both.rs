@@ -99,6 +99,10 @@ impl Prompts {
         self.all.ids_written(count);
     }
 
+    pub fn has_prefix(&self) -> bool {
+        self.all.has_prefix()
+    }
+
     pub fn prefix(&self) -> Option<PrefixHash> {
         self.all.prefix()
     }

@@ -7,18 +7,25 @@ use super::Prompt;
 impl Prompt {
     /// The prefix as far as it is known; `None` without any text.
     pub fn prefix(&self) -> Option<PrefixHash> {
+        if !self.has_prefix() {
+            return None;
+        }
         let [tools, system, main, _] = &self.parts;
-        match self.mode {
-            PrefixMode::FirstUser => {
-                (main.hashed > 0).then(|| PrefixHash { hash: main.digest.value(), bytes: main.hashed })
-            }
+        Some(match self.mode {
+            PrefixMode::FirstUser => PrefixHash { hash: main.digest.value(), bytes: main.hashed },
             PrefixMode::Conversation => {
-                if !main.has_text && !system.has_text {
-                    return None;
-                }
                 let bytes = tools.hashed + system.hashed + main.hashed;
-                Some(PrefixHash { hash: section::joined([tools, system, main]), bytes })
+                PrefixHash { hash: section::joined([tools, system, main]), bytes }
             }
+        })
+    }
+
+    /// Whether [`Prompt::prefix`] knows any, which takes no hash to tell.
+    pub fn has_prefix(&self) -> bool {
+        let [_, system, main, _] = &self.parts;
+        match self.mode {
+            PrefixMode::FirstUser => main.hashed > 0,
+            PrefixMode::Conversation => main.has_text || system.has_text,
         }
     }
 
@@ -34,7 +41,8 @@ impl Prompt {
                     chain.push(section::linked(root, link));
                 }
             });
-            if part.hashed > 0 {
+            // Behind the last one nothing begins.
+            if part.hashed > 0 && section != Section::Main {
                 root = section::linked(root.rotate_left(1 + section as u32), part.digest.value());
             }
         }
