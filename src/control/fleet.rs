@@ -176,6 +176,17 @@ impl Fleet {
         (turns, stepped || changed)
     }
 
+    /// Rings for each engine with which shards have had more trouble than when this was called before.
+    pub fn ring_for_trouble(&mut self, trouble: impl Fn(u16) -> u32) {
+        for member in &mut self.members {
+            let Some(slot) = member.now.as_ref().map(|tenancy| tenancy.id.slot) else { continue };
+            let now = trouble(slot);
+            if std::mem::replace(&mut member.trouble, now) != now {
+                member.troubled.notify_one();
+            }
+        }
+    }
+
     /// Whether one more engine may be ejected for its faults: as long as half of those that answer their probes,
     /// of all that serve the same models, stay in service.
     ///

@@ -223,6 +223,7 @@ impl Keeper {
         let mut fleet = self.fleet();
         let (turns, changed) = fleet.look(self.counters.outcomes(), now);
         let moved = fleet.compare(self.counters.predictions(), now);
+        fleet.ring_for_trouble(|slot| self.trouble(slot));
         drop(fleet);
         turns.into_iter().for_each(|(engine, turn)| say(&engine, turn, ""));
         moved.iter().for_each(|moved| say_moved(&moved.engine, &moved.ladder));
@@ -250,11 +251,14 @@ impl Keeper {
 
     /// Waits for [`Keeper::wake_models`].
     pub async fn models_wanted(&self, place: usize) {
-        let wanted = self.fleet().member(place).map(|member| Arc::clone(&member.models_wanted));
-        match wanted {
-            Some(wanted) => wanted.notified().await,
-            None => std::future::pending().await,
-        }
+        let bell = self.fleet().member(place).map(|member| Arc::clone(&member.models_wanted));
+        rung(bell).await;
+    }
+
+    /// Waits for more of [`Keeper::trouble`].
+    pub async fn troubled(&self, place: usize) {
+        let bell = self.fleet().member(place).map(|member| Arc::clone(&member.troubled));
+        rung(bell).await;
     }
 
     /// Publishes the fleet as it is.
@@ -298,6 +302,14 @@ impl Keeper {
         if changed {
             self.changed.notify_one();
         }
+    }
+}
+
+/// Waits for a bell; for ever where its engine is gone.
+async fn rung(bell: Option<Arc<Notify>>) {
+    match bell {
+        Some(bell) => bell.notified().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -38,6 +38,10 @@ pub struct Member {
     pub models_error: Option<String>,
     /// Rung when its models are to be read now.
     pub models_wanted: Arc<Notify>,
+    /// Rung when shards have counted more trouble with it.
+    pub troubled: Arc<Notify>,
+    /// How much they had counted when that was looked at.
+    pub trouble: u32,
     /// Requests that failed by its fault, at whatever address.
     pub faults: u64,
     /// How often it was taken out of service for what became of requests.
@@ -100,6 +104,8 @@ impl Member {
             models: None,
             models_error: None,
             models_wanted: Arc::default(),
+            troubled: Arc::default(),
+            trouble: 0,
             faults: 0,
             ejections: 0,
             compared: [Compared::default(); METHODS],

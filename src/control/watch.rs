@@ -17,9 +17,11 @@ use super::scrape::Reading;
 use super::truth::Ours;
 use crate::config::{Config, Upstream};
 
-/// How often failed connects and faults that shards count are looked at between two probes.
+/// How often an engine without an address is looked at.
 const GLANCE: Duration = Duration::from_millis(50);
-/// Least time between two probes that such made early.
+/// Least time before a probe that failed connects and faults, which shards count, make early.
+const EARLIEST: Duration = Duration::from_millis(50);
+/// The same behind one that was early itself.
 const EARLY_AGAIN: Duration = Duration::from_millis(250);
 /// Longest wait for name servers before shards begin without the engines they know.
 const FIRST_LOOKUP: Duration = Duration::from_secs(2);
@@ -141,15 +143,17 @@ impl Watch {
     /// Waits for the next probe. A shard's failed connect or fault ends the wait, as an engine that has just died
     /// should not cost every request a try: true then. Behind an early probe the next early one comes later.
     async fn rest(&self, slot: u16, before: u32, began: Instant, every: Duration, early: bool) -> bool {
-        let earliest = if early { EARLY_AGAIN } else { GLANCE };
+        let earliest = if early { EARLY_AGAIN } else { EARLIEST };
         loop {
-            let left = every.saturating_sub(began.elapsed());
+            let troubled = self.keeper.trouble(slot) != before;
+            let until = if troubled { earliest.min(every) } else { every };
+            let left = until.saturating_sub(began.elapsed());
             if left.is_zero() {
-                return false;
+                return troubled;
             }
-            sleep(left.min(GLANCE)).await;
-            if self.keeper.trouble(slot) != before && began.elapsed() >= earliest {
-                return true;
+            tokio::select! {
+                () = sleep(left) => {}
+                () = self.keeper.troubled(self.place) => {}
             }
         }
     }
