@@ -159,7 +159,7 @@ pub const POLICIES: &[Named] = &[
     Named {
         name: "prefix-hash-conversation",
         what: "the same, keyed by the first 4,096 bytes of the whole prompt",
-        make: Make::Own(|| Settings { prefix: PrefixMode::Conversation, ..Settings::default() }),
+        make: Make::Own(|| Settings { prefix: PrefixMode::Conversation, ..by(Policy::PrefixHash) }),
     },
     Named {
         name: "warm",
@@ -184,7 +184,7 @@ pub const POLICIES: &[Named] = &[
     Named {
         name: "kubeai",
         what: "the same as prefix-hash with KubeAI's published bound",
-        make: Make::Own(|| Settings { bound: Bound::Kubeai, ..Settings::default() }),
+        make: Make::Own(|| Settings { bound: Bound::Kubeai, ..by(Policy::PrefixHash) }),
     },
     Named {
         name: "sticky",
@@ -230,4 +230,35 @@ pub fn named(name: &str) -> Option<&'static Named> {
 
 fn by(policy: Policy) -> Settings {
     Settings { policy, ..Settings::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a policy of the product is by default is no part of what another's name says.
+    #[test]
+    fn a_row_is_of_the_policy_that_it_names() {
+        let rows: Vec<(&str, Policy)> = POLICIES
+            .iter()
+            .filter_map(|named| match named.make {
+                Make::Own(settings) | Make::Hearing(settings) => Some((named.name, settings().policy)),
+                Make::Alone(_) => None,
+            })
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                ("random", Policy::Random),
+                ("round-robin", Policy::RoundRobin),
+                ("least-load", Policy::LeastLoad),
+                ("session", Policy::Session),
+                ("prefix-hash", Policy::PrefixHash),
+                ("prefix-hash-conversation", Policy::PrefixHash),
+                ("warm", Policy::Warm),
+                ("precise", Policy::Precise),
+                ("kubeai", Policy::PrefixHash),
+            ]
+        );
+    }
 }
