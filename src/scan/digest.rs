@@ -17,7 +17,7 @@ pub(super) struct Digest {
 struct Hash {
     lanes: [u64; 4],
     bytes: u64,
-    /// Bytes from one link to the next, a power of two.
+    /// Bytes from one link to the next.
     step: usize,
     /// A hash of the first step, of the first two, and so on.
     links: Vec<u64>,
