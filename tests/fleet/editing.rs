@@ -38,7 +38,7 @@ fn engines_are_added_drained_and_removed_while_requests_run() {
         let mut client = front.connect();
         (0..10).for_each(|_| assert_eq!(client.post().status, 200));
         assert_eq!(first.requests(), before, "{driver}: it gets nothing new");
-        assert_eq!(front.metric("warmfront_endpoint_in_flight"), 1.0, "{driver}");
+        until("the stream alone", || front.metric("warmfront_endpoint_in_flight") == 1.0);
         let state = format!("warmfront_endpoint_health{{endpoint=\"{name}\",state=\"draining\"}}");
         assert_eq!(front.metric(&state), 1.0, "{driver}");
         drop(stream);
