@@ -53,6 +53,9 @@ fn found<'a>(engine: &'a Value, subject: &str) -> (&'a str, &'a str) {
     (finding["mark"].as_str().unwrap(), finding["words"].as_str().unwrap())
 }
 
+/// Where nobody listens, ever.
+const NOBODY: &str = "127.0.0.1:1";
+
 fn simulated(flags: &[&str]) -> (Running, String) {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let all = [&["engine", "--model", "m", "--time-scale", "50", "--listen", &address], flags].concat();
@@ -304,11 +307,10 @@ fn events_are_listened_to() {
 
 #[test]
 fn events_that_cannot_be_heard_are_advised_on() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let closed = examined(&vllm(&[sources(&format!("tcp://*:{}", port(&nobody)), None, "")]), &[]);
+    let closed = examined(&vllm(&[sources(&format!("tcp://*:{}", port(NOBODY)), None, "")]), &[]);
     let (mark, words) = found(&closed, "events");
     assert!(
-        mark == "advice" && words.contains(&format!("rank 0 cannot be heard from here at tcp://{nobody}")),
+        mark == "advice" && words.contains(&format!("rank 0 cannot be heard from here at tcp://{NOBODY}")),
         "{words}"
     );
     let garbage = listening(|mut socket| {
@@ -470,13 +472,12 @@ fn hostile_answers_are_bounded_and_shown_without_effect() {
 
 #[test]
 fn where_nothing_answers_the_status_says_so() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let output = doctor(&[&nobody], &[]);
+    let output = doctor(&[NOBODY], &[]);
     assert_eq!(output.status.code(), Some(78));
-    assert!(text(&output).ends_with(&format!("{nobody}: does not answer\n")), "{}", text(&output));
+    assert!(text(&output).ends_with(&format!("{NOBODY}: does not answer\n")), "{}", text(&output));
     assert!(String::from_utf8_lossy(&output.stderr).starts_with("warmfront: none of the engines answers"));
     let (_engine, address) = simulated(&[]);
-    assert_eq!(doctor(&[&nobody, &address], &["--ask"]).status.code(), Some(1), "one of two");
+    assert_eq!(doctor(&[NOBODY, &address], &["--ask"]).status.code(), Some(1), "one of two");
     assert_eq!(doctor(&[], &[]).status.code(), Some(78), "no engine is named");
     assert_eq!(doctor(&[&address], &["--timeout", "0"]).status.code(), Some(2));
 }

@@ -169,8 +169,8 @@ fn one_screen_of_a_fleet_at_work() {
 
 #[test]
 fn who_is_no_front_is_told_from_one_in_words() {
-    let nobody = free_address();
-    let why = refused(&warmfront(&["top", "--once", "--admin", &nobody]).output().unwrap());
+    let nobody = "127.0.0.1:1";
+    let why = refused(&warmfront(&["top", "--once", "--admin", nobody]).output().unwrap());
     assert!(why.contains(&format!("cannot connect to {nobody}")) && why.contains("is a front running"), "{why}");
 
     let engine = free_address();

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -210,7 +211,8 @@ pub fn black_hole() -> (SocketAddr, Vec<Box<dyn std::any::Any>>) {
     (address, kept)
 }
 
-/// An address nobody listens on.
+/// An address nobody listens on, each time another. A port that was just free would soon be another test's.
 pub fn refusing() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static GIVEN: AtomicU8 = AtomicU8::new(0);
+    SocketAddr::from(([127, 0, 1, GIVEN.fetch_add(1, Ordering::Relaxed)], 1))
 }
