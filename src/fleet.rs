@@ -89,6 +89,8 @@ pub struct Endpoint {
     pub resident_at: u64,
     /// How much of its cache was replaced of late, 0..=1: see [`Turnover`].
     pub turnover: f32,
+    /// How much of its cache holds nothing yet, as far as the index knows, 0..=1.
+    pub vacant: f32,
     /// Most requests of ours in flight there, whatever the load elsewhere; [`Endpoint::NO_CAP`]: as many as come.
     pub cap: u32,
     /// How much of its weight counts, in percent: less than [`Endpoint::WHOLE`] while it starts slowly.
@@ -118,6 +120,7 @@ impl Endpoint {
             dispatched_at: 0,
             resident_at: 0,
             turnover: 0.0,
+            vacant: 0.0,
             cap: Endpoint::NO_CAP,
             share_percent: Endpoint::WHOLE,
             refuses_probes: false,

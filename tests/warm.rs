@@ -322,25 +322,43 @@ fn a_heavier_endpoint_takes_more_and_one_that_starts_slowly_less() {
     assert!((0..20).all(|seed| fleet.choose_new(seed).endpoint.slot == 1));
 }
 
+/// Who is chosen for a prompt of ten blocks, of which the first of two endpoints holds some; so much is pending at the second. Of earlier
+/// prompts so many percent were held.
+fn between(two: [Endpoint; 2], share: u32, held: u64, pending: u32) -> u16 {
+    let mut fleet = Fleet::new(two.into());
+    fleet.had(10 * share);
+    let prompt = chain(9, 10);
+    fleet.holds(0, &prompt[..held as usize]);
+    fleet.computes(1, pending);
+    fleet.computes(0, 0);
+    fleet.choose(&prompt, 640, Avoid::default()).unwrap().endpoint.slot
+}
+
 #[test]
 fn what_is_new_goes_where_it_pushes_out_what_lay_there_for_longest() {
-    let goes_by = |policy, share: u32, turnover: f32, held: u64, pending: u32| {
-        let mut fleet = Fleet::by(policy, vec![Endpoint { turnover, ..endpoint(0) }, endpoint(1)]);
-        fleet.had(10 * share);
-        let prompt = chain(9, 10);
-        fleet.holds(0, &prompt[..held as usize]);
-        fleet.computes(1, pending);
-        fleet.computes(0, 0);
-        fleet.choose(&prompt, 640, Avoid::default()).unwrap().endpoint.slot
-    };
-    let goes = |share, turnover, held, pending| goes_by(Policy::Precise, share, turnover, held, pending);
-    assert_eq!([0.0, 0.2].map(|turnover| goes(100, turnover, 0, 1_000)), [0, 0], "waiting for 1,000 tokens is worse");
-    assert_eq!([0.3, 1.0].map(|turnover| goes(100, turnover, 0, 1_000)), [1, 1]);
-    assert_eq!(goes(20, 1.0, 0, 1_000), 0, "little of what goes would be found again");
-    assert_eq!(goes(30, 1.0, 0, 1_000), 1);
-    assert_eq!(goes(100, 1.0, 0, 7 * 640), 0, "no more than to compute the prompt again");
+    let turning = |slot, turnover| Endpoint { turnover, ..endpoint(slot) };
+    let goes = |share, turnover, held, pending| between([turning(0, turnover), endpoint(1)], share, held, pending);
+    assert_eq!([0.0, 0.5].map(|turnover| goes(100, turnover, 0, 1_000)), [0, 0], "waiting for 1,000 tokens is worse");
+    assert_eq!([0.6, 1.0].map(|turnover| goes(100, turnover, 0, 1_000)), [1, 1]);
+    assert_eq!(goes(50, 1.0, 0, 1_000), 0, "little of what goes would be found again");
+    assert_eq!(goes(60, 1.0, 0, 1_000), 1);
+    assert_eq!(goes(100, 1.0, 0, 4 * 640), 0, "no more than half of what it is to compute the prompt again");
     assert_eq!(goes(100, 1.0, 10, 0), 0, "what is there pushes nothing out");
-    assert_eq!(goes_by(Policy::Warm, 100, 1.0, 0, 1_000), 0);
+    assert_eq!(between([turning(0, 1.0), turning(1, 0.8)], 100, 0, 1_000), 0, "they turn over much alike");
+}
+
+#[test]
+fn what_is_new_goes_where_there_is_room_beside_what_is_there() {
+    let engine = EngineLoad { kv_use: Some(0.0), kv_capacity_tokens: Some(10_000), ..EngineLoad::default() };
+    let vacant = |slot, vacant| Endpoint { vacant, engine, ..endpoint(slot) };
+    let goes =
+        |vacancies: [f32; 2], pending| between([vacant(0, vacancies[0]), vacant(1, vacancies[1])], 100, 0, pending);
+    assert_eq!(goes([0.0, 0.0], 1_000), 0, "both are full");
+    assert_eq!(goes([0.0, 1.0], 1_000), 1);
+    assert_eq!(goes([0.0, 0.18], 1_000), 1, "there is room for the prompt behind what was sent there");
+    assert_eq!(goes([0.0, 0.11], 1_000), 0, "what was sent there since fills it");
+    assert_eq!(goes([0.05, 1.0], 1_000), 0, "there is room for most of it");
+    assert_eq!(goes([0.0, 1.0], 4 * 640), 0);
 }
 
 /// The cost in floating point, as the formula is published.
@@ -349,13 +367,13 @@ fn cost(
     (pending, in_flight, since): (u64, u32, u64),
     tokens: f64,
     held: f64,
-    displaces: f64,
+    (displaces, vacant): (f64, bool),
 ) -> f64 {
     let mean = 1_000.0;
     let kv = f64::from(endpoint.engine.kv_use.unwrap_or(0.0));
     let new = tokens - held;
     let in_flight = f64::from(in_flight + endpoint.foreign);
-    let room = match (endpoint.engine.kv_use, endpoint.engine.kv_capacity_tokens) {
+    let has_room = match (endpoint.engine.kv_use, endpoint.engine.kv_capacity_tokens) {
         (Some(_), Some(capacity)) if in_flight > 0.0 => {
             let capacity = capacity as f64;
             let most = if held >= tokens / 2.0 { 0.97 } else { 0.90 };
@@ -364,30 +382,34 @@ fn cost(
         _ => true,
     };
     let held_up = 0.1 * new * in_flight.min(32.0);
-    let new = new * (1.0 + displaces * f64::from(endpoint.turnover));
+    let room = (f64::from(endpoint.vacant) * 20_000.0).floor() - since as f64;
+    let displaced = f64::from(endpoint.turnover) * new + if vacant { (new - room.max(0.0)).max(0.0) } else { 0.0 };
+    let new = new + displaces * displaced;
     let work = pending as f64 + 6.0 * new + 0.02 * mean * in_flight + held_up + 4.0 * mean * kv;
-    work / f64::from(endpoint.weight) + if room { 0.0 } else { 3.0 * mean }
+    work / f64::from(endpoint.weight) + if has_room { 0.0 } else { 3.0 * mean }
 }
 
 /// Depth held, tokens pending, requests, foreign load, weight, percent of the cache in use, whether what it holds is believed, percent of
-/// the cache replaced of late.
-type Drawn = (u64, u32, u32, u32, u32, Option<u32>, bool, u32);
+/// the cache replaced of late, percent of it that holds nothing yet.
+type Drawn = (u64, u32, u32, u32, u32, u32, bool, u32, u32);
 
 proptest! {
     #[test]
     fn the_least_cost_is_chosen(
-        each in prop::collection::vec((0u64..40, 0u32..9_000, 0u32..5, 0u32..5, 1u32..4, prop::option::of(0u32..=100), prop::bool::weighted(0.8), 0u32..=100), 1..12),
+        each in prop::collection::vec((0u64..40, 0u32..9_000, 0u32..5, 0u32..5, 1u32..4, 0u32..=100, prop::bool::weighted(0.8), 0u32..=100, prop_oneof![2 => Just(0), 1 => 0u32..=100]), 1..12),
         tokens in 64u32..4_000,
-        precise: bool,
+        precise: bool, are_held: bool,
+        known: bool,
     ) {
-        let made = |(slot, (_, _, _, foreign, weight, kv, believed, turnover)): (u16, &Drawn)| Endpoint {
+        let made = |(slot, (_, _, _, foreign, weight, kv, believed, turnover, vacant)): (u16, &Drawn)| Endpoint {
             rung: if *believed { Rung::Approximate } else { Rung::Hash },
             // Where prompts are held and others send here, a home counts, too: see `fronts_that_know_nothing_of_each_other_meet`.
-            foreign: if precise { 0 } else { *foreign },
+            foreign: if are_held { 0 } else { *foreign },
             weight: *weight,
             turnover: *turnover as f32 / 100.0,
+            vacant: if known { *vacant as f32 / 100.0 } else { 0.0 },
             engine: EngineLoad {
-                kv_use: kv.map(|percent| percent as f32 / 100.0),
+                kv_use: known.then_some(*kv as f32 / 100.0),
                 kv_capacity_tokens: Some(20_000),
                 ..EngineLoad::default()
             },
@@ -395,7 +417,7 @@ proptest! {
         };
         let endpoints: Vec<Endpoint> = (0..).zip(&each).map(made).collect();
         let mut fleet = Fleet::by(if precise { Policy::Precise } else { Policy::Warm }, endpoints.clone());
-        if precise {
+        if are_held {
             fleet.had(600);
         }
         let prompt = chain(5, 40);
@@ -407,13 +429,14 @@ proptest! {
         let mut matches = Matches::default();
         fleet.index.longest(&prompt, fleet.snapshot.pools[0].eligible().ids(), &mut matches);
         let loads = fleet.counters.loads();
-        let displaces = if precise { f64::from(loads.held_share(0)) } else { 0.0 };
+        let vacant = endpoints.iter().any(|endpoint| endpoint.vacant > 0.0);
+        let displaced = (f64::from(loads.held_share(0)) / if precise { 1.0 } else { 2.0 }, vacant);
         let costs: Vec<f64> = endpoints.iter().map(|endpoint| {
             let slot = endpoint.id.slot;
             let depth = if endpoint.rung == Rung::Hash { 0 } else { matches.depth(slot) };
             let held = (f64::from(depth) * 64.0).min(f64::from(tokens));
             let loads = (loads.pending(slot), loads.in_flight(slot), loads.dispatched(slot));
-            cost(endpoint, loads, f64::from(tokens), held, displaces)
+            cost(endpoint, loads, f64::from(tokens), held, displaced)
         }).collect();
         let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
         // Whole tokens, and an inverse of the weight that is rounded down.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::config::Config;
 use crate::fleet::EndpointId;
-use crate::index::{Capacity, Index, Missed};
+use crate::index::{Capacity, Figures, Index, Missed};
 use crate::limits::{BLOCK_BYTES, ENDPOINTS_MAX, STEP_BYTES};
 use crate::policy::Pool;
 
@@ -73,10 +73,9 @@ impl Caches {
         }
     }
 
-    /// How many blocks have gone from an endpoint's cache to make room, and how many it holds at most, as far as the index knows.
-    pub fn gone(&self, slot: u16) -> (u64, u32) {
-        let figures = self.index.as_ref().map(|index| index.figures(slot)).unwrap_or_default();
-        (figures.gone(), figures.capacity)
+    /// What the index knows of an endpoint's cache.
+    pub fn figures(&self, slot: u16) -> Figures {
+        self.index.as_ref().map(|index| index.figures(slot)).unwrap_or_default()
     }
 
     /// Blocks of text in a cache of so many tokens, and the steps between them where there are any.

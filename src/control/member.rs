@@ -172,6 +172,7 @@ impl Member {
             dispatched_at: tenancy.dispatched_at,
             resident_at: tenancy.resident_at,
             turnover: tenancy.turnover.part(),
+            vacant: tenancy.turnover.vacant(),
             ..Endpoint::new(tenancy.id, Arc::clone(&self.name), tenancy.address)
         }
     }

@@ -8,6 +8,7 @@
 //! [`Reason`]; never "all tie, so the first".
 
 mod balance;
+mod cache;
 mod chwbl;
 mod cost;
 mod holding;

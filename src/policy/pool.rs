@@ -7,6 +7,7 @@ use crate::fleet::{Endpoint, EndpointId, Health, Loads};
 use crate::index::{Found, Matches};
 use crate::limits::{ENDPOINTS_MAX, WEIGHT_MAX};
 use crate::policy::Settings;
+use crate::policy::cache::Cache;
 use crate::ring::Ring;
 use crate::scan::Form;
 
@@ -88,62 +89,6 @@ const _: () = assert!(WEIGHT_MAX * WHOLE <= u16::MAX as u32, "a row's weight is 
 /// Share of an endpoint that gets one request at a time, in percent: the bounds of the others must hold its load.
 const TRIAL_SHARE: u32 = 10;
 
-/// What is known of an endpoint's KV cache.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cache {
-    /// In use, 0..=1; 0 where it is not known.
-    pub(super) used: f32,
-    /// Replaced of late, 0..=1: see [`crate::fleet::Turnover`].
-    pub(super) turnover: f32,
-    /// Tokens; 0: not known.
-    pub(super) capacity: u64,
-    /// See [`Endpoint::dispatched_at`].
-    pub(super) dispatched_at: u64,
-    /// Tokens in use at the last scrape that no request of ours told of, less those that ours shared: with what ours
-    /// are resident now, times `own`, what is in use now.
-    base: i64,
-    /// How much of our requests' tokens is their own, 0..=1: the rest they share with one another.
-    own: f32,
-}
-
-impl Cache {
-    fn of(endpoint: &Endpoint) -> Cache {
-        let used = endpoint.engine.kv_use.map_or(0.0, |used| used.clamp(0.0, 1.0));
-        let capacity = endpoint.engine.kv_use.and(endpoint.engine.kv_capacity_tokens).unwrap_or(0);
-        let tokens = f64::from(used) * capacity as f64;
-        let (running, waiting) = (endpoint.engine.running.unwrap_or(0), endpoint.engine.waiting.unwrap_or(0));
-        // Those that wait in the engine occupy nothing yet, and will.
-        let waits = f64::from(waiting) / f64::from(running.saturating_add(waiting)).max(1.0);
-        let resident = endpoint.resident_at as f64;
-        let computed = resident * (1.0 - waits);
-        let own = if computed > 0.0 { (tokens / computed).clamp(0.0, 1.0) } else { 1.0 };
-        let base = tokens - own * computed;
-        Cache {
-            used,
-            turnover: endpoint.turnover.clamp(0.0, 1.0),
-            capacity,
-            dispatched_at: endpoint.dispatched_at,
-            base: base as i64,
-            own: own as f32,
-        }
-    }
-
-    /// Tokens in use now, those of our requests that will be soon among them, given what ours have resident there.
-    pub(super) fn occupied(&self, resident: u64) -> u64 {
-        self.base.saturating_add((f64::from(self.own) * resident as f64) as i64).max(0) as u64
-    }
-
-    /// How much of our requests' tokens no two of them share, 0..=1.
-    pub(super) fn own_part(&self) -> f32 {
-        self.own
-    }
-
-    /// How much of so many tokens that the cache holds already nobody in flight uses: they would be in use as well.
-    pub(super) fn idle_part(&self, held: u32) -> u64 {
-        (self.own * held as f32) as u64
-    }
-}
-
 /// The members of a pool that take requests, as dense arrays: 512 endpoint records would cost a choice
 /// microseconds of cache misses.
 #[derive(Debug, Default)]
@@ -154,8 +99,9 @@ pub struct Eligible {
     slots: Box<[u16]>,
     /// Whose they are.
     ids: Box<[EndpointId]>,
-    /// What their caches can hold, in the same order.
+    /// What is known of their caches, in the same order.
     caches: Box<[Cache]>,
+    vacant: bool,
     /// Those of whose caches the index is not believed; mostly none.
     doubted: Box<[u16]>,
     /// From the first of `slots` to the last, and what lies between and is not eligible. A dense sum less
@@ -222,6 +168,7 @@ impl Eligible {
             caps[endpoint.id.slot as usize] = cap;
         }
         let span = slots.first().map_or(0..0, |&first| first..rows.len() as u16);
+        let caches: Box<[Cache]> = of_each.iter().map(|endpoint| Cache::of(endpoint)).collect();
         let holes: Vec<u16> = span.clone().filter(|&slot| rows[slot as usize].weight == 0).collect();
         let row = |&slot: &u16| &rows[slot as usize];
         let shares = slots.iter().map(row).scan(0, |sum, row| {
@@ -236,7 +183,8 @@ impl Eligible {
             span,
             caps: caps.into(),
             ids: of_each.iter().map(|endpoint| endpoint.id).collect(),
-            caches: of_each.iter().map(|endpoint| Cache::of(endpoint)).collect(),
+            vacant: caches.iter().any(|cache| cache.vacant > 0),
+            caches,
             doubted: of_each.iter().filter(|one| !one.rung.believes_index()).map(|one| one.id.slot).collect(),
             rows: rows.into(),
             slots: slots.into(),
@@ -260,6 +208,12 @@ impl Eligible {
     #[inline]
     pub(super) fn caches(&self) -> &[Cache] {
         &self.caches
+    }
+
+    /// Whether one of them was not full when it was looked at last.
+    #[inline]
+    pub(super) fn vacant(&self) -> bool {
+        self.vacant
     }
 
     /// The endpoints that count as holding nothing, whatever the index says; ascending.

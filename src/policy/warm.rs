@@ -4,17 +4,18 @@
 //! prompt less what its cache holds of it, and what those that decode there slow it down. Requests are not the unit: policies
 //! that count them park short prompts behind long ones.
 //!
-//! By `precise` a new token costs up to twice as much where it pushes out what others will ask for: as likely as prompts are held at all, and
-//! as much of the cache as was replaced within the last half minute. That keeps what is used apart from what is not: prompts that nobody
-//! holds go where what they push out lay for longest, as they would in one cache for all. By `warm`, which guesses what went, it does not: in
-//! replays it gained with agents and lost with Mooncake's conversations.
+//! A new token costs more where it pushes out what others will ask for, which is as likely as prompts are held at all: by as much of the cache as
+//! was replaced within the last half minute, and where it is full beside one that is not. That keeps what is used apart from what is not: prompts that
+//! nobody holds go where what they push out lay for longest, as they would in one cache for all, and an engine that starts anew gets its part.
+//! Without it three prefixes can share a cache for two, again and again, beside an empty one.
 //!
 //! An endpoint whose cache turned out not to hold what the index says ([`crate::fleet::Rung::Hash`]) counts as holding nothing.
 
 use crate::fleet::Loads;
 use crate::index::{Found, Matches, STEPS};
 use crate::limits::ENDPOINTS_MAX;
-use crate::policy::pool::{Cache, Row};
+use crate::policy::cache::Cache;
+use crate::policy::pool::Row;
 use crate::policy::{Choice, Cost, Costs, Eligible, Policy, Pool, Reason, Request, Tokens};
 
 /// What is known of a prompt that is chosen for by its tokens.
@@ -49,6 +50,10 @@ impl Prompt<'_> {
 /// A token of this prompt that has to be computed costs this many that others wait for: it is sure to be computed, and
 /// here is where that can be avoided.
 const NEW: u64 = 6;
+/// What it pushes out costs as much, where another prompt asks for it, and half where it is a guess what it pushes out: counted whole there, it
+/// gained with agents and lost with Mooncake's conversations.
+const DISPLACES: f32 = 1.0;
+const DISPLACES_AS_GUESSED: f32 = 0.5;
 /// A request that decodes slows others down like one part in so many of a mean prompt,
 const DECODES: u64 = 50;
 /// and is held up while this prompt is computed: so many such parts of what is new of it.
@@ -83,7 +88,8 @@ pub(super) fn least_work(
     let mut held = [0; ENDPOINTS_MAX];
     note_held(eligible, prompt, &mut held);
     let mean = u64::from(loads.mean_prompt(pool.id.0));
-    let displaces = if policy == Policy::Precise { loads.held_share(pool.id.0) } else { 0.0 };
+    let displaces = if policy == Policy::Precise { DISPLACES } else { DISPLACES_AS_GUESSED };
+    let displaces = displaces * loads.held_share(pool.id.0);
     let mut work = Work { eligible, loads, prompt, mean, displaces, held: &held, others: Others::default() };
     work.others = Others::of(pool, &work);
     let mut best = Best::default();
@@ -153,8 +159,7 @@ struct Work<'a> {
     prompt: &'a Prompt<'a>,
     /// Tokens of the pool's mean prompt.
     mean: u64,
-    /// How likely it is that what a new token pushes out would have been found by another prompt, in a cache that turns over within
-    /// half a minute: then that has to be computed, too.
+    /// What a token that is pushed out costs, in new tokens: it may be that another prompt would have found it.
     displaces: f32,
     /// Tokens held, by slot, as far as is believed.
     held: &'a [u32; ENDPOINTS_MAX],
@@ -199,9 +204,14 @@ impl Work<'_> {
         let room = in_flight == 0 || self.has_room(slot, cache, held);
         let no_room = if room { 0 } else { NO_ROOM * self.mean };
         let others = self.others.holds(slot);
-        // What was pushed out has to be computed as well once it is asked for.
-        let displaced = (self.displaces * cache.turnover * (NEW * new) as f32) as u64;
-        Terms { pending: self.loads.pending(slot), new: NEW * new + displaced, decoding, full, no_room, others }
+        let new = NEW * new + (self.displaces * NEW as f32 * self.pushed_out(slot, cache, new)) as u64;
+        Terms { pending: self.loads.pending(slot), new, decoding, full, no_room, others }
+    }
+
+    /// How many tokens that were of use go for so many new ones. Where no cache has room it makes no difference that this one has none.
+    fn pushed_out(&self, slot: u16, cache: &Cache, new: u64) -> f32 {
+        let beside_room = if self.eligible.vacant() { cache.pushed_out(new, self.loads.dispatched(slot)) } else { 0 };
+        beside_room as f32 + cache.turnover * new as f32
     }
 
     /// Computed again for the two that are told of, lest all that lose carry their terms along.

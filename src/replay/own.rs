@@ -207,8 +207,8 @@ impl Chooser for Own {
         for ((endpoint, turnover), figures) in engines.zip(figures) {
             if let Some(index) = self.snapshot.index.as_deref() {
                 let known = index.figures(endpoint.id.slot);
-                turnover.saw(known.gone(), known.capacity, since);
-                endpoint.turnover = turnover.part();
+                turnover.saw(known.gone(), known.blocks, known.capacity, since);
+                (endpoint.turnover, endpoint.vacant) = (turnover.part(), turnover.vacant());
             }
             endpoint.engine.kv_use = Some(figures.kv_usage as f32);
             endpoint.engine.kv_capacity_tokens = Some(self.cache_tokens);

@@ -1,6 +1,6 @@
 //! Connections that come, and connections that are made.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use warmfront::driver::{Completion, Driver, Segment};

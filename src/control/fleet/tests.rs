@@ -154,19 +154,22 @@ fn shards_are_told_how_fast_caches_turn_over_until_nobody_knows() {
         now += Duration::from_secs(1);
         let prompts = if restarts { 1 } else { 5 };
         let changed = fleet.scraped(0, id, Ok((counted(prompts, 0, "True"), Ours::default())), now);
-        (changed, fleet.snapshot().endpoints[0].as_ref().unwrap().turnover)
+        let endpoint = fleet.snapshot().endpoints[0].clone().unwrap();
+        (changed, endpoint.turnover, endpoint.vacant)
     };
     // 16,000 tokens of four bytes in blocks of 256.
-    assert_eq!(scrape(&mut fleet, false), (true, 0.0));
-    sends(250);
-    assert_eq!(scrape(&mut fleet, false), (false, 0.0), "there was room");
+    assert_eq!(scrape(&mut fleet, false), (true, 0.0, 1.0));
+    sends(125);
+    assert_eq!(scrape(&mut fleet, false), (true, 0.0, 0.5), "half of it holds nothing");
+    sends(125);
+    assert_eq!(scrape(&mut fleet, false), (true, 0.0, 0.0), "there was room");
     sends(50);
-    assert_eq!(scrape(&mut fleet, false), (true, 0.2), "what an engine says of itself is the same");
-    assert_eq!(scrape(&mut fleet, true), (true, 0.0), "another process, another cache");
+    assert_eq!(scrape(&mut fleet, false), (true, 0.2, 0.0), "what an engine says of itself is the same");
+    assert_eq!(scrape(&mut fleet, true), (true, 0.0, 0.0), "another process, another cache");
     sends(300);
-    assert_eq!(scrape(&mut fleet, false), (true, 0.0), "when it went is not known");
+    assert_eq!(scrape(&mut fleet, false), (true, 0.0, 0.0), "when it went is not known");
     sends(100);
-    assert_eq!(scrape(&mut fleet, false), (true, 0.4));
+    assert_eq!(scrape(&mut fleet, false), (true, 0.4, 0.0));
     now += Duration::from_millis(fleet.config.control.stale_after_ms + 1);
     assert!(fleet.tick(now, |_| 0));
     assert_eq!(fleet.snapshot().endpoints[0].as_ref().unwrap().turnover, 0.0);
