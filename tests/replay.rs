@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 
 use warmfront::engine::profile::Profile;
 use warmfront::replay::Comparison;
-use warmfront::replay::chooser::{Asked, Chooser, ORACLE, POLICIES, Stage, named};
+use warmfront::replay::chooser::{Asked, Chooser, ORACLE, POLICIES, POOLED, Stage, named};
 use warmfront::replay::events::Delivery;
 use warmfront::replay::fleet::Fleet;
 use warmfront::replay::outcome::{Objective, Outcome};
@@ -145,6 +145,17 @@ fn an_oracle_finds_what_another_engine_has_computed_and_waits_for_none() {
     // The second goes to the idle engine, where it finds five blocks that the first is still computing; the last
     // token of a prompt is always computed, with its block.
     assert_eq!(seen, [(1, 26, 80), (0, 106, 0), (0, 26, 80)]);
+}
+
+#[test]
+fn only_the_oracle_sees_which_step_ends_soonest() {
+    // At 30 ms the first engine computes until 110, the second until 40.
+    let source = Fixed(vec![request(0, &[(1, 100)], 1), request(10, &[(2, 20)], 1), request(30, &[(3, 16)], 1)]);
+    let third = |policy| {
+        let run = replay(&source, 1.0, &plain(), 2, policy);
+        run.records.iter().find(|one| one.prompt == 16).map(|one| (one.engine, one.ttft_ns / MS))
+    };
+    assert_eq!([ORACLE, POOLED].map(third), [Some((1, 10 + 26)), Some((0, 80 + 26))]);
 }
 
 #[test]

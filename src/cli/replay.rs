@@ -22,8 +22,8 @@ const KV_TOKENS_MAX: u64 = 1 << 30;
 /// Compare policies on a trace or on generated traffic, against simulated engines in simulated time.
 ///
 /// The front's own policies run by the code that serves; those of other routers by their published rules and defaults;
-/// `oracle` has one cache for all engines and perfect knowledge. Nothing is sent anywhere. The same
-/// command prints the same figures.
+/// `oracle` has one cache for all engines and perfect knowledge, `pooled` the same but for when engines' steps end, which no
+/// router sees. Nothing is sent anywhere. The same command prints the same figures.
 ///
 /// A trace is in Mooncake's format, one JSON object a line, plain or .zst:
 /// {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [ids of 512-token blocks]}
@@ -59,7 +59,8 @@ pub struct Args {
     #[arg(long, value_name = "WHAT", value_enum)]
     generate: Option<Generated>,
     /// Policies to compare, in order; `all`, or of random, round-robin, least-load, session, prefix-hash,
-    /// prefix-hash-conversation, warm, precise, warm-held, warm-auto, kubeai, sticky, sglang, smg, llm-d, dynamo, clairvoyant, oracle.
+    /// prefix-hash-conversation, warm, precise, warm-held, warm-auto, kubeai, sticky, sglang, smg, llm-d, dynamo, clairvoyant, pooled,
+    /// oracle.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     policies: Vec<String>,
     /// Times the traffic's own rate (chat: its threads); several make one table each.

@@ -133,7 +133,7 @@ impl Named {
 
     /// Whether it says something of several fronts: the product's own do, and what knows all knows the same behind any number.
     pub fn on_several_fronts(&self) -> bool {
-        matches!(self.make, Make::Own(_) | Make::Hearing(_)) || [ORACLE, CLAIRVOYANT].contains(&self.name)
+        matches!(self.make, Make::Own(_) | Make::Hearing(_)) || [ORACLE, POOLED, CLAIRVOYANT].contains(&self.name)
     }
 }
 
@@ -141,7 +141,8 @@ impl Named {
 pub const RANDOM: &str = "random";
 /// The name of the bound that others are compared with.
 pub const ORACLE: &str = "oracle";
-
+/// The name of the same without sight of steps.
+pub const POOLED: &str = "pooled";
 /// The name of the same with caches apart.
 pub const CLAIRVOYANT: &str = "clairvoyant";
 
@@ -215,6 +216,11 @@ pub const POLICIES: &[Named] = &[
         name: CLAIRVOYANT,
         what: "soonest first token by perfect knowledge of the engines, caches apart",
         make: Make::Alone(|stage| Box::new(Oracle::with_caches_apart(stage.engines))),
+    },
+    Named {
+        name: POOLED,
+        what: "one pooled cache, perfect knowledge but of when steps end",
+        make: Make::Alone(|stage| Box::new(Oracle::without_steps(stage.engines))),
     },
     Named {
         name: ORACLE,

@@ -16,6 +16,9 @@
 //! The clairvoyant is the same with caches apart: perfect knowledge of engines as they are, and nothing held. What
 //! lies between the two is the price of caches that are not one. It takes what is best for the request at hand, which
 //! is not what is best for those that follow: no bound, a landmark.
+//!
+//! The pooled one has one cache for all as the oracle does, but does not see when an engine's step ends, as nobody outside an engine does: to take
+//! the one of many that ends soonest is worth half a step of each first token. What a router could come to at best.
 
 use std::collections::HashMap;
 
@@ -25,6 +28,7 @@ use super::fleet::Fleet;
 /// See the top of this file.
 pub struct Oracle {
     pooled: bool,
+    sees_steps: bool,
     /// By engine: uncached tokens of requests without a first token, as they were at their choice.
     pending: Vec<u64>,
     in_flight: Vec<u32>,
@@ -38,7 +42,7 @@ impl Oracle {
     /// Nothing placed yet.
     pub fn new(engines: usize) -> Oracle {
         let (pending, in_flight) = (vec![0; engines], vec![0; engines]);
-        Oracle { pooled: true, pending, in_flight, placed: HashMap::new(), outputs: 0 }
+        Oracle { pooled: true, sees_steps: true, pending, in_flight, placed: HashMap::new(), outputs: 0 }
     }
 
     /// The clairvoyant.
@@ -46,11 +50,16 @@ impl Oracle {
         Oracle { pooled: false, ..Oracle::new(engines) }
     }
 
+    /// The pooled one.
+    pub fn without_steps(engines: usize) -> Oracle {
+        Oracle { sees_steps: false, ..Oracle::new(engines) }
+    }
+
     /// Nanoseconds from now to the first token of a prompt with so many uncached tokens.
     fn wait_ns(&self, engine: usize, uncached: u64, now_ns: u64, fleet: &Fleet) -> f64 {
         let profile = fleet.profile();
         let figures = fleet.figures(engine);
-        let left = fleet.step_ends_ns(engine).map_or(0, |ends| ends.saturating_sub(now_ns));
+        let left = fleet.step_ends_ns(engine).filter(|_| self.sees_steps).map_or(0, |ends| ends.saturating_sub(now_ns));
         let pending = self.pending.get(engine).copied().unwrap_or(0).saturating_sub(fleet.prefilled(engine));
         let tokens = (pending + uncached) as f64;
         let steps = (tokens / f64::from(profile.max_num_batched_tokens)).ceil().max(1.0);
