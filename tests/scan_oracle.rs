@@ -114,6 +114,12 @@ const WRITTEN: &[(Api, &str)] = &[
     (Api::Chat, r#"{"messages":[],"model":null,"stream":null,"user":"","prompt_cache_key":7}"#),
     (Api::Chat, r#"{"messages":"bare","model":"m"}"#),
     (Api::Chat, r#"{"messages":{"role":"user","content":{"text":"object"}},"model":"m"}"#),
+    (Api::Chat, r#"{"messages":[{"role":"system","content":"s"},{"role":"user","content":"u"},{"role":"assistant","content":"a"},{"role":"tool","content":"t"},{"role":"developer","content":"d"},{"role":"user","content":""}],"model":"m"}"#),
+    (Api::Chat, r#"{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}, {"role": "assistant", "content": "a\nb"}, {"role": "user", "content": "v"}], "model": "m"}"#),
+    (Api::Chat, r#"{"messages":[{"role":"user","content":"u"},{"role":"users","content":"near"},{"role":"user","contents":"near"},{"role":"user", "content":"near"},{"role":"tool","content":["far"]},{"role":"user","content":"x"},{"content":"y"}]}"#),
+    (Api::Completions, r#"{"prompt":["a",{"content":"b"},{"role":"user","content":"c"}],"suffix":[{"content":"d"},{"role":"user","content":"e"}]}"#),
+    (Api::Chat, r#"{"messages":[[[{"content":"b"},{"role":"user","content":"c"},{"role":"user","content":"d"}],"e"]]}"#),
+    (Api::Chat, r#"{"messages":[{"role":"assistant","content":"0123"},{"role":"assistant","content":"0123456789"},{"role":"user","content":"x"}],"model":"m"}"#),
     (Api::Chat, r#"{}"#),
     (Api::Chat, r#"{"messages":[{"name":"n","content":"0123456789","role":"user","text":"more"}],"user":"u","prompt_cache_key":"k"}"#),
     (Api::Completions, r#"{"model":"m","prompt":"Once upon a time","suffix":"end","max_tokens":4}"#),
@@ -138,6 +144,8 @@ const WRITTEN: &[(Api, &str)] = &[
 
 /// Bodies that serde_json refuses or that are cut off; only the cuts are compared.
 const STRANGE: &[&[u8]] = &[
+    br#"{"messages":{"content":"0"},{"role":"user","content":"no list"}}"#,
+    br#"{"messages":[{"role":"user","content":{"text":"part"},{"role":"user","content":"no list"}}]}"#,
     b"",
     b" ",
     b"\xef\xbb\xbf{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}",

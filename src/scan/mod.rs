@@ -27,6 +27,7 @@ mod rendered;
 mod section;
 mod text;
 mod tokens;
+mod turns;
 mod words;
 
 use std::ops::BitOr;
