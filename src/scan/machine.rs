@@ -331,8 +331,7 @@ impl Scan {
 
     fn text(&mut self, bytes: &[u8]) -> usize {
         let (used, ended) = self.decoder.decode(self.kernel, bytes, &mut self.facts.prompt);
-        let used = self.string_read(used, ended);
-        if ended == Ended::Quote { self.turn_behind(bytes, used) } else { used }
+        self.string_read(used, ended)
     }
 
     fn string_read(&mut self, used: usize, ended: Ended) -> usize {

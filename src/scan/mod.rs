@@ -27,7 +27,6 @@ mod rendered;
 mod section;
 mod text;
 mod tokens;
-mod turns;
 mod words;
 
 use std::ops::BitOr;
