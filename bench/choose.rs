@@ -28,6 +28,9 @@ fn snapshot(count: u16, settings: Settings) -> Snapshot {
                 health: if slot % 8 == 7 { Health::Down } else { Health::Up },
                 foreign: u32::from(slot % 3 == 0),
                 engine: EngineLoad { kv_use: Some(0.3), kv_capacity_tokens: Some(500_000), ..EngineLoad::default() },
+                turnover: 0.2,
+                // Every fifth cache has room, so that it is asked of each.
+                vacant: if slot % 5 == 0 { 0.1 } else { 0.0 },
                 ..Endpoint::new(id, name, ([10, 0, 0, 1], 8000).into())
             }
         })
