@@ -2,10 +2,10 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::draft::{self, Draft, Heard};
 use super::event::{Action, Context, Ending, Micros, Peer, Side};
 use super::paths::Paths;
 use super::queue::{Asker, QueueRules};
-use super::record::Draft;
 use super::refusals::{self, Refused};
 use super::{Asked, End, Exchange, Leg, Phase, tap, usage};
 use crate::config::{Access, Cidr, Config, HalfClose};
@@ -80,18 +80,14 @@ pub fn open(bytes: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) -> Op
     let mut fields = std::mem::take(&mut cx.lender.fields);
     let opened = match http::parse_request(bytes, &mut fields, &limits) {
         Ok(Status::Partial) => Opened::Partial,
-        Ok(Status::Complete(head)) => {
-            let mut draft = Draft::begin(peer, since, cx);
-            match http::framing::request(&head) {
-                Ok(framing) => admit(&head, framing, bytes.len() > head.len, peer, draft, cx),
-                Err(refusal) => {
-                    let id = rewrite::request_id(&head).unwrap_or_default();
-                    draft.asked(&head, Api::of_path(head.path()), id);
-                    refuse(refusal, bytes, draft, cx)
-                }
+        Ok(Status::Complete(head)) => match http::framing::request(&head) {
+            Ok(framing) => admit(&head, framing, bytes.len() > head.len, peer, since, cx),
+            Err(refusal) => {
+                let id = rewrite::request_id(&head).unwrap_or_default();
+                refuse(refusal, bytes, Some((&head, Api::of_path(head.path()), id)), peer, since, cx)
             }
-        }
-        Err(refusal) => refuse(refusal, bytes, Draft::begin(peer, since, cx), cx),
+        },
+        Err(refusal) => refuse(refusal, bytes, None, peer, since, cx),
     };
     cx.lender.fields = fields;
     opened
@@ -99,12 +95,19 @@ pub fn open(bytes: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) -> Op
 
 /// Half a head came, its first byte at `since`, and no more of it in time.
 pub fn refuse_slow_head(half: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) {
-    refuse(refusals::SLOW_HEAD, half, Draft::begin(peer, since, cx), cx);
+    refuse(refusals::SLOW_HEAD, half, None, peer, since, cx);
 }
 
 /// Whatever follows a refused head cannot be told apart from it: answer and close. All of `bytes` are taken.
-fn refuse(refusal: http::Refusal, bytes: &[u8], draft: Draft, cx: &mut Context<'_>) -> Opened {
-    draft.answered(refusal.status, End::from(&refusal), cx);
+fn refuse(
+    refusal: http::Refusal,
+    bytes: &[u8],
+    heard: Heard<'_>,
+    peer: Peer,
+    since: Micros,
+    cx: &mut Context<'_>,
+) -> Opened {
+    draft::answered(heard, peer, since, refusal.status, End::from(&refusal), cx);
     let head_request = http::has_head_method(bytes);
     let to = ToClient { version: Version::Http11, keep_alive: false, head_request, request_id: None, explain: None };
     refusals::answer(&refusal.into(), &to, cx);
@@ -117,25 +120,24 @@ fn admit(
     framing: RequestFraming,
     body_here: bool,
     peer: Peer,
-    mut draft: Draft,
+    since: Micros,
     cx: &mut Context<'_>,
 ) -> Opened {
     let id = request_id(head, cx);
     let api = Api::of_path(head.path());
-    draft.asked(head, api, &id);
     if let Some(answer) = own_answer(head, api, &framing, cx) {
         let (status, end) = match &answer {
             Answer::Refused(refused) => (refused.refusal.status, End::from(&refused.refusal)),
             Answer::Json(_) | Answer::Healthy => (200, End::Whole),
         };
-        draft.answered(status, end, cx);
+        draft::answered(Some((head, api, &id)), peer, since, status, end, cx);
         return answer_ourselves(head, &framing, &answer, &id, cx);
     }
     if framing.expect_continue && framing.body != BodyLength::None && !body_here {
         cx.actions.compose(Side::Client, |out| out.extend_from_slice(reply::CONTINUE));
     }
     let asked = Asked::of(head, framing, api, id, peer, cx);
-    let exchange = Exchange::new(head, asked, peer, draft, cx);
+    let exchange = Exchange::new(head, asked, peer, since, cx);
     Opened::Exchange(head.len, Box::new(exchange))
 }
 
@@ -293,7 +295,7 @@ impl Asked {
 }
 
 impl Exchange {
-    fn new(head: &RequestHead<'_>, asked: Asked, peer: Peer, draft: Draft, cx: &mut Context<'_>) -> Exchange {
+    fn new(head: &RequestHead<'_>, asked: Asked, peer: Peer, since: Micros, cx: &mut Context<'_>) -> Exchange {
         let body = Body::new(asked.framing.body);
         let out = rewritten(head, &asked.framing, &asked.request_id, peer, cx);
         cx.lender.held_bytes += out.capacity();
@@ -355,7 +357,7 @@ impl Exchange {
             sent: cx.now,
             last_reply: cx.now,
             deadline: None,
-            draft,
+            draft: Draft::of(head, peer, since, cx),
         };
         exchange.wait_for_body(cx);
         exchange.prepare(cx);

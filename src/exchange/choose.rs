@@ -1,7 +1,7 @@
 //! The choice: pool, then endpoint, counted before anything else happens.
 
+use super::draft::RunnerUp;
 use super::event::{Action, Context};
-use super::record::RunnerUp;
 use super::refusals::{self, Refused};
 use super::warm::{self, LookedUp};
 use super::{Exchange, Leg, Micros, Phase, Waiting};

@@ -18,6 +18,7 @@ pub mod admit;
 mod again;
 mod charges;
 mod choose;
+mod draft;
 pub mod event;
 mod finish;
 mod outcome;
@@ -52,8 +53,8 @@ use crate::http::{Body, RequestFraming, Version};
 use crate::policy::{Avoid, Reason, Tokens};
 use crate::scan::{Api, Scan};
 use crate::snapshot::PoolId;
+use draft::Draft;
 use queue::{Asker, Queued};
-use record::Draft;
 
 /// Where an exchange stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,17 +1,14 @@
-//! What access log and receipts are told of a request: plain data of a fixed size, written while the request runs and handed
-//! on once, at its end. Nothing of a body but hashes, nothing of a query, and no field's value but the request id gets in here.
+//! What access log and receipts are told of a request: plain data of a fixed size, written ([`super::draft`]) and handed on once, at its end.
+//! Nothing of a body but hashes, nothing of a query, and no field's value but the request id gets in here.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use crossbeam::queue::ArrayQueue;
 
-use super::event::{Context, Peer};
-use super::{Exchange, Micros, Phase};
-use crate::counters::stats::Event as Count;
+use super::{Micros, Phase};
 use crate::fleet::EndpointId;
-use crate::http::{self, Cause, Refusal, RequestHead};
-use crate::limits::{BLOCK_BYTES, LOGGED_CHAIN_BYTES};
-use crate::policy::{Choice, Costs, Reason, Tokens};
+use crate::http::{Cause, Refusal};
+use crate::policy::{Costs, Reason};
 use crate::scan::Api;
 use crate::snapshot::PoolId;
 
@@ -76,7 +73,7 @@ pub struct Record {
     pub total: Micros,
     /// The access log was on at its end: it gets a line.
     pub logged: bool,
-    /// Where the log is to have it: the hash of each stretch of [`LOGGED_CHAIN_BYTES`] of the prompt with all before it.
+    /// Where the log is to have it: the hash of each stretch of [`crate::limits::LOGGED_CHAIN_BYTES`] of the prompt with all before it.
     pub chain: Option<Box<[u64]>>,
 }
 
@@ -94,9 +91,6 @@ pub struct Compared {
     /// Of both, where work was counted.
     pub costs: Option<Costs>,
 }
-
-/// The runner-up of a choice, and how many requests it has.
-pub(super) type RunnerUp = Option<(EndpointId, u32)>;
 
 impl Record {
     /// What is kept of a request id.
@@ -230,120 +224,10 @@ impl<const N: usize> std::fmt::Debug for Short<N> {
 pub struct Recorder {
     /// To control. Where it is full the record is dropped and counted: a request never waits for its log.
     pub queue: &'static ArrayQueue<Box<Record>>,
-    /// From control: blank ones, to be written anew.
+    /// From control: boxes to be written anew.
     pub spare: &'static ArrayQueue<Box<Record>>,
     /// How far the time, in microseconds since 1970, is ahead of the shard's clock.
     pub wall_ahead: Micros,
-}
-
-/// The record of a request that runs. It is written where it will be read: its box goes to control and comes back.
-pub(super) struct Draft {
-    since: Micros,
-    /// None while nobody wants any.
-    record: Option<Box<Record>>,
-}
-
-impl Draft {
-    /// Begins one for a request whose first byte came at `since`.
-    pub(super) fn begin(peer: Peer, since: Micros, cx: &mut Context<'_>) -> Draft {
-        let Some(recorder) = &cx.lender.recorder else { return Draft { since, record: None } };
-        let mut record = recorder.spare.pop().unwrap_or_else(|| Box::new(Record::BLANK));
-        record.client = SocketAddr::new(peer.ip, peer.port);
-        Draft { since, record: Some(record) }
-    }
-
-    /// Its head was read.
-    pub(super) fn asked(&mut self, head: &RequestHead<'_>, api: Api, request_id: &[u8]) {
-        let Some(record) = &mut self.record else { return };
-        record.method = Short::new(head.method);
-        record.path = Short::new(http::without_query(head.path()));
-        record.api = api;
-        record.request_id = Short::new(request_id);
-    }
-
-    /// The prompt was cut into this chain.
-    pub(super) fn cut(&mut self, chain: &[u64], wanted: bool) {
-        if let Some(record) = self.record.as_mut().filter(|_| wanted) {
-            const LINKS: usize = LOGGED_CHAIN_BYTES / BLOCK_BYTES;
-            record.chain = Some(chain.iter().skip(LINKS - 1).step_by(LINKS).copied().collect());
-        }
-    }
-
-    pub(super) fn chose(&mut self, choice: &Choice, runner_up: RunnerUp, now: Micros) {
-        let Some(record) = &mut self.record else { return };
-        record.endpoint = Some(choice.endpoint);
-        record.reason = Some(choice.reason);
-        record.runner_up = runner_up.map(|(id, _)| id);
-        record.compared = Some(Compared {
-            in_flight: choice.in_flight,
-            slots: choice.slots,
-            runner_up_in_flight: runner_up.map(|(_, load)| load),
-            costs: choice.costs,
-        });
-        if let Some(Tokens { held, new, .. }) = choice.tokens {
-            record.prompt_tokens = Some(held.saturating_add(new));
-        }
-        record.held_tokens = choice.tokens.map(|tokens| tokens.held);
-        record.tries = record.tries.saturating_add(1);
-        record.chosen.get_or_insert(now.saturating_sub(self.since));
-        record.connected = None;
-    }
-
-    pub(super) fn connected(&mut self, now: Micros) {
-        if let Some(record) = &mut self.record {
-            record.connected = Some(now.saturating_sub(self.since));
-        }
-    }
-
-    pub(super) fn head_came(&mut self, now: Micros) {
-        if let Some(record) = &mut self.record {
-            record.head = Some(now.saturating_sub(self.since));
-        }
-    }
-
-    /// Some of the reply's body came.
-    #[inline]
-    pub(super) fn data_came(&mut self, now: Micros) {
-        if let Some(record) = &mut self.record {
-            record.first_data.get_or_insert(now.saturating_sub(self.since));
-        }
-    }
-
-    /// It is over, and was answered here, without an engine.
-    pub(super) fn answered(self, status: u16, end: End, cx: &mut Context<'_>) {
-        if let Some(mut record) = self.record {
-            record.status = status;
-            hand_over(record, self.since, end, cx);
-        }
-    }
-}
-
-impl Exchange {
-    /// Tells how it ended. Told once: the draft is gone then.
-    pub(super) fn tell(&mut self, end: End, cx: &mut Context<'_>) {
-        let Some(mut record) = self.draft.record.take() else { return };
-        record.pool = self.pool;
-        record.key = self.key;
-        record.status = self.status;
-        record.streamed = self.event_stream;
-        record.request_bytes = self.body_bytes;
-        record.reply_bytes = self.reply_bytes;
-        (record.cached_tokens, record.completion_tokens) = (self.cached_tokens, self.completion_tokens);
-        record.waited = self.waited.or_else(|| self.place().map(|place| place.waited(cx.now)));
-        hand_over(record, self.draft.since, end, cx);
-    }
-}
-
-fn hand_over(mut record: Box<Record>, since: Micros, end: End, cx: &mut Context<'_>) {
-    // Switched off meanwhile.
-    let Some(recorder) = cx.lender.recorder else { return };
-    record.end = end;
-    record.total = cx.now.saturating_sub(since);
-    record.at = since.wrapping_add(recorder.wall_ahead);
-    record.logged = cx.rules.access_log;
-    if recorder.queue.push(record).is_err() {
-        cx.stats.count(Count::RecordDropped);
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,181 @@
+//! The record of a request while it runs, and how it is told at the end.
+
+use std::net::SocketAddr;
+
+use super::event::{Context, Peer};
+use super::record::{Compared, End, Record, Short};
+use super::{Exchange, Micros};
+use crate::counters::stats::Event as Count;
+use crate::fleet::EndpointId;
+use crate::http::{self, RequestHead};
+use crate::limits::{BLOCK_BYTES, LOGGED_CHAIN_BYTES};
+use crate::policy::{Choice, Reason, Tokens};
+use crate::scan::Api;
+
+/// The runner-up of a choice, and how many requests it has.
+pub(super) type RunnerUp = Option<(EndpointId, u32)>;
+
+/// Of the record of a request that runs, what nobody else keeps: of thousands of streams that wait, the rest would be blank.
+pub(super) struct Draft {
+    since: Micros,
+    /// Somebody wants a record of it, and has none yet.
+    wanted: bool,
+    tries: u8,
+    peer: Peer,
+    method: Short<16>,
+    path: Short<64>,
+    reason: Option<Reason>,
+    endpoint: Option<EndpointId>,
+    runner_up: Option<EndpointId>,
+    compared: Option<Compared>,
+    prompt_tokens: Option<u32>,
+    held_tokens: Option<u32>,
+    chosen: Option<Micros>,
+    connected: Option<Micros>,
+    head: Option<Micros>,
+    first_data: Option<Micros>,
+    chain: Option<Box<[u64]>>,
+}
+
+impl Draft {
+    /// Begins that of a request whose first byte came at `since`.
+    pub(super) fn of(head: &RequestHead<'_>, peer: Peer, since: Micros, cx: &Context<'_>) -> Draft {
+        Draft {
+            since,
+            wanted: cx.lender.recorder.is_some(),
+            tries: 0,
+            peer,
+            method: Short::new(head.method),
+            path: Short::new(http::without_query(head.path())),
+            reason: None,
+            endpoint: None,
+            runner_up: None,
+            compared: None,
+            prompt_tokens: None,
+            held_tokens: None,
+            chosen: None,
+            connected: None,
+            head: None,
+            first_data: None,
+            chain: None,
+        }
+    }
+
+    /// The prompt was cut into this chain.
+    pub(super) fn cut(&mut self, chain: &[u64], wanted: bool) {
+        if self.wanted && wanted {
+            const LINKS: usize = LOGGED_CHAIN_BYTES / BLOCK_BYTES;
+            self.chain = Some(chain.iter().skip(LINKS - 1).step_by(LINKS).copied().collect());
+        }
+    }
+
+    pub(super) fn chose(&mut self, choice: &Choice, runner_up: RunnerUp, now: Micros) {
+        self.endpoint = Some(choice.endpoint);
+        self.reason = Some(choice.reason);
+        self.runner_up = runner_up.map(|(id, _)| id);
+        self.compared = Some(Compared {
+            in_flight: choice.in_flight,
+            slots: choice.slots,
+            runner_up_in_flight: runner_up.map(|(_, load)| load),
+            costs: choice.costs,
+        });
+        if let Some(Tokens { held, new, .. }) = choice.tokens {
+            self.prompt_tokens = Some(held.saturating_add(new));
+        }
+        self.held_tokens = choice.tokens.map(|tokens| tokens.held);
+        self.tries = self.tries.saturating_add(1);
+        self.chosen.get_or_insert(now.saturating_sub(self.since));
+        self.connected = None;
+    }
+
+    pub(super) fn connected(&mut self, now: Micros) {
+        self.connected = Some(now.saturating_sub(self.since));
+    }
+
+    pub(super) fn head_came(&mut self, now: Micros) {
+        self.head = Some(now.saturating_sub(self.since));
+    }
+
+    /// Some of the reply's body came.
+    #[inline]
+    pub(super) fn data_came(&mut self, now: Micros) {
+        self.first_data.get_or_insert(now.saturating_sub(self.since));
+    }
+}
+
+/// What was asked by a request that got no exchange: its head, its API, its id.
+pub(super) type Heard<'a> = Option<(&'a RequestHead<'a>, Api, &'a [u8])>;
+
+/// A request whose first byte came at `since` was answered without an engine.
+pub(super) fn answered(heard: Heard<'_>, peer: Peer, since: Micros, status: u16, end: End, cx: &mut Context<'_>) {
+    let client = SocketAddr::new(peer.ip, peer.port);
+    let blank = Record { client, status, ..Record::BLANK };
+    let record = match heard {
+        None => blank,
+        Some((head, api, id)) => Record {
+            method: Short::new(head.method),
+            path: Short::new(http::without_query(head.path())),
+            api,
+            request_id: Short::new(id),
+            ..blank
+        },
+    };
+    hand_over(record, since, end, cx);
+}
+
+impl Exchange {
+    /// Tells how it ended. Told once: nobody wants it then.
+    pub(super) fn tell(&mut self, end: End, cx: &mut Context<'_>) {
+        if !std::mem::take(&mut self.draft.wanted) {
+            return;
+        }
+        let waited = self.waited.or_else(|| self.place().map(|place| place.waited(cx.now)));
+        let draft = &mut self.draft;
+        let record = Record {
+            client: SocketAddr::new(draft.peer.ip, draft.peer.port),
+            method: draft.method,
+            path: draft.path,
+            api: self.asked.api,
+            request_id: Short::new(&self.asked.request_id),
+            pool: self.pool,
+            endpoint: draft.endpoint,
+            reason: draft.reason,
+            runner_up: draft.runner_up,
+            compared: draft.compared,
+            tries: draft.tries,
+            prompt_tokens: draft.prompt_tokens,
+            held_tokens: draft.held_tokens,
+            cached_tokens: self.cached_tokens,
+            completion_tokens: self.completion_tokens,
+            key: self.key,
+            status: self.status,
+            streamed: self.event_stream,
+            request_bytes: self.body_bytes,
+            reply_bytes: self.reply_bytes,
+            waited,
+            chosen: draft.chosen,
+            connected: draft.connected,
+            head: draft.head,
+            first_data: draft.first_data,
+            chain: draft.chain.take(),
+            ..Record::BLANK
+        };
+        hand_over(record, self.draft.since, end, cx);
+    }
+}
+
+fn hand_over(record: Record, since: Micros, end: End, cx: &mut Context<'_>) {
+    // Switched off, perhaps since it began.
+    let Some(recorder) = cx.lender.recorder else { return };
+    let mut place = recorder.spare.pop().unwrap_or_else(|| Box::new(Record::BLANK));
+    *place = Record {
+        end,
+        total: cx.now.saturating_sub(since),
+        at: since.wrapping_add(recorder.wall_ahead),
+        logged: cx.rules.access_log,
+        ..record
+    };
+    if recorder.queue.push(place).is_err() {
+        cx.stats.count(Count::RecordDropped);
+    }
+}
