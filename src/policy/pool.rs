@@ -101,6 +101,7 @@ pub struct Eligible {
     ids: Box<[EndpointId]>,
     /// What is known of their caches, in the same order.
     caches: Box<[Cache]>,
+    /// One of them was not full when it was looked at last.
     vacant: bool,
     /// Those of whose caches the index is not believed; mostly none.
     doubted: Box<[u16]>,

@@ -50,8 +50,8 @@ impl Prompt<'_> {
 /// A token of this prompt that has to be computed costs this many that others wait for: it is sure to be computed, and
 /// here is where that can be avoided.
 const NEW: u64 = 6;
-/// What it pushes out costs as much, where another prompt asks for it, and half where it is a guess what it pushes out: counted whole there, it
-/// gained with agents and lost with Mooncake's conversations.
+/// What it pushes out costs as much, where another prompt asks for it, and half by `warm`, which guesses what that is: counted whole there, it gained
+/// with agents and lost with Mooncake's conversations.
 const DISPLACES: f32 = 1.0;
 const DISPLACES_AS_GUESSED: f32 = 0.5;
 /// A request that decodes slows others down like one part in so many of a mean prompt,

@@ -11,7 +11,7 @@ use crate::exchange::{Micros, Record, Recorder, Rules};
 #[derive(Debug, Default)]
 pub struct Records(OnceLock<Queues>);
 
-/// A record stays in its box, whoever has it: nothing of it is copied, and a request costs no allocation for its own.
+/// Boxes go round: one is written at a request's end, read by control and given back, so that a request costs no allocation for its own.
 #[derive(Debug)]
 struct Queues {
     told: ArrayQueue<Box<Record>>,
@@ -39,6 +39,7 @@ impl Records {
     /// Who has read a record gives it back. As many are kept as may wait to be read: a crowd of requests leaves no more behind.
     pub fn give_back(&self, mut record: Box<Record>) {
         if let Some(queues) = self.0.get() {
+            // What it owns is freed here, not on the shard that writes it anew.
             *record = Record::BLANK;
             let _ = queues.spare.push(record);
         }
