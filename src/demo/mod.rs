@@ -6,9 +6,10 @@
 //!
 //! # Beside KubeAI's eight-replica run
 //!
-//! The load is that of KubeAI's `multi-turn-chat-go` benchmark: 1,200 threads, ShareGPT-like user
+//! The load is that of KubeAI's `multi-turn-chat-go` benchmark: ShareGPT-like user
 //! messages, replies of 40 tokens. It differs in this:
 //!
+//! * 1,400 conversations at a time, not 1,200: of those each engine can hold its eighth, and hashing is enough.
 //! * Engines are simulated; their costs are fitted to that run (see [`crate::engine::profile`]).
 //! * KubeAI's figures are means over a whole run of 6 to 11 minutes, start and end included; here a
 //!   minute or so of simulated time is measured behind a warm-up, threads beginning within
