@@ -338,13 +338,13 @@ fn between(two: [Endpoint; 2], share: u32, held: u64, pending: u32) -> u16 {
 fn what_is_new_goes_where_it_pushes_out_what_lay_there_for_longest() {
     let turning = |slot, turnover| Endpoint { turnover, ..endpoint(slot) };
     let goes = |share, turnover, held, pending| between([turning(0, turnover), endpoint(1)], share, held, pending);
-    assert_eq!([0.0, 0.5].map(|turnover| goes(100, turnover, 0, 1_000)), [0, 0], "waiting for 1,000 tokens is worse");
-    assert_eq!([0.6, 1.0].map(|turnover| goes(100, turnover, 0, 1_000)), [1, 1]);
-    assert_eq!(goes(50, 1.0, 0, 1_000), 0, "little of what goes would be found again");
-    assert_eq!(goes(60, 1.0, 0, 1_000), 1);
-    assert_eq!(goes(100, 1.0, 0, 4 * 640), 0, "no more than half of what it is to compute the prompt again");
+    assert_eq!([0.0, 0.5].map(|turnover| goes(100, turnover, 0, 2_000)), [0, 0], "waiting for 2,000 tokens is worse");
+    assert_eq!([0.6, 1.0].map(|turnover| goes(100, turnover, 0, 2_000)), [1, 1]);
+    assert_eq!(goes(50, 1.0, 0, 2_000), 0, "little of what goes would be found again");
+    assert_eq!(goes(60, 1.0, 0, 2_000), 1);
+    assert_eq!(goes(100, 1.0, 0, 8 * 640), 0, "no more than what it is to compute the prompt again");
     assert_eq!(goes(100, 1.0, 10, 0), 0, "what is there pushes nothing out");
-    assert_eq!(between([turning(0, 1.0), turning(1, 0.8)], 100, 0, 1_000), 0, "they turn over much alike");
+    assert_eq!(between([turning(0, 1.0), turning(1, 0.8)], 100, 0, 2_000), 0, "they turn over much alike");
 }
 
 #[test]
@@ -353,12 +353,12 @@ fn what_is_new_goes_where_there_is_room_beside_what_is_there() {
     let vacant = |slot, vacant| Endpoint { vacant, engine, ..endpoint(slot) };
     let goes =
         |vacancies: [f32; 2], pending| between([vacant(0, vacancies[0]), vacant(1, vacancies[1])], 100, 0, pending);
-    assert_eq!(goes([0.0, 0.0], 1_000), 0, "both are full");
-    assert_eq!(goes([0.0, 1.0], 1_000), 1);
-    assert_eq!(goes([0.0, 0.18], 1_000), 1, "there is room for the prompt behind what was sent there");
-    assert_eq!(goes([0.0, 0.11], 1_000), 0, "what was sent there since fills it");
-    assert_eq!(goes([0.05, 1.0], 1_000), 0, "there is room for most of it");
-    assert_eq!(goes([0.0, 1.0], 4 * 640), 0);
+    assert_eq!(goes([0.0, 0.0], 2_000), 0, "both are full");
+    assert_eq!(goes([0.0, 1.0], 2_000), 1);
+    assert_eq!(goes([0.0, 0.28], 2_000), 1, "there is room for the prompt behind what was sent there");
+    assert_eq!(goes([0.0, 0.21], 2_000), 0, "what was sent there since fills it");
+    assert_eq!(goes([0.05, 1.0], 2_000), 0, "there is room for most of it");
+    assert_eq!(goes([0.0, 1.0], 8 * 640), 0);
 }
 
 /// The cost in floating point, as the formula is published.
@@ -430,7 +430,7 @@ proptest! {
         fleet.index.longest(&prompt, fleet.snapshot.pools[0].eligible().ids(), &mut matches);
         let loads = fleet.counters.loads();
         let vacant = endpoints.iter().any(|endpoint| endpoint.vacant > 0.0);
-        let displaced = (f64::from(loads.held_share(0)) / if precise { 1.0 } else { 2.0 }, vacant);
+        let displaced = (f64::from(loads.held_share(0)), vacant);
         let costs: Vec<f64> = endpoints.iter().map(|endpoint| {
             let slot = endpoint.id.slot;
             let depth = if endpoint.rung == Rung::Hash { 0 } else { matches.depth(slot) };

@@ -7,7 +7,7 @@ use crate::counters::stats::Event as Count;
 use crate::counters::{Admission, Prediction};
 use crate::fleet::{EndpointId, Loads, Method, Rung};
 use crate::http::BodyLength;
-use crate::index::{Matches, Missed, Origin};
+use crate::index::{self, Matches, Missed, Origin};
 use crate::limits::{BLOCK_BYTES, STEP_BYTES, TOKENS_MAX};
 use crate::policy::{Prompt, Tokens};
 use crate::prefix;
@@ -138,14 +138,24 @@ impl Exchange {
         }
         let endpoint = admission.endpoint();
         let LookedUp { text_alone, rendered, .. } = looked_up.unwrap_or_default();
-        note(endpoint, rendered, cx);
         let rung = cx.snapshot.endpoint(endpoint).map(|endpoint| endpoint.rung);
         let is_exact = rendered && rung.is_some_and(Rung::is_exact);
+        // An engine that tells what it holds tells of answers too.
+        let answer_blocks = if is_exact { 0 } else { self.answer_blocks(cx) };
+        note(endpoint, rendered, answer_blocks, cx);
         let method = if is_exact { Method::Precise } else { Method::Warm };
         let text_bytes = if text_alone { cx.lender.prompt_bytes } else { 0 };
         let prediction = Prediction { method, tokens: held + new, held: predicted, text_bytes };
         cx.counters.predictions().asked(endpoint.slot, &prediction);
         Some(prediction)
+    }
+
+    /// Blocks that the answer will probably take in its engine's cache, with what of the prompt is no whole block.
+    fn answer_blocks(&self, cx: &Context<'_>) -> usize {
+        let Some(pool) = self.pool.and_then(|pool| cx.snapshot.pools.get(pool.0 as usize)) else { return 0 };
+        let answer = f64::from(cx.counters.loads().mean_answer(pool.id.0)) * f64::from(pool.token_bytes);
+        let in_blocks = (cx.lender.chain.len() * BLOCK_BYTES) as u64;
+        (cx.lender.prompt_bytes.saturating_sub(in_blocks) as f64 + answer) as usize / BLOCK_BYTES
     }
 
     /// The reply told how many tokens there were.
@@ -210,13 +220,17 @@ pub(super) fn occupied(tokens: &Tokens, pool: PoolId, loads: &Loads) -> u32 {
     (tokens.held + tokens.new).saturating_add(loads.mean_answer(pool.0)).min(TOKENS_MAX)
 }
 
-/// What its engine tells itself holds only until that shows.
-fn note(endpoint: EndpointId, rendered: bool, cx: &mut Context<'_>) {
+/// The endpoint will hold this prompt and the answer to it. What an engine tells itself holds only until that shows.
+fn note(endpoint: EndpointId, rendered: bool, answer_blocks: usize, cx: &mut Context<'_>) {
     let Some(index) = &cx.snapshot.index else { return };
+    let chain = &mut cx.lender.chain;
+    let prompt_blocks = chain.len();
+    index::expect_answer(chain, answer_blocks);
     let noted = match rendered {
-        true => index.promise(&cx.lender.chain, endpoint, index.second()),
-        false => index.insert(&cx.lender.chain, endpoint, Origin::Choice),
+        true => index.promise(chain, endpoint, index.second()),
+        false => index.insert(chain, endpoint, Origin::Choice),
     };
+    chain.truncate(prompt_blocks);
     match noted {
         Ok(_) => {}
         Err(Missed::Busy) => cx.stats.count(Count::IndexBusy),

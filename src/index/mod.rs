@@ -9,6 +9,7 @@
 //! - [`rows`]: one table of blocks with a bit for each holder, read and written without locks.
 //! - [`ledger`]: for each endpoint, what it holds and what goes next: exactly least recently used, old leaves first.
 //! - [`search`]: how deep each endpoint holds a prompt, and how far into the next block where that is known.
+//! - [`answers`]: what will lie there besides, which nobody can name yet.
 //! - [`lengths`]: how many tokens a prompt has up to a link.
 //! - [`promises`]: what is held until an engine's events should have said it.
 //! - [`saved`]: what an endpoint holds, for a file.
@@ -29,6 +30,7 @@
 //! inserted, tools come behind the messages in many bodies and before them in the chain, and what has been sent on cannot be sent
 //! to another engine.
 
+mod answers;
 mod capacity;
 mod ledger;
 mod lengths;
@@ -44,6 +46,7 @@ use crossbeam::utils::CachePadded;
 
 use crate::atomics::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, spin_loop};
 use crate::fleet::EndpointId;
+pub use answers::{ANSWER_BLOCKS_MAX, expect_answer};
 use capacity::Shape;
 pub use capacity::{BadCapacity, Capacity};
 pub use ledger::Inserted;
@@ -261,6 +264,9 @@ impl Index {
         origin: Origin,
     ) -> Inserted {
         let (before, end) = search::held(&self.rows, links, slot);
+        if matches!(origin, Origin::Choice | Origin::Promised) {
+            add(&seat.answered, self.answer_came(ledger, links, before, slot).into());
+        }
         let inserted = ledger.insert(&self.rows, slot, links, before, end.or(after), origin == Origin::Promised);
         add(&seat.inserted[origin as usize], (inserted.now - inserted.before).into());
         add(&seat.evicted, inserted.evicted.into());

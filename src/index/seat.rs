@@ -19,6 +19,8 @@ pub struct Figures {
     pub removed: u64,
     /// Blocks that were promised and not confirmed in time.
     pub expired: u64,
+    /// Blocks that stood for an answer until it came as a part of the next prompt.
+    pub answered: u64,
     /// Inserts cut short because no room could be made: the prompt is longer than the capacity, or a bucket was full.
     pub refused: u64,
     /// Inserts and removals given up because another thread was writing.
@@ -42,6 +44,7 @@ pub(super) struct Seat {
     pub(super) evicted: AtomicU64,
     pub(super) removed: AtomicU64,
     pub(super) expired: AtomicU64,
+    pub(super) answered: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) busy: AtomicU64,
 }
@@ -56,6 +59,7 @@ impl Seat {
             evicted: AtomicU64::new(0),
             removed: AtomicU64::new(0),
             expired: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             busy: AtomicU64::new(0),
         }
@@ -70,6 +74,7 @@ impl Seat {
             evicted: of(&self.evicted),
             removed: of(&self.removed),
             expired: of(&self.expired),
+            answered: of(&self.answered),
             refused: of(&self.refused),
             busy: of(&self.busy),
         }

@@ -50,10 +50,6 @@ impl Prompt<'_> {
 /// A token of this prompt that has to be computed costs this many that others wait for: it is sure to be computed, and
 /// here is where that can be avoided.
 const NEW: u64 = 6;
-/// What it pushes out costs as much, where another prompt asks for it, and half by `warm`, which guesses what that is: counted whole there, it gained
-/// with agents and lost with Mooncake's conversations.
-const DISPLACES: f32 = 1.0;
-const DISPLACES_AS_GUESSED: f32 = 0.5;
 /// A request that decodes slows others down like one part in so many of a mean prompt,
 const DECODES: u64 = 50;
 /// and is held up while this prompt is computed: so many such parts of what is new of it.
@@ -88,10 +84,12 @@ pub(super) fn least_work(
     let mut held = [0; ENDPOINTS_MAX];
     note_held(eligible, prompt, &mut held);
     let mean = u64::from(loads.mean_prompt(pool.id.0));
-    let displaces = if policy == Policy::Precise { DISPLACES } else { DISPLACES_AS_GUESSED };
-    let displaces = displaces * loads.held_share(pool.id.0);
+    let theirs = theirs(eligible, loads);
+    // What others sent there the index knows only from events: as likely they have pushed it out already.
+    let known = if policy == Policy::Precise { 1.0 } else { 1.0 - theirs };
+    let displaces = known * loads.held_share(pool.id.0);
     let mut work = Work { eligible, loads, prompt, mean, displaces, held: &held, others: Others::default() };
-    work.others = Others::of(pool, &work);
+    work.others = Others::of(pool, &work, theirs);
     let mut best = Best::default();
     for (&slot, cache) in eligible.slots().iter().zip(eligible.caches()) {
         let Some(row) = eligible.row(slot) else { continue };
@@ -118,6 +116,14 @@ pub(super) fn least_work(
     })
 }
 
+/// How many of the requests that are there other fronts sent, 0..=1.
+fn theirs(eligible: &Eligible, loads: &Loads) -> f32 {
+    match eligible.foreign() {
+        0 => 0.0,
+        theirs => theirs as f32 / eligible.total(loads).max(1) as f32,
+    }
+}
+
 /// What fronts beside this one may have sent where. They know the same ring and go by the same rule, so that they meet
 /// without talking: the home of a prompt is who alone holds the longest part of it, else the ring's first from where it is
 /// new. It is taken to hold the rest of the prompt too, as likely as a request there is theirs, and as prompts are held at all.
@@ -128,10 +134,9 @@ struct Others {
 }
 
 impl Others {
-    fn of(pool: &Pool, work: &Work<'_>) -> Others {
+    fn of(pool: &Pool, work: &Work<'_>, theirs: f32) -> Others {
         let Work { eligible, loads, prompt, .. } = work;
-        let theirs = eligible.foreign();
-        if theirs == 0 {
+        if theirs == 0.0 {
             return Others::default();
         }
         // Whoever alone holds the longest part was its home, for them as for us.
@@ -140,8 +145,7 @@ impl Others {
             points.find(|slot| eligible.row(*slot).is_some())
         });
         let unknown = prompt.tokens - prompt.tokens_of(eligible.most(prompt.matches));
-        let share = theirs as f32 / eligible.total(loads).max(1) as f32;
-        Others { home, worth: (NEW as f32 * unknown as f32 * share * loads.held_share(pool.id.0)) as u64 }
+        Others { home, worth: (NEW as f32 * unknown as f32 * theirs * loads.held_share(pool.id.0)) as u64 }
     }
 
     /// Points of the ring that are looked at.

@@ -53,6 +53,12 @@ impl Chooser for Fronts {
         }
     }
 
+    fn answered(&mut self, number: u64, tokens: u32) {
+        if let Some(front) = self.dealt.get(&number).and_then(|front| self.fronts.get_mut(*front)) {
+            front.answered(number, tokens);
+        }
+    }
+
     fn ended(&mut self, number: u64) {
         if let Some(front) = self.dealt.remove(&number).and_then(|front| self.fronts.get_mut(front)) {
             front.ended(number);
@@ -117,6 +123,29 @@ mod tests {
         };
         assert_eq!(held(1), 20);
         assert!(held(3) < 20);
+    }
+
+    #[test]
+    fn answers_take_the_room_of_what_was_asked_before() {
+        let predicted = |answer: u32| {
+            let events = Delivery::default();
+            let stage = Stage { engines: 1, blocks: 5_500, block_tokens: 16, fronts: 1, events, seed: 1 };
+            let settings = Settings { policy: Policy::Warm, ..Settings::default() };
+            let mut trial = Trial::new(Fronts::new(&stage, &settings), 1);
+            for _ in 0..1_000 {
+                let (number, _) = trial.ask(&[(9, 16)]);
+                trial.chooser.answered(number, answer);
+                trial.chooser.ended(number);
+            }
+            // Of 88,000 tokens these are 80,000.
+            for prompt in 1..6 {
+                trial.ask(&[(prompt, 16_000)]);
+            }
+            trial.ask(&[(1, 16_000)]);
+            trial.chooser.predicted().unwrap()
+        };
+        assert_eq!(predicted(1), 16_000);
+        assert!((4_000..12_000).contains(&predicted(4_000)), "{}", predicted(4_000));
     }
 
     #[test]

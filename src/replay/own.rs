@@ -1,7 +1,7 @@
 //! The product's own policies, by the code that serves: [`policy::choose`] over a sealed snapshot with a real
 //! ring, counted at the choice in the shared counters and released at the last token.
 //!
-//! `warm` has a real index as well, as large as the engines' caches, written at the choice; its tokens are settled at the
+//! `warm` has a real index as well, as large as the engines' caches, written at the choice with room for the answer; its tokens are settled at the
 //! first token, and it reads the engines' KV use as often as control scrapes. Prompt lengths it knows exactly, where
 //! a front estimates them, and its blocks are the traffic's. Where it hears the engines' KV events, [`Mirror`] writes the index.
 
@@ -21,7 +21,7 @@ use crate::demo::conversation::Dice;
 use crate::engine::core::Figures;
 use crate::engine::tokens::TOKEN_BYTES;
 use crate::fleet::{Endpoint, EndpointId, Turnover};
-use crate::index::{Capacity, Index, Matches, Origin};
+use crate::index::{Capacity, Index, Matches, Origin, expect_answer};
 use crate::policy::{self, Choice, Pool, PoolId, Prompt, Settings, Tokens};
 use crate::ring::Ring;
 use crate::scan::PrefixMode;
@@ -167,8 +167,16 @@ impl Own {
                     let engine = choice.endpoint.slot.into();
                     mirror.promise(asked.now_ns, engine, &asked.request.blocks, chain.len(), index);
                 }
-                // Nobody else writes here, and no endpoint goes: it is never refused.
-                _ => drop(index.map(|index| index.insert(chain, choice.endpoint, Origin::Choice))),
+                (None, Some(index)) => {
+                    let answer = self.counters.loads().mean_answer(pool.id.0);
+                    let in_blocks = chain.len() as u32 * asked.block_tokens;
+                    let beyond = asked.request.prompt.saturating_sub(in_blocks) + answer;
+                    let mut chain = chain.to_vec();
+                    expect_answer(&mut chain, (beyond / asked.block_tokens) as usize);
+                    // Nobody else writes here, and no endpoint goes: it is never refused.
+                    let _ = index.insert(&chain, choice.endpoint, Origin::Choice);
+                }
+                (_, None) => {}
             }
         }
         self.admissions.insert(asked.number, admission);

@@ -1,5 +1,6 @@
 //! The prefix index: held to an exact model of its rules (`model`), then its bounds one by one, then threads.
 
+mod answers;
 mod model;
 mod promises;
 mod steps;

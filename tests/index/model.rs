@@ -4,15 +4,16 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use proptest::prelude::*;
-use warmfront::index::{Capacity, Expired, Index, Inserted, Matches, Missed, Origin};
+use warmfront::index::{Capacity, Expired, Index, Inserted, Matches, Missed, Origin, expect_answer};
 
 use crate::{chain, depth, id, insert};
 
 const SLOTS: u16 = 3;
 const SHARE: usize = 16;
 
-/// A prompt by its blocks' contents: few different ones, so that prompts share beginnings.
+/// A prompt by its blocks' contents: few different ones, so that prompts share beginnings. From [`STAND_IN`] on: what stands for its answer.
 type Prompt = Vec<u64>;
+const STAND_IN: u64 = 1 << 32;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -35,11 +36,27 @@ fn prompt() -> impl Strategy<Value = Prompt> {
         .prop_map(|(a, n, b, m)| std::iter::repeat_n(a, n).chain(std::iter::repeat_n(b, m)).collect())
 }
 
+/// A prompt that an answer is expected of.
+fn asked() -> impl Strategy<Value = Prompt> {
+    (prompt(), 0u64..5).prop_map(|(mut prompt, answer)| {
+        let answer = if prompt.is_empty() { 0 } else { answer };
+        prompt.extend((0..answer).map(|at| STAND_IN + at));
+        prompt
+    })
+}
+
+fn links(prompt: &[u64]) -> Vec<u64> {
+    let answer = prompt.iter().position(|&content| content >= STAND_IN).unwrap_or(prompt.len());
+    let mut links = chain(prompt[..answer].to_vec());
+    expect_answer(&mut links, prompt.len() - answer);
+    links
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        30 => (0..SLOTS, prompt()).prop_map(|(slot, prompt)| Step::Insert(slot, prompt)),
+        30 => (0..SLOTS, asked()).prop_map(|(slot, prompt)| Step::Insert(slot, prompt)),
         20 => (0..SLOTS, 0usize..14, prompt()).prop_map(|(slot, after, prompt)| Step::Append(slot, after, prompt)),
-        20 => (0..SLOTS, prompt()).prop_map(|(slot, prompt)| Step::Promise(slot, prompt)),
+        20 => (0..SLOTS, asked()).prop_map(|(slot, prompt)| Step::Promise(slot, prompt)),
         6 => (0..SLOTS, 0u32..60).prop_map(|(slot, age)| Step::Expire(slot, age)),
         1 => (0..SLOTS, proptest::bool::weighted(0.8)).prop_map(|(slot, keeps)| Step::Keep(slot, keeps)),
         4 => (0..SLOTS, prompt()).prop_map(|(slot, prompt)| Step::Remove(slot, prompt)),
@@ -94,6 +111,16 @@ impl Endpoint {
         Ok(Inserted { before: before - after as u32, now: now - after as u32, evicted })
     }
 
+    /// Where something else follows than what stood for an answer, that goes.
+    fn answer_came(&mut self, prompt: &[u64]) {
+        let held = self.depth(prompt);
+        if held > 0 && held < prompt.len() && prompt[held] != STAND_IN {
+            let top = [&prompt[..held], &[STAND_IN]].concat();
+            self.used.retain(|block, _| !block.starts_with(&top));
+            self.forget_gone();
+        }
+    }
+
     /// What follows holds this prompt in truth.
     fn confirm(&mut self, prompt: &[u64]) {
         (1..=prompt.len()).for_each(|depth| {
@@ -102,6 +129,7 @@ impl Endpoint {
     }
 
     fn promise(&mut self, prompt: &[u64], now: u64) -> Inserted {
+        self.answer_came(prompt);
         let inserted = self.insert(prompt, now);
         let (before, end) = (inserted.before as usize, inserted.now as usize);
         if !self.keeps {
@@ -119,7 +147,7 @@ impl Endpoint {
             if !self.promised.contains(&last) {
                 continue;
             }
-            if is_confirmed(*chain(last.clone()).last().unwrap()) {
+            if is_confirmed(*links(&last).last().unwrap()) {
                 self.confirm(&last);
                 continue;
             }
@@ -165,9 +193,12 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
         match step {
             Step::Insert(slot, prompt) => {
                 let endpoint = &mut endpoints[slot as usize];
-                let inserted = index.insert(&chain(prompt.clone()), id(slot, endpoint.generation), Origin::Choice);
+                let inserted = index.insert(&links(&prompt), id(slot, endpoint.generation), Origin::Choice);
                 let expected = match endpoint.present {
-                    true => Ok(endpoint.insert(&prompt, now)),
+                    true => {
+                        endpoint.answer_came(&prompt);
+                        Ok(endpoint.insert(&prompt, now))
+                    }
                     false => Err(Missed::Stranger),
                 };
                 expected.iter().for_each(|inserted| endpoint.confirm(&prompt[..inserted.now as usize]));
@@ -176,7 +207,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
             }
             Step::Append(slot, after, prompt) => {
                 let endpoint = &mut endpoints[slot as usize];
-                let (links, after) = (chain(prompt.clone()), after.min(prompt.len()));
+                let (links, after) = (links(&prompt), after.min(prompt.len()));
                 let block = after.checked_sub(1).map(|last| links[last]);
                 let id = id(slot, endpoint.generation);
                 let appended = index.append(block, &links[after..], id, Origin::Engine);
@@ -188,7 +219,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
             }
             Step::Promise(slot, prompt) => {
                 let endpoint = &mut endpoints[slot as usize];
-                let promised = index.promise(&chain(prompt.clone()), id(slot, endpoint.generation), now as u32);
+                let promised = index.promise(&links(&prompt), id(slot, endpoint.generation), now as u32);
                 let expected =
                     if endpoint.present { Ok(endpoint.promise(&prompt, now)) } else { Err(Missed::Stranger) };
                 prop_assert_eq!(promised, expected);
@@ -212,7 +243,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
             }
             Step::Remove(slot, prompt) => {
                 let endpoint = &mut endpoints[slot as usize];
-                let Some(&block) = chain(prompt.clone()).last().filter(|_| endpoint.present) else { continue };
+                let Some(&block) = links(&prompt).last().filter(|_| endpoint.present) else { continue };
                 let held = endpoint.used.len();
                 endpoint.used.retain(|block, _| !block.starts_with(&prompt));
                 let removed = (held - endpoint.used.len()) as u32;
@@ -271,10 +302,10 @@ fn save_and_restore(index: &Index, slot: u16, mut endpoint: Endpoint, seen: &[Pr
     for new in 0..SHARE as u64 + 4 {
         prop_assert_eq!(other.figures(slot).blocks as usize, endpoint.used.len());
         for prompt in seen.iter().rev().take(20) {
-            prop_assert_eq!(depth(&other, &chain(prompt.clone()), id) as usize, endpoint.depth(prompt), "{:?}", prompt);
+            prop_assert_eq!(depth(&other, &links(prompt), id) as usize, endpoint.depth(prompt), "{:?}", prompt);
         }
         let filler: Prompt = vec![1_000 + new];
-        prop_assert_eq!(insert(&other, &chain(filler.clone()), id), endpoint.insert(&filler, u64::MAX / 2 + new));
+        prop_assert_eq!(insert(&other, &links(&filler), id), endpoint.insert(&filler, u64::MAX / 2 + new));
     }
     other.audit().map_err(TestCaseError::fail)?;
     Ok(())
@@ -289,7 +320,7 @@ fn compare(index: &Index, endpoints: &[Endpoint], seen: &[Prompt]) -> Result<(),
         prop_assert!(blocks <= endpoint.capacity);
     }
     for prompt in seen.iter().rev().take(40) {
-        index.longest(&chain(prompt.clone()), &ids, &mut found);
+        index.longest(&links(prompt), &ids, &mut found);
         for (slot, endpoint) in endpoints.iter().enumerate() {
             prop_assert_eq!(found.depth(slot as u16) as usize, endpoint.depth(prompt), "slot {} of {:?}", slot, prompt);
         }

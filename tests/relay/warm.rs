@@ -96,6 +96,29 @@ fn a_choice_tells_its_terms() {
     }
 }
 
+/// What answers take of an engine's cache, others lose: blocks stand for one until the next turn brings it.
+#[test]
+fn answers_take_their_room_in_the_index() {
+    let engines = [Engine::answering(ok(r#"{"usage":{"prompt_tokens":750,"completion_tokens":2000}}"#))];
+    let front = front(&engines);
+    let index = front.published.current().index.clone().unwrap();
+    let mut client = front.connect();
+    let mut ask = |turns| {
+        assert_eq!(client.ask(post("/v1/chat/completions", conversation(1, turns))).status, 200);
+        front.settles();
+        (index.figures(0).blocks, index.figures(0).answered)
+    };
+    let (prompt, answered) = ask(1);
+    assert!((8..20).contains(&prompt) && answered == 0, "of 3 KB {prompt} blocks of 256 bytes");
+    front.until("the first answer", |front| front.counters.loads().mean_answer(0) > 1);
+    (0..1_000).for_each(|_| front.counters.answer(0, 2_000));
+    let (blocks, answered) = ask(1);
+    assert!((prompt + 30..prompt + 33).contains(&blocks) && answered == 0, "8,000 bytes more: {blocks}");
+    let (both, answered) = ask(3);
+    assert!((30..33).contains(&answered), "{answered}");
+    assert!((3 * prompt + 29..3 * prompt + 36).contains(&both), "another prompt, another answer: {both}");
+}
+
 #[test]
 fn a_salt_and_a_model_keep_prompts_apart() {
     let engines: Vec<Engine> = (0..2).map(|_| Engine::answering(ok("{}"))).collect();
