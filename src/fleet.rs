@@ -64,6 +64,10 @@ pub struct EngineLoad {
     pub prefix_queries_total: Option<u64>,
     /// Prompt tokens found in the prefix cache.
     pub prefix_hits_total: Option<u64>,
+    /// Tokens generated since the engine's start.
+    pub generation_tokens_total: Option<u64>,
+    /// Requests that have ended since.
+    pub requests_total: Option<u64>,
 }
 
 /// One vLLM or SGLang server.

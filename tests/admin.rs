@@ -350,6 +350,36 @@ fn a_hostile_or_silent_engine_delays_nothing_and_is_bounded() {
     front.control.stop();
 }
 
+/// Whoever asks for `/metrics` sees 50 more requests ended, of 700 tokens each.
+#[test]
+fn how_long_answers_are_is_learnt_from_what_engines_count() {
+    let asked = AtomicU32::new(0);
+    let metrics = Arc::new(move || {
+        let asked = asked.fetch_add(1, Ordering::Relaxed);
+        format!(
+            "vllm:request_success_total{{finished_reason=\"stop\"}} {}\nvllm:request_success_total{{finished_reason=\"length\"}} {}\n\
+             vllm:generation_tokens_total {}\n",
+            20 * asked,
+            30 * asked,
+            35_000 * asked
+        )
+    });
+    let router = Router::new()
+        .route("/health", get(async || ""))
+        .route("/metrics", get(async move || metrics()))
+        .route("/v1/models", get(async || MODELS));
+    let front = front(vec![upstream(served(router))]);
+    let snapshot = front.until("its models", |snapshot| snapshot.models_complete);
+    let pool = snapshot.models[b"tiny-llama".as_slice()].0;
+    assert!(front.text("/metrics").contains("warmfront_answer_tokens{model=\"tiny-llama\"}"));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !(650..=700).contains(&front.setup.counters.loads().mean_answer(pool)) {
+        assert!(Instant::now() < deadline, "{}", front.setup.counters.loads().mean_answer(pool));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    front.control.stop();
+}
+
 #[test]
 fn metrics_are_exposed() {
     let engine =

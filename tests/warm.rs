@@ -263,6 +263,8 @@ const CACHE: EngineLoad = EngineLoad {
     prompt_tokens_total: None,
     prefix_queries_total: None,
     prefix_hits_total: None,
+    generation_tokens_total: None,
+    requests_total: None,
 };
 
 #[test]

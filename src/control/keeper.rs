@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::access::AccessLog;
+use super::answers::Answered;
 use super::edit::{Edit, Refused};
 use super::fleet::Fleet;
 use super::forms::Forms;
@@ -232,7 +233,15 @@ impl Keeper {
 
     /// See [`Fleet::scraped`].
     pub fn scraped(&self, place: usize, id: EndpointId, read: Result<(Reading, Ours), String>) {
-        let changed = self.fleet().scraped(place, id, read, Instant::now());
+        let mut fleet = self.fleet();
+        let changed = fleet.scraped(place, id, read, Instant::now());
+        let answered = fleet.tenancy(place, id).and_then(|tenancy| tenancy.truth.answered());
+        drop(fleet);
+        if let Some(Answered { requests, tokens }) = answered {
+            let snapshot = self.published.current();
+            let pools = snapshot.pools.iter().filter(|pool| pool.members.contains(&id.slot));
+            pools.for_each(|pool| self.counters.answers(pool.id.0, requests, tokens));
+        }
         self.changed_if(changed);
     }
 

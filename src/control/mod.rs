@@ -4,6 +4,7 @@
 mod access;
 mod admin;
 mod answer;
+mod answers;
 mod caches;
 mod calibration;
 pub mod client;

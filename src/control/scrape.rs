@@ -60,6 +60,8 @@ struct Sums {
     prompt_tokens: Option<f64>,
     queries: Option<f64>,
     hits: Option<f64>,
+    generation_tokens: Option<f64>,
+    requests: Option<f64>,
     block_size: Option<u64>,
     prefix_caching: Option<bool>,
     engine: Option<EngineKind>,
@@ -104,6 +106,9 @@ impl Sums {
             | "cached_tokens_total" => {
                 add(&mut self.hits);
             }
+            "generation_tokens_total" => add(&mut self.generation_tokens),
+            // By the reason they ended for, aborted ones among them; SGLang counts them together.
+            "request_success_total" | "num_requests_total" => add(&mut self.requests),
             // SGLang reports tokens here, and pages in `cache_config_info` beside it.
             "max_total_num_tokens" => self.kv_capacity = Some(self.kv_capacity.unwrap_or(0.0).max(sample.value)),
             "cache_config_info" => self.cache_config(engine, sample),
@@ -148,6 +153,8 @@ impl Sums {
                 // SGLang looks every prompt token up and counts only the hits apart.
                 prefix_queries_total: self.queries.or(self.prompt_tokens.filter(|_| sglang)).map(total),
                 prefix_hits_total: self.hits.map(total),
+                generation_tokens_total: self.generation_tokens.map(total),
+                requests_total: self.requests.map(total),
             },
             block_size: self.block_size.and_then(|size| u32::try_from(size).ok()),
             prefix_caching: self.prefix_caching,
@@ -178,6 +185,8 @@ mod tests {
                     prompt_tokens_total: Some(1_037),
                     prefix_queries_total: Some(1_033),
                     prefix_hits_total: Some(256),
+                    generation_tokens_total: Some(773),
+                    requests_total: Some(35),
                 },
                 block_size: Some(32),
                 prefix_caching: Some(true),
@@ -214,12 +223,15 @@ mod tests {
               sglang:token_usage{model_name=\"q\"} 0.28\n\
               sglang:prompt_tokens_total{model_name=\"q\"} 1000.0\n\
               sglang:cached_tokens_total{model_name=\"q\"} 400.0\n\
+              sglang:generation_tokens_total{model_name=\"q\"} 90.0\n\
+              sglang:num_requests_total{model_name=\"q\"} 3.0\n\
               sglang:max_total_num_tokens{model_name=\"q\"} 50000.0\n\
               sglang:cache_config_info{page_size=\"16\",num_pages=\"3125\"} 1.0\n",
         );
         assert_eq!((reading.load.running, reading.load.waiting), (Some(5), Some(2)));
         assert_eq!(reading.load.kv_capacity_tokens, Some(50_000));
         assert_eq!((reading.load.prefix_queries_total, reading.load.prefix_hits_total), (Some(1_000), Some(400)));
+        assert_eq!((reading.load.generation_tokens_total, reading.load.requests_total), (Some(90), Some(3)));
         assert_eq!((reading.engine, reading.block_size), (Some(EngineKind::Sglang), Some(16)));
     }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::answers::{Answered, Answers};
 use super::calibration::Calibration;
 use super::fleet::Fleet;
 use super::ladder::{Ladder, Tells, WINDOW_REQUESTS, WINDOW_TOKENS};
@@ -34,6 +35,7 @@ pub struct Truth {
     /// How far it is believed.
     pub ladder: Ladder,
     lookups: Lookups,
+    answers: Answers,
     /// What its slot's counters were when they were read last; `None`: its former tenant's are there.
     seen: Option<([Compared; METHODS], Text)>,
     /// Compared by scrapes and not told yet.
@@ -49,6 +51,7 @@ impl Truth {
             calibration: Calibration::default(),
             ladder: Ladder::new(now),
             lookups: Lookups::default(),
+            answers: Answers::default(),
             seen: None,
             untold: Compared::default(),
             moved: false,
@@ -58,6 +61,7 @@ impl Truth {
     /// Its engine's `/metrics` were read. `alone`: nobody but us asks it.
     pub fn scraped(&mut self, ours: &Ours, reading: &Reading, alone: bool, now: Instant) {
         self.calibration.read(ours.prompted, reading.load.prompt_tokens_total, alone);
+        self.answers.read(&reading.load);
         if let Some(caches) = reading.prefix_caching {
             self.moved |= self.ladder.caches(caches, now);
         }
@@ -65,6 +69,11 @@ impl Truth {
             self.untold.add(compared);
             self.moved |= self.ladder.compared(compared, now);
         }
+    }
+
+    /// How long its answers were that ended since this was asked last.
+    pub fn answered(&mut self) -> Option<Answered> {
+        self.answers.take()
     }
 
     /// Its engine tells so much of its cache from now on.

@@ -119,6 +119,11 @@ impl Counters {
         self.loads.answer(pool, tokens);
     }
 
+    /// So many answers of a pool have ended, and were so long in the mean.
+    pub fn answers(&self, pool: u16, count: u64, tokens: u32) {
+        (0..count.min(ANSWERS_MAX)).for_each(|_| self.loads.answer(pool, tokens));
+    }
+
     /// Releases that found nothing to release: always 0 unless the front has a fault.
     pub fn underflow(&self) -> u64 {
         self.underflow.load(Ordering::Relaxed)
@@ -164,6 +169,8 @@ pub struct Admission {
 
 /// Tokens beside the new ones of a prompt that a request makes its endpoint hold soon: the first of its answer.
 const ANSWER_TOKENS: u64 = 64;
+/// Beyond so many of the same length a mean moves no further.
+const ANSWERS_MAX: u64 = 500;
 
 impl Admission {
     /// Where the request is counted.

@@ -1,0 +1,87 @@
+//! How long an engine's answers are, by what it counts: most clients stream and do not ask for `usage`, so that their replies do not tell.
+//!
+//! Tokens count when they are generated and requests when they end, so it is only over many of them that one is the other's
+//! share. That other fronts' requests are among them does no harm: their answers lie in the same cache.
+
+use crate::fleet::EngineLoad;
+
+/// So many have to end before it is said how long they were.
+const WINDOW_REQUESTS: u64 = 8;
+
+/// Those of one endpoint.
+#[derive(Debug, Default)]
+pub struct Answers {
+    /// When it was said last.
+    before: Option<Counted>,
+    /// What ended since, and is not said yet.
+    ended: Option<Answered>,
+}
+
+/// As an engine counts since its start.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    requests: u64,
+    tokens: u64,
+}
+
+/// Answers that have ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Answered {
+    /// How many.
+    pub requests: u64,
+    /// Of one in the mean.
+    pub tokens: u32,
+}
+
+impl Answers {
+    /// The engine's `/metrics` were read.
+    pub fn read(&mut self, load: &EngineLoad) {
+        let (Some(requests), Some(tokens)) = (load.requests_total, load.generation_tokens_total) else { return };
+        let now = Counted { requests, tokens };
+        let before = *self.before.get_or_insert(now);
+        let (Some(requests), Some(tokens)) =
+            (now.requests.checked_sub(before.requests), now.tokens.checked_sub(before.tokens))
+        else {
+            // It has started anew.
+            self.before = Some(now);
+            return;
+        };
+        if requests >= WINDOW_REQUESTS {
+            self.before = Some(now);
+            let tokens = (tokens / requests).min(u32::MAX.into()) as u32;
+            self.ended = Some(Answered { requests, tokens });
+        }
+    }
+
+    /// What was not said yet.
+    pub fn take(&mut self) -> Option<Answered> {
+        self.ended.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(requests: u64, tokens: u64) -> EngineLoad {
+        EngineLoad { requests_total: Some(requests), generation_tokens_total: Some(tokens), ..EngineLoad::default() }
+    }
+
+    #[test]
+    fn what_ended_is_said_once_and_over_many() {
+        let mut answers = Answers::default();
+        let mut after = |requests, tokens| {
+            answers.read(&load(requests, tokens));
+            answers.take()
+        };
+        assert_eq!(after(500, 100_000), None, "where counting begins");
+        assert_eq!(after(507, 101_000), None, "seven say little");
+        assert_eq!(after(510, 103_000), Some(Answered { requests: 10, tokens: 300 }));
+        assert_eq!(after(510, 103_500), None);
+        assert_eq!(after(540, 115_000), Some(Answered { requests: 30, tokens: 400 }));
+        assert_eq!(after(2, 50), None, "it has started anew");
+        assert_eq!(after(10, 4_050), Some(Answered { requests: 8, tokens: 500 }));
+        answers.read(&EngineLoad::default());
+        assert_eq!(answers.take(), None, "it counts nothing");
+    }
+}
