@@ -3,7 +3,7 @@
 //! as answers take in the mean.
 //!
 //! An index of prompts alone takes engines to hold what went long ago, and the more so the longer answers are: in a replay of prompts of 7,200
-//! tokens and answers of 1,000 the mean TTFT of `warm` at the fleet's limit was seven times what it is with them.
+//! tokens and answers of 1,000 the mean TTFT of `warm` at the fleet's limit was eight times what it is with them.
 //!
 //! Prompts that end alike have one answer between them: whoever counts too little believes as before.
 
