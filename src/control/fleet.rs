@@ -250,7 +250,7 @@ impl Fleet {
         let another = tenancy.reading.as_ref().and_then(|(before, _)| Some(began(before)? != began(&reading)?));
         let before = tenancy.reading.as_ref().map(|(reading, _)| reading.load);
         let since = tenancy.reading.as_ref().map_or(Duration::ZERO, |(_, at)| now.saturating_duration_since(*at));
-        let turned = tenancy.turnover.saw(cached.gone(), cached.blocks, cached.capacity, since);
+        let turned = tenancy.turnover.saw((cached.gone(), cached.came()), cached.blocks, cached.capacity, since);
         let changed = before != Some(reading.load) || tenancy.foreign != foreign || turned;
         let fell = |before: EngineLoad| Some(reading.load.prompt_tokens_total? < before.prompt_tokens_total?);
         let restarted = before.and_then(fell) == Some(true) || another == Some(true);

@@ -7,7 +7,7 @@ use crate::counters::stats::Event as Count;
 use crate::counters::{Admission, Prediction};
 use crate::fleet::{EndpointId, Loads, Method, Rung};
 use crate::http::BodyLength;
-use crate::index::{self, Matches, Missed, Origin};
+use crate::index::{Matches, Missed};
 use crate::limits::{BLOCK_BYTES, STEP_BYTES, TOKENS_MAX};
 use crate::policy::{Prompt, Tokens};
 use crate::prefix;
@@ -223,14 +223,7 @@ pub(super) fn occupied(tokens: &Tokens, pool: PoolId, loads: &Loads) -> u32 {
 /// The endpoint will hold this prompt and the answer to it. What an engine tells itself holds only until that shows.
 fn note(endpoint: EndpointId, rendered: bool, answer_blocks: usize, cx: &mut Context<'_>) {
     let Some(index) = &cx.snapshot.index else { return };
-    let chain = &mut cx.lender.chain;
-    let prompt_blocks = chain.len();
-    index::expect_answer(chain, answer_blocks);
-    let noted = match rendered {
-        true => index.promise(chain, endpoint, index.second()),
-        false => index.insert(chain, endpoint, Origin::Choice),
-    };
-    chain.truncate(prompt_blocks);
+    let noted = index.ask(&mut cx.lender.chain, answer_blocks, endpoint, rendered);
     match noted {
         Ok(_) => {}
         Err(Missed::Busy) => cx.stats.count(Count::IndexBusy),

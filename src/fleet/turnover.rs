@@ -8,6 +8,8 @@ use std::time::Duration;
 pub struct Turnover {
     /// Blocks that had gone in all when it was looked at last.
     gone: Option<u64>,
+    /// Blocks of prompts that had come.
+    came: u64,
     /// Those of late: what went [`Turnover::WINDOW`] ago counts a third.
     late: f32,
     /// Of the cache.
@@ -21,12 +23,13 @@ impl Turnover {
     /// Less than this is no change.
     const NOTICED: f32 = 0.01;
 
-    /// So many blocks have gone by now from a cache that holds `held` of at most `capacity`; it was looked at so long ago. Answers whether
-    /// much has changed.
-    pub fn saw(&mut self, gone: u64, held: u32, capacity: u32, ago: Duration) -> bool {
+    /// So many blocks have gone by now from a cache that holds `held` of at most `capacity`, and so many of prompts come; it was looked at so
+    /// long ago. Answers whether much has changed.
+    pub fn saw(&mut self, (gone, came): (u64, u64), held: u32, capacity: u32, ago: Duration) -> bool {
         let Turnover { part, vacant, .. } = *self;
-        let went = gone.saturating_sub(self.gone.unwrap_or(gone));
-        self.gone = Some(gone);
+        // Answers push out answers, which nobody asks for: of a full cache as much of prompts goes as comes.
+        let went = gone.saturating_sub(self.gone.unwrap_or(gone)).min(came.saturating_sub(self.came));
+        (self.gone, self.came) = (Some(gone), came);
         self.late = self.late * (-ago.as_secs_f32() / Turnover::WINDOW.as_secs_f32()).exp() + went as f32;
         let of_all = |blocks: f32| if capacity == 0 { 0.0 } else { (blocks / capacity as f32).min(1.0) };
         self.part = of_all(self.late);
@@ -49,43 +52,58 @@ impl Turnover {
 mod tests {
     use super::*;
 
+    /// All that goes makes room for prompts.
+    fn saw(turnover: &mut Turnover, gone: u64, held: u32, capacity: u32, ago: Duration) -> bool {
+        turnover.saw((gone, gone), held, capacity, ago)
+    }
+
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
     fn what_went_before_the_first_look_and_long_ago_does_not_count() {
         let mut turnover = Turnover::default();
-        assert!(!turnover.saw(700, 100, 100, SECOND) && turnover.part() == 0.0, "nobody knows when they went");
-        assert!(turnover.saw(740, 100, 100, SECOND));
+        assert!(!saw(&mut turnover, 700, 100, 100, SECOND) && turnover.part() == 0.0, "nobody knows when they went");
+        assert!(saw(&mut turnover, 740, 100, 100, SECOND));
         assert_eq!(turnover.part(), 0.4);
-        turnover.saw(740, 100, 100, Turnover::WINDOW);
+        saw(&mut turnover, 740, 100, 100, Turnover::WINDOW);
         assert!((0.14..0.15).contains(&turnover.part()), "{}", turnover.part());
-        turnover.saw(740, 100, 100, 10 * Turnover::WINDOW);
-        assert!(!turnover.saw(740, 100, 100, SECOND) && turnover.part() < 1e-4);
+        saw(&mut turnover, 740, 100, 100, 10 * Turnover::WINDOW);
+        assert!(!saw(&mut turnover, 740, 100, 100, SECOND) && turnover.part() < 1e-4);
     }
 
     #[test]
     fn it_is_never_more_than_the_cache_and_settles_at_the_rate() {
         let mut turnover = Turnover::default();
         // One of a hundred blocks a second, and then twice as many as there are.
-        (0..600).for_each(|second| assert!(!turnover.saw(second, 100, 100, SECOND) || second < 60));
+        (0..600).for_each(|second| assert!(!saw(&mut turnover, second, 100, 100, SECOND) || second < 60));
         assert!((0.29..0.32).contains(&turnover.part()), "{}", turnover.part());
-        turnover.saw(800, 100, 100, SECOND);
+        saw(&mut turnover, 800, 100, 100, SECOND);
         assert_eq!(turnover.part(), 1.0);
-        turnover.saw(900, 0, 0, SECOND);
+        saw(&mut turnover, 900, 0, 0, SECOND);
         assert_eq!(turnover.part(), 0.0, "nothing is known of a cache without a size");
     }
 
     #[test]
     fn what_holds_nothing_yet_is_told() {
         let mut turnover = Turnover::default();
-        assert!(turnover.saw(0, 0, 100, SECOND) && turnover.vacant() == 1.0);
-        assert!(turnover.saw(0, 75, 100, SECOND) && turnover.vacant() == 0.25);
-        assert!(!turnover.saw(0, 75, 100, SECOND));
-        assert!(turnover.saw(0, 100, 100, SECOND) && turnover.vacant() == 0.0);
+        assert!(saw(&mut turnover, 0, 0, 100, SECOND) && turnover.vacant() == 1.0);
+        assert!(saw(&mut turnover, 0, 75, 100, SECOND) && turnover.vacant() == 0.25);
+        assert!(!saw(&mut turnover, 0, 75, 100, SECOND));
+        assert!(saw(&mut turnover, 0, 100, 100, SECOND) && turnover.vacant() == 0.0);
         assert_eq!(
-            (turnover.saw(0, 0, 0, SECOND), turnover.vacant()),
+            (saw(&mut turnover, 0, 0, 0, SECOND), turnover.vacant()),
             (false, 0.0),
             "nothing is known of one without a size"
         );
+    }
+
+    #[test]
+    fn what_answers_push_out_does_not_count() {
+        let mut turnover = Turnover::default();
+        turnover.saw((0, 100), 100, 100, SECOND);
+        turnover.saw((60, 120), 100, 100, SECOND);
+        assert_eq!(turnover.part(), 0.2, "of 60 that came 20 were of prompts");
+        turnover.saw((60, 150), 100, 100, SECOND);
+        assert!(turnover.part() < 0.2, "there was room");
     }
 }

@@ -7,8 +7,10 @@
 //!
 //! Prompts that end alike have one answer between them: whoever counts too little believes as before.
 
-use super::Index;
 use super::ledger::Ledger;
+use super::seat::add;
+use super::{Index, Inserted, Missed, Origin};
+use crate::fleet::EndpointId;
 
 /// No answer is taken to be longer, however long the mean: 64 KiB of text, and some 25 µs of a shard to note.
 pub const ANSWER_BLOCKS_MAX: usize = 256;
@@ -28,6 +30,28 @@ fn stand_in(last: u64, at: u64) -> u64 {
 }
 
 impl Index {
+    /// A shard has chosen the endpoint for this prompt, whose answer will take so many blocks more. What its engine tells itself is only
+    /// `promised`: see [`Index::promise`]. The prompt is lengthened meanwhile.
+    pub fn ask(
+        &self,
+        prompt: &mut Vec<u64>,
+        answer_blocks: usize,
+        id: EndpointId,
+        promised: bool,
+    ) -> Result<Inserted, Missed> {
+        let prompt_blocks = prompt.len();
+        expect_answer(prompt, answer_blocks);
+        let inserted = match promised {
+            true => self.promise(prompt, id, self.second()),
+            false => self.insert(prompt, id, Origin::Choice),
+        };
+        prompt.truncate(prompt_blocks);
+        if let (Ok(Inserted { before, now, .. }), Some(seat)) = (&inserted, self.seats.get(id.slot as usize)) {
+            add(&seat.expected, u64::from(*now).saturating_sub((*before as usize).max(prompt_blocks) as u64));
+        }
+        inserted
+    }
+
     /// The first `held` of these links are; where an answer was expected behind them something else follows now, probably that answer and more. What
     /// stood for it goes. Answers how many blocks that were.
     pub(super) fn answer_came(&self, ledger: &mut Ledger, links: &[u64], held: usize, slot: u16) -> u32 {

@@ -19,6 +19,8 @@ pub struct Figures {
     pub removed: u64,
     /// Blocks that were promised and not confirmed in time.
     pub expired: u64,
+    /// Of what was added, blocks that stand for answers.
+    pub expected: u64,
     /// Blocks that stood for an answer until it came as a part of the next prompt.
     pub answered: u64,
     /// Inserts cut short because no room could be made: the prompt is longer than the capacity, or a bucket was full.
@@ -32,6 +34,11 @@ impl Figures {
     pub fn gone(&self) -> u64 {
         self.evicted + self.removed
     }
+
+    /// Blocks of prompts that came, from whomever.
+    pub fn came(&self) -> u64 {
+        self.inserted.iter().sum::<u64>().saturating_sub(self.expected)
+    }
 }
 
 /// What belongs to one slot.
@@ -44,6 +51,7 @@ pub(super) struct Seat {
     pub(super) evicted: AtomicU64,
     pub(super) removed: AtomicU64,
     pub(super) expired: AtomicU64,
+    pub(super) expected: AtomicU64,
     pub(super) answered: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) busy: AtomicU64,
@@ -59,6 +67,7 @@ impl Seat {
             evicted: AtomicU64::new(0),
             removed: AtomicU64::new(0),
             expired: AtomicU64::new(0),
+            expected: AtomicU64::new(0),
             answered: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             busy: AtomicU64::new(0),
@@ -74,6 +83,7 @@ impl Seat {
             evicted: of(&self.evicted),
             removed: of(&self.removed),
             expired: of(&self.expired),
+            expected: of(&self.expected),
             answered: of(&self.answered),
             refused: of(&self.refused),
             busy: of(&self.busy),

@@ -21,7 +21,7 @@ use crate::demo::conversation::Dice;
 use crate::engine::core::Figures;
 use crate::engine::tokens::TOKEN_BYTES;
 use crate::fleet::{Endpoint, EndpointId, Turnover};
-use crate::index::{Capacity, Index, Matches, Origin, expect_answer};
+use crate::index::{Capacity, Index, Matches};
 use crate::policy::{self, Choice, Pool, PoolId, Prompt, Settings, Tokens};
 use crate::ring::Ring;
 use crate::scan::PrefixMode;
@@ -172,9 +172,8 @@ impl Own {
                     let in_blocks = chain.len() as u32 * asked.block_tokens;
                     let beyond = asked.request.prompt.saturating_sub(in_blocks) + answer;
                     let mut chain = chain.to_vec();
-                    expect_answer(&mut chain, (beyond / asked.block_tokens) as usize);
                     // Nobody else writes here, and no endpoint goes: it is never refused.
-                    let _ = index.insert(&chain, choice.endpoint, Origin::Choice);
+                    let _ = index.ask(&mut chain, (beyond / asked.block_tokens) as usize, choice.endpoint, false);
                 }
                 (_, None) => {}
             }
@@ -215,7 +214,7 @@ impl Chooser for Own {
         for ((endpoint, turnover), figures) in engines.zip(figures) {
             if let Some(index) = self.snapshot.index.as_deref() {
                 let known = index.figures(endpoint.id.slot);
-                turnover.saw(known.gone(), known.blocks, known.capacity, since);
+                turnover.saw((known.gone(), known.came()), known.blocks, known.capacity, since);
                 (endpoint.turnover, endpoint.vacant) = (turnover.part(), turnover.vacant());
             }
             endpoint.engine.kv_use = Some(figures.kv_usage as f32);

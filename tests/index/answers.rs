@@ -7,8 +7,8 @@ use crate::{chain, depth, id, made};
 /// A prompt of these blocks that is chosen for, with an answer of so many.
 fn ask(index: &Index, prompt: &[u64], answer: usize) {
     let mut links = prompt.to_vec();
-    expect_answer(&mut links, answer);
-    index.insert(&links, id(0, 1), Origin::Choice).unwrap();
+    index.ask(&mut links, answer, id(0, 1), false).unwrap();
+    assert_eq!(links, prompt, "it is as it was");
 }
 
 #[test]
@@ -39,6 +39,7 @@ fn the_next_turn_brings_the_answer_under_its_own_name() {
     assert_eq!((index.figures(0).blocks, depth(&index, &turns, id(0, 1))), (15, 12), "a turn is asked once more");
     index.append(Some(turns[11]), &turns[12..], id(0, 1), Origin::Engine).unwrap();
     assert_eq!((index.figures(0).blocks, index.figures(0).answered), (23, 3), "what an engine says names no answers");
+    assert_eq!((index.figures(0).expected, index.figures(0).came()), (6, 20), "by its prompts alone");
     assert_eq!(index.figures(0).gone(), 0, "none of this was for want of room");
     index.audit().unwrap();
 }
