@@ -349,6 +349,22 @@ fn what_is_new_goes_where_it_pushes_out_what_lay_there_for_longest() {
     assert_eq!(between([turning(0, 1.0), turning(1, 0.8)], 100, 0, 2_000), 0, "they turn over much alike");
 }
 
+/// An index that no events write knows only of its own front's prompts: of the others' it does not know what lies there.
+#[test]
+fn what_is_pushed_out_counts_as_far_as_it_is_known() {
+    let of = |policy, foreign| {
+        let shared = |slot, turnover| Endpoint { turnover, foreign, ..endpoint(slot) };
+        let mut fleet = Fleet::by(policy, vec![shared(0, 1.0), shared(1, 0.0)]);
+        fleet.had(1_000);
+        let costs = fleet.choose(&chain(9, 10), 640, Avoid::default()).unwrap().costs.unwrap();
+        costs.chosen.new.max(costs.runner_up.unwrap().new) - 6 * 640
+    };
+    let whole = of(Policy::Warm, 0);
+    assert!(whole > 3_000, "{whole}");
+    assert_eq!((of(Policy::Precise, 0), of(Policy::Precise, 2)), (whole, whole));
+    assert_eq!(of(Policy::Warm, 2), 0, "all that is there is theirs");
+}
+
 #[test]
 fn what_is_new_goes_where_there_is_room_beside_what_is_there() {
     let engine = EngineLoad { kv_use: Some(0.0), kv_capacity_tokens: Some(10_000), ..EngineLoad::default() };
