@@ -354,7 +354,7 @@ fn what_is_new_goes_where_it_pushes_out_what_lay_there_for_longest() {
 fn what_is_pushed_out_counts_as_far_as_it_is_known() {
     let of = |policy, foreign| {
         let shared = |slot, turnover| Endpoint { turnover, foreign, ..endpoint(slot) };
-        let mut fleet = Fleet::by(policy, vec![shared(0, 1.0), shared(1, 0.0)]);
+        let fleet = Fleet::by(policy, vec![shared(0, 1.0), shared(1, 0.0)]);
         fleet.had(1_000);
         let costs = fleet.choose(&chain(9, 10), 640, Avoid::default()).unwrap().costs.unwrap();
         costs.chosen.new.max(costs.runner_up.unwrap().new) - 6 * 640
