@@ -88,6 +88,7 @@ impl Collector for Collected {
         self.events(&mut out)?;
         self.access_log(&mut out)?;
         self.times(&mut out, &snapshot)?;
+        self.answers(&mut out, &snapshot)?;
         self.shadows(&mut out, &snapshot)?;
         self.endpoints(&mut out, &snapshot)?;
         self.slots(&mut out, &snapshot)?;
@@ -207,17 +208,21 @@ impl Collected {
                 }
             }
         }
-        let help = "Mean length of answers, as choices count on it: the last hundred that ended count most";
-        let mut family = Family::new(out, "answer_tokens", help, MetricType::Gauge)?;
-        for pool in snapshot.pools.iter().take(LABELLED_POOLS_MAX) {
-            let tokens = self.0.counters.loads().mean_answer(pool.id.0);
-            family.gauge(vec![("model", &pool.name)], tokens.into())?;
-        }
         for (work, name, help) in [
             (Work::Scan, "scan_seconds", "Looking into one body"),
             (Work::Choose, "choose_seconds", "Choosing an endpoint"),
         ] {
             Family::new(out, name, help, MetricType::Histogram)?.histogram(vec![], &self.0.stats.work(work), 1e9)?;
+        }
+        Ok(())
+    }
+
+    fn answers(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
+        let help = "Mean length of answers, as choices count on it: the last hundred that ended count most";
+        let mut family = Family::new(out, "answer_tokens", help, MetricType::Gauge)?;
+        for pool in snapshot.pools.iter().take(LABELLED_POOLS_MAX) {
+            let tokens = self.0.counters.loads().mean_answer(pool.id.0);
+            family.gauge(vec![("model", &pool.name)], tokens.into())?;
         }
         Ok(())
     }
