@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use warmfront::counters::Counters;
 use warmfront::fleet::{Endpoint, EndpointId, Health};
-use warmfront::policy::{Pool, PoolId, Reason, Request, Settings, choose};
+use warmfront::policy::{Policy, Pool, PoolId, Reason, Request, Settings, choose};
 use warmfront::prefix;
 use warmfront::ring::Ring;
 use warmfront::scan::{Api, PrefixMode, Progress, Scan};
@@ -76,7 +76,12 @@ impl Front {
             Endpoint { health: Health::Up, ..Endpoint::new(id, name, ([10, 0, 0, 1], 8000).into()) }
         };
         let endpoints: Vec<Endpoint> = (0..count).map(endpoint).collect();
-        let settings = Arc::new(Settings { prefix: mode.prefix, prefix_bytes: u32::MAX, ..Settings::default() });
+        let settings = Arc::new(Settings {
+            policy: Policy::PrefixHash,
+            prefix: mode.prefix,
+            prefix_bytes: u32::MAX,
+            ..Settings::default()
+        });
         let points: Vec<_> = endpoints.iter().map(|one| (one.id.slot, &*one.name, one.weight)).collect();
         let ring = Arc::new(Ring::build(&points, settings.replication));
         let members: Arc<[u16]> = (0..count).collect();
@@ -227,6 +232,8 @@ fn latency(mode: Mode, fleet: u16, bytes: usize, bodies: &[Vec<u8>]) {
     };
     let mut front = Front::new(mode, fleet);
     let decisions = front.check(bodies);
+    let early = mode.prefix == PrefixMode::FirstUser && mode.models.len() == 1;
+    assert!(!early || decisions.iter().all(|made| made.read < 1_024), "its first message and model say enough");
     let needed: Vec<&[u8]> = bodies.iter().zip(&decisions).map(|(body, made)| &body[..made.read as usize]).collect();
     let mut room = vec![0; bytes + 4_096];
     let copy = Percentiles::of(rounds.min(2_000), |round| {

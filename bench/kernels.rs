@@ -41,7 +41,7 @@ const KINDS: [Kind; 15] = [
     Kind::conversation("CJK", 64 << 10, |random, bytes| chat(random, bytes, cjk)),
     Kind::conversation("CJK as \\uXXXX", 128 << 10, |random, bytes| chat(random, bytes, escaped_cjk)),
     Kind::conversation("tools", 64 << 10, tools),
-    Kind::conversation("image, skipped", 2 << 20, image),
+    Kind::conversation("image, sampled", 2 << 20, image),
     Kind { chain: true, ..Kind::conversation("prose, blocks", 2 << 10, |random, bytes| chat(random, bytes, prose)) },
     Kind { chain: true, ..Kind::conversation("prose, blocks", 128 << 10, |random, bytes| chat(random, bytes, prose)) },
     Kind { api: Api::Completions, ..Kind::conversation("token ids", 100 << 10, ids) },

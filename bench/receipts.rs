@@ -69,7 +69,7 @@ impl Front {
         };
         snapshot.seal();
         let (counters, stats) = (Counters::leak(), Stats::leak(1).shard(0));
-        let rules = Rules { receipts: true, ..Rules::default() };
+        let rules = Rules { receipts: RECORDS_MAX, ..Rules::default() };
         Front {
             snapshot,
             counters,
@@ -161,7 +161,8 @@ fn main() {
     println!("{:12} {:>16} {:>16} {:>16}", "policy", "untold", "told", "more");
     for policy in [Policy::PrefixHash, Policy::Warm] {
         let mut front = Front::new(policy);
-        let recorder: Option<Recorder> = records.recorder(&front.rules, wall());
+        front.lender.wall_ahead = Some(wall());
+        let recorder: Option<Recorder> = records.recorder(&front.rules);
         let mut run = |recorder: Option<Recorder>| {
             front.lender.recorder = recorder;
             let before = told.load(Ordering::Acquire);

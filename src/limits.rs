@@ -21,8 +21,9 @@ pub struct Limits {
     /// Bytes all held bodies of one shard may take together; beyond it 503 with `Retry-After`. 0: the shards share a
     /// quarter of the memory that the machine, or this process's cgroup, has.
     pub budget_bytes: usize,
-    /// Memory of the prefix index, which all shards share; taken at the start if a pool's policy is `warm`. Some 40 bytes for each 64 tokens
-    /// that an engine's cache holds. 0: none.
+    /// Memory of the prefix index, which all shards share; taken at the start if a pool's policy is `warm`. Some 70 bytes for each 64 tokens
+    /// that the engines' caches hold, 116 with more than 64 engines, 308 with more than 256.
+    /// With less, an equal part of each cache is known. 0: none.
     pub index_bytes: usize,
     /// Most client connections of one shard; further ones wait in the kernel's queue.
     pub connections_max: usize,
@@ -65,21 +66,29 @@ pub struct Limits {
     pub inter_chunk_timeout_ms: u64,
     /// Silence of an engine whose kernel refused two probes in a row.
     pub deserted_timeout_ms: u64,
-    /// A client that takes none of the bytes waiting for it.
+    /// A client that takes none of the bytes waiting for it, or is no longer there: this of the kernel, which knows of a change with the
+    /// next start.
     pub client_stall_timeout_ms: u64,
     /// A tunnel (after 101) without a byte in either direction.
     pub tunnel_idle_timeout_ms: u64,
     /// How long a request that its engine failed or refused for load stays charged to it.
     pub failed_charge_ms: u64,
-    /// After an error reply: how long surplus request bytes are read and dropped so that the reply arrives.
+    /// After a connection's last reply: surplus request bytes are read and dropped, so that the reply reaches a client that reads only
+    /// once it has written all, until none came for this long, and for ten times as long in all.
     pub linger_timeout_ms: u64,
-    /// After an error reply: how many surplus request bytes are read and dropped.
+    /// And up to so many bytes: twice what a body may have, so that who sends somewhat more is told as well. They cost less than those of
+    /// a body, which any client may send as often.
     pub linger_bytes_max: usize,
     /// On SIGTERM: how long streams may finish before they are cut visibly.
     pub drain_timeout_ms: u64,
 }
 
 impl Limits {
+    /// How long surplus bytes that keep coming are dropped for.
+    pub fn linger_in_all_ms(&self) -> u64 {
+        self.linger_timeout_ms.saturating_mul(10)
+    }
+
     /// What the bodies held by one shard may take together; `share`: of the machine, where that is left to it.
     pub fn budget_of(&self, share: usize) -> usize {
         if self.budget_bytes == 0 { share.max(self.hold_bytes) } else { self.budget_bytes }
@@ -118,7 +127,7 @@ impl Default for Limits {
             tunnel_idle_timeout_ms: 3_600_000,
             failed_charge_ms: 1_000,
             linger_timeout_ms: 1_000,
-            linger_bytes_max: 64 << 10,
+            linger_bytes_max: 128 << 20,
             drain_timeout_ms: 300_000,
         }
     }

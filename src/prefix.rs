@@ -23,8 +23,9 @@ pub fn form_root(adapter: Option<&[u8]>, cache_salt: Option<u64>, form: u64) -> 
     keyed(b'f', adapter.unwrap_or_default(), cache_salt, form)
 }
 
-/// The canonical form that [`crate::scan`] makes of every prompt, whatever the model's template.
-const GENERIC_FORM: u64 = 1;
+/// The canonical form that [`crate::scan`] makes of every prompt, whatever the model's template. In the first one all media were alike: what is
+/// left of chains in that form, in files and logs, is equal to none of today's.
+const GENERIC_FORM: u64 = 2;
 
 /// The key of a session in a pool. `session` is the XXH64 of its text: [`session_hash`], or
 /// [`crate::scan::Facts::session`].

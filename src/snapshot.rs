@@ -114,7 +114,8 @@ impl Snapshot {
         if let Some(only) = self.only_pool() {
             return Selected::Pool(only);
         }
-        match (self.pools.as_slice(), model) {
+        // As vLLM has it, whose base model then answers.
+        match (self.pools.as_slice(), model.filter(|model| !model.is_empty())) {
             ([], _) => Selected::Empty,
             (_, Some(model)) => match self.models.get(model) {
                 Some(id) => Selected::Pool(&self.pools[id.0 as usize]),
@@ -123,6 +124,13 @@ impl Snapshot {
             },
             (_, None) => self.default_or(Selected::NoModel),
         }
+    }
+
+    /// A pool whose engines may answer what is not asked of any model in particular.
+    pub fn any_pool(&self) -> Option<&Pool> {
+        let takes_requests = |pool: &&Pool| !pool.eligible().slots().is_empty();
+        let in_service = |pool: &&Pool| takes_requests(pool) && !pool.eligible().last_resort();
+        self.pools.iter().find(in_service).or_else(|| self.pools.iter().find(takes_requests))
     }
 
     fn default_or<'a>(&'a self, otherwise: Selected<'a>) -> Selected<'a> {

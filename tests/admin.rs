@@ -1,7 +1,8 @@
 //! Control and its admin listener against small engines over real sockets: what is learnt, what is
 //! published, and that a dead, silent or hostile engine delays nothing.
 
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -14,8 +15,9 @@ use warmfront::config::{Config, Upstream};
 use warmfront::control::client::{Answer, Call, Client};
 use warmfront::control::{self, Setup};
 use warmfront::counters::Counters;
-use warmfront::counters::stats::Stats;
+use warmfront::counters::stats::{Shadowed, Stats, Timing};
 use warmfront::fleet::Health;
+use warmfront::policy::Policy;
 use warmfront::publish::{DriverInUse, Process, Published};
 use warmfront::snapshot::{Selected, Snapshot};
 
@@ -87,26 +89,27 @@ fn front_with(upstreams: Vec<Upstream>, set: impl FnOnce(&mut Config)) -> Front 
     config.control.stale_after_ms = 300;
     config.control.scrape_bytes_max = 1 << 20;
     set(&mut config);
+    let config = Arc::new(config);
     let setup = Setup {
-        config: Arc::new(config),
+        config: Arc::clone(&config),
         published: Published::leak(Snapshot::default()),
         counters: Counters::leak(),
         stats: Stats::leak(1),
         process: Process::leak(1),
-        source: Arc::new(Nowhere),
+        source: Arc::new(Same(config)),
         bequest: Default::default(),
     };
-    let control = control::start(setup.clone(), None).unwrap();
+    let control = control::start(setup.clone(), None, false).unwrap();
     Front { setup, control }
 }
 
-/// There is no file to read again.
+/// A file that stays as it is.
 #[derive(Debug)]
-struct Nowhere;
+struct Same(Arc<Config>);
 
-impl control::reload::Source for Nowhere {
+impl control::reload::Source for Same {
     fn load(&self) -> Result<Config, String> {
-        Err("there is no file".into())
+        Ok((*self.0).clone())
     }
 
     fn in_use(&self, _: &Config) {}
@@ -128,6 +131,12 @@ impl Front {
         runtime.block_on(Client::default().get(&call)).unwrap()
     }
 
+    /// The status of an answer to a request without a body.
+    fn post(&self, path: &str) -> u16 {
+        let host = self.control.admin;
+        raw(host, &format!("POST {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")).0
+    }
+
     fn text(&self, path: &str) -> String {
         String::from_utf8(self.get(path).body.to_vec()).unwrap()
     }
@@ -146,6 +155,17 @@ impl Front {
     }
 }
 
+/// Sends bytes on a connection of their own: the status of the answer, and all of it.
+fn raw(address: SocketAddr, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let close = request.replacen("\r\n", "\r\nConnection: close\r\n", 1);
+    stream.write_all(close.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    (answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0), answer)
+}
+
 fn upstream(address: SocketAddr) -> Upstream {
     Upstream::new(format!("http://{address}").parse().unwrap())
 }
@@ -155,15 +175,23 @@ fn health(snapshot: &Snapshot, slot: usize) -> Health {
 }
 
 #[test]
-fn traffic_flows_before_the_first_probe_and_models_are_learnt() {
-    let engine = engine(MODELS, METRICS, None);
-    let front = front(vec![upstream(engine.address)]);
-    // `start` has published already.
+fn an_engine_that_does_not_say_what_it_serves_is_not_waited_for() {
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let begun = Instant::now();
+    let front = front(vec![upstream(mute.local_addr().unwrap())]);
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     let first = front.setup.published.current();
     assert!(
         first.epoch > 0 && matches!(first.select(Some(b"anything")), Selected::Pool(pool) if pool.members.len() == 1)
     );
+}
 
+#[test]
+fn models_are_learnt_before_traffic_flows() {
+    let engine = engine(MODELS, METRICS, None);
+    let front = front(vec![upstream(engine.address)]);
+    // `start` has published what it serves already.
+    assert!(front.setup.published.current().models_complete);
     let learnt = front.until("the models", |snapshot| snapshot.models_complete && health(snapshot, 0) == Health::Up);
     let Selected::Pool(base) = learnt.select(Some(b"tiny-llama")) else { panic!("no pool") };
     let Selected::Pool(adapter) = learnt.select(Some(b"tiny-lora")) else { panic!("no pool") };
@@ -207,6 +235,72 @@ fn an_engine_goes_down_and_comes_back() {
     front.until("up again", |snapshot| health(snapshot, 1) == Health::Up);
     front.setup.process.drain();
     assert_eq!((front.get("/readyz").status, front.get("/healthz").status), (503, 200));
+    front.control.stop();
+}
+
+/// A page in a browser reaches the loopback as well, under a name of its own or with its origin.
+#[test]
+fn pages_in_a_browser_command_nothing() {
+    let (first, second) = (engine(MODELS, METRICS, None), engine(MODELS, METRICS, None));
+    let front = front(vec![upstream(first.address), upstream(second.address)]);
+    let (here, path) = (front.control.admin, format!("/endpoints/{}", first.address));
+    let asked = |method: &str, path: &str, host: &str, rest: &str| {
+        raw(here, &format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{rest}\r\n"))
+    };
+    let ip = here.to_string();
+    for (method, path, host, rest) in [
+        ("POST", &*format!("{path}/drain"), "evil.example", ""),
+        ("POST", &*format!("{path}/drain"), &*ip, "Origin: http://evil.example\r\n"),
+        ("DELETE", &*path, &*ip, "Sec-Fetch-Site: cross-site\r\n"),
+        ("GET", "/endpoints", "evil.example:9911", ""),
+        ("GET", "/nothing", "evil.example", ""),
+        ("POST", "/metrics", "evil.example", ""),
+    ] {
+        let (status, answer) = asked(method, path, host, rest);
+        let says = answer.contains("by IP address or as localhost") || answer.contains("ask it without a browser");
+        assert!(status == 403 && says, "{method} {path} {host} {rest}: {answer}");
+    }
+    // Prometheus and probes come under the name of a service.
+    for path in ["/metrics", "/healthz"] {
+        assert_eq!(asked("GET", path, "warmfront.llm.svc:9911", "").0, 200, "{path}");
+    }
+    for host in [&*ip, "localhost", "localhost:9911", "[::1]:9911"] {
+        assert_eq!(asked("GET", "/endpoints", host, "").0, 200, "{host}");
+        assert_eq!(asked("POST", &format!("{path}/resume"), host, "").0, 200, "{host}");
+    }
+    front.control.stop();
+}
+
+/// Who says nothing, or half of a head, leaves after 5 s; until then 64 of them are what there is room for.
+#[test]
+fn silent_connections_do_not_keep_the_admin_listener() {
+    let front = front(vec![upstream(engine(MODELS, METRICS, None).address)]);
+    let (here, began) = (front.control.admin, Instant::now());
+    let mut silent: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(here).unwrap()).collect();
+    silent.iter_mut().step_by(2).for_each(|half| half.write_all(b"GET /metrics HT").unwrap());
+    assert_eq!(raw(here, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").0, 200);
+    assert!(began.elapsed() > Duration::from_secs(4), "{:?}: it has waited behind them", began.elapsed());
+    for stream in silent.iter_mut().take(64) {
+        stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        assert!(stream.read_to_end(&mut Vec::new()).is_ok(), "still open");
+    }
+    front.control.stop();
+}
+
+/// Else engines would be probed and scraped with each edit, all at one moment, and names looked up never.
+#[test]
+fn who_is_watched_is_watched_on_through_edits() {
+    let (first, second) = (engine(MODELS, METRICS, None), engine(MODELS, METRICS, None));
+    let front = front_with(vec![upstream(first.address), upstream(second.address)], |config| {
+        config.health.probe_interval_ms = 60_000;
+    });
+    front.until("both", |snapshot| (0..2).all(|slot| health(snapshot, slot) == Health::Up));
+    for what in ["drain", "resume"].repeat(5) {
+        assert_eq!(front.post(&format!("/endpoints/{}/{what}", first.address)), 200);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let probes = [&first, &second].map(|engine| engine.probes.load(Ordering::Relaxed));
+    assert_eq!(probes, [1, 1]);
     front.control.stop();
 }
 
@@ -327,6 +421,26 @@ fn keys_are_asked_for_and_used() {
     without.control.stop();
 }
 
+/// It does not wait for the next reading of models, which may be a minute away.
+#[test]
+fn another_key_is_tried_at_once() {
+    let engine = engine(MODELS, METRICS, Some("Bearer sesame"));
+    let file = std::env::temp_dir().join(format!("warmfront-other-key-{}", std::process::id()));
+    std::fs::write(&file, "simsim").unwrap();
+    let with_key = Upstream { api_key_file: file.clone(), ..upstream(engine.address) };
+    let front = front_with(vec![with_key], |config| {
+        (config.health.probe_interval_ms, config.control.models_interval_ms) = (60_000, 60_000);
+    });
+    front.until("up", |snapshot| health(snapshot, 0) == Health::Up);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!front.setup.published.current().models_complete);
+    std::fs::write(&file, "sesame").unwrap();
+    assert_eq!(front.post("/reload"), 200);
+    front.until("the models", |snapshot| snapshot.models_complete);
+    front.control.stop();
+    std::fs::remove_file(file).unwrap();
+}
+
 #[test]
 fn a_hostile_or_silent_engine_delays_nothing_and_is_bounded() {
     let good = engine(MODELS, METRICS, None);
@@ -391,7 +505,7 @@ fn metrics_are_exposed() {
     let shard = front.setup.stats.shard(0);
     shard.request(pool, 0, 200, 3);
     shard.request(u16::MAX, u16::MAX, 404, u8::MAX);
-    shard.observe(pool, warmfront::counters::stats::Timing::FirstToken, 1_500);
+    shard.observe(pool, Timing::FirstToken, 1_500);
     shard.count(warmfront::counters::stats::Event::AbortedRelay);
     front.setup.process.shards()[0].serving(DriverInUse::Uring, "it works");
     let text = front.text("/metrics");
@@ -418,20 +532,46 @@ fn metrics_are_exposed() {
     front.control.stop();
 }
 
+/// What has no label of its own is counted under a name that a model may have too; a series told twice would be refused.
+#[test]
+fn a_model_called_unknown_is_one_series_with_what_is_unknown() {
+    let models = r#"{"object":"list","data":[{"id":"unknown","object":"model"}]}"#;
+    let front = front(vec![upstream(engine(models, METRICS, None).address)]);
+    let snapshot = front.until("models", |snapshot| snapshot.models_complete);
+    let (pool, shard) = (snapshot.models[b"unknown".as_slice()].0, front.setup.stats.shard(0));
+    for pool in [pool, u16::MAX] {
+        shard.observe(pool, Timing::Total, 1_500);
+        shard.shadow(pool, Policy::Warm as u8, Shadowed::Agreed, 3);
+    }
+    let text = front.text("/metrics");
+    for line in [
+        "warmfront_request_seconds_count{model=\"unknown\"} 2",
+        "warmfront_shadow_choices_total{model=\"unknown\",policy=\"warm\",outcome=\"agreed\"} 6",
+    ] {
+        assert!(text.lines().any(|shown| shown == line), "{line}\nis not in\n{text}");
+    }
+    let mut told = std::collections::HashSet::new();
+    for series in text.lines().filter_map(|line| line.rsplit_once(' ')).filter(|(series, _)| !series.starts_with('#')) {
+        assert!(told.insert(series.0), "{} is told twice", series.0);
+    }
+    front.control.stop();
+}
+
 #[test]
 fn a_taken_admin_port_is_said() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut config = Config { upstream: vec![upstream("127.0.0.1:1".parse().unwrap())], ..Config::default() };
     config.serve.admin = taken.local_addr().unwrap();
+    let config = Arc::new(config);
     let setup = Setup {
-        config: Arc::new(config),
+        config: Arc::clone(&config),
         published: Published::leak(Snapshot::default()),
         counters: Counters::leak(),
         stats: Stats::leak(1),
         process: Process::leak(1),
-        source: Arc::new(Nowhere),
+        source: Arc::new(Same(config)),
         bequest: Default::default(),
     };
-    let said = control::start(setup, None).unwrap_err().to_string();
+    let said = control::start(setup, None, false).unwrap_err().to_string();
     assert!(said.contains("cannot open the admin listener") && said.contains("--admin"), "{said}");
 }

@@ -94,7 +94,7 @@ impl Front {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let mut client = Client::connect(self.admin);
-            let (_, body) = client.ask("GET /endpoints HTTP/1.1\r\nhost: x\r\n", b"");
+            let (_, body) = client.ask("GET /endpoints HTTP/1.1\r\nhost: localhost\r\n", b"");
             let fleet: serde_json::Value = serde_json::from_slice(&body).unwrap();
             let up = fleet["endpoints"].as_array().unwrap().iter().filter(|engine| engine["health"] == "up").count();
             let pools = fleet["pools"].as_array().unwrap();

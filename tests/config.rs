@@ -87,11 +87,35 @@ fn wrong_types_are_named_with_what_is_wanted() {
         said("[serve]\nlisten = [8000]\n")
             .contains("`listen` wants a text in quotes such as \"0.0.0.0:8000\", not a number")
     );
-    assert!(said("[serve]\nlisten = [\"8000\"]\n").contains("2:11:"));
+    let address = said("[serve]\nlisten = [\"8000\"]\n");
+    assert!(
+        address.starts_with("w.toml:2:11: `listen` wants an address as IP:PORT") && address.contains("not \"8000\"")
+    );
+    assert!(said("[serve]\nadmin = \"localhost:1\"\n").contains("`admin` wants an address as IP:PORT"));
+    assert!(said("[upstream]\nurl = \"http://a:1\"\n").contains("write [[upstream]] in two brackets"));
     assert!(said("[serve]\nshards = true\n").contains("`shards` is \"auto\" or a number of threads such as 4"));
     assert!(said("[serve]\nshards = \"many\"\n").contains("`shards` is \"auto\" or a number"));
     assert!(said("upstream = 3\n").contains("`upstream` wants a list"));
     assert!(said("[serve\n").starts_with("w.toml:1:"));
+}
+
+#[test]
+fn a_file_in_another_encoding_is_refused_with_its_place() {
+    let path = std::env::temp_dir().join(format!("warmfront-latin-{}.toml", std::process::id()));
+    std::fs::write(&path, b"[serve]\n# Zugang f\xfcr alle\n").unwrap();
+    let refused = Config::load(&Flags { file: Some(path.clone()), ..Flags::default() }).unwrap_err().to_string();
+    std::fs::remove_file(&path).unwrap();
+    assert!(refused.contains(".toml:2:11: byte 0xFC is no UTF-8; save the file as UTF-8"), "{refused}");
+}
+
+#[test]
+fn of_a_giant_line_the_part_that_is_meant_is_shown() {
+    let long = format!("[serve]\npaths = [{}]\n", "\"/aaaaaaaa\", ".repeat(20_000) + "3");
+    let said = said(&long);
+    assert!(said.len() < 1_000 && said.contains("..."), "{} bytes", said.len());
+    let lines: Vec<&str> = said.lines().collect();
+    let caret = lines[3].find('^').unwrap();
+    assert_eq!(lines[2].as_bytes()[caret], b'3', "{said}");
 }
 
 #[test]
@@ -135,8 +159,11 @@ fn impossible_values_are_refused() {
         ("[health]\neject_ms = 2000\neject_ms_max = 1000\n", "3:16", "less than `eject_ms` (2000)"),
         ("[health]\nslow_start_ms = 3600001\n", "2:17", "`slow_start_ms` cannot be above 3600000"),
         ("[[upstream]]\nurl = \"http://a:1\"\nconcurrency_max = -1\n", "3:19", "cannot be negative"),
-        ("[log]\nlevel = \"loud=x=y\"\n", "2:9", "is not a log level"),
+        ("[log]\nlevel = \"loud=x=y\"\n", "2:9", "nothing is logged by \"loud\""),
+        ("[log]\nlevel = \"inof\"\n", "2:9", "did you mean \"info\"?"),
+        ("[log]\nlevel = \"\"\n", "2:9", "\"\" is not a log level"),
         ("[log]\naccess = \"access.log\"\n", "2:10", "the whole path of a file"),
+        ("[control]\ncaches_file = \"caches\"\n", "2:15", "is the whole path of a file, or \"\" for none, not"),
         ("[log]\nreceipts = 65537\n", "2:12", "`receipts` cannot be above 65536"),
         ("[log]\naccess_format = \"jsonl\"\n", "2:17", "did you mean \"json\"?"),
         ("[[upstream]]\nurl = \"http://a:1\"\nweight = 0\n", "3:10", "`weight` cannot be 0"),
@@ -144,8 +171,9 @@ fn impossible_values_are_refused() {
         (
             "[[upstream]]\nurl = \"http://a:1\"\n[[upstream]]\nurl = \"http://a:1\"\n",
             "4:7",
-            "the 1st and the 2nd [[upstream]] have the same `url`",
+            "the 1st and the 2nd [[upstream]] have the same `url`, http://a:1",
         ),
+        ("[[upstream]]\nurl = \"http://a:1\"\nname = \"a\\u001bb\"\n", "3:8", "`name` \"a\\u{1b}b\" has signs"),
         (
             "[[upstream]]\nurl = \"http://a:1\"\nname = \"x\"\n[[upstream]]\nurl = \"http://b:1\"\nname = \"x\"\n",
             "6:8",

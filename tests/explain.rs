@@ -72,6 +72,22 @@ fn what_cannot_be_scanned_goes_by_load() {
 }
 
 #[test]
+fn a_default_model_that_nobody_serves_is_said() {
+    let path = std::env::temp_dir().join(format!("warmfront-explain-{}.toml", std::process::id()));
+    let engine = |host: &str, model: &str| format!("[[upstream]]\nurl = \"http://{host}:1\"\nmodels = [\"{model}\"]\n");
+    for (key, words) in [
+        ("", "and there is no `default_model`: 400"),
+        ("[serve]\ndefault_model = \"c\"\n", "no endpoint serves `default_model`, \"c\": 400"),
+    ] {
+        std::fs::write(&path, format!("{key}{}{}", engine("a", "a"), engine("b", "b"))).unwrap();
+        let output = warmfront(&["explain", "--config", path.to_str().unwrap()], "{\"prompt\":\"x\"}");
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(said.contains(words), "{said}");
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
 fn the_table_is_for_people() {
     let output = warmfront(&["explain", "--upstream", "http://a:1"], BODY);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -92,4 +108,44 @@ fn exit_statuses_tell_usage_from_configuration() {
         let help = String::from_utf8(warmfront(&[command, "--help"], "").stdout).unwrap();
         assert!(help.contains("Examples:"), "{command}");
     }
+}
+
+/// Text that clap and the query would have mangled.
+#[test]
+fn what_is_asked_is_asked_as_it_was_written() {
+    for (flags, words) in [
+        (["--request-id", ""], "the x-request-id of its reply"),
+        (["--path", "v1/completions"], "a path begins with /"),
+        (["--header", "x y: 1"], "the name in letters, digits and hyphens"),
+        (["--header", "x: \u{1b}"], "one line without control characters"),
+        (["--admin", "localhost:9911"], "write it as IP:PORT"),
+    ] {
+        let output = warmfront(&[&["explain", "--upstream", "http://a:1"], &flags[..]].concat(), BODY);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains(words), "{flags:?}: {said}");
+    }
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let admin = listener.local_addr().unwrap().to_string();
+    let asked = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut lines = Vec::new();
+        for line in std::io::BufRead::split(std::io::BufReader::new(stream.try_clone().unwrap()), b'\n') {
+            lines.push(line.unwrap());
+            if lines.last().unwrap() == b"\r" {
+                break;
+            }
+        }
+        let _ = stream.write_all(b"HTTP/1.1 404 x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        lines
+    });
+    let flags = ["explain", "--admin", &admin, "--path", "/v1/completions?a=b&c#d e", "--header", "X-Session-Id: zoë"];
+    // As they were copied from a client's request.
+    let client = ["--header", "Host: api.example", "--header", "Origin: http://a.example"];
+    warmfront(&[&flags[..], &client].concat(), BODY);
+    let lines = asked.join().unwrap();
+    let first = String::from_utf8(lines[0].clone()).unwrap();
+    assert_eq!(first, "POST /explain?path=%2Fv1%2Fcompletions%3Fa%3Db%26c%23d%20e HTTP/1.1\r");
+    let text = lines.concat();
+    assert!(!String::from_utf8_lossy(&text).contains("example"), "{lines:?}: who asks is this command");
+    assert!(lines.contains(&"x-session-id: zoë\r".as_bytes().to_vec()), "{lines:?}");
 }

@@ -206,6 +206,11 @@ const REQUESTS: &[(&str, &str, &str)] = &[
         "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 1\r\n\r\n",
         "1",
     ),
+    (
+        "with no bytes of a body",
+        "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n\r\n",
+        "0 upgrade",
+    ),
     ("on HTTP/1.0", "GET / HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", "none last"),
     (
         "h2c",

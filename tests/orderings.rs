@@ -93,7 +93,7 @@ fn no_end_is_overlooked() {
         let counters = Counters::leak();
         let queue = counters.queue();
         let runs = counters.try_admit(ONE, Some(1)).unwrap();
-        let asks = Newcomer { priority: 0, tenant: Tenant::ONLY, held: 0.0, endpoint: ONE.slot, shard: 0 };
+        let asks = Newcomer { priority: 0, tenant: Tenant::ONLY, held: 0.0, new: 0, endpoint: ONE.slot, shard: 0 };
         let place = queue.join(&asks, 1, 0).unwrap();
         let ends = thread::spawn(move || {
             drop(runs);
@@ -102,7 +102,7 @@ fn no_end_is_overlooked() {
         let seen = queue.seen();
         let found = counters.try_admit(ONE, Some(1));
         if found.is_none() {
-            place.aims_at(ONE.slot, seen);
+            place.aims_at(ONE.slot, 0, seen);
         }
         ends.join().unwrap();
         assert!(found.is_some() || queue.next_elsewhere(1) == Some(0), "nobody looks");
@@ -265,6 +265,33 @@ fn tenants_are_told_apart_while_looking() {
         assert_eq!(depths(&index, OTHER_BLOCK, [A, B]), [0, 0], "the former never had it");
         assert_eq!(depths(&index, ONE_BLOCK, [NEXT, B]), [0, 0], "the next never had it");
         control.join().unwrap();
+    });
+}
+
+/// A ledger gives room back while it is looked up, and another gets it: what stays is found all the while, and only where it is.
+#[test]
+fn what_stays_is_found_while_a_ledger_gets_smaller() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let index = Arc::new(Index::new(Capacity { endpoints: 2, blocks: 4, lengths: false }).unwrap());
+        assert_eq!((index.assign(A, Some(4)), index.assign(B, Some(1))), (Ok(4), Ok(0)));
+        // In a ledger's first two cells, of which the first comes free.
+        index.insert(&[OTHER_BLOCK], A, Origin::Choice).unwrap();
+        index.insert(&[ONE_BLOCK], A, Origin::Choice).unwrap();
+        let reader = thread::spawn({
+            let index = Arc::clone(&index);
+            move || {
+                assert_eq!(depths(&index, ONE_BLOCK, [A, B]), [1, 0]);
+                depths(&index, OTHER_BLOCK, [A, B])
+            }
+        });
+        assert_eq!((index.resize(A, 1), index.resize(B, 1)), (Ok(1), Ok(1)));
+        index.insert(&[OTHER_BLOCK], B, Origin::Choice).unwrap();
+        reader.join().unwrap();
+        assert_eq!((depths(&index, ONE_BLOCK, [A, B]), depths(&index, OTHER_BLOCK, [A, B])), ([1, 0], [0, 1]));
+        // Found by its cell as well.
+        assert_eq!((index.audit(), index.remove(ONE_BLOCK, A), index.audit()), (Ok(2), Ok(1), Ok(1)));
     });
 }
 

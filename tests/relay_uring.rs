@@ -4,10 +4,14 @@
 mod alone;
 #[path = "relay/backpressure.rs"]
 mod backpressure;
+#[path = "relay/batches.rs"]
+mod batches;
 #[path = "relay/client.rs"]
 mod client;
 #[path = "relay/deadlines.rs"]
 mod deadlines;
+#[path = "relay/early.rs"]
+mod early;
 #[path = "relay/endings.rs"]
 mod endings;
 #[path = "relay/engine.rs"]
@@ -26,6 +30,8 @@ mod incidents;
 mod leaving;
 #[path = "relay/models.rs"]
 mod models;
+#[path = "relay/own.rs"]
+mod own;
 #[path = "relay/passing.rs"]
 mod passing;
 #[path = "relay/pipelining.rs"]

@@ -201,8 +201,8 @@ fn flags_say_how_events_come_and_are_refused_where_nobody_hears() {
         (&["--policies", "warm", "--event-replay", "off"], "are for the policy `precise`"),
         (&["--event-loss", "101"], "must be between 0 and 100"),
         (&["--event-loss", "NaN"], "must be between 0 and 100"),
-        (&["--event-replay", "perhaps"], "--event-replay"),
-        (&["--kv-tokens", "100"], "no request is left"),
+        (&["--event-replay", "perhaps"], "write on or off"),
+        (&["--kv-tokens", "100"], "fits into the 0 tokens"),
     ];
     for (args, what) in refused {
         let (fine, _, said) = command(args);

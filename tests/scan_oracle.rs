@@ -79,6 +79,9 @@ fn written() -> Vec<(Api, Vec<u8>)> {
     bodies.push((Api::Chat, format!(r#"{{"messages":[{{"name":"{long}","role":"user","content":"x"}}]}}"#).into()));
     bodies.push((Api::Chat, format!(r#"{{"model":"{long}","messages":[{{"role":"{long}","content":"x"}}]}}"#).into()));
     bodies.push((Api::Chat, format!(r#"{{"{long}":1,"messages":[{{"{long}":"y","content":"x"}}]}}"#).into()));
+    for length in [4_060, 4_096, 4_400, 6_300] {
+        bodies.push((Api::Chat, images(length).into()));
+    }
     let deep = format!("{}1{}", "[".repeat(60), "]".repeat(60));
     bodies.push((Api::Chat, format!(r#"{{"messages":[{{"role":"user","content":{deep}}}],"x":{deep}}}"#).into()));
     bodies.push((Api::Completions, format!(r#"{{"prompt":{deep},"model":"m"}}"#).into()));
@@ -100,6 +103,16 @@ fn written() -> Vec<(Api, Vec<u8>)> {
         bodies.push((Api::Chat, body.into()));
     }
     bodies
+}
+
+/// Media of so many bytes and some more, before and behind texts, in a message that says its role last.
+fn images(bytes: u32) -> String {
+    let data: String = (0..bytes).map(|n| char::from(b'A' + (n.wrapping_mul(n) / 7 % 26) as u8)).collect();
+    let image =
+        format!(r#"{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{data}\/=="}},"uuid":"u"}}"#);
+    let text = r#"{"type":"text","text":"What is this?"}"#;
+    let parts = format!(r#"[{image},{text},{{"source":"{data}"}}]"#);
+    format!(r#"{{"messages":[{{"content":{parts},"role":"user","uuid":"v"}}],"model":"m"}}"#)
 }
 
 #[rustfmt::skip]
@@ -199,6 +212,17 @@ fn every_cut_makes_the_same_facts() {
                 check_cuts(api, &plan, needs, &body, (0..=body.len()).step_by(step), true);
             }
         }
+    }
+}
+
+/// Longer than what is sampled at once.
+#[test]
+fn long_media_read_as_the_oracle_does_at_some_cuts() {
+    let (body, mut random) = (images(300_000).into_bytes(), Random(0x1a6e));
+    for plan in plans() {
+        assert!(check_against_oracle(Api::Chat, &plan, &body));
+        let cuts: Vec<usize> = (0..12).map(|_| random.below(body.len())).chain([131_072, 131_200]).collect();
+        check_cuts(Api::Chat, &plan, all_needs(), &body, cuts.into_iter(), false);
     }
 }
 
@@ -379,6 +403,6 @@ impl Random {
 #[rustfmt::skip]
 const TOP_NAMES: &[&str] = &["model", "messages", "messages", "prompt", "input", "input_ids", "text", "query", "documents", "text_1", "text_2", "system", "instructions", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "priority", "user", "prompt_cache_key", "cache_salt", "other", "mod\\u0065l"];
 #[rustfmt::skip]
-const INNER_NAMES: &[&str] = &["role", "role", "content", "content", "text", "type", "name", "tool_calls", "image_url", "output", "input", "r\\u006fle"];
+const INNER_NAMES: &[&str] = &["role", "role", "content", "content", "text", "type", "name", "tool_calls", "image_url", "uuid", "output", "input", "r\\u006fle"];
 #[rustfmt::skip]
 const TOKENS: &[&[u8]] = &[b"\"", b"\\", b"{", b"}", b"[", b"]", b",", b":", b"null", b"\\ud83d", b"\\ude00", b"\\u0041", b"\x01", b"\xff", b"\xef\xbb\xbf", b"\"role\":\"user\",", b"\"content\":\"x\",", b"\"model\":\"z\",", b"\"messages\":[],", b"1,", b" ", b"\"tools\":[1],", b"\"prompt\":\"p\","];

@@ -73,7 +73,7 @@ impl Fleet {
     }
 
     fn tells(&self, path: &str) -> String {
-        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         exchange(self.admin.parse().unwrap(), &request)
     }
 

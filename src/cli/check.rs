@@ -1,6 +1,7 @@
 //! `warmfront check`: is the configuration right, and can this machine and these engines carry it?
 
 mod engines;
+mod files;
 mod interrupts;
 pub(super) mod machine;
 mod models;
@@ -10,17 +11,21 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::shown::plain;
-use super::{ConfigArgs, EX_CONFIG, refuse};
+use super::{ConfigArgs, EX_CONFIG, refuse, say};
+use crate::config::Config;
 use crate::shard::topology::this_machine;
 
 /// Validate the configuration, this machine and the engines, and say in words what to change.
 ///
-/// Engines are asked for /health, /v1/models and /metrics, and for one token each, to see whether they
+/// Without engines it still says what of the machine and its kernel to change. Engines are asked for /health, /v1/models and /metrics, and for one token each, to see whether they
 /// report how much of a prompt was cached; --no-engines leaves them alone.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
-  warmfront check --config /etc/warmfront/warmfront.toml
-  warmfront check --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
+  What of this machine and its kernel to change, whatever its engines:
+    warmfront check
+  Configuration, machine and engines:
+    warmfront check --config /etc/warmfront/warmfront.toml
+    warmfront check --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
   Before an upgrade, on a machine where a front is running (its ports are then in use):
     warmfront check --config new.toml --no-ports
 
@@ -37,6 +42,13 @@ pub struct Args {
     quiet: bool,
     #[command(flatten)]
     config: ConfigArgs,
+}
+
+/// Where the package has a file of the sources; that one, where there is no package.
+fn shipped(source: &str) -> String {
+    let name = Path::new(source).file_name().unwrap_or_default();
+    let packaged = Path::new("/usr/share/doc/warmfront/examples").join(name);
+    if packaged.exists() { packaged.display().to_string() } else { source.to_owned() }
 }
 
 /// What was looked at and found.
@@ -85,13 +97,22 @@ impl Finding {
 
 pub(super) fn main(args: Args) -> ExitCode {
     let said = args.config.config.as_ref().map(|file| format!("{} is valid", file.display()));
-    let config = match args.config.load() {
+    let config = match Config::read(&args.config.flags()) {
         Ok(config) => config,
         Err(invalid) => return refuse(&invalid),
     };
-    let mut findings = vec![Finding::good("configuration", said.unwrap_or_else(|| "the flags are valid".into()))];
+    // What there is to say of a machine does not wait for engines.
+    let unfit = match config.clone().checked() {
+        Err(invalid) if !config.upstream.is_empty() || !invalid.wants_engines_alone() => return refuse(&invalid),
+        checked => checked.err(),
+    };
+    let mut findings = Vec::new();
+    if unfit.is_none() {
+        findings.push(Finding::good("configuration", said.unwrap_or_else(|| "the flags are valid".into())));
+    }
     findings.extend(config.chain_wanting().map(|words| Finding::advice("access log", words)));
     findings.extend(models::findings(&config));
+    findings.extend(files::findings(&config));
     let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin);
     findings.extend(machine::findings(&config, &placement, !args.no_ports));
     findings.extend(tuning::findings(Path::new("/proc")));
@@ -103,11 +124,15 @@ pub(super) fn main(args: Args) -> ExitCode {
         }
     }
     let shown = |finding: &&Finding| !args.quiet || finding.weight == Weight::Wrong;
-    findings.iter().filter(shown).for_each(|finding| println!("{}", finding.line()));
+    findings.iter().filter(shown).for_each(|finding| say(&format!("{}\n", finding.line())));
     let count = |weight| findings.iter().filter(|finding| finding.weight == weight).count();
-    let (wrong, advice) = (count(Weight::Wrong), count(Weight::Advice));
+    let (wrong, advice) = (count(Weight::Wrong) + usize::from(unfit.is_some()), count(Weight::Advice));
     if !args.quiet {
-        println!("\n{wrong} to change, {advice} to consider");
+        say(&format!("\n{wrong} to change, {advice} to consider\n"));
     }
-    if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::from(EX_CONFIG) }
+    match unfit {
+        Some(invalid) => refuse(&invalid),
+        None if wrong == 0 => ExitCode::SUCCESS,
+        None => ExitCode::from(EX_CONFIG),
+    }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use clap::builder::RangedU64ValueParser;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::{note, say};
 use crate::demo::fleet::{ENGINES, Fleet};
 use crate::demo::front::Front;
 use crate::demo::load::{Load, Running, Tally};
@@ -111,7 +112,7 @@ pub fn run(args: DemoArgs) -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(what) => {
-            eprintln!("\nwarmfront demo: {what}");
+            note(&format!("\nwarmfront demo: {what}\n"));
             ExitCode::FAILURE
         }
     }
@@ -129,22 +130,22 @@ async fn stopped() -> Result<(), String> {
         _ = terminate.recv() => {}
         _ = hangup.recv() => {}
     }
-    eprintln!("\nstopped");
+    note("\nstopped\n");
     Ok(())
 }
 
 async fn compare(args: &DemoArgs, fleet: &Fleet, settings: &Settings) -> Result<ExitCode, String> {
-    println!(
-        "{ENGINES} simulated engines of {} KV tokens; {} conversations at a time; {}.",
+    say(&format!(
+        "{ENGINES} simulated engines of {} KV tokens; {} conversations at a time; {}.\n",
         args.kv_tokens,
         args.threads,
         args.policies.join(", ")
-    );
-    println!(
+    ));
+    say(&format!(
         "This takes {} s. One second here is {} simulated seconds; all figures are simulated.\n\
-         Every token is an event of its own. Streams in flight when a policy's time ends are cut and not counted.\n",
+         Every token is an event of its own. Streams in flight when a policy's time ends are cut and not counted.\n\n",
         args.seconds, args.time_scale
-    );
+    ));
     let mut progress = Progress::new();
     let mut outcomes = Vec::new();
     for (policy, lineup) in args.policies.iter().zip(args.lineups()?) {
@@ -160,7 +161,7 @@ async fn compare(args: &DemoArgs, fleet: &Fleet, settings: &Settings) -> Result<
         ));
         outcomes.push(outcome);
     }
-    println!("\n{}", table(&outcomes));
+    say(&format!("\n{}\n", table(&outcomes)));
     Ok(verdict(&outcomes))
 }
 
@@ -168,21 +169,19 @@ async fn compare(args: &DemoArgs, fleet: &Fleet, settings: &Settings) -> Result<
 fn verdict(outcomes: &[Outcome]) -> ExitCode {
     let failed: u64 = outcomes.iter().map(|outcome| outcome.failed).sum();
     let replies: u64 = outcomes.iter().map(|outcome| outcome.replies).sum();
-    println!("Every one of {replies} replies was read to its end and verified; {failed} failed.");
-    println!(
-        "KubeAI measured on eight real L4s, 1,200 threads: random 2,892, least-load 5,420, CHWBL 6,568 tokens/s;\n\
-         mean TTFT 8.48, 1.20, 0.39 s."
-    );
+    say(&format!("Every one of {replies} replies was read to its end and verified; {failed} failed.\n"));
+    say("KubeAI measured on eight real L4s, 1,200 threads: random 2,892, least-load 5,420, CHWBL 6,568 tokens/s;\n\
+         mean TTFT 8.48, 1.20, 0.39 s.\n");
     let lag = outcomes.iter().map(|outcome| outcome.lag).fold(0.0, f64::max);
     if lag > 0.03 {
-        println!(
-            "This machine was too busy: an engine ran {:.0} % late. Lower --time-scale or --threads for true figures.",
+        say(&format!(
+            "This machine was too busy: an engine ran {:.0} % late. Lower --time-scale or --threads for true figures.\n",
             lag * 100.0
-        );
+        ));
     }
     let empty = outcomes.iter().any(|outcome| outcome.replies == 0);
     if empty {
-        println!("A policy had no reply within its time: give more --seconds or fewer --threads.");
+        say("A policy had no reply within its time: give more --seconds or fewer --threads.\n");
     }
     if failed > 0 || empty { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
@@ -275,23 +274,23 @@ async fn serve(args: &DemoArgs, fleet: &Fleet, settings: &Settings) -> Result<Ex
     let mut front = Front::start(policy, None, fleet.addresses(), Some(args.listen)).await?;
     let model = settings.serving.models.first().map_or("", String::as_str);
     let engines: Vec<String> = fleet.addresses().iter().map(SocketAddr::to_string).collect();
-    println!("{ENGINES} simulated engines on {}", engines.join(" "));
-    println!("warmfront on http://{} under {policy}, admin on http://{}\n", front.listen, front.admin);
-    println!("Try:");
-    println!("  curl -s http://{}/v1/models", front.listen);
-    println!(
+    say(&format!("{ENGINES} simulated engines on {}\n", engines.join(" ")));
+    say(&format!("warmfront on http://{} under {policy}, admin on http://{}\n\n", front.listen, front.admin));
+    say("Try:\n");
+    say(&format!("  curl -s http://{}/v1/models\n", front.listen));
+    say(&format!(
         "  curl -sN http://{}/v1/chat/completions -H 'content-type: application/json' -d '{{\"model\":\"{model}\",\
-         \"stream\":true,\"max_tokens\":20,\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'",
+         \"stream\":true,\"max_tokens\":20,\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'\n",
         front.listen
-    );
-    println!(
+    ));
+    say(&format!(
         "  curl -s -D- -o /dev/null http://{}/v1/completions -H 'content-type: application/json' \
-         -H 'x-warmfront-explain: 1' -d '{{\"model\":\"{model}\",\"prompt\":\"Once upon a time\"}}'",
+         -H 'x-warmfront-explain: 1' -d '{{\"model\":\"{model}\",\"prompt\":\"Once upon a time\"}}'\n",
         front.listen
-    );
-    println!("  curl -s http://{}/endpoints", front.admin);
-    println!("  curl -s http://{}/metrics", front.admin);
-    println!("\nCtrl-C ends everything.");
+    ));
+    say(&format!("  curl -s http://{}/endpoints\n", front.admin));
+    say(&format!("  curl -s http://{}/metrics\n", front.admin));
+    say("\nCtrl-C ends everything.\n");
     loop {
         tokio::time::sleep(Duration::from_millis(500)).await;
         if let Some(ended) = front.ended() {

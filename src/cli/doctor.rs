@@ -30,7 +30,7 @@ use engine::{Examined, Manner};
   warmfront doctor --config /etc/warmfront/warmfront.toml
   warmfront doctor --upstream http://gpu-1:8000 --upstream http://gpu-2:8000 --ask
   The flags alone:
-    warmfront doctor --json | jq -r '.engines[] | .name, .add[]'
+    warmfront doctor --config /etc/warmfront/warmfront.toml --json | jq -r '.engines[] | .name, .add[]'
 
 Of each engine:
   server          which, and its version

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::{note, say};
 use crate::engine::profile::Profile;
 use crate::engine::pump::{Engine, Settings};
 use crate::engine::request::Serving;
@@ -116,7 +117,7 @@ pub fn run(args: EngineArgs) -> ExitCode {
     let settings = match args.settings() {
         Ok(settings) => settings,
         Err(what) => {
-            eprintln!("warmfront engine: {what}");
+            note(&format!("warmfront engine: {what}\n"));
             return ExitCode::from(2);
         }
     };
@@ -125,14 +126,14 @@ pub fn run(args: EngineArgs) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("warmfront engine: cannot start its runtime: {error}");
+            note(&format!("warmfront engine: cannot start its runtime: {error}\n"));
             return ExitCode::FAILURE;
         }
     };
     match runtime.block_on(serve(&args.listen, &settings)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(what) => {
-            eprintln!("warmfront engine: {what}");
+            note(&format!("warmfront engine: {what}\n"));
             ExitCode::FAILURE
         }
     }
@@ -144,12 +145,12 @@ async fn serve(listen: &[SocketAddr], settings: &Settings) -> Result<(), String>
             .await
             .map_err(|error| format!("cannot listen on {address}: {error}. Choose another with --listen."))?;
         let bound = listener.local_addr().unwrap_or(*address);
-        println!(
-            "simulated engine on http://{bound} serves {} with {} KV tokens, time scale {}",
+        say(&format!(
+            "simulated engine on http://{bound} serves {} with {} KV tokens, time scale {}\n",
             settings.serving.models.join(", "),
             settings.profile.blocks() * settings.profile.block_size,
             settings.time_scale
-        );
+        ));
         tokio::spawn(server::serve(Engine::new(settings.clone()), listener));
     }
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())

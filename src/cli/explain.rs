@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::shown::{plain, shown};
-use super::{ConfigArgs, refuse};
+use super::{ConfigArgs, refuse, say};
 use crate::config::Config;
 use crate::control::client::{Call, Client};
 use crate::control::explain::{self, Explanation, Question};
@@ -18,6 +18,8 @@ use crate::control::fleet::Fleet;
 use crate::control::forms::Forms;
 use crate::fleet::Loads;
 
+/// Fields that say who asks.
+const ASKERS: &[&str] = &["host", "origin", "sec-fetch-site"];
 /// Longest wait for a live fleet's answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest answer.
@@ -44,13 +46,13 @@ pub struct Args {
     #[arg(long, value_name = "FILE", default_value = "-")]
     body: PathBuf,
     /// Path the body would be sent to.
-    #[arg(long, value_name = "PATH", default_value = "/v1/chat/completions")]
+    #[arg(long, value_name = "PATH", default_value = "/v1/chat/completions", value_parser = path)]
     path: String,
     /// Header field the request would carry; may be given several times.
     #[arg(long = "header", value_name = "NAME:VALUE", value_parser = field)]
     fields: Vec<(String, String)>,
-    /// Tell of the last finished requests with this id instead, as a running front knows them.
-    #[arg(long, value_name = "ID", conflicts_with_all = ["body", "path", "fields"])]
+    /// Tell of the last finished requests with this id instead, as a running front knows them: by its first 64 bytes.
+    #[arg(long, value_name = "ID", value_parser = request_id, conflicts_with_all = ["body", "path", "fields"])]
     request_id: Option<String>,
     /// Print the answer as JSON.
     #[arg(long)]
@@ -61,15 +63,46 @@ pub struct Args {
 
 fn field(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once(':').ok_or("write it as NAME:VALUE")?;
-    Ok((name.trim().to_ascii_lowercase(), value.trim().to_owned()))
+    let (name, value) = (name.trim().to_ascii_lowercase(), value.trim());
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(token) {
+        return Err("write it as NAME:VALUE, the name in letters, digits and hyphens".into());
+    }
+    if value.contains(char::is_control) {
+        return Err("a header's value is one line without control characters".into());
+    }
+    Ok((name, value.to_owned()))
+}
+
+fn path(text: &str) -> Result<String, String> {
+    if text.starts_with('/') { Ok(text.to_owned()) } else { Err("a path begins with /".into()) }
+}
+
+fn request_id(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("a request's id is the x-request-id of its reply".into()) } else { Ok(text.to_owned()) }
+}
+
+/// As a path or a query has it.
+fn escaped(text: &str) -> String {
+    let escaped = |byte: u8| match byte {
+        b'-' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => char::from(byte).into(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(escaped).collect()
 }
 
 pub(super) fn main(args: Args) -> ExitCode {
     if let Some(id) = &args.request_id {
-        let address = args.config.admin.unwrap_or_else(|| Config::default().serve.admin);
+        let address = match &args.config.config {
+            Some(_) => match args.config.clone().load() {
+                Ok(config) => config.serve.admin,
+                Err(invalid) => return refuse(&invalid),
+            },
+            None => args.config.admin.unwrap_or_else(|| Config::default().serve.admin),
+        };
         return match receipt::asked(address, id, args.json) {
             Ok(words) => {
-                print!("{words}");
+                say(&words);
                 ExitCode::SUCCESS
             }
             Err(why) => refuse(&why),
@@ -81,11 +114,11 @@ pub(super) fn main(args: Args) -> ExitCode {
     });
     match explained {
         Ok(explanation) if args.json => {
-            println!("{}", serde_json::to_string_pretty(&explanation).unwrap_or_default());
+            say(&format!("{}\n", serde_json::to_string_pretty(&explanation).unwrap_or_default()));
             ExitCode::SUCCESS
         }
         Ok(explanation) => {
-            print!("{}", table(&explanation));
+            say(&table(&explanation));
             ExitCode::SUCCESS
         }
         Err(why) => refuse(&why),
@@ -125,10 +158,12 @@ fn offline(args: &Args, body: &[u8]) -> Result<Explanation, String> {
 fn live(args: &Args, body: Vec<u8>) -> Result<Explanation, String> {
     let address = args.config.admin.unwrap_or_else(|| Config::default().serve.admin);
     let authority = address.to_string();
-    let path = format!("/explain?path={}", args.path);
+    let path = format!("/explain?path={}", escaped(&args.path));
     let call =
         Call { address, authority: &authority, path: &path, key: None, timeout: TIMEOUT, bytes_max: ANSWER_BYTES_MAX };
-    let fields = args.fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    // Those would say of this question where it comes from, and the front would take it for a page's.
+    let fields = args.fields.iter().filter(|(name, _)| !ASKERS.iter().any(|asker| name.eq_ignore_ascii_case(asker)));
+    let fields = fields.map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
     let answer = runtime

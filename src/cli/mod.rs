@@ -27,6 +27,16 @@ use self::journal::Prioritized;
 use crate::config::{Access, Config, Driver, Flags, Invalid, Log, LogFormat, Shards};
 use crate::policy::Policy;
 
+/// Writes to standard output, of which a reader may have seen enough.
+fn say(words: &str) {
+    let _ = std::io::Write::write_all(&mut std::io::stdout(), words.as_bytes());
+}
+
+/// Writes to standard error, likewise.
+fn note(words: &str) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), words.as_bytes());
+}
+
 /// The exit status of a wrong configuration or an unfit machine, EX_CONFIG of sysexits.h. Wrong usage is 2.
 pub const EX_CONFIG: u8 = 78;
 
@@ -67,14 +77,20 @@ enum Command {
     Engine(engine::EngineArgs),
 }
 
+/// An address as flags have it.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "write it as IP:PORT, such as 0.0.0.0:8000 or [::1]:8000".into())
+}
+
 /// What `serve`, `check` and `explain` have in common: where the configuration comes from.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ConfigArgs {
-    /// TOML file; systemd/warmfront.toml shows every key with its default. Flags win over it.
+    /// TOML file; examples/warmfront.toml in /usr/share/doc/warmfront, or systemd/warmfront.toml of the sources, shows every
+    /// key with its default. Flags win over it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Address clients connect to, such as 0.0.0.0:8000; may be given several times.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "IP:PORT", value_parser = address)]
     pub listen: Vec<SocketAddr>,
     /// An engine, such as http://gpu-1:8000; may be given several times, and replaces those of the file.
     #[arg(long, value_name = "URL")]
@@ -89,12 +105,12 @@ pub struct ConfigArgs {
     #[arg(long, value_name = "NAME", value_enum)]
     pub driver: Option<Driver>,
     /// Address of the admin listener: /metrics, /healthz, /readyz, /endpoints.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "IP:PORT", value_parser = address)]
     pub admin: Option<SocketAddr>,
     /// Where each finished request gets a line: `off`, `stdout`, or the whole path of a file. Prompts are never in it.
     #[arg(long, value_name = "WHERE")]
     pub access_log: Option<Access>,
-    /// Add hashes of each prompt to its line, one for each 2,048 bytes and all before; only policy `warm` makes them.
+    /// Add hashes of each prompt to its line, one for each 2,048 bytes and all before; only `warm` and `precise` make them.
     #[arg(long)]
     pub access_chain: bool,
 }
@@ -102,7 +118,11 @@ pub struct ConfigArgs {
 impl ConfigArgs {
     /// Defaults, file and flags together.
     pub fn load(self) -> Result<Config, Invalid> {
-        Config::load(&Flags {
+        Config::load(&self.flags())
+    }
+
+    fn flags(self) -> Flags {
+        Flags {
             file: self.config,
             listen: self.listen,
             upstream: self.upstream,
@@ -112,7 +132,7 @@ impl ConfigArgs {
             admin: self.admin,
             access: self.access_log,
             access_chain: self.access_chain,
-        })
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use self::traffic::{Generated, Shape, factor, positive};
-use super::refuse;
+use super::{note, refuse, say};
+use crate::control::writable;
 use crate::demo::report::Progress as Line;
 use crate::engine::profile::Profile;
 use crate::replay::chooser::{Named, POLICIES, named};
@@ -44,7 +45,7 @@ const KV_TOKENS_MAX: u64 = 1 << 30;
     warmfront replay trace.jsonl.zst --fronts 3
   What do the engines' KV events gain, if they come a second late and one batch of a hundred is lost?
     warmfront replay trace.jsonl.zst --policies warm,precise --event-delay-ms 1000 --event-loss 1
-  Your own engines: copy src/replay/profiles.toml, measure, and
+  Your own engines: copy /usr/share/doc/warmfront/examples/profiles.toml (src/replay/profiles.toml of the sources), measure, and
     warmfront replay trace.jsonl --profiles mine.toml --profile mine
 
 Reading the table: `hit rate` is cached by prompt tokens; `off by` the mean absolute difference
@@ -75,7 +76,7 @@ pub struct Args {
     /// What an engine is: l4-8b (the default of chat), h100x2-70b (of all else), h100-8b, or one of --profiles.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// File with other profiles, written as src/replay/profiles.toml.
+    /// File with other profiles, written as examples/profiles.toml in /usr/share/doc/warmfront, or src/replay/profiles.toml.
     #[arg(long, value_name = "FILE")]
     profiles: Option<PathBuf>,
     /// KV tokens of an engine, instead of the profile's; contexts no longer than that.
@@ -118,14 +119,22 @@ struct Hearing {
     /// Precise: batches that are lost; a batch is what one step changes [default: 0].
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     event_loss: Option<f64>,
-    /// Precise: whether engines are asked again for what was lost; it takes the delay once more [default: on].
-    #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new())]
+    /// Precise: whether engines are asked again for what was lost, which takes the delay once more: on, off [default: on].
+    #[arg(long, value_name = "on|off", value_parser = on_or_off)]
     event_replay: Option<bool>,
 }
 
 fn percent(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if (0.0..=100.0).contains(&number) { Ok(number) } else { Err("must be between 0 and 100".into()) }
+}
+
+fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("write on or off".into()),
+    }
 }
 
 impl Hearing {
@@ -155,9 +164,14 @@ fn compare(args: &Args) -> Result<(), String> {
     args.shape.belongs_to(args.generate)?;
     let policies = policies(&args.policies, args.fronts > 1)?;
     let events = args.hearing.delivery(&policies)?;
-    let profile = profile(args)?;
+    // Before minutes are spent on what could not be kept.
+    [&args.json, &args.svg].into_iter().flatten().try_for_each(|path| writable(path).map_err(unwritten(path)))?;
+    let mut profile = profile(args)?;
     let source = traffic::source(args.trace.as_deref(), args.generate, &args.shape, args.seed, &profile)?;
     let block_size = source.block_tokens();
+    if args.kv_tokens.is_some() {
+        profile.max_model_len = traffic::longest(&profile, block_size);
+    }
     Profile { block_size, ..profile.clone() }
         .check()
         .map_err(|what| format!("this profile cannot be simulated: {what}"))?;
@@ -174,7 +188,7 @@ fn compare(args: &Args) -> Result<(), String> {
         ));
     }
     let fronts = if args.fronts > 1 { format!(", behind {} fronts", args.fronts) } else { String::new() };
-    eprintln!("{}\n{} engines: {}{fronts}", source.describe(), args.replicas, profile_name(args));
+    note(&format!("{}\n{} engines: {}{fronts}\n", source.describe(), args.replicas, profile_name(args)));
     let objective = Objective { ttft_seconds: args.slo_ttft_ms / 1e3, token_seconds: args.slo_token_ms / 1e3 };
     let threads = args.jobs.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
     let comparison = Comparison {
@@ -201,10 +215,10 @@ fn compare(args: &Args) -> Result<(), String> {
             report::seconds(outcome.ttft.mean)
         )),
     });
-    eprintln!("{} runs in {:.1} s\n", outcomes.len(), begun.elapsed().as_secs_f64());
-    print!("{}", report::table(&outcomes));
+    note(&format!("{} runs in {:.1} s\n\n", outcomes.len(), begun.elapsed().as_secs_f64()));
+    say(&report::table(&outcomes));
     if outcomes.iter().any(|outcome| outcome.requests == 0) {
-        eprintln!("a run counted no request: give more --seconds, less --warmup or a higher --rate");
+        note("a run counted no request: give more --seconds, less --warmup or a higher --rate\n");
     }
     write(args, &*source, &comparison, &outcomes)
 }
@@ -258,10 +272,12 @@ fn profile(args: &Args) -> Result<Profile, String> {
     Ok(Profile { kv_tokens, max_model_len, ..profile })
 }
 
+fn unwritten(path: &Path) -> impl Fn(std::io::Error) -> String {
+    move |error| format!("cannot write {}: {error}", path.display())
+}
+
 fn write(args: &Args, source: &dyn Source, compared: &Comparison, outcomes: &[Outcome]) -> Result<(), String> {
-    let put = |path: &Path, text: String| {
-        std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
-    };
+    let put = |path: &Path, text: String| std::fs::write(path, text).map_err(unwritten(path));
     if let Some(path) = &args.json {
         let figures = serde_json::json!({
             "traffic": source.describe(),

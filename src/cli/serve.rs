@@ -10,6 +10,7 @@ use super::{ConfigArgs, Level, level, log, refuse};
 use crate::config::Config;
 use crate::control;
 use crate::control::reload::Source;
+use crate::control::saved;
 use crate::control::upgrade::Bequest;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
@@ -27,7 +28,7 @@ const GLANCE: Duration = Duration::from_millis(2);
 /// Run the front: accept clients, choose an engine for each request, relay.
 ///
 /// With nothing but --upstream it runs on its defaults: clients on 0.0.0.0:8000, /metrics on
-/// 127.0.0.1:9911, policy prefix-hash. SIGTERM drains: no new connections, streams may finish.
+/// 127.0.0.1:9911, policy warm. SIGTERM drains: no new connections, streams may finish.
 /// SIGHUP, or POST /reload on the admin listener, reads the configuration anew while requests run; SIGHUP also
 /// opens the access log's file anew.
 /// SIGUSR2 starts the program on disk in this one's place: it takes the listeners, and this one finishes what it has.
@@ -56,6 +57,9 @@ pub(super) fn main(args: Args) -> ExitCode {
         Ok(config) => Arc::new(config),
         Err(invalid) => return refuse(&invalid),
     };
+    if let Some(why) = machine::index_fault(&config) {
+        return refuse(&why);
+    }
     let source = Arc::new(CommandLine { args: args.config, level: log(&config.log) });
     panics::tell_place_only();
     match run(config, source) {
@@ -73,7 +77,8 @@ struct CommandLine {
 
 impl Source for CommandLine {
     fn load(&self) -> Result<Config, String> {
-        self.args.clone().load().map_err(|invalid| invalid.to_string())
+        let config = self.args.clone().load().map_err(|invalid| invalid.to_string())?;
+        machine::index_fault(&config).map_or(Ok(config), Err)
     }
 
     fn in_use(&self, config: &Config) {
@@ -99,7 +104,7 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std:
         source,
         bequest: Bequest::default(),
     };
-    let control = control::start(setup.clone(), admin)?;
+    let mut control = control::start(setup.clone(), admin, predecessor.is_some())?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         listen = ?config.serve.listen,
@@ -124,10 +129,12 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std:
     while !setup.process.all_serving() && !setup.process.draining() {
         sleep(GLANCE);
     }
+    // Who was told to end before it served follows nobody.
+    predecessor = predecessor.filter(|_| !setup.process.draining());
     if let Some(predecessor) = &mut predecessor {
         predecessor.let_go();
     }
-    control.serves(listeners)?;
+    control.serves(listeners);
     for thread in threads {
         // A shard that panicked has aborted the process already.
         let _ = thread.join();
@@ -146,6 +153,14 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std:
 
 /// What is asked for and cannot be had is no reason not to serve.
 fn say_wanting(config: &Config) {
+    let file = &config.control.caches_file;
+    if !file.as_os_str().is_empty() {
+        if let Err(error) = saved::writable(file) {
+            tracing::warn!(file = %file.display(), %error, "caches_file cannot be written: a restart will begin with cold caches");
+        } else if !config.counts_tokens() {
+            tracing::warn!("caches_file has nothing to keep: no pool has the policy warm or precise");
+        }
+    }
     if let Some(why) = config.chain_wanting() {
         tracing::warn!(why, "the access log has no chains");
     }

@@ -3,6 +3,7 @@
 
 mod access;
 mod cidr;
+mod listeners;
 mod log;
 mod problem;
 mod queue;
@@ -158,7 +159,7 @@ impl Shards {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Driver {
-    /// The best that this version has: epoll.
+    /// io_uring where it works, else epoll.
     Auto,
     /// io_uring; refused where it cannot be used.
     Uring,
@@ -282,15 +283,21 @@ pub struct Flags {
 impl Config {
     /// Defaults, then the file, then the flags; or everything that is wrong with them.
     pub fn load(flags: &Flags) -> Result<Config, Invalid> {
+        Config::read(flags)?.checked()
+    }
+
+    /// The same, while what is wrong with all of it together is still to be found.
+    pub fn read(flags: &Flags) -> Result<Config, Invalid> {
         let mut config = match &flags.file {
             Some(path) => {
-                let text = std::fs::read_to_string(path).map_err(|error| Invalid::unreadable(path, &error))?;
-                Config::parse(&text, path)?
+                let bytes = std::fs::read(path).map_err(|error| Invalid::unreadable(path, &error))?;
+                let text = std::str::from_utf8(&bytes).map_err(|error| Invalid::no_text(path, &bytes, error))?;
+                Config::parse(text, path)?
             }
             None => Config::default(),
         };
         let problems = config.apply(flags);
-        if problems.is_empty() { config.checked() } else { Err(Invalid::outside_file(problems)) }
+        if problems.is_empty() { Ok(config) } else { Err(Invalid::outside_file(problems)) }
     }
 
     /// The configuration in `text`, which was read from `path`.

@@ -3,6 +3,10 @@
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::str::Utf8Error;
+
+/// Most signs of a line that are shown.
+const EXCERPT_SIGNS: usize = 160;
 
 /// One fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,9 +53,25 @@ impl Invalid {
         Invalid { source: None, problems: vec![Problem::new([], message)] }
     }
 
+    /// A file in another encoding.
+    pub(super) fn no_text(path: &Path, bytes: &[u8], error: Utf8Error) -> Invalid {
+        let at = error.valid_up_to();
+        let byte = bytes.get(at).copied().unwrap_or_default();
+        let message = format!("byte 0x{byte:02X} is no UTF-8; save the file as UTF-8");
+        let text = String::from_utf8_lossy(bytes);
+        // The sign that stands for it there.
+        let span = at..at + char::REPLACEMENT_CHARACTER.len_utf8();
+        Invalid::in_file(path, &text, vec![Problem { path: Vec::new(), message, span: Some(span) }])
+    }
+
     /// The faults.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
+    }
+
+    /// Whether there is nothing wrong but that no engine is named.
+    pub fn wants_engines_alone(&self) -> bool {
+        self.problems.iter().all(|problem| problem.path == ["upstream"])
     }
 }
 
@@ -83,8 +103,14 @@ fn excerpt(out: &mut fmt::Formatter<'_>, path: &Path, text: &str, span: &Range<u
     let margin = " ".repeat(number.to_string().len());
     writeln!(out, "{}:{number}:{}: {message}", path.display(), column + 1)?;
     writeln!(out, "{margin} |")?;
-    writeln!(out, "{number} | {line}")?;
-    write!(out, "{margin} | {}{}", " ".repeat(column), "^".repeat(marked))
+    // Of a longer line, the part around what is meant.
+    let skipped = column.saturating_sub(EXCERPT_SIGNS / 2);
+    let shown: String = line.chars().skip(skipped).take(EXCERPT_SIGNS).collect();
+    let before = if skipped > 0 { "..." } else { "" };
+    let behind = if line.chars().nth(skipped + EXCERPT_SIGNS).is_some() { "..." } else { "" };
+    let (indent, room) = (before.len() + column - skipped, EXCERPT_SIGNS.saturating_sub(column - skipped).max(1));
+    writeln!(out, "{number} | {before}{shown}{behind}")?;
+    write!(out, "{margin} | {}{}", " ".repeat(indent), "^".repeat(marked.min(room)))
 }
 
 /// The word of `known` that `given` was probably meant to be.

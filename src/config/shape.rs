@@ -1,6 +1,7 @@
 //! Keys and types of a file against those of the defaults: every key that exists is found by writing
 //! the defaults out, so that none is declared twice.
 
+use std::net::SocketAddr;
 use std::ops::Range;
 
 use serde::Serialize;
@@ -94,6 +95,17 @@ fn matches(given: &Spanned<DeValue<'_>>, default: &toml::Value, path: &mut Vec<S
         (DeValue::Integer(number), toml::Value::Integer(_)) if number.as_str().starts_with('-') => {
             problems.push(wrong(format!("`{}` cannot be negative", key_of(path))));
         }
+        (DeValue::Table(_), toml::Value::Array(defaults)) if defaults.first().is_some_and(toml::Value::is_table) => {
+            let key = key_of(path);
+            problems
+                .push(wrong(format!("`{key}` is a list of tables: write [[{key}]] in two brackets, once for each")));
+        }
+        (DeValue::String(text), toml::Value::String(default)) if is_address(default) && !is_address(text) => {
+            let key = key_of(path);
+            problems.push(wrong(format!(
+                "`{key}` wants an address as IP:PORT, such as \"{default}\" or \"[::]:8000\", not \"{text}\""
+            )));
+        }
         (DeValue::String(_), toml::Value::String(_))
         | (DeValue::Integer(_), toml::Value::Integer(_))
         | (DeValue::Boolean(_), toml::Value::Boolean(_)) => {}
@@ -104,6 +116,10 @@ fn matches(given: &Spanned<DeValue<'_>>, default: &toml::Value, path: &mut Vec<S
             kind(given.type_str())
         ))),
     }
+}
+
+fn is_address(text: &str) -> bool {
+    text.parse::<SocketAddr>().is_ok()
 }
 
 fn unknown(name: &str, path: &[String], known: &toml::Table) -> String {

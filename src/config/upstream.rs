@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::kvevents;
 
+/// Longest name: it stands in metrics, log lines and replies.
+const NAME_BYTES_MAX: usize = 256;
+
 /// `[[upstream]]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -61,6 +64,17 @@ impl Upstream {
             kv_replay: String::new(),
             kv_topic: String::new(),
             api_key_file: PathBuf::new(),
+        }
+    }
+
+    /// What is wrong with its name, in words.
+    pub(super) fn name_fault(&self) -> Option<String> {
+        if self.name.len() > NAME_BYTES_MAX {
+            Some(format!("`name` has {} bytes, at most {NAME_BYTES_MAX}", self.name.len()))
+        } else if self.name.contains(char::is_control) {
+            Some(format!("`name` {:?} has signs that no log or metric shows as they are; leave them out", self.name))
+        } else {
+            None
         }
     }
 

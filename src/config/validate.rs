@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use serde::Deserialize;
 
 use super::problem::{Problem, plainer};
-use super::queue;
 use super::{Config, Health, Serve, Shards, Upstream};
+use super::{listeners, queue};
 use crate::limits::{ENDPOINTS_MAX, Limits, RECEIPTS_MAX, RECEIVE_BYTES, REPLICATION_MAX, WEIGHT_MAX};
 use crate::policy::{Policy, Settings};
 use crate::scan::SESSION_FIELDS_MAX;
@@ -49,16 +49,16 @@ pub(super) fn values(config: &Config) -> Vec<Problem> {
         let words = format!("`receipts` cannot be above {RECEIPTS_MAX}; requests long past are the access log's");
         found.push(Problem::new(["log", "receipts"], words));
     }
-    if config.log.level.parse::<tracing_subscriber::filter::Targets>().is_err() {
-        found.push(Problem::new(
-            ["log", "level"],
-            format!(
-                "\"{}\" is not a log level; write error, warn, info, debug, trace, or a filter such as \
-                 \"info,warmfront::control=debug\"",
-                config.log.level
-            ),
-        ));
+    let file = config.control.caches_file.as_os_str().as_encoded_bytes();
+    if !file.is_empty() && (!file.starts_with(b"/") || file.ends_with(b"/")) {
+        // Relative ones would depend on where the process was started.
+        let words = format!(
+            "`caches_file` is the whole path of a file, or \"\" for none, not \"{}\"",
+            config.control.caches_file.display()
+        );
+        found.push(Problem::new(["control", "caches_file"], words));
     }
+    found.extend(config.log.level_fault().map(|words| Problem::new(["log", "level"], words)));
     found
 }
 
@@ -72,13 +72,7 @@ pub(super) fn whole(config: &Config) -> Vec<Problem> {
              \n    [[upstream]]\n    url = \"http://HOST:PORT\"\n",
         ));
     }
-    // Port 0 is a different one each time.
-    if config.serve.admin.port() != 0 && config.serve.listen.contains(&config.serve.admin) {
-        found.push(Problem::new(
-            ["serve", "admin"],
-            format!("`admin` and `listen` are both {}; clients must not reach the admin listener", config.serve.admin),
-        ));
-    }
+    listeners::whole(config, &mut found);
     found
 }
 
@@ -99,8 +93,8 @@ fn serve(serve: &Serve, found: &mut Vec<Problem>) {
     if serve.listen.is_empty() {
         wrong("listen", "`listen` is empty: clients could not connect; write for example [\"0.0.0.0:8000\"]".into());
     }
-    if let Some(twice) = first_repeated(serve.listen.iter()) {
-        wrong("listen", format!("`listen` names {twice} twice"));
+    if let Some(twice) = listeners::twice(serve) {
+        wrong("listen", twice);
     }
     for path in &serve.paths {
         let pattern = path.strip_suffix("/*").unwrap_or(path);
@@ -330,12 +324,16 @@ fn upstreams(upstreams: &[Upstream], found: &mut Vec<Problem>) {
         if upstream.models.iter().any(|id| id.is_empty() || id.len() > 256) {
             wrong("models", "`models` lists served ids of 1 to 256 bytes".into());
         }
+        if let Some(why) = upstream.name_fault() {
+            wrong("name", why);
+        }
         if let Err(why) = upstream.kv_source() {
             wrong("kv_events", why);
         }
         let authority = upstream.url.authority();
         if let Some(first) = urls.insert(authority, index) {
-            wrong("url", format!("the {} and the {} [[upstream]] have the same `url`", nth(first), nth(index)));
+            let (first, second, url) = (nth(first), nth(index), &upstream.url);
+            wrong("url", format!("the {first} and the {second} [[upstream]] have the same `url`, {url}"));
         } else if let Some(first) = names.insert(upstream.label(), index) {
             let label = upstream.label();
             wrong(
@@ -351,17 +349,6 @@ fn upstreams(upstreams: &[Upstream], found: &mut Vec<Problem>) {
     if upstreams.len() > ENDPOINTS_MAX {
         found.push(Problem::new(["upstream"], format!("there can be at most {ENDPOINTS_MAX} [[upstream]]s")));
     }
-}
-
-fn first_repeated<T: Ord>(items: impl Iterator<Item = T>) -> Option<T> {
-    let mut seen = std::collections::BTreeSet::new();
-    for item in items {
-        if seen.contains(&item) {
-            return Some(item);
-        }
-        seen.insert(item);
-    }
-    None
 }
 
 fn nth(index: usize) -> String {

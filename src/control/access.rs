@@ -16,8 +16,9 @@ use tokio::sync::oneshot;
 
 use super::receipts::Receipts;
 use crate::config::{Access, Log, LogFormat};
+use crate::exchange::Record;
 use crate::limits::RECORDS_MAX;
-use crate::publish::{Process, Published};
+use crate::publish::{Process, Published, Records};
 use crate::snapshot::Snapshot;
 use line::Names;
 pub use line::{Line, Named};
@@ -180,6 +181,8 @@ struct Writer {
     format: LogFormat,
     /// The fleet of the last look.
     before: Arc<Snapshot>,
+    /// What a look has read, and whose it was.
+    read: Vec<(&'static Records, Box<Record>)>,
     lines: Vec<u8>,
     /// That lines are lost was said, and they still are.
     told: bool,
@@ -201,6 +204,7 @@ impl Writer {
             sink: None,
             format: LogFormat::Json,
             before,
+            read: Vec::new(),
             lines: Vec::new(),
             told: false,
         }
@@ -231,26 +235,33 @@ impl Writer {
         let process = self.process;
         let now = self.published.current();
         let before = mem::replace(&mut self.before, Arc::clone(&now));
+        let mut read = mem::take(&mut self.read);
         let mut busy = false;
         for records in process.shards().iter().map(|shard| shard.records()) {
             let Some(queue) = records.queue() else { continue };
             let len = queue.len();
             busy |= len >= queue.capacity() / 2;
             // Not until it is empty: a shard may fill it as fast.
-            for record in (0..len).map_while(|_| queue.pop()) {
-                let logged = record.logged && self.sink.is_some();
-                let named = Named::new(record, &Names([&now, &before]));
-                if logged {
-                    line::write(&named.line(), self.format, &mut self.lines);
-                }
-                if let Some(oldest) = self.receipts.keep(named) {
-                    records.give_back(oldest.record);
-                }
-                if self.lines.len() >= WRITE_BYTES {
-                    self.write();
-                }
+            read.extend((0..len).map_while(|_| queue.pop()).map(|record| (records, record)));
+        }
+        // Each shard's are in order. Of all, the last are kept.
+        if process.shards().len() > 1 {
+            read.sort_by_key(|(_, record)| record.at + record.total);
+        }
+        for (records, record) in read.drain(..) {
+            let logged = record.logged && self.sink.is_some();
+            let named = Named::new(record, &Names([&now, &before]));
+            if logged {
+                line::write(&named.line(), self.format, &mut self.lines);
+            }
+            if let Some(oldest) = self.receipts.keep(named) {
+                records.give_back(oldest.record);
+            }
+            if self.lines.len() >= WRITE_BYTES {
+                self.write();
             }
         }
+        self.read = read;
         self.write();
         busy
     }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Query, State as Shared};
+use axum::body::{Body, to_bytes};
+use axum::extract::{Query, State as Shared};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Json};
 use axum::routing::{get, post};
 use serde::Deserialize;
@@ -17,7 +18,7 @@ use serde::Deserialize;
 use super::explain::{self, Explanation, Question};
 use super::keeper::Keeper;
 use super::reload::{Changes, Source};
-use super::{endpoints, metrics, receipts, service};
+use super::{endpoints, gate, metrics, receipts, seats, service};
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::publish::{Process, Published};
@@ -36,7 +37,6 @@ pub(super) struct State {
 
 /// Answers until the runtime ends.
 pub(super) async fn serve(listener: TcpListener, state: State) {
-    let longest = usize::try_from(state.keeper.config().limits.body_bytes_max).unwrap_or(usize::MAX);
     let router = Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(async || "ok\n"))
@@ -44,14 +44,12 @@ pub(super) async fn serve(listener: TcpListener, state: State) {
         .merge(endpoints::routes())
         .merge(receipts::routes())
         .route("/reload", post(reload))
-        .route("/explain", post(explain).layer(DefaultBodyLimit::max(longest)))
+        .route("/explain", post(explain))
+        .layer(from_fn(gate::guard))
         .with_state(state);
-    let served = match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => axum::serve(listener, router).await,
-        Err(error) => Err(error),
-    };
-    if let Err(error) = served {
-        tracing::error!(%error, "the admin listener ended");
+    match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => seats::serve(listener, router).await,
+        Err(error) => tracing::error!(%error, "the admin listener ended"),
     }
 }
 
@@ -97,8 +95,11 @@ async fn explain(
     Shared(state): Shared<State>,
     Query(asked): Query<Asked>,
     headers: HeaderMap,
-    body: Bytes,
+    body: Body,
 ) -> Result<Json<Explanation>, StatusCode> {
+    // As long as clients' may be by now.
+    let longest = usize::try_from(state.keeper.config().limits.body_bytes_max).unwrap_or(usize::MAX);
+    let body = to_bytes(body, longest).await.map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
     let text = |value: &axum::http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let fields: Vec<_> = headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
     let explained = tokio::task::spawn_blocking(move || {

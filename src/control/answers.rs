@@ -48,8 +48,10 @@ impl Answers {
         };
         if requests >= WINDOW_REQUESTS {
             self.before = Some(now);
-            let tokens = (tokens / requests).min(u32::MAX.into()) as u32;
-            self.ended = Some(Answered { requests, tokens });
+            let tokens = tokens / requests;
+            // No answer is longer than what its engine's cache holds: a figure that says so is wrong.
+            let is_possible = load.kv_capacity_tokens.is_none_or(|capacity| tokens <= capacity);
+            self.ended = u32::try_from(tokens).ok().filter(|_| is_possible).map(|tokens| Answered { requests, tokens });
         }
     }
 
@@ -81,6 +83,14 @@ mod tests {
         assert_eq!(after(540, 115_000), Some(Answered { requests: 30, tokens: 400 }));
         assert_eq!(after(2, 50), None, "it has started anew");
         assert_eq!(after(10, 4_050), Some(Answered { requests: 8, tokens: 500 }));
+        assert_eq!(after(20, u64::MAX), None, "absurd");
+        assert_eq!(after(30, u64::MAX), Some(Answered { requests: 10, tokens: 0 }));
+        let mut of_cache = |requests, tokens| {
+            answers.read(&EngineLoad { kv_capacity_tokens: Some(4_096), ..load(requests, tokens) });
+            answers.take()
+        };
+        assert_eq!((of_cache(0, 0), of_cache(10, 40_970)), (None, None), "longer than its cache holds");
+        assert_eq!(of_cache(20, 40_970 + 40_960), Some(Answered { requests: 10, tokens: 4_096 }));
         answers.read(&EngineLoad::default());
         assert_eq!(answers.take(), None, "it counts nothing");
     }

@@ -1,17 +1,40 @@
 //! What the prefix index is told of the engines: who has a cache, how large it is, and when it is empty.
 
+mod parts;
+
 use std::sync::Arc;
 
 use crate::config::Config;
 use crate::fleet::EndpointId;
-use crate::index::{Capacity, Figures, Index, Missed};
+use crate::index::{Capacity, Figures, Index};
 use crate::limits::{BLOCK_BYTES, ENDPOINTS_MAX, STEP_BYTES};
-use crate::policy::Pool;
+pub use parts::Part;
 
 /// A capacity that is wrong by less than one part of so many is left as it is.
-const SMALL_PART: u32 = 20;
+const SMALL_PART: u64 = 20;
 /// Fewest slots of an index: engines may come while the process lives.
 const SLOTS_MIN: usize = 64;
+
+/// What is noted of an endpoint's cache, each as one block of the index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Unit {
+    /// Blocks of text: by what was sent there.
+    #[default]
+    Blocks,
+    /// And the steps between them: by what its engine tells.
+    Steps,
+}
+
+impl Unit {
+    /// How many there are in a cache of so much text.
+    fn of(self, bytes: u64) -> u32 {
+        let unit = match self {
+            Unit::Blocks => BLOCK_BYTES,
+            Unit::Steps => STEP_BYTES,
+        };
+        u32::try_from(bytes / unit as u64).unwrap_or(u32::MAX)
+    }
+}
 
 /// The index, while any pool chooses by it, or is compared with who does.
 #[derive(Debug, Default)]
@@ -19,6 +42,17 @@ pub struct Caches {
     index: Option<Arc<Index>>,
     /// Whether engines tell what they hold, to a step.
     in_steps: bool,
+    /// What may be taken for it.
+    index_bytes: usize,
+    /// By slot, of endpoints that have one.
+    parts: Vec<Option<Part>>,
+    /// Blocks that each slot wants at most, and what is due to it of these.
+    claims: Vec<u32>,
+    due: Vec<u32>,
+    /// Since the index is there.
+    second: u32,
+    /// Blocks that were wanted when it was said last that there are not so many.
+    said_wanted: u64,
 }
 
 impl Caches {
@@ -28,8 +62,12 @@ impl Caches {
         if self.index.is_some() == is_wanted && self.in_steps == config.listens() {
             return false;
         }
-        self.in_steps = config.listens();
-        self.index = is_wanted.then(|| made(config)).flatten().map(Arc::new);
+        *self = Caches {
+            index: is_wanted.then(|| made(config)).flatten().map(Arc::new),
+            in_steps: config.listens(),
+            index_bytes: config.limits.index_bytes,
+            ..Caches::default()
+        };
         self.index.is_some()
     }
 
@@ -39,38 +77,42 @@ impl Caches {
     }
 
     /// An endpoint is new, or has restarted: its cache is empty. `tokens`: how many it holds, where that is known.
-    pub fn empty(&self, id: EndpointId, tokens: Option<u64>) {
-        self.assign(id, tokens.map(|tokens| self.blocks(tokens, Pool::TOKEN_BYTES)));
+    pub fn empty(&mut self, id: EndpointId, tokens: Option<u64>, token_bytes: f32, unit: Unit) {
+        let mut part = self.part(id).unwrap_or(Part::new(id));
+        // One that does not say it at once is as large as before, probably.
+        part.bytes = tokens.map(|tokens| text(tokens, token_bytes)).or(part.bytes);
+        part.notes(unit, self.second);
+        self.seat(part);
+    }
+
+    /// An endpoint is new, in the place of another of the same engine, and of the same size until it says another.
+    pub fn moved(&mut self, id: EndpointId, before: Option<Part>) {
+        self.seat(before.map_or(Part::new(id), |before| before.moved(id, self.second)));
     }
 
     /// An endpoint holds nothing of what was noted, and its cache is as large as before.
-    pub fn clear(&self, id: EndpointId) {
-        let capacity = self.index.as_ref().map_or(0, |index| index.figures(id.slot).capacity);
-        self.assign(id, Some(capacity).filter(|blocks| *blocks > 0));
-    }
-
-    fn assign(&self, id: EndpointId, blocks: Option<u32>) {
-        let Some(index) = &self.index else { return };
-        match index.assign(id, blocks) {
-            Ok(_) => {}
-            Err(Missed::Stranger | Missed::Orphan) => tracing::warn!(
-                slot = id.slot,
-                "the prefix index has no place for this many engines until a restart; these get what others do not hold"
-            ),
-            Err(Missed::Busy) => {
-                tracing::warn!(slot = id.slot, "the prefix index is busy; the engine is taken for cold")
-            }
+    pub fn clear(&mut self, id: EndpointId) {
+        if let Some(part) = self.part(id) {
+            self.seat(part);
         }
     }
 
     /// The size of an endpoint's cache is known now, or that a token stands for other text than was thought.
-    pub fn holds(&self, id: EndpointId, tokens: u64, token_bytes: f32) {
-        let Some(index) = &self.index else { return };
-        let blocks = self.blocks(tokens, token_bytes);
-        if index.figures(id.slot).capacity.abs_diff(blocks) > blocks / SMALL_PART {
-            // Busy, or another's by now: the next reading says it again.
-            let _ = index.resize(id, blocks);
+    pub fn holds(&mut self, id: EndpointId, tokens: u64, token_bytes: f32, unit: Unit) {
+        let Some(mut part) = self.part(id) else { return };
+        let bytes = text(tokens, token_bytes);
+        if part.bytes.is_none_or(|known| known.abs_diff(bytes) > bytes / SMALL_PART) {
+            part.bytes = Some(bytes);
         }
+        part.notes(unit, self.second);
+        self.parts[usize::from(id.slot)] = Some(part);
+        self.deal();
+        self.fit(id.slot);
+    }
+
+    /// What an endpoint has of the index, if it has a part of it.
+    pub fn part(&self, id: EndpointId) -> Option<Part> {
+        self.parts.get(usize::from(id.slot)).copied().flatten().filter(|part| part.id == id)
     }
 
     /// What the index knows of an endpoint's cache.
@@ -78,59 +120,70 @@ impl Caches {
         self.index.as_ref().map(|index| index.figures(slot)).unwrap_or_default()
     }
 
-    /// Blocks of text in a cache of so many tokens, and the steps between them where there are any.
-    fn blocks(&self, tokens: u64, token_bytes: f32) -> u32 {
-        let unit = if self.in_steps { STEP_BYTES } else { BLOCK_BYTES };
-        (tokens as f64 * f64::from(token_bytes) / unit as f64) as u32
-    }
-
     /// Another second has passed.
-    pub fn tick(&self) {
+    pub fn tick(&mut self) {
+        self.second += 1;
         if let Some(index) = &self.index {
             index.tick();
         }
     }
 
     /// An endpoint has left.
-    pub fn forget(&self, slot: u16) {
+    pub fn forget(&mut self, slot: u16) {
+        if let Some(part) = self.parts.get_mut(usize::from(slot)) {
+            *part = None;
+        }
         if let Some(index) = &self.index {
             // Nothing of it is believed from now on, whether it could be emptied or not.
             let _ = index.forget(slot);
         }
+        self.deal();
     }
+}
+
+fn text(tokens: u64, token_bytes: f32) -> u64 {
+    (tokens as f64 * f64::from(token_bytes)) as u64
 }
 
 /// As large as `index_bytes` allows.
 fn made(config: &Config) -> Option<Index> {
+    let made = index_blocks(config).and_then(|blocks| Index::new(capacity(config, blocks)).map_err(|_| 0));
+    let endpoints = capacity(config, 0).endpoints;
+    match &made {
+        Ok(_) => tracing::info!(endpoints, blocks = index_blocks(config).unwrap_or(0), "prefix index"),
+        Err(_) => tracing::warn!(
+            index_bytes = config.limits.index_bytes,
+            endpoints,
+            "index_bytes is too little for a prefix index; pools of policy warm choose by prefix-hash"
+        ),
+    }
+    made.ok()
+}
+
+/// Blocks of the largest index that `index_bytes` allows.
+///
+/// # Errors
+/// How many bytes the smallest one takes, where that is more.
+pub fn index_blocks(config: &Config) -> Result<usize, usize> {
+    let bytes = |blocks: usize| Index::bytes(capacity(config, blocks)).unwrap_or(usize::MAX);
+    let least = capacity(config, 0).endpoints * Capacity::BLOCKS_MIN;
+    let (mut fits, mut most) = (least, config.limits.index_bytes);
+    while fits + 1 < most {
+        let middle = fits.midpoint(most);
+        if bytes(middle) <= config.limits.index_bytes { fits = middle } else { most = middle }
+    }
+    if bytes(fits) <= config.limits.index_bytes { Ok(fits) } else { Err(bytes(least)) }
+}
+
+fn capacity(config: &Config, blocks: usize) -> Capacity {
     let endpoints = (2 * config.upstream.len()).next_power_of_two().clamp(SLOTS_MIN, ENDPOINTS_MAX);
-    let capacity = |blocks: usize| Capacity { endpoints, blocks, lengths: config.listens() };
-    let fits = |blocks: usize| Index::bytes(capacity(blocks)).is_ok_and(|bytes| bytes <= config.limits.index_bytes);
-    let (mut most, mut least) = (config.limits.index_bytes, endpoints * Capacity::BLOCKS_MIN);
-    while least + 1 < most {
-        let middle = least.midpoint(most);
-        if fits(middle) { least = middle } else { most = middle }
-    }
-    match Index::new(capacity(least)) {
-        Ok(index) if fits(least) => {
-            tracing::info!(endpoints, blocks = least, "prefix index");
-            Some(index)
-        }
-        _ => {
-            tracing::warn!(
-                index_bytes = config.limits.index_bytes,
-                endpoints,
-                "index_bytes is too little for a prefix index; pools of policy warm choose by prefix-hash"
-            );
-            None
-        }
-    }
+    Capacity { endpoints, blocks, lengths: config.listens() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::Matches;
-    use crate::index::Origin;
+    use crate::index::{Matches, Missed, Origin};
     use crate::policy::Policy;
 
     #[test]
@@ -146,6 +199,10 @@ mod tests {
         }
         config.limits.index_bytes = 1_000;
         assert!(made(&config).is_none());
+        config.limits.index_bytes = index_blocks(&config).unwrap_err();
+        assert!(made(&config).is_some());
+        config.limits.index_bytes -= 1;
+        assert!(made(&config).is_none());
     }
 
     #[test]
@@ -155,7 +212,7 @@ mod tests {
         let mut caches = Caches::default();
         assert!(caches.follow(&config) && !caches.follow(&config));
         let (id, chain) = (EndpointId { slot: 3, generation: 1 }, [1, 2, 3]);
-        caches.empty(id, Some(64 * 100));
+        caches.empty(id, Some(64 * 100), 4.0, Unit::Blocks);
         let index = caches.index().unwrap();
         let depth = || {
             let mut found = Matches::default();
@@ -164,16 +221,36 @@ mod tests {
         };
         index.insert(&chain, id, Origin::Choice).unwrap();
         assert_eq!((depth(), index.figures(3).capacity), (3, 100));
-        caches.holds(id, 64 * 50, 4.0);
+        caches.holds(id, 64 * 50, 4.0, Unit::Blocks);
         assert_eq!((depth(), index.figures(3).capacity), (3, 50));
-        caches.holds(id, 64 * 50, 4.1);
+        caches.holds(id, 64 * 50, 4.1, Unit::Blocks);
         assert_eq!((depth(), index.figures(3).capacity), (3, 50));
-        caches.empty(id, Some(64 * 50));
+        caches.empty(id, Some(64 * 50), 4.0, Unit::Blocks);
         assert_eq!(depth(), 0);
         index.insert(&chain, id, Origin::Choice).unwrap();
         caches.forget(3);
         assert_eq!((depth(), index.insert(&chain, id, Origin::Choice)), (0, Err(Missed::Stranger)));
         config.routing.policy = Policy::Random;
         assert!(!caches.follow(&config) && caches.index().is_none());
+    }
+
+    #[test]
+    fn who_was_written_as_it_came_or_left_is_seen_to_later() {
+        let mut config = Config::default();
+        config.routing.policy = Policy::Warm;
+        let mut caches = Caches::default();
+        caches.follow(&config);
+        let (id, index) = (EndpointId { slot: 3, generation: 1 }, caches.index().unwrap());
+        caches.empty(id, Some(64 * 100), 4.0, Unit::Blocks);
+        index.insert(&[1], id, Origin::Choice).unwrap();
+        // Who saves has its ledger meanwhile.
+        index.save(id, &mut |_, _| caches.clear(id)).unwrap();
+        assert_eq!(index.insert(&[1], id, Origin::Choice), Err(Missed::Stranger));
+        caches.settle();
+        assert_eq!((index.insert(&[1], id, Origin::Choice).is_ok(), index.figures(3).capacity), (true, 100));
+        index.save(id, &mut |_, _| caches.forget(3)).unwrap();
+        assert_eq!(index.figures(3).capacity, 100);
+        caches.settle();
+        assert_eq!(index.figures(3).capacity, 0);
     }
 }

@@ -5,8 +5,11 @@ use crate::policy::Pool;
 
 /// No tokenizer is believed to make more or fewer bytes of a token.
 const BELIEVED: (f32, f32) = (1.0, 8.0);
-/// Fewer tokens tell mostly of what was under way while they were read.
-const TOKENS_MIN: f64 = 5_000.0;
+/// Fewer tokens between two scrapes tell mostly of what was under way while they were read,
+const SCRAPED_MIN: f64 = 5_000.0;
+/// and in replies of what templates write around a message. One long prompt is enough: the first few of a new front decide
+/// what lies where.
+const REPLIED_MIN: f64 = 500.0;
 /// Beyond so many, older ones count half.
 const TOKENS_KEPT: f64 = 1_000_000.0;
 
@@ -35,9 +38,9 @@ impl Seen {
         }
     }
 
-    fn token_bytes(&self) -> Option<f32> {
+    fn token_bytes(&self, tokens_min: f64) -> Option<f32> {
         let (least, most) = BELIEVED;
-        (self.tokens >= TOKENS_MIN && self.bytes > 0.0).then(|| ((self.bytes / self.tokens) as f32).clamp(least, most))
+        (self.tokens >= tokens_min && self.bytes > 0.0).then(|| ((self.bytes / self.tokens) as f32).clamp(least, most))
     }
 }
 
@@ -61,7 +64,7 @@ impl Calibration {
 
     /// Bytes that one token stands for; `None`: too few were seen.
     pub fn token_bytes(&self) -> Option<f32> {
-        self.replies.token_bytes().or_else(|| self.scrapes.token_bytes())
+        self.replies.token_bytes(REPLIED_MIN).or_else(|| self.scrapes.token_bytes(SCRAPED_MIN))
     }
 }
 
@@ -110,9 +113,9 @@ mod tests {
         let mut calibration = Calibration::default();
         calibration.read(0, Some(0), true);
         calibration.read(30_000, Some(10_000), true);
-        calibration.told(18_000, 4_000);
-        assert_eq!(calibration.token_bytes(), Some(3.0), "4,000 tokens are too few");
-        calibration.told(4_500, 1_000);
+        calibration.told(1_800, 400);
+        assert_eq!(calibration.token_bytes(), Some(3.0), "400 tokens are too few");
+        calibration.told(450, 100);
         assert_eq!(calibration.token_bytes(), Some(4.5));
         calibration.read(90_000, Some(40_000), true);
         assert_eq!(calibration.token_bytes(), Some(4.5));

@@ -147,7 +147,8 @@ impl Client {
             request = request.method(hyper::Method::POST).header(CONTENT_TYPE, "application/json");
         }
         for (name, value) in fields {
-            request = request.header(name, value);
+            // As bytes: a value may hold more than ASCII.
+            request = request.header(name, value.as_bytes());
         }
         let request = request.body(Full::new(json.unwrap_or_default())).map_err(|error| CallError::of(&error, None))?;
         let response = self.0.request(request).await;

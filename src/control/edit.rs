@@ -44,6 +44,11 @@ impl Edit {
             }
             Edit::Remove(name) => {
                 let at = find(name, upstreams)?;
+                if upstreams.len() == 1 {
+                    return Err(Refused::Wrong(format!(
+                        "\"{name}\" is the only engine: add another one before it is removed, or drain it"
+                    )));
+                }
                 upstreams.remove(at);
             }
         }

@@ -102,20 +102,27 @@ pub fn explain(question: &Question<'_>, config: &Config, snapshot: &Snapshot, lo
     let model = model_of(&mut scan, question, &config.routing);
     let pool = match snapshot.select(model.as_deref()) {
         Selected::Pool(pool) => Ok(pool),
-        Selected::UnknownModel => Err("no endpoint serves this model: 404"),
-        Selected::NoModel => {
-            Err("several models are served, the body names none, and there is no `default_model`: 400")
+        Selected::UnknownModel => Err("no endpoint serves this model: 404".to_owned()),
+        Selected::NoModel if question.body.is_empty() || api(question) == Api::Other => {
+            snapshot.any_pool().ok_or_else(|| "no endpoint takes requests: 503".to_owned())
         }
-        Selected::Empty => Err("no endpoint is known: 503"),
+        Selected::NoModel => Err(match &*config.serve.default_model {
+            "" => "several models are served, the body names none, and there is no `default_model`: 400".to_owned(),
+            // One that is served would have been taken.
+            id => format!(
+                "several models are served, the body names none, and no endpoint serves `default_model`, {id:?}: 400"
+            ),
+        }),
+        Selected::Empty => Err("no endpoint is known: 503".to_owned()),
     };
     // What a policy that looks on asks for besides is no matter of this choice.
-    let settings = pool.map_or(&config.routing, |pool| &*pool.settings);
+    let settings = pool.as_ref().map_or(&config.routing, |pool| &*pool.settings);
     let settings = &Settings { shadow_policy: ShadowPolicy::OFF, ..settings.clone() };
 
-    let whole =
-        read(&mut scan, question, &settings.plan(), Needs::WHOLE | Needs::MODEL | Needs::PREFIX | Needs::SESSION, None);
+    let needs = Needs::WHOLE | Needs::MODEL | Needs::PREFIX | Needs::SESSION;
+    let (whole, _) = read(&mut scan, question, &settings.plan(), needs, usize::MAX);
     let facts = scan.facts();
-    let name = pool.map(|pool| pool.name.as_bytes()).unwrap_or_default();
+    let name = pool.as_ref().map(|pool| pool.name.as_bytes()).unwrap_or_default();
     let failed = matches!(whole, Progress::Failed(_));
     let key = facts.prefix().filter(|_| !failed);
     let session = session(question, settings).or(facts.session().filter(|_| !failed));
@@ -134,10 +141,10 @@ pub fn explain(question: &Question<'_>, config: &Config, snapshot: &Snapshot, lo
         duplicates: facts.duplicates,
         prompt_bytes: facts.prompt_bytes(),
         tokens_estimate: facts.tokens_estimate(settings.image_tokens),
-        refused: pool.err().map(str::to_owned),
-        pool: pool.ok().map(|pool| pool.name.to_string()),
-        endpoints: pool.map_or((0, 0), |pool| (pool.members.len(), pool.eligible().slots().len())),
-        last_resort: pool.is_ok_and(|pool| pool.eligible().last_resort()),
+        refused: pool.as_ref().err().cloned(),
+        pool: pool.as_ref().ok().map(|pool| pool.name.to_string()),
+        endpoints: pool.as_ref().map_or((0, 0), |pool| (pool.members.len(), pool.eligible().slots().len())),
+        last_resort: pool.as_ref().is_ok_and(|pool| pool.eligible().last_resort()),
         prefix_mode: key.map(|_| mode(settings.prefix).to_owned()),
         prefix_bytes: key.map(|prefix| prefix.bytes),
         key: key.map(|prefix| hex(prefix::key(name, facts.cache_salt, &prefix))),
@@ -176,7 +183,7 @@ fn choose(
     // As in the fleet: where one pool chooses by the whole prompt, it is read for all of them.
     let asked = snapshot.plan.chain && !snapshot.plan.plain.chosen;
     let plan = Plan { chain: asked || policy.counts_tokens(), ..alone.settings.plan() };
-    let progress = read(scan, question, &plan, needs, Some(config.limits.hold_bytes));
+    let (progress, held) = read(scan, question, &plan, needs, config.limits.hold_bytes);
     let facts = scan.facts();
     let failed = matches!(progress, Progress::Failed(_));
     let name = pool.name.as_bytes();
@@ -185,10 +192,11 @@ fn choose(
     let key = prefix.map(|prefix| prefix::key(name, facts.cache_salt, &prefix));
     let mut lender = Lender::default();
     let cut = key.filter(|_| plan.chain).and_then(|_| warm::cut(facts, &alone, &mut lender));
-    let beyond = question.body.len().saturating_sub(config.limits.hold_bytes) as u64;
+    let beyond = question.body.len().saturating_sub(held) as u64;
+    let unread = Some(beyond).filter(|_| progress == Progress::More);
     let form = cut.filter(|_| beyond == 0 && policy == Policy::Precise);
     let rendered = form.and_then(|_| rendered(question, facts, &alone, &mut lender));
-    let looked_up = key.and_then(|_| warm::look_up(facts, beyond, rendered, &alone, snapshot, &mut lender));
+    let looked_up = key.and_then(|_| warm::look_up(facts, unread, rendered, &alone, snapshot, &mut lender));
     let request = Request {
         prompt: looked_up.zip(lender.matches.as_deref()).map(|(looked_up, matches)| looked_up.prompt(matches)),
         key: cut.or(key),
@@ -217,30 +225,35 @@ fn choose(
         decided_at: match progress {
             Progress::Enough { at } => at,
             _ if needs.is_empty() => 0,
-            _ => question.body.len().min(config.limits.hold_bytes) as u64,
+            _ => held as u64,
         },
     }
 }
 
 /// The prompt as its engine writes it, if that is known.
 fn rendered(question: &Question<'_>, facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
-    let (text_bytes, cache_salt, tools) = (facts.counts().text_bytes, facts.cache_salt, facts.tools);
+    let text_bytes = facts.counts().less(facts.beside().unwrap_or_default()).text_bytes;
+    let (cache_salt, tools) = (facts.cache_salt, facts.tools);
     let body = rendered::Body { api: api(question), bytes: question.body, cache_salt, text_bytes, tools };
     rendered::cut(&body, pool.form.as_ref()?, pool, lender).ok()
 }
 
-/// Scans the body, or as much of it as would be held.
-fn read(scan: &mut Scan, question: &Question<'_>, plan: &Plan, needs: Needs, hold: Option<usize>) -> Progress {
+/// Scans as much of the body as would be held, which is all of it where its model is asked for and stands behind that.
+fn read(scan: &mut Scan, question: &Question<'_>, plan: &Plan, needs: Needs, hold: usize) -> (Progress, usize) {
     scan.begin(api(question), plan, needs);
-    let held = question.body.get(..hold.unwrap_or(usize::MAX)).unwrap_or(question.body);
-    match scan.push(held) {
-        Progress::More if held.len() == question.body.len() => scan.finish(),
-        progress => progress,
+    let (mut held, rest) = question.body.split_at(hold.min(question.body.len()));
+    let mut progress = scan.push(held);
+    if progress == Progress::More && needs.contains(Needs::MODEL) && scan.facts().model().is_none() {
+        (held, progress) = (question.body, scan.push(rest));
+    }
+    match progress {
+        Progress::More if held.len() == question.body.len() => (scan.finish(), held.len()),
+        progress => (progress, held.len()),
     }
 }
 
 fn model_of(scan: &mut Scan, question: &Question<'_>, settings: &Settings) -> Option<Vec<u8>> {
-    let progress = read(scan, question, &settings.plan(), Needs::MODEL | Needs::WHOLE, None);
+    let (progress, _) = read(scan, question, &settings.plan(), Needs::MODEL | Needs::WHOLE, usize::MAX);
     let model = scan.facts().model().map(<[u8]>::to_vec);
     model.filter(|_| !matches!(progress, Progress::Failed(_)))
 }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::answer;
+use super::bank::Bank;
 use super::caches::Caches;
 use super::forms::Forms;
-use super::health::{Failure, Turn};
+use super::health::{Course, Failure, Turn};
 use super::member::{Member, Tenancy};
 use super::models::Learnt;
 use super::pools::Pools;
@@ -18,11 +19,11 @@ use super::saved::Saved;
 use super::scrape::Reading;
 use super::truth::Ours;
 use crate::config::Config;
-use crate::counters::Outcomes;
+use crate::counters::{Counted, Outcomes};
 use crate::fleet::{Endpoint, EndpointId, EngineLoad, Health, Turnover};
 use crate::scan::Plan;
 use crate::snapshot::{ModelsAnswer, Pool, Snapshot};
-use slots::{QUARANTINE, Slot};
+use slots::Slot;
 
 /// In how many steps a slow start goes on, and the longest pause between two.
 const STEPS: u64 = 10;
@@ -36,6 +37,7 @@ pub struct Fleet {
     /// Places given out so far.
     pub(super) places: usize,
     slots: Vec<Slot>,
+    pub(super) bank: Bank,
     pub(super) pools: Pools,
     pub(super) answer: ModelsAnswer,
     pub(super) epoch: u64,
@@ -56,6 +58,7 @@ impl Fleet {
             members: Vec::new(),
             places: 0,
             slots: Vec::new(),
+            bank: Bank::default(),
             pools: Pools::new(Arc::clone(&config), Arc::clone(&forms)),
             answer: ModelsAnswer::default(),
             epoch: 0,
@@ -104,7 +107,11 @@ impl Fleet {
         member.addresses = addresses;
         let kept = member.now.as_ref().is_some_and(|tenancy| member.addresses.contains(&tenancy.address));
         match member.addresses.first().copied() {
-            Some(first) if !kept => self.settle(at, first, now),
+            Some(first) if !kept => {
+                // Where it was somewhere else before, a new process has begun, with an empty cache.
+                let course = Course::new(member.now.is_none() && !member.latecomer, &self.config.health, now);
+                self.settle(at, first, course, now)
+            }
             // No answer: name servers fail more often than engines move.
             _ => false,
         }
@@ -121,27 +128,26 @@ impl Fleet {
         let config = Arc::clone(&self.config);
         let Some(at) = self.at(place) else { return (None, false) };
         let Some(tenancy) = self.tenancy(place, id) else { return (None, false) };
-        let failed = outcome.is_err();
-        let refused_before = tenancy.course.refuses_probes();
+        let (was_known, refused_before) = (tenancy.course.is_known(), tenancy.course.refuses_probes());
         let turn = tenancy.course.probed(outcome, &config.health, now);
-        let capacity = tenancy.reading.as_ref().and_then(|(reading, _)| reading.load.kv_capacity_tokens);
         let changed = turn.is_some() || tenancy.course.refuses_probes() != refused_before;
-        let failures = tenancy.course.failures();
+        let elsewhere =
+            tenancy.course.looks_elsewhere(&config.health).then(|| tenancy.course.elsewhere(&config.health, now));
         let address = tenancy.address;
-        if matches!(turn, Some(Turn::Up | Turn::Answers)) {
-            // Whoever answers there after a silence may be another process.
-            tenancy.truth.restarted(now);
-            tenancy.emptied += 1;
-            self.caches.empty(id, capacity);
+        if was_known && matches!(turn, Some(Turn::Up | Turn::Answers)) {
+            // Whoever answers there after a silence may be another process, and if it cannot say so, is.
+            tenancy.was_silent = true;
+            if tenancy.began.is_none() {
+                let tokens = tenancy.tokens();
+                self.starts_anew(place, id, tokens, now);
+            }
         }
         // A name with several addresses: the engine may listen on another one.
         let addresses = &self.members[at].addresses;
-        let moves = failed && failures.is_multiple_of(config.health.failures_down) && addresses.len() > 1;
-        if let Some(here) = addresses.iter().position(|known| moves && *known == address) {
-            let next = addresses[(here + 1) % addresses.len()];
-            return (turn, self.settle(at, next, now) || changed);
-        }
-        (turn, changed)
+        let here = addresses.iter().position(|known| *known == address && addresses.len() > 1);
+        let Some((course, here)) = elsewhere.zip(here) else { return (turn, changed) };
+        let next = addresses[(here + 1) % addresses.len()];
+        (turn, self.settle(at, next, course, now) || changed)
     }
 
     /// Looks at what shards have counted, and lets time pass. Returns what changed, by the engines' names, and
@@ -233,49 +239,72 @@ impl Fleet {
         read: Result<(Reading, Ours), String>,
         now: Instant,
     ) -> bool {
-        let cached = self.caches.figures(id.slot);
         let Some(tenancy) = self.tenancy(place, id) else { return false };
         let (reading, ours) = match read {
             Ok(read) => read,
             Err(why) => {
                 tenancy.scrape_error = Some(why);
-                return false;
+                let cannot_say = std::mem::take(&mut tenancy.was_silent) && tenancy.began.is_some();
+                let tokens = tenancy.tokens();
+                if cannot_say {
+                    self.starts_anew(place, id, tokens, now);
+                }
+                return cannot_say;
             }
         };
         tenancy.scrape_error = None;
         let theirs =
             reading.load.running.zip(reading.load.waiting).map(|(running, waiting)| running.saturating_add(waiting));
         let foreign = theirs.map_or(0, |theirs| theirs.saturating_sub(ours.in_flight));
-        let began = |reading: &Reading| reading.started;
-        let another = tenancy.reading.as_ref().and_then(|(before, _)| Some(began(before)? != began(&reading)?));
+        let was_silent = std::mem::take(&mut tenancy.was_silent);
+        let another = tenancy.began.is_some_and(|began| reading.started.map_or(was_silent, |begins| begins != began));
+        tenancy.began = reading.started.or(tenancy.began);
         let before = tenancy.reading.as_ref().map(|(reading, _)| reading.load);
         let since = tenancy.reading.as_ref().map_or(Duration::ZERO, |(_, at)| now.saturating_duration_since(*at));
-        let turned = tenancy.turnover.saw((cached.gone(), cached.came()), cached.blocks, cached.capacity, since);
-        let changed = before != Some(reading.load) || tenancy.foreign != foreign || turned;
+        let changed = before != Some(reading.load) || tenancy.foreign != foreign;
         let fell = |before: EngineLoad| Some(reading.load.prompt_tokens_total? < before.prompt_tokens_total?);
-        let restarted = before.and_then(fell) == Some(true) || another == Some(true);
+        let restarted = before.and_then(fell) == Some(true) || another;
         let capacity = reading.load.kv_capacity_tokens;
         if restarted {
-            tenancy.truth.restarted(now);
-            tenancy.emptied += 1;
-            tenancy.turnover = Turnover::default();
+            self.starts_anew(place, id, capacity, now);
         }
-        tenancy.truth.scraped(&ours, &reading, foreign + tenancy.foreign == 0, now);
-        let token_bytes = tenancy.truth.calibration.token_bytes().unwrap_or(Pool::TOKEN_BYTES);
+        let Some(tenancy) = self.tenancy(place, id) else { return false };
+        tenancy.truth.scraped(&ours, &reading, foreign.max(tenancy.foreign) == 0, now);
         tenancy.foreign = foreign;
         tenancy.dispatched_at = ours.dispatched;
         tenancy.resident_at = ours.resident;
+        let unit = tenancy.unit;
         let first =
             tenancy.reading.replace((reading, now)).is_none() && !std::mem::replace(&mut tenancy.is_known, true);
-        match capacity {
-            _ if restarted => self.caches.empty(id, capacity),
-            Some(tokens) => self.caches.holds(id, tokens, token_bytes),
-            None => {}
+        let token_bytes = self.member(place).map_or(Pool::TOKEN_BYTES, |member| self.token_bytes(member));
+        if let Some(tokens) = capacity.filter(|_| !restarted) {
+            self.caches.holds(id, tokens, token_bytes, unit);
         }
         if first {
             self.recall(place, id);
         }
-        changed
+        self.turned(place, id, since) || changed
+    }
+
+    /// The first reply of a model told what its tokens stand for: until the next scrapes much may be sent there.
+    pub(super) fn size_caches(&mut self) {
+        for at in 0..self.members.len() {
+            let member = &self.members[at];
+            let Some(tenancy) = &member.now else { continue };
+            let reading = tenancy.reading.as_ref();
+            let Some(tokens) = reading.and_then(|(reading, _)| reading.load.kv_capacity_tokens) else { continue };
+            let (place, id, unit) = (member.place, tenancy.id, tenancy.unit);
+            self.caches.holds(id, tokens, self.token_bytes(member), unit);
+            self.turned(place, id, Duration::ZERO);
+        }
+    }
+
+    /// Looks what went out of an engine's cache in so long, and what has room there, of the size that is known by now.
+    fn turned(&mut self, place: usize, id: EndpointId, since: Duration) -> bool {
+        let cached = self.caches.figures(id.slot);
+        self.tenancy(place, id).is_some_and(|tenancy| {
+            tenancy.turnover.saw((cached.gone(), cached.came()), cached.blocks, cached.capacity, since)
+        })
     }
 
     /// An engine's `/v1/models` was read, or was not.
@@ -302,8 +331,9 @@ impl Fleet {
         }
     }
 
-    /// Drops readings too old to be believed, and frees slots whose requests have ended.
-    pub fn tick(&mut self, now: Instant, in_flight: impl Fn(u16) -> u32) -> bool {
+    /// Drops readings too old to be believed, has the parts of the index as large as they should be, and frees slots whose requests have ended:
+    /// `counted` is asked for then.
+    pub fn tick(&mut self, now: Instant, in_flight: impl Fn(u16) -> u32, counted: impl FnOnce() -> Counted) -> bool {
         let stale = Duration::from_millis(self.config.control.stale_after_ms);
         let mut changed = false;
         for tenancy in self.members.iter_mut().filter_map(|member| member.now.as_mut()) {
@@ -314,16 +344,8 @@ impl Fleet {
                 changed = true;
             }
         }
-        for (index, slot) in self.slots.iter_mut().enumerate() {
-            let rested =
-                slot.leaving.as_ref().is_some_and(|(_, since)| now.saturating_duration_since(*since) > QUARANTINE);
-            if rested && in_flight(index as u16) == 0 {
-                slot.leaving = None;
-                slot.taken = false;
-                changed = true;
-            }
-        }
-        changed
+        self.caches.settle();
+        self.free_slots(now, in_flight, counted) || changed
     }
 
     /// The fleet as shards are to see it.

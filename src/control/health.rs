@@ -142,6 +142,28 @@ impl Course {
         course
     }
 
+    /// Of the same engine at another of its addresses: failing where it was, it has to answer there before it gets requests.
+    pub fn elsewhere(&self, rules: &Rules, now: Instant) -> Course {
+        let is_failing = self.probes == Probes::Failing;
+        let mut course = Course::new(is_failing || self.slow_start.is_none(), rules, now);
+        (course.failures, course.probe_error) = (self.failures, self.probe_error.clone());
+        if is_failing {
+            (course.probes, course.since) = (Probes::Failing, self.since);
+        }
+        course
+    }
+
+    /// Whether a failed probe is to be followed by one at another address: so many failed here, or the first one ever was refused.
+    pub fn looks_elsewhere(&self, rules: &Rules) -> bool {
+        let never_answered = self.probes == Probes::Unknown && self.refusals > 0;
+        self.failures > 0 && (never_answered || self.failures.is_multiple_of(rules.failures_down))
+    }
+
+    /// Whether its probes have been good or bad for long enough.
+    pub fn is_known(&self) -> bool {
+        self.probes != Probes::Unknown
+    }
+
     /// As shards are to see it.
     pub fn health(&self) -> Health {
         match (self.probes, self.bar) {

@@ -3,6 +3,7 @@
 //! Nothing that it told is believed while it is not heard: an engine that restarts says so only with its next message. So its
 //! entries go when a connection ends, and come back, all at once, when what it says next continues what it said.
 
+mod batch;
 mod notes;
 mod socket;
 mod turn;
@@ -11,20 +12,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use xxhash_rust::xxh64::xxh64;
-
+use super::caches::Unit;
 use super::keeper::Keeper;
 use super::ladder::Tells;
 use super::listen::Wanted;
 use super::saved::Heard;
 use crate::fleet::EndpointId;
 use crate::index::Index;
-use crate::kvevents::{Batch, Counts, Event, Reached, Settings, Source, Told};
+use crate::kvevents::{Counts, Reached, Settings, Source, Told};
 use crate::limits::{KV_RANKS_MAX, MIRROR_BLOCKS_MAX};
-use crate::mirror::{self, Mirror, Reading};
-use crate::prefix;
+use crate::mirror::{self, Mirror};
 use crate::scan::Form;
-use notes::Notes;
 use socket::{Course, Socket};
 
 /// An engine of which something was missed is known again when so many of a hundred of its blocks are.
@@ -37,6 +35,8 @@ pub struct Hearing {
     place: usize,
     id: EndpointId,
     form: Arc<Form>,
+    /// Held by who changes it, for as long as what is known is between two states.
+    turn: tokio::sync::Mutex<()>,
     inner: Mutex<Inner>,
 }
 
@@ -51,6 +51,10 @@ struct Inner {
     began: Option<f64>,
     sockets: Vec<Socket>,
     ranks: BTreeMap<u32, Rank>,
+    /// The one that is between two states.
+    midst: Option<u32>,
+    /// Of ranks that began anew since.
+    earlier: mirror::Counts,
     /// Whether the index has what the mirrors have.
     is_noted: bool,
     /// How often the endpoint's cache had been emptied when that began.
@@ -96,6 +100,8 @@ impl Hearing {
             began: wanted.began,
             sockets: sources.iter().map(Socket::new).collect(),
             ranks: BTreeMap::new(),
+            midst: None,
+            earlier: mirror::Counts::default(),
             is_noted: false,
             emptied: 0,
             tells: Tells::Nothing,
@@ -104,7 +110,7 @@ impl Hearing {
         };
         inner.recall(wanted);
         let form = Arc::clone(&wanted.form);
-        Hearing { keeper, place, id: wanted.id, form, inner: Mutex::new(inner) }
+        Hearing { keeper, place, id: wanted.id, form, turn: tokio::sync::Mutex::default(), inner: Mutex::new(inner) }
     }
 
     /// How far a socket was read by an earlier process.
@@ -112,7 +118,7 @@ impl Hearing {
         self.inner().sockets.get(socket).map(|socket| socket.reached.clone()).unwrap_or_default()
     }
 
-    /// What a later process is to know of it.
+    /// What a later process is to know of it: nothing of a rank that is between two states, which has to be told anew then.
     pub fn saved(&self) -> Heard {
         let inner = self.inner();
         let bytes = |mirror: &Mirror| {
@@ -123,30 +129,40 @@ impl Hearing {
         Heard {
             form: self.form.id,
             sockets: inner.sockets.iter().map(|socket| socket.reached.clone()).collect(),
-            mirrors: inner.ranks.iter().map(|(number, rank)| (*number, bytes(&rank.mirror))).collect(),
+            mirrors: inner
+                .ranks
+                .iter()
+                .filter(|(number, _)| inner.midst != Some(**number))
+                .map(|(number, rank)| (*number, bytes(&rank.mirror)))
+                .collect(),
         }
     }
 
-    /// One of its sockets told something; [`Hearing::stands`] comes behind it.
-    pub fn take(&self, socket: usize, told: Told<'_>) {
+    /// Until it is let go of, nobody else has the engine's news taken.
+    pub async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.turn.lock().await
+    }
+
+    /// One of its sockets told something; [`Hearing::stands`] comes behind it, in the same turn.
+    pub async fn take(&self, socket: usize, told: Told<'_>) {
+        if let Told::Batch(batch) = &told {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |now| now.as_secs_f64());
+            self.inner().lag = now - batch.time();
+            self.apply(batch).await;
+        }
         let mut inner = self.inner();
         let course = match told {
             Told::Connected => Some(Course::Asking),
-            Told::Batch(batch) => {
-                let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |now| now.as_secs_f64());
-                inner.lag = now - batch.time();
-                self.apply(batch, &mut inner);
-                inner.sockets.get(socket).map(|socket| socket.course.max(Course::Answering))
-            }
+            Told::Batch(_) => inner.sockets.get(socket).map(|socket| socket.course.max(Course::Answering)),
             Told::Abreast => Some(Course::Answering),
             Told::Incomplete { rank, .. } => {
                 // What of it is still there nobody knows, nor, behind a lost connection, whether the process is the same: numbers
                 // go up with both. What was noted of it goes as what was sent there does.
-                inner.ranks.remove(&rank);
+                inner.forget(|number| number == rank);
                 Some(Course::Answering)
             }
             Told::Restarted { rank } => {
-                inner.ranks.remove(&rank);
+                inner.forget(|number| number == rank);
                 self.distrust(&mut inner);
                 None
             }
@@ -162,7 +178,12 @@ impl Hearing {
     }
 
     /// How the socket stands behind that.
-    pub fn stands(&self, socket: usize, source: &Source) {
+    pub async fn stands(&self, socket: usize, source: &Source) {
+        self.stand(socket, source);
+        self.settle().await;
+    }
+
+    fn stand(&self, socket: usize, source: &Source) {
         let is_behind = source.is_behind();
         let mut inner = self.inner();
         if let Some(socket) = inner.sockets.get_mut(socket) {
@@ -172,7 +193,6 @@ impl Hearing {
                 socket.course = Course::Heard;
             }
         }
-        self.settle(&mut inner);
     }
 
     /// It is listened to no more: nobody will say what of it goes. What it told is kept for when it is again: `told`.
@@ -193,7 +213,8 @@ impl Hearing {
     /// For metrics.
     pub fn figures(&self) -> Figures {
         let inner = self.inner();
-        let mut figures = Figures { missed: inner.missed, lag_seconds: inner.lag, ..Figures::default() };
+        let mut figures =
+            Figures { missed: inner.missed, lag_seconds: inner.lag, mirrored: inner.earlier, ..Figures::default() };
         let counts = inner.sockets.iter().flat_map(|socket| [&socket.earlier, &socket.counts]);
         counts.for_each(|counts| figures.counts.add(counts));
         for Rank { mirror, .. } in inner.ranks.values() {
@@ -204,38 +225,17 @@ impl Hearing {
         figures
     }
 
-    fn apply(&self, batch: &Batch, inner: &mut Inner) {
-        let number = batch.rank();
-        let known = inner.ranks.remove(&number);
-        let Some(mut rank) = known.or_else(|| inner.newcomer(batch.time())) else { return };
-        let root = |adapter: Option<&[u8]>, salt: Option<&[u8]>| {
-            Some(prefix::form_root(adapter, salt.map(|salt| xxh64(salt, 0)), self.form.id))
-        };
-        let reading = Reading { vocabulary: &self.form.vocabulary, root: &root };
-        // What was before the last of several clears is gone with it.
-        let begin = batch.events().rposition(|event| event == Event::Cleared).unwrap_or(0);
-        for event in batch.events().skip(begin) {
-            let Inner { index, ranks, is_noted, .. } = &*inner;
-            let mut notes = Notes { index, id: self.id, others: ranks, is_noted: *is_noted, missed: 0 };
-            match event {
-                Event::Stored(stored) => rank.mirror.stored(&stored, &reading, &mut notes),
-                Event::Removed(removed) => rank.mirror.removed(&removed, &mut notes),
-                Event::Cleared => rank.mirror.cleared(),
-            }
-            inner.missed += notes.missed;
-            if event == Event::Cleared {
-                // What was sent there is gone as well; what other ranks hold is not.
-                self.empty(inner);
-                if inner.is_noted {
-                    self.retell(inner);
-                }
-            }
+    /// Says how far the engine is known, and has the index hold what it is known by.
+    async fn settle(&self) {
+        let (tells, retells) = self.judge(&mut self.inner());
+        if retells {
+            self.retell().await;
         }
-        inner.ranks.insert(number, rank);
+        self.say(tells, &mut self.inner());
     }
 
-    /// Says how far the engine is known, and has the index hold what it is known by.
-    fn settle(&self, inner: &mut Inner) {
+    /// How far it is known, and whether the index has to be told of all that is.
+    fn judge(&self, inner: &mut Inner) -> (Tells, bool) {
         let heard = inner.sockets.iter().all(|socket| socket.course == Course::Heard);
         let silent = inner.sockets.iter().any(|socket| socket.course == Course::Silent);
         let tells = match (heard, silent) {
@@ -245,13 +245,14 @@ impl Hearing {
         };
         // What was sent there counts beside what it tells until that is all there is.
         let begins = tells == Tells::All && inner.tells != Tells::All;
-        if heard && (begins || !inner.is_noted) {
+        let retells = heard && (begins || !inner.is_noted);
+        if retells {
             if begins {
                 self.empty(inner);
             }
             self.note(inner);
         }
-        self.say(tells, inner);
+        (tells, retells)
     }
 
     fn is_whole(&self, inner: &Inner) -> bool {
@@ -269,23 +270,12 @@ impl Hearing {
         }
     }
 
-    /// Has the index hold what the engine said that it holds.
+    /// What the engine said that it holds is noted in the index from now on.
     fn note(&self, inner: &mut Inner) {
-        self.retell(inner);
+        self.keeper.notes(self.place, self.id, Unit::Steps);
         // What was emptied before this says nothing against it.
         inner.emptied = self.keeper.emptied(self.place, self.id).unwrap_or(inner.emptied);
         inner.is_noted = true;
-    }
-
-    fn retell(&self, inner: &mut Inner) {
-        let mut missed = 0;
-        for rank in inner.ranks.values() {
-            let others = &BTreeMap::new();
-            let mut notes = Notes { index: &inner.index, id: self.id, others, is_noted: true, missed: 0 };
-            rank.mirror.retell(&mut notes);
-            missed += notes.missed;
-        }
-        inner.missed += missed;
     }
 
     /// Nothing that it said is believed until it says something that continues it.
@@ -293,6 +283,7 @@ impl Hearing {
         if inner.is_noted {
             self.empty(inner);
             inner.is_noted = false;
+            self.keeper.notes(self.place, self.id, Unit::Blocks);
         }
     }
 
@@ -319,11 +310,23 @@ impl Hearing {
 }
 
 impl Inner {
-    /// A rank that tells for the first time; none where there are too many, or as many blocks as are known of any engine.
-    fn newcomer(&self, since: f64) -> Option<Rank> {
+    /// Nothing is known any more of these ranks.
+    fn forget(&mut self, is_gone: impl Fn(u32) -> bool) {
+        let Inner { ranks, earlier, .. } = self;
+        ranks.retain(|number, rank| {
+            let is_gone = is_gone(*number);
+            if is_gone {
+                earlier.add(&rank.mirror.counts());
+            }
+            !is_gone
+        });
+    }
+
+    /// Room for a rank that tells for the first time; none where there are too many, or as many blocks as are known of any engine.
+    fn newcomer(&self) -> Option<u32> {
         let taken: u32 = self.ranks.values().map(|rank| rank.mirror.blocks_max()).sum();
         let blocks_max = self.blocks_max.min(MIRROR_BLOCKS_MAX.saturating_sub(taken));
-        (self.ranks.len() < KV_RANKS_MAX).then(|| Rank { mirror: Mirror::new(blocks_max), since })
+        (self.ranks.len() < KV_RANKS_MAX).then_some(blocks_max)
     }
 
     /// What an earlier process knew, or this one before; of a rank that cannot be read nothing is known, and it is not gone on with.
@@ -331,7 +334,7 @@ impl Inner {
         let told = wanted.told.lock().unwrap_or_else(PoisonError::into_inner).take();
         let fits = |told: &Heard| told.form == wanted.form.id && told.sockets.len() == self.sockets.len();
         let Some(told) = told.filter(fits) else { return false };
-        self.ranks.clear();
+        self.forget(|_| true);
         for (rank, bytes) in &told.mirrors {
             // Nothing continues one that no socket has told of.
             let Some(reached) = told.sockets.iter().flatten().find(|reached| reached.rank == *rank) else { continue };
@@ -350,3 +353,6 @@ impl Inner {
         true
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! The one holder of the fleet on control's thread: takes reports, publishes snapshots.
 
 mod caches;
+mod said;
 mod toolsets;
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,19 +18,21 @@ use super::answers::Answered;
 use super::edit::{Edit, Refused};
 use super::fleet::Fleet;
 use super::forms::Forms;
-use super::health::{self, Failure, Turn};
+use super::health::{Failure, Turn};
 use super::hearing::Hearing;
-use super::ladder::{Ladder, Why};
+use super::member::Member;
 use super::models::Learnt;
 use super::reload::{self, Changes, Source};
 use super::scrape::Reading;
 use super::truth::Ours;
 use super::watch;
 use crate::config::{Config, Upstream};
-use crate::counters::Counters;
+use crate::counters::stats::Stats;
+use crate::counters::{Counted, Counters};
 use crate::exchange::Rules;
 use crate::fleet::EndpointId;
 use crate::publish::Published;
+use said::{Unserved, say, say_moved};
 
 /// How often what shards have counted is looked at.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -42,19 +45,25 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Keeper {
     config: ArcSwap<Config>,
+    /// What the process was started with: some of it lasts until it ends.
+    started: Arc<Config>,
     fleet: Mutex<Fleet>,
     counters: &'static Counters,
+    stats: &'static Stats,
     published: &'static Published,
     changed: Notify,
     /// Held by who is changing the configuration.
     changing: tokio::sync::Mutex<()>,
-    /// What watches each engine; ends when it is dropped.
-    watches: Mutex<Vec<JoinSet<()>>>,
+    /// Held by who is writing down what is known of caches; whether it was said that there is nothing to write.
+    saving: tokio::sync::Mutex<bool>,
+    /// What watches each engine, by place, and what it goes by; ends when it is dropped.
+    watches: Mutex<HashMap<usize, (watch::Plan, JoinSet<()>)>>,
     /// Who listens to each engine's events, by place.
     ears: Mutex<HashMap<usize, JoinSet<()>>>,
     /// What they hear.
     heard: Mutex<BTreeMap<usize, Arc<Hearing>>>,
     access: Arc<AccessLog>,
+    unserved: Mutex<Unserved>,
 }
 
 impl Keeper {
@@ -63,20 +72,25 @@ impl Keeper {
         config: Arc<Config>,
         fleet: Fleet,
         counters: &'static Counters,
+        stats: &'static Stats,
         published: &'static Published,
         access: Arc<AccessLog>,
     ) -> Keeper {
         Keeper {
-            config: ArcSwap::new(config),
+            config: ArcSwap::new(Arc::clone(&config)),
+            started: config,
             fleet: Mutex::new(fleet),
             counters,
+            stats,
             published,
             changed: Notify::new(),
             changing: tokio::sync::Mutex::default(),
+            saving: tokio::sync::Mutex::default(),
             watches: Mutex::default(),
             ears: Mutex::default(),
             heard: Mutex::default(),
             access,
+            unserved: Mutex::default(),
         }
     }
 
@@ -98,12 +112,19 @@ impl Keeper {
         }
     }
 
-    /// Begins to watch every engine, and ends what watched those of before.
+    /// Has every engine watched. Who is watched already is watched on: one that began anew with each edit would not come to
+    /// its next look-up where these are frequent, and all engines would be asked at one moment.
     pub fn watch(self: &Arc<Self>) {
+        let plan = watch::Plan::from(&*self.config());
         let engines: Vec<(usize, Upstream)> =
             self.fleet().members().iter().map(|member| (member.place, member.upstream.clone())).collect();
-        let watches = engines.into_iter().map(|(place, upstream)| watch::start(self, place, &upstream)).collect();
-        *self.watches.lock().unwrap_or_else(PoisonError::into_inner) = watches;
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        // The engine of a place keeps its name and URL, which is all that its watch knows of it.
+        watches.retain(|place, (known, _)| *known == plan && engines.iter().any(|(engine, _)| engine == place));
+        for (place, upstream) in engines {
+            watches.entry(place).or_insert_with(|| (plan.clone(), watch::start(self, place, &upstream, &plan)));
+        }
+        drop(watches);
         self.listen();
     }
 
@@ -114,12 +135,18 @@ impl Keeper {
     pub async fn reload(self: &Arc<Self>, source: &dyn Source) -> Result<Changes, String> {
         let _alone = self.changing.lock().await;
         let config = Arc::new(source.load()?);
-        let changes = self.take(Arc::clone(&config)).await?;
+        let keys = reload::keys(&config)?;
+        let read = Arc::clone(&config);
+        let forms =
+            tokio::task::spawn_blocking(move || Forms::read(&read)).await.map_err(|error| error.to_string())??;
+        forms.say();
+        let changes = self.take(Arc::clone(&config), keys, Some(forms)).await?;
         source.in_use(&config);
         Ok(changes)
     }
 
-    /// Changes the list of engines, until the configuration is read anew.
+    /// Changes the list of engines, until the configuration is read anew. No file is read but the key of an engine that is
+    /// added: who drains an engine because a disk is gone needs it now. Forms follow pools, which no edit changes.
     ///
     /// # Errors
     /// What is wrong with the change, in words; nothing has changed then.
@@ -128,32 +155,51 @@ impl Keeper {
         let mut config = (*self.config()).clone();
         edit.apply(&mut config.upstream)?;
         let config = config.checked().map_err(|invalid| Refused::Wrong(invalid.to_string()))?;
-        self.take(Arc::new(config)).await.map_err(Refused::Wrong)
+        let keys = reload::missing_keys(&config, self.fleet().members()).map_err(Refused::Wrong)?;
+        self.take(Arc::new(config), keys, None).await.map_err(Refused::Wrong)
     }
 
-    async fn take(self: &Arc<Self>, config: Arc<Config>) -> Result<Changes, String> {
-        let keys = reload::keys(&config)?;
-        let read = Arc::clone(&config);
-        let mut forms =
-            tokio::task::spawn_blocking(move || Forms::read(&read)).await.map_err(|error| error.to_string())??;
-        forms.say();
+    /// `forms`: those in use, where there are none.
+    async fn take(
+        self: &Arc<Self>,
+        config: Arc<Config>,
+        keys: Vec<Option<Arc<str>>>,
+        forms: Option<Forms>,
+    ) -> Result<Changes, String> {
         let before = self.config();
         let access = (before.log != config.log).then(|| self.access.prepare(&config.log)).transpose()?;
-        let mut changes = Changes::between(&before, &config);
+        let mut changes = Changes::between(&before, &config, &self.started);
         // Before anything changes: a snapshot of engines without addresses would refuse every request.
         let before: Vec<Upstream> = self.fleet().members().iter().map(|member| member.upstream.clone()).collect();
         let new = config.upstream.iter().filter(|upstream| !before.iter().any(|known| known.is_same(upstream)));
         let addresses = watch::first_lookups(new.map(|upstream| (upstream.label(), upstream.clone())).collect()).await;
         let now = Instant::now();
         let mut fleet = self.fleet();
-        forms.keep(&fleet.forms);
-        (changes.added, changes.removed) = fleet.reconfigure(Arc::clone(&config), keys, Arc::new(forms), now);
+        let stays = |member: &Member| {
+            member.now.is_some() && config.upstream.iter().any(|upstream| upstream.is_same(&member.upstream))
+        };
+        if addresses.is_empty() && !config.upstream.is_empty() && !fleet.members().iter().any(stays) {
+            return Err("name servers know none of the engines".into());
+        }
+        let forms = match forms {
+            Some(mut read) => {
+                read.keep(&fleet.forms);
+                Arc::new(read)
+            }
+            None => Arc::clone(&fleet.forms),
+        };
+        let keys_before: HashMap<usize, _> =
+            fleet.members().iter().map(|known| (known.place, known.key.clone())).collect();
+        (changes.added, changes.removed) = fleet.reconfigure(Arc::clone(&config), keys, forms, now);
         for (label, addresses) in addresses {
             let place = fleet.members().iter().find(|member| *member.name == *label).map(|member| member.place);
             if let Some(place) = place {
                 fleet.resolved(place, addresses, now);
             }
         }
+        // An engine that refused the key of before is not to wait for its turn.
+        let rekeyed = |member: &&Member| keys_before.get(&member.place).is_some_and(|before| *before != member.key);
+        fleet.members().iter().filter(rekeyed).for_each(|member| member.models_wanted.notify_one());
         drop(fleet);
         self.config.store(Arc::clone(&config));
         if let Some(access) = access {
@@ -223,12 +269,12 @@ impl Keeper {
         let now = Instant::now();
         let mut fleet = self.fleet();
         let (turns, changed) = fleet.look(self.counters.outcomes(), now);
-        let moved = fleet.compare(self.counters.predictions(), now);
+        let (moved, compared) = fleet.compare(self.counters.predictions(), now);
         fleet.ring_for_trouble(|slot| self.trouble(slot));
         drop(fleet);
         turns.into_iter().for_each(|(engine, turn)| say(&engine, turn, ""));
         moved.iter().for_each(|moved| say_moved(&moved.engine, &moved.ladder));
-        changed || !moved.is_empty()
+        changed || compared
     }
 
     /// See [`Fleet::scraped`].
@@ -275,6 +321,7 @@ impl Keeper {
         // What a former tenant of a slot left in its counts is forgotten before shards see the new one.
         self.look();
         let snapshot = self.fleet().snapshot();
+        self.unserved.lock().unwrap_or_else(PoisonError::into_inner).look(&self.config(), &snapshot);
         self.published.publish(snapshot);
     }
 
@@ -298,7 +345,11 @@ impl Keeper {
                     second = ticked;
                     self.fleet().caches.tick();
                 }
-                changed |= self.fleet().tick(ticked, |slot| self.counters.in_flight(slot));
+                changed |= self.fleet().tick(
+                    ticked,
+                    |slot| self.counters.in_flight(slot),
+                    || Counted::read(self.counters, self.stats),
+                );
             }
             if changed {
                 self.publish_now();
@@ -319,57 +370,5 @@ async fn rung(bell: Option<Arc<Notify>>) {
     match bell {
         Some(bell) => bell.notified().await,
         None => std::future::pending().await,
-    }
-}
-
-/// One line for each change, never one for a request.
-fn say(engine: &str, turn: Turn, why: &str) {
-    match turn {
-        Turn::Up => tracing::info!(engine, "engine is up"),
-        Turn::Answers => tracing::info!(engine, "engine answers its probes; it has yet to serve a request well"),
-        Turn::Down => tracing::warn!(engine, why, "engine is down; it is probed on"),
-        Turn::Ejected(why, length) => {
-            let (why, ms) = (why.as_str(), length.as_millis() as u64);
-            tracing::warn!(engine, why, ms, "engine is ejected: it gets nothing new for so long");
-        }
-        Turn::Spared => tracing::warn!(
-            engine,
-            why = health::Why::Faults.as_str(),
-            "engine stays in service: half of those that serve its models are out already"
-        ),
-        Turn::SparedAgain => {}
-        Turn::Trial => tracing::info!(engine, "engine is on trial: it gets one request at a time"),
-        Turn::Recovered => tracing::info!(engine, "engine is back in service: it has served a request well"),
-    }
-}
-
-/// One line for each change.
-fn say_moved(engine: &str, ladder: &Ladder) {
-    let rung = ladder.rung().as_str();
-    match (ladder.rung().believes_index(), ladder.why()) {
-        (true, Some(why @ (Why::Told | Why::Missed | Why::Untold))) => {
-            let words = match why {
-                Why::Told => "this engine tells what it holds, and nothing of it is missing",
-                Why::Missed => "this engine is asked what it has told before",
-                _ => "not all that this engine tells is heard; what was sent there counts",
-            };
-            tracing::info!(engine, rung, why = why.as_str(), "{words}");
-        }
-        (true, why) => {
-            let why = why.map_or("", Why::as_str);
-            tracing::info!(engine, rung, why, "what the index says of this engine's cache is believed again");
-        }
-        (false, Some(Why::CacheOff)) => {
-            tracing::info!(engine, rung, "this engine caches no prefixes; it counts as holding nothing");
-        }
-        (false, why) => {
-            let why = why.map_or("", Why::as_str);
-            tracing::warn!(
-                engine,
-                rung,
-                why,
-                "this engine's cache does not hold what the index says; it counts as holding nothing until it does"
-            );
-        }
     }
 }

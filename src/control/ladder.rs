@@ -3,7 +3,7 @@
 //!
 //! Only too much is wrong. Too little is common and harmless: answers are in the cache and not in the index, others fill it too.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::counters::Compared;
 use crate::fleet::Rung;
@@ -24,6 +24,12 @@ pub const WRONG_ROW: u32 = 3;
 /// So many right ones lead up.
 pub const RIGHT_ROW: u32 = 4;
 
+/// One that is not believed is believed again after so long, whatever is known by then: as it counts as holding nothing it may get no
+/// request by which it could be right...
+pub const DOUBT: Duration = Duration::from_secs(10);
+/// ... after twice as long each time that this was too soon, up to this.
+pub const DOUBT_MAX: Duration = Duration::from_secs(600);
+
 /// Why an endpoint is on another rung.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
@@ -35,6 +41,8 @@ pub enum Why {
     RightAgain,
     /// Its engine says that it caches prefixes now.
     CacheOn,
+    /// It was not believed for long enough.
+    TriedAgain,
     /// Another process may be there now.
     Restarted,
     /// Its engine says what it holds, and nothing of that is missing.
@@ -65,6 +73,7 @@ impl Why {
             Why::CacheOff => "prefix_caching_off",
             Why::RightAgain => "right_again",
             Why::CacheOn => "prefix_caching_on",
+            Why::TriedAgain => "tried_again",
             Why::Restarted => "restarted",
             Why::Told => "events",
             Why::Missed => "events_missed",
@@ -85,6 +94,8 @@ pub struct Ladder {
     wrong: u32,
     right: u32,
     cache_off: bool,
+    /// How long it is not believed the next time.
+    doubt: Duration,
 }
 
 impl Ladder {
@@ -99,6 +110,7 @@ impl Ladder {
             wrong: 0,
             right: 0,
             cache_off: false,
+            doubt: DOUBT,
         }
     }
 
@@ -137,11 +149,23 @@ impl Ladder {
         let over_percent = over.saturating_mul(100) / predicted;
         self.wrong = if over_percent > WRONG_PERCENT { self.wrong + 1 } else { 0 };
         self.right = if over_percent <= RIGHT_PERCENT { self.right + 1 } else { 0 };
+        if self.right >= RIGHT_ROW {
+            self.doubt = DOUBT;
+        }
         match self.is_believed {
             true if self.wrong >= WRONG_ROW => self.believe(false, Why::Overpredicted, now),
             false if self.right >= RIGHT_ROW && !self.cache_off => self.believe(true, Why::RightAgain, now),
             _ => false,
         }
+    }
+
+    /// Time passes. True: it is on another rung.
+    pub fn tries_again(&mut self, now: Instant) -> bool {
+        if self.is_believed || self.cache_off || now.saturating_duration_since(self.since) < self.doubt {
+            return false;
+        }
+        self.doubt = (2 * self.doubt).min(DOUBT_MAX);
+        self.believe(true, Why::TriedAgain, now)
     }
 
     /// The engine tells so much of its cache from now on. True: it is on another rung.
@@ -169,6 +193,7 @@ impl Ladder {
     /// Its engine may be another process, of which nothing wrong is known but whether it caches, which its next scrape
     /// tells. True: it is on another rung.
     pub fn restarted(&mut self, now: Instant) -> bool {
+        self.doubt = DOUBT;
         self.believe(!self.cache_off, Why::Restarted, now)
     }
 
@@ -264,6 +289,28 @@ mod tests {
         assert!(!ladder.restarted(Instant::now()));
         ladder.compared(window(100), Instant::now());
         assert_eq!(ladder.rung(), Rung::Approximate, "the two before were another's");
+    }
+
+    #[test]
+    fn one_that_gets_no_request_is_believed_again_and_each_time_later() {
+        let mut now = Instant::now();
+        let mut ladder = Ladder::new(now);
+        let falls = |ladder: &mut Ladder, now| (0..WRONG_ROW).any(|_| ladder.compared(window(100), now));
+        for doubt in [10, 20, 40, 80, 160, 320, 600, 600].map(Duration::from_secs) {
+            assert!(!ladder.tries_again(now) && falls(&mut ladder, now));
+            now += doubt - Duration::from_millis(1);
+            assert!(!ladder.tries_again(now) && ladder.rung() == Rung::Hash, "after {doubt:?}");
+            now += Duration::from_millis(1);
+            assert!(ladder.tries_again(now) && ladder.rung() == Rung::Approximate);
+            assert_eq!(ladder.why(), Some(Why::TriedAgain));
+        }
+        for _ in 0..RIGHT_ROW {
+            ladder.compared(window(0), now);
+        }
+        assert!(falls(&mut ladder, now));
+        assert!(ladder.tries_again(now + DOUBT), "it was right in between");
+        ladder.caches(false, now);
+        assert!(!ladder.tries_again(now + 2 * DOUBT_MAX), "it says so itself");
     }
 
     #[test]

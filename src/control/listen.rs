@@ -112,8 +112,11 @@ impl Ears {
             let mut source = Source::new(settings, Pace::default()).resumed(&hearing.reached(number));
             loop {
                 // What it says is taken before it is asked again; `told` borrows from it.
-                hearing.take(number, source.told().await);
-                hearing.stands(number, &source);
+                let told = source.told().await;
+                let turn = hearing.turn().await;
+                hearing.take(number, told).await;
+                hearing.stands(number, &source).await;
+                drop(turn);
                 // Many messages may be here already, and there is more to do than to hear of one engine.
                 yield_now().await;
             }
@@ -146,7 +149,7 @@ pub async fn listen(keeper: Arc<Keeper>, place: usize) {
         let mut wait = TICK;
         match (&mut ears, wanted) {
             (Some(open), Some(wanted)) => {
-                open.hearing.tick(&wanted).into_iter().for_each(|number| open.connect(number));
+                open.hearing.tick(&wanted).await.into_iter().for_each(|number| open.connect(number));
                 if let Some(sources) = open.moved(&client).await {
                     // Another process, most likely, and other sockets: nothing continues what was told.
                     open.hearing.end(&Mutex::default());

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
+use super::caches::Unit;
 use super::health::Course;
 use super::models::{Card, Learnt};
 use super::saved::{Heard, Process};
@@ -77,11 +78,22 @@ pub struct Tenancy {
     pub emptied: u64,
     /// What an earlier process of ours knew of what it tells, until that is used.
     pub told: Arc<Mutex<Option<Heard>>>,
+    /// What is noted of its cache.
+    pub unit: Unit,
     /// Whether it has said what it is.
     pub is_known: bool,
+    /// When its process began, as it said last.
+    pub began: Option<f64>,
+    /// It answers again: whether it is the same process its next scrape tells.
+    pub was_silent: bool,
 }
 
 impl Tenancy {
+    /// How many tokens its cache holds, as it said last.
+    pub fn tokens(&self) -> Option<u64> {
+        self.reading.as_ref().and_then(|(reading, _)| reading.load.kv_capacity_tokens)
+    }
+
     /// Which process it is, as far as it says so.
     pub fn process(&self) -> Option<Process> {
         let (reading, _) = self.reading.as_ref()?;
@@ -114,10 +126,19 @@ impl Member {
 
     /// Ids it serves: those configured, else those learnt; `None`: not known yet.
     pub fn ids(&self) -> Option<Vec<&str>> {
-        match self.upstream.models.as_slice() {
-            [] => self.models.as_ref().map(|learnt| learnt.cards.iter().map(|card| &*card.id).collect()),
-            configured => Some(configured.iter().map(String::as_str).collect()),
-        }
+        let is_known = !self.upstream.models.is_empty() || self.models.is_some();
+        is_known.then(|| self.known_ids().collect())
+    }
+
+    fn known_ids(&self) -> impl Iterator<Item = &str> {
+        let configured = self.upstream.models.iter().map(String::as_str);
+        let learnt = self.models.iter().filter(|_| self.upstream.models.is_empty());
+        configured.chain(learnt.flat_map(|learnt| &learnt.cards).map(|card| &*card.id))
+    }
+
+    /// Whether both serve one of the same ids, as far as is known.
+    pub fn shares_a_model(&self, other: &Member) -> bool {
+        self.known_ids().any(|id| other.known_ids().any(|theirs| theirs == id))
     }
 
     /// Whether this id is an adapter on another model, as its engine describes it.

@@ -17,7 +17,7 @@ use super::admin::State;
 use super::endpoints;
 use super::member::Member;
 use crate::counters::Compared;
-use crate::counters::stats::{Event, Gauge, Reading, RequestKey, Shadowed, Timing, Work};
+use crate::counters::stats::{Event, Gauge, Reading, Shadowed, Timing, Work};
 use crate::fleet::{Endpoint, EndpointId, Health, Method, Rung};
 use crate::limits::LABELLED_POOLS_MAX;
 use crate::policy::{Policy, Reason};
@@ -84,14 +84,15 @@ impl Collector for Collected {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> Result<(), Error> {
         let snapshot = self.0.published.current();
         self.process(&mut out, &snapshot)?;
-        self.requests(&mut out, &snapshot)?;
+        let deeds = self.deeds();
+        self.requests(&mut out, &snapshot, &deeds)?;
         self.events(&mut out)?;
         self.access_log(&mut out)?;
         self.times(&mut out, &snapshot)?;
         self.answers(&mut out, &snapshot)?;
         self.shadows(&mut out, &snapshot)?;
         self.endpoints(&mut out, &snapshot)?;
-        self.slots(&mut out, &snapshot)?;
+        self.slots(&mut out, &snapshot, &deeds)?;
         self.predictions(&mut out, &snapshot)?;
         self.heard(&mut out)
     }
@@ -150,25 +151,6 @@ impl Collected {
             .counter(vec![], counters.underflow())
     }
 
-    fn requests(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
-        let help = "Finished requests; status 0: the client left before one was sent";
-        let mut family = Family::new(out, "requests", help, MetricType::Counter)?;
-        // Rows that get the same labels, such as a slot's former tenants, are one series.
-        let mut sums = BTreeMap::new();
-        for (key, count) in self.0.stats.requests() {
-            let labels = (model(snapshot, key.pool), endpoint(snapshot, key.slot), key.status, reason(key.reason));
-            *sums.entry(labels).or_insert(0) += count;
-        }
-        for ((model, endpoint, status, reason), count) in sums {
-            let status = status.to_string();
-            let labels = vec![("model", model), ("endpoint", endpoint), ("status", &status), ("reason", reason)];
-            family.counter(labels, count)?;
-        }
-        let help = "Finished requests that found no row to be counted in";
-        Family::new(out, "requests_uncounted", help, MetricType::Counter)?
-            .counter(vec![], self.0.stats.requests_overflow())
-    }
-
     fn events(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         for events in Event::ALL.chunk_by(|a, b| a.family() == b.family()) {
             let Some(first) = events.first() else { continue };
@@ -200,10 +182,13 @@ impl Collected {
             ),
         ] {
             let mut family = Family::new(out, name, help, MetricType::Histogram)?;
-            let labelled = snapshot.pools.iter().take(LABELLED_POOLS_MAX).map(|pool| (pool.id.0, &*pool.name));
-            for (pool, model) in labelled.chain([(LABELLED_POOLS_MAX as u16, UNKNOWN)]) {
-                let reading = self.0.stats.timing(pool, timing);
-                if reading.count() > 0 {
+            for (model, pools) in labelled(snapshot) {
+                let readings = pools.iter().map(|pool| self.0.stats.timing(*pool, timing));
+                let reading = readings.reduce(|mut sum, reading| {
+                    sum.add(&reading);
+                    sum
+                });
+                if let Some(reading) = reading.filter(|reading| reading.count() > 0) {
                     family.histogram(vec![("model", model)], &reading, 1e6)?;
                 }
             }
@@ -230,12 +215,13 @@ impl Collected {
     /// What second policies would have done, of those that were ever asked in a pool.
     fn shadows(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
         let stats = self.0.stats;
-        let pools = || snapshot.pools.iter().take(LABELLED_POOLS_MAX).map(|pool| (pool.id.0, &*pool.name));
-        let pools = || pools().chain([(LABELLED_POOLS_MAX as u16, UNKNOWN)]);
+        let models = labelled(snapshot);
         let policies = || Policy::value_variants().iter().copied();
-        let each = || pools().flat_map(|pool| policies().map(move |policy| (pool, policy)));
-        let count = |pool, policy: Policy, what| stats.shadowed(pool, policy as u8, what);
-        let asked = |pool, policy| SHADOW_CHOICES.iter().any(|(_, what)| count(pool, policy, *what) > 0);
+        let each = || models.iter().flat_map(|model| policies().map(move |policy| (model, policy)));
+        let count = |pools: &[u16], policy: Policy, what| -> u64 {
+            pools.iter().map(|pool| stats.shadowed(*pool, policy as u8, what)).sum()
+        };
+        let asked = |pools: &[u16], policy| SHADOW_CHOICES.iter().any(|(_, what)| count(pools, policy, *what) > 0);
         for (name, help, label, values) in [
             ("shadow_choices", "What a policy that only looks on would have chosen", "outcome", SHADOW_CHOICES),
             (
@@ -248,10 +234,10 @@ impl Collected {
             ("shadow_cost_tokens", "These and those that others waited for, likewise", "at", SHADOW_COST),
         ] {
             let mut family = Family::new(out, name, help, MetricType::Counter)?;
-            for ((pool, model), policy) in each().filter(|((pool, _), policy)| asked(*pool, *policy)) {
+            for ((model, pools), policy) in each().filter(|((_, pools), policy)| asked(pools, *policy)) {
                 for (value, what) in values {
-                    let labels = vec![("model", model), ("policy", policy.as_str()), (label, *value)];
-                    family.counter(labels, count(pool, policy, *what))?;
+                    let labels = vec![("model", *model), ("policy", policy.as_str()), (label, *value)];
+                    family.counter(labels, count(pools, policy, *what))?;
                 }
             }
         }
@@ -380,17 +366,19 @@ fn of(endpoint: &Endpoint) -> Labels<'_> {
     vec![("endpoint", &endpoint.name)]
 }
 
+/// The rows that count for each label: a model may be called as those are that have no label.
+fn labelled(snapshot: &Snapshot) -> BTreeMap<&str, Vec<u16>> {
+    let mut rows = BTreeMap::<&str, Vec<u16>>::new();
+    let pools = snapshot.pools.iter().take(LABELLED_POOLS_MAX).map(|pool| (&*pool.name, pool.id.0));
+    for (model, row) in pools.chain([(UNKNOWN, LABELLED_POOLS_MAX as u16)]) {
+        rows.entry(model).or_default().push(row);
+    }
+    rows
+}
+
 fn model(snapshot: &Snapshot, pool: u16) -> &str {
     let labelled = snapshot.pools.iter().take(LABELLED_POOLS_MAX).find(|known| known.id.0 == pool);
     labelled.map_or(UNKNOWN, |pool| &pool.name)
-}
-
-fn endpoint(snapshot: &Snapshot, slot: u16) -> &str {
-    match snapshot.endpoints.get(usize::from(slot)) {
-        _ if slot == RequestKey::NONE => "none",
-        Some(Some(endpoint)) => &endpoint.name,
-        _ => UNKNOWN,
-    }
 }
 
 fn reason(reason: u8) -> &'static str {

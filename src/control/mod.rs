@@ -2,9 +2,11 @@
 //! listener and takes signals. It never touches a request's bytes, and no request waits for it.
 
 mod access;
+mod acquaintance;
 mod admin;
 mod answer;
 mod answers;
+mod bank;
 mod caches;
 mod calibration;
 pub mod client;
@@ -13,6 +15,7 @@ mod endpoints;
 pub mod explain;
 pub mod fleet;
 pub mod forms;
+mod gate;
 pub mod health;
 mod hearing;
 mod keeper;
@@ -27,22 +30,26 @@ pub mod reload;
 pub mod sample;
 pub mod saved;
 pub mod scrape;
+mod seats;
 mod service;
 mod stalls;
 mod truth;
+mod unserved;
 pub mod upgrade;
 pub mod watch;
+mod writable;
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
+use tokio::time::sleep;
 
 use crate::config::{Config, Upstream};
 use crate::counters::Counters;
@@ -50,12 +57,15 @@ use crate::counters::stats::Stats;
 use crate::publish::{Process, Published};
 use crate::succession::Estate;
 use access::AccessLog;
+pub use caches::index_blocks;
 use fleet::Fleet;
 use forms::Forms;
 use keeper::Keeper;
 use reload::Source;
 use saved::{Saved, Unusable};
+pub use unserved::unserved;
 use upgrade::Bequest;
+pub use writable::writable;
 
 /// What control works with; all of it is shared with the shards.
 #[derive(Clone, Debug)]
@@ -103,6 +113,9 @@ pub enum StartError {
     /// `access`
     #[error("{0}; `access` in [log] says where to")]
     Access(String),
+    /// Of engines by name, with a process in service that this one was to follow.
+    #[error("name servers know none of the engines; see `url` in [[upstream]], or wait until name servers answer")]
+    Nowhere,
     /// Threads, descriptors.
     #[error("cannot start the control thread: {0}")]
     Machine(#[from] io::Error),
@@ -114,8 +127,9 @@ pub struct Handle {
     /// Where the admin listener is: as configured, with the port that was taken for port 0.
     pub admin: SocketAddr,
     access: Arc<AccessLog>,
-    /// The admin listener once more, and where it goes with those of the shards.
-    legacy: (OwnedFd, Bequest),
+    /// The admin listener once more, until it goes where those of the shards go.
+    legacy: Option<OwnedFd>,
+    bequest: Bequest,
     process: &'static Process,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
@@ -124,19 +138,15 @@ pub struct Handle {
 impl Handle {
     /// Every shard accepts: says so, and has `listeners`, which are those of all shards, kept for whoever comes after
     /// this process.
-    ///
-    /// # Errors
-    /// When there is no descriptor left for that.
-    pub fn serves(&self, listeners: Vec<OwnedFd>) -> io::Result<()> {
-        let (admin, bequest) = &self.legacy;
-        let estate = Estate { admin: admin.try_clone()?, listeners };
+    pub fn serves(&mut self, listeners: Vec<OwnedFd>) {
+        let Some(admin) = self.legacy.take() else { return };
+        let estate = Estate { admin, listeners };
         // Who begins to drain does so before it takes this lock.
-        let mut bequest = bequest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut will = self.bequest.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.process.draining() {
             service::say_ready(self.process, &estate);
-            *bequest = Some(estate);
+            will.estate = Some(estate);
         }
-        Ok(())
     }
 
     /// Ends control; for when the shards have ended.
@@ -151,12 +161,12 @@ impl Handle {
 
 /// Starts the control thread. When this returns, the admin listener is open and a first snapshot of all
 /// engines whose names could be looked up is published, so that shards may begin. An inherited admin listener is served
-/// from where it listens as is configured.
-pub fn start(setup: Setup, inherited: Option<OwnedFd>) -> Result<Handle, StartError> {
+/// from where it listens as is configured. `succeeds`: another process serves from there until shards of this one do.
+pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result<Handle, StartError> {
     let address = setup.config.serve.admin;
     let admin = listen(address, inherited).map_err(|error| StartError::Admin { address, error })?;
     let (address, process) = (admin.local_addr()?, setup.process);
-    let legacy = (admin.try_clone()?.into(), Arc::clone(&setup.bequest));
+    let (legacy, bequest) = (Some(admin.try_clone()?.into()), Arc::clone(&setup.bequest));
     let keys = setup.config.upstream.iter().map(key).collect::<Result<Vec<_>, _>>()?;
     let forms = Arc::new(Forms::read(&setup.config).map_err(StartError::Form)?);
     forms.say();
@@ -164,7 +174,14 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>) -> Result<Handle, StartEr
     fleet.remember(remembered(&setup.config.control.caches_file));
     let access = Arc::new(AccessLog::new(setup.process, setup.published));
     access.take(access.prepare(&setup.config.log).map_err(StartError::Access)?);
-    let keeper = Keeper::new(Arc::clone(&setup.config), fleet, setup.counters, setup.published, Arc::clone(&access));
+    let keeper = Keeper::new(
+        Arc::clone(&setup.config),
+        fleet,
+        setup.counters,
+        setup.stats,
+        setup.published,
+        Arc::clone(&access),
+    );
     let keeper = Arc::new(keeper);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (stop, stopped) = oneshot::channel();
@@ -174,9 +191,16 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>) -> Result<Handle, StartEr
             let signals = service::signals(&setup, &keeper);
             keeper.look_up().await;
             keeper.publish_now();
-            let serving = begin(&setup, &keeper, admin);
+            let serving = begin(&setup, &keeper, admin, succeeds);
             let upgrades = upgrade::on_signal(setup.process, &keeper, Arc::clone(&setup.bequest), serving);
-            let _ = ready.send(signals.and(upgrades));
+            let acquainted = keeper.get_acquainted(setup.process, succeeds).await;
+            keeper.publish_now();
+            let begun = signals.and(upgrades).map_err(StartError::from).and(acquainted);
+            let failed = begun.is_err();
+            let _ = ready.send(begun);
+            if failed {
+                return;
+            }
             // An error is a dropped handle: the process then goes on without a way to stop control, as it should.
             if stopped.await.is_err() {
                 std::future::pending::<()>().await;
@@ -186,16 +210,21 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>) -> Result<Handle, StartEr
                 keeper.save().await;
             }
         });
+        // Name servers that are still asked would hold the end up for as long as they like.
+        runtime.shutdown_background();
     })?;
     match begun.recv() {
-        Ok(signals) => signals?,
+        Ok(begun) => begun?,
         Err(_) => return Err(StartError::Machine(io::Error::other("it ended at once"))),
     }
-    Ok(Handle { admin: address, access, legacy, process, stop, thread })
+    Ok(Handle { admin: address, access, legacy, bequest, process, stop, thread })
 }
 
+/// How often a start is looked at.
+const GLANCE: Duration = Duration::from_millis(5);
+
 /// Starts everything that runs beside each other; answers how to end the admin listener alone.
-fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) -> AbortHandle {
+fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool) -> AbortHandle {
     keeper.watch();
     tokio::spawn(Arc::clone(keeper).watch_outcomes());
     tokio::spawn(Arc::clone(keeper).publish());
@@ -212,7 +241,15 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener) -> AbortHandle
         began: Instant::now(),
         source: Arc::clone(&setup.source),
     };
-    tokio::spawn(admin::serve(admin, state)).abort_handle()
+    let process = setup.process;
+    let serving = async move {
+        // Until then who asks whether the service is ready is to ask the one that is.
+        while succeeds && !process.all_serving() {
+            sleep(GLANCE).await;
+        }
+        admin::serve(admin, state).await;
+    };
+    tokio::spawn(serving).abort_handle()
 }
 
 /// What an earlier process wrote down. A file that cannot be used costs a cold start and no more.

@@ -31,6 +31,8 @@ pub struct Pools {
     /// By members and replication. A slot in a key means what it did when the ring was built, since a
     /// change of tenants empties the table, and each view keeps only what it uses.
     rings: Rings,
+    /// There were so many ids that one got no pool.
+    is_full: bool,
 }
 
 /// The pools as they are now.
@@ -51,7 +53,7 @@ pub struct View {
 impl Pools {
     /// None yet.
     pub fn new(config: Arc<Config>, forms: Arc<Forms>) -> Pools {
-        Pools { config, forms, known: Vec::new(), places: HashMap::new(), rings: HashMap::new() }
+        Pools { config, forms, known: Vec::new(), places: HashMap::new(), rings: HashMap::new(), is_full: false }
     }
 
     /// Settings are those of `config` from now on; ids stay.
@@ -118,7 +120,12 @@ impl Pools {
             return Some(*id);
         }
         if self.known.len() >= POOLS_MAX {
-            tracing::warn!(model = name, "more than {POOLS_MAX} served ids; this one gets no pool");
+            if !std::mem::replace(&mut self.is_full, true) {
+                tracing::warn!(
+                    model = name,
+                    "more than {POOLS_MAX} served ids; this and further ones get no pool until a restart"
+                );
+            }
             return None;
         }
         let id = PoolId(self.known.len() as u16);

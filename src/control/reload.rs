@@ -41,12 +41,12 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Sections that differ, by comparison.
-    pub fn between(old: &Config, new: &Config) -> Changes {
+    /// Sections that differ, by comparison; keys that wait for a restart are those that the process was not `started` with.
+    pub fn between(old: &Config, new: &Config, started: &Config) -> Changes {
         let differs = |list: &[(&'static str, bool)]| {
             list.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name).collect()
         };
-        let (was, is) = (&old.serve, &new.serve);
+        let (was, is) = (&started.serve, &new.serve);
         Changes {
             changed: differs(&[
                 ("serve", old.serve != new.serve),
@@ -54,6 +54,7 @@ impl Changes {
                 ("pool", old.pool != new.pool),
                 ("limits", old.limits != new.limits),
                 ("health", old.health != new.health),
+                ("queue", old.queue != new.queue),
                 ("control", old.control != new.control),
                 ("log", old.log != new.log),
                 ("upstream", old.upstream != new.upstream),
@@ -63,9 +64,14 @@ impl Changes {
                 ("serve.shards", was.shards != is.shards),
                 ("serve.pin", was.pin != is.pin),
                 ("serve.driver", was.driver != is.driver),
-                ("limits.index_bytes", old.limits.index_bytes != new.limits.index_bytes),
+                ("limits.index_bytes", started.limits.index_bytes != new.limits.index_bytes),
+                // What the kernel knows of it, by the listeners.
+                (
+                    "limits.client_stall_timeout_ms",
+                    started.limits.client_stall_timeout_ms < new.limits.client_stall_timeout_ms,
+                ),
                 ("serve.admin", was.admin != is.admin),
-                ("log.format", old.log.format != new.log.format),
+                ("log.format", started.log.format != new.log.format),
             ]),
             ..Changes::default()
         }
@@ -78,6 +84,21 @@ impl Changes {
 /// A key that cannot be used, in words.
 pub fn keys(config: &Config) -> Result<Vec<Option<Arc<str>>>, String> {
     config.upstream.iter().map(|upstream| key(upstream).map_err(|error| error.to_string())).collect()
+}
+
+/// The same where engines that stay keep the keys that are known.
+///
+/// # Errors
+/// A key of an engine that is new, and cannot be used, in words.
+pub fn missing_keys(config: &Config, known: &[Member]) -> Result<Vec<Option<Arc<str>>>, String> {
+    let key_of = |upstream: &Upstream| {
+        let same = |member: &&Member| {
+            member.upstream.is_same(upstream) && member.upstream.api_key_file == upstream.api_key_file
+        };
+        let known = known.iter().find(same).map(|member| Ok(member.key.clone()));
+        known.unwrap_or_else(|| key(upstream).map_err(|error| error.to_string()))
+    };
+    config.upstream.iter().map(key_of).collect()
 }
 
 impl Fleet {
@@ -93,12 +114,13 @@ impl Fleet {
         self.forms = forms;
         self.plan = Arc::new(config.plan());
         if self.caches.follow(&config) {
-            let known = self.members.iter_mut().filter_map(|member| member.now.as_mut());
-            known.for_each(|tenancy| {
-                tenancy.emptied += 1;
+            let emptied = self.members.iter_mut().filter_map(|member| member.now.as_mut());
+            emptied.for_each(|tenancy| tenancy.emptied += 1);
+            for (member, tenancy) in self.members.iter().filter_map(|member| Some((member, member.now.as_ref()?))) {
                 let reading = tenancy.reading.as_ref();
-                self.caches.empty(tenancy.id, reading.and_then(|(reading, _)| reading.load.kv_capacity_tokens));
-            });
+                let tokens = reading.and_then(|(reading, _)| reading.load.kv_capacity_tokens);
+                self.caches.empty(tenancy.id, tokens, self.token_bytes(member), tenancy.unit);
+            }
         }
         self.session_headers = session_headers(&config);
         self.config = config;
@@ -123,10 +145,14 @@ impl Fleet {
         }
         let removed = before.iter().map(|member| member.name.to_string()).collect();
         for member in before {
+            self.bank.leaves(&member);
             if let Some(tenancy) = &member.now {
                 self.let_finish(member.endpoint(tenancy), now);
             }
         }
+        // Also those that have another address under the same name.
+        self.members.iter_mut().for_each(|member| self.bank.returns(member));
+        self.forget_the_gone();
         self.pools.membership_changed();
         self.answer = answer::of(&self.members);
         (added, removed)

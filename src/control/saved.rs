@@ -8,11 +8,12 @@ use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh64::{Xxh64, xxh64};
 
+use super::writable::may_hold;
 use crate::kvevents::Reached;
 
 /// Of another, nothing is understood.
@@ -135,7 +136,7 @@ impl Saved {
 
     /// Writes all of it in the place of what the file held, so that there is always a whole one. Answers how many bytes that are.
     pub fn write(&self, path: &Path) -> io::Result<u64> {
-        let beside = path.with_extension("new");
+        let beside = beside(path);
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
         let mut file = BufWriter::new(file);
         let length = self.write_to(&mut file)?;
@@ -200,6 +201,22 @@ impl Saved {
         }
         Ok(saved)
     }
+}
+
+/// Whether [`Saved::write`] could, without doing it.
+pub fn writable(path: &Path) -> io::Result<()> {
+    if fs::metadata(path).is_ok_and(|found| found.is_dir()) {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    // Both files are made anew there, whatever they were.
+    super::writable(&beside(path)).and_then(|()| may_hold(path))
+}
+
+/// Written first, and then renamed.
+fn beside(path: &Path) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    beside.into()
 }
 
 impl Engine {

@@ -43,6 +43,8 @@ impl Reading {
     }
 }
 
+/// A cache of more tokens than this is a figure gone wrong; what is counted with it does not overflow.
+const KV_TOKENS_MAX: u64 = 1 << 40;
 /// What Prometheus clients say of their process, if they are asked for it in their own process.
 const STARTED: &str = "process_start_time_seconds";
 
@@ -148,7 +150,7 @@ impl Sums {
                 waiting: self.waiting.map(count),
                 kv_use: (self.kv_use.count > 0)
                     .then(|| (self.kv_use.sum / f64::from(self.kv_use.count)).min(1.0) as f32),
-                kv_capacity_tokens: self.kv_capacity.map(total),
+                kv_capacity_tokens: self.kv_capacity.map(total).map(|tokens| tokens.min(KV_TOKENS_MAX)),
                 prompt_tokens_total: self.prompt_tokens.map(total),
                 // SGLang looks every prompt token up and counts only the hits apart.
                 prefix_queries_total: self.queries.or(self.prompt_tokens.filter(|_| sglang)).map(total),
@@ -252,6 +254,8 @@ mod tests {
             assert_eq!(Reading::of(text.as_bytes()).load, EngineLoad::default(), "{text}");
         }
         assert_eq!(Reading::of(b"vllm:num_requests_running 1e300").load.running, Some(u32::MAX));
+        let absurd = br#"vllm:cache_config_info{block_size="16",kv_cache_size_tokens="18446744073709551615"} 1.0"#;
+        assert_eq!(Reading::of(absurd).load.kv_capacity_tokens, Some(KV_TOKENS_MAX));
         assert_eq!(Reading::of(b"vllm:num_requests_running 1\xff"), Reading::default());
         assert_eq!(Reading::of(b"vllm:num_requests_running 2\r\n").load.running, Some(2));
     }

@@ -30,6 +30,7 @@ pub(super) fn signals(setup: &Setup, keeper: &Arc<Keeper>) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::spawn(async move {
+        let mut asked = false;
         loop {
             let interrupted = tokio::select! {
                 Some(()) = terminate.recv() => false,
@@ -38,14 +39,16 @@ pub(super) fn signals(setup: &Setup, keeper: &Arc<Keeper>) -> io::Result<()> {
             };
             if !process.draining() {
                 process.drain();
-                // Nobody is to wait in a listener that nobody accepts from.
-                bequest.lock().unwrap_or_else(PoisonError::into_inner).take();
+                bequest.lock().unwrap_or_else(PoisonError::into_inner).revoke();
                 tracing::info!("draining: no new connections, streams may finish; a second Ctrl-C ends at once");
                 say(&[NotifyState::Stopping]);
                 say(&[NotifyState::FdStoreRemove, KEPT]);
-            } else if interrupted {
+            } else if interrupted && asked {
                 std::process::exit(INTERRUPTED);
+            } else if interrupted {
+                tracing::info!("another process serves already, streams may finish here; a second Ctrl-C ends at once");
             }
+            asked = true;
         }
     });
     Ok(())
@@ -89,6 +92,8 @@ pub(super) fn say_ready(process: &'static Process, estate: &Estate) {
     let status = format!("serving with {shards} shards on {driver}");
     // To systemd READY is news of a service that starts, not of one that goes on as another process.
     say(&[NotifyState::Ready, NotifyState::Status(&status), NotifyState::Watchdog]);
+    // What it kept until now may be of a process that listened elsewhere: there clients would wait for nobody.
+    say(&[NotifyState::FdStoreRemove, KEPT]);
     let sockets: Vec<BorrowedFd<'_>> = estate.listeners.iter().chain([&estate.admin]).map(AsFd::as_fd).collect();
     for some in sockets.chunks(KEPT_AT_ONCE) {
         if let Err(error) = sd_notify::notify_with_fds(&[NotifyState::FdStore, KEPT], some) {
@@ -109,8 +114,9 @@ pub(super) async fn feed_watchdog(process: &'static Process, stats: &'static Sta
         }
         let turns: Vec<u64> = (0..stats.shards()).map(|shard| stats.shard(shard).turns()).collect();
         let moved = |shard: usize| {
-            let ended = process.shards().get(shard).is_some_and(|state| state.phase() == Phase::Ended);
-            ended || before.get(shard) != turns.get(shard)
+            // One that takes another's place looks at its engines first.
+            let turns_yet = process.shards().get(shard).is_some_and(|state| state.phase() == Phase::Serving);
+            !turns_yet || before.get(shard) != turns.get(shard)
         };
         if (0..turns.len()).all(moved) {
             say(&[NotifyState::Watchdog]);

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::answers::{Answered, Answers};
-use super::calibration::Calibration;
+use super::calibration::{self, Calibration};
 use super::fleet::Fleet;
 use super::ladder::{Ladder, Tells, WINDOW_REQUESTS, WINDOW_TOKENS};
+use super::member::Member;
 use super::scrape::Reading;
 use crate::counters::{Asked, Compared, Predictions, Text};
-use crate::fleet::{EngineLoad, METHODS, Method};
+use crate::fleet::{EndpointId, EngineLoad, METHODS, Method, Turnover};
+use crate::snapshot::Pool;
 
 /// What we had sent to an engine while its `/metrics` was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -99,6 +101,7 @@ impl Truth {
         for told in told.iter().filter(|told| told.requests > 0) {
             self.moved |= self.ladder.compared(*told, now);
         }
+        self.moved |= self.ladder.tries_again(now);
         let method = if self.ladder.rung().is_exact() { Method::Precise } else { Method::Warm };
         told[method as usize].add(std::mem::take(&mut self.untold));
         (told, std::mem::take(&mut self.moved))
@@ -115,18 +118,42 @@ pub struct Moved {
 }
 
 impl Fleet {
-    /// Compares what was predicted with what is known by now. Shards must know of whoever is answered.
-    pub fn compare(&mut self, predictions: &Predictions, now: Instant) -> Vec<Moved> {
-        let mut moved = Vec::new();
+    /// Compares what was predicted with what is known by now. Answers who is on another rung, and whether shards must know.
+    pub fn compare(&mut self, predictions: &Predictions, now: Instant) -> (Vec<Moved>, bool) {
+        let (mut moved, mut first_told) = (Vec::new(), false);
         for member in &mut self.members {
             let Some(tenancy) = &mut member.now else { continue };
+            let knew = tenancy.truth.calibration.token_bytes().is_some();
             let (compared, on_another) = tenancy.truth.look(tenancy.id.slot, predictions, now);
+            first_told |= !knew && tenancy.truth.calibration.token_bytes().is_some();
             member.compared.iter_mut().zip(compared).for_each(|(all, more)| all.add(more));
             if on_another {
                 moved.push(Moved { engine: Arc::clone(&member.name), ladder: tenancy.truth.ladder.clone() });
             }
         }
-        moved
+        if first_told {
+            self.size_caches();
+        }
+        let changed = first_told || !moved.is_empty();
+        (moved, changed)
+    }
+
+    /// Another process answers there, or may: its cache is empty, and nothing wrong is known of it. `tokens`: how many it holds.
+    pub(super) fn starts_anew(&mut self, place: usize, id: EndpointId, tokens: Option<u64>, now: Instant) {
+        let token_bytes = self.member(place).map_or(Pool::TOKEN_BYTES, |member| self.token_bytes(member));
+        let Some(tenancy) = self.tenancy(place, id) else { return };
+        tenancy.truth.restarted(now);
+        tenancy.emptied += 1;
+        tenancy.turnover = Turnover::default();
+        let unit = tenancy.unit;
+        self.caches.empty(id, tokens, token_bytes, unit);
+    }
+
+    /// Bytes that a token stands for at one engine: as it told itself, else as those told who serve the same.
+    pub(super) fn token_bytes(&self, member: &Member) -> f32 {
+        let told = |member: &Member| member.now.as_ref()?.truth.calibration.token_bytes();
+        let others = || self.members.iter().filter(|other| other.shares_a_model(member)).filter_map(told);
+        told(member).unwrap_or_else(|| calibration::mean(others()))
     }
 }
 
@@ -246,7 +273,8 @@ mod tests {
     #[test]
     fn what_a_former_tenant_was_told_is_not_counted() {
         let predictions = Predictions::default();
-        let prediction = Prediction { method: Method::Warm, tokens: 30_000, held: 30_000, text_bytes: 90_000 };
+        let prediction =
+            Prediction { method: Method::Warm, tokens: 30_000, held: 30_000, text_bytes: 90_000, batch: false };
         let tell = |times: u64| (0..times).for_each(|_| predictions.told(2, &prediction, 30_000, Some(0)));
         tell(100);
         let now = Instant::now();

@@ -2,22 +2,47 @@
 //! sockets, and serves; this one finishes what it has.
 
 use std::future::pending;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::time::{sleep, timeout};
 
 use super::keeper::Keeper;
-use super::service;
+use super::{GLANCE, service};
 use crate::publish::Process;
-use crate::succession::{Estate, Heir};
+use crate::succession::{self, Estate, Heir};
 
 /// Longest wait for an heir to serve: it looks up names and tries its drivers first.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What may be handed on: there is none before shards listen, and none after it was handed on.
-pub type Bequest = Arc<Mutex<Option<Estate>>>;
+/// Longest wait for this process to have begun itself.
+const BEGINNING: Duration = Duration::from_secs(5);
+
+/// What is handed on, and to whom: shared with whoever ends this process.
+pub type Bequest = Arc<Mutex<Will>>;
+
+/// See [`Bequest`].
+#[derive(Debug, Default)]
+pub struct Will {
+    /// There is none before shards listen, and none after it was handed on.
+    pub estate: Option<Estate>,
+    /// A process that is to take this one's place and does not serve yet.
+    pub heir: Option<u32>,
+}
+
+impl Will {
+    /// This process is to end, and no other is to serve: nobody is to wait in a listener that nobody accepts from, and who was
+    /// to take this one's place ends as well.
+    pub fn revoke(&mut self) {
+        self.estate = None;
+        if let Some(heir) = self.heir.take() {
+            succession::end(heir);
+        }
+    }
+}
 
 /// Waits for SIGUSR2, for ever.
 pub(super) fn on_signal(
@@ -25,11 +50,14 @@ pub(super) fn on_signal(
     keeper: &Arc<Keeper>,
     bequest: Bequest,
     serving: AbortHandle,
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     let signals = signal(SignalKind::user_defined2())?;
     tokio::spawn(succeed(signals, process, Arc::clone(keeper), bequest, serving));
     Ok(())
 }
+
+/// The process with whose end all others of its PID namespace are killed.
+const INIT: u32 = 1;
 
 async fn succeed(
     mut signals: Signal,
@@ -38,35 +66,65 @@ async fn succeed(
     bequest: Bequest,
     serving: AbortHandle,
 ) {
+    let will = || bequest.lock().unwrap_or_else(PoisonError::into_inner);
     while signals.recv().await.is_some() {
-        let estate = bequest.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if std::process::id() == INIT {
+            tracing::warn!(
+                "no process can take this one's place: it is the first of its PID namespace, which ends with it; start the container anew"
+            );
+            continue;
+        }
+        // A service manager may ask the process that it was told of some milliseconds before.
+        let began = async {
+            while will().estate.is_none() && !process.draining() {
+                sleep(GLANCE).await;
+            }
+        };
+        let _ = timeout(BEGINNING, began).await;
+        let estate = will().estate.take();
         let Some(estate) = estate.filter(|_| !process.draining()) else {
             tracing::warn!("no process can take this one's place now: it is starting or draining");
             continue;
         };
         tracing::info!("starting a process to take this one's place");
         keeper.save().await;
-        let started = tokio::task::spawn_blocking(move || {
-            let heir = Heir::start(&estate, PATIENCE).and_then(Heir::serves);
-            (estate, heir)
-        });
-        let Ok((estate, heir)) = started.await else { return };
+        let to = Arc::clone(&bequest);
+        let Ok((estate, heir)) = spawn_blocking(move || hand_on(estate, process, &to)).await else { return };
+        let was_revoked = will().heir.take().is_none() && process.draining();
         match heir {
+            Ok(heir) if was_revoked => succession::end(heir.id()),
             Ok(mut heir) => {
                 tracing::info!(heir = heir.id(), "another process serves in this one's place; streams may finish here");
                 service::say_main_process(heir.id());
                 serving.abort();
                 process.succeeded();
                 heir.is_alone();
+                keeper.listen_no_more();
                 // Nobody is to wait in a listener that this process alone has open.
                 drop(estate);
                 // It is to know when this process ends, and that ends this.
                 return pending().await;
             }
+            Err(_) if was_revoked => {}
             Err(error) => {
                 tracing::error!(%error, "no process took this one's place; it serves on");
-                *bequest.lock().unwrap_or_else(PoisonError::into_inner) = Some(estate);
+                will().estate = Some(estate);
             }
         }
     }
+}
+
+/// Starts an heir and waits until it serves.
+fn hand_on(estate: Estate, process: &Process, bequest: &Bequest) -> (Estate, io::Result<Heir>) {
+    let heir = Heir::start(&estate, PATIENCE).and_then(|heir| {
+        let mut will = bequest.lock().unwrap_or_else(PoisonError::into_inner);
+        if process.draining() {
+            succession::end(heir.id());
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        will.heir = Some(heir.id());
+        drop(will);
+        heir.serves()
+    });
+    (estate, heir)
 }

@@ -25,20 +25,58 @@ const EARLIEST: Duration = Duration::from_millis(50);
 const EARLY_AGAIN: Duration = Duration::from_millis(250);
 /// Longest wait for name servers before shards begin without the engines they know.
 const FIRST_LOOKUP: Duration = Duration::from_secs(2);
-/// Longest wait for name servers.
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for name servers: with one that does not answer the others are asked 5 s later, and again for each domain
+/// that is tried (resolv.conf(5)).
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Between two look-ups of a name that has no address yet.
 const RESOLVE_AGAIN: Duration = Duration::from_secs(1);
 /// Longest body of a `/health` answer that is read; vLLM's is empty.
 const HEALTH_BYTES_MAX: usize = 64 << 10;
 
+/// All of the configuration that a watch goes by: as long as it stays the same, so does the watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    health_path: String,
+    probe: Pace,
+    scrape: Pace,
+    models: Pace,
+    resolve_every: Duration,
+}
+
+/// How often something is asked, and how much an answer may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pace {
+    every: Duration,
+    timeout: Duration,
+    bytes_max: usize,
+}
+
+impl From<&Config> for Plan {
+    fn from(config: &Config) -> Plan {
+        let (health, control) = (&config.health, &config.control);
+        let pace = |every, timeout, bytes_max| Pace {
+            every: Duration::from_millis(every),
+            timeout: Duration::from_millis(timeout),
+            bytes_max,
+        };
+        Plan {
+            health_path: health.path.clone(),
+            probe: pace(health.probe_interval_ms, health.probe_timeout_ms, HEALTH_BYTES_MAX),
+            scrape: pace(control.scrape_interval_ms, control.scrape_timeout_ms, control.scrape_bytes_max),
+            models: pace(control.models_interval_ms, control.models_timeout_ms, control.models_bytes_max),
+            resolve_every: Duration::from_millis(control.resolve_interval_ms),
+        }
+    }
+}
+
 /// Starts all of it for the engine at `place`; it ends when what is returned is dropped.
-pub fn start(keeper: &Arc<Keeper>, place: usize, upstream: &Upstream) -> JoinSet<()> {
+pub fn start(keeper: &Arc<Keeper>, place: usize, upstream: &Upstream, plan: &Plan) -> JoinSet<()> {
     let watch = |keeper: &Arc<Keeper>| Watch {
         keeper: Arc::clone(keeper),
         place,
         authority: upstream.url.authority(),
         client: Client::default(),
+        plan: plan.clone(),
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(watch(keeper).resolve(upstream.clone()));
@@ -79,11 +117,12 @@ struct Watch {
     place: usize,
     authority: String,
     client: Client,
+    plan: Plan,
 }
 
 impl Watch {
     async fn resolve(self, upstream: Upstream) {
-        let often = Duration::from_millis(self.config().control.resolve_interval_ms);
+        let often = self.plan.resolve_every;
         if upstream.url.host.parse::<std::net::IpAddr>().is_ok() {
             return;
         }
@@ -98,7 +137,12 @@ impl Watch {
                     said = false;
                 }
                 Err(why) if !said => {
-                    tracing::warn!(engine = %upstream.label(), %why, "cannot look up an engine; its last address stays in use");
+                    let engine = upstream.label();
+                    if self.keeper.target(self.place).is_some() {
+                        tracing::warn!(engine, %why, "cannot look up an engine; its last address stays in use");
+                    } else {
+                        tracing::warn!(engine, %why, "cannot look up an engine; it has had no address yet, and gets no requests");
+                    }
                     said = true;
                 }
                 Err(_) => {}
@@ -109,15 +153,13 @@ impl Watch {
 
     /// Never gives up, whatever the engine answered before.
     async fn probe(self) {
-        let health = self.config().health.clone();
-        let every = Duration::from_millis(health.probe_interval_ms);
-        let timeout = Duration::from_millis(health.probe_timeout_ms);
+        let (path, Pace { every, .. }) = (&self.plan.health_path, self.plan.probe);
         let mut early = false;
         loop {
             let began = Instant::now();
             if let Some((id, address)) = self.keeper.target(self.place) {
                 let before = self.keeper.trouble(id.slot);
-                let call = Call { timeout, bytes_max: HEALTH_BYTES_MAX, ..self.call(address, &health.path, None) };
+                let call = self.call(address, path, None, self.plan.probe);
                 let outcome = match self.client.get(&call).await {
                     // It says nothing of the engine.
                     Err(CallError::Want(_)) => {
@@ -125,9 +167,7 @@ impl Watch {
                         continue;
                     }
                     Ok(answer) if answer.status == 200 => Ok(()),
-                    Ok(answer) => {
-                        Err(Failure { why: format!("{} answers {}", health.path, answer.status), refused: false })
-                    }
+                    Ok(answer) => Err(Failure { why: format!("{path} answers {}", answer.status), refused: false }),
                     Err(error) => Err(Failure { why: error.to_string(), refused: error.is_refusal() }),
                 };
                 if self.keeper.probed(self.place, id, outcome) {
@@ -159,15 +199,11 @@ impl Watch {
     }
 
     async fn scrape(self) {
-        let control = self.config().control.clone();
-        let every = Duration::from_millis(control.scrape_interval_ms);
-        let timeout = Duration::from_millis(control.scrape_timeout_ms);
         loop {
             if let Some((id, address)) = self.keeper.target(self.place) {
                 let before = self.keeper.ours(id.slot);
                 let key = self.keeper.key(self.place);
-                let call = self.call(address, "/metrics", key.as_deref());
-                let call = Call { timeout, bytes_max: control.scrape_bytes_max, ..call };
+                let call = self.call(address, "/metrics", key.as_deref(), self.plan.scrape);
                 let read = match self.client.get(&call).await {
                     // The engine counted at some moment between the two: the larger one blames nobody else.
                     Ok(answer) if answer.status == 200 => {
@@ -178,7 +214,7 @@ impl Watch {
                     Err(error) => Err(error.to_string()),
                 };
                 self.keeper.scraped(self.place, id, read);
-                sleep(jittered(every)).await;
+                sleep(jittered(self.plan.scrape.every)).await;
             } else {
                 sleep(GLANCE).await;
             }
@@ -186,10 +222,8 @@ impl Watch {
     }
 
     async fn models(self) {
-        let control = self.config().control.clone();
-        let every = Duration::from_millis(control.models_interval_ms);
-        let timeout = Duration::from_millis(control.models_timeout_ms);
-        let retry = every.min(Duration::from_millis(self.config().health.probe_interval_ms));
+        let every = self.plan.models.every;
+        let retry = every.min(self.plan.probe.every);
         let mut said = None;
         loop {
             let Some((id, address)) = self.keeper.target(self.place) else {
@@ -197,8 +231,7 @@ impl Watch {
                 continue;
             };
             let key = self.keeper.key(self.place);
-            let call = self.call(address, "/v1/models", key.as_deref());
-            let call = Call { timeout, bytes_max: control.models_bytes_max, ..call };
+            let call = self.call(address, "/v1/models", key.as_deref(), self.plan.models);
             let learnt = models::learn(&self.client, &call).await.map_err(|error| error.to_string());
             let failed = learnt.as_ref().err().cloned();
             if failed.is_some() && failed != said {
@@ -215,12 +248,9 @@ impl Watch {
         }
     }
 
-    fn config(&self) -> Arc<Config> {
-        self.keeper.config()
-    }
-
-    fn call<'a>(&'a self, address: SocketAddr, path: &'a str, key: Option<&'a str>) -> Call<'a> {
-        Call { address, authority: &self.authority, path, key, timeout: Duration::ZERO, bytes_max: 0 }
+    fn call<'a>(&'a self, address: SocketAddr, path: &'a str, key: Option<&'a str>, pace: Pace) -> Call<'a> {
+        let Pace { timeout, bytes_max, .. } = pace;
+        Call { address, authority: &self.authority, path, key, timeout, bytes_max }
     }
 }
 

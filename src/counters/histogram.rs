@@ -106,6 +106,18 @@ impl Reading {
         Reading { bounds, cells: [0; BOUNDS + 1], sum: 0 }
     }
 
+    /// More of the same.
+    pub fn add(&mut self, more: &Reading) {
+        self.cells.iter_mut().zip(more.cells).for_each(|(cell, more)| *cell += more);
+        self.sum = self.sum.wrapping_add(more.sum);
+    }
+
+    /// Leaves what came since.
+    pub(super) fn take_off(&mut self, before: &Reading) {
+        self.cells.iter_mut().zip(before.cells).for_each(|(cell, before)| *cell = cell.saturating_sub(before));
+        self.sum = self.sum.wrapping_sub(before.sum);
+    }
+
     /// How many values there were. Summed from the buckets, so that the two always agree.
     pub fn count(&self) -> u64 {
         self.cells.iter().sum()

@@ -3,6 +3,7 @@
 //!
 //! What each shard counts for itself stands in [`stats`].
 
+mod deeds;
 mod events;
 mod first_tokens;
 mod histogram;
@@ -17,6 +18,7 @@ mod without;
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::fleet::{EndpointId, Loads};
 use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX};
+pub use deeds::{Counted, Deeds};
 pub use outcomes::{Outcome, Outcomes};
 pub use predictions::{Asked, Compared, Prediction, Predictions, Text};
 use queue::Queue;

@@ -16,6 +16,8 @@ pub struct Prediction {
     pub held: u32,
     /// Bytes of text that they were estimated from; 0: not from text alone.
     pub text_bytes: u64,
+    /// They are those of several prompts, and what is held is the first one's.
+    pub batch: bool,
 }
 
 /// See the module.
@@ -106,6 +108,27 @@ pub struct Asked {
     pub told: u64,
 }
 
+impl Asked {
+    /// What came since.
+    #[must_use]
+    pub fn since(self, before: Asked) -> Asked {
+        Asked {
+            requests: self.requests.wrapping_sub(before.requests),
+            tokens: self.tokens.wrapping_sub(before.tokens),
+            held: self.held.wrapping_sub(before.held),
+            told: self.told.wrapping_sub(before.told),
+        }
+    }
+
+    /// More of the same.
+    pub fn add(&mut self, more: Asked) {
+        self.requests = self.requests.wrapping_add(more.requests);
+        self.tokens = self.tokens.wrapping_add(more.tokens);
+        self.held = self.held.wrapping_add(more.held);
+        self.told = self.told.wrapping_add(more.told);
+    }
+}
+
 /// Text that was sent to one endpoint, and what its replies called that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Text {
@@ -126,12 +149,14 @@ impl Predictions {
 
     /// Its reply told how many tokens its prompt had, and perhaps how many of them were cached. What was predicted from bytes is the
     /// same part of those as it was of the estimate: an estimate that is too long says nothing wrong of the cache. What was
-    /// predicted from what the engine said is in its tokens.
+    /// predicted from what the engine said is in its tokens. Of a batch the reply tells of all prompts together, and nothing was predicted of
+    /// those behind the first.
     pub fn told(&self, slot: u16, prediction: &Prediction, prompt: u32, cached: Option<u32>) {
         if let Some(text) = self.slots.get(slot as usize).filter(|_| prediction.text_bytes > 0) {
             raise(&text.text_bytes, prediction.text_bytes);
             raise(&text.text_tokens, prompt.into());
         }
+        let cached = cached.filter(|_| !prediction.batch);
         let Some((cached, cells)) = cached.zip(self.cells(slot, prediction.method)) else { return };
         let predicted = match prediction.method {
             Method::Warm => u64::from(prediction.held) * u64::from(prompt) / u64::from(prediction.tokens.max(1)),
@@ -168,13 +193,9 @@ impl Predictions {
 
     /// What one endpoint was sent, of all predictions.
     pub fn sent_in_all(&self, slot: u16) -> Asked {
-        let each = Method::ALL.into_iter().map(|method| self.sent(slot, method));
-        each.fold(Asked::default(), |all, sent| Asked {
-            requests: all.requests.wrapping_add(sent.requests),
-            tokens: all.tokens.wrapping_add(sent.tokens),
-            held: all.held.wrapping_add(sent.held),
-            told: all.told.wrapping_add(sent.told),
-        })
+        let mut all = Asked::default();
+        Method::ALL.into_iter().for_each(|method| all.add(self.sent(slot, method)));
+        all
     }
 
     /// What replies of one endpoint told of text.
@@ -200,7 +221,8 @@ fn read(cell: &AtomicU64) -> u64 {
 mod tests {
     use super::*;
 
-    const HALF: Prediction = Prediction { method: Method::Warm, tokens: 1_000, held: 500, text_bytes: 4_000 };
+    const HALF: Prediction =
+        Prediction { method: Method::Warm, tokens: 1_000, held: 500, text_bytes: 4_000, batch: false };
 
     #[test]
     fn what_replies_tell_is_compared_in_their_own_tokens() {
@@ -225,6 +247,18 @@ mod tests {
         predictions.told(3, &Prediction { text_bytes: 0, ..HALF }, 800, Some(400));
         assert_eq!(predictions.text(3), Text { bytes: 4_000, tokens: 800 });
         assert_eq!(predictions.compared(3, Method::Warm), Compared::of(1, 400, 400));
+    }
+
+    /// What such a reply says of the length of text is as true as any.
+    #[test]
+    fn replies_of_batches_judge_no_prediction() {
+        let predictions = Predictions::default();
+        let batch = Prediction { batch: true, ..HALF };
+        predictions.asked(3, &batch);
+        predictions.told(3, &batch, 800, Some(0));
+        assert_eq!(predictions.compared(3, Method::Warm), Compared::default());
+        assert_eq!(predictions.sent(3, Method::Warm), Asked { requests: 1, tokens: 1_000, held: 500, told: 0 });
+        assert_eq!(predictions.text(3), Text { bytes: 4_000, tokens: 800 });
     }
 
     #[test]

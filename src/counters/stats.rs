@@ -135,12 +135,10 @@ impl Stats {
         self.shards.iter().map(|shard| shard.shadows.of(pool, policy, what)).sum()
     }
 
-    /// Times to first token of what was sent to these slots.
-    pub fn first_tokens(&self, slots: &[u16]) -> Reading {
+    /// Times to first token of what was sent to a slot.
+    pub fn first_tokens(&self, slot: u16) -> Reading {
         let mut reading = Reading::new(&MICROS);
-        for shard in &self.shards {
-            slots.iter().for_each(|slot| shard.first_tokens.add_to(*slot, &mut reading));
-        }
+        self.shards.iter().for_each(|shard| shard.first_tokens.add_to(slot, &mut reading));
         reading
     }
 
@@ -297,9 +295,8 @@ mod tests {
         stats.shard(1).first_token(2, Some(6), 70);
         stats.shard(1).first_token(2, Some(u16::MAX), 9);
         stats.shard(1).first_token(2, None, 9);
-        let of = |slots: &[u16]| (stats.first_tokens(slots).count(), stats.first_tokens(slots).sum);
-        assert_eq!((of(&[5]), of(&[6]), of(&[5, 6])), ((2, 2_000), (1, 70), (3, 2_070)));
-        assert_eq!((of(&[7]), of(&[]), of(&[u16::MAX])), ((0, 0), (0, 0), (0, 0)));
+        let of = |slot| (stats.first_tokens(slot).count(), stats.first_tokens(slot).sum);
+        assert_eq!((of(5), of(6), of(7), of(u16::MAX)), ((2, 2_000), (1, 70), (0, 0), (0, 0)));
         assert_eq!(stats.timing(2, Timing::FirstToken).count(), 5);
     }
 

@@ -1,5 +1,6 @@
 //! Eight engines on one thread of this process, each with its own port on loopback.
 
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -94,7 +95,10 @@ async fn run(
     for (engine, listener) in engines.into_iter().zip(listeners) {
         match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => drop(tokio::spawn(server::serve(engine, listener))),
-            Err(error) => eprintln!("warmfront demo: an engine cannot listen: {error}"),
+            Err(error) => {
+                // Whoever reads may have left.
+                let _ = writeln!(io::stderr(), "warmfront demo: an engine cannot listen: {error}");
+            }
         }
     }
     // Answered with an error when the fleet is dropped: either way it is the end.

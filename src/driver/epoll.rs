@@ -152,7 +152,9 @@ impl Driver for Epoll {
 
     fn stop_listening(&mut self) {
         for id in self.sockets.keys() {
-            if self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Listener) {
+            if let Some(socket) = self.sockets.get(id).filter(|socket| socket.kind == Kind::Listener) {
+                // Closing would not do: who serves in this one's place has the same open file.
+                let _ = epoll::delete(&self.epoll, &socket.fd);
                 self.sockets.remove(id);
             }
         }
@@ -303,7 +305,11 @@ impl Driver for Epoll {
     }
 
     fn is_quiet(&self, id: SocketId) -> bool {
-        self.sockets.get(id).is_some_and(|socket| !socket.readable && !socket.hung_up && !socket.over && !socket.broken)
+        let is_quiet = |socket: &Socket| {
+            // One that is spliced yet would have the next reply go where the last one went.
+            !socket.readable && !socket.hung_up && !socket.over && !socket.broken && socket.splice.is_none()
+        };
+        self.sockets.get(id).is_some_and(is_quiet)
     }
 
     fn acknowledged(&self, id: SocketId) -> Option<u64> {

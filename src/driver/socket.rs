@@ -17,12 +17,12 @@ const LISTEN_BACKLOG: i32 = 4096;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
-/// Sent bytes that stay unacknowledged this long end the connection.
-const USER_TIMEOUT_MS: u32 = 30_000;
+/// Sent bytes that stay unacknowledged this long end a connection; see [`be_patient`].
+const USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Where there is such a timeout, Linux does not count probes: one that is lost ends a connection that was silent for this
 /// long. So all of them must fit into it.
 const _: () = assert!(
-    KEEPALIVE_IDLE.as_millis() + KEEPALIVE_INTERVAL.as_millis() * KEEPALIVE_PROBES as u128 <= USER_TIMEOUT_MS as u128
+    KEEPALIVE_IDLE.as_millis() + KEEPALIVE_INTERVAL.as_millis() * KEEPALIVE_PROBES as u128 <= USER_TIMEOUT.as_millis()
 );
 /// Bytes for a client that the kernel takes and has not sent: two of our reads.
 const UNSENT_BYTES_MAX: libc::c_int = 128 << 10;
@@ -130,7 +130,14 @@ fn prepare(socket: &OwnedFd) {
     let _ = sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE);
     let _ = sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL);
     let _ = sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES);
-    let _ = sockopt::set_tcp_user_timeout(socket, USER_TIMEOUT_MS);
+    be_patient(socket, USER_TIMEOUT);
+}
+
+/// Whoever connects to this listener from now on may take nothing for so long: to Linux a peer without room is as one that is gone, though
+/// it acknowledges each probe.
+pub fn be_patient(listener: &OwnedFd, patience: Duration) {
+    let patience = patience.max(USER_TIMEOUT).as_millis();
+    let _ = sockopt::set_tcp_user_timeout(listener, u32::try_from(patience).unwrap_or(u32::MAX));
 }
 
 /// Makes the coming close a reset.
@@ -155,4 +162,26 @@ pub fn acknowledged(socket: BorrowedFd<'_>) -> Option<u64> {
     let complete = answer == 0 && len as usize >= TCP_INFO_BYTES;
     let bytes = info[BYTES_ACKED_OFFSET..].first_chunk::<8>()?;
     complete.then(|| u64::from_ne_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_may_take_nothing_for_as_long_as_their_listener_says() {
+        let listener = listener(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let address = bound_address(&listener).unwrap();
+        let listener = TcpListener::from(listener);
+        listener.set_nonblocking(false).unwrap();
+        for (said, in_force) in [(120, 120), (1, 30)] {
+            be_patient(&listener.try_clone().unwrap().into(), Duration::from_secs(said));
+            let client = std::net::TcpStream::connect(address).unwrap();
+            let (accepted, _) = listener.accept().unwrap();
+            assert_eq!(sockopt::tcp_user_timeout(&accepted).unwrap(), in_force * 1_000);
+            drop(client);
+        }
+        let engine = connect(address).unwrap();
+        assert_eq!(sockopt::tcp_user_timeout(&engine).unwrap(), 30_000);
+    }
 }

@@ -324,6 +324,8 @@ impl Driver for Uring {
     fn is_quiet(&self, id: SocketId) -> bool {
         let Some(socket) = self.sockets.get(id).filter(|socket| socket.kind != Kind::Closing) else { return false };
         let told = socket.undelivered == 0 && !socket.over && !socket.broken && socket.parked.is_none();
+        // One that is spliced yet would have the next reply go where the last one went.
+        let told = told && socket.splice.is_none();
         let asked = socket.receiving && !socket.cancelled && socket.armed_in != self.turns;
         told && (asked || socket.nothing_waits())
     }

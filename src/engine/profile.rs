@@ -103,9 +103,15 @@ impl Profile {
         if self.block_size == 0 || self.max_num_seqs == 0 || self.max_num_batched_tokens == 0 {
             return Err("block size, max-num-seqs and max-num-batched-tokens must be at least 1".into());
         }
+        if self.blocks() == 0 {
+            return Err(format!(
+                "a KV cache of {} tokens holds no block of {}: raise kv-tokens or lower the block size",
+                self.kv_tokens, self.block_size
+            ));
+        }
         if self.blocks().saturating_mul(self.block_size) < self.max_model_len {
             return Err(format!(
-                "max-model-len {} does not fit into the KV cache of {} tokens: raise --kv-tokens or lower --max-model-len",
+                "max-model-len {} does not fit into the KV cache of {} tokens: raise kv-tokens or lower max-model-len",
                 self.max_model_len, self.kv_tokens
             ));
         }
@@ -139,6 +145,6 @@ mod tests {
     #[test]
     fn a_context_beyond_the_cache_is_refused_in_words() {
         let profile = Profile { kv_tokens: 1_000, ..Profile::default() };
-        assert!(profile.check().unwrap_err().contains("--kv-tokens"));
+        assert!(profile.check().unwrap_err().contains("raise kv-tokens"));
     }
 }

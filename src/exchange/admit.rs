@@ -37,8 +37,8 @@ pub struct Rules {
     pub access_log: bool,
     /// with hashes of its prompt where they are made anyway,
     pub access_chain: bool,
-    /// and has a receipt.
-    pub receipts: bool,
+    /// and so many, the last, have receipts.
+    pub receipts: usize,
     /// How requests wait for room.
     pub queue: QueueRules,
 }
@@ -53,7 +53,7 @@ impl From<&Config> for Rules {
             half_close_leaves: config.serve.half_close == HalfClose::Leaves,
             access_log: config.log.access != Access::Off,
             access_chain: config.logs_chains(),
-            receipts: config.log.receipts > 0,
+            receipts: config.log.receipts,
             queue: QueueRules::from(config),
         }
     }
@@ -163,8 +163,8 @@ enum Answer {
 
 fn own_answer(head: &RequestHead<'_>, api: Api, framing: &RequestFraming, cx: &Context<'_>) -> Option<Answer> {
     let path = head.path();
-    if head.method == b"GET" && framing.body == BodyLength::None {
-        let answer = if path == b"/health" { Some(health(cx)) } else { models(head, path, cx) };
+    if matches!(head.method, b"GET" | b"HEAD") && framing.body.is_empty() {
+        let answer = if http::without_query(path) == b"/health" { Some(health(cx)) } else { models(head, path, cx) };
         if answer.is_some() {
             return answer;
         }
@@ -178,14 +178,14 @@ fn own_answer(head: &RequestHead<'_>, api: Api, framing: &RequestFraming, cx: &C
     too_large.then(|| Answer::Refused(refusals::BODY_TOO_LARGE.into()))
 }
 
-/// `GET /health`: as an engine's, for the fleet.
+/// `/health`: as an engine's, for the fleet.
 fn health(cx: &Context<'_>) -> Answer {
     let mut endpoints = cx.snapshot.endpoints.iter().flatten();
     let serving = !cx.draining && endpoints.any(|endpoint| endpoint.health.takes_requests());
     if serving { Answer::Healthy } else { Answer::Refused(refusals::NO_ENDPOINT.into()) }
 }
 
-/// `GET /v1/models` and `/v1/models/{id}`, merged over the fleet; `None`: an engine is to answer.
+/// `/v1/models` and `/v1/models/{id}`, merged over the fleet; `None`: an engine is to answer.
 fn models(head: &RequestHead<'_>, path: &[u8], cx: &Context<'_>) -> Option<Answer> {
     let rest = http::without_query(path).strip_prefix(b"/v1/models")?;
     let models = &cx.snapshot.models_answer;
@@ -234,7 +234,7 @@ fn answer_ourselves(
     cx: &mut Context<'_>,
 ) -> Opened {
     // What follows an unread body cannot be found, so such a connection ends with the answer.
-    let stays = framing.body == BodyLength::None && framing.keep_alive && !cx.draining;
+    let stays = framing.body.is_empty() && framing.keep_alive && !cx.draining;
     let to = ToClient {
         version: head.version,
         keep_alive: stays,
@@ -242,10 +242,16 @@ fn answer_ourselves(
         request_id: Some(id),
         explain: None,
     };
+    let date = cx.date();
+    let extra = date.as_deref().map(|date| ("date", date));
     match answer {
         Answer::Refused(refused) => refusals::answer(refused, &to, cx),
-        Answer::Json(json) => cx.actions.compose(Side::Client, |out| reply::write_json(out, 200, json, &[], &to)),
-        Answer::Healthy => cx.actions.compose(Side::Client, |out| reply::write_json(out, 200, b"", &[], &to)),
+        Answer::Json(json) => {
+            cx.actions.compose(Side::Client, |out| reply::write_json(out, 200, json, extra.as_slice(), &to));
+        }
+        Answer::Healthy => {
+            cx.actions.compose(Side::Client, |out| reply::write_json(out, 200, b"", extra.as_slice(), &to));
+        }
     }
     if !matches!(answer, Answer::Refused(_)) {
         cx.stats.count(Count::AnsweredHere);
@@ -280,13 +286,18 @@ impl Asked {
         let headers = if needs.contains(Needs::SESSION) { &*cx.snapshot.session_headers } else { &[] };
         let asks_explain = head.list.known(Known::XWarmfrontExplain).next() == Some(b"1");
         let mut codings = head.list.known(Known::ContentEncoding);
+        let offers = framing.upgrade.then(|| http::framing::offered_protocol(&head.list)).flatten();
         Asked {
             framing,
+            offers: offers.map(Box::from),
             version: head.version,
             api,
             request_id,
             explain: asks_explain && cx.rules.explain_from.iter().any(|network| network.contains(peer.ip)),
-            session: headers.iter().find_map(|name| head.get(name)).map(prefix::session_hash),
+            session: headers
+                .iter()
+                .find_map(|name| head.get(name).filter(|value| !value.is_empty()))
+                .map(prefix::session_hash),
             encoded: codings.next().is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")),
             stream: false,
             asker: Asker::of(head, peer.ip, &cx.rules.queue),
@@ -310,6 +321,7 @@ impl Exchange {
             upload_until: cx.now + cx.rules.limits.upload_timeout_ms * 1_000,
             held_back_since: 0,
             knows_enough: false,
+            seeks_model: false,
             head_len: out.len(),
             held: out,
             held_whole: true,

@@ -10,6 +10,7 @@ use crate::counters::{Admission, Outcomes, Own};
 use crate::fleet::{EndpointId, Loads};
 use crate::policy::{self, CHOICES_MAX, Choice, Cost, Nobody, Policy, Tokens};
 use crate::prefix;
+use crate::scan::Api;
 use crate::snapshot::{Pool, Selected, Snapshot};
 
 /// Most barred endpoints that one choice goes past; within milliseconds the snapshot has them out.
@@ -41,8 +42,8 @@ impl Exchange {
         let pool = match cx.snapshot.select(model) {
             Selected::Pool(pool) => pool,
             Selected::UnknownModel => return Err(refusals::unknown_model(model.unwrap_or_default())),
-            // Without a body there is no model to name.
-            Selected::NoModel if self.scan.is_none() && !self.asked.encoded => &cx.snapshot.pools[0],
+            // Without a body there is no model to name, and of what an engine alone understands it is not known where.
+            Selected::NoModel if self.names_no_model() => cx.snapshot.any_pool().ok_or(refusals::NO_ENDPOINT)?,
             Selected::NoModel => return Err(refusals::NO_MODEL.into()),
             Selected::Empty => return Err(refusals::NO_ENDPOINT.into()),
         };
@@ -61,6 +62,10 @@ impl Exchange {
             self.shadow_key = self.key;
         }
         Ok(pool)
+    }
+
+    fn names_no_model(&self) -> bool {
+        self.asked.api == Api::Other || (self.scan.is_none() && !self.asked.encoded)
     }
 
     /// Chooses among the endpoints not tried yet, and asks for a connection.
@@ -82,6 +87,8 @@ impl Exchange {
         let (mut choice, mut admission) = match (counted, looked_up) {
             (Counted::There(choice, admission), _) => (choice, admission),
             (Counted::HasToWait(choice), Some(looked_up)) => return self.wait_for_room(&choice, seen, looked_up, cx),
+            // Its place is kept: what is at its cap now has room soon.
+            (Counted::Nobody(Nobody::AllAtTheirCap), _) if self.queued.is_some() => return,
             (Counted::Nobody(Nobody::AllAtTheirCap), _) => {
                 return self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx);
             }
@@ -93,7 +100,7 @@ impl Exchange {
         let new = choice.tokens.filter(|_| self.is_first_choice()).map_or(0, |tokens| tokens.new);
         self.leave_queue(new, cx);
         let own = shadowed(pool, choice.endpoint, tokens, cx).filter(|_| self.is_first_choice());
-        let prediction = self.charge_tokens(tokens, looked_up, &mut admission, cx);
+        let noted = self.charge_tokens(tokens, looked_up, &mut admission, cx);
         self.thought = tokens.map(|tokens| (choice.endpoint, tokens));
         if let Some((policy, own)) = own {
             self.leave_to_shadow(policy, choice.endpoint, own, lots, looked_up, cx);
@@ -115,7 +122,7 @@ impl Exchange {
             acknowledged: None,
             answered: false,
             charged: false,
-            prediction,
+            noted,
         });
         self.phase = Phase::Connect;
         self.wait(cx.now, cx.rules.limits.connect_timeout_ms, Waiting::Connect);
@@ -124,17 +131,15 @@ impl Exchange {
 
     /// What is known for a choice.
     fn request<'a>(&self, prompt: Option<policy::Prompt<'a>>, cx: &mut Context<'_>) -> policy::Request<'a> {
-        let request = policy::Request {
+        policy::Request {
             prompt,
             key: self.key,
             unscannable: self.unscannable,
             session: self.session,
             avoid: self.tried,
             random: cx.lender.random.number(),
-            turn: cx.lender.turn,
-        };
-        cx.lender.turn = cx.lender.turn.wrapping_add(1);
-        request
+            turn: self.pool.map_or(0, |pool| cx.lender.turn(pool)),
+        }
     }
 
     fn count_in(&mut self, pool: &Pool, request: &mut policy::Request<'_>, cx: &mut Context<'_>) -> Counted {

@@ -167,11 +167,11 @@ impl Exchange {
 fn hand_over(record: Record, since: Micros, end: End, cx: &mut Context<'_>) {
     // Switched off, perhaps since it began.
     let Some(recorder) = cx.lender.recorder else { return };
-    let mut place = recorder.spare.pop().unwrap_or_else(|| Box::new(Record::BLANK));
+    let mut place = recorder.place(cx.rules, cx.stats);
     *place = Record {
         end,
         total: cx.now.saturating_sub(since),
-        at: since.wrapping_add(recorder.wall_ahead),
+        at: since.wrapping_add(cx.lender.wall_ahead.unwrap_or_default()),
         logged: cx.rules.access_log,
         ..record
     };

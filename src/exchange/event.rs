@@ -5,13 +5,14 @@ use std::ops::Range;
 
 use super::retries::Retries;
 use super::{Charges, Recorder, Rules, Shadows, Toolsets};
+use crate::calendar;
 use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, ShardStats};
 use crate::fleet::EndpointId;
 use crate::http::FieldTable;
 use crate::index::Matches;
 use crate::scan::{Renderer, Scan};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{PoolId, Snapshot};
 
 /// Instants and lengths of the data plane, in microseconds of a monotone clock.
 pub type Micros = u64;
@@ -187,6 +188,11 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// The time of day as answers of our own tell it. Replies of engines have theirs.
+    pub(super) fn date(&self) -> Option<String> {
+        self.lender.wall_ahead.map(|ahead| calendar::imf_fixdate(self.now.wrapping_add(ahead)))
+    }
+
     /// Whether a request may be sent a second time.
     pub(super) fn retry(&mut self) -> bool {
         let may = self.lender.retries.take();
@@ -217,8 +223,8 @@ pub struct Lender {
     pub retries: Retries,
     /// State of the shard's random numbers.
     pub random: Random,
-    /// Counts choices, for round-robin.
-    pub turn: u64,
+    /// Counts choices by pool, for round-robin: were they counted together, two pools asked in turn would each see every other number.
+    pub turns: Vec<u64>,
     /// Which shard it is, for the queue.
     pub shard: u16,
     /// The prompt that is chosen for.
@@ -235,6 +241,8 @@ pub struct Lender {
     pub matches: Option<Box<Matches>>,
     /// Choices that a second policy is to be asked about.
     pub shadows: Shadows,
+    /// How far the time, in microseconds since 1970, is ahead of the shard's clock, where that is known.
+    pub wall_ahead: Option<Micros>,
     /// Who takes what access log and receipts are told, while they are wanted.
     pub recorder: Option<Recorder>,
 }
@@ -251,7 +259,7 @@ impl Default for Lender {
             charges: Charges::default(),
             retries: Retries::default(),
             random: Random::default(),
-            turn: 0,
+            turns: Vec::new(),
             shard: 0,
             chain: Vec::new(),
             steps: Vec::new(),
@@ -260,6 +268,7 @@ impl Default for Lender {
             prompt_bytes: 0,
             matches: None,
             shadows: Shadows::default(),
+            wall_ahead: None,
             recorder: None,
         }
     }
@@ -280,6 +289,17 @@ const SPARE_SHORT_MAX: usize = 64;
 const SHORT_BYTES_MIN: usize = 2 << 10;
 
 impl Lender {
+    /// The number of this choice in its pool.
+    pub fn turn(&mut self, pool: PoolId) -> u64 {
+        let place = usize::from(pool.0);
+        if self.turns.len() <= place {
+            self.turns.resize(place + 1, 0);
+        }
+        let now = self.turns[place];
+        self.turns[place] = now.wrapping_add(1);
+        now
+    }
+
     /// A buffer for `wanted` bytes, and for what is `announced` as far as that is not far beyond: announcing costs
     /// nothing, and a buffer that was full once takes its memory whatever is in it now.
     pub fn buffer(&mut self, wanted: usize, announced: usize) -> Vec<u8> {

@@ -44,6 +44,7 @@ impl Exchange {
                 self.refuse(refusals::DESERTED.into(), cx);
             }
             Phase::Relay => self.break_off(refusals::DESERTED, cx),
+            Phase::Tunnel => self.end(Ending::Abort, End::EngineBroke(Cause::EarlyEnd), cx),
             _ => return,
         }
         cx.stats.count(Count::UpstreamFaultSilent);
@@ -122,7 +123,7 @@ impl Exchange {
             Waiting::Room => self.waited_in_vain(cx),
             Waiting::Connect => {
                 cx.actions.push(Action::Dismiss { reuse: false });
-                self.connect_failed(cx);
+                self.connect_failed(true, cx);
             }
             Waiting::Acknowledgement => self.check_acknowledgement(acknowledged, cx),
             Waiting::Prefill => {

@@ -33,6 +33,7 @@ mod retries;
 mod shadow;
 mod tap;
 mod toolsets;
+mod tunnel;
 mod upstream;
 mod usage;
 pub mod warm;
@@ -46,7 +47,7 @@ pub use retries::Retries;
 pub use shadow::{SHADOWS_MAX, Shadows};
 pub use toolsets::{Toolsets, Wanted};
 
-use crate::counters::{Admission, Prediction};
+use crate::counters::Admission;
 use crate::fleet::EndpointId;
 use crate::http::rewrite::Form;
 use crate::http::{Body, RequestFraming, Version};
@@ -123,6 +124,8 @@ pub enum Waiting {
 #[derive(Debug)]
 struct Asked {
     framing: RequestFraming,
+    /// The protocol that it offers to switch to, as the engine is offered it.
+    offers: Option<Box<[u8]>>,
     version: Version,
     api: Api,
     /// As sent to the engine and back to the client.
@@ -153,8 +156,8 @@ struct Leg {
     answered: bool,
     /// It failed, or was refused for load: it stays charged to its endpoint for a while.
     charged: bool,
-    /// What its endpoint was thought to hold of the prompt, where that was looked at.
-    prediction: Option<Prediction>,
+    /// What its endpoint was thought to hold of the prompt, and will, where that was looked at.
+    noted: Option<warm::Noted>,
 }
 
 /// One request and its response.
@@ -173,6 +176,8 @@ pub struct Exchange {
     held_back_since: Micros,
     /// The choice waits for nothing of the body.
     knows_enough: bool,
+    /// The body's model was not within `hold_bytes`: as much is held as it may have in all.
+    seeks_model: bool,
     /// The request as it goes out, rewritten head first: all of it while `held_whole`.
     held: Vec<u8>,
     head_len: usize,
@@ -255,7 +260,7 @@ impl Exchange {
             (_, Event::Request(bytes)) => self.take_request(bytes, cx),
             (_, Event::ClientEnded) => self.client_ended(cx),
             (_, Event::Connected { reused, acknowledged }) => self.connected(reused, acknowledged, cx),
-            (_, Event::ConnectFailed) => self.connect_failed(cx),
+            (_, Event::ConnectFailed) => self.connect_failed(false, cx),
             (_, Event::ConnectWanting) => self.connect_wanting(cx),
             (_, Event::Pushed(len)) => self.after_push(len, cx),
             (_, Event::Reply(bytes)) => self.take_reply(bytes, cx),

@@ -12,8 +12,13 @@ use crate::http::{BodyLength, ReplyFraming, ResponseHead};
 
 /// Longest body of an error that is read before its head is passed on.
 const ERROR_BYTES_MAX: u64 = 4 << 10;
-/// A vLLM that drains says so to every new request, at once, while `/health` goes on answering 200.
+/// A vLLM that drains says so to every new request, at once, while `/health` goes on answering 200. Only where its message begins so: what
+/// follows may be of a server that a client had it ask for an image.
 const DRAINING: &[u8] = b"cannot schedule new futures";
+const MESSAGE: [&[u8]; 2] = [b"\"message\":\"", b"\"message\": \""];
+/// How aiohttp, by which vLLM fetches what prompts name by its URL, says that it cannot: a server that is not there, and one that answers
+/// with an error.
+const NOT_FETCHED: [&[u8]; 3] = [b"Cannot connect to host ", b", url='http", b", url=URL("];
 /// vLLM and SGLang, when their queue is full. Nothing of the request was executed.
 const BUSY: [&[u8]; 2] = [b"currently busy and cannot accept new requests", b"request queue is full"];
 
@@ -27,6 +32,8 @@ pub(super) enum Verdict {
     /// The same, and certainly not executed.
     Busy,
     Fault,
+    /// A 500 of vLLM's for want of an image or the like, which the client had it fetch from a server that does not answer.
+    MayBeTheClients,
     /// It takes no request any more.
     Drains,
 }
@@ -34,11 +41,16 @@ pub(super) enum Verdict {
 /// Judges a final reply by status, by whether it names a time to come back, and by the body of an error, if it is at hand.
 pub(super) fn judge(status: u16, names_a_time: bool, body: &[u8]) -> Verdict {
     let says = |words: &[u8]| memchr::memmem::find(body, words).is_some();
+    let drains = || {
+        let before = memchr::memmem::find(body, DRAINING).and_then(|at| body.get(..at)).unwrap_or_default();
+        MESSAGE.iter().any(|message| before.ends_with(message))
+    };
     match status {
         429 => Verdict::BackPressure,
         503 if BUSY.into_iter().any(says) => Verdict::Busy,
         503 if names_a_time => Verdict::BackPressure,
-        500 if says(DRAINING) => Verdict::Drains,
+        500 if drains() => Verdict::Drains,
+        500 if NOT_FETCHED.into_iter().any(says) => Verdict::MayBeTheClients,
         500 | 502..=504 => Verdict::Fault,
         _ => Verdict::Neutral,
     }
@@ -67,6 +79,12 @@ impl Exchange {
             Verdict::Neutral => {}
             Verdict::BackPressure | Verdict::Busy => {
                 cx.stats.count(Count::BackPressure);
+                if let Some(leg) = &mut self.leg {
+                    leg.charged = true;
+                }
+            }
+            Verdict::MayBeTheClients => {
+                cx.stats.count(Count::UpstreamFaultErrorReply);
                 if let Some(leg) = &mut self.leg {
                     leg.charged = true;
                 }
@@ -129,6 +147,8 @@ mod tests {
     fn replies_are_judged() {
         let busy = br#"{"error":{"message":"The engine is currently busy and cannot accept new requests. Please"}}"#;
         let drains = br#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#;
+        let not_there = br#"{"error":{"message":"Cannot connect to host x:80 ssl:default [Connection refused]"}}"#;
+        let says_no = br#"{"error":{"message":"500, message='cannot schedule new futures', url='http://x/a.png'"}}"#;
         for (status, names_a_time, body, expected) in [
             (200, false, &drains[..], Verdict::Neutral),
             (400, false, b"", Verdict::Neutral),
@@ -137,6 +157,8 @@ mod tests {
             (500, false, b"", Verdict::Fault),
             (500, true, busy, Verdict::Fault),
             (500, false, drains, Verdict::Drains),
+            (500, false, not_there, Verdict::MayBeTheClients),
+            (500, false, says_no, Verdict::MayBeTheClients),
             (501, false, b"", Verdict::Neutral),
             (502, false, b"", Verdict::Fault),
             (503, false, b"", Verdict::Fault),

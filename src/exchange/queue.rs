@@ -100,6 +100,7 @@ impl Exchange {
             priority: self.asked.asker.priority.unwrap_or(0),
             tenant: self.asked.asker.tenant,
             held: choice.tokens.map_or(0.0, |tokens| tokens.held as f32 / (tokens.held + tokens.new).max(1) as f32),
+            new: choice.tokens.map_or(0, |tokens| tokens.new),
             endpoint: choice.endpoint.slot,
             shard: cx.lender.shard,
         }
@@ -107,10 +108,10 @@ impl Exchange {
 
     /// Waits for the endpoint of this choice, which knows of what had been `seen`.
     pub(super) fn wait_for_room(&mut self, choice: &Choice, seen: Seen, looked_up: LookedUp, cx: &mut Context<'_>) {
-        if let Some(queued) = &self.queued {
-            return queued.place.aims_at(choice.endpoint.slot, seen);
-        }
         let newcomer = self.newcomer(choice, cx);
+        if let Some(queued) = &self.queued {
+            return queued.place.aims_at(newcomer.endpoint, newcomer.new, seen);
+        }
         let rules = &cx.rules.queue;
         let Some(place) = cx.counters.queue().join(&newcomer, rules.waiting_max, cx.now) else {
             cx.stats.count(Count::QueueFull);
@@ -118,7 +119,7 @@ impl Exchange {
         };
         if !choice.room {
             // It has looked.
-            place.aims_at(choice.endpoint.slot, seen);
+            place.aims_at(newcomer.endpoint, newcomer.new, seen);
         }
         cx.stats.count(Count::Queued);
         let (chain, steps) = (cx.lender.chain.as_slice().into(), cx.lender.steps.as_slice().into());

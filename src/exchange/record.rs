@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use crossbeam::queue::ArrayQueue;
 
-use super::{Micros, Phase};
+use super::{Micros, Phase, Rules};
+use crate::counters::stats::{Event as Count, ShardStats};
 use crate::fleet::EndpointId;
 use crate::http::{Cause, Refusal};
 use crate::policy::{Costs, Reason};
@@ -226,8 +227,25 @@ pub struct Recorder {
     pub queue: &'static ArrayQueue<Box<Record>>,
     /// From control: boxes to be written anew.
     pub spare: &'static ArrayQueue<Box<Record>>,
-    /// How far the time, in microseconds since 1970, is ahead of the shard's clock.
-    pub wall_ahead: Micros,
+}
+
+impl Recorder {
+    /// Where the next record is to be written. While no log wants every record, the oldest that is one too many for
+    /// receipts is written over, still warm, before anyone has read it.
+    pub(super) fn place(&self, rules: &Rules, stats: &ShardStats) -> Box<Record> {
+        let surplus = !rules.access_log && self.queue.len() >= rules.receipts;
+        let place = if surplus { self.queue.pop() } else { self.spare.pop() };
+        match place {
+            Some(place) => {
+                // A log that was on until a moment ago had it coming.
+                if surplus && place.logged {
+                    stats.count(Count::RecordDropped);
+                }
+                place
+            }
+            None => Box::new(Record::BLANK),
+        }
+    }
 }
 
 #[cfg(test)]

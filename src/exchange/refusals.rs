@@ -8,7 +8,9 @@ use crate::http::reply::{self, ErrorReply};
 use crate::http::{Cause, Refusal, ToClient};
 
 /// Seconds after which a client may try again what was refused for load or want of an endpoint.
-const RETRY_AFTER: &[(&str, &str)] = &[("retry-after", "1")];
+const RETRY_AFTER: &str = "1";
+/// Methods that go on to an engine, which knows for each path which of them it takes.
+const ALLOW: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 pub(super) const BODY_TOO_LARGE: Refusal = Refusal::new(
     413,
@@ -94,7 +96,14 @@ pub(super) fn answer(refused: &Refused, to: &ToClient<'_>, cx: &mut Context<'_>)
     let param = (cause == Cause::UnknownModel).then_some("model");
     let error = ErrorReply { status, kind, message, param };
     let seconds = refused.retry_after.map(|seconds| seconds.to_string());
-    let named = seconds.as_deref().map(|seconds| [("retry-after", seconds)]);
-    let extra = named.as_ref().map(|named| &named[..]).unwrap_or(if status == 503 { RETRY_AFTER } else { &[] });
-    cx.actions.compose(Side::Client, |out| reply::write_error(out, &error, extra, to));
+    let after = seconds.as_deref().or((status == 503).then_some(RETRY_AFTER));
+    let date = cx.date();
+    let extra = [
+        date.as_deref().map(|date| ("date", date)),
+        // RFC 9110, 15.5.6: a 405 has to say what would be allowed.
+        (status == 405).then_some(("allow", ALLOW)),
+        after.map(|seconds| ("retry-after", seconds)),
+    ];
+    let extra: Vec<_> = extra.into_iter().flatten().collect();
+    cx.actions.compose(Side::Client, |out| reply::write_error(out, &error, &extra, to));
 }

@@ -8,7 +8,7 @@ use super::{End, Ending, Exchange, Phase, Waiting, refusals, tap};
 use crate::counters::stats::{Event as Count, Timing};
 use crate::http::rewrite::{self, Form};
 use crate::http::{
-    self, Body, Cause, Fault, Kind, Known, ReplyFraming, ResponseHead, SizeLine, Status, ToClient, chunk,
+    self, Body, BodyLength, Cause, Fault, Kind, Known, ReplyFraming, ResponseHead, SizeLine, Status, ToClient, chunk,
 };
 
 /// What a reply head came to. Offsets are into the event's bytes.
@@ -73,6 +73,9 @@ impl Exchange {
                 Headed::Partial
             }
             Ok(Status::Complete(head)) => match http::framing::reply(&head, &self.asked.framing) {
+                Ok(framing) if framing.switching && !self.is_offered(&head) => {
+                    self.bad_reply(Fault::new(Cause::BadSwitch, "101 to a protocol that was not offered"), cx)
+                }
                 Ok(framing) => {
                     let needs = head.len + outcome::judged_bytes(&head, &framing);
                     if all.len() < needs {
@@ -119,6 +122,10 @@ impl Exchange {
         }
         let verdict = outcome::judge(head.status, head.list.has(Known::RetryAfter), judged);
         self.note(verdict, cx);
+        let refuses = matches!(verdict, Verdict::Busy | Verdict::Drains | Verdict::MayBeTheClients);
+        if (400..500).contains(&head.status) || refuses {
+            self.was_not_computed(cx);
+        }
         if verdict == Verdict::Busy && self.may_spill(cx) {
             cx.stats.count(Count::RetriedBusy);
             cx.actions.push(Action::Dismiss { reuse: false });
@@ -132,7 +139,7 @@ impl Exchange {
             return Headed::Tunnel(end);
         }
         self.status = head.status;
-        self.keep_upstream = framing.keep_alive;
+        self.keep_upstream = framing.keep_alive && self.ends_for_certain(framing);
         self.event_stream = framing.event_stream;
         self.opaque = !framing.json && !framing.event_stream;
         self.json = framing.json && head.status == 200;
@@ -147,6 +154,13 @@ impl Exchange {
         self.wait_for_reply(cx);
         self.pass_judged(judged, cx);
         Headed::Final(end)
+    }
+
+    /// Whether the engine's connection will stand between two messages, once this reply's last byte has come. That none follows a
+    /// head (HEAD, 204, 304) is a rule, and no byte tells whether the engine keeps it: what it writes all the same would be
+    /// the next client's reply. Who answers before it has all of a request may leave the rest unread, or to be read as the next.
+    fn ends_for_certain(&self, framing: &ReplyFraming) -> bool {
+        framing.body != BodyLength::None && self.body.done() && !self.has_unsent()
     }
 
     /// The body of an error that was judged with its head. Its length is known, so that it passes as it is.
@@ -276,7 +290,7 @@ impl Exchange {
         }
     }
 
-    fn pass_reply(&mut self, range: Range<usize>, cx: &mut Context<'_>) {
+    pub(super) fn pass_reply(&mut self, range: Range<usize>, cx: &mut Context<'_>) {
         if !range.is_empty() {
             cx.actions.push(Action::Send(Side::Client, Source::Input(range)));
         }
@@ -317,6 +331,8 @@ impl Exchange {
     fn note_progress(&mut self, spoke: bool, cx: &mut Context<'_>) {
         let first = matches!(self.deadline, Some((_, Waiting::FirstToken)));
         if first && !spoke {
+            // Not silent all the same.
+            self.last_reply = cx.now;
             return;
         }
         if first {
@@ -363,21 +379,6 @@ impl Exchange {
             let told = self.usage.end();
             self.tokens_told(told);
         }
-        // Behind half a request another one would be read as its rest.
-        self.keep_upstream &= self.body.done() && !self.has_unsent();
         self.end(if self.keep_client { Ending::KeepAlive } else { Ending::Linger }, End::Whole, cx);
-    }
-
-    fn begin_tunnel(&mut self, rest: Range<usize>, cx: &mut Context<'_>) {
-        cx.stats.count(Count::Tunnel);
-        self.status = 101;
-        self.phase = Phase::Tunnel;
-        self.forget_held(cx);
-        self.wait(cx.now, cx.rules.limits.tunnel_idle_timeout_ms, Waiting::Tunnel);
-        self.reply_bytes += rest.len() as u64;
-        self.pass_reply(rest, cx);
-        if self.client_ended {
-            cx.actions.push(Action::Finish(Side::Upstream));
-        }
     }
 }

@@ -3,10 +3,12 @@
 use std::ops::Range;
 
 use super::event::{Action, Context, Side, Source};
-use super::{Exchange, Phase, Waiting, refusals};
+use super::{Exchange, Phase, Rules, Waiting, refusals};
 use crate::counters::stats::Event as Count;
 use crate::http::{BodyLength, Kind, SizeLine};
+use crate::policy::Queueing;
 use crate::scan::{Api, Needs, Progress};
+use crate::snapshot::{Selected, Snapshot};
 
 impl Exchange {
     /// The head stands: begins a scan if the choice needs something of the body.
@@ -18,7 +20,11 @@ impl Exchange {
         if self.asked.encoded {
             cx.stats.count(Count::ScanFailedCompressed);
         }
-        if self.body.done() || self.asked.encoded || self.asked.api == Api::Other || needs.is_empty() {
+        if self.asked.api == Api::Other {
+            // What it says beside these is not known.
+            needs = needs.only(Needs::MODEL | Needs::SESSION);
+        }
+        if self.body.done() || self.asked.encoded || needs.is_empty() {
             self.knows_enough = true;
             return;
         }
@@ -82,19 +88,50 @@ impl Exchange {
 
     /// Feeds the scanner until the choice knows enough.
     fn look_at(&mut self, data: &[u8], cx: &mut Context<'_>) {
-        let Some(scan) = self.scan.as_mut().filter(|_| self.phase == Phase::ReadBody) else { return };
+        if self.phase != Phase::ReadBody || self.scan.is_none() {
+            return;
+        }
         // Not a byte beyond what may be held: else the key would depend on how the body was cut.
-        let left = (cx.rules.limits.hold_bytes as u64).saturating_sub(self.body_bytes);
-        let seen = &data[..data.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
-        let begun = (cx.stopwatch)();
-        let progress = scan.push(seen);
-        self.scan_nanos += (cx.stopwatch)().saturating_sub(begun);
+        let left = (self.holds_at_most(cx.rules) as u64).saturating_sub(self.body_bytes);
+        let (seen, beyond) = data.split_at(data.len().min(usize::try_from(left).unwrap_or(usize::MAX)));
+        let mut progress = self.scan(seen, cx);
+        if progress == Progress::More && !beyond.is_empty() && self.misses_model(cx.snapshot) {
+            self.seeks_model = true;
+            progress = self.scan(beyond, cx);
+        }
         match progress {
-            Progress::More if seen.len() < data.len() => self.choose(cx),
+            Progress::More if !beyond.is_empty() && !self.seeks_model => self.choose(cx),
             Progress::More => {}
             Progress::Failed(fault) => self.give_up_scan(fault, cx),
+            // Who may have to wait is to be here in one piece, as those are who wait already.
+            Progress::Enough { .. } if !self.body.done() && self.may_have_to_wait(cx.snapshot) => {}
             Progress::Enough { .. } | Progress::Done => self.choose(cx),
         }
+    }
+
+    fn scan(&mut self, bytes: &[u8], cx: &Context<'_>) -> Progress {
+        let begun = (cx.stopwatch)();
+        let progress = self.scan.as_mut().map_or(Progress::Done, |scan| scan.push(bytes));
+        self.scan_nanos += (cx.stopwatch)().saturating_sub(begun);
+        progress
+    }
+
+    /// Bytes of the body that are held, and looked at, before the choice.
+    pub(super) fn holds_at_most(&self, rules: &Rules) -> usize {
+        let limits = &rules.limits;
+        if self.seeks_model { usize::try_from(limits.body_bytes_max).unwrap_or(usize::MAX) } else { limits.hold_bytes }
+    }
+
+    /// Whether nobody can be chosen without the model, and it has not been seen: clients may write it behind their messages.
+    fn misses_model(&self, snapshot: &Snapshot) -> bool {
+        let unseen = self.scan.as_ref().is_some_and(|scan| scan.facts().model().is_none());
+        unseen && snapshot.needs.contains(Needs::MODEL)
+    }
+
+    fn may_have_to_wait(&self, snapshot: &Snapshot) -> bool {
+        let model = self.scan.as_ref().and_then(|scan| scan.facts().model());
+        let Selected::Pool(pool) = snapshot.select(model) else { return false };
+        pool.settings.queue != Queueing::Off && pool.settings.policy.counts_tokens()
     }
 
     /// A body that cannot be scanned is routed by load and forwarded unchanged: the engine judges it.
@@ -122,10 +159,10 @@ impl Exchange {
         let wanted = self.held.len() + bytes.len();
         if self.held.capacity() < wanted {
             let announced = match self.asked.framing.body {
-                BodyLength::Length(len) => usize::try_from(len).unwrap_or(usize::MAX),
+                BodyLength::Length(len) if !self.seeks_model => usize::try_from(len).unwrap_or(usize::MAX),
                 _ => 2 * self.held.len(),
             };
-            let announced = self.head_len + announced.min(cx.rules.limits.hold_bytes);
+            let announced = self.head_len + announced.min(self.holds_at_most(cx.rules));
             let larger = cx.lender.buffer(wanted, announced);
             cx.lender.held_bytes += larger.capacity();
             cx.lender.held_bytes -= self.held.capacity();
@@ -149,14 +186,14 @@ impl Exchange {
         if self.phase == Phase::Done {
             return;
         }
-        let limits = &cx.rules.limits;
         if cx.lender.held_bytes > cx.lender.budget_bytes && self.held.len() > self.head_len {
             return self.refuse(refusals::OVER_BUDGET.into(), cx);
         }
         if self.too_slow(cx) {
             return self.refuse(refusals::SLOW_UPLOAD.into(), cx);
         }
-        let full = self.held.len() >= self.head_len + limits.hold_bytes;
+        self.seeks_model |= self.is_full(cx.rules) && self.misses_model(cx.snapshot);
+        let full = self.is_full(cx.rules);
         if self.phase == Phase::ReadBody && (self.knows_enough || self.body.done() || full) {
             let end = self.scan.as_mut().filter(|_| self.body.done()).map(|scan| scan.finish());
             match end {
@@ -181,6 +218,11 @@ impl Exchange {
             }
             self.hold_back_client(cx);
         }
+    }
+
+    /// Whether no more of the body may be held.
+    fn is_full(&self, rules: &Rules) -> bool {
+        self.held.len() >= self.head_len + self.holds_at_most(rules)
     }
 
     fn too_slow(&mut self, cx: &Context<'_>) -> bool {

@@ -118,7 +118,7 @@ fn cost(tokens: &Tokens, slot: u16, loads: &Loads) -> u64 {
 impl Exchange {
     /// Whether nothing was tried yet: what is chosen behind a failure says nothing of policies.
     pub(super) fn is_first_choice(&self) -> bool {
-        self.tried.is_empty() && !self.retried
+        self.tried.is_empty() && !self.retried && self.connects == 0
     }
 
     /// The choice is made and counted, and `policy` would have made another one, or the same. `lots`: random bits and the turn, which

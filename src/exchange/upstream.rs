@@ -1,9 +1,9 @@
 //! The way to the engine: connection, sending, and what to do when either fails.
 
-use super::event::{Action, Context, Event, Side, Source};
-use super::{End, Ending, Exchange, Phase, Waiting, refusals};
+use super::event::{Action, Context, Side};
+use super::{Exchange, Phase, Waiting, refusals};
 use crate::counters::stats::Event as Count;
-use crate::http::Cause;
+use crate::snapshot::Snapshot;
 
 /// How often a sent request is checked for acknowledgement, to let go of its held copy.
 const ACKNOWLEDGEMENT_CHECK_MS: u64 = 1_000;
@@ -21,20 +21,36 @@ impl Exchange {
         cx.actions.push(Action::PushRequest);
     }
 
-    /// Not a retry: nothing of the request was written.
-    pub(super) fn connect_failed(&mut self, cx: &mut Context<'_>) {
+    /// Not a retry: nothing of the request was written. One that did not answer in time is tried again where there is no other: a
+    /// kernel repeats a SYN that was lost after a second, which is longer than we wait.
+    pub(super) fn connect_failed(&mut self, in_silence: bool, cx: &mut Context<'_>) {
         cx.stats.count(Count::ConnectFailed);
         self.connects += 1;
         if let Some(leg) = &self.leg {
             cx.counters.connect_failed(leg.admission.endpoint().slot);
         }
-        self.blame(cx);
-        self.leave_endpoint(cx);
-        if self.connects >= cx.rules.limits.connect_tries_max {
+        self.was_not_computed(cx);
+        let is_last = self.connects >= cx.rules.limits.connect_tries_max;
+        if in_silence && !is_last && self.is_alone(cx.snapshot) {
+            // Nothing is said against it yet, and nothing stands in the way of the next try.
+            self.drop_leg(cx);
+        } else {
+            self.blame(cx);
+            self.leave_endpoint(cx);
+        }
+        if is_last {
             return self.refuse(refusals::NO_ENDPOINT.into(), cx);
         }
         cx.stats.count(Count::RetriedConnect);
         self.choose_again(cx);
+    }
+
+    /// Whether nobody is left to choose beside the endpoint that this request is at.
+    fn is_alone(&self, snapshot: &Snapshot) -> bool {
+        let pool = self.pool.and_then(|id| snapshot.pools.get(id.0 as usize));
+        let here = self.leg.as_ref().map(|leg| leg.admission.endpoint().slot);
+        let mut slots = pool.into_iter().flat_map(|pool| pool.eligible().slots());
+        slots.all(|slot| Some(*slot) == here || self.tried.contains(*slot))
     }
 
     /// There was nothing left to connect with: no fault of the endpoint's, and another would fare no better.
@@ -163,41 +179,6 @@ impl Exchange {
                 cx.actions.push(Action::Resume(Side::Upstream));
             }
             _ => {}
-        }
-    }
-
-    /// After a 101: bytes both ways; a FIN is a real half-close.
-    pub(super) fn tunnel(&mut self, event: Event<'_>, cx: &mut Context<'_>) {
-        let idle_ms = cx.rules.limits.tunnel_idle_timeout_ms;
-        self.wait(cx.now, idle_ms, Waiting::Tunnel);
-        match event {
-            Event::Request(bytes) => {
-                self.body_bytes += bytes.len() as u64;
-                cx.actions.consumed = bytes.len();
-                cx.actions.push(Action::Send(Side::Upstream, Source::Input(0..bytes.len())));
-            }
-            Event::Reply(bytes) => {
-                self.reply_bytes += bytes.len() as u64;
-                cx.actions.push(Action::Send(Side::Client, Source::Input(0..bytes.len())));
-            }
-            Event::Full(Side::Client) => cx.actions.push(Action::Pause(Side::Upstream)),
-            Event::Full(Side::Upstream) => cx.actions.push(Action::Pause(Side::Client)),
-            Event::Drained(Side::Client) => cx.actions.push(Action::Resume(Side::Upstream)),
-            Event::Drained(Side::Upstream) => cx.actions.push(Action::Resume(Side::Client)),
-            Event::ClientEnded => {
-                self.client_ended = true;
-                cx.actions.push(Action::Finish(Side::Upstream));
-            }
-            Event::UpstreamGone { ended: true, .. } => {
-                self.upstream_ended = true;
-                cx.actions.push(Action::Finish(Side::Client));
-            }
-            Event::Deadline { .. } => return self.end(Ending::Abort, End::EngineBroke(Cause::EngineTimeout), cx),
-            _ => return self.end(Ending::Abort, End::EngineBroke(Cause::EarlyEnd), cx),
-        }
-        // Nothing waits for the engine then: a client is not read from, nor its end seen, while that is full.
-        if self.client_ended && self.upstream_ended {
-            self.end(Ending::Linger, End::Whole, cx);
         }
     }
 }

@@ -19,6 +19,8 @@ use crate::limits::TOKENS_MAX;
 
 /// So many last bytes of a body, or of an event, are looked at: vLLM's usage and what stands behind it are some 400.
 const LOOK_BYTES: usize = 1_024;
+/// and so many of them first.
+const NEAR_BYTES: usize = 320;
 /// Keys of that name that are tried in one look.
 const KEYS_MAX: usize = 8;
 const KEY: &[u8] = b"\"usage\"";
@@ -127,7 +129,19 @@ fn last(bytes: &[u8]) -> &[u8] {
 /// Looks for usage in the end of a JSON object, or of a line that ends with one.
 fn look(text: &[u8]) -> Option<Usage> {
     let text = last(text);
-    FIND_KEY.find_iter(text).take(KEYS_MAX).filter_map(|at| usage_at(text, at)).last()
+    let near = text.len().saturating_sub(NEAR_BYTES);
+    usage_behind(text, near).or_else(|| usage_behind(text, 0))
+}
+
+/// The last one whose key stands there or behind.
+fn usage_behind(text: &[u8], mut from: usize) -> Option<Usage> {
+    let mut found = None;
+    for _ in 0..KEYS_MAX {
+        let Some(at) = FIND_KEY.find(text.get(from..).unwrap_or_default()) else { break };
+        found = usage_at(text, from + at).or(found);
+        from += at + KEY.len();
+    }
+    found
 }
 
 /// Reads it where its key stands.

@@ -2,7 +2,7 @@
 
 use super::event::{Context, Lender};
 use super::usage::Usage;
-use super::{Exchange, Waiting};
+use super::{Exchange, Leg, Waiting};
 use crate::counters::stats::Event as Count;
 use crate::counters::{Admission, Prediction};
 use crate::fleet::{EndpointId, Loads, Method, Rung};
@@ -11,11 +11,19 @@ use crate::index::{Matches, Missed};
 use crate::limits::{BLOCK_BYTES, STEP_BYTES, TOKENS_MAX};
 use crate::policy::{Prompt, Tokens};
 use crate::prefix;
-use crate::scan::Facts;
+use crate::scan::{Api, Facts};
 use crate::snapshot::{Pool, PoolId, Snapshot};
 
 /// Canonical bytes of a token id.
 const ID_BYTES: f32 = 4.0;
+
+/// What was thought of a prompt's endpoint, and what was noted there behind the choice.
+#[derive(Debug)]
+pub(super) struct Noted {
+    prediction: Prediction,
+    /// The first block of the prompt that was not held there before, until it is known whether it is computed.
+    first_new: Option<u64>,
+}
 
 /// A prompt that was looked up: its chain and matches are the lender's.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,6 +31,10 @@ pub struct LookedUp {
     tokens: u32,
     block_tokens: f32,
     tie: u64,
+    /// Token ids of a batch's other prompts: they are computed, and not in the chain.
+    ids_beside: u32,
+    /// Its engine computes several prompts for it, of which the chain says where the first one is.
+    batch: bool,
     /// It is text and nothing else, and all of it was read.
     text_alone: bool,
     /// Its chain is of what its engine writes; else of what the client wrote.
@@ -44,19 +56,22 @@ pub fn cut(facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
     lender.chain.get(..blocks)?.last().copied()
 }
 
-/// Looks up who holds how much of the prompt that was cut, of which `beyond` bytes were not read. `rendered`: its bytes as its engine writes
-/// it, where it was cut from those. `None`: nothing can be known of it, and another policy has to choose.
+/// Looks up who holds how much of the prompt that was cut. `unread`: the bytes of it that may come behind what was read, as far as that is
+/// known; `None`: there are none. `rendered`: its bytes as its engine writes it, where it was cut from those; of a batch the first prompt's.
+/// `None`: nothing can be known of it, and another policy has to choose.
 pub fn look_up(
     facts: &Facts,
-    beyond: u64,
+    unread: Option<u64>,
     rendered: Option<u64>,
     pool: &Pool,
     snapshot: &Snapshot,
     lender: &mut Lender,
 ) -> Option<LookedUp> {
     let counts = facts.counts();
-    lender.prompt_bytes = rendered.unwrap_or(0).max(counts.text_bytes + beyond);
-    let text_alone = beyond == 0 && counts.ids == 0 && counts.media == 0;
+    let beside = facts.beside().unwrap_or_default();
+    let first = counts.less(beside).text_bytes;
+    lender.prompt_bytes = rendered.unwrap_or(0).max(first) + beside.text_bytes + unread.unwrap_or(0);
+    let text_alone = unread.is_none() && counts.ids == 0 && counts.media == 0 && !facts.compares();
     let text = lender.prompt_bytes as f64 / f64::from(pool.token_bytes);
     let images = counts.media.saturating_mul(pool.settings.image_tokens.into());
     let tokens = (text as u64).saturating_add(counts.ids).saturating_add(images);
@@ -64,8 +79,10 @@ pub fn look_up(
     let token_bytes = if counts.text_bytes == 0 { ID_BYTES } else { pool.token_bytes };
     let tokens = tokens.min(TOKENS_MAX.into()) as u32;
     let block_tokens = BLOCK_BYTES as f32 / token_bytes;
-    let rendered = rendered.is_some();
-    look_up_again(LookedUp { tokens, block_tokens, tie: 0, text_alone, rendered }, pool, snapshot, lender)
+    let ids_beside = beside.ids.min(TOKENS_MAX.into()) as u32;
+    let (batch, rendered) = (facts.beside().is_some(), rendered.is_some());
+    let looked_up = LookedUp { tokens, block_tokens, tie: 0, ids_beside, batch, text_alone, rendered };
+    look_up_again(looked_up, pool, snapshot, lender)
 }
 
 /// The same of a prompt whose length is known; its chain is the lender's.
@@ -83,7 +100,7 @@ pub fn look_up_again(prompt: LookedUp, pool: &Pool, snapshot: &Snapshot, lender:
         Some(held) => {
             let bytes = u64::from(found.blocks) * BLOCK_BYTES as u64 + u64::from(found.steps) * STEP_BYTES as u64;
             let rest = lender.prompt_bytes.saturating_sub(bytes) as f64 / f64::from(pool.token_bytes);
-            (u64::from(held) + rest as u64).min(TOKENS_MAX.into()) as u32
+            (u64::from(held) + rest as u64 + u64::from(prompt.ids_beside)).min(TOKENS_MAX.into()) as u32
         }
         None => prompt.tokens,
     };
@@ -95,14 +112,17 @@ impl Exchange {
     /// Where tokens count: what is known of the prompt.
     pub(super) fn look_up(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<LookedUp> {
         let plan = &cx.snapshot.plan;
-        let facts = self.scan.as_ref().filter(|_| plan.chain && !self.unscannable)?.facts();
-        if !facts.has_prefix() {
+        let scan = self.scan.as_ref().filter(|_| plan.chain && !self.unscannable)?;
+        let facts = scan.facts();
+        // Who tells of a prompt alone computes nothing and keeps nothing.
+        if !facts.has_prefix() || self.asked.api == Api::Tokenize {
             return None;
         }
-        let beyond = match self.asked.framing.body {
+        let unread = match self.asked.framing.body {
+            _ if scan.is_over() => None,
             // Too long to be held: the choice does not wait for the rest.
-            BodyLength::Length(len) if !self.body.done() => len.saturating_sub(cx.rules.limits.hold_bytes as u64),
-            _ => 0,
+            BodyLength::Length(len) => Some(len.saturating_sub(self.holds_at_most(cx.rules) as u64)),
+            _ => Some(0),
         };
         self.asked.stream = facts.stream == Some(true);
         self.asked.asker.says(facts.priority);
@@ -111,10 +131,10 @@ impl Exchange {
         let key_of = |plainly: bool| if plainly { facts.plain_prefix().map(key) } else { by_chain };
         (self.key, self.shadow_key) = (key_of(plan.plain.chosen), key_of(plan.plain.shadow));
         self.draft.cut(&cx.lender.chain, cx.rules.access_chain);
-        let text_bytes = facts.counts().text_bytes;
+        let text_bytes = facts.counts().less(facts.beside().unwrap_or_default()).text_bytes;
         let rendered = self.rendered(text_bytes, pool, cx);
         let facts = self.scan.as_ref()?.facts();
-        look_up(facts, beyond, rendered, pool, cx.snapshot, cx.lender)
+        look_up(facts, unread, rendered, pool, cx.snapshot, cx.lender)
     }
 
     /// The choice stands, whatever it was made by, and tokens are known: what the endpoint is to compute is counted, and that it will hold the prompt is noted. Answers
@@ -125,7 +145,7 @@ impl Exchange {
         looked_up: Option<LookedUp>,
         admission: &mut Admission,
         cx: &mut Context<'_>,
-    ) -> Option<Prediction> {
+    ) -> Option<Noted> {
         let tokens = tokens?;
         let Tokens { held, new, predicted } = tokens;
         admission.computes(new);
@@ -137,17 +157,29 @@ impl Exchange {
             cx.counters.prompt(pool.0, held + new, held);
         }
         let endpoint = admission.endpoint();
-        let LookedUp { text_alone, rendered, .. } = looked_up.unwrap_or_default();
+        let LookedUp { text_alone, rendered, batch, .. } = looked_up.unwrap_or_default();
         let rung = cx.snapshot.endpoint(endpoint).map(|endpoint| endpoint.rung);
         let is_exact = rendered && rung.is_some_and(Rung::is_exact);
         // An engine that tells what it holds tells of answers too.
         let answer_blocks = if is_exact { 0 } else { self.answer_blocks(cx) };
-        note(endpoint, rendered, answer_blocks, cx);
+        // What it does not tell of expires there.
+        let first_new = note(endpoint, rendered, answer_blocks, cx).filter(|_| !is_exact);
         let method = if is_exact { Method::Precise } else { Method::Warm };
         let text_bytes = if text_alone { cx.lender.prompt_bytes } else { 0 };
-        let prediction = Prediction { method, tokens: held + new, held: predicted, text_bytes };
+        let prediction = Prediction { method, tokens: held + new, held: predicted, text_bytes, batch };
         cx.counters.predictions().asked(endpoint.slot, &prediction);
-        Some(prediction)
+        Some(Noted { prediction, first_new })
+    }
+
+    /// The engine has refused it, and computed nothing: what was noted at its endpoint is not there. Where another request with the same
+    /// beginning went there meanwhile, too little is believed until the next.
+    pub(super) fn was_not_computed(&mut self, cx: &Context<'_>) {
+        let Some(leg) = &mut self.leg else { return };
+        let first_new = leg.noted.as_mut().and_then(|noted| noted.first_new.take());
+        let Some((index, link)) = cx.snapshot.index.as_ref().zip(first_new) else { return };
+        if index.take_back(link, leg.admission.endpoint()) == Err(Missed::Busy) {
+            cx.stats.count(Count::IndexBusy);
+        }
     }
 
     /// Blocks that the answer will probably take in its engine's cache, with what of the prompt is no whole block.
@@ -173,15 +205,25 @@ impl Exchange {
         cx.stats.add(Count::ToldPrompt, prompt.into());
         cx.stats.add(Count::ToldCached, self.cached_tokens.unwrap_or(0).into());
         cx.stats.add(Count::ToldCompletion, self.completion_tokens.unwrap_or(0).into());
-        if let (Some(pool), Some(answer)) = (self.pool, self.completion_tokens) {
+        if let Some((pool, answer)) =
+            self.pool.zip(self.completion_tokens).filter(|(_, answer)| self.can_be(*answer, cx))
+        {
             cx.counters.answer(pool.0, answer);
         }
         if let Some(leg) = &self.leg
-            && let Some(prediction) = &leg.prediction
+            && let Some(Noted { prediction, .. }) = leg.noted
         {
             let slot = leg.admission.endpoint().slot;
-            cx.counters.predictions().told(slot, prediction, prompt, self.cached_tokens);
+            cx.counters.predictions().told(slot, &prediction, prompt, self.cached_tokens);
         }
+    }
+
+    /// No answer is longer than what its engine's cache holds, where that is known: a reply that says so is wrong.
+    fn can_be(&self, answer: u32, cx: &Context<'_>) -> bool {
+        let endpoint = self.leg.as_ref().and_then(|leg| cx.snapshot.endpoint(leg.admission.endpoint()));
+        endpoint
+            .and_then(|endpoint| endpoint.engine.kv_capacity_tokens)
+            .is_none_or(|capacity| u64::from(answer) <= capacity)
     }
 
     /// For the reply's head; of a request for no stream, first for as long as its prompt may take to be computed.
@@ -200,10 +242,12 @@ impl Exchange {
         Some(leg.admission.prefill_micros()).filter(|prefill| *prefill > 0)
     }
 
-    /// The first token of a stream is there.
+    /// The first token of a stream is there. Of a batch it is that of one prompt, and says nothing of how fast all were computed.
     pub(super) fn first_token_came(&mut self, cx: &Context<'_>) {
-        if let Some(leg) = &mut self.leg {
-            leg.admission.timed(cx.now - self.sent);
+        match &mut self.leg {
+            Some(Leg { admission, noted: Some(noted), .. }) if noted.prediction.batch => admission.computed(),
+            Some(leg) => leg.admission.timed(cx.now - self.sent),
+            None => {}
         }
     }
 
@@ -220,14 +264,21 @@ pub(super) fn occupied(tokens: &Tokens, pool: PoolId, loads: &Loads) -> u32 {
     (tokens.held + tokens.new).saturating_add(loads.mean_answer(pool.0)).min(TOKENS_MAX)
 }
 
-/// The endpoint will hold this prompt and the answer to it. What an engine tells itself holds only until that shows.
-fn note(endpoint: EndpointId, rendered: bool, answer_blocks: usize, cx: &mut Context<'_>) {
-    let Some(index) = &cx.snapshot.index else { return };
+/// The endpoint will hold this prompt and the answer to it. What an engine tells itself holds only until that shows. Answers the first block
+/// of the prompt that was not held there before.
+fn note(endpoint: EndpointId, rendered: bool, answer_blocks: usize, cx: &mut Context<'_>) -> Option<u64> {
+    let index = cx.snapshot.index.as_ref()?;
     let noted = index.ask(&mut cx.lender.chain, answer_blocks, endpoint, rendered);
     match noted {
-        Ok(_) => {}
-        Err(Missed::Busy) => cx.stats.count(Count::IndexBusy),
+        Ok(inserted) => cx.lender.chain.get(inserted.before as usize).copied(),
+        Err(Missed::Busy) => {
+            cx.stats.count(Count::IndexBusy);
+            None
+        }
         // Beyond the index, or taken out since this turn's snapshot.
-        Err(Missed::Stranger | Missed::Orphan) => cx.stats.count(Count::IndexStranger),
+        Err(Missed::Stranger | Missed::Orphan) => {
+            cx.stats.count(Count::IndexStranger);
+            None
+        }
     }
 }

@@ -20,6 +20,13 @@ pub enum BodyLength {
     UntilClose,
 }
 
+impl BodyLength {
+    /// Whether there is certainly no byte of it.
+    pub fn is_empty(self) -> bool {
+        matches!(self, BodyLength::None | BodyLength::Length(0))
+    }
+}
+
 /// What the fields of a request say about itself and its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestFraming {
@@ -64,10 +71,8 @@ pub fn request(head: &RequestHead) -> Result<RequestFraming, Refusal> {
     }
     let expect_continue =
         expectation(fields, head.version)? && !matches!(body, BodyLength::None | BodyLength::Length(0));
-    let upgrade = connection.upgrade
-        && head.version == Version::Http11
-        && body == BodyLength::None
-        && offered_protocol(fields).is_some();
+    let upgrade =
+        connection.upgrade && head.version == Version::Http11 && body.is_empty() && offered_protocol(fields).is_some();
     Ok(RequestFraming {
         body,
         keep_alive: connection.persists(head.version),
@@ -217,7 +222,8 @@ fn content_length(fields: &Fields) -> Result<Option<u64>, &'static str> {
 fn expectation(fields: &Fields, version: Version) -> Result<bool, Refusal> {
     let mut values = fields.known(Known::Expect);
     match (values.next(), values.next()) {
-        (None, _) => Ok(false),
+        // A list may be empty, and then expects nothing.
+        (None, _) | (Some(b""), None) => Ok(false),
         (Some(value), None) if value.eq_ignore_ascii_case(b"100-continue") => Ok(version == Version::Http11),
         _ => Err(Refusal::new(417, Cause::BadField, "an expectation other than 100-continue")),
     }
@@ -235,6 +241,9 @@ pub fn offered_protocol<'a>(fields: &Fields<'a>) -> Option<&'a [u8]> {
     (!hidden && is_token(name) && version.is_none_or(is_token)).then_some(value)
 }
 
+/// Each field of a head is looked for among them.
+const CONNECTION_OPTIONS_MAX: usize = 32;
+
 /// What the Connection fields of a message say.
 #[derive(Clone, Copy, Default)]
 struct Connection {
@@ -248,7 +257,10 @@ struct Connection {
 impl Connection {
     fn of(fields: &Fields) -> Result<Connection, &'static str> {
         let mut connection = Connection::default();
-        for option in fields.known(Known::Connection).flat_map(list) {
+        for (place, option) in fields.known(Known::Connection).flat_map(list).enumerate() {
+            if place >= CONNECTION_OPTIONS_MAX {
+                return Err("Connection lists too many options");
+            }
             match option {
                 b"" => {}
                 _ if option.eq_ignore_ascii_case(b"close") => connection.close = true,

@@ -26,9 +26,12 @@ pub fn check<'a>(
     hosts: impl Iterator<Item = &'a [u8]>,
 ) -> Result<Target<'a>, Refusal> {
     let host = one_host(version, hosts)?;
-    // "CONNECT is only used in requests to a proxy"; we are a gateway.
-    if method == b"CONNECT" {
-        return Err(Refusal::new(405, Cause::BadTarget, "CONNECT is not served"));
+    // "CONNECT is only used in requests to a proxy"; we are a gateway. TRACE has an engine send back what it got: what proxies
+    // before us added for it alone, too.
+    match method {
+        b"CONNECT" => return Err(Refusal::new(405, Cause::BadTarget, "CONNECT is not served")),
+        b"TRACE" => return Err(Refusal::new(405, Cause::BadTarget, "TRACE is not served")),
+        _ => {}
     }
     if memchr::memchr(b'#', target).is_some() {
         return Err(bad("a request target has no fragment"));
@@ -169,6 +172,8 @@ mod tests {
             ("OPTIONS", "**", Some("h"), None),
             ("CONNECT", "h:80", Some("h"), None),
             ("CONNECT", "/", Some("h"), None),
+            ("TRACE", "/", Some("h"), None),
+            ("TRACER", "/", Some("h"), Some("/")),
             ("GET", "http://h/a", Some("h"), Some("/a")),
             ("GET", "HTTP://H:80/a", Some("h"), Some("/a")),
             ("GET", "https://h:443/a", Some("h:"), Some("/a")),

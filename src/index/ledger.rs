@@ -14,6 +14,7 @@ mod audit;
 mod cell;
 mod list;
 mod promised;
+mod room;
 mod saved;
 
 use super::promises::Promises;
@@ -83,43 +84,6 @@ impl Ledger {
     /// Most blocks it holds.
     pub(super) fn capacity(&self) -> u32 {
         self.capacity
-    }
-
-    /// The capacity, and the chunks that it needs: more are taken from the pool, surplus ones go back to it once nothing is
-    /// held. What is beyond a smaller capacity goes; answers how many blocks that are.
-    pub(super) fn resize(&mut self, rows: &Rows, slot: u16, blocks: u32, pool: &mut Vec<Chunk>) -> u32 {
-        let wanted = (blocks as usize).div_ceil(1 << self.shift).min(CHUNKS_MAX);
-        while self.held == 0 && self.chunks.len() > wanted {
-            pool.extend(self.chunks.pop());
-        }
-        let chunks = self.chunks.len();
-        while self.chunks.len() < wanted {
-            let Some(chunk) = pool.pop() else { break };
-            self.chunks.push(chunk);
-        }
-        if self.held == 0 {
-            self.unused = 0;
-            self.free = NONE;
-        }
-        if self.chunks.len() != chunks {
-            self.find_anew(rows);
-        }
-        self.capacity = blocks.min((self.chunks.len() << self.shift) as u32);
-        let held = self.held;
-        while self.held > self.capacity && self.evict(rows, slot, NONE) {}
-        held - self.held
-    }
-
-    /// Puts all cells of shared rows into buckets, after these have become more or fewer.
-    fn find_anew(&mut self, rows: &Rows) {
-        self.chunks.iter_mut().for_each(|chunk| chunk.buckets.fill(NONE));
-        for at in 0..self.unused {
-            let row = self.cell(at).row;
-            if row != FREE.row && !rows.is_sole(row) {
-                let bucket = std::mem::replace(self.bucket(row), at);
-                self.cell_mut(at).next = bucket;
-            }
-        }
     }
 
     /// Drops everything, and keeps no promises any more.

@@ -313,13 +313,19 @@ impl Rows {
         Some(Place { row, key: if key & HOLDERS == 0 { key } else { !key }, shared })
     }
 
-    /// How the slot that has this row keeps it: does not change while it does.
+    /// How the slot that has this row keeps it: changes by [`Rows::keep_in`] alone while it does.
     #[inline]
     pub(super) fn kept(&self, row: Row) -> Kept {
         match sole(self.key(row).load(Ordering::Relaxed)) {
             Some(_) => Kept::Sole(self.bits(row, 0).load(Ordering::Relaxed) as u32),
             None => Kept::Shared,
         }
+    }
+
+    /// The cell of a block that its holder has alone is another one from now on. For the holder.
+    pub(super) fn keep_in(&self, row: Row, cell: u32) {
+        // Release: who sees this where it looks for a former tenant's bits sees that there is another by now.
+        self.bits(row, 0).store(cell.into(), Ordering::Release);
     }
 
     /// Whether the slot that has this row has it alone. Reads no bits.

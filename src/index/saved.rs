@@ -38,8 +38,10 @@ impl Index {
         let parent = parent.map(find).transpose()?;
         let held = ledger.held();
         let is_held = ledger.restore(&self.rows, id.slot, parent, block);
-        // As many went as are not more.
-        add(&seat.inserted[Origin::Saved as usize], (ledger.held() - held).into());
+        let now = ledger.held();
+        // As many went as are not more; and where room was made for a block that then found none, one more.
+        add(&seat.inserted[Origin::Saved as usize], now.saturating_sub(held).into());
+        add(&seat.evicted, held.saturating_sub(now).into());
         add(&seat.refused, (!is_held).into());
         seat.publish(&ledger);
         Ok(is_held)

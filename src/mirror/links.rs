@@ -47,22 +47,26 @@ pub(super) fn table(entries_max: usize) -> HashMap<u64, u32, Seeded> {
 /// How many blocks own each link.
 pub(super) struct Links {
     owners: HashMap<u64, u32, Seeded>,
+    /// Those of several.
+    shared: usize,
 }
 
 impl Links {
     /// With room for so many.
     pub fn new(links_max: usize) -> Links {
-        Links { owners: table(links_max) }
+        Links { owners: table(links_max), shared: 0 }
     }
 
     pub fn clear(&mut self) {
         self.owners.clear();
+        self.shared = 0;
     }
 
     /// One block more; whether it is the first.
     pub fn own(&mut self, link: u64) -> bool {
         let owners = self.owners.entry(link).or_default();
         *owners += 1;
+        self.shared += usize::from(*owners == 2);
         *owners == 1
     }
 
@@ -70,6 +74,7 @@ impl Links {
     pub fn disown(&mut self, link: u64) -> bool {
         let Some(owners) = self.owners.get_mut(&link) else { return false };
         *owners -= 1;
+        self.shared -= usize::from(*owners == 1);
         let last = *owners == 0;
         if last {
             self.owners.remove(&link);
@@ -79,5 +84,13 @@ impl Links {
 
     pub fn owned(&self, link: u64) -> bool {
         self.owners.contains_key(&link)
+    }
+    pub fn is_shared(&self, link: u64) -> bool {
+        self.owners.get(&link).is_some_and(|owners| *owners > 1)
+    }
+
+    /// How many links are those of several blocks.
+    pub fn shared(&self) -> usize {
+        self.shared
     }
 }

@@ -19,15 +19,17 @@
 //!
 //! An event costs what its size is; but where a block goes or comes before others that follow it, all below it are told of, each time. Engines
 //! remove leaves first, so that each block is told of once as it comes and once as it goes. One that does otherwise again and again
-//! is given up ([`Mirror::overflowed`]), so that no message costs more than what it names and what is there, some times each. Memory is
-//! bounded by [`Mirror::bytes`].
+//! is given up ([`Mirror::overflowed`]), so that no message costs more than what it names and [`PATIENCE_MAX`]. What is long is done in pieces
+//! ([`walk`]). Memory is bounded by [`Mirror::bytes`].
 
+mod counts;
 mod links;
 mod room;
 mod saved;
 mod settle;
 mod text;
 mod tree;
+mod walk;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -35,11 +37,14 @@ use std::fmt;
 use crate::kvevents::{Removed, Stored};
 use crate::limits::{MIRROR_BLOCKS_MAX, MIRROR_LINKS_PER_BLOCK};
 use crate::vocabulary::Vocabulary;
+pub use counts::Counts;
 use links::{Links, Seeded, table};
 use room::Room;
 pub use saved::Refused;
 use text::STAGE_BYTES;
 use tree::{Node, Tree};
+use walk::Walk;
+pub use walk::{Halt, Stint, Telling};
 
 /// Who is told of what is held.
 pub trait Sink {
@@ -50,6 +55,8 @@ pub trait Sink {
     fn worth(&mut self, link: u64, tokens: u32);
     /// And this one no more.
     fn release(&mut self, link: u64);
+    /// Nothing is held any more.
+    fn nothing(&mut self);
 }
 
 /// How an engine's blocks are read.
@@ -64,57 +71,6 @@ pub struct Reading<'a> {
 /// The root of prompts with this adapter and this salt; none where nobody will ask for them.
 pub type Root<'a> = &'a dyn Fn(Option<&[u8]>, Option<&[u8]>) -> Option<u64>;
 
-/// How often what was told, in blocks.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Counts {
-    /// Stored, and not known before.
-    pub stored: u64,
-    /// Stored though known.
-    pub copies: u64,
-    /// Stored behind another block than before.
-    pub ambiguous: u64,
-    /// Stored behind a block that is not known, or behind an orphan.
-    pub orphans: u64,
-    /// Stored with more than text in it or before it.
-    pub opaque: u64,
-    /// Stored, and nobody will ask for them.
-    pub unasked: u64,
-    /// Stored without saying what is in them.
-    pub malformed: u64,
-    /// Stored behind the longest prompt that is looked at.
-    pub deep: u64,
-    /// Stored, and there was no room for them or their links.
-    pub beyond: u64,
-    /// Of other groups of a hybrid model's layers, stored and removed.
-    pub groups: u64,
-    /// Of other tiers than the GPU, stored and removed.
-    pub tiers: u64,
-    /// Removed.
-    pub removed: u64,
-    /// Removed, and not known.
-    pub unknown: u64,
-}
-
-impl Counts {
-    /// Those of another as well.
-    pub fn add(&mut self, other: &Counts) {
-        let Counts { stored, copies, ambiguous, orphans, opaque, unasked, malformed, deep, beyond, .. } = other;
-        self.stored += stored;
-        self.copies += copies;
-        self.ambiguous += ambiguous;
-        self.orphans += orphans;
-        self.opaque += opaque;
-        self.unasked += unasked;
-        self.malformed += malformed;
-        self.deep += deep;
-        self.beyond += beyond;
-        self.groups += other.groups;
-        self.tiers += other.tiers;
-        self.removed += other.removed;
-        self.unknown += other.unknown;
-    }
-}
-
 /// One engine rank's cache.
 pub struct Mirror {
     names: HashMap<u64, u32, Seeded>,
@@ -128,13 +84,17 @@ pub struct Mirror {
     /// The group of layers that is read, once it is known.
     group: Option<Option<u32>>,
     overflowed: bool,
-    /// So many blocks may be told of yet beyond those that events name.
-    patience: u64,
+    /// So many blocks may be told of yet beyond those that events name, and whether they were too many.
+    patience: u32,
+    spent: bool,
+    /// What is yet to be told of behind the block that was named last.
+    walk: Option<Walk>,
+    /// What reading has cost since it was charged for.
+    toil: u32,
     counts: Counts,
-    /// Buffers that are used again: texts of tokens, links of the block that is read, nodes on a walk.
+    /// Buffers that are used again: texts of tokens, links of the block that is read.
     stage: Vec<u8>,
     found: Vec<u64>,
-    walk: Vec<u32>,
 }
 
 /// A block that an event stores.
@@ -167,11 +127,18 @@ impl Mirror {
             group: None,
             overflowed: false,
             patience: patience_max(blocks_max),
+            spent: false,
+            walk: None,
+            toil: 0,
             counts: Counts::default(),
             stage: Vec::with_capacity(STAGE_BYTES),
             found: Vec::with_capacity(room.found),
-            walk: Vec::with_capacity(room.blocks),
         }
+    }
+
+    /// One without room, for an engine of which so much is counted: it stands in for another.
+    pub fn counted(counts: Counts) -> Mirror {
+        Mirror { counts, ..Mirror::new(0) }
     }
 
     /// What to make a mirror for, where an engine has so many blocks of this size: there are [`MIRROR_LINKS_PER_BLOCK`] links for each, and
@@ -187,36 +154,95 @@ impl Mirror {
 
     /// Blocks are there now.
     pub fn stored(&mut self, stored: &Stored<'_>, reading: &Reading<'_>, sink: &mut impl Sink) {
+        let mut done = 0;
+        loop {
+            match self.stored_on(stored, &mut done, reading, sink, &mut Stint::default()) {
+                Halt::Through => return,
+                Halt::Midway => {}
+                Halt::Spent => {
+                    self.give_up();
+                    sink.nothing();
+                }
+            }
+        }
+    }
+
+    /// The same in pieces, of which one ends with `stint`. `done`: how many of the blocks were named, 0 at first. Nothing else is told before
+    /// that is through.
+    pub fn stored_on(
+        &mut self,
+        stored: &Stored<'_>,
+        done: &mut usize,
+        reading: &Reading<'_>,
+        sink: &mut impl Sink,
+        stint: &mut Stint,
+    ) -> Halt {
         if !on_gpu(stored.medium) {
             self.counts.tiers += stored.hashes.len() as u64;
-            return;
+            return Halt::Through;
         }
         if sees_all(stored.attention) {
             self.group.get_or_insert(stored.group);
         }
-        if self.group != Some(stored.group) {
+        if self.group != Some(stored.group) && *done == 0 {
             self.counts.groups += stored.hashes.len() as u64;
-            return;
+            return Halt::Through;
         }
-        let mut parent = stored.parent;
-        for (place, &name) in stored.hashes.iter().enumerate() {
+        loop {
+            let halt = self.walk_on(sink, stint);
+            let Some(&name) = stored.hashes.get(*done).filter(|_| halt == Halt::Through) else { return halt };
+            if stint.is_over() {
+                return Halt::Midway;
+            }
+            let place = *done;
+            let parent = place.checked_sub(1).map_or(stored.parent, |before| stored.hashes.get(before).copied());
+            *done += 1;
+            self.named();
             self.store(Block { name, parent, stored, place }, reading, sink);
-            self.bear(sink);
-            parent = Some(name);
+            stint.spend(1 + std::mem::take(&mut self.toil) + stored.block_size / TOKENS_FOR_ONE);
         }
     }
 
     /// Blocks are there no more.
     pub fn removed(&mut self, removed: &Removed<'_>, sink: &mut impl Sink) {
+        let mut done = 0;
+        loop {
+            match self.removed_on(removed, &mut done, sink, &mut Stint::default()) {
+                Halt::Through => return,
+                Halt::Midway => {}
+                Halt::Spent => {
+                    self.give_up();
+                    sink.nothing();
+                }
+            }
+        }
+    }
+
+    /// The same in pieces, as [`Mirror::stored_on`].
+    pub fn removed_on(
+        &mut self,
+        removed: &Removed<'_>,
+        done: &mut usize,
+        sink: &mut impl Sink,
+        stint: &mut Stint,
+    ) -> Halt {
         if !on_gpu(removed.medium) {
             self.counts.tiers += removed.hashes.len() as u64;
-            return;
+            return Halt::Through;
         }
         if self.group.is_some_and(|group| removed.group.is_some() && group != removed.group) {
             self.counts.groups += removed.hashes.len() as u64;
-            return;
+            return Halt::Through;
         }
-        for name in removed.hashes {
+        loop {
+            let halt = self.walk_on(sink, stint);
+            let Some(name) = removed.hashes.get(*done).filter(|_| halt == Halt::Through) else { return halt };
+            if stint.is_over() {
+                return Halt::Midway;
+            }
+            *done += 1;
+            stint.spend(1);
+            self.named();
             let Some(at) = self.names.get(name).copied().filter(|at| self.tree.get(*at).copies > 0) else {
                 self.counts.unknown += 1;
                 continue;
@@ -225,18 +251,26 @@ impl Mirror {
             let node = self.tree.get_mut(at);
             node.copies -= 1;
             if node.copies == 0 || node.ambiguous {
-                self.take_away(at, sink);
-                self.bear(sink);
+                self.take_away(at);
             }
         }
     }
 
-    /// Nothing is there any more. No sink is told.
+    /// More was told of than is borne: all of it goes, and the engine is not believed until it says that it begins anew. Takes as long
+    /// as [`Mirror::cleared`], and no sink is told either.
+    pub fn give_up(&mut self) {
+        self.counts.beyond += u64::from(self.blocks);
+        self.cleared();
+        self.overflowed = true;
+    }
+
+    /// Nothing is there any more. No sink is told. Takes some 50 ns for each block that was there.
     pub fn cleared(&mut self) {
         self.names.clear();
         self.tree.clear();
         self.links.clear();
         (self.links_kept, self.blocks, self.group, self.overflowed) = (0, 0, None, false);
+        (self.spent, self.walk) = (false, None);
     }
 
     /// How many blocks there are, held or not.
@@ -264,18 +298,9 @@ impl Mirror {
         self.overflowed
     }
 
-    /// A block was named. Where too much came and went with others, all of it goes, leaves first.
-    fn bear(&mut self, sink: &mut impl Sink) {
+    /// An event names a block, and may have others told of with it.
+    fn named(&mut self) {
         self.patience = (self.patience + PATIENCE_FOR_ONE).min(patience_max(self.blocks_max));
-        if self.patience > PATIENCE_FOR_ONE {
-            return;
-        }
-        self.counts.beyond += u64::from(self.blocks);
-        for at in self.tree.all().into_iter().rev() {
-            self.disown(at, sink);
-        }
-        self.cleared();
-        self.overflowed = true;
     }
 
     fn store(&mut self, block: Block<'_>, reading: &Reading<'_>, sink: &mut impl Sink) {
@@ -319,11 +344,15 @@ impl Mirror {
 }
 
 /// So many blocks may be told of with each that is named.
-const PATIENCE_FOR_ONE: u64 = 4;
+const PATIENCE_FOR_ONE: u32 = 4;
+/// And at most so many at once, whatever the engine says that it has: the longest prompt in blocks of one token of some bytes, a few times.
+const PATIENCE_MAX: u32 = 1 << 20;
+/// So many tokens are looked up in the time in which a link is told of.
+const TOKENS_FOR_ONE: u32 = 64;
 
-/// And all of them so many times.
-fn patience_max(blocks_max: u32) -> u64 {
-    PATIENCE_FOR_ONE * u64::from(blocks_max.clamp(1 << 10, MIRROR_BLOCKS_MAX))
+/// All of them so many times.
+fn patience_max(blocks_max: u32) -> u32 {
+    (PATIENCE_FOR_ONE * blocks_max.clamp(1 << 10, MIRROR_BLOCKS_MAX)).min(PATIENCE_MAX)
 }
 
 /// vLLM names the GPU on every build, older engines name no tier.

@@ -7,7 +7,6 @@ use crate::limits::{MIRROR_BLOCKS_MAX, MIRROR_LINKS_PER_BLOCK, STEP_BYTES};
 
 /// How much there is room for.
 pub(super) struct Room {
-    pub blocks: usize,
     /// A block that is gone stays for those that follow it, of which each follows one: twice as many at most.
     pub nodes: usize,
     pub links: usize,
@@ -22,7 +21,7 @@ impl Room {
     pub const fn of(blocks_max: u32) -> Room {
         let blocks = if blocks_max < MIRROR_BLOCKS_MAX { blocks_max } else { MIRROR_BLOCKS_MAX } as usize;
         let links = blocks * MIRROR_LINKS_PER_BLOCK as usize;
-        Room { blocks, nodes: 2 * blocks, links, found: if links < STEPS_MAX { links } else { STEPS_MAX } }
+        Room { nodes: 2 * blocks, links, found: if links < STEPS_MAX { links } else { STEPS_MAX } }
     }
 
     pub const fn bytes(&self) -> usize {
@@ -31,8 +30,7 @@ impl Room {
         let owners = table_bytes(self.links);
         let kept = self.links * size_of::<u64>();
         let found = self.found * size_of::<u64>();
-        let walk = self.blocks * size_of::<u32>();
-        size_of::<Mirror>() + nodes + names + owners + kept + found + walk + STAGE_BYTES
+        size_of::<Mirror>() + nodes + names + owners + kept + found + STAGE_BYTES
     }
 }
 

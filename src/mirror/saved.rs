@@ -6,9 +6,9 @@
 use thiserror::Error;
 use xxhash_rust::xxh64::xxh64;
 
+use super::Mirror;
 use super::text::{TEXT_BYTES_MAX, Text, Unread};
 use super::tree::Node;
-use super::{Mirror, Sink};
 use crate::limits::STEP_BYTES;
 use crate::scan::Cut;
 
@@ -86,16 +86,6 @@ impl Mirror {
         let mut bytes = Vec::new();
         self.save(&mut bytes);
         Ok(Mirror { counts: self.counts, ..Mirror::restore(&bytes, blocks_max)? })
-    }
-
-    /// Tells of all that is held, as if it had come just now.
-    pub fn retell(&self, sink: &mut impl Sink) {
-        let mut told = super::links::Links::new(0);
-        let all = self.tree.all();
-        let held = all.iter().map(|at| self.tree.get(*at)).filter(|node| node.held);
-        for (after, link, tokens) in held.flat_map(Node::told).filter(|(_, link, _)| told.own(*link)) {
-            sink.hold(after, link, tokens);
-        }
     }
 
     /// Takes up what was saved. Whatever stands there, the tree is one as events make it: links between nodes go from few

@@ -1,8 +1,14 @@
 //! Blocks come to stand behind others, are held by that, and go.
 
 use super::text::{TEXT_BYTES_MAX, Text, Unread, keys, root};
+use super::walk::Walk;
 use super::{Block, Mirror, Reading, Sink};
 use crate::limits::BLOCK_BYTES;
+
+/// Of blocks that follow one, so many at once.
+const CAST_OFF_MAX: u32 = 1 << 16;
+/// So many steps of a text are read and hashed in the time in which one is told of.
+const STEPS_FOR_ONE: u32 = 16;
 
 impl Mirror {
     /// Reads a block that is under none, and puts it where it belongs. What followed it before follows it still if its text is the same.
@@ -15,9 +21,7 @@ impl Mirror {
         let text = self.read(block, above, reading, &mut block_last);
         // Linked below itself it would close a ring, were it not for its tokens: all that follow it have more, and keep them.
         if text.is_err() || text != self.tree.get(at).text {
-            while let Some(below) = self.tree.first_below(at) {
-                self.tree.unlink(below);
-            }
+            self.cast_off(at);
         }
         let node = self.tree.get_mut(at);
         node.text = text;
@@ -37,8 +41,18 @@ impl Mirror {
             }
         }
         if above.is_none_or(|above| self.tree.get(above).held) {
-            self.hold(at, sink);
+            self.walk = Some(Walk::hold(at));
         }
+    }
+
+    /// What follows a block follows it no more. No engine's block is followed by so many that they are not cast off at once.
+    fn cast_off(&mut self, at: u32) {
+        for _ in 0..CAST_OFF_MAX {
+            let Some(below) = self.tree.first_below(at) else { return };
+            self.tree.unlink(below);
+            self.toil += 1;
+        }
+        self.spent = true;
     }
 
     /// The text down to the end of a block; its links are then in `found`.
@@ -60,9 +74,10 @@ impl Mirror {
             }
         };
         let room = (self.links_max - self.links_kept).min(self.found.capacity());
-        let mut full = false;
+        let (mut full, mut read) = (false, 0);
         self.found.clear();
         let text = before.read((stored, place), reading.vocabulary, &mut self.stage, |step| {
+            read += 1;
             if step.at > TEXT_BYTES_MAX {
                 return;
             }
@@ -73,50 +88,23 @@ impl Mirror {
             if step.at.is_multiple_of(BLOCK_BYTES as u64) {
                 *block_last = step.link;
             }
-        })?;
+        });
+        self.toil += read / STEPS_FOR_ONE;
+        let text = text?;
         if full { Err(Unread::Beyond) } else { Ok(text) }
     }
 
-    /// A block that can be read, behind what is held: it and all that follow it are held now.
-    fn hold(&mut self, at: u32, sink: &mut impl Sink) {
-        self.walk_from(at);
-        for &at in &self.walk {
-            let node = self.tree.get_mut(at);
-            node.held = true;
-            node.told()
-                .filter(|(_, link, _)| self.links.own(*link))
-                .for_each(|(after, link, tokens)| sink.hold(after, link, tokens));
-        }
-    }
-
-    /// It and all that follow it are held no more.
-    fn release(&mut self, at: u32, sink: &mut impl Sink) {
-        self.walk_from(at);
-        for place in (0..self.walk.len()).rev() {
-            self.disown(self.walk[place], sink);
-        }
-    }
-
-    /// A block is held no more.
-    pub(super) fn disown(&mut self, at: u32, sink: &mut impl Sink) {
-        let node = self.tree.get_mut(at);
-        if std::mem::take(&mut node.held) {
-            node.links.iter().rev().filter(|link| self.links.disown(**link)).for_each(|link| sink.release(*link));
-        }
-    }
-
-    fn walk_from(&mut self, at: u32) {
-        self.walk.clear();
-        self.walk.push(at);
-        self.tree.spread(&mut self.walk);
-        self.patience = self.patience.saturating_sub(self.walk.len() as u64);
-    }
-
-    /// A block goes. Where others follow it, its node stays for them.
-    pub(super) fn take_away(&mut self, at: u32, sink: &mut impl Sink) {
+    /// A block goes, and with it all that is held behind it.
+    pub(super) fn take_away(&mut self, at: u32) {
         if self.tree.get(at).held {
-            self.release(at, sink);
+            self.walk = Some(Walk::release(at));
+        } else {
+            self.went(at);
         }
+    }
+
+    /// A block is gone. Where others follow it, its node stays for them.
+    pub(super) fn went(&mut self, at: u32) {
         self.blocks -= 1;
         let node = self.tree.get_mut(at);
         (node.copies, node.ambiguous) = (0, false);

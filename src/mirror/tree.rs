@@ -134,10 +134,9 @@ impl Tree {
         Some(self.get(at).above).filter(|above| *above != NONE)
     }
 
-    /// The blocks that follow.
-    pub fn below(&self, at: u32) -> impl Iterator<Item = u32> {
-        let after = |at: &u32| Some(self.get(*at).next).filter(|next| *next != NONE);
-        std::iter::successors(self.first_below(at), after)
+    /// What follows the same block.
+    pub fn next(&self, at: u32) -> Option<u32> {
+        Some(self.get(at).next).filter(|next| *next != NONE)
     }
 
     pub fn first_below(&self, at: u32) -> Option<u32> {
@@ -173,20 +172,20 @@ impl Tree {
         Some(above)
     }
 
-    /// Appends to the nodes in `walk` all below them, each behind the one that it is under.
-    pub fn spread(&self, walk: &mut Vec<u32>) {
-        let mut place = 0;
-        while let Some(&at) = walk.get(place) {
-            walk.extend(self.below(at));
-            place += 1;
-        }
+    /// Where nodes are, in use or not.
+    pub fn places(&self) -> std::ops::Range<u32> {
+        0..self.nodes.len() as u32
     }
 
     /// All nodes in use, each behind the one that it is under.
     pub fn all(&self) -> Vec<u32> {
         let used = |node: &Node| node.above == NONE && (node.copies > 0 || node.first_below != NONE);
         let mut walk: Vec<u32> = (0..).zip(&self.nodes).filter(|(_, node)| used(node)).map(|(at, _)| at).collect();
-        self.spread(&mut walk);
+        let mut place = 0;
+        while let Some(&at) = walk.get(place) {
+            walk.extend(std::iter::successors(self.first_below(at), |below| self.next(*below)));
+            place += 1;
+        }
         walk
     }
 }

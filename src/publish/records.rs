@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use crossbeam::queue::ArrayQueue;
 
-use crate::exchange::{Micros, Record, Recorder, Rules};
+use crate::exchange::{Record, Recorder, Rules};
 
 /// Bounded queues that are there once log or receipts were switched on. The shard never waits for room in them, nor control for
 /// a record.
@@ -25,10 +25,10 @@ impl Records {
         &self.0.get_or_init(queues).told
     }
 
-    /// What exchanges tell of themselves to, where the rules want that; `wall_ahead` as in [`Recorder`].
-    pub fn recorder(&'static self, rules: &Rules, wall_ahead: Micros) -> Option<Recorder> {
-        let queues = self.0.get().filter(|_| rules.access_log || rules.receipts);
-        queues.map(|Queues { told, spare }| Recorder { queue: told, spare, wall_ahead })
+    /// What exchanges tell of themselves to, where the rules want that.
+    pub fn recorder(&'static self, rules: &Rules) -> Option<Recorder> {
+        let queues = self.0.get().filter(|_| rules.access_log || rules.receipts > 0);
+        queues.map(|Queues { told, spare }| Recorder { queue: told, spare })
     }
 
     /// The queue, if either was ever on.
@@ -40,7 +40,7 @@ impl Records {
     pub fn give_back(&self, mut record: Box<Record>) {
         if let Some(queues) = self.0.get() {
             // What it owns is freed here, not on the shard that writes it anew.
-            *record = Record::BLANK;
+            record.chain = None;
             let _ = queues.spare.push(record);
         }
     }

@@ -1,8 +1,8 @@
 //! `warm` with a queue in front of the engines: requests whose endpoint has no room wait in the queue that serves
 //! ([`crate::counters::queue`]), as long as its rule says that this pays.
 //!
-//! One that waits is chosen for anew when it is next for its endpoint and a request ended anywhere, the engines were scraped,
-//! or [`RETRY_NS`] passed; who comes first of all does so first. Who waits longer than [`PATIENCE_NS`], finds the queue full or is
+//! One that waits is chosen for anew when a request ended anywhere, the engines were scraped, or [`RETRY_NS`] passed, unless one before it
+//! looked in vain that needs no more ([`Look`]); who comes first of all does so first. Who waits longer than [`PATIENCE_NS`], finds the queue full or is
 //! pushed out is refused and asks again when it was told to. There is one front, however many others have.
 
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use super::chooser::{Asked, Chooser, Stage, Turn};
 use super::fleet::Fleet;
 use super::own::Own;
-use crate::counters::queue::{Newcomer, Place, Tenant};
+use crate::counters::queue::{Look, Newcomer, Place, Tenant};
 use crate::engine::core::Figures;
 use crate::policy::{Choice, Policy, Queueing, Settings};
 
@@ -27,8 +27,8 @@ pub struct Held {
     waiting: HashMap<u64, Place>,
     /// Whom there is no place for.
     refused: Vec<u64>,
-    /// Where who is next has to look, by engine.
-    changed: Vec<bool>,
+    /// Who need not be chosen for again until something changes.
+    look: Look,
     /// When the next for it was last chosen for, by engine.
     looked_ns: Vec<u64>,
     /// When all who wait were last looked at for those who do so for too long.
@@ -44,7 +44,7 @@ impl Held {
             own: Own::new(stage, Settings { policy: Policy::Warm, queue, ..Settings::default() }),
             waiting: HashMap::new(),
             refused: Vec::new(),
-            changed: vec![false; stage.engines],
+            look: Look::default(),
             looked_ns: vec![0; stage.engines],
             swept_ns: 0,
             placed: HashMap::new(),
@@ -62,10 +62,10 @@ impl Held {
         match self.own.queue().join(&newcomer(asked, choice), WAITING_MAX, asked.now_ns / 1_000) {
             Some(place) => {
                 if !choice.room {
-                    place.aims_at(choice.endpoint.slot, self.own.queue().seen());
+                    place.aims_at(choice.endpoint.slot, place.new_tokens(), self.own.queue().seen());
                 }
                 self.waiting.insert(asked.number, place);
-                self.changed[usize::from(choice.endpoint.slot)] = true;
+                self.look.opens(choice.endpoint.slot);
             }
             None => self.refused.push(asked.number),
         }
@@ -86,9 +86,9 @@ impl Held {
 
     /// Who comes first of those that wait for engines that are to be looked at, and for which.
     fn next(&self) -> Option<(u64, usize)> {
-        let engine = |place: &Place| usize::from(place.endpoint());
-        let looks = self.waiting.iter().filter(|(_, place)| place.stands() && self.changed[engine(place)]);
-        looks.min_by_key(|(_, place)| place.order()).map(|(number, place)| (*number, engine(place)))
+        let looks = self.waiting.iter().filter(|(_, place)| place.stands() && self.look.lets(place));
+        let first = looks.min_by_key(|(_, place)| place.order());
+        first.map(|(number, place)| (*number, usize::from(place.endpoint())))
     }
 }
 
@@ -102,6 +102,7 @@ fn newcomer(asked: &Asked, choice: &Choice) -> Newcomer {
         priority: 0,
         tenant: tenant(asked),
         held: held / asked.request.prompt as f32,
+        new: choice.tokens.map_or(0, |tokens| tokens.new),
         endpoint: choice.endpoint.slot,
         shard: 0,
     }
@@ -109,11 +110,13 @@ fn newcomer(asked: &Asked, choice: &Choice) -> Newcomer {
 
 impl Chooser for Held {
     fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<usize> {
-        let choice = self.own.decide(asked)?;
-        let engine = usize::from(choice.endpoint.slot);
+        let Some(choice) = self.own.decide(asked) else {
+            self.waiting.get(&asked.number).inspect(|place| self.look.closes(place.endpoint()));
+            return None;
+        };
         let pays = self.own.holds(&choice);
         let holds = pays && !choice.room;
-        match self.waiting.get(&asked.number).map(|place| usize::from(place.endpoint())) {
+        match self.waiting.get(&asked.number).map(Place::endpoint) {
             // Where it has room, others may come before it: it is asked for again at its turn.
             None if holds || pays && !self.own.queue().lets_pass(&newcomer(asked, &choice)) => {
                 self.joins(asked, &choice);
@@ -123,14 +126,18 @@ impl Chooser for Held {
                 self.own.queue().passed(tenant(asked), choice.tokens.map_or(0, |tokens| tokens.new));
                 self.goes(asked, &choice)
             }
-            Some(_) if holds => {
-                self.waiting.get(&asked.number)?.aims_at(choice.endpoint.slot, self.own.queue().seen());
-                // Nobody else who waits there looks before something ends.
-                self.changed[engine] = false;
+            Some(aimed) if holds => {
+                let seen = self.own.queue().seen();
+                let place = self.waiting.get(&asked.number)?;
+                let (engine, new) = (choice.endpoint.slot, choice.tokens.map_or(0, |tokens| tokens.new));
+                if engine != aimed {
+                    self.look.in_vain(aimed, place.new_tokens(), place);
+                }
+                self.look.in_vain(engine, new, place);
+                place.aims_at(engine, new, seen);
                 None
             }
-            Some(aimed) => {
-                self.changed[aimed] = true;
+            Some(_) => {
                 let tokens = choice.tokens.map_or(0, |tokens| tokens.new);
                 self.waiting.remove(&asked.number)?.released(tokens, asked.now_ns / 1_000);
                 self.goes(asked, &choice)
@@ -143,11 +150,13 @@ impl Chooser for Held {
         if let Some(number) = self.refused.pop() {
             return Some(Turn::Refuse(number, self.own.queue().wait_seconds(now_ns / 1_000)));
         }
-        for (changed, looked_ns) in self.changed.iter_mut().zip(&self.looked_ns) {
-            *changed |= now_ns >= looked_ns + RETRY_NS;
+        for (engine, looked_ns) in self.looked_ns.iter().enumerate() {
+            if now_ns >= looked_ns + RETRY_NS {
+                self.look.opens(engine as u16);
+            }
         }
         let (number, engine) = self.next()?;
-        (self.changed[engine], self.looked_ns[engine]) = (false, now_ns);
+        self.looked_ns[engine] = now_ns;
         Some(Turn::Ask(number))
     }
 
@@ -167,7 +176,7 @@ impl Chooser for Held {
         self.own.ended(number);
         if let Some(engine) = self.placed.remove(&number) {
             // Who comes first of all may go there.
-            self.changed.fill(true);
+            self.look.begins();
             self.own.queue().freed(engine as u16);
         }
     }
@@ -178,7 +187,7 @@ impl Chooser for Held {
 
     fn scraped(&mut self, figures: &[Figures]) {
         self.own.scraped(figures);
-        self.changed.fill(true);
+        self.look.begins();
     }
 
     fn predicted(&self) -> Option<u32> {

@@ -52,6 +52,26 @@ pub struct Counts {
     pub media: u64,
 }
 
+impl Counts {
+    pub(super) fn and(self, more: Counts) -> Counts {
+        Counts {
+            text_bytes: self.text_bytes + more.text_bytes,
+            ids: self.ids + more.ids,
+            media: self.media + more.media,
+        }
+    }
+
+    /// Without what was there before.
+    #[must_use]
+    pub fn less(self, before: Counts) -> Counts {
+        Counts {
+            text_bytes: self.text_bytes.saturating_sub(before.text_bytes),
+            ids: self.ids.saturating_sub(before.ids),
+            media: self.media.saturating_sub(before.media),
+        }
+    }
+}
+
 /// The facts about one body: a function of the bytes read so far, never of how they were cut. A field
 /// that stands there twice counts as the engine reads it: the last one wins.
 pub struct Facts {
@@ -159,10 +179,21 @@ impl Facts {
         self.prompt.chain(root, chain);
     }
 
-    /// What was read of the prompt: all of it only where [`super::Needs::WHOLE`] and
-    /// [`super::Needs::PREFIX`] were asked for.
+    /// What was read of the prompt, or of all prompts of a batch: all of it only where [`super::Needs::PREFIX`] was asked for, and
+    /// [`super::Needs::WHOLE`] or [`super::Plan::chain`].
     pub fn counts(&self) -> Counts {
         self.prompt.counts()
+    }
+
+    /// What of [`Facts::counts`] is not of the first prompt, which alone has prefix and chain: other prompts of a batch, documents that a
+    /// query is compared with. `None`: there is one prompt.
+    pub fn beside(&self) -> Option<Counts> {
+        self.prompt.beside()
+    }
+
+    /// Whether there is what the prompt is compared with, piece by piece: its text may be computed once for each.
+    pub fn compares(&self) -> bool {
+        self.prompt.compares()
     }
 
     /// Bytes of the prompt read so far, four for a token id.

@@ -82,12 +82,14 @@ fn has_tools(api: Api) -> bool {
     matches!(api, Api::Chat | Api::Responses | Api::Messages | Api::Tokenize)
 }
 
-/// The sections beside the main one that take part in a conversation's prefix: it is settled only when
+/// The sections beside the main one that take part in a conversation's prefix, or are computed with it: it is settled only when
 /// they have been read too, wherever they stand.
 pub(super) fn expected_sections(api: Api) -> &'static [Section] {
     match api {
         Api::Chat | Api::Tokenize => &[Section::Tools],
         Api::Responses | Api::Messages => &[Section::Tools, Section::System],
+        // Part of no prefix: waited for where all is counted.
+        Api::Rerank | Api::Score => &[Section::Extra],
         _ => &[],
     }
 }
@@ -101,6 +103,8 @@ pub(super) enum Inner {
     Content,
     /// An image or another medium.
     Media,
+    /// What the engine is to know a part's medium by, whatever it shows: vLLM's `uuid`.
+    MediumName,
     /// JSON that templates render: it takes part as it stands.
     Raw,
 }
@@ -113,6 +117,7 @@ impl Inner {
             b"content" | b"text" | b"output" | b"thinking" => Inner::Content,
             b"image_url" | b"image" | b"image_embeds" | b"source" | b"input_audio" | b"audio_url" | b"video_url"
             | b"video" | b"file" | b"file_data" => Inner::Media,
+            b"uuid" => Inner::MediumName,
             b"tool_calls" | b"function_call" | b"tool_call_id" | b"tool_use_id" | b"call_id" | b"name"
             | b"arguments" | b"input" | b"reasoning" | b"reasoning_content" => Inner::Raw,
             _ => Inner::Ignored,

@@ -7,6 +7,7 @@ use super::facts::Facts;
 use super::fields::{Field, Inner};
 use super::frames::{Frame, Frames};
 use super::kernel::{Kernel, Skip, white_space};
+use super::sample::Sample;
 use super::text::{Decoder, Ended, Taker};
 use super::words::{Opaque, Scalar, SessionNames, Word};
 use super::{Api, Fault, MODEL_BYTES_MAX, Needs, Plan, Progress};
@@ -31,6 +32,7 @@ pub struct Scan {
     pub(super) seen: u32,
     pub(super) skip: Skip,
     pub(super) skipped_to: SkippedTo,
+    pub(super) sample: Sample,
     pub(super) decoder: Decoder,
     pub(super) word: Word,
     pub(super) opaque: Opaque,
@@ -91,6 +93,8 @@ impl State {
 pub(super) enum SkippedTo {
     Nobody,
     Prompt,
+    /// What of a medium tells it from others.
+    Sample,
 }
 
 impl Default for Scan {
@@ -121,6 +125,7 @@ impl Scan {
             seen: 0,
             skip: Skip::default(),
             skipped_to: SkippedTo::Nobody,
+            sample: Sample::new(),
             decoder: Decoder::default(),
             word: Word::new(),
             opaque: Opaque::new(),
@@ -138,6 +143,11 @@ impl Scan {
         self.frames.unwind();
         self.facts.reset();
         self.facts.prompt.reset(plan, needs.contains(Needs::WHOLE));
+    }
+
+    /// Whether the facts are final: what comes of the body is not looked at, or is white space.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, State::Enough | State::Closed)
     }
 
     /// What is known of the body's bytes read so far.
@@ -345,12 +355,21 @@ impl Scan {
     }
 
     fn skipped(&mut self, bytes: &[u8]) -> usize {
+        // Looked at again while it is in the core's cache.
+        let most = if self.skipped_to == SkippedTo::Sample { SAMPLED_AT_ONCE } else { bytes.len() };
+        let bytes = bytes.get(..most).unwrap_or(bytes);
         let ended = self.kernel.skip(&mut self.skip, bytes);
         let used = ended.unwrap_or(bytes.len());
-        if self.skipped_to == SkippedTo::Prompt {
-            self.facts.prompt.raw(bytes.get(..used).unwrap_or(bytes));
+        let skipped = bytes.get(..used).unwrap_or(bytes);
+        match self.skipped_to {
+            SkippedTo::Nobody => {}
+            SkippedTo::Prompt => self.facts.prompt.raw(skipped),
+            SkippedTo::Sample => self.sample.take(skipped),
         }
         if ended.is_some() {
+            if self.skipped_to == SkippedTo::Sample {
+                self.facts.prompt.media(self.sample.value());
+            }
             self.value_ends(self.at + used as u64);
         }
         used
@@ -367,6 +386,9 @@ impl Scan {
         length
     }
 }
+
+/// Bytes of a medium that are skipped before they are sampled.
+const SAMPLED_AT_ONCE: usize = 128 << 10;
 
 #[inline]
 fn is_scalar(byte: u8) -> bool {

@@ -86,7 +86,7 @@ impl Scan {
             (Frame::Message, Inner::Role) => self.keep_string(),
             (Frame::Message, Inner::Content) | (Frame::Items | Frame::Ids, _) => self.text_begins(true),
             (Frame::Part, Inner::Content) | (Frame::Parts, _) => self.text_begins(false),
-            (_, Inner::Raw) => self.raw_begins(b'"'),
+            (_, Inner::Raw) | (Frame::Part, Inner::MediumName) => self.raw_begins(b'"'),
             (_, Inner::Media) => self.media(b'"'),
             _ => self.skip_string(),
         }
@@ -319,9 +319,14 @@ impl Scan {
         }
     }
 
+    /// A medium, from its quote or bracket on.
     fn media(&mut self, opening: u8) {
-        self.facts.prompt.media();
         self.skip_value(opening);
+        if self.facts.prompt.media_begins() {
+            self.skipped_to = SkippedTo::Sample;
+            self.sample.begin();
+            self.sample.take(&[opening]);
+        }
     }
 
     fn skip_value(&mut self, opening: u8) {

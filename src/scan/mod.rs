@@ -24,6 +24,7 @@ mod meaning;
 mod prompt;
 mod reader;
 mod rendered;
+mod sample;
 mod section;
 mod text;
 mod tokens;
@@ -58,7 +59,8 @@ pub enum Api {
     Rerank,
     /// `/score`, `/v1/score`
     Score,
-    /// `/tokenize`
+    /// What tells of a prompt and computes nothing: `/tokenize`, `/v1/messages/count_tokens`, `/v1/chat/completions/render`,
+    /// `/v1/completions/render`
     Tokenize,
     /// `/generate` (SGLang)
     Generate,
@@ -71,14 +73,17 @@ impl Api {
     pub fn of_path(target: &[u8]) -> Api {
         let path = memchr::memchr(b'?', target).and_then(|query| target.get(..query)).unwrap_or(target);
         match path {
-            b"/v1/chat/completions" | b"/v1/chat/completions/render" => Api::Chat,
-            b"/v1/completions" | b"/v1/completions/render" => Api::Completions,
+            b"/v1/chat/completions" => Api::Chat,
+            b"/v1/completions" => Api::Completions,
             b"/v1/embeddings" | b"/pooling" | b"/classify" => Api::Embeddings,
             b"/v1/responses" => Api::Responses,
-            b"/v1/messages" | b"/v1/messages/count_tokens" => Api::Messages,
+            b"/v1/messages" => Api::Messages,
             b"/rerank" | b"/v1/rerank" | b"/v2/rerank" => Api::Rerank,
             b"/score" | b"/v1/score" => Api::Score,
-            b"/tokenize" => Api::Tokenize,
+            b"/tokenize"
+            | b"/v1/messages/count_tokens"
+            | b"/v1/chat/completions/render"
+            | b"/v1/completions/render" => Api::Tokenize,
             b"/generate" => Api::Generate,
             _ => Api::Other,
         }
@@ -164,6 +169,11 @@ impl Needs {
     /// Whether all of `other` is in the set.
     pub fn contains(self, other: Needs) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// What is in both.
+    pub fn only(self, other: Needs) -> Needs {
+        Needs(self.0 & other.0)
     }
 
     /// Whether the set is empty.

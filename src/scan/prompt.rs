@@ -37,7 +37,8 @@ pub(super) struct Prompt {
     bytes_max: u64,
     /// Links that each section leaves at most.
     links_max: usize,
-    /// Everything is counted to its end, whatever takes part in the prefix.
+    /// Everything is counted to its end, whatever takes part in the prefix. So it is where tokens count: of a batch the first prompt alone is
+    /// hashed, and its engine computes all.
     counts_all: bool,
     current: Section,
     parts: [Part; 4],
@@ -73,7 +74,7 @@ impl Prompt {
         self.chars_max = u64::from(plan.prefix_chars);
         (self.bytes_max, self.links_max) =
             if plan.chain { (u64::MAX, LINKS_MAX) } else { (u64::from(plan.prefix_bytes), 0) };
-        self.begin_anew(counts_all);
+        self.begin_anew(counts_all || plan.chain);
     }
 
     /// As if the plan had no chain; nothing is counted.
@@ -129,13 +130,14 @@ impl Prompt {
         !self.counts_all && self.part_ref().closed
     }
 
-    /// Whether the prefix cannot change any more, given the sections this API has.
+    /// Whether the prefix cannot change any more, and what is to be counted has been, given the sections this API has.
     pub fn settled(&self, expected: &[Section]) -> bool {
         let settled = |section: Section| {
             let part = &self.parts[section as usize];
-            part.seen && (part.ended || part.closed)
+            part.seen && (part.ended || part.closed && !self.counts_all)
         };
-        settled(Section::Main) && (self.mode == PrefixMode::FirstUser || expected.iter().all(|&part| settled(part)))
+        let mut expected = expected.iter().filter(|section| self.wants_section(**section));
+        settled(Section::Main) && (self.mode == PrefixMode::FirstUser || expected.all(|section| settled(*section)))
     }
 
     // Messages.
@@ -173,7 +175,7 @@ impl Prompt {
     /// A bare string or list of an array is over: further ones are prompts of their own (a batch), and
     /// the first decides where all of them go.
     pub fn item_ends(&mut self) {
-        self.close();
+        self.part().item_ends();
     }
 
     /// Whether text at this place is to be decoded, or skipped unseen.
@@ -192,12 +194,19 @@ impl Prompt {
         self.mark(Mark::Text);
     }
 
-    /// An image, or another medium.
-    pub fn media(&mut self) {
+    /// An image or another medium begins. Whether it takes part in the prefix.
+    pub fn media_begins(&mut self) -> bool {
+        self.part().counts.media += 1;
+        self.mode == PrefixMode::Conversation && !self.part_ref().closed
+    }
+
+    /// It is over; `sample` tells it from others.
+    pub fn media(&mut self, sample: u64) {
         if self.mode == PrefixMode::Conversation {
-            self.canonical(&[Mark::Media as u8], Some(0));
+            let mut bytes = [Mark::Media as u8; 9];
+            bytes[1..].copy_from_slice(&sample.to_le_bytes());
+            self.canonical(&bytes, Some(0));
         }
-        self.part().media += 1;
     }
 
     /// Raw JSON begins.
@@ -211,7 +220,7 @@ impl Prompt {
         if self.mode == PrefixMode::Conversation {
             self.canonical(bytes, Some(0));
         }
-        self.part().text_bytes += bytes.len() as u64;
+        self.part().counts.text_bytes += bytes.len() as u64;
     }
 
     /// Token ids begin.
@@ -236,13 +245,13 @@ impl Prompt {
                 self.hash(&id.to_le_bytes(), Some(0));
             }
         }
-        self.part().ids += 1;
+        self.part().counts.ids += 1;
     }
 
     /// So many token ids have been written into the room.
     pub fn ids_written(&mut self, count: usize) {
         self.part().written(4 * count);
-        self.part().ids += count as u64;
+        self.part().counts.ids += count as u64;
     }
 
     // Below: where bytes go.
@@ -365,13 +374,16 @@ impl Taker for Prompt {
             PrefixMode::Conversation => self.canonical(run, Some(0)),
         };
         let counted = if self.counts_all { run.len() } else { taken };
-        self.part().text_bytes += counted as u64;
+        self.part().counts.text_bytes += counted as u64;
         counted
     }
 
-    /// In a conversation, unless a role is waited for or the limit is near.
+    /// In a conversation, unless a role is waited for or the limit is near; and where bytes are only counted.
     #[inline]
     fn room(&mut self) -> &mut [u8] {
+        if self.counts_all && self.part_ref().closed {
+            return self.part().room_to_count();
+        }
         let limit = self.bytes_max;
         let plain = self.mode == PrefixMode::Conversation && self.speaker != Speaker::Unknown;
         if plain { self.part().room(limit) } else { &mut [] }
@@ -380,6 +392,6 @@ impl Taker for Prompt {
     #[inline]
     fn written(&mut self, length: usize) {
         self.part().written(length);
-        self.part().text_bytes += length as u64;
+        self.part().counts.text_bytes += length as u64;
     }
 }

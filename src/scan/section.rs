@@ -3,6 +3,7 @@
 use xxhash_rust::xxh64::xxh64;
 
 use super::digest::{Digest, PRIME_1, folded};
+use super::facts::Counts;
 
 /// The separate parts of a prompt, in canonical order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +28,7 @@ pub(super) enum Mark {
     Role = 0xf9,
     /// Text begins.
     Text = 0xfa,
-    /// An image or another medium; its bytes are not looked at.
+    /// An image or another medium; eight bytes follow that tell it from others.
     Media = 0xfb,
     /// Raw JSON follows: tool calls, names, arguments.
     Raw = 0xfc,
@@ -57,9 +58,11 @@ pub(super) fn linked(root: u64, link: u64) -> u64 {
 pub(super) struct Part {
     pub digest: Digest,
     pub hashed: u64,
-    pub text_bytes: u64,
-    pub ids: u64,
-    pub media: u64,
+    pub counts: Counts,
+    /// Bare strings and lists in it that are over: prompts of a batch.
+    pub items: u32,
+    /// What there was when the first of these was.
+    pub first: Counts,
     pub seen: bool,
     pub ended: bool,
     /// Not only marks and roles took part.
@@ -73,9 +76,9 @@ impl Part {
         Part {
             digest: Digest::new(),
             hashed: 0,
-            text_bytes: 0,
-            ids: 0,
-            media: 0,
+            counts: Counts::default(),
+            items: 0,
+            first: Counts::default(),
             seen: false,
             ended: false,
             has_text: false,
@@ -85,7 +88,8 @@ impl Part {
 
     pub fn reset(&mut self, links_max: usize) {
         self.digest.reset(links_max);
-        (self.hashed, self.text_bytes, self.ids, self.media) = (0, 0, 0, 0);
+        (self.hashed, self.items) = (0, 0);
+        (self.counts, self.first) = (Counts::default(), Counts::default());
         (self.seen, self.ended, self.has_text, self.closed) = (false, false, false, false);
     }
 
@@ -111,9 +115,27 @@ impl Part {
         if self.closed || limit - self.hashed < room.len() as u64 { &mut [] } else { room }
     }
 
+    /// A prompt of a batch is over: those behind it take no part in the prefix.
+    pub fn item_ends(&mut self) {
+        if self.items == 0 {
+            self.first = self.counts;
+        }
+        self.items = self.items.saturating_add(1);
+        self.closed = true;
+    }
+
+    /// Room for bytes that take no part: what is written there is left.
+    #[inline]
+    pub fn room_to_count(&mut self) -> &mut [u8] {
+        self.digest.room()
+    }
+
     /// So many bytes of the room are written.
     #[inline]
     pub fn written(&mut self, length: usize) {
+        if self.closed {
+            return;
+        }
         self.digest.written(length);
         self.hashed += length as u64;
         self.has_text |= length > 0;

@@ -192,3 +192,92 @@ fn paths_name_their_api() {
     assert_eq!(Api::of_path(b"/v2/rerank"), Api::Rerank);
     assert_eq!(Api::of_path(b"/v1/models"), Api::Other);
 }
+
+/// Counts and chain, as `warm` asks for them: not to the body's end.
+fn cut_in_blocks(api: Api, body: &str) -> (Progress, Box<Scan>, Vec<u64>) {
+    let (mut scan, mut chain) = (Box::new(Scan::new()), Vec::new());
+    scan.begin(api, &Plan { chain: true, ..Plan::default() }, Needs::MODEL | Needs::PREFIX);
+    let progress = match scan.push(body.as_bytes()) {
+        Progress::More => scan.finish(),
+        progress => progress,
+    };
+    scan.facts().chain(7, &mut chain);
+    (progress, scan, chain)
+}
+
+/// Engines know what follows an image by the image, too.
+#[test]
+fn what_follows_a_medium_is_the_same_only_behind_the_same() {
+    let before = "What stands before it is shared by all of them. ".repeat(16);
+    let behind = "Read this page, and answer with JSON of its fields. ".repeat(80);
+    let chain = |part: &str| {
+        let parts = format!(r#"{{"type":"text","text":"{before}"}},{part},{{"type":"text","text":"{behind}"}}"#);
+        let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":[{parts}]}}]}}"#);
+        cut_in_blocks(Api::Chat, &body).2
+    };
+    let page = |noise: u64, length: u64| {
+        (0..length).map(|n| char::from(b'a' + ((n * noise) >> 5) as u8 % 26)).collect::<String>()
+    };
+    let url = |url: &str| format!(r#"{{"type":"image_url","image_url":{{"url":"{url}"}}}}"#);
+    let data = |data: &str| url(&format!("data:image/png;base64,{data}"));
+    let (one, other) = (page(7_919, 60_000), page(104_729, 60_000));
+    let parts = [
+        url("https://scans/1.png"),
+        url("https://scans/2.png"),
+        data(&one),
+        data(&(page(7_919, 30_000) + other.split_at(30_000).1)),
+        data(&(page(104_729, 30_000) + one.split_at(30_000).1)),
+        data(&format!("{one}A")),
+        data(&format!("B{}", one.split_at(1).1)),
+        data(&format!("{}B", one.split_at(59_999).0)),
+        r#"{"type":"image","source":{"type":"base64","data":"AAAA"}}"#.to_owned(),
+        r#"{"type":"input_audio","input_audio":{"data":"AAAA","format":"wav"}}"#.to_owned(),
+        r#"{"type":"input_image","image_url":"AAAA"}"#.to_owned(),
+        // An image that the engine has already.
+        r#"{"type":"image_url","image_url":null,"uuid":"1"}"#.to_owned(),
+        r#"{"type":"image_url","image_url":null,"uuid":"2"}"#.to_owned(),
+    ];
+    let chains: Vec<_> = parts.iter().map(|part| chain(part)).collect();
+    for (place, part) in parts.iter().enumerate() {
+        assert!(chains[place].len() > 18, "{part:.40}");
+        assert_eq!(chain(part), chains[place], "the same again");
+        for other in &chains[..place] {
+            assert_eq!(chains[place][..3], other[..3], "what stands before it");
+            assert!(chains[place][3..].iter().all(|link| !other.contains(link)), "{part:.60}");
+        }
+    }
+}
+
+/// The engine computes all prompts of a batch; where they go the first one says.
+#[test]
+fn all_prompts_of_a_batch_are_counted() {
+    let one = "word ".repeat(200);
+    let ids = (1_000..1_400).map(|id| id.to_string()).collect::<Vec<_>>().join(",");
+    let of = |text_bytes, ids| Counts { text_bytes, ids, media: 0 };
+    let beside = |texts: &[u64]| Some(of(texts.iter().sum(), 0));
+    let list = |item: &str, count: usize| format!("[{}]", vec![item; count].join(","));
+    let texts = |count| list(&format!("\"{one}\""), count);
+    for (api, fields, counts, others) in [
+        (Api::Completions, format!(r#""prompt":"{one}""#), of(1_000, 0), None),
+        (Api::Completions, format!(r#""prompt":{}"#, texts(1)), of(1_000, 0), None),
+        (Api::Completions, format!(r#""prompt":{}"#, texts(16)), of(16_000, 0), beside(&[15_000])),
+        (Api::Embeddings, format!(r#""input":{}"#, texts(16)), of(16_000, 0), beside(&[15_000])),
+        (Api::Completions, format!(r#""prompt":[{ids}]"#), of(0, 400), None),
+        (Api::Completions, format!(r#""prompt":{}"#, list(&format!("[{ids}]"), 1)), of(0, 400), None),
+        (Api::Completions, format!(r#""prompt":{}"#, list(&format!("[{ids}]"), 9)), of(0, 3_600), Some(of(0, 3_200))),
+        (Api::Embeddings, format!(r#""input":["{one}","{}"]"#, "é\\n".repeat(99)), of(1_297, 0), beside(&[297])),
+        (Api::Completions, format!(r#""prompt":["{one}",""],"n":3,"best_of":4"#), of(1_000, 0), beside(&[])),
+        (Api::Rerank, format!(r#""query":"{one}","documents":{}"#, texts(4)), of(5_000, 0), beside(&[4_000])),
+        (Api::Score, format!(r#""text_2":{},"text_1":"{one}""#, texts(4)), of(5_000, 0), beside(&[4_000])),
+        (Api::Chat, format!(r#""messages":[{{"role":"user","content":"{one}"}}]"#), of(1_000, 0), None),
+    ] {
+        let body = format!(r#"{{"model":"m",{fields},"max_tokens":5}}"#);
+        let (progress, scan, chain) = cut_in_blocks(api, &body);
+        assert!(scan.is_over() && !matches!(progress, Progress::Failed(_)), "{progress:?}");
+        let facts = scan.facts();
+        assert_eq!((facts.counts(), facts.beside()), (counts, others), "{fields:.50}");
+        // Those of the first prompt alone.
+        let bytes = counts.less(others.unwrap_or_default());
+        assert_eq!(chain.len() as u64, (1 + bytes.text_bytes + 4 * bytes.ids) / 256, "{fields:.50}");
+    }
+}

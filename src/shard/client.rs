@@ -6,8 +6,11 @@ use super::drive::Input;
 use super::{Owner, Shard, timers};
 use crate::counters::stats::Event as Count;
 use crate::driver::{Driver, Lease, SocketId};
-use crate::exchange::{self, Ending, Event, Exchange, Micros, Opened, Peer, Phase, Side};
+use crate::exchange::{self, Ending, Event, Exchange, Micros, Opened, Peer, Side};
 use crate::slots::Key;
+
+/// Heads of one client that are read in a row: those that are answered here need nobody to wait for.
+const HEADS_MAX: u32 = 16;
 
 /// One client connection.
 pub(super) struct Client {
@@ -20,23 +23,41 @@ pub(super) struct Client {
     pub exchange: Option<Box<Exchange>>,
     pub upstream: Option<Key>,
     /// Reading is stopped because too much was read ahead.
-    held_back: bool,
+    pub held_back: bool,
+    /// So many heads of it were read in this turn that the others come first.
+    pub had_its_turn: bool,
+    /// It is among those whose read-ahead is served at the end of the turn.
+    pub in_line: bool,
     /// The kernel has not taken all we sent: no further request is begun.
     pub full: bool,
     /// FIN was received.
-    ended: bool,
-    /// After the last reply: bytes read and dropped so far.
-    pub lingering: Option<usize>,
+    pub ended: bool,
+    /// After the last reply.
+    pub lingering: Option<Lingering>,
     /// When to give up between exchanges.
-    deadline: Micros,
+    pub deadline: Micros,
     /// When the wheel looks at this client next.
     pub armed: Micros,
+}
+
+/// A connection that takes no further request.
+#[derive(Default)]
+pub(super) struct Lingering {
+    /// Bytes read and dropped so far.
+    dropped: usize,
+    /// When it ends, even if more of them come; not known before the client has taken the reply.
+    until: Option<Micros>,
 }
 
 impl Client {
     /// Between requests, with nothing received of the next.
     pub(super) fn is_idle(&self) -> bool {
-        self.exchange.is_none() && self.ahead.is_empty() && self.lingering.is_none() && !self.full
+        self.exchange.is_none() && self.has_nothing_ahead() && self.lingering.is_none() && !self.full
+    }
+
+    /// Some clients end a body with an empty line: that begins no head.
+    pub(super) fn has_nothing_ahead(&self) -> bool {
+        matches!(&*self.ahead, b"" | b"\r" | b"\n" | b"\r\n")
     }
 
     /// Whether the wheel looks at it soon after its deadline, or before.
@@ -63,6 +84,8 @@ impl<D: Driver> Shard<D> {
             exchange: None,
             upstream: None,
             held_back: false,
+            had_its_turn: false,
+            in_line: false,
             full: false,
             ended: false,
             lingering: None,
@@ -81,10 +104,14 @@ impl<D: Driver> Shard<D> {
     pub(super) fn client_received(&mut self, key: Key, lease: Lease) {
         self.desk.stats.add(Count::BytesIn, u64::from(lease.len));
         let Some(client) = self.clients.get_mut(key) else { return };
-        if let Some(dropped) = &mut client.lingering {
-            *dropped += lease.len as usize;
-            if *dropped > self.desk.rules.limits.linger_bytes_max {
+        if let Some(lingering) = &mut client.lingering {
+            let limits = &self.desk.rules.limits;
+            lingering.dropped += lease.len as usize;
+            if lingering.dropped > limits.linger_bytes_max {
                 self.close_client(key);
+            } else if let Some(until) = lingering.until.filter(|_| !client.full) {
+                // Who writes all before it reads is heard out: a reset would take the reply from it.
+                client.deadline = until.min(self.desk.now + limits.linger_timeout_ms * 1_000);
             }
             return;
         }
@@ -93,8 +120,12 @@ impl<D: Driver> Shard<D> {
             return self.serve(key, Input::Leased(lease, 0));
         }
         let new = self.driver.bytes(lease);
+        if client.had_its_turn {
+            client.ahead.extend_from_slice(new);
+            return self.hold_back(key);
+        }
         // A head is only read again when a line of it may have become complete, lest single bytes cost a pass each.
-        let worth_reading = memchr::memchr(b'\n', new).is_some();
+        let worth_reading = client.has_nothing_ahead() || memchr::memchr(b'\n', new).is_some();
         client.ahead.extend_from_slice(new);
         let too_long = client.ahead.len() > self.desk.rules.limits.head_bytes_max;
         if client.exchange.is_none() && !client.full && (worth_reading || too_long) {
@@ -104,47 +135,9 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// Begins what was read ahead.
-    pub(super) fn serve_read_ahead(&mut self, key: Key) {
-        let Some(client) = self.clients.get_mut(key) else { return };
-        if client.exchange.is_some() || client.full || client.lingering.is_some() {
-            return;
-        }
-        if std::mem::take(&mut client.held_back) {
-            self.driver.resume(client.socket);
-        }
-        let ahead = std::mem::take(&mut client.ahead);
-        self.serve(key, Input::Owned(&ahead));
-        let Some(client) = self.clients.get(key).filter(|client| client.ended) else { return };
-        let over = client.exchange.is_none() && client.lingering.is_none() && !self.read_ahead.contains(&key);
-        if client.exchange.as_ref().is_some_and(|exchange| exchange.reads_request()) {
-            // Its FIN came before its turn: the rest of it never will.
-            self.advance(key, Input::None, |_| Event::ClientEnded);
-        } else if over && !self.is_full(key) {
-            // Its last request was served, or will never be complete.
-            self.close_client(key);
-        }
-    }
-
-    /// What came behind an upgrade before its 101 was read ahead, and is the tunnel's.
-    pub(super) fn serve_early(&mut self, key: Key) {
-        let Some(client) = self.clients.get_mut(key).filter(|client| !client.ahead.is_empty()) else { return };
-        if !client.exchange.as_ref().is_some_and(|exchange| exchange.phase() == Phase::Tunnel) {
-            return;
-        }
-        if std::mem::take(&mut client.held_back) {
-            self.driver.resume(client.socket);
-        }
-        let ended = client.ended;
-        let ahead = std::mem::take(&mut client.ahead);
-        self.serve(key, Input::Owned(&ahead));
-        if ended {
-            self.advance(key, Input::None, |_| Event::ClientEnded);
-        }
-    }
-
     /// Heads and bodies, one after the other, as far as the bytes go.
-    fn serve(&mut self, key: Key, mut input: Input<'_>) {
+    pub(super) fn serve(&mut self, key: Key, mut input: Input<'_>) {
+        let mut heads = 0;
         loop {
             let empty = input.bytes(&self.driver).is_empty();
             let Some(client) = self.clients.get_mut(key) else { return };
@@ -159,8 +152,18 @@ impl<D: Driver> Shard<D> {
                         return;
                     }
                 }
+                // What is answered here would otherwise go on for as long as there is more of it: thousands of heads to a piece.
+                None if !client.full && !empty && heads == HEADS_MAX => {
+                    client.had_its_turn = true;
+                    self.serve_later(key);
+                    self.read_on(key, input);
+                    return self.hold_back(key);
+                }
                 None if !client.full && !empty => match self.open(key, input) {
-                    Some(consumed) => input = input.after(consumed),
+                    Some(consumed) => {
+                        input = input.after(consumed);
+                        heads += 1;
+                    }
                     None => return self.read_on(key, input),
                 },
                 _ if empty => return self.hold_back(key),
@@ -199,32 +202,6 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// Keeps what does not belong to an exchange yet.
-    fn read_on(&mut self, key: Key, input: Input<'_>) {
-        let Some(client) = self.clients.get_mut(key) else { return };
-        let rest = input.bytes(&self.driver);
-        client.ahead.extend_from_slice(rest);
-        if !rest.is_empty() {
-            client.head_since.get_or_insert(self.desk.now);
-        }
-        // A client that is still reading the reply before has time for that.
-        if client.exchange.is_none() && !client.full && !rest.is_empty() {
-            let from_now = self.desk.now + self.desk.rules.limits.head_timeout_ms * 1_000;
-            client.deadline = client.deadline.min(from_now);
-            self.arm(key);
-        }
-    }
-
-    fn hold_back(&mut self, key: Key) {
-        let Some(client) = self.clients.get_mut(key) else { return };
-        let waits = client.exchange.is_some() || client.full;
-        if waits && client.ahead.len() >= self.desk.rules.limits.read_ahead_bytes && !client.held_back {
-            client.held_back = true;
-            self.desk.stats.count(Count::Pipelined);
-            self.driver.pause(client.socket);
-        }
-    }
-
     /// Reads from a client no more, or again, unless too much was read ahead.
     pub(super) fn pause_client(&mut self, key: Key, pause: bool) {
         match self.clients.get(key) {
@@ -239,17 +216,17 @@ impl<D: Driver> Shard<D> {
         client.ended = true;
         if client.exchange.is_some() {
             // With a further request read ahead, the FIN ends what the client has to say, not its interest. Line
-            // ends alone are none: some clients send them behind a body.
+            // ends alone are none.
             if client.ahead.iter().all(|byte| matches!(byte, b'\r' | b'\n')) {
                 self.advance(key, Input::None, |_| Event::ClientEnded);
             }
-        } else if client.ahead.is_empty() {
+        } else if client.has_nothing_ahead() {
             if !self.is_full(key) {
                 self.close_client(key);
             }
         } else if !client.full {
             // Requests that wait for this turn's end to be served, or half a head.
-            self.read_ahead.push(key);
+            self.serve_later(key);
         }
     }
 
@@ -265,7 +242,7 @@ impl<D: Driver> Shard<D> {
             self.advance(key, Input::None, |_| Event::Drained(Side::Client));
         } else if client.lingering.is_some() {
             self.linger(key);
-        } else if self.sends_away && client.ahead.is_empty() {
+        } else if self.sends_away && client.has_nothing_ahead() {
             self.exchange_over(key, Ending::Linger);
         } else {
             client.deadline = self.desk.now + self.desk.rules.limits.keep_alive_timeout_ms * 1_000;
@@ -296,7 +273,7 @@ impl<D: Driver> Shard<D> {
         client.exchange = None;
         match ending {
             // The reply did not say that the connection ends, but it may: nothing was asked behind it.
-            Ending::KeepAlive if self.sends_away && client.ahead.is_empty() => {
+            Ending::KeepAlive if self.sends_away && client.has_nothing_ahead() => {
                 self.exchange_over(key, Ending::Linger);
             }
             Ending::KeepAlive => {
@@ -304,12 +281,12 @@ impl<D: Driver> Shard<D> {
                 let wait_ms = if client.full { limits.client_stall_timeout_ms } else { limits.keep_alive_timeout_ms };
                 client.deadline = self.desk.now + wait_ms * 1_000;
                 if !client.ahead.is_empty() || client.ended {
-                    self.read_ahead.push(key);
+                    self.serve_later(key);
                 }
                 self.arm(key);
             }
             Ending::Linger => {
-                client.lingering = Some(0);
+                client.lingering = Some(Lingering::default());
                 self.driver.finish(client.socket);
                 self.linger(key);
             }
@@ -336,6 +313,9 @@ impl<D: Driver> Shard<D> {
         let limits = &self.desk.rules.limits;
         let wait_ms = if client.full { limits.client_stall_timeout_ms } else { limits.linger_timeout_ms };
         client.deadline = self.desk.now + wait_ms * 1_000;
+        if let Some(lingering) = client.lingering.as_mut().filter(|_| !full) {
+            lingering.until = Some(self.desk.now + limits.linger_in_all_ms() * 1_000);
+        }
         self.arm(key);
     }
 

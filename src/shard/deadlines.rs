@@ -40,7 +40,7 @@ impl<D: Driver> Shard<D> {
             self.advance(key, Input::None, |_| Event::Deadline { acknowledged });
             return;
         }
-        if client.lingering.is_none() && !client.ahead.is_empty() && !client.full {
+        if client.lingering.is_none() && !client.has_nothing_ahead() && !client.full {
             // Half a head: say so before closing.
             self.desk.actions.clear();
             let since = client.head_since.unwrap_or(self.desk.now);

@@ -2,6 +2,7 @@
 //! and its driver; with the rest of the process it shares the published snapshot, the in-flight
 //! counters and its statistics.
 
+mod ahead;
 mod audit;
 pub mod choice;
 mod client;
@@ -122,7 +123,7 @@ pub struct Shard<D> {
     legs: usize,
     /// When exchanges at endpoints that refuse their probes are looked at next.
     deserted_at: Micros,
-    /// When the time of day is looked at next: records need no look of their own.
+    /// When the time of day is looked at next: records and answers of ours need no look of their own.
     wall_look_at: Micros,
     /// When all accounts are compared entry by entry next.
     audit_at: Micros,
@@ -162,9 +163,10 @@ impl<D: Driver> Shard<D> {
         let rules = setup.rules;
         let share = memory::budget(setup.process.shards().len());
         let budget_bytes = rules.limits.budget_of(share);
-        let recorder = setup.records.recorder(&rules, clock::wall_ahead(now));
+        let recorder = setup.records.recorder(&rules);
+        let wall_ahead = Some(clock::wall_ahead(now));
         let (random, toolsets) = (Random::new(setup.seed), Toolsets::asking(setup.toolsets));
-        let lender = Lender { random, budget_bytes, recorder, toolsets, ..Lender::default() };
+        let lender = Lender { random, budget_bytes, wall_ahead, recorder, toolsets, ..Lender::default() };
         Ok(Shard {
             driver,
             clients: Slots::default(),
@@ -241,22 +243,18 @@ impl<D: Driver> Shard<D> {
         {
             self.desk.rules = Arc::clone(rules);
             self.desk.lender.budget_bytes = rules.limits.budget_of(self.memory_share);
-            self.desk.lender.recorder = self.records.recorder(rules, clock::wall_ahead(self.driver.now()));
+            self.desk.lender.recorder = self.records.recorder(rules);
         }
-        if self.desk.now >= self.wall_look_at
-            && let Some(recorder) = &mut self.desk.lender.recorder
-        {
+        if self.desk.now >= self.wall_look_at {
             self.wall_look_at = self.desk.now + HEARTBEAT;
-            recorder.wall_ahead = clock::wall_ahead(self.driver.now());
+            self.desk.lender.wall_ahead = Some(clock::wall_ahead(self.driver.now()));
         }
         self.doing.begin(Doing::Accepts);
         self.take_in();
         while let Some(completion) = self.driver.next() {
             self.complete(completion);
         }
-        for client in std::mem::take(&mut self.read_ahead) {
-            self.serve_read_ahead(client);
-        }
+        self.serve_line();
         self.doing.begin(Doing::LooksAtDeadlines);
         self.look_at_deadlines();
         self.serve_queue();

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Shard;
 use super::drive::Input;
-use crate::counters::queue::{Line, Place, Turn};
+use crate::counters::queue::{Line, Look, Place, Turn};
 use crate::driver::Driver;
 use crate::exchange::{Event, Micros};
 use crate::slots::Key;
@@ -41,8 +41,8 @@ pub(super) struct Waiting {
     lines: Vec<(Line, Key)>,
     /// Who of each line is looked at next, and where it ends.
     heads: Vec<Range<usize>>,
-    /// Endpoints that nothing more goes to in this look.
-    closed: Vec<u16>,
+    /// What this look has found so far.
+    look: Look,
 }
 
 impl Waiting {
@@ -107,9 +107,9 @@ impl<D: Driver> Shard<D> {
         self.waiting.again = false;
         self.waiting.behind_before = self.waiting.behind.take();
         match std::mem::take(&mut self.waiting.unfinished) {
-            true => self.waiting.closed.retain(|slot| !self.waiting.freed.contains(slot)),
+            true => self.waiting.freed.iter().for_each(|slot| self.waiting.look.opens(*slot)),
             false => {
-                self.waiting.closed.clear();
+                self.waiting.look.begins();
                 self.waiting.in_vain = false;
             }
         }
@@ -148,7 +148,7 @@ impl<D: Driver> Shard<D> {
         self.waiting.keys = keys;
         lines.sort_unstable_by_key(|(line, _)| *line);
         let mut from = 0;
-        for line in lines.chunk_by(|(one, _), (next, _)| one.is_of(next)) {
+        for line in lines.chunk_by(|(one, _), (next, _)| one.kind() == next.kind()) {
             heads.push(from..from + line.len());
             from += line.len();
         }
@@ -177,18 +177,24 @@ impl<D: Driver> Shard<D> {
 
     /// Whether it waits for an endpoint that something may go to, or was pushed out and is to be told.
     fn may_go(&self, key: Key) -> bool {
-        self.place(key).is_some_and(|place| !place.stands() || !self.waiting.closed.contains(&place.endpoint()))
+        self.place(key).is_some_and(|place| !place.stands() || self.waiting.look.lets(place))
     }
 
     /// Has a request look for room if it is its turn.
     fn try_waiting(&mut self, key: Key) -> Tried {
-        let Some(place) = self.place(key) else { return Tried::NotIts };
-        let endpoint = place.endpoint();
+        let Some(place) = self.clients.get(key).and_then(|client| client.exchange.as_deref()?.place()) else {
+            return Tried::NotIts;
+        };
+        let (endpoint, needed) = (place.endpoint(), place.new_tokens());
         let turn = if place.stands() { place.turn() } else { Turn::Now };
         // What does not suit one here is for whom it suits.
         let goes = match turn {
             Turn::Now => true,
             Turn::Later => false,
+            Turn::InVain => {
+                self.waiting.look.in_vain(endpoint, needed, place);
+                return Tried::NotIts;
+            }
             Turn::Behind(other) if self.is_patient(other) => {
                 if !self.waiting.in_vain {
                     return Tried::LetsGoFirst;
@@ -198,13 +204,15 @@ impl<D: Driver> Shard<D> {
             Turn::Behind(_) => true,
         };
         if !goes {
-            self.waiting.closed.push(endpoint);
+            self.waiting.look.closes(endpoint);
             return Tried::NotIts;
         }
         self.advance(key, Input::None, |_| Event::Room);
-        if let Some(place) = self.place(key) {
-            let now = place.endpoint();
-            self.waiting.closed.extend([endpoint, now]);
+        if let Some(place) = self.clients.get(key).and_then(|client| client.exchange.as_deref()?.place()) {
+            if place.endpoint() != endpoint {
+                self.waiting.look.in_vain(endpoint, needed, place);
+            }
+            self.waiting.look.in_vain(place.endpoint(), place.new_tokens(), place);
             self.waiting.in_vain = true;
         }
         Tried::Looked

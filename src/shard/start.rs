@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::process::abort;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use super::choice::Choice;
 use super::handover::HandOver;
@@ -15,7 +16,7 @@ use super::{Setup, Shard, stopwatch};
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::driver::uring::{Uring, probe::Unusable};
-use crate::driver::{Driver, epoll::Epoll};
+use crate::driver::{Driver, epoll::Epoll, socket};
 use crate::exchange::Rules;
 use crate::publish::{DriverInUse, Process, Published};
 
@@ -76,6 +77,8 @@ pub fn start(
 ) -> Result<Started, StartError> {
     let (listeners, addresses) = listeners(listen, placement.shards(), inherited)?;
     let copies = listeners.iter().flatten().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
+    let patience = Duration::from_millis(shared.rules.limits.client_stall_timeout_ms);
+    copies.iter().for_each(|listener| socket::be_patient(listener, patience));
     let mut threads = Vec::new();
     let handovers = HandOver::of_all(shared.stats)?;
     for (index, (listeners, handover)) in listeners.into_iter().zip(handovers).enumerate() {

@@ -1,5 +1,7 @@
 //! Bytes arrive whole and in order, however they were given and however slowly they are read.
 
+use std::time::{Duration, Instant};
+
 use warmfront::driver::{Completion, Driver, Lease, Segment, SocketId, Tag};
 
 use crate::peer::{End, Peer, pattern};
@@ -14,6 +16,7 @@ on_both_drivers! {
     leases_sent_on_to_slow_readers_arrive_unchanged
     parked_bytes_are_sent_on
     two_leases_of_one_turn_are_told_apart
+    who_sends_no_more_and_does_not_read_costs_no_turns
     an_offer_that_was_short_is_followed_by_room
     an_offer_goes_behind_what_was_sent
     nothing_at_all_is_sent_at_once
@@ -314,5 +317,30 @@ fn what_was_acknowledged_is_told<D: Driver>(driver: D) {
         turns.until("an acknowledgement", |turns| turns.driver.acknowledged(id) == Some(before + 5_000));
         turns.driver.close(id);
         assert_eq!(turns.driver.acknowledged(id), None);
+    }
+}
+
+/// A FIN is an event of every look for room, and is there to stay.
+fn who_sends_no_more_and_does_not_read_costs_no_turns<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let bytes = pattern(12 << 20, 2);
+    for (id, tag, mut peer) in turns.two() {
+        assert!(send(&mut turns, id, &bytes) || turns.turn() < 100);
+        peer.finish();
+        turns.until_told(tag, Told::Ended);
+        turns.settle();
+        let begun = Instant::now();
+        for _ in 0..3 {
+            turns.turn_of(Duration::from_millis(100), |_, _| {});
+        }
+        // One of them may be woken by what the kernel has still to say.
+        assert!(begun.elapsed() >= Duration::from_millis(190), "three turns of 100 ms took {:?}", begun.elapsed());
+        let before = turns.told(tag).len();
+        turns.until("room", |turns| {
+            peer.read_up_to(300_000);
+            turns.told(tag)[before..].contains(&Told::Drained)
+        });
+        turns.until_got(&mut peer, bytes.len());
+        assert!(peer.got == bytes);
     }
 }

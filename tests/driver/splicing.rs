@@ -1,5 +1,7 @@
 //! Bytes that go from one connection to another unseen: as many as were asked for, and every end is told.
 
+use std::time::Duration;
+
 use warmfront::driver::{Completion, Driver, Segment, SocketId, Tag};
 
 use crate::peer::pattern;
@@ -11,6 +13,7 @@ on_both_drivers! {
     a_reset_within_a_splice_is_told
     a_reader_that_leaves_a_splice_is_told
     a_splice_may_be_paused_and_closed
+    what_follows_a_splice_of_held_back_bytes_goes_to_nobody_else
 }
 
 /// What an owner does: sends on what comes otherwise, and holds back who has nowhere to go.
@@ -138,5 +141,48 @@ fn a_splice_may_be_paused_and_closed<D: Driver>(driver: D) {
         assert!(turns.driver.splice(from, to, 10));
         turns.driver.close(from);
         turns.driver.close(to);
+    }
+}
+
+/// More than one piece was received while the connection was paused, and a splice is asked for at the first of them.
+fn what_follows_a_splice_of_held_back_bytes_goes_to_nobody_else<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    for _ in 0..20 {
+        let (from, source, mut writer) = turns.connect();
+        let (to, sink, mut reader) = turns.accept();
+        turns.settle();
+        let bytes = pattern(300_000, 3);
+        let mut written = writer.write_some(&bytes);
+        turns.driver.wait(Duration::from_millis(10)).unwrap();
+        // They are here and not told yet.
+        turns.driver.pause(from);
+        turns.settle();
+        turns.driver.resume(from);
+        let (mut seen, mut begun) = (0, false);
+        let react = |driver: &mut D, completion| {
+            if let Completion::Received(tag, lease) = completion
+                && tag == source
+            {
+                seen += u64::from(lease.len);
+                if !std::mem::replace(&mut begun, true) {
+                    driver.splice(from, to, bytes.len() as u64 - seen);
+                }
+            }
+            react(from, to, (source, sink), driver, completion);
+        };
+        turns.until_with("the first reply", react, |_| {
+            written += writer.write_some(&bytes[written..]);
+            reader.read();
+            reader.got.len() >= bytes.len()
+        });
+        assert!(reader.got == bytes);
+        turns.settle();
+        assert!(turns.driver.is_quiet(from), "it can be used again");
+        let before = turns.received(source).len();
+        writer.write(b"the next one's");
+        turns.until_received(source, before + 14);
+        turns.settle();
+        reader.read();
+        assert!(reader.got.len() == bytes.len(), "it has what is another's");
     }
 }

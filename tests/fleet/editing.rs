@@ -1,5 +1,7 @@
 //! Engines added, drained and removed on the admin listener.
 
+use std::path::{Path, PathBuf};
+
 use crate::engine::{Engine, Mood};
 use crate::front::Front;
 use crate::reloading::{config, names};
@@ -66,17 +68,59 @@ fn a_wrong_change_changes_nothing_and_is_explained() {
     let front = Front::start("auto", &[], &config("", &[&engine]));
     front.until_health(0, "up");
     let this = engine.address;
+    let same = format!("same `url`, http://{this}");
     for (method, path, body, status, words) in [
-        ("POST", "/endpoints", format!("{{\"url\":\"http://{this}\"}}"), 422, "same `url`"),
+        ("POST", "/endpoints", format!("{{\"url\":\"http://{this}\"}}"), 422, &*same),
         ("POST", "/endpoints", "{\"url\":\"https://gpu\"}".into(), 422, "TLS"),
         ("POST", "/endpoints", "{\"url\":\"http://gpu\",\"weigth\":1}".into(), 422, "weigth"),
         ("POST", "/endpoints", "{".into(), 422, "[[upstream]]"),
         ("DELETE", "/endpoints/gpu:1", String::new(), 404, "no engine is called \"gpu:1\""),
         ("POST", "/endpoints/gpu:1/drain", String::new(), 404, "there are \"127.0.0.1:"),
-        ("DELETE", &format!("/endpoints/{this}"), String::new(), 422, "no engine to forward to"),
+        ("DELETE", &format!("/endpoints/{this}"), String::new(), 422, "is the only engine: add another one"),
     ] {
         let (answered, said) = front.asks(method, path, &body);
         assert!(answered == status && said.contains(words), "{method} {path} {body}: {answered} {said}");
         assert_eq!((names(&front), front.connect().post().status), (vec![this.to_string()], 200));
     }
+}
+
+/// A disk that is gone is a reason to drain an engine, and none to refuse that: only what is new is read.
+#[test]
+fn engines_are_drained_and_removed_where_no_file_can_be_read() {
+    let [first, second, third] = std::array::from_fn::<_, 3, _>(|_| Engine::start());
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("editing-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-llama").join(name);
+        std::fs::copy(&file, folder.join(name)).unwrap();
+    }
+    let key = folder.join("key");
+    std::fs::write(&key, "secret").unwrap();
+    let (tokenizer, key) = (folder.display(), key.display());
+    let upstream = |engine: &Engine| {
+        format!("[[upstream]]\nurl = \"http://{}\"\nkv_events = \"off\"\napi_key_file = \"{key}\"\n", engine.address)
+    };
+    let rest =
+        format!("[routing]\npolicy = \"precise\"\ntokenizer = \"{tokenizer}\"\n[health]\nprobe_interval_ms = 50\n");
+    let front = Front::start("auto", &[], &format!("{rest}{}{}", upstream(&first), upstream(&second)));
+    (0..2).for_each(|place| front.until_health(place, "up"));
+    std::fs::remove_dir_all(&folder).unwrap();
+
+    let path = format!("/endpoints/{}", first.address);
+    for (method, path, shown) in
+        [("POST", format!("{path}/drain"), "draining"), ("POST", format!("{path}/resume"), "up")]
+    {
+        let (status, said) = front.asks(method, &path, "");
+        assert_eq!(status, 200, "{method} {path}: {said}");
+        assert_eq!(front.endpoint(0)["health"], shown);
+    }
+    let added = |key: &str| format!("{{\"url\":\"http://{}\",\"api_key_file\":\"{key}\"}}", third.address);
+    assert_eq!(front.asks("POST", "/endpoints", &added("")).0, 200);
+    assert_eq!(front.asks("DELETE", &format!("/endpoints/{}", third.address), "").0, 200);
+    let (status, said) = front.asks("POST", "/endpoints", &added(&key.to_string()));
+    assert!(status == 422 && said.contains("cannot use the key"), "{status} {said}");
+    assert_eq!(front.asks("DELETE", &path, "").0, 200);
+    assert_eq!(names(&front), [second.address.to_string()]);
+    let (status, said) = front.reload();
+    assert!(status == 422, "a reload reads all of it: {status} {said}");
 }

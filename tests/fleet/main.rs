@@ -7,6 +7,7 @@ mod wire;
 
 mod access;
 mod believing;
+mod counting;
 mod editing;
 mod engine;
 mod front;
@@ -16,6 +17,7 @@ mod shadows;
 mod starting;
 mod supervised;
 mod upgrading;
+mod wanting;
 mod wedged;
 
 use std::net::SocketAddr;
@@ -77,7 +79,7 @@ fn an_engine_that_fails_requests_is_ejected_tried_and_taken_back() {
         front.until_health(0, "trial");
         until("its recovery", || {
             assert_eq!(failures(&front, 5), 0, "{driver}");
-            front.endpoint(0)["health"] == "up"
+            front.acts_on(0, "up")
         });
         let before = (failing.requests(), good.requests());
         assert_eq!(failures(&front, 40), 0);
@@ -173,7 +175,7 @@ fn a_fleet_that_fails_is_still_asked() {
         (0..3).for_each(|place| {
             until("an engine's return", || {
                 failures(&front, 4);
-                front.endpoint(place)["health"] == "up"
+                front.acts_on(place, "up")
             });
         });
     }

@@ -38,6 +38,7 @@ fn engines_come_and_go_and_limits_change() {
             stream.head().fields.iter().any(|(_, value)| value.contains("event-stream"))
         });
 
+        assert_eq!(front.asks("POST", "/explain", "{}").0, 200);
         front.write(&config("[limits]\nbody_bytes_max = 1\nhold_bytes = 1\n", &[&second, &third]));
         let (status, said) = front.reload();
         assert_eq!(status, 200, "{said}");
@@ -47,6 +48,7 @@ fn engines_come_and_go_and_limits_change() {
         assert_eq!(changes["changed"], serde_json::json!(["limits", "upstream"]), "{said}");
         assert_eq!(names(&front), [second.address.to_string(), third.address.to_string()]);
         assert_eq!(client.post().status, 413, "{driver}: two bytes are too many now");
+        assert_eq!(front.asks("POST", "/explain", "{}").0, 413, "{driver}: for who asks about them, too");
         // Until its first probe it is tried with a part of what it gets later.
         front.until_health(1, "up");
         let mut client = front.connect();
@@ -79,14 +81,43 @@ fn a_wrong_file_changes_nothing_and_is_explained() {
     }
 }
 
+/// Engines are watched on through a reload, unless it is what their watch goes by that changes.
+#[test]
+fn a_watch_follows_what_it_goes_by() {
+    let engine = Engine::start();
+    let text = |rest: &str| config(rest, &[&engine]);
+    let quick = text("successes_up = 2\n");
+    let slow = quick.replace("_ms = 50", "_ms = 60000");
+    let front = Front::start("auto", &[], &slow);
+    // One probe comes with the watch and is not enough, and the next one comes in a minute.
+    front.write(&format!("{slow}weight = 2\n"));
+    assert_eq!(front.reload().0, 200);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(front.endpoint(0)["health"], "unknown");
+    front.write(&quick);
+    assert_eq!(front.reload().0, 200);
+    front.until_health(0, "up");
+}
+
 #[test]
 fn what_needs_a_restart_is_said() {
     let engine = Engine::start();
     let front = Front::start("auto", &[], &config("", &[&engine]));
-    front.write(&config("[log]\nlevel = \"warn\"\nformat = \"json\"\n[serve]\npin = false\n", &[&engine]));
-    let (status, said) = front.reload();
-    let changes: serde_json::Value = serde_json::from_str(&said).unwrap();
-    assert_eq!((status, &changes["restart"]), (200, &serde_json::json!(["serve.pin", "log.format"])), "{said}");
+    let other = "[log]\nlevel = \"warn\"\nformat = \"json\"\n[serve]\npin = false\n";
+    let both = serde_json::json!(["serve.pin", "log.format"]);
+    for (rest, restart) in [
+        (other.to_owned(), both.clone()),
+        // It is still to be restarted, whatever else changes.
+        (other.to_owned(), both.clone()),
+        (format!("{other}stream_error_event = false\n"), both),
+        // As it was started.
+        (String::new(), serde_json::json!([])),
+    ] {
+        front.write(&config(&rest, &[&engine]));
+        let (status, said) = front.reload();
+        let changes: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!((status, &changes["restart"]), (200, &restart), "{rest}: {said}");
+    }
 }
 
 /// Twenty reloads, each with other engines, policies and limits, by signal and by request, under a load of short requests and

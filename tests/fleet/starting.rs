@@ -23,16 +23,44 @@ fn what_is_missing_is_said() {
         let mut shell = Command::new("sh");
         shell.args(["-c", "ulimit -n $0 && exec \"$@\"", limit, PROGRAM, "serve", "--shards", "1"]);
         shell.args(["--listen", listen, "--admin", admin, "--upstream", upstream]);
-        let mut child = shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut ended = None;
-        let begun = std::time::Instant::now();
-        while ended.is_none() && begun.elapsed() < crate::PATIENCE {
-            ended = child.try_wait().unwrap();
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        let _ = child.kill();
-        let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
-        assert_eq!(ended.and_then(|status| status.code()), Some(REFUSED), "{words}: {said}");
+        let (ended, said) = ended(shell);
+        assert_eq!(ended, Some(REFUSED), "{words}: {said}");
         assert!(said.contains(words), "{words}: {said}");
     }
+}
+
+#[test]
+fn what_would_silence_or_kill_it_is_refused() {
+    let path =
+        std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("starting-{}.toml", std::process::id()));
+    for (config, words) in [
+        ("[log]\nlevel = \"inof\"\n", "did you mean \"info\"?"),
+        ("[limits]\nindex_bytes = 1125899906842624\n", "does not fit into the memory"),
+        (
+            "[serve]\nlisten = [\"0.0.0.0:9000\"]\n[[upstream]]\nurl = \"http://127.0.0.1:9000\"\n",
+            "is this front itself",
+        ),
+    ] {
+        let engine = if config.contains("upstream") { "" } else { "[[upstream]]\nurl = \"http://127.0.0.1:1\"\n" };
+        std::fs::write(&path, format!("{config}{engine}")).unwrap();
+        let mut command = Command::new(PROGRAM);
+        command.args(["serve", "--shards", "1", "--config"]).arg(&path);
+        let (ended, said) = ended(command);
+        assert!(ended == Some(REFUSED) && said.contains(words), "{words}: {ended:?} {said}");
+    }
+    let _ = std::fs::remove_file(path);
+}
+
+/// How it ended, and what it said.
+fn ended(mut command: Command) -> (Option<i32>, String) {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut ended = None;
+    let begun = std::time::Instant::now();
+    while ended.is_none() && begun.elapsed() < crate::PATIENCE {
+        ended = child.try_wait().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+    (ended.and_then(|status| status.code()), said)
 }

@@ -1,11 +1,14 @@
 //! Another process in the place of the one that serves.
 
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::engine::{EVENTS, Engine, Mood};
 use crate::front::Front;
+use crate::wire::{Length, Wire};
 use crate::{DRIVERS, until};
 
 const STREAMS: usize = 40;
@@ -14,6 +17,15 @@ fn config(shards: usize) -> String {
     format!(
         "[serve]\nshards = {shards}\npin = false\n[routing]\npolicy = \"round-robin\"\n[health]\nprobe_interval_ms = 50\n"
     )
+}
+
+/// Has the clients end with the upgrades, whether these went well or not: a scope waits for its threads.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Five in a row, with more and with fewer shards, under a load of short requests and of streams: no request fails, no
@@ -27,6 +39,7 @@ fn upgrades_under_load_cost_nothing() {
         (0..2).for_each(|place| front.until_health(place, "up"));
         let (stop, whole, served) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
+            let _stops = Stops(&stop);
             // Round-robin gives each client half of both; either kind of reply is checked whole.
             for _ in 0..STREAMS {
                 scope.spawn(|| {
@@ -63,7 +76,6 @@ fn upgrades_under_load_cost_nothing() {
                 front.upgrade();
                 until("streams behind it", || whole.load(Ordering::Relaxed) >= before + STREAMS / 4);
             }
-            stop.store(true, Ordering::Relaxed);
         });
         let (served, whole) = (served.load(Ordering::Relaxed), whole.load(Ordering::Relaxed));
         eprintln!("{driver}: {served} short replies and {whole} streams over 5 upgrades, none failed");
@@ -87,4 +99,150 @@ fn a_failed_upgrade_leaves_the_one_that_serves() {
     front.write(&config(1));
     front.upgrade();
     (0..10).for_each(|_| assert_eq!(front.connect().post().status, 200));
+}
+
+/// An engine of one model, slow to say so: what is asked for another it does not know.
+struct OfOneModel {
+    address: SocketAddr,
+    /// `/health` is not answered either.
+    is_deaf: Arc<AtomicBool>,
+}
+
+impl OfOneModel {
+    fn start(name: &'static str) -> OfOneModel {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let engine = OfOneModel { address: listener.local_addr().unwrap(), is_deaf: Arc::default() };
+        let is_deaf = Arc::clone(&engine.is_deaf);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let is_deaf = Arc::clone(&is_deaf);
+                std::thread::spawn(move || {
+                    let mut wire = Wire::new(stream);
+                    while let Some(head) = wire.head() {
+                        let body = wire.body(head.length().unwrap_or(Length::Of(0))).data;
+                        let named = format!("\"model\":\"{name}\"");
+                        let (status, text) = if head.start.contains("/v1/models") {
+                            std::thread::sleep(Duration::from_millis(300));
+                            ("200 OK", format!("{{\"object\":\"list\",\"data\":[{{\"id\":\"{name}\"}}]}}"))
+                        } else if head.start.contains("/health") {
+                            std::thread::sleep(Duration::from_secs(if is_deaf.load(Ordering::Relaxed) {
+                                20
+                            } else {
+                                0
+                            }));
+                            ("200 OK", String::new())
+                        } else if String::from_utf8_lossy(&body).contains(&named) {
+                            ("200 OK", "{}".to_owned())
+                        } else {
+                            ("404 Not Found", String::new())
+                        };
+                        let len = text.len();
+                        let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\n");
+                        if write!(wire.stream, "{head}content-length: {len}\r\n\r\n{text}").is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        engine
+    }
+}
+
+fn asks_for(front: &Front, model: &str) -> u16 {
+    let mut client = front.connect();
+    let body = format!("{{\"model\":\"{model}\"}}");
+    let len = body.len();
+    client.send(&format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len}\r\n\r\n{body}"));
+    client.reply().status
+}
+
+/// The one that serves knows who serves what: until its heir does as well, it goes on, and so it answers whether it is ready.
+#[test]
+fn an_heir_knows_the_engines_before_it_serves() {
+    let engines = [OfOneModel::start("a"), OfOneModel::start("b")];
+    let front = Front::start("auto", &engines.each_ref().map(|engine| engine.address), &config(2));
+    until("both models", || asks_for(&front, "a") == 200 && asks_for(&front, "b") == 200);
+    let (stop, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let _stops = Stops(&stop);
+        for model in ["a", "b", "a", "b"] {
+            let (front, stop, asked) = (&front, &stop, &asked);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    assert_eq!(asks_for(front, model), 200, "{model}");
+                    assert_eq!(front.asks("GET", "/readyz", "").0, 200);
+                    asked.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for _ in 0..3 {
+            let before = asked.load(Ordering::Relaxed);
+            front.upgrade();
+            until("requests behind it", || asked.load(Ordering::Relaxed) > before + 20);
+        }
+    });
+    assert_eq!(front.connect().get("/version").status, 404, "any engine is asked for what is of no model");
+}
+
+/// Name servers may fail just then: the one that serves has its addresses.
+#[test]
+fn an_heir_that_finds_no_engine_changes_nothing() {
+    let engine = Engine::start();
+    let upstream = |url: &str| format!("{}[[upstream]]\nurl = \"http://{url}\"\n", config(1));
+    let front = Front::start("auto", &[], &upstream(&engine.address.to_string()));
+    front.until_health(0, "up");
+    front.write(&upstream("nowhere.invalid:8000"));
+    let (status, said) = front.reload();
+    assert!(status == 422 && said.contains("name servers know none of the engines"), "{status} {said}");
+    front.try_upgrade();
+    front.until_said("no process took this one's place");
+    assert!(front.has_said("name servers know none of the engines; see"));
+    (0..10).for_each(|_| assert_eq!(front.connect().post().status, 200));
+    assert_eq!(front.stop(), Some(0));
+}
+
+/// Who stops the service stops the process that was to take its place as well.
+#[test]
+fn nobody_takes_the_place_of_a_service_that_is_stopped() {
+    let engine = OfOneModel::start("a");
+    let front = Front::start("auto", &[engine.address], &config(1));
+    front.until_health(0, "up");
+    engine.is_deaf.store(true, Ordering::Relaxed);
+    front.try_upgrade();
+    until("another process", || front.log().matches("starting version").count() == 2);
+    let (address, begun) = (front.address, Instant::now());
+    assert_eq!(front.stop(), Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    until("nobody there", || TcpStream::connect(address).is_err());
+}
+
+/// A service manager may ask the process that it has just been told of: it waits until it can.
+#[test]
+fn a_process_that_has_just_begun_can_be_followed() {
+    let engine = Engine::start();
+    let front = Front::start("auto", &[engine.address], &config(1));
+    // Each is named some milliseconds before it has listeners to hand on.
+    (0..10).for_each(|_| front.upgrade());
+    assert!(!front.has_said("no process can take"), "{}", front.log());
+    assert_eq!(front.connect().post().status, 200);
+}
+
+/// Behind an upgrade the first Ctrl-C cuts no stream either.
+#[test]
+fn streams_behind_an_upgrade_outlive_the_first_interrupt() {
+    let engine = Engine::start();
+    engine.becomes(Mood::Ticks);
+    let mut front = Front::start("auto", &[engine.address], &config(1));
+    front.until_health(0, "up");
+    let mut client = front.connect();
+    client.ask();
+    let head = client.head();
+    front.upgrade();
+    front.interrupt();
+    front.until_said("a second Ctrl-C ends at once");
+    let body = client.body(&head);
+    assert!(body.whole && body.data == b"data: a\n\n".repeat(EVENTS));
+    drop(client);
+    until("the first process's end", || front.first_has_ended());
 }

@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use warmfront::config::{Config, Upstream};
 use warmfront::control::fleet::Fleet;
 use warmfront::control::health::{Failure, Turn, Why};
-use warmfront::counters::Outcomes;
+use warmfront::counters::stats::Stats;
+use warmfront::counters::{Counted, Counters, Outcomes};
 use warmfront::fleet::{Endpoint, Health, Loads};
 use warmfront::policy::{Request, choose};
 use warmfront::snapshot::Snapshot;
@@ -462,7 +463,7 @@ fn a_slot_forgets_its_former_tenant() {
     assert_eq!((rig.slot(0), rig.health(0), rig.outcomes.is_barred(0)), (2, Health::Unknown, true));
     rig.happens(0, Wait(3_000));
     let now = rig.now;
-    assert!(rig.fleet.tick(now, |_| 0));
+    assert!(rig.fleet.tick(now, |_| 0, || Counted::read(Counters::leak(), Stats::leak(1))));
     moves(&mut rig, 71);
     assert_eq!((rig.slot(0), rig.health(0), rig.outcomes.is_barred(0)), (0, Health::Unknown, false));
     assert_eq!(rig.fleet.members()[0].faults, 0);

@@ -66,7 +66,8 @@ pub fn answer(bytes: &[u8], asker: Asker) -> Answer {
         let options = head.list("connection");
         let named = |option: &[u8]| options.iter().any(|found| found == option);
         let persists = !named(b"close") && (!old || named(b"keep-alive"));
-        let reusable = delimited && persists && at + len == bytes.len() && matches!(came, Came::Whole(..));
+        // No byte ends a reply that has no body by a rule.
+        let reusable = delimited && !none && persists && at + len == bytes.len() && matches!(came, Came::Whole(..));
         return Answer { interim, came, len: at + len, reusable };
     }
 }

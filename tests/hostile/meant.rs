@@ -142,7 +142,7 @@ fn framing(head: &Head, old: bool) -> Result<Length, &'static str> {
         _ => return Err("more than one length, or an unclear one"),
     };
     match &head.all("expect")[..] {
-        [] => Ok(length),
+        [] | [b""] => Ok(length),
         [value] if value.eq_ignore_ascii_case(b"100-continue") => Ok(length),
         _ => Err("another expectation"),
     }
@@ -158,8 +158,8 @@ fn path(method: &[u8], target: &[u8], old: bool, head: &Head) -> Result<Vec<u8>,
         return Err("a Host that is none");
     }
     let visible = !target.is_empty() && target.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'#');
-    if !visible || method == b"CONNECT" {
-        return Err("a target that is none");
+    if !visible || method == b"CONNECT" || method == b"TRACE" {
+        return Err("a target that is none, or a method that is not served");
     }
     if target.starts_with(b"/") || (target == b"*" && method == b"OPTIONS") {
         return Ok(target.to_vec());
@@ -233,7 +233,7 @@ pub fn is_of_connection(name: &[u8]) -> bool {
 }
 
 fn own_answer(method: &[u8], path: &[u8], has_body: bool) -> Option<u16> {
-    if path == b"/health" && method == b"GET" && !has_body {
+    if path == b"/health" && matches!(method, b"GET" | b"HEAD") && !has_body {
         return Some(200);
     }
     let plain = path.split(|byte| *byte == b'?').next().unwrap_or_default();

@@ -221,6 +221,7 @@ pub const ROWS: &[Row] = &[
     ("method", "!#$%&'*+-.^_`|~ /v1/a HTTP/1.1\r\nHost: x\r\n\r\n", Yes(2)),
     ("method", "CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n", No(405)),
     ("method", "CONNECT /v1/a HTTP/1.1\r\nHost: x\r\n\r\n", No(405)),
+    ("method", "TRACE /v1/a HTTP/1.1\r\nHost: x\r\nMax-Forwards: 0\r\n\r\n", No(405)),
     ("method", "CONNECT http://x/v1/a HTTP/1.1\r\nHost: x\r\n\r\n", No(405)),
     ("version", "GET /v1/a HTTP/1.0\r\n\r\n", Last(1)),
     ("version", "GET /v1/a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", Yes(2)),
@@ -298,13 +299,14 @@ pub const ROWS: &[Row] = &[
     ("expect", "POST /v1/a HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nhi", Last(1)),
     ("expect", "~Expect: 100-continue, x\r\nContent-Length: 2\r\n\r\nhi", No(417)),
     ("expect", "~Expect: 100-continue\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nhi", No(417)),
-    ("expect", "~Expect:\r\nContent-Length: 2\r\n\r\nhi", No(417)),
+    ("expect", "~Expect:\r\nContent-Length: 2\r\n\r\nhi", Yes(2)),
     ("expect", "~Expect: x\r\nContent-Length: 2\r\n\r\nhi", No(417)),
     ("expect", "~Expect: y 100-continue\r\nContent-Length: 2\r\n\r\nhi", No(417)),
     ("expect", "~Expect: 100-continue\r\nContent-Length: +2\r\n\r\nhi", No(400)),
     // Requests sent behind an upgrade before its 101: without one they are requests.
     ("upgrade", "GET /v1/a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", Yes(2)),
     ("upgrade", "GET /v1/a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n", Yes(2)),
+    ("upgrade", "~Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n\r\n", Yes(2)),
     ("upgrade", "~Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nhi", Yes(2)),
     ("upgrade", "GET /v1/a HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", Last(1)),
     // Bodies that read as requests.

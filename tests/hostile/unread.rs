@@ -132,7 +132,7 @@ fn endless_extensions_and_trailers() {
 /// Behind an answer of ours what comes is dropped, within a bound and for a while, and never a request.
 #[test]
 fn a_flood_behind_a_refusal_is_dropped_within_a_bound() {
-    let (front, origin) = start(|_| {});
+    let (front, origin) = start(|options| options.rules.limits.linger_bytes_max = 64 << 10);
     let flood = EVIL.repeat(200_000);
     for refused in [
         &b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n"[..],

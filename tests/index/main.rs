@@ -3,6 +3,7 @@
 mod answers;
 mod model;
 mod promises;
+mod room;
 mod steps;
 mod threads;
 

@@ -61,7 +61,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..SLOTS, proptest::bool::weighted(0.8)).prop_map(|(slot, keeps)| Step::Keep(slot, keeps)),
         4 => (0..SLOTS, prompt()).prop_map(|(slot, prompt)| Step::Remove(slot, prompt)),
         1 => (0..SLOTS, any::<bool>(), proptest::option::of(0u32..40)).prop_map(|(s, same, c)| Step::Assign(s, same, c)),
-        1 => (0..SLOTS, 0u32..40).prop_map(|(slot, blocks)| Step::Resize(slot, blocks)),
+        4 => (0..SLOTS, 0u32..40).prop_map(|(slot, blocks)| Step::Resize(slot, blocks)),
         1 => (0..SLOTS).prop_map(Step::Forget),
     ]
 }

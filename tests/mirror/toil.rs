@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use warmfront::limits::MIRROR_BLOCKS_MAX;
-use warmfront::mirror::{Mirror, Reading, Sink};
+use warmfront::mirror::{Halt, Mirror, Reading, Sink, Stint};
 use warmfront::vocabulary::{Lead, Vocabulary};
 
 use crate::{Held, plain, removed, roots, stored};
@@ -29,6 +29,22 @@ impl Sink for Counted {
     fn release(&mut self, link: u64) {
         self.1 += 1;
         self.0.release(link);
+    }
+
+    fn nothing(&mut self) {
+        self.0.nothing();
+    }
+}
+
+/// Counts how often nothing is held any more.
+struct Lost(u32);
+
+impl Sink for Lost {
+    fn hold(&mut self, _: Option<u64>, _: u64, _: u32) {}
+    fn worth(&mut self, _: u64, _: u32) {}
+    fn release(&mut self, _: u64) {}
+    fn nothing(&mut self) {
+        self.0 += 1;
     }
 }
 
@@ -60,6 +76,79 @@ fn a_root_that_comes_and_goes_is_borne_for_a_while() {
     let mut told = Counted::default();
     mirror.stored(&stored(&names, None, &tokens), &reading, &mut told);
     assert_eq!((told.0.0.len(), mirror.blocks(), mirror.overflowed()), (all, BLOCKS, false));
+}
+
+/// Pieces are short, whatever lies below a block, and give the same as all of it at once.
+#[test]
+fn what_an_event_begins_is_done_in_pieces() {
+    let (mut mirror, mut told, vocabulary) = (Mirror::new(100_000), Counted::default(), plain(200));
+    let reading = Reading { vocabulary: &vocabulary, root: &roots };
+    let tokens: Vec<u32> = (0..16).collect();
+    mirror.stored(&stored(&[1], None, &tokens), &reading, &mut told);
+    // Siblings, of which each is told apart from the others by its first two tokens.
+    for name in 2..50_000 {
+        let mut own = tokens.clone();
+        (own[0], own[1]) = (100 + name as u32 % 90, 10 + (name as u32 / 90) % 90);
+        own[2] = 10 + name as u32 / 8_100;
+        mirror.stored(&stored(&[name], Some(1), &own), &reading, &mut told);
+    }
+    let all = told.0.0.clone();
+    let (events, mut pieces) = ((removed(&[1]), stored(&[1], None, &tokens)), 0);
+    let mut in_pieces = |on: &mut dyn FnMut(&mut Mirror, &mut Counted, &mut Stint) -> Halt| {
+        loop {
+            told.1 = 0;
+            let halt = on(&mut mirror, &mut told, &mut Stint::default());
+            assert!(told.1 <= 4_096, "{} were told of in one piece", told.1);
+            pieces += 1;
+            if halt != Halt::Midway {
+                break halt;
+            }
+        }
+    };
+    let (mut gone, mut back) = (0, 0);
+    assert_eq!(
+        in_pieces(&mut |mirror, told, stint| mirror.removed_on(&events.0, &mut gone, told, stint)),
+        Halt::Through
+    );
+    let stored = in_pieces(&mut |mirror, told, stint| mirror.stored_on(&events.1, &mut back, &reading, told, stint));
+    assert_eq!((stored, gone, back), (Halt::Through, 1, 1));
+    assert!(pieces > 2 * 49_999 / 4_096, "{pieces} pieces");
+    assert_eq!(told.0.0.len(), all.len());
+    // Told again, in pieces, too.
+    let (mut telling, mut again) = (Default::default(), Counted::default());
+    while !mirror.retell_on(&mut telling, &mut again, &mut Stint::default()) {
+        assert!(std::mem::take(&mut again.1) <= 4_096);
+    }
+    assert!(again.0.0.keys().eq(all.keys()));
+}
+
+/// However many blocks an engine says that it has: a message of a few bytes has no more told of than is borne at once.
+#[test]
+fn what_is_borne_does_not_grow_with_the_cache() {
+    let blocks = 300_000;
+    let (mut mirror, mut told, vocabulary) = (Mirror::new(MIRROR_BLOCKS_MAX), Lost(0), plain(200));
+    let reading = Reading { vocabulary: &vocabulary, root: &roots };
+    mirror.stored(&stored(&[1], None, &[70; 4]), &reading, &mut told);
+    for name in 2..=blocks {
+        let own = [name % 90, name / 90 % 90, name / 8_100, 199].map(|token| token as u32);
+        mirror.stored(&stored(&[name], Some(1), &own), &reading, &mut told);
+    }
+    assert_eq!(u64::from(mirror.blocks()), blocks);
+    let (mut pieces, mut done, root) = (0, 0, [70; 4]);
+    while !mirror.overflowed() {
+        let halt = mirror.removed_on(&removed(&[1]), &mut done, &mut told, &mut Stint::default());
+        pieces += 1;
+        if halt == Halt::Spent {
+            mirror.give_up();
+        } else if halt == Halt::Through {
+            done = 0;
+            mirror.stored(&stored(&[1], None, &root), &reading, &mut told);
+        }
+        assert!(pieces < 1_000, "it is never given up");
+    }
+    // Once and again, and what comes in pieces is told to nobody as it is given up.
+    assert!(told.0 <= 1);
+    assert_eq!(mirror.blocks(), 0);
 }
 
 /// A block of millions of tokens of thousands of bytes.

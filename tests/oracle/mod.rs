@@ -36,6 +36,7 @@ pub struct Seen {
     pub plain_prefix: Option<(u64, u64)>,
     pub chain: Vec<u64>,
     pub counts: Counts,
+    pub beside: Option<Counts>,
 }
 
 /// What chains begin with here.
@@ -62,6 +63,7 @@ pub fn seen(scan: &Scan) -> Seen {
         plain_prefix: facts.plain_prefix().map(|prefix| (prefix.hash, prefix.bytes)),
         chain,
         counts: facts.counts(),
+        beside: facts.beside(),
     }
 }
 
@@ -132,6 +134,11 @@ pub fn check_against_oracle(api: Api, plan: &Plan, body: &[u8]) -> bool {
             assert_eq!(early.prefix, expected.prefix, "{progress:?} {api:?} {plan:?}: {}", body.escape_ascii());
             let plain = (early.plain_prefix, expected.plain_prefix);
             assert_eq!(plain.0, plain.1, "{progress:?} {api:?} {plan:?}: {}", body.escape_ascii());
+            // Where tokens count, nothing of what is computed is left out. Nobody computes a `suffix`.
+            if plan.chain && api != Api::Completions {
+                let (early, all) = ((early.counts, early.beside), (expected.counts, expected.beside));
+                assert_eq!(early, all, "{progress:?} {api:?} {plan:?}: {}", body.escape_ascii());
+            }
         }
     }
     true
@@ -349,6 +356,7 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
         },
         chain: prompt.chain(),
         counts: prompt.counts(),
+        beside: prompt.beside(),
     })
 }
 
@@ -380,12 +388,28 @@ fn folded(a: u64, b: u64) -> u64 {
     (product as u64) ^ (product >> 64) as u64
 }
 
+/// What tells a medium from others: its first 4 KiB, what it ends with, a byte of each 2 KiB between, how long it is.
+fn sampled(raw: &[u8]) -> u64 {
+    let (head, rest) = raw.split_at(raw.len().min(4_096));
+    let places = (4_096..raw.len()).step_by(2_048);
+    let between = places.map(|place| {
+        let point = ((place + usize::from(raw[place])) as u64).wrapping_mul(0x9e37_79b1_85eb_ca87);
+        folded(point, !point)
+    });
+    let mut bytes = [head, &rest[rest.len().saturating_sub(256)..]].concat();
+    bytes.extend(between.fold(0u64, u64::wrapping_add).to_le_bytes());
+    bytes.extend((raw.len() as u64).to_le_bytes());
+    xxh64(&bytes, 0)
+}
+
 /// One section being built.
 #[derive(Clone, Default)]
 struct Part {
     conversation: bool,
     chars_left: u32,
     closed: bool,
+    /// What was counted when each prompt of a batch was over.
+    items: Vec<Counts>,
     /// Each byte, and whether it is more than a mark or a role.
     bytes: Vec<(u8, bool)>,
     counts: Counts,
@@ -452,13 +476,36 @@ impl<'p> Canonical<'p> {
         chain
     }
 
+    /// What is not of the first prompt.
+    fn beside(&self) -> Option<Counts> {
+        let [_, _, main, extra] = &self.parts;
+        let others = main.items.first().map_or(Counts::default(), |first| difference(main.counts, *first));
+        let all = self.counts();
+        let first = difference(difference(all, others), extra.counts);
+        (main.items.len() > 1 || first != all).then(|| difference(all, first))
+    }
+
     fn counts(&self) -> Counts {
         let sum = |of: fn(&Counts) -> u64| self.parts.iter().map(|part| of(&part.counts)).sum();
         Counts { text_bytes: sum(|c| c.text_bytes), ids: sum(|c| c.ids), media: sum(|c| c.media) }
     }
 }
 
+fn difference(all: Counts, before: Counts) -> Counts {
+    Counts {
+        text_bytes: all.text_bytes - before.text_bytes,
+        ids: all.ids - before.ids,
+        media: all.media - before.media,
+    }
+}
+
 impl Part {
+    /// A bare string or list in an array is over.
+    fn item_ends(&mut self) {
+        self.items.push(self.counts);
+        self.closed = true;
+    }
+
     fn hash(&self) -> u64 {
         let bytes: Vec<u8> = self.bytes.iter().map(|(byte, _)| *byte).collect();
         xxh64(&bytes, 0)
@@ -533,11 +580,11 @@ impl Part {
                 Tree::Text(text, _) => {
                     self.mark(0xfa);
                     self.text(text);
-                    self.closed = true;
+                    self.item_ends();
                 }
                 Tree::Array(elements, _) if depth < DEPTH_MAX => {
                     self.items(elements, depth + 1);
-                    self.closed = true;
+                    self.item_ends();
                 }
                 Tree::Object(entries, _) if depth < DEPTH_MAX => self.message(entries, depth + 1),
                 Tree::Array(..) | Tree::Object(..) => {}
@@ -653,10 +700,14 @@ impl Part {
             "image_url" | "image" | "image_embeds" | "source" | "input_audio" | "audio_url" | "video_url" | "video"
             | "file" | "file_data" => {
                 self.mark(0xfb);
+                if self.conversation && !self.closed {
+                    self.extend(&sampled(raw).to_le_bytes(), true);
+                }
                 self.counts.media += 1;
             }
-            "tool_calls" | "function_call" | "tool_call_id" | "tool_use_id" | "call_id" | "name" | "arguments"
-            | "input" | "reasoning" | "reasoning_content" => self.raw(raw, true),
+            "uuid" if in_message || !matches!(value, Tree::Text(..)) => {}
+            "uuid" | "tool_calls" | "function_call" | "tool_call_id" | "tool_use_id" | "call_id" | "name"
+            | "arguments" | "input" | "reasoning" | "reasoning_content" => self.raw(raw, true),
             _ => {}
         }
     }

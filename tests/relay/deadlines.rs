@@ -48,6 +48,23 @@ fn half_a_head() {
     assert_eq!(engine.connections(), 0);
 }
 
+/// Some clients end a body with an empty line: it is no head, and the connection stays as idle as it was.
+#[test]
+fn an_empty_line_behind_a_body() {
+    let engine = Engine::answering(HELLO);
+    let front = limited(&engine, |limits| limits.head_timeout_ms = 100);
+    let mut client = front.connect();
+    for line in ["\r\n", "\r"] {
+        client.send([&post("/v1/chat/completions", "{}"), line.as_bytes()].concat());
+        assert_eq!(client.reply().status, 200);
+        assert!(client.is_silent(300), "{line:?}");
+    }
+    let mut client = front.connect();
+    client.send([&post("/v1/chat/completions", "{}"), &b"\r\n"[..], &post("/v1/chat/completions", "{}")].concat());
+    assert_eq!([client.reply().status, client.reply().status], [200, 200]);
+    front.settles();
+}
+
 /// Bytes that keep trickling in do not move the deadline of a head.
 #[test]
 fn a_head_that_trickles() {
@@ -112,6 +129,11 @@ fn no_connection_in_time() {
     let front = Front::with(&[hole], |options| options.rules.limits.connect_timeout_ms = 100);
     assert_eq!(front.ask(get("/v1/a")).status, 503);
     front.settles();
+    // A SYN may have been lost, and there is no other.
+    let tries = u64::from(warmfront::limits::Limits::default().connect_tries_max);
+    assert_eq!((front.count(Event::ConnectFailed), front.count(Event::RetriedConnect)), (tries, tries - 1));
+    // It stands in nobody's way, not even its own, and is one request's failure.
+    assert_eq!((front.count(Event::Barred), front.counters.outcomes().read(0).in_a_row), (0, 1));
 }
 
 #[test]

@@ -49,8 +49,8 @@ const ROWS: &[(&str, Expected, After)] = &[
     ("=HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nhi", Whole(200, "hi"), Dropped),
     ("=HTTP/1.0 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive\r\n\r\nhi", Whole(200, "hi"), Reused),
     ("200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi", Whole(200, "hi"), Dropped),
-    ("204 No Content\r\n\r\n", Whole(204, ""), Reused),
-    ("304 Not Modified\r\nContent-Length: 9\r\n\r\n", Whole(304, ""), Reused),
+    ("204 No Content\r\n\r\n", Whole(204, ""), Dropped),
+    ("304 Not Modified\r\nContent-Length: 9\r\n\r\n", Whole(304, ""), Dropped),
     ("304 Not Modified\r\nContent-Length: 4\r\n\r\n|evil", Whole(304, ""), Dropped),
     ("204 No Content\r\nContent-Length: 4\r\n\r\nevil", Bad, Dropped),
     ("204 No Content\r\n\r\n|evil", Whole(204, ""), Dropped),
@@ -269,6 +269,37 @@ fn head_has_no_body() {
         let head = client.reply_to("HEAD").head;
         assert_eq!(head.get("content-length"), length, "{reply:?}");
         assert_eq!(client.reply().status, 200, "{reply:?}");
+        front.settles();
+    }
+}
+
+/// That such a reply has no body is a rule, which an engine may break in a second write, when the next request is on its way.
+#[test]
+fn bytes_behind_a_head_alone_are_nobodys() {
+    let heads = [
+        ("GET", "204 No Content\r\n\r\n"),
+        ("GET", "304 Not Modified\r\nContent-Length: 40\r\n\r\n"),
+        ("HEAD", "200 OK\r\nContent-Length: 40\r\n\r\n"),
+        ("HEAD", "200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"),
+    ];
+    for (method, head) in heads {
+        let engine = Engine::run(move |mut connection| {
+            while let Some(request) = connection.request() {
+                if request.path() == "/v1/good" {
+                    connection.send(ok("good"));
+                    continue;
+                }
+                connection.send(format!("HTTP/1.1 {head}"));
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                connection.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil");
+            }
+        });
+        let front = Front::start(&[engine.address]);
+        let mut client = front.connect();
+        client.send(format!("{method} /v1/none HTTP/1.1\r\nHost: x\r\n\r\n"));
+        client.reply_to(method);
+        assert_eq!(front.ask(get("/v1/good")).text(), "good", "{method} {head:?}");
+        assert_eq!(client.ask(get("/v1/good")).text(), "good", "{method} {head:?}");
         front.settles();
     }
 }

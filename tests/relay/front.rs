@@ -57,7 +57,7 @@ impl Front {
         let published = Published::leak(snapshot(upstreams, &options));
         let (counters, stats, process) = (Counters::leak(), Stats::leak(1), Process::leak(1));
         let records = process.shards()[0].records();
-        if options.rules.access_log || options.rules.receipts {
+        if options.rules.access_log || options.rules.receipts > 0 {
             records.open(RECORDS_MAX);
         }
         let listener = socket::listener("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -11,13 +11,16 @@ mod random;
 mod recorded;
 mod wire;
 
+mod batches;
 mod deadlines;
+mod early;
 mod failing;
 mod framing_replies;
 mod framing_requests;
 mod incidents;
 mod leaving;
 mod models;
+mod own;
 mod passing;
 mod pipelining;
 mod queueing;

@@ -6,7 +6,7 @@ use warmfront::policy::Policy;
 use warmfront::snapshot::Snapshot;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::client::{chat, get, post};
+use crate::client::{chat, chunked, get, post};
 use crate::engine::{Engine, HELLO, ok};
 use crate::front::Front;
 
@@ -17,7 +17,7 @@ fn republish(front: &Front, change: impl FnOnce(&mut Snapshot)) {
     front.published.publish(snapshot);
 }
 
-fn with_models(front: &Front, keys: &[&str]) {
+pub fn with_models(front: &Front, keys: &[&str]) {
     republish(front, |snapshot| {
         snapshot.models_answer.list = Some(Bytes::from_static(b"{\"object\":\"list\"}"));
         let card = Bytes::from_static(b"{\"id\":\"org/m\"}");
@@ -71,7 +71,12 @@ fn health_is_the_fleets() {
         republish(&front, |snapshot| snapshot.endpoints[place].as_mut().unwrap().health = Health::Down);
     };
     down(0);
-    assert_eq!(front.ask(get("/health")).status, 200);
+    for asked in
+        [get("/health"), get("/health?ready=1"), b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".into()]
+    {
+        let reply = front.ask(asked);
+        assert_eq!((reply.status, reply.closes()), (200, false));
+    }
     down(1);
     front.until("503", |front| front.ask(get("/health")).status == 503);
 }
@@ -142,21 +147,96 @@ fn the_model_of_a_body_selects_the_pool() {
     }
 }
 
+/// Two pools that are asked in turn have each their own order.
+#[test]
+fn each_pool_goes_round_by_itself() {
+    let engines = [(); 3].map(|()| Engine::answering(HELLO));
+    let front = Front::with(&engines.each_ref().map(|engine| engine.address), |options| {
+        options.pools = vec![("a", vec![0]), ("b", vec![1, 2])];
+        options.settings.policy = Policy::RoundRobin;
+    });
+    let mut client = front.connect();
+    for _ in 0..10 {
+        assert_eq!([client.ask(chat("a", "hi")).status, client.ask(chat("b", "hi")).status], [200, 200]);
+    }
+    assert_eq!(engines.each_ref().map(Engine::executions), [10, 5, 5]);
+}
+
 #[test]
 fn without_a_model_there_must_be_a_default() {
     let (_engines, front) = two_pools(Policy::PrefixHash);
-    for body in ["{\"messages\":[]}", "{\"model\":7}", "no JSON"] {
+    for body in ["{\"messages\":[]}", "{\"model\":7}", "{\"model\":\"\"}", "no JSON"] {
         let reply = front.ask(post("/v1/chat/completions", body));
         assert_eq!(reply.status, 400, "{body}: {}", reply.text());
     }
     republish(&front, |snapshot| snapshot.default_pool = Some(snapshot.pools[1].id));
     front.until("the default", |front| front.ask(post("/v1/chat/completions", "no JSON")).text() == "b's");
-    for body in ["{\"messages\":[]}", "{\"model\":7}", ""] {
+    for body in ["{\"messages\":[]}", "{\"model\":7}", "{\"model\":\"\"}", ""] {
         assert_eq!(front.ask(post("/v1/chat/completions", body)).text(), "b's", "{body}");
     }
     // What has no body has no model, and is for any engine.
     assert_eq!(front.ask(get("/version")).text(), "b's");
     front.settles();
+}
+
+/// The pool of engines whose models were not known yet is the first and, once they are, nobody's.
+#[test]
+fn what_names_no_model_is_for_any_engine_in_service() {
+    let engines = [Engine::answering(ok("a's")), Engine::answering(ok("b's"))];
+    let front = Front::with(&engines.each_ref().map(|engine| engine.address), |options| {
+        options.pools = vec![("default", vec![]), ("a", vec![0]), ("b", vec![1])];
+        options.settings.policy = Policy::Warm;
+    });
+    let mut client = front.connect();
+    let form = "--x\r\ncontent-disposition: form-data; name=\"file\"\r\n\r\nRIFF\r\n--x--\r\n";
+    let preflight = "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: x\r\nOrigin: y\r\n\r\n".into();
+    for asked in [get("/version"), preflight, post("/v1/audio/transcriptions", form), get("/v1/responses/resp_1")] {
+        let reply = client.ask(&asked);
+        assert_eq!(reply.text(), "a's", "{}", asked.escape_ascii());
+    }
+    // An API that is not known here may name it all the same.
+    for (model, text) in [("b", "b's"), ("a", "a's")] {
+        let body = format!(r#"{{"tokens":[1,2],"model":"{model}"}}"#);
+        assert_eq!(client.ask(post("/detokenize", body)).text(), text);
+    }
+    assert_eq!(client.ask(post("/detokenize", r#"{"model":"c"}"#)).status, 404);
+    republish(&front, |snapshot| snapshot.endpoints[0].as_mut().unwrap().health = Health::Down);
+    front.until("the other", |front| front.ask(get("/version")).text() == "b's");
+    front.settles();
+}
+
+/// As openai-python writes it behind messages with an image: the choice cannot be made without it, however long they are.
+#[test]
+fn a_model_behind_more_than_is_held_otherwise_is_waited_for() {
+    let engines = [Engine::answering(ok("a's")), Engine::answering(ok("b's"))];
+    for policy in [Policy::RoundRobin, Policy::Warm] {
+        let front = Front::with(&engines.each_ref().map(|engine| engine.address), |options| {
+            options.pools = vec![("a", vec![0]), ("b", vec![1])];
+            options.settings.policy = policy;
+            options.rules.limits.hold_bytes = 64 << 10;
+        });
+        let mut client = front.connect();
+        for (model, text, bytes) in [("a", "a's", 300 << 10), ("b", "b's", 64 << 10), ("b", "b's", 3 << 20)] {
+            let image = "iVBORw0KGgo".repeat(bytes / 11);
+            let url = format!(r#"{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{image}"}}}}"#);
+            let body = format!(r#"{{"messages":[{{"role":"user","content":[{url}]}}],"model":"{model}"}}"#);
+            let path = "/v1/chat/completions";
+            let in_chunks = chunked(body.as_bytes(), 10_000);
+            let in_chunks = [
+                format!("POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n").as_bytes(),
+                &in_chunks,
+            ]
+            .concat();
+            for asked in [post(path, &body), in_chunks] {
+                assert_eq!(client.ask(asked).text(), text, "{bytes} bytes before {model} {policy:?}");
+                let engine = &engines[usize::from(model == "b")];
+                assert!(engine.requests().last().unwrap().body == body.as_bytes(), "{bytes} bytes are as they were");
+            }
+        }
+        let none = format!(r#"{{"messages":[{{"role":"user","content":"{}"}}]}}"#, "x".repeat(200 << 10));
+        assert_eq!(client.ask(post("/v1/chat/completions", none)).status, 400);
+        front.settles();
+    }
 }
 
 fn compressed() -> Vec<u8> {
@@ -185,8 +265,9 @@ fn a_header_names_the_session_of_any_request() {
     for session in 0..8 {
         let before: Vec<usize> = engines.iter().map(Engine::executions).collect();
         for request in [chat("m", "hi"), chat("m", "more"), compressed(), get("/version"), chat("m", "bye")] {
-            let named =
-                String::from_utf8_lossy(&request).replacen("\r\n", &format!("\r\nx-session-id: {session}\r\n"), 1);
+            // One without a value is nobody's.
+            let fields = format!("\r\nx-session-id:\r\nx-smg-routing-key: {session}\r\n");
+            let named = String::from_utf8_lossy(&request).replacen("\r\n", &fields, 1);
             // What is no text in a compressed body does not matter here but for its length.
             let named = named.replace('\u{fffd}', "?");
             assert_eq!(client.ask(named).status, 200);

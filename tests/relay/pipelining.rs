@@ -41,6 +41,25 @@ fn replies_come_in_the_order_of_requests() {
     front.settles();
 }
 
+/// Where nothing is to be read ahead, connections are kept all the same, bodies may come in pieces, and who leaves is seen.
+#[test]
+fn nothing_has_to_be_read_ahead() {
+    let engine = echoing();
+    let front = Front::with(&[engine.address], |options| options.rules.limits.read_ahead_bytes = 0);
+    let mut client = front.connect();
+    for _ in 0..3 {
+        assert_eq!(client.ask(get("/v1/a")).text(), "/v1/a");
+        let request = post("/v1/b", "x".repeat(100));
+        client.send(&request[..request.len() - 50]);
+        std::thread::sleep(Duration::from_millis(30));
+        client.send(&request[request.len() - 50..]);
+        assert_eq!(client.reply().text(), "/v1/b");
+    }
+    client.send([get("/v1/c"), get("/v1/d")].concat());
+    assert_eq!([client.reply().text(), client.reply().text()], ["/v1/c", "/v1/d"]);
+    front.settles();
+}
+
 /// The second of two requests is not sent before the first one's reply is over.
 #[test]
 fn one_request_at_a_time() {
@@ -135,6 +154,36 @@ fn a_client_that_reads_nothing_is_not_served_on() {
     assert!(before < 200, "{before} replies of 100 kB were made for a client that reads none");
     for _ in 0..350 {
         assert_eq!(client.reply().body.len(), 100_000);
+    }
+    front.settles();
+}
+
+/// Thousands of requests in one piece, all of which are answered here: others have their turn in between.
+#[test]
+fn who_asks_much_that_is_answered_here_leaves_others_their_turn() {
+    const HEADS: u64 = 2_000;
+    let engine = echoing();
+    let front = Front::start(&[engine.address]);
+    let turns = || front.stats.shard(0).turns();
+    for ends in [false, true] {
+        let mut client = front.connect();
+        let mut writer = client.clone_stream();
+        let before = (turns(), front.count(Event::AnsweredHere));
+        let writes = std::thread::spawn(move || {
+            writer.write_all(&get("/health").repeat(HEADS as usize)).unwrap();
+            if ends {
+                writer.shutdown(std::net::Shutdown::Write).unwrap();
+            }
+        });
+        assert!((0..HEADS).all(|_| client.reply().status == 200));
+        writes.join().unwrap();
+        let turns = turns() - before.0;
+        // Sixteen as they come, and sixteen at the turn's end.
+        assert!(turns >= HEADS / 32, "{HEADS} requests in {turns} turns, {ends}");
+        assert_eq!(front.count(Event::AnsweredHere) - before.1, HEADS);
+        if ends {
+            client.ends();
+        }
     }
     front.settles();
 }

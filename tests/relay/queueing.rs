@@ -8,7 +8,7 @@ use warmfront::counters::stats::{Event, Shadowed};
 use warmfront::exchange::{QueueRules, Rules};
 use warmfront::policy::{Policy, Queueing, ShadowPolicy};
 
-use crate::client::Client;
+use crate::client::{Client, chunked, post};
 use crate::engine::{Engine, HELLO};
 use crate::front::{Front, PATIENCE};
 
@@ -41,9 +41,14 @@ impl Stage {
 
     /// Sends a request of some 800 tokens, and waits until it is at the engine or in the queue.
     fn asks(&self, name: &str, fields: &str) -> Client {
+        self.asks_with(name, 800, fields)
+    }
+
+    /// The same with a request of so many tokens.
+    fn asks_with(&self, name: &str, tokens: usize, fields: &str) -> Client {
         let before = self.waiting() as u64 + self.sent() + self.front.count(Event::QueueFull) + self.pushed_out();
         let mut client = self.front.connect();
-        client.send(prompt(name, fields));
+        client.send(prompt(name, tokens, fields));
         self.front.until("it is there", |_| {
             self.waiting() as u64 + self.sent() + self.front.count(Event::QueueFull) + self.pushed_out() > before
         });
@@ -74,8 +79,8 @@ impl Stage {
     }
 }
 
-fn prompt(name: &str, fields: &str) -> Vec<u8> {
-    let words = format!("{name} ").repeat(3_200 / (name.len() + 1));
+fn prompt(name: &str, tokens: usize, fields: &str) -> Vec<u8> {
+    let words = format!("{name} ").repeat(4 * tokens / (name.len() + 1));
     let body = format!(r#"{{"model":"tiny-llama","messages":[{{"role":"user","content":"{words}"}}]}}"#);
     let length = body.len();
     format!("POST /v1/chat/completions HTTP/1.1\r\nHost: f\r\n{fields}Content-Length: {length}\r\n\r\n{body}").into()
@@ -102,6 +107,87 @@ fn who_finds_no_room_waits_and_goes_in_order() {
     }
     assert_eq!(stage.sent(), 5, "each once");
     assert_eq!((stage.front.count(Event::Queued), stage.front.count(Event::QueueReleased)), (4, 4));
+    stage.settles();
+}
+
+/// What fits goes past what does not, also where it came when it did not fit either.
+#[test]
+fn a_short_prompt_does_not_wait_for_a_long_one() {
+    let stage = Stage::new(|_| {});
+    let mut clients: Vec<Client> = ["one", "other"].map(|name| stage.asks_with(name, 400, "")).into();
+    clients.extend(
+        [("long", 800), ("middle", 350), ("short", 300)].map(|(name, tokens)| stage.asks_with(name, tokens, "")),
+    );
+    assert_eq!((stage.waiting(), stage.sent()), (3, 2));
+    assert_eq!([stage.next(), stage.next()], ["middle", "short"]);
+    stage.answer.send(()).unwrap();
+    assert_eq!(stage.next(), "long");
+    stage.answer.send(()).unwrap();
+    assert!(clients.iter_mut().all(|client| client.reply().status == 200));
+    stage.settles();
+}
+
+/// A body whose end is still to come when all is known of it goes by the same rule.
+#[test]
+fn bodies_in_pieces_wait_as_well() {
+    let stage = Stage::new(|_| {});
+    let mut clients = vec![stage.asks("first", "")];
+    let words = "more ".repeat(640);
+    let body = format!(
+        r#"{{"model":"tiny-llama","messages":[{{"role":"user","content":"{words}"}}],"tools":[{{"type":"function","function":{{"name":"f"}}}}],"n":1}}"#
+    );
+    let in_chunks = [
+        &b"POST /v1/chat/completions HTTP/1.1\r\nHost: f\r\nTransfer-Encoding: chunked\r\n\r\n"[..],
+        &chunked(body.as_bytes(), 1_000),
+    ]
+    .concat();
+    let at_once = post("/v1/chat/completions", &body);
+    for (sent, pieces) in [(&in_chunks, 1), (&at_once, 2), (&in_chunks, 2)] {
+        let mut client = stage.front.connect();
+        let cut = if pieces == 1 { sent.len() } else { sent.len() - 6 };
+        client.send(&sent[..cut]);
+        std::thread::sleep(Duration::from_millis(30));
+        client.send(&sent[cut..]);
+        clients.push(client);
+    }
+    stage.front.until("the queue", |_| stage.waiting() == 3);
+    assert_eq!(stage.sent(), 1);
+    (0..4).for_each(|_| stage.answer.send(()).unwrap());
+    assert!(clients.iter_mut().all(|client| client.reply().status == 200));
+    stage.settles();
+}
+
+/// What no cache can hold waits for nothing that could come: its engine says so.
+#[test]
+fn what_never_fits_does_not_wait() {
+    let stage = Stage::new(|_| {});
+    let mut clients = vec![stage.asks("first", "")];
+    let words = "long ".repeat(1_000);
+    let mut client = stage.front.connect();
+    client.send(post("/v1/chat/completions", format!(r#"{{"messages":[{{"role":"user","content":"{words}"}}]}}"#)));
+    clients.push(client);
+    stage.front.until("it is there", |_| stage.sent() == 2);
+    assert_eq!(stage.waiting(), 0);
+    (0..2).for_each(|_| stage.answer.send(()).unwrap());
+    assert!(clients.iter_mut().all(|client| client.reply().status == 200));
+    stage.settles();
+}
+
+/// Who waits for room goes on waiting where its engine has as many requests as it may: there is room soon.
+#[test]
+fn who_waits_is_not_refused_for_a_cap() {
+    let stage = Stage::new(|_| {});
+    let mut clients = [stage.asks("first", ""), stage.asks("second", "")];
+    assert_eq!((stage.waiting(), stage.sent()), (1, 1));
+    let mut snapshot = (*stage.front.published.current()).clone();
+    snapshot.endpoints[0].as_mut().unwrap().cap = 1;
+    stage.front.published.publish(snapshot);
+    stage.front.until("the cap", |front| front.ask(prompt("third", 800, "")).status == 503);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!((stage.waiting(), stage.sent()), (1, 1));
+    assert_eq!(stage.next(), "second");
+    stage.answer.send(()).unwrap();
+    assert!(clients.iter_mut().all(|client| client.reply().status == 200));
     stage.settles();
 }
 
@@ -133,7 +219,7 @@ fn a_body_says_how_urgent_it_is_too() {
     let _first = stage.asks("first", "");
     let _second = stage.asks("second", "");
     let mut third = stage.front.connect();
-    let text = String::from_utf8(prompt("third", "")).unwrap();
+    let text = String::from_utf8(prompt("third", 800, "")).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     let body = body.replacen('{', r#"{"priority":-1,"#, 1);
     let head = head.rsplit_once(' ').unwrap().0;
@@ -271,7 +357,7 @@ fn without_a_limit_nobody_waits() {
     let clients: Vec<Client> = (0..8)
         .map(|at| {
             let mut client = front.connect();
-            client.send(prompt(&format!("name{at}"), ""));
+            client.send(prompt(&format!("name{at}"), 800, ""));
             client
         })
         .collect();
@@ -303,7 +389,7 @@ fn engines_that_end_together_are_all_served_at_once() {
     for at in 0..5 * ENGINES {
         let tenant = if at < 3 * ENGINES { "one" } else { "other" };
         let mut client = front.connect();
-        client.send(prompt(&format!("name{at}"), &format!("x-tenant: {tenant}\r\n")));
+        client.send(prompt(&format!("name{at}"), 800, &format!("x-tenant: {tenant}\r\n")));
         clients.push(client);
         front.until("it is there", |_| executed() + waiting() == clients.len());
     }

@@ -135,6 +135,25 @@ fn a_full_queue_drops_and_counts() {
     told(&front, "one more", 1);
 }
 
+/// Without a log only the last are wanted: an older one that nobody has read gives its place to a newer one, and is not missed
+/// unless a log that was on until then had it coming.
+#[test]
+fn what_receipts_have_no_room_for_is_written_over() {
+    const KEPT: usize = 8;
+    let front = logging(&answering(HELLO), |_| {});
+    let mut client = front.connect();
+    let mut ask = |paths: std::ops::Range<usize>| {
+        paths.for_each(|number| assert_eq!(client.ask(get(&format!("/v1/{number}"))).status, 200));
+    };
+    ask(0..3);
+    front.published.publish_rules(Rules { receipts: KEPT, ..Rules::default() });
+    ask(3..40);
+    let told = told(&front, "the last", KEPT);
+    let paths = told.iter().map(|record| record.path.as_bytes().to_vec());
+    assert!(paths.eq((40 - KEPT..40).map(|number| format!("/v1/{number}").into_bytes())), "{told:?}");
+    assert_eq!(front.count(Event::RecordDropped), 3, "those of the log");
+}
+
 #[test]
 fn rules_switch_it_off_and_on() {
     let front = logging(&answering(HELLO), |_| {});
@@ -151,10 +170,10 @@ fn rules_switch_it_off_and_on() {
 fn receipts_alone_are_told_of_too() {
     let front = logging(&answering(HELLO), |_| {});
     let mut client = front.connect();
-    for (access_log, receipts) in [(true, true), (false, true), (true, false), (false, false)] {
+    for (access_log, receipts) in [(true, 1), (false, 1), (true, 0), (false, 0)] {
         front.published.publish_rules(Rules { access_log, receipts, ..Rules::default() });
         assert_eq!(client.ask(get("/v1/a")).status, 200);
-        let told = told(&front, "as published", usize::from(access_log || receipts));
+        let told = told(&front, "as published", usize::from(access_log || receipts > 0));
         assert!(told.iter().all(|record| record.logged == access_log), "{told:?}");
     }
 }

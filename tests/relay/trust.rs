@@ -273,6 +273,8 @@ fn silent_streams_of_an_engine_that_is_gone_are_cut() {
         let Some(request) = connection.request() else { return };
         if request.path() != "/v1/whole" {
             connection.send(STREAM_HEAD);
+        }
+        if request.path() == "/v1/silent" {
             connection.send("9\r\ndata: a\n\n\r\n");
         }
         while request.path() == "/v1/speaks" {
@@ -302,6 +304,52 @@ fn silent_streams_of_an_engine_that_is_gone_are_cut() {
     assert_eq!((front.count(Event::UpstreamFaultSilent), front.counters.in_flight(0) >= 1), (2, true));
     assert!(!speaks.bytes(8).is_empty());
     drop(speaks);
+    front.settles();
+}
+
+/// The same of tunnels: what passes bytes goes on.
+#[test]
+fn tunnels_of_an_engine_that_is_gone_are_cut_where_they_are_silent() {
+    const AFTER: Duration = Duration::from_millis(1_500);
+    let engine = Engine::run(|mut connection| {
+        connection.request();
+        connection.send(crate::tunnel::SWITCH);
+        while connection.bytes(1) == b"a" {
+            connection.send("b");
+        }
+    });
+    let front =
+        Front::with(&[engine.address], |options| options.rules.limits.deserted_timeout_ms = AFTER.as_millis() as u64);
+    change(&front, |endpoint| endpoint.refuses_probes = true);
+    let mut tunnels = [(); 2].map(|()| front.connect());
+    for client in &mut tunnels {
+        client.send(crate::tunnel::ASK);
+        assert_eq!(client.head().start, "HTTP/1.1 101 Switching Protocols");
+    }
+    let [speaks, silent] = &mut tunnels;
+    let begun = Instant::now();
+    while begun.elapsed() < 3 * AFTER {
+        speaks.send("a");
+        assert_eq!(speaks.bytes(1), b"b", "after {:?}", begun.elapsed());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!((silent.ends(), front.count(Event::UpstreamFaultSilent)), (End::Reset, 1));
+}
+
+/// vLLM answers 500 where the server does not that a client had it fetch an image from, with that server's words.
+#[test]
+fn images_that_cannot_be_fetched_are_no_fault_of_the_engines() {
+    let told = r#"{"error":{"message":"500, message='cannot schedule new futures', url='http://x/a.png'","type":"InternalServerError","param":null,"code":500}}"#;
+    let engine = Engine::answering(format!(
+        "HTTP/1.1 500 Internal Server Error\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{told}",
+        told.len()
+    ));
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    for _ in 0..5 {
+        assert_eq!(client.ask(post("/v1/chat/completions", "{}")).status, 500);
+    }
+    assert_eq!((front.count(Event::UpstreamFaultErrorReply), front.count(Event::Barred)), (5, 0));
     front.settles();
 }
 

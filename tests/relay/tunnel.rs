@@ -125,6 +125,44 @@ fn without_a_101_there_is_no_tunnel() {
     assert_eq!(front.count(Event::Tunnel), 0);
 }
 
+/// Client and engine would speak different protocols, or one that is never offered: a request in it would pass unseen.
+#[test]
+fn a_101_names_what_was_offered() {
+    let named = [
+        ("Upgrade: WebSocket\r\n", 101),
+        ("Upgrade: h2c\r\n", 502),
+        ("Upgrade: websocket/2\r\n", 502),
+        ("Upgrade: websocket, h2c\r\n", 502),
+        ("Upgrade: websocket\r\nUpgrade: h2c\r\n", 502),
+        ("Upgrade:\r\n", 502),
+    ];
+    for (field, status) in named {
+        let engine = Engine::run(move |mut connection| {
+            connection.request();
+            connection.send(format!("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n{field}\r\n"));
+            connection.closed();
+        });
+        let front = Front::start(&[engine.address]);
+        assert_eq!(front.ask(ASK).status, status, "{field:?}");
+        front.settles();
+        assert_eq!(front.count(Event::Tunnel), u64::from(status == 101), "{field:?}");
+    }
+}
+
+/// Some clients say of every request how long its body is.
+#[test]
+fn a_handshake_may_say_that_it_has_no_body() {
+    let engine = echo();
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    client.send(ASK.replacen("\r\n", "\r\nContent-Length: 0\r\n", 1));
+    assert_eq!(client.head().start, "HTTP/1.1 101 Switching Protocols");
+    client.half_close();
+    assert_eq!(client.rest().0, b"hellobye");
+    front.settles();
+    assert_eq!(engine.requests()[0].head.get("upgrade"), Some("websocket"));
+}
+
 /// HTTP/2 in the clear is not offered to engines: requests in it would pass unseen.
 #[test]
 fn h2c_is_not_offered() {

@@ -99,7 +99,7 @@ fn a_choice_tells_its_terms() {
 /// What answers take of an engine's cache, others lose: blocks stand for one until the next turn brings it.
 #[test]
 fn answers_take_their_room_in_the_index() {
-    let engines = [Engine::answering(ok(r#"{"usage":{"prompt_tokens":750,"completion_tokens":2000}}"#))];
+    let engines = [Engine::answering(whole(r#""usage":{"prompt_tokens":750,"completion_tokens":2000}"#))];
     let front = front(&engines);
     let index = front.published.current().index.clone().unwrap();
     let mut client = front.connect();
@@ -110,13 +110,90 @@ fn answers_take_their_room_in_the_index() {
     };
     let (prompt, answered) = ask(1);
     assert!((8..20).contains(&prompt) && answered == 0, "of 3 KB {prompt} blocks of 256 bytes");
-    front.until("the first answer", |front| front.counters.loads().mean_answer(0) > 1);
+    front.until("the first answer", |front| front.counters.loads().mean_answer(0) > 64);
     (0..1_000).for_each(|_| front.counters.answer(0, 2_000));
     let (blocks, answered) = ask(1);
     assert!((prompt + 30..prompt + 33).contains(&blocks) && answered == 0, "8,000 bytes more: {blocks}");
     let (both, answered) = ask(3);
     assert!((30..33).contains(&answered), "{answered}");
     assert!((3 * prompt + 29..3 * prompt + 36).contains(&both), "another prompt, another answer: {both}");
+}
+
+/// A reply that says that it is longer than its engine's cache changes nothing of what is expected of others.
+#[test]
+fn an_answer_that_cannot_be_is_not_believed() {
+    let told = |tokens: u32| whole(&format!(r#""usage":{{"prompt_tokens":750,"completion_tokens":{tokens}}}"#));
+    for (tokens, believed) in [(4_096, true), (4_097, false), (16_777_216, false)] {
+        let engine = Engine::answering(told(tokens));
+        let front = Front::with(&[engine.address], |options| {
+            options.settings.policy = Policy::Warm;
+            options.capacity_tokens = Some(4_096);
+        });
+        assert_eq!(front.ask(post("/v1/chat/completions", conversation(1, 1))).status, 200);
+        front.settles();
+        assert_eq!(front.count(Event::ToldCompletion), u64::from(tokens));
+        assert_eq!(front.counters.loads().mean_answer(0) > 64, believed, "{tokens}");
+    }
+}
+
+/// Blocks noted at each engine after these requests, each with its status.
+fn noted<const N: usize>(front: &Front, asked: &[(&str, String, u16)]) -> [u32; N] {
+    let mut client = front.connect();
+    for (path, body, status) in asked {
+        assert_eq!(client.ask(post(path, body)).status, *status, "{path}");
+    }
+    front.settles();
+    let index = front.published.current().index.clone().unwrap();
+    std::array::from_fn(|slot| index.figures(slot as u16).blocks)
+}
+
+/// Who asks how long a prompt is has it computed by nobody.
+#[test]
+fn what_is_only_counted_or_written_down_is_in_no_cache() {
+    let front = front(&[Engine::answering(ok(r#"{"count":900}"#))]);
+    let tell = ["/tokenize", "/v1/messages/count_tokens", "/v1/chat/completions/render"];
+    let told = tell.map(|path| (path, conversation(1, 3), 200));
+    assert_eq!(noted(&front, &told), [0]);
+    assert_eq!((front.count(Event::PromptTokensNew), front.count(Event::PromptTokensHeld)), (0, 0));
+    let [blocks] = noted(&front, &[("/v1/chat/completions", conversation(1, 3), 200)]);
+    assert!(blocks > 24, "{blocks}");
+    assert!(front.count(Event::PromptTokensNew) > 1_000 && front.count(Event::PromptTokensHeld) == 0);
+}
+
+/// An engine that refuses a prompt has not computed it; what it had of it before stays.
+#[test]
+fn what_is_refused_is_in_no_cache() {
+    let engine = Engine::run(|mut connection| {
+        while let Some(request) = connection.request() {
+            match request.text().contains("said 2") {
+                true => connection.send("HTTP/1.1 400 Bad Request\r\ncontent-length: 15\r\n\r\nlonger than max"),
+                false => connection.send(ok("{}")),
+            }
+        }
+    });
+    let front = front(&[engine]);
+    let turns = |turns, status| [("/v1/chat/completions", conversation(1, turns), status)];
+    assert_eq!(noted(&front, &turns(3, 400)), [0]);
+    let [first] = noted(&front, &turns(1, 200));
+    assert!(first > 8, "{first}");
+    let [refused] = noted(&front, &turns(3, 400));
+    // Its own last block goes on with other text.
+    assert!((first - 1..=first).contains(&refused), "{first}, then {refused}");
+    assert_eq!(noted(&front, &turns(1, 200)), [first]);
+}
+
+/// One that is too busy for it has not computed it either.
+#[test]
+fn what_goes_elsewhere_is_where_it_went() {
+    let busy = "HTTP/1.1 503 Busy\r\ncontent-length: 45\r\n\r\ncurrently busy and cannot accept new requests";
+    for place in 0..2 {
+        let engines = [0, 1].map(|at| Engine::answering(if at == place { busy.into() } else { ok("{}") }));
+        let front = front(&engines);
+        let asked: Vec<_> = (0..16).map(|name| ("/v1/chat/completions", conversation(name, 1), 200)).collect();
+        let blocks: [u32; 2] = noted(&front, &asked);
+        assert!(engines[place].executions() > 0, "by none of sixteen prompts");
+        assert!(blocks[place] == 0 && blocks[1 - place] > 32, "{blocks:?}, {place} is busy");
+    }
 }
 
 #[test]
@@ -136,6 +213,30 @@ fn a_salt_and_a_model_keep_prompts_apart() {
     assert_eq!(ask(&salted), 0);
     assert!(ask(&salted) > 1_000);
     assert_eq!(ask(&salted.replace("\"a\"", "\"b\"")), 0);
+    front.settles();
+}
+
+/// What follows an image is in an engine's cache by the image's own hash.
+#[test]
+fn an_image_keeps_prompts_apart() {
+    let front = front(&[Engine::answering(ok("{}"))]);
+    let mut client = front.connect();
+    let text = "Read this page, and answer with JSON of its fields. ".repeat(80);
+    let mut ask = |image: &str| {
+        let image = format!(r#"{{"type":"image_url","image_url":{{"url":"{image}"}}}}"#);
+        let content = format!(r#"[{image},{{"type":"text","text":"{text}"}}]"#);
+        let body = format!(r#"{{"model":"tiny-llama","messages":[{{"role":"user","content":{content}}}]}}"#);
+        let before = front.count(Event::PromptTokensHeld);
+        assert_eq!(client.ask(post("/v1/chat/completions", body)).status, 200);
+        front.count(Event::PromptTokensHeld) - before
+    };
+    let page = |pixels: &str| format!("data:image/png;base64,iVBORw0KGgo{}Jggg==", pixels.repeat(10_000));
+    for (one, other) in [("https://scans/1.png".into(), "https://scans/2.png".into()), (page("AAAB"), page("AABA"))] {
+        assert_eq!(ask(&one), 0);
+        assert!(ask(&one) > 900, "the same image again");
+        assert_eq!(ask(&other), 0, "another one");
+        assert!(ask(&one) > 900 && ask(&other) > 900);
+    }
     front.settles();
 }
 

@@ -66,7 +66,7 @@ pub fn limits(style: Style, random: &mut Random) -> Limits {
         drain_timeout_ms: 40_000,
         ..Limits::default()
     };
-    limits.read_ahead_bytes = random.pick(&[100, 2_000, 16 << 10]);
+    limits.read_ahead_bytes = random.pick(&[0, 100, 2_000, 16 << 10]);
     limits.hold_bytes = random.pick(&[100, 5_000, 1 << 20]);
     limits.head_bytes_max = random.pick(&[1_000, 32 << 10]);
     limits.idle_upstreams_max = random.pick(&[1, 256]);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use warmfront::counters::Counters;
 use warmfront::counters::stats::{Gauge, Stats};
 use warmfront::exchange::{Record, Rules};
+use warmfront::limits::RECORDS_MAX;
 use warmfront::policy::{Policy, Queueing, Settings, ShadowPolicy};
 use warmfront::publish::{Process, Published, Records};
 use warmfront::shard::handover::HandOver;
@@ -128,7 +129,7 @@ impl Schedule {
             stream_error_event: random.chance(80),
             access_log: !seed.is_multiple_of(8),
             access_chain: seed.is_multiple_of(3),
-            receipts: seed.is_multiple_of(16),
+            receipts: if seed.is_multiple_of(16) { RECORDS_MAX } else { 0 },
             queue: draw::queue(style, &mut random),
             ..Rules::default()
         });

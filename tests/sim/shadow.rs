@@ -307,7 +307,8 @@ impl Shadow {
         if overdue {
             let script = line.scripts.iter().find(|(begins, _)| *begins >= leg.base).map(|(_, script)| script);
             let headless = script.is_none_or(|script| line.heard - leg.base < script.judged_end as u64);
-            if !self.draining && (leg.connecting || leg.executed && headless) {
+            // A connect that was not answered in time is no fault where the same endpoint is tried again.
+            if !self.draining && !leg.connecting && leg.executed && headless {
                 leg.charged = true;
                 self.effects.push((leg.slot, Effect::Fault));
             } else {

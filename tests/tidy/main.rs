@@ -55,6 +55,9 @@ const PANICS: &[(&[&str], &str)] = &[
     (&[".", "unwrap", "(", ")"], "hostile bytes never panic: handle the other case"),
     (&["panic", "!"], "hostile bytes never panic: answer an error, or assert what would be our own mistake"),
     (&["unreachable", "!"], "give the other case an answer: a wrong proof would end the process"),
+    (&["println", "!"], "it ends the process where the reader has left: write, and go on without him"),
+    (&["eprintln", "!"], "it ends the process where the reader has left: write, and go on without him"),
+    (&["eprint", "!"], "it ends the process where the reader has left: write, and go on without him"),
 ];
 
 /// Runtimes that `bench/runtimes` compares with. Warmfront has drivers of its own instead.

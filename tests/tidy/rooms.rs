@@ -62,6 +62,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("vocabulary", "and what text their tokens are"),
             ("fleet", "endpoints and their health"),
             ("scan", "`/explain` scans as a shard would"),
+            ("calendar", "times in lines of the access log"),
             ("limits", "most endpoints, longest answers"),
         ],
     ),
@@ -92,6 +93,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("scan", "looks into the body"),
             ("index", "notes what a choice leaves in a cache"),
             ("http", "reads and writes heads and framing"),
+            ("calendar", "dates of its own answers"),
             ("limits", "deadlines and sizes"),
         ],
     ),
@@ -164,6 +166,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
     ("vocabulary", &[("limits", "longest file, largest token")]),
     ("http", &[("limits", "most bytes of a head")]),
     ("slots", &[]),
+    ("calendar", &[]),
     ("atomics", &[]),
     ("limits", &[]),
 ];
@@ -185,6 +188,7 @@ const PURE: &[&str] = &[
     "vocabulary",
     "http",
     "slots",
+    "calendar",
     "limits",
 ];
 

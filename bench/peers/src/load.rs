@@ -147,7 +147,7 @@ impl Load {
                 self.send(at, Instant::now())?;
             }
         }
-        Ok(self.mark())
+        self.mark()
     }
 
     /// Requests at fixed times whether or not earlier ones have come back; latency counts from the time
@@ -165,7 +165,7 @@ impl Load {
             let now = Instant::now();
             if first.is_none() && now >= window_at {
                 self.latencies.clear();
-                first = Some(self.mark());
+                first = Some(self.mark()?);
             }
             if now >= end {
                 break;
@@ -182,7 +182,7 @@ impl Load {
             self.turn(due.min(end))?;
             free.extend(self.finished.drain(..));
         }
-        let last = self.mark();
+        let last = self.mark()?;
         self.drain()?;
         let first = first.ok_or("the window never began")?;
         self.print(&first, &last);
@@ -364,8 +364,14 @@ impl Load {
         Ok(())
     }
 
-    fn mark(&self) -> Mark {
-        Mark { counts: self.counts, cpu_ns: process::cpu_ns(self.plan.pid), at: Instant::now() }
+    /// Without a front there is no process whose time counts; of one that has served there is some.
+    fn mark(&self) -> Result<Mark, String> {
+        let pid = self.plan.pid;
+        let cpu_ns = if pid == 0 { 0 } else { process::cpu_ns(pid) };
+        if pid != 0 && cpu_ns == 0 {
+            return Err(format!("the CPU time of process {pid} cannot be read"));
+        }
+        Ok(Mark { counts: self.counts, cpu_ns, at: Instant::now() })
     }
 
     fn print(&mut self, first: &Mark, last: &Mark) {

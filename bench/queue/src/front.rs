@@ -122,7 +122,7 @@ impl Front {
     fn ask(&self, path: &str) -> std::io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&self.admin, ASK_MAX)?;
         stream.set_read_timeout(Some(ASK_MAX))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")?;
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
         Ok(text)

@@ -115,7 +115,10 @@ impl Front {
     fn ask(&self, method: &str, path: &str) -> std::io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&self.admin, ASK_MAX)?;
         stream.set_read_timeout(Some(ASK_MAX))?;
-        write!(stream, "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")?;
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        )?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
         Ok(text)

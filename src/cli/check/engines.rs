@@ -1,5 +1,6 @@
 //! The engines: do they answer, what do they serve, and do they say what good routing needs?
 
+use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::config::{Config, Health, Upstream};
 use crate::control::client::{Answer, Call, CallError, Client};
 use crate::control::models::{self, Learnt};
 use crate::control::scrape::{EngineKind, Reading};
-use crate::control::{key, watch};
+use crate::control::{key, unserved, watch};
 
 /// An engine may be busy, and `check` is in no hurry.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -29,10 +30,16 @@ pub(super) fn findings(config: &Config) -> io::Result<Vec<Finding>> {
         let checks: Vec<_> = config.upstream.iter().map(check).collect();
         let mut found = Vec::new();
         let mut lengths = Vec::new();
+        let mut ids = Some(HashSet::new());
         for check in checks {
-            let (findings, block_size) = check.await.map_err(io::Error::other)?;
-            found.extend(findings);
-            lengths.extend(block_size);
+            let looked = check.await.map_err(io::Error::other)?;
+            found.extend(looked.findings);
+            lengths.extend(looked.block_size);
+            ids = ids.zip(looked.ids).map(|(all, its)| &all | &its);
+        }
+        // With no engine, or one that keeps silent, nobody knows.
+        if let Some(ids) = ids.filter(|ids| !ids.is_empty()) {
+            found.extend(unserved(config, |id| ids.contains(id)).into_iter().map(|name| nobodys(&name, &ids)));
         }
         lengths.sort_unstable();
         lengths.dedup();
@@ -44,23 +51,44 @@ pub(super) fn findings(config: &Config) -> io::Result<Vec<Finding>> {
     })
 }
 
-/// One engine, and the size of its KV blocks.
-async fn engine(upstream: Upstream, health: Health) -> (Vec<Finding>, Option<u32>) {
+/// What the configuration names and no engine serves.
+fn nobodys(name: &str, ids: &HashSet<String>) -> Finding {
+    let mut served: Vec<String> = ids.iter().map(|id| shown(id)).collect();
+    served.sort();
+    let words = format!("no engine serves the model of {name}: it changes nothing; they serve {}", served.join(", "));
+    Finding::advice("models", words)
+}
+
+/// What was found at one engine.
+#[derive(Default)]
+struct Looked {
+    findings: Vec<Finding>,
+    /// Tokens of its KV blocks.
+    block_size: Option<u32>,
+    /// What it serves, where that is known.
+    ids: Option<HashSet<String>>,
+}
+
+/// One engine.
+async fn engine(upstream: Upstream, health: Health) -> Looked {
+    let configured = (!upstream.models.is_empty()).then(|| upstream.models.iter().cloned().collect());
+    let alone = |findings: Vec<Finding>| Looked { findings, ids: configured.clone(), ..Looked::default() };
     let name = upstream.label();
     let key = match key(&upstream) {
         Ok(key) => key,
-        Err(error) => return (vec![Finding::wrong(name, error.to_string())], None),
+        // Said among the files, and only where it is a fault.
+        Err(_) => return alone(vec![Finding::good(name, "is not asked, for want of its key")]),
     };
     let address = match watch::lookup(&upstream).await {
         Ok(addresses) => addresses,
-        Err(why) => return (vec![Finding::wrong(name, format!("cannot look it up: {why}"))], None),
+        Err(why) => return alone(vec![Finding::wrong(name, format!("cannot look it up: {why}"))]),
     };
     let asked = Asked { name, authority: upstream.url.authority(), key: key.as_deref(), client: Client::default() };
     let (first, address) = match asked.reach(&address, &health.path).await {
         Ok(reached) => reached,
         Err(error) => {
             let words = format!("{error}; start it, or mend `url`");
-            return (vec![Finding::wrong(asked.name, words)], None);
+            return alone(vec![Finding::wrong(asked.name, words)]);
         }
     };
     let mut found = vec![asked.health(&first, &health.path)];
@@ -70,7 +98,8 @@ async fn engine(upstream: Upstream, health: Health) -> (Vec<Finding>, Option<u32
         let engine = reading.as_ref().and_then(|reading| reading.engine);
         asked.usage(address, &model.id, engine, &mut found).await;
     }
-    (found, reading.and_then(|reading| reading.block_size))
+    let learnt = learnt.map(|learnt| learnt.cards.iter().map(|card| card.id.to_string()).collect());
+    Looked { findings: found, block_size: reading.and_then(|reading| reading.block_size), ids: configured.or(learnt) }
 }
 
 struct Asked<'a> {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::Finding;
+use super::{Finding, shipped};
 use crate::shard::placement::{listed, ranges};
 
 /// What the names of a queue's interrupts have in common, over the drivers of today; those for configuration and
@@ -39,7 +39,7 @@ fn card(name: &str, card: &Path, proc: &Path, shards: &BTreeSet<usize>) -> Optio
         text(&queue.join("rps_cpus")).is_some_and(|mask| !mask.trim().trim_matches(['0', ',']).is_empty())
     };
     let elsewhere = interrupts.iter().filter(|cpus| !cpus.is_subset(shards)).count();
-    let how = format!("`tuning/affinity.sh --cpus {} {name}` shows what to change", ranges(shards));
+    let how = format!("`{} --cpus {} {name}` shows what to change", shipped("tuning/affinity.sh"), ranges(shards));
     let on = ranges(&taking);
     Some(if receive.len() < shards.len() && !receive.iter().any(spreads) {
         Finding::advice(
@@ -140,7 +140,7 @@ mod tests {
         let words = &found[0].words;
         assert!(found[0].weight == Weight::Advice && found[0].subject == "eth0");
         assert!(words.starts_with("1 of 2 queue interrupts go to CPUs without a shard (0,5)"), "{words}");
-        assert!(words.contains("`tuning/affinity.sh --cpus 0-1 eth0`"), "{words}");
+        assert!(words.contains("affinity.sh --cpus 0-1 eth0`"), "{words}");
         assert_eq!(machine.findings("0,5")[0].weight, Weight::Good);
         assert!(machine.findings("").is_empty(), "nothing is pinned");
     }

@@ -7,6 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::Finding;
 use crate::config::{Config, Driver};
+use crate::control::index_blocks;
 use crate::limits::Limits;
 use crate::publish::DriverInUse;
 use crate::scan;
@@ -18,11 +19,15 @@ use crate::shard::placement::Placement;
 pub(in crate::cli) const OTHER_DESCRIPTORS: u64 = 64;
 /// Fewest clients a shard must be able to take.
 const CLIENTS_MIN: u64 = 64;
+/// One part in so many of the memory is for other things than the prefix index: as much as held bodies may take.
+const INDEX_LEAVES: u64 = 4;
+const MIB: usize = 1 << 20;
 
 pub(super) fn findings(config: &Config, placement: &Placement, ports: bool) -> Vec<Finding> {
     let mut found = vec![cores(placement), descriptors(config, placement.shards())];
     found.push(driver(asked(config.serve.driver)));
     found.push(memory(&config.limits, placement.shards()));
+    found.extend(index(config));
     found.push(Finding::good("scan", format!("bodies are scanned on {}", scan::kernel_name())));
     if ports {
         found.extend(config.serve.listen.iter().map(|address| port("listen", *address)));
@@ -78,7 +83,7 @@ fn descriptors(config: &Config, shards: usize) -> Finding {
 
 /// What the bodies that wait for a choice may hold.
 fn memory(limits: &Limits, shards: usize) -> Finding {
-    const MIB: u64 = 1 << 20;
+    const MIB: u64 = self::MIB as u64;
     let Some(bytes) = memory::bytes() else {
         return Finding::advice("memory", "cannot be told; set budget_bytes to a quarter of it, shared by the shards");
     };
@@ -90,6 +95,41 @@ fn memory(limits: &Limits, shards: usize) -> Finding {
     } else {
         Finding::advice("memory", words + ":\nlower budget_bytes, or set it to 0 for a quarter")
     }
+}
+
+/// The prefix index, where a policy has one.
+fn index(config: &Config) -> Option<Finding> {
+    if !config.counts_tokens() || config.limits.index_bytes == 0 {
+        return None;
+    }
+    if let Some(words) = index_fault(config) {
+        return Some(Finding::wrong("index", words));
+    }
+    let bytes = config.limits.index_bytes;
+    Some(match index_blocks(config) {
+        Ok(blocks) => Finding::good("index", format!("{blocks} blocks of prompts in {} MiB", bytes / MIB)),
+        Err(least) => Finding::advice(
+            "index",
+            format!(
+                "index_bytes = {bytes} in [limits] is too little for a prefix index, which takes {least} at least:\n\
+                 pools of policies warm and precise choose by prefix-hash; give it that, or 0 for none"
+            ),
+        ),
+    })
+}
+
+/// Why the prefix index cannot be had, in words: it is taken whole, and a process without memory for it is killed.
+pub(in crate::cli) fn index_fault(config: &Config) -> Option<String> {
+    let asked = config.limits.index_bytes;
+    // What systems and cgroups leave, and `ulimit -v`.
+    let may = memory::bytes().into_iter().chain(getrlimit(Resource::As).current).min()?;
+    let most = may - may / INDEX_LEAVES;
+    (config.counts_tokens() && asked as u64 > most).then(|| {
+        format!(
+            "index_bytes = {asked} in [limits] does not fit into the memory of {may} bytes that this process may have; \
+             give it at most {most}"
+        )
+    })
 }
 
 /// The driver that the configuration asks for, if it does.
@@ -156,6 +196,23 @@ mod tests {
         assert_eq!(port("listen", address).weight, Weight::Good);
         let elsewhere = port("listen", "192.0.2.1:80".parse().unwrap());
         assert!(elsewhere.words.contains("no address of this machine") || elsewhere.words.contains("privilege"));
+    }
+
+    #[test]
+    fn an_index_has_memory_and_room() {
+        let weight = |bytes: usize| {
+            let mut config = Config::default();
+            config.limits.index_bytes = bytes;
+            index(&config).map(|finding| finding.weight)
+        };
+        assert_eq!(weight(0), None);
+        assert_eq!(weight(1_000), Some(Weight::Advice));
+        assert_eq!(weight(Limits::default().index_bytes), Some(Weight::Good));
+        assert_eq!(weight(1 << 50), Some(Weight::Wrong));
+        let mut without = Config::default();
+        without.limits.index_bytes = 1 << 50;
+        without.routing.policy = crate::policy::Policy::Random;
+        assert_eq!((index(&without), index_fault(&without)), (None, None));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::Finding;
+use super::{Finding, shipped};
 
 const FILE: &str = include_str!("../../../tuning/90-warmfront.conf");
 
@@ -92,9 +92,10 @@ impl Setting<'_> {
             "sysctl",
             format!(
                 "{name} is {now}, wanted {}{value}.\n{}.\n\
-                 `sysctl -w {name}={quote}{value}{quote}` until the next boot; tuning/90-warmfront.conf for good",
+                 `sysctl -w {name}={quote}{value}{quote}` until the next boot;\n{} for good",
                 wanted.words(),
                 wrapped(first_sentence.trim_end_matches('.')),
+                shipped("tuning/90-warmfront.conf"),
                 name = self.name,
                 value = self.value,
             ),
@@ -200,7 +201,10 @@ mod tests {
         assert_eq!(
             words[1],
             "net.core.somaxconn is 128, wanted at least 4096.\nConnections that may wait for a shard to accept them.\n\
-             `sysctl -w net.core.somaxconn=4096` until the next boot; tuning/90-warmfront.conf for good"
+             `sysctl -w net.core.somaxconn=4096` until the next boot;\n"
+                .to_owned()
+                + &shipped("tuning/90-warmfront.conf")
+                + " for good"
         );
         assert!(
             words[2].starts_with("net.ipv4.ip_local_port_range is 32768 60999, wanted 20480 65535."),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 
-use super::{ANSWER_BYTES_MAX, TIMEOUT, aligned};
+use super::{ANSWER_BYTES_MAX, TIMEOUT, aligned, escaped};
 use crate::cli::shown::plain;
 use crate::control::client::{Answer, Call, CallError, Client};
 use crate::control::receipts::Receipt;
@@ -15,8 +15,7 @@ use crate::policy::Reason;
 /// Why there is nothing to print, and what to do, in words.
 pub(super) fn asked(address: SocketAddr, id: &str, json: bool) -> Result<String, String> {
     let authority = address.to_string();
-    let escaped: String = id.bytes().map(escaped).collect();
-    let path = format!("/receipts/{escaped}");
+    let path = format!("/receipts/{}", escaped(id));
     let call =
         Call { address, authority: &authority, path: &path, key: None, timeout: TIMEOUT, bytes_max: ANSWER_BYTES_MAX };
     let answer = get(&call).map_err(|error| format!("{error}; is a front running with its admin listener there?"))?;
@@ -44,14 +43,6 @@ fn get(call: &Call<'_>) -> Result<Answer, CallError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CallError::Want(error.to_string()))?;
     runtime.block_on(Client::default().get(call))
-}
-
-/// As a path has it.
-fn escaped(byte: u8) -> String {
-    match byte {
-        b'-' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => char::from(byte).into(),
-        _ => format!("%{byte:02X}"),
-    }
 }
 
 fn tell(receipt: &Receipt<'_>, out: &mut String) {

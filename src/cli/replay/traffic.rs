@@ -4,6 +4,7 @@ use std::path::Path;
 
 use clap::ValueEnum;
 
+use crate::cli::note;
 use crate::engine::profile::Profile;
 use crate::replay::traffic::Source;
 use crate::replay::traffic::access;
@@ -29,7 +30,7 @@ pub(super) enum Generated {
 #[command(next_help_heading = "Traffic")]
 pub(super) struct Shape {
     /// Trace: only the first so many requests.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     requests: Option<usize>,
     /// Trace: tokens in a block [default: 512; of an access log: what its lines say].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
@@ -106,7 +107,7 @@ pub(super) fn source(
                 warmup_seconds: shape.warmup.unwrap_or(usual.warmup_seconds),
                 pause_ms: shape.pause_ms.unwrap_or(usual.pause_ms),
                 system_tokens: shape.system_tokens.unwrap_or(usual.system_tokens),
-                context_max: profile.max_model_len,
+                context_max: longest(profile, usual.block_tokens()),
                 seed,
                 ..usual
             })
@@ -122,7 +123,7 @@ pub(super) fn source(
                 tool_seconds: shape.tool_seconds.unwrap_or(usual.tool_seconds),
                 seconds: shape.seconds.unwrap_or(usual.seconds),
                 warmup_seconds: shape.warmup.unwrap_or(usual.warmup_seconds),
-                context_max: usual.context_max.min(profile.max_model_len),
+                context_max: usual.context_max.min(longest(profile, usual.block_tokens())),
                 seed,
                 ..usual
             })
@@ -152,14 +153,26 @@ pub(super) fn source(
 fn read(path: &Path, shape: &Shape, profile: &Profile) -> Result<Trace, String> {
     let mut trace = open(path, shape.block_tokens).map_err(|error| error.to_string())?;
     trace.keep_first(shape.requests.unwrap_or(usize::MAX));
-    let dropped = trace.drop_longer_than(profile.max_model_len);
+    let most = longest(profile, trace.block_tokens());
+    let shortest = trace.requests().iter().map(|request| request.prompt.saturating_add(request.output)).min();
+    let dropped = trace.drop_longer_than(most);
+    if trace.requests().is_empty() {
+        return Err(format!(
+            "{}: none of {dropped} requests fits into the {most} tokens of this profile's contexts, the shortest has {}: \
+             choose another --profile, or more --kv-tokens",
+            path.display(),
+            shortest.unwrap_or(0)
+        ));
+    }
     if dropped > 0 {
-        eprintln!("left out {dropped} requests beyond max_model_len {}", profile.max_model_len);
+        note(&format!("left out {dropped} requests beyond max_model_len {most}\n"));
     }
-    match trace.requests().is_empty() {
-        true => Err(format!("{}: no request is left; is --profile the right one?", path.display())),
-        false => Ok(trace),
-    }
+    Ok(trace)
+}
+
+/// Longest request of these engines: a context fits into the blocks of their cache.
+pub(super) fn longest(profile: &Profile, block_tokens: u32) -> u32 {
+    profile.max_model_len.min(profile.kv_tokens / block_tokens.max(1) * block_tokens)
 }
 
 /// A trace or an access log, whichever the file is.
@@ -170,7 +183,7 @@ fn open(path: &Path, block_tokens: Option<u32>) -> Result<Trace, Unusable> {
         Format::Mooncake => Trace::read(lines, &name, block_tokens.unwrap_or(BLOCK_TOKENS)),
         Format::Access => {
             let (trace, account) = access::read(lines, &name, block_tokens)?;
-            eprint!("{}", account.words());
+            note(&account.words());
             Ok(trace)
         }
     }

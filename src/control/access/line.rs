@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::calendar::rfc3339;
 use crate::config::LogFormat;
 use crate::exchange::Record;
 use crate::fleet::EndpointId;
@@ -15,8 +16,6 @@ use crate::snapshot::{PoolId, Snapshot};
 
 /// Counts changes of what the keys mean. New keys may come without one.
 const VERSION: u32 = 1;
-const MICROS: u64 = 1_000_000;
-const DAY_SECONDS: u64 = 86_400;
 
 /// A record with its names. Keys that have no value are `null`; those that end in `_us` are microseconds since the first
 /// byte of the request, or a time by itself.
@@ -124,7 +123,7 @@ impl Named {
         let Named { record, pool, endpoint, runner_up } = self;
         Line {
             version: VERSION,
-            time: time(record.at).into(),
+            time: rfc3339(record.at).into(),
             client: record.client,
             method: some(record.method.as_bytes()),
             path: some(record.path.as_bytes()),
@@ -240,27 +239,6 @@ fn plain(word: Option<&str>, out: &mut Vec<u8>) {
             _ => out.extend(byte.escape_ascii()),
         }
     }
-}
-
-/// As RFC 3339 has it, in UTC, with microseconds.
-fn time(micros: u64) -> String {
-    let (seconds, micros) = (micros / MICROS, micros % MICROS);
-    let (year, month, day) = date(seconds / DAY_SECONDS);
-    let second = seconds % DAY_SECONDS;
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
-}
-
-/// Year, month and day of so many days since 1970: Howard Hinnant's `civil_from_days`, of years that begin in March.
-fn date(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (era * 400 + year + u64::from(month <= 2), month, day)
 }
 
 fn api(api: Api) -> &'static str {

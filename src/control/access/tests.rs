@@ -281,6 +281,23 @@ fn receipts_are_bounded_and_need_no_log() {
     fs::remove_file(path).unwrap();
 }
 
+/// Of all shards the last are kept, whichever of them is read last.
+#[test]
+fn receipts_are_those_of_the_last_that_ended_on_any_shard() {
+    let log = Log::off(3);
+    log.goes_with(Access::Off, 6).unwrap();
+    let ended = |number: u64| Record { at: 1_000 - number, total: 2 * number, ..record(number as usize) };
+    for number in 1..=12 {
+        let queue = log.process.shards()[usize::from(number < 9) + usize::from(number % 3 == 0)].records().queue();
+        queue.unwrap().push(ended(number).into()).unwrap();
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let newest = runtime.block_on(log.log.receipts()).newest(|_| true).0;
+    let ids: Vec<String> = newest.iter().map(|named| named.line().request_id.unwrap().into_owned()).collect();
+    assert_eq!(ids, ["12", "11", "10", "9", "8", "7"]);
+    log.log.stop();
+}
+
 /// What ended before the log was switched on has no line in it, though it was there for a receipt.
 #[test]
 fn what_was_recorded_for_its_receipt_alone_is_not_logged() {

@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::Fleet;
 use crate::config::KvEvents;
+use crate::control::caches::Unit;
 use crate::control::forms::Forms;
 use crate::control::hearing::Hearing;
 use crate::control::ladder::Tells;
@@ -69,6 +70,16 @@ impl Fleet {
         self.caches.clear(id);
         emptied
     }
+
+    /// See [`super::super::keeper::Keeper::notes`].
+    pub fn notes(&mut self, place: usize, id: EndpointId, unit: Unit) {
+        let Some(tenancy) = self.tenancy(place, id) else { return };
+        tenancy.unit = unit;
+        let tokens = tenancy.reading.as_ref().and_then(|(reading, _)| reading.load.kv_capacity_tokens);
+        if let Some((tokens, member)) = tokens.zip(self.member(place)) {
+            self.caches.holds(id, tokens, self.token_bytes(member), unit);
+        }
+    }
 }
 
 /// Bytes of one row in a file: bucket and tag of the block before it, and its own.
@@ -108,6 +119,9 @@ impl Fleet {
         let (name, process) = (Arc::clone(&member.name), member.now.as_ref().and_then(Tenancy::process));
         let Some(known) = process.and_then(|process| self.remembered.take(&name, &process)) else { return };
         let Some(index) = self.caches.index() else { return };
+        if known.told.is_some() {
+            self.notes(place, id, Unit::Steps);
+        }
         let mut restored = 0;
         // Where an engine tells all itself already, that is all there is.
         let is_told = self.tenancy(place, id).is_some_and(|tenancy| tenancy.truth.ladder.said() == Tells::All);

@@ -1,13 +1,16 @@
-//! Slots: which endpoint has which, and when one is free again.
+//! Slots: which endpoint has which, what it did there, and when one is free again.
 
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Fleet;
+use crate::control::caches::Unit;
 use crate::control::health::Course;
 use crate::control::member::Tenancy;
 use crate::control::truth::Truth;
+use crate::counters::{Counted, Deeds};
 use crate::fleet::{Endpoint, EndpointId, Health, Turnover};
 use crate::limits::ENDPOINTS_MAX;
 
@@ -20,19 +23,20 @@ pub(super) struct Slot {
     pub(super) generation: u32,
     /// An endpoint that was taken out, finishing what it has.
     pub(super) leaving: Option<(Endpoint, Instant)>,
-    pub(super) taken: bool,
+    /// Whose it is until it is free.
+    pub(super) tenant: Option<Arc<str>>,
+    /// What stood at it when it was free last.
+    before: Deeds,
 }
 
 impl Fleet {
     /// Gives a member an endpoint at `address`; the one it had finishes what it has.
-    pub(super) fn settle(&mut self, at: usize, address: SocketAddr, now: Instant) -> bool {
-        let Some(id) = self.take_slot() else {
+    pub(super) fn settle(&mut self, at: usize, address: SocketAddr, course: Course, now: Instant) -> bool {
+        let Some(id) = self.take_slot(Arc::clone(&self.members[at].name)) else {
             tracing::warn!(%address, "every endpoint slot is taken; the address is not used until one is free");
             return false;
         };
         let member = &mut self.members[at];
-        // Where it was somewhere else before, a new process has begun, with an empty cache.
-        let course = Course::new(member.now.is_none() && !member.latecomer, &self.config.health, now);
         let next = Tenancy {
             id,
             address,
@@ -46,13 +50,18 @@ impl Fleet {
             truth: Truth::new(now),
             emptied: 0,
             told: Arc::default(),
+            unit: Unit::default(),
             is_known: false,
+            began: None,
+            was_silent: false,
         };
-        self.caches.empty(id, None);
-        if let Some(old) = member.now.replace(next) {
-            let endpoint = member.endpoint(&old);
+        let old = member.now.replace(next).map(|old| (self.caches.part(old.id), member.endpoint(&old)));
+        let (part, endpoint) = old.unzip();
+        // The one before goes first: what it had of the index is this one's, and nobody else's.
+        if let Some(endpoint) = endpoint {
             self.let_finish(endpoint, now);
         }
+        self.caches.moved(id, part.flatten());
         self.pools.membership_changed();
         true
     }
@@ -64,9 +73,59 @@ impl Fleet {
         self.slots[slot].leaving = Some((Endpoint { health: Health::Draining, ..endpoint }, now));
     }
 
+    /// Frees slots whose endpoints have finished what they had: what these did is kept by their names.
+    pub(super) fn free_slots(
+        &mut self,
+        now: Instant,
+        in_flight: impl Fn(u16) -> u32,
+        counted: impl FnOnce() -> Counted,
+    ) -> bool {
+        let rested = |slot: &Slot| {
+            slot.leaving.as_ref().is_some_and(|(_, since)| now.saturating_duration_since(*since) > QUARANTINE)
+        };
+        let at_rest: Vec<u16> =
+            (0..).zip(&self.slots).filter(|(_, slot)| rested(slot)).map(|(index, _)| index).collect();
+        let free: Vec<u16> = at_rest.into_iter().filter(|index| in_flight(*index) == 0).collect();
+        if free.is_empty() {
+            return false;
+        }
+        // Behind the look at what is in flight: all that was counted there shows.
+        let counted = counted();
+        for index in free {
+            let slot = &mut self.slots[usize::from(index)];
+            slot.leaving = None;
+            let here = counted.at(index);
+            let before = std::mem::replace(&mut slot.before, here.clone());
+            if let Some(tenant) = slot.tenant.take() {
+                self.bank.keep(tenant, &here.since(&before));
+            }
+        }
+        self.forget_the_gone();
+        true
+    }
+
+    /// What each endpoint did, by name, whichever slots it has and had; of those that left, the last ones, and the others together
+    /// under a name of their own.
+    pub fn deeds(&self, counted: &Counted) -> BTreeMap<Arc<str>, Deeds> {
+        let mut deeds = self.bank.deeds();
+        for (index, slot) in (0..).zip(&self.slots) {
+            if let Some(tenant) = &slot.tenant {
+                deeds.entry(Arc::clone(tenant)).or_default().add(&counted.at(index).since(&slot.before));
+            }
+        }
+        deeds
+    }
+
+    pub(in crate::control) fn forget_the_gone(&mut self) {
+        let members = self.members.iter().map(|member| &member.name);
+        let here: HashSet<&Arc<str>> =
+            members.chain(self.slots.iter().filter_map(|slot| slot.tenant.as_ref())).collect();
+        self.bank.forget(&here);
+    }
+
     /// A free slot, under a generation it never had.
-    fn take_slot(&mut self) -> Option<EndpointId> {
-        let free = self.slots.iter().position(|slot| !slot.taken);
+    fn take_slot(&mut self, tenant: Arc<str>) -> Option<EndpointId> {
+        let free = self.slots.iter().position(|slot| slot.tenant.is_none());
         let index = free.unwrap_or(self.slots.len());
         if index == self.slots.len() {
             if index >= ENDPOINTS_MAX {
@@ -75,7 +134,7 @@ impl Fleet {
             self.slots.push(Slot::default());
         }
         let slot = &mut self.slots[index];
-        slot.taken = true;
+        slot.tenant = Some(tenant);
         slot.generation = slot.generation.wrapping_add(1);
         Some(EndpointId { slot: index as u16, generation: slot.generation })
     }

@@ -2,9 +2,12 @@
 
 use super::*;
 use crate::config::Upstream;
+use crate::control::caches::Unit;
 use crate::control::models::Card;
 use crate::control::scrape;
-use crate::counters::{Asked, Compared, Predictions};
+use crate::counters::stats::Stats;
+use crate::counters::{Asked, Compared, Counters, Prediction, Predictions};
+use crate::fleet::Method;
 use crate::index::Origin;
 use crate::snapshot::Selected;
 
@@ -20,6 +23,10 @@ fn fleet(count: u16) -> Fleet {
 
 fn at(n: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], 9_000 + n))
+}
+
+fn nothing() -> Counted {
+    Counted::read(Counters::leak(), Stats::leak(1))
 }
 
 fn failed() -> Result<(), Failure> {
@@ -44,9 +51,9 @@ fn an_engine_that_moves_gets_another_slot_and_its_own_back_only_when_idle() {
     assert_eq!(snapshot.endpoints[0].as_ref().unwrap().health, Health::Draining);
     assert_eq!(*snapshot.pools[0].members, [1]);
     // Requests are still in flight there, however long ago it left.
-    now += QUARANTINE * 2;
-    assert!(!fleet.tick(now, |slot| u32::from(slot == 0)));
-    assert!(fleet.tick(now, |_| 0));
+    now += slots::QUARANTINE * 2;
+    assert!(!fleet.tick(now, |slot| u32::from(slot == 0), nothing));
+    assert!(fleet.tick(now, |_| 0, nothing));
     assert!(fleet.snapshot().endpoints[0].is_none());
     fleet.resolved(0, vec![at(8)], now);
     let (third, _) = fleet.target(0).unwrap();
@@ -70,6 +77,37 @@ fn an_address_that_is_still_answered_is_kept() {
     assert_eq!(fleet.probed(0, id, Ok(()), now), (None, false));
 }
 
+/// Dead at both its addresses it is down, and not unknown at one after the other.
+#[test]
+fn an_engine_of_two_addresses_is_down_until_it_answers_at_one() {
+    let mut fleet = fleet(1);
+    let now = Instant::now();
+    let refused = || Err(Failure { why: "x".into(), refused: true });
+    let probe = |fleet: &mut Fleet, outcome| {
+        let (id, _) = fleet.target(0).unwrap();
+        let (turn, _) = fleet.probed(0, id, outcome, now);
+        let member = &fleet.members()[0];
+        (turn, fleet.target(0).unwrap().1, member.health().unwrap())
+    };
+    let (id, _) = fleet.target(0).unwrap();
+    assert_eq!(fleet.probed(0, id, Ok(()), now).0, Some(Turn::Up));
+    fleet.resolved(0, vec![at(0), at(3)], now);
+    assert_eq!(probe(&mut fleet, refused()), (None, at(0), Health::Up));
+    assert_eq!(probe(&mut fleet, refused()), (Some(Turn::Down), at(3), Health::Down));
+    for turn in 0..10 {
+        let place = if turn % 4 < 2 { 3 } else { 0 };
+        let next = if (turn + 1) % 4 < 2 { 3 } else { 0 };
+        assert_eq!(fleet.target(0).unwrap().1, at(place), "turn {turn}");
+        assert_eq!(probe(&mut fleet, refused()), (None, at(next), Health::Down), "turn {turn}");
+    }
+    assert_eq!(probe(&mut fleet, Ok(())).2, Health::Up);
+    // Nobody has ever been there: the other one is tried at once.
+    let mut fresh = self::fleet(1);
+    fresh.resolved(0, vec![at(0), at(3)], now);
+    assert_eq!(probe(&mut fresh, refused()), (None, at(3), Health::Unknown));
+    assert_eq!(probe(&mut fresh, Ok(())), (Some(Turn::Up), at(3), Health::Up));
+}
+
 #[test]
 fn foreign_load_is_what_is_not_ours_and_is_forgotten_when_stale() {
     let mut fleet = fleet(1);
@@ -84,7 +122,7 @@ fn foreign_load_is_what_is_not_ours_and_is_forgotten_when_stale() {
     assert_eq!(fleet.snapshot().endpoints[0].as_ref().unwrap().foreign, 0);
     fleet.scraped(0, id, Ok((reading(), ours(0))), now);
     now += Duration::from_millis(fleet.config.control.stale_after_ms + 1);
-    assert!(fleet.tick(now, |_| 0));
+    assert!(fleet.tick(now, |_| 0, nothing));
     let endpoint = fleet.snapshot().endpoints[0].clone().unwrap();
     assert_eq!((endpoint.foreign, endpoint.engine.running), (0, None));
 }
@@ -165,14 +203,163 @@ fn shards_are_told_how_fast_caches_turn_over_until_nobody_knows() {
     assert_eq!(scrape(&mut fleet, false), (true, 0.0, 0.0), "there was room");
     sends(50);
     assert_eq!(scrape(&mut fleet, false), (true, 0.2, 0.0), "what an engine says of itself is the same");
-    assert_eq!(scrape(&mut fleet, true), (true, 0.0, 0.0), "another process, another cache");
-    sends(300);
-    assert_eq!(scrape(&mut fleet, false), (true, 0.0, 0.0), "when it went is not known");
-    sends(100);
+    assert_eq!(scrape(&mut fleet, true), (true, 0.0, 1.0), "another process, another cache");
+    sends(200);
+    assert_eq!(scrape(&mut fleet, false), (true, 0.0, 0.2));
+    sends(150);
     assert_eq!(scrape(&mut fleet, false), (true, 0.4, 0.0));
     now += Duration::from_millis(fleet.config.control.stale_after_ms + 1);
-    assert!(fleet.tick(now, |_| 0));
+    assert!(fleet.tick(now, |_| 0, nothing));
     assert_eq!(fleet.snapshot().endpoints[0].as_ref().unwrap().turnover, 0.0);
+}
+
+/// One whose process began then, where it says so.
+fn began(time: Option<u32>) -> Result<(Reading, Ours), String> {
+    let time = time.map(|time| format!("process_start_time_seconds {time}\n")).unwrap_or_default();
+    let text = format!(
+        "{time}vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"1000\"}} 1\nvllm:num_requests_running 0\n"
+    );
+    Ok((Reading::of(text.as_bytes()), Ours::default()))
+}
+
+/// An engine and what was sent there.
+struct Sent {
+    fleet: Fleet,
+    id: EndpointId,
+    now: Instant,
+}
+
+impl Sent {
+    const BLOCKS: u32 = 40;
+
+    fn new() -> Sent {
+        let fleet = fleet(1);
+        Sent { id: fleet.target(0).unwrap().0, fleet, now: Instant::now() }
+    }
+
+    fn sends(&mut self) {
+        let chain: Vec<u64> = (1..=u64::from(Sent::BLOCKS)).map(|at| at.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+        self.fleet.snapshot().index.unwrap().insert(&chain, self.id, Origin::Choice).unwrap();
+    }
+
+    fn probed(&mut self, outcome: Result<(), Failure>, times: u32) {
+        for _ in 0..times {
+            self.fleet.probed(0, self.id, outcome.clone(), self.now);
+        }
+    }
+
+    /// What is known behind that scrape.
+    fn scraped(&mut self, read: Result<(Reading, Ours), String>) -> u32 {
+        self.now += Duration::from_secs(1);
+        self.fleet.scraped(0, self.id, read, self.now);
+        self.known()
+    }
+
+    fn known(&self) -> u32 {
+        self.fleet.caches.figures(self.id.slot).blocks
+    }
+}
+
+#[test]
+fn an_engine_that_was_silent_has_what_it_had_if_it_is_the_same_process() {
+    for (before, behind, known) in [
+        (Some(5), began(Some(5)), 40),
+        (Some(5), began(Some(6)), 0),
+        (Some(5), began(None), 0),
+        (Some(5), Err("x".into()), 0),
+        (None, began(None), 0),
+    ] {
+        let mut sent = Sent::new();
+        sent.sends();
+        sent.probed(Ok(()), 1);
+        assert_eq!(sent.known(), 40, "what went there before its first probe");
+        assert_eq!(sent.scraped(began(before)), 40);
+        sent.probed(failed(), 9);
+        assert_eq!(sent.scraped(Err("x".into())), 40);
+        sent.now += Duration::from_secs(60);
+        sent.fleet.tick(sent.now, |_| 0, nothing);
+        sent.probed(Ok(()), 9);
+        assert_eq!(sent.known(), if before.is_some() { 40 } else { 0 }, "{before:?}: who cannot say so is another");
+        let said = behind.as_ref().map(|(reading, _)| reading.started);
+        assert_eq!(sent.scraped(behind.clone()), known, "{before:?}, then {said:?}");
+        sent.sends();
+        assert_eq!(sent.scraped(Err("x".into())), 40, "once is enough");
+    }
+}
+
+/// Whichever is heard first.
+#[test]
+fn what_an_earlier_process_knew_outlasts_the_first_good_probe() {
+    let mut old = Sent::new();
+    old.scraped(began(Some(5)));
+    old.sends();
+    let (name, engine) = old.fleet.saved(0, None).unwrap();
+    let saved = || {
+        let mut saved = Saved::default();
+        saved.add(&name, engine.clone());
+        saved
+    };
+    for probes in [Vec::new(), vec![Ok(())], vec![failed(); 9]] {
+        let mut new = Sent::new();
+        new.fleet.remember(saved());
+        probes.into_iter().for_each(|outcome| new.probed(outcome, 1));
+        assert_eq!(new.scraped(began(Some(5))), 40);
+        new.probed(Ok(()), 9);
+        assert_eq!(new.scraped(began(Some(5))), 40);
+    }
+}
+
+/// Sixteen thousand tokens are a thousand steps of 64 bytes, and 250 blocks: as many as lie in its cache are noted, whatever they are.
+#[test]
+fn a_part_of_the_index_is_as_large_as_the_cache_in_what_is_noted_there() {
+    let mut fleet = fleet(1);
+    let (id, _) = fleet.target(0).unwrap();
+    let index = fleet.snapshot().index.unwrap();
+    let capacity = || index.figures(id.slot).capacity;
+    let scrape = |fleet: &mut Fleet, prompts| {
+        fleet.scraped(0, id, Ok((counted(prompts, 0, "True"), Ours::default())), Instant::now());
+        capacity()
+    };
+    assert_eq!(scrape(&mut fleet, 5), 250);
+    fleet.notes(0, id, Unit::Steps);
+    assert_eq!((capacity(), scrape(&mut fleet, 6)), (1_000, 1_000));
+    assert_eq!(scrape(&mut fleet, 1), 1_000, "it has restarted");
+    fleet.notes(0, id, Unit::Blocks);
+    assert_eq!((capacity(), scrape(&mut fleet, 2)), (250, 250));
+}
+
+/// One reply is enough, and for all that serve the same; there is room by the size of the same scrape.
+#[test]
+fn parts_are_sized_by_what_one_reply_told_of_its_model() {
+    let mut fleet = fleet(3);
+    (0..3).for_each(|place| serves(&mut fleet, place, &[["m"], ["m"], ["other"]][place]));
+    let predictions = Predictions::default();
+    let now = Instant::now();
+    fleet.compare(&predictions, now);
+    let index = fleet.snapshot().index.unwrap();
+    let seen = |fleet: &mut Fleet, place: usize| {
+        let (id, _) = fleet.target(place).unwrap();
+        let vacant = fleet.snapshot().endpoints[usize::from(id.slot)].as_ref().unwrap().vacant;
+        (index.figures(id.slot).capacity, vacant)
+    };
+    let scrape = |fleet: &mut Fleet, place: usize| {
+        let (id, _) = fleet.target(place).unwrap();
+        let chain: Vec<u64> = (1..=50u64).map(|at| at.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+        index.insert(&chain, id, Origin::Choice).unwrap();
+        fleet.scraped(place, id, Ok((counted(1, 0, "True"), Ours::default())), now);
+    };
+    scrape(&mut fleet, 0);
+    assert_eq!(seen(&mut fleet, 0), (250, 0.8), "16,000 tokens of four bytes in blocks of 256");
+    let nothing = Prediction { method: Method::Warm, tokens: 250, held: 0, text_bytes: 1_000, batch: false };
+    predictions.told(0, &nothing, 500, Some(0));
+    assert!(fleet.compare(&predictions, now).1, "shards must know");
+    assert_eq!(seen(&mut fleet, 0), (125, 0.6), "of two bytes");
+    predictions.told(0, &nothing, 500, Some(0));
+    assert!(!fleet.compare(&predictions, now).1, "more of the same is no news");
+    scrape(&mut fleet, 1);
+    assert_eq!(seen(&mut fleet, 1), (125, 0.6), "it told nothing itself");
+    scrape(&mut fleet, 2);
+    assert_eq!(seen(&mut fleet, 2), (250, 0.8), "nobody told of its model");
 }
 
 #[test]
@@ -185,7 +372,7 @@ fn an_engine_that_counts_no_hits_ends_on_hash_and_one_without_a_cache_at_once() 
         let asked = Asked { requests: 20 * turn, tokens: 40_000 * turn, held: 30_000 * turn, told: 0 };
         let ours = Ours { asked, prompted: 160_000 * turn, ..Ours::default() };
         fleet.scraped(place, id, Ok((counted(40_000 * turn, hits, caching), ours)), now);
-        let moved = fleet.compare(&predictions, now);
+        let (moved, _) = fleet.compare(&predictions, now);
         let rungs: Vec<_> = fleet.snapshot().endpoints.iter().flatten().map(|endpoint| endpoint.rung).collect();
         (moved.len(), rungs)
     };
@@ -204,3 +391,5 @@ fn an_engine_that_counts_no_hits_ends_on_hash_and_one_without_a_cache_at_once() 
     assert_eq!(scrape(&mut fleet, 0, 1, 0, "True"), (1, vec![Approximate, Approximate, Hash]));
     assert_eq!(scrape(&mut fleet, 2, 1, 0, "True"), (1, vec![Approximate; 3]));
 }
+
+mod parts;

@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::{Course, Hearing, Inner, Rank};
+use super::{Course, Hearing, Inner};
+use crate::control::caches::Unit;
 use crate::control::ladder::Tells;
 use crate::control::listen::Wanted;
-use crate::limits::MIRROR_BLOCKS_MAX;
+use crate::mirror::Mirror;
 
 /// A choice is expected to show in an engine's events after so many seconds: those that wait there longest are computed by then.
 const PROMISE_SECONDS: u32 = 30;
@@ -15,7 +16,19 @@ const EXPIRIES_MAX: usize = 64;
 impl Hearing {
     /// A cache that others found empty, another index, another size, promises that were not kept. Answers sockets behind which another
     /// process may be, which has to be asked: on connections of their own.
-    pub fn tick(&self, wanted: &Wanted) -> Vec<usize> {
+    pub async fn tick(&self, wanted: &Wanted) -> Vec<usize> {
+        let _turn = self.turn().await;
+        self.grow(wanted).await;
+        let anew = self.look(wanted);
+        self.settle().await;
+        let inner = self.inner();
+        if inner.tells == Tells::All {
+            self.expire(&inner);
+        }
+        anew
+    }
+
+    fn look(&self, wanted: &Wanted) -> Vec<usize> {
         let mut inner = self.inner();
         // What a reload made another of was emptied thereby, which is looked into.
         inner.index = Arc::clone(&wanted.index);
@@ -31,10 +44,6 @@ impl Hearing {
         }
         if !anew.is_empty() {
             self.distrust(&mut inner);
-        }
-        self.settle(&mut inner);
-        if inner.tells == Tells::All {
-            self.expire(&inner);
         }
         anew
     }
@@ -53,6 +62,7 @@ impl Hearing {
             // What has been sent there since is no promise there, and would stay.
             inner.is_noted = false;
             self.empty(inner);
+            self.keeper.notes(self.place, self.id, Unit::Blocks);
         }
         anew
     }
@@ -79,14 +89,15 @@ impl Inner {
 
     /// A process is there that began at this time: what another told before goes. What this one told stays.
     pub(super) fn forget_before(&mut self, began: f64) -> Vec<usize> {
-        let mut anew = Vec::new();
+        let (mut anew, mut gone) = (Vec::new(), Vec::new());
         for (number, socket) in self.sockets.iter_mut().enumerate() {
             let older = socket.forget_before(began, |rank| self.ranks.get(&rank).map(|rank| rank.since));
-            self.ranks.retain(|rank, _| !older.contains(rank));
             if !older.is_empty() {
                 anew.push(number);
             }
+            gone.extend(older);
         }
+        self.forget(|rank| gone.contains(&rank));
         anew
     }
 
@@ -96,27 +107,16 @@ impl Inner {
         sockets.filter_map(|(number, socket)| socket.doubt().then_some(number)).collect()
     }
 
-    /// The engine has more blocks than was thought: mirrors get room for them. One that had too little has to be told anew.
+    /// The engine has more blocks than was thought. A mirror that had too little room has to be told anew.
     fn resize(&mut self, wanted: &Wanted) -> Vec<usize> {
-        if wanted.blocks == 0 || wanted.blocks == self.blocks {
-            return Vec::new();
+        let most = self.most(wanted);
+        if wanted.blocks > 0 && wanted.blocks != self.blocks {
+            (self.blocks, self.blocks_max) = (wanted.blocks, wanted.blocks_max);
         }
-        let grows = wanted.blocks_max > self.blocks_max;
-        (self.blocks, self.blocks_max) = (wanted.blocks, wanted.blocks_max);
-        if !grows {
-            return Vec::new();
-        }
-        let most = self.blocks_max.min(MIRROR_BLOCKS_MAX / self.ranks.len().max(1) as u32);
-        let mut small = Vec::new();
-        for (number, Rank { mirror, .. }) in &mut self.ranks {
-            if mirror.overflowed() {
-                small.push(*number);
-            } else if mirror.blocks_max() < most {
-                // Cannot fail: there is more room than before.
-                mirror.grown(most).map_or_else(|_| small.push(*number), |grown| *mirror = grown);
-            }
-        }
-        self.ranks.retain(|rank, _| !small.contains(rank));
+        let is_small = |mirror: &Mirror| most > 0 && (mirror.overflowed() || mirror.blocks_max() < most);
+        let ranks = self.ranks.iter();
+        let small: Vec<u32> = ranks.filter(|(_, rank)| is_small(&rank.mirror)).map(|(number, _)| *number).collect();
+        self.forget(|rank| small.contains(&rank));
         let mut anew = Vec::new();
         for (number, socket) in self.sockets.iter_mut().enumerate() {
             let before = socket.reached.len();

@@ -1,17 +1,19 @@
 //! What is known of the engines' caches: who listens to whom, what that says, and the file in which it outlasts this process.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
+use std::{io, mem};
 
 use tokio::task::{JoinSet, spawn_blocking, yield_now};
 use tokio::time::sleep;
 
 use super::Keeper;
+use crate::control::caches::Unit;
 use crate::control::hearing::{Figures, Hearing};
 use crate::control::ladder::Tells;
 use crate::control::listen;
+use crate::control::member::Member;
 use crate::control::saved::Saved;
 use crate::fleet::EndpointId;
 use crate::publish::Process;
@@ -35,6 +37,12 @@ impl Keeper {
             };
             ears.entry(place).or_insert_with(listen);
         }
+    }
+
+    /// Hears nobody any more: where engines come to be heard, the process in this one's place waits for that door.
+    pub fn listen_no_more(&self) {
+        self.ears.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// An engine tells so much of its cache from now on.
@@ -67,6 +75,8 @@ impl Keeper {
         if path.as_os_str().is_empty() {
             return;
         }
+        // Two at a time would write one file.
+        let mut told = self.saving.lock().await;
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let places: Vec<usize> = self.fleet().members().iter().map(|member| member.place).collect();
         let mut saved = Saved::default();
@@ -78,6 +88,12 @@ impl Keeper {
             yield_now().await;
         }
         if saved.is_empty() {
+            let is_read = |member: &Member| member.now.as_ref().is_some_and(|tenancy| tenancy.reading.is_some());
+            if self.fleet().members().iter().any(is_read) && !mem::replace(&mut *told, true) {
+                tracing::warn!(
+                    "caches_file keeps nothing: no engine tells process_start_time_seconds in its /metrics, by which it would be known again"
+                );
+            }
             return;
         }
         let file = path.clone();
@@ -104,6 +120,12 @@ impl Keeper {
     /// What is noted of an engine's cache goes. Answers how often that was so.
     pub fn empty(&self, place: usize, id: EndpointId) -> u64 {
         self.fleet().empty(place, id)
+    }
+
+    /// What is noted of an engine's cache from now on: what it tells, or what was sent there alone. Its part of the index becomes as large as
+    /// its cache is in these.
+    pub fn notes(&self, place: usize, id: EndpointId, unit: Unit) {
+        self.fleet().notes(place, id, unit);
     }
 
     /// How often what is noted of an endpoint's cache has gone; none: it is not there.

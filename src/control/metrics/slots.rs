@@ -1,29 +1,76 @@
-//! What shards count by slot, as series of the endpoints that have those slots now.
+//! What shards count by slot, as series of the endpoints that have those slots now, and had others before.
 
 use std::collections::BTreeMap;
 use std::fmt::Error;
+use std::sync::Arc;
 
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use super::{Collected, Family};
-use crate::counters::Asked;
+use super::{Collected, Family, model, reason};
+use crate::counters::stats::RequestKey;
+use crate::counters::{Asked, Counted, Deeds};
 use crate::snapshot::Snapshot;
 
 type Count = fn(&Asked) -> u64;
 
+/// What each endpoint did, by name.
+#[derive(Debug)]
+pub(super) struct ByName {
+    endpoints: BTreeMap<Arc<str>, Deeds>,
+    /// Requests for which nothing was chosen.
+    none: Deeds,
+}
+
 impl Collected {
-    pub(super) fn slots(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
-        let (counters, stats) = (self.0.counters, self.0.stats);
+    pub(super) fn deeds(&self) -> ByName {
+        let fleet = self.0.keeper.fleet();
+        // Read while nobody gives a slot away: else its new tenant's account would begin behind what was read.
+        let counted = Counted::read(self.0.counters, self.0.stats);
+        ByName { endpoints: fleet.deeds(&counted), none: counted.at(RequestKey::NONE) }
+    }
+
+    pub(super) fn requests(
+        &self,
+        out: &mut DescriptorEncoder<'_>,
+        snapshot: &Snapshot,
+        deeds: &ByName,
+    ) -> Result<(), Error> {
+        let help = "Finished requests; status 0: the client left before one was sent";
+        let mut family = Family::new(out, "requests", help, MetricType::Counter)?;
+        // Rows that get the same labels, such as those of pools without one, are one series.
+        let mut sums = BTreeMap::new();
+        let endpoints = deeds.endpoints.iter().map(|(name, deeds)| (&**name, deeds)).chain([("none", &deeds.none)]);
+        for (endpoint, deeds) in endpoints {
+            for (key, count) in &deeds.requests {
+                let labels = (model(snapshot, key.pool), endpoint, key.status, reason(key.reason));
+                *sums.entry(labels).or_insert(0) += count;
+            }
+        }
+        for ((model, endpoint, status, reason), count) in sums {
+            let status = status.to_string();
+            let labels = vec![("model", model), ("endpoint", endpoint), ("status", &status), ("reason", reason)];
+            family.counter(labels, count)?;
+        }
+        let help = "Finished requests that found no row to be counted in";
+        Family::new(out, "requests_uncounted", help, MetricType::Counter)?
+            .counter(vec![], self.0.stats.requests_overflow())
+    }
+
+    pub(super) fn slots(
+        &self,
+        out: &mut DescriptorEncoder<'_>,
+        snapshot: &Snapshot,
+        deeds: &ByName,
+    ) -> Result<(), Error> {
         // One that was taken out finishes beside its successor of the same name: they are one series.
-        let mut slots = BTreeMap::<&str, Vec<u16>>::new();
+        let mut pending = BTreeMap::<&str, u64>::new();
         for endpoint in snapshot.endpoints.iter().flatten() {
-            slots.entry(&*endpoint.name).or_default().push(endpoint.id.slot);
+            *pending.entry(&endpoint.name).or_default() += self.0.counters.loads().pending(endpoint.id.slot);
         }
         let help = "Prompt tokens sent there that have no first token yet, beside those thought to be in its cache";
         let mut family = Family::new(out, "endpoint_pending_tokens", help, MetricType::Gauge)?;
-        for (endpoint, slots) in &slots {
-            let tokens: u64 = slots.iter().map(|slot| counters.loads().pending(*slot)).sum();
+        for (endpoint, tokens) in pending {
             family.gauge(vec![("endpoint", endpoint)], tokens as f64)?;
         }
         let sent: [(&str, &str, Count); 2] = [
@@ -34,18 +81,16 @@ impl Collected {
         ];
         for (name, help, count) in sent {
             let mut family = Family::new(out, name, help, MetricType::Counter)?;
-            for (endpoint, slots) in &slots {
-                let sent = slots.iter().map(|slot| count(&counters.predictions().sent_in_all(*slot)));
-                family.counter(vec![("endpoint", endpoint)], sent.sum())?;
+            for (endpoint, deeds) in &deeds.endpoints {
+                family.counter(vec![("endpoint", endpoint)], count(&deeds.sent))?;
             }
         }
         let help = "From the request's last byte to the first token, by the endpoint that answered";
         let name = "endpoint_time_to_first_token_seconds";
         let mut family = Family::new(out, name, help, MetricType::Histogram)?;
-        for (endpoint, slots) in &slots {
-            let reading = stats.first_tokens(slots);
-            if reading.count() > 0 {
-                family.histogram(vec![("endpoint", endpoint)], &reading, 1e6)?;
+        for (endpoint, deeds) in &deeds.endpoints {
+            if deeds.first_tokens.count() > 0 {
+                family.histogram(vec![("endpoint", endpoint)], &deeds.first_tokens, 1e6)?;
             }
         }
         Ok(())

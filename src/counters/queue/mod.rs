@@ -2,9 +2,9 @@
 //! process, so that all shards release in one order.
 //!
 //! Each waiting request has a [`Place`]: one word that says all by which it is compared ([`rank`]), published by its shard.
-//! A shard releases a request only if no other that waits for the same endpoint comes before it, and none of another shard that
-//! comes before it and has yet to look at what ended last ([`Place::turn`]); it reads the others' words, nobody is
-//! asked and nothing is locked. First comes the more urgent, then the tenant that was served least for its weight
+//! A shard has a request look for room only behind all that come before it and have yet to look at what ended last ([`Place::turn`]); it
+//! reads the others' words, nobody is asked and nothing is locked. Who looks and does not fit lets those pass that need less
+//! ([`Look`]), but none of a tenant that was served more. First comes the more urgent, then the tenant that was served least for its weight
 //! ([`tenants`]), then who has waited longest, where what the endpoint holds of its prompt counts as up to 10 s of waiting.
 //!
 //! A full queue takes nobody in but those who may push another out: one that is less urgent, or of a tenant that has
@@ -14,12 +14,19 @@
 //! While nobody waits this costs one load for each request.
 
 mod drain;
+mod look;
+mod place;
 mod rank;
 mod tenants;
+
+use std::cell::Cell;
+use std::cmp::Ordering::{Equal, Less};
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::limits::{ENDPOINTS_MAX, QUEUE_MAX};
 use drain::Drain;
+pub use look::Look;
+pub use place::{Line, Place, Turn};
 use rank::{Rank, Status};
 pub use tenants::Tenant;
 use tenants::Tenants;
@@ -28,6 +35,10 @@ use tenants::Tenants;
 const WORDS: usize = 2 * QUEUE_MAX;
 /// How often one who pushes somebody out looks for another, where that one went by itself meanwhile.
 const PUSHES_MAX: usize = 4;
+
+/// So many bits of a look say what was too much: 16 million tokens, and as many ends as there are in centuries.
+const NEW_BITS: u32 = 24;
+const NEW_MAX: u32 = (1 << NEW_BITS) - 1;
 
 /// See the module.
 #[derive(Debug)]
@@ -43,7 +54,7 @@ pub struct Queue {
     open: AtomicU32,
     /// By endpoint: which of them was the last there...
     ended: Box<[AtomicU64]>,
-    /// ... and which was the last when the first who waits for it looked and found no room.
+    /// ... and which was the last when the first who waits for it looked and found no room, with the least that was too much then.
     looked: Box<[AtomicU64]>,
     tenants: Tenants,
     drain: Drain,
@@ -58,6 +69,8 @@ pub struct Newcomer {
     pub tenant: Tenant,
     /// How much of the prompt the endpoint that it waits for holds, 0..=1.
     pub held: f32,
+    /// Tokens that are to be computed there.
+    pub new: u32,
     /// Slot of that endpoint.
     pub endpoint: u16,
     /// The shard that asks.
@@ -109,7 +122,8 @@ impl Queue {
                     self.owners[place].store(newcomer.shard.into(), Ordering::Relaxed);
                     // Release: who reads the word knows the owner.
                     word.store(rank.word(), Ordering::Release);
-                    return Some(Place { queue: self, place, tenant: newcomer.tenant, since: now });
+                    let (tenant, new) = (newcomer.tenant, Cell::new(newcomer.new));
+                    return Some(Place { queue: self, place, tenant, new, since: now });
                 }
             }
         }
@@ -132,7 +146,7 @@ impl Queue {
         self.ranks().all(|(_, rank)| {
             let other = (rank.urgency(), self.tenants.served(rank.lane()));
             let waits_there = rank.endpoint() == newcomer.endpoint;
-            its < other || (its == other || !waits_there) && of(&self.looked, rank.endpoint()) >= ended
+            its < other || (its == other || !waits_there) && self.looked(rank.endpoint()).0 >= ended
         })
     }
 
@@ -177,7 +191,27 @@ impl Queue {
     }
 
     fn has_to_look(&self, rank: Rank, ends: u64) -> bool {
-        of(&self.looked, rank.endpoint()) < ends
+        self.looked(rank.endpoint()).0 < ends
+    }
+
+    /// Behind how many ends somebody looked at this endpoint last, and the fewest tokens there was no room for then.
+    fn looked(&self, endpoint: u16) -> (u64, u32) {
+        let looked = of(&self.looked, endpoint);
+        (looked >> NEW_BITS, NEW_MAX - (looked as u32 & NEW_MAX))
+    }
+
+    /// There was no room for so many tokens. Only who is first for an endpoint says that it was looked at.
+    fn no_room(&self, endpoint: u16, new: u32, seen: Seen, first: bool) {
+        let Some(looked) = self.looked.get(usize::from(endpoint)) else { return };
+        // The greatest is the last one, and of one look what says the least.
+        let said = seen.0 << NEW_BITS | u64::from(NEW_MAX - new.min(NEW_MAX));
+        let of_this = |before: u64| match (before >> NEW_BITS).cmp(&seen.0) {
+            // Room also comes without an end: who looks first looks for all that come behind.
+            Less | Equal if first => Some(said),
+            Equal => Some(before.max(said)),
+            _ => None,
+        };
+        let _ = looked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, of_this);
     }
 
     /// Seconds until one that joins now would be released, as fast as releases have been lately.
@@ -240,149 +274,6 @@ fn of(cells: &[AtomicU64], endpoint: u16) -> u64 {
 /// See [`Queue::seen`].
 #[derive(Clone, Copy, Debug)]
 pub struct Seen(u64);
-
-/// Whose turn it is, as far as a place knows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Turn {
-    /// Its own.
-    Now,
-    /// Another's, who waits for the same endpoint and has looked, or is of the same shard.
-    Later,
-    /// Another shard's, who waits for some endpoint and has yet to look at what ended last; where it stands.
-    Behind(usize),
-}
-
-/// See [`Place::line`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Line {
-    urgency: u8,
-    lane: u8,
-    when: u64,
-    place: usize,
-}
-
-impl Line {
-    /// As urgent.
-    pub fn is_as_urgent_as(&self, other: &Line) -> bool {
-        self.urgency == other.urgency
-    }
-
-    /// As urgent, and of the same tenant: which of them goes first is settled.
-    pub fn is_of(&self, other: &Line) -> bool {
-        self.is_as_urgent_as(other) && self.lane == other.lane
-    }
-}
-
-/// One request's place. Dropping it leaves the queue.
-#[derive(Debug)]
-#[must_use = "dropping a place leaves the queue"]
-pub struct Place {
-    queue: &'static Queue,
-    place: usize,
-    tenant: Tenant,
-    /// Since when.
-    since: u64,
-}
-
-impl Place {
-    /// How long it has waited, in microseconds.
-    pub fn waited(&self, now: u64) -> u64 {
-        now.saturating_sub(self.since)
-    }
-
-    /// Whether it still waits; false: it was pushed out.
-    pub fn stands(&self) -> bool {
-        self.rank().status() == Status::Waits
-    }
-
-    /// What it is compared by with others that wait for the same endpoint, lowest first. It changes as its tenant is served.
-    pub fn order(&self) -> (u8, u64, u64, usize) {
-        self.queue.order(self.rank(), self.place)
-    }
-
-    /// Where it stands among those of its urgency and tenant, lowest first; that never changes. For who has many places.
-    pub fn line(&self) -> Line {
-        let rank = self.rank();
-        Line { urgency: rank.urgency(), lane: rank.lane(), when: rank.when(), place: self.place }
-    }
-
-    /// Slot of the endpoint that it waits for.
-    pub fn endpoint(&self) -> u16 {
-        self.rank().endpoint()
-    }
-
-    /// Whether nobody who waits for the same endpoint comes before it.
-    pub fn is_next(&self) -> bool {
-        self.queue.first(self.endpoint()) == Some(self.place)
-    }
-
-    /// Whether it is to look for room now: those of its own shard look in their order, and where places are open for all who come
-    /// before it, nobody waits for them to look.
-    pub fn turn(&self) -> Turn {
-        let (queue, rank) = (self.queue, self.rank());
-        let (own, ends, shard) = (queue.order(rank, self.place), queue.seen().0, queue.owner(self.place));
-        let open = queue.open.load(Ordering::Relaxed);
-        let (mut first, mut before, mut same): (Option<(_, usize)>, u32, bool) = (None, 0, false);
-        for (place, other) in queue.ranks() {
-            let order = queue.order(other, place);
-            if order >= own {
-                continue;
-            }
-            if queue.has_to_look(other, ends) && queue.owner(place) != shard {
-                first = first.filter(|(first, _)| *first < order).or(Some((order, place)));
-                before += 1;
-                same |= other.endpoint() == rank.endpoint();
-            } else if other.endpoint() == rank.endpoint() {
-                return Turn::Later;
-            }
-        }
-        first.filter(|_| same || before >= open).map_or(Turn::Now, |(_, place)| Turn::Behind(place))
-    }
-
-    /// It has looked, found no room, and waits for this endpoint from now on.
-    pub fn aims_at(&self, endpoint: u16, seen: Seen) {
-        let word = &self.queue.words[self.place];
-        let before = self.endpoint();
-        let aimed = |word: u64| match Rank::of(word) {
-            rank if rank.status() == Status::Waits && rank.endpoint() != endpoint => {
-                Some(rank.aimed_at(endpoint).word())
-            }
-            _ => None,
-        };
-        let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, aimed);
-        if self.queue.seen().0 == seen.0 {
-            self.queue.open.store(0, Ordering::Relaxed);
-        }
-        // Where it waited until now it was the first.
-        let looked = [(before, before != endpoint), (endpoint, self.is_next())];
-        for (endpoint, _) in looked.into_iter().filter(|(_, first)| *first) {
-            if let Some(looked) = self.queue.looked.get(usize::from(endpoint)) {
-                looked.fetch_max(seen.0, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Its wait is over: it goes to its endpoint, with so many tokens of work on its tenant's account.
-    pub fn released(self, tokens: u32, now: u64) {
-        self.queue.takes_place();
-        self.queue.tenants.serves(self.tenant, tokens);
-        self.queue.drain.released(now);
-    }
-
-    fn rank(&self) -> Rank {
-        Rank::of(self.queue.words[self.place].load(Ordering::Acquire))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // Release: who takes the place next comes behind.
-        let rank = Rank::of(self.queue.words[self.place].swap(Rank::NOBODY, Ordering::AcqRel));
-        if rank.status() == Status::Waits {
-            self.queue.leaves(rank.lane());
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests;

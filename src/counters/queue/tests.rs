@@ -7,7 +7,7 @@ fn queue() -> &'static Queue {
 }
 
 fn asks(endpoint: u16) -> Newcomer {
-    Newcomer { priority: 0, tenant: Tenant::ONLY, held: 0.0, endpoint, shard: 0 }
+    Newcomer { priority: 0, tenant: Tenant::ONLY, held: 0.0, new: 0, endpoint, shard: 0 }
 }
 
 fn of_tenant(lane: u8, weight: u32) -> Newcomer {
@@ -21,8 +21,8 @@ fn who_waits_longest_is_next_for_its_endpoint() {
     let second = queue.join(&Newcomer { shard: 1, ..asks(3) }, 10, SECOND).unwrap();
     let elsewhere = queue.join(&Newcomer { shard: 2, ..asks(4) }, 10, 2 * SECOND).unwrap();
     assert!(first.is_next() && !second.is_next() && elsewhere.is_next());
-    elsewhere.aims_at(3, queue.seen());
-    assert_eq!((elsewhere.is_next(), elsewhere.turn(), queue.waiting()), (false, Turn::Later, 3));
+    elsewhere.aims_at(3, 0, queue.seen());
+    assert_eq!((elsewhere.is_next(), elsewhere.turn(), queue.waiting()), (false, Turn::InVain, 3));
     drop(first);
     assert_eq!((second.is_next(), second.waited(3 * SECOND)), (true, 2 * SECOND));
     drop((second, elsewhere));
@@ -42,13 +42,13 @@ fn who_comes_first_looks_first_at_what_ended() {
     let behind = Turn::Behind(0);
     assert_eq!(turns(), (Turn::Now, behind, behind), "whatever they wait for");
     assert_eq!((queue.next_elsewhere(0), queue.next_elsewhere(1)), (Some(1), Some(2)));
-    first.aims_at(3, queue.seen());
+    first.aims_at(3, 0, queue.seen());
     assert_eq!(turns(), (Turn::Now, Turn::Now, Turn::Now), "those of a shard look in their order by themselves");
     assert_eq!((queue.next_elsewhere(1), queue.next_elsewhere(2)), (Some(2), None));
     queue.freed(3);
-    first.aims_at(7, queue.seen());
-    second.aims_at(7, queue.seen());
-    assert_eq!((turns(), queue.next_elsewhere(0)), ((Turn::Now, Turn::Later, Turn::Now), Some(2)), "the third has to");
+    first.aims_at(7, 0, queue.seen());
+    second.aims_at(7, 0, queue.seen());
+    assert_eq!((turns(), queue.next_elsewhere(0)), ((Turn::Now, Turn::InVain, Turn::Now), Some(2)), "the third has to");
 }
 
 #[test]
@@ -60,10 +60,10 @@ fn as_many_look_side_by_side_as_places_are_open() {
     assert_eq!((second.turn(), third.turn()), (Turn::Now, Turn::Behind(0)), "two are open");
     second.released(10, 3 * SECOND);
     assert_eq!(third.turn(), Turn::Behind(0), "one is");
-    first.aims_at(0, queue.seen());
+    first.aims_at(0, 0, queue.seen());
     assert_eq!(third.turn(), Turn::Now);
     queue.freed(7);
-    third.aims_at(2, queue.seen());
+    third.aims_at(2, 0, queue.seen());
     queue.freed(7);
     assert_eq!(third.turn(), Turn::Behind(0), "one that does not suit is not open");
 }
@@ -75,13 +75,69 @@ fn who_looked_before_an_end_has_to_look_again() {
     let second = queue.join(&asks(4), 10, SECOND).unwrap();
     let seen = queue.seen();
     queue.freed(3);
-    first.aims_at(3, seen);
+    first.aims_at(3, 0, seen);
     let behind = Turn::Behind(0);
     assert_eq!(second.turn(), behind, "it chose before");
-    second.aims_at(3, seen);
+    second.aims_at(3, 0, seen);
     assert_eq!(second.turn(), behind, "the same for one who waits there, too");
-    first.aims_at(3, queue.seen());
-    assert_eq!(second.turn(), Turn::Later);
+    first.aims_at(3, 0, queue.seen());
+    assert_eq!(second.turn(), Turn::InVain);
+}
+
+#[test]
+fn who_looked_in_vain_is_passed_by_who_needs_less_and_was_served_as_little() {
+    let queue = queue();
+    let needs =
+        |new: u32, lane: u8, shard: u16| queue.join(&Newcomer { new, shard, ..of_tenant(lane, 1) }, 10, 0).unwrap();
+    let (first, as_much, others) = (needs(900, 1, 1), needs(900, 1, 2), needs(899, 2, 0));
+    first.aims_at(0, 900, queue.seen());
+    assert_eq!((as_much.turn(), others.turn()), (Turn::InVain, Turn::Now));
+    queue.freed(3);
+    assert_eq!(others.turn(), Turn::Behind(0), "there may be room for the first by now");
+    first.aims_at(0, 900, queue.seen());
+    others.aims_at(0, 500, queue.seen());
+    let less = needs(500, 1, 3);
+    assert_eq!(less.turn(), Turn::InVain, "one that was not first found that 500 are too much, too");
+    less.aims_at(0, 499, queue.seen());
+    assert_eq!((others.turn(), needs(498, 1, 3).turn()), (Turn::InVain, Turn::Now));
+    first.aims_at(0, 900, queue.seen());
+    assert_eq!(
+        (others.turn(), less.turn()),
+        (Turn::Now, Turn::Now),
+        "the first has looked again: there may be room without an end"
+    );
+    queue.passed(of_tenant(2, 1).tenant, 1_000);
+    let more = needs(1, 2, 4);
+    assert_eq!(more.turn(), Turn::Later, "it was served more");
+    more.aims_at(1, 1, queue.seen());
+    assert_eq!(more.turn(), Turn::Now, "it waits elsewhere");
+    let idle = queue.join(&Newcomer { priority: 1, ..of_tenant(1, 1) }, 10, 0).unwrap();
+    assert_eq!(idle.turn(), Turn::Later);
+}
+
+#[test]
+fn behind_one_who_looked_in_vain_those_of_its_line_look_that_need_less() {
+    let queue = queue();
+    let needs = |new: u32, lane: u8| queue.join(&Newcomer { new, ..of_tenant(lane, 1) }, 10, 0).unwrap();
+    let [long, longer, short, shorter, others] =
+        [(500, 1), (501, 1), (100, 1), (99, 1), (1, 2)].map(|(n, l)| needs(n, l));
+    let all = [&long, &longer, &short, &shorter, &others];
+    let mut look = Look::default();
+    let lets = |look: &Look| all.map(|place| look.lets(place));
+    assert_eq!(lets(&look), [true; 5]);
+    look.in_vain(0, 500, &long);
+    assert_eq!(lets(&look), [false, false, true, true, false]);
+    look.in_vain(0, 100, &short);
+    look.in_vain(3, 100, &short);
+    assert_eq!(lets(&look), [false, false, false, true, false]);
+    shorter.aims_at(3, 100, queue.seen());
+    assert!(!look.lets(&shorter), "nor there");
+    look.opens(3);
+    assert_eq!(lets(&look), [false, false, false, true, false]);
+    look.closes(3);
+    assert_eq!(lets(&look), [false; 5]);
+    look.begins();
+    assert_eq!(lets(&look), [true; 5]);
 }
 
 #[test]
@@ -106,7 +162,7 @@ fn who_has_room_passes_its_equals_but_nobody_who_comes_before_it() {
     let waits = queue.join(&of_tenant(1, 1), 10, 0).unwrap();
     queue.freed(0);
     assert!(!queue.lets_pass(&of_tenant(1, 1)), "who waits looks first");
-    waits.aims_at(0, queue.seen());
+    waits.aims_at(0, 0, queue.seen());
     assert!(queue.lets_pass(&of_tenant(1, 1)), "it did not fit; what passed an empty queue is on no account");
     assert!(!queue.lets_pass(&Newcomer { priority: 1, ..of_tenant(1, 1) }), "less urgent");
     assert!(
@@ -202,7 +258,7 @@ fn all_is_given_back_whatever_they_do() {
                     places.extend(queue.join(&newcomer, 32, at));
                     if at % 3 == 0 && !places.is_empty() {
                         let place: Place = places.remove(at as usize % places.len());
-                        place.aims_at((at % 7) as u16, queue.seen());
+                        place.aims_at((at % 7) as u16, 0, queue.seen());
                         if at % 2 == 0 { place.released(10, at) } else { drop(place) }
                     }
                     places.retain(|place| place.stands());

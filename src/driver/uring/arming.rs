@@ -79,9 +79,10 @@ impl Uring {
     }
 
     pub(super) fn watch_room(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(id) else { return };
+        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.awaits_room) else { return };
+        socket.awaits_room = true;
         socket.operations += 1;
-        let outcome = self.ring.poll_room(id, socket.fd.as_fd());
+        let outcome = self.ring.poll_room(id, socket.fd.as_fd(), socket.kind == Kind::Stream);
         self.note(outcome);
     }
 

@@ -140,7 +140,10 @@ impl Uring {
     fn room_completed(&mut self, completed: Completed) -> Option<Completion> {
         let id = completed.id;
         let socket = self.sockets.get_mut(id)?;
-        socket.operations -= 1;
+        if !completed.more {
+            socket.operations -= 1;
+            socket.awaits_room = false;
+        }
         match socket.kind {
             Kind::Connecting => self.connected(id),
             Kind::Stream if socket.starved => {

@@ -185,9 +185,10 @@ impl Ring {
         unsafe { self.push(&entry.user_data(user_data(Purpose::Receive, id))) }
     }
 
-    /// One completion once it may be written to, or has failed.
-    pub(super) fn poll_room(&mut self, id: Key, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLOUT as u32).build();
+    /// A completion once it may be written to, or has failed; or each time that this comes about. A FIN of the other side is among what
+    /// every poll wants to know, so that one of a single completion would end at once behind it, room or not, and again and again.
+    pub(super) fn poll_room(&mut self, id: Key, socket: BorrowedFd<'_>, each_time: bool) -> io::Result<()> {
+        let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLOUT as u32).multi(each_time).build();
         // SAFETY: it names no memory.
         unsafe { self.push(&entry.user_data(user_data(Purpose::Room, id))) }
     }

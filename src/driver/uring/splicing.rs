@@ -14,6 +14,10 @@ impl Uring {
         if socket.splice.is_some() {
             return true;
         }
+        // What is parked was received before, and is not among the bytes that a splice would count.
+        if socket.parked.is_some() {
+            return false;
+        }
         socket.splice = self.pipes.begin(to, len);
         let begun = socket.splice.is_some();
         if begun {

@@ -74,6 +74,8 @@ pub(super) struct Socket {
     pub(super) told: Fault,
     /// The kernel took less than it was given; `Drained` is owed.
     pub(super) starved: bool,
+    /// The look for room among them.
+    pub(super) awaits_room: bool,
     pub(super) finish: bool,
     /// Completions of its receive that were not handed out yet.
     pub(super) undelivered: u32,
@@ -110,6 +112,7 @@ impl Socket {
             reset: false,
             told: Fault::None,
             starved: false,
+            awaits_room: false,
             finish: false,
             undelivered: 0,
             send_result: None,

@@ -29,7 +29,7 @@ impl Ledger {
     }
 
     /// What lies older than `newer`, and newer than `older`.
-    fn link(&mut self, newer: u32, older: u32, behind_newer: u32, before_older: u32) {
+    pub(super) fn link(&mut self, newer: u32, older: u32, behind_newer: u32, before_older: u32) {
         match newer {
             NONE => self.newest = behind_newer,
             newer => self.cell_mut(newer).older = behind_newer,

@@ -6,6 +6,8 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::frames::Frames;
+
 /// Longest line: 16 M tokens in blocks of 16 have a million ids.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 /// Most lines, and most blocks of all of them: half a gigabyte.
@@ -65,9 +67,7 @@ pub fn open(path: &Path) -> Result<Box<dyn BufRead>, Unusable> {
     if path.extension().is_none_or(|end| end != "zst") {
         return Ok(Box::new(plain));
     }
-    let decoder = ruzstd::decoding::StreamingDecoder::new(plain)
-        .map_err(|error| file(std::io::Error::other(error.to_string())))?;
-    Ok(Box::new(BufReader::new(decoder)))
+    Ok(Box::new(BufReader::new(Frames::new(plain))))
 }
 
 /// Looks at the first lines, and gives all of them back.

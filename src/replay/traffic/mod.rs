@@ -7,6 +7,7 @@ pub mod access;
 pub mod agents;
 pub mod chain;
 pub mod chat;
+mod frames;
 pub mod lines;
 pub mod mooncake;
 pub mod prefixes;

@@ -73,8 +73,14 @@ impl Prompts {
         self.each(Prompt::text_begins);
     }
 
-    pub fn media(&mut self) {
-        self.each(Prompt::media);
+    /// Whether either wants what tells the medium from others.
+    pub fn media_begins(&mut self) -> bool {
+        let wanted = self.plain.as_mut().is_some_and(|plain| plain.media_begins());
+        self.all.media_begins() || wanted
+    }
+
+    pub fn media(&mut self, sample: u64) {
+        self.each(|prompt| prompt.media(sample));
     }
 
     pub fn raw_begins(&mut self) {
@@ -118,6 +124,14 @@ impl Prompts {
 
     pub fn counts(&self) -> Counts {
         self.all.counts()
+    }
+
+    pub fn compares(&self) -> bool {
+        self.all.compares()
+    }
+
+    pub fn beside(&self) -> Option<Counts> {
+        self.all.beside()
     }
 
     #[inline]

@@ -48,12 +48,22 @@ impl Prompt {
         }
     }
 
-    /// What has been read of the prompt.
+    /// What has been read of the prompt, or of all prompts of a batch.
     pub fn counts(&self) -> Counts {
-        self.parts.iter().fold(Counts::default(), |sum, part| Counts {
-            text_bytes: sum.text_bytes + part.text_bytes,
-            ids: sum.ids + part.ids,
-            media: sum.media + part.media,
-        })
+        self.parts.iter().fold(Counts::default(), |sum, part| sum.and(part.counts))
+    }
+
+    /// Whether there is any text that belongs to no prompt alone.
+    pub fn compares(&self) -> bool {
+        let [_, _, _, extra] = &self.parts;
+        extra.counts != Counts::default()
+    }
+
+    /// What of this was read beside the first prompt: others of an array, and what each is compared with. `None`: there is one prompt.
+    pub fn beside(&self) -> Option<Counts> {
+        let [_, _, main, extra] = &self.parts;
+        let others = if main.items > 0 { main.counts.less(main.first) } else { Counts::default() };
+        let beside = others.and(extra.counts);
+        (main.items > 1 || beside != Counts::default()).then_some(beside)
     }
 }

@@ -37,6 +37,10 @@ impl Sink for Held {
             *self.1.get_mut(&after).unwrap() -= 1;
         }
     }
+
+    fn nothing(&mut self) {
+        *self = Held::default();
+    }
 }
 
 /// One that bears anything, for mirrors that are made up.
@@ -46,6 +50,7 @@ impl Sink for Deaf {
     fn hold(&mut self, _: Option<u64>, _: u64, _: u32) {}
     fn worth(&mut self, _: u64, _: u32) {}
     fn release(&mut self, _: u64) {}
+    fn nothing(&mut self) {}
 }
 
 const BLOCKS: u32 = 24;

@@ -1,0 +1,108 @@
+//! Files that the front will open: keys of engines, the access log, where it keeps what it knows of caches. They are tried
+//! without making any.
+
+use std::env;
+use std::fmt::Display;
+use std::io;
+use std::path::Path;
+
+use super::Finding;
+use crate::config::{Access, Config};
+use crate::control::{key, saved, writable};
+
+/// Folders that systemd makes for the unit, shows to it alone, and names to it in these variables.
+const OF_THE_UNIT: [(&str, &str); 2] =
+    [("/var/log/warmfront", "LOGS_DIRECTORY"), ("/var/lib/warmfront", "STATE_DIRECTORY")];
+/// Where it keeps keys for the unit: its process alone sees them, not what the unit runs before a reload (systemd#35227), whatever the
+/// variables say.
+const CREDENTIALS: &str = "/run/credentials";
+
+/// Those that cannot be opened.
+pub(super) fn findings(config: &Config) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for upstream in &config.upstream {
+        if let Err(why) = key(upstream) {
+            found.push(unless_of_the_unit(&upstream.api_key_file, Finding::wrong(upstream.label(), why.to_string())));
+        }
+    }
+    if let Access::File(path) = &config.log.access
+        && let Err(error) = writable(path)
+    {
+        let words = format!("{}; `access` in [log] says where to", unwritten(path, &error));
+        found.push(unless_of_the_unit(path, Finding::wrong("access log", words)));
+    }
+    let path = &config.control.caches_file;
+    if !path.as_os_str().is_empty()
+        && let Err(error) = saved::writable(path)
+    {
+        // The front runs without.
+        let words = format!(
+            "{}: a restart begins with cold caches; `caches_file` in [control] says where to",
+            unwritten(path, &error)
+        );
+        found.push(unless_of_the_unit(path, Finding::advice("caches file", words)));
+    }
+    found
+}
+
+fn unwritten(path: &Path, error: &io::Error) -> impl Display {
+    format!("cannot write {}: {error}", path.display())
+}
+
+/// What only the unit can open is no fault where it is looked at by hand.
+fn unless_of_the_unit(path: &Path, finding: Finding) -> Finding {
+    let by_hand = |(folder, variable): &(&str, &str)| path.starts_with(folder) && env::var_os(variable).is_none();
+    if !path.starts_with(CREDENTIALS) && !OF_THE_UNIT.iter().any(by_hand) {
+        return finding;
+    }
+    let words = format!(
+        "{} cannot be tried from here: systemd has its folder for the unit alone, where start and reload try it",
+        path.display()
+    );
+    Finding::good(finding.subject, words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::check::Weight;
+    use crate::config::Upstream;
+
+    #[test]
+    fn what_cannot_be_opened_is_said_and_nothing_is_made() {
+        let folder = env::temp_dir().join(format!("warmfront-files-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut config = Config::default();
+        config.upstream.push(Upstream::new("http://gpu-1:8000".parse().unwrap()));
+        let mut found = |key: &str, access: &str, caches: &str| {
+            let at = |name: &str| if name.is_empty() { Default::default() } else { folder.join(name) };
+            config.upstream[0].api_key_file = at(key);
+            config.log.access = if access.is_empty() { Access::Off } else { Access::File(at(access)) };
+            config.control.caches_file = at(caches);
+            findings(&config).into_iter().map(|finding| (finding.weight, finding.words)).collect::<Vec<_>>()
+        };
+        assert_eq!(found("", "", ""), []);
+        std::fs::write(folder.join("key"), "secret\n").unwrap();
+        assert_eq!(found("key", "access.log", "caches"), []);
+        let all = found("none", "none/access.log", "none/caches");
+        let weights: Vec<Weight> = all.iter().map(|(weight, _)| *weight).collect();
+        assert_eq!(weights, [Weight::Wrong, Weight::Wrong, Weight::Advice], "{all:?}");
+        assert!(
+            all[0].1.contains("cannot use the key of gpu-1:8000") && all[1].1.contains("`access` in [log]"),
+            "{all:?}"
+        );
+        std::fs::create_dir(folder.join("folder")).unwrap();
+        assert_eq!(found("", "folder", "folder").len(), 2);
+        let mut left: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["folder", "key"]);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_the_units_is_not_held_against_who_looks_by_hand() {
+        let path = Path::new("/run/credentials/warmfront.service/none");
+        assert_eq!(unless_of_the_unit(path, Finding::wrong("x", "y")).weight, Weight::Good);
+        assert_eq!(unless_of_the_unit(Path::new("/srv/none"), Finding::wrong("x", "y")).weight, Weight::Wrong);
+    }
+}

@@ -1,0 +1,156 @@
+//! Addresses that are listened on, and who else means them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use super::problem::Problem;
+use super::{Config, Serve, Url};
+
+/// Addresses of `listen` of which one is all that the other is.
+pub(super) fn twice(serve: &Serve) -> Option<String> {
+    let all = || serve.listen.iter().enumerate();
+    let (one, other) = all()
+        .flat_map(|(at, one)| serve.listen.iter().skip(at + 1).map(move |other| (one, other)))
+        .find(|(one, other)| one == other || overlap(**one, **other))?;
+    Some(if one == other {
+        format!("`listen` names {one} twice")
+    } else {
+        let wider = if one.ip().is_unspecified() { one } else { other };
+        format!(
+            "`listen` has both {one} and {other}: {wider} is all addresses of this machine, the other among them; leave one out"
+        )
+    })
+}
+
+/// Faults of listeners beside each other, and of engines where the front itself listens.
+pub(super) fn whole(config: &Config, found: &mut Vec<Problem>) {
+    let Serve { listen, admin, .. } = &config.serve;
+    if let Some(clients) = listen.iter().find(|clients| overlap(**clients, *admin)) {
+        let words = if clients == admin {
+            format!("`admin` and `listen` are both {admin}; clients must not reach the admin listener")
+        } else {
+            format!(
+                "`admin` is {admin} and `listen` {clients}, which is the same port on all addresses or one of them; \
+                 give the admin listener another port"
+            )
+        };
+        found.push(Problem::new(["serve", "admin"], words));
+    }
+    for (place, upstream) in config.upstream.iter().enumerate() {
+        let Some(ours) = listen.iter().chain([admin]).find(|ours| reaches(&upstream.url, **ours)) else { continue };
+        let words = format!(
+            "{} is this front itself, which listens on {ours}: requests would come back to it for ever; \
+             mend `url`, or choose another port with --listen or `listen` in [serve]",
+            upstream.url
+        );
+        found.push(Problem::new(["upstream", &place.to_string(), "url"], words));
+    }
+}
+
+/// Whether both cannot be had, or only one of them hears. Port 0 is a different one each time. Whether `[::]` is IPv4's
+/// addresses, too, is the machine's to say.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let alike = one.ip() == other.ip()
+        || one.is_ipv4() == other.is_ipv4() && (one.ip().is_unspecified() || other.ip().is_unspecified());
+    one.port() == other.port() && one.port() != 0 && alike
+}
+
+/// Whether who connects to `url` comes to the listener on `ours`; host names but one are nobody's until they are looked up.
+fn reaches(url: &Url, ours: SocketAddr) -> bool {
+    let hosts: Vec<IpAddr> = match (&*url.host, url.host.parse()) {
+        ("localhost", _) => vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
+        (_, Ok(address)) => vec![address],
+        _ => return false,
+    };
+    let all = ours.ip().is_unspecified();
+    // Who connects to no address in particular comes to this machine.
+    let here = |host: IpAddr| host == ours.ip() || all && is_own(host) || host.is_unspecified() && is_own(ours.ip());
+    url.port == ours.port() && hosts.into_iter().any(here)
+}
+
+/// Whether an address is this machine's: then the way there begins with itself. Nothing is sent; that it can be bound to would say
+/// less, since net.ipv4.ip_nonlocal_bind lets any address be.
+fn is_own(address: IpAddr) -> bool {
+    let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let begins = || {
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect((address, 1))?;
+        Ok::<_, std::io::Error>(socket.local_addr()?.ip())
+    };
+    address.is_loopback() || address.is_unspecified() || begins().is_ok_and(|begin| begin == address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of listeners, the admin listener and one engine.
+    fn said(listen: &[&str], admin: &str, engine: &str) -> String {
+        let mut config = Config::default();
+        config.serve.listen = listen.iter().map(|address| address.parse().unwrap()).collect();
+        config.serve.admin = admin.parse().unwrap();
+        config.upstream.push(super::super::Upstream::new(engine.parse().unwrap()));
+        config.checked().map_or_else(|invalid| invalid.to_string(), |_| String::new())
+    }
+
+    #[test]
+    fn listeners_that_overlap_are_refused() {
+        let (admin, engine) = ("127.0.0.1:9911", "http://gpu:8000");
+        for (listen, admin, words) in [
+            (&["0.0.0.0:8000", "127.0.0.1:8000"][..], admin, "0.0.0.0:8000 is all addresses of this machine"),
+            (&["[::1]:8000", "[::]:8000"], admin, "[::]:8000 is all addresses"),
+            (&["127.0.0.1:8000", "127.0.0.1:8000"], admin, "names 127.0.0.1:8000 twice"),
+            (&["0.0.0.0:9911"], admin, "`admin` is 127.0.0.1:9911 and `listen` 0.0.0.0:9911"),
+            (&["127.0.0.1:9911"], "0.0.0.0:9911", "give the admin listener another port"),
+            (&["127.0.0.1:9911"], admin, "are both 127.0.0.1:9911"),
+        ] {
+            let said = said(listen, admin, engine);
+            assert!(said.contains(words), "{listen:?} {admin}: {said}");
+        }
+        for listen in [
+            &["0.0.0.0:8000", "[::]:8000"][..],
+            &["0.0.0.0:0", "127.0.0.1:0"],
+            &["127.0.0.1:8000", "127.0.0.2:8000"],
+            &["0.0.0.0:8000", "127.0.0.1:8001"],
+        ] {
+            assert_eq!(said(listen, admin, engine), "", "{listen:?}");
+        }
+    }
+
+    #[test]
+    fn own_addresses_are_told_from_others() {
+        assert!(is_own("127.0.0.1".parse().unwrap()) && is_own("::1".parse().unwrap()));
+        assert!(!is_own("192.0.2.1".parse().unwrap()) && !is_own("2001:db8::1".parse().unwrap()));
+        // The one by which this machine goes out, where it can.
+        let out = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
+            socket.connect("192.0.2.1:1")?;
+            socket.local_addr()
+        });
+        assert!(out.map_or(true, |own| is_own(own.ip())));
+    }
+
+    #[test]
+    fn an_engine_that_is_the_front_is_refused() {
+        let admin = "127.0.0.1:9911";
+        for (listen, engine) in [
+            ("127.0.0.1:8000", "http://127.0.0.1:8000"),
+            ("0.0.0.0:8000", "http://127.0.0.1:8000"),
+            ("0.0.0.0:8000", "http://localhost:8000"),
+            ("0.0.0.0:8000", "http://0.0.0.0:8000"),
+            ("[::]:8000", "http://127.0.0.1:8000"),
+            ("[::]:8000", "http://[::1]:8000"),
+            ("127.0.0.1:8000", "http://0.0.0.0:8000"),
+            ("0.0.0.0:8000", "http://127.0.0.1:9911"),
+        ] {
+            let said = said(&[listen], admin, engine);
+            assert!(said.contains(&format!("{engine} is this front itself")), "{listen} {engine}: {said}");
+        }
+        for (listen, engine) in [
+            ("0.0.0.0:8000", "http://127.0.0.1:8001"),
+            ("0.0.0.0:8000", "http://192.0.2.1:8000"),
+            ("127.0.0.1:8000", "http://127.0.0.2:8000"),
+            ("0.0.0.0:8000", "http://gpu-1:8000"),
+        ] {
+            assert_eq!(said(&[listen], admin, engine), "", "{listen} {engine}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! What engines did at endpoints that they have no more, by name: what is shown of a name never falls, whichever slots and
+//! addresses it had.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::mem::take;
+use std::sync::Arc;
+
+use super::member::Member;
+use crate::counters::{Compared, Deeds};
+use crate::fleet::METHODS;
+
+/// Engines that left are remembered by name, the last so many: one that returns goes on where it was.
+pub const LEFT_MAX: usize = 64;
+/// The name of all that left before them, so that the sum over all names does not fall either.
+pub const NAMELESS: &str = "unknown";
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Bank {
+    known: BTreeMap<Arc<str>, Past>,
+    /// Those of them that are not here, the first to leave first.
+    left: VecDeque<Arc<str>>,
+    nameless: Deeds,
+}
+
+#[derive(Debug, Default)]
+struct Past {
+    deeds: Deeds,
+    /// Of a [`Member`] that is there no more.
+    faults: u64,
+    ejections: u64,
+    compared: [Compared; METHODS],
+}
+
+impl Bank {
+    /// One of this name did so much at an endpoint that it has no more.
+    pub fn keep(&mut self, name: Arc<str>, deeds: &Deeds) {
+        self.known.entry(name).or_default().deeds.add(deeds);
+    }
+
+    /// A member goes.
+    pub fn leaves(&mut self, member: &Member) {
+        let past = self.known.entry(Arc::clone(&member.name)).or_default();
+        past.faults += member.faults;
+        past.ejections += member.ejections;
+        past.compared.iter_mut().zip(member.compared).for_each(|(all, more)| all.add(more));
+    }
+
+    /// A member is there, and may have been before.
+    pub fn returns(&mut self, member: &mut Member) {
+        let Some(past) = self.known.get_mut(&member.name) else { return };
+        member.faults += take(&mut past.faults);
+        member.ejections += take(&mut past.ejections);
+        member.compared.iter_mut().zip(take(&mut past.compared)).for_each(|(all, more)| all.add(more));
+    }
+
+    /// Has no more than [`LEFT_MAX`] names but those that are `here`.
+    pub fn forget(&mut self, here: &HashSet<&Arc<str>>) {
+        self.left.retain(|name| !here.contains(name));
+        let gone = self.known.keys().filter(|name| !here.contains(name) && !self.left.contains(name));
+        let gone: Vec<Arc<str>> = gone.cloned().collect();
+        self.left.extend(gone);
+        while self.left.len() > LEFT_MAX
+            && let Some(name) = self.left.pop_front()
+        {
+            let past = self.known.remove(&name).unwrap_or_default();
+            self.nameless.add(&past.deeds);
+        }
+    }
+
+    /// All of it, by name.
+    pub fn deeds(&self) -> BTreeMap<Arc<str>, Deeds> {
+        let known = self.known.iter().map(|(name, past)| (Arc::clone(name), &past.deeds));
+        let mut all = BTreeMap::<Arc<str>, Deeds>::new();
+        for (name, deeds) in known.chain([(NAMELESS.into(), &self.nameless)]).filter(|(_, deeds)| !deeds.is_empty()) {
+            all.entry(name).or_default().add(deeds);
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::config::{Config, Upstream};
+    use crate::control::fleet::Fleet;
+    use crate::counters::stats::Stats;
+    use crate::counters::{Counted, Counters};
+
+    /// A fleet whose requests are counted.
+    struct Rig {
+        fleet: Fleet,
+        counters: &'static Counters,
+        stats: &'static Stats,
+        now: Instant,
+    }
+
+    impl Rig {
+        fn of(ports: &[u16]) -> Rig {
+            let fleet = Fleet::new(Arc::new(config(ports)), Vec::new(), Arc::default());
+            let mut rig = Rig { fleet, counters: Counters::leak(), stats: Stats::leak(1), now: Instant::now() };
+            rig.resolve();
+            rig
+        }
+
+        /// Every engine where its port says that it is.
+        fn resolve(&mut self) {
+            let at = |member: &Member| (member.place, member.upstream.url.port);
+            let members: Vec<(usize, u16)> = self.fleet.members().iter().map(at).collect();
+            members.into_iter().for_each(|(place, port)| self.moves(place, port));
+        }
+
+        fn moves(&mut self, place: usize, port: u16) {
+            self.fleet.resolved(place, vec![SocketAddr::from(([10, 0, 0, 1], port))], self.now);
+            self.fleet.look(self.counters.outcomes(), self.now);
+        }
+
+        fn reload(&mut self, config: Config) {
+            self.fleet.reconfigure(Arc::new(config), Vec::new(), Arc::default(), self.now);
+            self.resolve();
+        }
+
+        fn slot(&self, name: &str) -> u16 {
+            let member = self.fleet.members().iter().find(|member| &*member.name == name).unwrap();
+            self.fleet.target(member.place).unwrap().0.slot
+        }
+
+        fn serves(&self, slot: u16, requests: usize) {
+            (0..requests).for_each(|_| self.stats.shard(0).request(0, slot, 200, 0));
+            (0..requests).for_each(|_| self.stats.shard(0).first_token(0, Some(slot), 1_000));
+        }
+
+        fn rests(&mut self) {
+            self.now += Duration::from_secs(3);
+            let (counters, stats) = (self.counters, self.stats);
+            self.fleet.tick(self.now, |slot| counters.in_flight(slot), || Counted::read(counters, stats));
+        }
+
+        fn requests(&self, name: &str) -> u64 {
+            let deeds = self.fleet.deeds(&Counted::read(self.counters, self.stats));
+            let Some(deeds) = deeds.get(name) else { return 0 };
+            let requests = deeds.requests.values().sum();
+            assert_eq!(requests, deeds.first_tokens.count());
+            requests
+        }
+    }
+
+    fn config(ports: &[u16]) -> Config {
+        let upstream = |port: &u16| Upstream::new(format!("http://engine:{port}").parse().unwrap());
+        Config { upstream: ports.iter().map(upstream).collect(), ..Config::default() }
+    }
+
+    #[test]
+    fn an_engine_that_moves_takes_its_counts_along_and_leaves_none() {
+        let mut rig = Rig::of(&[1, 2]);
+        let requests = |rig: &Rig| (rig.requests("engine:1"), rig.requests("engine:2"));
+        let first = rig.slot("engine:1");
+        rig.serves(first, 5);
+        rig.serves(rig.slot("engine:2"), 7);
+        let admission = rig.counters.try_admit(rig.fleet.target(0).unwrap().0, None).unwrap();
+        rig.moves(0, 11);
+        rig.rests();
+        rig.serves(rig.slot("engine:1"), 1);
+        assert_eq!(requests(&rig), (6, 7));
+        // The other does not get the slot while a request of the first is there, and that is counted for the first.
+        rig.moves(1, 12);
+        rig.serves(first, 1);
+        drop(admission);
+        assert_eq!(requests(&rig), (7, 7));
+        rig.rests();
+        assert_eq!(requests(&rig), (7, 7));
+        rig.moves(1, 13);
+        assert_eq!((rig.slot("engine:2"), requests(&rig)), (first, (7, 7)));
+        rig.serves(first, 2);
+        assert_eq!(requests(&rig), (7, 9));
+        rig.rests();
+        rig.moves(0, 14);
+        rig.rests();
+        assert_eq!(requests(&rig), (7, 9));
+    }
+
+    #[test]
+    fn one_that_returns_goes_on_where_it_was() {
+        let mut rig = Rig::of(&[1, 2]);
+        let slot = rig.slot("engine:1");
+        rig.serves(slot, 5);
+        rig.counters.outcomes().fault(slot);
+        rig.fleet.look(rig.counters.outcomes(), rig.now);
+        rig.reload(config(&[2]));
+        rig.rests();
+        rig.reload(config(&[2, 3]));
+        rig.serves(slot, 1);
+        assert_eq!((rig.slot("engine:3"), rig.requests("engine:3"), rig.requests("engine:1")), (slot, 1, 5));
+        rig.reload(config(&[1, 2, 3]));
+        rig.serves(rig.slot("engine:1"), 1);
+        assert_eq!((rig.requests("engine:3"), rig.requests("engine:1")), (1, 6));
+        let faults = |rig: &Rig| rig.fleet.members().iter().map(|member| member.faults).collect::<Vec<_>>();
+        assert_eq!(faults(&rig), [1, 0, 0]);
+        // At another address under the same name, from one moment to the next.
+        let mut moved = config(&[9, 2, 3]);
+        moved.upstream[0].name = "engine:1".into();
+        rig.reload(moved);
+        assert_eq!((faults(&rig), rig.requests("engine:1")), (vec![1, 0, 0], 6));
+        rig.rests();
+        assert_eq!((faults(&rig), rig.requests("engine:1")), (vec![1, 0, 0], 6));
+    }
+
+    /// Engines under ever new names, each of which serves one request.
+    #[test]
+    fn names_are_bounded_and_no_request_is_lost() {
+        let mut rig = Rig::of(&[1, 2]);
+        for port in 3..300 {
+            rig.serves(rig.slot(&format!("engine:{}", port - 1)), 1);
+            rig.reload(config(&[1, port]));
+            rig.rests();
+            let deeds = rig.fleet.deeds(&Counted::read(rig.counters, rig.stats));
+            assert!(deeds.len() <= LEFT_MAX + 3, "{} names", deeds.len());
+            let all: u64 = deeds.values().flat_map(|deeds| deeds.requests.values()).sum();
+            assert_eq!(all, u64::from(port) - 2);
+        }
+        assert_eq!((rig.requests("engine:298"), rig.requests("engine:2")), (1, 0));
+        assert_eq!(rig.requests(NAMELESS), 297 - LEFT_MAX as u64);
+        assert!(rig.fleet.bank.known.len() <= LEFT_MAX + 2);
+    }
+}

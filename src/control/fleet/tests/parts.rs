@@ -1,0 +1,200 @@
+//! Parts of the prefix index in a fleet that it is too small for.
+
+use super::*;
+use crate::index::{Index, Matches};
+
+/// `/metrics` of an engine whose cache holds so many tokens.
+fn sized(tokens: u64) -> Reading {
+    let blocks = tokens / 16;
+    Reading::of(format!("vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"{blocks}\"}} 1\n").as_bytes())
+}
+
+/// Engines, and the time as they know it.
+struct Stage {
+    fleet: Fleet,
+    index: Arc<Index>,
+    tokens: Vec<u64>,
+    now: Instant,
+}
+
+impl Stage {
+    fn of(tokens: Vec<u64>) -> Stage {
+        let mut fleet = fleet(tokens.len() as u16);
+        let index = fleet.snapshot().index.unwrap();
+        Stage { fleet, index, tokens, now: Instant::now() }
+    }
+
+    fn id(&self, place: usize) -> EndpointId {
+        self.fleet.target(place).unwrap().0
+    }
+
+    fn scrape(&mut self, place: usize) {
+        let read = Ok((sized(self.tokens[place]), Ours::default()));
+        self.fleet.scraped(place, self.id(place), read, self.now);
+    }
+
+    /// All engines are scraped, and four turns of control pass.
+    fn second(&mut self) {
+        (0..self.tokens.len()).for_each(|place| self.scrape(place));
+        self.fleet.caches.tick();
+        for _ in 0..4 {
+            self.now += Duration::from_millis(250);
+            self.fleet.tick(self.now, |_| 0, nothing);
+        }
+    }
+
+    fn capacities(&self) -> Vec<u32> {
+        (0..self.tokens.len()).map(|place| self.index.figures(self.id(place).slot).capacity).collect()
+    }
+
+    /// None has less than a share, nor what the others leave room for, and those of a size differ by a chunk at most.
+    fn is_even(&self) {
+        let capacities = self.capacities();
+        let (least, most) = (capacities.iter().min().unwrap(), capacities.iter().max().unwrap());
+        let share = self.index.share();
+        assert!(*least >= share && most - least <= share / 4, "{share}: {capacities:?}");
+    }
+
+    fn moves(&mut self, place: usize) {
+        let next = SocketAddr::from(([10, 0, 1, 1], self.id(place).generation as u16 * 1_000 + place as u16));
+        assert!(self.fleet.resolved(place, vec![next], self.now));
+    }
+
+    fn sends(&self, place: usize, first: u64, blocks: u64) -> Vec<u64> {
+        let chain: Vec<u64> = (first..first + blocks).map(|at| (at + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+        self.index.insert(&chain, self.id(place), Origin::Choice).unwrap();
+        chain
+    }
+
+    fn depth(&self, place: usize, chain: &[u64]) -> u32 {
+        let mut found = Matches::default();
+        self.index.longest(chain, &[self.id(place)], &mut found);
+        found.depth(self.id(place).slot)
+    }
+}
+
+#[test]
+fn a_rolling_update_leaves_every_part_as_large_as_it_was() {
+    for (engines, tokens) in [(64, 1_000_000), (100, 480_000), (200, 480_000)] {
+        let mut stage = Stage::of(vec![tokens; engines]);
+        (0..3).for_each(|_| stage.second());
+        stage.is_even();
+        let before: u64 = stage.capacities().iter().map(|&capacity| u64::from(capacity)).sum();
+        for place in 0..engines {
+            stage.moves(place);
+            let capacity = stage.capacities()[place];
+            assert!(capacity >= stage.index.share(), "{engines}: {place} has {capacity} as it comes");
+            // Others are scraped before it says anything.
+            (1..8).for_each(|other| stage.scrape((place + 8 * other) % engines));
+            if place % 4 == 3 {
+                stage.second();
+            }
+        }
+        (0..3).for_each(|_| stage.second());
+        stage.is_even();
+        let after: u64 = stage.capacities().iter().map(|&capacity| u64::from(capacity)).sum();
+        assert_eq!(before, after, "{engines}");
+        stage.index.audit().unwrap();
+    }
+}
+
+/// All of them at once, and nobody says how large it is.
+#[test]
+fn engines_that_move_together_have_parts_of_their_own() {
+    let mut stage = Stage::of(vec![480_000; 100]);
+    (0..3).for_each(|_| stage.second());
+    (0..100).for_each(|place| stage.moves(place));
+    stage.is_even();
+}
+
+#[test]
+fn an_engine_that_is_not_heard_for_a_moment_has_its_part_when_it_is() {
+    let mut stage = Stage::of(vec![480_000; 64]);
+    for place in 0..64 {
+        stage.fleet.notes(place, stage.id(place), Unit::Steps);
+    }
+    (0..3).for_each(|_| stage.second());
+    stage.is_even();
+    let before = stage.capacities();
+    for place in [0, 33, 63] {
+        stage.fleet.empty(place, stage.id(place));
+        stage.fleet.notes(place, stage.id(place), Unit::Blocks);
+        (0..5).for_each(|_| stage.second());
+        assert_eq!(stage.capacities()[place], before[place].min(480_000 * 4 / 256), "no larger than its cache");
+        stage.fleet.notes(place, stage.id(place), Unit::Steps);
+        assert_eq!(stage.capacities(), before, "at once, and nobody has lost any");
+    }
+    // And one that is a new process at another address.
+    stage.moves(7);
+    stage.second();
+    stage.fleet.notes(7, stage.id(7), Unit::Steps);
+    stage.second();
+    stage.is_even();
+}
+
+/// Nobody tells any more: what was kept for steps goes to those that can use it.
+#[test]
+fn room_is_not_kept_for_ever() {
+    let mut stage = Stage::of(vec![480_000; 64]);
+    for place in 0..64 {
+        stage.fleet.notes(place, stage.id(place), Unit::Steps);
+    }
+    (0..3).for_each(|_| stage.second());
+    let before = stage.capacities()[1];
+    stage.fleet.notes(0, stage.id(0), Unit::Blocks);
+    (0..601).for_each(|_| stage.fleet.caches.tick());
+    (0..2).for_each(|_| stage.second());
+    let (capacities, share) = (stage.capacities(), stage.index.share());
+    assert!((share..=7_500).contains(&capacities[0]) && capacities[0] < before, "{share}: {capacities:?}");
+    assert!(capacities[1] > before, "{before}: {capacities:?}");
+}
+
+#[test]
+fn engines_that_come_later_get_as_much_from_those_that_are_there() {
+    let mut stage = Stage::of(vec![2_000_000; 40]);
+    (0..3).for_each(|_| stage.second());
+    stage.is_even();
+    let chains: Vec<_> = (0..40).map(|place| stage.sends(place, place as u64 * 100_000, 24_000)).collect();
+    let youngest: Vec<_> = (0..40).map(|place| stage.sends(place, 10_000_000, 200)).collect();
+    let upstream = |n| Upstream::new(format!("http://engine-{n}:8000").parse().unwrap());
+    let config = Config { upstream: (0..60).map(upstream).collect(), ..Config::default() };
+    stage.fleet.reconfigure(Arc::new(config), Vec::new(), Arc::default(), stage.now);
+    for place in 40..60 {
+        stage.fleet.resolved(place.into(), vec![at(place)], stage.now);
+        let capacity = stage.index.figures(stage.id(place.into()).slot).capacity;
+        assert!(capacity >= stage.index.share(), "{place} has {capacity} as it comes");
+        stage.tokens.push(2_000_000);
+    }
+    // Those that came are heard of first: what they lack is taken from the others.
+    (40..60).for_each(|place| stage.scrape(place));
+    assert!(stage.capacities()[40..].iter().all(|&capacity| capacity > stage.index.share()));
+    (0..3).for_each(|_| stage.second());
+    stage.is_even();
+    stage.index.audit().unwrap();
+    for place in 0..40 {
+        assert_eq!(stage.depth(place, &youngest[place]), 200, "the oldest went");
+        assert!(stage.depth(place, &chains[place]) > 10_000, "and no more than had to");
+    }
+}
+
+#[test]
+fn parts_are_in_proportion_to_caches() {
+    let large_first = (0..100).map(|place| if place < 50 { 1_600_000 } else { 160_000 }).collect();
+    let large_last = (0..100).map(|place| if place < 50 { 160_000 } else { 1_600_000 }).collect();
+    let seen = |tokens: Vec<u64>| {
+        let mut stage = Stage::of(tokens);
+        (0..3).for_each(|_| stage.second());
+        let mut capacities = stage.capacities();
+        capacities.sort_unstable();
+        (stage.index.share(), capacities)
+    };
+    let (share, capacities) = seen(large_first);
+    let differ = |one: &[u32], other: &[u32]| one.iter().zip(other).map(|(one, other)| one.abs_diff(*other)).max();
+    assert!(differ(&capacities, &seen(large_last).1) <= Some(share / 4), "whoever is asked first");
+    assert!(capacities[0] >= share && capacities[49] <= 2_500, "{share}: {capacities:?}");
+    assert!(capacities[50] > 3 * share && capacities[99] - capacities[50] <= share / 4, "{share}: {capacities:?}");
+    let (share, capacities) = seen((1..=100).map(|place| place * 20_000).collect());
+    let part = |place: usize| f64::from(capacities[place - 1]) / (place as f64 * 20_000.0 * 4.0 / 256.0);
+    assert!((part(100) - part(50)).abs() < 0.1, "{} {}", part(100), part(50));
+    assert!(capacities[0] == 312 && capacities[19] >= share, "{share}: {capacities:?}");
+}

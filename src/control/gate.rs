@@ -1,0 +1,127 @@
+//! Who may ask the admin listener for what. A page in a browser on this machine reaches it as an operator does; what gives
+//! the page away is its origin, and the name under which it came where its own name servers led that name here.
+
+use std::net::IpAddr;
+
+use axum::extract::Request;
+use axum::http::header::{HOST, HeaderMap, ORIGIN};
+use axum::http::uri::Authority;
+use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+/// Read under any name, as Prometheus and probes come by that of a service: they change nothing and show no request.
+const OPEN: &[&str] = &["/metrics", "/healthz", "/readyz"];
+
+const NAMED: &str = "the admin listener is asked by IP address or as localhost; under another name, which a page in a \
+                     browser could have sent here, it answers GET of /metrics, /healthz and /readyz alone\n";
+const FOREIGN: &str = "the admin listener does what no page of another site asks for; ask it without a browser, \
+                       such as with curl, or leave out `Origin` and `Sec-Fetch-Site`\n";
+
+/// Lets a request pass, or answers 403 and what to do.
+pub(super) async fn guard(request: Request, next: Next) -> Response {
+    match refusal(request.method(), request.uri(), request.headers()) {
+        None => next.run(request).await,
+        Some(why) => (StatusCode::FORBIDDEN, why).into_response(),
+    }
+}
+
+fn refusal(method: &Method, target: &Uri, fields: &HeaderMap) -> Option<&'static str> {
+    let reads = matches!(*method, Method::GET | Method::HEAD);
+    if reads && OPEN.contains(&target.path()) {
+        return None;
+    }
+    let mut hosts = fields.get_all(HOST).iter();
+    let named = target.authority().is_some_and(|target| !is_no_name(target))
+        || hosts.any(|host| !host.to_str().is_ok_and(|host| host.parse().is_ok_and(|host| is_no_name(&host))));
+    // What a page of another site may read of an answer its browser decides, and decides against it.
+    let foreign = !reads && (has_foreign_origin(fields) || is_cross_site(fields));
+    if named {
+        Some(NAMED)
+    } else if foreign {
+        Some(FOREIGN)
+    } else {
+        None
+    }
+}
+
+/// No name server can lead an address elsewhere, and no browser asks one for `localhost`.
+fn is_no_name(host: &Authority) -> bool {
+    let host = host.host();
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    address.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost")
+}
+
+/// Any but this listener's own, as far as the request itself says what that is.
+fn has_foreign_origin(fields: &HeaderMap) -> bool {
+    let host = fields.get(HOST).map_or(b"".as_slice(), |host| host.as_bytes());
+    let is_own = |origin: &[u8]| origin.strip_prefix(b"http://").is_some_and(|own| own.eq_ignore_ascii_case(host));
+    fields.get_all(ORIGIN).iter().any(|origin| !is_own(origin.as_bytes()))
+}
+
+/// `none`: somebody typed it.
+fn is_cross_site(fields: &HeaderMap) -> bool {
+    fields.get_all("sec-fetch-site").iter().any(|site| !matches!(site.as_bytes(), b"none" | b"same-origin"))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    const HERE: (&str, &str) = ("host", "127.0.0.1:9911");
+
+    fn asked(method: &str, target: &str, fields: &[(&str, &str)]) -> Option<&'static str> {
+        let mut map = HeaderMap::new();
+        for (name, value) in fields {
+            map.append(name.parse::<HeaderName>().unwrap(), HeaderValue::from_str(value).unwrap());
+        }
+        refusal(&method.parse().unwrap(), &target.parse().unwrap(), &map)
+    }
+
+    #[test]
+    fn addresses_and_localhost_pass_and_names_do_not() {
+        for host in ["127.0.0.1:9911", "10.0.0.7", "[::1]:9911", "[2001:db8::1]", "localhost", "LocalHost:9911"] {
+            for method in ["GET", "POST", "DELETE"] {
+                assert_eq!(asked(method, "/endpoints", &[("host", host)]), None, "{method} {host}");
+            }
+        }
+        for host in
+            ["evil.example", "evil.example:9911", "127.0.0.1.evil.example", "localhost.evil.example", "x", "", "a b"]
+        {
+            for (method, path) in
+                [("GET", "/endpoints"), ("GET", "/receipts"), ("POST", "/metrics"), ("POST", "/reload")]
+            {
+                assert_eq!(asked(method, path, &[("host", host)]), Some(NAMED), "{method} {path} {host}");
+            }
+            for path in OPEN {
+                assert_eq!(
+                    (asked("GET", path, &[("host", host)]), asked("HEAD", path, &[("host", host)])),
+                    (None, None)
+                );
+            }
+        }
+        assert_eq!(asked("POST", "http://evil.example/reload", &[HERE]), Some(NAMED));
+        assert_eq!(asked("POST", "http://127.0.0.1:9911/reload", &[("host", "evil.example")]), Some(NAMED));
+        assert_eq!(asked("POST", "/reload", &[HERE, ("host", "evil.example")]), Some(NAMED));
+        assert_eq!(asked("POST", "/reload", &[]), None, "HTTP/1.0, which no browser speaks");
+    }
+
+    #[test]
+    fn pages_of_other_sites_change_nothing() {
+        for from in
+            ["http://evil.example", "null", "https://127.0.0.1:9911", "http://127.0.0.1:9912", "http://127.0.0.1"]
+        {
+            assert_eq!(asked("POST", "/reload", &[HERE, ("origin", from)]), Some(FOREIGN), "{from}");
+            assert_eq!(asked("GET", "/endpoints", &[HERE, ("origin", from)]), None, "{from}");
+        }
+        for site in ["cross-site", "same-site", ""] {
+            assert_eq!(asked("DELETE", "/endpoints/a", &[HERE, ("sec-fetch-site", site)]), Some(FOREIGN), "{site}");
+        }
+        let own = ("origin", "http://127.0.0.1:9911");
+        assert_eq!(asked("POST", "/reload", &[HERE, own, ("sec-fetch-site", "same-origin")]), None);
+        assert_eq!(asked("POST", "/reload", &[HERE, ("sec-fetch-site", "none")]), None);
+        assert_eq!(asked("POST", "/reload", &[HERE, own, ("origin", "http://evil.example")]), Some(FOREIGN));
+    }
+}

@@ -1,0 +1,199 @@
+//! What a batch changes, piece by piece: control has more to do than to listen to one engine, whatever that says. Who does so has the turn:
+//! nobody else changes what is known of the engine meanwhile, but whoever ends it.
+
+use std::collections::BTreeMap;
+use std::iter::Peekable;
+use std::mem;
+
+use tokio::task::{spawn_blocking, yield_now};
+use xxhash_rust::xxh64::xxh64;
+
+use super::notes::Notes;
+use super::{Hearing, Inner, Rank};
+use crate::control::listen::Wanted;
+use crate::kvevents::{Batch, Event};
+use crate::limits::MIRROR_BLOCKS_MAX;
+use crate::mirror::{Halt, Mirror, Reading, Stint, Telling};
+use crate::prefix;
+
+/// What comes behind a piece.
+enum Next {
+    Nothing,
+    Another,
+    /// The rank's cache is empty, or is not known any more: it is `spent`.
+    Empty {
+        spent: bool,
+    },
+}
+
+impl Hearing {
+    pub(super) async fn apply(&self, batch: &Batch) {
+        let number = batch.rank();
+        if !self.meet(number, batch.time()).await {
+            return;
+        }
+        self.inner().midst = Some(number);
+        // What was before the last of several clears is gone with it.
+        let begin = batch.events().rposition(|event| event == Event::Cleared).unwrap_or(0);
+        let (mut events, mut done) = (batch.events().skip(begin).peekable(), 0);
+        loop {
+            match self.piece(number, &mut events, &mut done) {
+                Next::Nothing => break,
+                Next::Another => {}
+                Next::Empty { spent } => self.empty_rank(number, spent).await,
+            }
+            yield_now().await;
+        }
+        self.inner().midst = None;
+    }
+
+    /// Knows the rank; false where there are too many, or as many blocks as are known of any engine.
+    async fn meet(&self, number: u32, since: f64) -> bool {
+        let blocks_max = {
+            let inner = self.inner();
+            if inner.ranks.contains_key(&number) {
+                return true;
+            }
+            let Some(blocks_max) = inner.newcomer() else { return false };
+            blocks_max
+        };
+        // Its tables are written over as they are made.
+        let Ok(mirror) = spawn_blocking(move || Mirror::new(blocks_max)).await else { return false };
+        self.inner().ranks.insert(number, Rank { mirror, since });
+        true
+    }
+
+    /// `done`: blocks of the first event that are done with.
+    fn piece<'b>(&self, number: u32, events: &mut Peekable<impl Iterator<Item = Event<'b>>>, done: &mut usize) -> Next {
+        let inner = &mut *self.inner();
+        let Some(mut rank) = inner.ranks.remove(&number) else { return Next::Nothing };
+        let root = |adapter: Option<&[u8]>, salt: Option<&[u8]>| {
+            Some(prefix::form_root(adapter, salt.map(|salt| xxh64(salt, 0)), self.form.id))
+        };
+        let reading = Reading { vocabulary: &self.form.vocabulary, root: &root };
+        let (others, is_noted) = (&inner.ranks, inner.is_noted);
+        let mut notes = Notes { index: &inner.index, id: self.id, others, is_noted, missed: 0 };
+        let mut stint = Stint::default();
+        let next = loop {
+            let halt = match events.peek() {
+                None => break Next::Nothing,
+                Some(Event::Stored(stored)) => rank.mirror.stored_on(stored, done, &reading, &mut notes, &mut stint),
+                Some(Event::Removed(removed)) => rank.mirror.removed_on(removed, done, &mut notes, &mut stint),
+                Some(Event::Cleared) => {
+                    events.next();
+                    break Next::Empty { spent: false };
+                }
+            };
+            match halt {
+                Halt::Through => (*done, _) = (0, events.next()),
+                Halt::Midway => break Next::Another,
+                Halt::Spent => break Next::Empty { spent: true },
+            }
+        };
+        inner.missed += notes.missed;
+        inner.ranks.insert(number, rank);
+        next
+    }
+
+    /// A rank holds nothing, or nobody knows what. Millions of blocks are let go of beside control's thread.
+    async fn empty_rank(&self, number: u32, spent: bool) {
+        let mut mirror = {
+            let inner = &mut *self.inner();
+            let Some(rank) = inner.ranks.get_mut(&number) else { return };
+            let mirror = rank.aside();
+            // What was sent there is gone as well; what other ranks hold is not.
+            if !spent || inner.is_noted {
+                self.empty(inner);
+            }
+            mirror
+        };
+        let emptied = spawn_blocking(move || {
+            if spent {
+                mirror.give_up();
+            } else {
+                mirror.cleared();
+            }
+            mirror
+        });
+        let Ok(mirror) = emptied.await else { return };
+        self.inner().back(number, mirror);
+        self.retell().await;
+    }
+
+    /// Has the index hold what the engine said that it holds, where it is to.
+    pub(super) async fn retell(&self) {
+        let numbers: Vec<u32> = self.inner().ranks.keys().copied().collect();
+        for number in numbers {
+            let mut telling = Telling::default();
+            while !self.retell_piece(number, &mut telling) {
+                yield_now().await;
+            }
+            yield_now().await;
+        }
+    }
+
+    fn retell_piece(&self, number: u32, telling: &mut Telling) -> bool {
+        let inner = &mut *self.inner();
+        let Some(rank) = inner.ranks.get(&number).filter(|_| inner.is_noted) else { return true };
+        let others = &BTreeMap::new();
+        let mut notes = Notes { index: &inner.index, id: self.id, others, is_noted: true, missed: 0 };
+        let done = rank.mirror.retell_on(telling, &mut notes, &mut Stint::default());
+        inner.missed += notes.missed;
+        done
+    }
+
+    /// The engine has more blocks than was thought: mirrors get room for them, as far as there is any.
+    pub(super) async fn grow(&self, wanted: &Wanted) {
+        let numbers: Vec<u32> = self.inner().ranks.keys().copied().collect();
+        for number in numbers {
+            let (mirror, most) = {
+                let inner = &mut *self.inner();
+                let most = inner.most(wanted);
+                let small = |rank: &&mut Rank| !rank.mirror.overflowed() && rank.mirror.blocks_max() < most;
+                let Some(rank) = inner.ranks.get_mut(&number).filter(small) else { continue };
+                inner.midst = Some(number);
+                (rank.aside(), most)
+            };
+            // Cannot fail: there is more room than before.
+            let grown = spawn_blocking(move || mirror.grown(most).unwrap_or(mirror)).await;
+            let mut inner = self.inner();
+            inner.midst = None;
+            if let Ok(mirror) = grown {
+                inner.back(number, mirror);
+            }
+        }
+    }
+}
+
+impl Rank {
+    /// Its mirror, to be changed elsewhere.
+    fn aside(&mut self) -> Mirror {
+        let counts = self.mirror.counts();
+        mem::replace(&mut self.mirror, Mirror::counted(counts))
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let mirror = self.aside();
+        // Many blocks take a while to let go of, and this may be control's thread.
+        if let Some(runtime) = tokio::runtime::Handle::try_current().ok().filter(|_| mirror.blocks() > 0) {
+            drop(runtime.spawn_blocking(|| drop(mirror)));
+        }
+    }
+}
+
+impl Inner {
+    fn back(&mut self, number: u32, mirror: Mirror) {
+        if let Some(rank) = self.ranks.get_mut(&number) {
+            rank.mirror = mirror;
+        }
+    }
+
+    /// Room of each mirror where there are to be so many blocks; 0: as there is.
+    pub(super) fn most(&self, wanted: &Wanted) -> u32 {
+        let grows = wanted.blocks > 0 && wanted.blocks != self.blocks && wanted.blocks_max > self.blocks_max;
+        let each = MIRROR_BLOCKS_MAX / self.ranks.len().max(1) as u32;
+        if grows { wanted.blocks_max.min(each) } else { 0 }
+    }
+}

@@ -1,0 +1,107 @@
+//! What an engine tells takes turns with what else there is to do, and what was counted stays counted.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use tokio::task::yield_now;
+
+use super::*;
+use crate::config::{Config, KvEvents};
+use crate::control::access::AccessLog;
+use crate::control::fleet::Fleet;
+use crate::counters::Counters;
+use crate::counters::stats::Stats;
+use crate::index::Capacity;
+use crate::kvevents::Batch;
+use crate::publish::{Process, Published};
+use crate::vocabulary::{Lead, Vocabulary};
+
+#[path = "../../../tests/kvevents/msgpack.rs"]
+#[allow(dead_code)]
+mod msgpack;
+
+/// Of an engine that says that it has so many blocks.
+fn hearing(blocks_max: u32) -> Hearing {
+    let config = Arc::new(Config::default());
+    let mut fleet = Fleet::new(Arc::clone(&config), Vec::new(), Arc::default());
+    let published = Published::leak(fleet.snapshot());
+    let access = Arc::new(AccessLog::new(Process::leak(1), published));
+    let keeper = Keeper::new(config, fleet, Counters::leak(), Stats::leak(1), published, access);
+    let texts: Vec<Vec<u8>> = (0..100).map(|id| format!("t{id} ").into_bytes()).collect();
+    let tokens: Vec<Option<&[u8]>> = texts.iter().map(|text| Some(&text[..])).collect();
+    let vocabulary = Arc::new(Vocabulary::new(&tokens, &[], Lead::Nowhere, &[]));
+    let wanted = Wanted {
+        id: EndpointId { slot: 0, generation: 1 },
+        host: String::new(),
+        call: (SocketAddr::from(([127, 0, 0, 1], 1)), String::new(), None),
+        at: (KvEvents::Auto, None),
+        form: Arc::new(Form { id: 1, chat: None, vocabulary, toolsets: Arc::new([]) }),
+        index: Arc::new(Index::new(Capacity { endpoints: 1, blocks: 1 << 12, lengths: false }).unwrap()),
+        began: None,
+        blocks: 0,
+        blocks_max,
+        told: Arc::default(),
+    };
+    Hearing::new(Arc::new(keeper), 0, &wanted, &[])
+}
+
+fn batch(events: &[Value], rank: u32) -> Batch {
+    let mut batch = Batch::default();
+    batch.read(&msgpack::packed(&json!([1.0, events, rank]))).unwrap();
+    batch
+}
+
+fn stored(name: u64, parent: Option<u64>) -> Value {
+    let tokens = [name % 90, name / 90 % 90, name / 8_100 % 90, 99];
+    json!(["BlockStored", [name], parent, tokens, 4, null])
+}
+
+/// How often others have their turn before it has taken that.
+async fn turns_beside(hearing: &Hearing, batch: &Batch) -> u32 {
+    let mut turns = 0;
+    let others = async {
+        loop {
+            turns += 1;
+            yield_now().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = hearing.take(0, Told::Batch(batch)) => {}
+        () = others => {}
+    }
+    turns
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_long_batch_lets_others_have_their_turn() {
+    let (blocks, hearing) = (20_000, hearing(50_000));
+    let all: Vec<Value> = (1..=blocks).map(|name| stored(name, (name > 1).then_some(1))).collect();
+    assert!(turns_beside(&hearing, &batch(&all, 0)).await >= blocks as u32 / 4_096);
+    assert_eq!(hearing.figures().blocks, blocks);
+    // It is in the midst of that only for as long as it takes, and is given up over it.
+    let flip = [json!(["BlockRemoved", [1]]), stored(1, None)];
+    let flips: Vec<Value> = std::iter::repeat_n(flip, 100).flatten().collect();
+    let turns = turns_beside(&hearing, &batch(&flips, 0)).await;
+    assert!(turns >= 4 * 50_000 / 4_096, "{turns}");
+    let figures = hearing.figures();
+    assert!(figures.mirrored.beyond >= blocks - 1 && figures.blocks <= 1, "{figures:?}");
+    let inner = hearing.inner();
+    assert!(inner.midst.is_none() && inner.ranks[&0].mirror.overflowed());
+    assert_eq!(inner.ranks[&0].mirror.blocks_max(), 50_000, "it is the same mirror again");
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn what_a_rank_told_is_counted_for_ever() {
+    let hearing = hearing(100);
+    for rank in 0..2 {
+        hearing.take(0, Told::Batch(&batch(&[stored(1, None), stored(2, Some(1))], rank))).await;
+    }
+    let before = hearing.figures();
+    assert_eq!((before.mirrored.stored, before.blocks), (4, 4));
+    hearing.take(0, Told::Restarted { rank: 1 }).await;
+    assert_eq!((hearing.figures().mirrored, hearing.figures().blocks), (before.mirrored, 2));
+    hearing.take(0, Told::Batch(&batch(&[stored(3, None)], 1))).await;
+    hearing.take(0, Told::Batch(&batch(&[json!(["AllBlocksCleared"])], 0))).await;
+    assert_eq!((hearing.figures().mirrored.stored, hearing.figures().blocks), (5, 1));
+}

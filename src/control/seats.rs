@@ -1,0 +1,59 @@
+//! Connections of the admin listener: few at once, none of them for long. They take descriptors that the data plane has too.
+
+use std::io::ErrorKind;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+/// Most at once; further ones wait in the kernel.
+const CONNECTIONS_MAX: usize = 64;
+/// Longest wait for a head, also for the next one on a connection that is kept.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest life of a connection, so that bodies and answers that never end leave room as well.
+const LIFE_MAX: Duration = Duration::from_secs(300);
+/// What is being answered by then may take that much longer.
+const LAST_ANSWER: Duration = Duration::from_secs(10);
+/// Before another try where there is no descriptor left.
+const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
+
+/// Answers until it is dropped; connections that are open then are answered on.
+pub(super) async fn serve(listener: TcpListener, router: Router) {
+    let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    // An error is a semaphore that was closed, which nobody does.
+    while let Ok(seat) = Arc::clone(&seats).acquire_owned().await {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let router = router.clone();
+                tokio::spawn(async move {
+                    answer(stream, router).await;
+                    drop(seat);
+                });
+            }
+            // Who has left already.
+            Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
+            Err(error) => {
+                tracing::error!(%error, "the admin listener takes no connection; it tries again");
+                sleep(ACCEPT_AGAIN).await;
+            }
+        }
+    }
+}
+
+/// Whatever ends a connection is its client's to see.
+async fn answer(stream: TcpStream, router: Router) {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+    if timeout(LIFE_MAX, connection.as_mut()).await.is_err() {
+        connection.as_mut().graceful_shutdown();
+        let _ = timeout(LAST_ANSWER, connection).await;
+    }
+}

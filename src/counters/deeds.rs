@@ -1,0 +1,121 @@
+//! What shards count by slot, read as what an endpoint did there.
+//!
+//! A slot has one tenant after the other and its counts are never taken back: what came since a tenant did is its own. Between two of
+//! them nothing is counted, since a slot is given away only when nothing is in flight there, and a request is counted before it is
+//! released.
+
+use std::collections::BTreeMap;
+
+use super::histogram::{MICROS, Reading};
+use super::stats::{RequestKey, Stats};
+use super::{Asked, Counters};
+
+/// What one endpoint did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Deeds {
+    /// Finished requests; keys are without their slot.
+    pub requests: BTreeMap<RequestKey, u64>,
+    /// What it was sent with a prediction.
+    pub sent: Asked,
+    /// Its times to first token.
+    pub first_tokens: Reading,
+}
+
+impl Default for Deeds {
+    fn default() -> Self {
+        Deeds { requests: BTreeMap::new(), sent: Asked::default(), first_tokens: Reading::new(&MICROS) }
+    }
+}
+
+impl Deeds {
+    /// What came since.
+    #[must_use]
+    pub fn since(mut self, before: &Deeds) -> Deeds {
+        for (key, count) in &mut self.requests {
+            *count = count.saturating_sub(before.requests.get(key).copied().unwrap_or(0));
+        }
+        // Of a former tenant's rows nothing is left.
+        self.requests.retain(|_, count| *count > 0);
+        self.sent = self.sent.since(before.sent);
+        self.first_tokens.take_off(&before.first_tokens);
+        self
+    }
+
+    /// More of the same.
+    pub fn add(&mut self, more: &Deeds) {
+        for (key, count) in &more.requests {
+            *self.requests.entry(*key).or_default() += count;
+        }
+        self.sent.add(more.sent);
+        self.first_tokens.add(&more.first_tokens);
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        *self == Deeds::default()
+    }
+}
+
+/// What stands at all slots at one moment, of all tenants.
+#[derive(Debug)]
+pub struct Counted {
+    requests: BTreeMap<u16, BTreeMap<RequestKey, u64>>,
+    counters: &'static Counters,
+    stats: &'static Stats,
+}
+
+impl Counted {
+    /// Reads the tables of finished requests, once for all slots.
+    pub fn read(counters: &'static Counters, stats: &'static Stats) -> Counted {
+        let mut requests = BTreeMap::<u16, BTreeMap<RequestKey, u64>>::new();
+        for (key, count) in stats.requests() {
+            requests.entry(key.slot).or_default().insert(RequestKey { slot: RequestKey::NONE, ..key }, count);
+        }
+        Counted { requests, counters, stats }
+    }
+
+    /// At one of them; at [`RequestKey::NONE`]: requests for which nothing was chosen.
+    pub fn at(&self, slot: u16) -> Deeds {
+        Deeds {
+            requests: self.requests.get(&slot).cloned().unwrap_or_default(),
+            sent: self.counters.predictions().sent_in_all(slot),
+            first_tokens: self.stats.first_tokens(slot),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::Prediction;
+    use crate::fleet::Method;
+
+    #[test]
+    fn what_a_tenant_did_is_what_came_since() {
+        let (counters, stats) = (Counters::leak(), Stats::leak(2));
+        let does = |slot: u16, status: u16| {
+            stats.shard(0).request(1, slot, status, 3);
+            stats.shard(1).first_token(1, Some(slot), 1_500);
+            let prediction = Prediction { method: Method::Warm, tokens: 100, held: 60, text_bytes: 0, batch: false };
+            counters.predictions().asked(slot, &prediction);
+        };
+        does(5, 200);
+        does(5, 500);
+        does(6, 200);
+        let before = Counted::read(counters, stats).at(5);
+        assert!(before.clone().since(&before).is_empty() && !before.is_empty());
+        does(5, 200);
+        stats.shard(0).request(1, RequestKey::NONE, 503, RequestKey::NO_REASON);
+        let counted = Counted::read(counters, stats);
+        let since = counted.at(5).since(&before);
+        let key = RequestKey { pool: 1, slot: RequestKey::NONE, status: 200, reason: 3 };
+        assert_eq!(since.requests, BTreeMap::from([(key, 1)]));
+        assert_eq!((since.sent.requests, since.sent.tokens, since.sent.held), (1, 100, 60));
+        assert_eq!((since.first_tokens.count(), since.first_tokens.sum), (1, 1_500));
+        let mut both = before;
+        both.add(&since);
+        assert_eq!(both, counted.at(5));
+        assert_eq!(counted.at(RequestKey::NONE).requests.values().sum::<u64>(), 1);
+        assert!(counted.at(7).is_empty());
+    }
+}

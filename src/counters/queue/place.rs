@@ -1,0 +1,167 @@
+//! One waiting request's place in the queue, and how it is compared with others.
+
+use std::cell::Cell;
+
+use super::rank::{Rank, Status};
+use super::{Queue, Seen, Tenant};
+use crate::atomics::Ordering;
+
+/// Whose turn it is, as far as a place knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// Its own.
+    Now,
+    /// Another's, who waits for the same endpoint: it looks first, as its shard's next, or it looked, and is more urgent or was served
+    /// less. All that come behind are later as well.
+    Later,
+    /// Nobody's who needs so much: there was no room for it.
+    InVain,
+    /// Another shard's, who waits for some endpoint and has yet to look at what ended last; where it stands.
+    Behind(usize),
+}
+
+/// See [`Place::line`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Line {
+    urgency: u8,
+    lane: u8,
+    when: u64,
+    place: usize,
+}
+
+impl Line {
+    /// As urgent.
+    pub fn is_as_urgent_as(&self, other: &Line) -> bool {
+        self.urgency == other.urgency
+    }
+
+    /// Urgency and tenant: among those who have both in common it is settled who goes first.
+    pub fn kind(&self) -> (u8, u8) {
+        (self.urgency, self.lane)
+    }
+}
+
+/// One request's place. Dropping it leaves the queue.
+#[derive(Debug)]
+#[must_use = "dropping a place leaves the queue"]
+pub struct Place {
+    pub(super) queue: &'static Queue,
+    pub(super) place: usize,
+    pub(super) tenant: Tenant,
+    /// Tokens to be computed where it waits, as of its last look.
+    pub(super) new: Cell<u32>,
+    /// Since when.
+    pub(super) since: u64,
+}
+
+impl Place {
+    /// How long it has waited, in microseconds.
+    pub fn waited(&self, now: u64) -> u64 {
+        now.saturating_sub(self.since)
+    }
+
+    /// Whether it still waits; false: it was pushed out.
+    pub fn stands(&self) -> bool {
+        self.rank().status() == Status::Waits
+    }
+
+    /// What it is compared by with others that wait for the same endpoint, lowest first. It changes as its tenant is served.
+    pub fn order(&self) -> (u8, u64, u64, usize) {
+        self.queue.order(self.rank(), self.place)
+    }
+
+    /// Where it stands among those of its urgency and tenant, lowest first; that never changes. For who has many places.
+    pub fn line(&self) -> Line {
+        let rank = self.rank();
+        Line { urgency: rank.urgency(), lane: rank.lane(), when: rank.when(), place: self.place }
+    }
+
+    /// Slot of the endpoint that it waits for.
+    pub fn endpoint(&self) -> u16 {
+        self.rank().endpoint()
+    }
+
+    /// Tokens to be computed there, as of its last look.
+    pub fn new_tokens(&self) -> u32 {
+        self.new.get()
+    }
+
+    /// Whether nobody who waits for the same endpoint comes before it.
+    pub fn is_next(&self) -> bool {
+        self.queue.first(self.endpoint()) == Some(self.place)
+    }
+
+    /// Whether it is to look for room now: those of its own shard look in their order, and where places are open for all who come
+    /// before it, nobody waits for them to look.
+    pub fn turn(&self) -> Turn {
+        let (queue, rank) = (self.queue, self.rank());
+        let (own, ends, shard) = (queue.order(rank, self.place), queue.seen().0, queue.owner(self.place));
+        let (open, too_much) = (queue.open.load(Ordering::Relaxed), queue.looked(rank.endpoint()).1);
+        let (mut first, mut before, mut same): (Option<(_, usize)>, u32, bool) = (None, 0, false);
+        let mut needs_too_much = false;
+        for (place, other) in queue.ranks() {
+            let order = queue.order(other, place);
+            if order >= own {
+                continue;
+            }
+            let has_to_look = queue.has_to_look(other, ends);
+            if has_to_look && queue.owner(place) != shard {
+                first = first.filter(|(first, _)| *first < order).or(Some((order, place)));
+                before += 1;
+                same |= other.endpoint() == rank.endpoint();
+            } else if other.endpoint() == rank.endpoint() {
+                if has_to_look || (order.0, order.1) < (own.0, own.1) {
+                    return Turn::Later;
+                }
+                needs_too_much |= self.new_tokens() >= too_much;
+            }
+        }
+        if needs_too_much {
+            return Turn::InVain;
+        }
+        first.filter(|_| same || before >= open).map_or(Turn::Now, |(_, place)| Turn::Behind(place))
+    }
+
+    /// It has looked, found no room, and waits for this endpoint from now on, which would compute so many tokens for it.
+    pub fn aims_at(&self, endpoint: u16, new: u32, seen: Seen) {
+        let needed = self.new.replace(new);
+        let word = &self.queue.words[self.place];
+        let before = self.endpoint();
+        let aimed = |word: u64| match Rank::of(word) {
+            rank if rank.status() == Status::Waits && rank.endpoint() != endpoint => {
+                Some(rank.aimed_at(endpoint).word())
+            }
+            _ => None,
+        };
+        let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, aimed);
+        if self.queue.seen().0 == seen.0 {
+            self.queue.open.store(0, Ordering::Relaxed);
+        }
+        if before != endpoint {
+            // Where it waited until now it came first, or who does has not looked for too long.
+            self.queue.no_room(before, needed, seen, true);
+        }
+        self.queue.no_room(endpoint, new, seen, self.is_next());
+    }
+
+    /// Its wait is over: it goes to its endpoint, with so many tokens of work on its tenant's account.
+    pub fn released(self, tokens: u32, now: u64) {
+        self.queue.takes_place();
+        self.queue.tenants.serves(self.tenant, tokens);
+        self.queue.drain.released(now);
+    }
+
+    fn rank(&self) -> Rank {
+        Rank::of(self.queue.words[self.place].load(Ordering::Acquire))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Release: who takes the place next comes behind.
+        let rank = Rank::of(self.queue.words[self.place].swap(Rank::NOBODY, Ordering::AcqRel));
+        if rank.status() == Status::Waits {
+            self.queue.leaves(rank.lane());
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Behind a 101: another protocol, of which nothing is read.
+
+use std::ops::Range;
+
+use super::event::{Action, Context, Event, Side, Source};
+use super::{End, Ending, Exchange, Phase, Waiting};
+use crate::counters::stats::Event as Count;
+use crate::http::{Cause, Known, ResponseHead};
+
+impl Exchange {
+    /// Whether a 101 names the protocol that was offered, and nothing else: client and engine would speak different ones, or one
+    /// that is never offered here. Names may be written in either case (RFC 9110, 7.8).
+    pub(super) fn is_offered(&self, head: &ResponseHead<'_>) -> bool {
+        let mut named = head.list.known(Known::Upgrade);
+        match (named.next(), named.next(), &self.asked.offers) {
+            (Some(protocol), None, Some(offered)) => protocol.eq_ignore_ascii_case(offered),
+            _ => false,
+        }
+    }
+
+    /// The 101 is on its way to the client; `rest` came behind it.
+    pub(super) fn begin_tunnel(&mut self, rest: Range<usize>, cx: &mut Context<'_>) {
+        cx.stats.count(Count::Tunnel);
+        self.status = 101;
+        self.phase = Phase::Tunnel;
+        self.forget_held(cx);
+        self.wait(cx.now, cx.rules.limits.tunnel_idle_timeout_ms, Waiting::Tunnel);
+        self.reply_bytes += rest.len() as u64;
+        self.pass_reply(rest, cx);
+        if self.client_ended {
+            cx.actions.push(Action::Finish(Side::Upstream));
+        }
+    }
+
+    /// After a 101: bytes both ways; a FIN is a real half-close.
+    pub(super) fn tunnel(&mut self, event: Event<'_>, cx: &mut Context<'_>) {
+        if matches!(event, Event::Deserted) {
+            return self.deserted(cx);
+        }
+        let idle_ms = cx.rules.limits.tunnel_idle_timeout_ms;
+        self.wait(cx.now, idle_ms, Waiting::Tunnel);
+        self.last_reply = cx.now;
+        match event {
+            Event::Request(bytes) => {
+                self.body_bytes += bytes.len() as u64;
+                cx.actions.consumed = bytes.len();
+                cx.actions.push(Action::Send(Side::Upstream, Source::Input(0..bytes.len())));
+            }
+            Event::Reply(bytes) => {
+                self.reply_bytes += bytes.len() as u64;
+                cx.actions.push(Action::Send(Side::Client, Source::Input(0..bytes.len())));
+            }
+            Event::Full(Side::Client) => {
+                self.client_full = true;
+                cx.actions.push(Action::Pause(Side::Upstream));
+            }
+            Event::Full(Side::Upstream) => cx.actions.push(Action::Pause(Side::Client)),
+            Event::Drained(Side::Client) => {
+                self.client_full = false;
+                cx.actions.push(Action::Resume(Side::Upstream));
+            }
+            Event::Drained(Side::Upstream) => cx.actions.push(Action::Resume(Side::Client)),
+            Event::ClientEnded => {
+                self.client_ended = true;
+                cx.actions.push(Action::Finish(Side::Upstream));
+            }
+            Event::UpstreamGone { ended: true, .. } => {
+                self.upstream_ended = true;
+                cx.actions.push(Action::Finish(Side::Client));
+            }
+            Event::Deadline { .. } => return self.end(Ending::Abort, End::EngineBroke(Cause::EngineTimeout), cx),
+            _ => return self.end(Ending::Abort, End::EngineBroke(Cause::EarlyEnd), cx),
+        }
+        // Nothing waits for the engine then: a client is not read from, nor its end seen, while that is full.
+        if self.client_ended && self.upstream_ended {
+            self.end(Ending::Linger, End::Whole, cx);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! What is counted of what an engine tells.
+
+/// How often what was told, in blocks.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Counts {
+    /// Stored, and not known before.
+    pub stored: u64,
+    /// Stored though known.
+    pub copies: u64,
+    /// Stored behind another block than before.
+    pub ambiguous: u64,
+    /// Stored behind a block that is not known, or behind an orphan.
+    pub orphans: u64,
+    /// Stored with more than text in it or before it.
+    pub opaque: u64,
+    /// Stored, and nobody will ask for them.
+    pub unasked: u64,
+    /// Stored without saying what is in them.
+    pub malformed: u64,
+    /// Stored behind the longest prompt that is looked at.
+    pub deep: u64,
+    /// Stored, and there was no room for them or their links.
+    pub beyond: u64,
+    /// Of other groups of a hybrid model's layers, stored and removed.
+    pub groups: u64,
+    /// Of other tiers than the GPU, stored and removed.
+    pub tiers: u64,
+    /// Removed.
+    pub removed: u64,
+    /// Removed, and not known.
+    pub unknown: u64,
+}
+
+impl Counts {
+    /// Those of another as well.
+    pub fn add(&mut self, other: &Counts) {
+        let Counts { stored, copies, ambiguous, orphans, opaque, unasked, malformed, deep, beyond, .. } = other;
+        self.stored += stored;
+        self.copies += copies;
+        self.ambiguous += ambiguous;
+        self.orphans += orphans;
+        self.opaque += opaque;
+        self.unasked += unasked;
+        self.malformed += malformed;
+        self.deep += deep;
+        self.beyond += beyond;
+        self.groups += other.groups;
+        self.tiers += other.tiers;
+        self.removed += other.removed;
+        self.unknown += other.unknown;
+    }
+}

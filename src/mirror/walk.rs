@@ -1,0 +1,218 @@
+//! Work that is as long as a cache is large, in pieces: whoever has more to do than to listen to one engine asks for one at a time.
+
+use super::links::Links;
+use super::tree::Tree;
+use super::{Mirror, Sink};
+
+/// So much is done in one piece: a few milliseconds, at a microsecond for each link that an index is told of.
+const STINT: u32 = 4_096;
+
+/// One piece of work, and how much of it is left.
+#[derive(Debug)]
+pub struct Stint(u32);
+
+impl Default for Stint {
+    fn default() -> Stint {
+        Stint(STINT)
+    }
+}
+
+impl Stint {
+    /// Whether the rest has to wait for the next.
+    pub fn is_over(&self) -> bool {
+        self.0 == 0
+    }
+
+    /// What was done: links told of, nodes come by, or as much.
+    pub fn spend(&mut self, toil: u32) {
+        self.0 = self.0.saturating_sub(toil);
+    }
+}
+
+/// Where something stands behind a [`Stint`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Halt {
+    /// It is done.
+    Through,
+    /// It goes on with the next.
+    Midway,
+    /// It will not be: what is known is to be given up, [`Mirror::give_up`].
+    Spent,
+}
+
+/// A way through a node and all below it, link by link of the tree.
+struct Way {
+    top: u32,
+    at: u32,
+    /// All below the node has been come by.
+    up: bool,
+}
+
+impl Way {
+    fn new(top: u32) -> Way {
+        Way { top, at: top, up: false }
+    }
+
+    /// False: that was all.
+    fn step(&mut self, tree: &Tree) -> bool {
+        if let Some(below) = tree.first_below(self.at).filter(|_| !self.up) {
+            self.at = below;
+        } else if !std::mem::replace(&mut self.up, true) {
+            // A leaf: next it is left.
+        } else if self.at == self.top {
+            return false;
+        } else if let Some(next) = tree.next(self.at) {
+            (self.at, self.up) = (next, false);
+        } else {
+            self.at = tree.above(self.at).unwrap_or(self.top);
+        }
+        true
+    }
+}
+
+/// Blocks that come to be held with the one they follow, or go with it.
+pub(super) struct Walk {
+    way: Way,
+    holds: bool,
+    /// So many links of the node were told of.
+    links: usize,
+}
+
+impl Walk {
+    /// It and all that follow it are held from now on.
+    pub fn hold(at: u32) -> Walk {
+        Walk { way: Way::new(at), holds: true, links: 0 }
+    }
+
+    /// And no more: then its block goes.
+    pub fn release(at: u32) -> Walk {
+        Walk { way: Way::new(at), holds: false, links: 0 }
+    }
+}
+
+/// How far a [`Mirror::retell_on`] is.
+#[derive(Default)]
+pub struct Telling {
+    root: u32,
+    way: Option<(Way, usize)>,
+    /// Links of several blocks that were told of.
+    told: Option<Links>,
+}
+
+impl Mirror {
+    /// Goes on with what the last event began.
+    pub(super) fn walk_on(&mut self, sink: &mut impl Sink, stint: &mut Stint) -> Halt {
+        if self.spent {
+            return Halt::Spent;
+        }
+        let Some(mut walk) = self.walk.take() else { return Halt::Through };
+        loop {
+            if stint.is_over() {
+                self.walk = Some(walk);
+                return Halt::Midway;
+            }
+            stint.spend(1);
+            // Who comes first is held first, and goes last.
+            if walk.holds != walk.way.up {
+                if walk.links == 0 && !self.bear() {
+                    return Halt::Spent;
+                }
+                let all =
+                    if walk.holds { self.hold(&mut walk, sink, stint) } else { self.release(&mut walk, sink, stint) };
+                if !all {
+                    continue;
+                }
+                walk.links = 0;
+            }
+            if !walk.way.step(&self.tree) {
+                break;
+            }
+        }
+        if !walk.holds {
+            self.went(walk.way.top);
+        }
+        Halt::Through
+    }
+
+    /// A block is told of that no event names. False: these are too many.
+    fn bear(&mut self) -> bool {
+        self.spent = self.patience == 0;
+        self.patience = self.patience.saturating_sub(1);
+        !self.spent
+    }
+
+    /// A block that can be read, behind what is held. False: not all of its links were told of.
+    fn hold(&mut self, walk: &mut Walk, sink: &mut impl Sink, stint: &mut Stint) -> bool {
+        let node = self.tree.get_mut(walk.way.at);
+        node.held = true;
+        for (after, link, tokens) in node.told().skip(walk.links) {
+            if stint.is_over() {
+                return false;
+            }
+            stint.spend(1);
+            walk.links += 1;
+            if self.links.own(link) {
+                sink.hold(after, link, tokens);
+            }
+        }
+        true
+    }
+
+    /// A block is held no more. False as above.
+    fn release(&mut self, walk: &mut Walk, sink: &mut impl Sink, stint: &mut Stint) -> bool {
+        let node = self.tree.get_mut(walk.way.at);
+        for link in node.links.iter().rev().skip(walk.links).filter(|_| node.held) {
+            if stint.is_over() {
+                return false;
+            }
+            stint.spend(1);
+            walk.links += 1;
+            if self.links.disown(*link) {
+                sink.release(*link);
+            }
+        }
+        node.held = false;
+        true
+    }
+
+    /// Tells of all that is held, as if it had come just now.
+    pub fn retell(&self, sink: &mut impl Sink) {
+        let mut telling = Telling::default();
+        while !self.retell_on(&mut telling, sink, &mut Stint::default()) {}
+    }
+
+    /// The same in pieces, between which nothing changes; true when it is done.
+    pub fn retell_on(&self, telling: &mut Telling, sink: &mut impl Sink, stint: &mut Stint) -> bool {
+        let told = telling.told.get_or_insert_with(|| Links::new(self.links.shared()));
+        loop {
+            if stint.is_over() {
+                return false;
+            }
+            stint.spend(1);
+            let Some((way, links)) = &mut telling.way else {
+                let Some(at) = self.tree.places().nth(telling.root as usize) else { return true };
+                let is_root = self.tree.above(at).is_none() && self.tree.get(at).held;
+                telling.way = is_root.then(|| (Way::new(at), 0));
+                telling.root += 1;
+                continue;
+            };
+            if !way.up {
+                for (after, link, tokens) in self.tree.get(way.at).told().skip(*links) {
+                    if stint.is_over() {
+                        return false;
+                    }
+                    stint.spend(1);
+                    *links += 1;
+                    if !self.links.is_shared(link) || told.own(link) {
+                        sink.hold(after, link, tokens);
+                    }
+                }
+            }
+            *links = 0;
+            if !way.step(&self.tree) {
+                telling.way = None;
+            }
+        }
+    }
+}

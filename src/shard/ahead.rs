@@ -1,0 +1,100 @@
+//! Bytes of clients that are read ahead of their turn: kept, begun, and held back where they are too many.
+
+use super::Shard;
+use super::drive::Input;
+use crate::counters::stats::Event as Count;
+use crate::driver::Driver;
+use crate::exchange::{Event, Phase};
+use crate::slots::Key;
+
+impl<D: Driver> Shard<D> {
+    /// What was read ahead is begun at the end of this turn, or of the next where that has begun: once, however often it is asked for.
+    pub(super) fn serve_later(&mut self, key: Key) {
+        if let Some(client) = self.clients.get_mut(key)
+            && !std::mem::replace(&mut client.in_line, true)
+        {
+            self.read_ahead.push(key);
+        }
+    }
+
+    /// Those that are in line have their turn.
+    pub(super) fn serve_line(&mut self) {
+        for key in std::mem::take(&mut self.read_ahead) {
+            if let Some(client) = self.clients.get_mut(key) {
+                client.in_line = false;
+                self.serve_read_ahead(key);
+            }
+        }
+    }
+
+    /// Begins what was read ahead.
+    pub(super) fn serve_read_ahead(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        if client.exchange.is_some() || client.full || client.lingering.is_some() {
+            return;
+        }
+        client.had_its_turn = false;
+        if std::mem::take(&mut client.held_back) {
+            self.driver.resume(client.socket);
+        }
+        let ahead = std::mem::take(&mut client.ahead);
+        self.serve(key, Input::Owned(&ahead));
+        let Some(client) = self.clients.get(key).filter(|client| client.ended) else { return };
+        let over = client.exchange.is_none() && client.lingering.is_none() && !client.in_line;
+        if client.exchange.as_ref().is_some_and(|exchange| exchange.reads_request()) {
+            // Its FIN came before its turn: the rest of it never will.
+            self.advance(key, Input::None, |_| Event::ClientEnded);
+        } else if over && !self.is_full(key) {
+            // Its last request was served, or will never be complete.
+            self.close_client(key);
+        }
+    }
+
+    /// What came behind an upgrade before its 101 was read ahead, and is the tunnel's.
+    pub(super) fn serve_early(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key).filter(|client| !client.ahead.is_empty()) else { return };
+        if !client.exchange.as_ref().is_some_and(|exchange| exchange.phase() == Phase::Tunnel) {
+            return;
+        }
+        if std::mem::take(&mut client.held_back) {
+            self.driver.resume(client.socket);
+        }
+        let ended = client.ended;
+        let ahead = std::mem::take(&mut client.ahead);
+        self.serve(key, Input::Owned(&ahead));
+        if ended {
+            self.advance(key, Input::None, |_| Event::ClientEnded);
+        }
+    }
+
+    /// Keeps what does not belong to an exchange yet.
+    pub(super) fn read_on(&mut self, key: Key, input: Input<'_>) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let rest = input.bytes(&self.driver);
+        client.ahead.extend_from_slice(rest);
+        if client.has_nothing_ahead() {
+            return;
+        }
+        if !rest.is_empty() {
+            client.head_since.get_or_insert(self.desk.now);
+        }
+        // A client that is still reading the reply before has time for that.
+        if client.exchange.is_none() && !client.full && !rest.is_empty() {
+            let from_now = self.desk.now + self.desk.rules.limits.head_timeout_ms * 1_000;
+            client.deadline = client.deadline.min(from_now);
+            self.arm(key);
+        }
+    }
+
+    pub(super) fn hold_back(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let waits = client.exchange.is_some() || client.full || client.had_its_turn;
+        // Where nothing may be read ahead the first bytes are: it has to be seen that they came.
+        let most = self.desk.rules.limits.read_ahead_bytes.max(1);
+        if waits && client.ahead.len() >= most && !client.held_back {
+            client.held_back = true;
+            self.desk.stats.count(Count::Pipelined);
+            self.driver.pause(client.socket);
+        }
+    }
+}

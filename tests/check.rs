@@ -1,0 +1,122 @@
+//! `warmfront check` as a process: what it says of machines without engines, of files, and of what engines serve.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+fn check(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_warmfront")).arg("check").args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A configuration file of the test's own; with it goes the folder that it is in.
+struct File(PathBuf);
+
+impl File {
+    fn new(test: &str, text: &str) -> File {
+        let folder = std::env::temp_dir().join(format!("warmfront-check-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("w.toml"), text).unwrap();
+        File(folder)
+    }
+
+    /// As the unit does before a reload.
+    fn checked(&self) -> Output {
+        let path = self.0.join("w.toml");
+        check(&["--quiet", "--no-engines", "--no-ports", "--config", path.to_str().unwrap()])
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_machine_is_looked_at_without_engines() {
+    let output = check(&["--no-ports"]);
+    let (said, refused) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(78), "{said}{refused}");
+    for subject in ["cores", "descriptors", "driver", "memory", "sysctl"] {
+        assert!(said.contains(&format!(" {subject} ")), "{subject}: {said}");
+    }
+    assert!(said.contains("to change, ") && !said.contains("\n0 to change"), "{said}");
+    assert!(refused.contains("no engine to forward to; give --upstream http://HOST:PORT"), "{refused}");
+    // What else is wrong comes first.
+    let both = check(&["--no-ports", "--listen", "127.0.0.1:9911"]);
+    assert!(text(&both.stderr).contains("`admin` and `listen` are both") && both.stdout.is_empty());
+}
+
+#[test]
+fn files_that_a_reload_would_not_open_are_refused_before_it() {
+    let engine = "[[upstream]]\nurl = \"http://127.0.0.1:1\"\n";
+    for (test, file, words) in [
+        (
+            "key",
+            format!("{engine}api_key_file = \"/nowhere/key\"\n"),
+            "cannot use the key of 127.0.0.1:1 in /nowhere/key",
+        ),
+        ("access", format!("[log]\naccess = \"/nowhere/log\"\n{engine}"), "cannot write /nowhere/log"),
+        ("index", format!("[limits]\nindex_bytes = 1125899906842624\n{engine}"), "does not fit into the memory"),
+    ] {
+        let output = File::new(test, &file).checked();
+        let said = text(&output.stdout);
+        assert!(output.status.code() == Some(78) && said.contains(words), "{words}: {said}");
+    }
+    let right = File::new("right", "");
+    let log = right.0.join("access.log");
+    std::fs::write(right.0.join("w.toml"), format!("[log]\naccess = \"{}\"\n{engine}", log.display())).unwrap();
+    let output = right.checked();
+    assert!(output.status.success() && output.stdout.is_empty() && !log.exists(), "{}", text(&output.stdout));
+}
+
+/// Serves one model.
+fn engine() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+            let first = lines.next().unwrap_or_default();
+            lines.take_while(|line| !line.is_empty()).for_each(drop);
+            let (status, body) = match first.split(' ').nth(1) {
+                Some("/health") => (200, ""),
+                Some("/v1/models") => (200, "{\"object\":\"list\",\"data\":[{\"id\":\"llama\",\"object\":\"model\"}]}"),
+                _ => (404, ""),
+            };
+            let length = body.len();
+            let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+            let _ = stream.write_all((head + body).as_bytes());
+        }
+    });
+    url
+}
+
+#[test]
+fn models_that_no_engine_serves_are_named() {
+    let of = |engines: &str| {
+        format!(
+            "[serve]\ndefault_model = \"lama\"\n[pool.\"llama\"]\nload_percent = 150\n[pool.\"x/y\"]\nload_percent = 150\n{engines}"
+        )
+    };
+    let serves = format!("[[upstream]]\nurl = \"{}\"\n", engine());
+    let file = File::new("models", &of(&serves));
+    let path = file.0.join("w.toml");
+    let said = text(&check(&["--no-ports", "--config", path.to_str().unwrap()]).stdout);
+    for name in ["default_model = \"lama\"", "[pool.\"x/y\"]"] {
+        assert!(
+            said.contains(&format!("no engine serves the model of {name}: it changes nothing; they serve llama")),
+            "{said}"
+        );
+    }
+    assert_eq!(said.matches("no engine serves the model").count(), 2, "{said}");
+    // An engine that keeps silent may serve them.
+    std::fs::write(&path, of(&format!("{serves}[[upstream]]\nurl = \"http://127.0.0.1:1\"\n"))).unwrap();
+    let said = text(&check(&["--no-ports", "--config", path.to_str().unwrap()]).stdout);
+    assert!(!said.contains("no engine serves the model"), "{said}");
+}

@@ -1,0 +1,87 @@
+//! What a configuration asks for and cannot have: the front runs without, and says so.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
+
+use crate::engine::Engine;
+use crate::front::Front;
+use crate::reloading::config;
+use crate::until;
+
+fn times(front: &Front, words: &str) -> usize {
+    front.log().lines().filter(|line| line.contains(words)).count()
+}
+
+#[test]
+fn models_that_no_engine_serves_are_said_at_each_change() {
+    let engine = Engine::start();
+    let of = |model: &str, pool: &str| {
+        format!(
+            "[serve]\ndefault_model = \"{model}\"\n[pool.\"{pool}\"]\nload_percent = 150\n\
+             [[upstream]]\nurl = \"http://{}\"\nmodels = [\"m\", \"n\"]\n",
+            engine.address
+        )
+    };
+    let front = Front::start("auto", &[], &of("mm", "n"));
+    let unserved = "no engine serves the model that the configuration names here";
+    front.until_said("no engine serves");
+    assert!(front.log().contains("name=\"default_model = \\\"mm\\\"\""), "{}", front.log());
+    front.until_health(0, "up");
+    assert_eq!(front.reload().0, 200);
+    front.write(&of("mm", "nn"));
+    assert_eq!(front.reload().0, 200);
+    until("the pool", || times(&front, unserved) == 2);
+    assert!(front.log().contains("[pool.\\\"nn\\\"]"), "{}", front.log());
+    front.write(&of("m", "nn"));
+    assert_eq!(front.reload().0, 200);
+    front.until_said("the model is served, or the configuration names it no longer");
+    assert_eq!(times(&front, unserved), 2, "{}", front.log());
+}
+
+#[test]
+fn a_file_for_caches_that_cannot_be_written_is_said_at_the_start() {
+    let engine = Engine::start();
+    let of = |file: &str| config(&format!("[control]\ncaches_file = \"{file}\"\n"), &[&engine]);
+    let front = Front::start("auto", &[], &of("/nowhere/caches"));
+    front.until_said("caches_file cannot be written: a restart will begin with cold caches");
+    front.write(&of(&std::env::temp_dir().join("caches").display().to_string()));
+    assert_eq!(front.reload().0, 200);
+    front.until_said("caches_file has nothing to keep: no pool has the policy warm or precise");
+}
+
+/// Answers everything with the same figures.
+fn engine_that_tells(figures: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+            lines.take_while(|line| !line.is_empty()).for_each(drop);
+            let length = figures.len();
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+            let _ = stream.write_all((head + figures).as_bytes());
+        }
+    });
+    address
+}
+
+#[test]
+fn that_no_engine_would_be_known_again_is_said() {
+    let engine = engine_that_tells("vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n");
+    let file = std::env::temp_dir().join(format!("warmfront-wanting-{}", std::process::id()));
+    let front = Front::start("auto", &[engine], &format!("[control]\ncaches_file = \"{}\"\n", file.display()));
+    until("its figures", || !front.endpoint(0)["engine"].is_null());
+    front.interrupt();
+    front.until_said("caches_file keeps nothing: no engine tells process_start_time_seconds");
+    assert!(!file.exists());
+}
+
+#[test]
+fn an_index_beyond_memory_is_refused_by_a_reload() {
+    let engine = Engine::start();
+    let front = Front::start("auto", &[], &config("", &[&engine]));
+    let huge = config("[limits]\nindex_bytes = 1125899906842624\n", &[&engine]).replace("round-robin", "warm");
+    front.write(&huge);
+    let (status, said) = front.reload();
+    assert!(status == 422 && said.contains("does not fit into the memory"), "{status} {said}");
+}

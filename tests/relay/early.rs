@@ -1,0 +1,104 @@
+//! Answers that come before their request's end: they reach who has not sent all yet, and nobody else's request follows where
+//! half of one may lie.
+
+use std::io::Write;
+use std::time::Duration;
+
+use crate::client::{get, post};
+use crate::engine::{Engine, ok};
+use crate::front::{Front, Options};
+use crate::wire::End;
+
+/// Refuses by the head alone, as behind vLLM's `--api-key`, and reads on as uvicorn does.
+fn refusing_by_the_head() -> Engine {
+    Engine::run(|mut connection| {
+        while let Some(head) = connection.head() {
+            connection.send("HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\n\r\nno");
+            connection.body(head);
+        }
+    })
+}
+
+fn bounded(engine: &Engine, bytes_max: usize) -> Front {
+    Front::with(&[engine.address], |options: &mut Options| options.rules.limits.linger_bytes_max = bytes_max)
+}
+
+/// As most clients do it. A reset while they write would take the answer that has come from them.
+#[test]
+fn an_answer_reaches_who_writes_all_before_it_reads() {
+    let engine = refusing_by_the_head();
+    let front = Front::with(&[engine.address], |options: &mut Options| options.rules.limits.body_bytes_max = 8 << 20);
+    for (path, bytes, status) in [("/v1/a", 5_000_000, 401), ("/pause", 5_000_000, 404), ("/v1/a", 20_000_000, 413)] {
+        let request = post(path, vec![b'x'; bytes]);
+        for _ in 0..5 {
+            let mut client = front.connect();
+            client.stream().write_all(&request).unwrap_or_else(|error| panic!("{path}, {bytes} bytes: {error}"));
+            let reply = client.reply();
+            assert_eq!((reply.status, reply.whole), (status, true), "{path}, {bytes} bytes");
+            if reply.closes() {
+                assert_eq!(client.ends(), End::Fin);
+            }
+        }
+    }
+    front.settles();
+}
+
+/// It has time as long as it sends, and not for ever.
+#[test]
+fn who_writes_slowly_is_heard_out_for_a_while() {
+    let engine = refusing_by_the_head();
+    let front = Front::with(&[engine.address], |options: &mut Options| options.rules.limits.linger_timeout_ms = 500);
+    let begin = "POST /pause HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n";
+    let mut client = front.connect();
+    client.send(begin);
+    for _ in 0..10 {
+        client.stream().write_all(&[b'x'; 10_000]).expect("less than what is waited for passed in silence");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!((client.reply().status, client.ends()), (404, End::Fin));
+    let mut client = front.connect();
+    client.send(begin);
+    let begun = std::time::Instant::now();
+    while client.stream().write_all(b"x").is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(12), "a byte now and then holds a connection");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn what_comes_behind_an_answer_is_bounded() {
+    let engine = refusing_by_the_head();
+    let front = bounded(&engine, 64 << 10);
+    let mut client = front.connect();
+    client.send("POST /pause HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n");
+    // What the kernel takes for a peer that reads none of it is a part of that.
+    let piece = vec![b'x'; 1 << 20];
+    assert!((0..90).any(|_| client.stream().write_all(&piece).is_err()), "90 MiB were read and dropped");
+}
+
+/// Its reply is whole and so is its request: but who answered before that may have read the rest as another request.
+#[test]
+fn who_answers_before_it_has_all_is_asked_nothing_more_there() {
+    let engine = Engine::run(|mut connection| {
+        while let Some(head) = connection.head() {
+            if head.start.starts_with("GET") {
+                connection.send(ok(connection.number.to_string()));
+                continue;
+            }
+            connection.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
+            connection.body(head);
+            connection.send(format!("1\r\n{}\r\n0\r\n\r\n", connection.number));
+        }
+    });
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    client.send("POST /v1/a HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nhalf");
+    let early = client.head();
+    assert!(early.start.ends_with("200 OK"), "{early:?}");
+    client.send(vec![b'x'; 100_000 - "half".len()]);
+    assert_eq!(client.bytes(11), b"1\r\n1\r\n0\r\n\r\n"[..11]);
+    assert_eq!(front.ask(get("/v1/b")).text(), "2");
+    // Where nothing was early the connection is kept.
+    assert_eq!(front.ask(get("/v1/b")).text(), "2");
+    front.settles();
+}

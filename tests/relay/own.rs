@@ -1,0 +1,68 @@
+//! Answers of the front's own: what stands in them.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use warmfront::calendar::imf_fixdate;
+
+use crate::client::get;
+use crate::engine::{Engine, HELLO, ok};
+use crate::front::Front;
+use crate::models::with_models;
+
+/// RFC 9110, 9.3.2: as GET, but for the body. Balancers ask so.
+#[test]
+fn heads_are_answered_as_gets_are() {
+    let engine = Engine::answering(ok("the engine's"));
+    let front = Front::start(&[engine.address]);
+    with_models(&front, &[]);
+    front.until("the models", |front| front.ask(get("/v1/models")).text() == "{\"object\":\"list\"}");
+    let asked = engine.executions();
+    let mut client = front.connect();
+    for (path, status) in
+        [("/health", 200), ("/v1/models", 200), ("/v1/models/org/m", 200), ("/v1/models/other", 404), ("/pause", 404)]
+    {
+        let got = client.ask(get(path));
+        client.send(format!("HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n"));
+        let head = client.reply_to("HEAD");
+        assert_eq!((got.status, head.status), (status, status), "{path}");
+        assert_eq!(head.head.get("content-length"), got.head.get("content-length"), "{path}");
+        assert_eq!(head.head.get("content-type"), got.head.get("content-type"), "{path}");
+    }
+    assert_eq!(engine.executions(), asked, "no engine is asked");
+}
+
+/// Answers of ours say when they were made; an engine's own date passes, and none is added to its replies.
+#[test]
+fn answers_of_ours_are_dated() {
+    let theirs = "Sun, 06 Nov 1994 08:49:37 GMT";
+    let engine = Engine::answering(format!("HTTP/1.1 200 OK\r\ndate: {theirs}\r\ncontent-length: 0\r\n\r\n"));
+    let front = Front::start(&[engine.address]);
+    for asked in [get("/health"), get("/pause"), get("/v1/a b"), b"TRACE / HTTP/1.1\r\nHost: x\r\n\r\n".into()] {
+        let micros = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;
+        let before = micros() - 1_000_000;
+        let reply = front.ask(&asked);
+        let told = reply.head.get("date").unwrap_or_default();
+        let mut times = (before..micros() + 1_000_000).step_by(1_000_000);
+        assert!(times.any(|time| imf_fixdate(time) == told), "{told:?} for {}", asked.escape_ascii());
+    }
+    assert_eq!(front.ask(get("/v1/a")).head.get("date"), Some(theirs));
+    let undated = Front::start(&[Engine::answering(HELLO).address]);
+    assert_eq!(undated.ask(get("/v1/a")).head.get("date"), None);
+}
+
+/// Neither reaches an engine, whatever stands in Max-Forwards; "the origin server MUST generate an Allow header field".
+#[test]
+fn methods_that_are_not_served_say_which_are() {
+    let engine = Engine::answering(HELLO);
+    let front = Front::start(&[engine.address]);
+    for line in ["CONNECT x:80", "TRACE /v1/a", "TRACE /health", "TRACE http://x/v1/a"] {
+        for hops in ["", "Max-Forwards: 0\r\n", "Max-Forwards: 7\r\n"] {
+            let reply = front.ask(format!("{line} HTTP/1.1\r\nHost: x\r\nAuthorization: a\r\n{hops}\r\n"));
+            assert_eq!((reply.status, reply.closes()), (405, true), "{line}");
+            let allowed = reply.head.get("allow").unwrap_or_default();
+            assert!(allowed.split(", ").any(|method| method == "POST"), "{line}: {allowed:?}");
+            assert!(!allowed.contains("TRACE") && !allowed.contains("CONNECT"), "{allowed:?}");
+        }
+    }
+    assert_eq!(engine.connections(), 0);
+}
