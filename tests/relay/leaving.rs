@@ -185,11 +185,20 @@ fn by_reset_behind_many_pipelined_requests() {
 /// A FIN behind pipelined requests ends what the client has to say: each is answered, then the connection ends.
 #[test]
 fn a_fin_behind_pipelined_requests_is_no_leaving() {
-    let engine = Engine::answering(HELLO);
+    let (go, gate) = std::sync::mpsc::channel::<()>();
+    let gate = std::sync::Mutex::new(gate);
+    // Nothing is answered before the FIN is sent: one that came while the last of them is answered would be a leaving.
+    let engine = Engine::run(move |mut connection| {
+        let _ = gate.lock().unwrap().recv();
+        while connection.request().is_some() {
+            connection.send(HELLO);
+        }
+    });
     let front = Front::start(&[engine.address]);
     let mut client = front.connect();
     client.send(get("/v1/a").repeat(3));
     client.half_close();
+    drop(go);
     for _ in 0..3 {
         assert_eq!(client.reply().status, 200);
     }
