@@ -77,12 +77,11 @@ pub struct Heir {
 }
 
 impl Heir {
-    /// Starts the program that this process was started from, as it is on disk now, and hands it the sockets. It has
-    /// `patience` to begin.
+    /// Starts the program that this process was started from, as it is on disk now. It has `patience` to begin, and to serve.
     ///
     /// # Errors
-    /// When it cannot be started or does not take them.
-    pub fn start(estate: &Estate, patience: Duration) -> io::Result<Heir> {
+    /// When it cannot be started.
+    pub fn start(patience: Duration) -> io::Result<Heir> {
         let (mut stream, theirs) = UnixStream::pair()?;
         let status = same_program(STARTS_IT)?.env_remove(NOT_INHERITED).stdin(OwnedFd::from(theirs)).status()?;
         if !status.success() {
@@ -91,17 +90,15 @@ impl Heir {
         stream.set_read_timeout(Some(patience))?;
         let mut id = [0; 4];
         stream.read_exact(&mut id)?;
-        let heir = Heir { id: u32::from_le_bytes(id), stream };
-        hand_on(&heir.stream, estate)?;
-        Ok(heir)
+        Ok(Heir { id: u32::from_le_bytes(id), stream })
     }
 
-    /// Waits until it serves. One that does not is ended.
+    /// Hands it the sockets and waits until it serves. One that does not is ended.
     ///
     /// # Errors
-    /// When it ends before, or takes too long.
-    pub fn serves(mut self) -> io::Result<Heir> {
-        let said = self.stream.read_exact(&mut [0]);
+    /// When it does not take them, ends before, or takes too long.
+    pub fn serves(mut self, estate: &Estate) -> io::Result<Heir> {
+        let said = hand_on(&self.stream, estate).and_then(|()| self.stream.read_exact(&mut [0]));
         if let Err(error) = said {
             if let Some(id) = Pid::from_raw(self.id.cast_signed()) {
                 let _ = kill_process(id, Signal::KILL);

@@ -345,7 +345,8 @@ fn keys_are_asked_on_v1_alone() {
 
 #[test]
 fn idle_connections_close() {
-    let running = start(|settings| settings.idle_timeout = Duration::from_millis(200));
+    // The request is to come before that.
+    let running = start(|settings| settings.idle_timeout = Duration::from_secs(3));
     let mut socket = connect(running.address);
     socket.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut bytes = Vec::new();

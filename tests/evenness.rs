@@ -157,23 +157,32 @@ fn a_connection_handed_over_is_served() {
     assert!(TcpStream::connect(address).is_err(), "a drained front refuses connections");
 }
 
-/// Shards that sleep, one alone and several, begin to drain when they are told to, not when they would have woken.
+/// Shards that sleep, one alone and several, begin to drain when they are told to, not when they would have woken: at best of
+/// three times, as one of them may not be let run at once.
 fn drains_at_once<D: Driver + 'static>(driver: fn() -> D) {
     for shards in [1, 2] {
-        let front = Front::start(shards, driver);
-        let mut client = front.connect();
-        front.until_open(1);
-        sleep(ASLEEP);
-        let told = Instant::now();
-        front.process.drain();
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
-        assert_eq!(client.read(&mut [0; 1]).unwrap(), 0, "an idle connection ends");
-        while TcpStream::connect(front.address).is_ok() {
-            sleep(Duration::from_millis(1));
-        }
-        let took = told.elapsed();
-        assert!(took < AT_ONCE, "{shards} shards on {} take {took:?} to notice", D::NAME);
+        let mut took = Vec::new();
+        let at_once = (0..3).any(|_| {
+            took.push(time_to_drain(shards, driver));
+            took.last() < Some(&AT_ONCE)
+        });
+        assert!(at_once, "{shards} shards on {} take {took:?} to notice", D::NAME);
     }
+}
+
+fn time_to_drain<D: Driver + 'static>(shards: usize, driver: fn() -> D) -> Duration {
+    let front = Front::start(shards, driver);
+    let mut client = front.connect();
+    front.until_open(1);
+    sleep(ASLEEP);
+    let told = Instant::now();
+    front.process.drain();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(client.read(&mut [0; 1]).unwrap(), 0, "an idle connection ends");
+    while TcpStream::connect(front.address).is_ok() {
+        sleep(Duration::from_millis(1));
+    }
+    told.elapsed()
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -80,8 +79,10 @@ fn with_arguments(mut command: Command, arguments: &[&str]) -> Command {
 fn as_user(user: u32, memory: &str, arguments: &[&str]) -> Front {
     // The build directory may be closed to others.
     let copy = std::env::temp_dir().join(format!("warmfront-{}-{user}", std::process::id()));
-    std::fs::copy(env!("CARGO_BIN_EXE_warmfront"), &copy).unwrap();
-    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).unwrap();
+    // By a process of its own: a child that another test has begun to start would keep what this one writes open, and nobody
+    // may run a file that is open for writing.
+    let copying = Command::new("install").args(["-m", "755", env!("CARGO_BIN_EXE_warmfront")]).arg(&copy).status();
+    assert!(copying.unwrap().success());
     let mut command = Command::new("prlimit");
     command.arg(format!("--memlock={memory}:{memory}")).args(["setpriv", "--clear-groups", "--inh-caps=-all"]);
     command.args(["--bounding-set=-all", &format!("--reuid={user}"), &format!("--regid={user}")]).arg(&copy);

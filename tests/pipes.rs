@@ -1,5 +1,8 @@
 //! Commands whose reader has left go on without him, or end with the status that they would have had.
 
+#[path = "fleet/reserved.rs"]
+mod reserved;
+
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -36,7 +39,7 @@ fn what_nobody_reads_ends_no_command() {
 
 #[test]
 fn an_engine_serves_on_when_nobody_reads_that_it_does() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (free, _kept) = reserved::address();
     let mut engine = warmfront(&["engine", "--listen", &free.to_string()]).spawn().unwrap();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     let mut serves = false;

@@ -8,10 +8,10 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Query, State as Shared};
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONNECTION, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::from_fn;
-use axum::response::{IntoResponse, Json};
+use axum::response::{AppendHeaders, IntoResponse, Json};
 use axum::routing::{get, post};
 use serde::Deserialize;
 
@@ -64,10 +64,14 @@ async fn reload(Shared(state): Shared<State>) -> Result<Json<Changes>, (StatusCo
     outcome.map(Json).map_err(|why| (StatusCode::UNPROCESSABLE_ENTITY, format!("{why}\n")))
 }
 
-/// 503 tells a load balancer in front to send its connections elsewhere.
-async fn ready(Shared(state): Shared<State>) -> (StatusCode, &'static str) {
+/// 503 tells a load balancer in front to send its connections elsewhere. Where another process serves from the same sockets, who
+/// still has a connection to this one asks that from the next on.
+async fn ready(Shared(state): Shared<State>) -> impl IntoResponse {
     let unready = |why| (StatusCode::SERVICE_UNAVAILABLE, why);
-    if state.process.draining() {
+    let close = state.process.has_heir().then_some(AppendHeaders([(CONNECTION, "close")]));
+    let answer = if close.is_some() {
+        (StatusCode::OK, "ready: another process serves in this one's place\n")
+    } else if state.process.draining() {
         unready("draining\n")
     } else if !state.process.all_serving() {
         unready("shards are starting\n")
@@ -75,7 +79,8 @@ async fn ready(Shared(state): Shared<State>) -> (StatusCode, &'static str) {
         unready("no engine answers its probes\n")
     } else {
         (StatusCode::OK, "ready\n")
-    }
+    };
+    (close, answer)
 }
 
 /// Query of `/explain`.

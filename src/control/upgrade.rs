@@ -116,7 +116,8 @@ async fn succeed(
 
 /// Starts an heir and waits until it serves.
 fn hand_on(estate: Estate, process: &Process, bequest: &Bequest) -> (Estate, io::Result<Heir>) {
-    let heir = Heir::start(&estate, PATIENCE).and_then(|heir| {
+    let heir = Heir::start(PATIENCE).and_then(|heir| {
+        // It is known before it has the sockets: without them it ends by itself, with them somebody has to end it.
         let mut will = bequest.lock().unwrap_or_else(PoisonError::into_inner);
         if process.draining() {
             succession::end(heir.id());
@@ -124,7 +125,7 @@ fn hand_on(estate: Estate, process: &Process, bequest: &Bequest) -> (Estate, io:
         }
         will.heir = Some(heir.id());
         drop(will);
-        heir.serves()
+        heir.serves(&estate)
     });
     (estate, heir)
 }

@@ -1,12 +1,12 @@
 //! Connections that come, and connections that are made.
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use warmfront::driver::{Completion, Driver, Segment};
 
 use crate::peer::{End, Peer};
-use crate::turns::{Told, Turns};
+use crate::turns::{PATIENCE, Told, Turns};
 
 on_both_drivers! {
     bytes_go_both_ways_until_each_side_ends
@@ -141,7 +141,9 @@ fn who_is_accepted_last_ends_the_accepting<D: Driver>(driver: D) {
 }
 
 fn a_closed_listener_refuses<D: Driver>(driver: D) {
-    let mut turns = Turns::new(driver);
+    // Where nobody else listens: a port of 127.0.0.1 that is free again may be another test's.
+    let own = SocketAddr::from(([127, 0, 2, D::NAME.as_bytes()[0]], 0));
+    let mut turns = Turns::at(driver, own);
     let (_, tag, mut peer) = turns.accept();
     turns.driver.stop_listening();
     turns.settle();
@@ -177,7 +179,7 @@ fn a_wait_of_no_length_brings_what_is_there<D: Driver>(driver: D) {
     for (id, tag, mut peer) in turns.two() {
         turns.settle();
         peer.write(b"now");
-        let deadline = Instant::now() + Duration::from_secs(2);
+        let deadline = Instant::now() + PATIENCE;
         while turns.received(tag).is_empty() {
             assert!(Instant::now() < deadline, "it is never looked for");
             turns.turn_of(Duration::ZERO, |_, _| {});

@@ -20,11 +20,17 @@ fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Drops the driver; all its descriptors are gone with it.
-fn drop_soon<D: Driver>(turns: Turns<D>, before: usize, peers: &mut [Peer]) {
+/// Plays a scene again where its driver took long to go: what else the machine does may have held it up once or twice. Who gives up on the
+/// kernel takes long each time.
+fn goes_soon(scene: impl Fn() -> Duration) {
+    assert!((0..3).any(|_| scene() < SOON), "longer than {SOON:?}, time and again");
+}
+
+/// Drops the driver; all its descriptors are gone with it. How long that took.
+fn dropped<D: Driver>(turns: Turns<D>, before: usize, peers: &mut [Peer]) -> Duration {
     let begin = Instant::now();
     drop(turns);
-    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+    let took = begin.elapsed();
     assert_eq!(open_descriptors() - peers.len(), before, "descriptors");
     // What takes the place of its buffers stays as it is, whatever still comes.
     let pieces: Vec<Vec<u8>> =
@@ -37,75 +43,83 @@ fn drop_soon<D: Driver>(turns: Turns<D>, before: usize, peers: &mut [Peer]) {
         std::thread::yield_now();
     }
     assert!(pieces.iter().flatten().all(|byte| *byte == 0x5a), "written to after its end");
+    took
 }
 
 fn a_driver_goes_in_the_midst_of_traffic<D: Driver>(driver: fn() -> D) {
-    let before = open_descriptors();
-    let mut turns = Turns::new(driver());
-    let bytes = pattern(3 << 20, 1);
-    let mut peers = Vec::new();
-    for at in 0..150 {
-        for (id, _, peer) in turns.two() {
-            match at % 6 {
-                0 => turns.driver.pause(id),
-                1 if at < 60 => _ = turns.driver.send(id, &[Segment::Bytes(&bytes)]),
-                2 => _ = turns.driver.send(id, &[Segment::Bytes(b"gathered")]),
-                3 => turns.driver.close(id),
-                _ => {}
+    goes_soon(|| {
+        let before = open_descriptors();
+        let mut turns = Turns::new(driver());
+        let bytes = pattern(3 << 20, 1);
+        let mut peers = Vec::new();
+        for at in 0..150 {
+            for (id, _, peer) in turns.two() {
+                match at % 6 {
+                    0 => turns.driver.pause(id),
+                    1 if at < 60 => _ = turns.driver.send(id, &[Segment::Bytes(&bytes)]),
+                    2 => _ = turns.driver.send(id, &[Segment::Bytes(b"gathered")]),
+                    3 => turns.driver.close(id),
+                    _ => {}
+                }
+                peers.push(peer);
             }
-            peers.push(peer);
         }
-    }
-    peers.iter_mut().for_each(|peer| _ = peer.write_some(&bytes[..30_000]));
-    turns.turn();
-    peers.iter_mut().for_each(|peer| _ = peer.write_some(&bytes[..30_000]));
-    drop_soon(turns, before, &mut peers);
+        peers.iter_mut().for_each(|peer| _ = peer.write_some(&bytes[..30_000]));
+        turns.turn();
+        peers.iter_mut().for_each(|peer| _ = peer.write_some(&bytes[..30_000]));
+        dropped(turns, before, &mut peers)
+    });
 }
 
 fn a_driver_goes_while_connections_arrive<D: Driver>(driver: fn() -> D) {
     for turn in [false, true] {
-        let before = open_descriptors();
-        let mut turns = Turns::new(driver());
-        let mut peers: Vec<Peer> = (0..10).map(|_| Peer::connect(turns.address)).collect();
-        if turn {
-            // Accepted and not adopted; accepted too late; and in the queue.
-            turns.turn();
-            turns.driver.accept_connections(false);
-            turns.turn();
-            peers.extend((0..10).map(|_| Peer::connect(turns.address)));
-            turns.driver.accept_connections(true);
-        }
-        drop_soon(turns, before, &mut peers);
+        goes_soon(|| {
+            let before = open_descriptors();
+            let mut turns = Turns::new(driver());
+            let mut peers: Vec<Peer> = (0..10).map(|_| Peer::connect(turns.address)).collect();
+            if turn {
+                // Accepted and not adopted; accepted too late; and in the queue.
+                turns.turn();
+                turns.driver.accept_connections(false);
+                turns.turn();
+                peers.extend((0..10).map(|_| Peer::connect(turns.address)));
+                turns.driver.accept_connections(true);
+            }
+            dropped(turns, before, &mut peers)
+        });
     }
 }
 
 fn a_driver_goes_with_a_lease_and_words_unsaid<D: Driver>(driver: fn() -> D) {
-    let before = open_descriptors();
-    let mut turns = Turns::new(driver());
-    let mut lines: Vec<_> = (0..8).flat_map(|_| turns.two()).collect();
-    let to = lines[0].0;
-    turns.settle();
-    lines.iter_mut().for_each(|(.., peer)| peer.write(&pattern(1_900, 3)));
-    turns.driver.wait(Duration::from_secs(1)).unwrap();
-    let mut lease = None;
-    while lease.is_none() {
-        match turns.driver.next() {
-            Some(Completion::Received(_, received)) => lease = Some(received),
-            Some(_) => {}
-            None => turns.driver.wait(Duration::from_secs(1)).unwrap(),
+    goes_soon(|| {
+        let before = open_descriptors();
+        let mut turns = Turns::new(driver());
+        let mut lines: Vec<_> = (0..8).flat_map(|_| turns.two()).collect();
+        let to = lines[0].0;
+        turns.settle();
+        lines.iter_mut().for_each(|(.., peer)| peer.write(&pattern(1_900, 3)));
+        turns.driver.wait(Duration::from_secs(1)).unwrap();
+        let mut lease = None;
+        while lease.is_none() {
+            match turns.driver.next() {
+                Some(Completion::Received(_, received)) => lease = Some(received),
+                Some(_) => {}
+                None => turns.driver.wait(Duration::from_secs(1)).unwrap(),
+            }
         }
-    }
-    let lease = lease.unwrap();
-    for (id, ..) in &lines[1..] {
-        turns.driver.send(*id, &[Segment::Leased(lease, 0..lease.len as usize)]);
-        turns.driver.pause(*id);
-    }
-    turns.driver.finish(to);
-    let mut peers: Vec<Peer> = lines.into_iter().map(|(.., peer)| peer).collect();
-    drop_soon(turns, before, &mut peers);
-    // What was gathered for the end of the turn comes whole or not at all.
-    for peer in &mut peers[1..] {
-        peer.read();
-        assert!(peer.got.is_empty() || peer.got == pattern(1_900, 3));
-    }
+        let lease = lease.unwrap();
+        for (id, ..) in &lines[1..] {
+            turns.driver.send(*id, &[Segment::Leased(lease, 0..lease.len as usize)]);
+            turns.driver.pause(*id);
+        }
+        turns.driver.finish(to);
+        let mut peers: Vec<Peer> = lines.into_iter().map(|(.., peer)| peer).collect();
+        let took = dropped(turns, before, &mut peers);
+        // What was gathered for the end of the turn comes whole or not at all.
+        for peer in &mut peers[1..] {
+            peer.read();
+            assert!(peer.got.is_empty() || peer.got == pattern(1_900, 3));
+        }
+        took
+    });
 }

@@ -329,12 +329,16 @@ fn who_sends_no_more_and_does_not_read_costs_no_turns<D: Driver>(driver: D) {
         peer.finish();
         turns.until_told(tag, Told::Ended);
         turns.settle();
-        let begun = Instant::now();
-        for _ in 0..3 {
-            turns.turn_of(Duration::from_millis(100), |_, _| {});
-        }
-        // One of them may be woken by what the kernel has still to say.
-        assert!(begun.elapsed() >= Duration::from_millis(190), "three turns of 100 ms took {:?}", begun.elapsed());
+        // One of three turns may be woken by what the kernel has still to say; and of three goes one or two, where it is late with that.
+        let go = |turns: &mut Turns<D>| {
+            let begun = Instant::now();
+            for _ in 0..3 {
+                turns.turn_of(Duration::from_millis(100), |_, _| {});
+            }
+            begun.elapsed()
+        };
+        let rests = (0..3).any(|_| go(&mut turns) >= Duration::from_millis(190));
+        assert!(rests, "three turns of 100 ms take less, time and again");
         let before = turns.told(tag).len();
         turns.until("room", |turns| {
             peer.read_up_to(300_000);

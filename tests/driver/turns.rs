@@ -45,8 +45,13 @@ pub struct Turns<D> {
 }
 
 impl<D: Driver> Turns<D> {
-    pub fn new(mut driver: D) -> Turns<D> {
-        let listener = socket::listener(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    pub fn new(driver: D) -> Turns<D> {
+        Turns::at(driver, SocketAddr::from(([127, 0, 0, 1], 0)))
+    }
+
+    /// That listens elsewhere.
+    pub fn at(mut driver: D, address: SocketAddr) -> Turns<D> {
+        let listener = socket::listener(address).unwrap();
         let address = socket::bound_address(&listener).unwrap();
         driver.listen(listener).unwrap();
         Turns { driver, address, fresh: VecDeque::new(), lines: HashMap::new(), tags: 0 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::reserved;
 use crate::wire::{Length, Wire};
 
 const GOOD: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
@@ -47,14 +48,16 @@ struct State {
 
 pub struct Engine {
     pub address: SocketAddr,
+    /// Keeps the address while it is gone.
+    _kept: TcpListener,
     state: Arc<State>,
 }
 
 impl Engine {
     pub fn start() -> Engine {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let engine = Engine { address: listener.local_addr().unwrap(), state: Arc::default() };
-        engine.listen(listener);
+        let (address, kept) = reserved::address();
+        let engine = Engine { address, _kept: kept, state: Arc::default() };
+        engine.listen(TcpListener::bind(address).unwrap());
         engine
     }
 

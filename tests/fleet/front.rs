@@ -98,9 +98,14 @@ impl Front {
         self.asks("POST", "/reload", "")
     }
 
+    /// A connection to the admin listener.
+    pub fn admin(&self) -> Client {
+        Client::to(self.admin)
+    }
+
     /// Asks the admin listener: status, and what it says.
     pub fn asks(&self, method: &str, path: &str, body: &str) -> (u16, String) {
-        let mut client = Client::to(self.admin);
+        let mut client = self.admin();
         let len = body.len();
         client.send(&format!(
             "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len}\r\n\r\n{body}"

@@ -41,6 +41,10 @@ fn an_operator_sees_what_another_policy_would_do() {
         (0..4).for_each(|_| ask(&mut client));
         let looked_at = |shadow: &Value| shadow["agreed"].as_u64().unwrap() + shadow["differed"].as_u64().unwrap();
         until("four looks", || looked_at(&shadow()) == 4);
+        // One look counts this and that: its shard is through with the last one when it answers what came behind.
+        let mut behind = front.connect();
+        behind.send("x x\r\nhost: x\r\n\r\n");
+        assert_eq!(behind.reply().status, 400);
         let shown = shadow();
         let held = |which: &str| shown[which]["held_tokens"].as_u64().unwrap();
         // By turns one prompt is new twice, by content once.

@@ -151,8 +151,13 @@ impl Client {
     /// Whether nothing comes for a while.
     pub fn is_silent(&mut self, wait: Duration) -> bool {
         self.stream.set_read_timeout(Some(wait)).unwrap();
-        let silent =
-            matches!(self.stream.peek(&mut [0; 1]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock);
+        let looked = loop {
+            match self.stream.peek(&mut [0; 1]) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                outcome => break outcome,
+            }
+        };
+        let silent = matches!(looked, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock);
         self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
         silent
     }

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use crate::client::{Client, field};
 
+/// How long it takes to begin to read what it is late with.
+pub const LATE: Duration = Duration::from_secs(4);
+
 /// Numbered events, so that a reader sees whether one is missing.
 pub const EVENT_BYTES: usize = 1_024;
 
@@ -77,7 +80,7 @@ fn answer(connection: &mut Client, log: &Log, models: &str) -> bool {
     let Some(path) = head.split(' ').nth(1) else { return false };
     let wanted = field(&head, "content-length").map_or(0, |len| len.parse().unwrap());
     if path == "/v1/late" {
-        std::thread::sleep(Duration::from_millis(1_200));
+        std::thread::sleep(LATE);
     }
     if connection.bytes(wanted).len() < wanted {
         return false;

@@ -1,7 +1,7 @@
 //! Files that nobody should have written: refused in words, in bounded time.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use warmfront::template;
@@ -9,6 +9,7 @@ use warmfront::vocabulary::Vocabulary;
 
 use super::recordings::TOKENIZER;
 use super::templates::of;
+use super::tools::on_processor;
 
 #[test]
 fn templates_that_do_not_end_are_refused() {
@@ -19,12 +20,12 @@ fn templates_that_do_not_end_are_refused() {
     let groups = format!("{{{{ {}1 }}}}", "(".repeat(100_000));
     let refused = "{% for a in range(30000) %}{% endfor %}{{ raise_exception('no') }}";
     for jinja in [loops, long, macros, &nested, &groups, refused] {
-        let at = Instant::now();
+        let at = on_processor();
         let reading = of(jinja);
-        let start = jinja.get(..40);
+        let (start, took) = (jinja.get(..40), on_processor() - at);
         assert!(reading.form.chat.is_none(), "{start:?}");
-        assert!(at.elapsed() < Duration::from_secs(5), "{start:?} took {:?}", at.elapsed());
-        println!("{start:?}: {} after {:?}", reading.no_chat.expect("a reason"), at.elapsed());
+        assert!(took < Duration::from_secs(5), "{start:?} took {took:?}");
+        println!("{start:?}: {} after {took:?}", reading.no_chat.expect("a reason"));
     }
 }
 
@@ -153,9 +154,9 @@ fn sets_of_tools_that_look_like_prompts_are_read_or_refused() {
     for name in ["qwen2.5", "llama-4"] {
         let source = super::tools::source(name);
         for tools in &sets {
-            let at = Instant::now();
+            let at = on_processor();
             let made = template::with_tools(&source, tools.as_bytes());
-            let took = at.elapsed();
+            let took = on_processor() - at;
             let start: String = tools.chars().take(60).collect();
             assert!(took < Duration::from_secs(60), "{name}, {start} took {took:?}");
             println!("{name}: {start} {:?} after {took:?}", made.as_ref().err());

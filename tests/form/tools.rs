@@ -251,7 +251,7 @@ fn what_a_set_costs() {
 }
 
 /// How long this thread had a processor; what it waited for one does not count.
-fn on_processor() -> Duration {
+pub fn on_processor() -> Duration {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux says it");
     Duration::from_nanos(told.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number"))
 }

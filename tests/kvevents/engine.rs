@@ -20,15 +20,15 @@ const DEALER_BYTES: usize = 64 + 30;
 const REQUEST: &[u8] = b"\x01\x00\x00\x08";
 
 /// No test waits longer for anything.
-const LONGEST: Duration = Duration::from_secs(10);
+const LONGEST: Duration = Duration::from_secs(20);
 
-/// Short, for tests.
+/// Soon again, and longer for what should come than this thread stands still: engine and consumer share it.
 pub const PACE: Pace = Pace {
-    connect: Duration::from_secs(2),
-    handshake: Duration::from_secs(2),
+    connect: Duration::from_secs(5),
+    handshake: Duration::from_secs(5),
     heartbeat: Duration::from_secs(5),
-    answer: Duration::from_millis(500),
-    replay: Duration::from_secs(3),
+    answer: Duration::from_secs(5),
+    replay: Duration::from_secs(10),
     again: Duration::from_millis(5),
     again_most: Duration::from_millis(40),
 };
@@ -50,6 +50,11 @@ fn router_bytes() -> Vec<u8> {
 
 pub async fn listener() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.unwrap()
+}
+
+/// Where nobody listens, ever. A port that was just free would soon be another test's.
+pub fn nobody() -> Endpoint {
+    "tcp://127.0.0.1:1".parse().unwrap()
 }
 
 pub fn at(listener: &TcpListener) -> Endpoint {

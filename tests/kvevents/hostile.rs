@@ -133,7 +133,7 @@ fn memory_grows_with_what_comes() {
 #[tokio::test]
 async fn garbage_ends_the_connection_and_the_next_one_is_tried() {
     let engine = listener().await;
-    let pace = Pace { handshake: Duration::from_millis(150), ..PACE };
+    let pace = Pace { handshake: Duration::from_millis(600), ..PACE };
     let mut consumer = Consumer::paced(at(&engine), None, pace);
     let whole = [&publisher_bytes()[..], &message(&[b"", &[0; 8], &payload(1, 0, 0)])].concat();
     let too_long = [&publisher_bytes()[..], &[2, 0, 0, 1, 0, 0, 0, 0, 0]].concat();
@@ -195,7 +195,7 @@ async fn a_dripping_handshake_ends() {
 #[tokio::test]
 async fn a_replay_without_end_ends() {
     let (engine, router) = (listener().await, listener().await);
-    let pace = Pace { replay: Duration::from_millis(400), ..PACE };
+    let pace = Pace { replay: Duration::from_millis(1_500), ..PACE };
     let mut consumer = Consumer::paced(at(&engine), Some(at(&router)), pace);
     let endless = tokio::spawn(async move {
         let (mut stream, _) = crate::engine::request_on(router.accept().await.unwrap().0).await;

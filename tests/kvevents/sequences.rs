@@ -7,8 +7,8 @@ use tokio::io::AsyncWriteExt;
 use warmfront::kvevents::{Counts, Pace, Reached, Settings, Source, Told};
 
 use crate::engine::{
-    Consumer, Layout, Log, PACE, Subscriber, at, listener, message, payload, publisher_bytes, replays, request_on,
-    serve_replays, within,
+    Consumer, Layout, Log, PACE, Subscriber, at, listener, message, nobody, payload, publisher_bytes, replays,
+    request_on, serve_replays, within,
 };
 use crate::recordings::{expected, file, messages, payloads, shown};
 
@@ -96,9 +96,10 @@ async fn it_is_told_when_nothing_is_missing() {
     assert_eq!(news, ["1000", "1001", "abreast"]);
     consumer.expect_nothing().await;
     let (engine, deaf) = (listener().await, listener().await);
-    let mut consumer = Consumer::of(at(&engine), Some(at(&deaf)));
+    let pace = Pace { answer: Duration::from_millis(500), ..PACE };
+    let mut consumer = Consumer::paced(at(&engine), Some(at(&deaf)), pace);
     let (_, _publisher) = tokio::join!(consumer.expect(&["connected"]), Subscriber::entered(&engine));
-    let told = tokio::time::timeout(std::time::Duration::from_secs(8), consumer.source.told()).await;
+    let told = tokio::time::timeout(Duration::from_secs(8), consumer.source.told()).await;
     assert!(told.is_err(), "{told:?}");
     assert_eq!(consumer.source.counts().replays_failed, 1);
 }
@@ -175,8 +176,7 @@ async fn without_a_replay_socket_holes_stay() {
 #[tokio::test]
 async fn a_replay_socket_that_does_not_answer_is_given_up() {
     let (engine, silent) = (listener().await, listener().await);
-    let refused = at(&listener().await);
-    for replay in [refused, at(&silent)] {
+    for replay in [nobody(), at(&silent)] {
         let pace = Pace { answer: Duration::from_millis(60), ..PACE };
         let mut consumer = Consumer::paced(at(&engine), Some(replay), pace);
         let (_, mut publisher) = tokio::join!(consumer.expect(&["connected"]), Subscriber::entered(&engine));

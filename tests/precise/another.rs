@@ -199,7 +199,7 @@ fn what_was_saved_before_a_hole_is_not_believed() {
         let _ = std::fs::remove_file(&path);
         let config = config(&format!("[control]\ncaches_file = \"{}\"\n", path.display()));
         let scene = Scene::of(driver, [Engine::start(true), Engine::start(true)], &config);
-        (0..2).for_each(|place| scene.until_rung(place, "exact"));
+        scene.until_exact();
         // As many blocks as there are, but for few.
         (60..71).for_each(|seed| scene.tells(1, &[prompt(seed).1.stored(Dialect::Maps)]));
         assert!(scene.counted("warmfront_kv_blocks", 1) >= 0.95 * BLOCKS as f64, "{driver}");

@@ -70,7 +70,7 @@ impl Engine {
         self.state.started.fetch_add(60, Ordering::Relaxed);
     }
 
-    /// Its process began at this second.
+    /// Its process began at this second; 0: it does not say when.
     pub fn began(&self, second: u64) {
         self.state.started.store(second, Ordering::Relaxed);
     }
@@ -110,14 +110,17 @@ fn sources(publisher: &Publisher) -> String {
 
 impl State {
     fn metrics(&self) -> String {
-        let started = self.started.load(Ordering::Relaxed);
+        let started = match self.started.load(Ordering::Relaxed) {
+            0 => String::new(),
+            started => format!("process_start_time_seconds {started}.5\n"),
+        };
         let blocks = self.blocks.load(Ordering::Relaxed);
         format!(
             "vllm:cache_config_info{{block_size=\"{BLOCK_SIZE}\",num_gpu_blocks=\"{blocks}\",enable_prefix_caching=\"True\"}} 1.0\n\
              vllm:num_requests_running{{engine=\"0\",model_name=\"tiny\"}} 0.0\n\
              vllm:num_requests_waiting{{engine=\"0\",model_name=\"tiny\"}} 0.0\n\
              vllm:kv_cache_usage_perc{{engine=\"0\",model_name=\"tiny\"}} 0.0\n\
-             process_start_time_seconds {started}.5\n"
+             {started}"
         )
     }
 }

@@ -23,8 +23,9 @@ fn file() -> (PathBuf, String) {
     let number = MADE.fetch_add(1, Ordering::Relaxed);
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("precise-{}-{number}", std::process::id()));
     let _ = std::fs::remove_file(&path);
-    let config = config(&format!("[control]\ncaches_file = \"{}\"\n", path.display()));
-    (path, config)
+    // What was saved is of use only behind the first answer of an engine's metrics.
+    let control = format!("[control]\nscrape_timeout_ms = 10000\ncaches_file = \"{}\"\n", path.display());
+    (path, config(&control))
 }
 
 /// The second engine has told of these by one message each.
@@ -53,7 +54,7 @@ fn another_front_knows_what_was_told_to_the_one_before() {
     on_both(|driver| {
         let (path, config) = file();
         let scene = Scene::of(driver, [Engine::start(true), Engine::start(true)], &config);
-        (0..2).for_each(|place| scene.until_rung(place, "exact"));
+        scene.until_exact();
         told(&scene, 51..54);
         let engines = ended(scene);
         assert_eq!(engines[1].publisher.asked(), [0], "{driver}");
@@ -99,7 +100,7 @@ fn a_process_that_takes_over_knows_what_was_told() {
     on_both(|driver| {
         let (path, config) = file();
         let scene = Scene::of(driver, [Engine::start(true), Engine::start(true)], &config);
-        (0..2).for_each(|place| scene.until_rung(place, "exact"));
+        scene.until_exact();
         told(&scene, 61..63);
         scene.front.upgrade();
         scene.until_subscribed(1, 2);

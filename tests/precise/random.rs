@@ -174,8 +174,8 @@ impl Course {
     /// The connection is lost for a while, or the process ends and another begins. What is told meanwhile nobody hears.
     fn go(&mut self, place: usize, anew: bool) {
         self.drain();
-        // By its own count: a process that was succeeded listens on while it drains.
-        let connections = self.connections(place);
+        // By its own count as well: a process that was succeeded listens on while it drains.
+        let (connections, subscribed) = (self.connections(place), self.scene().engines[place].publisher.connections());
         self.scene().engines[place].publisher.goes();
         self.scene().until_rung(place, "approximate");
         if anew {
@@ -196,7 +196,7 @@ impl Course {
         self.scene().engines[place].publisher.returns();
         self.scene().until_counted(CONNECTIONS, place, connections + 1.0);
         // The engine has to read the subscription yet.
-        std::thread::sleep(Duration::from_millis(100));
+        self.scene().until_subscribed(place, subscribed + 1);
         self.meet(place);
         if anew {
             // Until its metrics have said so, and that was looked at: it may be asked once more.

@@ -30,12 +30,12 @@ pub fn config(more: &str) -> String {
     config_of(&FOLDER, more)
 }
 
-/// The same with the model of another folder.
+/// The same with the model of another folder. Engines are threads of this process, which may all stand still for a second or two.
 pub fn config_of(folder: &Path, more: &str) -> String {
     let folder = folder.display();
     format!(
         "[routing]\npolicy = \"precise\"\nqueue = \"off\"\ntokenizer = \"{folder}\"\n\
-         [health]\nprobe_interval_ms = 100\n{more}"
+         [health]\nprobe_interval_ms = 100\nprobe_timeout_ms = 5000\n{more}"
     )
 }
 
@@ -43,7 +43,7 @@ impl Scene {
     /// Engines with replay sockets, whose caches are empty, and all of that is known.
     pub fn start(driver: &'static str) -> Scene {
         let scene = Scene::of(driver, [Engine::start(true), Engine::start(true)], &config(""));
-        (0..2).for_each(|place| scene.until_rung(place, "exact"));
+        scene.until_exact();
         scene
     }
 
@@ -53,6 +53,13 @@ impl Scene {
         let scene = Scene { engines, front, driver };
         (0..2).for_each(|place| scene.front.until_health(place, "up"));
         scene
+    }
+
+    /// Waits until all of both is known, and whatever they publish is heard: before an engine has read that somebody subscribes that
+    /// goes to nobody.
+    pub fn until_exact(&self) {
+        (0..2).for_each(|place| self.until_rung(place, "exact"));
+        (0..2).for_each(|place| self.until_subscribed(place, 1));
     }
 
     pub fn until_rung(&self, place: usize, rung: &str) {

@@ -1,5 +1,7 @@
 //! Chats of agents: tools, calls of them and their results are found where their engine has them.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::engine::Engine;
@@ -68,13 +70,20 @@ fn agent(name: &str, seed: u64) -> (Value, String) {
 
 fn scene(driver: &'static str) -> Scene {
     let scene = Scene::of(driver, [Engine::start(true), Engine::start(true)], &config_of(&FOLDER_OF_TOOLS, ""));
-    (0..2).for_each(|place| scene.until_rung(place, "exact"));
+    scene.until_exact();
     scene
 }
 
 fn until_followed(scene: &Scene, sets: f64) {
-    let followed = || scene.front.metric("warmfront_toolsets{chats=\"followed\"}");
-    until(&format!("{}: {sets} sets of tools", scene.driver), || followed() == sets);
+    until_known(scene, "followed", sets);
+}
+
+/// Waits until shards know of so many sets. Control tells them within `publish_interval_ms`, and before it answers what comes later.
+fn until_known(scene: &Scene, chats: &str, sets: f64) {
+    let known = || scene.front.metric(&format!("warmfront_toolsets{{chats=\"{chats}\"}}"));
+    until(&format!("{}: {sets} sets of tools, {chats}", scene.driver), || known() == sets);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(known(), sets, "{}: {chats}", scene.driver);
 }
 
 #[test]
@@ -132,7 +141,7 @@ fn tools_that_are_no_tools_are_left_alone() {
         for _ in 0..2 {
             scene.ask(PATH, &body);
         }
-        until("an unfollowed set", || scene.front.metric("warmfront_toolsets{chats=\"unfollowed\"}") == 1.0);
+        until_known(&scene, "unfollowed", 1.0);
         let first = scene.ask(PATH, &body);
         let again = scene.ask(PATH, &body);
         assert!(again.place == first.place && again.held > 300, "{driver}: {first:?}, {again:?}");

@@ -4,9 +4,11 @@ use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use warmfront::counters::stats::Event;
+
 use crate::alone::alone;
 use crate::client::{Client, get, post};
-use crate::engine::{Engine, HELLO};
+use crate::engine::{Engine, HELLO, ok};
 use crate::front::Front;
 
 /// Streams without end; counts what the kernel took.
@@ -62,6 +64,7 @@ fn forty_unread_streams() {
             client
         })
         .collect();
+    front.until("all requests", |front| front.counters.in_flight(0) == 40);
     standstill(sent);
     let grown = resident_bytes().saturating_sub(before);
     println!("{grown} bytes more");
@@ -77,7 +80,7 @@ fn forty_unread_streams() {
 #[test]
 fn a_late_reader_gets_everything() {
     let body: Vec<u8> = (0..3_000_000u32).flat_map(u32::to_le_bytes).collect();
-    let engine = Engine::answering(crate::engine::ok(&body));
+    let engine = Engine::answering(ok(&body));
     let front = Front::start(&[engine.address]);
     let mut clients: Vec<_> = (0..4).map(|_| front.connect()).collect();
     for client in &mut clients {
@@ -95,10 +98,11 @@ fn a_late_reader_gets_everything() {
 /// An engine that does not read holds back its client's upload, and only that.
 #[test]
 fn an_unread_upload_holds_back_its_client() {
-    let engine = Engine::narrow(|mut connection| {
+    let (open, wait) = crate::uploads::gate();
+    let engine = Engine::narrow(move |mut connection| {
         while let Some(head) = connection.head() {
             if !head.start.contains("/v1/quick") {
-                return std::thread::sleep(Duration::from_secs(2));
+                return wait();
             }
             connection.body(head);
             connection.send(HELLO);
@@ -116,5 +120,48 @@ fn an_unread_upload_holds_back_its_client() {
     assert!(sent < 30 << 20, "{sent} bytes were taken for an engine that reads none");
     assert_eq!(front.ask(get("/v1/quick")).status, 200);
     assert_eq!(front.ask(post("/v1/quick", "x")).status, 200);
-    drop((client, writer));
+    drop((client, writer, open));
+}
+
+/// A client that takes nothing of its reply is let go, and its engine with it.
+#[test]
+fn a_client_that_does_not_read() {
+    let engine = Engine::run(|mut connection| {
+        connection.request();
+        connection.send(ok(vec![b'x'; 32 << 20]));
+    });
+    let front = Front::with(&[engine.address], |options| options.rules.limits.client_stall_timeout_ms = 200);
+    let mut client = front.connect();
+    client.send(get("/v1/a"));
+    front.until("the stall", |front| front.count(Event::ClientStalled) == 1);
+    front.settles();
+    assert!(!client.reply().whole);
+}
+
+/// A client that reads slowly but steadily is not a client that does not read.
+#[test]
+fn a_client_that_reads_slowly() {
+    const LEN: usize = 12 << 20;
+    let engine = Engine::run(|mut connection| {
+        connection.request();
+        connection.send(ok(vec![b'x'; LEN]));
+    });
+    let front = Front::with(&[engine.address], |options| options.rules.limits.client_stall_timeout_ms = 300);
+    let reads_all = || {
+        let (before, mut client) = (front.count(Event::ClientStalled), front.connect());
+        client.send(get("/v1/a"));
+        client.head();
+        let mut got = 0;
+        while got < LEN {
+            let len = client.bytes((1 << 20).min(LEN - got)).len();
+            if len == 0 {
+                break;
+            }
+            got += len;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        got == LEN && front.count(Event::ClientStalled) == before
+    };
+    // One that is stopped for a while does not read steadily: hardly in each of five tries.
+    assert!((0..5).any(|_| reads_all()), "it is taken for one that does not read");
 }

@@ -122,6 +122,8 @@ impl Engine {
     }
 
     fn behind(listener: TcpListener, script: impl Fn(Connection) + Send + Sync + 'static) -> Engine {
+        // What comes while nobody accepts, and finds no place, is only tried again after a second.
+        rustix::net::listen(&listener, 1_024).unwrap();
         let address = listener.local_addr().unwrap();
         let log = Arc::<Log>::default();
         let (script, seen) = (Arc::new(script), Arc::clone(&log));

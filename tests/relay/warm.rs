@@ -1,7 +1,7 @@
 //! The policy `warm` over sockets: conversations go where they were, and what is counted for them is let go.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use warmfront::counters::Compared;
 use warmfront::counters::stats::Event;
@@ -259,8 +259,10 @@ fn tokens_are_pending_until_the_first_one_comes_back() {
     });
     let front = front(std::slice::from_ref(&engine));
     let pending = || front.counters.loads().pending(0);
+    // Where no stream is asked for they are for no longer than such a prompt takes.
+    let stream = |name| conversation(name, 1).replacen('{', "{\"stream\":true,", 1);
     let mut client = front.connect();
-    client.send(post("/v1/chat/completions", conversation(1, 1)));
+    client.send(post("/v1/chat/completions", stream(1)));
     front.until("the choice", |_| pending() > 500);
     let tokens = pending();
     go.send(()).unwrap();
@@ -274,7 +276,7 @@ fn tokens_are_pending_until_the_first_one_comes_back() {
     client.bytes(b"0\r\n\r\n".len());
     // The client leaves before anything came: nothing stays.
     let mut client = front.connect();
-    client.send(post("/v1/chat/completions", conversation(2, 1)));
+    client.send(post("/v1/chat/completions", stream(2)));
     front.until("the choice", |_| pending() > 500);
     drop(client);
     front.settles();
@@ -283,30 +285,34 @@ fn tokens_are_pending_until_the_first_one_comes_back() {
 /// A reply that is no stream tells nothing before its end: its tokens are pending for as long as the engine needs for so many.
 #[test]
 fn a_long_answer_that_is_no_stream_is_no_prompt_to_compute() {
+    let (open, wait) = crate::uploads::gate();
     let engine = Engine::run(move |mut connection| {
         while connection.request().is_some() {
-            std::thread::sleep(Duration::from_millis(1_500));
+            wait();
             connection.send(ok("{}"));
         }
     });
     let front = front(std::slice::from_ref(&engine));
     let pending = || front.counters.loads().pending(0);
-    for (stream, falls) in [(false, true), (true, false)] {
+    let ask = |stream: bool, turns: usize| {
         let mut client = front.connect();
-        let body = conversation(usize::from(stream), 1).replacen('{', &format!("{{\"stream\":{stream},"), 1);
+        let body = conversation(usize::from(stream), turns).replacen('{', &format!("{{\"stream\":{stream},"), 1);
         client.send(post("/v1/chat/completions", body));
-        front.until("the choice", |_| pending() > 500);
-        // Some 800 tokens at 4,000 a second.
-        std::thread::sleep(Duration::from_millis(700));
-        assert_eq!(
-            (pending() == 0, front.counters.in_flight(0)),
-            (falls, 1),
-            "stream: {stream}, {} pending",
-            pending()
-        );
-        assert_eq!(client.reply().status, 200);
-        front.settles();
-    }
+        client
+    };
+    let mut stream = ask(true, 1);
+    front.until("the choice", |_| pending() > 500);
+    let streamed = pending();
+    // Some 12,000 tokens at 4,000 a second; those of the stream would be computed long before.
+    let begun = Instant::now();
+    let mut other = ask(false, 18);
+    front.until("the other choice", |_| pending() > streamed + 10_000);
+    front.until("its time to be over", |_| pending() == streamed);
+    assert!(begun.elapsed() > Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert_eq!(front.counters.in_flight(0), 2, "neither is answered");
+    (0..2).for_each(|_| open.send(()).unwrap());
+    assert_eq!((stream.reply().status, other.reply().status), (200, 200));
+    front.settles();
 }
 
 /// What a reply tells at its end, as vLLM writes it.

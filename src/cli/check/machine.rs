@@ -189,7 +189,8 @@ mod tests {
 
     #[test]
     fn a_taken_port_is_wrong() {
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        // On an address of its own: nobody takes the port once it is free.
+        let taken = std::net::TcpListener::bind("127.0.0.5:0").unwrap();
         let address = taken.local_addr().unwrap();
         assert_eq!(port("listen", address).weight, Weight::Wrong);
         drop(taken);

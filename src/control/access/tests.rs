@@ -80,6 +80,35 @@ impl Log {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+
+    /// Ends it, with so many lines written. It waits for its last lines, but on a busy machine perhaps not for long enough.
+    fn ends(&self, written: u64) {
+        let begun = Instant::now();
+        self.log.stop();
+        let waited = self.log.counts().written() == written || begun.elapsed() >= LAST_WAIT;
+        assert!(waited, "it does not wait for its last lines");
+        self.until("the last line", |counts| counts.written() == written);
+    }
+
+    /// Waits until all orders so far are carried out.
+    fn settles(&self) {
+        let (sender, looked) = oneshot::channel();
+        self.log.order(Order::Look(sender));
+        looked.blocking_recv().unwrap();
+    }
+
+    /// Of this moment: asked for again where the machine was so busy that they were not waited for to the end.
+    fn receipts(&self) -> &Receipts {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        for _ in 0..PATIENCE.as_secs() {
+            let begun = Instant::now();
+            let receipts = runtime.block_on(self.log.receipts());
+            if begun.elapsed() < FRESH_WAIT {
+                return receipts;
+            }
+        }
+        panic!("nobody looks");
+    }
 }
 
 fn fresh(name: &str) -> PathBuf {
@@ -108,7 +137,7 @@ fn records_of_all_shards_are_written_in_their_order_and_to_the_last() {
     let path = fresh("order");
     let log = Log::to(2, &path);
     (0..3_000).for_each(|number| assert!(log.push(number % 2, number)));
-    log.log.stop();
+    log.ends(3_000);
     let written = ids(&path);
     for shard in 0..2 {
         let of_shard = written.iter().filter(|id| id.parse::<usize>().unwrap() % 2 == shard);
@@ -137,7 +166,7 @@ fn a_renamed_file_is_left_when_it_is_said() {
         std::thread::sleep(Duration::from_millis(1));
     }
     log.push(0, 3);
-    log.log.stop();
+    log.ends(3);
     assert_eq!((ids(&old), ids(&path)), (vec!["1".into(), "2".into()], vec!["3".into()]));
     [path, old].iter().for_each(|path| fs::remove_file(path).unwrap());
 }
@@ -177,8 +206,8 @@ fn it_goes_elsewhere_and_off_when_told() {
     log.push(0, 2);
     log.until("the second line", |counts| counts.written() == 2);
     log.goes(Access::Off).unwrap();
-    // The order is carried out with the next look, which still writes what it finds.
-    std::thread::sleep(4 * LOOK);
+    // The order is carried out with a look, which still writes what it finds.
+    log.settles();
     log.push(0, 3);
     log.log.stop();
     assert_eq!((ids(&first), ids(&second)), (vec!["1".into()], vec!["2".into()]));
@@ -193,9 +222,9 @@ fn a_full_disk_is_counted_and_got_over() {
     log.until("the loss", |counts| counts.lost() == 100);
     let path = fresh("space");
     log.goes(Access::File(path.clone())).unwrap();
-    std::thread::sleep(4 * LOOK);
+    log.settles();
     assert!(log.push(0, 100));
-    log.log.stop();
+    log.ends(1);
     assert_eq!((log.log.counts().written(), log.log.counts().lost(), ids(&path)), (1, 100, vec!["100".into()]));
     fs::remove_file(path).unwrap();
 }
@@ -221,8 +250,9 @@ fn a_pipe_that_nobody_reads_delays_nothing() {
         }
     };
     take();
+    let written = log.log.counts().written();
     log.push(0, 4_000);
-    log.log.stop();
+    log.ends(written + 1);
     take();
     let text = String::from_utf8(taken).unwrap();
     let parsed: Vec<_> = text.lines().map(serde_json::from_str::<serde_json::Value>).collect();
@@ -246,9 +276,8 @@ fn a_place_that_cannot_be_had_is_said() {
 fn receipts_are_bounded_and_need_no_log() {
     let path = fresh("receipts");
     let log = Log::off(2);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let kept = || {
-        let receipts = runtime.block_on(log.log.receipts());
+        let receipts = log.receipts();
         let ids =
             receipts.newest(|_| true).0.iter().map(|named| named.line().request_id.unwrap().into_owned()).collect();
         (ids, receipts.newest(|record| record.is_called(b"3")).0.len())
@@ -291,8 +320,7 @@ fn receipts_are_those_of_the_last_that_ended_on_any_shard() {
         let queue = log.process.shards()[usize::from(number < 9) + usize::from(number % 3 == 0)].records().queue();
         queue.unwrap().push(ended(number).into()).unwrap();
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let newest = runtime.block_on(log.log.receipts()).newest(|_| true).0;
+    let newest = log.receipts().newest(|_| true).0;
     let ids: Vec<String> = newest.iter().map(|named| named.line().request_id.unwrap().into_owned()).collect();
     assert_eq!(ids, ["12", "11", "10", "9", "8", "7"]);
     log.log.stop();
@@ -307,7 +335,7 @@ fn what_was_recorded_for_its_receipt_alone_is_not_logged() {
     let queue = log.process.shards()[0].records().queue().unwrap();
     queue.push(Record { logged: false, ..record(1) }.into()).unwrap();
     queue.push(record(2).into()).unwrap();
-    log.log.stop();
+    log.ends(1);
     assert_eq!((ids(&path), log.log.receipts.newest(|_| true).0.len()), (vec!["2".into()], 2));
     fs::remove_file(path).unwrap();
 }
