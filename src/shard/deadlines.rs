@@ -6,7 +6,23 @@ use crate::driver::Driver;
 use crate::exchange::{self, Event, Micros};
 use crate::slots::Key;
 
+/// How much longer than it was to sleep a turn may take before what it finds need not be all that came in that time.
+const STANDSTILL: Micros = 100_000;
+/// Longest wait for the rest of it: the work of thousands of turns, of which each finds a piece.
+const CATCHING_UP: Micros = 1_000_000;
+
 impl<D: Driver> Shard<D> {
+    /// Whether the process was stopped, throttled, or its machine paused, while it was to sleep this long. The kernel tells of what
+    /// came meanwhile by and by, or not at once, and who was in time is not to be given up for that.
+    pub(super) fn stood_still(&mut self, slept: Micros) -> bool {
+        let now = self.driver.now();
+        let stood_still = now > self.desk.now + slept + STANDSTILL;
+        if stood_still {
+            self.catches_up.get_or_insert(now + CATCHING_UP);
+        }
+        stood_still
+    }
+
     /// Has the wheel look at this client by its deadline, unless it does so before anyway.
     pub(super) fn arm(&mut self, key: Key) {
         if let Some(client) = self.clients.get_mut(key)
@@ -16,7 +32,12 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    pub(super) fn look_at_deadlines(&mut self) {
+    /// Gives up whose time is over; behind a standstill not before a turn in which nothing came.
+    pub(super) fn look_at_deadlines(&mut self, quiet: bool) {
+        if self.catches_up.is_some_and(|until| !quiet && self.desk.now < until) {
+            return;
+        }
+        self.catches_up = None;
         let due = self.timers.expire(self.desk.now);
         for &key in &due {
             let Some(client) = self.clients.get_mut(key) else { continue };

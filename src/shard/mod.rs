@@ -123,6 +123,8 @@ pub struct Shard<D> {
     legs: usize,
     /// When exchanges at endpoints that refuse their probes are looked at next.
     deserted_at: Micros,
+    /// Until when deadlines wait for what came while the process stood still, at most.
+    catches_up: Option<Micros>,
     /// When the time of day is looked at next: records and answers of ours need no look of their own.
     wall_look_at: Micros,
     /// When all accounts are compared entry by entry next.
@@ -178,6 +180,7 @@ impl<D: Driver> Shard<D> {
             read_ahead: Vec::new(),
             legs: 0,
             deserted_at: now,
+            catches_up: None,
             wall_look_at: now,
             audit_at: now,
             accepting: true,
@@ -232,6 +235,7 @@ impl<D: Driver> Shard<D> {
         if self.desk.lender.shadows.any() {
             self.look_at_shadows();
         }
+        let mut quiet = !self.stood_still(sleep);
         self.desk.now = self.driver.now();
         self.desk.stats.beat();
         let snapshot = self.reader.load();
@@ -252,11 +256,12 @@ impl<D: Driver> Shard<D> {
         self.doing.begin(Doing::Accepts);
         self.take_in();
         while let Some(completion) = self.driver.next() {
+            quiet = false;
             self.complete(completion);
         }
         self.serve_line();
         self.doing.begin(Doing::LooksAtDeadlines);
-        self.look_at_deadlines();
+        self.look_at_deadlines(quiet);
         self.serve_queue();
         self.doing.begin(Doing::TidiesUp);
         self.close_idle();

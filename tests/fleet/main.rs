@@ -16,6 +16,7 @@ mod reloading;
 mod reserved;
 mod shadows;
 mod starting;
+mod stopped;
 mod supervised;
 mod upgrading;
 mod wanting;
