@@ -95,9 +95,15 @@ impl<D: Driver> Shard<D> {
         self.driver.adopt(socket, Owner::Client(key).tag());
         self.desk.stats.count(Count::Accepted);
         self.arm(key);
-        if self.clients.len() >= self.desk.rules.limits.connections_max && self.accepting {
-            self.accepting = false;
-            self.driver.accept_connections(false);
+        self.accept_or_not();
+    }
+
+    /// Takes further connections while there are fewer than may be.
+    pub(super) fn accept_or_not(&mut self) {
+        let room = self.clients.len() < self.desk.rules.limits.connections_max;
+        if room != self.accepting {
+            self.accepting = room;
+            self.driver.accept_connections(room);
         }
     }
 
@@ -339,9 +345,6 @@ impl<D: Driver> Shard<D> {
         if let Some(upstream) = client.upstream {
             self.close_upstream(upstream);
         }
-        if !self.accepting && self.clients.len() < self.desk.rules.limits.connections_max {
-            self.accepting = true;
-            self.driver.accept_connections(true);
-        }
+        self.accept_or_not();
     }
 }

@@ -248,6 +248,7 @@ impl<D: Driver> Shard<D> {
             self.desk.rules = Arc::clone(rules);
             self.desk.lender.budget_bytes = rules.limits.budget_of(self.memory_share);
             self.desk.lender.recorder = self.records.recorder(rules);
+            self.accept_or_not();
         }
         if self.desk.now >= self.wall_look_at {
             self.wall_look_at = self.desk.now + HEARTBEAT;

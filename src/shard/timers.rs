@@ -63,10 +63,7 @@ impl Timers {
 
     /// How long until the next look, at most `most`.
     pub fn sleep(&self, now: Micros, most: Micros) -> Micros {
-        let first = self.tick + 1;
-        let ticks = (most / TICK).min(BUCKETS as u64 - 1);
-        let next = self.next_look(first).filter(|tick| *tick < first + ticks);
-        next.map_or(most, |tick| (tick * TICK).saturating_sub(now).min(most))
+        self.next_look(self.tick + 1).map_or(most, |tick| (tick * TICK).saturating_sub(now).min(most))
     }
 
     /// The first tick from this one on that has a look, once round the wheel: by whole words, most of which are empty.
@@ -120,6 +117,16 @@ mod tests {
             let most = [1_000, 1_000_000, 60_000_000][random.number() as usize % 3];
             let within = first.filter(|look| look - now <= most.min((BUCKETS as u64 - 1) * TICK) / TICK * TICK);
             assert_eq!(timers.sleep(now, most), within.map_or(most, |look| look - now), "{now} {first:?}");
+        }
+    }
+
+    /// Looks that wait, as behind a standstill, are due at once, however long ago they were.
+    #[test]
+    fn who_has_looks_to_catch_up_with_does_not_sleep() {
+        let mut timers = Timers::new(0);
+        timers.arm(Key::from_u64(1), 3_000_000);
+        for now in [3_100_000, 30_000_000, 3_600_000_000] {
+            assert_eq!(timers.sleep(now, 1_000_000), 0, "{now}");
         }
     }
 

@@ -333,6 +333,13 @@ fn connections_beyond_the_most_wait() {
     drop(served.pop());
     assert_eq!(waiting.reply().status, 200);
     assert_eq!(served[0].ask(get("/v1/a")).status, 200);
+    // As many as are there now, and more once the rules say so.
+    let mut waiting = front.connect();
+    waiting.send(get("/v1/a"));
+    assert!(waiting.is_silent(100));
+    let limits = Limits { connections_max: 4, ..Limits::default() };
+    front.published.publish_rules(Rules { limits, ..Rules::default() });
+    assert_eq!(waiting.reply().status, 200);
 }
 
 /// Told to drain, the front finishes what runs, says that connections end, and takes no new ones.
