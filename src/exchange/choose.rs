@@ -88,7 +88,7 @@ impl Exchange {
             (Counted::There(choice, admission), _) => (choice, admission),
             (Counted::HasToWait(choice), Some(looked_up)) => return self.wait_for_room(&choice, seen, looked_up, cx),
             // Its place is kept: what is at its cap now has room soon.
-            (Counted::Nobody(Nobody::AllAtTheirCap), _) if self.queued.is_some() => return,
+            (Counted::Nobody(Nobody::AllAtTheirCap), _) if self.queued.is_some() => return self.looked_in_vain(seen),
             (Counted::Nobody(Nobody::AllAtTheirCap), _) => {
                 return self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx);
             }

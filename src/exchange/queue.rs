@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::event::Context;
 use super::refusals::{self, Refused};
@@ -36,7 +36,9 @@ impl From<&Config> for QueueRules {
             timeout_ms: config.queue.timeout_ms,
             tenant_header: config.queue.tenant_header.as_str().into(),
             priority_from: config.queue.priority_from.clone(),
-            weights: weights.map(|(tenant, weight)| (xxh3_64(tenant.as_bytes()), *weight)).collect(),
+            weights: weights
+                .map(|(tenant, weight)| (named_by(&config.queue.tenant_header, tenant.as_bytes()), *weight))
+                .collect(),
         }
     }
 }
@@ -45,27 +47,53 @@ impl From<&Config> for QueueRules {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asker {
     tenant: Tenant,
-    /// `None`: what the peer says of it is not believed.
-    priority: Option<i8>,
+    priority: i8,
+    /// The head said nothing of it, and the peer is believed: the body may say it.
+    is_open: bool,
 }
 
 impl Asker {
     /// As far as the head tells.
     pub(super) fn of(head: &RequestHead<'_>, peer: std::net::IpAddr, rules: &QueueRules) -> Asker {
-        let named = (!rules.tenant_header.is_empty()).then(|| head.get(&rules.tenant_header)).flatten();
-        let tenant = named.map(xxh3_64).map(|hash| Tenant::of(hash, rules.weights.get(&hash).copied().unwrap_or(1)));
+        // Of several lines the last: who stands between the client and here writes behind what came.
+        let named = (!rules.tenant_header.is_empty()).then(|| head.all(&rules.tenant_header).last()).flatten();
+        let hash = named.map(|value| named_by(&rules.tenant_header, value));
+        let tenant = hash.map(|hash| Tenant::of(hash, rules.weights.get(&hash).copied().unwrap_or(1)));
         let believed = rules.priority_from.iter().any(|network| network.contains(peer));
-        let mut said = head.list.known(Known::XWarmfrontPriority);
-        let said = said.next().and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
-        Asker { tenant: tenant.unwrap_or(Tenant::ONLY), priority: believed.then(|| said.map_or(0, clamped)) }
+        let said = head.list.known(Known::XWarmfrontPriority).last().filter(|_| believed);
+        Asker {
+            tenant: tenant.unwrap_or(Tenant::ONLY),
+            priority: said.map_or(0, urgency),
+            is_open: believed && said.is_none(),
+        }
     }
 
     /// The body says it too; the header wins.
     pub(super) fn says(&mut self, priority: Option<i64>) {
-        if let (Some(usual @ 0), Some(said)) = (&mut self.priority, priority) {
-            *usual = clamped(said);
+        if let Some(said) = priority.filter(|_| self.is_open) {
+            self.priority = clamped(said);
         }
     }
+}
+
+/// The hash of what names a tenant in a field of this name. Of a credential the scheme's case says nothing (RFC 9110, 11.1): one
+/// key is one tenant, however it is written.
+fn named_by(header: &str, value: &[u8]) -> u64 {
+    let scheme = if header == "authorization" { memchr::memchr(b' ', value).unwrap_or(0) } else { 0 };
+    let (scheme, rest) = value.split_at(scheme);
+    let of_scheme = scheme.iter().fold(0, |hash: u64, byte| hash.rotate_left(8) ^ u64::from(byte.to_ascii_lowercase()));
+    xxh3_64_with_seed(rest, of_scheme)
+}
+
+/// What a header says of it: in words it is as usual, and beyond any number it is beyond an i8.
+fn urgency(said: &[u8]) -> i8 {
+    let (digits, sign) = said.strip_prefix(b"-").map_or((said, 1), |digits| (digits, -1));
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return 0;
+    }
+    let number =
+        digits.iter().fold(0i64, |number, digit| number.saturating_mul(10).saturating_add((digit - b'0').into()));
+    clamped(sign * number)
 }
 
 /// Beyond an i8 all are as urgent, or as little.
@@ -97,12 +125,19 @@ impl Exchange {
 
     fn newcomer(&self, choice: &Choice, cx: &Context<'_>) -> Newcomer {
         Newcomer {
-            priority: self.asked.asker.priority.unwrap_or(0),
+            priority: self.asked.asker.priority,
             tenant: self.asked.asker.tenant,
             held: choice.tokens.map_or(0.0, |tokens| tokens.held as f32 / (tokens.held + tokens.new).max(1) as f32),
             new: choice.tokens.map_or(0, |tokens| tokens.new),
             endpoint: choice.endpoint.slot,
             shard: cx.lender.shard,
+        }
+    }
+
+    /// Nobody has room for who waits already.
+    pub(super) fn looked_in_vain(&self, seen: Seen) {
+        if let Some(place) = self.place() {
+            place.aims_at(place.endpoint(), place.new_tokens(), seen);
         }
     }
 
@@ -178,5 +213,71 @@ impl Exchange {
         self.queued = None;
         let retry_after = Some(cx.counters.queue().wait_seconds(cx.now));
         self.refuse(Refused { retry_after, ..refusal.into() }, cx);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::{FieldTable, HeadLimits, Status, parse_request};
+
+    fn rules(tenant_header: &str) -> QueueRules {
+        let mut config = Config::default();
+        config.queue.tenant_header = tenant_header.into();
+        config.queue.weights = [("Bearer heavy".to_owned(), 7)].into();
+        QueueRules::from(&config)
+    }
+
+    fn asker(rules: &QueueRules, fields: &str, body: Option<i64>) -> (Tenant, i8) {
+        let text = format!("POST / HTTP/1.1\r\nhost: x\r\n{fields}\r\n");
+        let (mut table, limits) = (FieldTable::new(), HeadLimits { head_bytes_max: 1_024, head_fields_max: 16 });
+        let Ok(Status::Complete(head)) = parse_request(text.as_bytes(), &mut table, &limits) else {
+            panic!("a request")
+        };
+        let mut asker = Asker::of(&head, [127, 0, 0, 1].into(), rules);
+        asker.says(body);
+        (asker.tenant, asker.priority)
+    }
+
+    #[test]
+    fn a_key_is_one_tenant_however_its_scheme_is_written() {
+        let rules = rules("authorization");
+        let tenant = |value: &str| asker(&rules, &format!("Authorization: {value}\r\n"), None).0;
+        let heavy = tenant("Bearer heavy");
+        for written in ["bearer heavy", "BEARER heavy", "bEaReR heavy"] {
+            assert_eq!(tenant(written), heavy, "{written}");
+        }
+        assert_eq!(heavy, Tenant::of(named_by("authorization", b"bearer heavy"), 7));
+        let others = ["Bearer Heavy", "Bearer  heavy", "Basic heavy", "heavy", "Bearer"].map(tenant);
+        assert!(others.iter().all(|other| *other != heavy), "{others:?}");
+    }
+
+    /// Who stands between the client and here writes its line last.
+    #[test]
+    fn of_several_lines_the_last_names_the_tenant() {
+        let rules = rules("x-tenant");
+        let tenant = |fields: &str| asker(&rules, fields, None).0;
+        assert_eq!(tenant("x-tenant: made-up\r\nx-tenant: known\r\n"), tenant("x-tenant: known\r\n"));
+        assert_ne!(tenant("x-tenant: made-up\r\n"), tenant("x-tenant: known\r\n"));
+    }
+
+    #[test]
+    fn the_header_wins_whatever_it_says() {
+        let rules = rules("");
+        let of = |fields: &str, body| asker(&rules, fields, body).1;
+        assert_eq!((of("", None), of("", Some(-100)), of("", Some(i64::MAX))), (0, -100, 127));
+        for (said, meant) in [
+            ("0", 0),
+            ("-2", -2),
+            ("127", 127),
+            ("99999999999999999999", 127),
+            ("-99999999999999999999", -128),
+            ("", 0),
+            ("-", 0),
+            ("soon", 0),
+        ] {
+            assert_eq!(of(&format!("x-warmfront-priority: {said}\r\n"), Some(-100)), meant, "{said:?}");
+        }
+        assert_eq!(of("x-warmfront-priority: -9\r\nx-warmfront-priority: 3\r\n", None), 3);
     }
 }
