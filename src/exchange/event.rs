@@ -195,7 +195,8 @@ impl Context<'_> {
 
     /// Whether a request may be sent a second time.
     pub(super) fn retry(&mut self) -> bool {
-        let may = self.lender.retries.take();
+        // Switched off, what is saved counts for nothing.
+        let may = self.rules.limits.retry_percent > 0 && self.lender.retries.take();
         if !may {
             self.stats.count(Count::RetryWithheld);
         }

@@ -187,6 +187,18 @@ fn retries_have_a_budget() {
     assert_eq!(engines.iter().map(Engine::executions).sum::<usize>() as u64, 200 + retried);
 }
 
+/// What was saved up before does not count where nothing is to be sent twice.
+#[test]
+fn no_budget_is_no_retry() {
+    let engines = [(); 2].map(|()| Engine::answering(recorded("rejected-plain.response")));
+    let front = Front::with(&engines.each_ref().map(|engine| engine.address), |options| {
+        options.rules.limits.retry_percent = 0;
+    });
+    (0..5).for_each(|_| assert_eq!(front.ask(chat("tiny-llama", "hello")).status, 503));
+    assert_eq!((front.count(Event::RetriedBusy), front.count(Event::RetryWithheld)), (0, 5));
+    assert_eq!(engines.iter().map(Engine::executions).sum::<usize>(), 5);
+}
+
 /// Who fails at once would look idle: its failures count as load for a second.
 #[test]
 fn a_failed_request_stays_charged_for_a_while() {
