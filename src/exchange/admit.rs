@@ -285,6 +285,9 @@ impl Asked {
         let needs = cx.snapshot.needs;
         let headers = if needs.contains(Needs::SESSION) { &*cx.snapshot.session_headers } else { &[] };
         let asks_explain = head.list.known(Known::XWarmfrontExplain).next() == Some(b"1");
+        // Of what came through a proxy the peer is not who asks.
+        let is_direct = || !head.list.has(Known::XForwardedFor) && head.get("forwarded").is_none();
+        let believed = || cx.rules.explain_from.iter().any(|network| network.contains(peer.ip));
         let mut codings = head.list.known(Known::ContentEncoding);
         let offers = framing.upgrade.then(|| http::framing::offered_protocol(&head.list)).flatten();
         Asked {
@@ -293,7 +296,7 @@ impl Asked {
             version: head.version,
             api,
             request_id,
-            explain: asks_explain && cx.rules.explain_from.iter().any(|network| network.contains(peer.ip)),
+            explain: asks_explain && believed() && is_direct(),
             session: headers
                 .iter()
                 .find_map(|name| head.get(name).filter(|value| !value.is_empty()))

@@ -73,7 +73,8 @@ pub fn request(head: &RequestHead, framing: &RequestFraming, added: &Added, out:
         write_field(out, b"host", head.authority.unwrap_or_default());
     }
     copy_fields(&head.list, out, |known| match known {
-        Known::Expect | Known::XForwardedFor => Passes::Not,
+        // Who asks this front why it chose does not ask the next one.
+        Known::Expect | Known::XForwardedFor | Known::XWarmfrontExplain => Passes::Not,
         Known::XRequestId if added.request_id.is_some() => Passes::Not,
         Known::XRequestId | Known::XForwardedProto => Passes::Always,
         _ => Passes::UnlessNamed,
@@ -102,7 +103,11 @@ pub fn reply(head: &ResponseHead, framing: &ReplyFraming, to: &ToClient, out: &m
     out.push(b' ');
     out.extend_from_slice(head.reason);
     out.extend_from_slice(b"\r\n");
-    copy_fields(&head.list, out, |_| Passes::UnlessNamed);
+    copy_fields(&head.list, out, |known| match known {
+        // What a front behind this one says of its choices is for those that it believes, and the client was not asked.
+        Known::XWarmfrontExplain => Passes::Not,
+        _ => Passes::UnlessNamed,
+    });
     if framing.interim {
         out.extend_from_slice(b"\r\n");
         return delivery;

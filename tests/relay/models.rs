@@ -334,7 +334,8 @@ fn the_client_is_told_to_the_engine() {
 /// The choice is shown to those who may see it, on every kind of reply; to others it stays hidden.
 #[test]
 fn explanations_are_for_those_who_may_see_them() {
-    let engine = Engine::answering(HELLO);
+    // Of another front behind this one, which believes this one.
+    let engine = Engine::answering(HELLO.replacen("\r\n", "\r\nx-warmfront-explain: endpoint=hidden\r\n", 1));
     for allowed in [true, false] {
         let front = Front::with(&[engine.address], |options| {
             let network = if allowed { "127.0.0.0/8" } else { "10.0.0.0/8" };
@@ -350,7 +351,15 @@ fn explanations_are_for_those_who_may_see_them() {
         if let Some(told) = told {
             let begins = "endpoint=engine-0 reason=home tries=1 in_flight=0 slots=";
             assert!(told.starts_with(begins) && told.contains(" key="), "{told}");
+            assert_eq!(reply.head.all("x-warmfront-explain").len(), 1);
         }
+        assert_eq!(engine.requests().last().unwrap().head.get("x-warmfront-explain"), None);
         assert_eq!(front.ask(chat("m", "hello there")).head.get("x-warmfront-explain"), None);
+        // What came through a proxy is not of the peer, whoever that is.
+        for field in ["X-Forwarded-For: 203.0.113.9", "Forwarded: for=203.0.113.9"] {
+            let request = String::from_utf8(request.clone()).unwrap();
+            let through = request.replacen("Host: x\r\n", &format!("Host: x\r\n{field}\r\n"), 1);
+            assert_eq!(front.ask(through).head.get("x-warmfront-explain"), None, "{field}");
+        }
     }
 }
