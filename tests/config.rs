@@ -128,6 +128,21 @@ fn choices_are_listed() {
     assert!(pool.contains("w.toml:3:10:") && pool.contains("did you mean \"least-load\"?"), "{pool}");
 }
 
+/// What names a tenant may be its key.
+#[test]
+fn what_is_wrong_with_a_weight_shows_nobodys_key() {
+    for (weights, place) in [
+        ("weights = { \"Bearer sk-secret\" = 0 }\n", "3:"),
+        ("weights = { \"Bearer sk-secret\" = \"3\" }\n", "3:"),
+        ("weights = { \"Bearer sk-secret\" = }\n", "3:"),
+        ("[queue.weights]\n\"Bearer sk-secret\" = 0\n", "4:"),
+        ("[queue.weights]\n\"Bearer sk-secret\" = x\n", "4:"),
+    ] {
+        let said = said(&format!("[queue]\ntenant_header = \"authorization\"\n{weights}"));
+        assert!(said.contains(&format!("w.toml:{place}")) && !said.contains("secret"), "{said}");
+    }
+}
+
 #[test]
 fn impossible_values_are_refused() {
     for (text, place, words) in [
@@ -142,6 +157,8 @@ fn impossible_values_are_refused() {
         ("[limits]\nretry_percent = 101\n", "2:17", "at most 100"),
         ("[routing]\nload_percent = 99\n", "2:16", "`load_percent` is 99"),
         ("[routing]\nreplication = 0\n", "2:15", "`replication` is 0"),
+        ("[routing]\nsession_fields = [\"user\", \"cache_salt\"]\n", "2:18", "\"cache_salt\" is read for what it says"),
+        ("[routing]\nsession_fields = [\"metadata.user_id\"]\n", "2:18", "would be within another field"),
         ("[pool.x]\nload_percent = 50\n", "2:16", "`load_percent` is 50"),
         (
             "[routing]\nshadow_policy = \"wram\"\n",

@@ -101,8 +101,11 @@ fn excerpt(out: &mut fmt::Formatter<'_>, path: &Path, text: &str, span: &Range<u
     let column = before.rsplit('\n').next().unwrap_or("").chars().count();
     let marked = text.get(span.clone()).unwrap_or("").lines().next().unwrap_or("").chars().count().max(1);
     let margin = " ".repeat(number.to_string().len());
-    writeln!(out, "{}:{number}:{}: {message}", path.display(), column + 1)?;
-    writeln!(out, "{margin} |")?;
+    write!(out, "{}:{number}:{}: {message}", path.display(), column + 1)?;
+    if names_tenants(before, line) {
+        return Ok(());
+    }
+    write!(out, "\n{margin} |\n")?;
     // Of a longer line, the part around what is meant.
     let skipped = column.saturating_sub(EXCERPT_SIGNS / 2);
     let shown: String = line.chars().skip(skipped).take(EXCERPT_SIGNS).collect();
@@ -111,6 +114,12 @@ fn excerpt(out: &mut fmt::Formatter<'_>, path: &Path, text: &str, span: &Range<u
     let (indent, room) = (before.len() + column - skipped, EXCERPT_SIGNS.saturating_sub(column - skipped).max(1));
     writeln!(out, "{number} | {before}{shown}{behind}")?;
     write!(out, "{margin} | {}{}", " ".repeat(indent), "^".repeat(marked.min(room)))
+}
+
+/// Whether a line may hold what names a tenant, which may be its key: those are in no log, and in no answer to who has this read anew.
+fn names_tenants(before: &str, line: &str) -> bool {
+    let table = before.lines().rev().find(|line| line.trim_start().starts_with('['));
+    [table.unwrap_or_default(), line].iter().any(|line| line.contains("weights"))
 }
 
 /// The word of `known` that `given` was probably meant to be.

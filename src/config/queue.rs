@@ -65,7 +65,7 @@ pub(super) fn faults(queue: &Queue, found: &mut Vec<Problem>) {
     }
     for (tenant, weight) in &queue.weights {
         if !(1..=TENANT_WEIGHT_MAX).contains(weight) {
-            let message = format!("the weight of \"{tenant}\" is {weight}; write 1 to {TENANT_WEIGHT_MAX}");
+            let message = format!("the weight of this tenant is {weight}; write 1 to {TENANT_WEIGHT_MAX}");
             found.push(Problem::new(["queue", "weights", tenant], message));
         }
     }

@@ -146,8 +146,12 @@ fn elsewhere(name: &str) -> Option<String> {
     holder.map(|(table, _)| table.clone())
 }
 
-/// The key in `path` as an operator names it: an item of a list goes by its list.
+/// The key in `path` as an operator names it: an item of a list goes by its list, and a tenant, which may be its key to engines, by its
+/// table.
 fn key_of(path: &[String]) -> &str {
+    if let Some(table) = path.iter().position(|part| part == "weights") {
+        return &path[table];
+    }
     let mut names = path.iter().rev().filter(|part| part.parse::<usize>().is_err());
     names.next().map_or("", String::as_str)
 }

@@ -9,7 +9,7 @@ use super::{Config, Health, Serve, Shards, Upstream};
 use super::{listeners, queue};
 use crate::limits::{ENDPOINTS_MAX, Limits, RECEIPTS_MAX, RECEIVE_BYTES, REPLICATION_MAX, WEIGHT_MAX};
 use crate::policy::{Policy, Settings};
-use crate::scan::SESSION_FIELDS_MAX;
+use crate::scan::{self, SESSION_FIELDS_MAX};
 
 /// Longest head that can be asked for: one receive buffer holds it.
 const HEAD_BYTES_HARD: usize = RECEIVE_BYTES;
@@ -255,6 +255,13 @@ fn routing(settings: &Settings, table: &[&str], found: &mut Vec<Problem>) {
     for name in &settings.session_fields {
         if name.is_empty() || name.len() > 64 {
             wrong("session_fields", format!("\"{name}\" is not a body field's name of 1 to 64 bytes"));
+        } else if name.contains('.') {
+            wrong(
+                "session_fields",
+                format!("\"{name}\" would be within another field; only a body's own can be named"),
+            );
+        } else if scan::reads(name) {
+            wrong("session_fields", format!("\"{name}\" is read for what it says of the request; it names no session"));
         }
     }
     if settings.session_fields.len() > SESSION_FIELDS_MAX {

@@ -184,8 +184,12 @@ impl Exchange {
     /// An endpoint was chosen, which computes so many tokens: its wait is over, if it waited at all.
     pub(super) fn leave_queue(&mut self, new: u32, cx: &Context<'_>) {
         let Some(queued) = self.queued.take() else {
-            return cx.counters.queue().passed(self.asked.asker.tenant, new);
+            if cx.counters.queue().passed(self.asked.asker.tenant, new) {
+                self.paid = self.paid.max(new);
+            }
+            return;
         };
+        self.paid = self.paid.max(new);
         let waited = queued.place.waited(cx.now);
         self.waited = Some(waited);
         if let Some(pool) = self.pool {
@@ -193,6 +197,15 @@ impl Exchange {
         }
         cx.stats.count(Count::QueueReleased);
         queued.place.released(new, cx.now);
+    }
+
+    /// Its engine has refused it, and that is its answer: who has no key, and may say whose tenant it is, is not to use up the turns of
+    /// that.
+    pub(super) fn pay_back(&mut self, cx: &Context<'_>) {
+        let paid = std::mem::take(&mut self.paid);
+        if paid > 0 {
+            cx.counters.queue().repaid(self.asked.asker.tenant, paid);
+        }
     }
 
     /// How it stands in the queue, if it does.

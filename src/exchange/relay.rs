@@ -123,7 +123,8 @@ impl Exchange {
         let verdict = outcome::judge(head.status, head.list.has(Known::RetryAfter), judged);
         self.note(verdict, cx);
         let refuses = matches!(verdict, Verdict::Busy | Verdict::Drains | Verdict::MayBeTheClients);
-        if (400..500).contains(&head.status) || refuses {
+        let refuses = refuses || (400..500).contains(&head.status);
+        if refuses {
             self.was_not_computed(cx);
         }
         if verdict == Verdict::Busy && self.may_spill(cx) {
@@ -131,6 +132,9 @@ impl Exchange {
             cx.actions.push(Action::Dismiss { reuse: false });
             self.try_again(cx);
             return Headed::Nothing;
+        }
+        if refuses {
+            self.pay_back(cx);
         }
         let delivery = self.write_reply_head(head, framing, cx);
         self.reply_started = true;

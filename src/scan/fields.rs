@@ -56,6 +56,14 @@ impl Field {
     }
 }
 
+/// Whether a body's field of this name is read for what it says, in whichever API: it cannot name a session as well.
+pub fn reads(name: &str) -> bool {
+    use Api::{Chat, Completions, Embeddings, Generate, Messages, Rerank, Responses, Score, Tokenize};
+    [Chat, Completions, Embeddings, Generate, Messages, Rerank, Responses, Score, Tokenize]
+        .into_iter()
+        .any(|api| Field::of(api, name.as_bytes()) != Field::Ignored)
+}
+
 /// Where a prompt's text stands in a body of this API.
 fn section_of(api: Api, name: &[u8]) -> Option<Section> {
     use Section::{Extra, Main, System};

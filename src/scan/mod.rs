@@ -36,6 +36,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cut::{Cut, Step};
 pub use facts::{Counts, Facts, MODEL_BYTES_MAX, PrefixHash, SESSION_FIELDS_MAX, Span, Spans};
+pub use fields::reads;
 pub use form::{Calls, Chat, Form, Place, Toolset, Turn};
 pub use kernel::Kernel;
 pub use machine::Scan;

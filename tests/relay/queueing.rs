@@ -12,6 +12,8 @@ use crate::client::{Client, chunked, post};
 use crate::engine::{Engine, HELLO};
 use crate::front::{Front, PATIENCE};
 
+const UNAUTHORIZED: &str = "HTTP/1.1 401 Unauthorized\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+
 /// An engine that answers when it is told to, and a front before it in whose eyes it has room for one prompt.
 struct Stage {
     engine: Engine,
@@ -352,6 +354,22 @@ fn a_tenant_that_floods_does_not_starve_others() {
     stage.settles();
 }
 
+/// Whoever may name a tenant, and has no key, does not use up its turns.
+#[test]
+fn what_an_engine_refuses_is_on_nobodys_account() {
+    let stage = Stage::new(|config| config.queue.tenant_header = "x-tenant".into());
+    let of = |tenant: &str, name: &str| stage.asks(name, &format!("x-tenant: {tenant}\r\n"));
+    let mut clients = vec![of("other", "first")];
+    for name in ["made-up0", "made-up1", "made-up2"] {
+        clients.push(stage.asks(name, "x-tenant: victim\r\nauthorization: Bearer unknown\r\n"));
+    }
+    clients.extend(["other0", "other1", "other2"].map(|name| of("other", name)));
+    clients.push(of("victim", "victim"));
+    let order: Vec<String> = (0..7).map(|_| stage.next()).collect();
+    assert_eq!(order, ["made-up0", "made-up1", "made-up2", "other0", "victim", "other1", "other2"]);
+    stage.settles();
+}
+
 #[test]
 fn without_a_limit_nobody_waits() {
     let engine = Engine::answering(HELLO);
@@ -420,9 +438,10 @@ fn engine_that_is_told() -> (mpsc::Sender<()>, Engine) {
     let (answer, answers) = mpsc::channel::<()>();
     let answers = Arc::new(Mutex::new(answers));
     let engine = Engine::run(move |mut connection| {
-        while connection.request().is_some() {
+        while let Some(request) = connection.request() {
             let _ = answers.lock().unwrap().recv_timeout(PATIENCE);
-            connection.send(HELLO);
+            let is_known = request.head.get("authorization") != Some("Bearer unknown");
+            connection.send(if is_known { HELLO } else { UNAUTHORIZED });
         }
     });
     (answer, engine)

@@ -166,13 +166,21 @@ impl Queue {
         Seen(self.ends.load(Ordering::Acquire))
     }
 
-    /// A request that did not wait goes, while others do: what it has to compute is on its tenant's account as well.
+    /// A request that did not wait goes, while others do: what it has to compute is on its tenant's account as well. Whether
+    /// others do.
     #[inline]
-    pub fn passed(&self, tenant: Tenant, tokens: u32) {
-        if self.waiting() > 0 {
+    pub fn passed(&self, tenant: Tenant, tokens: u32) -> bool {
+        let others = self.waiting() > 0;
+        if others {
             self.takes_place();
             self.tenants.passes(tenant, tokens);
         }
+        others
+    }
+
+    /// It was refused where it went: so many tokens come off that account.
+    pub fn repaid(&self, tenant: Tenant, tokens: u32) {
+        self.tenants.repays(tenant, tokens);
     }
 
     /// Who of another shard comes first of those who have yet to look at what ended last: its shard.

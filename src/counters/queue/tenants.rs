@@ -66,9 +66,14 @@ impl Tenants {
 
     /// A request of it goes, with so many tokens of work.
     pub fn serves(&self, tenant: Tenant, tokens: u32) {
-        let paid = (u64::from(tokens) + 1) * TOKEN / u64::from(tenant.weight);
-        let before = self.served[usize::from(tenant.lane)].fetch_add(paid, Ordering::Relaxed);
+        let before = self.served[usize::from(tenant.lane)].fetch_add(paid(tenant, tokens), Ordering::Relaxed);
         self.now.fetch_max(before, Ordering::Relaxed);
+    }
+
+    /// Nothing was computed for a request of it that went with so many.
+    pub fn repays(&self, tenant: Tenant, tokens: u32) {
+        let less = |served: u64| Some(served.saturating_sub(paid(tenant, tokens)));
+        let _ = self.served[usize::from(tenant.lane)].fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// A request of it goes that did not wait. If no other of it waits, it begins where those who wait are now.
@@ -103,6 +108,10 @@ impl Tenants {
     pub fn places_with(&self, tenant: Tenant) -> u64 {
         by_weight(self.places[usize::from(tenant.lane)].load(Ordering::Relaxed) + 1, tenant.weight)
     }
+}
+
+fn paid(tenant: Tenant, tokens: u32) -> u64 {
+    (u64::from(tokens) + 1) * TOKEN / u64::from(tenant.weight)
 }
 
 fn by_weight(places: u32, weight: u32) -> u64 {
