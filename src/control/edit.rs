@@ -1,6 +1,8 @@
 //! Changes of the list of engines while requests run, made on the admin listener. They last until the configuration is
 //! read anew; what is to stay belongs in the file.
 
+use std::path::{Path, PathBuf};
+
 use crate::config::Upstream;
 
 /// One change.
@@ -31,6 +33,28 @@ pub enum Refused {
 }
 
 impl Edit {
+    /// Whether it names no key but one of the engines in use, or one beside it: what is in that file goes to whatever address the change
+    /// names, and whoever reaches the admin listener is not to read files by this process's rights.
+    ///
+    /// # Errors
+    /// When it names another file.
+    pub fn names_known_keys(&self, upstreams: &[Upstream]) -> Result<(), Refused> {
+        let Edit::Add(added) = self else { return Ok(()) };
+        let file = &added.api_key_file;
+        let folder = |file: &Path| -> Option<PathBuf> { Some(file.canonicalize().ok()?.parent()?.to_owned()) };
+        let known = |upstream: &Upstream| {
+            let theirs = &upstream.api_key_file;
+            theirs == file || folder(theirs).is_some_and(|theirs| folder(file) == Some(theirs))
+        };
+        if file.as_os_str().is_empty() || upstreams.iter().any(known) {
+            return Ok(());
+        }
+        Err(Refused::Wrong(format!(
+            "`api_key_file` = \"{}\" is not beside a key that the configuration names: name this engine there, and have it read anew",
+            file.display()
+        )))
+    }
+
     /// Makes the change.
     ///
     /// # Errors

@@ -153,6 +153,7 @@ impl Keeper {
     pub async fn edit(self: &Arc<Self>, edit: &Edit) -> Result<Changes, Refused> {
         let _alone = self.changing.lock().await;
         let mut config = (*self.config()).clone();
+        edit.names_known_keys(&config.upstream)?;
         edit.apply(&mut config.upstream)?;
         let config = config.checked().map_err(|invalid| Refused::Wrong(invalid.to_string()))?;
         let keys = reload::missing_keys(&config, self.fleet().members()).map_err(Refused::Wrong)?;

@@ -104,6 +104,21 @@ fn engines_are_drained_and_removed_where_no_file_can_be_read() {
         format!("[routing]\npolicy = \"precise\"\ntokenizer = \"{tokenizer}\"\n[health]\nprobe_interval_ms = 50\n");
     let front = Front::start("auto", &[], &format!("{rest}{}{}", upstream(&first), upstream(&second)));
     (0..2).for_each(|place| front.until_health(place, "up"));
+    let added = |key: &str| format!("{{\"url\":\"http://{}\",\"api_key_file\":\"{key}\"}}", third.address);
+    // Of this process's files only keys: who asks here would be sent any other.
+    let hidden = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("editing-hidden-{}", std::process::id()));
+    std::fs::write(&hidden, "secret").unwrap();
+    std::os::unix::fs::symlink(&hidden, folder.join("link")).unwrap();
+    let around = format!("{}/../{}", folder.display(), hidden.file_name().unwrap().display());
+    for file in [hidden.display().to_string(), around, folder.join("link").display().to_string()] {
+        let (status, said) = front.asks("POST", "/endpoints", &added(&file));
+        assert!(status == 422 && said.contains("is not beside a key"), "{file}: {status} {said}");
+    }
+    let beside = folder.join("another-key");
+    std::fs::write(&beside, "another").unwrap();
+    assert_eq!(front.asks("POST", "/endpoints", &added(&beside.display().to_string())).0, 200);
+    assert_eq!(front.asks("DELETE", &format!("/endpoints/{}", third.address), "").0, 200);
+    std::fs::remove_file(&hidden).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
 
     let path = format!("/endpoints/{}", first.address);
@@ -114,7 +129,6 @@ fn engines_are_drained_and_removed_where_no_file_can_be_read() {
         assert_eq!(status, 200, "{method} {path}: {said}");
         assert_eq!(front.endpoint(0)["health"], shown);
     }
-    let added = |key: &str| format!("{{\"url\":\"http://{}\",\"api_key_file\":\"{key}\"}}", third.address);
     assert_eq!(front.asks("POST", "/endpoints", &added("")).0, 200);
     assert_eq!(front.asks("DELETE", &format!("/endpoints/{}", third.address), "").0, 200);
     let (status, said) = front.asks("POST", "/endpoints", &added(&key.to_string()));
