@@ -137,10 +137,20 @@ fn what_is_wrong_with_a_weight_shows_nobodys_key() {
         ("weights = { \"Bearer sk-secret\" = }\n", "3:"),
         ("[queue.weights]\n\"Bearer sk-secret\" = 0\n", "4:"),
         ("[queue.weights]\n\"Bearer sk-secret\" = x\n", "4:"),
+        ("weights = {\n  \"Bearer sk-secret\" = 0,\n}\n", "4:"),
+        ("weigths = { \"Bearer sk-secret\" = 3 }\n", "3:"),
+        ("weigths.\"Bearer sk-secret\" = 3\n", "3:"),
     ] {
         let said = said(&format!("[queue]\ntenant_header = \"authorization\"\n{weights}"));
         assert!(said.contains(&format!("w.toml:{place}")) && !said.contains("secret"), "{said}");
     }
+}
+
+/// What is only called as that table is shown.
+#[test]
+fn other_weights_are_shown() {
+    let said = said("[pool.weights]\nload_percent = \"x\"\n");
+    assert!(said.contains("`load_percent` wants a whole number") && said.contains("2 | load_percent"), "{said}");
 }
 
 #[test]

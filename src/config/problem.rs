@@ -118,8 +118,9 @@ fn excerpt(out: &mut fmt::Formatter<'_>, path: &Path, text: &str, span: &Range<u
 
 /// Whether a line may hold what names a tenant, which may be its key: those are in no log, and in no answer to who has this read anew.
 fn names_tenants(before: &str, line: &str) -> bool {
-    let table = before.lines().rev().find(|line| line.trim_start().starts_with('['));
-    [table.unwrap_or_default(), line].iter().any(|line| line.contains("weights"))
+    let table = before.lines().rev().map(str::trim_start).find(|line| line.starts_with('[')).unwrap_or_default();
+    // Whatever stands there: it may be a misspelt `weights`.
+    [table, line].iter().any(|line| line.trim_start().trim_start_matches(['[', ' ']).starts_with("queue"))
 }
 
 /// The word of `known` that `given` was probably meant to be.

@@ -149,8 +149,10 @@ fn elsewhere(name: &str) -> Option<String> {
 /// The key in `path` as an operator names it: an item of a list goes by its list, and a tenant, which may be its key to engines, by its
 /// table.
 fn key_of(path: &[String]) -> &str {
-    if let Some(table) = path.iter().position(|part| part == "weights") {
-        return &path[table];
+    if let [queue, weights, ..] = path
+        && (queue.as_str(), weights.as_str()) == ("queue", "weights")
+    {
+        return weights;
     }
     let mut names = path.iter().rev().filter(|part| part.parse::<usize>().is_err());
     names.next().map_or("", String::as_str)

@@ -45,6 +45,8 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Keeper {
     config: ArcSwap<Config>,
+    /// The configuration as it was read last, without edits.
+    read: ArcSwap<Config>,
     /// What the process was started with: some of it lasts until it ends.
     started: Arc<Config>,
     fleet: Mutex<Fleet>,
@@ -78,6 +80,7 @@ impl Keeper {
     ) -> Keeper {
         Keeper {
             config: ArcSwap::new(Arc::clone(&config)),
+            read: ArcSwap::from(Arc::clone(&config)),
             started: config,
             fleet: Mutex::new(fleet),
             counters,
@@ -141,6 +144,7 @@ impl Keeper {
             tokio::task::spawn_blocking(move || Forms::read(&read)).await.map_err(|error| error.to_string())??;
         forms.say();
         let changes = self.take(Arc::clone(&config), keys, Some(forms)).await?;
+        self.read.store(Arc::clone(&config));
         source.in_use(&config);
         Ok(changes)
     }
@@ -153,7 +157,7 @@ impl Keeper {
     pub async fn edit(self: &Arc<Self>, edit: &Edit) -> Result<Changes, Refused> {
         let _alone = self.changing.lock().await;
         let mut config = (*self.config()).clone();
-        edit.names_known_keys(&config.upstream)?;
+        edit.names_known_keys(&self.read.load().upstream)?;
         edit.apply(&mut config.upstream)?;
         let config = config.checked().map_err(|invalid| Refused::Wrong(invalid.to_string()))?;
         let keys = reload::missing_keys(&config, self.fleet().members()).map_err(Refused::Wrong)?;

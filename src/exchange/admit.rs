@@ -362,7 +362,7 @@ impl Exchange {
             usage: usage::Reader::default(),
             prompt_tokens: None,
             cached_tokens: None,
-            paid: 0,
+            paid: None,
             completion_tokens: None,
             client_full: false,
             upstream_full: false,

@@ -232,8 +232,8 @@ pub struct Exchange {
     prompt_tokens: Option<u32>,
     cached_tokens: Option<u32>,
     completion_tokens: Option<u32>,
-    /// Tokens on its tenant's account.
-    paid: u32,
+    /// Tokens on its tenant's account, once they are.
+    paid: Option<u32>,
     /// This side's kernel is full: the other side is held back.
     client_full: bool,
     upstream_full: bool,

@@ -55,9 +55,15 @@ pub(super) struct Asker {
 impl Asker {
     /// As far as the head tells.
     pub(super) fn of(head: &RequestHead<'_>, peer: std::net::IpAddr, rules: &QueueRules) -> Asker {
-        // Of several lines the last: who stands between the client and here writes behind what came.
-        let named = (!rules.tenant_header.is_empty()).then(|| head.all(&rules.tenant_header).last()).flatten();
-        let hash = named.map(|value| named_by(&rules.tenant_header, value));
+        let header = &*rules.tenant_header;
+        let named = match header {
+            "" => None,
+            // The one that engines judge.
+            AUTHORIZATION => head.get(header),
+            // Who stands between the client and here writes behind what came.
+            _ => head.all(header).last(),
+        };
+        let hash = named.map(|value| named_by(header, value));
         let tenant = hash.map(|hash| Tenant::of(hash, rules.weights.get(&hash).copied().unwrap_or(1)));
         let believed = rules.priority_from.iter().any(|network| network.contains(peer));
         let said = head.list.known(Known::XWarmfrontPriority).last().filter(|_| believed);
@@ -76,10 +82,12 @@ impl Asker {
     }
 }
 
+const AUTHORIZATION: &str = "authorization";
+
 /// The hash of what names a tenant in a field of this name. Of a credential the scheme's case says nothing (RFC 9110, 11.1): one
 /// key is one tenant, however it is written.
 fn named_by(header: &str, value: &[u8]) -> u64 {
-    let scheme = if header == "authorization" { memchr::memchr(b' ', value).unwrap_or(0) } else { 0 };
+    let scheme = if header == AUTHORIZATION { memchr::memchr(b' ', value).unwrap_or(0) } else { 0 };
     let (scheme, rest) = value.split_at(scheme);
     let of_scheme = scheme.iter().fold(0, |hash: u64, byte| hash.rotate_left(8) ^ u64::from(byte.to_ascii_lowercase()));
     xxh3_64_with_seed(rest, of_scheme)
@@ -87,7 +95,11 @@ fn named_by(header: &str, value: &[u8]) -> u64 {
 
 /// What a header says of it: in words it is as usual, and beyond any number it is beyond an i8.
 fn urgency(said: &[u8]) -> i8 {
-    let (digits, sign) = said.strip_prefix(b"-").map_or((said, 1), |digits| (digits, -1));
+    let (digits, sign) = match said {
+        [b'-', digits @ ..] => (digits, -1),
+        [b'+', digits @ ..] => (digits, 1),
+        digits => (digits, 1),
+    };
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return 0;
     }
@@ -185,11 +197,11 @@ impl Exchange {
     pub(super) fn leave_queue(&mut self, new: u32, cx: &Context<'_>) {
         let Some(queued) = self.queued.take() else {
             if cx.counters.queue().passed(self.asked.asker.tenant, new) {
-                self.paid = self.paid.max(new);
+                self.paid.get_or_insert(new);
             }
             return;
         };
-        self.paid = self.paid.max(new);
+        self.paid.get_or_insert(new);
         let waited = queued.place.waited(cx.now);
         self.waited = Some(waited);
         if let Some(pool) = self.pool {
@@ -202,8 +214,7 @@ impl Exchange {
     /// Its engine has refused it, and that is its answer: who has no key, and may say whose tenant it is, is not to use up the turns of
     /// that.
     pub(super) fn pay_back(&mut self, cx: &Context<'_>) {
-        let paid = std::mem::take(&mut self.paid);
-        if paid > 0 {
+        if let Some(paid) = self.paid.take() {
             cx.counters.queue().repaid(self.asked.asker.tenant, paid);
         }
     }
@@ -261,6 +272,8 @@ mod tests {
             assert_eq!(tenant(written), heavy, "{written}");
         }
         assert_eq!(heavy, Tenant::of(named_by("authorization", b"bearer heavy"), 7));
+        let twice = "Authorization: bearer heavy\r\nAuthorization: Bearer other\r\n";
+        assert_eq!(asker(&rules, twice, None).0, heavy, "the one that engines judge");
         let others = ["Bearer Heavy", "Bearer  heavy", "Basic heavy", "heavy", "Bearer"].map(tenant);
         assert!(others.iter().all(|other| *other != heavy), "{others:?}");
     }
@@ -283,6 +296,7 @@ mod tests {
             ("0", 0),
             ("-2", -2),
             ("127", 127),
+            ("+5", 5),
             ("99999999999999999999", 127),
             ("-99999999999999999999", -128),
             ("", 0),

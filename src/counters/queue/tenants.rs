@@ -70,19 +70,20 @@ impl Tenants {
         self.now.fetch_max(before, Ordering::Relaxed);
     }
 
-    /// Nothing was computed for a request of it that went with so many.
+    /// Nothing was computed for a request of it that went with so many. Who is where those who wait are now saves up no turns by that.
     pub fn repays(&self, tenant: Tenant, tokens: u32) {
-        let less = |served: u64| Some(served.saturating_sub(paid(tenant, tokens)));
+        let now = self.now.load(Ordering::Relaxed);
+        let less = |served: u64| Some(served.saturating_sub(paid(tenant, tokens)).max(served.min(now)));
         let _ = self.served[usize::from(tenant.lane)].fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// A request of it goes that did not wait. If no other of it waits, it begins where those who wait are now.
+    /// A request of it goes that did not wait. If no other of it waits, it begins where those who wait are now; they do not go on by it.
     pub fn passes(&self, tenant: Tenant, tokens: u32) {
         let lane = usize::from(tenant.lane);
         if self.places[lane].load(Ordering::Relaxed) == 0 {
             self.served[lane].fetch_max(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        self.serves(tenant, tokens);
+        self.served[lane].fetch_add(paid(tenant, tokens), Ordering::Relaxed);
     }
 
     /// What it was served, over its weight, if it joined now.

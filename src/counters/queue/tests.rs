@@ -280,3 +280,19 @@ fn beyond_its_memory_it_is_full() {
     drop(places);
     assert!(queue.join(&asks(0), u32::MAX, 0).is_some());
 }
+
+/// Nor do those who pass move on those who wait: who comes next would stand behind all of them.
+#[test]
+fn what_is_refused_moves_nobodys_turn() {
+    let queue = queue();
+    let _waiting: Vec<_> = (0..3).map(|at| queue.join(&of_tenant(1, 1), 10, at).unwrap()).collect();
+    let victim = of_tenant(2, 1).tenant;
+    for _ in 0..5 {
+        assert!(queue.passed(victim, 1_000) && queue.passed(victim, 1_000));
+        (0..2).for_each(|_| queue.repaid(victim, 1_000));
+    }
+    let _late = queue.join(&of_tenant(2, 1), 10, 100).unwrap();
+    assert_eq!(queue.tenants.served(victim.lane), 0);
+    // What it was served in truth it is charged for.
+    assert!(queue.passed(victim, 1_000) && queue.tenants.served(victim.lane) > 0);
+}
