@@ -10,7 +10,7 @@ use super::answer;
 use super::bank::Bank;
 use super::caches::Caches;
 use super::forms::Forms;
-use super::health::{Course, Failure, Turn};
+use super::health::{Failure, Turn};
 use super::member::{Member, Tenancy};
 use super::models::Learnt;
 use super::pools::Pools;
@@ -103,18 +103,8 @@ impl Fleet {
     /// The host name of an engine was looked up. Its endpoint stays while its address is among the answers.
     pub fn resolved(&mut self, place: usize, addresses: Vec<SocketAddr>, now: Instant) -> bool {
         let Some(at) = self.at(place) else { return false };
-        let member = &mut self.members[at];
-        member.addresses = addresses;
-        let kept = member.now.as_ref().is_some_and(|tenancy| member.addresses.contains(&tenancy.address));
-        match member.addresses.first().copied() {
-            Some(first) if !kept => {
-                // Where it was somewhere else before, a new process has begun, with an empty cache.
-                let course = Course::new(member.now.is_none() && !member.latecomer, &self.config.health, now);
-                self.settle(at, first, course, now)
-            }
-            // No answer: name servers fail more often than engines move.
-            _ => false,
-        }
+        self.members[at].addresses = addresses;
+        self.seat(at, now)
     }
 
     /// A probe was answered with 200, or not. Tells what it changed, and whether shards must know.
