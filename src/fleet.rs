@@ -1,6 +1,7 @@
 //! Endpoints and their state, as control sees them and shards read them.
 
 mod belief;
+mod trials;
 mod turnover;
 
 use std::net::SocketAddr;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::limits::{ENDPOINTS_MAX, LABELLED_POOLS_MAX, TOKENS_MAX};
 pub use belief::{METHODS, Method, Rung};
+use trials::Trials;
 pub use turnover::Turnover;
 
 /// Where an endpoint's counters lie (`slot`), and which tenant of that slot is meant (`generation`).
@@ -35,7 +37,8 @@ pub enum Health {
     Draining,
     /// Failed its requests, whatever its probes say: walked past for a while, then tried.
     Ejected,
-    /// Failed its requests some time ago: gets one at a time, and is back in service when one ends well.
+    /// Failed its requests some time ago: gets one at a time beside what is open there from before, and is back in
+    /// service when one ends well.
     Trial,
 }
 
@@ -139,6 +142,7 @@ impl Endpoint {
 pub struct Loads {
     /// From the choice to the last byte of the response.
     in_flight: Box<[AtomicU32; ENDPOINTS_MAX]>,
+    trials: Trials,
     pending: Box<[AtomicU64; ENDPOINTS_MAX]>,
     dispatched: Box<[AtomicU64; ENDPOINTS_MAX]>,
     resident: Box<[AtomicU64; ENDPOINTS_MAX]>,
@@ -154,6 +158,7 @@ impl Default for Loads {
         let zeros = || Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
         Loads {
             in_flight: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
+            trials: Trials::default(),
             pending: zeros(),
             dispatched: zeros(),
             resident: zeros(),
@@ -195,6 +200,45 @@ impl Loads {
     #[inline]
     pub fn in_flight(&self, slot: u16) -> u32 {
         self.in_flight.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Acquire))
+    }
+
+    /// Of those, the ones that were open there before its trial began; 0 where none is under way.
+    #[inline]
+    pub fn open_before(&self, slot: u16) -> u32 {
+        let Some(own) = self.trials.own(slot) else { return 0 };
+        let in_flight = self.in_flight(slot);
+        // Asked on both sides: one of its own that comes or goes meanwhile is not taken for one from before.
+        in_flight.saturating_sub(self.trials.own(slot).map_or(u32::MAX, |after| own.max(after)))
+    }
+
+    /// The endpoint of a slot is on trial from now on: what is in flight there is from before.
+    pub(crate) fn begin_trial(&self, slot: u16) {
+        self.trials.begin(slot);
+    }
+
+    /// It is so no more.
+    pub(crate) fn end_trial(&self, slot: u16) {
+        self.trials.end(slot);
+    }
+
+    /// A request is about to be counted at an endpoint; what this answers is for [`Loads::leave_trial`], once it no longer is.
+    #[inline]
+    pub(crate) fn join_trial(&self, slot: u16) -> u32 {
+        self.trials.join(slot)
+    }
+
+    /// See [`Loads::join_trial`].
+    #[inline]
+    pub(crate) fn leave_trial(&self, slot: u16, trial: u32) {
+        self.trials.leave(slot, trial);
+    }
+
+    /// One request less at an endpoint, on its trial if it is on one. For a copy that nobody shares.
+    pub(crate) fn take_one_off(&self, slot: u16) {
+        if let Some(cell) = self.cell(slot) {
+            cell.store(self.in_flight(slot).saturating_sub(1), Ordering::Relaxed);
+        }
+        self.trials.leave_any(slot);
     }
 
     /// Our requests in flight on a run of neighbouring slots.
@@ -323,6 +367,7 @@ impl Loads {
             pending.store(seen.pending(slot), Ordering::Relaxed);
             dispatched.store(seen.dispatched(slot), Ordering::Relaxed);
             resident.store(seen.resident(slot), Ordering::Relaxed);
+            self.trials.copy(&seen.trials, slot);
         }
         mean_cell(&self.mean_prompt, pool).store(means.prompt, Ordering::Relaxed);
         mean_cell(&self.mean_held, pool).store(means.held, Ordering::Relaxed);

@@ -115,7 +115,7 @@ mod tests {
 
         fn moves(&mut self, place: usize, port: u16) {
             self.fleet.resolved(place, vec![SocketAddr::from(([10, 0, 0, 1], port))], self.now);
-            self.fleet.look(self.counters.outcomes(), self.now);
+            self.fleet.look(self.counters, self.now);
         }
 
         fn reload(&mut self, config: Config) {
@@ -188,7 +188,7 @@ mod tests {
         let slot = rig.slot("engine:1");
         rig.serves(slot, 5);
         rig.counters.outcomes().fault(slot);
-        rig.fleet.look(rig.counters.outcomes(), rig.now);
+        rig.fleet.look(rig.counters, rig.now);
         rig.reload(config(&[2]));
         rig.rests();
         rig.reload(config(&[2, 3]));

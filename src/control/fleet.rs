@@ -10,7 +10,7 @@ use super::answer;
 use super::bank::Bank;
 use super::caches::Caches;
 use super::forms::Forms;
-use super::health::{Course, Failure, Turn};
+use super::health::{Failure, Turn};
 use super::member::{Member, Tenancy};
 use super::models::Learnt;
 use super::pools::Pools;
@@ -19,7 +19,7 @@ use super::saved::Saved;
 use super::scrape::Reading;
 use super::truth::Ours;
 use crate::config::Config;
-use crate::counters::{Counted, Outcomes};
+use crate::counters::{Counted, Counters};
 use crate::fleet::{Endpoint, EndpointId, EngineLoad, Health, Turnover};
 use crate::scan::Plan;
 use crate::snapshot::{ModelsAnswer, Pool, Snapshot};
@@ -103,18 +103,8 @@ impl Fleet {
     /// The host name of an engine was looked up. Its endpoint stays while its address is among the answers.
     pub fn resolved(&mut self, place: usize, addresses: Vec<SocketAddr>, now: Instant) -> bool {
         let Some(at) = self.at(place) else { return false };
-        let member = &mut self.members[at];
-        member.addresses = addresses;
-        let kept = member.now.as_ref().is_some_and(|tenancy| member.addresses.contains(&tenancy.address));
-        match member.addresses.first().copied() {
-            Some(first) if !kept => {
-                // Where it was somewhere else before, a new process has begun, with an empty cache.
-                let course = Course::new(member.now.is_none() && !member.latecomer, &self.config.health, now);
-                self.settle(at, first, course, now)
-            }
-            // No answer: name servers fail more often than engines move.
-            _ => false,
-        }
+        self.members[at].addresses = addresses;
+        self.seat(at, now)
     }
 
     /// A probe was answered with 200, or not. Tells what it changed, and whether shards must know.
@@ -152,7 +142,8 @@ impl Fleet {
 
     /// Looks at what shards have counted, and lets time pass. Returns what changed, by the engines' names, and
     /// whether shards must know.
-    pub fn look(&mut self, outcomes: &Outcomes, now: Instant) -> (Vec<(Arc<str>, Turn)>, bool) {
+    pub fn look(&mut self, counters: &Counters, now: Instant) -> (Vec<(Arc<str>, Turn)>, bool) {
+        let outcomes = counters.outcomes();
         let config = Arc::clone(&self.config);
         let mut turns = Vec::new();
         for at in 0..self.members.len() {
@@ -161,6 +152,7 @@ impl Fleet {
             if tenancy.course.seen().is_none() {
                 // What its former tenant left there.
                 outcomes.forget(slot);
+                counters.trial_over(slot);
             }
             let outcome = outcomes.read(slot);
             let may_eject = outcome.barred && !tenancy.course.is_barred() && self.may_eject(at);
@@ -170,9 +162,13 @@ impl Fleet {
             member.faults += u64::from(outcome.faults.wrapping_sub(seen.faults));
             let Some(turn) = tenancy.course.looked(outcome, may_eject, &config.health, now) else { continue };
             match turn {
-                Turn::Trial => outcomes.on_trial(slot),
+                Turn::Trial => counters.on_trial(slot),
+                Turn::Recovered => counters.trial_over(slot),
                 Turn::Spared | Turn::SparedAgain => outcomes.forget(slot),
-                Turn::Ejected(..) => member.ejections += 1,
+                Turn::Ejected(..) => {
+                    counters.trial_over(slot);
+                    member.ejections += 1;
+                }
                 _ => {}
             }
             turns.push((Arc::clone(&member.name), turn));

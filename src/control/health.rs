@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Down hides Ejected and Trial: it is shown while probes fail, and what it hid goes on below it. Probes never
-//! stop, time always passes, and a trial waits for a request without end at no cost, so that each state has a way
-//! out.
+//! stop, time always passes, and a trial waits for a request without end at no cost and not for what is open there
+//! from before, so that each state has a way out.
 
 use std::time::{Duration, Instant};
 
@@ -111,7 +111,7 @@ pub enum Turn {
     Spared,
     /// The same, too soon to say it again: faults may go on as fast as requests come.
     SparedAgain,
-    /// Gets one request at a time.
+    /// Gets one request at a time, beside what is open there from before.
     Trial,
     /// Stood its trial.
     Recovered,

@@ -273,7 +273,7 @@ impl Keeper {
     fn look(&self) -> bool {
         let now = Instant::now();
         let mut fleet = self.fleet();
-        let (turns, changed) = fleet.look(self.counters.outcomes(), now);
+        let (turns, changed) = fleet.look(self.counters, now);
         let (moved, compared) = fleet.compare(self.counters.predictions(), now);
         fleet.ring_for_trouble(|slot| self.trouble(slot));
         drop(fleet);

@@ -147,6 +147,10 @@ impl Fleet {
         tenancy.turnover = Turnover::default();
         let unit = tenancy.unit;
         self.caches.empty(id, tokens, token_bytes, unit);
+        // It may serve others than the one before, and no failed probe tells of a restart that is quick.
+        if let Some(member) = self.member(place) {
+            member.models_wanted.notify_one();
+        }
     }
 
     /// Bytes that a token stands for at one engine: as it told itself, else as those told who serve the same.

@@ -93,8 +93,25 @@ impl Counters {
         let cell = self.loads.cell(id.slot)?;
         let slots = slots.unwrap_or(u32::MAX);
         let raised = |count: u32| if count < slots { count.checked_add(1) } else { None };
-        cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raised).ok()?;
-        Some(Admission { counters: self, endpoint: id, pending: 0, resident: 0 })
+        // Before it is counted, and off again after: it must never look as if it were from before the trial.
+        let trial = self.loads.join_trial(id.slot);
+        if cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raised).is_err() {
+            self.loads.leave_trial(id.slot, trial);
+            return None;
+        }
+        Some(Admission { counters: self, endpoint: id, trial, pending: 0, resident: 0 })
+    }
+
+    /// For control, which lets an endpoint be tried again: see [`Outcomes::on_trial`]. What is in flight there is from before,
+    /// and no part of the trial.
+    pub fn on_trial(&self, slot: u16) {
+        self.loads.begin_trial(slot);
+        self.outcomes.on_trial(slot);
+    }
+
+    /// For control: its trial is over, whatever came of it.
+    pub fn trial_over(&self, slot: u16) {
+        self.loads.end_trial(slot);
     }
 
     /// A connect to this endpoint failed.
@@ -163,6 +180,8 @@ impl Counters {
 pub struct Admission {
     counters: &'static Counters,
     endpoint: EndpointId,
+    /// Which trial of the endpoint it is a request of; 0: of none.
+    trial: u32,
     /// Tokens that it has pending there.
     pending: u32,
     /// Tokens that it is taken to occupy there until its end.
@@ -232,6 +251,7 @@ impl Drop for Admission {
             self.counters.lower(resident, self.resident);
         }
         self.counters.release(self.endpoint.slot);
+        self.counters.loads.leave_trial(self.endpoint.slot, self.trial);
     }
 }
 

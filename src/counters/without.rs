@@ -27,9 +27,7 @@ impl Without {
         let copy = self.0.get_or_insert_default();
         copy.copy(loads, slots, own.pool, own.means);
         let slot = own.slot;
-        if let Some(in_flight) = copy.cell(slot) {
-            in_flight.store(copy.in_flight(slot).saturating_sub(1), Ordering::Relaxed);
-        }
+        copy.take_one_off(slot);
         let cells = copy.token_cells(slot).zip(copy.resident_cell(slot));
         if let (Some((new, occupied)), Some(((pending, dispatched), resident))) = (own.tokens, cells) {
             let sent = u64::from(new) + ANSWER_TOKENS;

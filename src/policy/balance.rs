@@ -58,7 +58,7 @@ pub(super) fn least_load(eligible: &Eligible, loads: &Loads, request: &Request<'
 
 fn answer(eligible: &Eligible, loads: &Loads, slot: u16, reason: Reason) -> Option<Choice> {
     let in_flight = eligible.load(eligible.row(slot)?, slot, loads);
-    let (endpoint, cap) = (eligible.id(slot), eligible.cap(slot));
+    let (endpoint, cap) = (eligible.id(slot), eligible.cap(slot, loads));
     Some(Choice {
         endpoint,
         reason,

@@ -53,7 +53,9 @@ pub(super) fn bounded(
         if !tested.insert(slot) || request.avoid.contains(slot) {
             continue;
         }
-        let slots = bound(&pool.settings, row, eligible, total);
+        // Of one on trial the bound is for the trial's own: what is open there from before is past choosing.
+        let before = eligible.open_before(row, slot, loads);
+        let slots = bound(&pool.settings, row, eligible, total).saturating_add(before);
         let load = eligible.load(row, slot, loads);
         if load < slots && !eligible.at_cap(row, slot, loads) {
             return Some(Choice {
@@ -63,7 +65,7 @@ pub(super) fn bounded(
                     points.by_ref().take(POINTS_FOR_NEXT).find(|&next| next != slot && eligible.row(next).is_some())
                 }),
                 slots: Some(slots - row.foreign),
-                cap: eligible.cap(slot),
+                cap: eligible.cap(slot, loads),
                 in_flight: load,
                 total: Some(total),
                 tokens: None,
@@ -94,7 +96,7 @@ fn all_full(
             reason: Reason::AllFull,
             runner_up: None,
             slots: None,
-            cap: eligible.cap(home),
+            cap: eligible.cap(home, loads),
             in_flight: eligible.load(row, home, loads),
             total: None,
             tokens: None,

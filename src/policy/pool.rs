@@ -66,6 +66,16 @@ impl Pool {
     }
 }
 
+/// What bounds our requests at one endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Cap {
+    #[default]
+    None,
+    Configured,
+    /// It gets one at a time, beside what is open there from before and below what is configured.
+    Trial,
+}
+
 /// What a choice needs of one endpoint, in a quarter of a cache line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Row {
@@ -73,8 +83,8 @@ pub(super) struct Row {
     pub(super) weight: u16,
     /// That share, less than 100 while it starts slowly.
     pub(super) share_percent: u8,
-    /// Whether it has a cap.
-    capped: bool,
+    /// What bounds our requests there.
+    cap: Cap,
     /// Load others put there.
     pub(super) foreign: u32,
     /// 100 * 2^20 / weight: a load times this compares across weights without a division.
@@ -152,7 +162,6 @@ impl Eligible {
         let mut caps = vec![Endpoint::NO_CAP; rows.len()];
         for endpoint in endpoints {
             let alone = one_at_a_time && endpoint.health == Health::Trial;
-            let cap = if alone { endpoint.cap.min(1) } else { endpoint.cap };
             let weight = endpoint.weight.clamp(1, WEIGHT_MAX);
             let starting = u32::from(endpoint.share_percent).clamp(1, WHOLE);
             let share = if alone { TRIAL_SHARE } else { starting };
@@ -161,12 +170,16 @@ impl Eligible {
             rows[endpoint.id.slot as usize] = Row {
                 weight: (weight * share) as u16,
                 share_percent: share as u8,
-                capped: cap != Endpoint::NO_CAP,
+                cap: match endpoint.cap {
+                    _ if alone => Cap::Trial,
+                    Endpoint::NO_CAP => Cap::None,
+                    _ => Cap::Configured,
+                },
                 foreign: endpoint.foreign,
                 inverse: (WHOLE << 20) / compared,
                 generation: endpoint.id.generation,
             };
-            caps[endpoint.id.slot as usize] = cap;
+            caps[endpoint.id.slot as usize] = endpoint.cap;
         }
         let span = slots.first().map_or(0..0, |&first| first..rows.len() as u16);
         let caches: Box<[Cache]> = of_each.iter().map(|endpoint| Cache::of(endpoint)).collect();
@@ -284,15 +297,29 @@ impl Eligible {
     }
 
     /// Most requests of ours that an endpoint may have.
+    ///
+    /// On trial, one more than are open there from before. Were those counted as the one, a single tunnel would keep its
+    /// engine out for as long as it is open. As they end the cap falls with them, so that the trial has one request of its
+    /// own; two only where one from before ends between the choice and the admission of two shards that choose at once.
     #[inline]
-    pub(super) fn cap(&self, slot: u16) -> u32 {
-        self.caps.get(slot as usize).copied().unwrap_or(Endpoint::NO_CAP)
+    pub(super) fn cap(&self, slot: u16, loads: &Loads) -> u32 {
+        let configured = self.caps.get(slot as usize).copied().unwrap_or(Endpoint::NO_CAP);
+        match self.row(slot) {
+            Some(row) if row.cap == Cap::Trial => configured.min(self.open_before(row, slot, loads).saturating_add(1)),
+            _ => configured,
+        }
+    }
+
+    /// Of the requests of ours at an endpoint that gets one at a time, those that are open there from before that.
+    #[inline]
+    pub(super) fn open_before(&self, row: &Row, slot: u16, loads: &Loads) -> u32 {
+        if row.cap == Cap::Trial { loads.open_before(slot) } else { 0 }
     }
 
     /// Whether an endpoint has as many requests of ours as it may.
     #[inline]
     pub(super) fn at_cap(&self, row: &Row, slot: u16, loads: &Loads) -> bool {
-        row.capped && loads.in_flight(slot) >= self.cap(slot)
+        row.cap != Cap::None && loads.in_flight(slot) >= self.cap(slot, loads)
     }
 
     /// Index into [`Self::slots`] of the endpoint that owns `share`, each owning as many as its weight.

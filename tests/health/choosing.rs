@@ -249,6 +249,39 @@ fn a_trial_is_one_request_at_a_time() {
     }
 }
 
+/// What is open there from before is not its trial's request: that one comes all the same, by itself, and no second one beside
+/// it as those end.
+#[test]
+fn a_trial_does_not_wait_for_what_is_open_from_before() {
+    for (policy, bound) in POLICIES.into_iter().flat_map(|policy| [(policy, Bound::Slots), (policy, Bound::Kubeai)]) {
+        let on_trial = |slot: u16| of_health(slot, if slot == 1 { Health::Trial } else { Health::Up });
+        let settings = Settings { bound, ..by(policy) };
+        let (snapshot, counters) = (snapshot((0..4).map(on_trial).collect(), settings), Counters::leak());
+        let open = |slot: u16| counters.try_admit(endpoint(slot).id, None).expect("no bound");
+        let mut before: Vec<_> = (0..3).map(|_| open(1)).collect();
+        let mut running: Vec<_> = [0, 2, 3].into_iter().flat_map(|slot| [slot; 3]).map(open).collect();
+        counters.on_trial(1);
+        let (mut own, mut tried) = (None, 0);
+        for i in 0..400 {
+            if i % 100 == 25 {
+                before.pop();
+            }
+            let (choice, admission) = place(&snapshot, counters, &request(i)).expect("three are up");
+            if choice.endpoint.slot == 1 {
+                assert!(own.is_none(), "{policy:?}, {bound:?}: a second one, request {i}");
+                assert_eq!(choice.cap as usize, before.len() + 1, "{policy:?}, {bound:?}");
+                (own, tried) = (Some(admission), tried + 1);
+            } else {
+                running.push(admission);
+            }
+            if i % 50 == 49 {
+                own = None;
+            }
+        }
+        assert!(tried > 3, "{policy:?}, {bound:?}: {tried} of 8");
+    }
+}
+
 /// The bounds of the others hold the load of one on trial: it counts little, and nobody is over a bound for it.
 #[test]
 fn a_trial_leaves_room_below_the_bounds_of_others() {

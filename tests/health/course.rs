@@ -9,9 +9,9 @@ use warmfront::config::{Config, Upstream};
 use warmfront::control::fleet::Fleet;
 use warmfront::control::health::{Failure, Turn, Why};
 use warmfront::counters::stats::Stats;
-use warmfront::counters::{Counted, Counters, Outcomes};
+use warmfront::counters::{Counted, Counters};
 use warmfront::fleet::{Endpoint, Health, Loads};
-use warmfront::policy::{Request, choose};
+use warmfront::policy::{Avoid, Request, choose};
 use warmfront::snapshot::Snapshot;
 
 /// How often control looks at what shards have counted.
@@ -19,7 +19,7 @@ const GLANCE: u64 = 20;
 
 struct Rig {
     fleet: Fleet,
-    outcomes: Outcomes,
+    counters: &'static Counters,
     now: Instant,
     /// What was said, by engine, and how often shards were to know.
     said: Vec<(String, Turn)>,
@@ -47,7 +47,7 @@ impl Rig {
     fn new(config: Config) -> Rig {
         let config = Arc::new(config);
         let (fleet, now) = (Fleet::new(Arc::clone(&config), Vec::new(), Arc::default()), Instant::now());
-        let mut rig = Rig { fleet, outcomes: Outcomes::default(), now, said: Vec::new(), published: 0 };
+        let mut rig = Rig { fleet, counters: Counters::leak(), now, said: Vec::new(), published: 0 };
         for place in 0..config.upstream.len() {
             rig.fleet.resolved(place, vec![at(place)], now);
         }
@@ -72,9 +72,9 @@ impl Rig {
             ProbeOk => self.probe(place, Ok(())),
             ProbeFails => self.probe(place, failed(false)),
             ProbeRefused => self.probe(place, failed(true)),
-            Fault => _ = self.outcomes.fault(self.slot(place)),
-            Good => self.outcomes.good(self.slot(place)),
-            Drain => _ = self.outcomes.bar(self.slot(place)),
+            Fault => _ = self.counters.outcomes().fault(self.slot(place)),
+            Good => self.counters.outcomes().good(self.slot(place)),
+            Drain => _ = self.counters.outcomes().bar(self.slot(place)),
             Wait(ms) => {
                 for _ in 0..ms / GLANCE {
                     self.now += Duration::from_millis(GLANCE);
@@ -94,7 +94,7 @@ impl Rig {
     }
 
     fn look(&mut self) {
-        let (turns, changed) = self.fleet.look(&self.outcomes, self.now);
+        let (turns, changed) = self.fleet.look(self.counters, self.now);
         self.said.extend(turns.into_iter().map(|(engine, turn)| (engine.to_string(), turn)));
         self.published += usize::from(changed);
     }
@@ -256,7 +256,7 @@ fn each_event_leads_where_it_should() {
         for (number, (event, health)) in steps.iter().enumerate() {
             rig.happens(0, *event);
             assert_eq!(rig.health(0), *health, "{name}: {event:?}, step {number}; {:?}", rig.said);
-            let barred = rig.outcomes.is_barred(0);
+            let barred = rig.counters.outcomes().is_barred(0);
             assert!(
                 !barred || matches!(health, Down | Ejected),
                 "{name}: shards avoid what is published as {health:?}"
@@ -310,9 +310,36 @@ fn reasons_are_told_apart() {
     // A request from before ends well between a row of faults and the look: still no word of its own.
     rig.happens(0, Wait(60_000));
     rig.happens(0, Good);
-    (0..3).for_each(|_| _ = rig.outcomes.fault(0));
+    (0..3).for_each(|_| _ = rig.counters.outcomes().fault(0));
     rig.happens(0, Good);
     assert_eq!(why(&rig), Some(Why::Faults));
+}
+
+/// A trial gets its request whatever is open there from before, and is over with its verdict.
+#[test]
+fn a_trial_begins_beside_what_is_open() {
+    for (verdict, health) in [(Good, Health::Up), (Fault, Health::Ejected)] {
+        let mut rig = Rig::up(3);
+        let (counters, slot) = (rig.counters, rig.slot(0));
+        let ids: Vec<_> = (0..3).map(|place| rig.fleet.target(place).expect("resolved").0).collect();
+        let open: Vec<_> = ids.iter().flat_map(|id| [*id; 2]).map(|id| counters.try_admit(id, None)).collect();
+        rig.eject(0);
+        assert_eq!(counters.loads().open_before(slot), 0, "there is no trial yet");
+        rig.happens(0, Wait(5_020));
+        assert_eq!((rig.health(0), counters.loads().open_before(slot)), (Health::Trial, 2));
+        let snapshot = rig.snapshot();
+        let mut avoid = Avoid::default();
+        ids[1..].iter().for_each(|id| avoid.push(id.slot));
+        let request = Request { avoid, ..Request::default() };
+        let choice = choose(&snapshot.pools[0], counters.loads(), &request).expect("on trial");
+        assert_eq!((choice.endpoint, choice.cap), (ids[0], 3));
+        let own = counters.try_admit(ids[0], Some(choice.cap)).expect("its trial's");
+        assert!(choose(&snapshot.pools[0], counters.loads(), &request).is_err(), "one at a time");
+        rig.happens(0, verdict);
+        assert_eq!((rig.health(0), counters.loads().open_before(slot)), (health, 0));
+        drop((own, open));
+        assert_eq!((counters.in_flight(slot), counters.underflow()), (0, 0));
+    }
 }
 
 /// A request that no engine survives must not take the fleet out: half of it stays, whatever is said of it.
@@ -323,7 +350,10 @@ fn faults_eject_at_most_half() {
         for round in 0..4 {
             for place in 0..count {
                 rig.eject(place);
-                assert!(rig.health(place) != Health::Up || !rig.outcomes.is_barred(rig.slot(place)), "{round}");
+                assert!(
+                    rig.health(place) != Health::Up || !rig.counters.outcomes().is_barred(rig.slot(place)),
+                    "{round}"
+                );
             }
             rig.happens(0, Wait(1_000));
         }
@@ -460,12 +490,12 @@ fn a_slot_forgets_its_former_tenant() {
         rig.look();
     };
     moves(&mut rig, 70);
-    assert_eq!((rig.slot(0), rig.health(0), rig.outcomes.is_barred(0)), (2, Health::Unknown, true));
+    assert_eq!((rig.slot(0), rig.health(0), rig.counters.outcomes().is_barred(0)), (2, Health::Unknown, true));
     rig.happens(0, Wait(3_000));
     let now = rig.now;
     assert!(rig.fleet.tick(now, |_| 0, || Counted::read(Counters::leak(), Stats::leak(1))));
     moves(&mut rig, 71);
-    assert_eq!((rig.slot(0), rig.health(0), rig.outcomes.is_barred(0)), (0, Health::Unknown, false));
+    assert_eq!((rig.slot(0), rig.health(0), rig.counters.outcomes().is_barred(0)), (0, Health::Unknown, false));
     assert_eq!(rig.fleet.members()[0].faults, 0);
 }
 
@@ -513,7 +543,7 @@ proptest! {
             for place in 0..count {
                 let health = rig.health(place);
                 prop_assert!(
-                    !rig.outcomes.is_barred(rig.slot(place)) || matches!(health, Health::Ejected | Health::Down),
+                    !rig.counters.outcomes().is_barred(rig.slot(place)) || matches!(health, Health::Ejected | Health::Down),
                     "shards avoid what is published as {health:?}"
                 );
                 let course = &rig.fleet.members()[place].now.as_ref().expect("resolved").course;

@@ -172,13 +172,14 @@ impl Control {
         let may_eject = self.random.chance(70);
         match self.courses[slot].looked(found, may_eject, &self.rules, at) {
             Some(Turn::Trial) => {
-                outcomes.on_trial(slot as u16);
+                self.counters.on_trial(slot as u16);
                 shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (2, false));
             }
             Some(Turn::Spared | Turn::SparedAgain) => {
                 outcomes.forget(slot as u16);
                 shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (0, false));
             }
+            Some(Turn::Recovered | Turn::Ejected(..)) => self.counters.trial_over(slot as u16),
             _ => {}
         }
     }
@@ -207,6 +208,7 @@ impl Control {
         } else if now > self.left_at[slot] + QUARANTINE && self.counters.in_flight(slot as u16) == 0 {
             self.generations[slot] += 1;
             self.counters.outcomes().forget(slot as u16);
+            self.counters.trial_over(slot as u16);
             shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (0, false));
             self.endpoints[slot] = Some(draw::endpoint(slot, self.generations[slot]));
             self.courses[slot] = Course::new(false, &self.rules, self.began + Duration::from_micros(now));

@@ -30,6 +30,22 @@ pub(super) struct Slot {
 }
 
 impl Fleet {
+    /// Gives a member an endpoint at one of its addresses, unless it is at one of them.
+    pub(super) fn seat(&mut self, at: usize, now: Instant) -> bool {
+        let Some(address) = self.is_to_be_at(at) else { return false };
+        let member = &self.members[at];
+        // Where it was somewhere else before, a new process has begun, with an empty cache.
+        let course = Course::new(member.now.is_none() && !member.latecomer, &self.config.health, now);
+        self.settle(at, address, course, now)
+    }
+
+    /// Where a member is to be and is not. Without addresses it stays where it is: name servers fail more often than engines move.
+    fn is_to_be_at(&self, at: usize) -> Option<SocketAddr> {
+        let member = &self.members[at];
+        let stays = member.now.as_ref().is_some_and(|tenancy| member.addresses.contains(&tenancy.address));
+        member.addresses.first().copied().filter(|_| !stays)
+    }
+
     /// Gives a member an endpoint at `address`; the one it had finishes what it has.
     pub(super) fn settle(&mut self, at: usize, address: SocketAddr, course: Course, now: Instant) -> bool {
         let Some(id) = self.take_slot(Arc::clone(&self.members[at].name)) else {
@@ -73,7 +89,7 @@ impl Fleet {
         self.slots[slot].leaving = Some((Endpoint { health: Health::Draining, ..endpoint }, now));
     }
 
-    /// Frees slots whose endpoints have finished what they had: what these did is kept by their names.
+    /// Frees slots whose endpoints have finished what they had, for members that wait for one: what these did is kept by their names.
     pub(super) fn free_slots(
         &mut self,
         now: Instant,
@@ -98,6 +114,13 @@ impl Fleet {
             let before = std::mem::replace(&mut slot.before, here.clone());
             if let Some(tenant) = slot.tenant.take() {
                 self.bank.keep(tenant, &here.since(&before));
+            }
+        }
+        // An address that was found once, such as one that is configured, is not found again: who had no slot for it then has one
+        // now, as far as they last.
+        for at in 0..self.members.len() {
+            if self.is_to_be_at(at).is_some() && !self.seat(at, now) {
+                break;
             }
         }
         self.forget_the_gone();

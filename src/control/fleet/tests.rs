@@ -213,102 +213,6 @@ fn shards_are_told_how_fast_caches_turn_over_until_nobody_knows() {
     assert_eq!(fleet.snapshot().endpoints[0].as_ref().unwrap().turnover, 0.0);
 }
 
-/// One whose process began then, where it says so.
-fn began(time: Option<u32>) -> Result<(Reading, Ours), String> {
-    let time = time.map(|time| format!("process_start_time_seconds {time}\n")).unwrap_or_default();
-    let text = format!(
-        "{time}vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"1000\"}} 1\nvllm:num_requests_running 0\n"
-    );
-    Ok((Reading::of(text.as_bytes()), Ours::default()))
-}
-
-/// An engine and what was sent there.
-struct Sent {
-    fleet: Fleet,
-    id: EndpointId,
-    now: Instant,
-}
-
-impl Sent {
-    const BLOCKS: u32 = 40;
-
-    fn new() -> Sent {
-        let fleet = fleet(1);
-        Sent { id: fleet.target(0).unwrap().0, fleet, now: Instant::now() }
-    }
-
-    fn sends(&mut self) {
-        let chain: Vec<u64> = (1..=u64::from(Sent::BLOCKS)).map(|at| at.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
-        self.fleet.snapshot().index.unwrap().insert(&chain, self.id, Origin::Choice).unwrap();
-    }
-
-    fn probed(&mut self, outcome: Result<(), Failure>, times: u32) {
-        for _ in 0..times {
-            self.fleet.probed(0, self.id, outcome.clone(), self.now);
-        }
-    }
-
-    /// What is known behind that scrape.
-    fn scraped(&mut self, read: Result<(Reading, Ours), String>) -> u32 {
-        self.now += Duration::from_secs(1);
-        self.fleet.scraped(0, self.id, read, self.now);
-        self.known()
-    }
-
-    fn known(&self) -> u32 {
-        self.fleet.caches.figures(self.id.slot).blocks
-    }
-}
-
-#[test]
-fn an_engine_that_was_silent_has_what_it_had_if_it_is_the_same_process() {
-    for (before, behind, known) in [
-        (Some(5), began(Some(5)), 40),
-        (Some(5), began(Some(6)), 0),
-        (Some(5), began(None), 0),
-        (Some(5), Err("x".into()), 0),
-        (None, began(None), 0),
-    ] {
-        let mut sent = Sent::new();
-        sent.sends();
-        sent.probed(Ok(()), 1);
-        assert_eq!(sent.known(), 40, "what went there before its first probe");
-        assert_eq!(sent.scraped(began(before)), 40);
-        sent.probed(failed(), 9);
-        assert_eq!(sent.scraped(Err("x".into())), 40);
-        sent.now += Duration::from_secs(60);
-        sent.fleet.tick(sent.now, |_| 0, nothing);
-        sent.probed(Ok(()), 9);
-        assert_eq!(sent.known(), if before.is_some() { 40 } else { 0 }, "{before:?}: who cannot say so is another");
-        let said = behind.as_ref().map(|(reading, _)| reading.started);
-        assert_eq!(sent.scraped(behind.clone()), known, "{before:?}, then {said:?}");
-        sent.sends();
-        assert_eq!(sent.scraped(Err("x".into())), 40, "once is enough");
-    }
-}
-
-/// Whichever is heard first.
-#[test]
-fn what_an_earlier_process_knew_outlasts_the_first_good_probe() {
-    let mut old = Sent::new();
-    old.scraped(began(Some(5)));
-    old.sends();
-    let (name, engine) = old.fleet.saved(0, None).unwrap();
-    let saved = || {
-        let mut saved = Saved::default();
-        saved.add(&name, engine.clone());
-        saved
-    };
-    for probes in [Vec::new(), vec![Ok(())], vec![failed(); 9]] {
-        let mut new = Sent::new();
-        new.fleet.remember(saved());
-        probes.into_iter().for_each(|outcome| new.probed(outcome, 1));
-        assert_eq!(new.scraped(began(Some(5))), 40);
-        new.probed(Ok(()), 9);
-        assert_eq!(new.scraped(began(Some(5))), 40);
-    }
-}
-
 /// Sixteen thousand tokens are a thousand steps of 64 bytes, and 250 blocks: as many as lie in its cache are noted, whatever they are.
 #[test]
 fn a_part_of_the_index_is_as_large_as_the_cache_in_what_is_noted_there() {
@@ -392,4 +296,6 @@ fn an_engine_that_counts_no_hits_ends_on_hash_and_one_without_a_cache_at_once() 
     assert_eq!(scrape(&mut fleet, 2, 1, 0, "True"), (1, vec![Approximate; 3]));
 }
 
+mod crowded;
 mod parts;
+mod restarts;
