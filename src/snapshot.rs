@@ -24,9 +24,11 @@ pub struct Snapshot {
     pub models: HashMap<Box<[u8]>, PoolId>,
     /// The pool of requests that name no model, or cannot be scanned, when there are several.
     pub default_pool: Option<PoolId>,
+    /// The pool of engines that have not said what they serve: a model that nobody else serves may be theirs.
+    pub unlearnt: Option<PoolId>,
     /// The one pool that has members, if it is one: a request's `model` is then not asked for.
     pub only: Option<PoolId>,
-    /// Whether control has learnt the models of every endpoint: until then an unknown model may exist.
+    /// Whether control has learnt the models of every endpoint.
     pub models_complete: bool,
     /// Who holds which prefixes, as far as is known; shared and alive, the same in every snapshot of a process. `None`: no pool chooses
     /// by that.
@@ -119,10 +121,10 @@ impl Snapshot {
             ([], _) => Selected::Empty,
             (_, Some(model)) => match self.models.get(model) {
                 Some(id) => Selected::Pool(&self.pools[id.0 as usize]),
-                None if self.models_complete => Selected::UnknownModel,
-                None => self.default_or(Selected::UnknownModel),
+                // Whoever names one does not want another: the default's engines would answer with theirs, or 404.
+                None => self.pool_or(self.unlearnt, Selected::UnknownModel),
             },
-            (_, None) => self.default_or(Selected::NoModel),
+            (_, None) => self.pool_or(self.default_pool.or(self.unlearnt), Selected::NoModel),
         }
     }
 
@@ -133,7 +135,7 @@ impl Snapshot {
         self.pools.iter().find(in_service).or_else(|| self.pools.iter().find(takes_requests))
     }
 
-    fn default_or<'a>(&'a self, otherwise: Selected<'a>) -> Selected<'a> {
-        self.default_pool.map_or(otherwise, |id| Selected::Pool(&self.pools[id.0 as usize]))
+    fn pool_or<'a>(&'a self, id: Option<PoolId>, otherwise: Selected<'a>) -> Selected<'a> {
+        id.map_or(otherwise, |id| Selected::Pool(&self.pools[id.0 as usize]))
     }
 }

@@ -365,6 +365,7 @@ impl Fleet {
             pools: view.pools,
             models: view.models,
             default_pool: view.default_pool,
+            unlearnt: view.unlearnt,
             only: view.only,
             models_complete: view.complete,
             index: self.caches.index(),
