@@ -103,7 +103,8 @@ impl Snapshot {
         self.only_pool().is_some()
     }
 
-    fn only_pool(&self) -> Option<&Pool> {
+    /// That pool.
+    pub fn only_pool(&self) -> Option<&Pool> {
         match (self.pools.as_slice(), self.only) {
             ([only], _) => Some(only),
             (pools, Some(id)) => pools.get(id.0 as usize),
@@ -126,6 +127,11 @@ impl Snapshot {
             },
             (_, None) => self.pool_or(self.default_pool.or(self.unlearnt), Selected::NoModel),
         }
+    }
+
+    /// The pool of that id, while anybody serves it.
+    pub fn live_pool(&self, id: PoolId) -> Option<&Pool> {
+        self.pools.get(id.0 as usize).filter(|pool| !pool.members.is_empty())
     }
 
     /// A pool whose engines may answer what is not asked of any model in particular.
