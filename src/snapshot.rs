@@ -48,7 +48,7 @@ pub struct Snapshot {
 /// How `GET /v1/models` is answered.
 #[derive(Clone, Debug, Default)]
 pub struct ModelsAnswer {
-    /// The merged list as JSON; `None`: nothing is known yet, the request is relayed to an engine.
+    /// The merged list as JSON; `None`: nothing is known yet, or not who may see it: the request is relayed to an engine.
     pub list: Option<Bytes>,
     /// One model's card by id.
     pub cards: HashMap<Box<[u8]>, Bytes>,

@@ -6,13 +6,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::answer;
 use super::bank::Bank;
 use super::caches::Caches;
 use super::forms::Forms;
 use super::health::{Course, Failure, Turn};
 use super::member::{Member, Tenancy};
-use super::models::Learnt;
 use super::pools::Pools;
 use super::reload::session_headers;
 use super::saved::Saved;
@@ -305,30 +303,6 @@ impl Fleet {
         self.tenancy(place, id).is_some_and(|tenancy| {
             tenancy.turnover.saw((cached.gone(), cached.came()), cached.blocks, cached.capacity, since)
         })
-    }
-
-    /// An engine's `/v1/models` was read, or was not.
-    pub fn learnt(&mut self, place: usize, id: EndpointId, learnt: Result<Learnt, String>) -> bool {
-        let Some(at) = self.at(place).filter(|at| self.members[*at].now.as_ref().is_some_and(|now| now.id == id))
-        else {
-            return false;
-        };
-        let member = &mut self.members[at];
-        match learnt {
-            Ok(learnt) => {
-                member.models_error = None;
-                if member.models.as_ref() == Some(&learnt) {
-                    return false;
-                }
-                member.models = Some(learnt);
-                self.answer = answer::of(&self.members);
-                true
-            }
-            Err(why) => {
-                member.models_error = Some(why);
-                false
-            }
-        }
     }
 
     /// Drops readings too old to be believed, has the parts of the index as large as they should be, and frees slots whose requests have ended:

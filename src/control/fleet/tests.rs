@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::Upstream;
 use crate::control::caches::Unit;
-use crate::control::models::Card;
+use crate::control::models::{Card, Learnt, ModelsError};
 use crate::control::scrape;
 use crate::counters::stats::Stats;
 use crate::counters::{Asked, Compared, Counters, Prediction, Predictions};

@@ -41,3 +41,52 @@ fn without_a_default_in_service_what_names_no_model_is_for_those_who_are_not_kno
     serves(&mut fleet, 2, &["a"]);
     assert!(matches!(fleet.snapshot().select(None), Selected::NoModel));
 }
+
+/// Who may be told of an engine's models is an engine's to say where it asks for a key that nobody here knows.
+#[test]
+fn models_behind_a_key_that_is_not_known_are_not_told() {
+    let learnt = |asks_key| Ok(Learnt { cards: vec![Card::made("a")], asks_key });
+    let looked = |fleet: &mut Fleet, place: usize, look| {
+        let (id, _) = fleet.target(place).unwrap();
+        let changed = fleet.learnt(place, id, look);
+        let answer = fleet.snapshot().models_answer;
+        (changed, answer.list.is_some(), answer.authorizations.len())
+    };
+    let mut open = fleet(2);
+    assert_eq!(looked(&mut open, 1, Err(ModelsError::KeyWanted)), (true, false, 0));
+    assert_eq!(looked(&mut open, 0, learnt(false)), (true, true, 0), "nothing in it is of the one with the key");
+    assert_eq!(looked(&mut open, 0, Err(ModelsError::Status(503))), (false, true, 0), "it says nothing of keys");
+    // It was started again with --api-key.
+    assert_eq!(looked(&mut open, 0, Err(ModelsError::KeyWanted)), (true, false, 0));
+    assert_eq!(looked(&mut open, 0, Err(ModelsError::KeyWanted)), (false, false, 0));
+    assert_eq!(looked(&mut open, 0, learnt(false)), (true, true, 0));
+
+    let mut config = Config::clone(&fleet(1).config);
+    config.upstream[0].models = vec!["a".into()];
+    let config = Arc::new(config);
+    let configured = |key: Option<&str>| {
+        let mut fleet = Fleet::new(Arc::clone(&config), vec![key.map(Arc::from)], Arc::default());
+        fleet.resolved(0, vec![at(0)], Instant::now());
+        assert!(fleet.snapshot().models_answer.list.is_none(), "it has not said whether it asks for a key");
+        fleet
+    };
+    let mut fleet = configured(None);
+    assert_eq!(looked(&mut fleet, 0, Err(ModelsError::KeyWanted)), (true, false, 0));
+    for (look, key, expected) in [
+        (learnt(false), None, (true, true, 0)),
+        (learnt(true), Some("x"), (true, true, 1)),
+        (Err(ModelsError::KeyRefused), Some("x"), (true, false, 0)),
+        // It has no `/v1/models`, which is why its models are configured.
+        (Err(ModelsError::Status(404)), None, (true, true, 0)),
+        (Err(ModelsError::Status(404)), Some("x"), (true, true, 1)),
+        (Err(ModelsError::Status(503)), Some("x"), (false, false, 0)),
+    ] {
+        assert_eq!(looked(&mut configured(key), 0, look.clone()), expected, "{look:?} {key:?}");
+    }
+    // Its `api_key_file` is taken out of the configuration.
+    let mut fleet = configured(Some("x"));
+    assert_eq!(looked(&mut fleet, 0, learnt(true)), (true, true, 1));
+    fleet.reconfigure(config, Vec::new(), Arc::default(), Instant::now());
+    let answer = fleet.snapshot().models_answer;
+    assert_eq!((answer.list, answer.authorizations.len()), (None, 0));
+}
