@@ -24,9 +24,11 @@ pub struct Snapshot {
     pub models: HashMap<Box<[u8]>, PoolId>,
     /// The pool of requests that name no model, or cannot be scanned, when there are several.
     pub default_pool: Option<PoolId>,
+    /// The pool of engines that have not said what they serve: a model that nobody else serves may be theirs.
+    pub unlearnt: Option<PoolId>,
     /// The one pool that has members, if it is one: a request's `model` is then not asked for.
     pub only: Option<PoolId>,
-    /// Whether control has learnt the models of every endpoint: until then an unknown model may exist.
+    /// Whether control has learnt the models of every endpoint.
     pub models_complete: bool,
     /// Who holds which prefixes, as far as is known; shared and alive, the same in every snapshot of a process. `None`: no pool chooses
     /// by that.
@@ -46,7 +48,7 @@ pub struct Snapshot {
 /// How `GET /v1/models` is answered.
 #[derive(Clone, Debug, Default)]
 pub struct ModelsAnswer {
-    /// The merged list as JSON; `None`: nothing is known yet, the request is relayed to an engine.
+    /// The merged list as JSON; `None`: nothing is known yet, or not who may see it: the request is relayed to an engine.
     pub list: Option<Bytes>,
     /// One model's card by id.
     pub cards: HashMap<Box<[u8]>, Bytes>,
@@ -101,7 +103,8 @@ impl Snapshot {
         self.only_pool().is_some()
     }
 
-    fn only_pool(&self) -> Option<&Pool> {
+    /// That pool.
+    pub fn only_pool(&self) -> Option<&Pool> {
         match (self.pools.as_slice(), self.only) {
             ([only], _) => Some(only),
             (pools, Some(id)) => pools.get(id.0 as usize),
@@ -119,11 +122,16 @@ impl Snapshot {
             ([], _) => Selected::Empty,
             (_, Some(model)) => match self.models.get(model) {
                 Some(id) => Selected::Pool(&self.pools[id.0 as usize]),
-                None if self.models_complete => Selected::UnknownModel,
-                None => self.default_or(Selected::UnknownModel),
+                // Whoever names one does not want another: the default's engines would answer with theirs, or 404.
+                None => self.pool_or(self.unlearnt, Selected::UnknownModel),
             },
-            (_, None) => self.default_or(Selected::NoModel),
+            (_, None) => self.pool_or(self.default_pool.or(self.unlearnt), Selected::NoModel),
         }
+    }
+
+    /// The pool of that id, while anybody serves it.
+    pub fn live_pool(&self, id: PoolId) -> Option<&Pool> {
+        self.pools.get(id.0 as usize).filter(|pool| !pool.members.is_empty())
     }
 
     /// A pool whose engines may answer what is not asked of any model in particular.
@@ -133,7 +141,7 @@ impl Snapshot {
         self.pools.iter().find(in_service).or_else(|| self.pools.iter().find(takes_requests))
     }
 
-    fn default_or<'a>(&'a self, otherwise: Selected<'a>) -> Selected<'a> {
-        self.default_pool.map_or(otherwise, |id| Selected::Pool(&self.pools[id.0 as usize]))
+    fn pool_or<'a>(&'a self, id: Option<PoolId>, otherwise: Selected<'a>) -> Selected<'a> {
+        id.map_or(otherwise, |id| Selected::Pool(&self.pools[id.0 as usize]))
     }
 }

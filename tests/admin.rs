@@ -439,13 +439,18 @@ fn keys_are_asked_for_and_used() {
     front.control.stop();
     std::fs::remove_file(file).unwrap();
 
-    let without = self::front(vec![upstream(engine.address)]);
-    let began = Instant::now();
-    while !without.text("/endpoints").contains("name a file with the key") {
-        assert!(began.elapsed() < Duration::from_secs(10));
+    for models in [vec![], vec!["tiny-llama".to_owned()]] {
+        let is_learnt = !models.is_empty();
+        let without = self::front(vec![Upstream { models, ..upstream(engine.address) }]);
+        let began = Instant::now();
+        while !without.text("/endpoints").contains("name a file with the key") {
+            assert!(began.elapsed() < Duration::from_secs(10));
+        }
+        let snapshot = without.setup.published.current();
+        assert_eq!(snapshot.models_complete, is_learnt);
+        assert!(snapshot.models_answer.list.is_none(), "the engine is to judge who asks");
+        without.control.stop();
     }
-    assert!(!without.setup.published.current().models_complete);
-    without.control.stop();
 }
 
 /// It does not wait for the next reading of models, which may be a minute away.

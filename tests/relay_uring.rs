@@ -24,6 +24,8 @@ mod framing_replies;
 mod framing_requests;
 #[path = "relay/front.rs"]
 mod front;
+#[path = "relay/growing.rs"]
+mod growing;
 #[path = "relay/incidents.rs"]
 mod incidents;
 #[path = "relay/leaving.rs"]

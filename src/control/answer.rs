@@ -1,11 +1,14 @@
 //! What `/v1/models` says of the whole fleet: each id once, as the first engine that serves it describes it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::fleet::Fleet;
 use super::member::Member;
-use super::models::{self, Card};
+use super::models::{self, Card, Learnt, Lock, ModelsError};
+use crate::fleet::EndpointId;
 use crate::snapshot::ModelsAnswer;
 
 /// The merged `/v1/models` of these engines.
@@ -20,14 +23,37 @@ pub(super) fn of(members: &[Member]) -> ModelsAnswer {
             });
         }
     }
-    let asking = |member: &&Member| member.models.as_ref().is_some_and(|learnt| learnt.asks_key);
-    let value = |member: &Member| member.key.as_ref().map(|key| xxh3_64(format!("Bearer {key}").as_bytes()));
-    let mut authorizations: Vec<u64> = members.iter().filter(asking).filter_map(value).collect();
+    let takes = |member: &Member| member.key.as_ref().filter(|_| member.lock == Lock::Ours).cloned();
+    let hash = |key: Arc<str>| xxh3_64(format!("Bearer {key}").as_bytes());
+    let mut authorizations: Vec<u64> = members.iter().filter_map(takes).map(hash).collect();
     authorizations.sort_unstable();
     authorizations.dedup();
+    // Nobody can show a key that we know: who is told of such an engine's models, an engine has to judge.
+    let hidden = |member: &Member| member.lock != Lock::Open && member.ids().is_some();
+    let judged_elsewhere = authorizations.is_empty() && members.iter().any(hidden);
     ModelsAnswer {
-        list: (!cards.is_empty()).then(|| models::list(cards.iter())),
+        list: (!cards.is_empty() && !judged_elsewhere).then(|| models::list(cards.iter())),
         cards: cards.into_iter().map(|card| (card.id.as_bytes().into(), card.json)).collect(),
         authorizations,
+    }
+}
+
+impl Fleet {
+    /// An engine's `/v1/models` was read, or was not. Whether shards must know.
+    pub fn learnt(&mut self, place: usize, id: EndpointId, learnt: Result<Learnt, ModelsError>) -> bool {
+        let is_there =
+            |member: &&mut Member| member.place == place && member.now.as_ref().is_some_and(|tenancy| tenancy.id == id);
+        let Some(member) = self.members.iter_mut().find(is_there) else { return false };
+        let lock = member.lock.after(&learnt, member.key.is_some());
+        let mut changed = std::mem::replace(&mut member.lock, lock) != lock;
+        member.models_error = learnt.as_ref().err().map(ToString::to_string);
+        if let Ok(learnt) = learnt {
+            changed |= member.models.as_ref() != Some(&learnt);
+            member.models = Some(learnt);
+        }
+        if changed {
+            self.answer = of(&self.members);
+        }
+        changed
     }
 }

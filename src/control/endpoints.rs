@@ -267,7 +267,7 @@ fn show(member: &Member, counters: &Counters) -> Shown {
         pending_tokens: now.map_or(0, |tenancy| counters.loads().pending(tenancy.id.slot)),
         foreign: now.map_or(0, |tenancy| tenancy.foreign),
         models: member.ids().map(|ids| ids.into_iter().map(str::to_owned).collect()),
-        asks_key: member.models.as_ref().is_some_and(|learnt| learnt.asks_key),
+        asks_key: member.lock.asks(),
         cache: now.map(cache),
         engine: now.and_then(|tenancy| tenancy.reading.as_ref()).map(engine),
         errors: errors.into_iter().flatten().collect(),

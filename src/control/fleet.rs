@@ -6,13 +6,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::answer;
 use super::bank::Bank;
 use super::caches::Caches;
 use super::forms::Forms;
 use super::health::{Failure, Turn};
 use super::member::{Member, Tenancy};
-use super::models::Learnt;
 use super::pools::Pools;
 use super::reload::session_headers;
 use super::saved::Saved;
@@ -303,30 +301,6 @@ impl Fleet {
         })
     }
 
-    /// An engine's `/v1/models` was read, or was not.
-    pub fn learnt(&mut self, place: usize, id: EndpointId, learnt: Result<Learnt, String>) -> bool {
-        let Some(at) = self.at(place).filter(|at| self.members[*at].now.as_ref().is_some_and(|now| now.id == id))
-        else {
-            return false;
-        };
-        let member = &mut self.members[at];
-        match learnt {
-            Ok(learnt) => {
-                member.models_error = None;
-                if member.models.as_ref() == Some(&learnt) {
-                    return false;
-                }
-                member.models = Some(learnt);
-                self.answer = answer::of(&self.members);
-                true
-            }
-            Err(why) => {
-                member.models_error = Some(why);
-                false
-            }
-        }
-    }
-
     /// Drops readings too old to be believed, has the parts of the index as large as they should be, and frees slots whose requests have ended:
     /// `counted` is asked for then.
     pub fn tick(&mut self, now: Instant, in_flight: impl Fn(u16) -> u32, counted: impl FnOnce() -> Counted) -> bool {
@@ -361,6 +335,7 @@ impl Fleet {
             pools: view.pools,
             models: view.models,
             default_pool: view.default_pool,
+            unlearnt: view.unlearnt,
             only: view.only,
             models_complete: view.complete,
             index: self.caches.index(),

@@ -21,7 +21,7 @@ use super::forms::Forms;
 use super::health::{Failure, Turn};
 use super::hearing::Hearing;
 use super::member::Member;
-use super::models::Learnt;
+use super::models::{Learnt, ModelsError};
 use super::reload::{self, Changes, Source};
 use super::scrape::Reading;
 use super::truth::Ours;
@@ -297,7 +297,7 @@ impl Keeper {
     }
 
     /// See [`Fleet::learnt`].
-    pub fn learnt(&self, place: usize, id: EndpointId, learnt: Result<Learnt, String>) {
+    pub fn learnt(&self, place: usize, id: EndpointId, learnt: Result<Learnt, ModelsError>) {
         let changed = self.fleet().learnt(place, id, learnt);
         self.changed_if(changed);
     }

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use super::caches::Unit;
 use super::health::Course;
-use super::models::{Card, Learnt};
+use super::models::{Card, Learnt, Lock};
 use super::saved::{Heard, Process};
 use super::scrape::Reading;
 use super::truth::Truth;
@@ -35,6 +35,8 @@ pub struct Member {
     pub now: Option<Tenancy>,
     /// What it serves; `None`: neither configured nor learnt yet.
     pub models: Option<Learnt>,
+    /// Whether it asks for a key, as it said last.
+    pub lock: Lock,
     /// Why its models are not known.
     pub models_error: Option<String>,
     /// Rung when its models are to be read now.
@@ -114,6 +116,7 @@ impl Member {
             addresses: Vec::new(),
             now: None,
             models: None,
+            lock: Lock::Unknown,
             models_error: None,
             models_wanted: Arc::default(),
             troubled: Arc::default(),

@@ -60,6 +60,40 @@ pub enum ModelsError {
     Shape,
 }
 
+/// Whether an engine answers only who has a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lock {
+    /// It has not said.
+    #[default]
+    Unknown,
+    /// It answers anybody.
+    Open,
+    /// It asks for one, and the one in `api_key_file` is taken.
+    Ours,
+    /// It asks for one that is not known here.
+    Foreign,
+}
+
+impl Lock {
+    /// What is known after another look, with a key of ours or without.
+    pub fn after(self, look: &Result<Learnt, ModelsError>, with_key: bool) -> Lock {
+        match look {
+            Ok(Learnt { asks_key: false, .. }) => Lock::Open,
+            Ok(_) => Lock::Ours,
+            Err(ModelsError::KeyWanted | ModelsError::KeyRefused) => Lock::Foreign,
+            // It has no such list, whose configured models are to be told all the same; behind a key perhaps.
+            Err(ModelsError::Status(400..500) | ModelsError::Shape) if with_key => Lock::Ours,
+            Err(ModelsError::Status(400..500) | ModelsError::Shape) => Lock::Open,
+            Err(_) => self,
+        }
+    }
+
+    /// Whether it asks for a key.
+    pub fn asks(self) -> bool {
+        matches!(self, Lock::Ours | Lock::Foreign)
+    }
+}
+
 /// Asks without the key first: whether the engine asks for one decides who may read our own `/v1/models`.
 pub async fn learn(client: &Client, call: &Call<'_>) -> Result<Learnt, ModelsError> {
     let open = client.get(&Call { key: None, ..*call }).await?;

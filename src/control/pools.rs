@@ -44,6 +44,8 @@ pub struct View {
     pub models: HashMap<Box<[u8]>, PoolId>,
     /// See [`crate::snapshot::Snapshot::default_pool`].
     pub default_pool: Option<PoolId>,
+    /// See [`crate::snapshot::Snapshot::unlearnt`].
+    pub unlearnt: Option<PoolId>,
     /// See [`crate::snapshot::Snapshot::only`].
     pub only: Option<PoolId>,
     /// Whether the models of every engine are known.
@@ -82,7 +84,7 @@ impl Pools {
         let mut complete = true;
         // Whether an engine of unknown models may take requests; a dead one must not keep the others waiting
         // for a `model` that all of them would serve.
-        let mut unlearnt_usable = false;
+        let (mut unlearnt, mut unlearnt_usable) = (None, false);
         for member in members {
             let ids = member.ids();
             complete &= ids.is_some();
@@ -93,20 +95,20 @@ impl Pools {
                 let place = usize::from(pool.0);
                 slots.resize_with(slots.len().max(place + 1), Vec::new);
                 slots[place].push(tenancy.id.slot);
-                if ids.is_some() {
-                    models.insert(Box::from(id.as_bytes()), pool);
+                match &ids {
+                    Some(_) => drop(models.insert(Box::from(id.as_bytes()), pool)),
+                    None => unlearnt = Some(pool),
                 }
             }
         }
         let pools = self.pools(slots, members);
-        let unlearnt = self.places.get(UNLEARNT).copied().filter(|id| !pools[usize::from(id.0)].members.is_empty());
-        let configured = models.get(self.config.serve.default_model.as_bytes()).copied();
         let live = || pools.iter().filter(|pool| !pool.members.is_empty());
         let counted =
             |pool: &&Pool| Some(pool.id) != unlearnt || unlearnt_usable || models.contains_key(pool.name.as_bytes());
         let first = live().find(counted).map(|pool| pool.id);
         View {
-            default_pool: configured.or(unlearnt.filter(|_| !complete)),
+            default_pool: models.get(self.config.serve.default_model.as_bytes()).copied(),
+            unlearnt,
             only: first.filter(|_| live().filter(counted).count() == 1),
             models,
             complete,

@@ -232,8 +232,8 @@ impl Watch {
             };
             let key = self.keeper.key(self.place);
             let call = self.call(address, "/v1/models", key.as_deref(), self.plan.models);
-            let learnt = models::learn(&self.client, &call).await.map_err(|error| error.to_string());
-            let failed = learnt.as_ref().err().cloned();
+            let learnt = models::learn(&self.client, &call).await;
+            let failed = learnt.as_ref().err().map(ToString::to_string);
             if failed.is_some() && failed != said {
                 let why = failed.as_deref().unwrap_or_default();
                 tracing::warn!(engine = self.authority, why, "cannot read which models an engine serves");

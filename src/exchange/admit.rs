@@ -325,6 +325,7 @@ impl Exchange {
             held_back_since: 0,
             knows_enough: false,
             seeks_model: false,
+            only: None,
             head_len: out.len(),
             held: out,
             held_whole: true,

@@ -41,7 +41,7 @@ impl Exchange {
     }
 
     /// The body as it is held, with the framing that it goes out in, up to where the first choice read it.
-    fn read_anew(&self, scan: &mut Scan, bytes_max: usize) {
+    pub(super) fn read_anew(&self, scan: &mut Scan, bytes_max: usize) {
         let mut rest = self.held.get(self.head_len..).unwrap_or_default();
         let (mut body, mut left) = (Body::new(self.asked.framing.body), bytes_max);
         while left > 0

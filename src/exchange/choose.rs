@@ -39,7 +39,7 @@ impl Exchange {
     fn select_pool<'a>(&mut self, cx: &mut Context<'a>) -> Result<&'a Pool, Refused> {
         let facts = self.scan.as_ref().map(|scan| scan.facts());
         let model = facts.and_then(|facts| facts.model());
-        let pool = match cx.snapshot.select(model) {
+        let pool = match self.selected(cx.snapshot, model) {
             Selected::Pool(pool) => pool,
             Selected::UnknownModel => return Err(refusals::unknown_model(model.unwrap_or_default())),
             // Without a body there is no model to name, and of what an engine alone understands it is not known where.
@@ -62,6 +62,12 @@ impl Exchange {
             self.shadow_key = self.key;
         }
         Ok(pool)
+    }
+
+    /// The pool for this `model`. What names none, since there was one pool when it came, is for that, whatever was added.
+    pub(super) fn selected<'a>(&self, snapshot: &'a Snapshot, model: Option<&[u8]>) -> Selected<'a> {
+        let only = self.only.filter(|_| !snapshot.single_pool() && model.is_none_or(<[u8]>::is_empty));
+        only.and_then(|id| snapshot.live_pool(id)).map_or_else(|| snapshot.select(model), Selected::Pool)
     }
 
     fn names_no_model(&self) -> bool {

@@ -178,6 +178,8 @@ pub struct Exchange {
     knows_enough: bool,
     /// The body's model was not within `hold_bytes`: as much is held as it may have in all.
     seeks_model: bool,
+    /// The one pool that there was when the head came.
+    only: Option<PoolId>,
     /// The request as it goes out, rewritten head first: all of it while `held_whole`.
     held: Vec<u8>,
     head_len: usize,

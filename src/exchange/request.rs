@@ -13,16 +13,10 @@ use crate::snapshot::{Selected, Snapshot};
 impl Exchange {
     /// The head stands: begins a scan if the choice needs something of the body.
     pub(super) fn prepare(&mut self, cx: &mut Context<'_>) {
-        let mut needs = cx.snapshot.needs;
-        if self.asked.session.is_some() {
-            needs = needs.without(Needs::SESSION);
-        }
+        let needs = self.needs(cx.snapshot);
+        self.only = cx.snapshot.only_pool().map(|pool| pool.id);
         if self.asked.encoded {
             cx.stats.count(Count::ScanFailedCompressed);
-        }
-        if self.asked.api == Api::Other {
-            // What it says beside these is not known.
-            needs = needs.only(Needs::MODEL | Needs::SESSION);
         }
         if self.body.done() || self.asked.encoded || needs.is_empty() {
             self.knows_enough = true;
@@ -30,6 +24,27 @@ impl Exchange {
         }
         let mut scan = cx.lender.scan();
         scan.begin(self.asked.api, &cx.snapshot.plan, needs);
+        self.scan = Some(scan);
+    }
+
+    fn needs(&self, snapshot: &Snapshot) -> Needs {
+        let mut needs = snapshot.needs;
+        if self.asked.session.is_some() {
+            needs = needs.without(Needs::SESSION);
+        }
+        if self.asked.api == Api::Other {
+            // What it says beside these is not known.
+            needs = needs.only(Needs::MODEL | Needs::SESSION);
+        }
+        needs
+    }
+
+    /// The fleet may have changed since the head, and its choice need more than the body is scanned for: what came of it is read once more.
+    fn follow_fleet(&mut self, cx: &Context<'_>) {
+        let needs = self.needs(cx.snapshot);
+        let Some(mut scan) = self.scan.take_if(|scan| !scan.needs().contains(needs)) else { return };
+        scan.begin(self.asked.api, &cx.snapshot.plan, needs);
+        self.read_anew(&mut scan, self.holds_at_most(cx.rules));
         self.scan = Some(scan);
     }
 
@@ -42,6 +57,7 @@ impl Exchange {
 
     /// More of the request body, followed perhaps by the next request.
     pub(super) fn take_request(&mut self, bytes: &[u8], cx: &mut Context<'_>) {
+        self.follow_fleet(cx);
         let mut pass = 0..0;
         // The choice may end it in the middle: what comes behind is nobody's, and a fault there no second answer.
         while self.phase != Phase::Done && !self.body.done() && pass.end < bytes.len() {
@@ -130,7 +146,7 @@ impl Exchange {
 
     fn may_have_to_wait(&self, snapshot: &Snapshot) -> bool {
         let model = self.scan.as_ref().and_then(|scan| scan.facts().model());
-        let Selected::Pool(pool) = snapshot.select(model) else { return false };
+        let Selected::Pool(pool) = self.selected(snapshot, model) else { return false };
         pool.settings.queue != Queueing::Off && pool.settings.policy.counts_tokens()
     }
 

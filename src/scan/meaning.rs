@@ -236,6 +236,11 @@ impl Scan {
         self.state = State::Skip;
     }
 
+    /// What it was begun for.
+    pub fn needs(&self) -> Needs {
+        self.needs
+    }
+
     /// Whether all needs are met by what has been read.
     fn is_enough(&self) -> bool {
         let met = |need: Needs, known: bool| !self.needs.contains(need) || known;

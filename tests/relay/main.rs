@@ -17,6 +17,7 @@ mod early;
 mod failing;
 mod framing_replies;
 mod framing_requests;
+mod growing;
 mod incidents;
 mod leaving;
 mod models;

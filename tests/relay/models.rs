@@ -10,7 +10,7 @@ use crate::client::{chat, chunked, get, post};
 use crate::engine::{Engine, HELLO, ok};
 use crate::front::Front;
 
-fn republish(front: &Front, change: impl FnOnce(&mut Snapshot)) {
+pub fn republish(front: &Front, change: impl FnOnce(&mut Snapshot)) {
     let mut snapshot = Snapshot::clone(&front.published.current());
     snapshot.epoch += 1;
     change(&mut snapshot);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::Upstream;
 use crate::control::caches::Unit;
-use crate::control::models::Card;
+use crate::control::models::{Card, Learnt, ModelsError};
 use crate::control::scrape;
 use crate::counters::stats::Stats;
 use crate::counters::{Asked, Compared, Counters, Prediction, Predictions};
@@ -297,5 +297,6 @@ fn an_engine_that_counts_no_hits_ends_on_hash_and_one_without_a_cache_at_once() 
 }
 
 mod crowded;
+mod models;
 mod parts;
 mod restarts;

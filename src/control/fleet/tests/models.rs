@@ -1,0 +1,92 @@
+//! What is not known of the engines' models, and what that changes for requests and for `/v1/models`.
+
+use super::*;
+
+/// An engine may have a key that the front lacks, or be dead from the start: it is never learnt.
+#[test]
+fn a_model_that_is_named_is_never_the_default_ones() {
+    let mut config = Config::clone(&fleet(3).config);
+    config.serve.default_model = "a".into();
+    let mut fleet = Fleet::new(Arc::new(config), Vec::new(), Arc::default());
+    (0..3).for_each(|place| assert!(fleet.resolved(place.into(), vec![at(place)], Instant::now())));
+    let members = |fleet: &mut Fleet, model: Option<&[u8]>| match fleet.snapshot().select(model) {
+        Selected::Pool(pool) => Some(pool.members.to_vec()),
+        _ => None,
+    };
+    serves(&mut fleet, 0, &["a"]);
+    serves(&mut fleet, 1, &["b"]);
+    for model in [None, Some(&b""[..]), Some(b"a")] {
+        assert_eq!(members(&mut fleet, model), Some(vec![0]), "{model:?}");
+    }
+    assert_eq!(members(&mut fleet, Some(b"b")), Some(vec![1]));
+    assert_eq!(members(&mut fleet, Some(b"c")), Some(vec![2]), "it may be the third one's");
+    let (id, _) = fleet.target(2).unwrap();
+    for _ in 0..2 {
+        fleet.probed(2, id, failed(), Instant::now());
+    }
+    assert_eq!(members(&mut fleet, Some(b"c")), Some(vec![2]), "or have been");
+    serves(&mut fleet, 2, &["c"]);
+    let snapshot = fleet.snapshot();
+    assert!(matches!(snapshot.select(Some(b"d")), Selected::UnknownModel));
+    assert_eq!(members(&mut fleet, None), Some(vec![0]));
+}
+
+/// It may be served by those who have not said so yet.
+#[test]
+fn without_a_default_in_service_what_names_no_model_is_for_those_who_are_not_known() {
+    let mut fleet = fleet(3);
+    serves(&mut fleet, 0, &["a"]);
+    serves(&mut fleet, 1, &["b"]);
+    assert!(matches!(fleet.snapshot().select(None), Selected::Pool(pool) if *pool.members == [2]));
+    serves(&mut fleet, 2, &["a"]);
+    assert!(matches!(fleet.snapshot().select(None), Selected::NoModel));
+}
+
+/// Who may be told of an engine's models is an engine's to say where it asks for a key that nobody here knows.
+#[test]
+fn models_behind_a_key_that_is_not_known_are_not_told() {
+    let learnt = |asks_key| Ok(Learnt { cards: vec![Card::made("a")], asks_key });
+    let looked = |fleet: &mut Fleet, place: usize, look| {
+        let (id, _) = fleet.target(place).unwrap();
+        let changed = fleet.learnt(place, id, look);
+        let answer = fleet.snapshot().models_answer;
+        (changed, answer.list.is_some(), answer.authorizations.len())
+    };
+    let mut open = fleet(2);
+    assert_eq!(looked(&mut open, 1, Err(ModelsError::KeyWanted)), (true, false, 0));
+    assert_eq!(looked(&mut open, 0, learnt(false)), (true, true, 0), "nothing in it is of the one with the key");
+    assert_eq!(looked(&mut open, 0, Err(ModelsError::Status(503))), (false, true, 0), "it says nothing of keys");
+    // It was started again with --api-key.
+    assert_eq!(looked(&mut open, 0, Err(ModelsError::KeyWanted)), (true, false, 0));
+    assert_eq!(looked(&mut open, 0, Err(ModelsError::KeyWanted)), (false, false, 0));
+    assert_eq!(looked(&mut open, 0, learnt(false)), (true, true, 0));
+
+    let mut config = Config::clone(&fleet(1).config);
+    config.upstream[0].models = vec!["a".into()];
+    let config = Arc::new(config);
+    let configured = |key: Option<&str>| {
+        let mut fleet = Fleet::new(Arc::clone(&config), vec![key.map(Arc::from)], Arc::default());
+        fleet.resolved(0, vec![at(0)], Instant::now());
+        assert!(fleet.snapshot().models_answer.list.is_none(), "it has not said whether it asks for a key");
+        fleet
+    };
+    let mut fleet = configured(None);
+    assert_eq!(looked(&mut fleet, 0, Err(ModelsError::KeyWanted)), (true, false, 0));
+    for (look, key, expected) in [
+        (learnt(false), None, (true, true, 0)),
+        (learnt(true), Some("x"), (true, true, 1)),
+        (Err(ModelsError::KeyRefused), Some("x"), (true, false, 0)),
+        // It has no `/v1/models`, which is why its models are configured.
+        (Err(ModelsError::Status(404)), None, (true, true, 0)),
+        (Err(ModelsError::Status(404)), Some("x"), (true, true, 1)),
+        (Err(ModelsError::Status(503)), Some("x"), (false, false, 0)),
+    ] {
+        assert_eq!(looked(&mut configured(key), 0, look.clone()), expected, "{look:?} {key:?}");
+    }
+    // Its `api_key_file` is taken out of the configuration.
+    let mut fleet = configured(Some("x"));
+    assert_eq!(looked(&mut fleet, 0, learnt(true)), (true, true, 1));
+    fleet.reconfigure(config, Vec::new(), Arc::default(), Instant::now());
+    let answer = fleet.snapshot().models_answer;
+    assert_eq!((answer.list, answer.authorizations.len()), (None, 0));
+}

@@ -1,0 +1,55 @@
+//! A fleet that changes while a request's body comes.
+
+use warmfront::policy::Policy;
+
+use crate::client::{chat, chunked, status};
+use crate::engine::{Engine, ok};
+use crate::front::Front;
+use crate::models::republish;
+
+/// Its head came when there was one pool, which asks no body for its model; the rest when there are two.
+#[test]
+fn a_fleet_that_grows_in_the_middle_of_a_body_is_met_with_all_of_it() {
+    let engines = [Engine::answering(ok("a's")), Engine::answering(ok("b's"))];
+    let (path, named_last) = ("/v1/chat/completions", |model: &str| {
+        let model = if model.is_empty() { String::new() } else { format!(",\"model\":\"{model}\"") };
+        format!(r#"{{"messages":[{{"role":"user","content":"{}"}}]{model}}}"#, "hi ".repeat(40))
+    });
+    for (policy, default) in [(Policy::PrefixHash, None), (Policy::PrefixHash, Some(1)), (Policy::Warm, Some(1))] {
+        for (model, text) in [("a", "a's"), ("b", "b's"), ("", "a's"), ("c", "")] {
+            let front = Front::with(&engines.each_ref().map(|engine| engine.address), |options| {
+                options.pools = vec![("a", vec![0]), ("b", vec![1])];
+                options.settings.policy = policy;
+            });
+            republish(&front, |snapshot| snapshot.only = Some(snapshot.pools[0].id));
+            front.until("one pool", |front| front.ask(chat("b", "hi")).text() == "a's");
+            let body = named_last(model);
+            let in_chunks = chunked(body.as_bytes(), 10);
+            let begun = |framing: String, body: &[u8]| {
+                let mut client = front.connect();
+                let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n{framing}\r\n\r\n");
+                client.send(head);
+                assert_eq!(status(&client.head()), 100, "the head has been read");
+                client.send(&body[..63]);
+                (client, body[63..].to_vec())
+            };
+            let clients = [
+                begun(format!("Content-Length: {}", body.len()), body.as_bytes()),
+                begun("Transfer-Encoding: chunked".into(), &in_chunks),
+            ];
+            republish(&front, |snapshot| {
+                (snapshot.only, snapshot.default_pool) = (None, default.map(|place: usize| snapshot.pools[place].id));
+            });
+            front.until("two pools", |front| front.ask(chat("b", "hi")).text() == "b's");
+            for (mut client, rest) in clients {
+                let reply = client.ask(rest);
+                let what = format!("{model:?} {policy:?} {default:?}: {} {}", reply.status, reply.text());
+                match text {
+                    "" => assert_eq!(reply.status, 404, "{what}"),
+                    text => assert_eq!(reply.text(), text, "{what}"),
+                }
+            }
+            front.settles();
+        }
+    }
+}
