@@ -50,6 +50,8 @@ pub struct Snapshot {
 pub struct ModelsAnswer {
     /// The merged list as JSON; `None`: nothing is known yet, or not who may see it: the request is relayed to an engine.
     pub list: Option<Bytes>,
+    /// There are models that are not told here: an id that is not among these may be one of them.
+    pub hides_some: bool,
     /// One model's card by id.
     pub cards: HashMap<Box<[u8]>, Bytes>,
     /// XXH3-64 of each `Authorization` value that the engines accept; empty: they ask for none.

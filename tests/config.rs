@@ -140,6 +140,7 @@ fn what_is_wrong_with_a_weight_shows_nobodys_key() {
         ("weights = {\n  \"Bearer sk-secret\" = 0,\n}\n", "4:"),
         ("weigths = { \"Bearer sk-secret\" = 3 }\n", "3:"),
         ("weigths.\"Bearer sk-secret\" = 3\n", "3:"),
+        ("[\"queue\".weights]\n\"Bearer sk-secret\" = x\n", "4:"),
     ] {
         let said = said(&format!("[queue]\ntenant_header = \"authorization\"\n{weights}"));
         assert!(said.contains(&format!("w.toml:{place}")) && !said.contains("secret"), "{said}");

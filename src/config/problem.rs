@@ -118,9 +118,11 @@ fn excerpt(out: &mut fmt::Formatter<'_>, path: &Path, text: &str, span: &Range<u
 
 /// Whether a line may hold what names a tenant, which may be its key: those are in no log, and in no answer to who has this read anew.
 fn names_tenants(before: &str, line: &str) -> bool {
-    let table = before.lines().rev().map(str::trim_start).find(|line| line.starts_with('[')).unwrap_or_default();
+    let key = |line: &str| line.trim_start().trim_start_matches(['[', ' ', '\t', '"', '\'']).to_owned();
+    let of_queue = |line: &str| ["queue", "weights"].iter().any(|name| key(line).starts_with(name));
+    let table = before.lines().rev().find(|line| line.trim_start().starts_with('[') || of_queue(line));
     // Whatever stands there: it may be a misspelt `weights`.
-    [table, line].iter().any(|line| line.trim_start().trim_start_matches(['[', ' ']).starts_with("queue"))
+    of_queue(table.unwrap_or_default()) || of_queue(line)
 }
 
 /// The word of `known` that `given` was probably meant to be.

@@ -211,6 +211,31 @@ fn health(health: &Health, found: &mut Vec<Problem>) {
     }
 }
 
+/// What names a session.
+fn sessions(settings: &Settings, wrong: &mut impl FnMut(&str, String)) {
+    for name in &settings.session_headers {
+        let token = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
+        if name.is_empty() || !name.bytes().all(token) {
+            wrong(
+                "session_headers",
+                format!("\"{name}\" is not a header name; write it in lower case, such as \"x-session-id\""),
+            );
+        }
+    }
+    for name in &settings.session_fields {
+        if name.is_empty() || name.len() > 64 {
+            wrong("session_fields", format!("\"{name}\" is not a body field's name of 1 to 64 bytes"));
+        } else if name.contains('.') {
+            wrong(
+                "session_fields",
+                format!("\"{name}\" would be within another field; only a body's own can be named"),
+            );
+        } else if scan::reads(name) {
+            wrong("session_fields", format!("\"{name}\" is read for what it says of the request; it names no session"));
+        }
+    }
+}
+
 fn routing(settings: &Settings, table: &[&str], found: &mut Vec<Problem>) {
     let mut wrong = |key: &str, message: String| {
         let path = table.iter().copied().chain([key]).map(str::to_owned).collect();
@@ -243,27 +268,7 @@ fn routing(settings: &Settings, table: &[&str], found: &mut Vec<Problem>) {
     if settings.prefix_bytes == 0 {
         wrong("prefix_bytes", "`prefix_bytes` cannot be 0: every prompt would have the same key".into());
     }
-    for name in &settings.session_headers {
-        let token = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
-        if name.is_empty() || !name.bytes().all(token) {
-            wrong(
-                "session_headers",
-                format!("\"{name}\" is not a header name; write it in lower case, such as \"x-session-id\""),
-            );
-        }
-    }
-    for name in &settings.session_fields {
-        if name.is_empty() || name.len() > 64 {
-            wrong("session_fields", format!("\"{name}\" is not a body field's name of 1 to 64 bytes"));
-        } else if name.contains('.') {
-            wrong(
-                "session_fields",
-                format!("\"{name}\" would be within another field; only a body's own can be named"),
-            );
-        } else if scan::reads(name) {
-            wrong("session_fields", format!("\"{name}\" is read for what it says of the request; it names no session"));
-        }
-    }
+    sessions(settings, &mut wrong);
     if settings.session_fields.len() > SESSION_FIELDS_MAX {
         wrong("session_fields", format!("`session_fields` cannot name more than {SESSION_FIELDS_MAX} fields"));
     }

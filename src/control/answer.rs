@@ -13,27 +13,27 @@ use crate::snapshot::ModelsAnswer;
 
 /// The merged `/v1/models` of these engines.
 pub(super) fn of(members: &[Member]) -> ModelsAnswer {
-    let mut cards: Vec<Card> = Vec::new();
-    let mut cards_at: HashMap<Box<str>, usize> = HashMap::new();
-    for member in members {
-        for card in member.cards() {
-            cards_at.entry(card.id.clone()).or_insert_with(|| {
-                cards.push(card);
-                cards.len() - 1
-            });
-        }
-    }
     let takes = |member: &Member| member.key.as_ref().filter(|_| member.lock == Lock::Ours).cloned();
     let hash = |key: Arc<str>| xxh3_64(format!("Bearer {key}").as_bytes());
     let mut authorizations: Vec<u64> = members.iter().filter_map(takes).map(hash).collect();
     authorizations.sort_unstable();
     authorizations.dedup();
-    // Nobody can show a key that we know: who is told of such an engine's models, an engine has to judge.
-    let hidden = |member: &Member| member.lock != Lock::Open && member.ids().is_some();
-    let judged_elsewhere = authorizations.is_empty() && members.iter().any(hidden);
+    // Nobody can show a key that we know: who is told of such an engine's models, that engine has to judge.
+    let is_hidden = |member: &&Member| authorizations.is_empty() && member.lock != Lock::Open && member.ids().is_some();
+    let mut cards: Vec<Card> = Vec::new();
+    let mut places = HashMap::new();
+    for member in members.iter().filter(|member| !is_hidden(member)) {
+        for card in member.cards() {
+            places.entry(card.id.clone()).or_insert_with(|| {
+                cards.push(card);
+                cards.len() - 1
+            });
+        }
+    }
     ModelsAnswer {
-        list: (!cards.is_empty() && !judged_elsewhere).then(|| models::list(cards.iter())),
+        list: (!cards.is_empty()).then(|| models::list(cards.iter())),
         cards: cards.into_iter().map(|card| (card.id.as_bytes().into(), card.json)).collect(),
+        hides_some: members.iter().any(|member| is_hidden(&member)),
         authorizations,
     }
 }

@@ -68,7 +68,7 @@ pub enum Lock {
     Unknown,
     /// It answers anybody.
     Open,
-    /// It asks for one, and the one in `api_key_file` is taken.
+    /// It asks for one, and the one in `api_key_file` is taken; or may ask, where it has no such list.
     Ours,
     /// It asks for one that is not known here.
     Foreign,
@@ -82,8 +82,9 @@ impl Lock {
             Ok(_) => Lock::Ours,
             Err(ModelsError::KeyWanted | ModelsError::KeyRefused) => Lock::Foreign,
             // It has no such list, whose configured models are to be told all the same; behind a key perhaps.
-            Err(ModelsError::Status(400..500) | ModelsError::Shape) if with_key => Lock::Ours,
-            Err(ModelsError::Status(400..500) | ModelsError::Shape) => Lock::Open,
+            Err(ModelsError::Status(404 | 405 | 410)) if with_key => Lock::Ours,
+            Err(ModelsError::Status(404 | 405 | 410)) => Lock::Open,
+            // What else it answers, or a proxy before it, says nothing of keys.
             Err(_) => self,
         }
     }

@@ -95,7 +95,7 @@ impl Counters {
         let raised = |count: u32| if count < slots { count.checked_add(1) } else { None };
         // Before it is counted, and off again after: it must never look as if it were from before the trial.
         let trial = self.loads.join_trial(id.slot);
-        if cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raised).is_err() {
+        if cell.fetch_update(Ordering::AcqRel, Ordering::Relaxed, raised).is_err() {
             self.loads.leave_trial(id.slot, trial);
             return None;
         }
@@ -198,6 +198,12 @@ impl Admission {
     #[inline]
     pub fn endpoint(&self) -> EndpointId {
         self.endpoint
+    }
+
+    /// Whether what becomes of the request says something of the endpoint: of one on trial its trial's own do, and not what is open
+    /// there from before.
+    pub fn is_judged(&self) -> bool {
+        self.counters.loads.judges(self.endpoint.slot, self.trial)
     }
 
     /// The request asks its endpoint to compute so many tokens of its prompt. Once, at the choice.

@@ -137,6 +137,7 @@ fn admit(
         cx.actions.compose(Side::Client, |out| out.extend_from_slice(reply::CONTINUE));
     }
     let asked = Asked::of(head, framing, api, id, peer, cx);
+    cx.lender.retries.earn(cx.rules.limits.retry_percent);
     let exchange = Exchange::new(head, asked, peer, since, cx);
     Opened::Exchange(head.len, Box::new(exchange))
 }
@@ -200,7 +201,7 @@ fn models(head: &RequestHead<'_>, path: &[u8], cx: &Context<'_>) -> Option<Answe
         [b'/', id @ ..] => {
             let id = percent_decode(id);
             let card = models.cards.get(&*id).map(|card| Answer::Json(card.clone()));
-            Some(card.unwrap_or_else(|| Answer::Refused(refusals::unknown_model(&id))))
+            card.or_else(|| (!models.hides_some).then(|| Answer::Refused(refusals::unknown_model(&id))))
         }
         _ => None,
     }
@@ -313,7 +314,6 @@ impl Exchange {
         let body = Body::new(asked.framing.body);
         let out = rewritten(head, &asked.framing, &asked.request_id, peer, cx);
         cx.lender.held_bytes += out.capacity();
-        cx.lender.retries.earn(cx.rules.limits.retry_percent);
         let mut exchange = Exchange {
             phase: Phase::ReadBody,
             asked,

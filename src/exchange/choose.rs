@@ -64,9 +64,11 @@ impl Exchange {
         Ok(pool)
     }
 
-    /// The pool for this `model`. What names none, since there was one pool when it came, is for that, whatever was added.
+    /// The pool for this `model`. What names none, since there was one pool when it came, is for that, whatever was added; but not for
+    /// what is left there of an engine that has not said what it serves, where another pool is for such requests.
     pub(super) fn selected<'a>(&self, snapshot: &'a Snapshot, model: Option<&[u8]>) -> Selected<'a> {
         let only = self.only.filter(|_| !snapshot.single_pool() && model.is_none_or(<[u8]>::is_empty));
+        let only = only.filter(|id| snapshot.unlearnt != Some(*id) || snapshot.default_pool.is_none());
         only.and_then(|id| snapshot.live_pool(id)).map_or_else(|| snapshot.select(model), Selected::Pool)
     }
 

@@ -43,6 +43,7 @@ impl Exchange {
     fn follow_fleet(&mut self, cx: &Context<'_>) {
         let needs = self.needs(cx.snapshot);
         let Some(mut scan) = self.scan.take_if(|scan| !scan.needs().contains(needs)) else { return };
+        let needs = needs | scan.needs();
         scan.begin(self.asked.api, &cx.snapshot.plan, needs);
         self.read_anew(&mut scan, self.holds_at_most(cx.rules));
         self.scan = Some(scan);

@@ -61,6 +61,20 @@ fn models_behind_a_key_that_is_not_known_are_not_told() {
     assert_eq!(looked(&mut open, 0, Err(ModelsError::KeyWanted)), (false, false, 0));
     assert_eq!(looked(&mut open, 0, learnt(false)), (true, true, 0));
 
+    // What is behind a key that is not known is left out, and nothing else; nor is a login page a list.
+    let mut config = Config::clone(&fleet(2).config);
+    config.upstream[0].models = vec!["hidden".into()];
+    let mut mixed = Fleet::new(Arc::new(config), vec![None, None], Arc::default());
+    (0..2u16).for_each(|place| _ = mixed.resolved(place.into(), vec![at(place)], Instant::now()));
+    for look in [Err(ModelsError::KeyWanted), Err(ModelsError::Status(429)), Err(ModelsError::Shape)] {
+        looked(&mut mixed, 0, look);
+        assert!(looked(&mut mixed, 1, learnt(false)).1);
+        let answer = mixed.snapshot().models_answer;
+        assert!(
+            answer.hides_some && answer.cards.contains_key(&b"a"[..]) && !answer.cards.contains_key(&b"hidden"[..])
+        );
+    }
+
     let mut config = Config::clone(&fleet(1).config);
     config.upstream[0].models = vec!["a".into()];
     let config = Arc::new(config);
