@@ -200,12 +200,6 @@ impl Admission {
         self.endpoint
     }
 
-    /// Whether what becomes of the request says something of the endpoint: of one on trial its trial's own do, and not what is open
-    /// there from before.
-    pub fn is_judged(&self) -> bool {
-        self.counters.loads.judges(self.endpoint.slot, self.trial)
-    }
-
     /// The request asks its endpoint to compute so many tokens of its prompt. Once, at the choice.
     pub fn computes(&mut self, tokens: u32) {
         let tokens = tokens.min(TOKENS_MAX);

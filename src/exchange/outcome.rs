@@ -68,11 +68,7 @@ impl Exchange {
     /// The endpoint failed this request: counted once a leg.
     pub(super) fn blame(&mut self, cx: &mut Context<'_>) {
         let Some(leg) = &mut self.leg else { return };
-        let is_judged = leg.admission.is_judged();
-        if !std::mem::replace(&mut leg.charged, true)
-            && is_judged
-            && cx.counters.outcomes().fault(leg.admission.endpoint().slot)
-        {
+        if !std::mem::replace(&mut leg.charged, true) && cx.counters.outcomes().fault(leg.admission.endpoint().slot) {
             cx.stats.count(Count::Barred);
         }
     }
@@ -106,17 +102,9 @@ impl Exchange {
 
     /// The reply has come to its last byte. Where that is the end of an error, it was judged before.
     pub(super) fn praise(&self, cx: &Context<'_>) {
-        if let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged && leg.admission.is_judged())
+        if let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged)
             && (200..400).contains(&self.status)
         {
-            cx.counters.outcomes().good(leg.admission.endpoint().slot);
-        }
-    }
-
-    /// Its engine has answered that it speaks another protocol from here on, which is an answer, and the last that can be judged: a trial is
-    /// not to wait for the end of what may be open for hours.
-    pub(super) fn switched(&self, cx: &Context<'_>) {
-        if let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged && leg.admission.is_judged()) {
             cx.counters.outcomes().good(leg.admission.endpoint().slot);
         }
     }

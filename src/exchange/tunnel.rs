@@ -22,7 +22,6 @@ impl Exchange {
     pub(super) fn begin_tunnel(&mut self, rest: Range<usize>, cx: &mut Context<'_>) {
         cx.stats.count(Count::Tunnel);
         self.status = 101;
-        self.switched(cx);
         self.phase = Phase::Tunnel;
         self.forget_held(cx);
         self.wait(cx.now, cx.rules.limits.tunnel_idle_timeout_ms, Waiting::Tunnel);

@@ -3,8 +3,6 @@
 use crate::atomics::{AtomicU64, Ordering};
 use crate::limits::ENDPOINTS_MAX;
 
-use super::Loads;
-
 /// By slot: in the upper half the number of its trial, odd while one is under way, in the lower how many requests were
 /// admitted on it and have not ended. The number tells them from those of the trials before, which count no more.
 #[derive(Debug)]
@@ -62,11 +60,6 @@ impl Trials {
         self.update(slot, less_one);
     }
 
-    fn judges(&self, slot: u16, trial: u32) -> bool {
-        let cell = self.0.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Relaxed));
-        !is_under_way(cell) || number(cell) == trial
-    }
-
     /// How many requests of its own the trial has that is under way.
     #[inline]
     pub(super) fn own(&self, slot: u16) -> Option<u32> {
@@ -79,13 +72,6 @@ impl Trials {
         if let Some((cell, seen)) = self.0.get(slot as usize).zip(seen.0.get(slot as usize)) {
             cell.store(seen.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-    }
-}
-
-impl Loads {
-    /// Whether what becomes of a request, of this trial or of none, says something of its endpoint now.
-    pub(crate) fn judges(&self, slot: u16, trial: u32) -> bool {
-        self.trials.judges(slot, trial)
     }
 }
 
@@ -125,19 +111,5 @@ mod tests {
         assert_eq!(seen(), (0, 0));
         assert!(counters.try_admit(EndpointId { slot: 3, generation: 0 }, Some(0)).is_none());
         assert_eq!((counters.loads().trials.own(3), counters.underflow()), (Some(0), 0));
-    }
-
-    /// An engine that fails all that is new would come back by the end of an old stream, and stay out by those that break.
-    #[test]
-    fn what_is_open_from_before_is_no_verdict_of_a_trial() {
-        let counters = Counters::leak();
-        let admit = || counters.try_admit(EndpointId { slot: 3, generation: 0 }, None).unwrap();
-        let before = admit();
-        assert!(before.is_judged());
-        counters.on_trial(3);
-        let own = admit();
-        assert!(own.is_judged() && !before.is_judged());
-        counters.trial_over(3);
-        assert!(own.is_judged() && before.is_judged());
     }
 }
