@@ -33,7 +33,7 @@ impl Fleet {
     }
 
     fn by(policy: Policy, endpoints: Vec<Endpoint>) -> Fleet {
-        let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 16, lengths: false }).unwrap();
+        let index = Index::new(Capacity { endpoints: 128, blocks: 1 << 16, lengths: false }).unwrap();
         endpoints.iter().for_each(|endpoint| assert_eq!(index.assign(endpoint.id, Some(1 << 10)), Ok(1 << 10)));
         let names: Vec<_> = endpoints.iter().map(|one| (one.id.slot, one.name.to_string(), one.weight)).collect();
         let members: Vec<_> = names.iter().map(|(slot, name, weight)| (*slot, name.as_str(), *weight)).collect();
@@ -122,6 +122,20 @@ fn who_holds_the_prompt_gets_it_until_the_others_have_less_to_do() {
     assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 2);
     fleet.running.clear();
     assert_eq!(fleet.counters.loads().pending(2), 0);
+}
+
+/// What is held is noted on little where slots are low.
+#[test]
+fn who_holds_the_prompt_gets_it_whatever_its_slot() {
+    for slots in [[0, 63], [0, 64], [63, 64], [64, 127]] {
+        let fleet = Fleet::new(slots.into_iter().map(endpoint).collect());
+        for (seed, slot) in slots.into_iter().enumerate() {
+            let prompt = chain(seed as u64, 20);
+            fleet.holds(slot, &prompt);
+            let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
+            assert_eq!((choice.endpoint.slot, choice.reason), (slot, Reason::Warm), "{slots:?}");
+        }
+    }
 }
 
 /// Its cache turned out not to hold what the index says: it counts as holding nothing, alike prompts meet as if nobody did,

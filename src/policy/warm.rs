@@ -71,6 +71,8 @@ const ROOM_WARM: u64 = 98;
 const ROOM_COLD: u64 = 93;
 /// See [`Row::inverse`]: that of an endpoint of weight 1 is two to this.
 const INVERSE_BITS: u32 = 20;
+/// Slots for which it is noted on 256 bytes what they hold: to clear the four KiB for all takes longer than to choose among eight.
+const FEW: usize = 64;
 
 /// The endpoint of least cost; among equals the first of the ring.
 pub(super) fn least_work(
@@ -81,14 +83,24 @@ pub(super) fn least_work(
     prompt: &Prompt<'_>,
 ) -> Option<Choice> {
     let eligible = pool.eligible();
-    let mut held = [0; ENDPOINTS_MAX];
-    note_held(eligible, prompt, &mut held);
+    let (mut few, mut many);
+    let held: &mut [u32] = match eligible.slots().last() {
+        Some(slot) if usize::from(*slot) >= FEW => {
+            many = [0; ENDPOINTS_MAX];
+            &mut many
+        }
+        _ => {
+            few = [0; FEW];
+            &mut few
+        }
+    };
+    note_held(eligible, prompt, held);
     let mean = u64::from(loads.mean_prompt(pool.id.0));
     let theirs = theirs(eligible, loads);
     // What others sent there the index knows only from events: as likely they have pushed it out already.
     let known = if policy == Policy::Precise { 1.0 } else { 1.0 - theirs };
     let displaces = known * loads.held_share(pool.id.0);
-    let mut work = Work { eligible, loads, prompt, mean, displaces, held: &held, others: Others::default() };
+    let mut work = Work { eligible, loads, prompt, mean, displaces, held, others: Others::default() };
     work.others = Others::of(pool, &work, theirs);
     let mut best = Best::default();
     for (&slot, cache) in eligible.slots().iter().zip(eligible.caches()) {
@@ -166,12 +178,12 @@ struct Work<'a> {
     /// What a token that is pushed out costs, in new tokens: it may be that another prompt would have found it.
     displaces: f32,
     /// Tokens held, by slot, as far as is believed.
-    held: &'a [u32; ENDPOINTS_MAX],
+    held: &'a [u32],
     others: Others,
 }
 
 /// Tokens held, by slot, as far as is believed. Written where they are read: to copy four KiB takes longer than to choose among eight.
-fn note_held(eligible: &Eligible, prompt: &Prompt<'_>, held: &mut [u32; ENDPOINTS_MAX]) {
+fn note_held(eligible: &Eligible, prompt: &Prompt<'_>, held: &mut [u32]) {
     for (found, holders) in prompt.matches.levels_in_steps() {
         let tokens = prompt.tokens_of(found);
         for slot in holders.slots() {
