@@ -149,8 +149,7 @@ impl Fleet {
             let slot = tenancy.id.slot;
             if tenancy.course.seen().is_none() {
                 // What its former tenant left there.
-                outcomes.forget(slot);
-                counters.trial_over(slot);
+                counters.forget(slot);
             }
             let outcome = outcomes.read(slot);
             let may_eject = outcome.barred && !tenancy.course.is_barred() && self.may_eject(at);

@@ -166,6 +166,32 @@ fn pools_keep_their_ids_and_share_rings() {
     assert!(matches!(gone.select(Some(b"lora")), Selected::UnknownModel));
 }
 
+/// What an engine does at its address is no measure of the one that has its slot next.
+#[test]
+fn who_gets_a_slot_begins_with_nothing_that_was_learnt_there() {
+    let mut fleet = fleet(1);
+    let (counters, mut now) = (Counters::leak(), Instant::now());
+    fleet.look(counters, now);
+    let (first, _) = fleet.target(0).unwrap();
+    let rate = || counters.loads().prefill_rate(first.slot);
+    let before = rate();
+    for _ in 0..50 {
+        let mut admission = counters.try_admit(first, None).unwrap();
+        admission.computes(1_000);
+        admission.timed(10_000);
+    }
+    counters.outcomes().bar(first.slot);
+    fleet.look(counters, now);
+    assert!(rate() > 90_000, "its own rate stays, whatever else is looked at");
+    fleet.resolved(0, vec![at(7)], now);
+    now += slots::QUARANTINE * 2;
+    assert!(fleet.tick(now, |slot| counters.in_flight(slot), nothing));
+    fleet.resolved(0, vec![at(8)], now);
+    fleet.look(counters, now);
+    let (third, _) = fleet.target(0).unwrap();
+    assert_eq!((third.slot, rate(), counters.outcomes().is_barred(third.slot)), (first.slot, before, false));
+}
+
 /// `/metrics` of an engine that was asked for so many tokens of prompts and found so many in its cache.
 fn counted(prompts: u64, hits: u64, caching: &str) -> Reading {
     let text = format!(
