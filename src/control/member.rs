@@ -90,6 +90,19 @@ pub struct Tenancy {
     pub was_silent: bool,
 }
 
+/// An endpoint that was taken out, finishing what it has.
+#[derive(Debug)]
+pub struct Leaving {
+    /// As shards see it from now on.
+    pub endpoint: Endpoint,
+    /// What its probes say, which go on as long as it has requests.
+    pub course: Course,
+    /// `Host` of these.
+    pub authority: String,
+    /// When it was taken out.
+    pub since: Instant,
+}
+
 impl Tenancy {
     /// How many tokens its cache holds, as it said last.
     pub fn tokens(&self) -> Option<u64> {
@@ -180,6 +193,16 @@ impl Member {
         let described = |id: &str| learnt.iter().find(|card| &*card.id == id).cloned();
         let ids = self.ids().unwrap_or_default();
         ids.into_iter().map(|id| described(id).unwrap_or_else(|| Card::made(id))).collect()
+    }
+
+    /// An endpoint of it, which is taken out.
+    pub fn leaves(&self, tenancy: &Tenancy, now: Instant) -> Leaving {
+        Leaving {
+            endpoint: Endpoint { health: Health::Draining, ..self.endpoint(tenancy) },
+            course: tenancy.course.clone(),
+            authority: self.upstream.url.authority(),
+            since: now,
+        }
     }
 
     /// An endpoint of it as shards are to see it.

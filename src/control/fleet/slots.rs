@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use super::Fleet;
 use crate::control::caches::Unit;
-use crate::control::health::Course;
-use crate::control::member::Tenancy;
+use crate::control::health::{Course, Failure};
+use crate::control::member::{Leaving, Tenancy};
 use crate::control::truth::Truth;
 use crate::counters::{Counted, Deeds};
-use crate::fleet::{Endpoint, EndpointId, Health, Turnover};
+use crate::fleet::{EndpointId, Turnover};
 use crate::limits::ENDPOINTS_MAX;
 
 /// How long a slot rests after its endpoint left the pools: shards that still hold an older snapshot
@@ -21,8 +21,7 @@ pub(super) const QUARANTINE: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pub(super) generation: u32,
-    /// An endpoint that was taken out, finishing what it has.
-    pub(super) leaving: Option<(Endpoint, Instant)>,
+    pub(super) leaving: Option<Leaving>,
     /// Whose it is until it is free.
     pub(super) tenant: Option<Arc<str>>,
     /// What stood at it when it was free last.
@@ -71,11 +70,11 @@ impl Fleet {
             began: None,
             was_silent: false,
         };
-        let old = member.now.replace(next).map(|old| (self.caches.part(old.id), member.endpoint(&old)));
-        let (part, endpoint) = old.unzip();
+        let old = member.now.replace(next).map(|old| (self.caches.part(old.id), member.leaves(&old, now)));
+        let (part, leaving) = old.unzip();
         // The one before goes first: what it had of the index is this one's, and nobody else's.
-        if let Some(endpoint) = endpoint {
-            self.let_finish(endpoint, now);
+        if let Some(leaving) = leaving {
+            self.let_finish(leaving);
         }
         self.caches.moved(id, part.flatten());
         self.pools.membership_changed();
@@ -83,10 +82,25 @@ impl Fleet {
     }
 
     /// An endpoint gets nothing new; its slot is free once it has finished what it has.
-    pub(in crate::control) fn let_finish(&mut self, endpoint: Endpoint, now: Instant) {
-        let slot = usize::from(endpoint.id.slot);
-        self.caches.forget(endpoint.id.slot);
-        self.slots[slot].leaving = Some((Endpoint { health: Health::Draining, ..endpoint }, now));
+    pub(in crate::control) fn let_finish(&mut self, leaving: Leaving) {
+        let slot = leaving.endpoint.id.slot;
+        self.caches.forget(slot);
+        self.slots[usize::from(slot)].leaving = Some(leaving);
+    }
+
+    /// Endpoints that were taken out and may not be free yet.
+    pub fn leaving(&self) -> impl Iterator<Item = &Leaving> {
+        self.slots.iter().filter_map(|slot| slot.leaving.as_ref())
+    }
+
+    /// A probe of an endpoint that was taken out was answered with 200, or not: its streams end by the same rule as those of any other.
+    /// Whether shards must know.
+    pub fn left_probed(&mut self, id: EndpointId, outcome: Result<(), Failure>, now: Instant) -> bool {
+        let slot = self.slots.get_mut(usize::from(id.slot)).and_then(|slot| slot.leaving.as_mut());
+        let Some(leaving) = slot.filter(|leaving| leaving.endpoint.id == id) else { return false };
+        leaving.course.probed(outcome, &self.config.health, now);
+        let refuses = leaving.course.refuses_probes();
+        std::mem::replace(&mut leaving.endpoint.refuses_probes, refuses) != refuses
     }
 
     /// Frees slots whose endpoints have finished what they had, for members that wait for one: what these did is kept by their names.
@@ -97,7 +111,7 @@ impl Fleet {
         counted: impl FnOnce() -> Counted,
     ) -> bool {
         let rested = |slot: &Slot| {
-            slot.leaving.as_ref().is_some_and(|(_, since)| now.saturating_duration_since(*since) > QUARANTINE)
+            slot.leaving.as_ref().is_some_and(|leaving| now.saturating_duration_since(leaving.since) > QUARANTINE)
         };
         let at_rest: Vec<u16> =
             (0..).zip(&self.slots).filter(|(_, slot)| rested(slot)).map(|(index, _)| index).collect();
