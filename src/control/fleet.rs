@@ -237,12 +237,14 @@ impl Fleet {
             Ok(read) => read,
             Err(why) => {
                 tenancy.scrape_error = Some(why);
+                // What it was taken for until it says it itself, which it does not.
+                let was_guessed = tenancy.reading.is_none() && std::mem::take(&mut tenancy.foreign) > 0;
                 let cannot_say = std::mem::take(&mut tenancy.was_silent) && tenancy.began.is_some();
                 let tokens = tenancy.tokens();
                 if cannot_say {
                     self.starts_anew(place, id, tokens, now);
                 }
-                return cannot_say;
+                return cannot_say || was_guessed;
             }
         };
         tenancy.scrape_error = None;
@@ -314,7 +316,8 @@ impl Fleet {
             }
         }
         self.caches.settle();
-        self.free_slots(now, in_flight, counted) || changed
+        changed |= self.free_slots(now, &in_flight, counted);
+        self.come_in(now, in_flight) || changed
     }
 
     /// The fleet as shards are to see it.

@@ -11,7 +11,7 @@ use crate::control::health::{Course, Failure};
 use crate::control::member::{Leaving, Tenancy};
 use crate::control::truth::Truth;
 use crate::counters::{Counted, Deeds};
-use crate::fleet::{EndpointId, Turnover};
+use crate::fleet::{Endpoint, EndpointId, Turnover};
 use crate::limits::ENDPOINTS_MAX;
 
 /// How long a slot rests after its endpoint left the pools: shards that still hold an older snapshot
@@ -139,6 +139,35 @@ impl Fleet {
         }
         self.forget_the_gone();
         true
+    }
+
+    /// Engines whose slot the index does not reach, as many had left a moment before they came, go to one that it reaches once that is free:
+    /// nothing is known of their caches where they are. Who is to have so many requests at most goes without any, and who is barred or on
+    /// trial later.
+    pub(super) fn come_in(&mut self, now: Instant, in_flight: impl Fn(u16) -> u32) -> bool {
+        let mut changed = false;
+        for at in 0..self.members.len() {
+            let member = &self.members[at];
+            let outside = member.now.as_ref().filter(|tenancy| !self.caches.seats(tenancy.id.slot));
+            let Some(tenancy) = outside.filter(|tenancy| !tenancy.course.is_barred()) else { continue };
+            let free = self.slots.iter().position(|slot| slot.tenant.is_none());
+            if !free.is_some_and(|free| self.caches.seats(free as u16)) {
+                return changed;
+            }
+            let there = in_flight(tenancy.id.slot);
+            if there > 0 && member.cap() != Endpoint::NO_CAP {
+                continue;
+            }
+            // Until the next scrape tells: it has what it has, though shards count from 0 in the other slot.
+            let foreign = tenancy.foreign.saturating_add(there);
+            let (address, course) = (tenancy.address, tenancy.course.in_another_slot());
+            tracing::info!(engine = &*member.name, "an engine that found no place in the prefix index has one now");
+            changed |= self.settle(at, address, course, now);
+            if let Some(tenancy) = &mut self.members[at].now {
+                tenancy.foreign = foreign;
+            }
+        }
+        changed
     }
 
     /// What each endpoint did, by name, whichever slots it has and had; of those that left, the last ones, and the others together
