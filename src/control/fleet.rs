@@ -98,10 +98,15 @@ impl Fleet {
         Some((now.id, now.address))
     }
 
-    /// The host name of an engine was looked up. Its endpoint stays while its address is among the answers.
+    /// The host name of an engine was looked up. Its endpoint stays while its address is in the answer, or expected back there.
     pub fn resolved(&mut self, place: usize, addresses: Vec<SocketAddr>, now: Instant) -> bool {
         let Some(at) = self.at(place) else { return false };
-        self.members[at].addresses = addresses;
+        let member = &mut self.members[at];
+        if member.name_answers.add(&addresses) {
+            let engine = &*member.name;
+            tracing::info!(engine, "the name of this engine tells addresses by turns: it stays at one that answers");
+        }
+        member.addresses = addresses;
         self.seat(at, now)
     }
 
@@ -132,9 +137,10 @@ impl Fleet {
         }
         // A name with several addresses: the engine may listen on another one.
         let addresses = &self.members[at].addresses;
-        let here = addresses.iter().position(|known| *known == address && addresses.len() > 1);
-        let Some((course, here)) = elsewhere.zip(here) else { return (turn, changed) };
-        let next = addresses[(here + 1) % addresses.len()];
+        let here = addresses.iter().position(|known| *known == address);
+        let next = here.map_or(0, |here| (here + 1) % addresses.len());
+        let next = addresses.get(next).copied().filter(|next| *next != address);
+        let Some((course, next)) = elsewhere.zip(next) else { return (turn, changed) };
         (turn, self.settle(at, next, course, now) || changed)
     }
 
@@ -169,6 +175,10 @@ impl Fleet {
                 _ => {}
             }
             turns.push((Arc::clone(&member.name), turn));
+            if matches!(turn, Turn::Ejected(..)) {
+                // Nobody waits for it at an address that its name does not tell now.
+                self.seat(at, now);
+            }
         }
         let stepped = self.step(now);
         let changed = turns.iter().any(|(_, turn)| !matches!(turn, Turn::Spared | Turn::SparedAgain));

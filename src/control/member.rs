@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use super::caches::Unit;
 use super::health::Course;
 use super::models::{Card, Learnt, Lock};
+use super::names::NameAnswers;
 use super::saved::{Heard, Process};
 use super::scrape::Reading;
 use super::truth::Truth;
@@ -29,8 +30,10 @@ pub struct Member {
     pub name: Arc<str>,
     /// Key for control's own calls.
     pub key: Option<Arc<str>>,
-    /// What its host name stands for.
+    /// What its host name stands for, as it was told last.
     pub addresses: Vec<SocketAddr>,
+    /// As it was told of late.
+    pub name_answers: NameAnswers,
     /// The endpoint it has now, if its name could be resolved.
     pub now: Option<Tenancy>,
     /// What it serves; `None`: neither configured nor learnt yet.
@@ -127,6 +130,7 @@ impl Member {
             upstream,
             key,
             addresses: Vec::new(),
+            name_answers: NameAnswers::default(),
             now: None,
             models: None,
             lock: Lock::Unknown,

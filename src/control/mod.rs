@@ -24,6 +24,7 @@ mod listen;
 pub mod member;
 mod metrics;
 pub mod models;
+mod names;
 mod pools;
 pub mod receipts;
 pub mod reload;

@@ -41,7 +41,10 @@ impl Fleet {
     /// Where a member is to be and is not. Without addresses it stays where it is: name servers fail more often than engines move.
     fn is_to_be_at(&self, at: usize) -> Option<SocketAddr> {
         let member = &self.members[at];
-        let stays = member.now.as_ref().is_some_and(|tenancy| member.addresses.contains(&tenancy.address));
+        let stays = member.now.as_ref().is_some_and(|tenancy| {
+            let serves = tenancy.course.answers() && !tenancy.course.is_barred();
+            member.addresses.contains(&tenancy.address) || serves && member.name_answers.stand_for(tenancy.address)
+        });
         member.addresses.first().copied().filter(|_| !stays)
     }
 

@@ -357,5 +357,6 @@ fn an_engine_that_counts_no_hits_ends_on_hash_and_one_without_a_cache_at_once() 
 
 mod crowded;
 mod models;
+mod names;
 mod parts;
 mod restarts;
