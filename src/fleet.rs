@@ -1,6 +1,7 @@
 //! Endpoints and their state, as control sees them and shards read them.
 
 mod belief;
+mod rates;
 mod trials;
 mod turnover;
 
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::limits::{ENDPOINTS_MAX, LABELLED_POOLS_MAX, TOKENS_MAX};
 pub use belief::{METHODS, Method, Rung};
+use rates::Rates;
 use trials::Trials;
 pub use turnover::Turnover;
 
@@ -147,7 +149,7 @@ pub struct Loads {
     dispatched: Box<[AtomicU64; ENDPOINTS_MAX]>,
     resident: Box<[AtomicU64; ENDPOINTS_MAX]>,
     prompted: Box<[AtomicU64; ENDPOINTS_MAX]>,
-    prefill_rate: Box<[AtomicU32; ENDPOINTS_MAX]>,
+    prefill_rates: Rates,
     mean_prompt: Box<[AtomicU32; LABELLED_POOLS_MAX]>,
     mean_held: Box<[AtomicU32; LABELLED_POOLS_MAX]>,
     mean_answer: Box<[AtomicU32; LABELLED_POOLS_MAX]>,
@@ -163,7 +165,7 @@ impl Default for Loads {
             dispatched: zeros(),
             resident: zeros(),
             prompted: zeros(),
-            prefill_rate: Box::new(std::array::from_fn(|_| AtomicU32::new(FIRST_PREFILL_RATE))),
+            prefill_rates: Rates::default(),
             mean_prompt: Box::new(std::array::from_fn(|_| AtomicU32::new(FIRST_MEAN_TOKENS * MEAN_SCALE))),
             mean_held: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
             mean_answer: Box::new(std::array::from_fn(|_| AtomicU32::new(FIRST_MEAN_ANSWER * MEAN_SCALE))),
@@ -185,11 +187,6 @@ const FIRST_MEAN_TOKENS: u32 = 1_000;
 const FIRST_MEAN_ANSWER: u32 = 64;
 /// Means are kept in sixteenths of a token, or they would not move by less than a hundred.
 const MEAN_SCALE: u32 = 16;
-/// Tokens a second that an engine is taken to compute before one was timed.
-const FIRST_PREFILL_RATE: u32 = 4_000;
-/// The weight of one timed prompt in an engine's rate is one part of so many; shorter ones tell of waiting, not of computing.
-const TIMED_PROMPTS: i64 = 8;
-const TIMED_TOKENS_MIN: u32 = 512;
 /// The weight of one prompt in the mean is one part of so many.
 const MEAN_PROMPTS: i64 = 100;
 
@@ -291,15 +288,18 @@ impl Loads {
     /// Tokens a second from a request to its first token, as one endpoint did of late; at least 1.
     #[inline]
     pub fn prefill_rate(&self, slot: u16) -> u32 {
-        self.prefill_rate.get(slot as usize).map_or(1, |cell| cell.load(Ordering::Relaxed).max(1))
+        self.prefill_rates.of(slot)
     }
 
     /// A first token came so long after a request to compute so many.
     pub(crate) fn prefilled(&self, slot: u16, tokens: u32, micros: u64) {
-        let Some(cell) = self.prefill_rate.get(slot as usize).filter(|_| tokens >= TIMED_TOKENS_MIN) else { return };
-        let timed = (u64::from(tokens) * 1_000_000 / micros.max(1)).min(TOKENS_MAX.into()) as i64;
-        let rate = i64::from(cell.load(Ordering::Relaxed));
-        cell.store((rate + (timed - rate) / TIMED_PROMPTS) as u32, Ordering::Relaxed);
+        self.prefill_rates.timed(slot, tokens, micros);
+    }
+
+    /// The slot is another endpoint's from now on. All else is 0 without requests, or never falls and is compared with what it was.
+    pub(crate) fn forget(&self, slot: u16) {
+        self.trials.end(slot);
+        self.prefill_rates.forget(slot);
     }
 
     /// Mean length of the prompts of a pool in tokens, the last hundred of them counting most.

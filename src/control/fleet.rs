@@ -98,10 +98,15 @@ impl Fleet {
         Some((now.id, now.address))
     }
 
-    /// The host name of an engine was looked up. Its endpoint stays while its address is among the answers.
+    /// The host name of an engine was looked up. Its endpoint stays while its address is in the answer, or expected back there.
     pub fn resolved(&mut self, place: usize, addresses: Vec<SocketAddr>, now: Instant) -> bool {
         let Some(at) = self.at(place) else { return false };
-        self.members[at].addresses = addresses;
+        let member = &mut self.members[at];
+        if member.name_answers.add(&addresses) {
+            let engine = &*member.name;
+            tracing::info!(engine, "the name of this engine tells addresses by turns: it stays at one that answers");
+        }
+        member.addresses = addresses;
         self.seat(at, now)
     }
 
@@ -132,9 +137,10 @@ impl Fleet {
         }
         // A name with several addresses: the engine may listen on another one.
         let addresses = &self.members[at].addresses;
-        let here = addresses.iter().position(|known| *known == address && addresses.len() > 1);
-        let Some((course, here)) = elsewhere.zip(here) else { return (turn, changed) };
-        let next = addresses[(here + 1) % addresses.len()];
+        let here = addresses.iter().position(|known| *known == address);
+        let next = here.map_or(0, |here| (here + 1) % addresses.len());
+        let next = addresses.get(next).copied().filter(|next| *next != address);
+        let Some((course, next)) = elsewhere.zip(next) else { return (turn, changed) };
         (turn, self.settle(at, next, course, now) || changed)
     }
 
@@ -149,8 +155,7 @@ impl Fleet {
             let slot = tenancy.id.slot;
             if tenancy.course.seen().is_none() {
                 // What its former tenant left there.
-                outcomes.forget(slot);
-                counters.trial_over(slot);
+                counters.forget(slot);
             }
             let outcome = outcomes.read(slot);
             let may_eject = outcome.barred && !tenancy.course.is_barred() && self.may_eject(at);
@@ -170,6 +175,10 @@ impl Fleet {
                 _ => {}
             }
             turns.push((Arc::clone(&member.name), turn));
+            if matches!(turn, Turn::Ejected(..)) {
+                // Nobody waits for it at an address that its name does not tell now.
+                self.seat(at, now);
+            }
         }
         let stepped = self.step(now);
         let changed = turns.iter().any(|(_, turn)| !matches!(turn, Turn::Spared | Turn::SparedAgain));
@@ -238,12 +247,14 @@ impl Fleet {
             Ok(read) => read,
             Err(why) => {
                 tenancy.scrape_error = Some(why);
+                // What it was taken for until it says it itself, which it does not.
+                let was_guessed = tenancy.reading.is_none() && std::mem::take(&mut tenancy.foreign) > 0;
                 let cannot_say = std::mem::take(&mut tenancy.was_silent) && tenancy.began.is_some();
                 let tokens = tenancy.tokens();
                 if cannot_say {
                     self.starts_anew(place, id, tokens, now);
                 }
-                return cannot_say;
+                return cannot_say || was_guessed;
             }
         };
         tenancy.scrape_error = None;
@@ -315,14 +326,15 @@ impl Fleet {
             }
         }
         self.caches.settle();
-        self.free_slots(now, in_flight, counted) || changed
+        changed |= self.free_slots(now, &in_flight, counted);
+        self.come_in(now, in_flight) || changed
     }
 
     /// The fleet as shards are to see it.
     pub fn snapshot(&mut self) -> Snapshot {
         self.epoch += 1;
         let mut endpoints: Vec<Option<Endpoint>> =
-            self.slots.iter().map(|slot| slot.leaving.as_ref().map(|(endpoint, _)| endpoint.clone())).collect();
+            self.slots.iter().map(|slot| slot.leaving.as_ref().map(|leaving| leaving.endpoint.clone())).collect();
         for member in &self.members {
             if let Some(tenancy) = &member.now {
                 endpoints[usize::from(tenancy.id.slot)] = Some(member.endpoint(tenancy));

@@ -114,6 +114,12 @@ impl Counters {
         self.loads.end_trial(slot);
     }
 
+    /// For control, which gives the slot to another endpoint: it begins with nothing that was learnt of the one before.
+    pub fn forget(&self, slot: u16) {
+        self.outcomes.forget(slot);
+        self.loads.forget(slot);
+    }
+
     /// A connect to this endpoint failed.
     pub fn connect_failed(&self, slot: u16) {
         if let Some(cell) = self.connect_failures.get(slot as usize) {

@@ -11,6 +11,7 @@ mod counting;
 mod editing;
 mod engine;
 mod front;
+mod leaving;
 mod receipts;
 mod reloading;
 mod reserved;

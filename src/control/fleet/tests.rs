@@ -60,6 +60,39 @@ fn an_engine_that_moves_gets_another_slot_and_its_own_back_only_when_idle() {
     assert_eq!((third.slot, third.generation), (0, first.generation + 1));
 }
 
+/// By the same rule as any other, as long as it is that endpoint.
+#[test]
+fn shards_are_told_whether_an_endpoint_that_left_refuses_its_probes() {
+    let mut fleet = fleet(1);
+    let mut now = Instant::now();
+    let refused = || Err(Failure { why: "x".into(), refused: true });
+    let refuses = |fleet: &mut Fleet| {
+        let snapshot = fleet.snapshot();
+        snapshot.endpoints[0].as_ref().map(|endpoint| (endpoint.health, endpoint.refuses_probes))
+    };
+    let (id, _) = fleet.target(0).unwrap();
+    fleet.probed(0, id, refused(), now);
+    assert!(!fleet.left_probed(id, refused(), now), "it is there");
+    fleet.resolved(0, vec![at(7)], now);
+    assert_eq!(refuses(&mut fleet), Some((Health::Draining, false)));
+    assert_eq!(fleet.leaving().map(|leaving| &*leaving.authority).collect::<Vec<_>>(), ["engine-0:8000"]);
+    // The second in a row, the one before it left among them.
+    for (outcome, changes, refused) in
+        [(refused(), true, true), (refused(), false, true), (Ok(()), true, false), (failed(), false, false)]
+    {
+        assert_eq!(fleet.left_probed(id, outcome, now), changes);
+        assert_eq!(refuses(&mut fleet), Some((Health::Draining, refused)));
+    }
+    now += slots::QUARANTINE * 2;
+    fleet.tick(now, |_| 0, nothing);
+    fleet.resolved(0, vec![at(8)], now);
+    assert_eq!(fleet.target(0).unwrap().0.slot, id.slot);
+    assert!(!fleet.left_probed(id, refused(), now), "another has its slot");
+    fleet.resolved(0, vec![at(9)], now);
+    assert!(!fleet.left_probed(id, refused(), now), "and leaves it");
+    assert_eq!(refuses(&mut fleet), Some((Health::Draining, false)));
+}
+
 #[test]
 fn an_address_that_is_still_answered_is_kept() {
     let mut fleet = fleet(1);
@@ -164,6 +197,32 @@ fn pools_keep_their_ids_and_share_rings() {
     let gone = fleet.snapshot();
     assert!(!gone.models.contains_key(b"lora".as_slice()) && pool(&gone, lora).members.is_empty());
     assert!(matches!(gone.select(Some(b"lora")), Selected::UnknownModel));
+}
+
+/// What an engine does at its address is no measure of the one that has its slot next.
+#[test]
+fn who_gets_a_slot_begins_with_nothing_that_was_learnt_there() {
+    let mut fleet = fleet(1);
+    let (counters, mut now) = (Counters::leak(), Instant::now());
+    fleet.look(counters, now);
+    let (first, _) = fleet.target(0).unwrap();
+    let rate = || counters.loads().prefill_rate(first.slot);
+    let before = rate();
+    for _ in 0..50 {
+        let mut admission = counters.try_admit(first, None).unwrap();
+        admission.computes(1_000);
+        admission.timed(10_000);
+    }
+    counters.outcomes().bar(first.slot);
+    fleet.look(counters, now);
+    assert!(rate() > 90_000, "its own rate stays, whatever else is looked at");
+    fleet.resolved(0, vec![at(7)], now);
+    now += slots::QUARANTINE * 2;
+    assert!(fleet.tick(now, |slot| counters.in_flight(slot), nothing));
+    fleet.resolved(0, vec![at(8)], now);
+    fleet.look(counters, now);
+    let (third, _) = fleet.target(0).unwrap();
+    assert_eq!((third.slot, rate(), counters.outcomes().is_barred(third.slot)), (first.slot, before, false));
 }
 
 /// `/metrics` of an engine that was asked for so many tokens of prompts and found so many in its cache.
@@ -298,5 +357,6 @@ fn an_engine_that_counts_no_hits_ends_on_hash_and_one_without_a_cache_at_once() 
 
 mod crowded;
 mod models;
+mod names;
 mod parts;
 mod restarts;
