@@ -131,6 +131,15 @@ impl Snapshot {
         }
     }
 
+    /// The same of a `model` whose name is too long to be kept: nobody is known to serve it.
+    pub fn select_overlong(&self) -> Selected<'_> {
+        match self.only_pool() {
+            Some(only) => Selected::Pool(only),
+            None if self.pools.is_empty() => Selected::Empty,
+            None => self.pool_or(self.unlearnt, Selected::UnknownModel),
+        }
+    }
+
     /// The pool of that id, while anybody serves it.
     pub fn live_pool(&self, id: PoolId) -> Option<&Pool> {
         self.pools.get(id.0 as usize).filter(|pool| !pool.members.is_empty())

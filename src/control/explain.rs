@@ -100,7 +100,9 @@ pub fn explain(question: &Question<'_>, config: &Config, snapshot: &Snapshot, lo
     let model_only = if snapshot.single_pool() { Needs::NONE } else { Needs::MODEL };
     let mut scan = Box::new(Scan::new());
     let model = model_of(&mut scan, question, &config.routing);
-    let pool = match snapshot.select(model.as_deref()) {
+    let selected =
+        if scan.facts().model_over() { snapshot.select_overlong() } else { snapshot.select(model.as_deref()) };
+    let pool = match selected {
         Selected::Pool(pool) => Ok(pool),
         Selected::UnknownModel => Err("no endpoint serves this model: 404".to_owned()),
         Selected::NoModel if question.body.is_empty() || api(question) == Api::Other => {
@@ -243,7 +245,11 @@ fn read(scan: &mut Scan, question: &Question<'_>, plan: &Plan, needs: Needs, hol
     scan.begin(api(question), plan, needs);
     let (mut held, rest) = question.body.split_at(hold.min(question.body.len()));
     let mut progress = scan.push(held);
-    if progress == Progress::More && needs.contains(Needs::MODEL) && scan.facts().model().is_none() {
+    if progress == Progress::More
+        && needs.contains(Needs::MODEL)
+        && scan.facts().model().is_none()
+        && !scan.facts().model_over()
+    {
         (held, progress) = (question.body, scan.push(rest));
     }
     match progress {

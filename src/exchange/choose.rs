@@ -10,7 +10,7 @@ use crate::counters::{Admission, Outcomes, Own};
 use crate::fleet::{EndpointId, Loads};
 use crate::policy::{self, CHOICES_MAX, Choice, Cost, Nobody, Policy, Tokens};
 use crate::prefix;
-use crate::scan::Api;
+use crate::scan::{Api, Facts};
 use crate::snapshot::{Pool, Selected, Snapshot};
 
 /// Most barred endpoints that one choice goes past; within milliseconds the snapshot has them out.
@@ -38,10 +38,12 @@ impl Exchange {
 
     fn select_pool<'a>(&mut self, cx: &mut Context<'a>) -> Result<&'a Pool, Refused> {
         let facts = self.scan.as_ref().map(|scan| scan.facts());
-        let model = facts.and_then(|facts| facts.model());
-        let pool = match self.selected(cx.snapshot, model) {
+        let pool = match self.selected(cx.snapshot, facts) {
             Selected::Pool(pool) => pool,
-            Selected::UnknownModel => return Err(refusals::unknown_model(model.unwrap_or_default())),
+            Selected::UnknownModel => {
+                let model = facts.and_then(Facts::model);
+                return Err(refusals::unknown_model(model.unwrap_or(b"(a name of more than 256 bytes)")));
+            }
             // Without a body there is no model to name, and of what an engine alone understands it is not known where.
             Selected::NoModel if self.names_no_model() => cx.snapshot.any_pool().ok_or(refusals::NO_ENDPOINT)?,
             Selected::NoModel => return Err(refusals::NO_MODEL.into()),
@@ -64,9 +66,13 @@ impl Exchange {
         Ok(pool)
     }
 
-    /// The pool for this `model`. What names none, since there was one pool when it came, is for that, whatever was added; but not for
+    /// The pool for the `model` that was read. What names none, since there was one pool when it came, is for that, whatever was added; but not for
     /// what is left there of an engine that has not said what it serves, where another pool is for such requests.
-    pub(super) fn selected<'a>(&self, snapshot: &'a Snapshot, model: Option<&[u8]>) -> Selected<'a> {
+    pub(super) fn selected<'a>(&self, snapshot: &'a Snapshot, facts: Option<&Facts>) -> Selected<'a> {
+        if facts.is_some_and(Facts::model_over) {
+            return snapshot.select_overlong();
+        }
+        let model = facts.and_then(Facts::model);
         let only = self.only.filter(|_| !snapshot.single_pool() && model.is_none_or(<[u8]>::is_empty));
         let only = only.filter(|id| snapshot.unlearnt != Some(*id) || snapshot.default_pool.is_none());
         only.and_then(|id| snapshot.live_pool(id)).map_or_else(|| snapshot.select(model), Selected::Pool)

@@ -7,7 +7,7 @@ use super::{Exchange, Phase, Rules, Waiting, refusals};
 use crate::counters::stats::Event as Count;
 use crate::http::{BodyLength, Kind, SizeLine};
 use crate::policy::Queueing;
-use crate::scan::{Api, Needs, Progress};
+use crate::scan::{Api, Facts, Needs, Progress};
 use crate::snapshot::{Selected, Snapshot};
 
 impl Exchange {
@@ -141,13 +141,14 @@ impl Exchange {
 
     /// Whether nobody can be chosen without the model, and it has not been seen: clients may write it behind their messages.
     fn misses_model(&self, snapshot: &Snapshot) -> bool {
-        let unseen = self.scan.as_ref().is_some_and(|scan| scan.facts().model().is_none());
+        let is_unseen = |facts: &Facts| facts.model().is_none() && !facts.model_over();
+        let unseen = self.scan.as_ref().is_some_and(|scan| is_unseen(scan.facts()));
         unseen && snapshot.needs.contains(Needs::MODEL)
     }
 
     fn may_have_to_wait(&self, snapshot: &Snapshot) -> bool {
-        let model = self.scan.as_ref().and_then(|scan| scan.facts().model());
-        let Selected::Pool(pool) = self.selected(snapshot, model) else { return false };
+        let facts = self.scan.as_ref().map(|scan| scan.facts());
+        let Selected::Pool(pool) = self.selected(snapshot, facts) else { return false };
         pool.settings.queue != Queueing::Off && pool.settings.policy.counts_tokens()
     }
 

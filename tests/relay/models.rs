@@ -179,6 +179,25 @@ fn without_a_model_there_must_be_a_default() {
     front.settles();
 }
 
+/// Whoever names a model does not want another, however long its name is.
+#[test]
+fn a_name_too_long_to_be_kept_is_a_model_that_nobody_serves() {
+    let (_engines, front) = two_pools(Policy::Warm);
+    let longest = "b".repeat(256);
+    republish(&front, |snapshot| {
+        let second = snapshot.pools[1].id;
+        snapshot.default_pool = Some(second);
+        snapshot.models.insert(longest.as_bytes().into(), second);
+    });
+    front.until("the long name", |front| front.ask(chat(&longest, "hi")).text() == "b's");
+    let reply = front.ask(chat(&(longest.clone() + "b"), "hi"));
+    assert_eq!(reply.status, 404);
+    assert!(reply.text().contains("The model `(a name of more than 256 bytes)` does not exist."), "{}", reply.text());
+    republish(&front, |snapshot| snapshot.unlearnt = Some(snapshot.pools[0].id));
+    front.until("the one that has not said", |front| front.ask(chat(&"c".repeat(400), "hi")).text() == "a's");
+    front.settles();
+}
+
 /// The pool of engines whose models were not known yet is the first and, once they are, nobody's.
 #[test]
 fn what_names_no_model_is_for_any_engine_in_service() {
