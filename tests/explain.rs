@@ -87,6 +87,19 @@ fn a_default_model_that_nobody_serves_is_said() {
     std::fs::remove_file(path).unwrap();
 }
 
+/// As requests are: what was read before that stands.
+#[test]
+fn a_model_before_what_is_no_json_is_asked_for() {
+    let path = std::env::temp_dir().join(format!("warmfront-explain-broken-{}.toml", std::process::id()));
+    let engine = |host: &str, model: &str| format!("[[upstream]]\nurl = \"http://{host}:1\"\nmodels = [\"{model}\"]\n");
+    std::fs::write(&path, engine("a", "a") + &engine("b", "b")).unwrap();
+    let output = warmfront(&["explain", "--json", "--config", path.to_str().unwrap()], "{\"model\":\"b\",!");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((json["pool"].as_str(), json["refused"].as_str()), (Some("b"), None), "{json}");
+    assert_eq!(row(&json, "least-load")["endpoint"], "b:1", "{json}");
+    std::fs::remove_file(path).unwrap();
+}
+
 #[test]
 fn the_table_is_for_people() {
     let output = warmfront(&["explain", "--upstream", "http://a:1"], BODY);

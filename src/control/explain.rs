@@ -259,9 +259,8 @@ fn read(scan: &mut Scan, question: &Question<'_>, plan: &Plan, needs: Needs, hol
 }
 
 fn model_of(scan: &mut Scan, question: &Question<'_>, settings: &Settings) -> Option<Vec<u8>> {
-    let (progress, _) = read(scan, question, &settings.plan(), Needs::MODEL | Needs::WHOLE, usize::MAX);
-    let model = scan.facts().model().map(<[u8]>::to_vec);
-    model.filter(|_| !matches!(progress, Progress::Failed(_)))
+    read(scan, question, &settings.plan(), Needs::MODEL | Needs::WHOLE, usize::MAX);
+    scan.facts().model().map(<[u8]>::to_vec)
 }
 
 /// The `model` of a body, for who must assume who serves it.

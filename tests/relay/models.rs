@@ -198,6 +198,16 @@ fn a_name_too_long_to_be_kept_is_a_model_that_nobody_serves() {
     front.settles();
 }
 
+/// What was read before a body turned out to be no JSON stands: its engine judges it.
+#[test]
+fn a_model_before_what_is_no_json_is_asked_for() {
+    let (_engines, front) = two_pools(Policy::Warm);
+    for body in ["{\"model\":\"b\",!", "{\"model\":\"b\""] {
+        assert_eq!(front.ask(post("/v1/chat/completions", body)).text(), "b's", "{body}");
+    }
+    front.settles();
+}
+
 /// The pool of engines whose models were not known yet is the first and, once they are, nobody's.
 #[test]
 fn what_names_no_model_is_for_any_engine_in_service() {
