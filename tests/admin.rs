@@ -399,35 +399,6 @@ fn faults_bring_probes_forward() {
     front.control.stop();
 }
 
-/// Whether it is still there nobody else would ask; and nobody asks it for ever.
-#[test]
-fn an_engine_that_was_taken_out_is_probed_as_long_as_it_has_requests() {
-    let [leaving, other] = [(); 2].map(|()| engine(MODELS, METRICS, None));
-    let front = front(vec![upstream(leaving.address), upstream(other.address)]);
-    let snapshot = front.until("up", |snapshot| health(snapshot, 0) == Health::Up);
-    let id = snapshot.endpoints[0].as_ref().unwrap().id;
-    let request = front.setup.counters.try_admit(id, None).unwrap();
-    let host = front.control.admin;
-    let (status, said) = raw(host, &format!("DELETE /endpoints/{} HTTP/1.1\r\nHost: {host}\r\n\r\n", leaving.address));
-    assert_eq!((status, health(&front.setup.published.current(), 0)), (200, Health::Draining), "{said}");
-    let probes = || leaving.probes.load(Ordering::Relaxed);
-    let (before, began) = (probes(), Instant::now());
-    // One may have been on its way.
-    while probes() < before + 5 {
-        assert!(began.elapsed() < Duration::from_secs(10), "it is probed no more");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    drop(request);
-    while front.setup.published.current().endpoints[0].is_some() || {
-        let before = probes();
-        std::thread::sleep(Duration::from_millis(300));
-        probes() != before
-    } {
-        assert!(began.elapsed() < Duration::from_secs(20), "it is probed on");
-    }
-    front.control.stop();
-}
-
 /// Who refuses or resets says that nobody is there; who is silent or ill says no such thing.
 #[test]
 fn refusals_are_told_from_silence() {

@@ -115,11 +115,6 @@ impl Caches {
         self.parts.get(usize::from(id.slot)).copied().flatten().filter(|part| part.id == id)
     }
 
-    /// Whether a slot can have a part of the index, as far as there is one.
-    pub fn seats(&self, slot: u16) -> bool {
-        self.index.as_ref().is_none_or(|index| usize::from(slot) < index.seats())
-    }
-
     /// What the index knows of an endpoint's cache.
     pub fn figures(&self, slot: u16) -> Figures {
         self.index.as_ref().map(|index| index.figures(slot)).unwrap_or_default()

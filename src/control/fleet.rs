@@ -98,15 +98,10 @@ impl Fleet {
         Some((now.id, now.address))
     }
 
-    /// The host name of an engine was looked up. Its endpoint stays while its address is in the answer, or expected back there.
+    /// The host name of an engine was looked up. Its endpoint stays while its address is among the answers.
     pub fn resolved(&mut self, place: usize, addresses: Vec<SocketAddr>, now: Instant) -> bool {
         let Some(at) = self.at(place) else { return false };
-        let member = &mut self.members[at];
-        if member.name_answers.add(&addresses) {
-            let engine = &*member.name;
-            tracing::info!(engine, "the name of this engine tells addresses by turns: it stays at one that answers");
-        }
-        member.addresses = addresses;
+        self.members[at].addresses = addresses;
         self.seat(at, now)
     }
 
@@ -137,10 +132,9 @@ impl Fleet {
         }
         // A name with several addresses: the engine may listen on another one.
         let addresses = &self.members[at].addresses;
-        let here = addresses.iter().position(|known| *known == address);
-        let next = here.map_or(0, |here| (here + 1) % addresses.len());
-        let next = addresses.get(next).copied().filter(|next| *next != address);
-        let Some((course, next)) = elsewhere.zip(next) else { return (turn, changed) };
+        let here = addresses.iter().position(|known| *known == address && addresses.len() > 1);
+        let Some((course, here)) = elsewhere.zip(here) else { return (turn, changed) };
+        let next = addresses[(here + 1) % addresses.len()];
         (turn, self.settle(at, next, course, now) || changed)
     }
 
@@ -175,10 +169,6 @@ impl Fleet {
                 _ => {}
             }
             turns.push((Arc::clone(&member.name), turn));
-            if matches!(turn, Turn::Ejected(..)) {
-                // Nobody waits for it at an address that its name does not tell now.
-                self.seat(at, now);
-            }
         }
         let stepped = self.step(now);
         let changed = turns.iter().any(|(_, turn)| !matches!(turn, Turn::Spared | Turn::SparedAgain));
@@ -247,14 +237,12 @@ impl Fleet {
             Ok(read) => read,
             Err(why) => {
                 tenancy.scrape_error = Some(why);
-                // What it was taken for until it says it itself, which it does not.
-                let was_guessed = tenancy.reading.is_none() && std::mem::take(&mut tenancy.foreign) > 0;
                 let cannot_say = std::mem::take(&mut tenancy.was_silent) && tenancy.began.is_some();
                 let tokens = tenancy.tokens();
                 if cannot_say {
                     self.starts_anew(place, id, tokens, now);
                 }
-                return cannot_say || was_guessed;
+                return cannot_say;
             }
         };
         tenancy.scrape_error = None;
@@ -326,15 +314,14 @@ impl Fleet {
             }
         }
         self.caches.settle();
-        changed |= self.free_slots(now, &in_flight, counted);
-        self.come_in(now, in_flight) || changed
+        self.free_slots(now, in_flight, counted) || changed
     }
 
     /// The fleet as shards are to see it.
     pub fn snapshot(&mut self) -> Snapshot {
         self.epoch += 1;
         let mut endpoints: Vec<Option<Endpoint>> =
-            self.slots.iter().map(|slot| slot.leaving.as_ref().map(|leaving| leaving.endpoint.clone())).collect();
+            self.slots.iter().map(|slot| slot.leaving.as_ref().map(|(endpoint, _)| endpoint.clone())).collect();
         for member in &self.members {
             if let Some(tenancy) = &member.now {
                 endpoints[usize::from(tenancy.id.slot)] = Some(member.endpoint(tenancy));

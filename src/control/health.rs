@@ -154,11 +154,6 @@ impl Course {
         course
     }
 
-    /// Of the same engine at the same address, in another slot: what shards count there is another's yet.
-    pub fn in_another_slot(&self) -> Course {
-        Course { seen: None, ..self.clone() }
-    }
-
     /// Whether a failed probe is to be followed by one at another address: so many failed here, or the first one ever was refused.
     pub fn looks_elsewhere(&self, rules: &Rules) -> bool {
         let never_answered = self.probes == Probes::Unknown && self.refusals > 0;

@@ -9,7 +9,6 @@ use tokio::sync::Notify;
 use super::caches::Unit;
 use super::health::Course;
 use super::models::{Card, Learnt, Lock};
-use super::names::NameAnswers;
 use super::saved::{Heard, Process};
 use super::scrape::Reading;
 use super::truth::Truth;
@@ -30,10 +29,8 @@ pub struct Member {
     pub name: Arc<str>,
     /// Key for control's own calls.
     pub key: Option<Arc<str>>,
-    /// What its host name stands for, as it was told last.
+    /// What its host name stands for.
     pub addresses: Vec<SocketAddr>,
-    /// As it was told of late.
-    pub name_answers: NameAnswers,
     /// The endpoint it has now, if its name could be resolved.
     pub now: Option<Tenancy>,
     /// What it serves; `None`: neither configured nor learnt yet.
@@ -93,19 +90,6 @@ pub struct Tenancy {
     pub was_silent: bool,
 }
 
-/// An endpoint that was taken out, finishing what it has.
-#[derive(Debug)]
-pub struct Leaving {
-    /// As shards see it from now on.
-    pub endpoint: Endpoint,
-    /// What its probes say, which go on as long as it has requests.
-    pub course: Course,
-    /// `Host` of these.
-    pub authority: String,
-    /// When it was taken out.
-    pub since: Instant,
-}
-
 impl Tenancy {
     /// How many tokens its cache holds, as it said last.
     pub fn tokens(&self) -> Option<u64> {
@@ -130,7 +114,6 @@ impl Member {
             upstream,
             key,
             addresses: Vec::new(),
-            name_answers: NameAnswers::default(),
             now: None,
             models: None,
             lock: Lock::Unknown,
@@ -197,16 +180,6 @@ impl Member {
         let described = |id: &str| learnt.iter().find(|card| &*card.id == id).cloned();
         let ids = self.ids().unwrap_or_default();
         ids.into_iter().map(|id| described(id).unwrap_or_else(|| Card::made(id))).collect()
-    }
-
-    /// An endpoint of it, which is taken out.
-    pub fn leaves(&self, tenancy: &Tenancy, now: Instant) -> Leaving {
-        Leaving {
-            endpoint: Endpoint { health: Health::Draining, ..self.endpoint(tenancy) },
-            course: tenancy.course.clone(),
-            authority: self.upstream.url.authority(),
-            since: now,
-        }
     }
 
     /// An endpoint of it as shards are to see it.

@@ -24,7 +24,6 @@ mod listen;
 pub mod member;
 mod metrics;
 pub mod models;
-mod names;
 mod pools;
 pub mod receipts;
 pub mod reload;
@@ -227,7 +226,6 @@ const GLANCE: Duration = Duration::from_millis(5);
 /// Starts everything that runs beside each other; answers how to end the admin listener alone.
 fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool) -> AbortHandle {
     keeper.watch();
-    tokio::spawn(watch::see_off(Arc::clone(keeper)));
     tokio::spawn(Arc::clone(keeper).watch_outcomes());
     tokio::spawn(Arc::clone(keeper).publish());
     tokio::spawn(Arc::clone(keeper).save_often(setup.process));

@@ -147,7 +147,7 @@ impl Fleet {
         for member in before {
             self.bank.leaves(&member);
             if let Some(tenancy) = &member.now {
-                self.let_finish(member.leaves(tenancy, now));
+                self.let_finish(member.endpoint(tenancy), now);
             }
         }
         // Also those that have another address under the same name.

@@ -1,13 +1,12 @@
 //! What runs beside each other for every engine: look its name up, probe it, read its load and its
 //! models. Each has its own pace and deadline, so that a slow engine delays no other and nothing but itself.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::client::{Call, CallError, Client};
@@ -17,7 +16,6 @@ use super::models;
 use super::scrape::Reading;
 use super::truth::Ours;
 use crate::config::{Config, Upstream};
-use crate::fleet::EndpointId;
 
 /// How often an engine without an address is looked at.
 const GLANCE: Duration = Duration::from_millis(50);
@@ -53,13 +51,6 @@ struct Pace {
     bytes_max: usize,
 }
 
-impl Pace {
-    fn call<'a>(self, address: SocketAddr, authority: &'a str, path: &'a str, key: Option<&'a str>) -> Call<'a> {
-        let Pace { timeout, bytes_max, .. } = self;
-        Call { address, authority, path, key, timeout, bytes_max }
-    }
-}
-
 impl From<&Config> for Plan {
     fn from(config: &Config) -> Plan {
         let (health, control) = (&config.health, &config.control);
@@ -93,42 +84,6 @@ pub fn start(keeper: &Arc<Keeper>, place: usize, upstream: &Upstream, plan: &Pla
     tasks.spawn(watch(keeper).scrape());
     tasks.spawn(watch(keeper).models());
     tasks
-}
-
-/// Probes engines that were taken out as long as they have requests, for ever: nobody else would find that one is gone, with its streams
-/// open and silent.
-pub async fn see_off(keeper: Arc<Keeper>) {
-    let client = Client::connecting_anew();
-    let mut probes = HashMap::<EndpointId, JoinHandle<()>>::new();
-    loop {
-        let plan = Plan::from(&*keeper.config());
-        sleep(jittered(plan.probe.every)).await;
-        // One that takes its time is not asked again meanwhile, and delays no other.
-        probes.retain(|_, probe| !probe.is_finished());
-        for (id, address, authority) in keeper.leaving() {
-            let (keeper, client, plan) = (&keeper, &client, &plan);
-            let probe = || {
-                let (keeper, client, plan) = (Arc::clone(keeper), client.clone(), plan.clone());
-                tokio::spawn(async move {
-                    let call = plan.probe.call(address, &authority, &plan.health_path, None);
-                    if let Some(outcome) = probe(&client, &call).await {
-                        keeper.left_probed(id, outcome);
-                    }
-                })
-            };
-            probes.entry(id).or_insert_with(probe);
-        }
-    }
-}
-
-/// Asks an engine how it is. Nothing is known of it where there was nothing to connect with.
-async fn probe(client: &Client, call: &Call<'_>) -> Option<Result<(), Failure>> {
-    match client.get(call).await {
-        Err(CallError::Want(_)) => None,
-        Ok(answer) if answer.status == 200 => Some(Ok(())),
-        Ok(answer) => Some(Err(Failure { why: format!("{} answers {}", call.path, answer.status), refused: false })),
-        Err(error) => Some(Err(Failure { why: error.to_string(), refused: error.is_refusal() })),
-    }
 }
 
 /// Looks the names of engines up side by side. What has no address after [`FIRST_LOOKUP`] is left out, and looked for later.
@@ -204,10 +159,16 @@ impl Watch {
             let began = Instant::now();
             if let Some((id, address)) = self.keeper.target(self.place) {
                 let before = self.keeper.trouble(id.slot);
-                let call = self.plan.probe.call(address, &self.authority, path, None);
-                let Some(outcome) = probe(&self.client, &call).await else {
-                    sleep(jittered(every)).await;
-                    continue;
+                let call = self.call(address, path, None, self.plan.probe);
+                let outcome = match self.client.get(&call).await {
+                    // It says nothing of the engine.
+                    Err(CallError::Want(_)) => {
+                        sleep(jittered(every)).await;
+                        continue;
+                    }
+                    Ok(answer) if answer.status == 200 => Ok(()),
+                    Ok(answer) => Err(Failure { why: format!("{path} answers {}", answer.status), refused: false }),
+                    Err(error) => Err(Failure { why: error.to_string(), refused: error.is_refusal() }),
                 };
                 if self.keeper.probed(self.place, id, outcome) {
                     self.keeper.wake_models(self.place);
@@ -242,7 +203,7 @@ impl Watch {
             if let Some((id, address)) = self.keeper.target(self.place) {
                 let before = self.keeper.ours(id.slot);
                 let key = self.keeper.key(self.place);
-                let call = self.plan.scrape.call(address, &self.authority, "/metrics", key.as_deref());
+                let call = self.call(address, "/metrics", key.as_deref(), self.plan.scrape);
                 let read = match self.client.get(&call).await {
                     // The engine counted at some moment between the two: the larger one blames nobody else.
                     Ok(answer) if answer.status == 200 => {
@@ -270,7 +231,7 @@ impl Watch {
                 continue;
             };
             let key = self.keeper.key(self.place);
-            let call = self.plan.models.call(address, &self.authority, "/v1/models", key.as_deref());
+            let call = self.call(address, "/v1/models", key.as_deref(), self.plan.models);
             let learnt = models::learn(&self.client, &call).await;
             let failed = learnt.as_ref().err().map(ToString::to_string);
             if failed.is_some() && failed != said {
@@ -285,6 +246,11 @@ impl Watch {
                 () = self.keeper.models_wanted(self.place) => {}
             }
         }
+    }
+
+    fn call<'a>(&'a self, address: SocketAddr, path: &'a str, key: Option<&'a str>, pace: Pace) -> Call<'a> {
+        let Pace { timeout, bytes_max, .. } = pace;
+        Call { address, authority: &self.authority, path, key, timeout, bytes_max }
     }
 }
 

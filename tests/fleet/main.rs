@@ -11,7 +11,6 @@ mod counting;
 mod editing;
 mod engine;
 mod front;
-mod leaving;
 mod receipts;
 mod reloading;
 mod reserved;

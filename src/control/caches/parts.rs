@@ -160,12 +160,7 @@ impl Caches {
                 got
             }
             Err(Missed::Stranger | Missed::Orphan) => {
-                let (engines, seats) = (self.parts.iter().flatten().count(), index.seats());
-                if engines > seats {
-                    tracing::warn!(slot, seats, "the prefix index has no place for this many engines until a restart");
-                } else {
-                    tracing::info!(slot, "an engine is taken for cold until one that left has ended what it had");
-                }
+                tracing::warn!(slot, "the prefix index has no place for this many engines until a restart");
                 self.parts[usize::from(slot)] = None;
                 goal
             }

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use super::Fleet;
 use crate::control::caches::Unit;
-use crate::control::health::{Course, Failure};
-use crate::control::member::{Leaving, Tenancy};
+use crate::control::health::Course;
+use crate::control::member::Tenancy;
 use crate::control::truth::Truth;
 use crate::counters::{Counted, Deeds};
-use crate::fleet::{Endpoint, EndpointId, Turnover};
+use crate::fleet::{Endpoint, EndpointId, Health, Turnover};
 use crate::limits::ENDPOINTS_MAX;
 
 /// How long a slot rests after its endpoint left the pools: shards that still hold an older snapshot
@@ -21,7 +21,8 @@ pub(super) const QUARANTINE: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pub(super) generation: u32,
-    pub(super) leaving: Option<Leaving>,
+    /// An endpoint that was taken out, finishing what it has.
+    pub(super) leaving: Option<(Endpoint, Instant)>,
     /// Whose it is until it is free.
     pub(super) tenant: Option<Arc<str>>,
     /// What stood at it when it was free last.
@@ -41,10 +42,7 @@ impl Fleet {
     /// Where a member is to be and is not. Without addresses it stays where it is: name servers fail more often than engines move.
     fn is_to_be_at(&self, at: usize) -> Option<SocketAddr> {
         let member = &self.members[at];
-        let stays = member.now.as_ref().is_some_and(|tenancy| {
-            let serves = tenancy.course.answers() && !tenancy.course.is_barred();
-            member.addresses.contains(&tenancy.address) || serves && member.name_answers.stand_for(tenancy.address)
-        });
+        let stays = member.now.as_ref().is_some_and(|tenancy| member.addresses.contains(&tenancy.address));
         member.addresses.first().copied().filter(|_| !stays)
     }
 
@@ -73,11 +71,11 @@ impl Fleet {
             began: None,
             was_silent: false,
         };
-        let old = member.now.replace(next).map(|old| (self.caches.part(old.id), member.leaves(&old, now)));
-        let (part, leaving) = old.unzip();
+        let old = member.now.replace(next).map(|old| (self.caches.part(old.id), member.endpoint(&old)));
+        let (part, endpoint) = old.unzip();
         // The one before goes first: what it had of the index is this one's, and nobody else's.
-        if let Some(leaving) = leaving {
-            self.let_finish(leaving);
+        if let Some(endpoint) = endpoint {
+            self.let_finish(endpoint, now);
         }
         self.caches.moved(id, part.flatten());
         self.pools.membership_changed();
@@ -85,25 +83,10 @@ impl Fleet {
     }
 
     /// An endpoint gets nothing new; its slot is free once it has finished what it has.
-    pub(in crate::control) fn let_finish(&mut self, leaving: Leaving) {
-        let slot = leaving.endpoint.id.slot;
-        self.caches.forget(slot);
-        self.slots[usize::from(slot)].leaving = Some(leaving);
-    }
-
-    /// Endpoints that were taken out and may not be free yet.
-    pub fn leaving(&self) -> impl Iterator<Item = &Leaving> {
-        self.slots.iter().filter_map(|slot| slot.leaving.as_ref())
-    }
-
-    /// A probe of an endpoint that was taken out was answered with 200, or not: its streams end by the same rule as those of any other.
-    /// Whether shards must know.
-    pub fn left_probed(&mut self, id: EndpointId, outcome: Result<(), Failure>, now: Instant) -> bool {
-        let slot = self.slots.get_mut(usize::from(id.slot)).and_then(|slot| slot.leaving.as_mut());
-        let Some(leaving) = slot.filter(|leaving| leaving.endpoint.id == id) else { return false };
-        leaving.course.probed(outcome, &self.config.health, now);
-        let refuses = leaving.course.refuses_probes();
-        std::mem::replace(&mut leaving.endpoint.refuses_probes, refuses) != refuses
+    pub(in crate::control) fn let_finish(&mut self, endpoint: Endpoint, now: Instant) {
+        let slot = usize::from(endpoint.id.slot);
+        self.caches.forget(endpoint.id.slot);
+        self.slots[slot].leaving = Some((Endpoint { health: Health::Draining, ..endpoint }, now));
     }
 
     /// Frees slots whose endpoints have finished what they had, for members that wait for one: what these did is kept by their names.
@@ -114,7 +97,7 @@ impl Fleet {
         counted: impl FnOnce() -> Counted,
     ) -> bool {
         let rested = |slot: &Slot| {
-            slot.leaving.as_ref().is_some_and(|leaving| now.saturating_duration_since(leaving.since) > QUARANTINE)
+            slot.leaving.as_ref().is_some_and(|(_, since)| now.saturating_duration_since(*since) > QUARANTINE)
         };
         let at_rest: Vec<u16> =
             (0..).zip(&self.slots).filter(|(_, slot)| rested(slot)).map(|(index, _)| index).collect();
@@ -142,35 +125,6 @@ impl Fleet {
         }
         self.forget_the_gone();
         true
-    }
-
-    /// Engines whose slot the index does not reach, as many had left a moment before they came, go to one that it reaches once that is free:
-    /// nothing is known of their caches where they are. Who is to have so many requests at most goes without any, and who is barred or on
-    /// trial later.
-    pub(super) fn come_in(&mut self, now: Instant, in_flight: impl Fn(u16) -> u32) -> bool {
-        let mut changed = false;
-        for at in 0..self.members.len() {
-            let member = &self.members[at];
-            let outside = member.now.as_ref().filter(|tenancy| !self.caches.seats(tenancy.id.slot));
-            let Some(tenancy) = outside.filter(|tenancy| !tenancy.course.is_barred()) else { continue };
-            let free = self.slots.iter().position(|slot| slot.tenant.is_none());
-            if !free.is_some_and(|free| self.caches.seats(free as u16)) {
-                return changed;
-            }
-            let there = in_flight(tenancy.id.slot);
-            if there > 0 && member.cap() != Endpoint::NO_CAP {
-                continue;
-            }
-            // Until the next scrape tells: it has what it has, though shards count from 0 in the other slot.
-            let foreign = tenancy.foreign.saturating_add(there);
-            let (address, course) = (tenancy.address, tenancy.course.in_another_slot());
-            tracing::info!(engine = &*member.name, "an engine that found no place in the prefix index has one now");
-            changed |= self.settle(at, address, course, now);
-            if let Some(tenancy) = &mut self.members[at].now {
-                tenancy.foreign = foreign;
-            }
-        }
-        changed
     }
 
     /// What each endpoint did, by name, whichever slots it has and had; of those that left, the last ones, and the others together

@@ -60,39 +60,6 @@ fn an_engine_that_moves_gets_another_slot_and_its_own_back_only_when_idle() {
     assert_eq!((third.slot, third.generation), (0, first.generation + 1));
 }
 
-/// By the same rule as any other, as long as it is that endpoint.
-#[test]
-fn shards_are_told_whether_an_endpoint_that_left_refuses_its_probes() {
-    let mut fleet = fleet(1);
-    let mut now = Instant::now();
-    let refused = || Err(Failure { why: "x".into(), refused: true });
-    let refuses = |fleet: &mut Fleet| {
-        let snapshot = fleet.snapshot();
-        snapshot.endpoints[0].as_ref().map(|endpoint| (endpoint.health, endpoint.refuses_probes))
-    };
-    let (id, _) = fleet.target(0).unwrap();
-    fleet.probed(0, id, refused(), now);
-    assert!(!fleet.left_probed(id, refused(), now), "it is there");
-    fleet.resolved(0, vec![at(7)], now);
-    assert_eq!(refuses(&mut fleet), Some((Health::Draining, false)));
-    assert_eq!(fleet.leaving().map(|leaving| &*leaving.authority).collect::<Vec<_>>(), ["engine-0:8000"]);
-    // The second in a row, the one before it left among them.
-    for (outcome, changes, refused) in
-        [(refused(), true, true), (refused(), false, true), (Ok(()), true, false), (failed(), false, false)]
-    {
-        assert_eq!(fleet.left_probed(id, outcome, now), changes);
-        assert_eq!(refuses(&mut fleet), Some((Health::Draining, refused)));
-    }
-    now += slots::QUARANTINE * 2;
-    fleet.tick(now, |_| 0, nothing);
-    fleet.resolved(0, vec![at(8)], now);
-    assert_eq!(fleet.target(0).unwrap().0.slot, id.slot);
-    assert!(!fleet.left_probed(id, refused(), now), "another has its slot");
-    fleet.resolved(0, vec![at(9)], now);
-    assert!(!fleet.left_probed(id, refused(), now), "and leaves it");
-    assert_eq!(refuses(&mut fleet), Some((Health::Draining, false)));
-}
-
 #[test]
 fn an_address_that_is_still_answered_is_kept() {
     let mut fleet = fleet(1);
@@ -357,6 +324,5 @@ fn an_engine_that_counts_no_hits_ends_on_hash_and_one_without_a_cache_at_once() 
 
 mod crowded;
 mod models;
-mod names;
 mod parts;
 mod restarts;
