@@ -157,6 +157,11 @@ impl Index {
         sum().ok_or(BadCapacity::TooMany)
     }
 
+    /// Slots below this one have a part in it.
+    pub fn seats(&self) -> usize {
+        self.tenants.len()
+    }
+
     /// Gives a slot to an endpoint, empty: one that is new there, or that has restarted. `blocks`: how many its KV cache
     /// holds; `None`: not known, [`Capacity::share`]. Answers its capacity, which is less where the index has less left or 9
     /// times the share is exceeded. `Busy`: nothing of the slot is believed until this has been tried again.

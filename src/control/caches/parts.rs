@@ -160,7 +160,14 @@ impl Caches {
                 got
             }
             Err(Missed::Stranger | Missed::Orphan) => {
-                tracing::warn!(slot, "the prefix index has no place for this many engines until a restart");
+                let (engines, seats) = (self.parts.iter().flatten().count(), index.seats());
+                if engines > seats {
+                    tracing::warn!(slot, seats, "the prefix index has no place for this many engines until a restart");
+                } else {
+                    // It has no way back in by itself: slots are given once, and others were not free yet.
+                    let why = "the prefix index has no place for an engine that came while others were leaving: it counts as cold";
+                    tracing::warn!(slot, seats, "{why}, until it is taken out and added again");
+                }
                 self.parts[usize::from(slot)] = None;
                 goal
             }
