@@ -122,7 +122,7 @@ pub struct ShardState {
     phase: AtomicU8,
     driver: AtomicU8,
     why: OnceLock<String>,
-    bell: OnceLock<Arc<OwnedFd>>,
+    bell: ArcSwapOption<OwnedFd>,
     doing: DoingCell,
     records: Records,
     toolsets: ArrayQueue<Wanted>,
@@ -138,7 +138,7 @@ impl Default for ShardState {
             phase: AtomicU8::default(),
             driver: AtomicU8::default(),
             why: OnceLock::new(),
-            bell: OnceLock::new(),
+            bell: ArcSwapOption::empty(),
             doing: DoingCell::default(),
             records: Records::default(),
             toolsets: ArrayQueue::new(WANTED_MAX),
@@ -190,19 +190,20 @@ impl ShardState {
 
     /// The shard's driver returns from its wait when `bell`, an eventfd, is rung. To be said before it serves.
     pub fn wakes_by(&self, bell: Arc<OwnedFd>) {
-        self.bell.get_or_init(|| bell);
+        self.bell.store(Some(bell));
     }
 
     /// Has it take a turn now. Who has not said by what it wakes looks around within a second by itself.
     fn wake(&self) {
-        if let Some(bell) = self.bell.get() {
+        if let Some(bell) = self.bell.load_full() {
             // It fails where the bell is ringing already.
             let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
         }
     }
 
-    /// The shard's thread ends.
+    /// The shard's thread ends, and needs no bell.
     pub fn ended(&self) {
+        self.bell.store(None);
         self.phase.store(Phase::Ended as u8, Ordering::Release);
     }
 

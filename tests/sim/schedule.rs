@@ -192,7 +192,10 @@ impl Schedule {
         }
         self.check();
         self.let_charges_expire();
+        let process = self.process;
         let mut tally = self.check_end();
+        // A process is for ever, and keeps descriptors until then.
+        process.shards().iter().for_each(|shard| shard.ended());
         tally.turns = turns;
         tally
     }
