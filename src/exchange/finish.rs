@@ -25,7 +25,7 @@ impl Exchange {
             request_id: Some(&self.asked.request_id),
             explain: self.explain.as_deref(),
         };
-        refusals::answer(&refused, &to, cx);
+        refusals::answer(&refused, &to, &self.asked.cors, cx);
         self.end(if close { Ending::Linger } else { Ending::KeepAlive }, end, cx);
     }
 

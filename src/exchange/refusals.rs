@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::cors::Cors;
 use super::event::{Context, Side};
 use crate::counters::stats::Event as Count;
 use crate::http::reply::{self, ErrorReply};
@@ -89,7 +90,7 @@ pub(super) fn unknown_path(path: &[u8]) -> Refused {
 }
 
 /// Counts and composes the answer.
-pub(super) fn answer(refused: &Refused, to: &ToClient<'_>, cx: &mut Context<'_>) {
+pub(super) fn answer(refused: &Refused, to: &ToClient<'_>, cors: &Cors, cx: &mut Context<'_>) {
     let Refusal { status, kind, message, cause } = refused.refusal;
     cx.stats.count(Count::refused(cause.as_str()));
     let message = refused.message.as_deref().unwrap_or(message.as_bytes());
@@ -104,6 +105,6 @@ pub(super) fn answer(refused: &Refused, to: &ToClient<'_>, cx: &mut Context<'_>)
         (status == 405).then_some(("allow", ALLOW)),
         after.map(|seconds| ("retry-after", seconds)),
     ];
-    let extra: Vec<_> = extra.into_iter().flatten().collect();
+    let extra: Vec<_> = extra.into_iter().flatten().chain(cors.fields()).collect();
     cx.actions.compose(Side::Client, |out| reply::write_error(out, &error, &extra, to));
 }

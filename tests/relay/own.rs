@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use warmfront::calendar::imf_fixdate;
+use warmfront::exchange::Origins;
 
 use crate::client::get;
 use crate::engine::{Engine, HELLO, ok};
@@ -65,4 +66,57 @@ fn methods_that_are_not_served_say_which_are() {
         }
     }
     assert_eq!(engine.connections(), 0);
+}
+
+/// A page in a browser is shown nothing of an answer that does not name its origin, be it the reason why it was refused.
+#[test]
+fn pages_may_read_answers_of_ours() {
+    let engine = Engine::answering(HELLO);
+    let start = |origins: &[&str]| {
+        let front = Front::with(&[engine.address], |options| {
+            options.rules.origins = Origins::new(origins.iter().copied());
+            options.rules.limits.body_bytes_max = 3;
+            options.rules.limits.hold_bytes = 3;
+        });
+        with_models(&front, &[]);
+        front.until("the models", |front| front.ask(get("/v1/models")).text() == "{\"object\":\"list\"}");
+        front
+    };
+    let (a, b) = ("https://a.example", "https://a.example:8443");
+    for (origins, asks, allows, varies) in [
+        (&["*"][..], Some(a), Some("*"), None),
+        (&["*"], None, None, None),
+        (&[], Some(a), None, None),
+        (&[a, b], Some(a), Some(a), Some("Origin")),
+        (&[a, b], Some(b), Some(b), Some("Origin")),
+        (&[a, b], Some("https://a.example.com"), None, Some("Origin")),
+        (&[a], None, None, Some("Origin")),
+    ] {
+        let front = start(origins);
+        let origin = asks.map(|origin| format!("Origin: {origin}\r\n")).unwrap_or_default();
+        for (line, rest, status) in [
+            ("GET /v1/models", "\r\n", 200),
+            ("GET /health", "\r\n", 200),
+            ("GET /v1/models/other", "\r\n", 404),
+            ("GET /pause", "\r\n", 404),
+            ("POST /v1/a", "Content-Length: 4\r\n\r\nlong", 413),
+            ("POST /v1/completions", "Transfer-Encoding: chunked\r\n\r\n4\r\nlong\r\n0\r\n\r\n", 413),
+            ("GET /v1/a", "Content-Length: x\r\n\r\n", 400),
+        ] {
+            let reply = front.ask(format!("{line} HTTP/1.1\r\nHost: x\r\n{origin}{rest}"));
+            let told = (reply.status, reply.head.get("access-control-allow-origin"), reply.head.get("vary"));
+            assert_eq!(told, (status, allows, varies), "{origins:?} {asks:?} {line}");
+        }
+        let engines = front.ask(format!("GET /v1/a HTTP/1.1\r\nHost: x\r\n{origin}\r\n"));
+        assert_eq!((engines.status, engines.head.get("access-control-allow-origin")), (200, None), "says so itself");
+    }
+}
+
+/// Whose head is refused may be a browser with too many cookies.
+#[test]
+fn pages_may_read_why_their_head_was_refused() {
+    let front = Front::start(&[Engine::answering(HELLO).address]);
+    let long = format!("GET /v1/a HTTP/1.1\r\nHost: x\r\nOrigin: https://a\r\nCookie: {}\r\n\r\n", "c".repeat(40_000));
+    let reply = front.ask(long);
+    assert_eq!((reply.status, reply.head.get("access-control-allow-origin")), (431, Some("*")));
 }
