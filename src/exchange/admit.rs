@@ -11,7 +11,7 @@ use super::{Asked, End, Exchange, Leg, Phase, tap, usage};
 use crate::config::{Access, Cidr, Config, HalfClose};
 use crate::http::rewrite::{self, Form};
 use crate::http::{
-    self, Added, Body, BodyLength, Known, RequestFraming, RequestHead, Status, ToClient, Version, reply,
+    self, Added, Body, BodyLength, Known, RequestFraming, RequestHead, Shape, Status, ToClient, Version, reply,
 };
 use crate::limits::Limits;
 use crate::policy::{Avoid, Reason};
@@ -110,13 +110,14 @@ fn refuse(
     cx: &mut Context<'_>,
 ) -> Opened {
     draft::answered(heard, peer, since, refusal.status, End::from(&refusal), cx);
-    let head_request = http::has_head_method(bytes);
+    let (method, target) = http::method_and_target(bytes);
+    let head_request = method == b"HEAD";
     let to = ToClient { version: Version::Http11, keep_alive: false, head_request, request_id: None, explain: None };
     let cors = match heard {
         Some((head, ..)) => cx.rules.origins.judge(&head.list),
         None => cx.rules.origins.unread(),
     };
-    refusals::answer(&refusal.into(), &to, &cors, cx);
+    refusals::answer(&refusal.into(), &to, (Shape::of_path(target), &cors), cx);
     cx.actions.push(Action::End(Ending::Linger));
     Opened::Answered(bytes.len())
 }
@@ -201,6 +202,7 @@ impl Asked {
                 .map(prefix::session_hash),
             encoded: codings.next().is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")),
             stream: false,
+            shape: Shape::of_path(head.path()),
             cors: cx.rules.origins.judge(&head.list),
             asker: Asker::of(head, peer.ip, &cx.rules.queue),
         }

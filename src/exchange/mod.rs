@@ -53,7 +53,7 @@ pub use toolsets::{Toolsets, Wanted};
 use crate::counters::Admission;
 use crate::fleet::EndpointId;
 use crate::http::rewrite::Form;
-use crate::http::{Body, RequestFraming, Version};
+use crate::http::{Body, RequestFraming, Shape, Version};
 use crate::policy::{Avoid, Reason, Tokens};
 use crate::scan::{Api, Scan};
 use crate::snapshot::PoolId;
@@ -142,6 +142,8 @@ struct Asked {
     encoded: bool,
     /// The body asks for a stream, as far as it was looked at.
     stream: bool,
+    /// In which shape its client reads errors.
+    shape: Shape,
     /// Which pages may read an answer of our own.
     cors: Cors,
     /// Who asks, and how urgently, where requests wait.

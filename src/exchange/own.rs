@@ -7,7 +7,7 @@ use super::admit::Opened;
 use super::event::{Action, Context, Ending, Side};
 use super::refusals::{self, Refused};
 use crate::counters::stats::Event as Count;
-use crate::http::{self, BodyLength, RequestFraming, RequestHead, ToClient, reply};
+use crate::http::{self, BodyLength, RequestFraming, RequestHead, Shape, ToClient, reply};
 use crate::scan::Api;
 
 /// An answer that needs no engine.
@@ -116,7 +116,7 @@ pub(super) fn answer_ourselves(
     let cors = cx.rules.origins.judge(&head.list);
     let json: &[u8] = match answer {
         Answer::Refused(refused) => {
-            refusals::answer(refused, &to, &cors, cx);
+            refusals::answer(refused, &to, (Shape::of_path(head.path()), &cors), cx);
             cx.actions.push(Action::End(if stays { Ending::KeepAlive } else { Ending::Linger }));
             return Opened::Answered(head.len);
         }
