@@ -158,6 +158,7 @@ fn other_weights_are_shown() {
 fn impossible_values_are_refused() {
     for (text, place, words) in [
         ("[serve]\nshards = 0\n", "2:10", "`shards` cannot be 0"),
+        ("[serve]\nallowed_origins = [\"https://a/\"]\n", "2:19", "ends in a slash"),
         ("[serve]\nlisten = []\n", "2:10", "`listen` is empty"),
         ("[serve]\npaths = [\"metrics\"]\n", "2:9", "\"metrics\" is not a path"),
         ("[serve]\nexplain_from = [\"10.0.0.0/40\"]\n", "2:16", "more than 32 bits"),

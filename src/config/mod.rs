@@ -5,6 +5,7 @@ mod access;
 mod cidr;
 mod listeners;
 mod log;
+mod origin;
 mod problem;
 mod queue;
 mod shape;
@@ -68,6 +69,8 @@ pub struct Serve {
     pub admin: SocketAddr,
     /// Paths passed on beside the inference and read-only ones; a trailing `/*` opens all below.
     pub paths: Vec<String>,
+    /// Origins whose pages may read what the front answers itself; `*`: all.
+    pub allowed_origins: Vec<String>,
     /// Peers which `x-warmfront-explain: 1` is answered to.
     pub explain_from: Vec<Cidr>,
     /// Served id whose pool takes requests that name no model, or cannot be scanned; empty: 400.
@@ -87,6 +90,7 @@ impl Default for Serve {
             driver: Driver::Auto,
             admin: SocketAddr::from(([127, 0, 0, 1], 9911)),
             paths: Vec::new(),
+            allowed_origins: vec!["*".into()],
             explain_from: Cidr::loopback(),
             default_model: String::new(),
             half_close: HalfClose::Leaves,

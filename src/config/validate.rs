@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::problem::{Problem, plainer};
 use super::{Config, Health, Serve, Shards, Upstream};
-use super::{listeners, queue};
+use super::{listeners, origin, queue};
 use crate::limits::{ENDPOINTS_MAX, Limits, RECEIPTS_MAX, RECEIVE_BYTES, REPLICATION_MAX, WEIGHT_MAX};
 use crate::policy::{Policy, Settings};
 use crate::scan::{self, SESSION_FIELDS_MAX};
@@ -95,6 +95,9 @@ fn serve(serve: &Serve, found: &mut Vec<Problem>) {
     }
     if let Some(twice) = listeners::twice(serve) {
         wrong("listen", twice);
+    }
+    for fault in serve.allowed_origins.iter().filter_map(|origin| origin::fault(origin)) {
+        wrong("allowed_origins", fault);
     }
     for path in &serve.paths {
         let pattern = path.strip_suffix("/*").unwrap_or(path);

@@ -1,18 +1,17 @@
 //! From the bytes of a request head to an exchange, an answer of our own, or a refusal.
 
-use xxhash_rust::xxh3::xxh3_64;
-
+use super::cors::Origins;
 use super::draft::{self, Draft, Heard};
 use super::event::{Action, Context, Ending, Micros, Peer, Side};
+use super::own::{answer_ourselves, own_answer};
 use super::paths::Paths;
 use super::queue::{Asker, QueueRules};
-use super::refusals::{self, Refused};
+use super::refusals;
 use super::{Asked, End, Exchange, Leg, Phase, tap, usage};
 use crate::config::{Access, Cidr, Config, HalfClose};
-use crate::counters::stats::Event as Count;
 use crate::http::rewrite::{self, Form};
 use crate::http::{
-    self, Added, Body, BodyLength, Known, RequestFraming, RequestHead, Status, ToClient, Version, reply,
+    self, Added, Body, BodyLength, Known, RequestFraming, RequestHead, Shape, Status, ToClient, Version, reply,
 };
 use crate::limits::Limits;
 use crate::policy::{Avoid, Reason};
@@ -26,6 +25,8 @@ pub struct Rules {
     pub limits: Limits,
     /// Which paths reach an engine.
     pub paths: Paths,
+    /// Pages that may read answers of the front's own.
+    pub origins: Origins,
     /// Peers that may see a choice (`x-warmfront-explain: 1`): to others it would show topology and,
     /// by what is cached, other tenants' prompts.
     pub explain_from: Vec<Cidr>,
@@ -48,6 +49,7 @@ impl From<&Config> for Rules {
         Rules {
             limits: config.limits.clone(),
             paths: Paths::new(config.serve.paths.iter().map(String::as_str)),
+            origins: Origins::new(config.serve.allowed_origins.iter().map(String::as_str)),
             explain_from: config.serve.explain_from.clone(),
             stream_error_event: config.serve.stream_error_event,
             half_close_leaves: config.serve.half_close == HalfClose::Leaves,
@@ -108,9 +110,14 @@ fn refuse(
     cx: &mut Context<'_>,
 ) -> Opened {
     draft::answered(heard, peer, since, refusal.status, End::from(&refusal), cx);
-    let head_request = http::has_head_method(bytes);
+    let (method, target) = http::method_and_target(bytes);
+    let head_request = method == b"HEAD";
     let to = ToClient { version: Version::Http11, keep_alive: false, head_request, request_id: None, explain: None };
-    refusals::answer(&refusal.into(), &to, cx);
+    let cors = match heard {
+        Some((head, ..)) => cx.rules.origins.judge(&head.list),
+        None => cx.rules.origins.unread(),
+    };
+    refusals::answer(&refusal.into(), &to, (Shape::of_path(target), &cors), cx);
     cx.actions.push(Action::End(Ending::Linger));
     Opened::Answered(bytes.len())
 }
@@ -126,10 +133,7 @@ fn admit(
     let id = request_id(head, cx);
     let api = Api::of_path(head.path());
     if let Some(answer) = own_answer(head, api, &framing, cx) {
-        let (status, end) = match &answer {
-            Answer::Refused(refused) => (refused.refusal.status, End::from(&refused.refusal)),
-            Answer::Json(_) | Answer::Healthy => (200, End::Whole),
-        };
+        let (status, end) = answer.outcome();
         draft::answered(Some((head, api, &id)), peer, since, status, end, cx);
         return answer_ourselves(head, &framing, &answer, &id, cx);
     }
@@ -153,112 +157,6 @@ fn request_id(head: &RequestHead<'_>, cx: &mut Context<'_>) -> Box<[u8]> {
         }
         Box::from(id)
     })
-}
-
-/// An answer that needs no engine.
-enum Answer {
-    Json(bytes::Bytes),
-    Healthy,
-    Refused(Refused),
-}
-
-fn own_answer(head: &RequestHead<'_>, api: Api, framing: &RequestFraming, cx: &Context<'_>) -> Option<Answer> {
-    let path = head.path();
-    if matches!(head.method, b"GET" | b"HEAD") && framing.body.is_empty() {
-        let answer = if http::without_query(path) == b"/health" { Some(health(cx)) } else { models(head, path, cx) };
-        if answer.is_some() {
-            return answer;
-        }
-    }
-    // The APIs that are known are open; it is the other paths that are looked up.
-    let allowed = api != Api::Other || cx.rules.paths.allow(http::without_query(path));
-    if !allowed {
-        return Some(Answer::Refused(refusals::unknown_path(path)));
-    }
-    let too_large = matches!(framing.body, BodyLength::Length(len) if len > cx.rules.limits.body_bytes_max);
-    too_large.then(|| Answer::Refused(refusals::BODY_TOO_LARGE.into()))
-}
-
-/// `/health`: as an engine's, for the fleet.
-fn health(cx: &Context<'_>) -> Answer {
-    let mut endpoints = cx.snapshot.endpoints.iter().flatten();
-    let serving = !cx.draining && endpoints.any(|endpoint| endpoint.health.takes_requests());
-    if serving { Answer::Healthy } else { Answer::Refused(refusals::NO_ENDPOINT.into()) }
-}
-
-/// `/v1/models` and `/v1/models/{id}`, merged over the fleet; `None`: an engine is to answer.
-fn models(head: &RequestHead<'_>, path: &[u8], cx: &Context<'_>) -> Option<Answer> {
-    let rest = http::without_query(path).strip_prefix(b"/v1/models")?;
-    let models = &cx.snapshot.models_answer;
-    let list = models.list.as_ref()?;
-    let key = head.get("authorization").map(xxh3_64);
-    // An engine may take keys that we do not know: it judges them itself.
-    if !models.authorizations.is_empty() && !key.is_some_and(|key| models.authorizations.contains(&key)) {
-        return None;
-    }
-    match rest {
-        b"" => Some(Answer::Json(list.clone())),
-        [b'/', id @ ..] => {
-            let id = percent_decode(id);
-            let card = models.cards.get(&*id).map(|card| Answer::Json(card.clone()));
-            card.or_else(|| (!models.hides_some).then(|| Answer::Refused(refusals::unknown_model(&id))))
-        }
-        _ => None,
-    }
-}
-
-/// A model id with slashes may come escaped. What is no escape stands for itself (RFC 3986, 2.1).
-fn percent_decode(id: &[u8]) -> Vec<u8> {
-    let mut decoded = Vec::with_capacity(id.len());
-    let mut rest = id;
-    while let Some((&byte, after)) = rest.split_first() {
-        let escape = if byte == b'%' { after.split_at_checked(2) } else { None };
-        match escape.and_then(|(digits, after)| Some((http::hex(digits)?, after))) {
-            Some((value, after)) => {
-                decoded.push(value as u8);
-                rest = after;
-            }
-            None => {
-                decoded.push(byte);
-                rest = after;
-            }
-        }
-    }
-    decoded
-}
-
-fn answer_ourselves(
-    head: &RequestHead<'_>,
-    framing: &RequestFraming,
-    answer: &Answer,
-    id: &[u8],
-    cx: &mut Context<'_>,
-) -> Opened {
-    // What follows an unread body cannot be found, so such a connection ends with the answer.
-    let stays = framing.body.is_empty() && framing.keep_alive && !cx.draining;
-    let to = ToClient {
-        version: head.version,
-        keep_alive: stays,
-        head_request: framing.head_method,
-        request_id: Some(id),
-        explain: None,
-    };
-    let date = cx.date();
-    let extra = date.as_deref().map(|date| ("date", date));
-    match answer {
-        Answer::Refused(refused) => refusals::answer(refused, &to, cx),
-        Answer::Json(json) => {
-            cx.actions.compose(Side::Client, |out| reply::write_json(out, 200, json, extra.as_slice(), &to));
-        }
-        Answer::Healthy => {
-            cx.actions.compose(Side::Client, |out| reply::write_json(out, 200, b"", extra.as_slice(), &to));
-        }
-    }
-    if !matches!(answer, Answer::Refused(_)) {
-        cx.stats.count(Count::AnsweredHere);
-    }
-    cx.actions.push(Action::End(if stays { Ending::KeepAlive } else { Ending::Linger }));
-    Opened::Answered(head.len)
 }
 
 /// The head as the engine gets it, in a buffer that a short body may follow in.
@@ -304,6 +202,8 @@ impl Asked {
                 .map(prefix::session_hash),
             encoded: codings.next().is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")),
             stream: false,
+            shape: Shape::of_path(head.path()),
+            cors: cx.rules.origins.judge(&head.list),
             asker: Asker::of(head, peer.ip, &cx.rules.queue),
         }
     }

@@ -25,7 +25,7 @@ impl Exchange {
             request_id: Some(&self.asked.request_id),
             explain: self.explain.as_deref(),
         };
-        refusals::answer(&refused, &to, cx);
+        refusals::answer(&refused, &to, (self.asked.shape, &self.asked.cors), cx);
         self.end(if close { Ending::Linger } else { Ending::KeepAlive }, end, cx);
     }
 
@@ -64,7 +64,7 @@ impl Exchange {
         self.cut(End::EngineBroke(why.cause), cx);
     }
 
-    /// A last event of a stream, as vLLM writes its own: only between two events, and between two chunks.
+    /// A last event of a stream, as its API has them: only between two events, and between two chunks.
     fn tell_in_stream(&mut self, why: Refusal, cx: &mut Context<'_>) {
         let chunks = match self.form {
             Form::AsItComes => self.reply.between_chunks(),
@@ -75,7 +75,8 @@ impl Exchange {
         if between && cx.rules.stream_error_event {
             cx.stats.count(Count::ToldInStream);
             let message = why.message.as_bytes();
-            let error = ErrorReply { status: why.status, kind: why.kind, message, param: None };
+            let error =
+                ErrorReply { status: why.status, kind: why.kind, message, param: None, shape: self.asked.shape };
             cx.actions.compose(Side::Client, |out| reply::write_error_event(out, &error));
         }
     }

@@ -18,10 +18,12 @@ pub mod admit;
 mod again;
 mod charges;
 mod choose;
+mod cors;
 mod draft;
 pub mod event;
 mod finish;
 mod outcome;
+mod own;
 pub mod paths;
 mod queue;
 mod record;
@@ -40,6 +42,7 @@ pub mod warm;
 
 pub use admit::{Opened, Rules, open, refuse_slow_head};
 pub use charges::Charges;
+pub use cors::Origins;
 pub use event::{Action, Actions, Context, Ending, Event, Lender, Micros, Peer, Random, Side, Source};
 pub use queue::QueueRules;
 pub use record::{Compared, End, Record, Recorder, Short};
@@ -50,10 +53,11 @@ pub use toolsets::{Toolsets, Wanted};
 use crate::counters::Admission;
 use crate::fleet::EndpointId;
 use crate::http::rewrite::Form;
-use crate::http::{Body, RequestFraming, Version};
+use crate::http::{Body, RequestFraming, Shape, Version};
 use crate::policy::{Avoid, Reason, Tokens};
 use crate::scan::{Api, Scan};
 use crate::snapshot::PoolId;
+use cors::Cors;
 use draft::Draft;
 use queue::{Asker, Queued};
 
@@ -138,6 +142,10 @@ struct Asked {
     encoded: bool,
     /// The body asks for a stream, as far as it was looked at.
     stream: bool,
+    /// In which shape its client reads errors.
+    shape: Shape,
+    /// Which pages may read an answer of our own.
+    cors: Cors,
     /// Who asks, and how urgently, where requests wait.
     asker: Asker,
 }

@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
+use super::cors::Cors;
 use super::event::{Context, Side};
 use crate::counters::stats::Event as Count;
 use crate::http::reply::{self, ErrorReply};
-use crate::http::{Cause, Refusal, ToClient};
+use crate::http::{Cause, Refusal, Shape, ToClient};
 
 /// Seconds after which a client may try again what was refused for load or want of an endpoint.
 const RETRY_AFTER: &str = "1";
@@ -89,12 +90,12 @@ pub(super) fn unknown_path(path: &[u8]) -> Refused {
 }
 
 /// Counts and composes the answer.
-pub(super) fn answer(refused: &Refused, to: &ToClient<'_>, cx: &mut Context<'_>) {
+pub(super) fn answer(refused: &Refused, to: &ToClient<'_>, (shape, cors): (Shape, &Cors), cx: &mut Context<'_>) {
     let Refusal { status, kind, message, cause } = refused.refusal;
     cx.stats.count(Count::refused(cause.as_str()));
     let message = refused.message.as_deref().unwrap_or(message.as_bytes());
     let param = (cause == Cause::UnknownModel).then_some("model");
-    let error = ErrorReply { status, kind, message, param };
+    let error = ErrorReply { status, kind, message, param, shape };
     let seconds = refused.retry_after.map(|seconds| seconds.to_string());
     let after = seconds.as_deref().or((status == 503).then_some(RETRY_AFTER));
     let date = cx.date();
@@ -104,6 +105,6 @@ pub(super) fn answer(refused: &Refused, to: &ToClient<'_>, cx: &mut Context<'_>)
         (status == 405).then_some(("allow", ALLOW)),
         after.map(|seconds| ("retry-after", seconds)),
     ];
-    let extra: Vec<_> = extra.into_iter().flatten().collect();
+    let extra: Vec<_> = extra.into_iter().flatten().chain(cors.fields()).collect();
     cx.actions.compose(Side::Client, |out| reply::write_error(out, &error, &extra, to));
 }

@@ -169,11 +169,13 @@ pub fn parse_response<'a>(
     Ok(Status::Complete(ResponseHead { version: line.version, status: line.status, reason: line.reason, len, list }))
 }
 
-/// Whether what is there of a request, however broken, has the method HEAD: no answer to it has a body, a refusal neither
-/// (RFC 9110, 9.3.2).
-pub fn has_head_method(bytes: &[u8]) -> bool {
+/// Method and target of what is there of a request, however broken: no answer to HEAD has a body, a refusal neither
+/// (RFC 9110, 9.3.2), and each API has errors of its own.
+pub fn method_and_target(bytes: &[u8]) -> (&[u8], &[u8]) {
     let line = bytes.strip_prefix(b"\r\n").unwrap_or(bytes);
-    line.get(..class::run_end(&TOKEN, line, 0)) == Some(b"HEAD")
+    let (method, rest) = line.split_at(class::run_end(&TOKEN, line, 0).min(line.len()));
+    let target = rest.strip_prefix(b" ").unwrap_or_default();
+    (method, target.get(..class::run_end(&TARGET, target, 0)).unwrap_or_default())
 }
 
 struct RequestLine<'a> {

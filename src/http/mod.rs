@@ -3,7 +3,8 @@
 //!
 //! A request's path through this room: [`head::parse_request`] → [`framing::request`] →
 //! [`rewrite::request`] and [`body::Body`]; a reply's: [`head::parse_response`] → [`framing::reply`] →
-//! [`rewrite::reply`] and [`body::Body`]. Answers of our own are in [`reply`].
+//! [`rewrite::reply`] and [`body::Body`]. Answers of our own are in [`reply`], their errors in
+//! the shape of each API.
 //!
 //! All of it is pure: byte slices in, values and bytes out. Nothing here panics on any input, and the
 //! verdict on a message is the same wherever its bytes were cut.
@@ -17,6 +18,7 @@ pub mod framing;
 pub mod head;
 pub mod reply;
 pub mod rewrite;
+mod shape;
 pub mod target;
 
 pub use body::Body;
@@ -25,8 +27,9 @@ pub use digits::{decimal, hex};
 pub use fields::{FieldTable, Fields, Known};
 pub use framing::{BodyLength, ReplyFraming, RequestFraming};
 pub use head::{
-    HeadLimits, RequestHead, ResponseHead, Status, Version, has_head_method, parse_request, parse_response,
+    HeadLimits, RequestHead, ResponseHead, Status, Version, method_and_target, parse_request, parse_response,
 };
 pub use reply::{Cause, ErrorReply, Fault, Refusal};
 pub use rewrite::{Added, Delivery, Form, ToClient, request_id, usable_request_id};
+pub use shape::Shape;
 pub use target::without_query;

@@ -4,6 +4,7 @@
 use super::chunk::SizeLine;
 use super::digits::write_decimal;
 use super::rewrite::{ToClient, write_connection, write_field};
+use super::shape::{self, Shape};
 
 /// Why an exchange went wrong: the label of a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -162,11 +163,19 @@ pub struct ErrorReply<'a> {
     pub message: &'a [u8],
     /// `error.param`.
     pub param: Option<&'a str>,
+    /// Whose errors the client knows.
+    pub shape: Shape,
 }
 
 impl From<&Refusal> for ErrorReply<'static> {
     fn from(refusal: &Refusal) -> Self {
-        ErrorReply { status: refusal.status, kind: refusal.kind, message: refusal.message.as_bytes(), param: None }
+        ErrorReply {
+            status: refusal.status,
+            kind: refusal.kind,
+            message: refusal.message.as_bytes(),
+            param: None,
+            shape: Shape::OpenAi,
+        }
     }
 }
 
@@ -176,31 +185,14 @@ pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// Appends an error answer: head and JSON body. `extra` fields stand after the usual ones.
 pub fn write_error(out: &mut Vec<u8>, error: &ErrorReply, extra: &[(&str, &str)], to: &ToClient) {
     let mut body = Vec::with_capacity(96 + error.message.len());
-    write_error_body(&mut body, error);
+    shape::write_body(&mut body, error);
     write_json(out, error.status, &body, extra, to);
 }
 
-/// Appends `{"error":{...}}`: the body of an error answer, or the data of an error event in a stream.
-pub fn write_error_body(out: &mut Vec<u8>, error: &ErrorReply) {
-    out.extend_from_slice(b"{\"error\":{\"message\":");
-    write_json_string(out, error.message);
-    out.extend_from_slice(b",\"type\":");
-    write_json_string(out, error.kind.as_bytes());
-    out.extend_from_slice(b",\"param\":");
-    match error.param {
-        Some(param) => write_json_string(out, param.as_bytes()),
-        None => out.extend_from_slice(b"null"),
-    }
-    out.extend_from_slice(b",\"code\":");
-    write_decimal(out, u64::from(error.status));
-    out.extend_from_slice(b"}}");
-}
-
-/// Appends a chunk that holds one event of a stream (`data: {"error":{...}}`), as vLLM tells of errors behind its head.
+/// Appends a chunk that holds one event of a stream , in the shape of its API: how vLLM tells of errors behind its head.
 pub fn write_error_event(out: &mut Vec<u8>, error: &ErrorReply) {
-    let mut event = b"data: ".to_vec();
-    write_error_body(&mut event, error);
-    event.extend_from_slice(b"\n\n");
+    let mut event = Vec::with_capacity(128 + error.message.len());
+    shape::write_event(&mut event, error);
     out.extend_from_slice(SizeLine::new(event.len() as u64).as_bytes());
     out.extend_from_slice(&event);
     out.extend_from_slice(b"\r\n");
@@ -331,6 +323,7 @@ mod tests {
             kind: "NotFoundError",
             message: b"The model `x` does not exist.",
             param: Some("model"),
+            shape: Shape::OpenAi,
         };
         write_error(&mut out, &error, &[("retry-after", "1")], &ToClient { request_id: Some(b"r1"), ..to(false) });
         let body = r#"{"error":{"message":"The model `x` does not exist.","type":"NotFoundError","param":"model","code":404}}"#;

@@ -109,7 +109,7 @@ fn what_needs_a_restart_is_said() {
         (other.to_owned(), both.clone()),
         // It is still to be restarted, whatever else changes.
         (other.to_owned(), both.clone()),
-        (format!("{other}stream_error_event = false\n"), both),
+        (format!("{other}stream_error_event = false\nallowed_origins = []\n"), both),
         // As it was started.
         (String::new(), serde_json::json!([])),
     ] {

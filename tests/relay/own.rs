@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use warmfront::calendar::imf_fixdate;
+use warmfront::exchange::Origins;
 
 use crate::client::get;
 use crate::engine::{Engine, HELLO, ok};
@@ -65,4 +66,114 @@ fn methods_that_are_not_served_say_which_are() {
         }
     }
     assert_eq!(engine.connections(), 0);
+}
+
+/// A page in a browser is shown nothing of an answer that does not name its origin, be it the reason why it was refused.
+#[test]
+fn pages_may_read_answers_of_ours() {
+    let engine = Engine::answering(HELLO);
+    let start = |origins: &[&str]| {
+        let front = Front::with(&[engine.address], |options| {
+            options.rules.origins = Origins::new(origins.iter().copied());
+            options.rules.limits.body_bytes_max = 3;
+            options.rules.limits.hold_bytes = 3;
+        });
+        with_models(&front, &[]);
+        front.until("the models", |front| front.ask(get("/v1/models")).text() == "{\"object\":\"list\"}");
+        front
+    };
+    let (a, b) = ("https://a.example", "https://a.example:8443");
+    for (origins, asks, allows, varies) in [
+        (&["*"][..], Some(a), Some("*"), None),
+        (&["*"], None, None, None),
+        (&[], Some(a), None, None),
+        (&[a, b], Some(a), Some(a), Some("Origin")),
+        (&[a, b], Some(b), Some(b), Some("Origin")),
+        (&[a, b], Some("https://a.example.com"), None, Some("Origin")),
+        (&[a], None, None, Some("Origin")),
+    ] {
+        let front = start(origins);
+        let origin = asks.map(|origin| format!("Origin: {origin}\r\n")).unwrap_or_default();
+        for (line, rest, status) in [
+            ("GET /v1/models", "\r\n", 200),
+            ("GET /health", "\r\n", 200),
+            ("GET /v1/models/other", "\r\n", 404),
+            ("GET /pause", "\r\n", 404),
+            ("POST /v1/a", "Content-Length: 4\r\n\r\nlong", 413),
+            ("POST /v1/completions", "Transfer-Encoding: chunked\r\n\r\n4\r\nlong\r\n0\r\n\r\n", 413),
+            ("GET /v1/a", "Content-Length: x\r\n\r\n", 400),
+        ] {
+            let reply = front.ask(format!("{line} HTTP/1.1\r\nHost: x\r\n{origin}{rest}"));
+            let told = (reply.status, reply.head.get("access-control-allow-origin"), reply.head.get("vary"));
+            assert_eq!(told, (status, allows, varies), "{origins:?} {asks:?} {line}");
+        }
+        let engines = front.ask(format!("GET /v1/a HTTP/1.1\r\nHost: x\r\n{origin}\r\n"));
+        assert_eq!((engines.status, engines.head.get("access-control-allow-origin")), (200, None), "says so itself");
+    }
+}
+
+/// Whose head is refused may be a browser with too many cookies.
+#[test]
+fn pages_may_read_why_their_head_was_refused() {
+    let front = Front::start(&[Engine::answering(HELLO).address]);
+    let long = format!("GET /v1/a HTTP/1.1\r\nHost: x\r\nOrigin: https://a\r\nCookie: {}\r\n\r\n", "c".repeat(40_000));
+    let reply = front.ask(long);
+    assert_eq!((reply.status, reply.head.get("access-control-allow-origin")), (431, Some("*")));
+}
+
+/// Anthropic's SDK shows what it does not find in its own shape as raw text, and takes its kind from `error.type`.
+#[test]
+fn errors_have_the_shape_of_their_api() {
+    let front = Front::with(&[crate::engine::refusing()], |options| options.rules.limits.body_bytes_max = 3);
+    for path in ["/v1/messages", "/v1/messages/count_tokens", "/v1/messages/a%20b"] {
+        for (line, rest, status, kind) in [
+            ("POST", "Content-Length: 4\r\n\r\nlong", 413, "request_too_large"),
+            ("POST", "Content-Length: x\r\n\r\n", 400, "invalid_request_error"),
+            ("POST", "no field\r\n\r\n", 400, "invalid_request_error"),
+            ("POST", "Content-Length: 2\r\n\r\n{}", 503, "overloaded_error"),
+        ] {
+            let (status, kind) = match path.contains('%') && !rest.contains('x') && !rest.contains("no") {
+                true => (404, "not_found_error"),
+                false => (status, kind),
+            };
+            let reply = front.ask(format!("{line} {path} HTTP/1.1\r\nHost: x\r\n{rest}"));
+            let body: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
+            assert_eq!((reply.status, &body["type"], &body["error"]["type"]), (status, &"error".into(), &kind.into()));
+            assert!(body["error"]["message"].is_string(), "{path} {rest:?}: {body}");
+        }
+    }
+    let other: serde_json::Value = serde_json::from_slice(&front.ask(get("/pause")).body).unwrap();
+    assert_eq!(other["error"]["type"], "NotFoundError");
+}
+
+/// What ends a broken stream is what the SDK of its API raises an error for.
+#[test]
+fn broken_streams_say_so_in_the_shape_of_their_api() {
+    let words = "The engine broke off before the end of its reply.";
+    let object = format!(r#"{{"message":"{words}","type":"BadGatewayError","param":null,"code":502}}"#);
+    for (path, told) in [
+        ("/v1/chat/completions", format!("data: {{\"error\":{object}}}\n\n")),
+        (
+            "/v1/messages",
+            format!(
+                "event: error\ndata: {{\"type\":\"error\",\"error\":{{\"type\":\"api_error\",\"message\":\"{words}\"}}}}\n\n"
+            ),
+        ),
+        (
+            "/v1/responses",
+            format!(
+                "event: error\ndata: {{\"type\":\"error\",\"sequence_number\":0,\"code\":\"server_error\",\"message\":\"{words}\",\
+                 \"param\":null,\"error\":{object}}}\n\n"
+            ),
+        ),
+    ] {
+        let engine = Engine::run(|mut connection| {
+            connection.request();
+            connection.send(crate::endings::STREAM);
+            connection.send("9\r\ndata: a\n\n\r\n");
+        });
+        let front = Front::with(&[engine.address], |options| options.rules.stream_error_event = true);
+        let reply = front.ask(crate::client::post(path, "{}"));
+        assert_eq!((reply.whole, reply.text()), (false, format!("data: a\n\n{told}")), "{path}");
+    }
 }

@@ -1,0 +1,132 @@
+//! Requests that need no engine: health, models, and what is refused by its head alone.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::End;
+use super::admit::Opened;
+use super::event::{Action, Context, Ending, Side};
+use super::refusals::{self, Refused};
+use crate::counters::stats::Event as Count;
+use crate::http::{self, BodyLength, RequestFraming, RequestHead, Shape, ToClient, reply};
+use crate::scan::Api;
+
+/// An answer that needs no engine.
+pub(super) enum Answer {
+    Json(bytes::Bytes),
+    Healthy,
+    Refused(Refused),
+}
+
+impl Answer {
+    /// Its status, and how the request ends with it.
+    pub(super) fn outcome(&self) -> (u16, End) {
+        match self {
+            Answer::Refused(refused) => (refused.refusal.status, End::from(&refused.refusal)),
+            Answer::Json(_) | Answer::Healthy => (200, End::Whole),
+        }
+    }
+}
+
+pub(super) fn own_answer(
+    head: &RequestHead<'_>,
+    api: Api,
+    framing: &RequestFraming,
+    cx: &Context<'_>,
+) -> Option<Answer> {
+    let path = head.path();
+    if matches!(head.method, b"GET" | b"HEAD") && framing.body.is_empty() {
+        let answer = if http::without_query(path) == b"/health" { Some(health(cx)) } else { models(head, path, cx) };
+        if answer.is_some() {
+            return answer;
+        }
+    }
+    // The APIs that are known are open; it is the other paths that are looked up.
+    let allowed = api != Api::Other || cx.rules.paths.allow(http::without_query(path));
+    if !allowed {
+        return Some(Answer::Refused(refusals::unknown_path(path)));
+    }
+    let too_large = matches!(framing.body, BodyLength::Length(len) if len > cx.rules.limits.body_bytes_max);
+    too_large.then(|| Answer::Refused(refusals::BODY_TOO_LARGE.into()))
+}
+
+/// `/health`: as an engine's, for the fleet.
+fn health(cx: &Context<'_>) -> Answer {
+    let mut endpoints = cx.snapshot.endpoints.iter().flatten();
+    let serving = !cx.draining && endpoints.any(|endpoint| endpoint.health.takes_requests());
+    if serving { Answer::Healthy } else { Answer::Refused(refusals::NO_ENDPOINT.into()) }
+}
+
+/// `/v1/models` and `/v1/models/{id}`, merged over the fleet; `None`: an engine is to answer.
+fn models(head: &RequestHead<'_>, path: &[u8], cx: &Context<'_>) -> Option<Answer> {
+    let rest = http::without_query(path).strip_prefix(b"/v1/models")?;
+    let models = &cx.snapshot.models_answer;
+    let list = models.list.as_ref()?;
+    let key = head.get("authorization").map(xxh3_64);
+    // An engine may take keys that we do not know: it judges them itself.
+    if !models.authorizations.is_empty() && !key.is_some_and(|key| models.authorizations.contains(&key)) {
+        return None;
+    }
+    match rest {
+        b"" => Some(Answer::Json(list.clone())),
+        [b'/', id @ ..] => {
+            let id = percent_decode(id);
+            let card = models.cards.get(&*id).map(|card| Answer::Json(card.clone()));
+            card.or_else(|| (!models.hides_some).then(|| Answer::Refused(refusals::unknown_model(&id))))
+        }
+        _ => None,
+    }
+}
+
+/// A model id with slashes may come escaped. What is no escape stands for itself (RFC 3986, 2.1).
+fn percent_decode(id: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(id.len());
+    let mut rest = id;
+    while let Some((&byte, after)) = rest.split_first() {
+        let escape = if byte == b'%' { after.split_at_checked(2) } else { None };
+        match escape.and_then(|(digits, after)| Some((http::hex(digits)?, after))) {
+            Some((value, after)) => {
+                decoded.push(value as u8);
+                rest = after;
+            }
+            None => {
+                decoded.push(byte);
+                rest = after;
+            }
+        }
+    }
+    decoded
+}
+
+pub(super) fn answer_ourselves(
+    head: &RequestHead<'_>,
+    framing: &RequestFraming,
+    answer: &Answer,
+    id: &[u8],
+    cx: &mut Context<'_>,
+) -> Opened {
+    // What follows an unread body cannot be found, so such a connection ends with the answer.
+    let stays = framing.body.is_empty() && framing.keep_alive && !cx.draining;
+    let to = ToClient {
+        version: head.version,
+        keep_alive: stays,
+        head_request: framing.head_method,
+        request_id: Some(id),
+        explain: None,
+    };
+    let cors = cx.rules.origins.judge(&head.list);
+    let json: &[u8] = match answer {
+        Answer::Refused(refused) => {
+            refusals::answer(refused, &to, (Shape::of_path(head.path()), &cors), cx);
+            cx.actions.push(Action::End(if stays { Ending::KeepAlive } else { Ending::Linger }));
+            return Opened::Answered(head.len);
+        }
+        Answer::Json(json) => json,
+        Answer::Healthy => b"",
+    };
+    let date = cx.date();
+    let extra: Vec<_> = date.as_deref().map(|date| ("date", date)).into_iter().chain(cors.fields()).collect();
+    cx.actions.compose(Side::Client, |out| reply::write_json(out, 200, json, &extra, &to));
+    cx.stats.count(Count::AnsweredHere);
+    cx.actions.push(Action::End(if stays { Ending::KeepAlive } else { Ending::Linger }));
+    Opened::Answered(head.len)
+}
