@@ -33,17 +33,24 @@ pub(super) fn own_answer(
     framing: &RequestFraming,
     cx: &Context<'_>,
 ) -> Option<Answer> {
-    let path = head.path();
-    if matches!(head.method, b"GET" | b"HEAD") && framing.body.is_empty() {
-        let answer = if http::without_query(path) == b"/health" { Some(health(cx)) } else { models(head, path, cx) };
-        if answer.is_some() {
-            return answer;
-        }
+    let (path, is_read) = (head.path(), matches!(head.method, b"GET" | b"HEAD"));
+    let is_health = http::without_query(path) == b"/health";
+    if is_read && is_health {
+        return Some(health(cx));
+    }
+    if is_read
+        && framing.body.is_empty()
+        && let Some(answer) = models(head, path, cx)
+    {
+        return Some(answer);
     }
     // The APIs that are known are open; it is the other paths that are looked up.
     let allowed = api != Api::Other || cx.rules.paths.allow(http::without_query(path));
+    if !allowed && is_health {
+        return Some(Answer::Refused(refusals::read_only(b"/health")));
+    }
     if !allowed {
-        return Some(Answer::Refused(refusals::unknown_path(path)));
+        return Some(Answer::Refused(refusals::unknown_path(http::without_query(path))));
     }
     let too_large = matches!(framing.body, BodyLength::Length(len) if len > cx.rules.limits.body_bytes_max);
     too_large.then(|| Answer::Refused(refusals::BODY_TOO_LARGE.into()))
@@ -67,7 +74,8 @@ fn models(head: &RequestHead<'_>, path: &[u8], cx: &Context<'_>) -> Option<Answe
         return None;
     }
     match rest {
-        b"" => Some(Answer::Json(list.clone())),
+        // No id is the empty one.
+        b"" | b"/" => Some(Answer::Json(list.clone())),
         [b'/', id @ ..] => {
             let id = percent_decode(id);
             let card = models.cards.get(&*id).map(|card| Answer::Json(card.clone()));

@@ -4,9 +4,10 @@ use std::borrow::Cow;
 
 use super::cors::Cors;
 use super::event::{Context, Side};
+use super::paths;
 use crate::counters::stats::Event as Count;
 use crate::http::reply::{self, ErrorReply};
-use crate::http::{Cause, Refusal, Shape, ToClient};
+use crate::http::{Cause, Fault, Refusal, Shape, ToClient};
 
 /// Seconds after which a client may try again what was refused for load or want of an endpoint.
 const RETRY_AFTER: &str = "1";
@@ -68,11 +69,13 @@ pub(super) struct Refused {
     pub message: Option<Cow<'static, [u8]>>,
     /// Seconds after which to try again, where that is known.
     pub retry_after: Option<u32>,
+    /// Methods that a 405 allows.
+    pub allow: &'static str,
 }
 
 impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
-        Refused { refusal, message: None, retry_after: None }
+        Refused { refusal, message: None, retry_after: None, allow: ALLOW }
     }
 }
 
@@ -83,9 +86,29 @@ pub(super) fn unknown_model(model: &[u8]) -> Refused {
     Refused { message: Some(message.into()), ..refusal.into() }
 }
 
+/// An engine's reply that breaks a rule. Without its name a client would look for the fault in its own request.
+pub(super) fn bad_reply(fault: Fault) -> Refused {
+    let message = ["The engine's reply cannot be passed on: ", fault.message, "."].concat();
+    Refused { message: Some(message.into_bytes().into()), ..fault.bad_gateway().into() }
+}
+
+/// A path of ours, and a method that is not.
+pub(super) fn read_only(path: &[u8]) -> Refused {
+    let message = [path, b" is answered here, to GET and HEAD alone."].concat();
+    let refusal = Refusal::new(405, Cause::BadTarget, "");
+    Refused { message: Some(message.into()), allow: "GET, HEAD", ..refusal.into() }
+}
+
 /// A path that is not let through.
 pub(super) fn unknown_path(path: &[u8]) -> Refused {
-    let message = [b"No such path here: ", path, b". An operator may open it with serve.paths."].concat();
+    // Nothing that an operator could write would open such a one.
+    let why: &[u8] = match paths::is_plain(path) {
+        true => b". An operator may open it with serve.paths.",
+        false => {
+            b". Percent-encoded bytes, empty and dot segments do not pass: an engine could take the path for another."
+        }
+    };
+    let message = [b"No such path here: ", path, why].concat();
     Refused { message: Some(message.into()), ..Refusal::new(404, Cause::BadTarget, "").into() }
 }
 
@@ -102,7 +125,7 @@ pub(super) fn answer(refused: &Refused, to: &ToClient<'_>, (shape, cors): (Shape
     let extra = [
         date.as_deref().map(|date| ("date", date)),
         // RFC 9110, 15.5.6: a 405 has to say what would be allowed.
-        (status == 405).then_some(("allow", ALLOW)),
+        (status == 405).then_some(("allow", refused.allow)),
         after.map(|seconds| ("retry-after", seconds)),
     ];
     let extra: Vec<_> = extra.into_iter().flatten().chain(cors.fields()).collect();

@@ -97,7 +97,7 @@ impl Exchange {
     fn bad_reply(&mut self, fault: Fault, cx: &mut Context<'_>) -> Headed {
         cx.stats.count(Count::upstream_fault(fault.cause.as_str()));
         self.blame(cx);
-        self.refuse(fault.bad_gateway().into(), cx);
+        self.refuse(refusals::bad_reply(fault), cx);
         Headed::Nothing
     }
 

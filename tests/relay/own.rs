@@ -177,3 +177,38 @@ fn broken_streams_say_so_in_the_shape_of_their_api() {
         assert_eq!((reply.whole, reply.text()), (false, format!("data: a\n\n{told}")), "{path}");
     }
 }
+
+/// Whose fault it is, and what would help, stands in the words.
+#[test]
+fn refusals_say_whose_fault_it_is() {
+    let front = Front::start(&[Engine::answering(HELLO).address]);
+    with_models(&front, &[]);
+    front.until("the models", |front| front.ask(get("/v1/models")).text() == "{\"object\":\"list\"}");
+    assert_eq!(front.ask(get("/v1/models/")).text(), "{\"object\":\"list\"}", "no model is called so");
+    for method in ["POST", "DELETE", "OPTIONS"] {
+        let reply = front.ask(format!("{method} /health?a HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}"));
+        assert_eq!((reply.status, reply.head.get("allow")), (405, Some("GET, HEAD")), "{method}");
+    }
+    assert_eq!(front.ask("GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}").status, 200);
+    for (path, words) in [
+        ("/pause?a=%20", "/pause. An operator may open it with serve.paths."),
+        ("/v1/load_lora_adapter", "An operator may open it"),
+        ("/v1/%6coad_lora_adapter", "Percent-encoded bytes"),
+        ("/v1//a", "empty and dot segments"),
+    ] {
+        let reply = front.ask(get(path));
+        assert!(reply.status == 404 && reply.text().contains(words), "{path}: {}", reply.text());
+    }
+    for (reply, words) in [
+        ("HTTP/1.1 200 OK\r\nx: y\n\r\n".to_owned(), "an LF without its CR"),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n".to_owned(),
+            "more than one Content-Length",
+        ),
+        (format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(40_000)), "the head is too large"),
+    ] {
+        let reply = Front::start(&[Engine::answering(reply).address]).ask(get("/v1/a"));
+        let told = format!("The engine's reply cannot be passed on: {words}");
+        assert!(reply.status == 502 && reply.text().contains(&told), "{}", reply.text());
+    }
+}
