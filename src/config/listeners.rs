@@ -5,6 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use super::problem::Problem;
 use super::{Config, Serve, Url};
 
+/// Whether the listener on `address` is to take IPv6 alone. On most machines (net.ipv6.bindv6only = 0) `[::]` takes IPv4's connections
+/// as well, and would be in the way of the one that is named for those.
+pub fn is_ipv6_alone(address: SocketAddr, listen: &[SocketAddr]) -> bool {
+    let for_ipv4 = |other: &SocketAddr| other.is_ipv4() && other.port() == address.port();
+    address.is_ipv6() && address.ip().is_unspecified() && address.port() != 0 && listen.iter().any(for_ipv4)
+}
+
 /// Addresses of `listen` of which one is all that the other is.
 pub(super) fn twice(serve: &Serve) -> Option<String> {
     let all = || serve.listen.iter().enumerate();
@@ -24,7 +31,11 @@ pub(super) fn twice(serve: &Serve) -> Option<String> {
 /// Faults of listeners beside each other, and of engines where the front itself listens.
 pub(super) fn whole(config: &Config, found: &mut Vec<Problem>) {
     let Serve { listen, admin, .. } = &config.serve;
-    if let Some(clients) = listen.iter().find(|clients| overlap(**clients, *admin)) {
+    // Here `[::]` is never made to leave IPv4 out: whoever names it for clients means both, and would find the admin listener at one.
+    let met = |clients: &&SocketAddr| {
+        overlap(**clients, *admin) || is_ipv6_alone(**clients, &[*admin]) || is_ipv6_alone(*admin, &[**clients])
+    };
+    if let Some(clients) = listen.iter().find(met) {
         let words = if clients == admin {
             format!("`admin` and `listen` are both {admin}; clients must not reach the admin listener")
         } else {
@@ -36,7 +47,11 @@ pub(super) fn whole(config: &Config, found: &mut Vec<Problem>) {
         found.push(Problem::new(["serve", "admin"], words));
     }
     for (place, upstream) in config.upstream.iter().enumerate() {
-        let Some(ours) = listen.iter().chain([admin]).find(|ours| reaches(&upstream.url, **ours)) else { continue };
+        let Some(ours) =
+            listen.iter().chain([admin]).find(|ours| reaches(&upstream.url, **ours, is_ipv6_alone(**ours, listen)))
+        else {
+            continue;
+        };
         let words = format!(
             "{} is this front itself, which listens on {ours}: requests would come back to it for ever; \
              mend `url`, or choose another port with --listen or `listen` in [serve]",
@@ -55,7 +70,7 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
 }
 
 /// Whether who connects to `url` comes to the listener on `ours`; host names but one are nobody's until they are looked up.
-fn reaches(url: &Url, ours: SocketAddr) -> bool {
+fn reaches(url: &Url, ours: SocketAddr, ipv6_alone: bool) -> bool {
     let hosts: Vec<IpAddr> = match (&*url.host, url.host.parse()) {
         ("localhost", _) => vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
         (_, Ok(address)) => vec![address],
@@ -64,7 +79,7 @@ fn reaches(url: &Url, ours: SocketAddr) -> bool {
     let all = ours.ip().is_unspecified();
     // Who connects to no address in particular comes to this machine.
     let here = |host: IpAddr| host == ours.ip() || all && is_own(host) || host.is_unspecified() && is_own(ours.ip());
-    url.port == ours.port() && hosts.into_iter().any(here)
+    url.port == ours.port() && hosts.into_iter().filter(|host| host.is_ipv6() || !ipv6_alone).any(here)
 }
 
 /// Whether an address is this machine's: then the way there begins with itself. Nothing is sent; that it can be bound to would say
@@ -102,6 +117,8 @@ mod tests {
             (&["0.0.0.0:9911"], admin, "`admin` is 127.0.0.1:9911 and `listen` 0.0.0.0:9911"),
             (&["127.0.0.1:9911"], "0.0.0.0:9911", "give the admin listener another port"),
             (&["127.0.0.1:9911"], admin, "are both 127.0.0.1:9911"),
+            (&["[::]:9911"], admin, "`admin` is 127.0.0.1:9911 and `listen` [::]:9911"),
+            (&["127.0.0.1:9911"], "[::]:9911", "give the admin listener another port"),
         ] {
             let said = said(listen, admin, engine);
             assert!(said.contains(words), "{listen:?} {admin}: {said}");

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub use access::Access;
 pub use cidr::Cidr;
+pub use listeners::is_ipv6_alone;
 pub use log::{Log, LogFormat};
 pub use problem::{Invalid, Problem};
 pub use queue::Queue;

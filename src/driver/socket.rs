@@ -42,8 +42,15 @@ fn stream_socket(address: SocketAddr) -> io::Result<OwnedFd> {
 /// # Errors
 /// When the address cannot be bound.
 pub fn listener(address: SocketAddr) -> io::Result<OwnedFd> {
-    let socket = stream_socket(address)?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
+    listener_of(address, None)
+}
+
+/// The same; `ipv6_alone`: whether one on `[::]` leaves IPv4's connections to others, `None`: as the machine has it.
+///
+/// # Errors
+/// When the address cannot be bound.
+pub fn listener_of(address: SocketAddr, ipv6_alone: Option<bool>) -> io::Result<OwnedFd> {
+    let socket = to_be_bound(address, ipv6_alone)?;
     sockopt::set_socket_reuseport(&socket, true)?;
     prepare(&socket);
     hold_unsent(&socket);
@@ -68,10 +75,31 @@ pub fn adopt(listener: &OwnedFd) -> io::Result<SocketAddr> {
 ///
 /// # Errors
 /// When somebody does, or the address cannot be bound at all.
-pub fn check_free(address: SocketAddr) -> io::Result<()> {
+pub fn check_free(address: SocketAddr, ipv6_alone: Option<bool>) -> io::Result<()> {
+    let socket = to_be_bound(address, ipv6_alone)?;
+    Ok(rustix::net::bind(&socket, &address)?)
+}
+
+/// A socket for a listener there. What `[::]` takes can be said before it is bound, and never after.
+fn to_be_bound(address: SocketAddr, ipv6_alone: Option<bool>) -> io::Result<OwnedFd> {
     let socket = stream_socket(address)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
-    Ok(rustix::net::bind(&socket, &address)?)
+    if let Some(alone) = ipv6_alone.filter(|_| address.is_ipv6()) {
+        sockopt::set_ipv6_v6only(&socket, alone)?;
+    }
+    Ok(socket)
+}
+
+/// Whether a listener on `[::]` leaves IPv4's connections to others.
+pub fn is_ipv6_alone(listener: &OwnedFd) -> bool {
+    // Of an IPv4 socket it cannot be asked.
+    sockopt::ipv6_v6only(listener).unwrap_or(false)
+}
+
+/// Whether `[::]` takes IPv4's connections on this machine (net.ipv6.bindv6only) where nothing else is said.
+pub fn takes_both_here() -> bool {
+    let any = SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, 0));
+    stream_socket(any).is_ok_and(|socket| !is_ipv6_alone(&socket))
 }
 
 /// The address a listener was really bound to (its port may have been 0).

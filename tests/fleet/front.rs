@@ -222,8 +222,8 @@ fn logged(lines: &mpsc::Receiver<String>, words: &str) -> SocketAddr {
     loop {
         let line = lines.recv_timeout(crate::PATIENCE).expect("the front did not start");
         if let Some((_, rest)) = line.split_once(words) {
-            let end = rest.find([' ', ',', ']']).unwrap_or(rest.len());
-            return rest.get(..end).and_then(|address| address.parse().ok()).unwrap_or_else(|| panic!("{line}"));
+            let address = rest.split([' ', ',']).next().unwrap_or_default().trim_end_matches(']');
+            return address.parse().unwrap_or_else(|_| panic!("{line}"));
         }
     }
 }

@@ -10,6 +10,7 @@ mod believing;
 mod counting;
 mod editing;
 mod engine;
+mod families;
 mod front;
 mod receipts;
 mod reloading;

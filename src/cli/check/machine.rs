@@ -1,12 +1,13 @@
 //! This machine: cores, descriptors, driver, ports.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::Finding;
-use crate::config::{Config, Driver};
+use crate::config::{Config, Driver, is_ipv6_alone};
 use crate::control::index_blocks;
 use crate::limits::Limits;
 use crate::publish::DriverInUse;
@@ -30,8 +31,7 @@ pub(super) fn findings(config: &Config, placement: &Placement, ports: bool) -> V
     found.extend(index(config));
     found.push(Finding::good("scan", format!("bodies are scanned on {}", scan::kernel_name())));
     if ports {
-        found.extend(config.serve.listen.iter().map(|address| port("listen", *address)));
-        found.push(port("admin", config.serve.admin));
+        found.extend(listeners(&config.serve.listen, config.serve.admin));
     }
     found
 }
@@ -149,17 +149,30 @@ fn driver(asked: Option<DriverInUse>) -> Finding {
     }
 }
 
-/// Whether a listener can be opened. Not with SO_REUSEPORT, which would share the port of a running front.
-fn port(subject: &str, address: SocketAddr) -> Finding {
+/// Whether the listeners can be opened, all at once as a front has them.
+fn listeners(listen: &[SocketAddr], admin: SocketAddr) -> Vec<Finding> {
+    let clients = listen.iter().map(|address| ("listen", *address, is_ipv6_alone(*address, listen)));
+    let tried = clients.chain([("admin", admin, false)]).map(|(subject, address, alone)| port(subject, address, alone));
+    let (found, _held): (Vec<_>, Vec<_>) = tried.unzip();
+    found
+}
+
+/// Whether a listener can be opened, and it. Not with SO_REUSEPORT, which would share the port of a running front.
+fn port(subject: &str, address: SocketAddr, ipv6_alone: bool) -> (Finding, Option<OwnedFd>) {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let opened = socket(family, SocketType::STREAM, None).and_then(|socket| {
         sockopt::set_socket_reuseaddr(&socket, true)?;
+        if ipv6_alone {
+            sockopt::set_ipv6_v6only(&socket, true)?;
+        }
         bind(&socket, &address)?;
-        listen(&socket, 1)
+        listen(&socket, 1)?;
+        Ok(socket)
     });
     let subject = format!("{subject} {address}");
-    match opened {
-        Ok(()) => Finding::good(subject, "can be opened"),
+    let found = match &opened {
+        Ok(_) if ipv6_alone => Finding::good(subject, "can be opened, for IPv6 alone: `listen` names IPv4 beside it"),
+        Ok(_) => Finding::good(subject, "can be opened"),
         Err(rustix::io::Errno::ADDRINUSE) => Finding::wrong(
             subject,
             "is in use; if that is a running front, leave ports out with --no-ports; else choose another port",
@@ -170,7 +183,8 @@ fn port(subject: &str, address: SocketAddr) -> Finding {
         ),
         Err(rustix::io::Errno::ADDRNOTAVAIL) => Finding::wrong(subject, "is no address of this machine"),
         Err(error) => Finding::wrong(subject, format!("cannot be opened: {error}")),
-    }
+    };
+    (found, opened.ok())
 }
 
 #[cfg(test)]
@@ -192,11 +206,34 @@ mod tests {
         // On an address of its own: nobody takes the port once it is free.
         let taken = std::net::TcpListener::bind("127.0.0.5:0").unwrap();
         let address = taken.local_addr().unwrap();
-        assert_eq!(port("listen", address).weight, Weight::Wrong);
+        assert_eq!(port("listen", address, false).0.weight, Weight::Wrong);
         drop(taken);
-        assert_eq!(port("listen", address).weight, Weight::Good);
-        let elsewhere = port("listen", "192.0.2.1:80".parse().unwrap());
+        assert_eq!(port("listen", address, false).0.weight, Weight::Good);
+        let elsewhere = port("listen", "192.0.2.1:80".parse().unwrap(), false).0;
         assert!(elsewhere.words.contains("no address of this machine") || elsewhere.words.contains("privilege"));
+    }
+
+    /// What listens on `[::]` takes IPv4, too, unless another is to have that.
+    #[test]
+    fn ports_are_tried_as_a_front_opens_them() {
+        let any = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 0);
+        // A machine without IPv6 has nothing to try.
+        let Ok(kept) = socket(AddressFamily::INET6, SocketType::STREAM, None) else { return };
+        sockopt::set_socket_reuseaddr(&kept, true).unwrap();
+        bind(&kept, &any("::")).unwrap();
+        let port = std::net::TcpListener::from(kept.try_clone().unwrap()).local_addr().unwrap().port();
+        let at = |ip: &str| SocketAddr::new(ip.parse().unwrap(), port);
+        let weights = |listen: &[SocketAddr], admin: SocketAddr| {
+            listeners(listen, admin).into_iter().map(|finding| finding.weight).collect::<Vec<_>>()
+        };
+        let admin = any("127.0.0.1");
+        assert_eq!(weights(&[at("0.0.0.0"), at("::")], admin), [Weight::Good; 3]);
+        assert_eq!(weights(&[at("::"), at("127.0.0.1")], admin), [Weight::Good; 3]);
+        assert_eq!(weights(&[at("::")], admin), [Weight::Good; 2]);
+        if crate::driver::socket::takes_both_here() {
+            // No configuration has them so; they are tried all at once.
+            assert_eq!(weights(&[at("::")], at("127.0.0.1")), [Weight::Good, Weight::Wrong]);
+        }
     }
 
     #[test]
