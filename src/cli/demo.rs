@@ -56,7 +56,7 @@ pub struct DemoArgs {
     #[arg(long)]
     serve: bool,
     /// With --serve: address of the front.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000")]
+    #[arg(long, value_name = "IP:PORT", value_parser = super::address, default_value = "127.0.0.1:8000")]
     listen: SocketAddr,
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::{note, say};
+use super::{address, note, say};
 use crate::engine::profile::Profile;
 use crate::engine::pump::{Engine, Settings};
 use crate::engine::request::Serving;
@@ -15,7 +15,7 @@ use crate::engine::server;
 #[derive(clap::Args, Debug)]
 pub struct EngineArgs {
     /// Address to listen on; give it several times for several engines in one process.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9100")]
+    #[arg(long, value_name = "IP:PORT", value_parser = address, default_value = "127.0.0.1:9100")]
     listen: Vec<SocketAddr>,
     /// Model id to serve; give it several times for aliases.
     #[arg(long, value_name = "NAME", default_value = "llama-3.1-8b")]

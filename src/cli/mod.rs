@@ -206,4 +206,12 @@ mod tests {
         assert_eq!((config.serve.shards, config.serve.driver), (Shards::Count(2), Driver::Epoll));
         assert!(Cli::try_parse_from(["warmfront", "serve", "--shards", "many"]).is_err());
     }
+
+    #[test]
+    fn every_command_says_how_an_address_is_written() {
+        for command in ["serve", "check", "engine", "demo"] {
+            let refused = Cli::try_parse_from(["warmfront", command, "--listen", "9101"]).unwrap_err().to_string();
+            assert!(refused.contains("write it as IP:PORT, such as 0.0.0.0:8000"), "{refused}");
+        }
+    }
 }

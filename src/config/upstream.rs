@@ -178,6 +178,12 @@ impl FromStr for Url {
             return Err(format!("\"{text}\" is not an engine's URL; write it as http://HOST:PORT"));
         };
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if authority.contains(',') {
+            return Err(format!(
+                "\"{text}\" names several engines; each is named for itself: \
+                 repeat --upstream, or [[upstream]] in the file, for each"
+            ));
+        }
         if !path.is_empty() {
             return Err(format!(
                 "\"{text}\" has a path; warmfront passes the client's own path on, so write http://{authority}"
@@ -261,5 +267,9 @@ mod tests {
             assert!(url(wrong).is_err(), "{wrong}");
         }
         assert!(url("https://a:1").unwrap_err().contains("TLS"));
+        for several in ["http://a:1,http://b:2", "http://a:1,b:2", "http://a,b/"] {
+            assert!(url(several).unwrap_err().contains("repeat --upstream"), "{several}");
+        }
+        assert!(url("http://a:1/x,y").unwrap_err().contains("has a path"));
     }
 }

@@ -1,6 +1,7 @@
 //! What runs beside each other for every engine: look its name up, probe it, read its load and its
 //! models. Each has its own pace and deadline, so that a slow engine delays no other and nothing but itself.
 
+use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -103,13 +104,19 @@ pub async fn first_lookups<P: Send + 'static>(engines: Vec<(P, Upstream)>) -> Ve
     found
 }
 
-/// The addresses of an engine's host name, ascending by family as the resolver gives them.
+/// The addresses of an engine's host name, ascending by family as the resolver gives them, each once: who looks for another
+/// than one that is dead would find its twin behind it.
 pub async fn lookup(upstream: &Upstream) -> Result<Vec<SocketAddr>, String> {
     let found = tokio::net::lookup_host((upstream.url.host.as_str(), upstream.url.port));
     let found = tokio::time::timeout(RESOLVE_TIMEOUT, found).await;
     let found = found.map_err(|_| format!("name servers do not answer for {}", upstream.url.host))?;
-    let found: Vec<SocketAddr> = found.map_err(|error| format!("{}: {error}", upstream.url.host))?.collect();
+    let found = each_once(found.map_err(|error| format!("{}: {error}", upstream.url.host))?);
     if found.is_empty() { Err(format!("{} has no address", upstream.url.host)) } else { Ok(found) }
+}
+
+fn each_once(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    let mut known = HashSet::new();
+    addresses.filter(|address| known.insert(*address)).collect()
 }
 
 struct Watch {
@@ -258,4 +265,16 @@ impl Watch {
 fn jittered(wait: Duration) -> Duration {
     let random = RandomState::new().build_hasher().finish() % 2_048;
     wait.mul_f64(0.9 + 0.2 * random as f64 / 2_048.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_is_told_twice_is_one() {
+        let [a, b] = [1, 2].map(|n| SocketAddr::from(([10, 0, 0, n], 8000)));
+        assert_eq!(each_once([a, a, b, a].into_iter()), [a, b]);
+        assert_eq!(each_once([b, a, b].into_iter()), [b, a], "in the resolver's order");
+    }
 }

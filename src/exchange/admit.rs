@@ -117,7 +117,8 @@ fn refuse(
         Some((head, ..)) => cx.rules.origins.judge(&head.list),
         None => cx.rules.origins.unread(),
     };
-    refusals::answer(&refusal.into(), &to, (Shape::of_path(target), &cors), cx);
+    let shape = Shape::of_path(heard.map_or(target, |(head, ..)| head.path()));
+    refusals::answer(&refusal.into(), &to, (shape, &cors), cx);
     cx.actions.push(Action::End(Ending::Linger));
     Opened::Answered(bytes.len())
 }

@@ -46,15 +46,12 @@ impl Paths {
         if self.allowed.iter().any(|allowed| &**allowed == path) {
             return true;
         }
+        // An engine decodes `/v1/%6coad_lora_adapter` before it looks it up.
+        let plain = !path.contains(&b'%') && !path.windows(2).any(|pair| matches!(pair, b"//" | b"/."));
         let guarded = GUARDED.iter().any(|guarded| path.starts_with(guarded));
         let wildcards = self.allowed.iter().filter_map(|allowed| allowed.strip_suffix(b"*"));
-        is_plain(path) && !guarded && wildcards.into_iter().any(|beginning| path.starts_with(beginning))
+        plain && !guarded && wildcards.into_iter().any(|beginning| path.starts_with(beginning))
     }
-}
-
-/// Whether `path` reads the same to whoever reads it: an engine decodes `/v1/%6coad_lora_adapter` before it looks it up.
-pub fn is_plain(path: &[u8]) -> bool {
-    !path.contains(&b'%') && !path.windows(2).any(|pair| matches!(pair, b"//" | b"/."))
 }
 
 #[cfg(test)]

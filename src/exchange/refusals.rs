@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use super::cors::Cors;
 use super::event::{Context, Side};
-use super::paths;
 use crate::counters::stats::Event as Count;
 use crate::http::reply::{self, ErrorReply};
 use crate::http::{Cause, Fault, Refusal, Shape, ToClient};
@@ -101,12 +100,10 @@ pub(super) fn read_only(path: &[u8]) -> Refused {
 
 /// A path that is not let through.
 pub(super) fn unknown_path(path: &[u8]) -> Refused {
-    // Nothing that an operator could write would open such a one.
-    let why: &[u8] = match paths::is_plain(path) {
-        true => b". An operator may open it with serve.paths.",
-        false => {
-            b". Percent-encoded bytes, empty and dot segments do not pass: an engine could take the path for another."
-        }
+    // Nothing that an operator could write would open such a one: an engine decodes it before it looks it up.
+    let why: &[u8] = match path.contains(&b'%') {
+        true => b". Percent-encoded bytes do not pass: an engine could take the path for another.",
+        false => b". An operator may open it with serve.paths.",
     };
     let message = [b"No such path here: ", path, why].concat();
     Refused { message: Some(message.into()), ..Refusal::new(404, Cause::BadTarget, "").into() }

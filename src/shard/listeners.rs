@@ -46,7 +46,8 @@ pub(super) fn listeners(
     let mut addresses: Vec<SocketAddr> = Vec::new();
     let mut for_both: Vec<SocketAddr> = Vec::new();
     for &asked in listen {
-        if asked.port() != 0 && for_both.iter().any(|bound| fits(*bound, false, asked)) {
+        let has_its_own = inherited.iter().any(|one| one.bound == asked);
+        if asked.port() != 0 && !has_its_own && for_both.iter().any(|bound| fits(*bound, false, asked)) {
             continue;
         }
         let fitting = inherited.iter().filter(|one| one.fits(asked));
@@ -260,6 +261,13 @@ mod tests {
             assert_eq!((each(&one), &addresses[..], taken(&one, port)), (vec![1; 2], &[four][..], [true, false]));
             let (both, _) = listeners(&asked, 3, flat(one)).unwrap();
             assert_eq!((each(&both), taken(&both, port)), (vec![2; 3], [true; 2]));
+        }
+        // One for both and another beside it for IPv4 alone, which then gets all of that, as systemd opens them with ReusePort=yes.
+        for asked in [&[four, six][..], &[six, four], &[six]] {
+            let inherited = [(six, Some(false)), (four, None)];
+            let inherited = inherited.map(|(address, alone)| socket::listener_of(address, alone).unwrap());
+            let (two, addresses) = listeners(asked, 1, inherited.into()).unwrap();
+            assert_eq!((each(&two), addresses.len(), taken(&two, port)), (vec![2], 2, [true; 2]), "{asked:?}");
         }
         // Alone it is for both, and stays so for whoever asks for them one by one.
         let (alone, _) = listeners(&[six], 2, Vec::new()).unwrap();

@@ -83,7 +83,7 @@ fn request(bytes: &[u8]) -> Step<(Meant, usize)> {
     };
     let rest = &bytes[head.len..];
     let has_body = head.has("content-length") || head.has("transfer-encoding");
-    let own = own_answer(method, &path, has_body);
+    let own = own_answer(method, &path);
     let (body, chunked) = match length {
         // What follows a body that nobody reads cannot be found: it ends the connection, whatever it is.
         _ if own.is_some() => (Chunks::default(), false),
@@ -232,10 +232,10 @@ pub fn is_of_connection(name: &[u8]) -> bool {
     NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-fn own_answer(method: &[u8], path: &[u8], has_body: bool) -> Option<u16> {
-    if path == b"/health" && matches!(method, b"GET" | b"HEAD") && !has_body {
-        return Some(200);
-    }
+fn own_answer(method: &[u8], path: &[u8]) -> Option<u16> {
     let plain = path.split(|byte| *byte == b'?').next().unwrap_or_default();
+    if plain == b"/health" {
+        return Some(if matches!(method, b"GET" | b"HEAD") { 200 } else { 405 });
+    }
     (!warmfront::exchange::paths::Paths::default().allow(plain)).then_some(404)
 }
