@@ -189,7 +189,7 @@ pub fn write_error(out: &mut Vec<u8>, error: &ErrorReply, extra: &[(&str, &str)]
     write_json(out, error.status, &body, extra, to);
 }
 
-/// Appends a chunk that holds one event of a stream , in the shape of its API: how vLLM tells of errors behind its head.
+/// Appends a chunk that holds one event of a stream, in the shape of its API.
 pub fn write_error_event(out: &mut Vec<u8>, error: &ErrorReply) {
     let mut event = Vec::with_capacity(128 + error.message.len());
     shape::write_event(&mut event, error);

@@ -16,7 +16,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// That of a path, whatever stands behind it.
+    /// That of what a path begins with.
     #[inline]
     pub fn of_path(path: &[u8]) -> Shape {
         match path {

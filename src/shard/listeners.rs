@@ -65,7 +65,7 @@ pub(super) fn listeners(
                 false => for_both.push(bound),
                 true if is_ipv6_alone(asked, listen) || !socket::takes_both_here() => {}
                 true => {
-                    tracing::warn!(address = %bound, "an inherited listener takes IPv6 alone, as it was opened; IPv4 comes with a restart")
+                    tracing::warn!(address = %bound, "an inherited listener takes IPv6 alone, as whoever opened it said; IPv4 needs one of its own")
                 }
             }
         }
