@@ -22,7 +22,8 @@ pub struct Snapshot {
     pub pools: Vec<Pool>,
     /// Served id to pool.
     pub models: HashMap<Box<[u8]>, PoolId>,
-    /// The pool of requests that name no model, or cannot be scanned, when there are several.
+    /// The pool of requests that name no model, or cannot be scanned, when there are several: of the model that is configured for these,
+    /// else of the base model where all engines serve the same one.
     pub default_pool: Option<PoolId>,
     /// The pool of engines that have not said what they serve: a model that nobody else serves may be theirs.
     pub unlearnt: Option<PoolId>,
@@ -65,7 +66,7 @@ pub enum Selected<'a> {
     Pool(&'a Pool),
     /// No endpoint serves this id: 404 as vLLM's.
     UnknownModel,
-    /// Several pools, no model in the request, no default pool: 400.
+    /// Several pools of different engines, no model in the request, no default pool: 400.
     NoModel,
     /// Nothing is configured or learnt: 503.
     Empty,

@@ -84,6 +84,12 @@ fn a_default_model_that_nobody_serves_is_said() {
         let said = String::from_utf8(output.stdout).unwrap();
         assert!(said.contains(words), "{said}");
     }
+    // Where all engines serve the same, such a request is for these.
+    let both = engine("a", "m\", \"n") + &engine("b", "m\", \"n");
+    std::fs::write(&path, both).unwrap();
+    let output = warmfront(&["explain", "--config", path.to_str().unwrap(), "--json"], "{\"prompt\":\"x\"}");
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((said["pool"].as_str(), said["refused"].as_str()), (Some("m"), None), "{said}");
     std::fs::remove_file(path).unwrap();
 }
 

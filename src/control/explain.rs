@@ -109,7 +109,8 @@ pub fn explain(question: &Question<'_>, config: &Config, snapshot: &Snapshot, lo
             snapshot.any_pool().ok_or_else(|| "no endpoint takes requests: 503".to_owned())
         }
         Selected::NoModel => Err(match &*config.serve.default_model {
-            "" => "several models are served, the body names none, and there is no `default_model`: 400".to_owned(),
+            "" => "models are served by different engines, the body names none, and there is no `default_model`: 400"
+                .to_owned(),
             // One that is served would have been taken.
             id => format!(
                 "several models are served, the body names none, and no endpoint serves `default_model`, {id:?}: 400"

@@ -106,8 +106,12 @@ impl Pools {
         let counted =
             |pool: &&Pool| Some(pool.id) != unlearnt || unlearnt_usable || models.contains_key(pool.name.as_bytes());
         let first = live().find(counted).map(|pool| pool.id);
+        let default_pool = match self.config.serve.default_model.as_str() {
+            "" => base(members, &models).filter(|id| is_everywhere(&pools[usize::from(id.0)], live().filter(counted))),
+            id => models.get(id.as_bytes()).copied(),
+        };
         View {
-            default_pool: models.get(self.config.serve.default_model.as_bytes()).copied(),
+            default_pool,
             unlearnt,
             only: first.filter(|_| live().filter(counted).count() == 1),
             models,
@@ -173,4 +177,18 @@ impl Pools {
         let kept = before.get(&key).cloned();
         Arc::clone(self.rings.entry(key).or_insert_with(|| kept.unwrap_or_else(build)))
     }
+}
+
+/// The pool of the model with which the first engine answers what names none, as vLLM does: the first that it lists and that is no adapter.
+fn base(members: &[Member], models: &HashMap<Box<[u8]>, PoolId>) -> Option<PoolId> {
+    let member = members.iter().find(|member| member.now.is_some() && member.ids().is_some())?;
+    let id = member.ids()?.into_iter().find(|id| !member.is_adapter(id))?;
+    models.get(id.as_bytes()).copied()
+}
+
+/// Whether all engines are a group of one base model: what names no model is then for any of them, as it would be for one. Adapters may be
+/// on some of them only, since they come to one engine after another; who names one is known.
+fn is_everywhere<'a>(base: &Pool, mut pools: impl Iterator<Item = &'a Pool>) -> bool {
+    let on_some = |pool: &Pool| pool.members.iter().all(|slot| base.members.binary_search(slot).is_ok());
+    !base.is_adapter && pools.all(|pool| pool.members == base.members || pool.is_adapter && on_some(pool))
 }

@@ -42,6 +42,72 @@ fn without_a_default_in_service_what_names_no_model_is_for_those_who_are_not_kno
     assert!(matches!(fleet.snapshot().select(None), Selected::NoModel));
 }
 
+/// As to one engine, which answers with its base model: there are no others to choose among.
+#[test]
+fn what_names_no_model_is_for_the_base_model_that_all_engines_serve() {
+    let mut fleet = fleet(3);
+    let serves = |fleet: &mut Fleet, place: usize, base: &[&str], adapters: &[&str]| {
+        let card = |is_adapter| move |id: &&str| Card { is_adapter, ..Card::made(id) };
+        let cards = base.iter().map(card(false)).chain(adapters.iter().map(card(true))).collect();
+        let (id, _) = fleet.target(place).unwrap();
+        fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false }));
+    };
+    let chosen = |fleet: &mut Fleet, model: Option<&[u8]>| match fleet.snapshot().select(model) {
+        Selected::Pool(pool) => format!("{} {:?}", pool.name, pool.members),
+        other => format!("{other:?}"),
+    };
+    // Whatever came first.
+    serves(&mut fleet, 0, &["old"], &[]);
+    serves(&mut fleet, 0, &["base", "alias"], &["lora"]);
+    serves(&mut fleet, 1, &["base", "alias"], &["lora"]);
+    assert_eq!(chosen(&mut fleet, None), "default [2]", "the third may serve anything");
+    serves(&mut fleet, 2, &["base", "alias"], &["lora"]);
+    for model in [None, Some(&b""[..]), Some(b"base")] {
+        assert_eq!(chosen(&mut fleet, model), "base [0, 1, 2]");
+    }
+    assert_eq!(chosen(&mut fleet, Some(b"lora")), "lora [0, 1, 2]");
+    assert_eq!(chosen(&mut fleet, Some(b"old")), "UnknownModel");
+    let list = fleet.snapshot().models_answer.list.unwrap();
+    let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
+    assert_eq!(list["data"][0]["id"], "base", "who asks for the models is told the same");
+    // An adapter comes to one engine after another.
+    serves(&mut fleet, 1, &["base", "alias"], &["lora", "new"]);
+    assert_eq!(
+        (chosen(&mut fleet, None), chosen(&mut fleet, Some(b"new"))),
+        ("base [0, 1, 2]".into(), "new [1]".into())
+    );
+    // Another model is none that it could be taken for.
+    serves(&mut fleet, 2, &["other"], &[]);
+    assert_eq!(chosen(&mut fleet, None), "NoModel");
+    assert_eq!(chosen(&mut fleet, Some(b"base")), "base [0, 1]");
+    serves(&mut fleet, 2, &["base"], &[]);
+    assert_eq!(chosen(&mut fleet, None), "NoModel", "nor one of which an engine lacks the other name");
+    serves(&mut fleet, 2, &["base", "alias"], &[]);
+    assert_eq!(chosen(&mut fleet, None), "base [0, 1, 2]");
+    // A model that is configured for such requests and not served is not replaced.
+    let mut config = Config::clone(&fleet.config);
+    config.serve.default_model = "gone".into();
+    fleet.reconfigure(Arc::new(config), Vec::new(), Arc::default(), Instant::now());
+    assert_eq!(chosen(&mut fleet, None), "NoModel");
+}
+
+/// One that is dead and has never said what it serves keeps the others from nothing.
+#[test]
+fn a_dead_engine_that_is_not_known_leaves_the_base_model_what_names_none() {
+    let mut fleet = fleet(2);
+    serves(&mut fleet, 0, &["base", "alias"]);
+    let chosen = |fleet: &mut Fleet| match fleet.snapshot().select(None) {
+        Selected::Pool(pool) => pool.members.to_vec(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(chosen(&mut fleet), [1]);
+    let (id, _) = fleet.target(1).unwrap();
+    for _ in 0..2 {
+        fleet.probed(1, id, failed(), Instant::now());
+    }
+    assert_eq!(chosen(&mut fleet), [0]);
+}
+
 /// Who may be told of an engine's models is an engine's to say where it asks for a key that nobody here knows.
 #[test]
 fn models_behind_a_key_that_is_not_known_are_not_told() {
