@@ -22,8 +22,8 @@ impl Key {
     }
 }
 
-/// Generations wrap at 31 bits, so that a key and one bit more fit one word.
-const GENERATIONS: u32 = u32::MAX >> 1;
+/// Generations wrap at 30 bits, so that a key and two bits more fit one word.
+const GENERATIONS: u32 = u32::MAX >> 2;
 const PAGE: usize = 128;
 
 struct Slot<T> {
@@ -31,8 +31,10 @@ struct Slot<T> {
     entry: Option<T>,
 }
 
-/// Of a length that is known when it is compiled: a place in it needs no check.
-type Page<T> = [Slot<T>; PAGE];
+/// Of a length that is known when it is compiled: a place in it needs no check. It begins with a line of the cache, so that
+/// a slot of 64 bytes is one: among many connections each is looked up where no cache holds it.
+#[repr(align(64))]
+struct Page<T>([Slot<T>; PAGE]);
 
 /// The table.
 pub struct Slots<T> {
@@ -64,7 +66,7 @@ impl<T> Slots<T> {
             self.grow();
         }
         let index = self.free.pop().expect("grown above");
-        let slot = &mut self.pages[index as usize / PAGE][index as usize % PAGE];
+        let slot = &mut self.pages[index as usize / PAGE].0[index as usize % PAGE];
         slot.entry = Some(entry);
         self.len += 1;
         Key { index, generation: slot.generation }
@@ -72,21 +74,17 @@ impl<T> Slots<T> {
 
     fn grow(&mut self) {
         let first = (self.pages.len() * PAGE) as u32;
-        // Made on the heap: a page may be larger than a stack.
-        let page: Box<[Slot<T>]> = (0..PAGE).map(|_| Slot { generation: 0, entry: None }).collect();
-        // It has its length, as collected.
-        let Ok(page) = page.try_into() else { return };
-        self.pages.push(page);
+        self.pages.push(Box::new(Page(std::array::from_fn(|_| Slot { generation: 0, entry: None }))));
         self.free.extend((first..first + PAGE as u32).rev());
     }
 
     fn slot(&self, key: Key) -> Option<&Slot<T>> {
-        let slot = self.pages.get(key.index as usize / PAGE)?.get(key.index as usize % PAGE)?;
+        let slot = self.pages.get(key.index as usize / PAGE)?.0.get(key.index as usize % PAGE)?;
         (slot.generation == key.generation).then_some(slot)
     }
 
     fn slot_mut(&mut self, key: Key) -> Option<&mut Slot<T>> {
-        let slot = self.pages.get_mut(key.index as usize / PAGE)?.get_mut(key.index as usize % PAGE)?;
+        let slot = self.pages.get_mut(key.index as usize / PAGE)?.0.get_mut(key.index as usize % PAGE)?;
         (slot.generation == key.generation).then_some(slot)
     }
 
@@ -98,6 +96,15 @@ impl<T> Slots<T> {
     /// The entry under `key`, unless it is gone.
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         self.slot_mut(key)?.entry.as_mut()
+    }
+
+    /// Reads where this key's entry is, and waits for nothing of it: it may have come from memory by the time it is asked for.
+    pub fn touch(&self, key: Key) {
+        if let Some(page) = self.pages.get(key.index as usize / PAGE) {
+            let slot = &page.0[key.index as usize % PAGE];
+            // They may lie in two lines of the cache.
+            std::hint::black_box((slot.generation, slot.entry.is_some()));
+        }
     }
 
     /// Takes the entry out; the key is stale from here on.
@@ -112,7 +119,7 @@ impl<T> Slots<T> {
 
     /// The keys alive, in slot order. Walks the whole table: for shutdown and reports.
     pub fn keys(&self) -> Vec<Key> {
-        let slots = self.pages.iter().flat_map(|page| page.iter());
+        let slots = self.pages.iter().flat_map(|page| page.0.iter());
         let alive = slots.enumerate().filter(|(_, slot)| slot.entry.is_some());
         alive.map(|(index, slot)| Key { index: index as u32, generation: slot.generation }).collect()
     }

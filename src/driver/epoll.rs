@@ -170,6 +170,16 @@ impl Driver for Epoll {
         }
     }
 
+    fn rename(&mut self, id: SocketId, tag: Tag) {
+        if let Some(socket) = self.sockets.get_mut(id) {
+            socket.tag = tag;
+        }
+    }
+
+    fn foresee(&self, id: SocketId) {
+        self.sockets.touch(id);
+    }
+
     fn connect(&mut self, address: SocketAddr, tag: Tag) -> io::Result<SocketId> {
         self.register(socket::connect(address)?, tag, Kind::Connecting)
     }

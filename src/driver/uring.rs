@@ -191,6 +191,16 @@ impl Driver for Uring {
         }
     }
 
+    fn rename(&mut self, id: SocketId, tag: Tag) {
+        if let Some(socket) = self.live(id) {
+            socket.tag = tag;
+        }
+    }
+
+    fn foresee(&self, id: SocketId) {
+        self.sockets.touch(id);
+    }
+
     fn connect(&mut self, address: SocketAddr, tag: Tag) -> io::Result<SocketId> {
         let fd = socket::connect(address)?;
         let id = self.register(fd, tag, Kind::Connecting);

@@ -168,11 +168,54 @@ struct Leg {
     noted: Option<warm::Noted>,
 }
 
-/// One request and its response.
+/// One request and its response. In memory it is as it stands here: what each chunk of a reply reads or writes comes first, side by side.
+/// Among thousands of streams no cache holds any of it, and each further line that a chunk touches is one more wait for memory.
+#[repr(C)]
 pub struct Exchange {
+    leg: Option<Leg>,
+    /// Its place in the queue, while it waits there.
+    queued: Option<Box<Queued>>,
+    reply: Body,
+    /// Bytes of the reply's body so far, its framing not counted.
+    reply_bytes: u64,
+    usage: usage::Reader,
+    last_reply: Micros,
+    deadline: Option<(Micros, Waiting)>,
+    tap: tap::Tap,
+    pool: Option<PoolId>,
     phase: Phase,
-    asked: Asked,
+    /// How its bytes reach the client.
+    form: Form,
+    event_stream: bool,
+    /// An answer in JSON, in one piece, the end of which may tell of tokens.
+    json: bool,
+    /// Nobody has to see the bytes of the reply's body, nor asked for them to pass unseen yet.
+    opaque: bool,
+    /// This side's kernel is full: the other side is held back.
+    client_full: bool,
+    upstream_full: bool,
+    client_paused: bool,
+    client_ended: bool,
+    upstream_ended: bool,
 
+    /// The client's connection may serve another request after the reply.
+    keep_client: bool,
+    keep_upstream: bool,
+    reply_started: bool,
+    status: u16,
+    interim: u32,
+    /// The reply's head as far as it has come, and behind an error's head its body.
+    reply_head: Vec<u8>,
+    /// Not worth reading again before it has so many bytes.
+    reply_head_needs: usize,
+    /// Tokens as the reply told them: of the prompt, of these found in the prefix cache, generated.
+    prompt_tokens: Option<u32>,
+    cached_tokens: Option<u32>,
+    completion_tokens: Option<u32>,
+    /// Tokens on its tenant's account, once they are.
+    paid: Option<u32>,
+
+    asked: Asked,
     /// The request body's framing, as it comes in.
     body: Body,
     body_bytes: u64,
@@ -182,79 +225,38 @@ pub struct Exchange {
     /// When all of it must have come: later by as long as we held it back.
     upload_until: Micros,
     held_back_since: Micros,
-    /// The choice waits for nothing of the body.
-    knows_enough: bool,
-    /// The body's model was not within `hold_bytes`: as much is held as it may have in all.
-    seeks_model: bool,
-    /// The one pool that there was when the head came.
-    only: Option<PoolId>,
     /// The request as it goes out, rewritten head first: all of it while `held_whole`.
     held: Vec<u8>,
     head_len: usize,
-    held_whole: bool,
     /// How many bytes of `held` the kernel took.
     pushed: usize,
     scan: Option<Box<Scan>>,
     scan_nanos: u64,
+    held_whole: bool,
+    /// The choice waits for nothing of the body.
+    knows_enough: bool,
+    /// The body's model was not within `hold_bytes`: as much is held as it may have in all.
+    seeks_model: bool,
+    unscannable: bool,
+    /// The one pool that there was when the head came.
+    only: Option<PoolId>,
 
-    pool: Option<PoolId>,
-    reason: Reason,
     key: Option<u64>,
     /// What the policy that looks on has in its place.
     shadow_key: Option<u64>,
     session: Option<u64>,
-    unscannable: bool,
-    tried: Avoid,
-    connects: u32,
-    retried: bool,
-    leg: Option<Leg>,
     /// What the endpoint of the last choice was thought to hold of the prompt, where tokens were counted.
     thought: Option<(EndpointId, Tokens)>,
-    /// Its place in the queue, while it waits there.
-    queued: Option<Box<Queued>>,
-    /// How long it waited there.
+    /// How long it waited in the queue.
     waited: Option<Micros>,
     explain: Option<Box<[u8]>>,
-
-    reply: Body,
-    /// Bytes of the reply's body so far, its framing not counted.
-    reply_bytes: u64,
-    /// The reply's head as far as it has come, and behind an error's head its body.
-    reply_head: Vec<u8>,
-    /// Not worth reading again before it has so many bytes.
-    reply_head_needs: usize,
-    /// How its bytes reach the client.
-    form: Form,
-    /// The client's connection may serve another request after it.
-    keep_client: bool,
-    status: u16,
-    interim: u32,
-    reply_started: bool,
-    keep_upstream: bool,
-    event_stream: bool,
-    /// An answer in JSON, in one piece, the end of which may tell of tokens.
-    json: bool,
-    /// Nobody has to see the bytes of the reply's body, nor asked for them to pass unseen yet.
-    opaque: bool,
-    tap: tap::Tap,
-    usage: usage::Reader,
-    /// Tokens as the reply told them: of the prompt, of these found in the prefix cache, generated.
-    prompt_tokens: Option<u32>,
-    cached_tokens: Option<u32>,
-    completion_tokens: Option<u32>,
-    /// Tokens on its tenant's account, once they are.
-    paid: Option<u32>,
-    /// This side's kernel is full: the other side is held back.
-    client_full: bool,
-    upstream_full: bool,
-    client_paused: bool,
-    client_ended: bool,
-    upstream_ended: bool,
+    reason: Reason,
+    retried: bool,
+    tried: Avoid,
+    connects: u32,
 
     started: Micros,
     sent: Micros,
-    last_reply: Micros,
-    deadline: Option<(Micros, Waiting)>,
     /// What the access log will be told.
     draft: Draft,
 }

@@ -249,18 +249,22 @@ impl Exchange {
         self.let_pass_unseen(cx);
     }
 
-    /// So many bytes of the reply's body came. In a stream that has not spoken they are no data yet.
+    /// So many bytes of the reply's body came. A stream's are no data before it has spoken.
     fn count_data(&mut self, len: u64, cx: &Context<'_>) {
-        self.reply_bytes += len;
-        if len > 0 && (!self.event_stream || self.tap.spoke()) {
+        if self.reply_bytes == 0 && len > 0 && !self.event_stream {
             self.draft.data_came(cx.now);
         }
+        self.reply_bytes += len;
     }
 
     /// Looks at a piece of the body.
     fn listen(&mut self, data: &[u8], cx: &mut Context<'_>) {
         if self.event_stream {
+            let silent = !self.tap.spoke();
             self.tap.watch(data);
+            if silent && self.tap.spoke() {
+                self.draft.data_came(cx.now);
+            }
             if tap::tells_of_error(data) {
                 cx.stats.count(Count::UpstreamFaultErrorEvent);
                 self.blame(cx);

@@ -9,8 +9,8 @@ use memchr::memmem::{self, Finder};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tap {
     first: FirstData,
-    /// The last bytes that came, the latest lowest; 0 before the first.
-    last: u128,
+    /// The last bytes that came, behind zeros while there were fewer.
+    last: [u8; 16],
 }
 
 /// Finds the first line that begins with `data:`.
@@ -37,8 +37,11 @@ impl Tap {
     /// Looks at more of the stream.
     pub fn watch(&mut self, bytes: &[u8]) {
         self.last = match bytes.last_chunk() {
-            Some(tail) => u128::from_be_bytes(*tail),
-            None => bytes.iter().fold(self.last, |last, &byte| last << 8 | u128::from(byte)),
+            Some(tail) => *tail,
+            None => {
+                let last = u128::from_be_bytes(self.last);
+                bytes.iter().fold(last, |last, &byte| last << 8 | u128::from(byte)).to_be_bytes()
+            }
         };
         if self.first != FirstData::Found {
             self.look_for_data(bytes);
@@ -53,9 +56,9 @@ impl Tap {
     /// Whether a further event may stand here: at the beginning, or behind an empty line, but not behind the event
     /// that says that the stream is done.
     pub fn between_events(&self) -> bool {
-        let last = self.last.to_be_bytes();
+        let last = &self.last;
         let ends = [&b"\n\n"[..], b"\r\r", b"\r\n\r\n"].into_iter().find_map(|end| last.strip_suffix(end));
-        self.last == 0 || ends.is_some_and(|line| !line.ends_with(b"[DONE]"))
+        *last == [0; 16] || ends.is_some_and(|line| !line.ends_with(b"[DONE]"))
     }
 
     fn look_for_data(&mut self, bytes: &[u8]) {

@@ -101,7 +101,7 @@ impl<D: Driver> Shard<D> {
         }
         self.desk.lender.charges.slots().for_each(|slot| count(&mut audit.charged, slot));
         let upstreams = self.upstreams.keys();
-        let idle = upstreams.into_iter().filter_map(|key| self.upstreams.get(key)).filter(|up| up.client.is_none());
+        let idle = upstreams.into_iter().filter_map(|key| self.upstreams.get(key)).filter(|up| up.client().is_none());
         audit.upstreams_idle = idle.count();
         audit
     }

@@ -33,7 +33,7 @@ pub(super) struct Client {
     /// FIN was received.
     pub ended: bool,
     /// After the last reply.
-    pub lingering: Option<Lingering>,
+    pub lingering: Option<Box<Lingering>>,
     /// When to give up between exchanges.
     pub deadline: Micros,
     /// When the wheel looks at this client next.
@@ -292,7 +292,7 @@ impl<D: Driver> Shard<D> {
                 self.arm(key);
             }
             Ending::Linger => {
-                client.lingering = Some(Lingering::default());
+                client.lingering = Some(Box::default());
                 self.driver.finish(client.socket);
                 self.linger(key);
             }

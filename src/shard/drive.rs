@@ -58,9 +58,9 @@ impl<D: Driver> Shard<D> {
         F: for<'a> FnOnce(&'a [u8]) -> Event<'a>,
     {
         let bytes = input.bytes(&self.driver);
-        let Some(exchange) = self.clients.get_mut(key).and_then(|client| client.exchange.as_deref_mut()) else {
-            return 0;
-        };
+        let Some(client) = self.clients.get_mut(key) else { return 0 };
+        let Some(exchange) = client.exchange.as_deref_mut() else { return 0 };
+        self.driver.foresee(client.socket);
         self.desk.actions.clear();
         let mut cx = self.desk.context();
         let before = (exchange.endpoint(), exchange.place().is_some());

@@ -31,7 +31,7 @@ use crossbeam::queue::ArrayQueue;
 
 use crate::counters::Counters;
 use crate::counters::stats::{Event as Count, Gauge, ShardStats};
-use crate::driver::{Completion, Driver};
+use crate::driver::Driver;
 use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules, Toolsets, Wanted};
 use crate::fleet::EndpointId;
 use crate::publish::{Doing, DoingCell, Process, Published, Reader, Records, RulesReader};
@@ -41,7 +41,7 @@ pub use audit::Audit;
 use client::Client;
 pub use clock::stopwatch;
 use handover::HandOver;
-use owner::{Owner, doing};
+use owner::Owner;
 use queue::Waiting;
 use timers::Timers;
 use upstream::Upstream;
@@ -306,46 +306,6 @@ impl<D: Driver> Shard<D> {
             self.cut_all();
         }
         self.clients.is_empty() && self.desk.now >= self.stay_until
-    }
-
-    fn complete(&mut self, completion: Completion) {
-        self.doing.begin(doing(&completion));
-        match completion {
-            Completion::Accepted { socket, peer } => self.arrived(socket, peer),
-            Completion::Connected(tag) => match Owner::of(tag) {
-                Owner::Upstream(key) => self.upstream_connected(key),
-                Owner::Client(_) => {}
-            },
-            Completion::Received(tag, lease) => match Owner::of(tag) {
-                Owner::Client(key) => self.client_received(key, lease),
-                Owner::Upstream(key) => self.upstream_received(key, lease),
-            },
-            Completion::Spliced(tag, len) => match Owner::of(tag) {
-                Owner::Upstream(key) => self.upstream_spliced(key, len),
-                Owner::Client(_) => {}
-            },
-            Completion::Ended(tag) => match Owner::of(tag) {
-                Owner::Client(key) => self.client_ended(key),
-                Owner::Upstream(key) => self.upstream_gone(key, true),
-            },
-            Completion::Failed(tag) => match Owner::of(tag) {
-                Owner::Client(key) => self.client_reset(key),
-                Owner::Upstream(key) => self.upstream_gone(key, false),
-            },
-            // What the engine sent before its reset is still passed on once the client reads again.
-            Completion::Reset(tag) => match Owner::of(tag) {
-                Owner::Client(key) => self.client_reset(key),
-                Owner::Upstream(_) => {}
-            },
-            Completion::Full(tag) => match Owner::of(tag) {
-                Owner::Client(key) => self.client_full_later(key),
-                Owner::Upstream(key) => self.upstream_full_later(key),
-            },
-            Completion::Drained(tag) => match Owner::of(tag) {
-                Owner::Client(key) => self.client_drained(key),
-                Owner::Upstream(key) => self.upstream_drained(key),
-            },
-        }
     }
 
     /// Tells exchanges whose endpoint refuses its probes, once a second while there is such an endpoint.

@@ -1,32 +1,42 @@
-//! Whom a completion is for.
+//! Whom a completion is for, and who takes it up.
 
-use crate::driver::{Completion, Tag};
+use super::Shard;
+use crate::driver::{Completion, Driver, Tag};
 use crate::publish::Doing;
 use crate::slots::Key;
 
-/// Whose socket a completion is about: the lowest bit of its tag.
+/// Whose socket a completion is about: the lowest bits of its tag.
 #[derive(Clone, Copy)]
 pub(super) enum Owner {
     Client(Key),
+    /// A connection to an engine that serves nobody.
     Upstream(Key),
+    /// The one to the engine that serves this client. It has its client's name, since each chunk of a reply is the client's, and what is
+    /// kept of the connection need not be looked at for it.
+    UpstreamOf(Key),
 }
 
 impl Owner {
     pub fn of(tag: Tag) -> Owner {
-        let key = Key::from_u64(tag.0 >> 1);
-        if tag.0 & 1 == 0 { Owner::Client(key) } else { Owner::Upstream(key) }
+        let key = Key::from_u64(tag.0 >> 2);
+        match tag.0 & 3 {
+            0 => Owner::Client(key),
+            1 => Owner::Upstream(key),
+            _ => Owner::UpstreamOf(key),
+        }
     }
 
     pub fn tag(self) -> Tag {
         match self {
-            Owner::Client(key) => Tag(key.to_u64() << 1),
-            Owner::Upstream(key) => Tag(key.to_u64() << 1 | 1),
+            Owner::Client(key) => Tag(key.to_u64() << 2),
+            Owner::Upstream(key) => Tag(key.to_u64() << 2 | 1),
+            Owner::UpstreamOf(key) => Tag(key.to_u64() << 2 | 2),
         }
     }
 }
 
 /// What the shard does when it takes a completion.
-pub(super) fn doing(completion: &Completion) -> Doing {
+fn doing(completion: &Completion) -> Doing {
     let tag = match completion {
         Completion::Accepted { .. } => return Doing::Accepts,
         Completion::Connected(tag)
@@ -40,6 +50,57 @@ pub(super) fn doing(completion: &Completion) -> Doing {
     };
     match Owner::of(tag) {
         Owner::Client(_) => Doing::ServesClient,
-        Owner::Upstream(_) => Doing::ServesEngine,
+        Owner::Upstream(_) | Owner::UpstreamOf(_) => Doing::ServesEngine,
+    }
+}
+
+impl<D: Driver> Shard<D> {
+    /// Has it taken up by whom it is for.
+    pub(super) fn complete(&mut self, completion: Completion) {
+        self.doing.begin(doing(&completion));
+        match completion {
+            Completion::Accepted { socket, peer } => self.arrived(socket, peer),
+            Completion::Connected(tag) => self.of_engine(tag, |shard, key| shard.upstream_connected(key)),
+            Completion::Received(tag, lease) => match Owner::of(tag) {
+                Owner::Client(key) => self.client_received(key, lease),
+                Owner::UpstreamOf(client) => self.reply_received(client, lease),
+                Owner::Upstream(key) => self.unasked_received(key, lease),
+            },
+            Completion::Spliced(tag, len) => self.of_engine(tag, |shard, key| shard.upstream_spliced(key, len)),
+            Completion::Ended(tag) => match Owner::of(tag) {
+                Owner::Client(key) => self.client_ended(key),
+                _ => self.of_engine(tag, |shard, key| shard.upstream_gone(key, true)),
+            },
+            Completion::Failed(tag) => match Owner::of(tag) {
+                Owner::Client(key) => self.client_reset(key),
+                _ => self.of_engine(tag, |shard, key| shard.upstream_gone(key, false)),
+            },
+            // What the engine sent before its reset is still passed on once the client reads again.
+            Completion::Reset(tag) => {
+                if let Owner::Client(key) = Owner::of(tag) {
+                    self.client_reset(key);
+                }
+            }
+            Completion::Full(tag) => match Owner::of(tag) {
+                Owner::Client(key) => self.client_full_later(key),
+                _ => self.of_engine(tag, |shard, key| shard.upstream_full_later(key)),
+            },
+            Completion::Drained(tag) => match Owner::of(tag) {
+                Owner::Client(key) => self.client_drained(key),
+                _ => self.of_engine(tag, |shard, key| shard.upstream_drained(key)),
+            },
+        }
+    }
+
+    /// What is to be done about a connection to an engine, whomever it serves.
+    fn of_engine(&mut self, tag: Tag, act: impl FnOnce(&mut Self, Key)) {
+        let key = match Owner::of(tag) {
+            Owner::Upstream(key) => Some(key),
+            Owner::UpstreamOf(client) => self.clients.get(client).and_then(|client| client.upstream),
+            Owner::Client(_) => None,
+        };
+        if let Some(key) = key {
+            act(self, key);
+        }
     }
 }

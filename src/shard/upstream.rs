@@ -8,11 +8,12 @@ use crate::exchange::{Event, Micros, Side};
 use crate::fleet::EndpointId;
 use crate::slots::Key;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum State {
-    Connecting,
-    /// Serves its client's exchange.
-    Busy,
+    /// On its way, for this client's exchange.
+    Connecting(Key),
+    /// Serves this client's exchange.
+    Busy(Key),
     Idle {
         until: Micros,
     },
@@ -40,29 +41,31 @@ pub(super) enum NoConnection {
 /// One upstream connection.
 pub(super) struct Upstream {
     pub socket: SocketId,
-    pub client: Option<Key>,
     endpoint: EndpointId,
     state: State,
     paused: bool,
-    /// Bytes acknowledged when the connection stood, and bytes sent on it since.
-    acknowledged: Option<u64>,
-    sent: u64,
+    /// Bytes acknowledged on it once all that was sent is: those when the connection stood, and what was sent on it since.
+    settled: Option<u64>,
     /// FIN was received: of no use for another exchange.
     ended: bool,
     full: bool,
 }
 
 impl Upstream {
-    /// Bytes acknowledged on a connection that stands between exchanges: all that was sent, since a whole
-    /// reply acknowledged it. So a request on a kept connection asks the kernel nothing.
-    fn settled(&self) -> Option<u64> {
-        Some(self.acknowledged? + self.sent)
+    /// Whose exchange it serves, or will.
+    pub(super) fn client(&self) -> Option<Key> {
+        match self.state {
+            State::Connecting(client) | State::Busy(client) => Some(client),
+            State::Idle { .. } => None,
+        }
     }
 
     /// So many bytes of the exchange went there.
     pub(super) fn count_sent(&mut self, len: usize, stats: &ShardStats) {
         stats.add(Count::UpstreamBytesOut, len as u64);
-        self.sent += len as u64;
+        if let Some(settled) = &mut self.settled {
+            *settled += len as u64;
+        }
     }
 }
 
@@ -77,9 +80,10 @@ impl<D: Driver> Shard<D> {
         use NoConnection::{Refused, Want};
         if !fresh && let Some(key) = self.take_idle(endpoint) {
             let upstream = self.upstreams.get_mut(key).ok_or(Refused)?;
-            upstream.client = Some(client);
-            upstream.state = State::Busy;
-            let acknowledged = upstream.settled();
+            upstream.state = State::Busy(client);
+            // Between exchanges it is what is acknowledged, since a whole reply acknowledged it: a request on a kept
+            // connection asks the kernel nothing.
+            let acknowledged = upstream.settled;
             self.assign(client, key);
             return Ok(Connection::Stands { acknowledged });
         }
@@ -89,12 +93,10 @@ impl<D: Driver> Shard<D> {
         // The socket's name needs the key, the entry needs the socket: the key is made first.
         let key = self.upstreams.insert(Upstream {
             socket: SocketId::from_u64(u64::MAX),
-            client: Some(client),
             endpoint,
-            state: State::Connecting,
+            state: State::Connecting(client),
             paused: false,
-            acknowledged: None,
-            sent: 0,
+            settled: None,
             ended: false,
             full: false,
         });
@@ -116,9 +118,10 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    fn assign(&mut self, client: Key, upstream: Key) {
-        if let Some(client) = self.clients.get_mut(client) {
-            client.upstream = Some(upstream);
+    fn assign(&mut self, client: Key, key: Key) {
+        if let (Some(served), Some(upstream)) = (self.clients.get_mut(client), self.upstreams.get(key)) {
+            served.upstream = Some(key);
+            self.driver.rename(upstream.socket, Owner::UpstreamOf(client).tag());
         }
     }
 
@@ -140,7 +143,7 @@ impl<D: Driver> Shard<D> {
                     self.driver.close(upstream.socket);
                     self.upstreams.remove(key);
                 }
-                State::Connecting | State::Busy => {}
+                State::Connecting(_) | State::Busy(_) => {}
             }
         }
         None
@@ -155,13 +158,13 @@ impl<D: Driver> Shard<D> {
             self.idle.resize_with(slot + 1, Default::default);
         }
         let limits = &self.desk.rules.limits;
-        let usable = upstream.state == State::Busy && !upstream.ended && !upstream.full;
+        let usable = matches!(upstream.state, State::Busy(_)) && !upstream.ended && !upstream.full;
         if !reuse || !usable || self.desk.draining || self.idle[slot].len() >= limits.idle_upstreams_max {
             return self.close_upstream(key);
         }
         let until = self.desk.now + limits.upstream_idle_timeout_ms * 1_000;
-        upstream.client = None;
         upstream.state = State::Idle { until };
+        self.driver.rename(upstream.socket, Owner::Upstream(key).tag());
         if std::mem::take(&mut upstream.paused) {
             self.driver.resume(upstream.socket);
         }
@@ -218,25 +221,24 @@ impl<D: Driver> Shard<D> {
 
     pub(super) fn upstream_connected(&mut self, key: Key) {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
-        upstream.state = State::Busy;
         let acknowledged = self.driver.acknowledged(upstream.socket);
-        upstream.acknowledged = acknowledged;
-        if let Some(client) = upstream.client {
+        upstream.settled = acknowledged;
+        if let Some(client) = upstream.client() {
+            upstream.state = State::Busy(client);
             self.advance(client, Input::None, |_| Event::Connected { reused: false, acknowledged });
         }
     }
 
-    pub(super) fn upstream_received(&mut self, key: Key, lease: Lease) {
+    pub(super) fn reply_received(&mut self, client: Key, lease: Lease) {
         self.desk.stats.add(Count::UpstreamBytesIn, u64::from(lease.len));
-        let Some(upstream) = self.upstreams.get(key) else { return };
-        match upstream.client {
-            Some(client) => {
-                self.advance(client, Input::Leased(lease, 0), |bytes| Event::Reply(bytes));
-                self.serve_early(client);
-            }
-            // Nobody asked: whatever this is, the connection is not at a reply's end.
-            None => self.close_upstream(key),
-        }
+        self.advance(client, Input::Leased(lease, 0), |bytes| Event::Reply(bytes));
+        self.serve_early(client);
+    }
+
+    /// Nobody asked: whatever this is, the connection is not at a reply's end.
+    pub(super) fn unasked_received(&mut self, key: Key, lease: Lease) {
+        self.desk.stats.add(Count::UpstreamBytesIn, u64::from(lease.len));
+        self.close_upstream(key);
     }
 
     /// So many bytes of a reply went to its client.
@@ -244,7 +246,7 @@ impl<D: Driver> Shard<D> {
         self.desk.stats.add(Count::UpstreamBytesIn, len);
         self.desk.stats.add(Count::BytesOut, len);
         self.desk.stats.add(Count::BytesSpliced, len);
-        if let Some(client) = self.upstreams.get(key).and_then(|upstream| upstream.client) {
+        if let Some(client) = self.upstreams.get(key).and_then(Upstream::client) {
             self.advance(client, Input::None, |_| Event::Spliced(len));
         }
     }
@@ -252,9 +254,9 @@ impl<D: Driver> Shard<D> {
     pub(super) fn upstream_gone(&mut self, key: Key, ended: bool) {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         upstream.ended = true;
-        let connecting = upstream.state == State::Connecting;
+        let connecting = matches!(upstream.state, State::Connecting(_));
         let acknowledged = self.driver.acknowledged(upstream.socket);
-        match upstream.client {
+        match upstream.client() {
             None => self.close_upstream(key),
             Some(client) if connecting => {
                 self.dismiss(client, false);
@@ -269,7 +271,7 @@ impl<D: Driver> Shard<D> {
     pub(super) fn upstream_drained(&mut self, key: Key) {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         upstream.full = false;
-        if let Some(client) = upstream.client {
+        if let Some(client) = upstream.client() {
             self.advance(client, Input::None, |_| Event::Drained(Side::Upstream));
         }
     }
@@ -286,7 +288,7 @@ impl<D: Driver> Shard<D> {
     pub(super) fn upstream_full_later(&mut self, key: Key) {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         upstream.full = true;
-        match upstream.client {
+        match upstream.client() {
             Some(client) => {
                 self.advance(client, Input::None, |_| Event::Full(Side::Upstream));
             }

@@ -21,6 +21,7 @@ on_both_drivers! {
     a_reset_behind_many_bytes_is_told_behind_them
     a_reset_behind_a_fin_is_told_while_paused
     who_is_paused_while_no_buffer_is_left_still_learns_of_a_reset
+    what_waits_while_a_name_changes_comes_with_the_new_one
 }
 
 /// What bytes are among, for who reacts to them.
@@ -308,5 +309,28 @@ fn who_is_paused_while_no_buffer_is_left_still_learns_of_a_reset<D: Driver>(driv
         turns.driver.resume(id);
         turns.until_told(tag, Told::Failed);
         assert!(turns.received(tag) == pattern(20_000, tag.0));
+    }
+}
+
+fn what_waits_while_a_name_changes_comes_with_the_new_one<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    for (id, tag, mut peer) in turns.two() {
+        let (second, third) = (turns.tag(), turns.tag());
+        let before = turns.told(tag).to_vec();
+        peer.write(b"for the second");
+        turns.driver.rename(id, second);
+        turns.until_received(second, 14);
+        assert_eq!(turns.received(second), b"for the second");
+        turns.driver.pause(id);
+        turns.settle();
+        peer.write(b"for the third");
+        turns.settle();
+        turns.driver.rename(id, third);
+        turns.driver.resume(id);
+        turns.until_received(third, 13);
+        peer.finish();
+        turns.until_told(third, Told::Ended);
+        assert_eq!(turns.received(third), b"for the third");
+        assert_eq!((turns.told(tag), turns.ends(second)), (&before[..], vec![]), "by a name of before");
     }
 }

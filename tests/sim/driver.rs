@@ -97,6 +97,12 @@ impl Driver for Simulated {
         self.network.borrow_mut().pipe(socket).expect("an accepted connection").adopt(tag);
     }
 
+    fn rename(&mut self, socket: SocketId, tag: Tag) {
+        if let Some(pipe) = self.network.borrow_mut().pipe(socket) {
+            pipe.tag = tag;
+        }
+    }
+
     fn connect(&mut self, address: SocketAddr, tag: Tag) -> io::Result<SocketId> {
         let network = &mut *self.network.borrow_mut();
         let dead = network.knobs.dead.get(slot_of(address).0) == Some(&true);

@@ -6,6 +6,7 @@
 #![allow(unsafe_code, reason = "the kernel is told of bytes by address")]
 
 use std::io::{self, IoSlice};
+use std::num::NonZeroU16;
 use std::os::fd::RawFd;
 
 use super::buffers::Buffers;
@@ -42,8 +43,9 @@ struct Piece {
 pub(super) struct Chain {
     first: u32,
     last: u32,
-    pub count: u16,
-    pub bytes: usize,
+    /// At least one, so that one that there may be takes no more room.
+    pub count: NonZeroU16,
+    pub bytes: u32,
 }
 
 /// Everything that one turn has to send.
@@ -87,7 +89,7 @@ impl Outbox {
             Some(last) if matches!(last.source, Source::Copied) && (last.start + last.len) as usize == start => {
                 last.len += bytes.len() as u32;
                 if let Some(chain) = chain {
-                    chain.bytes += bytes.len();
+                    chain.bytes += bytes.len() as u32;
                 }
             }
             _ => self.add(id, chain, Source::Copied, start, bytes.len()),
@@ -105,10 +107,11 @@ impl Outbox {
         match chain {
             Some(chain) => {
                 self.pieces[chain.last as usize].next = Some(place);
-                (chain.last, chain.count, chain.bytes) = (place, chain.count + 1, chain.bytes + len);
+                (chain.last, chain.count, chain.bytes) =
+                    (place, chain.count.saturating_add(1), chain.bytes + len as u32);
             }
             None => {
-                *chain = Some(Chain { first: place, last: place, count: 1, bytes: len });
+                *chain = Some(Chain { first: place, last: place, count: NonZeroU16::MIN, bytes: len as u32 });
                 self.queued.push(id);
             }
         }

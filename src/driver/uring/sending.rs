@@ -87,7 +87,8 @@ impl Uring {
         let total: usize = segments.iter().map(Segment::len).sum();
         let waits = |segment: &Segment<'_>| matches!(segment, Segment::Leased(lease, range) if !self.buffers.may_wait(lease.buffer, range.len()));
         let crowded = socket.outgoing.is_some_and(|chain| {
-            chain.count as usize + segments.len() > PIECES_MAX as usize || chain.bytes + total > QUEUED_BYTES_MAX
+            usize::from(chain.count.get()) + segments.len() > PIECES_MAX as usize
+                || chain.bytes as usize + total > QUEUED_BYTES_MAX
         });
         if crowded || segments.iter().any(waits) || !self.outbox.has_room(total) {
             return false;
