@@ -23,7 +23,7 @@ pub struct Snapshot {
     /// Served id to pool.
     pub models: HashMap<Box<[u8]>, PoolId>,
     /// The pool of requests that name no model, or cannot be scanned, when there are several: of the model that is configured for these,
-    /// else of the base model where all engines serve the same one.
+    /// else of the base model where all engines serve the same.
     pub default_pool: Option<PoolId>,
     /// The pool of engines that have not said what they serve: a model that nobody else serves may be theirs.
     pub unlearnt: Option<PoolId>,

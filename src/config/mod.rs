@@ -74,7 +74,8 @@ pub struct Serve {
     pub allowed_origins: Vec<String>,
     /// Peers which `x-warmfront-explain: 1` is answered to.
     pub explain_from: Vec<Cidr>,
-    /// Served id whose pool takes requests that name no model, or cannot be scanned; empty: 400.
+    /// Served id whose pool takes requests that name no model, or cannot be scanned; empty: the base model where all engines
+    /// serve the same, else 400.
     pub default_model: String,
     /// What a client's FIN after a complete request means.
     pub half_close: HalfClose,

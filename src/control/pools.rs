@@ -103,11 +103,14 @@ impl Pools {
         }
         let pools = self.pools(slots, members);
         let live = || pools.iter().filter(|pool| !pool.members.is_empty());
-        let counted =
-            |pool: &&Pool| Some(pool.id) != unlearnt || unlearnt_usable || models.contains_key(pool.name.as_bytes());
+        let is_known = |pool: &&Pool| Some(pool.id) != unlearnt || models.contains_key(pool.name.as_bytes());
+        let counted = |pool: &&Pool| unlearnt_usable || is_known(pool);
         let first = live().find(counted).map(|pool| pool.id);
         let default_pool = match self.config.serve.default_model.as_str() {
-            "" => base(members, &models).filter(|id| is_everywhere(&pools[usize::from(id.0)], live().filter(counted))),
+            "" => base(members).and_then(|id| models.get(id.as_bytes())).copied().filter(|base| {
+                // Who has not said yet what it serves changes nothing before it has.
+                live().filter(is_known).all(|pool| pool.members == pools[usize::from(base.0)].members)
+            }),
             id => models.get(id.as_bytes()).copied(),
         };
         View {
@@ -179,16 +182,10 @@ impl Pools {
     }
 }
 
-/// The pool of the model with which the first engine answers what names none, as vLLM does: the first that it lists and that is no adapter.
-fn base(members: &[Member], models: &HashMap<Box<[u8]>, PoolId>) -> Option<PoolId> {
-    let member = members.iter().find(|member| member.now.is_some() && member.ids().is_some())?;
-    let id = member.ids()?.into_iter().find(|id| !member.is_adapter(id))?;
-    models.get(id.as_bytes()).copied()
-}
-
-/// Whether all engines are a group of one base model: what names no model is then for any of them, as it would be for one. Adapters may be
-/// on some of them only, since they come to one engine after another; who names one is known.
-fn is_everywhere<'a>(base: &Pool, mut pools: impl Iterator<Item = &'a Pool>) -> bool {
-    let on_some = |pool: &Pool| pool.members.iter().all(|slot| base.members.binary_search(slot).is_ok());
-    !base.is_adapter && pools.all(|pool| pool.members == base.members || pool.is_adapter && on_some(pool))
+/// The model with which engines answer what names none, as vLLM does: the first that each lists and that is no adapter, where that is the same.
+fn base(members: &[Member]) -> Option<&str> {
+    let in_service = members.iter().filter(|member| member.now.is_some());
+    let mut bases = in_service.filter_map(|member| member.ids()?.into_iter().find(|id| !member.is_adapter(id)));
+    let first = bases.next()?;
+    bases.all(|other| other == first).then_some(first)
 }

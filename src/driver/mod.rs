@@ -139,7 +139,7 @@ pub trait Driver: HandOver {
     /// Gives a connection another name: what is told of it from here on comes with this one.
     fn rename(&mut self, socket: SocketId, tag: Tag);
 
-    /// Says that this connection is about to be sent to, so that what is kept of it can come from memory while the bytes are looked at.
+    /// Says that this connection is likely to be sent to, so that what is kept of it can come from memory while the bytes are looked at.
     fn foresee(&self, _socket: SocketId) {}
 
     /// Begins to connect; answered by `Connected` or `Failed`.

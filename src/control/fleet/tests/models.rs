@@ -60,7 +60,7 @@ fn what_names_no_model_is_for_the_base_model_that_all_engines_serve() {
     serves(&mut fleet, 0, &["old"], &[]);
     serves(&mut fleet, 0, &["base", "alias"], &["lora"]);
     serves(&mut fleet, 1, &["base", "alias"], &["lora"]);
-    assert_eq!(chosen(&mut fleet, None), "default [2]", "the third may serve anything");
+    assert_eq!(chosen(&mut fleet, None), "base [0, 1]", "until the third has said what it serves");
     serves(&mut fleet, 2, &["base", "alias"], &["lora"]);
     for model in [None, Some(&b""[..]), Some(b"base")] {
         assert_eq!(chosen(&mut fleet, model), "base [0, 1, 2]");
@@ -70,19 +70,23 @@ fn what_names_no_model_is_for_the_base_model_that_all_engines_serve() {
     let list = fleet.snapshot().models_answer.list.unwrap();
     let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
     assert_eq!(list["data"][0]["id"], "base", "who asks for the models is told the same");
-    // An adapter comes to one engine after another.
+    // What cannot be read may name the adapter, which is served by one engine alone.
     serves(&mut fleet, 1, &["base", "alias"], &["lora", "new"]);
-    assert_eq!(
-        (chosen(&mut fleet, None), chosen(&mut fleet, Some(b"new"))),
-        ("base [0, 1, 2]".into(), "new [1]".into())
-    );
+    assert_eq!((chosen(&mut fleet, None), chosen(&mut fleet, Some(b"new"))), ("NoModel".into(), "new [1]".into()));
+    serves(&mut fleet, 1, &["alias", "base"], &["lora"]);
+    assert_eq!(chosen(&mut fleet, None), "NoModel", "that engine would answer with the other");
+    // Who serves nothing has no part in it.
+    serves(&mut fleet, 0, &[], &[]);
+    serves(&mut fleet, 1, &["base", "alias"], &["lora"]);
+    assert_eq!(chosen(&mut fleet, None), "base [1, 2]");
+    serves(&mut fleet, 0, &["base", "alias"], &["lora"]);
     // Another model is none that it could be taken for.
     serves(&mut fleet, 2, &["other"], &[]);
     assert_eq!(chosen(&mut fleet, None), "NoModel");
     assert_eq!(chosen(&mut fleet, Some(b"base")), "base [0, 1]");
     serves(&mut fleet, 2, &["base"], &[]);
     assert_eq!(chosen(&mut fleet, None), "NoModel", "nor one of which an engine lacks the other name");
-    serves(&mut fleet, 2, &["base", "alias"], &[]);
+    serves(&mut fleet, 2, &["base", "alias"], &["lora"]);
     assert_eq!(chosen(&mut fleet, None), "base [0, 1, 2]");
     // A model that is configured for such requests and not served is not replaced.
     let mut config = Config::clone(&fleet.config);
@@ -91,21 +95,21 @@ fn what_names_no_model_is_for_the_base_model_that_all_engines_serve() {
     assert_eq!(chosen(&mut fleet, None), "NoModel");
 }
 
-/// One that is dead and has never said what it serves keeps the others from nothing.
+/// An engine that is added serves nobody before it is known, and one that is dead from the start never does.
 #[test]
-fn a_dead_engine_that_is_not_known_leaves_the_base_model_what_names_none() {
+fn an_engine_that_is_not_known_leaves_the_others_what_names_no_model() {
     let mut fleet = fleet(2);
-    serves(&mut fleet, 0, &["base", "alias"]);
-    let chosen = |fleet: &mut Fleet| match fleet.snapshot().select(None) {
+    serves(&mut fleet, 0, &["base"]);
+    let chosen = |fleet: &mut Fleet, model: Option<&[u8]>| match fleet.snapshot().select(model) {
         Selected::Pool(pool) => pool.members.to_vec(),
         other => panic!("{other:?}"),
     };
-    assert_eq!(chosen(&mut fleet), [1]);
+    assert_eq!((chosen(&mut fleet, None), chosen(&mut fleet, Some(b"other"))), (vec![0], vec![1]));
     let (id, _) = fleet.target(1).unwrap();
     for _ in 0..2 {
         fleet.probed(1, id, failed(), Instant::now());
     }
-    assert_eq!(chosen(&mut fleet), [0]);
+    assert_eq!(chosen(&mut fleet, None), [0]);
 }
 
 /// Who may be told of an engine's models is an engine's to say where it asks for a key that nobody here knows.
