@@ -16,7 +16,7 @@ pub mod stats;
 mod without;
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
-use crate::fleet::{EndpointId, Loads};
+use crate::fleet::{Cells, EndpointId, Loads};
 use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX};
 pub use deeds::{Counted, Deeds};
 pub use outcomes::{Outcome, Outcomes};
@@ -90,28 +90,32 @@ impl Counters {
     /// slot that exists) it always admits.
     #[inline]
     pub fn try_admit(&'static self, id: EndpointId, slots: Option<u32>) -> Option<Admission> {
-        let cell = self.loads.cell(id.slot)?;
+        let Cells { in_flight, trial, .. } = self.loads.cells(id.slot)?;
         let slots = slots.unwrap_or(u32::MAX);
         let raised = |count: u32| if count < slots { count.checked_add(1) } else { None };
         // Before it is counted, and off again after: it must never look as if it were from before the trial.
-        let trial = self.loads.join_trial(id.slot);
-        if cell.fetch_update(Ordering::AcqRel, Ordering::Relaxed, raised).is_err() {
-            self.loads.leave_trial(id.slot, trial);
+        let joined = trial.join();
+        if in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, raised).is_err() {
+            trial.leave(joined);
             return None;
         }
-        Some(Admission { counters: self, endpoint: id, trial, pending: 0, resident: 0 })
+        Some(Admission { counters: self, endpoint: id, trial: joined, pending: 0, resident: 0 })
     }
 
     /// For control, which lets an endpoint be tried again: see [`Outcomes::on_trial`]. What is in flight there is from before,
     /// and no part of the trial.
     pub fn on_trial(&self, slot: u16) {
-        self.loads.begin_trial(slot);
+        if let Some(cells) = self.loads.cells(slot) {
+            cells.trial.begin();
+        }
         self.outcomes.on_trial(slot);
     }
 
     /// For control: its trial is over, whatever came of it.
     pub fn trial_over(&self, slot: u16) {
-        self.loads.end_trial(slot);
+        if let Some(cells) = self.loads.cells(slot) {
+            cells.trial.end();
+        }
     }
 
     /// For control, which gives the slot to another endpoint: it begins with nothing that was learnt of the one before.
@@ -157,9 +161,9 @@ impl Counters {
     /// Takes one request off; at zero it stays zero and is counted, since a wrapped counter would keep
     /// its endpoint out of every choice for ever.
     fn release(&self, slot: u16) {
-        let Some(cell) = self.loads.cell(slot) else { return };
+        let Some(Cells { in_flight, .. }) = self.loads.cells(slot) else { return };
         // Release: who reads 0 also sees all that this request did (`Loads::in_flight` acquires).
-        let lowered = cell.fetch_update(Ordering::Release, Ordering::Relaxed, |count| count.checked_sub(1));
+        let lowered = in_flight.fetch_update(Ordering::Release, Ordering::Relaxed, |count| count.checked_sub(1));
         if lowered.is_err() {
             self.underflow.fetch_add(1, Ordering::Relaxed);
         }
@@ -167,7 +171,7 @@ impl Counters {
 
     /// Takes tokens off that are pending no more; as [`Counters::release`].
     fn settle(&self, slot: u16, tokens: u32) {
-        if let Some((pending, _)) = self.loads.token_cells(slot) {
+        if let Some(Cells { pending, .. }) = self.loads.cells(slot) {
             self.lower(pending, tokens);
         }
     }
@@ -209,7 +213,7 @@ impl Admission {
     /// The request asks its endpoint to compute so many tokens of its prompt. Once, at the choice.
     pub fn computes(&mut self, tokens: u32) {
         let tokens = tokens.min(TOKENS_MAX);
-        if let Some((pending, dispatched)) = self.counters.loads.token_cells(self.endpoint.slot) {
+        if let Some(Cells { pending, dispatched, .. }) = self.counters.loads.cells(self.endpoint.slot) {
             pending.fetch_add(u64::from(tokens), Ordering::Relaxed);
             dispatched.fetch_add(u64::from(tokens) + ANSWER_TOKENS, Ordering::Relaxed);
             self.pending += tokens;
@@ -219,7 +223,7 @@ impl Admission {
     /// Its prompt, and what is expected of its answer, occupy so many tokens there until its end. Once, at the choice.
     pub fn occupies(&mut self, tokens: u32) {
         let tokens = tokens.min(TOKENS_MAX);
-        if let Some(resident) = self.counters.loads.resident_cell(self.endpoint.slot) {
+        if let Some(Cells { resident, .. }) = self.counters.loads.cells(self.endpoint.slot) {
             resident.fetch_add(u64::from(tokens), Ordering::Relaxed);
             self.resident += tokens;
         }
@@ -253,11 +257,12 @@ impl Admission {
 impl Drop for Admission {
     fn drop(&mut self) {
         self.computed();
-        if let Some(resident) = self.counters.loads.resident_cell(self.endpoint.slot).filter(|_| self.resident != 0) {
+        let Some(Cells { resident, trial, .. }) = self.counters.loads.cells(self.endpoint.slot) else { return };
+        if self.resident != 0 {
             self.counters.lower(resident, self.resident);
         }
         self.counters.release(self.endpoint.slot);
-        self.counters.loads.leave_trial(self.endpoint.slot, self.trial);
+        trial.leave(self.trial);
     }
 }
 

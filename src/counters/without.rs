@@ -28,12 +28,11 @@ impl Without {
         copy.copy(loads, slots, own.pool, own.means);
         let slot = own.slot;
         copy.take_one_off(slot);
-        let cells = copy.token_cells(slot).zip(copy.resident_cell(slot));
-        if let (Some((new, occupied)), Some(((pending, dispatched), resident))) = (own.tokens, cells) {
+        if let (Some((new, occupied)), Some(cells)) = (own.tokens, copy.cells(slot)) {
             let sent = u64::from(new) + ANSWER_TOKENS;
-            pending.store(copy.pending(slot).saturating_sub(new.into()), Ordering::Relaxed);
-            dispatched.store(copy.dispatched(slot).saturating_sub(sent), Ordering::Relaxed);
-            resident.store(copy.resident(slot).saturating_sub(occupied.into()), Ordering::Relaxed);
+            cells.pending.store(copy.pending(slot).saturating_sub(new.into()), Ordering::Relaxed);
+            cells.dispatched.store(copy.dispatched(slot).saturating_sub(sent), Ordering::Relaxed);
+            cells.resident.store(copy.resident(slot).saturating_sub(occupied.into()), Ordering::Relaxed);
         }
         copy
     }

@@ -1,18 +1,11 @@
 //! Which of the requests in flight on an endpoint on trial are its trial's own, and not open there from before.
 
 use crate::atomics::{AtomicU64, Ordering};
-use crate::limits::ENDPOINTS_MAX;
 
-/// By slot: in the upper half the number of its trial, odd while one is under way, in the lower how many requests were
+/// In the upper half the number of its trial, odd while one is under way, in the lower how many requests were
 /// admitted on it and have not ended. The number tells them from those of the trials before, which count no more.
-#[derive(Debug)]
-pub(super) struct Trials(Box<[AtomicU64; ENDPOINTS_MAX]>);
-
-impl Default for Trials {
-    fn default() -> Self {
-        Trials(Box::new(std::array::from_fn(|_| AtomicU64::new(0))))
-    }
-}
+#[derive(Debug, Default)]
+pub(crate) struct Trial(AtomicU64);
 
 fn number(cell: u64) -> u32 {
     (cell >> u32::BITS) as u32
@@ -22,56 +15,54 @@ fn is_under_way(cell: u64) -> bool {
     number(cell) % 2 == 1
 }
 
-impl Trials {
-    fn update(&self, slot: u16, update: impl Fn(u64) -> Option<u64>) -> Option<u64> {
-        self.0.get(slot as usize)?.fetch_update(Ordering::AcqRel, Ordering::Relaxed, update).ok()
+impl Trial {
+    fn update(&self, update: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, update).ok()
     }
 
     /// One begins, and has no request of its own yet.
-    pub(super) fn begin(&self, slot: u16) {
-        self.update(slot, |cell| Some(u64::from(number(cell).wrapping_add(1) | 1) << u32::BITS));
+    pub(crate) fn begin(&self) {
+        self.update(|cell| Some(u64::from(number(cell).wrapping_add(1) | 1) << u32::BITS));
     }
 
     /// None is under way.
-    pub(super) fn end(&self, slot: u16) {
-        self.update(slot, |cell| is_under_way(cell).then(|| u64::from(number(cell).wrapping_add(1)) << u32::BITS));
+    pub(crate) fn end(&self) {
+        self.update(|cell| is_under_way(cell).then(|| u64::from(number(cell).wrapping_add(1)) << u32::BITS));
     }
 
     /// A request is about to count there. Answers the number of the trial that it is one of; 0: of none.
     #[inline]
-    pub(super) fn join(&self, slot: u16) -> u32 {
+    pub(crate) fn join(&self) -> u32 {
         // Mostly none is under way, and nothing is written.
-        if self.own(slot).is_none() {
+        if self.own().is_none() {
             return 0;
         }
-        self.update(slot, |cell| is_under_way(cell).then(|| cell + 1)).map_or(0, number)
+        self.update(|cell| is_under_way(cell).then(|| cell + 1)).map_or(0, number)
     }
 
     /// It counts there no more.
     #[inline]
-    pub(super) fn leave(&self, slot: u16, trial: u32) {
+    pub(crate) fn leave(&self, trial: u32) {
         if trial != 0 {
-            self.update(slot, |cell| if number(cell) == trial { less_one(cell) } else { None });
+            self.update(|cell| if number(cell) == trial { less_one(cell) } else { None });
         }
     }
 
     /// The same, whichever trial it is.
-    pub(super) fn leave_any(&self, slot: u16) {
-        self.update(slot, less_one);
+    pub(crate) fn leave_any(&self) {
+        self.update(less_one);
     }
 
     /// How many requests of its own the trial has that is under way.
     #[inline]
-    pub(super) fn own(&self, slot: u16) -> Option<u32> {
-        let cell = self.0.get(slot as usize)?.load(Ordering::Acquire);
+    pub(crate) fn own(&self) -> Option<u32> {
+        let cell = self.0.load(Ordering::Acquire);
         is_under_way(cell).then_some(cell as u32)
     }
 
-    /// Becomes what `seen` is at this slot.
-    pub(super) fn copy(&self, seen: &Trials, slot: u16) {
-        if let Some((cell, seen)) = self.0.get(slot as usize).zip(seen.0.get(slot as usize)) {
-            cell.store(seen.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
+    /// Becomes what `seen` is.
+    pub(crate) fn copy(&self, seen: &Trial) {
+        self.0.store(seen.0.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
@@ -110,6 +101,6 @@ mod tests {
         drop(third);
         assert_eq!(seen(), (0, 0));
         assert!(counters.try_admit(EndpointId { slot: 3, generation: 0 }, Some(0)).is_none());
-        assert_eq!((counters.loads().trials.own(3), counters.underflow()), (Some(0), 0));
+        assert_eq!((counters.loads().cells(3).unwrap().trial.own(), counters.underflow()), (Some(0), 0));
     }
 }

@@ -1,18 +1,29 @@
-//! What a choice knows of an endpoint's KV cache.
+//! What a choice knows of an endpoint's KV cache, as far as can be computed when it is told: a choice looks at hundreds of them.
 
 use crate::fleet::Endpoint;
+
+/// Parts of a whole are counted in two to this: to make integers of fractions would take a choice longer than all else.
+pub(super) const PARTS_BITS: u32 = 20;
+/// How full a cache may be made, in percent: by a prompt that it holds most of, and by others.
+const FILL_WARM: u64 = 97;
+const FILL_COLD: u64 = 90;
+/// Tokens of an answer for which there must be room.
+const ANSWER: i64 = 64;
 
 /// What is known of an endpoint's KV cache.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cache {
-    /// In use, 0..=1; 0 where it is not known.
-    pub(super) used: f32,
-    /// Replaced of late, 0..=1: see [`crate::fleet::Turnover`].
-    pub(super) turnover: f32,
+    /// In use, in [`PARTS_BITS`]; 0 where it is not known.
+    pub(super) used: u32,
+    /// Replaced of late, in [`PARTS_BITS`]: see [`crate::fleet::Turnover`].
+    pub(super) turnover: u32,
     /// Tokens; 0: not known.
     pub(super) capacity: u64,
     /// See [`Endpoint::dispatched_at`].
-    pub(super) dispatched_at: u64,
+    dispatched_at: i64,
+    /// What may be dispatched in all until it is as full as it may be made, by a prompt that it holds most of and by others.
+    until_warm: i64,
+    until_cold: i64,
     /// Tokens in use at the last scrape that no request of ours told of, less those that ours shared: with what ours
     /// are resident now, times `own`, what is in use now.
     base: i64,
@@ -34,11 +45,18 @@ impl Cache {
         let computed = resident * (1.0 - waits);
         let own = if computed > 0.0 { (tokens / computed).clamp(0.0, 1.0) } else { 1.0 };
         let base = tokens - own * computed;
+        let dispatched_at = endpoint.dispatched_at as i64;
+        let until = |fill: u64| match capacity {
+            0 => i64::MAX,
+            _ => dispatched_at + (fill * capacity / 100) as i64 - tokens as i64 - ANSWER,
+        };
         Cache {
-            used,
-            turnover: endpoint.turnover.clamp(0.0, 1.0),
+            used: parts(used),
+            turnover: parts(endpoint.turnover.clamp(0.0, 1.0)),
             capacity,
-            dispatched_at: endpoint.dispatched_at,
+            dispatched_at,
+            until_warm: until(FILL_WARM),
+            until_cold: until(FILL_COLD),
             base: base as i64,
             own: own as f32,
             vacant: (f64::from(endpoint.vacant.clamp(0.0, 1.0)) * capacity as f64) as u32,
@@ -47,8 +65,15 @@ impl Cache {
 
     /// How many of so many new tokens would push out what lies there, where so many were sent there in all by now.
     pub(super) fn pushed_out(&self, new: u64, dispatched: u64) -> u64 {
-        let since = dispatched.saturating_sub(self.dispatched_at);
+        let since = dispatched.saturating_sub(self.dispatched_at as u64);
         new.saturating_sub(u64::from(self.vacant).saturating_sub(since))
+    }
+
+    /// Whether so many new tokens of a prompt go in beside what is in use, and what was dispatched since that was read: for the cost alone,
+    /// whose weights were found with it. What was dispatched stays until the next scrape, so that it says "no" sooner than `Work::room`.
+    pub(super) fn has_room(&self, new: u64, is_warm: bool, dispatched: u64) -> bool {
+        let until = if is_warm { self.until_warm } else { self.until_cold };
+        self.dispatched_at.max(dispatched as i64) + new as i64 <= until
     }
 
     /// Tokens in use now, those of our requests that will be soon among them, given what ours have resident there.
@@ -65,4 +90,9 @@ impl Cache {
     pub(super) fn idle_part(&self, held: u32) -> u64 {
         (self.own * held as f32) as u64
     }
+}
+
+/// What is 0..=1, in [`PARTS_BITS`].
+pub(super) fn parts(part: f32) -> u32 {
+    (part * (1 << PARTS_BITS) as f32).round() as u32
 }

@@ -93,6 +93,17 @@ pub(super) struct Row {
     generation: u32,
 }
 
+/// See [`Row::inverse`]: that of an endpoint of weight 1 is two to this.
+const INVERSE_BITS: u32 = 20;
+
+impl Row {
+    /// So many tokens in those of an endpoint of weight 1 that has started long ago; others are as much slower as they weigh less.
+    #[inline]
+    pub(super) fn weighed(&self, tokens: u64) -> u64 {
+        tokens.saturating_mul(u64::from(self.inverse)) >> INVERSE_BITS
+    }
+}
+
 const WHOLE: u32 = Endpoint::WHOLE as u32;
 const _: () = assert!(WEIGHT_MAX * WHOLE <= u16::MAX as u32, "a row's weight is a u16");
 
@@ -176,7 +187,7 @@ impl Eligible {
                     _ => Cap::Configured,
                 },
                 foreign: endpoint.foreign,
-                inverse: (WHOLE << 20) / compared,
+                inverse: (WHOLE << INVERSE_BITS) / compared,
                 generation: endpoint.id.generation,
             };
             caps[endpoint.id.slot as usize] = endpoint.cap;

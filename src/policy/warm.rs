@@ -14,7 +14,7 @@
 use crate::fleet::Loads;
 use crate::index::{Found, Matches, STEPS};
 use crate::limits::ENDPOINTS_MAX;
-use crate::policy::cache::Cache;
+use crate::policy::cache::{Cache, PARTS_BITS, parts};
 use crate::policy::pool::Row;
 use crate::policy::{Choice, Cost, Costs, Eligible, Policy, Pool, Reason, Request, Tokens};
 
@@ -60,17 +60,10 @@ const HELD_UP_MAX: u32 = 32;
 /// of them because one engine is a little fuller than another; were it less, they would gather where they met.
 const FULL: u64 = 4;
 const NO_ROOM: u64 = 3;
-/// Tokens of an answer for which there must be room.
-const ANSWER: u64 = 64;
-/// How full a cache may be made, in percent: by a prompt that it holds most of, and by others.
-const FILL_WARM: u64 = 97;
-const FILL_COLD: u64 = 90;
-/// The same where requests wait for room: what is in use is known better there. The gap is what lets the next turn of a
-/// conversation in before another begins; without it caches fill with beginnings.
+/// How full a cache may be made where requests wait for room, in percent: by a prompt that it holds most of, and by others. What is in use
+/// is known better there. The gap is what lets the next turn of a conversation in before another begins; without it caches fill with beginnings.
 const ROOM_WARM: u64 = 98;
 const ROOM_COLD: u64 = 93;
-/// See [`Row::inverse`]: that of an endpoint of weight 1 is two to this.
-const INVERSE_BITS: u32 = 20;
 /// Slots for which it is noted on 256 bytes what they hold: to clear the four KiB for all takes longer than to choose among eight.
 const FEW: usize = 64;
 
@@ -99,7 +92,7 @@ pub(super) fn least_work(
     let theirs = theirs(eligible, loads);
     // What others sent there the index knows only from events: as likely they have pushed it out already.
     let known = if policy == Policy::Precise { 1.0 } else { 1.0 - theirs };
-    let displaces = known * loads.held_share(pool.id.0);
+    let displaces = NEW * u64::from(parts(known * loads.held_share(pool.id.0)));
     let mut work = Work { eligible, loads, prompt, mean, displaces, held, others: Others::default() };
     work.others = Others::of(pool, &work, theirs);
     let mut best = Best::default();
@@ -175,8 +168,8 @@ struct Work<'a> {
     prompt: &'a Prompt<'a>,
     /// Tokens of the pool's mean prompt.
     mean: u64,
-    /// What a token that is pushed out costs, in new tokens: it may be that another prompt would have found it.
-    displaces: f32,
+    /// What a token that is pushed out costs, in parts of a token: it may be that another prompt would have found it.
+    displaces: u64,
     /// Tokens held, by slot, as far as is believed.
     held: &'a [u32],
     others: Others,
@@ -216,18 +209,21 @@ impl Work<'_> {
         let in_flight = self.eligible.load(row, slot, self.loads);
         let held_up = HELD_UP * new * u64::from(in_flight.min(HELD_UP_MAX));
         let decoding = (self.mean * u64::from(in_flight) + held_up) / DECODES;
-        let full = ((FULL * self.mean) as f32 * cache.used) as u64;
-        let room = in_flight == 0 || self.has_room(slot, cache, held);
+        let full = (FULL * self.mean * u64::from(cache.used)) >> PARTS_BITS;
+        let is_warm = held >= self.prompt.tokens / 2;
+        let room = in_flight == 0 || cache.has_room(new, is_warm, self.loads.dispatched(slot));
         let no_room = if room { 0 } else { NO_ROOM * self.mean };
         let others = self.others.holds(slot);
-        let new = NEW * new + (self.displaces * NEW as f32 * self.pushed_out(slot, cache, new)) as u64;
+        let pushed_out = u128::from(self.displaces) * u128::from(self.pushed_out(slot, cache, new));
+        let new = NEW * new + (pushed_out >> (2 * PARTS_BITS)) as u64;
         Terms { pending: self.loads.pending(slot), new, decoding, full, no_room, others }
     }
 
-    /// How many tokens that were of use go for so many new ones. Where no cache has room it makes no difference that this one has none.
-    fn pushed_out(&self, slot: u16, cache: &Cache, new: u64) -> f32 {
+    /// How many tokens that were of use go for so many new ones, in parts of one. Where no cache has room it makes no difference that this
+    /// one has none.
+    fn pushed_out(&self, slot: u16, cache: &Cache, new: u64) -> u64 {
         let beside_room = if self.eligible.vacant() { cache.pushed_out(new, self.loads.dispatched(slot)) } else { 0 };
-        beside_room as f32 + cache.turnover * new as f32
+        (beside_room << PARTS_BITS) + u64::from(cache.turnover) * new
     }
 
     /// Computed again for the two that are told of, lest all that lose carry their terms along.
@@ -263,19 +259,6 @@ impl Work<'_> {
                 || 100 * (cache.occupied(self.loads.resident(slot)) + needed) <= fill * cache.capacity
         })
     }
-
-    /// Whether the prompt goes in beside what is in use, and what was sent since that was read: for the cost alone, whose weights were
-    /// found with it. What was sent since stays until the next scrape, so that it says "no" sooner than [`Work::room`].
-    fn has_room(&self, slot: u16, cache: &Cache, held: u32) -> bool {
-        if cache.capacity == 0 {
-            return true;
-        }
-        let used = (f64::from(cache.used) * cache.capacity as f64) as u64;
-        let since = self.loads.dispatched(slot).saturating_sub(cache.dispatched_at);
-        let fill = if held >= self.prompt.tokens / 2 { FILL_WARM } else { FILL_COLD };
-        let new = u64::from(self.prompt.tokens - held);
-        100 * (used + since + new + ANSWER) <= fill * cache.capacity
-    }
 }
 
 /// See [`Cost`].
@@ -289,12 +272,11 @@ struct Terms {
 }
 
 impl Terms {
-    /// In tokens of an endpoint of weight 1 that has started long ago; others are as much slower as they weigh less.
+    /// Weighed, see [`Row::weighed`].
     #[inline]
     fn total(&self, row: &Row) -> u64 {
         let work = self.pending + self.new + self.decoding + self.full;
-        let weighed = work.saturating_mul(u64::from(row.inverse)) >> INVERSE_BITS;
-        (weighed + self.no_room).saturating_sub(self.others)
+        (row.weighed(work) + self.no_room).saturating_sub(self.others)
     }
 }
 
