@@ -78,7 +78,8 @@ pub(super) async fn watch(process: &'static Process, stats: &'static Stats) {
                         shard,
                         doing = doing.as_str(),
                         milliseconds = stood.as_millis() as u64,
-                        "a shard stands still"
+                        "{}",
+                        stands(doing)
                     );
                 }
                 Some(Found::GoesOn(doing, stood)) => {
@@ -92,6 +93,16 @@ pub(super) async fn watch(process: &'static Process, stats: &'static Stats) {
                 None => {}
             }
         }
+    }
+}
+
+/// What can be said of it. One that sleeps wakes each second by itself, if it is let.
+fn stands(doing: Doing) -> &'static str {
+    match doing {
+        Doing::Waits => {
+            "a shard does not wake: its CPU runs others (tuning/realtime.conf helps), or the machine stood still"
+        }
+        _ => "a shard stands still",
     }
 }
 

@@ -169,6 +169,25 @@ def killed():
     return f"back in {min(times):.0f} to {max(times):.0f} ms, median {middle:.0f}; under load {len(load.failures)} requests lost, {refusals} refused"
 
 
+def realtime():
+    """tuning/realtime.conf as a drop-in: all threads are in the real-time class, and it serves"""
+    folder = f"/etc/systemd/system/{front.UNIT}.d"
+    run("install", "-D", "-m", "644", "/usr/share/doc/warmfront/examples/realtime.conf", "-t", folder)
+    policies = lambda: {os.sched_getscheduler(int(task)) & 0xFF for task in os.listdir(f"/proc/{main_pid()}/task")}
+    found = []
+    for there in (True, False):
+        systemctl("daemon-reload")
+        systemctl("restart", front.UNIT)
+        with Load() as load:
+            time.sleep(1)
+        load.all_answered()
+        found.append(policies())
+        if there:
+            run("rm", "-r", folder)
+    check(found == [{os.SCHED_RR}, {os.SCHED_OTHER}], f"{found}")
+    return f"{load.all_answered()}; undone by removing it"
+
+
 def stopped_whole():
     """SIGSTOP of the process: the watchdog ends it, and another one serves"""
     journal, process = Journal(), main_pid()
@@ -239,7 +258,7 @@ def removed():
 
 
 STEPS = [installed, engines, started, in_the_way, journal_is_readable, exposure, reloaded, wrong_file, killed]
-STEPS += [stopped_whole, wedged, graceful, *succession.STEPS, removed]
+STEPS += [realtime, stopped_whole, wedged, graceful, *succession.STEPS, removed]
 ALWAYS = [installed, engines, started, removed]
 
 
