@@ -1,5 +1,7 @@
 //! From the bytes of a request head to an exchange, an answer of our own, or a refusal.
 
+use std::ops::Deref;
+
 use super::cors::Origins;
 use super::draft::{self, Draft, Heard};
 use super::event::{Action, Context, Ending, Micros, Peer, Side};
@@ -144,19 +146,39 @@ fn admit(
     let asked = Asked::of(head, framing, api, id, peer, cx);
     cx.lender.retries.earn(cx.rules.limits.retry_percent);
     let exchange = Exchange::new(head, asked, peer, since, cx);
-    Opened::Exchange(head.len, Box::new(exchange))
+    Opened::Exchange(head.len, cx.lender.place(exchange))
+}
+
+/// What a request is called, by its engine and its client too.
+#[derive(Debug)]
+pub(super) enum RequestId {
+    /// By its client.
+    Given(Box<[u8]>),
+    /// Here; mostly, and in place.
+    Made([u8; 32]),
+}
+
+impl Deref for RequestId {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            RequestId::Given(id) => id,
+            RequestId::Made(id) => id,
+        }
+    }
 }
 
 /// The client's request id if it can be used, else one of ours.
-fn request_id(head: &RequestHead<'_>, cx: &mut Context<'_>) -> Box<[u8]> {
+fn request_id(head: &RequestHead<'_>, cx: &mut Context<'_>) -> RequestId {
     const HEX: &[u8; 16] = b"0123456789abcdef";
-    rewrite::request_id(head).map(Box::from).unwrap_or_else(|| {
+    rewrite::request_id(head).map(|id| RequestId::Given(id.into())).unwrap_or_else(|| {
         let halves = [cx.lender.random.number(), cx.lender.random.number()].map(u64::to_be_bytes);
         let mut id = [0; 32];
         for (digits, byte) in id.as_chunks_mut::<2>().0.iter_mut().zip(halves.as_flattened()) {
             *digits = [HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]];
         }
-        Box::from(id)
+        RequestId::Made(id)
     })
 }
 
@@ -178,7 +200,7 @@ impl Asked {
         head: &RequestHead<'_>,
         framing: RequestFraming,
         api: Api,
-        request_id: Box<[u8]>,
+        request_id: RequestId,
         peer: Peer,
         cx: &Context<'_>,
     ) -> Asked {

@@ -22,6 +22,7 @@ mod cors;
 mod draft;
 pub mod event;
 mod finish;
+mod lender;
 mod outcome;
 mod own;
 pub mod paths;
@@ -43,7 +44,8 @@ pub mod warm;
 pub use admit::{Opened, Rules, open, refuse_slow_head};
 pub use charges::Charges;
 pub use cors::Origins;
-pub use event::{Action, Actions, Context, Ending, Event, Lender, Micros, Peer, Random, Side, Source};
+pub use event::{Action, Actions, Context, Ending, Event, Micros, Peer, Side, Source};
+pub use lender::{Lender, Random};
 pub use queue::QueueRules;
 pub use record::{Compared, End, Record, Recorder, Short};
 pub use retries::Retries;
@@ -57,6 +59,7 @@ use crate::http::{Body, RequestFraming, Shape, Version};
 use crate::policy::{Avoid, Reason, Tokens};
 use crate::scan::{Api, Scan};
 use crate::snapshot::PoolId;
+use admit::RequestId;
 use cors::Cors;
 use draft::Draft;
 use queue::{Asker, Queued};
@@ -133,7 +136,7 @@ struct Asked {
     version: Version,
     api: Api,
     /// As sent to the engine and back to the client.
-    request_id: Box<[u8]>,
+    request_id: RequestId,
     /// Show the choice in the reply.
     explain: bool,
     /// Hash of the session key, from a header or the body.

@@ -1,7 +1,8 @@
 //! A prompt as its engine writes it, where that is known of the pool's model.
 
 use super::Exchange;
-use super::event::{Context, Lender};
+use super::Lender;
+use super::event::Context;
 use crate::counters::stats::Event as Count;
 use crate::http::BodyLength;
 use crate::prefix;

@@ -1,6 +1,7 @@
 //! What a choice by tokens knows of a prompt, and what it leaves for the next one.
 
-use super::event::{Context, Lender};
+use super::Lender;
+use super::event::Context;
 use super::usage::Usage;
 use super::{Exchange, Leg, Waiting};
 use crate::counters::stats::Event as Count;

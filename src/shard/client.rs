@@ -276,7 +276,9 @@ impl<D: Driver> Shard<D> {
     /// The exchange left this connection.
     pub(super) fn exchange_over(&mut self, key: Key, ending: Ending) {
         let Some(client) = self.clients.get_mut(key) else { return };
-        client.exchange = None;
+        if let Some(exchange) = client.exchange.take() {
+            self.desk.lender.give_back_exchange(exchange);
+        }
         match ending {
             // The reply did not say that the connection ends, but it may: nothing was asked behind it.
             Ending::KeepAlive if self.sends_away && client.has_nothing_ahead() => {

@@ -1,0 +1,199 @@
+//! What exchanges have of their shard: memory that goes from one to the next, and what they share.
+
+use super::retries::Retries;
+use super::{Charges, Exchange, Micros, Phase, Recorder, Shadows, Toolsets};
+use crate::http::FieldTable;
+use crate::index::Matches;
+use crate::scan::{Renderer, Scan};
+use crate::snapshot::PoolId;
+
+/// Things of a shard that its exchanges borrow and give back.
+pub struct Lender {
+    /// The memory of exchanges that are over: a turn ends more of them than an allocator keeps at hand.
+    pub over: Vec<Box<Exchange>>,
+    /// Parsed fields of the head at hand.
+    pub fields: FieldTable,
+    /// Scanners not in use.
+    pub scans: Vec<Box<Scan>>,
+    /// Buffers of held bodies not in use; kept so that a long prompt costs no page faults.
+    pub buffers: Vec<Vec<u8>>,
+    /// Of heads and short bodies, not in use.
+    pub short: Vec<Vec<u8>>,
+    /// Memory of the bodies held now.
+    pub held_bytes: usize,
+    /// Most of it.
+    pub budget_bytes: usize,
+    /// What is counted in flight.
+    pub charges: Charges,
+    /// How many requests may be sent a second time.
+    pub retries: Retries,
+    /// State of the shard's random numbers.
+    pub random: Random,
+    /// Counts choices by pool, for round-robin: were they counted together, two pools asked in turn would each see every other number.
+    pub turns: Vec<u64>,
+    /// Which shard it is, for the queue.
+    pub shard: u16,
+    /// The prompt that is chosen for.
+    pub chain: Vec<u64>,
+    /// And what lies between its links, where it was cut as its engine writes it.
+    pub steps: Vec<u64>,
+    /// Writes it so; made when it is first wanted.
+    pub renderer: Option<Box<Renderer>>,
+    /// Tools that it met without knowing how they are written.
+    pub toolsets: Toolsets,
+    /// Its bytes.
+    pub prompt_bytes: u64,
+    /// Who holds how much of it. Gone while a choice looks at it.
+    pub matches: Option<Box<Matches>>,
+    /// Choices that a second policy is to be asked about.
+    pub shadows: Shadows,
+    /// How far the time, in microseconds since 1970, is ahead of the shard's clock, where that is known.
+    pub wall_ahead: Option<Micros>,
+    /// Who takes what access log and receipts are told, while they are wanted.
+    pub recorder: Option<Recorder>,
+}
+
+impl Default for Lender {
+    fn default() -> Self {
+        Lender {
+            over: Vec::new(),
+            fields: FieldTable::default(),
+            scans: Vec::new(),
+            buffers: Vec::new(),
+            short: Vec::new(),
+            held_bytes: 0,
+            budget_bytes: usize::MAX,
+            charges: Charges::default(),
+            retries: Retries::default(),
+            random: Random::default(),
+            turns: Vec::new(),
+            shard: 0,
+            chain: Vec::new(),
+            steps: Vec::new(),
+            renderer: None,
+            toolsets: Toolsets::default(),
+            prompt_bytes: 0,
+            matches: None,
+            shadows: Shadows::default(),
+            wall_ahead: None,
+            recorder: None,
+        }
+    }
+}
+
+/// A buffer is at most so many times as long as what is in it, or at least this long.
+const AHEAD_FACTOR: usize = 16;
+const AHEAD_BYTES: usize = 64 << 10;
+/// Most spare capacity kept in [`Lender::buffers`].
+const SPARE_BUFFERS_MAX: usize = 8;
+/// Most scanners kept in [`Lender::scans`]: a crowd of unfinished bodies leaves no more behind.
+const SPARE_SCANS_MAX: usize = 64;
+/// Most exchanges kept in [`Lender::over`].
+const SPARE_EXCHANGES_MAX: usize = 64;
+/// Smaller buffers are short.
+const SPARE_BYTES_MIN: usize = 16 << 10;
+/// Most spare short buffers.
+const SPARE_SHORT_MAX: usize = 64;
+/// What a short buffer has at least, so that the next request finds room in it.
+const SHORT_BYTES_MIN: usize = 2 << 10;
+
+impl Lender {
+    /// The number of this choice in its pool.
+    pub fn turn(&mut self, pool: PoolId) -> u64 {
+        let place = usize::from(pool.0);
+        if self.turns.len() <= place {
+            self.turns.resize(place + 1, 0);
+        }
+        let now = self.turns[place];
+        self.turns[place] = now.wrapping_add(1);
+        now
+    }
+
+    /// A buffer for `wanted` bytes, and for what is `announced` as far as that is not far beyond: announcing costs
+    /// nothing, and a buffer that was full once takes its memory whatever is in it now.
+    pub fn buffer(&mut self, wanted: usize, announced: usize) -> Vec<u8> {
+        let most = (wanted * AHEAD_FACTOR).max(AHEAD_BYTES);
+        let len = announced.min(most).max(wanted);
+        let fits = |spare: &Vec<u8>| (len..=most).contains(&spare.capacity());
+        // The last one back is the likeliest to be in the core's cache.
+        match self.buffers.iter().rposition(fits) {
+            Some(place) => self.buffers.remove(place),
+            None => Vec::with_capacity(len),
+        }
+    }
+
+    /// A buffer for a head of `wanted` bytes, with its body if that is short.
+    pub fn short_buffer(&mut self, wanted: usize) -> Vec<u8> {
+        let spare = self.short.pop().filter(|spare| spare.capacity() >= wanted);
+        spare.unwrap_or_else(|| Vec::with_capacity(wanted.max(SHORT_BYTES_MIN)))
+    }
+
+    /// Takes a buffer back.
+    pub fn give_back(&mut self, mut buffer: Vec<u8>) {
+        let (spare, most) = match buffer.capacity() {
+            0..SHORT_BYTES_MIN => return,
+            SHORT_BYTES_MIN..SPARE_BYTES_MIN => (&mut self.short, SPARE_SHORT_MAX),
+            _ => (&mut self.buffers, SPARE_BUFFERS_MAX),
+        };
+        if spare.len() < most {
+            buffer.clear();
+            spare.push(buffer);
+        }
+    }
+
+    /// An exchange in memory of its own.
+    pub fn place(&mut self, exchange: Exchange) -> Box<Exchange> {
+        match self.over.pop() {
+            Some(mut spare) => {
+                *spare = exchange;
+                spare
+            }
+            None => Box::new(exchange),
+        }
+    }
+
+    /// Takes back the memory of one that is over, and of what it had.
+    pub fn give_back_exchange(&mut self, mut exchange: Box<Exchange>) {
+        if exchange.phase() == Phase::Done && self.over.len() < SPARE_EXCHANGES_MAX {
+            exchange.reply_head = Vec::new();
+            self.over.push(exchange);
+        }
+    }
+
+    /// Takes a scanner back.
+    pub fn give_back_scan(&mut self, scan: Box<Scan>) {
+        if self.scans.len() < SPARE_SCANS_MAX {
+            self.scans.push(scan);
+        }
+    }
+
+    /// A scanner.
+    pub fn scan(&mut self) -> Box<Scan> {
+        self.scans.pop().unwrap_or_else(|| Box::new(Scan::new()))
+    }
+}
+
+/// xorshift64*: for choices and request ids, not for secrets.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// Any seed will do.
+    pub fn new(seed: u64) -> Random {
+        Random(seed | 1)
+    }
+
+    /// The next number.
+    pub fn number(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+}
+
+impl Default for Random {
+    fn default() -> Self {
+        Random::new(0x9E37_79B9_7F4A_7C15)
+    }
+}
