@@ -109,7 +109,7 @@ pub fn explain(question: &Question<'_>, config: &Config, snapshot: &Snapshot, lo
             snapshot.any_pool().ok_or_else(|| "no endpoint takes requests: 503".to_owned())
         }
         Selected::NoModel => Err(match &*config.serve.default_model {
-            "" => "models are served by different engines, the body names none, and there is no `default_model`: 400"
+            "" => "the body names no model, there is no `default_model`, and engines differ in what they serve or name first: 400"
                 .to_owned(),
             // One that is served would have been taken.
             id => format!(

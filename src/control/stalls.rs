@@ -99,9 +99,7 @@ pub(super) async fn watch(process: &'static Process, stats: &'static Stats) {
 /// What can be said of it. One that sleeps wakes each second by itself, if it is let.
 fn stands(doing: Doing) -> &'static str {
     match doing {
-        Doing::Waits => {
-            "a shard does not wake: its CPU runs others (tuning/realtime.conf helps), or the machine stood still"
-        }
+        Doing::Waits => "a shard does not wake: its CPU may run others (README, Tuning), or the machine stood still",
         _ => "a shard stands still",
     }
 }

@@ -127,7 +127,7 @@ pub struct Eligible {
     /// Those of whose caches the index is not believed; mostly none.
     doubted: Box<[u16]>,
     /// From the first of `slots` to the last, and what lies between and is not eligible. A dense sum less
-    /// its holes is three times as fast as the sum of scattered cells.
+    /// its holes is twice as fast as the sum of scattered cells.
     span: Range<u16>,
     /// `None`: so many that summing `slots` one by one is faster.
     holes: Option<Box<[u16]>>,
@@ -204,7 +204,7 @@ impl Eligible {
             shares: shares.collect(),
             foreign: slots.iter().map(row).map(|row| u64::from(row.foreign)).sum(),
             ramping: slots.iter().map(row).any(|row| u32::from(row.share_percent) < WHOLE),
-            holes: (2 * holes.len() <= slots.len()).then(|| holes.into()),
+            holes: (3 * holes.len() <= slots.len()).then(|| holes.into()),
             span,
             caps: caps.into(),
             ids: of_each.iter().map(|endpoint| endpoint.id).collect(),

@@ -173,7 +173,6 @@ def realtime():
     """tuning/realtime.conf as a drop-in: all threads are in the real-time class, and it serves"""
     folder = f"/etc/systemd/system/{front.UNIT}.d"
     run("install", "-D", "-m", "644", "/usr/share/doc/warmfront/examples/realtime.conf", "-t", folder)
-    policies = lambda: {os.sched_getscheduler(int(task)) & 0xFF for task in os.listdir(f"/proc/{main_pid()}/task")}
     found = []
     for there in (True, False):
         systemctl("daemon-reload")
@@ -181,11 +180,22 @@ def realtime():
         with Load() as load:
             time.sleep(1)
         load.all_answered()
-        found.append(policies())
+        found.append(classes(main_pid()))
         if there:
             run("rm", "-r", folder)
     check(found == [{os.SCHED_RR}, {os.SCHED_OTHER}], f"{found}")
     return f"{load.all_answered()}; undone by removing it"
+
+
+def classes(process):
+    """Scheduling policies of a process's threads; one may end while they are looked at."""
+    found = set()
+    for task in os.listdir(f"/proc/{process}/task"):
+        try:
+            found.add(os.sched_getscheduler(int(task)) & 0xFF)
+        except ProcessLookupError:
+            pass
+    return found
 
 
 def stopped_whole():
