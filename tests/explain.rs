@@ -76,7 +76,7 @@ fn a_default_model_that_nobody_serves_is_said() {
     let path = std::env::temp_dir().join(format!("warmfront-explain-{}.toml", std::process::id()));
     let engine = |host: &str, model: &str| format!("[[upstream]]\nurl = \"http://{host}:1\"\nmodels = [\"{model}\"]\n");
     for (key, words) in [
-        ("", "and there is no `default_model`: 400"),
+        ("", "there is no `default_model`, and engines differ in what they serve or name first: 400"),
         ("[serve]\ndefault_model = \"c\"\n", "no endpoint serves `default_model`, \"c\": 400"),
     ] {
         std::fs::write(&path, format!("{key}{}{}", engine("a", "a"), engine("b", "b"))).unwrap();
