@@ -89,14 +89,18 @@ impl Uring {
     /// What goes on in this turn: connections with more to read, receives that found no buffer, listeners without
     /// descriptors.
     pub(super) fn arm_again(&mut self) {
-        for id in std::mem::take(&mut self.hungry) {
-            if let Some(socket) = self.live(id) {
+        // Nothing is added meanwhile; its memory is kept.
+        for place in 0..self.hungry.len() {
+            if let Some(id) = self.hungry.get(place).copied()
+                && let Some(socket) = self.live(id)
+            {
                 socket.due = false;
                 if !socket.paused && !socket.over {
                     self.arm(id);
                 }
             }
         }
+        self.hungry.clear();
         if !self.stalled.is_empty() && self.now() >= self.stalled_until && self.accepting {
             std::mem::take(&mut self.stalled).into_iter().for_each(|id| self.arm(id));
         }
