@@ -134,7 +134,7 @@ impl Default for Limits {
 }
 
 /// Most endpoints of one fleet; counters are allocated for all of them at start.
-pub const ENDPOINTS_MAX: usize = if cfg!(modelled) { 4 } else { 1_024 };
+pub const ENDPOINTS_MAX: usize = if cfg!(feature = "modelled") { 4 } else { 1_024 };
 /// Most served model ids with statistics of their own; further ones are counted as `unknown`.
 pub const LABELLED_POOLS_MAX: usize = 64;
 /// So many requests in a row that fail by their endpoint's fault eject it.
@@ -145,7 +145,7 @@ pub const RECORDS_MAX: usize = 4 << 10;
 /// Most receipts that may be asked for, some 540 bytes each: 34 MiB.
 pub const RECEIPTS_MAX: usize = 64 << 10;
 /// Most requests that wait in front of the engines, whatever is configured: 24 bytes for each, taken at the start.
-pub const QUEUE_MAX: usize = if cfg!(modelled) { 2 } else { 4 << 10 };
+pub const QUEUE_MAX: usize = if cfg!(feature = "modelled") { 2 } else { 4 << 10 };
 /// Size of the buffer one read may fill.
 pub const RECEIVE_BYTES: usize = 64 << 10;
 

@@ -1,11 +1,8 @@
 //! What shards and control share without locks, in every order of steps and under every reordering that the
 //! memory model allows (loom):
 //!
-//!     RUSTFLAGS='--cfg modelled' CARGO_TARGET_DIR=target/modelled cargo test --test orderings
-//!
-//! Without the flag there is nothing here.
+//!     cargo test --features modelled --test orderings
 
-#![cfg(modelled)]
 #![allow(unsafe_code, reason = "loom's cell tells a race where a value would only tell bad luck")]
 
 use loom::cell::UnsafeCell;

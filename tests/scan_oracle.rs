@@ -204,13 +204,22 @@ fn corpus_reads_as_the_oracle_does() {
 #[test]
 fn every_cut_makes_the_same_facts() {
     let strange = STRANGE.iter().flat_map(|body| [(Api::Chat, body.to_vec()), (Api::Completions, body.to_vec())]);
-    for (api, body) in corpus().into_iter().chain(strange) {
-        for plan in plans() {
-            for (place, needs) in needs().into_iter().enumerate() {
-                // All cuts of all but the longest bodies for what is asked for most.
-                let step = if place < 2 && body.len() < 3_000 { 1 } else { 1 + body.len() / 60 };
-                check_cuts(api, &plan, needs, &body, (0..=body.len()).step_by(step), true);
-            }
+    let bodies: Vec<(Api, Vec<u8>)> = corpus().into_iter().chain(strange).collect();
+    let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let bodies = bodies.iter().skip(thread).step_by(threads);
+            scope.spawn(move || bodies.for_each(|(api, body)| every_cut_of(*api, body)));
+        }
+    });
+}
+
+fn every_cut_of(api: Api, body: &[u8]) {
+    for plan in plans() {
+        for (place, needs) in needs().into_iter().enumerate() {
+            // All cuts of all but the longest bodies for what is asked for most.
+            let step = if place < 2 && body.len() < 3_000 { 1 } else { 1 + body.len() / 60 };
+            check_cuts(api, &plan, needs, body, (0..=body.len()).step_by(step), true);
         }
     }
 }

@@ -35,7 +35,7 @@ pub(crate) struct Cells {
     pub(crate) trial: Trial,
 }
 
-#[cfg(not(modelled))]
+#[cfg(not(feature = "modelled"))]
 const _: () = assert!(size_of::<Cells>() == 64, "one line");
 
 impl Default for Loads {

@@ -29,7 +29,7 @@ pub(super) struct Shape {
 
 impl Capacity {
     /// Fewest blocks for a slot.
-    pub const BLOCKS_MIN: usize = if cfg!(modelled) { 1 } else { 16 };
+    pub const BLOCKS_MIN: usize = if cfg!(feature = "modelled") { 1 } else { 16 };
 
     /// What an endpoint gets whose own capacity is not known: as much as every other.
     pub fn share(&self) -> u32 {

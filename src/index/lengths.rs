@@ -62,7 +62,7 @@ impl Lengths {
     /// Asks the memory for what [`Lengths::tokens`] reads, without waiting for it.
     #[inline]
     pub(super) fn warm(&self, link: u64) {
-        if cfg!(not(modelled)) {
+        if cfg!(not(feature = "modelled")) {
             black_box(self.bucket(link).0[0].load(Ordering::Relaxed));
         }
     }

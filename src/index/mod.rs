@@ -62,9 +62,9 @@ pub use seat::Figures;
 use seat::{Seat, add};
 
 /// How often a taken ledger is looked at again: about 10 µs.
-const CLAIMS_MAX: u32 = if cfg!(modelled) { 1 } else { 500 };
+const CLAIMS_MAX: u32 = if cfg!(feature = "modelled") { 1 } else { 500 };
 /// The same for control, which may wait: about 20 ms.
-const CONTROL_CLAIMS_MAX: u32 = if cfg!(modelled) { 1 } else { 1_000_000 };
+const CONTROL_CLAIMS_MAX: u32 = if cfg!(feature = "modelled") { 1 } else { 1_000_000 };
 /// So many blocks go while shards are kept from a ledger that gets smaller: about half a millisecond.
 const EVICTED_AT_ONCE: u32 = 4_096;
 

@@ -26,7 +26,7 @@ use crate::atomics::{AtomicU64, Ordering};
 pub use saved::Saved;
 
 /// Words of a cache line, and rows of a bucket.
-pub(super) const LINE: usize = if cfg!(modelled) { 2 } else { 8 };
+pub(super) const LINE: usize = if cfg!(feature = "modelled") { 2 } else { 8 };
 
 /// A line of keys, of bits, or of lengths.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ impl Rows {
     /// Asks the memory for what a look at this block will read, without waiting for it.
     #[inline]
     pub(in crate::index) fn warm(&self, hash: u64) {
-        if cfg!(not(modelled)) {
+        if cfg!(not(feature = "modelled")) {
             for bucket in self.places(hash) {
                 black_box(self.keys(bucket)[0].load(Ordering::Relaxed));
             }
@@ -19,7 +19,7 @@ impl Rows {
     /// Asks the memory for a row's key, without waiting for it.
     #[inline]
     pub(in crate::index) fn warm_key(&self, row: Row) {
-        if cfg!(not(modelled)) {
+        if cfg!(not(feature = "modelled")) {
             black_box(self.key(row).load(Ordering::Relaxed));
         }
     }
@@ -27,7 +27,7 @@ impl Rows {
     /// Asks the memory for the bits of a place.
     #[inline]
     pub(in crate::index) fn warm_bits(&self, place: &Place) {
-        if cfg!(not(modelled)) {
+        if cfg!(not(feature = "modelled")) {
             black_box(self.bits(place.row, 0).load(Ordering::Relaxed));
         }
     }
