@@ -13,8 +13,8 @@ use crate::policy::{Choice, Pool};
 /// A prompt of which more is there already, in percent, pushes little out, unless answers are short: then the rest of such prompts is
 /// what fills the caches, and those push little out that bring no more than requests of their pool do on the mean.
 const THERE: u64 = 80;
-/// Answers are short if they are at most one part in so many of what a request occupies by itself. In replays (README, "Holding") they
-/// are one in 7 or less where holding such requests pays, and one in 4 where it costs.
+/// Answers are short if they are at most one part in so many of what a request occupies by itself. In replays
+/// (`src/replay/README.md`, "Holding") they are one in 7 or less where holding such requests pays, and one in 4 where it costs.
 const ANSWERS: f32 = 5.0;
 
 /// Whether a request whose endpoint has no room waits for it.

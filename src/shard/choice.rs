@@ -4,7 +4,7 @@ use crate::driver::uring::probe;
 use crate::publish::DriverInUse;
 
 /// Whether a shard takes io_uring where nothing was asked for and it works: it is on token streams, which are most of
-/// what a front does, and not on prompts of a megabyte (README, Measured).
+/// what a front does, and not on prompts of a megabyte (`bench/README.md`).
 const RING_IS_NOT_DEARER: bool = true;
 
 /// A driver, and why it was taken.

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::source::Source;
 
 /// Texts with tables of promises, and from which heading on. Their last column names tests.
-const TEXTS: &[(&str, &str)] = &[("tests/incidents.md", "# What broke"), ("README.md", "## Threat model")];
+const TEXTS: &[(&str, &str)] = &[("tests/incidents.md", "# What broke"), ("tests/threats.md", "# Threat model")];
 
 /// Tests that are promised and are nowhere.
 pub fn broken(root: &Path, sources: &[Source]) -> Vec<String> {
