@@ -8,8 +8,9 @@ use crate::slots::Key;
 
 /// How much longer than it was to sleep a turn may take before what it finds need not be all that came in that time.
 const STANDSTILL: Micros = 100_000;
-/// Longest wait for the rest of it: the work of thousands of turns, of which each finds a piece.
-const CATCHING_UP: Micros = 1_000_000;
+/// So many turns find the rest of it, at most: each tells of dozens of sockets, and those that were ready first come first. Not a time: what
+/// stopped a process may go on starving it.
+const CATCHING_UP: u32 = 512;
 
 impl<D: Driver> Shard<D> {
     /// Whether the process was stopped, throttled, or its machine paused, while it was to sleep this long. The kernel tells of what
@@ -18,7 +19,7 @@ impl<D: Driver> Shard<D> {
         let now = self.driver.now();
         let stood_still = now > self.desk.now + slept + STANDSTILL;
         if stood_still {
-            self.catches_up.get_or_insert(now + CATCHING_UP);
+            self.catches_up.get_or_insert(CATCHING_UP);
         }
         stood_still
     }
@@ -34,10 +35,10 @@ impl<D: Driver> Shard<D> {
 
     /// Gives up whose time is over; behind a standstill not before a turn in which nothing came.
     pub(super) fn look_at_deadlines(&mut self, quiet: bool) {
-        if self.catches_up.is_some_and(|until| !quiet && self.desk.now < until) {
+        self.catches_up = self.catches_up.filter(|_| !quiet).and_then(|turns| turns.checked_sub(1));
+        if self.catches_up.is_some() {
             return;
         }
-        self.catches_up = None;
         let due = self.timers.expire(self.desk.now);
         for &key in &due {
             let Some(client) = self.clients.get_mut(key) else { continue };

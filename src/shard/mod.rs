@@ -123,8 +123,8 @@ pub struct Shard<D> {
     legs: usize,
     /// When exchanges at endpoints that refuse their probes are looked at next.
     deserted_at: Micros,
-    /// Until when deadlines wait for what came while the process stood still, at most.
-    catches_up: Option<Micros>,
+    /// For so many more turns, at most, deadlines wait for what came while the process stood still.
+    catches_up: Option<u32>,
     /// When the time of day is looked at next: records and answers of ours need no look of their own.
     wall_look_at: Micros,
     /// When all accounts are compared entry by entry next.
