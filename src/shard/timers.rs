@@ -39,13 +39,14 @@ impl Timers {
     /// The keys to look at now. Hand the list back with [`Timers::done`].
     pub fn expire(&mut self, now: Micros) -> Vec<Key> {
         let mut due = std::mem::take(&mut self.due);
-        let last = (now / TICK).min(self.tick + BUCKETS as u64 - 1);
-        while self.tick < last {
-            self.tick += 1;
-            let bucket = self.tick as usize % BUCKETS;
+        let now = (now / TICK).max(self.tick);
+        // Once round is all there is, however long ago the look before was.
+        for tick in self.tick + 1..=now.min(self.tick + BUCKETS as u64) {
+            let bucket = tick as usize % BUCKETS;
             due.append(&mut self.buckets[bucket]);
             self.occupied[bucket / 64] &= !(1 << (bucket % 64));
         }
+        self.tick = now;
         self.looks -= due.len();
         due
     }
@@ -138,5 +139,7 @@ mod tests {
         assert!(look < 40_000_000);
         let due = timers.expire(3_600_000_000);
         assert_eq!(due, [key]);
+        timers.arm(key, 3_601_000_000);
+        assert!(timers.sleep(3_600_000_000, 60_000_000) > 900_000, "none of that hour is left to be gone through");
     }
 }
