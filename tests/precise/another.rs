@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::engine::{BLOCKS, Engine};
+use crate::engine::{BLOCK_SIZE, BLOCKS, Engine};
 use crate::scene::{Scene, config};
 use crate::tokens::{Blocks, Dialect, chat_prompt, text};
 use crate::{on_both, until};
@@ -83,6 +83,45 @@ fn another_process_may_have_a_larger_cache() {
             assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}: {seed}");
         }
         assert_eq!(scene.chat(&prompt(100).0).held, 0, "{driver}");
+    });
+}
+
+/// The next process cuts its cache into blocks of another size, twice. What it tells is read by the size that each event names.
+#[test]
+fn another_process_may_have_blocks_of_another_size() {
+    on_both(|driver| {
+        let scene = Scene::start(driver);
+        let engine = &scene.engines[1];
+        scene.tells(1, &[prompt(60).1.stored(Dialect::Maps)]);
+        for (began, size) in [(1, 48), (2, 1)] {
+            let sized = |seed: u64| {
+                let content = text(seed, BYTES);
+                let blocks = Blocks::sized(&chat_prompt(&content), None, size);
+                (content, blocks)
+            };
+            engine.publisher.goes();
+            scene.until_rung(1, "approximate");
+            engine.is_another_process();
+            engine.has_blocks((BLOCKS * BLOCK_SIZE / size) as u64);
+            engine.has_blocks_of(size);
+            engine.publisher.begins_anew();
+            let seeds = [60 + 2 * began, 61 + 2 * began];
+            seeds.iter().for_each(|seed| engine.publisher.publish(&[sized(*seed).1.stored(Dialect::Maps)]));
+            scene.until_subscribed(1, 1 + began as usize);
+            scene.until_rung(1, "exact");
+            let [one, other] = seeds.map(|seed| sized(seed).1);
+            let tokens = one.held() + other.held() - one.shared(&other);
+            scene.until_counted("warmfront_kv_blocks", 1, (tokens / size) as f64);
+            for seed in seeds {
+                let (content, blocks) = sized(seed);
+                let chosen = scene.chat(&content);
+                // Matches are known to 64 bytes, which here are 16 tokens.
+                let held = blocks.held() - BLOCK_SIZE..=blocks.held();
+                assert!(chosen.place == 1 && held.contains(&chosen.held), "{driver}: {size}: {chosen:?} of {held:?}");
+            }
+            let before = if began == 1 { 60 } else { 62 };
+            assert_eq!(scene.chat(&text(before, BYTES)).held, 0, "{driver}: what its predecessor held");
+        }
     });
 }
 

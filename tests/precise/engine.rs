@@ -25,6 +25,7 @@ struct State {
     sources: Mutex<String>,
     started: AtomicU64,
     blocks: AtomicU64,
+    block_size: AtomicU64,
     ill: AtomicBool,
     hangs: AtomicBool,
     /// Of the last prompt.
@@ -39,6 +40,7 @@ impl Engine {
             sources: Mutex::new(sources(&publisher)),
             started: AtomicU64::new(1_795_187_461),
             blocks: AtomicU64::new(BLOCKS as u64),
+            block_size: AtomicU64::new(BLOCK_SIZE as u64),
             ill: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
             body: Mutex::default(),
@@ -80,6 +82,11 @@ impl Engine {
         self.state.blocks.store(blocks, Ordering::Relaxed);
     }
 
+    /// And of another size.
+    pub fn has_blocks_of(&self, tokens: usize) {
+        self.state.block_size.store(tokens as u64, Ordering::Relaxed);
+    }
+
     /// Another process is there, which publishes elsewhere; that of before is handed out.
     pub fn moves(&mut self, replays: bool) -> Publisher {
         let publisher = Publisher::start(replays);
@@ -114,9 +121,9 @@ impl State {
             0 => String::new(),
             started => format!("process_start_time_seconds {started}.5\n"),
         };
-        let blocks = self.blocks.load(Ordering::Relaxed);
+        let (blocks, size) = (self.blocks.load(Ordering::Relaxed), self.block_size.load(Ordering::Relaxed));
         format!(
-            "vllm:cache_config_info{{block_size=\"{BLOCK_SIZE}\",num_gpu_blocks=\"{blocks}\",enable_prefix_caching=\"True\"}} 1.0\n\
+            "vllm:cache_config_info{{block_size=\"{size}\",num_gpu_blocks=\"{blocks}\",enable_prefix_caching=\"True\"}} 1.0\n\
              vllm:num_requests_running{{engine=\"0\",model_name=\"tiny\"}} 0.0\n\
              vllm:num_requests_waiting{{engine=\"0\",model_name=\"tiny\"}} 0.0\n\
              vllm:kv_cache_usage_perc{{engine=\"0\",model_name=\"tiny\"}} 0.0\n\

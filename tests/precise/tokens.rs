@@ -105,6 +105,8 @@ pub struct Blocks {
     pub tokens: Vec<u32>,
     pub names: Vec<u64>,
     salt: Option<String>,
+    /// Tokens of each.
+    size: usize,
 }
 
 impl Blocks {
@@ -113,24 +115,28 @@ impl Blocks {
     }
 
     pub fn salted(prompt: &str, salt: Option<&str>) -> Blocks {
+        Blocks::sized(prompt, salt, BLOCK_SIZE)
+    }
+
+    pub fn sized(prompt: &str, salt: Option<&str>, size: usize) -> Blocks {
         let tokens = tokens(prompt);
         let name = |place: usize| {
             let mut hasher = DefaultHasher::new();
-            (salt, &tokens[..(place + 1) * BLOCK_SIZE]).hash(&mut hasher);
+            (salt, &tokens[..(place + 1) * size]).hash(&mut hasher);
             hasher.finish()
         };
-        let names = (0..tokens.len() / BLOCK_SIZE).map(name).collect();
-        Blocks { tokens, names, salt: salt.map(str::to_owned) }
+        let names = (0..tokens.len() / size).map(name).collect();
+        Blocks { tokens, names, salt: salt.map(str::to_owned), size }
     }
 
     /// Tokens in whole blocks.
     pub fn held(&self) -> usize {
-        self.names.len() * BLOCK_SIZE
+        self.names.len() * self.size
     }
 
     /// Tokens in the whole blocks that both begin with.
     pub fn shared(&self, other: &Blocks) -> usize {
-        self.names.iter().zip(&other.names).take_while(|(one, other)| one == other).count() * BLOCK_SIZE
+        self.names.iter().zip(&other.names).take_while(|(one, other)| one == other).count() * self.size
     }
 
     /// All are stored.
@@ -140,7 +146,7 @@ impl Blocks {
 
     /// Some are.
     pub fn stored_of(&self, which: std::ops::Range<usize>, dialect: Dialect) -> Value {
-        let tokens = &self.tokens[which.start * BLOCK_SIZE..which.end * BLOCK_SIZE];
+        let tokens = &self.tokens[which.start * self.size..which.end * self.size];
         let parent = which.start.checked_sub(1).map(|before| self.names[before]);
         let names = &self.names[which.clone()];
         let extra = |place: usize| self.salt.as_ref().filter(|_| place == 0).map(|salt| vec![salt.clone()]);
@@ -148,10 +154,10 @@ impl Blocks {
         match dialect {
             Dialect::Maps => json!({
                 "type": "BlockStored", "block_hashes": names, "parent_block_hash": parent, "token_ids": tokens,
-                "block_size": BLOCK_SIZE, "lora_id": null, "medium": "GPU", "lora_name": null, "extra_keys": extras,
+                "block_size": self.size, "lora_id": null, "medium": "GPU", "lora_name": null, "extra_keys": extras,
             }),
             Dialect::Arrays => {
-                json!(["BlockStored", names, parent, tokens, BLOCK_SIZE, null, "GPU", null, extras])
+                json!(["BlockStored", names, parent, tokens, self.size, null, "GPU", null, extras])
             }
         }
     }
