@@ -1,6 +1,6 @@
 #!/bin/sh
 # A front laid out by a profile of its own work: built once with counters, driven for a minute by the loads of bench/peers
-# on both drivers, then built anew as target/guided/release/warmfront. Seven minutes on two cores.
+# on both drivers, then built anew as target/guided/release/warmfront. About eight minutes on two cores.
 #
 #   bench/guided.sh
 #
