@@ -38,7 +38,7 @@ cargo build --release --locked -p peers >&2
 RUSTFLAGS="$flags -Cprofile-generate=$profiles" cargo build --release --locked --bin warmfront >&2
 
 # Build scripts have counted as well. The benches of kernels and rendering are left out on purpose: with their counts in the
-# sum, the front's own were small beside them, and most of the gain went.
+# sum most of the gain went, weighted or not, for a reason not found (bench/README.md has the figures).
 rm -rf "$profiles"
 cp "$target/release/warmfront" "$target/counting"
 "$target/release/peers" run --only plain,stream,prompt,idle --idle-streams 500 --rounds 1 --seconds 1 --json "$target/peers.json" \
