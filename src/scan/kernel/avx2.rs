@@ -1,4 +1,4 @@
-//! AVX2: a block in two registers. It has no instruction that closes gaps, so words are looked up in a table.
+//! AVX2: a block in two registers. It has no instruction that closes gaps, so where a word's bytes go is looked up in a table.
 
 #![allow(unsafe_code, reason = "vector instructions: loads and stores of whole blocks, and what only some CPUs have")]
 
@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 
 use super::BLOCK;
 use super::wide::Isa;
-use super::words::{self, LETTERS, STAND_FOR, Shuffles};
+use super::words::{LETTERS, STAND_FOR, kept};
 
 /// Made only where the CPU has the features listed at the end.
 #[derive(Clone, Copy)]
@@ -54,6 +54,19 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
+    fn ends(self, [low, high]: [__m256i; 2]) -> u64 {
+        // SAFETY: see above.
+        unsafe {
+            let (quote, most) = (_mm256_set1_epi8(b'"' as i8), _mm256_set1_epi8(0x1f));
+            let ends = |part| {
+                let control = _mm256_cmpeq_epi8(_mm256_min_epu8(part, most), part);
+                _mm256_or_si256(_mm256_cmpeq_epi8(part, quote), control)
+            };
+            self.mask(ends(low), ends(high))
+        }
+    }
+
+    #[inline(always)]
     fn with_bit(self, [low, high]: [__m256i; 2], bit: u8) -> [__m256i; 2] {
         // SAFETY: see above.
         unsafe {
@@ -70,8 +83,15 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    fn compress(self, block: [__m256i; 2], keep: u64, out: &mut [u8; BLOCK]) {
-        words::compress(self, block, keep, out);
+    fn compress(self, [low, high]: [__m256i; 2], keep: u64, out: &mut [u8; BLOCK]) {
+        let mut to = out.as_mut_ptr();
+        // SAFETY: see above; and there is room for sixteen bytes at each turn, since none before leaves more than it was given.
+        unsafe {
+            to = to.add(self.pair_compressed(_mm256_castsi256_si128(low), keep, to));
+            to = to.add(self.pair_compressed(_mm256_extracti128_si256::<1>(low), keep >> 16, to));
+            to = to.add(self.pair_compressed(_mm256_castsi256_si128(high), keep >> 32, to));
+            self.pair_compressed(_mm256_extracti128_si256::<1>(high), keep >> 48, to);
+        }
     }
 
     #[inline(always)]
@@ -134,22 +154,31 @@ impl Isa for Avx2 {
     }
 }
 
-impl Shuffles for Avx2 {
-    #[inline(always)]
-    fn shuffled(self, word: &[u8; 8], places: &[u8; 8]) -> [u8; 8] {
-        // SAFETY: see above.
-        unsafe {
-            let (word, places) = (i64::from_le_bytes(*word), i64::from_le_bytes(*places));
-            _mm_cvtsi128_si64(_mm_shuffle_epi8(_mm_cvtsi64_si128(word), _mm_cvtsi64_si128(places))).to_le_bytes()
-        }
-    }
-}
-
 impl Avx2 {
     #[inline(always)]
     fn mask(self, low: __m256i, high: __m256i) -> u64 {
         // SAFETY: see above.
         unsafe { _mm256_movemask_epi8(low) as u32 as u64 | (_mm256_movemask_epi8(high) as u64) << 32 }
+    }
+
+    /// Two words without their gaps: one shuffle moves what is kept of each to its start, and each is stored where the one before ends.
+    /// Says how many bytes are kept.
+    ///
+    /// # Safety
+    ///
+    /// There is room for sixteen bytes at `to`.
+    #[inline(always)]
+    unsafe fn pair_compressed(self, pair: __m128i, keep: u64, to: *mut u8) -> usize {
+        let (first, second) = (keep & 0xff, keep >> 8 & 0xff);
+        // SAFETY: see above; the second word is stored eight bytes behind `to` at most.
+        unsafe {
+            let behind = i64::from_le_bytes(KEPT_BEHIND[second as usize]);
+            let places = _mm_set_epi64x(behind, i64::from_le_bytes(KEPT[first as usize]));
+            let kept = _mm_shuffle_epi8(pair, places);
+            _mm_storel_epi64(to.cast(), kept);
+            _mm_storeh_pd(to.add(first.count_ones() as usize).cast(), _mm_castsi128_pd(kept));
+        }
+        (keep & 0xffff).count_ones() as usize
     }
 
     /// Half a block with the letters of `escaped` translated, and which bytes are letters of an escape.
@@ -173,6 +202,10 @@ impl Avx2 {
 }
 
 super::table::kernel!("avx2", Avx2, is_x86_feature_detected, ["avx2", "bmi1", "bmi2", "lzcnt", "popcnt", "pclmulqdq"]);
+
+/// Where the kept bytes of a word come from, and of a word that has another before it.
+static KEPT: [[u8; 8]; 256] = kept(0);
+static KEPT_BEHIND: [[u8; 8]; 256] = kept(8);
 
 /// Where four `\uXXXX` that follow each other begin.
 const ESCAPE_STARTS: u32 = 0o01_01_01_01;

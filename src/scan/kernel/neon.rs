@@ -6,7 +6,7 @@ use std::arch::aarch64::*;
 
 use super::BLOCK;
 use super::wide::Isa;
-use super::words::{self, LETTERS, STAND_FOR, Shuffles};
+use super::words::{LETTERS, STAND_FOR, kept};
 
 /// Made only where the CPU has the features listed at the end.
 #[derive(Clone, Copy)]
@@ -70,13 +70,24 @@ impl Isa for Neon {
         ([a, b, c, d], escaped & !self.mask([a_known, b_known, c_known, d_known]))
     }
 
+    /// Word by word: what is kept moves to the start of each, and each is stored where the one before ends.
     #[inline(always)]
     fn compress(self, block: [uint8x16_t; 4], keep: u64, out: &mut [u8; BLOCK]) {
-        words::compress(self, block, keep, out);
+        let mut bytes = [0; BLOCK];
+        self.store(block, &mut bytes);
+        let mut to = 0;
+        for (word, keep) in bytes.as_chunks::<8>().0.iter().zip(keep.to_le_bytes()) {
+            // Never beyond the last word: what is kept is not longer than what it was kept of.
+            if let Some(slot) = out.get_mut(to..).and_then(|rest| rest.first_chunk_mut::<8>()) {
+                *slot = self.shuffled(word, &KEPT[keep as usize]);
+            }
+            to += keep.count_ones() as usize;
+        }
     }
 }
 
-impl Shuffles for Neon {
+impl Neon {
+    /// The bytes of a word at these places, side by side.
     #[inline(always)]
     fn shuffled(self, word: &[u8; 8], places: &[u8; 8]) -> [u8; 8] {
         // SAFETY: see above.
@@ -85,9 +96,7 @@ impl Shuffles for Neon {
             vget_lane_u64::<0>(vreinterpret_u64_u8(moved)).to_le_bytes()
         }
     }
-}
 
-impl Neon {
     /// One bit of each byte, all ones or zeros, by adding neighbours three times.
     #[inline(always)]
     fn mask(self, [a, b, c, d]: [uint8x16_t; 4]) -> u64 {
@@ -121,3 +130,6 @@ impl Neon {
 }
 
 super::table::kernel!("neon", Neon, is_aarch64_feature_detected, ["neon"]);
+
+/// Where the kept bytes of a word come from.
+static KEPT: [[u8; 8]; 256] = kept(0);

@@ -20,6 +20,11 @@ pub trait Isa: Copy {
     fn equal(self, block: Self::Block, byte: u8) -> u64;
     /// Which bytes are below this one.
     fn below(self, block: Self::Block, byte: u8) -> u64;
+    /// Which bytes end a run of text wherever they stand unescaped: quotes and control characters.
+    #[inline(always)]
+    fn ends(self, block: Self::Block) -> u64 {
+        self.equal(block, b'"') | self.below(block, b' ')
+    }
     /// The same block with this bit set in every byte.
     fn with_bit(self, block: Self::Block, bit: u8) -> Self::Block;
     /// What the letters of `escaped` stand for, all other bytes as they are; and which of them stand for nothing,
@@ -51,7 +56,7 @@ pub fn text_run<I: Isa>(isa: I, bytes: &[u8]) -> usize {
     let (blocks, tail) = bytes.as_chunks::<BLOCK>();
     for (place, block) in blocks.iter().enumerate() {
         let block = isa.load(block);
-        let ends = isa.equal(block, b'"') | isa.equal(block, b'\\') | isa.below(block, b' ');
+        let ends = isa.ends(block) | isa.equal(block, b'\\');
         if ends != 0 {
             return place * BLOCK + ends.trailing_zeros() as usize;
         }
@@ -62,53 +67,60 @@ pub fn text_run<I: Isa>(isa: I, bytes: &[u8]) -> usize {
 /// See [`super::Kernel::unescape`].
 #[inline(always)]
 pub fn unescape<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize) {
-    let (mut at, mut to, mut recent) = (0, 0, Recent::MAX);
-    while let (Some(block), Some(slot)) = (block_at(bytes, at), slot_at(out, to)) {
+    let size = out.len();
+    let (mut rest, mut room, mut recent) = (bytes, out, Recent::MAX);
+    while let (Some(block), Some(slot)) = (rest.first_chunk(), room.first_chunk_mut()) {
         let loaded = isa.load(block);
-        let (quotes, backslashes) = (isa.equal(loaded, b'"'), isa.equal(loaded, b'\\'));
-        let control = isa.below(loaded, b' ');
+        let backslashes = isa.equal(loaded, b'\\');
         let (escapes, escaped) = escapes(backslashes, 0);
         let (plain, unknown) = isa.translated(loaded, escaped);
-        // An escape whose letter is in the next block waits for it.
-        let stops = quotes & !escaped | control | unknown >> 1 | escapes & 1 << 63;
+        // An escape whose letter is in the next block waits for it. A control character that is escaped is among the unknown.
+        let stops = isa.ends(loaded) & !escaped | unknown >> 1 | escapes & 1 << 63;
         // A branch, so that the next block's place does not wait for this one's masks.
         if stops == 0 {
             isa.compress(plain, !escapes, slot);
-            (at, to) = (at + BLOCK, to + BLOCK - escapes.count_ones() as usize);
+            (rest, room) = after(rest, BLOCK, room, BLOCK - escapes.count_ones() as usize);
             // Whether one block has an escape is as good as random in most texts, and decides no branch.
             recent = recent << 1 | (backslashes != 0) as Recent;
             if recent == 0 {
-                return (at, to);
+                return (bytes.len() - rest.len(), size - room.len());
             }
             continue;
         }
         let length = stops.trailing_zeros() as usize;
         let keep = low_bits(length) & !escapes;
         isa.compress(plain, keep, slot);
-        (at, to) = (at + length, to + keep.count_ones() as usize);
+        (rest, room) = after(rest, length, room, keep.count_ones() as usize);
         if length >= BLOCK - 1 {
             continue;
         }
-        if bytes.get(at + 1) != Some(&b'u') || bytes.get(at) != Some(&b'\\') {
-            return (at, to);
-        }
-        let (used, written) = unicode_run(isa, bytes, at, out, to);
+        let (used, written) = match rest {
+            [b'\\', b'u', ..] => unicode_run(isa, rest, room),
+            _ => (0, 0),
+        };
+        (rest, room) = after(rest, used, room, written);
         if used == 0 {
-            return (at, to);
+            return (bytes.len() - rest.len(), size - room.len());
         }
-        (at, to) = (at + used, to + written);
     }
-    if bytes.len() - at >= BLOCK && to > 0 {
+    let (at, to) = (bytes.len() - rest.len(), size - room.len());
+    if rest.len() >= BLOCK && to > 0 {
         return (at, to);
     }
-    let rest = portable::unescape(bytes.get(at..).unwrap_or_default(), out.get_mut(to..).unwrap_or_default());
-    (at + rest.0, to + rest.1)
+    let (used, written) = portable::unescape(rest, room);
+    (at + used, to + written)
 }
 
-/// The `\uXXXX` that follow each other at a place: bytes used, bytes written.
+/// What is left of bytes of which so many are used, and of the room of which so many are written.
 #[inline(always)]
-fn unicode_run<I: Isa>(isa: I, bytes: &[u8], start: usize, out: &mut [u8], start_to: usize) -> (usize, usize) {
-    let (mut at, mut to) = (start, start_to);
+fn after<'a, 'b>(bytes: &'a [u8], used: usize, room: &'b mut [u8], written: usize) -> (&'a [u8], &'b mut [u8]) {
+    (bytes.get(used..).unwrap_or_default(), room.get_mut(written..).unwrap_or_default())
+}
+
+/// The `\uXXXX` that follow each other at the start: bytes used, bytes written.
+#[inline(always)]
+fn unicode_run<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize) {
+    let (mut at, mut to) = (0, 0);
     while let (Some(block), Some(slot)) = (block_at(bytes, at), slot_at(out, to)) {
         let (used, written) = isa.unicode(block, slot);
         to += written;
@@ -129,7 +141,7 @@ fn unicode_run<I: Isa>(isa: I, bytes: &[u8], start: usize, out: &mut [u8], start
         }
         (at, to) = (at + used, to + length);
     }
-    (at - start, to - start_to)
+    (at, to)
 }
 
 /// See [`super::Kernel::token_ids`].

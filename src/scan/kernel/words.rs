@@ -1,30 +1,9 @@
 //! What instruction sets without a shortcut do word by word, eight bytes at a time.
 
 use super::BLOCK;
-use super::wide::{IDS, Isa};
+use super::wide::IDS;
 
-/// Moves the bytes of a word.
-pub trait Shuffles: Isa {
-    /// The bytes at these places, side by side; anything for places beyond seven.
-    fn shuffled(self, word: &[u8; 8], places: &[u8; 8]) -> [u8; 8];
-}
-
-/// See [`Isa::compress`].
-#[inline(always)]
-pub fn compress<I: Shuffles>(isa: I, block: I::Block, keep: u64, out: &mut [u8; BLOCK]) {
-    let mut bytes = [0; BLOCK];
-    isa.store(block, &mut bytes);
-    let mut to = 0;
-    for (word, keep) in bytes.as_chunks().0.iter().zip(keep.to_le_bytes()) {
-        // Never beyond the last word: what is kept is not longer than what it was kept of.
-        if let Some(slot) = out.get_mut(to..).and_then(|rest| rest.first_chunk_mut()) {
-            *slot = isa.shuffled(word, &KEPT[keep as usize]);
-        }
-        to += keep.count_ones() as usize;
-    }
-}
-
-/// See [`Isa::numbers`].
+/// See [`super::wide::Isa::numbers`].
 #[inline(always)]
 pub fn numbers(bytes: &[u8; BLOCK], mut starts: u64, mut commas: u64, out: &mut [u8; 4 * IDS]) -> (usize, usize) {
     let (mut used, mut read) = (0, 0);
@@ -66,15 +45,15 @@ const fn by_middle(values: [u8; 5], first: u8) -> [u8; 16] {
     table
 }
 
-/// The places of the bits of a mask, lowest first.
-static KEPT: [[u8; 8]; 256] = {
-    let mut table = [[0; 8]; 256];
+/// The places of the bits of a mask, lowest first, counted from the first one of a word on.
+pub const fn kept(first: u8) -> [[u8; 8]; 256] {
+    let mut table = [[first; 8]; 256];
     let mut mask = 0;
     while mask < 256 {
         let (mut bit, mut place) = (0, 0);
         while bit < 8 {
             if mask >> bit & 1 == 1 {
-                table[mask][place] = bit as u8;
+                table[mask][place] = first + bit as u8;
                 place += 1;
             }
             bit += 1;
@@ -82,4 +61,4 @@ static KEPT: [[u8; 8]; 256] = {
         mask += 1;
     }
     table
-};
+}
