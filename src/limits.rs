@@ -183,7 +183,7 @@ pub const KV_BYTES_KEPT: usize = 256 << 10;
 pub const KV_RANKS_MAX: usize = 64;
 
 /// Most blocks of one engine that are known, all its ranks together, whatever it says: 67 million tokens in blocks of 16. What is kept of so
-/// many takes 3.1 GiB as it fills, and 96 MiB at once.
+/// many takes 3.0 GiB as it fills, and 96 MiB at once.
 pub const MIRROR_BLOCKS_MAX: u32 = 1 << 22;
 /// Steps of a block's text that there is room for, in the mean: 256 bytes, or 32 tokens of 8 each.
 pub const MIRROR_LINKS_PER_BLOCK: u32 = 4;

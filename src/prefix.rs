@@ -1,5 +1,5 @@
-//! Keys: what of a request decides its home on the ring. All are XXH64 with a fixed seed, so that every
-//! shard, restart and machine makes the same of the same request.
+//! Keys: what of a request decides its home on the ring. All are XXH64 with a fixed seed, of what the scan leaves of a prompt
+//! among others, so that every shard, restart and machine makes the same of the same request.
 
 use xxhash_rust::xxh64::{Xxh64, xxh64};
 
@@ -23,9 +23,9 @@ pub fn form_root(adapter: Option<&[u8]>, cache_salt: Option<u64>, form: u64) -> 
     keyed(b'f', adapter.unwrap_or_default(), cache_salt, form)
 }
 
-/// The canonical form that [`crate::scan`] makes of every prompt, whatever the model's template. In the first one all media were alike: what is
-/// left of chains in that form, in files and logs, is equal to none of today's.
-const GENERIC_FORM: u64 = 2;
+/// The canonical form that [`crate::scan`] makes of every prompt, whatever the model's template. In the first one all media were alike, the
+/// second was hashed otherwise: what is left of their chains, in files and logs, is equal to none of today's.
+const GENERIC_FORM: u64 = 3;
 
 /// The key of a session in a pool. `session` is the XXH64 of its text: [`session_hash`], or
 /// [`crate::scan::Facts::session`].

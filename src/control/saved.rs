@@ -17,7 +17,7 @@ use super::writable::may_hold;
 use crate::kvevents::Reached;
 
 /// Of another, nothing is understood.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Longest file that is read.
 const BYTES_MAX: u64 = 4 << 30;
 /// Longest first line.

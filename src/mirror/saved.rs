@@ -33,7 +33,7 @@ pub enum Refused {
 }
 
 const MAGIC: &[u8; 8] = b"wfmirror";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// No node, where another's place is named.
 const NOWHERE: u32 = u32::MAX;
 // What a node is and has, in one byte.

@@ -1,10 +1,11 @@
-//! XXH64 of bytes that arrive in small runs: they are staged, so that the hash works on long ones. On the way it leaves
+//! The hash of bytes that arrive in small runs: they are staged, so that the [`Lanes`] work on long ones. On the way it leaves
 //! the hash of every prefix that ends with a whole block or step, where these are asked for.
 
 use super::kernel::BLOCK;
+use super::lanes::{Lanes, TURN};
 use crate::limits::{BLOCK_BYTES, STEP_BYTES};
 
-/// A streaming XXH64 of seed 0 with a stage before it.
+/// Lanes with a stage before them.
 #[derive(Clone)]
 pub(super) struct Digest {
     hash: Hash,
@@ -15,7 +16,7 @@ pub(super) struct Digest {
 /// What has left the stage: whole steps.
 #[derive(Clone)]
 struct Hash {
-    lanes: [u64; 4],
+    lanes: Lanes,
     bytes: u64,
     /// Bytes from one link to the next.
     step: usize,
@@ -26,15 +27,13 @@ struct Hash {
 
 /// Whole blocks of every kernel, and small beside a core's first cache.
 const STAGE_BYTES: usize = 2048;
-/// Bytes that one step of the hash takes: eight a lane.
-pub(super) const STRIPE: usize = 32;
-const _: () = assert!(STEP_BYTES.is_multiple_of(STRIPE), "a step is whole stripes");
+const _: () = assert!(STEP_BYTES.is_multiple_of(TURN), "a step is whole turns");
 const _: () = assert!(STAGE_BYTES >= BLOCK_BYTES + BLOCK, "behind an open block there is room for a kernel's");
 
 impl Digest {
     /// One that leaves hashes of blocks, where any.
     pub fn new() -> Self {
-        let hash = Hash { lanes: LANES, bytes: 0, step: BLOCK_BYTES, links: Vec::new(), links_max: 0 };
+        let hash = Hash { lanes: Lanes::START, bytes: 0, step: BLOCK_BYTES, links: Vec::new(), links_max: 0 };
         Digest { hash, staged: [0; STAGE_BYTES], length: 0 }
     }
 
@@ -47,7 +46,7 @@ impl Digest {
 
     /// Begins anew, to leave the hashes of so many blocks or steps at most.
     pub fn reset(&mut self, links_max: usize) {
-        (self.hash.lanes, self.hash.bytes, self.length) = (LANES, 0, 0);
+        (self.hash.lanes, self.hash.bytes, self.length) = (Lanes::START, 0, 0);
         self.hash.links.clear();
         self.hash.links_max = links_max;
     }
@@ -76,9 +75,9 @@ impl Digest {
         let (mut lanes, mut bytes) = (self.hash.lanes, self.hash.bytes);
         let staged = self.staged.get(..self.length).unwrap_or_default().chunks_exact(self.hash.step);
         for step in staged.take(self.hash.links_max - self.hash.links.len()) {
-            stripes(&mut lanes, step);
+            lanes.take(step);
             bytes += step.len() as u64;
-            take(link(lanes, bytes));
+            take(lanes.link(bytes));
         }
     }
 
@@ -154,12 +153,10 @@ impl Digest {
     /// The hash of everything so far.
     pub fn value(&self) -> u64 {
         let staged = self.staged.get(..self.length).unwrap_or_default();
-        let (whole, tail) = staged.split_at(self.length - self.length % STRIPE);
+        let (turns, rest) = staged.split_at(self.length - self.length % TURN);
         let mut lanes = self.hash.lanes;
-        stripes(&mut lanes, whole);
-        let length = self.hash.bytes + self.length as u64;
-        let start = if length < STRIPE as u64 { PRIME_5 } else { merged(lanes) };
-        finished(start.wrapping_add(length), tail)
+        lanes.take(turns);
+        lanes.finish(self.hash.bytes + turns.len() as u64, rest)
     }
 }
 
@@ -172,87 +169,18 @@ impl Hash {
         self.links.resize(known + linked, 0);
         let slots = self.links.get_mut(known..).unwrap_or_default();
         for (step, slot) in steps.chunks_exact(self.step).zip(slots) {
-            stripes(&mut self.lanes, step);
+            self.lanes.take(step);
             self.bytes += step.len() as u64;
-            *slot = link(self.lanes, self.bytes);
+            *slot = self.lanes.link(self.bytes);
         }
-        stripes(&mut self.lanes, rest);
+        self.lanes.take(rest);
         self.bytes += rest.len() as u64;
     }
 }
 
-/// XXH64's lanes, taken through all of `bytes`, which are whole stripes.
-#[inline]
-pub(super) fn stripes(lanes: &mut [u64; 4], bytes: &[u8]) {
-    let mut own = *lanes;
-    for stripe in bytes.as_chunks::<8>().0.as_chunks::<4>().0 {
-        for (lane, word) in own.iter_mut().zip(stripe) {
-            *lane = round(*lane, u64::from_le_bytes(*word).wrapping_mul(PRIME_2));
-        }
-    }
-    *lanes = own;
-}
-
-/// A hash of so many bytes, whole stripes, that have left these lanes. Not XXH64: its last mixing is a chain of fifteen
-/// multiplications, which for every 256 bytes would cost more than the bytes.
-#[inline]
-pub(super) fn link(lanes: [u64; 4], bytes: u64) -> u64 {
-    let [a, b, c, d] = lanes;
-    folded(a ^ PRIME_1, b ^ PRIME_2) ^ folded(c ^ PRIME_3, d ^ PRIME_4.wrapping_add(bytes))
-}
-
-/// All bits of a product, one half upon the other.
-#[inline]
-pub(super) fn folded(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    (product as u64) ^ (product >> 64) as u64
-}
-
-/// The step of one lane, given its input times [`PRIME_2`].
-#[inline(always)]
-fn round(lane: u64, product: u64) -> u64 {
-    lane.wrapping_add(product).rotate_left(31).wrapping_mul(PRIME_1)
-}
-
-fn merged(lanes: [u64; 4]) -> u64 {
-    let [a, b, c, d] = lanes;
-    let start =
-        a.rotate_left(1).wrapping_add(b.rotate_left(7)).wrapping_add(c.rotate_left(12)).wrapping_add(d.rotate_left(18));
-    lanes.into_iter().fold(start, |hash, lane| {
-        (hash ^ round(0, lane.wrapping_mul(PRIME_2))).wrapping_mul(PRIME_1).wrapping_add(PRIME_4)
-    })
-}
-
-/// The bytes behind the last whole stripe, and the last mixing.
-fn finished(start: u64, tail: &[u8]) -> u64 {
-    let (words, tail) = tail.as_chunks::<8>();
-    let (halves, bytes) = tail.as_chunks::<4>();
-    let hash = words.iter().fold(start, |hash, word| {
-        let mixed = hash ^ round(0, u64::from_le_bytes(*word).wrapping_mul(PRIME_2));
-        mixed.rotate_left(27).wrapping_mul(PRIME_1).wrapping_add(PRIME_4)
-    });
-    let hash = halves.iter().fold(hash, |hash, half| {
-        let mixed = hash ^ (u32::from_le_bytes(*half) as u64).wrapping_mul(PRIME_1);
-        mixed.rotate_left(23).wrapping_mul(PRIME_2).wrapping_add(PRIME_3)
-    });
-    let hash = bytes
-        .iter()
-        .fold(hash, |hash, byte| (hash ^ (*byte as u64).wrapping_mul(PRIME_5)).rotate_left(11).wrapping_mul(PRIME_1));
-    let hash = (hash ^ hash >> 33).wrapping_mul(PRIME_2);
-    let hash = (hash ^ hash >> 29).wrapping_mul(PRIME_3);
-    hash ^ hash >> 32
-}
-
-pub(super) const PRIME_1: u64 = 0x9e37_79b1_85eb_ca87;
-const PRIME_2: u64 = 0xc2b2_ae3d_27d4_eb4f;
-const PRIME_3: u64 = 0x1656_67b1_9e37_79f9;
-const PRIME_4: u64 = 0x85eb_ca77_c2b2_ae63;
-const PRIME_5: u64 = 0x27d4_eb2f_1656_67c5;
-/// What the lanes begin with, given seed 0.
-pub(super) const LANES: [u64; 4] = [PRIME_1.wrapping_add(PRIME_2), PRIME_2, 0, PRIME_1.wrapping_neg()];
-
 #[cfg(test)]
 mod tests {
+    use super::super::lanes::hash;
     use super::*;
 
     #[test]
@@ -275,7 +203,7 @@ mod tests {
                         rest = &rest[fits..];
                     }
                 }
-                assert_eq!(digest.value(), xxhash_rust::xxh64::xxh64(&bytes[..end], 0));
+                assert_eq!(digest.value(), hash(&bytes[..end]));
                 (start, length) = (end, (length * 7 + 3) % most);
             }
         }
@@ -305,17 +233,17 @@ mod tests {
                     assert_eq!(links, (1..=(taken / BLOCK_BYTES).min(most)).map(after).collect::<Vec<_>>());
                 }
             }
-            assert_eq!(digest.value(), xxhash_rust::xxh64::xxh64(&bytes, 0));
+            assert_eq!(digest.value(), hash(&bytes));
         }
     }
 
     #[test]
-    fn every_short_length_hashes_as_xxh64_does() {
+    fn every_short_length_hashes_as_at_once() {
         let bytes: Vec<u8> = (0..300u32).map(|n| ((n * n) >> 2) as u8).collect();
         for end in 0..bytes.len() {
             let mut digest = Digest::new();
             digest.update(&bytes[..end]);
-            assert_eq!(digest.value(), xxhash_rust::xxh64::xxh64(&bytes[..end], 0), "of {end}");
+            assert_eq!(digest.value(), hash(&bytes[..end]), "of {end}");
         }
     }
 }

@@ -35,7 +35,7 @@ pub struct Spans {
 /// Hash of the prompt's prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PrefixHash {
-    /// XXH64 of it.
+    /// Of all of it, by the scan's own lanes.
     pub hash: u64,
     /// How many canonical bytes took part.
     pub bytes: u64,

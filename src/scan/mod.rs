@@ -19,6 +19,7 @@ mod fields;
 mod form;
 mod frames;
 mod kernel;
+mod lanes;
 mod machine;
 mod meaning;
 mod prompt;

@@ -6,7 +6,8 @@
 //! anywhere differ from there on, in length or in nearly every byte, and a PNG ends with sums of all its pixels. What is left are two
 //! of equal length that differ within one stretch alone, as bitmaps may that nobody compressed.
 
-use super::digest::{Digest, PRIME_1, folded};
+use super::digest::Digest;
+use super::lanes::{PRIME_1, folded};
 
 /// Bytes that are hashed whole from the value's start on, its quote or bracket included.
 const HEAD_BYTES: u64 = 4_096;

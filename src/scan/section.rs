@@ -2,8 +2,9 @@
 
 use xxhash_rust::xxh64::xxh64;
 
-use super::digest::{Digest, PRIME_1, folded};
+use super::digest::Digest;
 use super::facts::Counts;
+use super::lanes::{PRIME_1, folded};
 
 /// The separate parts of a prompt, in canonical order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -21,7 +21,7 @@ fn whole(body: &[u8]) -> (Progress, Box<Scan>) {
 }
 
 fn text_hash(text: &[u8]) -> Option<u64> {
-    Some(xxhash_rust::xxh64::xxh64(text, 0))
+    Some(lanes::hash(text))
 }
 
 fn prefix_of(scan: &Scan) -> Option<u64> {
@@ -180,7 +180,7 @@ fn counts_and_estimate() {
     assert!(facts.images() && facts.tools);
     assert_eq!(facts.counts(), Counts { text_bytes: 12, ids: 0, media: 1 });
     assert_eq!(facts.tokens_estimate(1_000), 1_003);
-    assert_eq!(facts.session(), text_hash(b"u"));
+    assert_eq!(facts.session(), Some(crate::prefix::session_hash(b"u")));
     let needs = Needs::PREFIX | Needs::WHOLE;
     let (_, done) = scan(Api::Completions, PrefixMode::Conversation, needs, br#"{"prompt":[1,2,3]}"#);
     assert_eq!((done.facts().tokens_estimate(1_000), done.facts().prompt_bytes()), (3, 12));

@@ -1,6 +1,7 @@
 //! Short values that are kept while they arrive: strings, numbers, hashes of strings, names to look for.
 
-use super::digest::Digest;
+use xxhash_rust::xxh64::Xxh64;
+
 use super::text::Taker;
 use super::{MODEL_BYTES_MAX, SESSION_FIELDS_MAX};
 
@@ -66,29 +67,29 @@ impl Taker for Word {
 
 /// A long string of which only the hash is wanted: a salt, a session key.
 pub(super) struct Opaque {
-    digest: Digest,
+    hash: Xxh64,
     empty: bool,
 }
 
 impl Opaque {
     pub fn new() -> Self {
-        Opaque { digest: Digest::new(), empty: true }
+        Opaque { hash: Xxh64::new(0), empty: true }
     }
 
     pub fn clear(&mut self) {
-        self.digest.reset(0);
+        self.hash.reset(0);
         self.empty = true;
     }
 
     /// XXH64 of it; `None` when it is empty: an empty string names no one.
     pub fn value(&self) -> Option<u64> {
-        (!self.empty).then(|| self.digest.value())
+        (!self.empty).then(|| self.hash.digest())
     }
 }
 
 impl Taker for Opaque {
     fn take(&mut self, run: &[u8]) -> usize {
-        self.digest.update(run);
+        self.hash.update(run);
         self.empty &= run.is_empty();
         run.len()
     }

@@ -76,7 +76,7 @@ fn damage_is_refused() {
     let refused = |bytes: &[u8]| Mirror::restore(bytes, 100).err();
     assert_eq!(refused(b""), Some(Refused::Foreign));
     assert_eq!(refused(b"<html>not one of ours</html>"), Some(Refused::Foreign));
-    assert_eq!(refused(&[&b"wfmirror\x02"[..], &whole[9..]].concat()), Some(Refused::Version));
+    assert_eq!(refused(&[&b"wfmirror\x01"[..], &whole[9..]].concat()), Some(Refused::Version));
     let mut damaged = whole.clone();
     damaged[100] ^= 1;
     assert_eq!(refused(&damaged), Some(Refused::Checksum));

@@ -369,17 +369,19 @@ struct Canonical<'p> {
     parts: [Part; 4],
 }
 
-/// A hash of whole blocks: the four lanes of XXH64 behind them, multiplied in pairs.
-fn link(blocks: &[u8]) -> u64 {
+/// The hash of canonical bytes: sixteen of them at a time go to one of four lanes, in turns, the last ones filled up with zeros.
+fn hashed(bytes: &[u8]) -> u64 {
     let (first, second) = (0x9e37_79b1_85eb_ca87_u64, 0xc2b2_ae3d_27d4_eb4f_u64);
     let (third, fourth) = (0x1656_67b1_9e37_79f9_u64, 0x85eb_ca77_c2b2_ae63_u64);
-    let mut lanes = [first.wrapping_add(second), second, 0, 0u64.wrapping_sub(first)];
-    for (place, word) in blocks.chunks_exact(8).enumerate() {
-        let word = u64::from_le_bytes(word.try_into().unwrap());
-        let lane = &mut lanes[place % 4];
-        *lane = lane.wrapping_add(word.wrapping_mul(second)).rotate_left(31).wrapping_mul(first);
+    let mut lanes = [0x243f_6a88_85a3_08d3_u64, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
+    for (place, piece) in bytes.chunks(16).enumerate() {
+        let mut words = [0u64; 2];
+        for (at, byte) in piece.iter().enumerate() {
+            words[at / 8] |= u64::from(*byte) << (8 * (at % 8));
+        }
+        lanes[place % 4] = folded(words[0] ^ first, words[1] ^ lanes[place % 4]);
     }
-    let last = lanes[3] ^ fourth.wrapping_add(blocks.len() as u64);
+    let last = lanes[3] ^ fourth.wrapping_add(bytes.len() as u64);
     folded(lanes[0] ^ first, lanes[1] ^ second) ^ folded(lanes[2] ^ third, last)
 }
 
@@ -399,7 +401,7 @@ fn sampled(raw: &[u8]) -> u64 {
     let mut bytes = [head, &rest[rest.len().saturating_sub(256)..]].concat();
     bytes.extend(between.fold(0u64, u64::wrapping_add).to_le_bytes());
     bytes.extend((raw.len() as u64).to_le_bytes());
-    xxh64(&bytes, 0)
+    hashed(&bytes)
 }
 
 /// One section being built.
@@ -467,9 +469,9 @@ impl<'p> Canonical<'p> {
         for (place, part) in (1..).zip(&self.parts[..3]) {
             let bytes: Vec<u8> = part.bytes.iter().map(|(byte, _)| *byte).collect();
             let ends = (256..=bytes.len()).step_by(256);
-            chain.extend(ends.map(|end| linked(root, link(&bytes[..end]))));
+            chain.extend(ends.map(|end| linked(root, hashed(&bytes[..end]))));
             if !bytes.is_empty() {
-                root = linked(root.rotate_left(place), xxh64(&bytes, 0));
+                root = linked(root.rotate_left(place), hashed(&bytes));
             }
         }
         chain.truncate(4_096);
@@ -508,7 +510,7 @@ impl Part {
 
     fn hash(&self) -> u64 {
         let bytes: Vec<u8> = self.bytes.iter().map(|(byte, _)| *byte).collect();
-        xxh64(&bytes, 0)
+        hashed(&bytes)
     }
 
     fn extend(&mut self, bytes: &[u8], text: bool) {

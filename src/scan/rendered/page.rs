@@ -72,7 +72,7 @@ impl Page {
         steps.extend(rest.iter().map(|link| linked(root, *link)));
     }
 
-    /// XXH64 of all that was written.
+    /// The hash of all that was written.
     #[cfg(test)]
     pub fn value(&self) -> u64 {
         self.digest.value()

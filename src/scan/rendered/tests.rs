@@ -13,6 +13,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 use self::oracle::ROOT;
 use super::super::Fault;
+use super::super::lanes::hash;
 use super::*;
 use crate::limits::{BLOCK_BYTES, LINKS_MAX, STEP_BYTES};
 use crate::scan::{Chat, Place, Turn};
@@ -57,7 +58,7 @@ fn check(api: Api, body: &str, text: &str, ends: Option<Why>) {
     assert_eq!(rendering, Rendering { bytes: text.len() as u64, ends }, "{body}");
     oracle::check_links(&renderer, text.as_bytes());
     if ends.is_none() {
-        assert_eq!(renderer.page.value(), xxhash_rust::xxh64::xxh64(text.as_bytes(), 0), "{body}");
+        assert_eq!(renderer.page.value(), hash(text.as_bytes()), "{body}");
     }
 }
 
@@ -288,7 +289,7 @@ fn run(cases: u32, strategy: impl Strategy<Value = Drawn>, note: impl Fn(&[u8], 
             assert!(got.ends.is_none_or(|why| whys.contains(&why)), "{got:?} {whys:?} {}", scribe.out);
             oracle::check_links(renderer, &text);
             if got.ends.is_none() {
-                assert_eq!(renderer.page.value(), xxhash_rust::xxh64::xxh64(&text, 0), "{}", scribe.out);
+                assert_eq!(renderer.page.value(), hash(&text), "{}", scribe.out);
             }
             let unknown = renderer.unknown_tools().map(|unknown| scribe.out.get(unknown).unwrap());
             assert_eq!(unknown, oracle::unknown_tools(api, &form, &body, got.ends), "{got:?} {}", scribe.out);

@@ -3,6 +3,7 @@
 use super::super::{Api, Form, Kernel, Renderer, Rendering, Why};
 use super::{ASKS, FIRST, USER, form, oracle, turn};
 use crate::limits::{ARGUMENTS_BYTES_MAX, ARGUMENTS_DEPTH_MAX, ARGUMENTS_KEYS_MAX};
+use crate::scan::lanes::hash;
 use crate::scan::{Calls, Toolset, Turn};
 use crate::vocabulary::Lead;
 
@@ -54,7 +55,7 @@ fn check(messages: &str, text: &str, ends: Option<Why>) {
     assert_eq!(unknown, None);
     oracle::check_links(&renderer, text.as_bytes());
     if ends.is_none() {
-        assert_eq!(renderer.page.value(), xxhash_rust::xxh64::xxh64(text.as_bytes(), 0), "{body}");
+        assert_eq!(renderer.page.value(), hash(text.as_bytes()), "{body}");
     }
 }
 
@@ -87,7 +88,7 @@ fn a_chat_is_that_of_its_tools() {
         assert_eq!(tools.as_deref(), unknown, "{body}");
         oracle::check_links(&renderer, text.map_or(b"", |text| text.as_bytes()));
         if let Ok(text) = text {
-            assert_eq!(renderer.page.value(), xxhash_rust::xxh64::xxh64(text.as_bytes(), 0), "{body}");
+            assert_eq!(renderer.page.value(), hash(text.as_bytes()), "{body}");
         }
     }
     let mut renderer = Box::new(Renderer::new());
@@ -291,7 +292,7 @@ fn arguments_are_written_as_python_writes_them() {
         // Of an empty text engines make an empty object.
         let expected = if arguments.is_empty() { Some("{}") } else { expected.as_deref() };
         let text = format!("{begin}{}</call><|im_end|>\n<|im_start|>assistant\n", expected.unwrap_or("?"));
-        assert_eq!(renderer.page.value(), xxhash_rust::xxh64::xxh64(text.as_bytes(), 0), "{arguments}: {expected:?}");
+        assert_eq!(renderer.page.value(), hash(text.as_bytes()), "{arguments}: {expected:?}");
         oracle::check_links(&renderer, text.as_bytes());
         written += 1;
     }
