@@ -21,6 +21,7 @@ pub mod index;
 pub mod kvevents;
 pub mod limits;
 pub mod mirror;
+pub mod pages;
 pub mod policy;
 pub mod prefix;
 pub mod publish;

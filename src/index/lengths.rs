@@ -11,6 +11,7 @@ use std::hint::black_box;
 
 use super::rows::{LINE, Line};
 use crate::atomics::Ordering;
+use crate::pages::filled;
 
 /// The lower bits of a word. 0: the word is free.
 const TOKENS: u64 = (1 << 24) - 1;
@@ -33,7 +34,7 @@ impl Lengths {
     }
 
     pub(super) fn new(links: usize) -> Lengths {
-        Lengths { buckets: (0..Self::buckets(links)).map(|_| Line::default()).collect() }
+        Lengths { buckets: filled(Self::buckets(links), Line::default) }
     }
 
     #[inline]

@@ -23,6 +23,7 @@ mod warm;
 use std::array;
 
 use crate::atomics::{AtomicU64, Ordering};
+use crate::pages::filled;
 pub use saved::Saved;
 
 /// Words of a cache line, and rows of a bucket.
@@ -99,8 +100,7 @@ impl Rows {
     }
 
     pub(super) fn new(buckets: u32, words: usize) -> Rows {
-        let lines = (0..buckets as usize * (1 + words)).map(|_| Line::default()).collect();
-        Rows { lines, buckets, words }
+        Rows { lines: filled(buckets as usize * (1 + words), Line::default), buckets, words }
     }
 
     /// The two buckets of a block: one only if there are no two.

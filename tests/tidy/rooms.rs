@@ -150,6 +150,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("fleet", "names the endpoint"),
             ("limits", "most endpoints"),
             ("atomics", "shards and control write it together"),
+            ("pages", "memory that is met in no order"),
         ],
     ),
     ("ring", &[("limits", "most points")]),
@@ -169,6 +170,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
     ("slots", &[]),
     ("calendar", &[]),
     ("atomics", &[]),
+    ("pages", &[]),
     ("limits", &[]),
 ];
 

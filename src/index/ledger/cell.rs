@@ -1,6 +1,7 @@
 //! The memory of a ledger: a cell for each block.
 
 use crate::index::rows::Row;
+use crate::pages::filled;
 
 /// No cell.
 pub(super) const NONE: u32 = u32::MAX >> 1;
@@ -57,7 +58,7 @@ pub(in crate::index) struct Chunk {
 
 impl Chunk {
     pub(in crate::index) fn new(cells: usize) -> Chunk {
-        Chunk { cells: vec![FREE; cells].into(), buckets: vec![NONE; cells].into() }
+        Chunk { cells: filled(cells, || FREE), buckets: filled(cells, || NONE) }
     }
 
     /// Bytes of the memory it owns, by cell.
