@@ -31,7 +31,7 @@ struct Kind {
 }
 
 #[rustfmt::skip]
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 16] = [
     Kind::conversation("prose", 2 << 10, |random, bytes| chat(random, bytes, prose)),
     Kind::conversation("prose", 16 << 10, |random, bytes| chat(random, bytes, prose)),
     Kind::conversation("prose", 128 << 10, |random, bytes| chat(random, bytes, prose)),
@@ -40,6 +40,7 @@ const KINDS: [Kind; 15] = [
     Kind::conversation("JSON in JSON", 64 << 10, |random, bytes| chat(random, bytes, json)),
     Kind::conversation("CJK", 64 << 10, |random, bytes| chat(random, bytes, cjk)),
     Kind::conversation("CJK as \\uXXXX", 128 << 10, |random, bytes| chat(random, bytes, escaped_cjk)),
+    Kind::conversation("German as \\uXXXX", 128 << 10, |random, bytes| chat(random, bytes, escaped_german)),
     Kind::conversation("tools", 64 << 10, tools),
     Kind::conversation("image, sampled", 2 << 20, image),
     Kind { chain: true, ..Kind::conversation("prose, blocks", 2 << 10, |random, bytes| chat(random, bytes, prose)) },
@@ -203,6 +204,25 @@ fn escaped_cjk(random: &mut Random, text: &mut String) {
     if letter == '。' {
         text.push_str(" ok\\n");
     }
+}
+
+/// The same of a language in which one letter of forty is none of ASCII's.
+fn escaped_german(random: &mut Random, text: &mut String) {
+    const WORDS: &[&str] = &[
+        "Schl\\u00fcssel",
+        "der",
+        "die",
+        "Anfrage",
+        "f\\u00fcr",
+        "wird",
+        "und",
+        "gro\\u00df",
+        "Rechner",
+        "warm.\\n",
+        "ein",
+    ];
+    text.push_str(random.pick(WORDS));
+    text.push(' ');
 }
 
 fn tools(random: &mut Random, bytes: usize) -> String {

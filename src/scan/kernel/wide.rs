@@ -87,8 +87,18 @@ pub fn unescape<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize) 
             }
             continue;
         }
+        let mut keep = !escapes;
+        let (mut plain, mut stops) = (plain, stops);
+        let unicode = escapes & isa.equal(loaded, b'u') >> 1;
+        if unicode != 0 && !is_run(block, unicode) {
+            let mut bytes = [0; BLOCK];
+            isa.store(plain, &mut bytes);
+            let (done, dropped) = unicode_in_place(block, unicode, &mut bytes);
+            (plain, stops) = (isa.load(&bytes), stops & !(done | dropped));
+            keep = (keep | done) & !dropped;
+        }
         let length = stops.trailing_zeros() as usize;
-        let keep = low_bits(length) & !escapes;
+        keep &= low_bits(length);
         isa.compress(plain, keep, slot);
         (rest, room) = after(rest, length, room, keep.count_ones() as usize);
         if length >= BLOCK - 1 {
@@ -115,6 +125,31 @@ pub fn unescape<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize) 
 #[inline(always)]
 fn after<'a, 'b>(bytes: &'a [u8], used: usize, room: &'b mut [u8], written: usize) -> (&'a [u8], &'b mut [u8]) {
     (bytes.get(used..).unwrap_or_default(), room.get_mut(written..).unwrap_or_default())
+}
+
+/// Whether another `\uXXXX` stands behind the first of these, as in scripts of which every letter is one.
+#[inline(always)]
+fn is_run(block: &[u8; BLOCK], unicode: u64) -> bool {
+    let behind = unicode.trailing_zeros() as usize + 6;
+    matches!(block.get(behind..), Some([b'\\', b'u', ..]))
+}
+
+/// Writes what each of these `\uXXXX` stands for in its place, which is longer. Says which are done, all up to the first that is not whole here
+/// or stands for nothing, and which bytes are left over behind them.
+fn unicode_in_place(block: &[u8; BLOCK], unicode: u64, out: &mut [u8; BLOCK]) -> (u64, u64) {
+    let (mut left, mut done, mut dropped) = (unicode, 0, 0);
+    while left != 0 {
+        let place = left.trailing_zeros() as usize;
+        let Some((used, point)) = block.get(place..).and_then(unicode_escape) else { break };
+        let Some(slot) = out.get_mut(place..).and_then(|rest| rest.first_chunk_mut()) else { break };
+        let (utf8, length) = super::wtf8(point);
+        *slot = utf8;
+        done |= 1 << place;
+        dropped |= low_bits(used - length) << (place + length);
+        // A pair of surrogates is two of them.
+        left &= !(low_bits(used) << place);
+    }
+    (done, dropped)
 }
 
 /// The `\uXXXX` that follow each other at the start: bytes used, bytes written.
