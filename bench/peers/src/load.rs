@@ -136,8 +136,7 @@ impl Load {
         self.latencies.clear();
         let last = self.again_until(first.at + self.plan.window)?;
         self.drain()?;
-        self.print(&first, &last);
-        Ok(())
+        self.print(&first, &last)
     }
 
     fn again_until(&mut self, end: Instant) -> Result<Mark, String> {
@@ -185,8 +184,7 @@ impl Load {
         let last = self.mark()?;
         self.drain()?;
         let first = first.ok_or("the window never began")?;
-        self.print(&first, &last);
-        Ok(())
+        self.print(&first, &last)
     }
 
     /// Opens streams that fall silent after their first event, and reads the memory of the front before
@@ -374,7 +372,12 @@ impl Load {
         Ok(Mark { counts: self.counts, cpu_ns, at: Instant::now() })
     }
 
-    fn print(&mut self, first: &Mark, last: &Mark) {
+    fn print(&mut self, first: &Mark, last: &Mark) -> Result<(), String> {
+        let pid = self.plan.pid;
+        if pid != 0 && last.cpu_ns <= first.cpu_ns {
+            // Seen once in 240 samples on a virtual machine: what divides by it would say that a front costs nothing.
+            return Err(format!("the kernel's count of CPU time of process {pid} stood still while it served"));
+        }
         let seconds = (last.at - first.at).as_secs_f64();
         let cpu_us = (last.cpu_ns - first.cpu_ns) as f64 / 1000.0;
         let requests = last.counts.requests - first.counts.requests;
@@ -400,6 +403,7 @@ impl Load {
             self.counts.requests,
             self.counts.events,
         );
+        Ok(())
     }
 }
 
