@@ -104,7 +104,7 @@ impl Default for Scan {
 }
 
 impl Scan {
-    /// A scan that has not begun; about 16 KiB, so keep it boxed.
+    /// A scan that has not begun; about 17 KiB, so keep it boxed.
     pub fn new() -> Self {
         Scan::with(Kernel::detected())
     }

@@ -9,7 +9,7 @@
 //! bytes read so far; a scan that ends early does so at a byte that the body alone decides
 //! ([`Progress::Enough`]), and reads nothing beyond it.
 //!
-//! [`machine`] turns bytes into structure, [`meaning`] structure into facts, [`prompt`] text into the prefix;
+//! [`machine`] turns bytes into structure, [`meaning`] structure into facts, [`prompt`] text into the prefix, which [`lanes`] hash;
 //! [`kernel`] has the loops over long runs of bytes. [`rendered`] reads a whole body a second time, as its engine would write the prompt.
 
 mod cut;
