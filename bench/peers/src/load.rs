@@ -375,7 +375,7 @@ impl Load {
     fn print(&mut self, first: &Mark, last: &Mark) -> Result<(), String> {
         let pid = self.plan.pid;
         if pid != 0 && last.cpu_ns <= first.cpu_ns {
-            // Seen once in 240 samples on a virtual machine: what divides by it would say that a front costs nothing.
+            // Seen once in 280 samples on a virtual machine: what divides by it would say that a front costs nothing.
             return Err(format!("the kernel's count of CPU time of process {pid} stood still while it served"));
         }
         let seconds = (last.at - first.at).as_secs_f64();
