@@ -6,6 +6,10 @@
 use rustix::mm::{Advice, madvise};
 use rustix::param::page_size;
 
+/// Less memory holds no large page for certain, and advice about a part of a mapping cuts that in two: neighbours that could have had one, where the
+/// kernel gives them unasked, could not any more.
+const ASKED_MIN: usize = 4 << 20;
+
 /// So many values, each made by `value`.
 pub fn filled<T>(count: usize, value: impl FnMut() -> T) -> Box<[T]> {
     let mut room = Vec::with_capacity(count);
@@ -19,7 +23,9 @@ fn ask_for_large_pages<T>(room: &mut Vec<T>) {
     let room = room.spare_capacity_mut();
     let (start, bytes) = (room.as_mut_ptr().cast::<u8>(), size_of_val(room));
     let before = start.align_offset(page_size());
-    if let Some(whole) = bytes.checked_sub(before).map(|bytes| bytes - bytes % page_size()).filter(|whole| *whole > 0) {
+    if let Some(whole) =
+        bytes.checked_sub(before).map(|bytes| bytes - bytes % page_size()).filter(|whole| *whole >= ASKED_MIN)
+    {
         // SAFETY: whole pages within memory that is ours; the advice changes what backs them, not what is in them. A kernel without
         // such pages refuses, and they are as they were.
         let _ = unsafe { madvise(start.add(before).cast(), whole, Advice::LinuxHugepage) };
