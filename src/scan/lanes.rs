@@ -3,7 +3,8 @@
 //! A lane's step is that of wyhash (Wang Yi, 2019) and its kin: the first eight bytes against a constant, the others against the
 //! lane, multiplied to 128 bits of which one half is laid upon the other. Four multiplications take 64 bytes, where XXH64 needs sixteen;
 //! it is plain Rust, and the same on every CPU. Like XXH64's with a known seed it keeps chance apart and no malice: who makes two
-//! prompts of one hash has one of them sent where the other is cached, and a wrong prediction counted.
+//! prompts of one hash has one of them sent where the other is cached, and a wrong prediction counted (a second half equal to its lane, which plain text can
+//! be made to have, clears it: what stood before in that section is forgotten).
 
 /// Four hashes of a quarter of the pieces each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
