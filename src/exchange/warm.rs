@@ -40,6 +40,8 @@ pub struct LookedUp {
     text_alone: bool,
     /// Its chain is of what its engine writes; else of what the client wrote.
     rendered: bool,
+    /// Its engine computes all of it, whatever is held there: nobody holds any, for the choice and for what is thought to come of it.
+    recomputed: bool,
 }
 
 impl LookedUp {
@@ -82,7 +84,8 @@ pub fn look_up(
     let block_tokens = BLOCK_BYTES as f32 / token_bytes;
     let ids_beside = beside.ids.min(TOKENS_MAX.into()) as u32;
     let (batch, rendered) = (facts.beside().is_some(), rendered.is_some());
-    let looked_up = LookedUp { tokens, block_tokens, tie: 0, ids_beside, batch, text_alone, rendered };
+    let recomputed = facts.recomputes();
+    let looked_up = LookedUp { tokens, block_tokens, tie: 0, ids_beside, batch, text_alone, rendered, recomputed };
     look_up_again(looked_up, pool, snapshot, lender)
 }
 
@@ -90,7 +93,9 @@ pub fn look_up(
 pub fn look_up_again(prompt: LookedUp, pool: &Pool, snapshot: &Snapshot, lender: &mut Lender) -> Option<LookedUp> {
     let index = snapshot.index.as_ref().filter(|_| pool.settings.counts_tokens())?;
     let matches = lender.matches.get_or_insert_default();
-    if prompt.rendered {
+    if prompt.recomputed {
+        index.longest(&[], pool.eligible().ids(), matches);
+    } else if prompt.rendered {
         index.longest_in_steps(&lender.chain, &lender.steps, pool.eligible().ids(), matches);
     } else {
         index.longest(&lender.chain, pool.eligible().ids(), matches);

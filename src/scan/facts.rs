@@ -1,5 +1,6 @@
 //! What a scan has learnt from a body.
 
+use super::Api;
 use super::prompt::Prompts;
 use super::words::Word;
 
@@ -87,6 +88,12 @@ pub struct Facts {
     pub priority: Option<i64>,
     /// XXH64 of `cache_salt`.
     pub cache_salt: Option<u64>,
+    /// `echo`, where it is true.
+    pub(super) echo: bool,
+    /// `logprobs`, where it is other than null; a chat's come with its `echo`.
+    pub(super) logprobs: bool,
+    /// `prompt_logprobs`, where it is other than null.
+    pub(super) prompt_logprobs: bool,
     pub(super) sessions: [Option<u64>; SESSION_FIELDS_MAX],
     /// Whether `tools` is there, other than null.
     pub tools: bool,
@@ -108,6 +115,9 @@ impl Facts {
             choices: None,
             priority: None,
             cache_salt: None,
+            echo: false,
+            logprobs: false,
+            prompt_logprobs: false,
             sessions: [None; SESSION_FIELDS_MAX],
             tools: false,
             spans: Spans::default(),
@@ -117,13 +127,15 @@ impl Facts {
     }
 
     /// Forgets the body before. The prompt is reset by who knows its mode.
-    pub(super) fn reset(&mut self) {
+    pub(super) fn reset(&mut self, api: Api) {
         self.model.clear();
         self.model_is_string = false;
         (self.stream, self.choices, self.priority, self.cache_salt) = (None, None, None, None);
         (self.max_tokens, self.max_output_tokens) = (None, None);
         self.sessions = [None; SESSION_FIELDS_MAX];
         (self.tools, self.duplicates) = (false, 0);
+        // `top_logprobs` of a chat is 0 where nothing else is said, and so many the echo has of each token.
+        (self.echo, self.prompt_logprobs, self.logprobs) = (false, false, api == Api::Chat);
         self.spans = Spans::default();
     }
 
@@ -155,6 +167,12 @@ impl Facts {
     /// The most tokens asked for: `max_completion_tokens` or `max_output_tokens`, else `max_tokens`.
     pub fn max_tokens(&self) -> Option<u64> {
         self.max_output_tokens.or(self.max_tokens)
+    }
+
+    /// Whether it is asked how likely the prompt itself was, as evaluations do: its engine then computes all of it, whatever its cache holds
+    /// (`skip_reading_prefix_cache` in vLLM's `SamplingParams`), and keeps it as any other.
+    pub fn recomputes(&self) -> bool {
+        self.prompt_logprobs || self.echo && self.logprobs
     }
 
     /// The prefix as far as it is known; `None` where the prompt has no text.

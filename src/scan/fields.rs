@@ -14,6 +14,9 @@ pub(super) enum Field {
     MaxOutputTokens,
     Choices,
     Priority,
+    Echo,
+    Logprobs,
+    PromptLogprobs,
     Salt,
     Tools,
     Prompt(Section),
@@ -32,6 +35,9 @@ impl Field {
             b"n" => Field::Choices,
             b"priority" => Field::Priority,
             b"cache_salt" => Field::Salt,
+            b"echo" if logs_prompts(api) => Field::Echo,
+            b"logprobs" if api == Api::Completions => Field::Logprobs,
+            b"prompt_logprobs" if logs_prompts(api) => Field::PromptLogprobs,
             b"tools" if has_tools(api) => Field::Tools,
             _ => section_of(api, name).map_or(Field::Ignored, Field::Prompt),
         }
@@ -51,6 +57,9 @@ impl Field {
             Field::Tools => 1 << 7,
             Field::Prompt(section) => 1 << (8 + section as u32),
             Field::Priority => 1 << 12,
+            Field::Echo => 1 << 13,
+            Field::Logprobs => 1 << 14,
+            Field::PromptLogprobs => 1 << 15,
             Field::Session(place) => 1 << (16 + place as u32),
         }
     }
@@ -88,6 +97,11 @@ fn section_of(api: Api, name: &[u8]) -> Option<Section> {
 
 fn has_tools(api: Api) -> bool {
     matches!(api, Api::Chat | Api::Responses | Api::Messages | Api::Tokenize)
+}
+
+/// Whether a body may ask how likely its prompt is: see [`super::Facts::recomputes`].
+pub(super) fn logs_prompts(api: Api) -> bool {
+    matches!(api, Api::Chat | Api::Completions)
 }
 
 /// The sections beside the main one that take part in a conversation's prefix, or are computed with it: it is settled only when

@@ -4,7 +4,7 @@
 //! is a small stack of frames where meaning is looked for, and a mere counter of brackets in what is skipped.
 
 use super::facts::Facts;
-use super::fields::{Field, Inner};
+use super::fields::{Field, Inner, logs_prompts};
 use super::frames::{Frame, Frames};
 use super::kernel::{Kernel, Skip, white_space};
 use super::sample::Sample;
@@ -136,12 +136,14 @@ impl Scan {
 
     /// Starts over with a new body.
     pub fn begin(&mut self, api: Api, plan: &Plan, needs: Needs) {
-        (self.api, self.needs) = (api, needs);
+        // What stands behind a prompt may say that none of it is taken from a cache.
+        let to_end = plan.chain && needs.contains(Needs::PREFIX) && logs_prompts(api);
+        (self.api, self.needs) = (api, if to_end { needs | Needs::WHOLE } else { needs });
         self.names.set(if needs.contains(Needs::SESSION) { &plan.session_fields } else { &[] });
         self.state = if needs.is_empty() { State::Enough } else { State::Start };
         (self.at, self.seen, self.value_start) = (0, 0, 0);
         self.frames.unwind();
-        self.facts.reset();
+        self.facts.reset(api);
         self.facts.prompt.reset(plan, needs.contains(Needs::WHOLE));
     }
 

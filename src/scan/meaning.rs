@@ -56,6 +56,9 @@ impl Scan {
             Field::Choices => facts.choices = None,
             Field::Priority => facts.priority = None,
             Field::Salt => facts.cache_salt = None,
+            Field::Echo => facts.echo = false,
+            Field::Logprobs => facts.logprobs = false,
+            Field::PromptLogprobs => facts.prompt_logprobs = false,
             Field::Tools => {
                 facts.tools = false;
                 self.section_begins(Section::Tools);
@@ -146,6 +149,9 @@ impl Scan {
                     Field::MaxOutputTokens => self.facts.max_output_tokens = integer,
                     Field::Choices => self.facts.choices = integer,
                     Field::Priority => self.facts.priority = self.scalar.signed(),
+                    Field::Echo => self.facts.echo = self.scalar.get() == b"true",
+                    Field::Logprobs => self.facts.logprobs = self.scalar.get() != b"null",
+                    Field::PromptLogprobs => self.facts.prompt_logprobs = self.scalar.get() != b"null",
                     _ => {}
                 }
             }

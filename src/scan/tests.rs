@@ -281,3 +281,39 @@ fn all_prompts_of_a_batch_are_counted() {
         assert_eq!(chain.len() as u64, (1 + bytes.text_bytes + 4 * bytes.ids) / 256, "{fields:.50}");
     }
 }
+
+/// Whether all of a prompt is computed, wherever the body says so; `n` stands for anything else. Only a body's end tells that it does not.
+#[test]
+fn what_asks_for_the_prompts_likelihood_is_computed_whole() {
+    use Api::{Chat, Completions, Responses};
+    let rows = [
+        (Completions, r#""echo":true,"logprobs":1,"#, true),
+        (Completions, r#""echo":true,"logprobs":null,"#, false),
+        (Completions, r#""echo":false,"logprobs":1,"#, false),
+        (Completions, r#""echo":true,"top_logprobs":1,"#, false),
+        (Completions, r#""prompt_logprobs":0,"#, true),
+        (Completions, r#""prompt_logprobs":null,"#, false),
+        (Completions, r#""prompt_logprobs":1,"prompt_logprobs":null,"#, false),
+        (Chat, r#""echo":true,"logprobs":false,"#, true),
+        (Chat, r#""prompt_logprobs":-1,"#, true),
+        (Chat, r#""logprobs":true,"top_logprobs":2,"#, false),
+        (Responses, r#""prompt_logprobs":1,"#, false),
+    ];
+    let mut scan = Scan::new();
+    for (api, fields, expected) in rows {
+        let prompt = match api {
+            Completions => r#""prompt":"p","#,
+            Chat => r#""messages":[{"role":"user","content":"p"}],"tools":[],"#,
+            _ => r#""input":"p","#,
+        };
+        for parts in [["{", fields, prompt], ["{", prompt, fields]] {
+            let body = format!("{}\"n\":1}}", parts.concat());
+            let plan = Plan { chain: true, ..Plan::default() };
+            scan.begin(api, &plan, Needs::PREFIX);
+            let progress = scan.push(body.as_bytes());
+            assert_eq!(scan.facts().recomputes(), expected, "{body}");
+            let progress = if progress == Progress::More { scan.finish() } else { progress };
+            assert_eq!(progress, Progress::Done, "{body}");
+        }
+    }
+}

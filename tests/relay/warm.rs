@@ -59,6 +59,33 @@ fn each_turn_of_a_conversation_goes_where_the_last_one_was() {
     assert!((0.5..9.0 / 16.0).contains(&share), "{held} held, {new} new");
 }
 
+/// Who asks how likely a prompt was, as evaluations do, has all of it computed, and is no reason to go where it is held.
+#[test]
+fn what_no_cache_is_read_for_goes_where_the_least_is_to_do() {
+    let reply = r#""usage":{"prompt_tokens":750,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":0}}"#;
+    let engines: Vec<Engine> = (0..2).map(|_| Engine::answering(whole(reply))).collect();
+    let front = front(&engines);
+    let mut client = front.connect();
+    let prompt = "the same examples before each question. ".repeat(75);
+    let mut held_of = |fields: &str| {
+        let before = front.count(Event::PromptTokensHeld);
+        let body = format!(r#"{{"model":"tiny-llama","prompt":"{prompt}"{fields}}}"#);
+        assert_eq!(client.ask(post("/v1/completions", body)).status, 200);
+        front.settles();
+        front.count(Event::PromptTokensHeld) - before
+    };
+    assert_eq!(held_of(""), 0, "it is new");
+    for fields in [r#","echo":true,"logprobs":1"#, r#","max_tokens":0,"prompt_logprobs":0"#] {
+        assert_eq!(held_of(fields), 0, "{fields}");
+    }
+    let over = || (0..2).map(|slot| front.counters.predictions().compared(slot, Method::Warm).over).sum::<u64>();
+    assert_eq!(over(), 0, "nothing was predicted that did not come true");
+    for fields in ["", r#","echo":true"#, r#","logprobs":1"#, r#","prompt_logprobs":null,"echo":false,"logprobs":5"#] {
+        assert!(held_of(fields) > 600, "{fields}");
+    }
+    assert!(over() > 2_000, "these were");
+}
+
 /// Who may see a choice sees what it compared; the same is in the record of it.
 #[test]
 fn a_choice_tells_its_terms() {
