@@ -277,8 +277,14 @@ mod tests {
     #[test]
     fn what_a_former_tenant_was_told_is_not_counted() {
         let predictions = Predictions::default();
-        let prediction =
-            Prediction { method: Method::Warm, tokens: 30_000, held: 30_000, text_bytes: 90_000, batch: false };
+        let prediction = Prediction {
+            method: Method::Warm,
+            tokens: 30_000,
+            held: 30_000,
+            text_bytes: 90_000,
+            batch: false,
+            omits_zero: false,
+        };
         let tell = |times: u64| (0..times).for_each(|_| predictions.told(2, &prediction, 30_000, Some(0)));
         tell(100);
         let now = Instant::now();

@@ -96,7 +96,14 @@ mod tests {
         let does = |slot: u16, status: u16| {
             stats.shard(0).request(1, slot, status, 3);
             stats.shard(1).first_token(1, Some(slot), 1_500);
-            let prediction = Prediction { method: Method::Warm, tokens: 100, held: 60, text_bytes: 0, batch: false };
+            let prediction = Prediction {
+                method: Method::Warm,
+                tokens: 100,
+                held: 60,
+                text_bytes: 0,
+                batch: false,
+                omits_zero: false,
+            };
             counters.predictions().asked(slot, &prediction);
         };
         does(5, 200);

@@ -18,6 +18,8 @@ pub struct Prediction {
     pub text_bytes: u64,
     /// They are those of several prompts, and what is held is the first one's.
     pub batch: bool,
+    /// Replies of its API tell what was cached where the engine was told to, and some engines leave a zero out.
+    pub omits_zero: bool,
 }
 
 /// See the module.
@@ -31,7 +33,13 @@ struct Slot {
     methods: [Cells; METHODS],
     text_bytes: AtomicU64,
     text_tokens: AtomicU64,
+    /// So many replies more that do not tell what was cached are taken to have left a zero out.
+    zeros: AtomicU64,
 }
+
+/// Replies in a row without a count, behind one with it, that are taken for zeros: enough for three windows of doubt. An engine that was started anew and
+/// does not tell any more may be doubted once for it; beyond them what it counts itself is compared, as of any that does not tell.
+const ZEROS_MAX: u64 = 64;
 
 #[derive(Debug, Default)]
 struct Cells {
@@ -150,13 +158,13 @@ impl Predictions {
     /// Its reply told how many tokens its prompt had, and perhaps how many of them were cached. What was predicted from bytes is the
     /// same part of those as it was of the estimate: an estimate that is too long says nothing wrong of the cache. What was
     /// predicted from what the engine said is in its tokens. Of a batch the reply tells of all prompts together, and nothing was predicted of
-    /// those behind the first.
+    /// those behind the first. SGLang says nothing of the cache where nothing of the prompt was there, as vLLM did once: where replies told before, that is a zero.
     pub fn told(&self, slot: u16, prediction: &Prediction, prompt: u32, cached: Option<u32>) {
         if let Some(text) = self.slots.get(slot as usize).filter(|_| prediction.text_bytes > 0) {
             raise(&text.text_bytes, prediction.text_bytes);
             raise(&text.text_tokens, prompt.into());
         }
-        let cached = cached.filter(|_| !prediction.batch);
+        let cached = self.told_of_cache(slot, prediction, cached).filter(|_| !prediction.batch);
         let Some((cached, cells)) = cached.zip(self.cells(slot, prediction.method)) else { return };
         let predicted = match prediction.method {
             Method::Warm => u64::from(prediction.held) * u64::from(prompt) / u64::from(prediction.tokens.max(1)),
@@ -168,6 +176,20 @@ impl Predictions {
         raise(&cells.over, compared.over);
         raise(&cells.under, compared.under);
         raise(&cells.told, 1);
+    }
+
+    fn told_of_cache(&self, slot: u16, prediction: &Prediction, cached: Option<u32>) -> Option<u32> {
+        let zeros = self.slots.get(slot as usize).filter(|_| prediction.omits_zero).map(|slot| &slot.zeros);
+        match (cached, zeros) {
+            (Some(_), Some(zeros)) => zeros.store(ZEROS_MAX, Ordering::Relaxed),
+            // Where nothing was predicted a zero says nothing.
+            (None, Some(zeros)) if prediction.held > 0 => {
+                let one = |zeros: u64| zeros.checked_sub(1);
+                return zeros.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one).is_ok().then_some(0);
+            }
+            _ => {}
+        }
+        cached
     }
 
     /// What replies of one endpoint told, of predictions by one method.
@@ -221,8 +243,14 @@ fn read(cell: &AtomicU64) -> u64 {
 mod tests {
     use super::*;
 
-    const HALF: Prediction =
-        Prediction { method: Method::Warm, tokens: 1_000, held: 500, text_bytes: 4_000, batch: false };
+    const HALF: Prediction = Prediction {
+        method: Method::Warm,
+        tokens: 1_000,
+        held: 500,
+        text_bytes: 4_000,
+        batch: false,
+        omits_zero: true,
+    };
 
     #[test]
     fn what_replies_tell_is_compared_in_their_own_tokens() {
@@ -247,6 +275,28 @@ mod tests {
         predictions.told(3, &Prediction { text_bytes: 0, ..HALF }, 800, Some(400));
         assert_eq!(predictions.text(3), Text { bytes: 4_000, tokens: 800 });
         assert_eq!(predictions.compared(3, Method::Warm), Compared::of(1, 400, 400));
+    }
+
+    /// As SGLang tells it. One that was started anew and does not tell any more is not taken for one that holds nothing for long.
+    #[test]
+    fn a_zero_that_is_left_out_counts_where_others_were_told() {
+        let predictions = Predictions::default();
+        predictions.told(3, &HALF, 1_000, Some(400));
+        predictions.told(3, &HALF, 1_000, None);
+        let expected = Compared { requests: 2, predicted: 1_000, cached: 400, over: 600, under: 0 };
+        assert_eq!(predictions.compared(3, Method::Warm), expected);
+        predictions.told(3, &Prediction { omits_zero: false, ..HALF }, 1_000, None);
+        predictions.told(3, &Prediction { held: 0, ..HALF }, 1_000, None);
+        assert_eq!(predictions.compared(3, Method::Warm), expected, "they say nothing");
+        (0..2 * ZEROS_MAX).for_each(|_| predictions.told(3, &HALF, 1_000, None));
+        assert_eq!(predictions.compared(3, Method::Warm).requests, 1 + ZEROS_MAX);
+        predictions.told(4, &Prediction { omits_zero: false, ..HALF }, 1_000, Some(400));
+        predictions.told(4, &HALF, 1_000, None);
+        assert_eq!(
+            predictions.compared(4, Method::Warm).requests,
+            1,
+            "what always tells does not say that others will"
+        );
     }
 
     /// What such a reply says of the length of text is as true as any.

@@ -172,7 +172,8 @@ impl Exchange {
         let first_new = note(endpoint, rendered, answer_blocks, cx).filter(|_| !is_exact);
         let method = if is_exact { Method::Precise } else { Method::Warm };
         let text_bytes = if text_alone { cx.lender.prompt_bytes } else { 0 };
-        let prediction = Prediction { method, tokens: held + new, held: predicted, text_bytes, batch };
+        let omits_zero = matches!(self.asked.api, Api::Chat | Api::Completions);
+        let prediction = Prediction { method, tokens: held + new, held: predicted, text_bytes, batch, omits_zero };
         cx.counters.predictions().asked(endpoint.slot, &prediction);
         Some(Noted { prediction, first_new })
     }

@@ -14,7 +14,7 @@ const CONFIG: &str = "[routing]\npolicy = \"warm\"\n[health]\nprobe_interval_ms 
 /// Tokens of each prompt, four bytes each.
 const TOKENS: usize = 4_000;
 
-/// Tells of each prompt how much of it was cached: all that it was sent before, or nothing.
+/// Tells of each prompt how much of it was cached: all that it was sent before, or nothing, which some leave out.
 struct Engine {
     address: SocketAddr,
     caches: Arc<AtomicBool>,
@@ -22,7 +22,7 @@ struct Engine {
 }
 
 impl Engine {
-    fn start() -> Engine {
+    fn start(omits_zero: bool) -> Engine {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (caches, requests) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
         let engine = Engine { address: listener.local_addr().unwrap(), caches, requests };
@@ -41,7 +41,7 @@ impl Engine {
                             true => {
                                 requests.fetch_add(1, Ordering::Relaxed);
                                 let held = !seen.lock().unwrap().insert(body) && caches.load(Ordering::Relaxed);
-                                usage(if held { TOKENS - 16 } else { 0 })
+                                usage(if held { TOKENS - 16 } else { 0 }, omits_zero)
                             }
                         };
                         let (status, len) =
@@ -63,9 +63,13 @@ impl Engine {
     }
 }
 
-fn usage(cached: usize) -> String {
+fn usage(cached: usize, omits_zero: bool) -> String {
+    let details = match cached {
+        0 if omits_zero => "null".to_owned(),
+        _ => format!(r#"{{"cached_tokens":{cached}}}"#),
+    };
     format!(
-        r#"{{"choices":[],"usage":{{"prompt_tokens":{TOKENS},"total_tokens":{TOKENS},"completion_tokens":1,"prompt_tokens_details":{{"cached_tokens":{cached}}}}}}}"#
+        r#"{{"choices":[],"usage":{{"prompt_tokens":{TOKENS},"total_tokens":{TOKENS},"completion_tokens":1,"prompt_tokens_details":{details}}}}}"#
     )
 }
 
@@ -103,8 +107,8 @@ fn spread(front: &Front, engines: &[Engine]) -> Vec<usize> {
 
 #[test]
 fn an_engine_that_has_not_what_it_was_sent_is_not_believed_until_it_has() {
-    for driver in DRIVERS {
-        let engines = [Engine::start(), Engine::start()];
+    for (driver, omits_zero) in DRIVERS.into_iter().zip([false, true]) {
+        let engines = [Engine::start(omits_zero), Engine::start(omits_zero)];
         let front = Front::start(driver, &engines.each_ref().map(|engine| engine.address), CONFIG);
         (0..2).for_each(|place| front.until_health(place, "up"));
         let rung = |place: usize| front.endpoint(place)["cache"]["rung"].as_str().unwrap().to_owned();

@@ -280,7 +280,8 @@ fn parts_are_sized_by_what_one_reply_told_of_its_model() {
     };
     scrape(&mut fleet, 0);
     assert_eq!(seen(&mut fleet, 0), (250, 0.8), "16,000 tokens of four bytes in blocks of 256");
-    let nothing = Prediction { method: Method::Warm, tokens: 250, held: 0, text_bytes: 1_000, batch: false };
+    let nothing =
+        Prediction { method: Method::Warm, tokens: 250, held: 0, text_bytes: 1_000, batch: false, omits_zero: false };
     predictions.told(0, &nothing, 500, Some(0));
     assert!(fleet.compare(&predictions, now).1, "shards must know");
     assert_eq!(seen(&mut fleet, 0), (125, 0.6), "of two bytes");
