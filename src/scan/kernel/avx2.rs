@@ -5,8 +5,8 @@
 use std::arch::x86_64::*;
 
 use super::BLOCK;
-use super::wide::Isa;
-use super::words::{LETTERS, STAND_FOR, kept};
+use super::wide::{IDS, Isa, low_bits, starts};
+use super::words::{self, LETTERS, STAND_FOR, kept};
 
 /// Made only where the CPU has the features listed at the end.
 #[derive(Clone, Copy)]
@@ -152,9 +152,54 @@ impl Isa for Avx2 {
             (Self::UNICODE_BYTES, 12)
         }
     }
+
+    /// All eight are read, whether they are there or not: how many are is as good as random, and decides no branch.
+    #[inline(always)]
+    fn numbers(self, bytes: &[u8; BLOCK], digits: u64, commas: u64, out: &mut [u8; 4 * IDS]) -> (usize, usize) {
+        let starts = starts(digits);
+        let four = digits & digits >> 1 & (digits & digits >> 1) >> 2;
+        if four & four >> 4 & digits >> 8 != 0 {
+            // One is longer.
+            return words::numbers(bytes, starts, commas, out);
+        }
+        // From where there is a whole word.
+        let late = starts & !LAST_WORD;
+        let (mut starts, commas) = (starts & LAST_WORD, commas & late.wrapping_sub(1) & !late);
+        let (mut left, mut words) = (commas, [0; IDS]);
+        for slot in &mut words {
+            let start = (starts | 1 << (BLOCK - 8)).trailing_zeros() as usize;
+            let length = left.trailing_zeros().wrapping_sub(start as u32);
+            (starts, left) = (starts & starts.wrapping_sub(1), left & left.wrapping_sub(1));
+            // SAFETY: eight bytes from there are in the block.
+            let word = unsafe { bytes.as_ptr().add(start).cast::<u64>().read_unaligned() };
+            *slot = word.wrapping_shl(length.wrapping_mul(8).wrapping_neg());
+        }
+        // SAFETY: see above.
+        unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), self.eight(words)) };
+        let read = commas ^ left;
+        (64 - read.leading_zeros() as usize, read.count_ones() as usize)
+    }
 }
 
 impl Avx2 {
+    /// Eight numbers, some of which may be none: their digits pushed up to the end of a word each.
+    #[inline(always)]
+    fn eight(self, words: [u64; IDS]) -> __m256i {
+        let [a, b, c, d, e, f, g, h] = words;
+        // SAFETY: see above.
+        unsafe {
+            let four = |a: u64, b: u64, c: u64, d: u64| _mm256_setr_epi64x(a as i64, b as i64, c as i64, d as i64);
+            let fours = |words| {
+                let digits = _mm256_and_si256(words, _mm256_set1_epi8(15));
+                let twos = _mm256_maddubs_epi16(digits, _mm256_set1_epi16(0x010a));
+                _mm256_madd_epi16(twos, _mm256_set1_epi32(0x0001_0064))
+            };
+            // What is packed takes two of each in turn.
+            let packed = _mm256_packus_epi32(fours(four(a, b, e, f)), fours(four(c, d, g, h)));
+            _mm256_madd_epi16(packed, _mm256_set1_epi32(10_000 | 1 << 16))
+        }
+    }
+
     #[inline(always)]
     fn mask(self, low: __m256i, high: __m256i) -> u64 {
         // SAFETY: see above.
@@ -207,6 +252,8 @@ super::table::kernel!("avx2", Avx2, is_x86_feature_detected, ["avx2", "bmi1", "b
 static KEPT: [[u8; 8]; 256] = kept(0);
 static KEPT_BEHIND: [[u8; 8]; 256] = kept(8);
 
+/// The bytes from which on there are eight.
+const LAST_WORD: u64 = low_bits(BLOCK - 7);
 /// Where four `\uXXXX` that follow each other begin.
 const ESCAPE_STARTS: u32 = 0o01_01_01_01;
 /// The lower eight bytes of each half.

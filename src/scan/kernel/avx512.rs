@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 use super::BLOCK;
 use super::escape::{HEX, PLAIN};
-use super::wide::{IDS, Isa, low_bits};
+use super::wide::{IDS, Isa, low_bits, starts};
 
 /// Made only where the CPU has the features listed at the end.
 #[derive(Clone, Copy)]
@@ -103,14 +103,14 @@ impl Isa for Avx512 {
     }
 
     #[inline(always)]
-    fn numbers(self, bytes: &[u8; BLOCK], starts: u64, commas: u64, out: &mut [u8; 4 * IDS]) -> (usize, usize) {
+    fn numbers(self, bytes: &[u8; BLOCK], digits: u64, commas: u64, out: &mut [u8; 4 * IDS]) -> (usize, usize) {
         // SAFETY: see above.
         unsafe {
             let block = self.load(bytes);
             let commas = _pdep_u64(low_bits(IDS), commas);
             let (places, each) = (self.load(&PLACES), self.load(&EACH_EIGHTFOLD));
             let ends = _mm512_permutexvar_epi8(each, _mm512_maskz_compress_epi8(commas, places));
-            let starts = _mm512_permutexvar_epi8(each, _mm512_maskz_compress_epi8(starts, places));
+            let starts = _mm512_permutexvar_epi8(each, _mm512_maskz_compress_epi8(starts(digits), places));
             // The last digit of each number in the last of its eight bytes.
             let from = _mm512_add_epi8(ends, _mm512_set1_epi64(0xfffe_fdfc_fbfa_f9f8_u64 as i64));
             let digits = _mm512_permutexvar_epi8(from, block);

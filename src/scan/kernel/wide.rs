@@ -42,11 +42,11 @@ pub trait Isa: Copy {
     fn unicode(self, _bytes: &[u8; BLOCK], _out: &mut [u8; BLOCK]) -> (usize, usize) {
         (0, 0)
     }
-    /// Reads numbers of at most eight digits: the one that begins at each bit of `starts` and ends before that of
-    /// `commas`, at most eight. Says how many bytes are used, the last comma's included, and how many are read.
+    /// Reads numbers of at most eight digits: those that end before a bit of `commas`, at most eight. Says how many bytes are used, the last
+    /// comma's included, and how many are read.
     #[inline(always)]
-    fn numbers(self, bytes: &[u8; BLOCK], starts: u64, commas: u64, out: &mut [u8; 4 * IDS]) -> (usize, usize) {
-        words::numbers(bytes, starts, commas, out)
+    fn numbers(self, bytes: &[u8; BLOCK], digits: u64, commas: u64, out: &mut [u8; 4 * IDS]) -> (usize, usize) {
+        words::numbers(bytes, starts(digits), commas, out)
     }
 }
 
@@ -192,7 +192,7 @@ pub fn token_ids<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize)
         // Spaces stand before digits, commas behind them, nothing stands elsewhere.
         let wrong = !(commas | spaces | digits) | spaces & digits << 1 | commas & !(digits << 1);
         let commas = if wrong == 0 { commas } else { before(commas, wrong) };
-        let (used, read) = isa.numbers(block, digits & !(digits << 1), commas, slot);
+        let (used, read) = isa.numbers(block, digits, commas, slot);
         if read == 0 {
             break;
         }
@@ -200,6 +200,12 @@ pub fn token_ids<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize)
     }
     let rest = portable::token_ids(bytes.get(at..).unwrap_or_default(), out.get_mut(4 * ids..).unwrap_or_default());
     (at + rest.0, ids + rest.1)
+}
+
+/// Which of these bits begin a run.
+#[inline(always)]
+pub fn starts(bits: u64) -> u64 {
+    bits & !(bits << 1)
 }
 
 /// Those of `bits` that stand before the first of `wrong`. Rare, and a call: nothing waits for it elsewhere.
@@ -306,7 +312,7 @@ fn slot_at(out: &mut [u8], at: usize) -> Option<&mut [u8; BLOCK]> {
 
 /// The lowest `count` bits.
 #[inline(always)]
-pub fn low_bits(count: usize) -> u64 {
+pub const fn low_bits(count: usize) -> u64 {
     if count >= 64 { !0 } else { (1 << count) - 1 }
 }
 
