@@ -5,28 +5,29 @@ use std::path::Path;
 
 /// All shards' held bodies together may take one in so many of the bytes that there are.
 const BUDGET_SHARE: u64 = 4;
-/// Where nothing says how many there are.
-const BYTES_UNKNOWN: u64 = 1 << 30;
 
 /// `budget_bytes` of one of `shards`, where the configuration leaves it to the machine.
 pub fn budget(shards: usize) -> usize {
-    let share = bytes().unwrap_or(BYTES_UNKNOWN) / BUDGET_SHARE / shards.max(1) as u64;
+    let share = bytes() / BUDGET_SHARE / shards.max(1) as u64;
     usize::try_from(share).unwrap_or(usize::MAX)
 }
 
 /// The machine's memory, or what this process's cgroup leaves of it.
-pub fn bytes() -> Option<u64> {
-    read(Path::new("/proc"), Path::new("/sys/fs/cgroup"))
+pub fn bytes() -> u64 {
+    let system = rustix::system::sysinfo();
+    let machine = u64::from(system.totalram).saturating_mul(system.mem_unit.into());
+    read(Path::new("/proc"), Path::new("/sys/fs/cgroup"), machine)
 }
 
-fn read(proc: &Path, cgroups: &Path) -> Option<u64> {
-    let machine = fs::read_to_string(proc.join("meminfo")).ok().and_then(|text| {
+/// `machine`: its memory by a system call. A container may have a `/proc/meminfo` of its own, which says less; a unit with `ProcSubset=pid` has none.
+fn read(proc: &Path, cgroups: &Path, machine: u64) -> u64 {
+    let told = fs::read_to_string(proc.join("meminfo")).ok().and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
         line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1 << 10)
     });
     let groups = fs::read_to_string(proc.join("self/cgroup")).unwrap_or_default();
     let limits = groups.lines().filter_map(|line| limit(line, cgroups));
-    machine.into_iter().chain(limits).min()
+    limits.fold(told.unwrap_or(machine), u64::min)
 }
 
 /// The least limit along the path of one line of `/proc/self/cgroup`, `number:controllers:path`: of version 2, where
@@ -50,14 +51,14 @@ fn limit(line: &str, cgroups: &Path) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn read_of(name: &str, files: &[(&str, &str)]) -> Option<u64> {
+    fn read_of(name: &str, files: &[(&str, &str)]) -> u64 {
         let root = std::env::temp_dir().join(format!("warmfront-memory-{name}-{}", std::process::id()));
         for (path, text) in files {
             let path = root.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let found = read(&root.join("proc"), &root.join("cgroup"));
+        let found = read(&root.join("proc"), &root.join("cgroup"), 2_000_000);
         let _ = fs::remove_dir_all(&root);
         found
     }
@@ -66,15 +67,17 @@ mod tests {
     fn the_least_of_machine_and_cgroups_counts() {
         let machine = ("proc/meminfo", "MemTotal:       1000 kB\nMemFree: 10 kB\n");
         let inside = ("proc/self/cgroup", "0::/a/b\n");
-        assert_eq!(read_of("none", &[]), None);
-        assert_eq!(read_of("machine", &[machine]), Some(1_024_000));
+        assert_eq!(read_of("none", &[]), 2_000_000, "as a system call says");
+        let hidden = [inside, ("cgroup/a/b/memory.max", "max\n"), ("cgroup/a/memory.max", "6000\n")];
+        assert_eq!(read_of("hidden", &hidden), 6_000);
+        assert_eq!(read_of("machine", &[machine]), 1_024_000);
         let free = [machine, inside, ("cgroup/a/b/memory.max", "max\n")];
-        assert_eq!(read_of("free", &free), Some(1_024_000));
+        assert_eq!(read_of("free", &free), 1_024_000);
         let above = [machine, inside, ("cgroup/a/b/memory.max", "5000\n"), ("cgroup/a/memory.max", "4000\n")];
-        assert_eq!(read_of("above", &above), Some(4_000));
+        assert_eq!(read_of("above", &above), 4_000);
         // Seen from within a container of its own the path leads nowhere.
         let within = [machine, ("proc/self/cgroup", "0::/\n"), ("cgroup/memory.max", "3000\n")];
-        assert_eq!(read_of("within", &within), Some(3_000));
+        assert_eq!(read_of("within", &within), 3_000);
         let first = [
             machine,
             ("proc/self/cgroup", "8:cpu,cpuacct:/x\n4:memory:/a\n0::/\n"),
@@ -82,12 +85,12 @@ mod tests {
             ("cgroup/memory/x/memory.limit_in_bytes", "1000\n"),
             ("cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
         ];
-        assert_eq!(read_of("first", &first), Some(2_000));
+        assert_eq!(read_of("first", &first), 2_000);
     }
 
     #[test]
     fn shards_share_a_quarter() {
-        let bytes = bytes().unwrap();
+        let bytes = bytes();
         assert_eq!(budget(1) as u64, bytes / 4);
         assert_eq!(budget(8) as u64, bytes / 32);
     }

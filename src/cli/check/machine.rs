@@ -84,9 +84,7 @@ fn descriptors(config: &Config, shards: usize) -> Finding {
 /// What the bodies that wait for a choice may hold.
 fn memory(limits: &Limits, shards: usize) -> Finding {
     const MIB: u64 = self::MIB as u64;
-    let Some(bytes) = memory::bytes() else {
-        return Finding::advice("memory", "cannot be told; set budget_bytes to a quarter of it, shared by the shards");
-    };
+    let bytes = memory::bytes();
     let each = if limits.budget_bytes == 0 { memory::budget(shards) } else { limits.budget_bytes };
     let all = (each as u64).saturating_mul(shards as u64);
     let words = format!("held bodies may take {} MiB of {}, on {shards} shards", all / MIB, bytes / MIB);
@@ -122,7 +120,7 @@ fn index(config: &Config) -> Option<Finding> {
 pub(in crate::cli) fn index_fault(config: &Config) -> Option<String> {
     let asked = config.limits.index_bytes;
     // What systems and cgroups leave, and `ulimit -v`.
-    let may = memory::bytes().into_iter().chain(getrlimit(Resource::As).current).min()?;
+    let may = getrlimit(Resource::As).current.unwrap_or(u64::MAX).min(memory::bytes());
     let most = may - may / INDEX_LEAVES;
     (config.counts_tokens() && asked as u64 > most).then(|| {
         format!(
