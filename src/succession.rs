@@ -13,8 +13,9 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -137,6 +138,19 @@ fn same_program(role: &str) -> io::Result<Command> {
 
 /// Where this process's program lies, also when another has been put in its place since.
 fn program() -> io::Result<PathBuf> {
+    let called = std::env::args_os().next().map(PathBuf::from);
+    called.filter(|path| is_program(path)).map_or_else(started_from, Ok)
+}
+
+/// Whether a process's first argument says where its program is: the kernel knows only the file that it was, which stays the old one
+/// where a link to it was turned or it was moved aside.
+fn is_program(called: &Path) -> bool {
+    let executable = |file: std::fs::Metadata| file.is_file() && file.permissions().mode() & 0o111 != 0;
+    called.as_os_str().as_bytes().contains(&b'/') && called.metadata().is_ok_and(executable)
+}
+
+/// The file that the kernel started it from.
+fn started_from() -> io::Result<PathBuf> {
     let path = std::env::current_exe()?;
     let bytes = path.as_os_str().as_bytes();
     let name = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);
@@ -247,5 +261,18 @@ mod tests {
             let found: Vec<_> = taken.into_iter().map(|fd| TcpListener::from(fd).local_addr().unwrap()).collect();
             assert_eq!(found, ports);
         }
+    }
+
+    /// A link that was turned names another program than the file that this one was started from.
+    #[test]
+    fn a_program_is_where_it_was_called_by() {
+        let link = std::env::temp_dir().join(format!("warmfront-called-{}", std::process::id()));
+        let _ = std::fs::remove_file(&link);
+        for (target, is_one) in [("/bin/sh", true), ("/etc/passwd", false), ("/bin", false), ("/nowhere", false)] {
+            std::os::unix::fs::symlink(target, &link).unwrap();
+            assert_eq!(is_program(&link), is_one, "{target}");
+            std::fs::remove_file(&link).unwrap();
+        }
+        assert!(!is_program(Path::new("sh")), "found by PATH: it is not known where");
     }
 }
