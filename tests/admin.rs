@@ -433,7 +433,9 @@ fn keys_are_asked_for_and_used() {
     let file = std::env::temp_dir().join(format!("warmfront-key-{}", std::process::id()));
     std::fs::write(&file, "sesame\n").unwrap();
     let with_key = Upstream { api_key_file: file.clone(), ..upstream(engine.address) };
-    let front = front(vec![with_key]);
+    // Also where it is asked for by the path of the probes.
+    let front = front_with(vec![with_key], |config| config.health.path = "/v1/models".to_owned());
+    front.until("a probe that is let in", |snapshot| health(snapshot, 0) == Health::Up);
     let learnt = front.until("the models", |snapshot| snapshot.models_complete);
     assert_eq!(learnt.models_answer.authorizations, [xxhash_rust::xxh3::xxh3_64(b"Bearer sesame")]);
     front.control.stop();

@@ -166,7 +166,9 @@ impl Watch {
             let began = Instant::now();
             if let Some((id, address)) = self.keeper.target(self.place) {
                 let before = self.keeper.trouble(id.slot);
-                let call = self.call(address, path, None, self.plan.probe);
+                // `path` may be one that asks for it.
+                let key = self.keeper.key(self.place);
+                let call = self.call(address, path, key.as_deref(), self.plan.probe);
                 let outcome = match self.client.get(&call).await {
                     // It says nothing of the engine.
                     Err(CallError::Want(_)) => {
