@@ -158,6 +158,17 @@ fn other_weights_are_shown() {
 fn impossible_values_are_refused() {
     for (text, place, words) in [
         ("[serve]\nshards = 0\n", "2:10", "`shards` cannot be 0"),
+        (
+            "[control]\nscrape_interval_ms = 5000\nstale_after_ms = 5500\n",
+            "3:18",
+            "`stale_after_ms` must be above 5500",
+        ),
+        (
+            "[limits]\ndrain_timeout_ms = 9223372036854775807\n",
+            "2:20",
+            "`drain_timeout_ms` cannot be above 2678400000, 31 days",
+        ),
+        ("[queue]\ntimeout_ms = 18446744073709552\n", "2:14", "`timeout_ms` cannot be above"),
         ("[serve]\nallowed_origins = [\"https://a/\"]\n", "2:19", "ends in a slash"),
         ("[serve]\nlisten = []\n", "2:10", "`listen` is empty"),
         ("[serve]\npaths = [\"metrics\"]\n", "2:9", "\"metrics\" is not a path"),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::problem::{Problem, plainer};
 use super::{Config, Health, Serve, Shards, Upstream};
@@ -14,6 +14,7 @@ use crate::scan::{self, SESSION_FIELDS_MAX};
 /// Longest head that can be asked for: one receive buffer holds it.
 const HEAD_BYTES_HARD: usize = RECEIVE_BYTES;
 const HOUR_MS: u64 = 3_600_000;
+const MONTH_MS: u64 = 31 * 24 * HOUR_MS;
 /// A request remembers this many endpoints it has tried.
 const CONNECT_TRIES_HARD: u32 = 8;
 
@@ -35,12 +36,15 @@ pub(super) fn values(config: &Config) -> Vec<Problem> {
     ] {
         at_least_one("control", key, value, &mut found);
     }
-    if config.control.stale_after_ms < config.control.scrape_interval_ms {
-        found.push(Problem::new(
-            ["control", "stale_after_ms"],
-            "`stale_after_ms` is less than `scrape_interval_ms`: every reading would be stale before the next one",
-        ));
+    // Intervals vary by a tenth, so that not all engines are asked at once.
+    let next = config.control.scrape_interval_ms.saturating_mul(11) / 10;
+    if config.control.stale_after_ms <= next {
+        let words = format!(
+            "`stale_after_ms` must be above {next}, which `scrape_interval_ms` may come to: readings would be stale before the next ones"
+        );
+        found.push(Problem::new(["control", "stale_after_ms"], words));
     }
+    too_long(config, &mut found);
     routing(&config.routing, &["routing"], &mut found);
     queue::faults(&config.queue, &mut found);
     pools(config, &mut found);
@@ -79,6 +83,22 @@ pub(super) fn whole(config: &Config) -> Vec<Problem> {
 fn at_least_one(table: &str, key: &str, value: u64, found: &mut Vec<Problem>) {
     if value == 0 {
         found.push(Problem::new([table, key], format!("`{key}` cannot be 0")));
+    }
+}
+
+/// Instants are microseconds: what is meant to be for ever would come round to the past.
+fn too_long(config: &Config, found: &mut Vec<Problem>) {
+    let tables = [
+        ("limits", numbers(&config.limits)),
+        ("health", numbers(&config.health)),
+        ("control", numbers(&config.control)),
+        ("queue", numbers(&config.queue)),
+    ];
+    for (table, keys) in tables {
+        for (key, _) in keys.iter().filter(|(key, value)| key.ends_with("_ms") && *value > MONTH_MS) {
+            let words = format!("`{key}` cannot be above {MONTH_MS}, 31 days");
+            found.push(Problem::new([table, key], words));
+        }
     }
 }
 
@@ -177,9 +197,9 @@ fn limits(limits: &Limits, found: &mut Vec<Problem>) {
     }
 }
 
-/// Every key of `[limits]` with its value.
-fn numbers(limits: &Limits) -> Vec<(String, u64)> {
-    let table = toml::Table::try_from(limits).unwrap_or_default();
+/// Every key of a table that is a number, with its value.
+fn numbers(table: &impl Serialize) -> Vec<(String, u64)> {
+    let table = toml::Table::try_from(table).unwrap_or_default();
     let number = |value: &toml::Value| value.as_integer().and_then(|number| u64::try_from(number).ok());
     table.iter().filter_map(|(key, value)| Some((key.clone(), number(value)?))).collect()
 }
