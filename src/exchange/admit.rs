@@ -234,7 +234,7 @@ impl Asked {
 
 impl Exchange {
     fn new(head: &RequestHead<'_>, asked: Asked, peer: Peer, since: Micros, cx: &mut Context<'_>) -> Exchange {
-        let body = Body::new(asked.framing.body);
+        let (body, tap) = (Body::new(asked.framing.body), tap::Tap::of(asked.api));
         let out = rewritten(head, &asked.framing, &asked.request_id, peer, cx);
         cx.lender.held_bytes += out.capacity();
         let mut exchange = Exchange {
@@ -282,7 +282,7 @@ impl Exchange {
             event_stream: false,
             json: false,
             opaque: false,
-            tap: tap::Tap::default(),
+            tap,
             usage: usage::Reader::default(),
             prompt_tokens: None,
             cached_tokens: None,

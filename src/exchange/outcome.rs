@@ -5,8 +5,8 @@
 //! back-pressure the request stays charged to its endpoint for a while ([`super::charges`]): what fails at once
 //! looks idle, and would draw every request that goes by load.
 
-use super::Exchange;
 use super::event::Context;
+use super::{Exchange, tap};
 use crate::counters::stats::Event as Count;
 use crate::http::{BodyLength, ReplyFraming, ResponseHead};
 
@@ -21,6 +21,8 @@ const MESSAGE: [&[u8]; 2] = [b"\"message\":\"", b"\"message\": \""];
 const NOT_FETCHED: [&[u8]; 3] = [b"Cannot connect to host ", b", url='http", b", url=URL("];
 /// vLLM and SGLang, when their queue is full. Nothing of the request was executed.
 const BUSY: [&[u8]; 2] = [b"currently busy and cannot accept new requests", b"request queue is full"];
+/// SGLang, of a request that waited for too long, or had to make room: it may have run for a while.
+const GIVEN_UP: [&[u8]; 2] = [b"aborted by a higher priority request", b"Request waiting timeout reached"];
 
 /// What a reply's status and, for some errors, its body say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +50,7 @@ pub(super) fn judge(status: u16, names_a_time: bool, body: &[u8]) -> Verdict {
     match status {
         429 => Verdict::BackPressure,
         503 if BUSY.into_iter().any(says) => Verdict::Busy,
-        503 if names_a_time => Verdict::BackPressure,
+        503 if names_a_time || GIVEN_UP.into_iter().any(says) => Verdict::BackPressure,
         500 if drains() => Verdict::Drains,
         500 if NOT_FETCHED.into_iter().any(says) => Verdict::MayBeTheClients,
         500 | 502..=504 => Verdict::Fault,
@@ -97,6 +99,26 @@ impl Exchange {
         let Some(leg) = &self.leg else { return };
         if verdict == Verdict::Drains && cx.counters.outcomes().bar(leg.admission.endpoint().slot) {
             cx.stats.count(Count::Barred);
+        }
+    }
+
+    /// A stream told of an error. `silent`: in place of an answer, none of which had come.
+    pub(super) fn stream_failed(&mut self, told: tap::Told, silent: bool, cx: &mut Context<'_>) {
+        if silent {
+            self.tap.was_refused();
+        }
+        match told {
+            tap::Told::Failed => {
+                cx.stats.count(Count::UpstreamFaultErrorEvent);
+                self.blame(cx);
+            }
+            tap::Told::Busy => {
+                self.note(Verdict::BackPressure, cx);
+                if silent {
+                    self.was_not_computed(cx);
+                    self.pay_back(cx);
+                }
+            }
         }
     }
 
@@ -163,6 +185,13 @@ mod tests {
             (502, false, b"", Verdict::Fault),
             (503, false, b"", Verdict::Fault),
             (503, true, b"", Verdict::BackPressure),
+            (
+                503,
+                false,
+                br#"{"message":"The request is aborted by a higher priority request."}"#,
+                Verdict::BackPressure,
+            ),
+            (503, false, br#"{"message":"Request waiting timeout reached."}"#, Verdict::BackPressure),
             (503, false, busy, Verdict::Busy),
             (503, false, drains, Verdict::Fault),
             (504, false, b"", Verdict::Fault),

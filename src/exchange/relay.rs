@@ -262,12 +262,11 @@ impl Exchange {
         if self.event_stream {
             let silent = !self.tap.spoke();
             self.tap.watch(data);
+            if let Some(told) = tap::tells_of_error(data) {
+                self.stream_failed(told, silent, cx);
+            }
             if silent && self.tap.spoke() {
                 self.draft.data_came(cx.now);
-            }
-            if tap::tells_of_error(data) {
-                cx.stats.count(Count::UpstreamFaultErrorEvent);
-                self.blame(cx);
             }
             let told = self.usage.stream(data);
             self.tokens_told(told);

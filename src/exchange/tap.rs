@@ -5,10 +5,18 @@ use std::sync::LazyLock;
 
 use memchr::memmem::{self, Finder};
 
+use crate::scan::Api;
+
 /// What is known of a stream, at any cut of its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tap {
     first: FirstData,
+    /// Its events have names.
+    named: bool,
+    /// The current line as far as it came, see [`with_byte`].
+    line: u64,
+    /// The last name was of an event that opens an answer, and its data has not come.
+    opens: bool,
     /// The last bytes that came, behind zeros while there were fewer.
     last: [u8; 16],
 }
@@ -25,6 +33,8 @@ enum FirstData {
     Line,
     /// Found; nothing more is looked at.
     Found,
+    /// What came instead was an error; nothing more is looked at.
+    Refused,
 }
 
 const FIELD: &[u8] = b"data:";
@@ -32,8 +42,27 @@ const FIELD: &[u8] = b"data:";
 static ERROR_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"data: {\"error\""));
 /// In that event: the server's error, not the client's.
 const SERVER_ERROR: [&[u8]; 2] = [b"\"code\": 5", b"\"code\":5"];
+/// And it is not that something failed: SGLang has enough to do, and says so in a stream, whose head it has written.
+const BUSY: [&[u8]; 2] = [b"\"code\": 503", b"\"code\":503"];
+/// Events of `/v1/responses` that vLLM writes before the request has left its queue.
+const OPENING: [u64; 3] =
+    [line(b"event: response.created"), line(b"event: response.queued"), line(b"event: response.in_progress")];
+
+/// What an error inside a stream says of its engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// It failed.
+    Failed,
+    /// It has enough to do.
+    Busy,
+}
 
 impl Tap {
+    /// Of replies of this API.
+    pub fn of(api: Api) -> Tap {
+        Tap { named: api == Api::Responses, ..Tap::default() }
+    }
+
     /// Looks at more of the stream.
     pub fn watch(&mut self, bytes: &[u8]) {
         self.last = match bytes.last_chunk() {
@@ -43,9 +72,14 @@ impl Tap {
                 bytes.iter().fold(last, |last, &byte| last << 8 | u128::from(byte)).to_be_bytes()
             }
         };
-        if self.first != FirstData::Found {
+        if !matches!(self.first, FirstData::Found | FirstData::Refused) {
             self.look_for_data(bytes);
         }
+    }
+
+    /// What came first was no data of an answer.
+    pub fn was_refused(&mut self) {
+        self.first = FirstData::Refused;
     }
 
     /// Whether the first data event has begun.
@@ -66,28 +100,58 @@ impl Tap {
             let matched = match self.first {
                 FirstData::Start => 0,
                 FirstData::Partial(matched) => matched,
-                FirstData::Line | FirstData::Found => u8::MAX,
+                FirstData::Line | FirstData::Found | FirstData::Refused => u8::MAX,
             };
+            if self.named {
+                self.look_for_name(byte);
+            }
             self.first = match byte {
                 b'\n' | b'\r' => FirstData::Start,
                 _ if FIELD.get(matched as usize) != Some(&byte) => FirstData::Line,
-                _ if matched as usize + 1 == FIELD.len() => FirstData::Found,
-                _ => FirstData::Partial(matched + 1),
+                _ if matched as usize + 1 < FIELD.len() => FirstData::Partial(matched + 1),
+                _ if std::mem::take(&mut self.opens) => FirstData::Line,
+                _ => FirstData::Found,
             };
             if self.first == FirstData::Found {
                 return;
             }
         }
     }
+
+    fn look_for_name(&mut self, byte: u8) {
+        if !matches!(byte, b'\n' | b'\r') {
+            self.line = with_byte(self.line, byte);
+            return;
+        }
+        self.opens |= OPENING.contains(&std::mem::take(&mut self.line));
+    }
 }
 
-/// Whether these bytes of a stream hold the event of an engine's error. An event that is cut in two is not seen: this
+/// A line, and one more byte of it: of some thirty that are looked for no two are equal, and one that is taken for another moves a deadline.
+const fn with_byte(line: u64, byte: u8) -> u64 {
+    (line ^ byte as u64).wrapping_mul(0x0100_0000_01b3).wrapping_add(1)
+}
+
+const fn line(bytes: &[u8]) -> u64 {
+    let (mut line, mut place) = (0, 0);
+    while place < bytes.len() {
+        line = with_byte(line, bytes[place]);
+        place += 1;
+    }
+    line
+}
+/// Whether these bytes of a stream hold the event of an engine's error, and what that says. An event that is cut in two is not seen: this
 /// only tells of an engine's health, and vLLM writes an event in one piece.
-pub fn tells_of_error(bytes: &[u8]) -> bool {
-    let Some(begins) = ERROR_EVENT.find(bytes) else { return false };
+pub fn tells_of_error(bytes: &[u8]) -> Option<Told> {
+    let begins = ERROR_EVENT.find(bytes)?;
     let event = bytes.get(begins..).unwrap_or_default();
     let line = event.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    SERVER_ERROR.into_iter().any(|code| memmem::find(line, code).is_some())
+    let says = |words: &[u8]| memmem::find(line, words).is_some();
+    match SERVER_ERROR.into_iter().any(says) {
+        false => None,
+        true if BUSY.into_iter().any(says) => Some(Told::Busy),
+        true => Some(Told::Failed),
+    }
 }
 
 #[cfg(test)]
@@ -120,6 +184,32 @@ mod tests {
         }
     }
 
+    /// As vLLM begins an answer, before it begins to compute one.
+    #[test]
+    fn what_opens_an_answer_is_no_token() {
+        let opened =
+            "event: response.created\ndata: {\"sequence_number\":0}\n\nevent: response.in_progress\ndata: {}\n\n";
+        let token = "event: response.output_item.added\ndata: {}\n\n";
+        for (stream, expected) in [
+            (opened.to_owned(), false),
+            (opened.replace('\n', "\r\n"), false),
+            (format!("{opened}{token}"), true),
+            (format!("{opened}data: {{}}\n\n"), true),
+            (token.to_owned(), true),
+            ("event: response.createdx\ndata: {}\n\n".to_owned(), true),
+            ("event: response.queued\n: data: x\ndata: {}\n\n".to_owned(), false),
+        ] {
+            for cut in 0..=stream.len() {
+                let (before, after) = stream.as_bytes().split_at(cut);
+                let mut tap = Tap::of(Api::Responses);
+                tap.watch(before);
+                tap.watch(after);
+                assert_eq!(tap.spoke(), expected, "{stream:?} cut at {cut}");
+                assert!(watched(stream.as_bytes(), cut).spoke(), "a chat has no such events");
+            }
+        }
+    }
+
     #[test]
     fn an_event_ends_with_an_empty_line() {
         for (stream, expected) in [
@@ -146,11 +236,18 @@ mod tests {
     #[test]
     fn an_engines_error_is_told_from_a_clients_and_from_text() {
         for (piece, expected) in [
-            (&br#"data: {"error": {"message": "EngineCore", "type": "InternalServerError", "code": 500}}"#[..], true),
-            (b"data: {\"id\":1}\n\ndata: {\"error\":{\"code\":503}}\n\ndata: [DONE]\n\n", true),
-            (b"data: {\"error\":{\"code\":400}}\n\ndata: {\"code\":500}\n\n", false),
-            (br#"data: {"text":"data: {\"error\": {\"code\": 500}}"}"#, false),
-            (b"data: {\"id\":1}\n\n", false),
+            (
+                &br#"data: {"error": {"message": "EngineCore", "type": "InternalServerError", "code": 500}}"#[..],
+                Some(Told::Failed),
+            ),
+            (
+                br#"data: {"error": {"message": "The request queue is full.", "param": null, "code": 503}}"#,
+                Some(Told::Busy),
+            ),
+            (b"data: {\"id\":1}\n\ndata: {\"error\":{\"code\":503}}\n\ndata: [DONE]\n\n", Some(Told::Busy)),
+            (b"data: {\"error\":{\"code\":400}}\n\ndata: {\"code\":500}\n\n", None),
+            (br#"data: {"text":"data: {\"error\": {\"code\": 500}}"}"#, None),
+            (b"data: {\"id\":1}\n\n", None),
         ] {
             assert_eq!(tells_of_error(piece), expected, "{}", piece.escape_ascii());
         }

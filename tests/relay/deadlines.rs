@@ -217,6 +217,23 @@ fn a_long_prefill_behind_the_head() {
     assert!(front.ask(post("/v1/chat/completions", "{}")).whole);
 }
 
+/// vLLM opens an answer of `/v1/responses` before it begins to compute it: those events are no token.
+#[test]
+fn a_long_prefill_behind_an_opened_answer() {
+    let engine = engine(|connection| {
+        connection.send(EVENTS);
+        for name in ["response.created", "response.in_progress"] {
+            let event = format!("event: {name}\ndata: {{\"type\":\"{name}\"}}\n\n");
+            connection.send(format!("{:x}\r\n{event}\r\n", event.len()));
+        }
+        pause(400);
+        connection.send([TOKEN, LAST].concat());
+    });
+    let front = limited(&engine, |limits| limits.inter_chunk_timeout_ms = 100);
+    assert!(front.ask(post("/v1/responses", "{}")).whole);
+    front.settles();
+}
+
 #[test]
 fn silence_between_tokens() {
     for head in [EVENTS, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"] {

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use warmfront::counters::stats::Event;
 use warmfront::fleet::Endpoint;
+use warmfront::policy::Policy;
 
 use crate::client::{chat, get, post};
 use crate::engine::{Connection, Engine, HELLO, black_hole, refusing};
@@ -272,6 +273,30 @@ fn an_error_inside_a_200_counts() {
         assert!(reply.whole && reply.text().contains("EngineCore encountered an issue"));
     }
     assert_eq!((front.count(Event::UpstreamFaultErrorEvent), front.count(Event::Barred)), (3, 1));
+}
+
+/// An SGLang whose queue is full writes the head of a stream before it says so: it has enough to do, and computed nothing.
+#[test]
+fn a_full_queue_inside_a_200_is_no_fault() {
+    let busy = r#"data: {"error": {"object": "error", "message": "The request queue is full.", "type": "SERVICE_UNAVAILABLE", "param": null, "code": 503}}"#;
+    let body = format!("{busy}\n\ndata: [DONE]\n\n");
+    let engine = Engine::run(move |mut connection| {
+        while connection.request().is_some() {
+            let chunk = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+            connection.send(format!("{STREAM_HEAD}{chunk}"));
+        }
+    });
+    let front = Front::with(&[engine.address], |options| options.settings.policy = Policy::Warm);
+    let mut client = front.connect();
+    let words = "all of this is new to the engine. ".repeat(100);
+    for _ in 0..4 {
+        let reply = client.ask(chat("tiny-llama", &words));
+        assert!(reply.whole && reply.text().contains("request queue is full"));
+    }
+    front.settles();
+    let faults = [Event::UpstreamFaultErrorEvent, Event::Barred].map(|event| front.count(event));
+    assert_eq!((faults, front.count(Event::BackPressure)), ([0, 0], 4));
+    assert_eq!(front.published.current().index.as_ref().unwrap().figures(0).blocks, 0, "none of it is held");
 }
 
 /// Has the snapshot say so of every endpoint.
