@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Longest head (start line and fields) of a request or reply; beyond it 431 or 502.
+    /// Longest head (start line and fields) of a request; beyond it 431. Of a reply at least [`REPLY_HEAD_BYTES_MAX`]; beyond it 502.
     pub head_bytes_max: usize,
     /// Most fields in one head; beyond it 431 or 502.
     pub head_fields_max: usize,
@@ -148,6 +148,9 @@ pub const RECEIPTS_MAX: usize = 64 << 10;
 pub const QUEUE_MAX: usize = if cfg!(feature = "modelled") { 2 } else { 4 << 10 };
 /// Size of the buffer one read may fill.
 pub const RECEIVE_BYTES: usize = 64 << 10;
+/// Longest head of a reply, unless those of requests may be longer: where a client asks for embeddings in bytes, vLLM writes into it where each of them
+/// begins, some 120 bytes for each text.
+pub const REPLY_HEAD_BYTES_MAX: usize = 256 << 10;
 
 /// Canonical bytes of a prompt in a block of its chain: some 64 tokens, four blocks of an engine.
 pub const BLOCK_BYTES: usize = 256;

@@ -75,21 +75,24 @@ impl Exchange {
         }
     }
 
+    /// The request failed there, by no fault of the endpoint's.
+    pub(super) fn charge(&mut self) {
+        if let Some(leg) = &mut self.leg {
+            leg.charged = true;
+        }
+    }
+
     /// Takes a verdict to account.
     pub(super) fn note(&mut self, verdict: Verdict, cx: &mut Context<'_>) {
         match verdict {
             Verdict::Neutral => {}
             Verdict::BackPressure | Verdict::Busy => {
                 cx.stats.count(Count::BackPressure);
-                if let Some(leg) = &mut self.leg {
-                    leg.charged = true;
-                }
+                self.charge();
             }
             Verdict::MayBeTheClients => {
                 cx.stats.count(Count::UpstreamFaultErrorReply);
-                if let Some(leg) = &mut self.leg {
-                    leg.charged = true;
-                }
+                self.charge();
             }
             Verdict::Fault | Verdict::Drains => {
                 cx.stats.count(Count::UpstreamFaultErrorReply);

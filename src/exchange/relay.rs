@@ -45,6 +45,7 @@ impl Exchange {
 
     /// Reads a head from the beginning of `bytes`, or from what came before and `bytes`.
     fn take_head(&mut self, bytes: &[u8], cx: &mut Context<'_>) -> Headed {
+        let limits = http::HeadLimits::of_replies(&cx.rules.limits);
         let before = self.reply_head.len();
         let joined;
         let all = if before == 0 {
@@ -54,7 +55,7 @@ impl Exchange {
             // Read again only when a line may have become complete, lest single bytes cost a pass each.
             let so_far = self.reply_head.len();
             let judged = self.reply_head_needs > 0;
-            let too_long = !judged && so_far > cx.rules.limits.head_bytes_max;
+            let too_long = !judged && so_far > limits.head_bytes_max;
             let worth_reading =
                 if judged { so_far >= self.reply_head_needs } else { memchr::memchr(b'\n', bytes).is_some() };
             if !too_long && !worth_reading {
@@ -65,7 +66,6 @@ impl Exchange {
             joined = std::mem::take(&mut self.reply_head);
             &joined[..]
         };
-        let limits = http::HeadLimits::from(&cx.rules.limits);
         let mut fields = std::mem::take(&mut cx.lender.fields);
         let headed = match http::parse_response(all, &mut fields, &limits) {
             Ok(Status::Partial) => {
@@ -96,7 +96,11 @@ impl Exchange {
 
     fn bad_reply(&mut self, fault: Fault, cx: &mut Context<'_>) -> Headed {
         cx.stats.count(Count::upstream_fault(fault.cause.as_str()));
-        self.blame(cx);
+        match fault.cause {
+            // It is as long as what the client asked for.
+            Cause::HeadTooLarge => self.charge(),
+            _ => self.blame(cx),
+        }
         self.refuse(refusals::bad_reply(fault), cx);
         Headed::Nothing
     }

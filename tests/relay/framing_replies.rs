@@ -1,6 +1,8 @@
 //! Corner cases of reply framing: what the client sees of what an engine, or whatever answers in its
 //! place, sends; and that nothing of one reply is ever read as another.
 
+use warmfront::counters::stats::Event;
+
 use crate::client::get;
 use crate::engine::{Engine, ok};
 use crate::front::Front;
@@ -328,11 +330,27 @@ fn interim_replies_pass() {
 /// A head longer than the limit is not the client's fault.
 #[test]
 fn endless_heads_are_a_bad_gateway() {
-    let engine = Engine::closing_after(format!("HTTP/1.1 200 OK\r\nA: {}\r\n\r\n", "a".repeat(40_000)));
+    let engine = Engine::closing_after(format!("HTTP/1.1 200 OK\r\nA: {}\r\n\r\n", "a".repeat(256 << 10)));
     let fields = Engine::closing_after(format!("HTTP/1.1 200 OK\r\n{}\r\n", "A: b\r\n".repeat(101)));
     for address in [engine.address, fields.address] {
         let front = Front::start(&[address]);
-        assert_eq!(front.ask(get("/v1/a")).status, 502);
+        // It is no fault of the engine's that a client asked for so much.
+        for _ in 0..4 {
+            assert_eq!(front.ask(get("/v1/a")).status, 502);
+        }
         front.settles();
+        assert_eq!((front.count(Event::UpstreamFaultHeadTooLarge), front.count(Event::Barred)), (4, 0));
     }
+}
+
+/// Embeddings in bytes, as vLLM writes where each of them begins: several buffers long.
+#[test]
+fn long_heads_of_replies_pass_whole() {
+    let places = r#"{"index":0,"embed_dtype":"float32","endianness":"native","start":0,"end":4096,"shape":[1024]},"#
+        .repeat(2_000);
+    let engine = Engine::closing_after(format!("HTTP/1.1 200 OK\r\nMetadata: {places}\r\nContent-Length: 2\r\n\r\nok"));
+    let front = Front::start(&[engine.address]);
+    let reply = front.ask(get("/v1/a"));
+    assert_eq!((reply.status, reply.head.get("metadata"), reply.text().as_str()), (200, Some(&*places), "ok"));
+    front.settles();
 }
