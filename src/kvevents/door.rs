@@ -1,6 +1,7 @@
 //! How a subscription gets its connection: by connecting to the engine, or by waiting for the engine to connect.
 
 use std::hash::{BuildHasher, RandomState};
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -22,12 +23,14 @@ pub(super) struct Door {
     /// Attempts since a message came.
     attempts: u32,
     listener: Option<TcpListener>,
+    /// The address to wait at turned out to be one that the engine waits at.
+    is_theirs: bool,
     knocking: JoinSet<Result<Link, Ended>>,
 }
 
 impl Door {
     pub(super) fn new(endpoint: Endpoint, role: Role, pace: Pace) -> Door {
-        Door { endpoint, role, pace, attempts: 0, listener: None, knocking: JoinSet::new() }
+        Door { endpoint, role, pace, attempts: 0, listener: None, is_theirs: false, knocking: JoinSet::new() }
     }
 
     /// The connection has proved useful: the next one is tried for at once.
@@ -37,18 +40,24 @@ impl Door {
 
     /// A connection with its handshake done.
     pub(super) async fn opened(&mut self) -> Result<Link, Ended> {
-        if self.endpoint.waits {
+        if self.waits() {
             return self.entered().await;
         }
         let wait = self.wait();
         self.attempts = self.attempts.saturating_add(1);
         sleep(wait).await;
-        Link::connected(&self.endpoint, self.role.clone(), self.pace).await
+        let connected = Link::connected(&self.endpoint, self.role.clone(), self.pace).await;
+        self.is_theirs &= connected.is_ok();
+        connected
+    }
+
+    fn waits(&self) -> bool {
+        self.endpoint.waits && !self.is_theirs
     }
 
     /// Another connection while there is one: an engine that restarted may be back before its old one is known to be dead.
     pub(super) async fn replaced(&mut self) -> Result<Link, Ended> {
-        if self.endpoint.waits { self.entered().await } else { std::future::pending().await }
+        if self.waits() { self.entered().await } else { std::future::pending().await }
     }
 
     /// The next engine that connects, or why one did not come in.
@@ -61,7 +70,7 @@ impl Door {
                     let host = if all { "0.0.0.0" } else { &*self.endpoint.host };
                     match TcpListener::bind((host, self.endpoint.port)).await {
                         Ok(listener) => &*none.insert(listener),
-                        Err(error) => return self.unreachable(error).await,
+                        Err(error) => return self.met(error).await,
                     }
                 }
             };
@@ -76,6 +85,18 @@ impl Door {
                 else => {}
             }
         }
+    }
+
+    /// Nobody can wait there. A vLLM that publishes at a port of the kernel's choice (`tcp://*:0`) tells the address that it waits at itself, which
+    /// looks like one of ours that it connects to.
+    async fn met(&mut self, error: std::io::Error) -> Result<Link, Ended> {
+        if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable)
+            && let Ok(link) = Link::connected(&self.endpoint, self.role.clone(), self.pace).await
+        {
+            self.is_theirs = true;
+            return Ok(link);
+        }
+        self.unreachable(error).await
     }
 
     /// No descriptor, or the port is taken: it may be otherwise a while later.

@@ -159,7 +159,8 @@ impl Listed {
         }
         let other_end = |text: &str| -> Result<Endpoint, String> {
             let theirs: Endpoint = text.parse()?;
-            Ok(match theirs.waits {
+            // A vLLM binds wherever there is a `::`.
+            Ok(match theirs.waits || theirs.host.contains("::") {
                 // It binds to all its addresses: we connect to the one we know.
                 true => Endpoint { host: host.to_owned(), port: theirs.port, waits: false },
                 // It connects: to an address of ours, on which we have to wait.

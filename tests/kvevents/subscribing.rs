@@ -94,6 +94,35 @@ async fn a_port_that_is_taken_is_said() {
     Consumer::of(place, None).expect(&["offline Unreachable(AddrInUse)"]).await;
 }
 
+/// As a vLLM tells where it publishes that was told to take any port.
+#[tokio::test]
+async fn an_engine_that_waits_at_an_address_that_looks_like_ours_is_connected_to() {
+    let engine = listener().await;
+    let place = format!("@tcp://{}", engine.local_addr().unwrap()).parse().unwrap();
+    let mut source = Source::new(Settings { events: place, replay: None, topic: String::new() }, PACE);
+    let peer = async {
+        let mut streams = Vec::new();
+        // It is lost once, and connected to again.
+        for number in 0..2_u64 {
+            let (mut stream, _) = engine.accept().await.unwrap();
+            stream.write_all(&publisher_bytes()).await.unwrap();
+            let mut theirs = vec![0; SUBSCRIBER_BYTES];
+            stream.read_exact(&mut theirs).await.unwrap();
+            let frames: [&[u8]; 3] = [b"", &number.to_be_bytes(), &payload(1, number, 0)];
+            stream.write_all(&message(&frames)).await.unwrap();
+            streams.extend((number == 1).then_some(stream));
+        }
+        streams
+    };
+    let consumer = async {
+        let mut batches = 0;
+        while batches < 2 {
+            batches += usize::from(matches!(source.told().await, Told::Batch(_)));
+        }
+    };
+    within(async { tokio::join!(peer, consumer) }).await;
+}
+
 #[tokio::test]
 async fn only_the_topic_asked_for() {
     let engine = listener().await;

@@ -177,8 +177,9 @@ fn connects(first: &Settings, known: Known<'_>) -> Finding {
     let at = &first.events;
     let plain = Endpoint { waits: false, ..at.clone() };
     let words = format!(
-        "published by connecting to {plain}, for an endpoint without * does not listen: one front, on the machine with\n\
-         that address, has to listen there (kv_events = \"{at}\"), and others hear nothing. Not tried from here.\n\
+        "published by connecting to {plain}, unless that is an address of the engine's own, where it listens at a port of the\n\
+         kernel's choice (tcp://*:0). One that connects needs a front that listens there (kv_events = \"{at}\"), and others\n\
+         hear nothing. Not tried from here.\n\
          An endpoint with * listens, for any number of fronts"
     );
     with(Finding::advice(EVENTS, words), known.publish_on(first))
