@@ -132,7 +132,8 @@ impl Pools {
             if !std::mem::replace(&mut self.is_full, true) {
                 tracing::warn!(
                     model = name,
-                    "more than {POOLS_MAX} served ids; this and further ones get no pool until a restart"
+                    "more than {POOLS_MAX} served ids since this process began, those that nobody serves any more among them: this and further ones get no pool; \
+                     send SIGUSR2, and a new process begins anew"
                 );
             }
             return None;
