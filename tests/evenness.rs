@@ -1,7 +1,9 @@
 //! Connections stay evenly spread over shards, also after one has lost all of its own.
 
+use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
@@ -24,6 +26,30 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const ASLEEP: Duration = Duration::from_millis(200);
 const AT_ONCE: Duration = Duration::from_millis(500);
 
+/// A shard that knows no engines.
+fn setup(
+    index: usize,
+    listeners: Vec<OwnedFd>,
+    process: &'static Process,
+    stats: &'static Stats,
+    stopwatch: fn() -> u64,
+) -> Setup {
+    let state = &process.shards()[index];
+    Setup {
+        listeners,
+        published: Published::leak(Snapshot::default()),
+        process,
+        doing: state.doing(),
+        records: state.records(),
+        toolsets: state.toolsets(),
+        counters: Counters::leak(),
+        stats: stats.shard(index),
+        rules: Arc::new(Rules::default()),
+        seed: index as u64,
+        stopwatch,
+    }
+}
+
 struct Front {
     address: SocketAddr,
     stats: &'static Stats,
@@ -34,7 +60,6 @@ struct Front {
 impl Front {
     fn start<D: Driver + 'static>(shards: usize, driver: fn() -> D) -> Front {
         let (stats, process) = (Stats::leak(shards), Process::leak(shards));
-        let (published, counters) = (Published::leak(Snapshot::default()), Counters::leak());
         let mut address: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let mut listeners = Vec::new();
         for _ in 0..shards {
@@ -43,26 +68,8 @@ impl Front {
             listeners.push(vec![listener]);
         }
         let handovers = HandOver::of_all(stats).unwrap();
-        let rules = Arc::new(Rules::default());
         let shard = |(index, (listeners, handover))| {
-            let stats = stats.shard(index);
-            let rules = Arc::clone(&rules);
-            let state = &process.shards()[index];
-            let (doing, records, toolsets) = (state.doing(), state.records(), state.toolsets());
-            let seed = index as u64;
-            let setup = Setup {
-                listeners,
-                published,
-                process,
-                doing,
-                records,
-                toolsets,
-                counters,
-                stats,
-                rules,
-                seed,
-                stopwatch,
-            };
+            let setup = setup(index, listeners, process, stats, stopwatch);
             std::thread::spawn(move || {
                 let mut shard = Shard::new(driver(), setup).unwrap();
                 shard.share(handover).unwrap();
@@ -135,6 +142,73 @@ fn shards_on_epoll_stay_even() {
 fn shards_on_io_uring_stay_even() {
     match Uring::new() {
         Ok(_) => stays_even(|| Uring::new().unwrap()),
+        Err(error) => println!("not run: this machine gives no ring: {error}"),
+    }
+}
+
+thread_local! {
+    /// What the next look at the stopwatch does: something in the middle of a shard's turn.
+    static MEANWHILE: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+}
+
+fn eventful_stopwatch() -> u64 {
+    if let Some(meanwhile) = MEANWHILE.take() {
+        meanwhile();
+    }
+    0
+}
+
+/// Two shards that the test moves: the second rings while the first looks at a request that came before the bell was rung.
+fn who_comes_in_the_middle_of_a_turn_is_taken_in<D: Driver + 'static>(driver: fn() -> D) {
+    let (stats, process) = (Stats::leak(2), Process::leak(2));
+    let listeners: [OwnedFd; 2] = [(); 2].map(|()| socket::listener(([127, 0, 0, 1], 0).into()).unwrap());
+    let addresses = listeners.each_ref().map(|listener| socket::bound_address(listener).unwrap());
+    let mut handovers = HandOver::of_all(stats).unwrap().into_iter();
+    let [mut shard, mut other] = [0, 1].map(|index| {
+        let listener = listeners[index].try_clone().unwrap();
+        let setup = setup(index, vec![listener], process, stats, eventful_stopwatch);
+        let mut shard = Shard::new(driver(), setup).unwrap();
+        shard.share(handovers.next().unwrap()).unwrap();
+        shard
+    });
+    let open = || [0, 1].map(|index| stats.shard(index).gauge(Gauge::Connections));
+    let until = |shard: &mut Shard<D>, expected: [u64; 2]| {
+        let begun = Instant::now();
+        while open() != expected {
+            assert!(begun.elapsed() < PATIENCE, "{:?} open on {}, not {expected:?}", open(), D::NAME);
+            shard.turn().unwrap();
+        }
+    };
+    let mut client = TcpStream::connect(addresses[0]).unwrap();
+    until(&mut shard, [1, 0]);
+    let mut others = vec![TcpStream::connect(addresses[1]).unwrap(), TcpStream::connect(addresses[1]).unwrap()];
+    until(&mut other, [1, 2]);
+    // The request first, then the bell.
+    client.write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{").unwrap();
+    sleep(ASLEEP / 4);
+    others.push(TcpStream::connect(addresses[1]).unwrap());
+    other.turn().unwrap();
+    // Of these two, the second is handed over.
+    let late = [(); 2].map(|()| TcpStream::connect(addresses[1]).unwrap());
+    MEANWHILE.set(Some(Box::new(move || assert!(other.turn().unwrap()))));
+    shard.turn().unwrap();
+    assert!(MEANWHILE.take().is_none(), "the request was not looked at");
+    // As soon as the turn is over, or in the next one, which then does not sleep: seen late, it is so by a second.
+    let begun = Instant::now();
+    until(&mut shard, [3, 3]);
+    assert!(begun.elapsed() < AT_ONCE, "it was not seen for {:?} on {}", begun.elapsed(), D::NAME);
+    drop((client, others, late));
+}
+
+#[test]
+fn a_shard_on_epoll_takes_in_who_comes_in_the_middle_of_its_turn() {
+    who_comes_in_the_middle_of_a_turn_is_taken_in(|| Epoll::new().unwrap());
+}
+
+#[test]
+fn a_shard_on_io_uring_takes_in_who_comes_in_the_middle_of_its_turn() {
+    match Uring::new() {
+        Ok(_) => who_comes_in_the_middle_of_a_turn_is_taken_in(|| Uring::new().unwrap()),
         Err(error) => println!("not run: this machine gives no ring: {error}"),
     }
 }

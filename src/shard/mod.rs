@@ -254,12 +254,16 @@ impl<D: Driver> Shard<D> {
             self.wall_look_at = self.desk.now + HEARTBEAT;
             self.desk.lender.wall_ahead = Some(clock::wall_ahead(self.driver.now()));
         }
+        // They count where it is decided who keeps the connections that come next.
         self.doing.begin(Doing::Accepts);
         self.take_in();
         while let Some(completion) = self.driver.next() {
             quiet = false;
             self.complete(completion);
         }
+        // And behind the bell, which is silenced among these: who rang before that is seen now, who rings later ends the next wait.
+        self.doing.begin(Doing::Accepts);
+        self.take_in();
         self.serve_line();
         self.doing.begin(Doing::LooksAtDeadlines);
         self.look_at_deadlines(quiet);
