@@ -11,6 +11,7 @@ mod accepting;
 mod arming;
 mod arrivals;
 mod buffers;
+mod closing;
 mod handover;
 mod outbox;
 pub mod probe;
@@ -76,6 +77,8 @@ pub struct Uring {
     buffers_out: u64,
     pipes: Pipes,
     accepting: bool,
+    /// Closed sockets that keep their descriptors yet.
+    closing: usize,
     descriptors: Descriptors,
     /// Listeners whose connections wait for descriptors, and when they are tried again.
     stalled: Vec<SocketId>,
@@ -108,6 +111,7 @@ impl Uring {
             buffers_out: 0,
             pipes: Pipes::default(),
             accepting: true,
+            closing: 0,
             descriptors: Descriptors::default(),
             stalled: Vec::new(),
             stalled_until: 0,
@@ -141,13 +145,6 @@ impl Uring {
     fn release_lease(&mut self) {
         if let Some(name) = self.leased.take() {
             self.buffers.release(name);
-        }
-    }
-
-    /// The descriptor goes once no operation names it.
-    fn drop_if_over(&mut self, id: SocketId) {
-        if self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Closing && socket.operations == 0) {
-            self.sockets.remove(id);
         }
     }
 
@@ -202,8 +199,11 @@ impl Driver for Uring {
     }
 
     fn connect(&mut self, address: SocketAddr, tag: Tag) -> io::Result<SocketId> {
-        let fd = socket::connect(address)?;
-        let id = self.register(fd, tag, Kind::Connecting);
+        let mut connecting = socket::connect(address);
+        if connecting.as_ref().is_err_and(socket::is_want) && self.let_go() {
+            connecting = socket::connect(address);
+        }
+        let id = self.register(connecting?, tag, Kind::Connecting);
         self.watch_room(id);
         Ok(id)
     }
@@ -317,6 +317,7 @@ impl Driver for Uring {
         }
         socket.kind = Kind::Closing;
         if socket.operations > 0 {
+            self.closing += 1;
             let outcome = self.ring.cancel(id, socket.fd.as_fd());
             return self.note(outcome);
         }

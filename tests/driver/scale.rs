@@ -16,6 +16,7 @@ alone_on_both_drivers! {
     five_thousand_connections_leave_nothing
     a_flood_leaves_turns_short_and_others_served
     without_descriptors_nobody_spins_and_all_is_well_later
+    without_descriptors_a_close_makes_room_for_a_connect
 }
 
 /// Lets this process have so many descriptors, or as many as it may; how many that is.
@@ -254,4 +255,36 @@ fn without_descriptors_nobody_spins_and_all_is_well_later<D: Driver>(driver: fn(
     assert!(std::fs::File::open("/dev/null").is_ok(), "nothing is left for others");
     descriptors(1_000);
     turns.until("everyone", |turns| turns.fresh.len() > PEERS - places - came);
+}
+
+/// In the same turn, as a shard closes an idle connection for the sake of another.
+fn without_descriptors_a_close_makes_room_for_a_connect<D: Driver>(driver: fn() -> D) {
+    const ROUNDS: usize = 8;
+    let mut turns = Turns::new(driver());
+    let engine = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = engine.local_addr().unwrap();
+    let mut lines: Vec<_> = (0..24).flat_map(|_| turns.two()).collect();
+    turns.settle();
+    // The next descriptor has the lowest number that is free, and eight are never for connections.
+    let next = std::os::fd::AsRawFd::as_raw_fd(&std::fs::File::open("/dev/null").unwrap()) as u64;
+    descriptors(next + 8);
+    let tag = turns.tag();
+    assert!(turns.driver.connect(address, tag).is_err_and(|error| socket::is_want(&error)));
+    for round in 0..ROUNDS {
+        // Everyone has bytes meanwhile, the one that is closed as well.
+        lines.iter_mut().for_each(|(.., peer)| peer.write(b"hello"));
+        let (id, tag, mut peer) = lines.remove(round);
+        turns.driver.send(id, &[Segment::Bytes(b"farewell")]);
+        turns.driver.close(id);
+        let before = turns.received(tag).len();
+        let begun = turns.tag();
+        if let Err(error) = turns.driver.connect(address, begun) {
+            panic!("{error} in round {round} on {}", D::NAME);
+        }
+        turns.until_told(begun, Told::Connected);
+        turns.end_of(&mut peer);
+        assert_eq!((peer.got, turns.received(tag).len()), (b"farewell".to_vec(), before));
+        lines.iter().for_each(|(_, tag, _)| turns.until_received(*tag, 5 * (round + 1)));
+    }
+    lines.iter().for_each(|(_, tag, _)| assert_eq!(turns.received(*tag), b"hello".repeat(ROUNDS)));
 }

@@ -285,6 +285,12 @@ impl Ring {
         }
         Err(io::ErrorKind::OutOfMemory.into())
     }
+
+    /// Whether something happened that the kernel has not made completions of yet: it does that in an enter, and since Linux
+    /// 6.13 no more than some of it in one.
+    pub(super) fn puts_off(&mut self) -> bool {
+        self.ring.submission().taskrun()
+    }
 }
 
 /// Not waiting for room; all of it or an error, so that a part of it has a completion.

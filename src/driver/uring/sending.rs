@@ -117,6 +117,17 @@ impl Uring {
         let before = self.completed.len();
         self.ring.enter(timeout, &mut self.completed)?;
         self.turns = self.turns.wrapping_add(1);
+        self.note_completed(before);
+        let batch = self.outbox.sent();
+        for &(id, chain) in &batch {
+            self.settle(id, chain);
+        }
+        self.outbox.clear(batch);
+        Ok(())
+    }
+
+    /// Completions from here on have just come: what must be known of them before they are handed out.
+    pub(super) fn note_completed(&mut self, before: usize) {
         for completed in &self.completed[before..] {
             match completed.purpose {
                 Purpose::Receive => {
@@ -132,12 +143,6 @@ impl Uring {
                 _ => {}
             }
         }
-        let batch = self.outbox.sent();
-        for &(id, chain) in &batch {
-            self.settle(id, chain);
-        }
-        self.outbox.clear(batch);
-        Ok(())
     }
 
     /// The send of one socket is over.
