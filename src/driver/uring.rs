@@ -69,6 +69,8 @@ pub struct Uring {
     handed_out: usize,
     /// Enters so far, to tell what the kernel has not been asked for yet.
     turns: u32,
+    /// The last enter did not see to all that had happened.
+    puts_off: bool,
     told: VecDeque<Told>,
     /// The buffer behind the lease that is held now.
     leased: Option<u16>,
@@ -105,6 +107,7 @@ impl Uring {
             completed: Vec::new(),
             handed_out: 0,
             turns: 0,
+            puts_off: false,
             told: VecDeque::new(),
             leased: None,
             hungry: Vec::new(),
@@ -337,7 +340,8 @@ impl Driver for Uring {
         let told = socket.undelivered == 0 && !socket.over && !socket.broken && socket.parked.is_none();
         // One that is spliced yet would have the next reply go where the last one went.
         let told = told && socket.splice.is_none();
-        let asked = socket.receiving && !socket.cancelled && socket.armed_in != self.turns;
+        // A receive tells of what came, but for what the kernel has not come to yet.
+        let asked = socket.receiving && !socket.cancelled && socket.armed_in != self.turns && !self.puts_off;
         told && (asked || socket.nothing_waits())
     }
 

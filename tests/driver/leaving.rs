@@ -15,6 +15,7 @@ on_both_drivers! {
     stale_names_do_nothing
     quiet_is_who_has_nothing_to_tell
     quiet_is_not_who_was_paused_on_bytes
+    quiet_is_none_of_a_crowd_that_has_bytes
 }
 
 fn say<D: Driver>(turns: &mut Turns<D>, id: SocketId, bytes: &[u8]) {
@@ -232,5 +233,21 @@ fn quiet_is_not_who_was_paused_on_bytes<D: Driver>(driver: D) {
         turns.until_received(tag, 7);
         turns.settle();
         assert!(turns.driver.is_quiet(id));
+    }
+}
+
+/// More than the kernel makes completions of in one enter.
+fn quiet_is_none_of_a_crowd_that_has_bytes<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let mut lines: Vec<_> = (0..100).map(|_| turns.connect()).collect();
+    turns.settle();
+    for round in 1..=3 {
+        assert!(lines.iter().all(|(id, ..)| turns.driver.is_quiet(*id)), "nothing has come");
+        lines.iter_mut().for_each(|(.., peer)| peer.write(b"surplus"));
+        turns.driver.wait(std::time::Duration::from_millis(10)).unwrap();
+        let quiet = lines.iter().filter(|(id, ..)| turns.driver.is_quiet(*id)).count();
+        assert_eq!(quiet, 0, "of a hundred with bytes");
+        lines.iter().for_each(|(_, tag, _)| turns.until_received(*tag, 7 * round));
+        turns.settle();
     }
 }

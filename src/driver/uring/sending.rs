@@ -126,8 +126,9 @@ impl Uring {
         Ok(())
     }
 
-    /// Completions from here on have just come: what must be known of them before they are handed out.
+    /// Completions from here on have just come: notes what must be known of them before they are handed out.
     pub(super) fn note_completed(&mut self, before: usize) {
+        self.puts_off = self.ring.puts_off();
         for completed in &self.completed[before..] {
             match completed.purpose {
                 Purpose::Receive => {
