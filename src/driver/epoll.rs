@@ -38,6 +38,8 @@ pub struct Epoll {
     visits: usize,
     /// Connections accepted in this turn.
     accepted: u32,
+    /// Told to accept each time that one of the last places is free: the table is not walked for them.
+    listeners: Vec<SocketId>,
     accepting: bool,
     descriptors: Descriptors,
     /// Listeners whose connections wait for descriptors, and when they are tried again.
@@ -63,6 +65,7 @@ impl Epoll {
             ready: VecDeque::with_capacity(EVENTS_PER_WAIT),
             visits: 0,
             accepted: 0,
+            listeners: Vec::new(),
             accepting: true,
             descriptors: Descriptors::default(),
             stalled: Vec::new(),
@@ -138,24 +141,25 @@ impl Driver for Epoll {
     fn listen(&mut self, listener: OwnedFd) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&listener, true)?;
         self.descriptors.begin(&listener);
-        self.register(listener, Tag(0), Kind::Listener).map(|_| ())
+        let id = self.register(listener, Tag(0), Kind::Listener)?;
+        self.listeners.push(id);
+        Ok(())
     }
 
     fn accept_connections(&mut self, accept: bool) {
         self.accepting = accept;
-        for id in self.sockets.keys() {
-            if let Some(socket) = self.sockets.get_mut(id).filter(|socket| accept && socket.kind == Kind::Listener) {
+        for &id in self.listeners.iter().filter(|_| accept) {
+            if let Some(socket) = self.sockets.get_mut(id) {
                 Self::enqueue(&mut self.ready, id, socket);
             }
         }
     }
 
     fn stop_listening(&mut self) {
-        for id in self.sockets.keys() {
-            if let Some(socket) = self.sockets.get(id).filter(|socket| socket.kind == Kind::Listener) {
+        for id in std::mem::take(&mut self.listeners) {
+            if let Some(socket) = self.sockets.remove(id) {
                 // Closing would not do: who serves in this one's place has the same open file.
                 let _ = epoll::delete(&self.epoll, &socket.fd);
-                self.sockets.remove(id);
             }
         }
     }

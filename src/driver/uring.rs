@@ -78,6 +78,8 @@ pub struct Uring {
     hungry: Vec<SocketId>,
     buffers_out: u64,
     pipes: Pipes,
+    /// Told to accept or not each time that one of the last places is taken, or free: the table is not walked for them.
+    listeners: Vec<SocketId>,
     accepting: bool,
     /// Closed sockets that keep their descriptors yet.
     closing: usize,
@@ -113,6 +115,7 @@ impl Uring {
             hungry: Vec::new(),
             buffers_out: 0,
             pipes: Pipes::default(),
+            listeners: Vec::new(),
             accepting: true,
             closing: 0,
             descriptors: Descriptors::default(),
@@ -163,25 +166,21 @@ impl Driver for Uring {
         rustix::io::ioctl_fionbio(&listener, true)?;
         self.descriptors.begin(&listener);
         let id = self.register(listener, Tag(0), Kind::Listener);
+        self.listeners.push(id);
         self.arm(id);
         Ok(())
     }
 
     fn accept_connections(&mut self, accept: bool) {
         self.accepting = accept;
-        for id in self.sockets.keys() {
-            if self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Listener) {
-                if accept { self.arm(id) } else { self.cancel_receive(id) }
-            }
+        for place in 0..self.listeners.len() {
+            let id = self.listeners[place];
+            if accept { self.arm(id) } else { self.cancel_receive(id) }
         }
     }
 
     fn stop_listening(&mut self) {
-        for id in self.sockets.keys() {
-            if self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Listener) {
-                self.close(id);
-            }
-        }
+        std::mem::take(&mut self.listeners).into_iter().for_each(|id| self.close(id));
     }
 
     fn adopt(&mut self, id: SocketId, tag: Tag) {
