@@ -19,6 +19,7 @@ on_both_drivers! {
     a_large_piece_goes_between_small_ones
     a_run_may_go_on_in_a_splice
     a_run_may_be_closed_at_any_piece
+    who_is_full_is_told_before_the_end_of_what_filled_it
 }
 
 /// Writes all of it while turns pass.
@@ -269,4 +270,62 @@ fn a_run_may_be_closed_at_any_piece<D: Driver>(driver: D) {
             turns.end_of(&mut peer);
         }
     }
+}
+
+/// Sends to who does not read until its kernel takes no more, or has `most`; how many bytes it took.
+fn fill<D: Driver>(turns: &mut Turns<D>, id: SocketId, tag: Tag, most: usize) -> usize {
+    let bytes = pattern(RECEIVE_BYTES, 3);
+    let mut taken = 0;
+    while taken < most {
+        let piece = bytes.len().min(most - taken);
+        let took = turns.driver.offer(id, &bytes[..piece]);
+        taken += took;
+        if took < piece {
+            let before = turns.told(tag).len();
+            turns.settle();
+            if turns.told(tag).len() == before {
+                break;
+            }
+        }
+    }
+    taken
+}
+
+/// A side's last bytes, with its FIN behind them, are more than the other side's kernel takes.
+fn who_is_full_is_told_before_the_end_of_what_filled_it<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let (id, tag, _peer) = turns.connect();
+    let room = fill(&mut turns, id, tag, usize::MAX);
+    let mut full = 0;
+    for step in 1..=6 {
+        let [(from, source, mut writer), (to, sink, _reader)] = turns.two();
+        turns.driver.pause(from);
+        turns.settle();
+        // A read that fills its buffer, so that the next one is not waited for.
+        assert_eq!(writer.write_some(&pattern(RECEIVE_BYTES, 2)), RECEIVE_BYTES);
+        writer.finish();
+        turns.settle();
+        fill(&mut turns, to, sink, room - step * 20_000);
+        turns.settle();
+        turns.driver.resume(from);
+        let mut seen = Vec::new();
+        let react = |driver: &mut D, completion| match completion {
+            Completion::Received(tag, lease) if tag == source => {
+                let waits = driver.send(to, &[Segment::Leased(lease, 0..lease.len as usize)]) > 0;
+                seen.extend(waits.then_some(Told::Full));
+            }
+            Completion::Full(tag) if tag == sink => seen.push(Told::Full),
+            Completion::Ended(tag) if tag == source => seen.push(Told::Ended),
+            _ => {}
+        };
+        turns.until_with("an end", react, |turns| turns.told(source).contains(&Told::Ended));
+        let later = turns.told(sink).len();
+        turns.settle();
+        seen.extend(turns.told(sink)[later..].iter().filter(|told| **told == Told::Full));
+        if seen.contains(&Told::Full) {
+            assert_eq!(seen, [Told::Full, Told::Ended]);
+            full += 1;
+        }
+    }
+    assert!(full > 0, "there was room each time");
 }
