@@ -67,7 +67,7 @@ pub struct Limits {
     /// Silence of an engine whose kernel refused two probes in a row.
     pub deserted_timeout_ms: u64,
     /// A client that takes none of the bytes waiting for it, or is no longer there: this of the kernel, which knows of a change with the
-    /// next start.
+    /// next start. One that takes some in that time is not ended for it, however few: what it is owed is finite, or its engine's to end.
     pub client_stall_timeout_ms: u64,
     /// A tunnel (after 101) without a byte in either direction.
     pub tunnel_idle_timeout_ms: u64,
@@ -87,6 +87,11 @@ impl Limits {
     /// How long surplus bytes that keep coming are dropped for.
     pub fn linger_in_all_ms(&self) -> u64 {
         self.linger_timeout_ms.saturating_mul(10)
+    }
+
+    /// How often it is looked whether a client takes any.
+    pub fn client_look_ms(&self) -> u64 {
+        self.client_stall_timeout_ms / 16
     }
 
     /// What the bodies held by one shard may take together; `share`: of the machine, where that is left to it.

@@ -67,6 +67,8 @@ pub enum Event<'a> {
     Deadline {
         /// Bytes acknowledged on the upstream connection.
         acknowledged: Option<u64>,
+        /// The client took none of what waits for it for as long as it may.
+        client_stalls: bool,
     },
     /// The endpoint's kernel refuses connections: what it still owes may never come.
     Deserted,

@@ -117,7 +117,7 @@ impl Exchange {
     }
 
     /// What was waited for did not come.
-    pub(super) fn overdue(&mut self, acknowledged: Option<u64>, cx: &mut Context<'_>) {
+    pub(super) fn overdue(&mut self, acknowledged: Option<u64>, client_stalls: bool, cx: &mut Context<'_>) {
         let Some((_, waiting)) = self.deadline.take() else { return };
         match waiting {
             Waiting::Body => self.refuse(refusals::SLOW_UPLOAD.into(), cx),
@@ -144,6 +144,7 @@ impl Exchange {
                 cx.stats.count(Count::UpstreamFaultChunkTimeout);
                 self.cut(End::EngineBroke(Cause::EngineTimeout), cx);
             }
+            Waiting::ClientReads if !client_stalls => self.wait_for_client(cx),
             Waiting::ClientReads => {
                 cx.stats.count(Count::ClientStalled);
                 self.keep_upstream = false;

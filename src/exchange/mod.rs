@@ -286,7 +286,7 @@ impl Exchange {
             (_, Event::Full(side)) => self.full(side, cx),
             (_, Event::Drained(side)) => self.drained(side, cx),
             (_, Event::Deserted) => self.deserted(cx),
-            (_, Event::Deadline { acknowledged }) => self.overdue(acknowledged, cx),
+            (_, Event::Deadline { acknowledged, client_stalls }) => self.overdue(acknowledged, client_stalls, cx),
         }
     }
 

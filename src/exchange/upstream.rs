@@ -160,11 +160,17 @@ impl Exchange {
                 self.client_full = true;
                 // Before the reply's head only something short of ours can be in the way.
                 if self.phase == Phase::Relay {
-                    self.wait(cx.now, cx.rules.limits.client_stall_timeout_ms, Waiting::ClientReads);
+                    self.wait_for_client(cx);
                 }
                 cx.actions.push(Action::Pause(Side::Upstream));
             }
         }
+    }
+
+    /// Looked at often, and ended only where it takes nothing: there is room again once it has taken some 64 KB, and who reads a few
+    /// bytes at a time may be long about it.
+    pub(super) fn wait_for_client(&mut self, cx: &Context<'_>) {
+        self.wait(cx.now, cx.rules.limits.client_look_ms(), Waiting::ClientReads);
     }
 
     /// There is room again.

@@ -30,6 +30,9 @@ pub(super) struct Client {
     pub in_line: bool,
     /// The kernel has not taken all we sent: no further request is begun.
     pub full: bool,
+    /// When it took some of what waits for it, at the earliest, and what it had acknowledged at the last look.
+    pub took: Micros,
+    pub acknowledged: Option<u64>,
     /// FIN was received.
     pub ended: bool,
     /// After the last reply.
@@ -65,6 +68,14 @@ impl Client {
         self.due() != Micros::MAX && self.armed <= self.due().max(now).saturating_add(2 * timers::TICK)
     }
 
+    /// Between exchanges: until the first look at whether it takes what was sent to it; else for this long.
+    fn wait(&mut self, now: Micros, look_ms: u64, wait_ms: u64) {
+        if self.full {
+            self.took = now;
+        }
+        self.deadline = now + 1_000 * if self.full { look_ms } else { wait_ms };
+    }
+
     pub(super) fn due(&self) -> Micros {
         match &self.exchange {
             Some(exchange) => exchange.deadline().unwrap_or(Micros::MAX),
@@ -87,6 +98,8 @@ impl<D: Driver> Shard<D> {
             had_its_turn: false,
             in_line: false,
             full: false,
+            took: 0,
+            acknowledged: None,
             ended: false,
             lingering: None,
             deadline,
@@ -260,7 +273,7 @@ impl<D: Driver> Shard<D> {
     /// The kernel has not taken all that was sent to this client.
     pub(super) fn client_full(&mut self, key: Key) {
         if let Some(client) = self.clients.get_mut(key) {
-            client.full = true;
+            (client.full, client.took) = (true, self.desk.now);
         }
         self.advance(key, Input::None, |_| Event::Full(Side::Client));
     }
@@ -269,8 +282,9 @@ impl<D: Driver> Shard<D> {
     pub(super) fn client_full_later(&mut self, key: Key) {
         self.client_full(key);
         let Some(client) = self.clients.get_mut(key).filter(|client| client.exchange.is_none()) else { return };
-        let wait_ms = self.desk.rules.limits.client_stall_timeout_ms;
-        client.deadline = client.deadline.max(self.desk.now + wait_ms * 1_000);
+        let limits = &self.desk.rules.limits;
+        client.wait(self.desk.now, limits.client_look_ms(), limits.keep_alive_timeout_ms);
+        self.arm(key);
     }
 
     /// The exchange left this connection.
@@ -286,8 +300,7 @@ impl<D: Driver> Shard<D> {
             }
             Ending::KeepAlive => {
                 let limits = &self.desk.rules.limits;
-                let wait_ms = if client.full { limits.client_stall_timeout_ms } else { limits.keep_alive_timeout_ms };
-                client.deadline = self.desk.now + wait_ms * 1_000;
+                client.wait(self.desk.now, limits.client_look_ms(), limits.keep_alive_timeout_ms);
                 if !client.ahead.is_empty() || client.ended {
                     self.serve_later(key);
                 }
@@ -319,8 +332,7 @@ impl<D: Driver> Shard<D> {
             self.driver.resume(client.socket);
         }
         let limits = &self.desk.rules.limits;
-        let wait_ms = if client.full { limits.client_stall_timeout_ms } else { limits.linger_timeout_ms };
-        client.deadline = self.desk.now + wait_ms * 1_000;
+        client.wait(self.desk.now, limits.client_look_ms(), limits.linger_timeout_ms);
         if let Some(lingering) = client.lingering.as_mut().filter(|_| !full) {
             lingering.until = Some(self.desk.now + limits.linger_in_all_ms() * 1_000);
         }

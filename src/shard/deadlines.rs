@@ -55,11 +55,30 @@ impl<D: Driver> Shard<D> {
         self.timers.done(due);
     }
 
+    /// Whether a client has taken none of what waits for it for as long as it may. What it took since the last look it may have
+    /// taken right behind that: one that reads now and then is given up a look too early at most.
+    fn client_stalls(&mut self, key: Key) -> bool {
+        let Some(client) = self.clients.get_mut(key).filter(|client| client.full) else { return false };
+        let limits = &self.desk.rules.limits;
+        let acknowledged = self.driver.acknowledged(client.socket);
+        if acknowledged != client.acknowledged {
+            client.acknowledged = acknowledged;
+            client.took = client.took.max(self.desk.now.saturating_sub(limits.client_look_ms() * 1_000));
+        }
+        self.desk.now >= client.took + limits.client_stall_timeout_ms * 1_000
+    }
+
     fn client_overdue(&mut self, key: Key) {
-        let Some(client) = self.clients.get(key) else { return };
+        let client_stalls = self.client_stalls(key);
+        let Some(client) = self.clients.get_mut(key) else { return };
         if client.exchange.is_some() {
-            let acknowledged = self.acknowledged(client.upstream);
-            self.advance(key, Input::None, |_| Event::Deadline { acknowledged });
+            let upstream = client.upstream;
+            let acknowledged = self.acknowledged(upstream);
+            self.advance(key, Input::None, |_| Event::Deadline { acknowledged, client_stalls });
+            return;
+        }
+        if client.full && !client_stalls {
+            client.deadline = self.desk.now + self.desk.rules.limits.client_look_ms() * 1_000;
             return;
         }
         if client.lingering.is_none() && !client.has_nothing_ahead() && !client.full {

@@ -165,6 +165,34 @@ fn what_a_stalled_reader_missed_shows() {
     assert_eq!(table.front_end(client), Some(End::Reset));
 }
 
+/// There is room again only once it has taken everything: which takes longer than it may take nothing, in its reply and behind it.
+#[test]
+fn who_takes_a_little_at_a_time_is_not_stalled() {
+    for (len, sent) in [(30_000, 30_000), (30_000, 20_000)] {
+        let mut table = Table::new(|rules| {
+            (rules.limits.client_stall_timeout_ms, rules.limits.keep_alive_timeout_ms) = (5_000, 5_000);
+        });
+        let client = table.client(1_000);
+        let engine = table.ask(client, GET);
+        table.send(engine, &reply(len)[..sent]);
+        table.pass(SECOND);
+        let mut got = 0;
+        for _ in 0..10 {
+            let bytes = table.network.borrow_mut().peer_receive(client, 500);
+            got += bytes.len();
+            table.pass(4 * SECOND);
+            assert_eq!(table.front_end(client), None, "after {got} of {sent} bytes");
+        }
+        assert_eq!(got, 5_000);
+        // And then nothing more.
+        table.pass(2 * SECOND);
+        assert_eq!(table.front_end(client), None);
+        table.pass(5 * SECOND);
+        table.receive_all(client);
+        assert_eq!(table.front_end(client), Some(End::Reset), "of {sent} bytes");
+    }
+}
+
 #[test]
 fn who_half_closes_does_not_take_a_cut_for_the_end() {
     let mut table = Table::new(|rules| rules.half_close_leaves = true);

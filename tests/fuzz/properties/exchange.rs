@@ -182,7 +182,7 @@ impl<'a> Play<'a> {
             10 => {
                 if let Some(due) = exchange.deadline() {
                     self.now = self.now.max(due);
-                    self.advance(exchange, Event::Deadline { acknowledged }, &[]);
+                    self.advance(exchange, Event::Deadline { acknowledged, client_stalls: how & 1 != 0 }, &[]);
                 }
             }
             11 => self.now += u64::from(how) * 1_000_000,
