@@ -15,7 +15,7 @@ pub fn budget(shards: usize) -> usize {
 /// The machine's memory, or what this process's cgroup leaves of it.
 pub fn bytes() -> u64 {
     let system = rustix::system::sysinfo();
-    let machine = u64::from(system.totalram).saturating_mul(system.mem_unit.into());
+    let machine = system.totalram.saturating_mul(system.mem_unit.into());
     read(Path::new("/proc"), Path::new("/sys/fs/cgroup"), machine)
 }
 
