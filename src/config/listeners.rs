@@ -3,7 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use super::problem::Problem;
-use super::{Config, Serve, Url};
+use super::{Config, KvEvents, Serve, Url};
+use crate::kvevents::Endpoint;
 
 /// Whether the listener on `address` is to take IPv6 alone. On most machines (net.ipv6.bindv6only = 0) `[::]` takes IPv4's connections
 /// as well, and would be in the way of the one that is named for those.
@@ -26,6 +27,31 @@ pub(super) fn twice(serve: &Serve) -> Option<String> {
             "`listen` has both {one} and {other}: {wider} is all addresses of this machine, the other among them; leave one out"
         )
     })
+}
+
+/// Engines that connect to tell their KV events, each to a port of its own: who comes to one is taken for the engine that was there before.
+fn doors(config: &Config, found: &mut Vec<Problem>) {
+    let doors = config.upstream.iter().enumerate().filter_map(|(place, upstream)| match &upstream.kv_events {
+        KvEvents::At(door) if door.waits => Some((place, door)),
+        _ => None,
+    });
+    let mut taken: Vec<&Endpoint> = Vec::new();
+    for (place, door) in doors {
+        let all = |host: &str| matches!(host, "*" | "0.0.0.0" | "::");
+        let same = |other: &&&Endpoint| {
+            other.port == door.port && (other.host == door.host || all(&other.host) || all(&door.host))
+        };
+        let ours = config.serve.listen.iter().chain([&config.serve.admin]).find(|ours| ours.port() == door.port);
+        let other = taken.iter().find(same).map(|other| format!("another engine's `kv_events` is {other}"));
+        if let Some(other) = other.or_else(|| ours.map(|ours| format!("this front listens on {ours}"))) {
+            let words = format!(
+                "`kv_events` is {door}, a port to wait at for this engine alone, and {other}; give each engine a port of its own, here and in its \
+                 --kv-events-config, or have the engines listen and name those addresses"
+            );
+            found.push(Problem::new(["upstream", &place.to_string(), "kv_events"], words));
+        }
+        taken.push(door);
+    }
 }
 
 /// Faults of listeners beside each other, and of engines where the front itself listens.
@@ -59,6 +85,7 @@ pub(super) fn whole(config: &Config, found: &mut Vec<Problem>) {
         );
         found.push(Problem::new(["upstream", &place.to_string(), "url"], words));
     }
+    doors(config, found);
 }
 
 /// Whether both cannot be had, or only one of them hears. Port 0 is a different one each time. Whether `[::]` is IPv4's
@@ -130,6 +157,34 @@ mod tests {
             &["0.0.0.0:8000", "127.0.0.1:8001"],
         ] {
             assert_eq!(said(listen, admin, engine), "", "{listen:?}");
+        }
+    }
+
+    #[test]
+    fn engines_that_connect_have_ports_of_their_own() {
+        let said = |doors: [&str; 2]| {
+            let mut config = Config::default();
+            for (place, door) in doors.iter().enumerate() {
+                let mut engine = super::super::Upstream::new(format!("http://gpu-{place}:8000").parse().unwrap());
+                engine.kv_events = KvEvents::At(door.parse().unwrap());
+                config.upstream.push(engine);
+            }
+            config.checked().map_or_else(|invalid| invalid.to_string(), |_| String::new())
+        };
+        for (doors, words) in [
+            (["tcp://*:5557", "tcp://*:5557"], "another engine's `kv_events` is tcp://*:5557"),
+            (["@tcp://10.0.0.1:5557", "tcp://*:5557"], "another engine's `kv_events` is @tcp://10.0.0.1:5557"),
+            (["tcp://*:5557", "tcp://*:8000"], "this front listens on 0.0.0.0:8000"),
+            (["tcp://*:9911", "tcp://*:5557"], "this front listens on 127.0.0.1:9911"),
+        ] {
+            assert!(said(doors).contains(words), "{doors:?}: {}", said(doors));
+        }
+        for doors in [
+            ["tcp://*:5557", "tcp://*:5558"],
+            ["@tcp://10.0.0.1:5557", "@tcp://10.0.0.2:5557"],
+            ["tcp://gpu-1:5557", "tcp://gpu-2:5557"],
+        ] {
+            assert_eq!(said(doors), "", "{doors:?}");
         }
     }
 
