@@ -205,7 +205,7 @@ fn refusals_say_whose_fault_it_is() {
             "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n".to_owned(),
             "more than one Content-Length",
         ),
-        (format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(40_000)), "the head is too large"),
+        (format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(300_000)), "the head is too large"),
     ] {
         let reply = Front::start(&[Engine::answering(reply).address]).ask(get("/v1/a"));
         let told = format!("The engine's reply cannot be passed on: {words}");
