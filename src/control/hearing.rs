@@ -19,7 +19,7 @@ use super::listen::Wanted;
 use super::saved::Heard;
 use crate::fleet::EndpointId;
 use crate::index::Index;
-use crate::kvevents::{Counts, Reached, Settings, Source, Told};
+use crate::kvevents::{Counts, Ended, Reached, Settings, Source, Told};
 use crate::limits::{KV_RANKS_MAX, MIRROR_BLOCKS_MAX};
 use crate::mirror::{self, Mirror};
 use crate::scan::Form;
@@ -63,6 +63,8 @@ struct Inner {
     /// Links that the index did not take.
     missed: u64,
     lag: f64,
+    /// It was said that a socket cannot be connected with.
+    is_said_unheard: bool,
 }
 
 /// One engine rank.
@@ -107,6 +109,7 @@ impl Hearing {
             tells: Tells::Nothing,
             missed: 0,
             lag: 0.0,
+            is_said_unheard: false,
         };
         inner.recall(wanted);
         let form = Arc::clone(&wanted.form);
@@ -167,14 +170,29 @@ impl Hearing {
                 None
             }
             Told::Malformed(_) => None,
-            Told::Offline(_) => {
+            Told::Offline(why) => {
                 self.distrust(&mut inner);
+                self.say_unheard(socket, why, &mut inner);
                 Some(Course::Silent)
             }
         };
         if let (Some(course), Some(socket)) = (course, inner.sockets.get_mut(socket)) {
             socket.course = course;
         }
+    }
+
+    /// Said once: what it is told to publish at may be misspelt, or another's. That one who was heard is not any more is its rung's to say.
+    fn say_unheard(&self, socket: usize, why: Ended, inner: &mut Inner) {
+        let never = |socket: &&Socket| !socket.has_connected();
+        let Some(socket) = inner.sockets.get(socket).filter(never).filter(|_| !inner.is_said_unheard) else { return };
+        let engine = self.keeper.fleet().member(self.place).map(|member| Arc::clone(&member.name));
+        tracing::warn!(
+            engine = engine.as_deref().unwrap_or_default(),
+            at = socket.at,
+            %why,
+            "this engine's KV events are not heard; that is tried again, and until then its cache is known from what was sent there alone"
+        );
+        inner.is_said_unheard = true;
     }
 
     /// How the socket stands behind that.

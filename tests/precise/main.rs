@@ -8,6 +8,8 @@ mod frames;
 mod front;
 #[path = "../kvevents/msgpack.rs"]
 mod msgpack;
+#[path = "../fleet/reserved.rs"]
+mod reserved;
 #[allow(dead_code, reason = "shared with tests/relay")]
 #[path = "../relay/wire.rs"]
 mod wire;

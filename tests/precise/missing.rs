@@ -1,11 +1,13 @@
 //! What was not heard: engines that begin anew, messages that are lost, fronts that come late.
 
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
+use crate::front::Front;
 use crate::scene::{Scene, config};
 use crate::tokens::{Blocks, Dialect, chat_prompt, text};
-use crate::{on_both, until};
+use crate::{on_both, reserved, until};
 
 const BYTES: usize = 3_000;
 /// Whose metrics are late by a second or two, on a busy machine, is not to be taken for another.
@@ -145,6 +147,28 @@ fn what_was_told_outlasts_metrics_that_hang() {
         assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
         assert_eq!(scene.engines[1].publisher.connections(), 1, "{driver}");
     });
+}
+
+/// Where it publishes may be misspelt, or another's port: it would only never be exact.
+#[test]
+fn events_that_never_come_are_said_once() {
+    let engines = [Engine::start(false), Engine::start(false)];
+    let (refusing, _kept) = reserved::address();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = [format!("tcp://{refusing}"), format!("@tcp://{}", taken.local_addr().unwrap())];
+    let upstreams: Vec<String> = engines
+        .iter()
+        .zip(&at)
+        .map(|(engine, at)| format!("[[upstream]]\nurl = \"http://{}\"\nkv_events = \"{at}\"\n", engine.address))
+        .collect();
+    let front = Front::start("auto", &[], &config(&upstreams.concat()));
+    for (at, why) in at.iter().zip(["refused", "in use"]) {
+        until(at, || {
+            front.log().lines().any(|line| line.contains(at) && line.contains("not heard") && line.contains(why))
+        });
+    }
+    // The first is tried several times a second in the beginning, the other each five seconds.
+    assert_eq!(front.log().matches("KV events are not heard").count(), 2, "{}", front.log());
 }
 
 /// Another process has published more than its predecessor before it is heard, and cannot be asked: its number says nothing.

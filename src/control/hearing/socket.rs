@@ -26,13 +26,20 @@ pub(super) struct Socket {
     /// Those of its connections before it was asked anew.
     pub earlier: Counts,
     pub reached: Vec<Reached>,
+    /// Where it is.
+    pub at: String,
     /// It can be asked what it knows.
     replays: bool,
 }
 
 impl Socket {
     pub fn new(settings: &Settings) -> Socket {
-        Socket { replays: settings.replay.is_some(), ..Socket::default() }
+        Socket { replays: settings.replay.is_some(), at: settings.events.to_string(), ..Socket::default() }
+    }
+
+    /// Whether it was ever heard.
+    pub fn has_connected(&self) -> bool {
+        self.counts.connected + self.earlier.connected > 0
     }
 
     /// Another process may be there. True: it is to be asked, on a connection of its own; else its next message says so.
