@@ -16,7 +16,7 @@ use crate::demo::front::Front;
 use crate::demo::load::{Load, Running, Tally};
 use crate::demo::report::{Outcome, Progress, table};
 use crate::engine::pump::Settings;
-use lineup::{BARE, Lineup};
+use lineup::Lineup;
 
 /// Real time that starting a front may add to each policy's share.
 const START: Duration = Duration::from_secs(2);
@@ -71,7 +71,10 @@ impl DemoArgs {
         if !(0.0..=1e7).contains(&self.pause_ms) {
             return Err("--pause-ms must be between 0 and 10,000,000".into());
         }
-        self.lineups()?;
+        let lineups = self.lineups()?;
+        if self.serve {
+            lineup::served(&lineups)?;
+        }
         // With --serve a person talks to the engines, and waits as long as with real ones.
         settings.time_scale = if self.serve { 1.0 } else { self.time_scale };
         Ok(settings)
@@ -267,11 +270,8 @@ async fn serve(args: &DemoArgs, fleet: &Fleet, settings: &Settings) -> Result<Ex
     if let Err(error) = std::net::TcpListener::bind(args.listen) {
         return Err(format!("cannot listen on {}: {error}. Choose another with --listen.", args.listen));
     }
-    let policy = args.policies.last().map_or("warm", String::as_str);
-    if BARE.contains(&policy) {
-        return Err(format!("--serve needs a policy of the front, not {policy}"));
-    }
-    let mut front = Front::start(policy, None, fleet.addresses(), Some(args.listen)).await?;
+    let Lineup { policy, shards, .. } = lineup::served(&args.lineups()?)?;
+    let mut front = Front::start(&policy, shards, fleet.addresses(), Some(args.listen)).await?;
     let model = settings.serving.models.first().map_or("", String::as_str);
     let engines: Vec<String> = fleet.addresses().iter().map(SocketAddr::to_string).collect();
     say(&format!("{ENGINES} simulated engines on {}\n", engines.join(" ")));

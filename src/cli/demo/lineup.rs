@@ -67,6 +67,21 @@ impl Lineup {
     }
 }
 
+/// The one that is kept up, the last; a person talks to one front.
+pub fn served(lineups: &[Lineup]) -> Result<Lineup, String> {
+    match lineups.last() {
+        Some(Lineup { policy, .. }) if BARE.contains(&&**policy) => {
+            Err(format!("--serve needs a policy of the front, not {policy}"))
+        }
+        Some(Lineup { policy, fronts: 2.., shards }) => {
+            let shards = shards.unwrap_or(1);
+            Err(format!("--serve keeps one front up; write {policy}, or {policy}@1x{shards}"))
+        }
+        Some(lineup) => Ok(lineup.clone()),
+        None => Err("--serve needs a policy of the front in --policies".into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,5 +96,14 @@ mod tests {
             assert!(wrong.parse::<Lineup>().unwrap_err().contains("line-up"), "{wrong}");
         }
         assert!("hot@1x1".parse::<Lineup>().unwrap_err().contains("prefix-hash"));
+    }
+
+    #[test]
+    fn one_front_is_served() {
+        let last = |names: &[&str]| served(&names.iter().map(|name| name.parse().unwrap()).collect::<Vec<Lineup>>());
+        assert_eq!(last(&["random", "warm"]), Ok("warm".parse().unwrap()));
+        assert_eq!(last(&["warm@1x3"]).map(|lineup| lineup.shards), Ok(Some(3)));
+        assert!(last(&["warm", "warm@2x3"]).unwrap_err().contains("write warm, or warm@1x3"));
+        assert!(last(&["warm", "bare-random"]).unwrap_err().contains("not bare-random"));
     }
 }
