@@ -74,8 +74,10 @@ impl Exchange {
                 if self.body_bytes + data.len() as u64 > cx.rules.limits.body_bytes_max {
                     return self.refuse(refusals::BODY_TOO_LARGE.into(), cx);
                 }
-                self.look_at(data, cx);
+                // Who is refused for what stands in there sent it.
+                let before = self.body_bytes;
                 self.body_bytes += data.len() as u64;
+                self.look_at(data, before, cx);
                 pass.end = end;
             } else {
                 self.pass_request(bytes, pass, cx);
@@ -103,13 +105,13 @@ impl Exchange {
         }
     }
 
-    /// Feeds the scanner until the choice knows enough.
-    fn look_at(&mut self, data: &[u8], cx: &mut Context<'_>) {
+    /// Feeds the scanner, which has seen `before` bytes, until the choice knows enough.
+    fn look_at(&mut self, data: &[u8], before: u64, cx: &mut Context<'_>) {
         if self.phase != Phase::ReadBody || self.scan.is_none() {
             return;
         }
         // Not a byte beyond what may be held: else the key would depend on how the body was cut.
-        let left = (self.holds_at_most(cx.rules) as u64).saturating_sub(self.body_bytes);
+        let left = (self.holds_at_most(cx.rules) as u64).saturating_sub(before);
         let (seen, beyond) = data.split_at(data.len().min(usize::try_from(left).unwrap_or(usize::MAX)));
         let mut progress = self.scan(seen, cx);
         if progress == Progress::More && !beyond.is_empty() && self.misses_model(cx.snapshot) {

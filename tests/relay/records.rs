@@ -40,6 +40,20 @@ fn told_all<const COUNT: usize>(front: &Front, what: &str) -> [Record; COUNT] {
     told(front, what, COUNT).try_into().unwrap()
 }
 
+/// What of a body was read to refuse it counts as sent.
+#[test]
+fn a_body_that_is_refused_in_its_midst_has_its_bytes() {
+    let engines = [Engine::answering(HELLO), Engine::answering(HELLO)];
+    let front = logging(&engines.each_ref().map(|engine| engine.address), |options| {
+        options.pools = vec![("a", vec![0]), ("b", vec![1])];
+        options.settings.policy = Policy::RoundRobin;
+    });
+    let body = r#"{"model":"c","messages":[{"role":"user","content":"hello"}]}"#;
+    assert_eq!(front.ask(post("/v1/chat/completions", body)).status, 404);
+    let [record] = told_all(&front, "a model that nobody serves");
+    assert_eq!((record.status, record.request_bytes), (404, body.len() as u64));
+}
+
 #[test]
 fn every_end_is_told_once() {
     for (what, engines, change, act, expected) in endings::all() {
