@@ -124,7 +124,8 @@ pub(super) struct Queued {
 }
 
 impl Exchange {
-    /// Whether this choice has to wait: for room, or for others that wait for the same endpoint.
+    /// Whether this choice has to wait: for room, or for others that wait for the same endpoint. One whose body
+    /// is not here whole does not: long ones, held for as long as a queue lasts, would take all memory that there is for bodies.
     pub(super) fn has_to_wait(&self, choice: &Choice, pool: &Pool, cx: &Context<'_>) -> bool {
         if pool.settings.queue == Queueing::Off || choice.tokens.is_none() || !self.body.done() {
             return false;

@@ -159,6 +159,30 @@ fn bodies_in_pieces_wait_as_well() {
     stage.settles();
 }
 
+/// They would take all memory that there is for bodies: they go on to their engine while they come.
+#[test]
+fn bodies_longer_than_what_is_held_do_not_wait() {
+    let stage = Stage::new(|_| {});
+    let mut clients = vec![stage.asks("first", "")];
+    let held = warmfront::limits::Limits::default().hold_bytes;
+    let words = "more ".repeat(640);
+    let prompt = format!(r#"{{"model":"tiny-llama","messages":[{{"role":"user","content":"{words}"}}],"metadata":""#);
+    // In chunks: what is to come is then no part of its estimated tokens, by which nothing would fit.
+    let head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: f\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for (length, waits) in [(held - 10_000, true), (held + 200_000, false)] {
+        let (sent, waiting) = (stage.sent(), stage.waiting());
+        let body = format!("{prompt}{}\"}}", "x".repeat(length - prompt.len() - 2));
+        let mut client = stage.front.connect();
+        client.send([&head[..], &chunked(body.as_bytes(), 10_000)].concat());
+        stage.front.until("it is there", |_| stage.sent() > sent || stage.waiting() > waiting);
+        assert_eq!((stage.sent() - sent, stage.waiting() - waiting), (u64::from(!waits), u32::from(waits)), "{length}");
+        clients.push(client);
+    }
+    (0..3).for_each(|_| stage.answer.send(()).unwrap());
+    assert!(clients.iter_mut().all(|client| client.reply().status == 200));
+    stage.settles();
+}
+
 /// What no cache can hold waits for nothing that could come: its engine says so.
 #[test]
 fn what_never_fits_does_not_wait() {
