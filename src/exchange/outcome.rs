@@ -21,8 +21,13 @@ const MESSAGE: [&[u8]; 2] = [b"\"message\":\"", b"\"message\": \""];
 const NOT_FETCHED: [&[u8]; 3] = [b"Cannot connect to host ", b", url='http", b", url=URL("];
 /// vLLM and SGLang, when their queue is full. Nothing of the request was executed.
 const BUSY: [&[u8]; 2] = [b"currently busy and cannot accept new requests", b"request queue is full"];
-/// SGLang, of a request that waited for too long, or had to make room: it may have run for a while.
-const GIVEN_UP: [&[u8]; 2] = [b"aborted by a higher priority request", b"Request waiting timeout reached"];
+/// SGLang, of a request that waited or ran for too long, had to make room, or names a priority where none is taken: it may have run for a while.
+const GIVEN_UP: [&[u8]; 4] = [
+    b"aborted by a higher priority request",
+    b"Request waiting timeout reached",
+    b"Request running timeout reached",
+    b"Using priority is disabled for this server",
+];
 
 /// What a reply's status and, for some errors, its body say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
