@@ -110,8 +110,9 @@ impl Exchange {
         }
     }
 
-    /// A stream told of an error. `silent`: in place of an answer, none of which had come.
-    pub(super) fn stream_failed(&mut self, told: tap::Told, silent: bool, cx: &mut Context<'_>) {
+    /// A stream told of an error, perhaps in place of an answer, none of which had come.
+    pub(super) fn stream_failed(&mut self, told: tap::Told, cx: &mut Context<'_>) {
+        let silent = !self.tap.spoke();
         if silent {
             self.tap.was_refused();
         }

@@ -265,10 +265,13 @@ impl Exchange {
     fn listen(&mut self, data: &[u8], cx: &mut Context<'_>) {
         if self.event_stream {
             let silent = !self.tap.spoke();
-            self.tap.watch(data);
-            if let Some(told) = tap::tells_of_error(data) {
-                self.stream_failed(told, silent, cx);
+            let error = tap::tells_of_error(data);
+            let (before, event) = data.split_at(error.map_or(data.len(), |(begins, _)| begins));
+            self.tap.watch(before);
+            if let Some((_, told)) = error {
+                self.stream_failed(told, cx);
             }
+            self.tap.watch(event);
             if silent && self.tap.spoke() {
                 self.draft.data_came(cx.now);
             }

@@ -140,17 +140,17 @@ const fn line(bytes: &[u8]) -> u64 {
     }
     line
 }
-/// Whether these bytes of a stream hold the event of an engine's error, and what that says. An event that is cut in two is not seen: this
+/// Where in these bytes of a stream the event of an engine's error begins, and what it says. An event that is cut in two is not seen: this
 /// only tells of an engine's health, and vLLM writes an event in one piece.
-pub fn tells_of_error(bytes: &[u8]) -> Option<Told> {
+pub fn tells_of_error(bytes: &[u8]) -> Option<(usize, Told)> {
     let begins = ERROR_EVENT.find(bytes)?;
     let event = bytes.get(begins..).unwrap_or_default();
     let line = event.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let says = |words: &[u8]| memmem::find(line, words).is_some();
     match SERVER_ERROR.into_iter().any(says) {
         false => None,
-        true if BUSY.into_iter().any(says) => Some(Told::Busy),
-        true => Some(Told::Failed),
+        true if BUSY.into_iter().any(says) => Some((begins, Told::Busy)),
+        true => Some((begins, Told::Failed)),
     }
 }
 
@@ -238,13 +238,13 @@ mod tests {
         for (piece, expected) in [
             (
                 &br#"data: {"error": {"message": "EngineCore", "type": "InternalServerError", "code": 500}}"#[..],
-                Some(Told::Failed),
+                Some((0, Told::Failed)),
             ),
             (
                 br#"data: {"error": {"message": "The request queue is full.", "param": null, "code": 503}}"#,
-                Some(Told::Busy),
+                Some((0, Told::Busy)),
             ),
-            (b"data: {\"id\":1}\n\ndata: {\"error\":{\"code\":503}}\n\ndata: [DONE]\n\n", Some(Told::Busy)),
+            (b"data: {\"id\":1}\n\ndata: {\"error\":{\"code\":503}}\n\ndata: [DONE]\n\n", Some((16, Told::Busy))),
             (b"data: {\"error\":{\"code\":400}}\n\ndata: {\"code\":500}\n\n", None),
             (br#"data: {"text":"data: {\"error\": {\"code\": 500}}"}"#, None),
             (b"data: {\"id\":1}\n\n", None),

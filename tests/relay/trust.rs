@@ -279,9 +279,11 @@ fn an_error_inside_a_200_counts() {
 #[test]
 fn a_full_queue_inside_a_200_is_no_fault() {
     let busy = r#"data: {"error": {"object": "error", "message": "The request queue is full.", "type": "SERVICE_UNAVAILABLE", "param": null, "code": 503}}"#;
-    let body = format!("{busy}\n\ndata: [DONE]\n\n");
     let engine = Engine::run(move |mut connection| {
-        while connection.request().is_some() {
+        while let Some(request) = connection.request() {
+            // One that had begun to answer has computed the prompt.
+            let token = if request.text().contains("begun") { "data: a\n\n" } else { "" };
+            let body = format!("{token}{busy}\n\ndata: [DONE]\n\n");
             let chunk = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
             connection.send(format!("{STREAM_HEAD}{chunk}"));
         }
@@ -297,6 +299,9 @@ fn a_full_queue_inside_a_200_is_no_fault() {
     let faults = [Event::UpstreamFaultErrorEvent, Event::Barred].map(|event| front.count(event));
     assert_eq!((faults, front.count(Event::BackPressure)), ([0, 0], 4));
     assert_eq!(front.published.current().index.as_ref().unwrap().figures(0).blocks, 0, "none of it is held");
+    assert!(client.ask(chat("tiny-llama", &format!("begun. {words}"))).whole);
+    front.settles();
+    assert!(front.published.current().index.as_ref().unwrap().figures(0).blocks > 8, "this was computed");
 }
 
 /// Has the snapshot say so of every endpoint.
