@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::fleet::{Endpoint, EndpointId};
 use crate::index::Index;
+use crate::limits::ENDPOINTS_MAX;
 use crate::scan::{Needs, Plan};
 
 pub use crate::policy::{Pool, PoolId};
@@ -96,6 +97,29 @@ impl Snapshot {
         }
     }
 
+    /// Which endpoints may stand in for each other, those of a pool and of pools that have endpoints in common: for each slot the
+    /// lowest one of these.
+    pub fn islands(&self) -> Vec<u16> {
+        let mut islands: Vec<u16> = (0..ENDPOINTS_MAX as u16).collect();
+        fn lowest(islands: &[u16], mut slot: u16) -> u16 {
+            while islands[usize::from(slot)] != slot {
+                slot = islands[usize::from(slot)];
+            }
+            slot
+        }
+        for pool in &self.pools {
+            for pair in pool.members.windows(2) {
+                let (one, other) = (lowest(&islands, pair[0]), lowest(&islands, pair[1]));
+                islands[usize::from(one.max(other))] = one.min(other);
+            }
+        }
+        // Each points to a lower one, which is settled by then.
+        for slot in 0..islands.len() {
+            islands[slot] = islands[usize::from(islands[slot])];
+        }
+        islands
+    }
+
     /// The endpoint an id was chosen for, unless its slot has another tenant by now.
     pub fn endpoint(&self, id: EndpointId) -> Option<&Endpoint> {
         self.endpoints.get(id.slot as usize)?.as_ref().filter(|endpoint| endpoint.id == id)
@@ -155,5 +179,29 @@ impl Snapshot {
 
     fn pool_or<'a>(&'a self, id: Option<PoolId>, otherwise: Selected<'a>) -> Selected<'a> {
         id.map_or(otherwise, |id| Selected::Pool(&self.pools[id.0 as usize]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::Ring;
+
+    #[test]
+    fn pools_with_endpoints_in_common_are_one_island() {
+        let islands = |pools: &[&[u16]]| {
+            let ring = Arc::new(Ring::build(&[], 1));
+            let pool = |(at, members): (usize, &&[u16])| {
+                Pool::new(PoolId(at as u16), "m".into(), (*members).into(), Arc::clone(&ring), Arc::default())
+            };
+            let pools = pools.iter().enumerate().map(pool).collect();
+            let islands = Snapshot { pools, ..Snapshot::default() }.islands();
+            assert_eq!(islands.len(), ENDPOINTS_MAX);
+            islands[..8].to_vec()
+        };
+        assert_eq!(islands(&[]), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(islands(&[&[0, 1], &[2, 3, 4], &[], &[6]]), [0, 0, 2, 2, 2, 5, 6, 7]);
+        assert_eq!(islands(&[&[3, 6], &[1, 2], &[2, 6], &[4, 7]]), [0, 1, 1, 1, 4, 5, 1, 4]);
+        assert_eq!(islands(&[&[6, 7], &[4, 5], &[2, 3], &[0, 1], &[1, 2], &[5, 6], &[3, 4]]), [0; 8]);
     }
 }

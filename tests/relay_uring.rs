@@ -28,6 +28,8 @@ mod front;
 mod growing;
 #[path = "relay/incidents.rs"]
 mod incidents;
+#[path = "relay/islands.rs"]
+mod islands;
 #[path = "relay/leaving.rs"]
 mod leaving;
 #[path = "relay/models.rs"]

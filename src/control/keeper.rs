@@ -327,6 +327,7 @@ impl Keeper {
         self.look();
         let snapshot = self.fleet().snapshot();
         self.unserved.lock().unwrap_or_else(PoisonError::into_inner).look(&self.config(), &snapshot);
+        self.counters.queue().islands_are(&snapshot.islands());
         self.published.publish(snapshot);
     }
 

@@ -112,7 +112,7 @@ impl Exchange {
         choice.tokens = choice.tokens.and(tokens);
         // Its tenant has paid with the first choice.
         let new = choice.tokens.filter(|_| self.is_first_choice()).map_or(0, |tokens| tokens.new);
-        self.leave_queue(new, cx);
+        self.leave_queue(new, &choice, cx);
         let own = shadowed(pool, choice.endpoint, tokens, cx).filter(|_| self.is_first_choice());
         let noted = self.charge_tokens(tokens, looked_up, &mut admission, cx);
         self.thought = tokens.map(|tokens| (choice.endpoint, tokens));

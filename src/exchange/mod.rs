@@ -53,6 +53,7 @@ pub use shadow::{SHADOWS_MAX, Shadows};
 pub use toolsets::{Toolsets, Wanted};
 
 use crate::counters::Admission;
+use crate::counters::queue::Paid;
 use crate::fleet::EndpointId;
 use crate::http::rewrite::Form;
 use crate::http::{Body, RequestFraming, Shape, Version};
@@ -215,8 +216,8 @@ pub struct Exchange {
     prompt_tokens: Option<u32>,
     cached_tokens: Option<u32>,
     completion_tokens: Option<u32>,
-    /// Tokens on its tenant's account, once they are.
-    paid: Option<u32>,
+    /// What is on its tenant's account, once it is.
+    paid: Option<Paid>,
 
     asked: Asked,
     /// The request body's framing, as it comes in.

@@ -195,28 +195,26 @@ impl Exchange {
     }
 
     /// An endpoint was chosen, which computes so many tokens: its wait is over, if it waited at all.
-    pub(super) fn leave_queue(&mut self, new: u32, cx: &Context<'_>) {
+    pub(super) fn leave_queue(&mut self, new: u32, choice: &Choice, cx: &Context<'_>) {
         let Some(queued) = self.queued.take() else {
-            if cx.counters.queue().passed(self.asked.asker.tenant, new) {
-                self.paid.get_or_insert(new);
-            }
+            let goes = Newcomer { new, ..self.newcomer(choice, cx) };
+            self.paid = self.paid.or(cx.counters.queue().passed(&goes));
             return;
         };
-        self.paid.get_or_insert(new);
         let waited = queued.place.waited(cx.now);
         self.waited = Some(waited);
         if let Some(pool) = self.pool {
             cx.stats.observe(pool.0, Timing::Queue, waited);
         }
         cx.stats.count(Count::QueueReleased);
-        queued.place.released(new, cx.now);
+        self.paid.get_or_insert(queued.place.released(new, cx.now));
     }
 
     /// Its engine has refused it, and that is its answer: who has no key, and may say whose tenant it is, is not to use up the turns of
     /// that.
     pub(super) fn pay_back(&mut self, cx: &Context<'_>) {
         if let Some(paid) = self.paid.take() {
-            cx.counters.queue().repaid(self.asked.asker.tenant, paid);
+            cx.counters.queue().repaid(paid);
         }
     }
 

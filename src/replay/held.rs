@@ -123,7 +123,7 @@ impl Chooser for Held {
                 None
             }
             None => {
-                self.own.queue().passed(tenant(asked), choice.tokens.map_or(0, |tokens| tokens.new));
+                self.own.queue().passed(&newcomer(asked, &choice));
                 self.goes(asked, &choice)
             }
             Some(aimed) if holds => {

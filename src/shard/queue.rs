@@ -28,16 +28,16 @@ pub(super) struct Waiting {
     looked_at: Micros,
     /// Endpoints where something ended since: somebody may wait for them, here or on another shard.
     freed: Vec<u16>,
-    /// Who of another shard is let go first, by its place, and since when; and who was in the look before.
-    behind: Option<(usize, Micros)>,
-    behind_before: Option<(usize, Micros)>,
-    /// One here has looked in this look, and found no room.
-    in_vain: bool,
+    /// Who of other shards are let go first, by their places, and since when; and who were in the look before.
+    behind: Vec<(usize, Micros)>,
+    behind_before: Vec<(usize, Micros)>,
+    /// For which islands one here has looked in this look, and found no room.
+    in_vain: Vec<u16>,
     /// There is more to look for than what ended here.
     again: bool,
     /// Not all who may have room were asked in the last look: the next one goes on.
     unfinished: bool,
-    /// In line, by urgency and tenant; empty between two looks.
+    /// In line, by urgency, tenant and island; empty between two looks.
     lines: Vec<(Line, Key)>,
     /// Who of each line is looked at next, and where it ends.
     heads: Vec<Range<usize>>,
@@ -89,8 +89,8 @@ enum Tried {
     Looked,
     /// It is another's turn, here or elsewhere, for the endpoint that it waits for.
     NotIts,
-    /// It is the turn of another shard's.
-    LetsGoFirst,
+    /// It is the turn of another shard's who waits for the same island.
+    LetsGoFirst(u16),
 }
 
 impl<D: Driver> Shard<D> {
@@ -105,12 +105,13 @@ impl<D: Driver> Shard<D> {
         }
         self.waiting.looked_at = self.desk.now;
         self.waiting.again = false;
-        self.waiting.behind_before = self.waiting.behind.take();
+        std::mem::swap(&mut self.waiting.behind, &mut self.waiting.behind_before);
+        self.waiting.behind.clear();
         match std::mem::take(&mut self.waiting.unfinished) {
             true => self.waiting.freed.iter().for_each(|slot| self.waiting.look.opens(*slot)),
             false => {
                 self.waiting.look.begins();
-                self.waiting.in_vain = false;
+                self.waiting.in_vain.clear();
             }
         }
         let mut lines = std::mem::take(&mut self.waiting.lines);
@@ -125,9 +126,10 @@ impl<D: Driver> Shard<D> {
             match self.try_waiting(key) {
                 Tried::Looked => tries += 1,
                 Tried::NotIts => {}
-                Tried::LetsGoFirst => {
+                Tried::LetsGoFirst(island) => {
                     self.waiting.again = true;
-                    break;
+                    // Nobody of this island; others are in nobody's way.
+                    heads.retain(|head| lines.get(head.start).is_some_and(|(line, _)| line.island() != island));
                 }
             }
         }
@@ -148,7 +150,7 @@ impl<D: Driver> Shard<D> {
         self.waiting.keys = keys;
         lines.sort_unstable_by_key(|(line, _)| *line);
         let mut from = 0;
-        for line in lines.chunk_by(|(one, _), (next, _)| one.kind() == next.kind()) {
+        for line in lines.chunk_by(|(one, _), (next, _)| one.is_in_line_with(next)) {
             heads.push(from..from + line.len());
             from += line.len();
         }
@@ -185,7 +187,7 @@ impl<D: Driver> Shard<D> {
         let Some(place) = self.clients.get(key).and_then(|client| client.exchange.as_deref()?.place()) else {
             return Tried::NotIts;
         };
-        let (endpoint, needed) = (place.endpoint(), place.new_tokens());
+        let (endpoint, needed, island) = (place.endpoint(), place.new_tokens(), place.line().island());
         let turn = if place.stands() { place.turn() } else { Turn::Now };
         // What does not suit one here is for whom it suits.
         let goes = match turn {
@@ -196,8 +198,8 @@ impl<D: Driver> Shard<D> {
                 return Tried::NotIts;
             }
             Turn::Behind(other) if self.is_patient(other) => {
-                if !self.waiting.in_vain {
-                    return Tried::LetsGoFirst;
+                if !self.waiting.in_vain.contains(&island) {
+                    return Tried::LetsGoFirst(island);
                 }
                 self.place(key).is_some_and(Place::is_next)
             }
@@ -213,16 +215,23 @@ impl<D: Driver> Shard<D> {
                 self.waiting.look.in_vain(endpoint, needed, place);
             }
             self.waiting.look.in_vain(place.endpoint(), place.new_tokens(), place);
-            self.waiting.in_vain = true;
+            if !self.waiting.in_vain.contains(&island) {
+                self.waiting.in_vain.push(island);
+            }
         }
         Tried::Looked
     }
 
     /// Whether another shard's request is let go first: not for ever, should its shard stand still.
     fn is_patient(&mut self, other: usize) -> bool {
-        let (now, before) = (self.desk.now, self.waiting.behind_before);
-        let since = before.filter(|(place, _)| *place == other).map_or(now, |(_, since)| since);
-        self.waiting.behind = Some((other, since));
+        let now = self.desk.now;
+        let since_when =
+            |behind: &[(usize, Micros)]| behind.iter().find(|(place, _)| *place == other).map(|(_, since)| *since);
+        if let Some(since) = since_when(&self.waiting.behind) {
+            return now < since + PATIENCE;
+        }
+        let since = since_when(&self.waiting.behind_before).unwrap_or(now);
+        self.waiting.behind.push((other, since));
         now < since + PATIENCE
     }
 

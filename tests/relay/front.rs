@@ -38,6 +38,8 @@ pub struct Options {
     pub settings: Settings,
     /// Served ids and the endpoints (by place) that serve them; empty: one pool of all.
     pub pools: Vec<(&'static str, Vec<u16>)>,
+    /// Their policies, where they are not that of the settings.
+    pub policies: Vec<Policy>,
     /// What each engine's cache holds, where that is known.
     pub capacity_tokens: Option<u64>,
 }
@@ -52,10 +54,11 @@ impl Front {
         let mut rules = Rules { half_close_leaves: true, ..Rules::default() };
         // A test that failed leaves clients behind: its front must not wait for them.
         rules.limits.drain_timeout_ms = 1_000;
-        let mut options = Options { rules, settings, pools: Vec::new(), capacity_tokens: None };
+        let mut options = Options { rules, settings, pools: Vec::new(), policies: Vec::new(), capacity_tokens: None };
         change(&mut options);
         let published = Published::leak(snapshot(upstreams, &options));
         let (counters, stats, process) = (Counters::leak(), Stats::leak(1), Process::leak(1));
+        counters.queue().islands_are(&published.current().islands());
         let records = process.shards()[0].records();
         if options.rules.access_log || options.rules.receipts > 0 {
             records.open(RECORDS_MAX);
@@ -157,8 +160,13 @@ fn snapshot(upstreams: &[SocketAddr], options: &Options) -> Snapshot {
     let endpoints: Vec<_> = endpoints.collect();
     let all = ("tiny-llama", (0..upstreams.len() as u16).collect::<Vec<_>>());
     let named = if options.pools.is_empty() { vec![all] } else { options.pools.clone() };
-    let mut snapshot =
-        Snapshot { endpoints, plan: Arc::new(settings.plan()), models_complete: true, ..Snapshot::default() };
+    let of_pool = |place: usize| {
+        let policy = options.policies.get(place).copied();
+        Settings { policy: policy.unwrap_or(settings.policy), ..Settings::clone(&settings) }
+    };
+    let all: Vec<_> = (0..named.len()).map(of_pool).collect();
+    let plan = Arc::new(settings.plan_among(&all));
+    let mut snapshot = Snapshot { endpoints, plan, models_complete: true, ..Snapshot::default() };
     for (place, (name, members)) in named.into_iter().enumerate() {
         let id = PoolId(place as u16);
         let entries: Vec<_> =
@@ -166,10 +174,10 @@ fn snapshot(upstreams: &[SocketAddr], options: &Options) -> Snapshot {
         let entries: Vec<_> = entries.iter().map(|endpoint| (endpoint.id.slot, &*endpoint.name, 1)).collect();
         let ring = Arc::new(Ring::build(&entries, settings.replication));
         snapshot.models.insert(name.as_bytes().into(), id);
-        snapshot.pools.push(Pool::new(id, name.into(), members.into(), ring, Arc::clone(&settings)));
+        snapshot.pools.push(Pool::new(id, name.into(), members.into(), ring, Arc::new(all[place].clone())));
     }
     snapshot.session_headers = settings.session_headers.iter().map(|name| name.as_str().into()).collect();
-    if settings.counts_tokens() {
+    if all.iter().any(Settings::counts_tokens) {
         let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 16, lengths: false }).unwrap();
         snapshot.endpoints.iter().flatten().for_each(|endpoint| assert!(index.assign(endpoint.id, None).is_ok()));
         snapshot.index = Some(Arc::new(index));

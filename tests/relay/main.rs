@@ -19,6 +19,7 @@ mod framing_replies;
 mod framing_requests;
 mod growing;
 mod incidents;
+mod islands;
 mod leaving;
 mod models;
 mod own;

@@ -1,6 +1,7 @@
 //! The queue in front of the engines: requests that wait for room on the endpoint that holds their prompt. One for the
 //! process, so that all shards release in one order.
 //!
+//! Requests that can never go to the same engines do not stand in each other's way ([`islands`]), though they share its size.
 //! Each waiting request has a [`Place`]: one word that says all by which it is compared ([`rank`]), published by its shard.
 //! A shard has a request look for room only behind all that come before it and have yet to look at what ended last ([`Place::turn`]); it
 //! reads the others' words, nobody is asked and nothing is locked. Who looks and does not fit lets those pass that need less
@@ -14,6 +15,7 @@
 //! While nobody waits this costs one load for each request.
 
 mod drain;
+mod islands;
 mod look;
 mod place;
 mod rank;
@@ -25,11 +27,12 @@ use std::cmp::Ordering::{Equal, Less};
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::limits::{ENDPOINTS_MAX, QUEUE_MAX};
 use drain::Drain;
+use islands::Islands;
 pub use look::Look;
 pub use place::{Line, Place, Turn};
-use rank::{Rank, Status};
-pub use tenants::Tenant;
-use tenants::Tenants;
+use rank::{LANES, Rank, Status};
+use tenants::{BookId, Tenants, by_weight};
+pub use tenants::{Paid, Tenant};
 
 /// Words: as many again as may wait, for those that were pushed out and have not noticed.
 const WORDS: usize = 2 * QUEUE_MAX;
@@ -50,12 +53,11 @@ pub struct Queue {
     waiting: AtomicU32,
     /// How many requests have ended while others waited.
     ends: AtomicU64,
-    /// How many of those left a place that nobody took since, as far as it is known.
-    open: AtomicU32,
     /// By endpoint: which of them was the last there...
     ended: Box<[AtomicU64]>,
     /// ... and which was the last when the first who waits for it looked and found no room, with the least that was too much then.
     looked: Box<[AtomicU64]>,
+    islands: Islands,
     tenants: Tenants,
     drain: Drain,
 }
@@ -84,9 +86,9 @@ impl Default for Queue {
             owners: (0..WORDS).map(|_| AtomicU32::new(0)).collect(),
             waiting: AtomicU32::new(0),
             ends: AtomicU64::new(0),
-            open: AtomicU32::new(0),
             ended: (0..ENDPOINTS_MAX).map(|_| AtomicU64::new(0)).collect(),
             looked: (0..ENDPOINTS_MAX).map(|_| AtomicU64::new(0)).collect(),
+            islands: Islands::default(),
             tenants: Tenants::default(),
             drain: Drain::default(),
         }
@@ -105,6 +107,9 @@ impl Queue {
     pub fn join(&'static self, newcomer: &Newcomer, most: u32, now: u64) -> Option<Place> {
         let most = most.min(QUEUE_MAX as u32);
         let lane = newcomer.tenant.lane;
+        // Before it counts as one who waits: who looks for those reads on until all are found.
+        let book = self.book(newcomer.endpoint, Rank::urgency_of(newcomer.priority));
+        let begins = self.begins(book, lane);
         let below = |count: u32| (count < most).then_some(count + 1);
         let mut pushes = 0;
         while self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).is_err() {
@@ -113,7 +118,7 @@ impl Queue {
                 return None;
             }
         }
-        self.tenants.joins(newcomer.tenant);
+        self.tenants.joins(book, newcomer.tenant, begins);
         let rank = Rank::new(newcomer.priority, lane, newcomer.endpoint, newcomer.held, now);
         for (place, word) in self.words.iter().enumerate() {
             if word.load(Ordering::Relaxed) == Rank::NOBODY {
@@ -128,11 +133,11 @@ impl Queue {
             }
         }
         // As many were pushed out and have not noticed yet.
-        self.leaves(lane);
+        self.leaves();
         None
     }
 
-    /// Whether a request that has room on its endpoint may go past those who wait: none that comes before it waits for the same
+    /// Whether a request that has room on its endpoint may go past those who wait for its island: none that comes before it waits for the same
     /// endpoint, and none as urgent and served as little has yet to look at what ended there. While nothing may pass who looked and did
     /// not fit, a long prompt keeps room from all that would fit. While nobody waits this costs one load.
     #[inline]
@@ -141,10 +146,12 @@ impl Queue {
     }
 
     fn passes(&self, newcomer: &Newcomer) -> bool {
-        let its = (Rank::urgency_of(newcomer.priority), self.tenants.served_at_least(newcomer.tenant.lane));
+        let urgency = Rank::urgency_of(newcomer.priority);
+        let (book, lane) = (self.book(newcomer.endpoint, urgency), newcomer.tenant.lane);
+        let its = (urgency, self.begins(book, lane));
         let ended = of(&self.ended, newcomer.endpoint);
-        self.ranks().all(|(_, rank)| {
-            let other = (rank.urgency(), self.tenants.served(rank.lane()));
+        self.ranks_of(self.islands.of(newcomer.endpoint)).all(|(_, rank)| {
+            let other = (rank.urgency(), self.served(rank));
             let waits_there = rank.endpoint() == newcomer.endpoint;
             its < other || (its == other || !waits_there) && self.looked(rank.endpoint()).0 >= ended
         })
@@ -153,11 +160,16 @@ impl Queue {
     /// A request ended at an endpoint: there may be room, and who waits looks before others pass.
     pub fn freed(&self, endpoint: u16) {
         // Release: who looks behind it sees the room.
-        self.open.fetch_add(1, Ordering::Relaxed);
         let end = self.ends.fetch_add(1, Ordering::Release) + 1;
         if let Some(ended) = self.ended.get(usize::from(endpoint)) {
             ended.fetch_max(end, Ordering::Relaxed);
         }
+        self.islands.ended(self.islands.of(endpoint), end);
+    }
+
+    /// Which engines may stand in for each other: by slot, one of each island.
+    pub fn islands_are(&self, islands: &[u16]) {
+        self.islands.are(islands);
     }
 
     /// What a look that begins now knows of; see [`Place::aims_at`].
@@ -166,40 +178,64 @@ impl Queue {
         Seen(self.ends.load(Ordering::Acquire))
     }
 
-    /// A request that did not wait goes, while others do: what it has to compute is on its tenant's account as well. Whether
-    /// others do.
+    /// A request that did not wait goes to this endpoint, with so many tokens to compute: while others do, that is on its tenant's
+    /// account as well.
     #[inline]
-    pub fn passed(&self, tenant: Tenant, tokens: u32) -> bool {
-        let others = self.waiting() > 0;
-        if others {
-            self.takes_place();
-            self.tenants.passes(tenant, tokens);
-        }
-        others
+    pub fn passed(&self, newcomer: &Newcomer) -> Option<Paid> {
+        (self.waiting() > 0).then(|| self.pays(newcomer))
     }
 
-    /// It was refused where it went: so many tokens come off that account.
-    pub fn repaid(&self, tenant: Tenant, tokens: u32) {
-        self.tenants.repays(tenant, tokens);
+    fn pays(&self, newcomer: &Newcomer) -> Paid {
+        let book = self.book(newcomer.endpoint, Rank::urgency_of(newcomer.priority));
+        self.islands.takes_place(self.islands.of(newcomer.endpoint));
+        self.tenants.passes(book, newcomer.tenant, newcomer.new, self.begins(book, newcomer.tenant.lane))
+    }
+
+    /// It was refused where it went: what was paid comes off that account.
+    pub fn repaid(&self, paid: Paid) {
+        self.tenants.repays(paid, self.level(paid.book(), paid.lane()));
     }
 
     /// Who of another shard comes first of those who have yet to look at what ended last: its shard.
     pub fn next_elsewhere(&self, shard: u16) -> Option<u16> {
-        let ends = self.seen().0;
-        let theirs = self.ranks().filter(|(place, rank)| self.owner(*place) != shard && self.has_to_look(*rank, ends));
+        let theirs = self.ranks().filter(|(place, rank)| self.owner(*place) != shard && self.has_to_look(*rank));
         theirs.min_by_key(|(place, rank)| self.order(*rank, *place)).map(|(place, _)| self.owner(place))
-    }
-
-    fn takes_place(&self) {
-        let _ = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| open.checked_sub(1));
     }
 
     fn owner(&self, place: usize) -> u16 {
         self.owners[place].load(Ordering::Relaxed) as u16
     }
 
-    fn has_to_look(&self, rank: Rank, ends: u64) -> bool {
-        self.looked(rank.endpoint()).0 < ends
+    /// Whether something has ended on its island since the first who waits for its endpoint looked.
+    fn has_to_look(&self, rank: Rank) -> bool {
+        self.looked(rank.endpoint()).0 < self.islands.last_end(self.islands.of(rank.endpoint()))
+    }
+
+    fn book(&self, endpoint: u16, urgency: u8) -> BookId {
+        BookId::of(self.islands.of(endpoint), urgency)
+    }
+
+    /// What its tenant was served.
+    fn served(&self, rank: Rank) -> u64 {
+        self.tenants.served(self.book(rank.endpoint(), rank.urgency()), rank.lane())
+    }
+
+    /// Whose requests wait in this book.
+    fn lanes(&self, book: BookId) -> impl Iterator<Item = u8> {
+        let ranks = self.ranks().filter(move |(_, rank)| self.book(rank.endpoint(), rank.urgency()) == book);
+        ranks.map(|(_, rank)| rank.lane())
+    }
+
+    /// Where one begins who comes to others: at what the last served of them was served.
+    fn level(&self, book: BookId, lane: u8) -> u64 {
+        let others = self.lanes(book).filter(|other| *other != lane);
+        others.map(|other| self.tenants.served(book, other)).min().unwrap_or_else(|| self.tenants.now(book))
+    }
+
+    /// What a tenant was served, over its weight, as of now; one of whom nobody waits begins anew.
+    fn begins(&self, book: BookId, lane: u8) -> u64 {
+        let served = self.tenants.served(book, lane);
+        if self.lanes(book).any(|other| other == lane) { served } else { served.max(self.level(book, lane)) }
     }
 
     /// Behind how many ends somebody looked at this endpoint last, and the fewest tokens there was no room for then.
@@ -246,31 +282,38 @@ impl Queue {
             .filter(|(_, rank)| rank.status() == Status::Waits)
     }
 
+    /// Those who wait for this island.
+    fn ranks_of(&self, island: u16) -> impl Iterator<Item = (usize, Rank)> {
+        self.ranks().filter(move |(_, rank)| self.islands.of(rank.endpoint()) == island)
+    }
+
     /// Lowest is first.
     fn order(&self, rank: Rank, place: usize) -> (u8, u64, u64, usize) {
-        (rank.urgency(), self.tenants.served(rank.lane()), rank.when(), place)
+        (rank.urgency(), self.served(rank), rank.when(), place)
     }
 
     /// Makes room in a full queue, if there is one who ranks behind; true where somebody went.
     fn push_out_for(&self, newcomer: &Newcomer) -> bool {
-        let excess = |lane: u8| self.tenants.places_by_weight(lane);
+        let mut places = [0; LANES];
+        self.ranks().for_each(|(_, rank)| places[usize::from(rank.lane())] += 1);
+        let excess = |lane: u8| self.tenants.by_weight(lane, places[usize::from(lane)]);
         let worst = self.ranks().max_by_key(|(_, rank)| (rank.urgency(), excess(rank.lane()), rank.when()));
         let Some((place, rank)) = worst else { return true };
         let urgency = Rank::urgency_of(newcomer.priority);
-        let fairer = || self.tenants.places_with(newcomer.tenant) < excess(rank.lane());
+        let with_it = places[usize::from(newcomer.tenant.lane)] + 1;
+        let fairer = || by_weight(with_it, newcomer.tenant.weight) < excess(rank.lane());
         if rank.urgency() < urgency || rank.urgency() == urgency && !fairer() {
             return false;
         }
         let pushed = rank.pushed_out().word();
         let out = self.words[place].compare_exchange(rank.word(), pushed, Ordering::AcqRel, Ordering::Relaxed);
         if out.is_ok() {
-            self.leaves(rank.lane());
+            self.leaves();
         }
         true
     }
 
-    fn leaves(&self, lane: u8) {
-        self.tenants.leaves(lane);
+    fn leaves(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use super::rank::{Rank, Status};
-use super::{Queue, Seen, Tenant};
+use super::{Paid, Queue, Seen, Tenant};
 use crate::atomics::Ordering;
 
 /// Whose turn it is, as far as a place knows.
@@ -16,7 +16,7 @@ pub enum Turn {
     Later,
     /// Nobody's who needs so much: there was no room for it.
     InVain,
-    /// Another shard's, who waits for some endpoint and has yet to look at what ended last; where it stands.
+    /// Another shard's, who waits for some endpoint of its island and has yet to look at what ended last; where it stands.
     Behind(usize),
 }
 
@@ -25,6 +25,7 @@ pub enum Turn {
 pub struct Line {
     urgency: u8,
     lane: u8,
+    island: u16,
     when: u64,
     place: usize,
 }
@@ -35,9 +36,19 @@ impl Line {
         self.urgency == other.urgency
     }
 
-    /// Urgency and tenant: among those who have both in common it is settled who goes first.
+    /// Urgency and tenant.
     pub fn kind(&self) -> (u8, u8) {
         (self.urgency, self.lane)
+    }
+
+    /// Whether it is settled who of both goes first: they have urgency, tenant and island in common.
+    pub fn is_in_line_with(&self, other: &Line) -> bool {
+        (self.kind(), self.island) == (other.kind(), other.island)
+    }
+
+    /// Its island, see [`super::islands`].
+    pub fn island(&self) -> u16 {
+        self.island
     }
 }
 
@@ -70,10 +81,11 @@ impl Place {
         self.queue.order(self.rank(), self.place)
     }
 
-    /// Where it stands among those of its urgency and tenant, lowest first; that never changes. For who has many places.
+    /// Where it stands among those of its urgency, tenant and island, lowest first; that never changes. For who has many places.
     pub fn line(&self) -> Line {
         let rank = self.rank();
-        Line { urgency: rank.urgency(), lane: rank.lane(), when: rank.when(), place: self.place }
+        let island = self.queue.islands.of(rank.endpoint());
+        Line { urgency: rank.urgency(), lane: rank.lane(), island, when: rank.when(), place: self.place }
     }
 
     /// Slot of the endpoint that it waits for.
@@ -95,16 +107,16 @@ impl Place {
     /// before it, nobody waits for them to look.
     pub fn turn(&self) -> Turn {
         let (queue, rank) = (self.queue, self.rank());
-        let (own, ends, shard) = (queue.order(rank, self.place), queue.seen().0, queue.owner(self.place));
-        let (open, too_much) = (queue.open.load(Ordering::Relaxed), queue.looked(rank.endpoint()).1);
+        let (own, shard, island) = (queue.order(rank, self.place), queue.owner(self.place), self.line().island());
+        let (open, too_much) = (queue.islands.open(island), queue.looked(rank.endpoint()).1);
         let (mut first, mut before, mut same): (Option<(_, usize)>, u32, bool) = (None, 0, false);
         let mut needs_too_much = false;
-        for (place, other) in queue.ranks() {
+        for (place, other) in queue.ranks_of(island) {
             let order = queue.order(other, place);
             if order >= own {
                 continue;
             }
-            let has_to_look = queue.has_to_look(other, ends);
+            let has_to_look = queue.has_to_look(other);
             if has_to_look && queue.owner(place) != shard {
                 first = first.filter(|(first, _)| *first < order).or(Some((order, place)));
                 before += 1;
@@ -134,8 +146,9 @@ impl Place {
             _ => None,
         };
         let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, aimed);
-        if self.queue.seen().0 == seen.0 {
-            self.queue.open.store(0, Ordering::Relaxed);
+        let island = self.queue.islands.of(endpoint);
+        if self.queue.islands.last_end(island) <= seen.0 {
+            self.queue.islands.none_open(island);
         }
         if before != endpoint {
             // Where it waited until now it came first, or who does has not looked for too long.
@@ -145,10 +158,11 @@ impl Place {
     }
 
     /// Its wait is over: it goes to its endpoint, with so many tokens of work on its tenant's account.
-    pub fn released(self, tokens: u32, now: u64) {
-        self.queue.takes_place();
-        self.queue.tenants.serves(self.tenant, tokens);
-        self.queue.drain.released(now);
+    pub fn released(self, tokens: u32, now: u64) -> Paid {
+        let (queue, rank) = (self.queue, self.rank());
+        queue.islands.takes_place(queue.islands.of(rank.endpoint()));
+        queue.drain.released(now);
+        queue.tenants.serves(queue.book(rank.endpoint(), rank.urgency()), self.tenant, tokens)
     }
 
     fn rank(&self) -> Rank {
@@ -161,7 +175,7 @@ impl Drop for Place {
         // Release: who takes the place next comes behind.
         let rank = Rank::of(self.queue.words[self.place].swap(Rank::NOBODY, Ordering::AcqRel));
         if rank.status() == Status::Waits {
-            self.queue.leaves(rank.lane());
+            self.queue.leaves();
         }
     }
 }
