@@ -280,12 +280,10 @@ fn a_pool_is_compared_with_a_policy_of_its_own() {
         ("[routing]\npolicy = \"warm\"\nshadow_policy = \"prefix-hash\"\n", false, true),
         ("[routing]\npolicy = \"warm\"\nshadow_policy = \"least-load\"\n", false, false),
         // Another pool's requests ask for it.
-        ("[routing]\npolicy = \"warm\"\n[pool.x]\nshadow_policy = \"prefix-hash\"\n", false, false),
-        (
-            "[routing]\npolicy = \"warm\"\n[pool.x]\npolicy = \"random\"\nshadow_policy = \"prefix-hash\"\n",
-            false,
-            false,
-        ),
+        ("[routing]\npolicy = \"warm\"\n[pool.x]\npolicy = \"prefix-hash\"\n", true, false),
+        ("[routing]\npolicy = \"prefix-hash\"\n[pool.x]\npolicy = \"warm\"\n", true, false),
+        ("[routing]\npolicy = \"warm\"\n[pool.x]\nshadow_policy = \"prefix-hash\"\n", false, true),
+        ("[routing]\npolicy = \"warm\"\n[pool.x]\npolicy = \"random\"\nshadow_policy = \"prefix-hash\"\n", false, true),
     ] {
         assert_eq!(keys(text), (chosen, shadow), "{text}");
     }

@@ -11,7 +11,7 @@ use crate::exchange::{Lender, rendered, warm};
 use crate::fleet::{Endpoint, Loads};
 use crate::policy::{self, Choice, Nobody, Policy, Request, Settings, ShadowPolicy};
 use crate::prefix;
-use crate::scan::{Api, Facts, Needs, Plan, PrefixMode, Progress, Scan};
+use crate::scan::{Api, Facts, Needs, Plain, Plan, PrefixMode, Progress, Scan};
 use crate::snapshot::{Pool, Selected, Snapshot};
 
 /// A request to be explained.
@@ -184,13 +184,15 @@ fn choose(
     let shadow_policy = ShadowPolicy::OFF;
     alone.settings = Arc::new(Settings { policy, shadow_policy, ..Settings::clone(&pool.settings) });
     // As in the fleet: where one pool chooses by the whole prompt, it is read for all of them.
-    let asked = snapshot.plan.chain && !snapshot.plan.plain.chosen;
-    let plan = Plan { chain: asked || policy.counts_tokens(), ..alone.settings.plan() };
+    let plainly = !policy.counts_tokens();
+    let plain = Plain { chosen: plainly, shadow: false };
+    let plan = Plan { chain: snapshot.plan.chain || !plainly, plain, ..alone.settings.plan() };
     let (progress, held) = read(scan, question, &plan, needs, config.limits.hold_bytes);
     let facts = scan.facts();
     let failed = matches!(progress, Progress::Failed(_));
     let name = pool.name.as_bytes();
-    let prefix = facts.prefix().filter(|_| !failed && policy.needs().contains(Needs::PREFIX));
+    let prefix = if plainly { facts.plain_prefix() } else { facts.prefix() };
+    let prefix = prefix.filter(|_| !failed && policy.needs().contains(Needs::PREFIX));
     let session = from_header.or(facts.session().filter(|_| !failed));
     let key = prefix.map(|prefix| prefix::key(name, facts.cache_salt, &prefix));
     let mut lender = Lender::default();
@@ -202,7 +204,7 @@ fn choose(
     let looked_up = key.and_then(|_| warm::look_up(facts, unread, rendered, &alone, snapshot, &mut lender));
     let request = Request {
         prompt: looked_up.zip(lender.matches.as_deref()).map(|(looked_up, matches)| looked_up.prompt(matches)),
-        key: cut.or(key),
+        key: cut.filter(|_| !plainly).or(key),
         unscannable: failed,
         session: session.map(|session| prefix::session_key(name, session)),
         random: question.random,

@@ -103,18 +103,17 @@ impl Settings {
 
     /// The same where there are `pools`, of whose settings those that say what is read are these.
     pub fn plan_among(&self, pools: &[Settings]) -> Plan {
-        let chosen = pools.iter().any(|pool| pool.policy.counts_tokens());
         let chain = pools.iter().any(Settings::counts_tokens);
-        let shadows = || pools.iter().filter_map(|pool| pool.shadow_policy.0);
-        // As if each pool had the policy that it is compared with.
-        let switched = pools.iter().any(|pool| pool.shadow_policy.0.unwrap_or(pool.policy).counts_tokens());
-        let keyed = shadows().any(|shadow| shadow.needs().contains(Needs::PREFIX));
+        // The keys of a pool are made as its own policy says, whatever is read for another's sake.
+        let keyed = |policy: Policy| policy.needs().contains(Needs::PREFIX) && !policy.counts_tokens();
+        let chosen = pools.iter().any(|pool| keyed(pool.policy));
+        let shadow = pools.iter().any(|pool| pool.shadow_policy.0.is_some_and(keyed));
         Plan {
             prefix: self.prefix,
             prefix_chars: self.prefix_chars,
             prefix_bytes: self.prefix_bytes,
             chain,
-            plain: Plain { chosen: chain && !chosen, shadow: chain && !switched && keyed },
+            plain: Plain { chosen: chain && chosen, shadow: chain && shadow },
             session_fields: self.session_fields.iter().map(|name| name.as_bytes().into()).collect(),
         }
     }

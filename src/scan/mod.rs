@@ -120,12 +120,12 @@ pub struct Plan {
     pub session_fields: Vec<Box<[u8]>>,
 }
 
-/// Who makes keys as if there was no chain, which is then there for another's sake.
+/// Who makes keys as if there was no chain, which is then there for another's sake: pools whose policies count no tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Plain {
-    /// The policies that choose: the chain is for those that they are compared with.
+    /// Policies that choose.
     pub chosen: bool,
-    /// Those that they are compared with: in their place nobody would ask for a chain.
+    /// Policies that are compared with those that do.
     pub shadow: bool,
 }
 
