@@ -415,31 +415,32 @@ fn cost(
     };
     let held_up = 0.1 * new * in_flight.min(32.0);
     let room = (f64::from(endpoint.vacant) * 20_000.0).floor() - since as f64;
-    let displaced = f64::from(endpoint.turnover) * new + if vacant { (new - room.max(0.0)).max(0.0) } else { 0.0 };
+    // Beside one that has room, what there is no room for; of a cache that nobody tells of nothing is known.
+    let counts = vacant && endpoint.engine.kv_use.is_some();
+    let displaced = f64::from(endpoint.turnover) * new + if counts { (new - room.max(0.0)).max(0.0) } else { 0.0 };
     let new = new + displaces * displaced;
     let work = pending as f64 + 6.0 * new + 0.02 * mean * in_flight + held_up + 4.0 * mean * kv;
     work / f64::from(endpoint.weight) + if has_room { 0.0 } else { 3.0 * mean }
 }
 
 /// Depth held, tokens pending, requests, foreign load, weight, percent of the cache in use, whether what it holds is believed, percent of
-/// the cache replaced of late, percent of it that holds nothing yet.
-type Drawn = (u64, u32, u32, u32, u32, u32, bool, u32, u32);
+/// the cache replaced of late, percent of it that holds nothing yet, whether the engine tells of its cache.
+type Drawn = (u64, u32, u32, u32, u32, u32, bool, u32, u32, bool);
 
 proptest! {
     #[test]
     fn the_least_cost_is_chosen(
-        each in prop::collection::vec((0u64..40, 0u32..9_000, 0u32..5, 0u32..5, 1u32..4, 0u32..=100, prop::bool::weighted(0.8), 0u32..=100, prop_oneof![2 => Just(0), 1 => 0u32..=100]), 1..12),
+        each in prop::collection::vec((0u64..40, 0u32..9_000, 0u32..5, 0u32..5, 1u32..4, 0u32..=100, prop::bool::weighted(0.8), 0u32..=100, prop_oneof![2 => Just(0), 1 => 0u32..=100], prop::bool::weighted(0.8)), 1..12),
         tokens in 64u32..4_000,
         precise: bool, are_held: bool,
-        known: bool,
     ) {
-        let made = |(slot, (_, _, _, foreign, weight, kv, believed, turnover, vacant)): (u16, &Drawn)| Endpoint {
+        let made = |(slot, (_, _, _, foreign, weight, kv, believed, turnover, vacant, known)): (u16, &Drawn)| Endpoint {
             rung: if *believed { Rung::Approximate } else { Rung::Hash },
             // Where prompts are held and others send here, a home counts, too: see `fronts_that_know_nothing_of_each_other_meet`.
             foreign: if are_held { 0 } else { *foreign },
             weight: *weight,
             turnover: *turnover as f32 / 100.0,
-            vacant: if known { *vacant as f32 / 100.0 } else { 0.0 },
+            vacant: if *known { *vacant as f32 / 100.0 } else { 0.0 },
             engine: EngineLoad {
                 kv_use: known.then_some(*kv as f32 / 100.0),
                 kv_capacity_tokens: Some(20_000),

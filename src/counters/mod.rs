@@ -121,6 +121,7 @@ impl Counters {
     /// For control, which gives the slot to another endpoint: it begins with nothing that was learnt of the one before.
     pub fn forget(&self, slot: u16) {
         self.outcomes.forget(slot);
+        self.predictions.forget(slot);
         self.loads.forget(slot);
     }
 

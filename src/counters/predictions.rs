@@ -178,6 +178,13 @@ impl Predictions {
         raise(&cells.told, 1);
     }
 
+    /// What is learnt there next is of another engine, which may tell of no cache at all.
+    pub fn forget(&self, slot: u16) {
+        if let Some(slot) = self.slots.get(usize::from(slot)) {
+            slot.zeros.store(0, Ordering::Relaxed);
+        }
+    }
+
     fn told_of_cache(&self, slot: u16, prediction: &Prediction, cached: Option<u32>) -> Option<u32> {
         let zeros = self.slots.get(slot as usize).filter(|_| prediction.omits_zero).map(|slot| &slot.zeros);
         match (cached, zeros) {
@@ -297,6 +304,11 @@ mod tests {
             1,
             "what always tells does not say that others will"
         );
+        predictions.told(3, &HALF, 1_000, Some(400));
+        predictions.forget(3);
+        let before = predictions.compared(3, Method::Warm).requests;
+        predictions.told(3, &HALF, 1_000, None);
+        assert_eq!(predictions.compared(3, Method::Warm).requests, before, "nor the engine that was there before");
     }
 
     /// What such a reply says of the length of text is as true as any.

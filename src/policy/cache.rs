@@ -63,8 +63,12 @@ impl Cache {
         }
     }
 
-    /// How many of so many new tokens would push out what lies there, where so many were sent there in all by now.
+    /// How many of so many new tokens would push out what lies there, where so many were sent there in all by now; none, as far as
+    /// is known, of a cache that nobody tells of.
     pub(super) fn pushed_out(&self, new: u64, dispatched: u64) -> u64 {
+        if self.capacity == 0 {
+            return 0;
+        }
         let since = dispatched.saturating_sub(self.dispatched_at as u64);
         new.saturating_sub(u64::from(self.vacant).saturating_sub(since))
     }
