@@ -27,10 +27,11 @@ impl Default for Islands {
 }
 
 impl Islands {
-    /// The island of each endpoint, by slot. Who waits while they change is on another from one look to the next.
+    /// The island of each endpoint, by slot; those behind them are alone. Who waits while they change is on another from one look to the
+    /// next.
     pub fn are(&self, islands: &[u16]) {
-        for (at, island) in self.of.iter().zip(islands) {
-            at.store((*island).into(), Ordering::Relaxed);
+        for (slot, at) in self.of.iter().enumerate() {
+            at.store(islands.get(slot).map_or(slot as u32, |island| (*island).into()), Ordering::Relaxed);
         }
     }
 
