@@ -28,9 +28,9 @@ pub(super) struct Waiting {
     looked_at: Micros,
     /// Endpoints where something ended since: somebody may wait for them, here or on another shard.
     freed: Vec<u16>,
-    /// Who of other shards are let go first, by their places, and since when; and who were in the look before.
-    behind: Vec<(usize, Micros)>,
-    behind_before: Vec<(usize, Micros)>,
+    /// By island: who of another shard is let go first, by its place, and since when; and who was in the look before.
+    behind: Vec<(u16, usize, Micros)>,
+    behind_before: Vec<(u16, usize, Micros)>,
     /// For which islands one here has looked in this look, and found no room.
     in_vain: Vec<u16>,
     /// There is more to look for than what ended here.
@@ -197,7 +197,7 @@ impl<D: Driver> Shard<D> {
                 self.waiting.look.in_vain(endpoint, needed, place);
                 return Tried::NotIts;
             }
-            Turn::Behind(other) if self.is_patient(other) => {
+            Turn::Behind(other) if self.is_patient(island, other) => {
                 if !self.waiting.in_vain.contains(&island) {
                     return Tried::LetsGoFirst(island);
                 }
@@ -223,15 +223,12 @@ impl<D: Driver> Shard<D> {
     }
 
     /// Whether another shard's request is let go first: not for ever, should its shard stand still.
-    fn is_patient(&mut self, other: usize) -> bool {
-        let now = self.desk.now;
-        let since_when =
-            |behind: &[(usize, Micros)]| behind.iter().find(|(place, _)| *place == other).map(|(_, since)| *since);
-        if let Some(since) = since_when(&self.waiting.behind) {
-            return now < since + PATIENCE;
-        }
-        let since = since_when(&self.waiting.behind_before).unwrap_or(now);
-        self.waiting.behind.push((other, since));
+    fn is_patient(&mut self, island: u16, other: usize) -> bool {
+        let (now, waiting) = (self.desk.now, &mut self.waiting);
+        let is_same = |(of, place, _): &&(u16, usize, Micros)| (*of, *place) == (island, other);
+        let since = waiting.behind_before.iter().find(is_same).map_or(now, |(.., since)| *since);
+        waiting.behind.retain(|(of, ..)| *of != island);
+        waiting.behind.push((island, other, since));
         now < since + PATIENCE
     }
 
