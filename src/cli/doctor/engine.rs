@@ -177,7 +177,8 @@ impl Asking {
         found.extend(page.cache(kind, &own));
         found.push(page.metrics(kind));
         found.push(load::several(ranks, kind));
-        let known = Known { kind, ranks, host: &examined.host, computed };
+        let is_heard = tokenizer::is_needed(&manner.config, &ids);
+        let known = Known { kind, ranks, host: &examined.host, computed, is_heard };
         found.extend(events::findings(&sources, &heard, known).await);
         found.push(cached);
         found.push(connection::clock(&version.fields, sent, came));
