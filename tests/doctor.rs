@@ -413,6 +413,20 @@ fn sglang_is_told_its_own_flags() {
     assert_eq!((found(&newer, "events").0, found(&newer, "replay").0), ("ok", "advice"), "{newer:#}");
 }
 
+/// vLLM caches wherever a model can; those of engines that only embed mostly cannot.
+#[test]
+fn a_cache_that_its_model_cannot_have_is_no_fault() {
+    let metrics =
+        || ("/metrics", VLLM_METRICS.replace("enable_prefix_caching=\"True\"", "enable_prefix_caching=\"False\""));
+    let embeds = doctor(&[&vllm(&[metrics()])], &[]);
+    assert_eq!(embeds.status.code(), Some(0), "{}", text(&embeds));
+    assert!(text(&embeds).contains("unknown cache          prefixes are not cached"), "{}", text(&embeds));
+    let generates = doctor(&[&vllm(&[metrics(), ("/v1/completions", String::new())])], &[]);
+    assert_eq!(generates.status.code(), Some(1));
+    assert!(text(&generates).contains("advice  cache          prefixes are not cached"), "{}", text(&generates));
+    assert!(!text(&generates).contains("--enable-prefix"), "{}", text(&generates));
+}
+
 #[test]
 fn ranks_behind_one_port_are_told() {
     let metrics = VLLM_METRICS.to_owned() + "vllm:num_requests_running{engine=\"1\",model_name=\"m\"} 0.0\n";

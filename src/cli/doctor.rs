@@ -25,7 +25,8 @@ use engine::{Examined, Manner};
 /// Ask each engine what it offers, and print the flags to change so that requests find their caches.
 ///
 /// Engines are asked for /version, /v1/models, /metrics, /kv_event_sources and, of SGLang, /get_server_info, side by side; where
-/// they publish KV events, these are listened to for a second. Nothing is sent that makes an engine compute, but with --ask.
+/// prefixes are not cached, for /v1/completions, too, by a GET that tells whether they generate; where they publish KV events, these are
+/// listened to for a second. Nothing is sent that makes an engine compute, but with --ask.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   warmfront doctor --config /etc/warmfront/warmfront.toml

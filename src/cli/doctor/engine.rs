@@ -123,6 +123,14 @@ impl Asking {
         Err(last)
     }
 
+    /// Whether it does more than embed and the like, where that is in question: a path of its own tells it.
+    async fn generates(&self, address: SocketAddr, page: &Page, timeout: Duration) -> bool {
+        page.reading.prefix_caching != Some(false)
+            || !matches!(self.client.get(&self.call(address, "/v1/completions", timeout)).await,
+                // 405 where it is there: it takes only POST.
+                Ok(answer) if answer.status == 404)
+    }
+
     /// All that costs the engine no work is asked at once; then it is listened to, and with `--ask` given work.
     async fn all(&self, reached: Reached, upstream: &Upstream, manner: &Manner, examined: &mut Examined) {
         let Reached { address, version, sent, came } = reached;
@@ -167,6 +175,7 @@ impl Asking {
             _ => (cached::unasked(kind, own.reports_cached), false),
         };
         let heard = listening.end().await;
+        let generates = self.generates(address, &page, manner.timeout).await;
 
         let ids: Vec<&str> = learnt.iter().flat_map(|learnt| &learnt.cards).map(|card| &*card.id).collect();
         let idle = Duration::from_millis(manner.config.limits.upstream_idle_timeout_ms);
@@ -174,7 +183,7 @@ impl Asking {
         found.push(server::server(kind, version_text.as_deref()));
         found.push(server::models(&learnt, context));
         found.push(tokenizer::finding(&manner.config, &ids));
-        found.extend(page.cache(kind, &own));
+        found.extend(page.cache(kind, &own, generates));
         found.push(page.metrics(kind));
         found.push(load::several(ranks, kind));
         let is_heard = tokenizer::is_needed(&manner.config, &ids);
