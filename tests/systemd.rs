@@ -72,6 +72,16 @@ fn what_does_not_mend_itself_is_not_tried_again() {
     assert_eq!(numbers.join(" "), statuses, "{said}");
 }
 
+/// Each client may have an engine's connection beside its own.
+#[test]
+fn the_unit_has_descriptors_for_32_full_shards() {
+    let service = shipped("systemd/warmfront.service");
+    let limit = service.lines().find_map(|line| line.strip_prefix("LimitNOFILE=")).unwrap();
+    let documented: toml::Table = shipped("systemd/warmfront.toml").parse().unwrap();
+    let clients = documented["limits"]["connections_max"].as_integer().unwrap();
+    assert_eq!(limit.parse(), Ok(2 * 32 * clients + 64));
+}
+
 /// A socket elsewhere would be closed by the front, which would open the default one beside.
 #[test]
 fn the_socket_is_where_the_front_listens() {
