@@ -241,6 +241,19 @@ fn a_key_is_sent_where_a_file_names_it() {
         room.doctor(&format!("[[upstream]]\nurl = \"http://{address}\"\napi_key_file = \"{}\"\n", key.display()));
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert!(!text(&output).contains("secret"));
+    // What only the unit can read is no fault, and no silence of the engine's.
+    let keyed =
+        |file: &str| room.doctor(&format!("[[upstream]]\nurl = \"http://{address}\"\napi_key_file = \"{file}\"\n"));
+    for (file, code, line) in [
+        ("/run/credentials/warmfront.service/none", 0, "unknown key            cannot use the key of "),
+        ("/nowhere/key", 1, "advice  key            cannot use the key of "),
+    ] {
+        let output = keyed(file);
+        let report = text(&output);
+        assert!(output.status.code() == Some(code) && report.contains(line), "{report}");
+        assert!(report.contains("ok      cache ") && report.contains("unknown models         told to who"), "{report}");
+        assert!(!report.contains("does not answer"), "{report}");
+    }
 }
 
 /// A folder of a test's own.

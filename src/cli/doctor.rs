@@ -37,6 +37,7 @@ use engine::{Examined, Manner};
     warmfront doctor --config /etc/warmfront/warmfront.toml --json | jq -r '.engines[] | .name, .add[]'
 
 Of each engine:
+  key             where its file cannot be read here
   server          which, and its version
   models          ids, adapters, the longest context
   tokenizer       whether the front knows the words of these models, where its policy needs them
