@@ -109,6 +109,35 @@ fn masks_of_many_cpus_are_written_in_groups() {
     assert!(lines.contains(&"rx-0/rps_cpus 80,00000006,00000001".into()), "{lines:?}");
 }
 
+/// The kernel pads masks to as many digits as it has CPUs, and rounds up how many connections a queue remembers.
+#[test]
+fn what_is_as_it_would_be_is_left_alone() {
+    let many: Vec<String> = (0..40).map(|cpu| cpu.to_string()).collect();
+    let machine = Machine::new("padded", &many.iter().map(String::as_str).collect::<Vec<_>>(), 3);
+    for queue in 0..3 {
+        machine.write(&format!("proc/irq/{}/smp_affinity_list", 21 + 2 * queue), &queue.to_string());
+        machine.write(&format!("proc/irq/{}/smp_affinity_list", 22 + 2 * queue), &queue.to_string());
+    }
+    machine.write("proc/sys/net/core/rps_sock_flow_entries", "32768");
+    let card = "sys/class/net/eth0/queues";
+    for (queue, senders) in ["00,00000009", "00,00000002", "00,00000004"].into_iter().enumerate() {
+        machine.write(&format!("{card}/tx-{queue}/xps_cpus"), senders);
+        machine.write(&format!("{card}/rx-{queue}/rps_cpus"), "00,0000000f");
+        machine.write(&format!("{card}/rx-{queue}/rps_flow_cnt"), "16384");
+    }
+    assert_eq!(machine.would_write(&["--cpus", "0-3", "eth0"]), [""; 0]);
+    // Enough queues: RPS is off, in as many digits.
+    for queue in 0..3 {
+        machine.write(&format!("{card}/rx-{queue}/rps_cpus"), "00,00000000");
+        machine.write(&format!("{card}/rx-{queue}/rps_flow_cnt"), "0");
+    }
+    machine.write(&format!("{card}/tx-0/xps_cpus"), "00,00000001");
+    assert_eq!(machine.would_write(&["--cpus", "0-2", "eth0"]), [""; 0]);
+    machine.write(&format!("{card}/tx-1/xps_cpus"), "01,00000000");
+    machine.write("proc/irq/25/smp_affinity_list", "0,2");
+    assert_eq!(machine.would_write(&["--cpus", "0-2", "eth0"]), ["25/smp_affinity_list 2", "tx-1/xps_cpus 2"]);
+}
+
 #[test]
 fn what_cannot_be_meant_is_refused_in_words() {
     let machine = Machine::new("refused", &["0", "1"], 1);

@@ -52,6 +52,16 @@ fn the_examples_pool_works_when_its_marks_are_taken_away() {
     assert_eq!(config.settings_for("other").policy, Policy::Warm);
 }
 
+/// What is wrong goes to the journal.
+#[test]
+fn a_password_in_a_url_is_not_shown() {
+    for url in ["http://u:pw@a:1/v1", "https://u:pw@a:1"] {
+        let said = said(&format!("[[upstream]]\nurl = \"{url}\"\n"));
+        assert!(said.starts_with("w.toml:2:7: ") && said.contains("holds credentials"), "{said}");
+        assert!(!said.contains("pw"), "{said}");
+    }
+}
+
 #[test]
 fn unknown_keys_are_named_with_what_was_meant() {
     assert_eq!(

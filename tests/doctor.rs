@@ -53,12 +53,12 @@ fn examined(engine: &str, flags: &[&str]) -> Value {
 /// The same, until these words are said of its events, three times at most: who publishes is listened to for a second, and may
 /// stand still for longer.
 fn listened_to(engine: &str, words: &str) -> Value {
-    let mut report = examined(engine, &[]);
+    let mut report = examined(engine, HEARS);
     for _ in 1..3 {
         if found(&report, "events").1.contains(words) {
             break;
         }
-        report = examined(engine, &[]);
+        report = examined(engine, HEARS);
     }
     report
 }
@@ -69,6 +69,9 @@ fn found<'a>(engine: &'a Value, subject: &str) -> (&'a str, &'a str) {
     let finding = finding.unwrap_or_else(|| panic!("no {subject} in {engine:#}"));
     (finding["mark"].as_str().unwrap(), finding["words"].as_str().unwrap())
 }
+
+/// A policy that goes by what engines tell.
+const HEARS: &[&str] = &["--policy", "precise"];
 
 /// Where nobody listens, ever.
 const NOBODY: &str = "127.0.0.1:1";
@@ -190,8 +193,8 @@ fn an_engine_that_offers_all_needs_no_change() {
         "ok      metrics        running, waiting, KV use and prefix hits are told",
         "ok      ranks          one behind this port",
         "unknown events         not told (it has no /kv_event_sources, as before vLLM 0.30);",
-        "                       if it publishes, write kv_events = \"tcp://127.0.0.1:5557\" below its `url`",
-        &format!("                       if it does not, add {FLAG}"),
+        "                       if it publishes, write kv_events = \"tcp://127.0.0.1:5557\" below its `url`;",
+        "                       none are needed: policy \"precise\" would hear them",
         "ok      clock          as ours",
         &format!("{address}: nothing to change"),
     ] {
@@ -238,6 +241,19 @@ fn a_key_is_sent_where_a_file_names_it() {
         room.doctor(&format!("[[upstream]]\nurl = \"http://{address}\"\napi_key_file = \"{}\"\n", key.display()));
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert!(!text(&output).contains("secret"));
+    // What only the unit can read is no fault, and no silence of the engine's.
+    let keyed =
+        |file: &str| room.doctor(&format!("[[upstream]]\nurl = \"http://{address}\"\napi_key_file = \"{file}\"\n"));
+    for (file, code, line) in [
+        ("/run/credentials/warmfront.service/none", 0, "unknown key            cannot use the key of "),
+        ("/nowhere/key", 1, "advice  key            cannot use the key of "),
+    ] {
+        let output = keyed(file);
+        let report = text(&output);
+        assert!(output.status.code() == Some(code) && report.contains(line), "{report}");
+        assert!(report.contains("ok      cache ") && report.contains("unknown models         told to who"), "{report}");
+        assert!(!report.contains("does not answer"), "{report}");
+    }
 }
 
 /// A folder of a test's own.
@@ -287,7 +303,11 @@ fn the_configuration_says_where_events_are_and_what_words_mean() {
     let expected =
         format!("advice  events         published at tcp://{silent}; connected, but nothing was heard of the prompt");
     // At best of three times: it has a second to let itself be connected to.
-    let at = || line(text(&room.doctor(&upstream(&format!("kv_events = \"tcp://{silent}\"")))), "events");
+    let keys = format!("kv_events = \"tcp://{silent}\"");
+    let at = || {
+        let routing = "[routing]\npolicy = \"least-load\"\nshadow_policy = \"precise\"\n";
+        line(text(&room.doctor(&(routing.to_owned() + &upstream(&keys)))), "events")
+    };
     assert!((0..3).any(|_| at().starts_with(&expected)), "{}", at());
     let off = text(&room.doctor(&upstream("kv_events = \"off\"")));
     assert!(line(off, "events").starts_with("unknown events         kv_events is \"off\""));
@@ -323,7 +343,7 @@ fn events_are_listened_to() {
 
 #[test]
 fn events_that_cannot_be_heard_are_advised_on() {
-    let closed = examined(&vllm(&[sources(&format!("tcp://*:{}", port(NOBODY)), None, "")]), &[]);
+    let closed = examined(&vllm(&[sources(&format!("tcp://*:{}", port(NOBODY)), None, "")]), HEARS);
     let (mark, words) = found(&closed, "events");
     assert!(
         mark == "advice" && words.contains(&format!("rank 0 cannot be heard from here at tcp://{NOBODY}")),
@@ -347,13 +367,13 @@ fn events_that_cannot_be_heard_are_advised_on() {
 fn the_flag_keeps_what_the_engine_has() {
     let silent = publisher(&[]);
     let at = format!("tcp://*:{}", port(&silent));
-    let plain = examined(&vllm(&[sources(&at, None, "kv@a:1@m")]), &[]);
+    let plain = examined(&vllm(&[sources(&at, None, "kv@a:1@m")]), HEARS);
     assert_eq!(found(&plain, "replay").0, "advice");
     let flag = FLAG.replace("tcp://*:5557", &at).replace("\"}'", "\", \"topic\": \"kv@a:1@m\"}'");
     let replay: u32 = port(&silent).parse::<u32>().unwrap() + 1;
     assert_eq!(plain["add"], json!([flag.replace("5558", &replay.to_string())]));
     // A topic that a shell would act on is in no line to copy.
-    let hostile = examined(&vllm(&[sources(&at, None, "'; reboot; '")]), &[]);
+    let hostile = examined(&vllm(&[sources(&at, None, "'; reboot; '")]), HEARS);
     assert_eq!((found(&hostile, "replay").0, &hostile["add"]), ("advice", &json!([])));
 }
 
@@ -362,12 +382,17 @@ fn who_does_not_publish_gets_the_flag() {
     let none =
         json!({"0": {"enable_kv_cache_events": false, "publisher": "null", "endpoint": "tcp://*:5557"}}).to_string();
     let [a, b] = [(); 2].map(|()| vllm(&[("/kv_event_sources", none.clone())]));
-    let report = text(&doctor(&[&a, &b], &[]));
+    let report = text(&doctor(&[&a, &b], HEARS));
+    assert!(report.contains("whoever reaches these ports reads prompts"), "{report}");
+    // Nobody listens under others, and the ports are open to all.
+    let idle = text(&doctor(&[&a, &b], &[]));
+    assert!(!idle.contains("--kv-events-config"), "{idle}");
+    assert!(idle.contains("\nok      events         none are needed: policy \"precise\" would hear them\n"), "{idle}");
     let other = FLAG.replace("5557", "5559").replace("5558", "5560");
     assert!(report.ends_with(&format!("{a}: add\n    {FLAG}\n{b}: add\n    {other}\n")), "{report}");
-    let ipc = examined(&vllm(&[sources("ipc:///tmp/kv", None, "")]), &[]);
+    let ipc = examined(&vllm(&[sources("ipc:///tmp/kv", None, "")]), HEARS);
     assert!(found(&ipc, "events").1.contains("ipc:///tmp/kv") && ipc["add"] == json!([FLAG]), "{ipc:#}");
-    let connects = examined(&vllm(&[sources("tcp://10.0.0.9:5557", None, "")]), &[]);
+    let connects = examined(&vllm(&[sources("tcp://10.0.0.9:5557", None, "")]), HEARS);
     let (mark, words) = found(&connects, "events");
     assert!(mark == "advice" && words.contains("connecting to tcp://10.0.0.9:5557"), "{words}");
     assert!(words.contains("kv_events = \"@tcp://10.0.0.9:5557\"") && connects["add"] == json!([FLAG]), "{words}");
@@ -379,7 +404,7 @@ fn sglang_is_told_its_own_flags() {
         "kv_events_config": null, "max_total_num_tokens": 5000, "context_length": 8192, "api_key": "secret"});
     let models = json!({"data": [{"id": "q"}]}).to_string();
     let address = engine(&[("/get_server_info", info.to_string()), ("/v1/models", models)]);
-    let output = doctor(&[&address], &[]);
+    let output = doctor(&[&address], HEARS);
     let report = text(&output);
     assert_eq!(output.status.code(), Some(1));
     for line in [
@@ -399,6 +424,20 @@ fn sglang_is_told_its_own_flags() {
     let info = json!({"disable_radix_cache": false, "kv_events_config": config});
     let newer = listened_to(&engine(&[("/server_info", info.to_string())]), "Nothing heard");
     assert_eq!((found(&newer, "events").0, found(&newer, "replay").0), ("ok", "advice"), "{newer:#}");
+}
+
+/// vLLM caches wherever a model can; those of engines that only embed mostly cannot.
+#[test]
+fn a_cache_that_its_model_cannot_have_is_no_fault() {
+    let metrics =
+        || ("/metrics", VLLM_METRICS.replace("enable_prefix_caching=\"True\"", "enable_prefix_caching=\"False\""));
+    let embeds = doctor(&[&vllm(&[metrics()])], &[]);
+    assert_eq!(embeds.status.code(), Some(0), "{}", text(&embeds));
+    assert!(text(&embeds).contains("unknown cache          prefixes are not cached"), "{}", text(&embeds));
+    let generates = doctor(&[&vllm(&[metrics(), ("/v1/completions", String::new())])], &[]);
+    assert_eq!(generates.status.code(), Some(1));
+    assert!(text(&generates).contains("advice  cache          prefixes are not cached"), "{}", text(&generates));
+    assert!(!text(&generates).contains("--enable-prefix"), "{}", text(&generates));
 }
 
 #[test]

@@ -56,6 +56,32 @@ fn the_unit_exposes_little() {
     assert!(succeeded, "{}", text.lines().last().unwrap_or_default());
 }
 
+/// Without a pause between restarts, systemd would go on for ever with what it cannot do itself.
+#[test]
+fn what_does_not_mend_itself_is_not_tried_again() {
+    let shipped = shipped("systemd/warmfront.service");
+    let statuses = shipped.lines().find_map(|line| line.strip_prefix("RestartPreventExitStatus=")).unwrap();
+    assert_eq!(statuses, "78 203 226 238 240 243");
+    let names = ["CONFIG", "EXEC", "NAMESPACE", "STATE_DIRECTORY", "LOGS_DIRECTORY", "CREDENTIALS"];
+    let output = match Command::new("systemd-analyze").arg("exit-status").args(names).output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+        output => output.expect("systemd-analyze runs"),
+    };
+    let said = String::from_utf8(output.stdout).unwrap();
+    let numbers: Vec<&str> = said.lines().skip(1).filter_map(|line| line.split_whitespace().nth(1)).collect();
+    assert_eq!(numbers.join(" "), statuses, "{said}");
+}
+
+/// Each client may have an engine's connection beside its own.
+#[test]
+fn the_unit_has_descriptors_for_32_full_shards() {
+    let service = shipped("systemd/warmfront.service");
+    let limit = service.lines().find_map(|line| line.strip_prefix("LimitNOFILE=")).unwrap();
+    let documented: toml::Table = shipped("systemd/warmfront.toml").parse().unwrap();
+    let clients = documented["limits"]["connections_max"].as_integer().unwrap();
+    assert_eq!(limit.parse(), Ok(2 * 32 * clients + 64));
+}
+
 /// A socket elsewhere would be closed by the front, which would open the default one beside.
 #[test]
 fn the_socket_is_where_the_front_listens() {

@@ -311,7 +311,7 @@ fn a_terminal_shows_the_fleet_and_is_left_as_it_was() {
 
 #[test]
 fn signals_end_it_as_well_and_a_front_may_come_later() {
-    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {
         let (nobody, _kept) = reserved::address();
         let mut screen = Screen::start(&["top", "--admin", &nobody.to_string()], &[("NO_COLOR", "1")]);
         screen.shows("Trying on.");

@@ -73,12 +73,23 @@ mask() {
     echo "$text"
 }
 
+# A value without what the kernel pads it with: 00000000,00000003 -> 3.
+plain() {
+    local text=$1
+    # Lists of CPUs have commas, too, but no groups of eight digits.
+    if [[ $text =~ ^[0-9a-f]{1,8}(,[0-9a-f]{8})*$ ]]; then
+        text=${text//,/}
+        while [[ $text == 0?* ]]; do text=${text#0}; done
+    fi
+    echo "$text"
+}
+
 # put FILE VALUE WHY: prints what differs, and writes it with --apply.
 put() {
     local now
     [[ -e $1 ]] || return 0
     now=$(cat "$1" 2>/dev/null || echo "?")
-    [[ $now != "$2" ]] || return 0
+    [[ $(plain "$now") != "$(plain "$2")" ]] || return 0
     printf '%-58s %s -> %s    # %s\n' "$1" "${now:-none}" "$2" "$3"
     [[ -z $apply ]] || echo "$2" >"$1" || echo "  not taken by the kernel: $1 stays ${now:-none}" >&2
 }
@@ -124,7 +135,9 @@ tune() {
     done
     local spread=0 flows=0
     if ((${#receive[@]} < ${#cpus[@]})); then
-        spread=$(mask "${cpus[@]}") flows=$((flow_entries / ${#receive[@]}))
+        spread=$(mask "${cpus[@]}") flows=1
+        # As the kernel rounds it: up to a power of two.
+        while ((flows * ${#receive[@]} < flow_entries)); do ((flows *= 2)); done
         put "$proc/sys/net/core/rps_sock_flow_entries" "$flow_entries" "RFS: connections remembered in all"
     fi
     for queue in "${receive[@]}"; do

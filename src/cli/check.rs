@@ -1,7 +1,7 @@
 //! `warmfront check`: is the configuration right, and can this machine and these engines carry it?
 
 mod engines;
-mod files;
+pub(super) mod files;
 mod interrupts;
 pub(super) mod machine;
 mod models;

@@ -19,27 +19,32 @@ use std::time::Duration;
 
 use super::{ConfigArgs, refuse};
 use crate::config::Upstream;
+use crate::policy::Policy;
 use engine::{Examined, Manner};
 
 /// Ask each engine what it offers, and print the flags to change so that requests find their caches.
 ///
 /// Engines are asked for /version, /v1/models, /metrics, /kv_event_sources and, of SGLang, /get_server_info, side by side; where
-/// they publish KV events, these are listened to for a second. Nothing is sent that makes an engine compute, but with --ask.
+/// prefixes are not cached, for /v1/completions, too, by a GET that tells whether they generate; where they publish KV events, these are
+/// listened to for a second. Nothing is sent that makes an engine compute, but with --ask.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   warmfront doctor --config /etc/warmfront/warmfront.toml
   warmfront doctor --upstream http://gpu-1:8000 --upstream http://gpu-2:8000 --ask
+  What policy \"precise\" would want of them:
+    warmfront doctor --upstream http://gpu-1:8000 --policy precise
   The flags alone:
     warmfront doctor --config /etc/warmfront/warmfront.toml --json | jq -r '.engines[] | .name, .add[]'
 
 Of each engine:
+  key             where its file cannot be read here
   server          which, and its version
   models          ids, adapters, the longest context
   tokenizer       whether the front knows the words of these models, where its policy needs them
   cache           whether prefixes are cached; its blocks and tokens
   metrics         those that routing uses, and which are missing
   ranks           data-parallel ranks behind its port
-  events          whether it tells what is in its cache, and whether that is heard here
+  events          whether it tells what is in its cache, and whether that is heard here, where a policy goes by it
   replay          whether it tells again what was missed
   cached_tokens   whether replies say how much of a prompt was cached
   clock           its date beside ours
@@ -54,6 +59,9 @@ pub struct Args {
     /// An engine, such as http://gpu-1:8000; may be given several times, and replaces those of the file.
     #[arg(long, value_name = "URL")]
     upstream: Vec<String>,
+    /// The policy that engines are to serve, in every pool; "precise" wants most of them.
+    #[arg(long, value_name = "NAME", value_enum)]
+    policy: Option<Policy>,
     /// Send each engine the same new prompt twice, for one token each: whether replies tell what was cached, and events come.
     #[arg(long)]
     ask: bool,
@@ -66,8 +74,8 @@ pub struct Args {
 }
 
 pub(super) fn main(args: Args) -> ExitCode {
-    let Args { config, upstream, ask, timeout, json } = args;
-    let config = match (ConfigArgs { config, upstream, ..ConfigArgs::default() }).load() {
+    let Args { config, upstream, policy, ask, timeout, json } = args;
+    let config = match (ConfigArgs { config, upstream, policy, ..ConfigArgs::default() }).load() {
         Ok(config) => config,
         Err(invalid) => return refuse(&invalid),
     };

@@ -150,13 +150,18 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Says what is wrong with configuration or machine.
+/// Says what is wrong with configuration or machine, for somebody to change.
 fn refuse(why: &dyn std::fmt::Display) -> ExitCode {
+    complain(why);
+    ExitCode::from(EX_CONFIG)
+}
+
+/// Says why it ends.
+fn complain(why: &dyn std::fmt::Display) {
     let words = format!("warmfront: {why}\n").into_bytes();
     let words = if journal::reads_us() { journal::prioritized(tracing::Level::ERROR, &words) } else { words };
     // Where nobody reads, the exit status says it.
     let _ = std::io::stderr().write_all(&words);
-    ExitCode::from(EX_CONFIG)
 }
 
 /// Which events are printed; may change while the process lives.

@@ -1,12 +1,13 @@
 //! `warmfront serve`: the front itself.
 
+use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
 use super::check::machine;
-use super::{ConfigArgs, Level, level, log, refuse};
+use super::{ConfigArgs, Level, complain, level, log, refuse};
 use crate::config::Config;
 use crate::control;
 use crate::control::reload::Source;
@@ -16,7 +17,7 @@ use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::exchange::Rules;
 use crate::publish::{Process, Published};
-use crate::shard::start::{Shared, Started, start};
+use crate::shard::start::{self, Shared, Started};
 use crate::shard::topology::this_machine;
 use crate::shard::{choice, panics};
 use crate::snapshot::Snapshot;
@@ -24,6 +25,8 @@ use crate::succession::{Inherited, inherit};
 
 /// How often the start of the shards is looked at.
 const GLANCE: Duration = Duration::from_millis(2);
+/// Before a start that failed for want of threads or memory ends: who supervises it tries again at once.
+const BREATH: Duration = Duration::from_secs(1);
 
 /// Run the front: accept clients, choose an engine for each request, relay.
 ///
@@ -46,7 +49,8 @@ const GLANCE: Duration = Duration::from_millis(2);
     curl -s http://127.0.0.1:9911/readyz
     curl -s http://127.0.0.1:9911/endpoints
 
-Exit status: 0 after a drain, 2 wrong usage, 78 wrong configuration or unfit machine (`warmfront check` says more).")]
+Exit status: 0 after a drain, 1 no threads or descriptors for the moment, or a fault of warmfront's own, 2 wrong usage,
+78 wrong configuration or unfit machine, for somebody to change (`warmfront check` says more).")]
 pub struct Args {
     #[command(flatten)]
     pub(super) config: ConfigArgs,
@@ -64,9 +68,26 @@ pub(super) fn main(args: Args) -> ExitCode {
     panics::tell_place_only();
     match run(config, source) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(why) if mends_itself(&*why) => {
+            complain(&why);
+            sleep(BREATH);
+            ExitCode::FAILURE
+        }
         Err(why) => refuse(&why),
     }
 }
+
+/// Whether there is nothing to change, and another start may do better.
+fn mends_itself(why: &(dyn Error + 'static)) -> bool {
+    matches!(why.downcast_ref(), Some(start::StartError::Machine(_)))
+        || matches!(why.downcast_ref(), Some(control::StartError::Machine(_)))
+        || why.is::<Fault>()
+}
+
+/// What can only be ours.
+#[derive(Debug, thiserror::Error)]
+#[error("a fault of warmfront: {0} requests were still counted in flight at the end")]
+struct Fault(u64);
 
 /// What the process was started with: its file is read anew, its flags still win over it.
 #[derive(Debug)]
@@ -89,7 +110,7 @@ impl Source for CommandLine {
 }
 
 /// Control first, so that a snapshot is there when the first connection is; then the shards, until they have drained.
-fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std::error::Error>> {
+fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn Error>> {
     let Inherited { admin, listeners, mut predecessor } = inherit(config.serve.admin)?;
     let driver = choice::choose(machine::asked(config.serve.driver))?;
     let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin);
@@ -124,7 +145,7 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std:
         driver,
     };
     let Started { threads, addresses: listening, listeners } =
-        start(&shared, &config.serve.listen, &placement, listeners)?;
+        start::start(&shared, &config.serve.listen, &placement, listeners)?;
     tracing::info!(?listening, "listening");
     while !setup.process.all_serving() && !setup.process.draining() {
         sleep(GLANCE);
@@ -145,7 +166,7 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn std:
     control.stop();
     let left = setup.counters.in_flight_in_all();
     if left != 0 {
-        return Err(format!("a fault of warmfront: {left} requests were still counted in flight at the end").into());
+        return Err(Fault(left).into());
     }
     tracing::info!("drained");
     Ok(())
@@ -184,4 +205,26 @@ fn descriptors(config: &Config, shards: usize) -> Result<(), String> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn what_nobody_has_to_change_is_tried_again() {
+        let error = || io::Error::from(io::ErrorKind::OutOfMemory);
+        let address = ([127, 0, 0, 1], 1).into();
+        for (why, tried_again) in [
+            (Box::<dyn Error>::from(start::StartError::Machine(error())), true),
+            (control::StartError::Machine(error()).into(), true),
+            (Fault(1).into(), true),
+            (start::StartError::Listen { address, error: error() }.into(), false),
+            (control::StartError::Admin { address, error: error() }.into(), false),
+            ("only 20 descriptors are allowed".into(), false),
+        ] {
+            assert_eq!(mends_itself(&*why), tried_again, "{why}");
+        }
+    }
 }

@@ -102,7 +102,7 @@ fn excerpt(out: &mut fmt::Formatter<'_>, path: &Path, text: &str, span: &Range<u
     let marked = text.get(span.clone()).unwrap_or("").lines().next().unwrap_or("").chars().count().max(1);
     let margin = " ".repeat(number.to_string().len());
     write!(out, "{}:{number}:{}: {message}", path.display(), column + 1)?;
-    if names_tenants(before, line) {
+    if names_tenants(before, line) || names_user(line) {
         return Ok(());
     }
     write!(out, "\n{margin} |\n")?;
@@ -123,6 +123,11 @@ fn names_tenants(before: &str, line: &str) -> bool {
     let table = before.lines().rev().find(|line| line.trim_start().starts_with('[') || of_queue(line));
     // Whatever stands there: it may be a misspelt `weights`.
     of_queue(table.unwrap_or_default()) || of_queue(line)
+}
+
+/// Whether a line holds a URL with what may be a password in it.
+fn names_user(line: &str) -> bool {
+    line.split_once("://").is_some_and(|(_, behind)| behind.contains('@'))
 }
 
 /// The word of `known` that `given` was probably meant to be.

@@ -167,6 +167,12 @@ impl FromStr for Url {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        // First: no other answer is to show them.
+        if let Some((_, behind)) = text.rsplit_once('@') {
+            return Err(format!(
+                "\"http://...@{behind}\" holds credentials; put the engine's key into a file and name it in `api_key_file`"
+            ));
+        }
         let lower = text.to_ascii_lowercase();
         if lower.starts_with("https://") {
             return Err(format!(
@@ -187,11 +193,6 @@ impl FromStr for Url {
         if !path.is_empty() {
             return Err(format!(
                 "\"{text}\" has a path; warmfront passes the client's own path on, so write http://{authority}"
-            ));
-        }
-        if authority.contains('@') {
-            return Err(format!(
-                "\"{text}\" holds credentials; put the engine's key into a file and name it in `api_key_file`"
             ));
         }
         let (host, port) = split_port(authority).ok_or_else(|| {
@@ -269,6 +270,12 @@ mod tests {
         assert!(url("https://a:1").unwrap_err().contains("TLS"));
         for several in ["http://a:1,http://b:2", "http://a:1,b:2", "http://a,b/"] {
             assert!(url(several).unwrap_err().contains("repeat --upstream"), "{several}");
+        }
+        for secret in
+            ["http://u:pw@a:1", "http://u:pw@a:1/v1", "https://u:pw@a:1", "http://u:pw@a:1,http://b:2", "u:p/pw@a"]
+        {
+            let why = url(secret).unwrap_err();
+            assert!(why.contains("holds credentials") && !why.contains("pw"), "{why}");
         }
         assert!(url("http://a:1/x,y").unwrap_err().contains("has a path"));
     }

@@ -184,8 +184,9 @@ impl Asked<'_> {
             return Some(reading);
         }
         if reading.prefix_caching == Some(false) {
-            let words =
-                "prefix caching is off: no request can find a warm cache; start it with --enable-prefix-caching";
+            // vLLM does wherever its model can; to force it on others may end it.
+            let words = "prefix caching is off: no request can find a warm cache; take away --no-enable-prefix-caching \
+                         if it is there; else its model cannot";
             found.push(Finding::advice(&*self.name, words));
         }
         let shown = |value: Option<u64>| value.map_or("unknown".into(), |value| value.to_string());

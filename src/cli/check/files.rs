@@ -13,9 +13,11 @@ use crate::control::{key, saved, writable};
 /// Folders that systemd makes for the unit, shows to it alone, and names to it in these variables.
 const OF_THE_UNIT: [(&str, &str); 2] =
     [("/var/log/warmfront", "LOGS_DIRECTORY"), ("/var/lib/warmfront", "STATE_DIRECTORY")];
-/// Where it keeps keys for the unit: its process alone sees them, not what the unit runs before a reload (systemd#35227), whatever the
-/// variables say.
-const CREDENTIALS: &str = "/run/credentials";
+/// Where it keeps keys for the unit. Mostly its process alone sees them, not what the unit runs before a reload (systemd#35227), whatever
+/// the variables say.
+pub(in crate::cli) const CREDENTIALS: &str = "/run/credentials";
+/// Names the unit's own folder there.
+const FOLDER: &str = "CREDENTIALS_DIRECTORY";
 
 /// Those that cannot be opened.
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
@@ -49,10 +51,16 @@ fn unwritten(path: &Path, error: &io::Error) -> impl Display {
     format!("cannot write {}: {error}", path.display())
 }
 
+/// Whether the unit's folder of keys is here, and a file that is missing in it missing to the front, too.
+fn is_shown(path: &Path, folder: Option<&Path>) -> bool {
+    folder.is_some_and(|folder| path.starts_with(folder) && folder.read_dir().is_ok())
+}
+
 /// What only the unit can open is no fault where it is looked at by hand.
 fn unless_of_the_unit(path: &Path, finding: Finding) -> Finding {
     let by_hand = |(folder, variable): &(&str, &str)| path.starts_with(folder) && env::var_os(variable).is_none();
-    if !path.starts_with(CREDENTIALS) && !OF_THE_UNIT.iter().any(by_hand) {
+    let kept = path.starts_with(CREDENTIALS) && !is_shown(path, env::var_os(FOLDER).as_deref().map(Path::new));
+    if !kept && !OF_THE_UNIT.iter().any(by_hand) {
         return finding;
     }
     let words = format!(
@@ -104,5 +112,13 @@ mod tests {
         let path = Path::new("/run/credentials/warmfront.service/none");
         assert_eq!(unless_of_the_unit(path, Finding::wrong("x", "y")).weight, Weight::Good);
         assert_eq!(unless_of_the_unit(Path::new("/srv/none"), Finding::wrong("x", "y")).weight, Weight::Wrong);
+    }
+
+    #[test]
+    fn a_key_is_missing_where_the_folder_of_the_units_keys_is_shown() {
+        let folder = env::temp_dir();
+        let at = |folder: &Path| is_shown(&folder.join("none"), Some(folder));
+        assert!(at(&folder) && !at(&folder.join("warmfront-no-such-folder")));
+        assert!(!is_shown(&folder.join("none"), None) && !is_shown(Path::new("/srv/none"), Some(&folder)));
     }
 }

@@ -1,5 +1,6 @@
 //! This machine: cores, descriptors, driver, ports.
 
+use std::env;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
@@ -25,7 +26,8 @@ const INDEX_LEAVES: u64 = 4;
 const MIB: usize = 1 << 20;
 
 pub(super) fn findings(config: &Config, placement: &Placement, ports: bool) -> Vec<Finding> {
-    let mut found = vec![cores(placement), descriptors(config, placement.shards())];
+    let mut found =
+        vec![cores(placement), descriptors(raise_descriptors(), config, placement.shards(), is_run_by_unit())];
     found.push(driver(asked(config.serve.driver)));
     found.push(memory(&config.limits, placement.shards()));
     found.extend(index(config));
@@ -65,13 +67,24 @@ fn cores(placement: &Placement) -> Finding {
     Finding::advice("cores", format!("{placement}:\n{why}; set shards = \"auto\", which is {auto} here"))
 }
 
-fn descriptors(config: &Config, shards: usize) -> Finding {
-    let may = raise_descriptors();
+/// Whether systemd started this process itself, under the unit's limits. Shells pass the variable on.
+fn is_run_by_unit() -> bool {
+    env::var("SYSTEMD_EXEC_PID").is_ok_and(|id| id == std::process::id().to_string())
+}
+
+fn descriptors(may: u64, config: &Config, shards: usize, by_unit: bool) -> Finding {
     let wanted = descriptors_wanted(config, shards);
     let clients = may.saturating_sub(OTHER_DESCRIPTORS) / 2 / shards.max(1) as u64;
+    let (whose, how) = match by_unit {
+        true => ("", format!("Set LimitNOFILE={wanted} in the unit, and fs.nr_open (sysctl) to as much")),
+        false => (
+            " in this shell (the unit has one of its own)",
+            format!("For a start from here `ulimit -n {wanted}` as root, and fs.nr_open (sysctl) no less"),
+        ),
+    };
     let words = format!(
-        "the limit is {may}, enough for {clients} clients a shard; connections_max = {} asks for {wanted}.\n\
-         Set LimitNOFILE={wanted} in the unit (`ulimit -Hn` in a shell), or connections_max = {clients}",
+        "the limit is {may}{whose}, enough for {clients} clients a shard; connections_max = {} asks for {wanted}.\n\
+         {how}; or set connections_max = {clients}",
         config.limits.connections_max
     );
     match may {
@@ -197,6 +210,17 @@ mod tests {
         assert_eq!((epoll.weight, &*epoll.words), (Weight::Good, "epoll: as configured"));
         let automatic = driver(asked(Driver::Auto));
         assert!(automatic.weight == Weight::Good && automatic.words.contains(": "), "{}", automatic.words);
+    }
+
+    /// The unit's limit is not the shell's.
+    #[test]
+    fn too_few_descriptors_are_advised_on_where_they_are_set() {
+        let of = |may, by_unit| descriptors(may, &Config::default(), 8, by_unit);
+        let (unit, shell) = (of(1_048_576, true), of(1_048_576, false));
+        assert!(unit.weight == Weight::Advice && unit.words.contains("LimitNOFILE=1048640 in the unit"), "{unit:?}");
+        assert!(shell.weight == Weight::Advice && !shell.words.contains("LimitNOFILE"), "{shell:?}");
+        assert!(shell.words.contains("`ulimit -n 1048640`"), "{shell:?}");
+        assert_eq!((of(1_048_640, true).weight, of(64, false).weight), (Weight::Good, Weight::Wrong));
     }
 
     #[test]

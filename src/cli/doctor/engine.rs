@@ -12,6 +12,7 @@ use super::listening::Listening;
 use super::load::{self, Page};
 use super::server::{self, Info};
 use super::tokenizer;
+use crate::cli::check::files::CREDENTIALS;
 use crate::config::{Config, Upstream};
 use crate::control::client::{Answer, Call, CallError, Client};
 use crate::control::models;
@@ -67,15 +68,23 @@ pub(super) async fn examine(upstream: Upstream, manner: Manner) -> Examined {
     };
     let unreachable =
         |examined: Examined, why: String| Examined { findings: vec![Finding::advice("server", why)], ..examined };
-    let key = match key(&upstream) {
-        Ok(key) => key,
-        Err(error) => return unreachable(examined, error.to_string()),
+    let (key, keyless) = match key(&upstream) {
+        Ok(key) => (key, None),
+        Err(error) => {
+            let is_the_units = upstream.api_key_file.starts_with(CREDENTIALS);
+            let (weigh, why) = match is_the_units {
+                true => (Finding::unknown as fn(_, _) -> _, "the unit's alone to read"),
+                false => (Finding::advice as fn(_, _) -> _, "a front would not start"),
+            };
+            (None, Some(weigh("key", format!("{error}: {why};\nasked without it"))))
+        }
     };
     let addresses = match watch::lookup(&upstream).await {
         Ok(addresses) => addresses,
         Err(why) => return unreachable(examined, format!("cannot look it up: {}", shown(&why))),
     };
-    let asking = Asking { authority: upstream.url.authority(), key, client: Client::default() };
+    let keyless = keyless.map(|found| examined.findings.push(found)).is_some();
+    let asking = Asking { authority: upstream.url.authority(), key, keyless, client: Client::default() };
     match asking.reach(&addresses, manner.timeout).await {
         Ok(reached) => asking.all(reached, &upstream, &manner, &mut examined).await,
         Err(error) => return unreachable(examined, format!("{}; start it, or mend `url`", shown(&error.to_string()))),
@@ -95,6 +104,8 @@ struct Reached {
 pub(super) struct Asking {
     authority: String,
     key: Option<Arc<str>>,
+    /// There is a key, which cannot be had here.
+    keyless: bool,
     pub(super) client: Client,
 }
 
@@ -121,6 +132,14 @@ impl Asking {
             }
         }
         Err(last)
+    }
+
+    /// Whether it does more than embed and the like, where that is in question: a path of its own tells it.
+    async fn generates(&self, address: SocketAddr, page: &Page, timeout: Duration) -> bool {
+        page.reading.prefix_caching != Some(false)
+            || !matches!(self.client.get(&self.call(address, "/v1/completions", timeout)).await,
+                // 405 where it is there: it takes only POST.
+                Ok(answer) if answer.status == 404)
     }
 
     /// All that costs the engine no work is asked at once; then it is listened to, and with `--ask` given work.
@@ -167,17 +186,19 @@ impl Asking {
             _ => (cached::unasked(kind, own.reports_cached), false),
         };
         let heard = listening.end().await;
+        let generates = self.generates(address, &page, manner.timeout).await;
 
         let ids: Vec<&str> = learnt.iter().flat_map(|learnt| &learnt.cards).map(|card| &*card.id).collect();
         let idle = Duration::from_millis(manner.config.limits.upstream_idle_timeout_ms);
         let found = &mut examined.findings;
         found.push(server::server(kind, version_text.as_deref()));
-        found.push(server::models(&learnt, context));
+        found.push(server::models(&learnt, context, self.keyless));
         found.push(tokenizer::finding(&manner.config, &ids));
-        found.extend(page.cache(kind, &own));
+        found.extend(page.cache(kind, &own, generates));
         found.push(page.metrics(kind));
         found.push(load::several(ranks, kind));
-        let known = Known { kind, ranks, host: &examined.host, computed };
+        let is_heard = tokenizer::is_needed(&manner.config, &ids);
+        let known = Known { kind, ranks, host: &examined.host, computed, is_heard };
         found.extend(events::findings(&sources, &heard, known).await);
         found.push(cached);
         found.push(connection::clock(&version.fields, sent, came));

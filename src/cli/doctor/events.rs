@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::finding::{Change, EVENTS_PORT, Finding, Publish, is_plain, shown};
+use super::finding::{Change, EVENTS_PORT, Finding, Mark, Publish, is_plain, shown};
 use super::listening::Heard;
 use super::server::Info;
 use crate::config::{KvEvents, Upstream};
@@ -17,6 +17,8 @@ use crate::kvevents::{Endpoint, Settings, listed};
 
 const EVENTS: &str = "events";
 const REPLAY: &str = "replay";
+/// Behind what is no fault, for nobody listens.
+const UNNEEDED: &str = "none are needed: policy \"precise\" would hear them";
 /// For a connection to a replay socket.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -115,6 +117,8 @@ pub(super) struct Known<'a> {
     pub(super) host: &'a str,
     /// Whether it computed a prompt while it was listened to.
     pub(super) computed: bool,
+    /// Whether a policy goes by what it publishes.
+    pub(super) is_heard: bool,
 }
 
 impl Known<'_> {
@@ -143,6 +147,26 @@ fn with(found: Finding, publish: Option<Publish>) -> Finding {
 
 /// What was `heard` of the sockets of [`super::listening::Listening`], and what its replay sockets do.
 pub(super) async fn findings(sources: &Sources, heard: &[Heard], known: Known<'_>) -> Vec<Finding> {
+    let mut found = offered(sources, heard, known).await;
+    if !known.is_heard {
+        found.iter_mut().for_each(unneeded);
+    }
+    found
+}
+
+/// Where nobody listens, nothing is to be changed: the ports are open to all, and tell prompts.
+fn unneeded(found: &mut Finding) {
+    if found.mark == Mark::Advice || found.change.is_some() {
+        found.words += &format!(";\n{UNNEEDED}");
+        found.change = None;
+    }
+    if found.mark == Mark::Advice {
+        found.mark = Mark::Good;
+    }
+}
+
+/// What it offers to who listens.
+async fn offered(sources: &Sources, heard: &[Heard], known: Known<'_>) -> Vec<Finding> {
     let ranks = match sources {
         Sources::Listed(ranks) => ranks,
         Sources::Unusable(why) => {
@@ -163,6 +187,9 @@ pub(super) async fn findings(sources: &Sources, heard: &[Heard], known: Known<'_
         }
     };
     let Some((_, first)) = ranks.first() else {
+        if !known.is_heard {
+            return vec![Finding::good(EVENTS, UNNEEDED)];
+        }
         let words = "none are published: what its cache holds is guessed from what was sent there, not known";
         return vec![with(Finding::advice(EVENTS, words), known.publish())];
     };
@@ -262,13 +289,14 @@ fn is_loopback(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::finding::Mark;
-
     fn told(host: &str, settings: &str, heard: Heard, computed: bool) -> Vec<Finding> {
-        let sources = Sources::read(settings.as_bytes(), host);
-        let known = Known { kind: Some(EngineKind::Vllm), ranks: 1, host, computed };
+        said(&Sources::read(settings.as_bytes(), host), heard, host, computed, true)
+    }
+
+    fn said(sources: &Sources, heard: Heard, host: &str, computed: bool, is_heard: bool) -> Vec<Finding> {
+        let known = Known { kind: Some(EngineKind::Vllm), ranks: 1, host, computed, is_heard };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(findings(&sources, &[heard], known))
+        runtime.block_on(findings(sources, &[heard], known))
     }
 
     const LOCAL_REPLAY: &str = r#"{"0": {"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:9800",
@@ -284,6 +312,27 @@ mod tests {
         assert_eq!(found[1].change, Some(Change::Publish(publish)));
         let here = told("127.0.0.1", LOCAL_REPLAY, heard(), false);
         assert!(here[1].mark == Mark::Advice && here[1].words.contains("cannot be reached from here"), "{here:?}");
+    }
+
+    #[test]
+    fn where_nobody_listens_nothing_is_to_be_changed() {
+        let read = |text: &str| Sources::read(text.as_bytes(), "gpu-1");
+        let of = |sources: &Sources| said(sources, Heard::default(), "gpu-1", false, false);
+        assert_eq!(of(&read("{}")), [Finding::good(EVENTS, UNNEEDED)]);
+        for sources in [
+            read(LOCAL_REPLAY),
+            read(&LOCAL_REPLAY.replace("tcp://127.0.0.1:9", "")),
+            read(&LOCAL_REPLAY.replace("tcp://*:9800", "ipc:///tmp/kv")),
+            read(&LOCAL_REPLAY.replace("*:9800", "10.0.0.9:9800")),
+            Sources::Untold("it has no path for it".into()),
+        ] {
+            let heard = said(&sources, Heard::default(), "gpu-1", false, true);
+            assert!(heard.iter().any(|found| found.mark == Mark::Advice || found.change.is_some()), "{heard:?}");
+            for found in of(&sources) {
+                let is_said = found.words.ends_with(&format!(";\n{UNNEEDED}"));
+                assert!(is_said && found.mark != Mark::Advice && found.change.is_none(), "{found:?}");
+            }
+        }
     }
 
     #[test]

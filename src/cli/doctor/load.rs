@@ -37,8 +37,8 @@ impl Page {
         }
     }
 
-    /// Whether prefixes are cached, in which blocks, how many.
-    pub(super) fn cache(&self, kind: Option<EngineKind>, info: &Info) -> Vec<Finding> {
+    /// Whether prefixes are cached, in which blocks, how many. `generates`: the engine does not only embed, or the like.
+    pub(super) fn cache(&self, kind: Option<EngineKind>, info: &Info, generates: bool) -> Vec<Finding> {
         const SUBJECT: &str = "cache";
         let size = self.reading.block_size.map(u64::from).or(info.page_size).filter(|size| *size > 0);
         let blocks = |tokens: u64, size: u64| self.blocks.unwrap_or(tokens / size);
@@ -54,8 +54,13 @@ impl Page {
                 Finding::advice(SUBJECT, "prefixes are not cached: no request can find a warm cache")
                     .to(Change::TakeAway("--disable-radix-cache"))
             }
-            (Some(false), _) => Finding::advice(SUBJECT, "prefixes are not cached: no request can find a warm cache")
-                .to(Change::Add("--enable-prefix-caching")),
+            // vLLM does wherever its model can; to force it on others may end it.
+            (Some(false), _) => {
+                let words = "prefixes are not cached: no request can find a warm cache;\n\
+                             take away --no-enable-prefix-caching if it is there; else its model cannot";
+                // Most models for that cannot.
+                if generates { Finding::advice(SUBJECT, words) } else { Finding::unknown(SUBJECT, words) }
+            }
             (None, _) => Finding::unknown(SUBJECT, format!("whether prefixes are cached is not told; {held}")),
         }];
         if kind == Some(EngineKind::Sglang) && size == Some(1) {
@@ -172,7 +177,7 @@ mod tests {
     #[test]
     fn a_recorded_vllm_has_all() {
         let page = page(include_str!("../../../tests/fixtures/engine-metrics/vllm-0.32.0.txt"));
-        let cache = page.cache(VLLM, &Info::default());
+        let cache = page.cache(VLLM, &Info::default(), true);
         assert_eq!(cache, [Finding::good("cache", "prefixes are cached; 2048 blocks of 32 tokens: 65536 tokens")]);
         assert_eq!((page.metrics(VLLM).mark, page.ranks), (Mark::Good, 1));
     }
@@ -185,7 +190,7 @@ mod tests {
                  enable_prefix_caching=\"True\"}} 1.0\n"
             )
         };
-        let cache = page(&(rank(0) + &rank(1))).cache(VLLM, &Info::default());
+        let cache = page(&(rank(0) + &rank(1))).cache(VLLM, &Info::default(), true);
         assert_eq!(cache, [Finding::good("cache", "prefixes are cached; 80 blocks of 16 tokens: 200 tokens")]);
     }
 
@@ -208,16 +213,23 @@ mod tests {
 
     #[test]
     fn a_cache_that_is_off_is_turned_on() {
-        let off = |kind, info| page("").cache(kind, &info)[0].change.clone();
+        let off = |kind, info| page("").cache(kind, &info, true)[0].change.clone();
         let info = Info { caches: Some(false), ..Info::default() };
         assert_eq!(off(SGLANG, info), Some(Change::TakeAway("--disable-radix-cache")));
         let text =
             "vllm:cache_config_info{block_size=\"16\",enable_prefix_caching=\"False\",num_gpu_blocks=\"10\"} 1.0\n";
-        assert_eq!(page(text).cache(VLLM, &Info::default())[0].change, Some(Change::Add("--enable-prefix-caching")));
-        let pages = page("")
-            .cache(SGLANG, &Info { page_size: Some(1), tokens: Some(50), caches: Some(true), ..Info::default() });
+        for (generates, mark) in [(true, Mark::Advice), (false, Mark::Unknown)] {
+            let found = &page(text).cache(VLLM, &Info::default(), generates)[0];
+            assert!(found.mark == mark && found.change.is_none(), "{found:?}");
+            assert!(found.words.contains("take away --no-enable-prefix-caching if it is there"), "{found:?}");
+        }
+        let pages = page("").cache(
+            SGLANG,
+            &Info { page_size: Some(1), tokens: Some(50), caches: Some(true), ..Info::default() },
+            true,
+        );
         assert_eq!(pages[1].change, Some(Change::Add("--page-size 16")));
-        assert_eq!(page("").cache(VLLM, &Info::default())[0].mark, Mark::Unknown);
+        assert_eq!(page("").cache(VLLM, &Info::default(), true)[0].mark, Mark::Unknown);
     }
 
     #[test]

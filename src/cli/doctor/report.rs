@@ -90,7 +90,11 @@ fn line(finding: &Finding) -> String {
     let verb = if finding.mark == Mark::Advice { "" } else { "if it does not, " };
     let _ = match &finding.change {
         Some(Change::Add(flag)) => write!(words, "\n{verb}add {flag}"),
-        Some(Change::Publish(publish)) => write!(words, "\n{verb}add {}", publish.flag()),
+        Some(Change::Publish(publish)) => write!(
+            words,
+            "\n{verb}add {}\nwhoever reaches these ports reads prompts, without a key: open them to fronts alone",
+            publish.flag()
+        ),
         Some(Change::TakeAway(flag)) => write!(words, "\n{verb}take away {flag}"),
         None => Ok(()),
     };

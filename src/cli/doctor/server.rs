@@ -69,11 +69,12 @@ pub(super) fn server(kind: Option<EngineKind>, version: Option<&str>) -> Finding
     }
 }
 
-/// Its models and adapters, and the longest context of any.
-pub(super) fn models(learnt: &Result<Learnt, ModelsError>, context: Option<u64>) -> Finding {
+/// Its models and adapters, and the longest context of any. `keyless`: it has a key that cannot be had here.
+pub(super) fn models(learnt: &Result<Learnt, ModelsError>, context: Option<u64>, keyless: bool) -> Finding {
     const SUBJECT: &str = "models";
     let learnt = match learnt {
         Ok(learnt) => learnt,
+        Err(ModelsError::KeyWanted) if keyless => return Finding::unknown(SUBJECT, "told to who has its key"),
         Err(why @ (ModelsError::KeyWanted | ModelsError::KeyRefused)) => {
             return Finding::advice(SUBJECT, why.to_string());
         }
@@ -142,14 +143,14 @@ mod tests {
     fn models_and_adapters_are_told_apart() {
         let base = ("base", r#"{"id": "base", "parent": null, "max_model_len": 4096}"#);
         let lora = ("lo\x1bra", r#"{"id": "lora", "parent": "base"}"#);
-        let found = models(&learnt(&[base, lora]), None);
+        let found = models(&learnt(&[base, lora]), None, false);
         assert_eq!(found, Finding::good("models", "base; adapters lo\\u{1b}ra; context of 4096 tokens"));
         let names: Vec<String> = (0..20).map(|number| format!("m{number}")).collect();
         let many: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "{}")).collect();
-        assert!(models(&learnt(&many), Some(7)).words.ends_with("m7 and 12 more; context of 7 tokens"));
-        assert_eq!(models(&learnt(&[]), None).mark.as_str(), "advice");
-        assert_eq!(models(&Err(ModelsError::KeyWanted), None).mark.as_str(), "advice");
-        assert_eq!(models(&Err(ModelsError::Shape), None).mark.as_str(), "unknown");
+        assert!(models(&learnt(&many), Some(7), false).words.ends_with("m7 and 12 more; context of 7 tokens"));
+        assert_eq!(models(&learnt(&[]), None, false).mark.as_str(), "advice");
+        assert_eq!(models(&Err(ModelsError::KeyWanted), None, false).mark.as_str(), "advice");
+        assert_eq!(models(&Err(ModelsError::Shape), None, false).mark.as_str(), "unknown");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::cli::doctor::finding::{Finding, shown};
 use crate::config::Config;
-use crate::policy::Policy;
+use crate::policy::{Policy, Settings};
 
 const SUBJECT: &str = "tokenizer";
 /// What a folder has to have.
@@ -10,14 +10,24 @@ const FILE: &str = "tokenizer.json";
 /// Models that are shown by name.
 const NAMED_MAX: usize = 8;
 
-/// What the configuration says of the models with these ids; of any model, where none is known.
-pub(super) fn finding(config: &Config, ids: &[&str]) -> Finding {
-    let settings = |id: &&str| (shown(id), config.settings_for(id));
-    let mut all: Vec<_> = ids.iter().map(settings).collect();
+/// Whether a policy chooses for one of them, or looks on, that needs their words, and hears what their engine tells.
+pub(super) fn is_needed(config: &Config, ids: &[&str]) -> bool {
+    !precise(config, ids).is_empty()
+}
+
+/// Those for which there is such a policy.
+fn precise(config: &Config, ids: &[&str]) -> Vec<(String, Settings)> {
+    let mut all: Vec<_> = ids.iter().map(|id| (shown(id), config.settings_for(id))).collect();
     if all.is_empty() {
         all.push(("any model".into(), config.routing.clone()));
     }
     all.retain(|(_, settings)| settings.looks_at(Policy::Precise));
+    all
+}
+
+/// What the configuration says of the models with these ids; of any model, where none is known.
+pub(super) fn finding(config: &Config, ids: &[&str]) -> Finding {
+    let all = precise(config, ids);
     if all.is_empty() {
         return Finding::good(SUBJECT, "none is needed: policy \"precise\" would need one");
     }

@@ -121,6 +121,7 @@ struct Signals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Signal,
+    quit: Signal,
     stop: Signal,
     resized: Signal,
 }
@@ -131,6 +132,7 @@ impl Signals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
             hangup: signal(SignalKind::hangup())?,
+            quit: signal(SignalKind::quit())?,
             stop: signal(SignalKind::from_raw(libc::SIGTSTP))?,
             resized: signal(SignalKind::window_change())?,
         })
@@ -141,6 +143,7 @@ impl Signals {
             _ = self.interrupt.recv() => Asked::End,
             _ = self.terminate.recv() => Asked::End,
             _ = self.hangup.recv() => Asked::End,
+            _ = self.quit.recv() => Asked::End,
             _ = self.stop.recv() => Asked::Stop,
             _ = self.resized.recv() => Asked::Resize,
         }
