@@ -221,6 +221,8 @@ pub const TEMPLATE_JSON_DEPTH_MAX: usize = 64;
 /// Sets of tools that are known of a model at once.
 pub const TOOLSETS_MAX: usize = 64;
 
+/// Most points of a ring, 8 bytes each: beyond it they make shares no more even, and seconds of building.
+pub const RING_POINTS_MAX: u32 = 1 << 20;
 /// Heaviest endpoint; larger weights count as this, so that a ring's size is bounded.
 pub const WEIGHT_MAX: u32 = 100;
 /// Heaviest tenant of the queue.

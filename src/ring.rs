@@ -9,6 +9,8 @@
 //! XXH64( seed 0,  name as UTF-8  |  0xFF  |  i as 4 bytes, little endian )
 //! ```
 //!
+//! Where these would be more than 2^20, `replication` is 2^20 over the sum of all weights, rounded down.
+//!
 //! 0xFF occurs in no UTF-8 text and `i` has a fixed width, so that no two (name, i) make the same
 //! bytes: "x-1" with 12 and "x-11" with 2 are different points.
 //!
@@ -18,7 +20,7 @@
 
 use xxhash_rust::xxh64::Xxh64;
 
-use crate::limits::{REPLICATION_MAX, WEIGHT_MAX};
+use crate::limits::{REPLICATION_MAX, RING_POINTS_MAX, WEIGHT_MAX};
 
 /// Seed of every point. Changing it moves every key of every fleet.
 const SEED: u64 = 0;
@@ -50,9 +52,11 @@ pub struct Ring {
 
 impl Ring {
     /// Places `replication` points per unit of weight for each member. Weights and replication are
-    /// held to 1..=[`WEIGHT_MAX`] and 1..=[`REPLICATION_MAX`].
+    /// held to 1..=[`WEIGHT_MAX`] and 1..=[`REPLICATION_MAX`], and replication to what makes [`RING_POINTS_MAX`] points.
     pub fn build(members: &[Member<'_>], replication: u32) -> Ring {
-        let replication = replication.clamp(1, REPLICATION_MAX);
+        let weights: u32 = members.iter().map(|(.., weight)| (*weight).clamp(1, WEIGHT_MAX)).sum();
+        let most = (RING_POINTS_MAX / weights.max(1)).max(1);
+        let replication = replication.clamp(1, REPLICATION_MAX).min(most);
         let mut points = Vec::new();
         for &(slot, name, weight) in members {
             let count = replication * weight.clamp(1, WEIGHT_MAX);
@@ -178,5 +182,19 @@ mod tests {
     fn sizes_are_held() {
         assert_eq!(Ring::build(&[(0, "a", u32::MAX)], 0).points(), WEIGHT_MAX as usize);
         assert_eq!(Ring::build(&[member(0, "a")], u32::MAX).points(), REPLICATION_MAX as usize);
+    }
+
+    /// Who is used to weights of 100 gives each engine one, and has a ring that is built in no time all the same.
+    #[test]
+    fn heavy_weights_make_no_larger_ring_than_is_of_use() {
+        let names: Vec<String> = (0..400).map(|i| format!("engine-{i}")).collect();
+        let weighing =
+            |weight: u32| names.iter().enumerate().map(|(i, name)| (i as u16, &**name, weight)).collect::<Vec<_>>();
+        assert_eq!(Ring::build(&weighing(10), 256).points(), 400 * 10 * 256, "all fit");
+        assert_eq!(Ring::build(&weighing(100), 256).points(), 400 * 100 * 26);
+        let ring = Ring::build(&weighing(100)[..399], 256);
+        let mut shares = vec![0; 399];
+        ring.walk(0).for_each(|slot| shares[usize::from(slot)] += 1);
+        assert!(shares.iter().all(|share| *share == 100 * 26), "{shares:?}");
     }
 }
