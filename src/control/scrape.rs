@@ -31,6 +31,12 @@ pub enum EngineKind {
 }
 
 impl Reading {
+    /// Tokens that the engine may tell of at once: one group of a hybrid model's layers may have most of the blocks.
+    pub fn told_tokens(&self) -> Option<u64> {
+        let all = self.block_size.zip(self.blocks).and_then(|(size, blocks)| u64::from(size).checked_mul(blocks));
+        self.load.kv_capacity_tokens.max(all.map(|tokens| tokens.min(KV_TOKENS_MAX)))
+    }
+
     /// Reads Prometheus text. Lines that are not understood are skipped: engines add metrics freely.
     pub fn of(text: &[u8]) -> Reading {
         let mut sums = Sums::default();
