@@ -15,6 +15,7 @@
 //! - A name that is stored behind two different blocks is ambiguous: the first stays, what follows is not read, and one
 //!   removal ends both. SGLang's older versions name pages by their own tokens.
 //! - A block whose predecessor is not known is an orphan, and so is all behind it, until it is stored again itself.
+//! - A block whose links find no room is not read, nor is what is behind it: nothing of that is held, and nothing else is wrong.
 //! - A block that goes while others that follow it stay takes these along; once it is stored again, with the same text, they are held again.
 //!
 //! An event costs what its size is; but where a block goes or comes before others that follow it, all below it are told of, each time. Engines
@@ -144,7 +145,7 @@ impl Mirror {
     /// What to make a mirror for, where an engine has so many blocks of this size: there are [`MIRROR_LINKS_PER_BLOCK`] links for each, and
     /// large blocks have more.
     pub fn blocks_for(blocks: u32, block_size: u32) -> u32 {
-        blocks.saturating_mul(block_size.div_ceil(8 * MIRROR_LINKS_PER_BLOCK).max(1)).min(MIRROR_BLOCKS_MAX)
+        blocks.saturating_mul(parts(block_size)).min(MIRROR_BLOCKS_MAX)
     }
 
     /// The most memory that one takes.
@@ -349,6 +350,11 @@ const PATIENCE_FOR_ONE: u32 = 4;
 const PATIENCE_MAX: u32 = 1 << 20;
 /// So many tokens are looked up in the time in which a link is told of.
 const TOKENS_FOR_ONE: u32 = 64;
+
+/// For as many blocks one of this size counts.
+fn parts(block_size: u32) -> u32 {
+    block_size.div_ceil(8 * MIRROR_LINKS_PER_BLOCK).max(1)
+}
 
 /// All of them so many times.
 fn patience_max(blocks_max: u32) -> u32 {
