@@ -29,6 +29,33 @@ fn no_more_blocks_than_there_is_room_for() {
     assert_eq!((mirror.blocks(), mirror.overflowed()), (0, false));
 }
 
+/// vLLM tells of reused blocks again where a request asks for that, and of their end once: copies that are none stay.
+#[test]
+fn who_told_of_more_than_it_can_hold_is_over_until_that_is_forgotten() {
+    let (mut mirror, mut held, vocabulary) = (Mirror::new(3), Held::default(), plain(200));
+    let reading = Reading { vocabulary: &vocabulary, root: &roots };
+    let is = |mirror: &Mirror| (mirror.blocks(), mirror.is_over(), mirror.overflowed());
+    for name in 1..=4 {
+        for _ in 0..2 {
+            mirror.stored(&stored(&[name], None, &even(name as u32, 16)), &reading, &mut held);
+        }
+        mirror.removed(&removed(&[name]), &mut held);
+    }
+    assert_eq!(is(&mirror), (3, true, true));
+    let again = |mirror: &Mirror| {
+        let mut bytes = Vec::new();
+        mirror.save(&mut bytes);
+        Mirror::restore(&bytes, 3).unwrap()
+    };
+    assert_eq!(is(&again(&mirror)), is(&mirror));
+    mirror.give_up();
+    mirror.stored(&stored(&[5], None, &even(5, 16)), &reading, &mut held);
+    assert_eq!(is(&mirror), (1, false, true));
+    assert_eq!(is(&again(&mirror)), is(&mirror));
+    mirror.cleared();
+    assert_eq!(is(&mirror), (0, false, false));
+}
+
 #[test]
 fn no_more_links_than_there_is_room_for() {
     let vocabulary = plain(200);
