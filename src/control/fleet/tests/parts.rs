@@ -138,7 +138,7 @@ fn a_hybrid_that_is_heard_has_room_for_all_that_one_group_may_hold() {
     let mut fleet = fleet(1);
     let (id, now) = (fleet.target(0).unwrap().0, Instant::now());
     let config = "block_size=\"16\",num_gpu_blocks=\"1000\",kv_cache_size_tokens=\"4000\"";
-    let mut scrape = |fleet: &mut Fleet| {
+    let scrape = |fleet: &mut Fleet| {
         let reading = Reading::of(format!("vllm:cache_config_info{{{config}}} 1\n").as_bytes());
         assert_eq!(reading.load.kv_capacity_tokens, Some(4_000));
         fleet.scraped(0, id, Ok((reading, Ours::default())), now);
