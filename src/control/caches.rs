@@ -4,6 +4,7 @@ mod parts;
 
 use std::sync::Arc;
 
+use super::scrape::Reading;
 use crate::config::Config;
 use crate::fleet::EndpointId;
 use crate::index::{Capacity, Figures, Index};
@@ -26,6 +27,14 @@ pub enum Unit {
 }
 
 impl Unit {
+    /// Tokens of an engine's cache that may be noted.
+    pub fn tokens(self, reading: &Reading) -> Option<u64> {
+        match self {
+            Unit::Blocks => reading.load.kv_capacity_tokens,
+            Unit::Steps => reading.told_tokens(),
+        }
+    }
+
     /// How many there are in a cache of so much text.
     fn of(self, bytes: u64) -> u32 {
         let unit = match self {

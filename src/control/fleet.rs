@@ -257,7 +257,7 @@ impl Fleet {
         let changed = before != Some(reading.load) || tenancy.foreign != foreign;
         let fell = |before: EngineLoad| Some(reading.load.prompt_tokens_total? < before.prompt_tokens_total?);
         let restarted = before.and_then(fell) == Some(true) || another;
-        let capacity = reading.load.kv_capacity_tokens;
+        let capacity = tenancy.unit.tokens(&reading);
         if restarted {
             self.starts_anew(place, id, capacity, now);
         }
@@ -284,8 +284,7 @@ impl Fleet {
         for at in 0..self.members.len() {
             let member = &self.members[at];
             let Some(tenancy) = &member.now else { continue };
-            let reading = tenancy.reading.as_ref();
-            let Some(tokens) = reading.and_then(|(reading, _)| reading.load.kv_capacity_tokens) else { continue };
+            let Some(tokens) = tenancy.tokens() else { continue };
             let (place, id, unit) = (member.place, tenancy.id, tenancy.unit);
             self.caches.holds(id, tokens, self.token_bytes(member), unit);
             self.turned(place, id, Duration::ZERO);

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
+use serde_json::Value;
+
 use crate::config::Config;
 use crate::limits::{TOKENIZER_BYTES_MAX, TOOLSETS_MAX};
 use crate::policy::{Policy, Settings};
@@ -30,6 +32,8 @@ pub struct Known {
     pub no_chat: Option<template::Why>,
     /// Roles with which a match ends.
     pub left_out: Vec<template::LeftOut>,
+    /// Files by which engines may write prompts otherwise, and when.
+    pub beside: Vec<(&'static str, &'static str)>,
 }
 
 impl Forms {
@@ -96,10 +100,18 @@ impl Forms {
 
     /// Says in the log what of the models' templates is not followed.
     pub fn say(&self) {
-        for (folder, Known { no_chat, left_out, .. }) in self.folders() {
+        for (folder, Known { no_chat, left_out, beside, .. }) in self.folders() {
             let tokenizer = folder.display();
             if let Some(why) = no_chat {
                 tracing::warn!(%tokenizer, %why, "chats of this model are known from what was sent where alone");
+            }
+            for (file, when) in beside {
+                tracing::warn!(
+                    %tokenizer,
+                    file,
+                    when,
+                    "engines may write prompts by this file, which is not read; if they do, those prompts are known from what was sent where alone"
+                );
             }
             for LeftOut { role, why } in left_out {
                 tracing::info!(%tokenizer, role, why, "with a message of this role a match ends");
@@ -117,9 +129,34 @@ fn read(folder: &Path) -> Result<Known, String> {
     let must = |name: &str| file(folder, name)?.ok_or_else(|| format!("there is no {name}; name the model's folder"));
     let vocabulary = Vocabulary::read(&must("tokenizer.json")?).map_err(|why| why.to_string())?;
     let (config, jinja) = (file(folder, "tokenizer_config.json")?, file(folder, "chat_template.jinja")?);
-    let source = template::read(config.as_deref(), jinja.as_deref()).map_err(|why| why.to_string())?;
+    let source = template::read(config.as_deref(), jinja.as_deref());
+    let source = match file(folder, "special_tokens_map.json")? {
+        Some(map) => source.and_then(|source| source.with_tokens(&map)),
+        None => source,
+    };
+    let source = source.map_err(|why| why.to_string())?;
+    let beside = beside(folder, &source)?;
     let template::Reading { form, no_chat, left_out, .. } = template::form(&source, Arc::new(vocabulary));
-    Ok(Known { form: Arc::new(form), source: Arc::new(source), no_chat, left_out })
+    Ok(Known { form: Arc::new(form), source: Arc::new(source), no_chat, left_out, beside })
+}
+
+/// What else in the folder vLLM, Transformers or mistral-common may read.
+fn beside(folder: &Path, source: &template::Source) -> Result<Vec<(&'static str, &'static str)>, String> {
+    let mut found = Vec::new();
+    let processors = file(folder, "chat_template.json")?.and_then(|json| serde_json::from_slice::<Value>(&json).ok());
+    let processors = processors.as_ref().and_then(|json| json["chat_template"].as_str());
+    if processors.is_some_and(|template| !source.is(template)) {
+        found.push(("chat_template.json", "the model takes images or sound, and a chat has no tools"));
+    }
+    for (name, when) in [
+        ("additional_chat_templates/tool_use.jinja", "a chat has tools"),
+        ("tekken.json", "they run with --tokenizer-mode mistral, or choose that themselves"),
+    ] {
+        if folder.join(name).exists() {
+            found.push((name, when));
+        }
+    }
+    Ok(found)
 }
 
 fn file(folder: &Path, name: &str) -> Result<Option<Vec<u8>>, String> {
@@ -131,5 +168,26 @@ fn file(folder: &Path, name: &str) -> Result<Option<Vec<u8>>, String> {
         Ok(_) => fs::read(&path).map(Some).map_err(|error| format!("{name}: {error}")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("{name}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_by_which_engines_may_write_otherwise_are_named() {
+        let folder = std::env::temp_dir().join(format!("warmfront-forms-{}", std::process::id()));
+        let extra = folder.join("additional_chat_templates");
+        fs::create_dir_all(&extra).unwrap();
+        let source = template::read(None, Some(b"a")).unwrap();
+        let names = || beside(&folder, &source).unwrap().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        fs::write(folder.join("chat_template.json"), r#"{"chat_template": "a"}"#).unwrap();
+        assert!(names().is_empty());
+        fs::write(folder.join("chat_template.json"), r#"{"chat_template": "b"}"#).unwrap();
+        fs::write(extra.join("tool_use.jinja"), "c").unwrap();
+        fs::write(folder.join("tekken.json"), "{}").unwrap();
+        assert_eq!(names(), ["chat_template.json", "additional_chat_templates/tool_use.jinja", "tekken.json"]);
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -276,8 +276,9 @@ impl Hearing {
     fn is_whole(&self, inner: &Inner) -> bool {
         let known: u64 = inner.ranks.values().map(|rank| u64::from(rank.mirror.blocks())).sum();
         let all_known = inner.blocks > 0 && known * 100 >= u64::from(inner.blocks) * KNOWN_PERCENT;
-        let whole = inner.sockets.iter().all(Socket::is_whole);
-        (whole || all_known) && !inner.ranks.values().any(|rank| rank.mirror.overflowed())
+        let any = |is: fn(&Mirror) -> bool| inner.ranks.values().any(|rank| is(&rank.mirror));
+        let whole = inner.sockets.iter().all(Socket::is_whole) && !any(Mirror::overflowed);
+        (whole || all_known) && !any(Mirror::is_over)
     }
 
     fn say(&self, tells: Tells, inner: &mut Inner) {

@@ -91,9 +91,9 @@ pub struct Tenancy {
 }
 
 impl Tenancy {
-    /// How many tokens its cache holds, as it said last.
+    /// How many tokens its cache holds, as far as they are noted and as it said last.
     pub fn tokens(&self) -> Option<u64> {
-        self.reading.as_ref().and_then(|(reading, _)| reading.load.kv_capacity_tokens)
+        self.reading.as_ref().and_then(|(reading, _)| self.unit.tokens(reading))
     }
 
     /// Which process it is, as far as it says so.

@@ -117,9 +117,7 @@ impl Fleet {
             let emptied = self.members.iter_mut().filter_map(|member| member.now.as_mut());
             emptied.for_each(|tenancy| tenancy.emptied += 1);
             for (member, tenancy) in self.members.iter().filter_map(|member| Some((member, member.now.as_ref()?))) {
-                let reading = tenancy.reading.as_ref();
-                let tokens = reading.and_then(|(reading, _)| reading.load.kv_capacity_tokens);
-                self.caches.empty(tenancy.id, tokens, self.token_bytes(member), tenancy.unit);
+                self.caches.empty(tenancy.id, tenancy.tokens(), self.token_bytes(member), tenancy.unit);
             }
         }
         self.session_headers = session_headers(&config);

@@ -10,6 +10,9 @@ pub struct Reading {
     pub load: EngineLoad,
     /// Tokens in one block of the KV cache.
     pub block_size: Option<u32>,
+    /// Blocks of all ranks behind the port. With hybrid models, groups of layers share them, and the tokens that it is said to have room for
+    /// are not so many times a block's.
+    pub blocks: Option<u64>,
     /// Whether prefixes are cached, where the engine says so.
     pub prefix_caching: Option<bool>,
     /// Which engine the names belong to.
@@ -28,6 +31,12 @@ pub enum EngineKind {
 }
 
 impl Reading {
+    /// Tokens that the engine may tell of at once: one group of a hybrid model's layers may have most of the blocks.
+    pub fn told_tokens(&self) -> Option<u64> {
+        let all = self.block_size.zip(self.blocks).and_then(|(size, blocks)| u64::from(size).checked_mul(blocks));
+        self.load.kv_capacity_tokens.max(all.map(|tokens| tokens.min(KV_TOKENS_MAX)))
+    }
+
     /// Reads Prometheus text. Lines that are not understood are skipped: engines add metrics freely.
     pub fn of(text: &[u8]) -> Reading {
         let mut sums = Sums::default();
@@ -65,6 +74,7 @@ struct Sums {
     generation_tokens: Option<f64>,
     requests: Option<f64>,
     block_size: Option<u64>,
+    blocks: Option<u64>,
     prefix_caching: Option<bool>,
     engine: Option<EngineKind>,
     started: Option<f64>,
@@ -123,13 +133,10 @@ impl Sums {
             EngineKind::Vllm => (number(sample, "block_size"), number(sample, "num_gpu_blocks")),
             EngineKind::Sglang => (number(sample, "page_size"), number(sample, "num_pages")),
         };
-        let product = size.zip(blocks).and_then(|(size, blocks)| size.checked_mul(blocks));
-        // Newer vLLM says the capacity itself; with hybrid models it is not the product.
-        if let Some(tokens) = number(sample, "kv_cache_size_tokens").or(product) {
-            match engine {
-                EngineKind::Vllm => self.kv_capacity = Some(self.kv_capacity.unwrap_or(0.0) + tokens as f64),
-                EngineKind::Sglang => self.kv_capacity = self.kv_capacity.or(Some(tokens as f64)),
-            }
+        // vLLM writes the sum of its ranks' blocks once for each rank, and their tokens rank by rank.
+        self.blocks = self.blocks.max(blocks);
+        if let Some(tokens) = number(sample, "kv_cache_size_tokens") {
+            self.kv_capacity = Some(self.kv_capacity.unwrap_or(0.0) + tokens as f64);
         }
         self.block_size = self.block_size.or(size);
         self.prefix_caching = match sample.label("enable_prefix_caching") {
@@ -144,13 +151,16 @@ impl Sums {
         let count = |sum: f64| sum as u32;
         let total = |sum: f64| sum as u64;
         let sglang = self.engine == Some(EngineKind::Sglang);
+        // Newer vLLM says the capacity itself; with hybrid models it is not the product.
+        let product = self.block_size.zip(self.blocks).and_then(|(size, blocks)| size.checked_mul(blocks));
+        let kv_capacity = self.kv_capacity.map(total).or(product);
         Reading {
             load: EngineLoad {
                 running: self.running.map(count),
                 waiting: self.waiting.map(count),
                 kv_use: (self.kv_use.count > 0)
                     .then(|| (self.kv_use.sum / f64::from(self.kv_use.count)).min(1.0) as f32),
-                kv_capacity_tokens: self.kv_capacity.map(total).map(|tokens| tokens.min(KV_TOKENS_MAX)),
+                kv_capacity_tokens: kv_capacity.map(|tokens| tokens.min(KV_TOKENS_MAX)),
                 prompt_tokens_total: self.prompt_tokens.map(total),
                 // SGLang looks every prompt token up and counts only the hits apart.
                 prefix_queries_total: self.queries.or(self.prompt_tokens.filter(|_| sglang)).map(total),
@@ -159,6 +169,7 @@ impl Sums {
                 requests_total: self.requests.map(total),
             },
             block_size: self.block_size.and_then(|size| u32::try_from(size).ok()),
+            blocks: self.blocks,
             prefix_caching: self.prefix_caching,
             engine: self.engine,
             started: self.started,
@@ -191,6 +202,7 @@ mod tests {
                     requests_total: Some(35),
                 },
                 block_size: Some(32),
+                blocks: Some(2_048),
                 prefix_caching: Some(true),
                 engine: Some(EngineKind::Vllm),
                 started: Some(1.79518746168e9),
@@ -213,8 +225,23 @@ mod tests {
         assert_eq!(reading.load.running, Some(7));
         assert_eq!(reading.load.waiting, Some(1));
         assert_eq!(reading.load.kv_use, Some(0.375));
-        assert_eq!(reading.load.kv_capacity_tokens, Some(3_200));
         assert_eq!(reading.prefix_caching, Some(false));
+    }
+
+    /// vLLM's front sums the blocks of its ranks, and writes that for each of them.
+    #[test]
+    fn blocks_of_ranks_are_told_as_a_sum() {
+        let read = |more: &str| {
+            let rank = |rank| {
+                format!(
+                    "vllm:cache_config_info{{block_size=\"16\",engine=\"{rank}\",num_gpu_blocks=\"200\"{more}}} 1.0\n"
+                )
+            };
+            let reading = Reading::of((rank(0) + &rank(1)).as_bytes());
+            (reading.blocks, reading.load.kv_capacity_tokens)
+        };
+        assert_eq!(read(""), (Some(200), Some(3_200)));
+        assert_eq!(read(",kv_cache_size_tokens=\"1500\""), (Some(200), Some(3_000)));
     }
 
     #[test]
@@ -234,7 +261,10 @@ mod tests {
         assert_eq!(reading.load.kv_capacity_tokens, Some(50_000));
         assert_eq!((reading.load.prefix_queries_total, reading.load.prefix_hits_total), (Some(1_000), Some(400)));
         assert_eq!((reading.load.generation_tokens_total, reading.load.requests_total), (Some(90), Some(3)));
-        assert_eq!((reading.engine, reading.block_size), (Some(EngineKind::Sglang), Some(16)));
+        assert_eq!(
+            (reading.engine, reading.block_size, reading.blocks),
+            (Some(EngineKind::Sglang), Some(16), Some(3_125))
+        );
     }
 
     #[test]

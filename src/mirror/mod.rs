@@ -11,10 +11,11 @@
 //!
 //! - A name that is stored again counts as a copy, and is gone when as many are removed: vLLM tells of each physical block. It tells of
 //!   reused ones again, too, where a request asks for that (`kv_cache_report_mode`), and removes them once: these are believed to be there
-//!   until the cache is cleared.
+//!   until the cache is cleared, or there are more than the engine can hold ([`Mirror::is_over`]).
 //! - A name that is stored behind two different blocks is ambiguous: the first stays, what follows is not read, and one
 //!   removal ends both. SGLang's older versions name pages by their own tokens.
 //! - A block whose predecessor is not known is an orphan, and so is all behind it, until it is stored again itself.
+//! - A block whose links find no room is not read, nor is what is behind it: nothing of that is held, and nothing else is wrong.
 //! - A block that goes while others that follow it stay takes these along; once it is stored again, with the same text, they are held again.
 //!
 //! An event costs what its size is; but where a block goes or comes before others that follow it, all below it are told of, each time. Engines
@@ -84,6 +85,8 @@ pub struct Mirror {
     /// The group of layers that is read, once it is known.
     group: Option<Option<u32>>,
     overflowed: bool,
+    /// It was so by what is still known.
+    over: bool,
     /// So many blocks may be told of yet beyond those that events name, and whether they were too many.
     patience: u32,
     spent: bool,
@@ -126,6 +129,7 @@ impl Mirror {
             blocks_max: blocks_max.min(MIRROR_BLOCKS_MAX),
             group: None,
             overflowed: false,
+            over: false,
             patience: patience_max(blocks_max),
             spent: false,
             walk: None,
@@ -144,7 +148,7 @@ impl Mirror {
     /// What to make a mirror for, where an engine has so many blocks of this size: there are [`MIRROR_LINKS_PER_BLOCK`] links for each, and
     /// large blocks have more.
     pub fn blocks_for(blocks: u32, block_size: u32) -> u32 {
-        blocks.saturating_mul(block_size.div_ceil(8 * MIRROR_LINKS_PER_BLOCK).max(1)).min(MIRROR_BLOCKS_MAX)
+        blocks.saturating_mul(parts(block_size)).min(MIRROR_BLOCKS_MAX)
     }
 
     /// The most memory that one takes.
@@ -256,8 +260,8 @@ impl Mirror {
         }
     }
 
-    /// More was told of than is borne: all of it goes, and the engine is not believed until it says that it begins anew. Takes as long
-    /// as [`Mirror::cleared`], and no sink is told either.
+    /// More was told of than is borne, or than an engine can hold: all of it goes, and the engine is known again once it says that it begins
+    /// anew, or has told of nearly all that it has. Takes as long as [`Mirror::cleared`], and no sink is told either.
     pub fn give_up(&mut self) {
         self.counts.beyond += u64::from(self.blocks);
         self.cleared();
@@ -270,7 +274,7 @@ impl Mirror {
         self.tree.clear();
         self.links.clear();
         (self.links_kept, self.blocks, self.group, self.overflowed) = (0, 0, None, false);
-        (self.spent, self.walk) = (false, None);
+        (self.over, self.spent, self.walk) = (false, false, None);
     }
 
     /// How many blocks there are, held or not.
@@ -298,6 +302,11 @@ impl Mirror {
         self.overflowed
     }
 
+    /// Whether there is something in what is known that the engine holds no more: more was stored than it can hold. [`Mirror::give_up`] ends that.
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
     /// An event names a block, and may have others told of with it.
     fn named(&mut self) {
         self.patience = (self.patience + PATIENCE_FOR_ONE).min(patience_max(self.blocks_max));
@@ -310,7 +319,7 @@ impl Mirror {
         }
         if self.blocks == self.blocks_max {
             self.counts.beyond += 1;
-            self.overflowed = true;
+            (self.overflowed, self.over) = (true, true);
             return;
         }
         self.blocks += 1;
@@ -349,6 +358,11 @@ const PATIENCE_FOR_ONE: u32 = 4;
 const PATIENCE_MAX: u32 = 1 << 20;
 /// So many tokens are looked up in the time in which a link is told of.
 const TOKENS_FOR_ONE: u32 = 64;
+
+/// For as many blocks one of this size counts.
+fn parts(block_size: u32) -> u32 {
+    block_size.div_ceil(8 * MIRROR_LINKS_PER_BLOCK).max(1)
+}
 
 /// All of them so many times.
 fn patience_max(blocks_max: u32) -> u32 {

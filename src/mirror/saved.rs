@@ -51,7 +51,9 @@ impl Mirror {
         out.extend(VERSION.to_le_bytes());
         out.extend(sample().to_le_bytes());
         let (grouped, group) = (self.group.is_some(), self.group.flatten());
-        out.extend([u8::from(self.overflowed), u8::from(grouped) + u8::from(group.is_some())]);
+        // 1: still over.
+        let overflowed = if self.over { 1 } else { 2 * u8::from(self.overflowed) };
+        out.extend([overflowed, u8::from(grouped) + u8::from(group.is_some())]);
         out.extend(group.unwrap_or_default().to_le_bytes());
         out.extend((all.len() as u32).to_le_bytes());
         let mut places = vec![NOWHERE; all.iter().max().map_or(0, |most| *most as usize + 1)];
@@ -93,7 +95,7 @@ impl Mirror {
     fn fill(&mut self, reader: &mut Reader<'_>) -> Result<(), Refused> {
         let [overflowed, group] = reader.take()?;
         let number = reader.u32()?;
-        self.overflowed = overflowed != 0;
+        (self.overflowed, self.over) = (overflowed != 0, overflowed == 1);
         self.group = [None, Some(None), Some(Some(number))].get(group as usize).copied().ok_or(Refused::Nonsense)?;
         let count = reader.u32()?;
         if count as usize > super::Room::of(self.blocks_max).nodes {

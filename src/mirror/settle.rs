@@ -2,8 +2,8 @@
 
 use super::text::{TEXT_BYTES_MAX, Text, Unread, keys, root};
 use super::walk::Walk;
-use super::{Block, Mirror, Reading, Sink};
-use crate::limits::BLOCK_BYTES;
+use super::{Block, Mirror, Reading, Sink, parts};
+use crate::limits::{BLOCK_BYTES, MIRROR_LINKS_PER_BLOCK};
 
 /// Of blocks that follow one, so many at once.
 const CAST_OFF_MAX: u32 = 1 << 16;
@@ -27,7 +27,6 @@ impl Mirror {
         node.text = text;
         if let Err(why) = text {
             why.count(&mut self.counts);
-            self.overflowed |= why == Unread::Beyond;
             return;
         }
         (node.tokens_before, node.block_before, node.block_last) = (tokens_before, block_before, block_last);
@@ -73,7 +72,10 @@ impl Mirror {
                 text
             }
         };
-        let room = (self.links_max - self.links_kept).min(self.found.capacity());
+        // Half of the room is kept for what blocks need in the mean, lest few of very long tokens leave others none.
+        let spare = (self.links_max / 2).saturating_sub(self.links_kept);
+        let due = (parts(stored.block_size) as usize).saturating_mul(MIRROR_LINKS_PER_BLOCK as usize);
+        let room = (self.links_max - self.links_kept).min(self.found.capacity()).min(spare.max(due));
         let (mut full, mut read) = (false, 0);
         self.found.clear();
         let text = before.read((stored, place), reading.vocabulary, &mut self.stage, |step| {

@@ -14,6 +14,8 @@ pub struct Source {
     pub(super) with_tools: Option<String>,
     /// `bos_token`, `eos_token` and others, with the text of each.
     pub(super) tokens: Vec<(String, String)>,
+    /// It says itself which tokens were added: nothing else is asked for them.
+    names_added: bool,
     /// What was found out about it.
     pub(super) known: Known,
 }
@@ -24,6 +26,9 @@ pub enum Unreadable {
     /// It is no JSON.
     #[error("tokenizer_config.json cannot be read: {0}")]
     Syntax(String),
+    /// Nor is this.
+    #[error("special_tokens_map.json cannot be read: {0}")]
+    Tokens(String),
     /// It is no text.
     #[error("chat_template.jinja is not UTF-8")]
     Encoding,
@@ -48,6 +53,7 @@ pub fn read(tokenizer_config: Option<&[u8]>, jinja: Option<&[u8]>) -> Result<Sou
         source.text = template(&config["chat_template"]).map(str::to_owned);
         source.with_tools = named(&config["chat_template"], "tool_use").map(str::to_owned);
         source.tokens = tokens(&config);
+        source.names_added = !config["added_tokens_decoder"].is_null();
     }
     if let Some(jinja) = jinja {
         bounded("chat_template.jinja", jinja, TEMPLATE_BYTES_MAX)?;
@@ -75,6 +81,29 @@ fn named<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
 }
 
 impl Source {
+    /// With the tokens of `special_tokens_map.json`, which wins over a `tokenizer_config.json` that names no added tokens, as in Transformers.
+    ///
+    /// # Errors
+    /// It is no JSON, or long.
+    pub fn with_tokens(mut self, special_tokens_map: &[u8]) -> Result<Source, Unreadable> {
+        if self.names_added {
+            return Ok(self);
+        }
+        bounded("special_tokens_map.json", special_tokens_map, TOKENIZER_CONFIG_BYTES_MAX)?;
+        let map: Value =
+            serde_json::from_slice(special_tokens_map).map_err(|why| Unreadable::Tokens(why.to_string()))?;
+        for (name, text) in tokens(&map) {
+            self.tokens.retain(|(known, _)| *known != name);
+            self.tokens.push((name, text));
+        }
+        Ok(self)
+    }
+
+    /// Whether chats without tools are written by this template.
+    pub fn is(&self, template: &str) -> bool {
+        self.text.as_deref() == Some(template)
+    }
+
     /// The template of chats with tools, or without.
     pub(super) fn text(&self, has_tools: bool) -> Option<&str> {
         self.with_tools.as_deref().filter(|_| has_tools).or(self.text.as_deref())
@@ -101,6 +130,19 @@ mod tests {
             [("bos_token", "<s>"), ("eos_token", "</s>")].map(|(name, text)| (name.to_owned(), text.to_owned()));
         assert_eq!(source.tokens, tokens);
         assert_eq!(read(Some(config), Some(b"b")).expect("a template").text.as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn tokens_of_a_file_of_their_own_win_where_added_ones_are_not_named() {
+        let map = br#"{"bos_token": {"content": "<bos>"}, "eos_token": "</s>"}"#;
+        let read = |config: &[u8]| {
+            let source = read(Some(config), None).and_then(|source| source.with_tokens(map)).expect("tokens");
+            source.tokens.into_iter().map(|(_, text)| text).collect::<Vec<_>>()
+        };
+        assert_eq!(read(b"{}"), ["<bos>", "</s>"]);
+        assert_eq!(read(br#"{"bos_token": "<s>", "unk_token": "?"}"#), ["?", "<bos>", "</s>"]);
+        assert_eq!(read(br#"{"bos_token": "<s>", "added_tokens_decoder": {}}"#), ["<s>"]);
+        assert!(matches!(Source::default().with_tokens(b"{"), Err(Unreadable::Tokens(_))));
     }
 
     #[test]

@@ -58,6 +58,7 @@ impl Layout {
     /// Whether it writes spaces as [`SPACE`].
     fn normalizer(&mut self, step: &Value) -> Result<bool, Unreadable> {
         match kind(step) {
+            // Most text is composed already; of what is not, tokens are of other bytes, and nothing behind it is found.
             "NFC" => Ok(false),
             "ByteLevel" => {
                 self.spelling = Spelling::Letters;
@@ -100,7 +101,8 @@ impl Layout {
         }
     }
 
-    /// What it puts before the one text of a prompt.
+    /// What it puts before the one text of a prompt. `add_bos_token` of `tokenizer_config.json` says nothing of that: Transformers drops it, from
+    /// its fifth version on, where there is a `tokenizer.json`.
     fn post_processor(&mut self, step: &Value) {
         match kind(step) {
             "TemplateProcessing" => {

@@ -2,6 +2,7 @@
 
 mod hostile;
 mod recordings;
+mod spaces;
 mod templates;
 mod tokenizers;
 mod tools;

@@ -1,6 +1,6 @@
-//! What an engine holds by its own word: one rule at a time (`rules`), a recorded engine (`recorded`), any engine against a plain model
-//! (`model`), what is written down (`saved`), memory (`memory`), toil
-//! (`toil`), and an index that notes what is told (`noted`).
+//! What an engine holds by its own word: one rule at a time (`rules`), what there is no room for (`room`), a recorded engine (`recorded`),
+//! any engine against a plain model (`model`), what is written down (`saved`), memory (`memory`), toil (`toil`), and an index that notes
+//! what is told (`noted`).
 
 mod memory;
 mod model;
@@ -10,6 +10,7 @@ mod noted;
 #[path = "../fuzz/properties/mirrored.rs"]
 mod property;
 mod recorded;
+mod room;
 mod rules;
 mod saved;
 mod toil;

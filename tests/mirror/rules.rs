@@ -9,7 +9,7 @@ use warmfront::vocabulary::{Lead, Vocabulary};
 use crate::{Engine, Held, ROOT, after, cached, links, plain, removed, roots, stored, text};
 
 /// Tokens of which each stands for four bytes: 16 are a step, 64 a block of text.
-fn even(from: u32, count: u32) -> Vec<u32> {
+pub fn even(from: u32, count: u32) -> Vec<u32> {
     (100 + from..100 + from + count).map(|id| 10 + id % 90).collect()
 }
 
@@ -320,43 +320,6 @@ fn rings_are_none() {
     engine.store(&[5], Some(6), &prompt[..16]);
     engine.remove(&[5, 6, 3, 4, 2, 1]);
     assert_eq!((engine.mirror.blocks(), engine.held.0.len()), (0, 0));
-}
-
-#[test]
-fn no_more_blocks_than_there_is_room_for() {
-    let (mut mirror, mut held, vocabulary) = (Mirror::new(3), Held::default(), plain(200));
-    let reading = Reading { vocabulary: &vocabulary, root: &roots };
-    let prompt = even(0, 80);
-    mirror.stored(&stored(&[1, 2, 3, 4, 5], None, &prompt), &reading, &mut held);
-    assert_eq!((mirror.blocks(), mirror.counts().beyond, mirror.overflowed(), held.0.len()), (3, 2, true, 3));
-    mirror.stored(&stored(&[3], Some(2), &prompt[32..48]), &reading, &mut held);
-    assert_eq!(mirror.counts().copies, 1, "a copy takes no room");
-    mirror.removed(&removed(&[4]), &mut held);
-    assert_eq!(mirror.counts().unknown, 1);
-    mirror.removed(&removed(&[2]), &mut held);
-    mirror.stored(&stored(&[8], None, &prompt[..16]), &reading, &mut held);
-    mirror.stored(&stored(&[2], Some(1), &prompt[16..32]), &reading, &mut held);
-    assert_eq!(
-        (mirror.blocks(), mirror.counts().beyond),
-        (3, 3),
-        "one that is gone and followed has no place of its own"
-    );
-    mirror.cleared();
-    assert_eq!((mirror.blocks(), mirror.overflowed()), (0, false));
-}
-
-#[test]
-fn no_more_links_than_there_is_room_for() {
-    let vocabulary = plain(200);
-    let reading = Reading { vocabulary: &vocabulary, root: &roots };
-    let prompt = even(0, 9 * 64);
-    let (mut mirror, mut held) = (Mirror::new(2), Held::default());
-    mirror.stored(&stored(&[1], None, &prompt), &reading, &mut held);
-    assert_eq!((mirror.blocks(), mirror.counts().beyond, mirror.overflowed(), held.0.len()), (1, 1, true, 0));
-    let (mut mirror, mut held) = (Mirror::new(Mirror::blocks_for(2, 9 * 64)), Held::default());
-    mirror.stored(&stored(&[1], None, &prompt), &reading, &mut held);
-    assert_eq!((mirror.blocks(), mirror.counts().beyond, mirror.overflowed(), held.0.len()), (1, 0, false, 36));
-    assert_eq!((Mirror::blocks_for(5, 16), Mirror::blocks_for(5, 33), Mirror::blocks_for(5, 0)), (5, 10, 5));
 }
 
 #[test]

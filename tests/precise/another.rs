@@ -54,6 +54,25 @@ fn a_number_that_fits_does_not_make_another_process_the_same() {
     });
 }
 
+/// With a hybrid model one group of layers may have most of the blocks, and all groups together have room for fewer tokens than these would be.
+#[test]
+fn a_hybrid_may_tell_of_more_than_it_has_room_for() {
+    on_both(|driver| {
+        let engines = [Engine::start(true), Engine::start(true)];
+        engines[1].is_hybrid(BLOCKS * BLOCK_SIZE / 4);
+        let scene = Scene::of(driver, engines, &config(""));
+        scene.until_exact();
+        (60..68).for_each(|seed| scene.tells(1, &[prompt(seed).1.stored(Dialect::Maps)]));
+        assert!(scene.counted("warmfront_kv_blocks", 1) > (BLOCKS / 2) as f64, "{driver}");
+        for seed in 60..68 {
+            let (content, blocks) = prompt(seed);
+            let chosen = scene.chat(&content);
+            assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}: {seed}");
+        }
+        assert_eq!(scene.front.endpoint(1)["cache"]["rung"], "exact", "{driver}");
+    });
+}
+
 /// A process with a larger cache tells of more blocks than its predecessor could have had.
 #[test]
 fn another_process_may_have_a_larger_cache() {

@@ -26,6 +26,7 @@ struct State {
     started: AtomicU64,
     blocks: AtomicU64,
     block_size: AtomicU64,
+    tokens: AtomicU64,
     ill: AtomicBool,
     hangs: AtomicBool,
     /// Of the last prompt.
@@ -41,6 +42,7 @@ impl Engine {
             started: AtomicU64::new(1_795_187_461),
             blocks: AtomicU64::new(BLOCKS as u64),
             block_size: AtomicU64::new(BLOCK_SIZE as u64),
+            tokens: AtomicU64::new(0),
             ill: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
             body: Mutex::default(),
@@ -87,6 +89,11 @@ impl Engine {
         self.state.block_size.store(tokens as u64, Ordering::Relaxed);
     }
 
+    /// Groups of layers share its blocks: together they have room for so many tokens, and one of them for more.
+    pub fn is_hybrid(&self, tokens: usize) {
+        self.state.tokens.store(tokens as u64, Ordering::Relaxed);
+    }
+
     /// Another process is there, which publishes elsewhere; that of before is handed out.
     pub fn moves(&mut self, replays: bool) -> Publisher {
         let publisher = Publisher::start(replays);
@@ -122,8 +129,12 @@ impl State {
             started => format!("process_start_time_seconds {started}.5\n"),
         };
         let (blocks, size) = (self.blocks.load(Ordering::Relaxed), self.block_size.load(Ordering::Relaxed));
+        let tokens = match self.tokens.load(Ordering::Relaxed) {
+            0 => String::new(),
+            tokens => format!("kv_cache_size_tokens=\"{tokens}\","),
+        };
         format!(
-            "vllm:cache_config_info{{block_size=\"{size}\",num_gpu_blocks=\"{blocks}\",enable_prefix_caching=\"True\"}} 1.0\n\
+            "vllm:cache_config_info{{{tokens}block_size=\"{size}\",num_gpu_blocks=\"{blocks}\",enable_prefix_caching=\"True\"}} 1.0\n\
              vllm:num_requests_running{{engine=\"0\",model_name=\"tiny\"}} 0.0\n\
              vllm:num_requests_waiting{{engine=\"0\",model_name=\"tiny\"}} 0.0\n\
              vllm:kv_cache_usage_perc{{engine=\"0\",model_name=\"tiny\"}} 0.0\n\

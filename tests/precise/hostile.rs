@@ -90,8 +90,7 @@ fn more_than_an_engine_can_hold_is_bounded() {
         });
         assert!(scene.counted("warmfront_kv_blocks", 1) <= BLOCKS as f64 * 1.1, "{driver}");
         assert!(scene.front.metric("warmfront_kv_events_blocks_total") > 9.0 * BLOCKS as f64, "{driver}");
-        scene.until_rung(1, "approximate");
-        // It is known again once it says what it can.
+        // It is known once it begins anew.
         scene.tells(1, &[cleared(Dialect::Maps)]);
         scene.until_rung(1, "exact");
         let content = text(92, BYTES);
@@ -99,5 +98,34 @@ fn more_than_an_engine_can_hold_is_bounded() {
         scene.tells(1, &[blocks.stored(Dialect::Maps)]);
         let chosen = scene.chat(&content);
         assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
+    });
+}
+
+/// What of it is still there nobody knows: all of it is forgotten, and it is known again when nearly all of its blocks are.
+#[test]
+fn who_told_of_more_than_it_can_hold_is_known_again() {
+    on_both(|driver| {
+        let scene = Scene::start(driver);
+        let prompt = |seed: u64| {
+            let content = text(seed, BYTES);
+            let blocks = Blocks::of(&chat_prompt(&content));
+            (content, blocks)
+        };
+        let publish = |seeds: std::ops::Range<u64>| {
+            let publisher = &scene.engines[1].publisher;
+            seeds.for_each(|seed| publisher.publish(&[prompt(seed).1.stored(Dialect::Maps)]));
+        };
+        // 47 blocks each.
+        publish(3_000..3_013);
+        scene.until_rung(1, "approximate");
+        until("that it is forgotten", || scene.counted("warmfront_kv_blocks", 1) < 100.0);
+        publish(3_100..3_111);
+        scene.until_rung(1, "exact");
+        for seed in 3_100..3_111 {
+            let (content, blocks) = prompt(seed);
+            let chosen = scene.chat(&content);
+            assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}: {seed}");
+        }
+        assert_eq!(scene.chat(&prompt(3_000).0).held, 0, "{driver}: what was told before");
     });
 }

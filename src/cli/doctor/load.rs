@@ -16,8 +16,6 @@ const RANKS_MAX: usize = 256;
 pub(super) struct Page {
     pub(super) reading: Reading,
     pub(super) ranks: usize,
-    /// Of all ranks. With hybrid models it is not the tokens by the block size.
-    blocks: Option<u64>,
     /// Why there is none.
     unread: Option<String>,
 }
@@ -26,8 +24,7 @@ impl Page {
     pub(super) fn of(answer: &Result<Answer, CallError>) -> Page {
         match answer {
             Ok(answer) if answer.status == 200 => {
-                let (ranks, blocks) = (ranks(&answer.body), blocks(&answer.body));
-                Page { reading: Reading::of(&answer.body), ranks, blocks, unread: None }
+                Page { reading: Reading::of(&answer.body), ranks: ranks(&answer.body), unread: None }
             }
             Ok(answer) => Page { unread: Some(format!("/metrics answers {}", answer.status)), ..Page::default() },
             Err(error) => Page {
@@ -41,7 +38,7 @@ impl Page {
     pub(super) fn cache(&self, kind: Option<EngineKind>, info: &Info, generates: bool) -> Vec<Finding> {
         const SUBJECT: &str = "cache";
         let size = self.reading.block_size.map(u64::from).or(info.page_size).filter(|size| *size > 0);
-        let blocks = |tokens: u64, size: u64| self.blocks.unwrap_or(tokens / size);
+        let blocks = |tokens: u64, size: u64| self.reading.blocks.unwrap_or(tokens / size);
         let held = match (size, self.reading.load.kv_capacity_tokens.or(info.tokens)) {
             (Some(size), Some(tokens)) => format!("{} blocks of {size} tokens: {tokens} tokens", blocks(tokens, size)),
             (Some(size), None) => format!("blocks of {size} tokens; how many is not told"),
@@ -153,13 +150,6 @@ fn ranks(page: &[u8]) -> usize {
     found.len()
 }
 
-/// vLLM's own count of its blocks.
-fn blocks(page: &[u8]) -> Option<u64> {
-    let of = |line: &[u8]| Sample::of(line)?.label("num_gpu_blocks")?.parse::<u64>().ok();
-    let lines = page.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"vllm:cache_config_info{"));
-    lines.filter_map(of).reduce(u64::saturating_add)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,7 +181,7 @@ mod tests {
             )
         };
         let cache = page(&(rank(0) + &rank(1))).cache(VLLM, &Info::default(), true);
-        assert_eq!(cache, [Finding::good("cache", "prefixes are cached; 80 blocks of 16 tokens: 200 tokens")]);
+        assert_eq!(cache, [Finding::good("cache", "prefixes are cached; 40 blocks of 16 tokens: 200 tokens")]);
     }
 
     #[test]

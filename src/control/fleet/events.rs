@@ -33,7 +33,7 @@ impl Fleet {
         if reading.is_none() && !tenancy.is_known && tenancy.scrape_error.is_none() {
             return None;
         }
-        let size = reading.and_then(|reading| Some((reading.load.kv_capacity_tokens?, reading.block_size?.max(1))));
+        let size = reading.and_then(|reading| Some((reading.told_tokens()?, reading.block_size?.max(1))));
         let (tokens, block_size) = size.unwrap_or((0, 1));
         let blocks = u32::try_from(tokens / u64::from(block_size)).unwrap_or(u32::MAX);
         let room = u64::from(if blocks == 0 { BLOCKS_UNSAID } else { blocks }) * (100 + SPARE_PERCENT) / 100;
@@ -75,7 +75,7 @@ impl Fleet {
     pub fn notes(&mut self, place: usize, id: EndpointId, unit: Unit) {
         let Some(tenancy) = self.tenancy(place, id) else { return };
         tenancy.unit = unit;
-        let tokens = tenancy.reading.as_ref().and_then(|(reading, _)| reading.load.kv_capacity_tokens);
+        let tokens = tenancy.tokens();
         if let Some((tokens, member)) = tokens.zip(self.member(place)) {
             self.caches.holds(id, tokens, self.token_bytes(member), unit);
         }

@@ -163,6 +163,31 @@ impl Hearing {
             }
         }
     }
+
+    /// An engine cannot hold all that is known of it: nobody knows what of that is gone. All goes, as where something was missed: what was noted
+    /// stays as what was sent there does, and the engine is known again when nearly all of its blocks are.
+    pub(super) async fn shed(&self) {
+        let numbers: Vec<u32> = self.inner().ranks.keys().copied().collect();
+        for number in numbers {
+            let mut mirror = {
+                let inner = &mut *self.inner();
+                let is_over = |rank: &&mut Rank| rank.mirror.is_over();
+                let Some(rank) = inner.ranks.get_mut(&number).filter(is_over) else { continue };
+                inner.midst = Some(number);
+                rank.aside()
+            };
+            let shed = spawn_blocking(move || {
+                mirror.give_up();
+                mirror
+            });
+            let shed = shed.await;
+            let mut inner = self.inner();
+            inner.midst = None;
+            if let Ok(mirror) = shed {
+                inner.back(number, mirror);
+            }
+        }
+    }
 }
 
 impl Rank {

@@ -14,12 +14,13 @@ const PROMISE_SECONDS: u32 = 30;
 const EXPIRIES_MAX: usize = 64;
 
 impl Hearing {
-    /// A cache that others found empty, another index, another size, promises that were not kept. Answers sockets behind which another
+    /// A cache that others found empty, another index, another size, more than it can hold, promises that were not kept. Answers sockets behind which another
     /// process may be, which has to be asked: on connections of their own.
     pub async fn tick(&self, wanted: &Wanted) -> Vec<usize> {
         let _turn = self.turn().await;
         self.grow(wanted).await;
         let anew = self.look(wanted);
+        self.shed().await;
         self.settle().await;
         let inner = self.inner();
         if inner.tells == Tells::All {

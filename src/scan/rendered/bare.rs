@@ -3,6 +3,7 @@
 use super::super::tokens::Tokens;
 use super::super::words::Scalar;
 use super::{Why, Writer};
+use crate::vocabulary::Lead;
 
 impl Writer<'_> {
     /// The value of `prompt`. Of several prompts the first.
@@ -23,6 +24,9 @@ impl Writer<'_> {
         let ids = if self.said.begins() { vocabulary.begins() } else { &[] };
         for &id in ids {
             self.page.put(vocabulary.text(id).ok_or(Why::Token)?);
+        }
+        if vocabulary.lead() == Lead::First {
+            self.page.lead();
         }
         Ok(self.reader.string(self.page)?)
     }

@@ -6,6 +6,7 @@ use super::super::reader::Reader;
 use super::super::text::Taker;
 use super::super::words::Word;
 use super::{Why, Writer};
+use crate::vocabulary::Lead;
 
 /// Where a message's content stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,8 +46,23 @@ impl<'a> Writer<'a> {
         ended
     }
 
+    /// What stands before all messages. What a tokenizer itself puts before a prompt is not where its text begins.
+    fn start(&mut self, mut text: &[u8]) {
+        let vocabulary = &*self.form.vocabulary;
+        if vocabulary.lead() == Lead::First {
+            let begins =
+                || vocabulary.begins().iter().filter_map(|id| vocabulary.text(*id)).filter(|id| !id.is_empty());
+            while let Some((begin, rest)) = begins().find_map(|begin| Some((begin, text.strip_prefix(begin)?))) {
+                self.page.put(begin);
+                text = rest;
+            }
+            self.page.lead();
+        }
+        self.page.put(text);
+    }
+
     fn each_message(&mut self, chat: &'a Chat) -> Result<(), Why> {
-        self.page.put(&chat.start);
+        self.start(&chat.start);
         let (mut opening, mut last) = (true, None::<&Turn>);
         while self.reader.element(&mut opening)? {
             if last.is_none_or(|turn| turn.joined.is_none()) {

@@ -16,22 +16,37 @@ pub(super) struct Page {
     digest: Digest,
     /// How much of it is believed, whatever follows.
     kept: u64,
+    /// A space that comes next is left out.
+    leads: bool,
 }
 
 impl Page {
     pub fn new() -> Page {
-        Page { digest: Digest::stepped(LINKS_MAX * BLOCK_BYTES / STEP_BYTES), kept: 0 }
+        Page { digest: Digest::stepped(LINKS_MAX * BLOCK_BYTES / STEP_BYTES), kept: 0, leads: false }
     }
 
     /// An empty one.
     pub fn clear(&mut self) {
         self.digest.reset(LINKS_MAX * BLOCK_BYTES / STEP_BYTES);
-        self.kept = 0;
+        (self.kept, self.leads) = (0, false);
+    }
+
+    /// Leaves out a space if that comes next: where a tokenizer puts one unless there is one, tokens do not tell whose it was, and what is read of
+    /// them is without it.
+    pub fn lead(&mut self) {
+        self.leads = true;
     }
 
     #[inline]
     pub fn put(&mut self, text: &[u8]) {
+        let text = if self.leads { self.led(text) } else { text };
         self.digest.update(text);
+    }
+
+    #[cold]
+    fn led<'t>(&mut self, text: &'t [u8]) -> &'t [u8] {
+        self.leads = text.is_empty();
+        text.strip_prefix(b" ").unwrap_or(text)
     }
 
     /// How many bytes there are.
@@ -83,13 +98,14 @@ impl Page {
 impl Taker for Page {
     #[inline]
     fn take(&mut self, run: &[u8]) -> usize {
-        self.digest.update(run);
+        self.put(run);
         run.len()
     }
 
+    /// None where a space may have to be left out before the text.
     #[inline]
     fn room(&mut self) -> &mut [u8] {
-        self.digest.room()
+        if self.leads { &mut [] } else { self.digest.room() }
     }
 
     #[inline]

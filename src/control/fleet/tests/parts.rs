@@ -132,6 +132,26 @@ fn an_engine_that_is_not_heard_for_a_moment_has_its_part_when_it_is() {
     stage.is_even();
 }
 
+/// One group of its layers may have most of the blocks, and what all groups have room for is a fourth of that.
+#[test]
+fn a_hybrid_that_is_heard_has_room_for_all_that_one_group_may_hold() {
+    let mut fleet = fleet(1);
+    let (id, now) = (fleet.target(0).unwrap().0, Instant::now());
+    let config = "block_size=\"16\",num_gpu_blocks=\"1000\",kv_cache_size_tokens=\"4000\"";
+    let scrape = |fleet: &mut Fleet| {
+        let reading = Reading::of(format!("vllm:cache_config_info{{{config}}} 1\n").as_bytes());
+        assert_eq!(reading.load.kv_capacity_tokens, Some(4_000));
+        fleet.scraped(0, id, Ok((reading, Ours::default())), now);
+        fleet.caches.figures(id.slot).capacity
+    };
+    assert_eq!(scrape(&mut fleet), 4_000 * 4 / 256);
+    fleet.notes(0, id, Unit::Steps);
+    assert_eq!(fleet.caches.figures(id.slot).capacity, 16_000 * 4 / 64);
+    assert_eq!(scrape(&mut fleet), 16_000 * 4 / 64);
+    fleet.notes(0, id, Unit::Blocks);
+    assert_eq!(scrape(&mut fleet), 4_000 * 4 / 256);
+}
+
 /// Nobody tells any more: what was kept for steps goes to those that can use it.
 #[test]
 fn room_is_not_kept_for_ever() {

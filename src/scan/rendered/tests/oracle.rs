@@ -5,6 +5,7 @@ use super::calls::arguments;
 use super::random::Json;
 use crate::limits::BLOCK_BYTES;
 use crate::scan::{Chat, Cut, Place, Tokens, Turn};
+use crate::vocabulary::Lead;
 
 /// What chains begin with here.
 pub const ROOT: u64 = 0x0123_4567_89ab_cdef;
@@ -312,7 +313,8 @@ fn bare(form: &Form, begins: bool, prompt: &Json) -> (Vec<u8>, Vec<Why>) {
     let bare_text = |text: &str| {
         let begin: Vec<u8> =
             form.vocabulary.begins().iter().filter(|_| begins).flat_map(|&id| text_of(id)).copied().collect();
-        ([&begin, text.as_bytes()].concat(), Vec::new())
+        let led = text.strip_prefix(' ').filter(|_| form.vocabulary.lead() == Lead::First);
+        ([&begin, led.unwrap_or(text).as_bytes()].concat(), Vec::new())
     };
     let nothing = (Vec::new(), vec![Why::Prompt]);
     match prompt {
