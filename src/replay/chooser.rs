@@ -205,7 +205,7 @@ pub const POLICIES: &[Named] = &[
     Named {
         name: "llm-d",
         what: "scorers: prefix 3, queue 2, KV use 2; metrics every 50 ms",
-        make: Make::Alone(|stage| Box::new(Scorers::new(stage.engines, stage.seed))),
+        make: Make::Alone(|stage| Box::new(Scorers::new(stage.engines, stage.blocks, stage.seed))),
     },
     Named {
         name: "dynamo",
