@@ -195,12 +195,12 @@ pub const POLICIES: &[Named] = &[
     Named {
         name: "sglang",
         what: "prompt tree of the SGLang router: 0.5, 32, 1.0001; a miss to the smallest tree",
-        make: Make::Alone(|stage| Box::new(PromptTree::new(stage.engines, SGLANG))),
+        make: Make::Alone(|stage| Box::new(PromptTree::new(stage.engines, SGLANG, stage.seed))),
     },
     Named {
         name: "smg",
-        what: "prompt tree of its successor: 0.3, 64, 1.5; a miss to the least load",
-        make: Make::Alone(|stage| Box::new(PromptTree::new(stage.engines, SMG))),
+        what: "prompt tree of its successor: 0.3; 64 and 1.5 of the mean by request; a miss to the least load",
+        make: Make::Alone(|stage| Box::new(PromptTree::new(stage.engines, SMG, stage.seed))),
     },
     Named {
         name: "llm-d",
