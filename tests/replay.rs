@@ -417,6 +417,9 @@ fn wrong_flags_are_said_in_words() {
         (&[&trace, "--loads", "NaN"], "must be between 0.001 and 1,000"),
         (&["--generate", "chat", "--warmup", "400"], "--warmup 400 leaves nothing of 360 s"),
         (&["--generate", "agents", "--rate", "100000"], "lower --rate"),
+        (&["--generate", "agents", "--burst", "1e6"], "--burst 1000000 is not between 1 and 1000 sessions"),
+        (&["--generate", "agents", "--profile", "l4-8b", "--prefix-tokens", "17000"], "lower --prefix-tokens"),
+        (&["--generate", "chat", "--system-tokens", "16350"], "lower --system-tokens"),
         (&["--generate", "shared-prefix", "--rate", "1e6"], "lower --rate"),
         (&["--generate", "chat", "--threads", "90000", "--loads", "1,9"], "lower --threads"),
         (
