@@ -335,6 +335,17 @@ fn sessions_of_a_trace_are_prompts_that_begin_with_a_whole_earlier_one() {
 }
 
 #[test]
+fn thousands_that_come_at_once_are_spread_over_a_month() {
+    let line = |timestamp: u64| {
+        format!("{{\"timestamp\":{timestamp},\"input_length\":512,\"output_length\":1,\"hash_ids\":[7]}}\n")
+    };
+    let lines = line(0).repeat(20_000) + &line(31 * 86_400_000);
+    let trace = Trace::read(Cursor::new(lines), "t", 512).unwrap();
+    let arrivals: Vec<u64> = trace.requests().iter().map(|request| request.arrival_ns).collect();
+    assert!(arrivals.is_sorted() && arrivals[10_000] == 31 * 43_200_000 * MS);
+}
+
+#[test]
 fn hostile_lines_are_refused_with_their_number() {
     let good = r#"{"timestamp":5,"input_length":512,"output_length":1,"hash_ids":[7]}"#;
     let long = format!("{{\"timestamp\":9,\"hash_ids\":[{}1]}}", "1,".repeat(9 << 20));
