@@ -214,17 +214,17 @@ pub const POLICIES: &[Named] = &[
     },
     Named {
         name: CLAIRVOYANT,
-        what: "soonest first token by perfect knowledge of the engines, caches apart",
+        what: "soonest first token by the engines' state and uncached tokens, caches apart",
         make: Make::Alone(|stage| Box::new(Oracle::with_caches_apart(stage.engines))),
     },
     Named {
         name: POOLED,
-        what: "one pooled cache, perfect knowledge but of when steps end",
+        what: "one pooled cache, the same state but for when steps end",
         make: Make::Alone(|stage| Box::new(Oracle::without_steps(stage.engines))),
     },
     Named {
         name: ORACLE,
-        what: "one pooled cache, perfect knowledge",
+        what: "one pooled cache, the soonest first token by state and uncached tokens",
         make: Make::Alone(|stage| Box::new(Oracle::new(stage.engines))),
     },
 ];
