@@ -335,6 +335,17 @@ fn sessions_of_a_trace_are_prompts_that_begin_with_a_whole_earlier_one() {
 }
 
 #[test]
+fn thousands_that_come_at_once_are_spread_over_a_month() {
+    let line = |timestamp: u64| {
+        format!("{{\"timestamp\":{timestamp},\"input_length\":512,\"output_length\":1,\"hash_ids\":[7]}}\n")
+    };
+    let lines = line(0).repeat(20_000) + &line(31 * 86_400_000);
+    let trace = Trace::read(Cursor::new(lines), "t", 512).unwrap();
+    let arrivals: Vec<u64> = trace.requests().iter().map(|request| request.arrival_ns).collect();
+    assert!(arrivals.is_sorted() && arrivals[10_000] == 31 * 43_200_000 * MS);
+}
+
+#[test]
 fn hostile_lines_are_refused_with_their_number() {
     let good = r#"{"timestamp":5,"input_length":512,"output_length":1,"hash_ids":[7]}"#;
     let long = format!("{{\"timestamp\":9,\"hash_ids\":[{}1]}}", "1,".repeat(9 << 20));
@@ -417,6 +428,9 @@ fn wrong_flags_are_said_in_words() {
         (&[&trace, "--loads", "NaN"], "must be between 0.001 and 1,000"),
         (&["--generate", "chat", "--warmup", "400"], "--warmup 400 leaves nothing of 360 s"),
         (&["--generate", "agents", "--rate", "100000"], "lower --rate"),
+        (&["--generate", "agents", "--burst", "1e6"], "--burst 1000000 is not between 1 and 1000 sessions"),
+        (&["--generate", "agents", "--profile", "l4-8b", "--prefix-tokens", "17000"], "lower --prefix-tokens"),
+        (&["--generate", "chat", "--system-tokens", "16350"], "lower --system-tokens"),
         (&["--generate", "shared-prefix", "--rate", "1e6"], "lower --rate"),
         (&["--generate", "chat", "--threads", "90000", "--loads", "1,9"], "lower --threads"),
         (

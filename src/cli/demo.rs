@@ -21,6 +21,15 @@ use lineup::Lineup;
 /// Real time that starting a front may add to each policy's share.
 const START: Duration = Duration::from_secs(2);
 
+/// A reply of which nothing comes for so long has failed, in simulated seconds...
+const PATIENCE: f64 = 60.0;
+
+/// ... or until so many of all threads a simulated second could have had their turn, a third of what the slowest policy serves...
+const TURNS: f64 = 25.0;
+
+/// ... and in real ones, in which the machine may stand still.
+const PATIENCE_REAL: f64 = 10.0;
+
 /// Part of a policy's time that warms caches up and is not measured.
 const WARMING: f64 = 0.35;
 
@@ -206,6 +215,8 @@ async fn measure(
         model: settings.serving.models.first().cloned().unwrap_or_default(),
         ramp: share.mul_f64(WARMING / 2.0),
         pause: Duration::from_secs_f64(args.pause_ms / 1e3 / scale),
+        patience: Duration::from_secs_f64((PATIENCE.max(args.threads as f64 / TURNS) / scale).max(PATIENCE_REAL)),
+        block_size: settings.profile.block_size,
         seed: args.seed,
     };
     let running = Running::start(&load, &target, &tally);

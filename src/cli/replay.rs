@@ -23,8 +23,8 @@ const KV_TOKENS_MAX: u64 = 1 << 30;
 /// Compare policies on a trace or on generated traffic, against simulated engines in simulated time.
 ///
 /// The front's own policies run by the code that serves; those of other routers by their published rules and defaults;
-/// `oracle` has one cache for all engines and perfect knowledge, `pooled` the same but for when engines' steps end, which no
-/// router sees. Nothing is sent anywhere. The same command prints the same figures.
+/// `oracle` has one cache for all engines and knows their state (attention is not counted), `pooled` the same but for when engines' steps
+/// end, which no router sees. Nothing is sent anywhere. The same command prints the same figures.
 ///
 /// A trace is in Mooncake's format, one JSON object a line, plain or .zst:
 /// {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [ids of 512-token blocks]}

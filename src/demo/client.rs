@@ -1,10 +1,13 @@
 //! One client connection: sends a chat request, reads its stream, and believes nothing.
 //!
-//! A reply counts only if it is a 200 event stream of exactly the tokens asked for, one event each,
-//! a finish reason, the same count in `usage`, `[DONE]`, and an end of the body right behind it.
+//! A reply counts only if it is a 200 event stream of exactly the tokens asked for, one event each, with the text that
+//! a simulated engine answers to that prompt and to no other,
+//! a finish reason, the same counts in `usage`, `[DONE]`, and an end of the body right behind it. One of which nothing
+//! comes for too long has failed.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use http_body_util::{BodyExt, Full};
@@ -13,6 +16,30 @@ use hyper::header::{CONTENT_TYPE, HOST};
 use hyper_util::rt::TokioIo;
 use memchr::memmem;
 use tokio::net::TcpStream;
+
+use crate::engine::{request, tokens};
+
+/// What the reply to a prompt must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Its text.
+    pub text: String,
+    /// Its tokens.
+    pub tokens: u32,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u64,
+}
+
+impl Expected {
+    /// To a chat request without `cache_salt`, of an engine with blocks of that size.
+    pub fn of(body: &[u8], tokens: u32, block_size: u32) -> Result<Expected, String> {
+        let root: serde_json::Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        let prompt = request::chat_prompt(&root).map_err(|refused| refused.message)?;
+        let seed = tokens::reply_seed(&prompt, 0, 0, block_size as usize);
+        let reply: Vec<u32> = (0..tokens).map(|at| tokens::generated(seed, at)).collect();
+        Ok(Expected { text: tokens::text_of(&reply), tokens, prompt_tokens: prompt.len() as u64 })
+    }
+}
 
 /// A verified reply.
 #[derive(Debug)]
@@ -23,23 +50,42 @@ pub struct Reply {
     pub first: Instant,
     /// When the last token came.
     pub last: Instant,
-    /// Prompt tokens, and those found in the cache, as `usage` tells.
-    pub prompt_tokens: u64,
 }
 
 /// A connection that is opened when needed and kept for the next turn.
-#[derive(Default)]
 pub struct Client {
     kept: Option<(SocketAddr, SendRequest<Full<Bytes>>)>,
+    patience: Duration,
 }
 
 impl Client {
+    /// Without a connection; it waits no longer than that for the next piece of a reply.
+    pub fn new(patience: Duration) -> Client {
+        Client { kept: None, patience }
+    }
+
     /// Sends `body` and reads the reply; `seen` is called with the number of new tokens as they come.
     pub async fn chat(
         &mut self,
         to: SocketAddr,
         body: Bytes,
-        tokens: u32,
+        expected: &Expected,
+        seen: impl FnMut(u32),
+    ) -> Result<Reply, String> {
+        let (patience, last) = (self.patience, Cell::new(Instant::now()));
+        tokio::select! {
+            biased;
+            reply = self.exchange(to, body, expected, &last, seen) => reply,
+            () = silence(&last, patience) => Err(format!("nothing came for {:.1} s", patience.as_secs_f64())),
+        }
+    }
+
+    async fn exchange(
+        &mut self,
+        to: SocketAddr,
+        body: Bytes,
+        expected: &Expected,
+        last: &Cell<Instant>,
         mut seen: impl FnMut(u32),
     ) -> Result<Reply, String> {
         let mut sender = self.sender(to).await?;
@@ -59,6 +105,7 @@ impl Client {
         let mut stream = Stream::default();
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| format!("the stream was cut: {error}"))?;
+            last.set(Instant::now());
             if let Ok(data) = frame.into_data() {
                 let new = stream.read(&data)?;
                 if new > 0 {
@@ -67,7 +114,7 @@ impl Client {
             }
         }
         self.kept = Some((to, sender));
-        stream.finish(tokens)
+        stream.finish(expected)
     }
 
     async fn sender(&mut self, to: SocketAddr) -> Result<SendRequest<Full<Bytes>>, String> {
@@ -82,6 +129,17 @@ impl Client {
         let (sender, connection) = handshake(TokioIo::new(socket)).await.map_err(|error| error.to_string())?;
         tokio::spawn(connection);
         Ok(sender)
+    }
+}
+
+/// Ends when nothing has come for so long.
+async fn silence(last: &Cell<Instant>, patience: Duration) {
+    loop {
+        let left = patience.saturating_sub(last.get().elapsed());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left).await;
     }
 }
 
@@ -144,19 +202,22 @@ impl Stream {
         Ok(())
     }
 
-    fn finish(self, tokens: u32) -> Result<Reply, String> {
+    fn finish(self, expected: &Expected) -> Result<Reply, String> {
+        let tokens = expected.tokens;
         let wrong = if !self.done || !self.partial.is_empty() {
             "no [DONE] at its end"
         } else if self.tokens != tokens {
             "another number of tokens than asked for"
         } else if !self.finished {
             "no finish reason"
+        } else if self.text != expected.text {
+            "another text than this prompt is answered"
         } else {
             match (self.first, self.last, self.usage) {
-                (Some(first), Some(last), Some((prompt_tokens, completion))) if completion == u64::from(tokens) => {
-                    return Ok(Reply { text: self.text, first, last, prompt_tokens });
+                (Some(first), Some(last), Some(usage)) if usage == (expected.prompt_tokens, u64::from(tokens)) => {
+                    return Ok(Reply { text: self.text, first, last });
                 }
-                _ => "usage that differs from what was streamed",
+                _ => "usage that differs from what was asked and streamed",
             }
         };
         Err(format!("a stream of {} of {tokens} tokens had {wrong}", self.tokens))
@@ -180,6 +241,8 @@ fn number_after(data: &[u8], key: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::pump::{Engine, Settings};
+    use crate::engine::server;
 
     const TOKEN: &str =
         "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\" abc\"},\"finish_reason\":null}]}\n\n";
@@ -195,20 +258,24 @@ mod tests {
         for piece in whole.as_bytes().chunks(cut) {
             stream.read(piece)?;
         }
-        stream.finish(2)
+        stream.finish(&Expected { text: " abc def".into(), tokens: 2, prompt_tokens: 7 })
     }
 
     #[test]
     fn whole_streams_count_however_they_are_cut() {
         for cut in 1..200 {
             let reply = read(&[": keep-alive\n\n", TOKEN, LAST, USAGE, DONE], cut).unwrap();
-            assert_eq!((reply.text.as_str(), reply.prompt_tokens), (" abc def", 7));
+            assert_eq!(reply.text, " abc def");
         }
     }
 
     #[test]
     fn anything_else_does_not() {
-        let bad: [&[&str]; 6] = [
+        let other = &TOKEN.replace("abc", "abd");
+        let longer = &USAGE.replace("\"prompt_tokens\":7", "\"prompt_tokens\":8");
+        let bad: [&[&str]; 8] = [
+            &[other, LAST, USAGE, DONE],
+            &[TOKEN, LAST, longer, DONE],
             &[TOKEN, LAST, USAGE],
             &[LAST, USAGE, DONE],
             &[TOKEN, TOKEN, USAGE, DONE],
@@ -219,5 +286,42 @@ mod tests {
         for parts in bad {
             assert!(read(parts, 64).is_err(), "{parts:?}");
         }
+    }
+
+    fn run<T>(what: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(what)
+    }
+
+    #[test]
+    fn what_an_engine_answers_is_known_beforehand() {
+        let settings = Settings::default();
+        let block_size = settings.profile.block_size;
+        let (first, second) = run(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let to = listener.local_addr().unwrap();
+            tokio::spawn(server::serve(Engine::new(Settings { time_scale: 100.0, ..settings }), listener));
+            let mut client = Client::new(Duration::from_secs(60));
+            let mut ask = async |content: &str| {
+                let body = format!(
+                    "{{\"stream\":true,\"stream_options\":{{\"include_usage\":true}},\"max_tokens\":9,\"messages\":[{{\"role\":\"user\",\"content\":\"{content}\"}}]}}"
+                );
+                let expected = Expected::of(body.as_bytes(), 9, block_size).unwrap();
+                client.chat(to, body.into(), &expected, |_| ()).await.map(|reply| reply.text)
+            };
+            (ask(&"How is it? ".repeat(20)).await, ask("And now?").await)
+        });
+        assert_ne!(first.unwrap(), second.unwrap());
+    }
+
+    #[test]
+    fn a_reply_that_does_not_come_has_failed() {
+        let refused = run(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let to = listener.local_addr().unwrap();
+            let expected = Expected { text: String::new(), tokens: 1, prompt_tokens: 1 };
+            let mut client = Client::new(Duration::from_millis(50));
+            client.chat(to, Bytes::from_static(b"{}"), &expected, |_| ()).await.map(|reply| reply.text)
+        });
+        assert_eq!(refused, Err("nothing came for 0.1 s".into()));
     }
 }

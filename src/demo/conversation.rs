@@ -11,7 +11,8 @@ use crate::engine::tokens::TOKEN_BYTES;
 
 /// No conversation has more turns.
 pub const TURNS_MAX: usize = 40;
-const REPLY_TOKENS: u32 = 40;
+/// Length of every reply.
+pub const REPLY_TOKENS: u32 = 40;
 
 /// A small seeded generator: the demo's runs must be repeatable.
 #[derive(Clone, Debug)]

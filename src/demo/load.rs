@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::client::Client;
+use super::client::{Client, Expected};
 use super::conversation::{Conversation, Dice, TURNS_MAX};
 use crate::engine::tokens;
 
@@ -38,6 +38,10 @@ pub struct Load {
     pub ramp: Duration,
     /// Real time between a reply and the next turn, in the mean.
     pub pause: Duration,
+    /// Real time in which something of each reply must come.
+    pub patience: Duration,
+    /// Tokens in the engines' blocks.
+    pub block_size: u32,
     /// Varies the conversations.
     pub seed: u64,
 }
@@ -103,6 +107,7 @@ struct Thread {
     tally: Rc<Tally>,
     dice: Dice,
     pause: Duration,
+    block_size: u32,
     head: String,
     seed: u64,
     conversation: Conversation,
@@ -114,11 +119,12 @@ struct Thread {
 impl Thread {
     fn new(load: &Load, target: Target, tally: Rc<Tally>, number: usize) -> Thread {
         let mut thread = Thread {
-            client: Client::default(),
+            client: Client::new(load.patience),
             target,
             tally,
             dice: Dice::new(load.seed ^ (number as u64).wrapping_mul(0x2545_f491_4f6c_dd1d)),
             pause: load.pause,
+            block_size: load.block_size,
             head: format!(
                 "{{\"model\":{},\"stream\":true,\"stream_options\":{{\"include_usage\":true}},\"temperature\":0,",
                 serde_json::Value::from(load.model.as_str())
@@ -203,6 +209,7 @@ impl Thread {
     async fn exchange(&mut self, reply_tokens: u32) -> Result<String, String> {
         let to = self.engine();
         let body = format!("{}\"max_tokens\":{reply_tokens},\"messages\":[{}]}}", self.head, self.history);
+        let expected = Expected::of(body.as_bytes(), reply_tokens, self.block_size)?;
         let sent = Instant::now();
         let tally = Rc::clone(&self.tally);
         let mut first = true;
@@ -212,7 +219,7 @@ impl Thread {
             }
             tally.tokens.set(tally.tokens.get() + u64::from(tokens));
         };
-        let reply = self.client.chat(to, Bytes::from(body), reply_tokens, seen).await?;
+        let reply = self.client.chat(to, Bytes::from(body), &expected, seen).await?;
         self.tally.replies.set(self.tally.replies.get() + 1);
         Ok(reply.text)
     }

@@ -151,6 +151,7 @@ impl Batch {
         for token in &ask.prompt {
             sequence.push(*token, self.block_size);
         }
+        // The same as `tokens::reply_seed`, of hashes that are there already.
         let parent = sequence.hashes.last().copied().unwrap_or(ask.salt);
         sequence.seed = tokens::chain(parent.wrapping_add(u64::from(ask.choice)), &sequence.tail);
         self.enqueue(sequence)

@@ -78,6 +78,14 @@ pub fn chain(parent: u64, block: &[u32]) -> u64 {
     hash.digest()
 }
 
+/// The seed of what a prompt is answered: its hash, in blocks and the tokens behind them, and the number of the choice.
+pub fn reply_seed(prompt: &[u32], salt: u64, choice: u32, block_size: usize) -> u64 {
+    let blocks = prompt.chunks_exact(block_size.max(1));
+    let tail = blocks.remainder();
+    let parent = blocks.fold(salt, chain);
+    chain(parent.wrapping_add(u64::from(choice)), tail)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -195,17 +195,17 @@ pub const POLICIES: &[Named] = &[
     Named {
         name: "sglang",
         what: "prompt tree of the SGLang router: 0.5, 32, 1.0001; a miss to the smallest tree",
-        make: Make::Alone(|stage| Box::new(PromptTree::new(stage.engines, SGLANG))),
+        make: Make::Alone(|stage| Box::new(PromptTree::new(stage.engines, SGLANG, stage.seed))),
     },
     Named {
         name: "smg",
-        what: "prompt tree of its successor: 0.3, 64, 1.5; a miss to the least load",
-        make: Make::Alone(|stage| Box::new(PromptTree::new(stage.engines, SMG))),
+        what: "prompt tree of its successor: 0.3; 64 and 1.5 of the mean by request; a miss to the least load",
+        make: Make::Alone(|stage| Box::new(PromptTree::new(stage.engines, SMG, stage.seed))),
     },
     Named {
         name: "llm-d",
         what: "scorers: prefix 3, queue 2, KV use 2; metrics every 50 ms",
-        make: Make::Alone(|stage| Box::new(Scorers::new(stage.engines, stage.seed))),
+        make: Make::Alone(|stage| Box::new(Scorers::new(stage.engines, stage.blocks, stage.seed))),
     },
     Named {
         name: "dynamo",
@@ -214,17 +214,17 @@ pub const POLICIES: &[Named] = &[
     },
     Named {
         name: CLAIRVOYANT,
-        what: "soonest first token by perfect knowledge of the engines, caches apart",
+        what: "soonest first token by the engines' state and uncached tokens, caches apart",
         make: Make::Alone(|stage| Box::new(Oracle::with_caches_apart(stage.engines))),
     },
     Named {
         name: POOLED,
-        what: "one pooled cache, perfect knowledge but of when steps end",
+        what: "one pooled cache, the same state but for when steps end",
         make: Make::Alone(|stage| Box::new(Oracle::without_steps(stage.engines))),
     },
     Named {
         name: ORACLE,
-        what: "one pooled cache, perfect knowledge",
+        what: "one pooled cache, the soonest first token by state and uncached tokens",
         make: Make::Alone(|stage| Box::new(Oracle::new(stage.engines))),
     },
 ];

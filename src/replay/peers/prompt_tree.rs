@@ -1,29 +1,41 @@
 //! The SGLang router's `cache_aware` and its successor smg's: one tree of all prompts sent, each node with the
 //! engines that it was sent to.
 //!
-//! When loads differ by more than `balance_abs` requests and by more than a factor of `balance_rel`, the least
-//! loaded engine is taken. Else the longest prefix in the tree counts: if it is more than the share `cache` of the
-//! prompt, an engine of its last node is taken; if not, the engine with the smallest tree (SGLang's router) or
-//! the least load (smg, since a miss to the smallest tree overloaded new engines). Every choice is
-//! inserted. From time to time the least recently used leaves of engines with too large trees are cut.
+//! SGLang's router (2025): when loads differ by more than `balance_abs` requests and by more than a factor of `balance_rel`, the
+//! least loaded engine is taken. Else the longest prefix in the tree counts: if it is more than the share `cache` of the
+//! prompt, an engine of its last node is taken; if not, the engine with the smallest tree.
 //!
-//! Their trees hold characters; four are one token here. Which of a node's engines is taken they leave to a hash
-//! map's order; here it is the one that used it last.
+//! smg (the middle of August 2026): nothing is for the whole fleet. Of a longest prefix that is more than the share `cache`, the least loaded
+//! of up to eight engines of its last node is taken, at random among equals; but if that has more requests than `balance_rel` times the mean and
+//! than `balance_abs` above it, or the prefix is too short, it is the least load of all, among equals who was sent fewest requests, then
+//! the first. Later it compares loads by waits that it expects from what engines tell every 10 s; that is not simulated.
+//!
+//! Every choice is inserted. From time to time the least recently used leaves of engines with too large trees are cut.
+//!
+//! Their trees hold characters; four are one token here. Which of a node's engines is taken SGLang's router leaves to a hash
+//! map's order; here it is the one that used it last. Which of equal loads or trees, it left to the first or to such an order, and its
+//! successors draw since July 2026: here they are drawn.
 
 use std::collections::HashMap;
 
+use super::best_of;
+use crate::demo::conversation::Dice;
 use crate::engine::cache::ByHash;
 use crate::engine::tokens::TOKEN_BYTES;
 use crate::replay::chooser::{Asked, Chooser};
 use crate::replay::fleet::Fleet;
+use crate::replay::traffic::chain::mix;
 
-/// Where a prompt goes of which too little is known.
+/// Engines of one node that smg's match tells of.
+const HOLDERS_MAX: usize = 8;
+
+/// Whose rule it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Miss {
-    /// To the smallest tree.
-    SmallestTree,
-    /// To the least load.
-    LeastLoad,
+pub enum Rule {
+    /// SGLang's first router's.
+    Sglang,
+    /// smg's.
+    Smg,
 }
 
 /// The flags of these routers.
@@ -39,8 +51,8 @@ pub struct Thresholds {
     pub evict_seconds: u64,
     /// `--max-tree-size`, in characters of one engine.
     pub tree_chars_max: u64,
-    /// What a miss does.
-    pub miss: Miss,
+    /// What is done with them.
+    pub rule: Rule,
 }
 
 /// Defaults of SGLang's first router (`sglang_router`, 2025).
@@ -50,17 +62,17 @@ pub const SGLANG: Thresholds = Thresholds {
     balance_rel: 1.0001,
     evict_seconds: 60,
     tree_chars_max: 1 << 24,
-    miss: Miss::SmallestTree,
+    rule: Rule::Sglang,
 };
 
-/// Defaults of smg and the later `sgl-model-gateway` (2026).
+/// Defaults of smg (2026).
 pub const SMG: Thresholds = Thresholds {
     cache: 0.3,
     balance_abs: 64,
     balance_rel: 1.5,
     evict_seconds: 120,
     tree_chars_max: 1 << 26,
-    miss: Miss::LeastLoad,
+    rule: Rule::Smg,
 };
 
 /// One engine at one node.
@@ -78,6 +90,9 @@ pub struct PromptTree {
     /// Blocks by engine.
     sizes: Vec<u64>,
     load: Vec<u32>,
+    /// Requests ever, by engine.
+    sent: Vec<u64>,
+    dice: Dice,
     placed: HashMap<u64, usize>,
     clock: u64,
     evicted_ns: u64,
@@ -85,24 +100,25 @@ pub struct PromptTree {
 
 impl PromptTree {
     /// An empty tree.
-    pub fn new(engines: usize, thresholds: Thresholds) -> PromptTree {
+    pub fn new(engines: usize, thresholds: Thresholds, seed: u64) -> PromptTree {
         PromptTree {
             thresholds,
             nodes: ByHash::default(),
             sizes: vec![0; engines],
             load: vec![0; engines],
+            sent: vec![0; engines],
+            dice: Dice::new(mix(seed, 10)),
             placed: HashMap::new(),
             clock: 0,
             evicted_ns: 0,
         }
     }
 
-    /// Blocks of a prompt that are in the tree, and who used the last of them last.
-    fn matched(&self, blocks: &[u64]) -> (usize, Option<usize>) {
+    /// Blocks of a prompt that are in the tree, and the engines of the last of them.
+    fn matched(&self, blocks: &[u64]) -> (usize, &[Holder]) {
         let depth = blocks.iter().take_while(|block| self.nodes.contains_key(block)).count();
         let last = depth.checked_sub(1).and_then(|at| self.nodes.get(blocks.get(at)?));
-        let holder = last.and_then(|holders| holders.iter().max_by_key(|holder| holder.used));
-        (depth, holder.map(|holder| holder.engine.into()))
+        (depth, last.map_or(&[], Vec::as_slice))
     }
 
     fn insert(&mut self, blocks: &[u64], engine: usize) {
@@ -148,8 +164,38 @@ impl PromptTree {
         }
     }
 
-    fn least_loaded(&self) -> usize {
-        (0..self.load.len()).min_by_key(|engine| self.load[*engine]).unwrap_or(0)
+    /// By SGLang's rule; `holders` of a prefix that is long enough, or none.
+    fn by_fleet(&mut self, holders: &[Holder]) -> usize {
+        let (load, sizes, thresholds) = (&self.load, &self.sizes, self.thresholds);
+        let most = load.iter().max().copied().unwrap_or(0);
+        let least = load.iter().min().copied().unwrap_or(0);
+        let uneven =
+            most - least > thresholds.balance_abs && f64::from(most) > f64::from(least) * thresholds.balance_rel;
+        if uneven {
+            return best_of(&mut self.dice, load.len(), |engine| f64::from(load[engine]));
+        }
+        let last = holders.iter().max_by_key(|holder| holder.used);
+        match last {
+            Some(holder) => holder.engine.into(),
+            None => best_of(&mut self.dice, sizes.len(), |engine| sizes[engine] as f64),
+        }
+    }
+
+    /// By smg's rule; the same.
+    fn by_request(&mut self, holders: &[Holder]) -> usize {
+        let (load, sent, thresholds) = (&self.load, &self.sent, self.thresholds);
+        let mean = f64::from(load.iter().sum::<u32>()) / load.len().max(1) as f64;
+        let holders = &holders[..holders.len().min(HOLDERS_MAX)];
+        let at = |place: usize| usize::from(holders[place].engine);
+        if !holders.is_empty() {
+            let holder = at(best_of(&mut self.dice, holders.len(), |place| f64::from(load[at(place)])));
+            let load = f64::from(load[holder]);
+            // Where the least loaded has too many, all that hold it have.
+            if load <= mean * thresholds.balance_rel || load <= mean + f64::from(thresholds.balance_abs) {
+                return holder;
+            }
+        }
+        (0..load.len()).min_by_key(|engine| (load[*engine], sent[*engine])).unwrap_or(0)
     }
 }
 
@@ -161,20 +207,16 @@ impl Chooser for PromptTree {
             self.evict(asked.block_tokens);
         }
         let blocks = asked.request.prompt_blocks(asked.block_tokens);
-        let most = self.load.iter().max().copied().unwrap_or(0);
-        let least = self.load.iter().min().copied().unwrap_or(0);
-        let uneven =
-            most - least > thresholds.balance_abs && f64::from(most) > f64::from(least) * thresholds.balance_rel;
-        let (depth, holder) = self.matched(blocks);
+        let (depth, holders) = self.matched(blocks);
         let share = depth as f64 * f64::from(asked.block_tokens) / f64::from(asked.request.prompt.max(1));
-        let engine = match (holder, thresholds.miss) {
-            _ if uneven => self.least_loaded(),
-            (Some(holder), _) if share > thresholds.cache => holder,
-            (_, Miss::LeastLoad) => self.least_loaded(),
-            (_, Miss::SmallestTree) => (0..self.sizes.len()).min_by_key(|engine| self.sizes[*engine]).unwrap_or(0),
+        let holders = if share > thresholds.cache { holders.to_vec() } else { Vec::new() };
+        let engine = match thresholds.rule {
+            Rule::Sglang => self.by_fleet(&holders),
+            Rule::Smg => self.by_request(&holders),
         };
         self.insert(blocks, engine);
         self.load[engine] += 1;
+        self.sent[engine] += 1;
         self.placed.insert(asked.number, engine);
         Some(engine)
     }
@@ -188,11 +230,13 @@ impl Chooser for PromptTree {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
     use crate::replay::peers::trial::{Trial, prompt};
 
     fn trial(thresholds: Thresholds) -> Trial<PromptTree> {
-        Trial::new(PromptTree::new(3, thresholds), 3)
+        Trial::new(PromptTree::new(3, thresholds, 1), 3)
     }
 
     #[test]
@@ -230,29 +274,58 @@ mod tests {
     #[test]
     fn uneven_means_by_the_absolute_and_by_the_relative_threshold() {
         for (loads, thresholds, uneven) in [
-            ([64, 0, 10], SMG, false),
-            ([65, 0, 10], SMG, true),
-            ([300, 201, 250], SMG, false), // 99 more, but less than half as much again
-            ([300, 199, 250], SMG, true),
+            ([96, 0, 0], SMG, false), // 64 above the mean of 32
+            ([97, 0, 0], SMG, true),
+            ([300, 120, 250], SMG, false), // 76 above it, but less than half as much again
+            ([300, 90, 200], SMG, true),
+            ([20, 90, 0], SMG, false), // others may have more
             ([33, 0, 10], SGLANG, true),
             ([32, 0, 10], SGLANG, false),
             ([300, 260, 270], SGLANG, true), // its factor is next to none
+            ([0, 40, 1], SGLANG, true),      // whoever has more
         ] {
             let mut trial = trial(thresholds);
             trial.chooser.insert(prompt(&[(1, 320)]).prompt_blocks(16), 0);
             trial.chooser.load = loads.to_vec();
-            assert_eq!(trial.ask(&[(1, 320)]).1, if uneven { 1 } else { 0 }, "{loads:?}");
+            let least = (0..3).min_by_key(|engine| loads[*engine]).unwrap();
+            assert_eq!(trial.ask(&[(1, 320)]).1, if uneven { least } else { 0 }, "{loads:?}");
         }
     }
 
     #[test]
-    fn of_several_holders_the_last_user_is_taken() {
-        let mut trial = trial(SGLANG);
-        let blocks = prompt(&[(1, 320)]);
-        for engine in [2, 0, 1, 0, 2] {
-            trial.chooser.insert(blocks.prompt_blocks(16), engine);
-            assert_eq!(trial.chooser.matched(blocks.prompt_blocks(16)), (20, Some(engine)));
-        }
+    fn of_several_holders_the_last_user_is_taken_or_the_least_load() {
+        let holding = |thresholds, seed, load: [u32; 3]| {
+            let mut trial = Trial::new(PromptTree::new(3, thresholds, seed), 3);
+            for engine in [2, 0, 1, 0] {
+                trial.chooser.insert(prompt(&[(1, 320)]).prompt_blocks(16), engine);
+            }
+            trial.chooser.load = load.to_vec();
+            trial.ask(&[(1, 320)]).1
+        };
+        assert_eq!(holding(SGLANG, 1, [9, 8, 7]), 0);
+        assert_eq!(holding(SMG, 1, [9, 8, 7]), 2);
+        let drawn: HashSet<usize> = (0..20).map(|seed| holding(SMG, seed, [4, 8, 4])).collect();
+        assert_eq!(drawn, HashSet::from([0, 2]));
+    }
+
+    #[test]
+    fn equal_loads_and_trees_are_no_reason_for_the_first() {
+        let firsts = |thresholds| -> HashSet<usize> {
+            let new = |seed| Trial::new(PromptTree::new(3, thresholds, seed), 3);
+            (0..20).map(|seed| new(seed).ask(&[(1, 320)]).1).collect()
+        };
+        assert_eq!(firsts(SGLANG), HashSet::from([0, 1, 2]));
+        assert_eq!(firsts(SMG), HashSet::from([0]));
+        // Each ends before the next comes: loads are equal, who was sent fewest is next.
+        let mut trial = trial(SMG);
+        let homes: Vec<usize> = (1..7)
+            .map(|piece| {
+                let (number, engine) = trial.ask(&[(piece, 320)]);
+                trial.chooser.ended(number);
+                engine
+            })
+            .collect();
+        assert_eq!(homes, [0, 1, 2, 0, 1, 2]);
     }
 
     #[test]

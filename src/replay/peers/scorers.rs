@@ -1,12 +1,15 @@
 //! llm-d's endpoint picker with its default scorers: the greatest weighted sum wins, at random among ties.
 //!
-//! * `prefix-cache-scorer`, weight 3: the share of the prompt's blocks that it believes cached, in blocks of 64 characters
-//!   and at most 256 of them, from what it sent where: 31,250 blocks an engine, least recently used go first.
+//! * `prefix-cache-scorer`, weight 3: the share of the prompt's blocks that it believes cached, from what it sent where. Blocks are the
+//!   engine's, but of 64 tokens at least; a last one that is not full counts as well; 131,072 tokens of a prompt at most are matched. It
+//!   believes as many of them cached on an engine as that has blocks of its own, whose size they may exceed; the least recently used go first.
 //! * `queue-scorer`, weight 2: 1 for the shortest queue, 0 for the longest, all 1 where they are equal.
 //! * `kv-cache-utilization-scorer`, weight 2: the free share of the KV cache.
 //!
 //! Queue and KV use are those of the last scrape, every 50 ms. It counts no requests of its own, so a burst
-//! between two scrapes sees the same figures. Blocks are those of the traffic; their number is held to as many tokens.
+//! between two scrapes sees the same figures.
+//!
+//! So in llm-d-router since June 2026; before, no more than 4,096 tokens were matched. Its guides have changed to other scorers since July.
 
 use std::collections::BTreeMap;
 
@@ -22,9 +25,10 @@ const PREFIX_WEIGHT: f64 = 3.0;
 const QUEUE_WEIGHT: f64 = 2.0;
 const KV_WEIGHT: f64 = 2.0;
 const SCRAPE_NS: u64 = 50_000_000;
-/// In tokens: 31,250 and 256 blocks of 64 characters.
-const INDEX_TOKENS: u32 = 31_250 * 16;
-const MATCH_TOKENS: u32 = 256 * 16;
+/// Least tokens in one of its blocks.
+const BLOCK_TOKENS_MIN: u32 = 64;
+/// Most tokens of a prompt that are matched.
+const MATCH_TOKENS: u32 = 131_072;
 
 /// Blocks believed on one engine.
 #[derive(Default)]
@@ -52,16 +56,19 @@ impl Believed {
 /// See the top of this file.
 pub struct Scorers {
     believed: Vec<Believed>,
+    /// Blocks of one engine's cache.
+    most: usize,
     queue: Vec<f64>,
     kv_use: Vec<f64>,
     dice: Dice,
 }
 
 impl Scorers {
-    /// Nothing believed, nothing scraped.
-    pub fn new(engines: usize, seed: u64) -> Scorers {
+    /// Nothing believed, nothing scraped; an engine's cache has so many blocks.
+    pub fn new(engines: usize, blocks: u32, seed: u64) -> Scorers {
         Scorers {
             believed: (0..engines).map(|_| Believed::default()).collect(),
+            most: blocks.max(1) as usize,
             queue: vec![0.0; engines],
             kv_use: vec![0.0; engines],
             dice: Dice::new(mix(seed, 7)),
@@ -69,11 +76,20 @@ impl Scorers {
     }
 }
 
+/// A prompt in its blocks.
+fn blocks(asked: &Asked) -> Vec<u64> {
+    let each = BLOCK_TOKENS_MIN.div_ceil(asked.block_tokens.max(1)).max(1);
+    let (tokens, in_block) = (asked.request.prompt, each * asked.block_tokens.max(1));
+    let prompt = asked.request.prompt_blocks(asked.block_tokens);
+    let full = prompt.chunks_exact(each as usize).filter_map(<[u64]>::last).copied();
+    // Prompts of one length that end alike up to their last whole block are taken for the same.
+    let rest = (!tokens.is_multiple_of(in_block)).then(|| mix(prompt.last().copied().unwrap_or(0), tokens.into()));
+    full.chain(rest).take((MATCH_TOKENS / in_block).max(1) as usize).collect()
+}
+
 impl Chooser for Scorers {
     fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<usize> {
-        let in_blocks = |tokens: u32| (tokens / asked.block_tokens.max(1)).max(1) as usize;
-        let prompt = asked.request.prompt_blocks(asked.block_tokens);
-        let blocks = &prompt[..prompt.len().min(in_blocks(MATCH_TOKENS))];
+        let blocks = blocks(asked);
         let longest = self.queue.iter().copied().fold(0.0, f64::max);
         let shortest = self.queue.iter().copied().fold(f64::INFINITY, f64::min);
         let score = |engine: usize| {
@@ -87,8 +103,7 @@ impl Chooser for Scorers {
             PREFIX_WEIGHT * prefix + QUEUE_WEIGHT * queue + KV_WEIGHT * (1.0 - self.kv_use[engine])
         };
         let engine = best_of(&mut self.dice, fleet.len(), |engine| -score(engine));
-        let most = in_blocks(INDEX_TOKENS);
-        blocks.iter().for_each(|block| self.believed[engine].add(*block, most));
+        blocks.iter().for_each(|block| self.believed[engine].add(*block, self.most));
         Some(engine)
     }
 
@@ -108,23 +123,29 @@ impl Chooser for Scorers {
 mod tests {
     use super::*;
     use crate::replay::peers::trial::{Trial, prompt};
+    use crate::replay::traffic::Request;
+
+    fn asked(request: &Request) -> Asked<'_> {
+        Asked { number: 0, now_ns: 0, request, block_tokens: 16, tenant: 0 }
+    }
 
     /// Scraped before the first request: waiting requests and KV use by engine.
     fn scraped(figures: [(usize, f64); 3]) -> Trial<Scorers> {
-        let mut trial = Trial::new(Scorers::new(3, 1), 3);
+        let mut trial = Trial::new(Scorers::new(3, 5_500, 1), 3);
         trial.chooser.scraped(&figures.map(|(waiting, kv_usage)| Figures { waiting, kv_usage, ..Figures::default() }));
         trial
     }
 
     #[test]
     fn the_weighted_sum_decides() {
-        // Of 320 tokens so many are believed on engine 0: prefix 3 x share, queue 2, KV use 2 x free.
+        // Of 640 tokens so many are believed on engine 0: prefix 3 x share, queue 2, KV use 2 x free.
         for (shared, figures, expected) in [
-            (320, [(0, 0.0), (0, 0.0), (0, 0.9)], 0),
-            (320, [(5, 0.5), (0, 0.0), (5, 0.9)], 0), // 3 + 0 + 1 against 0 + 2 + 2: a tie is drawn
-            (320, [(5, 0.6), (0, 0.0), (5, 0.9)], 1), // 3.8 against 4
-            (160, [(0, 0.8), (0, 0.0), (9, 0.9)], 1), // 1.5 + 2 + 0.4 against 4
-            (160, [(0, 0.7), (0, 0.0), (9, 0.9)], 0), // 1.5 + 2 + 0.6
+            (640, [(0, 0.0), (0, 0.0), (0, 0.9)], 0),
+            (640, [(5, 0.5), (0, 0.0), (5, 0.9)], 0), // 3 + 0 + 1 against 0 + 2 + 2: a tie is drawn
+            (640, [(5, 0.6), (0, 0.0), (5, 0.9)], 1), // 3.8 against 4
+            (320, [(0, 0.8), (0, 0.0), (9, 0.9)], 1), // 1.5 + 2 + 0.4 against 4
+            (320, [(0, 0.7), (0, 0.0), (9, 0.9)], 0), // 1.5 + 2 + 0.6
+            (368, [(0, 0.8), (0, 0.0), (9, 0.9)], 1), // of a block of 64 tokens three quarters are nothing
             (0, [(2, 0.0), (1, 0.0), (4, 0.0)], 1),   // queues 2/3 and 1
         ] {
             let mut seen = std::collections::HashSet::new();
@@ -132,8 +153,8 @@ mod tests {
                 let mut trial = scraped(figures);
                 trial.chooser.dice = Dice::new(seed);
                 let known = prompt(&[(1, shared)]);
-                known.prompt_blocks(16).iter().for_each(|block| trial.chooser.believed[0].add(*block, 1_000));
-                seen.insert(trial.ask(&[(1, shared), (2, 320 - shared)]).1);
+                blocks(&asked(&known)).iter().for_each(|block| trial.chooser.believed[0].add(*block, 1_000));
+                seen.insert(trial.ask(&[(1, shared), (2, 640 - shared)]).1);
             }
             let tie = figures[0] == (5, 0.5);
             assert!(
@@ -152,13 +173,31 @@ mod tests {
     }
 
     #[test]
-    fn beyond_256_of_its_blocks_prompts_look_alike() {
+    fn a_prompt_is_known_up_to_131_072_tokens_in_blocks_of_64() {
+        let count = |pieces: &[(u64, u32)]| blocks(&asked(&prompt(pieces))).len();
+        assert_eq!([64, 63, 65, 640, 650].map(|tokens| count(&[(1, tokens)])), [1, 1, 2, 10, 11]);
+        assert_eq!([131_072, 140_000].map(|tokens| count(&[(1, tokens)])), [2_048, 2_048]);
+        let large = prompt(&[(1, 1_100)]);
+        assert_eq!(
+            blocks(&Asked { block_tokens: 512, ..asked(&large) }).len(),
+            3,
+            "the engine's, where they are larger"
+        );
         let mut trial = scraped([(0, 0.0), (0, 0.5), (0, 0.5)]);
-        assert_eq!(trial.ask(&[(1, 4_096), (2, 4_000)]).1, 0);
-        trial.chooser.kv_use = vec![0.9, 0.0, 0.0];
-        assert_eq!(trial.ask(&[(1, 4_096), (3, 4_000)]).1, 0, "3 + 0.2 against 2");
+        assert_eq!(trial.ask(&[(1, 16_000), (2, 4_000)]).1, 0);
         trial.chooser.kv_use = vec![0.9, 0.0, 0.9];
-        assert_eq!(trial.ask(&[(1, 2_000), (3, 2_096)]).1, 1, "1.5 + 0.2 against 2");
+        assert_eq!(trial.ask(&[(1, 16_000), (3, 4_000)]).1, 0, "2.4 + 0.2 against 2");
+        assert_eq!(trial.ask(&[(1, 8_000), (3, 12_000)]).1, 1, "1.2 + 0.2 against 2");
+    }
+
+    #[test]
+    fn an_engine_is_believed_to_hold_as_many_as_it_has_blocks() {
+        let mut trial = scraped([(0, 0.0), (0, 0.9), (0, 0.9)]);
+        trial.chooser.most = 20;
+        for piece in 1..5 {
+            assert_eq!(trial.ask(&[(piece, 640)]).1, 0);
+        }
+        assert_eq!(trial.chooser.believed[0].used.len(), 20);
     }
 
     #[test]

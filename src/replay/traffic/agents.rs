@@ -11,6 +11,12 @@ use crate::demo::conversation::Dice;
 const BLOCK_TOKENS: u32 = 16;
 /// What a session begins with beside the prefix: log-normal, in tokens.
 const TASK: (f64, f64) = (200.0, 1.0);
+/// Least of it.
+const TASK_MIN: u32 = 10;
+/// Least output.
+const OUTPUT_MIN: u32 = 5;
+/// Most sessions that begin together in the mean.
+const BURST_MAX: f64 = 1_000.0;
 /// How far lengths spread.
 const SPREAD: f64 = 0.9;
 
@@ -33,7 +39,7 @@ pub struct Agents {
     pub output_tokens: f64,
     /// How long a tool runs, in the mean.
     pub tool_seconds: f64,
-    /// Sessions end before their context is longer.
+    /// Sessions end before their context is longer; what the first step asks is shortened to it.
     pub context_max: u32,
     /// Seconds after which no session or step begins.
     pub seconds: f64,
@@ -84,16 +90,19 @@ impl Session {
         let app = dice.number() % u64::from(agents.apps.max(1));
         let mut chain = Chain::new(BLOCK_TOKENS);
         chain.push(mix(agents.seed, app), agents.prefix_tokens);
-        let task = dice.log_normal(TASK.0, TASK.1, 10.0, 4_000.0);
-        chain.push(mix(seed, 0), task);
+        let task = dice.log_normal(TASK.0, TASK.1, TASK_MIN.into(), 4_000.0);
+        let room = agents.context_max.saturating_sub(agents.prefix_tokens + OUTPUT_MIN);
+        chain.push(mix(seed, 0), task.min(room));
         Session { seed, dice, chain, step: 0 }
     }
 
     /// The next step, unless the context would grow too long.
     fn ask(&mut self, agents: &Agents, thread: u32, arrival_ns: u64) -> Option<Request> {
-        let output = self.dice.log_normal(agents.output_tokens, SPREAD, 5.0, 2_000.0);
+        let output = self.dice.log_normal(agents.output_tokens, SPREAD, OUTPUT_MIN.into(), 2_000.0);
         let prompt = self.chain.tokens();
-        if prompt.saturating_add(output) > agents.context_max {
+        let room = agents.context_max.saturating_sub(prompt);
+        let output = if self.step == 0 { output.min(room) } else { output };
+        if output > room {
             return None;
         }
         self.step += 1;
@@ -122,7 +131,7 @@ impl Traffic for Sessions<'_> {
                 let bursts = self.load * agents.rate / agents.burst.max(1.0);
                 self.at -= (1.0 - self.dice.share()).ln() / bursts;
                 self.in_burst = 1;
-                while self.in_burst < 64 && self.dice.share() >= 1.0 / agents.burst.max(1.0) {
+                while self.dice.share() >= 1.0 / agents.burst.clamp(1.0, BURST_MAX) {
                     self.in_burst += 1;
                 }
             }
@@ -186,6 +195,19 @@ impl Source for Agents {
     }
 
     fn check(&self, load: f64) -> Result<(), String> {
+        if !(1.0..=BURST_MAX).contains(&self.burst) {
+            return Err(format!("--burst {} is not between 1 and {BURST_MAX} sessions", self.burst));
+        }
+        if self.steps < 1.0 {
+            return Err(format!("--steps {} is less than the first", self.steps));
+        }
+        let least = self.prefix_tokens.saturating_add(TASK_MIN + OUTPUT_MIN);
+        if least > self.context_max {
+            return Err(format!(
+                "a prefix of {} tokens leaves no room for a request in contexts of {}: lower --prefix-tokens or choose another --profile",
+                self.prefix_tokens, self.context_max
+            ));
+        }
         let requests = self.rate * self.steps * self.seconds * load;
         if requests > REQUESTS_MAX {
             return Err(format!(
@@ -224,6 +246,41 @@ mod tests {
             }
         }
         assert!((15..25).contains(&(steps / sessions.len())), "{steps} steps");
+    }
+
+    #[test]
+    fn sessions_come_at_their_rate_however_many_begin_together() {
+        for burst in [1.0, 4.0, 100.0, 1_000.0] {
+            let agents = Agents { rate: 1.0, burst, seconds: 1e5, ..Agents::default() };
+            agents.check(1.0).unwrap();
+            let mut traffic = agents.traffic(1.0);
+            let count = std::iter::from_fn(|| traffic.next()).count();
+            // Of the longest there are a hundred.
+            let off = if burst > 100.0 { 35_000 } else { 10_000 };
+            assert!(count.abs_diff(100_000) < off, "{count} in bursts of {burst}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_refused_and_what_nearly_can_is_shortened() {
+        let small = |prefix_tokens| Agents { prefix_tokens, context_max: 16_384, ..Agents::default() };
+        for prefix_tokens in [16_000, 16_369] {
+            let agents = small(prefix_tokens);
+            agents.check(1.0).unwrap();
+            let mut traffic = agents.traffic(1.0);
+            let all: Vec<Request> = std::iter::from_fn(|| traffic.next()).collect();
+            assert!((200..400).contains(&all.len()), "{} of 300", all.len());
+            assert!(
+                all.iter().all(|one| one.prompt > prefix_tokens && one.output > 0 && one.prompt + one.output <= 16_384)
+            );
+        }
+        let refused = |agents: Agents| agents.check(1.0).unwrap_err();
+        assert!(refused(small(16_370)).contains("lower --prefix-tokens"));
+        assert!(
+            refused(Agents { burst: 1e6, ..Agents::default() }).contains("--burst 1000000 is not between 1 and 1000")
+        );
+        assert!(refused(Agents { burst: 0.5, ..Agents::default() }).contains("--burst"));
+        assert!(refused(Agents { steps: 0.5, ..Agents::default() }).contains("--steps"));
     }
 
     #[test]

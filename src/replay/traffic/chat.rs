@@ -6,7 +6,7 @@
 
 use super::chain::{Chain, mix};
 use super::{Request, Source, THREADS_MAX, Traffic, Window, leaves_something};
-use crate::demo::conversation::{Conversation, Dice};
+use crate::demo::conversation::{Conversation, Dice, REPLY_TOKENS};
 
 /// What a template puts around a message.
 const MARKERS: u32 = 3;
@@ -28,7 +28,7 @@ pub struct Chat {
     pub pause_ms: f64,
     /// Of the prompt that all share.
     pub system_tokens: u32,
-    /// Conversations longer than this end.
+    /// Conversations end before they are longer; what their first turn says is shortened to it.
     pub context_max: u32,
     /// Varies everything.
     pub seed: u64,
@@ -77,10 +77,12 @@ impl Thread {
     fn ask(&mut self, thread: u32, arrival_ns: u64, context_max: u32) -> Option<Request> {
         let turn = *self.conversation.turns.get(self.turn)?;
         let seed = self.conversation.seed;
-        if self.chain.tokens() + turn.user + MARKERS + turn.reply > context_max {
+        let room = context_max.saturating_sub(self.chain.tokens() + MARKERS + turn.reply);
+        let user = if self.turn == 0 { turn.user.min(room) } else { turn.user };
+        if user == 0 || user > room {
             return None;
         }
-        self.chain.push(mix(seed, 2 * self.turn as u64), turn.user + MARKERS);
+        self.chain.push(mix(seed, 2 * self.turn as u64), user + MARKERS);
         let prompt = self.chain.tokens();
         self.chain.push(mix(seed, 2 * self.turn as u64 + 1), turn.reply);
         self.turn += 1;
@@ -160,6 +162,12 @@ impl Source for Chat {
                 self.threads
             ));
         }
+        if self.system_tokens.saturating_add(MARKERS + REPLY_TOKENS) >= self.context_max {
+            return Err(format!(
+                "a system prompt of {} tokens leaves no room for a turn in contexts of {}: lower --system-tokens or choose another --profile",
+                self.system_tokens, self.context_max
+            ));
+        }
         leaves_something(self.warmup_seconds, self.seconds)
     }
 }
@@ -193,6 +201,25 @@ mod tests {
         }
         assert!(conversations > 10, "{conversations}");
         assert!(traffic.after(&one, 1_000_000_000_000_000).is_none(), "nothing begins after the end");
+    }
+
+    #[test]
+    fn a_turn_that_does_not_fit_is_shortened_and_the_thread_goes_on() {
+        let chat = Chat { threads: 200, seconds: 1e6, system_tokens: 16_300, context_max: 16_384, ..Chat::default() };
+        chat.check(1.0).unwrap();
+        let mut traffic = chat.traffic(1.0);
+        let begun: Vec<Request> = std::iter::from_fn(|| traffic.next()).collect();
+        assert_eq!(begun.len(), 200);
+        for one in begun {
+            let mut at = one;
+            for _ in 0..20 {
+                assert!(at.prompt > 16_300 && at.prompt + at.output <= 16_384);
+                at = traffic.after(&at, 1_000).expect("another turn, or another conversation");
+            }
+        }
+        let full = Chat { system_tokens: 16_341, ..chat };
+        assert!(full.check(1.0).unwrap_err().contains("lower --system-tokens"));
+        Chat { system_tokens: 16_340, ..full }.check(1.0).unwrap();
     }
 
     #[test]

@@ -130,7 +130,8 @@ fn requests(lines: &[Line], block_tokens: u32) -> Vec<Request> {
         let next = lines.get(out.len() + batch.len());
         gap_ms = next.map_or(gap_ms, |next| next.timestamp - first.timestamp);
         for (place, line) in batch.iter().enumerate() {
-            let spread_ns = gap_ms * 1_000_000 * place as u64 / batch.len() as u64;
+            // A month for each of thousands that come at once is more than 64 bits hold.
+            let spread_ns = (u128::from(gap_ms) * 1_000_000 * place as u128 / batch.len() as u128) as u64;
             let full = (line.input_length / u64::from(block_tokens)) as usize;
             let blocks: Arc<[u64]> = line.hash_ids.iter().take(full).map(|id| mix(0, *id)).collect();
             let number = out.len() as u64;
