@@ -259,10 +259,10 @@ mod tests {
         let mut trial = Trial::new(Queueing::On);
         assert_eq!(trial.ask(1, 0, &[(1, 1_500)], 1), None);
         assert_eq!(trial.ask(2, 0, &[(2, 32)], 1), Some(0), "the same tenant's");
-        assert_eq!(trial.ask(3, 0, &[(3, 32)], 2), Some(0), "it was served as little");
+        assert_eq!(trial.ask(3, 0, &[(3, 32)], 2), Some(0), "it begins where the first is");
         trial.held.turn(0, 1);
-        assert_eq!(trial.ask(4, 0, &[(4, 320)], 2), Some(0));
-        assert_eq!(trial.ask(5, 0, &[(5, 32)], 2), None, "its tenant has had more by now");
+        assert_eq!(trial.ask(4, 0, &[(4, 32)], 2), None, "its tenant has had more by now");
+        assert_eq!(trial.ask(5, 0, &[(5, 320)], 1), Some(0), "and the first's less");
     }
 
     #[test]
