@@ -2,6 +2,7 @@
 //! process, so that all shards release in one order.
 //!
 //! Requests that can never go to the same engines do not stand in each other's way ([`islands`]), though they share its size.
+//!
 //! Each waiting request has a [`Place`]: one word that says all by which it is compared ([`rank`]), published by its shard.
 //! A shard has a request look for room only behind all that come before it and have yet to look at what ended last ([`Place::turn`]); it
 //! reads the others' words, nobody is asked and nothing is locked. Who looks and does not fit lets those pass that need less
