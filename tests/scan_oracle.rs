@@ -152,6 +152,10 @@ const WRITTEN: &[(Api, &str)] = &[
     (Api::Tokenize, r#"{"messages":[{"role":"user","content":"x"}],"prompt":null,"tools":[{}]}"#),
     (Api::Generate, r#"{"text":"hello","sampling_params":{"max_new_tokens":3}}"#),
     (Api::Generate, r#"{"input_ids":[5,6,7],"text":null,"stream":true}"#),
+    (Api::Generate, r#"{"text":"What is <image> this?","image_data":["a.png","b.png"],"audio_data":"AA==","video_data":null}"#),
+    (Api::Generate, r#"{"image_data":"a.png","text":"What is <image> this?","image_data":"b.png","sampling_params":{}}"#),
+    (Api::Generate, r#"{"model":"m","token_ids":[5,6,7],"features":{"mm_hashes":{"image":["a"]}},"content_parts":[],"cache_salt":"s"}"#),
+    (Api::Chat, r#"{"messages":[{"role":"user","content":[{"type":"audio_embeds","audio_embeds":"AA"},{"type":"video_embeds","video_embeds":{"a":"AB"}},{"type":"prompt_embeds","data":"AC"},{"type":"text","text":"t"}]}]}"#),
     (Api::Other, r#"{"model":"m","messages":[{"role":"user","content":"x"}],"user":"u"}"#),
 ];
 
@@ -410,8 +414,8 @@ impl Random {
 }
 
 #[rustfmt::skip]
-const TOP_NAMES: &[&str] = &["model", "messages", "messages", "prompt", "input", "input_ids", "text", "query", "documents", "text_1", "text_2", "system", "instructions", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "priority", "user", "prompt_cache_key", "cache_salt", "other", "mod\\u0065l"];
+const TOP_NAMES: &[&str] = &["model", "messages", "messages", "prompt", "input", "input_ids", "token_ids", "image_data", "audio_data", "text", "query", "documents", "text_1", "text_2", "system", "instructions", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "priority", "user", "prompt_cache_key", "cache_salt", "other", "mod\\u0065l"];
 #[rustfmt::skip]
-const INNER_NAMES: &[&str] = &["role", "role", "content", "content", "text", "type", "name", "tool_calls", "image_url", "uuid", "output", "input", "r\\u006fle"];
+const INNER_NAMES: &[&str] = &["role", "role", "content", "content", "text", "type", "name", "tool_calls", "image_url", "data", "uuid", "output", "input", "r\\u006fle"];
 #[rustfmt::skip]
 const TOKENS: &[&[u8]] = &[b"\"", b"\\", b"{", b"}", b"[", b"]", b",", b":", b"null", b"\\ud83d", b"\\ude00", b"\\u0041", b"\x01", b"\xff", b"\xef\xbb\xbf", b"\"role\":\"user\",", b"\"content\":\"x\",", b"\"model\":\"z\",", b"\"messages\":[],", b"1,", b" ", b"\"tools\":[1],", b"\"prompt\":\"p\","];

@@ -12,6 +12,7 @@ pub struct Paths {
 pub const DEFAULT_PATHS: &[&str] = &[
     "/v1/*",
     "/v2/rerank",
+    "/v2/embed",
     "/tokenize",
     "/detokenize",
     "/rerank",
@@ -23,6 +24,7 @@ pub const DEFAULT_PATHS: &[&str] = &[
     "/ping",
     "/get_model_info",
     "/inference/v1/generate",
+    "/generative_scoring",
 ];
 /// Below `/v1/`, yet changes the engine: only a configured path of its own opens it.
 const GUARDED: &[&[u8]] = &[b"/v1/load_lora_adapter", b"/v1/unload_lora_adapter"];
@@ -72,7 +74,7 @@ mod tests {
             .chain(DEFAULT_PATHS.iter().map(|path| path.to_string()))
             .filter(|path| Api::of_path(path.as_bytes()) != Api::Other)
             .collect();
-        assert_eq!(known.len(), 17, "{known:?}");
+        assert_eq!(known.len(), 18, "{known:?}");
         known.iter().for_each(|path| assert!(paths.allow(path.as_bytes()), "{path}"));
     }
 

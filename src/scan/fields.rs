@@ -20,6 +20,8 @@ pub(super) enum Field {
     Salt,
     Tools,
     Prompt(Section),
+    /// Media that belong to the prompt and stand beside it.
+    Media,
     Session(u8),
 }
 
@@ -39,6 +41,7 @@ impl Field {
             b"logprobs" if api == Api::Completions => Field::Logprobs,
             b"prompt_logprobs" if logs_prompts(api) => Field::PromptLogprobs,
             b"tools" if has_tools(api) => Field::Tools,
+            _ if has_media(api, name) => Field::Media,
             _ => section_of(api, name).map_or(Field::Ignored, Field::Prompt),
         }
     }
@@ -46,7 +49,7 @@ impl Field {
     /// Its bit in the set of fields seen.
     pub fn bit(self) -> u32 {
         match self {
-            Field::Ignored => 0,
+            Field::Ignored | Field::Media => 0,
             Field::Model => 1,
             Field::Stream => 1 << 1,
             Field::StreamOptions => 1 << 2,
@@ -90,9 +93,15 @@ fn section_of(api: Api, name: &[u8]) -> Option<Section> {
         (Api::Score, b"text_1" | b"queries" | b"data_1" | b"query") => Main,
         (Api::Score, b"text_2" | b"documents" | b"data_2") => Extra,
         (Api::Tokenize, b"prompt" | b"messages") => Main,
-        (Api::Generate, b"text" | b"input_ids") => Main,
+        (Api::Generate, b"text" | b"input_ids" | b"token_ids") => Main,
         _ => return None,
     })
+}
+
+/// Media beside the prompt: SGLang's, each with its place in the text, and vLLM's beside token ids.
+fn has_media(api: Api, name: &[u8]) -> bool {
+    let media = matches!(name, b"image_data" | b"video_data" | b"audio_data" | b"features" | b"content_parts");
+    media && api == Api::Generate
 }
 
 fn has_tools(api: Api) -> bool {
@@ -110,6 +119,8 @@ pub(super) fn expected_sections(api: Api) -> &'static [Section] {
     match api {
         Api::Chat | Api::Tokenize => &[Section::Tools],
         Api::Responses | Api::Messages => &[Section::Tools, Section::System],
+        // Its media, of which any field may be the last: the body's end tells.
+        Api::Generate => &[Section::System],
         // Part of no prefix: waited for where all is counted.
         Api::Rerank | Api::Score => &[Section::Extra],
         _ => &[],
@@ -137,8 +148,10 @@ impl Inner {
         match name {
             b"role" => Inner::Role,
             b"content" | b"text" | b"output" | b"thinking" => Inner::Content,
-            b"image_url" | b"image" | b"image_embeds" | b"source" | b"input_audio" | b"audio_url" | b"video_url"
-            | b"video" | b"file" | b"file_data" => Inner::Media,
+            b"image_url" | b"image" | b"image_embeds" | b"source" | b"input_audio" | b"audio_url" | b"audio_embeds"
+            | b"video_url" | b"video" | b"video_embeds" | b"file" | b"file_data" => Inner::Media,
+            // Embeddings that stand for tokens; and a thinking that nobody can read.
+            b"data" => Inner::Media,
             b"uuid" => Inner::MediumName,
             b"tool_calls" | b"function_call" | b"tool_call_id" | b"tool_use_id" | b"call_id" | b"name"
             | b"arguments" | b"input" | b"reasoning" | b"reasoning_content" => Inner::Raw,

@@ -64,7 +64,7 @@ impl Scan {
                 self.section_begins(Section::Tools);
             }
             Field::Session(place) => facts.set_session(place, None),
-            Field::Ignored | Field::StreamOptions | Field::Prompt(_) => {}
+            Field::Ignored | Field::StreamOptions | Field::Prompt(_) | Field::Media => {}
         }
     }
 
@@ -81,6 +81,7 @@ impl Scan {
                     self.state = State::Opaque;
                 }
                 Field::Prompt(section) if self.section_begins(section) => self.text_begins(true),
+                Field::Media => self.media_beside(b'"'),
                 _ => self.skip_string(),
             }
             return;
@@ -103,6 +104,7 @@ impl Scan {
             match field {
                 Field::Prompt(section) if self.section_begins(section) => self.item_begins(bracket),
                 Field::Tools => self.tools_begin(bracket),
+                Field::Media => self.media_beside(bracket),
                 _ => self.skip_container(),
             }
             return;
@@ -338,6 +340,17 @@ impl Scan {
             self.sample.begin();
             self.sample.take(&[opening]);
         }
+    }
+
+    /// Media at the body's top, from their quote or bracket on: all of a field are sampled, and counted, as one. They are part of what the prompt
+    /// begins with, wherever they stand.
+    fn media_beside(&mut self, opening: u8) {
+        if !self.section_wanted(Section::System) {
+            self.skip_value(opening);
+            return;
+        }
+        self.facts.prompt.goes_on(Section::System);
+        self.media(opening);
     }
 
     fn skip_value(&mut self, opening: u8) {

@@ -64,7 +64,7 @@ pub enum Api {
     /// What tells of a prompt and computes nothing: `/tokenize`, `/v1/messages/count_tokens`, `/v1/chat/completions/render`,
     /// `/v1/completions/render`
     Tokenize,
-    /// `/generate` (SGLang)
+    /// `/generate` (SGLang), `/inference/v1/generate` (vLLM's, of token ids)
     Generate,
     /// Any other: `model` and session fields are looked for, prompts are not.
     Other,
@@ -86,7 +86,7 @@ impl Api {
             | b"/v1/messages/count_tokens"
             | b"/v1/chat/completions/render"
             | b"/v1/completions/render" => Api::Tokenize,
-            b"/generate" => Api::Generate,
+            b"/generate" | b"/inference/v1/generate" => Api::Generate,
             _ => Api::Other,
         }
     }

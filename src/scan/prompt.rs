@@ -120,6 +120,14 @@ impl Prompt {
         }
     }
 
+    /// A section that is in several fields of the body begins, or goes on.
+    pub fn goes_on(&mut self, section: Section) {
+        self.current = section;
+        if !self.part_ref().seen {
+            self.begin(section);
+        }
+    }
+
     /// The section's value is over.
     pub fn end(&mut self, section: Section) {
         self.parts[section as usize].ended = true;

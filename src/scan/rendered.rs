@@ -173,7 +173,7 @@ const CONTINUES: usize = 1;
 const SPECIAL: usize = 2;
 
 /// Fields that change what is written, or how much of it.
-const ALTERING: [&[u8]; 9] = [
+const ALTERING: [&[u8]; 11] = [
     b"chat_template",
     b"chat_template_kwargs",
     b"documents",
@@ -183,21 +183,35 @@ const ALTERING: [&[u8]; 9] = [
     b"reasoning_effort",
     b"prompt_embeds",
     b"suffix",
+    b"features",
+    b"content_parts",
 ];
+
+/// Whether bodies of this API may have messages.
+fn is_chat(api: Api) -> bool {
+    matches!(api, Api::Chat | Api::Tokenize)
+}
+
+/// Whether they may have a bare prompt.
+fn has_prompt(api: Api) -> bool {
+    matches!(api, Api::Completions | Api::Tokenize)
+}
 
 impl<'a> Writer<'a> {
     /// Reads all of the body. `Err`: nothing of its prompt is known.
     fn body(&mut self, api: Api) -> Result<Option<Why>, Why> {
-        if !matches!(api, Api::Chat | Api::Completions | Api::Tokenize) {
+        if !matches!(api, Api::Chat | Api::Completions | Api::Tokenize | Api::Generate) {
             return Err(Why::Api);
         }
         self.reader.body_begins()?;
         let mut opening = true;
         while let Some(name) = self.reader.key(&mut opening, self.word)? {
             match name {
-                b"messages" if api != Api::Completions && self.awaits_tools => self.said.messages = self.unwritten()?,
-                b"messages" if api != Api::Completions => self.said.messages = self.told(Writer::messages)?,
-                b"prompt" if api != Api::Chat => self.said.prompt = self.told(Writer::prompt)?,
+                // SGLang's prompts of that name are left to who looks at bodies alone.
+                b"token_ids" if api == Api::Generate => self.said.prompt = self.told(Writer::prompt)?,
+                b"messages" if is_chat(api) && self.awaits_tools => self.said.messages = self.unwritten()?,
+                b"messages" if is_chat(api) => self.said.messages = self.told(Writer::messages)?,
+                b"prompt" if has_prompt(api) => self.said.prompt = self.told(Writer::prompt)?,
                 b"tools" => self.said.tools = self.tools()?,
                 b"add_generation_prompt" => self.said.flags[GENERATION] = self.flag()?,
                 b"continue_final_message" => self.said.flags[CONTINUES] = self.flag()?,

@@ -11,7 +11,7 @@ use super::lanes::{PRIME_1, folded};
 pub(super) enum Section {
     /// `tools`, raw.
     Tools,
-    /// `system` of Anthropic's messages, `instructions` of responses.
+    /// `system` of Anthropic's messages, `instructions` of responses; media that stand beside a prompt.
     System,
     /// What the prompt is named in this API.
     Main,

@@ -190,6 +190,7 @@ fn counts_and_estimate() {
 fn paths_name_their_api() {
     assert_eq!(Api::of_path(b"/v1/chat/completions?x=1"), Api::Chat);
     assert_eq!(Api::of_path(b"/v2/rerank"), Api::Rerank);
+    assert_eq!(Api::of_path(b"/inference/v1/generate"), Api::Generate);
     assert_eq!(Api::of_path(b"/v1/models"), Api::Other);
 }
 
@@ -233,6 +234,10 @@ fn what_follows_a_medium_is_the_same_only_behind_the_same() {
         r#"{"type":"image","source":{"type":"base64","data":"AAAA"}}"#.to_owned(),
         r#"{"type":"input_audio","input_audio":{"data":"AAAA","format":"wav"}}"#.to_owned(),
         r#"{"type":"input_image","image_url":"AAAA"}"#.to_owned(),
+        r#"{"type":"audio_embeds","audio_embeds":"AAAE"}"#.to_owned(),
+        r#"{"type":"audio_embeds","audio_embeds":"AAAB"}"#.to_owned(),
+        r#"{"type":"video_embeds","video_embeds":"AAAC"}"#.to_owned(),
+        r#"{"type":"prompt_embeds","data":"AAAD"}"#.to_owned(),
         // An image that the engine has already.
         r#"{"type":"image_url","image_url":null,"uuid":"1"}"#.to_owned(),
         r#"{"type":"image_url","image_url":null,"uuid":"2"}"#.to_owned(),
@@ -246,6 +251,35 @@ fn what_follows_a_medium_is_the_same_only_behind_the_same() {
             assert!(chains[place][3..].iter().all(|link| !other.contains(link)), "{part:.60}");
         }
     }
+}
+
+/// So they know a prompt by the media beside it, before or behind it.
+#[test]
+fn a_prompt_is_the_same_only_beside_the_same_media() {
+    let text = "Read this page, and answer with JSON of its fields. ".repeat(80);
+    let ids = (0..900).map(|id| id.to_string()).collect::<Vec<_>>().join(",");
+    let text = format!(r#""text":"{text}""#);
+    let ids = format!(r#""token_ids":[{ids}]"#);
+    let bodies = [
+        format!("{{{text}}}"),
+        format!(r#"{{{text},"image_data":"1.png"}}"#),
+        format!(r#"{{"image_data":"2.png",{text}}}"#),
+        format!(r#"{{{text},"video_data":["1.mp4"],"image_data":"1.png"}}"#),
+        format!("{{{ids}}}"),
+        format!(r#"{{{ids},"features":{{"mm_hashes":{{"image":["a"]}}}}}}"#),
+        format!(r#"{{{ids},"features":{{"mm_hashes":{{"image":["b"]}}}}}}"#),
+    ];
+    let chains = bodies.each_ref().map(|body| {
+        let (progress, scan, chain) = cut_in_blocks(Api::Generate, body);
+        assert!(!matches!(progress, Progress::Failed(_)) && chain.len() > 13, "{body:.60}");
+        assert_eq!(scan.facts().images(), body.contains("data\"") || body.contains("features"), "{body:.60}");
+        chain
+    });
+    for (place, chain) in chains.iter().enumerate() {
+        assert!(chains[..place].iter().all(|other| chain.iter().all(|link| !other.contains(link))), "{place}");
+    }
+    let behind = cut_in_blocks(Api::Generate, &format!(r#"{{{text},"image_data":"2.png"}}"#)).2;
+    assert_eq!(behind, chains[2], "wherever it stands");
 }
 
 /// The engine computes all prompts of a batch; where they go the first one says.

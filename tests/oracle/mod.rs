@@ -152,6 +152,16 @@ enum Tree<'a> {
     Object(Vec<Entry<'a>>, &'a [u8]),
 }
 
+impl<'a> Tree<'a> {
+    /// Its source, unless it is a number or literal.
+    fn raw(&self) -> Option<&'a [u8]> {
+        match self {
+            Tree::Scalar(_) => None,
+            Tree::Text(_, raw) | Tree::Array(_, raw) | Tree::Object(_, raw) => Some(raw),
+        }
+    }
+}
+
 struct Entry<'a> {
     name: Vec<u8>,
     value: Tree<'a>,
@@ -274,8 +284,16 @@ fn names(api: Api) -> (&'static [&'static str], &'static str, &'static [&'static
         Api::Rerank => (&["query"], "", &["documents"]),
         Api::Score => (&["text_1", "queries", "data_1", "query"], "", &["text_2", "documents", "data_2"]),
         Api::Tokenize => (&["prompt", "messages"], "", &[]),
-        Api::Generate => (&["text", "input_ids"], "", &[]),
+        Api::Generate => (&["text", "input_ids", "token_ids"], "", &[]),
         Api::Other => (&[], "", &[]),
+    }
+}
+
+/// Fields of media that stand beside the prompt.
+fn media(api: Api) -> &'static [&'static str] {
+    match api {
+        Api::Generate => &["image_data", "video_data", "audio_data", "features", "content_parts"],
+        _ => &[],
     }
 }
 
@@ -323,6 +341,11 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
     }
     if let Some(entry) = last_prompt(&[system]) {
         prompt.section(1, is_conversation(plan), |part| part.top(&entry.value));
+    }
+    let beside: Vec<&[u8]> =
+        entries.iter().filter(|entry| is(media(api), entry)).filter_map(|e| e.value.raw()).collect();
+    if !beside.is_empty() {
+        prompt.section(1, is_conversation(plan), |part| beside.iter().for_each(|raw| part.medium(raw)));
     }
     if let Some(entry) = last_prompt(main) {
         prompt.section(2, true, |part| part.top(&entry.value));
@@ -675,10 +698,7 @@ impl Part {
 
     /// A field of a message or part other than its role.
     fn inner(&mut self, name: &[u8], value: &Tree, in_message: bool, depth: usize) {
-        let raw = match value {
-            Tree::Scalar(_) => return,
-            Tree::Text(_, raw) | Tree::Array(_, raw) | Tree::Object(_, raw) => raw,
-        };
+        let Some(raw) = value.raw() else { return };
         match std::str::from_utf8(name).unwrap() {
             "content" | "text" | "output" | "thinking" => {
                 if in_message {
@@ -700,18 +720,20 @@ impl Part {
                 }
             }
             "image_url" | "image" | "image_embeds" | "source" | "input_audio" | "audio_url" | "video_url" | "video"
-            | "file" | "file_data" => {
-                self.mark(0xfb);
-                if self.conversation && !self.closed {
-                    self.extend(&sampled(raw).to_le_bytes(), true);
-                }
-                self.counts.media += 1;
-            }
+            | "file" | "file_data" | "audio_embeds" | "video_embeds" | "data" => self.medium(raw),
             "uuid" if in_message || !matches!(value, Tree::Text(..)) => {}
             "uuid" | "tool_calls" | "function_call" | "tool_call_id" | "tool_use_id" | "call_id" | "name"
             | "arguments" | "input" | "reasoning" | "reasoning_content" => self.raw(raw, true),
             _ => {}
         }
+    }
+
+    fn medium(&mut self, raw: &[u8]) {
+        self.mark(0xfb);
+        if self.conversation && !self.closed {
+            self.extend(&sampled(raw).to_le_bytes(), true);
+        }
+        self.counts.media += 1;
     }
 
     fn part(&mut self, entries: &[Entry], depth: usize) {

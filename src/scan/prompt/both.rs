@@ -49,6 +49,10 @@ impl Prompts {
         self.each(|prompt| prompt.begin(section));
     }
 
+    pub fn goes_on(&mut self, section: Section) {
+        self.each(|prompt| prompt.goes_on(section));
+    }
+
     pub fn end(&mut self, section: Section) {
         self.each(|prompt| prompt.end(section));
     }

@@ -202,6 +202,10 @@ fn bare_prompts_begin_as_their_tokenizer_begins_them() {
     check(Api::Tokenize, r#"{"prompt":"Hi","messages":[],"messages":null}"#, "<s>Hi", None);
     check(Api::Completions, r#"{"prompt":[0,1, 2 ,6]}"#, "<s> abc中", None);
     check(Api::Completions, r#"{"prompt":[[1],[3]]}"#, " a", None);
+    check(Api::Generate, r#"{"token_ids":[0,1, 2 ,6],"sampling_params":{}}"#, "<s> abc中", None);
+    check(Api::Generate, r#"{"token_ids":[0,1],"features":{"mm_hashes":{}}}"#, "", Some(Why::Field));
+    check(Api::Generate, r#"{"token_ids":[0,1],"features":null}"#, "<s> a", None);
+    check(Api::Generate, r#"{"text":"Hi"}"#, "", Some(Why::Prompt));
     check(Api::Completions, r#"{"prompt":[1,2,3,1]}"#, " abc", Some(Why::Token));
     check(Api::Completions, r#"{"prompt":[1,-2]}"#, " a", Some(Why::Token));
     check(Api::Completions, r#"{"prompt":[7]}"#, "", Some(Why::Token));
