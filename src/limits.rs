@@ -66,6 +66,8 @@ pub struct Limits {
     pub inter_chunk_timeout_ms: u64,
     /// Silence of an engine whose kernel refused two probes in a row.
     pub deserted_timeout_ms: u64,
+    /// The same before the head of its reply: an answer that is no stream is silent while it is computed, and an engine that is to end may let it finish.
+    pub deserted_head_timeout_ms: u64,
     /// A client that takes none of the bytes waiting for it, or is no longer there: this of the kernel, which knows of a change with the
     /// next start. One that takes some in that time is not ended for it, however few: what it is owed is finite, or its engine's to end.
     pub client_stall_timeout_ms: u64,
@@ -128,6 +130,7 @@ impl Default for Limits {
             first_token_timeout_ms: 600_000,
             inter_chunk_timeout_ms: 120_000,
             deserted_timeout_ms: 5_000,
+            deserted_head_timeout_ms: 30_000,
             client_stall_timeout_ms: 120_000,
             tunnel_idle_timeout_ms: 3_600_000,
             failed_charge_ms: 1_000,

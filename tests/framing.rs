@@ -320,6 +320,7 @@ const REPLIES: &[(&str, char, &str, &str)] = &[
     ("304 with a length", 'G', "HTTP/1.1 304 Not Modified\r\nContent-Length: 2\r\n\r\n", "none of 2"),
     ("304", 'G', "HTTP/1.1 304 Not Modified\r\n\r\n", "none"),
     ("204", 'G', "HTTP/1.1 204 No Content\r\n\r\n", "none"),
+    ("204 with the length that it has", 'G', "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", "none"),
     ("204 with a length", 'G', "HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\n", "fault"),
     ("204 with chunks", 'G', "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", "fault"),
     ("100", 'G', "HTTP/1.1 100 Continue\r\n\r\n", "none interim"),

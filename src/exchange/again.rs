@@ -31,7 +31,8 @@ impl Exchange {
     fn look_up_anew(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<LookedUp> {
         let mut scan = cx.lender.scan();
         scan.begin(self.asked.api, &cx.snapshot.plan, cx.snapshot.needs);
-        self.read_anew(&mut scan, self.holds_at_most(cx.rules));
+        // What lies behind that, where all was held for its model, would keep others waiting: it counts as new.
+        self.read_anew(&mut scan, cx.rules.limits.hold_bytes);
         self.scan = Some(scan);
         let looked_up = self.look_up(pool, cx);
         if let Some(scan) = self.scan.take() {

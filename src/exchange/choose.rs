@@ -129,6 +129,8 @@ impl Exchange {
             let tries = self.tried.as_slice().len() + 1;
             self.explain = Some(explanation(&choice, runner_up, tries, self.waited, self.key, snapshot));
         }
+        // Together, so that neither is without the other where something breaks before.
+        cx.lender.charges.count();
         self.leg = Some(Leg {
             admission,
             connected: false,
@@ -170,7 +172,6 @@ impl Exchange {
             let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
             let most = slots.unwrap_or(u32::MAX).min(choice.cap);
             if let Some(admission) = cx.counters.try_admit(choice.endpoint, Some(most)) {
-                cx.lender.charges.count();
                 if slots != choice.slots {
                     cx.stats.count(Count::AdmittedOverBound);
                 }

@@ -30,10 +30,14 @@ impl Exchange {
     }
 
     /// Nobody listens at the endpoint any more. A vLLM that was told to end closes its listener and may keep its streams
-    /// open and silent: they are not waited for as long as those of an engine that lives.
+    /// open and silent: they are not waited for as long as those of an engine that lives. What is no stream is silent while it is computed, and is given
+    /// more time.
     pub(super) fn deserted(&mut self, cx: &mut Context<'_>) {
         let silent_since = self.sent.max(self.last_reply);
-        let silent = cx.now.saturating_sub(silent_since) >= cx.rules.limits.deserted_timeout_ms * 1_000;
+        let limits = &cx.rules.limits;
+        let may_be =
+            if self.phase == Phase::Await { limits.deserted_head_timeout_ms } else { limits.deserted_timeout_ms };
+        let silent = cx.now.saturating_sub(silent_since) >= may_be * 1_000;
         // A reply that its client does not take is not read from the engine either.
         if !silent || self.client_full {
             return;

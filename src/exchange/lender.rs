@@ -84,8 +84,10 @@ impl Default for Lender {
 /// A buffer is at most so many times as long as what is in it, or at least this long.
 const AHEAD_FACTOR: usize = 16;
 const AHEAD_BYTES: usize = 64 << 10;
-/// Most spare capacity kept in [`Lender::buffers`].
+/// Most buffers kept in [`Lender::buffers`], and the largest that is: what a body took of which all had to be held until its model came is nobody's
+/// afterwards.
 const SPARE_BUFFERS_MAX: usize = 8;
+const SPARE_BYTES_MAX: usize = 2 << 20;
 /// Most scanners kept in [`Lender::scans`]: a crowd of unfinished bodies leaves no more behind.
 const SPARE_SCANS_MAX: usize = 64;
 /// Most exchanges kept in [`Lender::over`].
@@ -133,7 +135,8 @@ impl Lender {
         let (spare, most) = match buffer.capacity() {
             0..SHORT_BYTES_MIN => return,
             SHORT_BYTES_MIN..SPARE_BYTES_MIN => (&mut self.short, SPARE_SHORT_MAX),
-            _ => (&mut self.buffers, SPARE_BUFFERS_MAX),
+            SPARE_BYTES_MIN..=SPARE_BYTES_MAX => (&mut self.buffers, SPARE_BUFFERS_MAX),
+            _ => return,
         };
         if spare.len() < most {
             buffer.clear();
@@ -195,5 +198,22 @@ impl Random {
 impl Default for Random {
     fn default() -> Self {
         Random::new(0x9E37_79B9_7F4A_7C15)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One body that was held whole until its model came took buffers up to its length, each twice the one before.
+    #[test]
+    fn what_one_long_body_took_is_not_kept() {
+        let mut lender = Lender::default();
+        (14..27).for_each(|power| lender.give_back(Vec::with_capacity(1 << power)));
+        assert_eq!(lender.buffers.iter().map(Vec::capacity).max(), Some(SPARE_BYTES_MAX));
+        let kept: usize = lender.buffers.iter().map(Vec::capacity).sum();
+        assert!(kept <= SPARE_BUFFERS_MAX * SPARE_BYTES_MAX, "{kept}");
+        let again = lender.buffer(1 << 20, 1 << 20);
+        assert!((1 << 20..=16 << 20).contains(&again.capacity()) && lender.buffers.len() == 7, "{}", again.capacity());
     }
 }

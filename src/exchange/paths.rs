@@ -19,10 +19,13 @@ pub const DEFAULT_PATHS: &[&str] = &[
     "/score",
     "/pooling",
     "/classify",
+    "/encode",
     "/generate",
+    "/invocations",
     "/version",
     "/ping",
     "/get_model_info",
+    "/model_info",
     "/inference/v1/generate",
     "/generative_scoring",
 ];

@@ -52,7 +52,9 @@ impl Exchange {
         let whole = held && matches!(self.asked.framing.body, BodyLength::Length(_));
         let facts = self.scan.as_ref().map(|scan| scan.facts());
         let (cache_salt, tools) = (facts.and_then(|facts| facts.cache_salt), facts.is_some_and(|facts| facts.tools));
-        let bytes = self.held.get(self.head_len..).filter(|_| whole);
+        // More than that is held where nobody can be chosen without the model: to write it in one turn would keep others waiting.
+        let is_short = |bytes: &&[u8]| bytes.len() <= cx.rules.limits.hold_bytes;
+        let bytes = self.held.get(self.head_len..).filter(|_| whole).filter(is_short);
         let body = bytes.map(|bytes| Body { api: self.asked.api, bytes, cache_salt, text_bytes, tools });
         let cut = body.map(|body| cut(&body, form, pool, cx.lender));
         cx.stats.count(cut.map_or(Count::NotRenderedHeld, |cut| cut.map_or_else(count_of, |_| Count::Rendered)));

@@ -240,9 +240,11 @@ impl Exchange {
         }
     }
 
-    /// Whether no more of the body may be held.
+    /// Whether no more of the body may be held. Chunks' framing counts only where there is as much of it as of the body: else the choice would
+    /// depend on how that was cut.
     fn is_full(&self, rules: &Rules) -> bool {
-        self.held.len() >= self.head_len + self.holds_at_most(rules)
+        let most = self.holds_at_most(rules);
+        self.body_bytes >= most as u64 || self.held.len() >= self.head_len + 2 * most
     }
 
     fn too_slow(&mut self, cx: &Context<'_>) -> bool {

@@ -127,7 +127,7 @@ impl Exchange {
         let unread = match self.asked.framing.body {
             _ if scan.is_over() => None,
             // Too long to be held: the choice does not wait for the rest.
-            BodyLength::Length(len) => Some(len.saturating_sub(self.holds_at_most(cx.rules) as u64)),
+            BodyLength::Length(len) => Some(len.saturating_sub(scan.read())),
             _ => Some(0),
         };
         self.asked.stream = facts.stream == Some(true);

@@ -162,14 +162,16 @@ fn reply_body(head: &ResponseHead, asked: &RequestFraming) -> Result<(BodyLength
     }
     // 6.1 and RFC 9110 section 8.6: "A server MUST NOT send a Transfer-Encoding / Content-Length header
     // field in any response with a status code of 1xx (Informational) or 204 (No Content)."
-    if (head.status < 200 || head.status == 204) && (coded || length.is_some()) {
+    // Some servers write the length that there is, none, which no reader can take for another; it is not passed on.
+    let told = length.filter(|length| *length > 0 || head.status != 204);
+    if (head.status < 200 || head.status == 204) && (coded || told.is_some()) {
         return Err(fault("a length in a reply that has no body"));
     }
     // Rule 1: "Any response to a HEAD request and any response with a 1xx (Informational), 204 (No
     // Content), or 304 (Not Modified) status code is always terminated by the first empty line after
     // the header fields".
     if asked.head_method || head.status < 200 || matches!(head.status, 204 | 304) {
-        return Ok((BodyLength::None, length));
+        return Ok((BodyLength::None, told));
     }
     Ok(match (coded, length) {
         // Rule 4: chunked.

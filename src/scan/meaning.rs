@@ -249,6 +249,11 @@ impl Scan {
         self.needs
     }
 
+    /// So many bytes of the body were read: those that it did not need are not.
+    pub fn read(&self) -> u64 {
+        self.at
+    }
+
     /// Whether all needs are met by what has been read.
     fn is_enough(&self) -> bool {
         let met = |need: Needs, known: bool| !self.needs.contains(need) || known;

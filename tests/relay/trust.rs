@@ -318,6 +318,10 @@ fn silent_streams_of_an_engine_that_is_gone_are_cut() {
     const AFTER: Duration = Duration::from_millis(2_500);
     let engine = Engine::run(|mut connection| {
         let Some(request) = connection.request() else { return };
+        if request.path() == "/v1/finished" {
+            std::thread::sleep(3 * AFTER);
+            return connection.send(HELLO);
+        }
         if request.path() != "/v1/whole" {
             connection.send(STREAM_HEAD);
         }
@@ -332,6 +336,7 @@ fn silent_streams_of_an_engine_that_is_gone_are_cut() {
     });
     let front = Front::with(&[engine.address], |options| {
         options.rules.limits.deserted_timeout_ms = AFTER.as_millis() as u64;
+        options.rules.limits.deserted_head_timeout_ms = 4 * AFTER.as_millis() as u64;
         options.rules.stream_error_event = true;
     });
     let asked = Instant::now();
@@ -340,14 +345,15 @@ fn silent_streams_of_an_engine_that_is_gone_are_cut() {
         client.send(post(path, "{}"));
         client
     };
-    let (mut speaks, mut silent, mut whole) = (ask("/v1/speaks"), ask("/v1/silent"), ask("/v1/whole"));
+    let [mut speaks, mut silent, mut whole, mut finished] =
+        ["/v1/speaks", "/v1/silent", "/v1/whole", "/v1/finished"].map(ask);
     speaks.head();
     assert!(whole.is_silent(AFTER.as_millis() as u64 + 1_500), "its engine is there");
     change(&front, |endpoint| endpoint.refuses_probes = true);
     let cut = silent.reply();
     assert!(!cut.whole && cut.text().starts_with("data: a\n\ndata: {\"error\":{"), "{:?}", cut.text());
-    assert_eq!((silent.ends(), whole.reply().status), (End::Fin, 502));
-    assert!(asked.elapsed() < Duration::from_secs(15));
+    assert_eq!((silent.ends(), finished.reply().status, whole.reply().status), (End::Fin, 200, 502));
+    assert!(asked.elapsed() < Duration::from_secs(25));
     assert_eq!((front.count(Event::UpstreamFaultSilent), front.counters.in_flight(0) >= 1), (2, true));
     assert!(!speaks.bytes(8).is_empty());
     drop(speaks);

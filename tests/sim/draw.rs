@@ -74,6 +74,7 @@ pub fn limits(style: Style, random: &mut Random) -> Limits {
     limits.splice_bytes_min = random.pick(&[1, 100, 3_000, 64 << 10]);
     limits.retry_percent = random.pick(&[0, 10, 10, 50]);
     limits.deserted_timeout_ms = random.pick(&[100, 5_000, 20_000]);
+    limits.deserted_head_timeout_ms = random.pick(&[100, 5_000, 30_000]);
     limits.failed_charge_ms = random.pick(&[1, 100, 1_000, 5_000]);
     if !style.calm {
         limits.body_bytes_max = random.pick(&[5_000, 64 << 20]);
