@@ -46,13 +46,19 @@ impl Door {
         let wait = self.wait();
         self.attempts = self.attempts.saturating_add(1);
         sleep(wait).await;
-        let connected = Link::connected(&self.endpoint, self.role.clone(), self.pace).await;
+        let connected = Link::connected(&self.there(), self.role.clone(), self.pace).await;
         self.is_theirs &= connected.is_ok();
         connected
     }
 
     fn waits(&self) -> bool {
         self.endpoint.waits && !self.is_theirs
+    }
+
+    /// Where to connect to: who waits at all addresses of this machine is on it.
+    fn there(&self) -> Endpoint {
+        let host = if self.endpoint.host == "*" { "127.0.0.1" } else { &self.endpoint.host };
+        Endpoint { host: host.into(), ..self.endpoint.clone() }
     }
 
     /// Another connection while there is one: an engine that restarted may be back before its old one is known to be dead.
@@ -91,7 +97,7 @@ impl Door {
     /// looks like one of ours that it connects to.
     async fn met(&mut self, error: std::io::Error) -> Result<Link, Ended> {
         if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable)
-            && let Ok(link) = Link::connected(&self.endpoint, self.role.clone(), self.pace).await
+            && let Ok(link) = Link::connected(&self.there(), self.role.clone(), self.pace).await
         {
             self.is_theirs = true;
             return Ok(link);

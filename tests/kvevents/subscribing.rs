@@ -97,8 +97,14 @@ async fn a_port_that_is_taken_is_said() {
 /// As a vLLM tells where it publishes that was told to take any port.
 #[tokio::test]
 async fn an_engine_that_waits_at_an_address_that_looks_like_ours_is_connected_to() {
+    for waits in ["@tcp://127.0.0.1", "tcp://*"] {
+        is_connected_to(waits).await;
+    }
+}
+
+async fn is_connected_to(waits: &str) {
     let engine = listener().await;
-    let place = format!("@tcp://{}", engine.local_addr().unwrap()).parse().unwrap();
+    let place = format!("{waits}:{}", engine.local_addr().unwrap().port()).parse().unwrap();
     let mut source = Source::new(Settings { events: place, replay: None, topic: String::new() }, PACE);
     let peer = async {
         let mut streams = Vec::new();
