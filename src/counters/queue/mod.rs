@@ -1,7 +1,7 @@
 //! The queue in front of the engines: requests that wait for room on the endpoint that holds their prompt. One for the
 //! process, so that all shards release in one order.
 //!
-//! Requests that can never go to the same engines do not stand in each other's way ([`islands`]), though they share its size.
+//! Requests that can never go to the same engines do not stand in each other's way ([`islands`]). They share its size, evenly once it is full.
 //!
 //! Each waiting request has a [`Place`]: one word that says all by which it is compared ([`rank`]), published by its shard.
 //! A shard has a request look for room only behind all that come before it and have yet to look at what ended last ([`Place::turn`]); it
@@ -9,8 +9,8 @@
 //! ([`Look`]), but none of a tenant that was served more. First comes the more urgent, then the tenant that was served least for its weight
 //! ([`tenants`]), then who has waited longest, where what the endpoint holds of its prompt counts as up to 10 s of waiting.
 //!
-//! A full queue takes nobody in but those who may push another out: one that is less urgent, or of a tenant that has
-//! more places for its weight. Who is pushed out finds its place gone ([`Place::stands`]). A place is given back by dropping it, on
+//! A full queue takes nobody in but those who may push another out: one that waits for an island that has more places, or for the same one
+//! and is less urgent, or of a tenant that has more places there for its weight. Who is pushed out finds its place gone ([`Place::stands`]). A place is given back by dropping it, on
 //! whatever exit.
 //!
 //! While nobody waits this costs one load for each request.
@@ -295,15 +295,18 @@ impl Queue {
 
     /// Makes room in a full queue, if there is one who ranks behind; true where somebody went.
     fn push_out_for(&self, newcomer: &Newcomer) -> bool {
+        let own = self.islands.of(newcomer.endpoint);
+        let crowded = self.crowded_beside(own);
+        let island = crowded.unwrap_or(own);
         let mut places = [0; LANES];
-        self.ranks().for_each(|(_, rank)| places[usize::from(rank.lane())] += 1);
+        self.ranks_of(island).for_each(|(_, rank)| places[usize::from(rank.lane())] += 1);
         let excess = |lane: u8| self.tenants.by_weight(lane, places[usize::from(lane)]);
-        let worst = self.ranks().max_by_key(|(_, rank)| (rank.urgency(), excess(rank.lane()), rank.when()));
+        let worst = self.ranks_of(island).max_by_key(|(_, rank)| (rank.urgency(), excess(rank.lane()), rank.when()));
         let Some((place, rank)) = worst else { return true };
         let urgency = Rank::urgency_of(newcomer.priority);
         let with_it = places[usize::from(newcomer.tenant.lane)] + 1;
         let fairer = || by_weight(with_it, newcomer.tenant.weight) < excess(rank.lane());
-        if rank.urgency() < urgency || rank.urgency() == urgency && !fairer() {
+        if crowded.is_none() && (rank.urgency() < urgency || rank.urgency() == urgency && !fairer()) {
             return false;
         }
         let pushed = rank.pushed_out().word();
@@ -312,6 +315,15 @@ impl Queue {
             self.leaves();
         }
         true
+    }
+
+    /// The island that has most places, where it has at least two more than this one.
+    fn crowded_beside(&self, own: u16) -> Option<u16> {
+        let mut places = [0_u16; ENDPOINTS_MAX];
+        let islands = self.ranks().map(|(_, rank)| usize::from(self.islands.of(rank.endpoint())));
+        islands.for_each(|island| places[island % ENDPOINTS_MAX] += 1);
+        let (island, most) = places.iter().enumerate().max_by_key(|(_, places)| **places)?;
+        (*most > places[usize::from(own) % ENDPOINTS_MAX] + 1).then_some(island as u16)
     }
 
     fn leaves(&self) {

@@ -369,6 +369,23 @@ fn who_waits_for_other_islands_stands_in_nobodys_way() {
     assert_eq!(second.turn(), Turn::Behind(0), "what is open elsewhere is not open here");
 }
 
+/// Who waits for a model whose queue is long does not keep those of another out.
+#[test]
+fn a_full_queue_is_shared_evenly_by_islands() {
+    let queue = two_islands();
+    let crowd: Vec<_> = (0..4).map(|now| queue.join(&Newcomer { priority: -1, ..asks(0) }, 4, now).unwrap()).collect();
+    let standing = || crowd.iter().map(Place::stands).collect::<Vec<_>>();
+    let first = queue.join(&asks(2), 4, 4).expect("it has none yet");
+    let second = queue.join(&asks(2), 4, 5).expect("one of four");
+    assert_eq!((standing(), queue.waiting()), (vec![true, true, false, false], 4), "the last who came go first");
+    assert!(queue.join(&asks(2), 4, 6).is_none(), "they have two each");
+    assert!(queue.join(&asks(0), 4, 6).is_none());
+    let urgent = queue.join(&Newcomer { priority: -1, ..asks(2) }, 4, 7).expect("of its own");
+    assert_eq!((first.stands(), second.stands(), urgent.stands()), (true, false, true));
+    drop((crowd, first, second, urgent));
+    assert_eq!(queue.waiting(), 0);
+}
+
 fn joins(queue: &'static Queue, newcomer: &Newcomer, now: u64) -> Place {
     queue.join(newcomer, 1_000, now).unwrap()
 }
