@@ -163,12 +163,12 @@ impl Client {
     }
 }
 
-/// Whether the want of something of ours is behind it (EMFILE, ENFILE, EADDRNOTAVAIL).
+/// Whether the want of something of ours is behind it (EMFILE, ENFILE), whoever is called.
 fn is_want(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut chain = std::iter::successors(Some(error), |error| error.source());
     chain.any(|error| {
         let number = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
-        number.is_some_and(|number| [libc::EMFILE, libc::ENFILE, libc::EADDRNOTAVAIL].contains(&number))
+        number.is_some_and(|number| [libc::EMFILE, libc::ENFILE].contains(&number))
     })
 }
 

@@ -17,7 +17,8 @@ const LISTEN_BACKLOG: i32 = 4096;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
-/// Sent bytes that stay unacknowledged this long end a connection; see [`be_patient`].
+/// Sent bytes that stay unacknowledged this long end a connection, and so does a peer that has had no room for that long; see [`be_patient`]. An
+/// engine that takes nothing of a body for that long is taken for one that is gone.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Where there is such a timeout, Linux does not count probes: one that is lost ends a connection that was silent for this
 /// long. So all of them must fit into it.
@@ -143,10 +144,11 @@ fn hold_unsent(socket: &OwnedFd) {
 }
 
 /// Whether a connect failed for want of something of ours, which says nothing about who was to be connected to:
-/// descriptors, memory, ports.
+/// descriptors, memory. That there is no address, or no port, to connect from is so of this one alone (an IPv6 address where there is no IPv6, the
+/// last of the ports that lead there): another may be reached.
 pub fn is_want(error: &io::Error) -> bool {
     use rustix::io::Errno;
-    let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL, Errno::AGAIN];
+    let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::AGAIN];
     Errno::from_io_error(error).is_some_and(|error| ours.contains(&error))
 }
 
@@ -195,6 +197,14 @@ pub fn acknowledged(socket: BorrowedFd<'_>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Others may be reached where one cannot be.
+    #[test]
+    fn only_what_all_connects_want_is_a_want() {
+        let of = |number| is_want(&io::Error::from_raw_os_error(number));
+        assert_eq!([libc::EMFILE, libc::ENFILE, libc::ENOMEM].map(of), [true; 3]);
+        assert_eq!([libc::EADDRNOTAVAIL, libc::ENETUNREACH, libc::ECONNREFUSED].map(of), [false; 3]);
+    }
 
     #[test]
     fn clients_may_take_nothing_for_as_long_as_their_listener_says() {

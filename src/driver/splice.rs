@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
 use super::SocketId;
+use super::descriptors::is_last;
 
 /// Room of one pipe, in bytes. The kernel may give less: a user has `fs.pipe-user-pages-soft` for all pipes.
 const PIPE_BYTES: usize = 256 << 10;
@@ -68,6 +69,10 @@ impl Pipes {
         }
         let pipe = self.spare.pop().or_else(|| {
             let (out, into) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
+            // The last descriptors are for others: bytes can be copied as well.
+            if is_last(&out) || is_last(&into) {
+                return None;
+            }
             let _ = fcntl_setpipe_size(&into, PIPE_BYTES);
             Some(Pipe { out, into })
         })?;

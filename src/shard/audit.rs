@@ -85,6 +85,7 @@ impl<D: Driver> Shard<D> {
             looks: self.timers.looks(),
             ..Audit::default()
         };
+        let seen = self.waiting.seen();
         for (key, client) in self.clients.keys().into_iter().filter_map(|key| Some((key, self.clients.get(key)?))) {
             audit.ahead_bytes_most = audit.ahead_bytes_most.max(client.ahead.len());
             audit.unwatched += usize::from(!client.is_watched(self.desk.now));
@@ -94,7 +95,7 @@ impl<D: Driver> Shard<D> {
             audit.held_bytes_most = audit.held_bytes_most.max(exchange.held_bytes());
             if let Some(place) = exchange.place() {
                 audit.waiting += u32::from(place.stands());
-                audit.waiting_unseen += usize::from(!self.waiting.sees(key));
+                audit.waiting_unseen += usize::from(seen.binary_search(&key).is_err());
             }
             let Some(endpoint) = exchange.endpoint() else { continue };
             count(&mut audit.legs, endpoint.slot);

@@ -78,7 +78,7 @@ impl<D: Driver> Shard<D> {
         if after.1 && !before.1 {
             self.waiting.add(key);
         }
-        if let Some(left) = before.0.filter(|_| after.0.is_none() && self.desk.counters.queue().waiting() > 0) {
+        if let Some(left) = before.0.filter(|_| after.0 != before.0 && self.desk.counters.queue().waiting() > 0) {
             self.desk.counters.queue().freed(left.slot);
             self.waiting.freed(left.slot);
         }

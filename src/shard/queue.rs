@@ -53,9 +53,11 @@ impl Waiting {
         self.again = true;
     }
 
-    /// Whether this client's request is looked at.
-    pub fn sees(&self, key: Key) -> bool {
-        self.keys.contains(&key)
+    /// Whose requests are looked at, ascending; one whose request left and another came between two looks is there twice.
+    pub fn seen(&self) -> Vec<Key> {
+        let mut keys = self.keys.clone();
+        keys.sort_unstable();
+        keys
     }
 
     /// A request ended, or left, at an endpoint that others may wait for.
@@ -142,13 +144,12 @@ impl<D: Driver> Shard<D> {
     /// All that wait here, into `lines`; forgets those that do no more.
     fn line_up(&mut self, lines: &mut Vec<(Line, Key)>, heads: &mut Vec<Range<usize>>) {
         let mut keys = std::mem::take(&mut self.waiting.keys);
-        keys.retain(|&key| {
-            let line = self.place(key).map(Place::line);
-            lines.extend(line.map(|line| (line, key)));
-            line.is_some()
-        });
+        lines.extend(keys.drain(..).filter_map(|key| Some((self.place(key)?.line(), key))));
+        lines.sort_unstable();
+        // A client whose request was answered at once, and the next queued, was added twice.
+        lines.dedup_by_key(|(_, key)| *key);
+        keys.extend(lines.iter().map(|(_, key)| *key));
         self.waiting.keys = keys;
-        lines.sort_unstable_by_key(|(line, _)| *line);
         let mut from = 0;
         for line in lines.chunk_by(|(one, _), (next, _)| one.is_in_line_with(next)) {
             heads.push(from..from + line.len());
