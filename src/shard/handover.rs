@@ -17,7 +17,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use crossbeam::queue::ArrayQueue;
 use rustix::event::{EventfdFlags, eventfd};
@@ -99,13 +99,36 @@ impl HandOver {
         self.inboxes[self.shard].rung.swap(false, Ordering::AcqRel)
     }
 
-    /// Gives it back when the inbox has just become full.
+    /// Gives it back when the inbox has just become full. Where the other shard has ended since, it is closed.
     fn hand(&self, shard: usize, connection: OwnedFd, peer: SocketAddr) -> Result<(), OwnedFd> {
         let inbox = &self.inboxes[shard];
         inbox.connections.push((connection, peer)).map_err(|(connection, _)| connection)?;
         // It fails when the bell has been rung 2^64 times unheard: it is ringing, then.
         let _ = rustix::io::write(&inbox.bell, &1u64.to_ne_bytes());
+        fence(Ordering::SeqCst);
+        if !inbox.open.load(Ordering::Relaxed) {
+            // It ended meanwhile, as this one will.
+            inbox.empty();
+        }
         Ok(())
+    }
+}
+
+impl Inbox {
+    /// Closes what is in there.
+    fn empty(&self) {
+        while self.connections.pop().is_some() {}
+    }
+}
+
+/// Its shard has ended: who handed something over before it could know sees it closed, or closes it himself.
+impl Drop for HandOver {
+    fn drop(&mut self) {
+        let inbox = &self.inboxes[self.shard];
+        inbox.open.store(false, Ordering::Relaxed);
+        // With the one in `hand`: one of the two sees what the other did before.
+        fence(Ordering::SeqCst);
+        inbox.empty();
     }
 }
 
@@ -165,7 +188,27 @@ impl<D: Driver> Shard<D> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
     use super::*;
+
+    #[test]
+    fn what_is_handed_to_a_shard_that_has_ended_is_closed() {
+        let [first, second]: [HandOver; 2] = HandOver::of_all(Stats::leak(2)).unwrap().try_into().ok().unwrap();
+        let inboxes = Arc::clone(&first.inboxes);
+        inboxes[1].open.store(true, Ordering::Relaxed);
+        let hand = || {
+            let (mut client, connection) = UnixStream::pair().unwrap();
+            client.set_nonblocking(true).unwrap();
+            first.hand(1, connection.into(), ([127, 0, 0, 1], 1).into()).unwrap();
+            move || client.read(&mut [0]).ok()
+        };
+        let mut before = hand();
+        assert_eq!((before(), inboxes[1].connections.len()), (None, 1), "it is on its way");
+        drop(second);
+        assert_eq!((before(), hand()(), inboxes[1].connections.len()), (Some(0), Some(0), 0));
+    }
 
     #[test]
     fn a_connection_goes_to_the_first_of_those_with_fewest() {
