@@ -13,10 +13,12 @@ use tokio::time::sleep;
 use super::client::{Call, CallError, Client};
 use super::health::Failure;
 use super::keeper::Keeper;
+use super::member::Member;
 use super::models;
 use super::scrape::Reading;
 use super::truth::Ours;
 use crate::config::{Config, Upstream};
+use crate::fleet::Health;
 
 /// How often an engine without an address is looked at.
 const GLANCE: Duration = Duration::from_millis(50);
@@ -31,6 +33,8 @@ const FIRST_LOOKUP: Duration = Duration::from_secs(2);
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Between two look-ups of a name that has no address yet.
 const RESOLVE_AGAIN: Duration = Duration::from_secs(1);
+/// The same of the name of an engine that is down: it may have moved.
+const RESOLVE_DOWN: Duration = Duration::from_secs(5);
 /// Longest body of a `/health` answer that is read; vLLM's is empty.
 const HEALTH_BYTES_MAX: usize = 64 << 10;
 
@@ -129,15 +133,13 @@ struct Watch {
 
 impl Watch {
     async fn resolve(self, upstream: Upstream) {
-        let often = self.plan.resolve_every;
         if upstream.url.host.parse::<std::net::IpAddr>().is_ok() {
             return;
         }
         let mut said = false;
         // The first look-up was made before the shards began.
-        let mut wait = if self.keeper.target(self.place).is_some() { often } else { RESOLVE_AGAIN };
         loop {
-            sleep(jittered(wait)).await;
+            self.rest_of_names().await;
             match lookup(&upstream).await {
                 Ok(addresses) => {
                     self.keeper.resolved(self.place, addresses);
@@ -154,7 +156,20 @@ impl Watch {
                 }
                 Err(_) => {}
             }
-            wait = if self.keeper.target(self.place).is_some() { often } else { RESOLVE_AGAIN };
+        }
+    }
+
+    /// Waits for the next look-up. An engine that goes down meanwhile is looked up sooner.
+    async fn rest_of_names(&self) {
+        let began = Instant::now();
+        let every = jittered(self.plan.resolve_every);
+        loop {
+            let health = self.keeper.fleet().member(self.place).and_then(Member::health);
+            let left = until_lookup(health, every).saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            sleep(jittered(left.min(RESOLVE_AGAIN))).await;
         }
     }
 
@@ -263,6 +278,15 @@ impl Watch {
     }
 }
 
+/// Time between two look-ups of the name of an engine of such health; none: it has no address yet.
+fn until_lookup(health: Option<Health>, every: Duration) -> Duration {
+    match health {
+        None => RESOLVE_AGAIN,
+        Some(Health::Down) => RESOLVE_DOWN.min(every),
+        Some(_) => every,
+    }
+}
+
 /// A tenth more or less, so that the calls to many engines do not fall on one moment.
 fn jittered(wait: Duration) -> Duration {
     let random = RandomState::new().build_hasher().finish() % 2_048;
@@ -278,5 +302,17 @@ mod tests {
         let [a, b] = [1, 2].map(|n| SocketAddr::from(([10, 0, 0, n], 8000)));
         assert_eq!(each_once([a, a, b, a].into_iter()), [a, b]);
         assert_eq!(each_once([b, a, b].into_iter()), [b, a], "in the resolver's order");
+    }
+
+    #[test]
+    fn an_engine_that_is_down_is_looked_up_sooner() {
+        let every = Duration::from_secs(30);
+        assert_eq!(until_lookup(Some(Health::Down), every), RESOLVE_DOWN);
+        assert_eq!(until_lookup(None, every), RESOLVE_AGAIN);
+        for health in [Health::Unknown, Health::Up, Health::Draining, Health::Ejected, Health::Trial] {
+            assert_eq!(until_lookup(Some(health), every), every);
+        }
+        let often = Duration::from_secs(2);
+        assert_eq!(until_lookup(Some(Health::Down), often), often, "no more seldom than others");
     }
 }
