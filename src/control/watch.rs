@@ -249,6 +249,7 @@ impl Watch {
         let every = self.plan.models.every;
         let retry = every.min(self.plan.probe.every);
         let mut said = None;
+        let mut said_left_out = 0;
         loop {
             let Some((id, address)) = self.keeper.target(self.place) else {
                 sleep(GLANCE).await;
@@ -263,12 +264,27 @@ impl Watch {
                 tracing::warn!(engine = self.authority, why, "cannot read which models an engine serves");
             }
             said.clone_from(&failed);
+            if let Ok(learnt) = &learnt {
+                self.say_left_out(learnt.left_out, std::mem::replace(&mut said_left_out, learnt.left_out));
+            }
             self.keeper.learnt(self.place, id, learnt);
             let wait = if failed.is_some() { retry } else { every };
             tokio::select! {
                 () = sleep(jittered(wait)) => {}
                 () = self.keeper.models_wanted(self.place) => {}
             }
+        }
+    }
+
+    /// Once for a list that is cut, however it grows.
+    fn say_left_out(&self, left_out: usize, before: usize) {
+        if left_out > 0 && before == 0 {
+            tracing::warn!(
+                engine = self.authority,
+                left_out,
+                "this engine serves more than {} models: those behind them in its list are refused, unless `models` of its [[upstream]] names all that are to be served",
+                models::MODELS_MAX
+            );
         }
     }
 
