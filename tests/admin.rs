@@ -533,7 +533,12 @@ fn how_long_answers_are_is_learnt_from_what_engines_count() {
 fn metrics_are_exposed() {
     let engine =
         engine(MODELS, "vllm:num_requests_running{engine=\"0\"} 5\nvllm:num_requests_waiting{engine=\"0\"} 2\n", None);
-    let front = front(vec![Upstream { name: "one".into(), ..upstream(engine.address) }]);
+    let nowhere = Upstream {
+        name: "two".into(),
+        models: vec!["tiny-llama".into()],
+        ..Upstream::new("http://nowhere.invalid:8000".parse().unwrap())
+    };
+    let front = front(vec![Upstream { name: "one".into(), ..upstream(engine.address) }, nowhere]);
     let snapshot = front
         .until("load", |snapshot| snapshot.models_complete && snapshot.endpoints[0].as_ref().unwrap().foreign == 7);
     let pool = snapshot.models[b"tiny-llama".as_slice()].0;
@@ -554,6 +559,9 @@ fn metrics_are_exposed() {
         "warmfront_endpoint_foreign{endpoint=\"one\"} 7",
         "warmfront_engine_waiting{endpoint=\"one\"} 2",
         "warmfront_endpoint_health{endpoint=\"one\",state=\"up\"} 1",
+        "warmfront_endpoint_health{endpoint=\"one\",state=\"unresolved\"} 0",
+        "warmfront_endpoint_health{endpoint=\"two\",state=\"up\"} 0",
+        "warmfront_endpoint_health{endpoint=\"two\",state=\"unresolved\"} 1",
         "warmfront_shard_driver{shard=\"0\",driver=\"uring\",why=\"it works\"} 1",
         "warmfront_choose_seconds_count 0",
     ] {

@@ -246,7 +246,7 @@ fn show(member: &Member, counters: &Counters) -> Shown {
         now.and_then(|tenancy| tenancy.course.probe_error()).map(|why| format!("health: {why}")),
         now.and_then(|tenancy| tenancy.scrape_error.as_ref()).map(|why| format!("metrics: {why}")),
         member.models_error.as_ref().map(|why| format!("models: {why}")),
-        now.is_none().then(|| "address: its host name could not be looked up".to_owned()),
+        no_address(member).map(|why| format!("address: {why}")),
     ];
     Shown {
         name: member.name.to_string(),
@@ -274,6 +274,15 @@ fn show(member: &Member, counters: &Counters) -> Shown {
     }
 }
 
+/// Why a member is nowhere.
+fn no_address(member: &Member) -> Option<&'static str> {
+    let why = match member.addresses.is_empty() {
+        true => "its host name could not be looked up",
+        false => "every endpoint slot is taken; it is used once one is free",
+    };
+    member.now.is_none().then_some(why)
+}
+
 /// A state of health as metrics and `/endpoints` name it.
 pub(super) fn health(health: Option<Health>) -> &'static str {
     match health {
@@ -284,5 +293,20 @@ pub(super) fn health(health: Option<Health>) -> &'static str {
         Some(Health::Draining) => "draining",
         Some(Health::Ejected) => "ejected",
         Some(Health::Trial) => "trial",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_an_address_and_no_slot_was_looked_up() {
+        let upstream = Upstream::new("http://engine:8000".parse().unwrap());
+        let mut member = Member::new(0, upstream, None, false);
+        let errors = |member: &Member| show(member, Counters::leak()).errors;
+        assert_eq!(errors(&member), ["address: its host name could not be looked up"]);
+        member.addresses = vec![([10, 0, 0, 1], 8_000).into()];
+        assert_eq!(errors(&member), ["address: every endpoint slot is taken; it is used once one is free"]);
     }
 }

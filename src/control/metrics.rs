@@ -295,10 +295,11 @@ impl Collected {
             family.gauge(vec![("endpoint", endpoint)], requests)?;
         }
         let mut family = Family::new(out, "endpoint_health", "1 for the state an endpoint is in", MetricType::Gauge)?;
-        for endpoint in all() {
-            for state in STATES {
-                let labels = vec![("endpoint", &*endpoint.name), ("state", endpoints::health(Some(state)))];
-                family.gauge(labels, f64::from(u8::from(endpoint.health == state)))?;
+        for member in fleet.members() {
+            let health = health(member, snapshot);
+            for state in STATES.map(Some).into_iter().chain([None]) {
+                let labels = vec![("endpoint", &*member.name), ("state", endpoints::health(state))];
+                family.gauge(labels, f64::from(u8::from(health == state)))?;
             }
         }
         let counts: [(&str, &str, Total); 2] = [
@@ -361,6 +362,13 @@ const SHADOW_COST: ShadowValues = &[("chosen", Shadowed::CostThere), ("shadow", 
 
 /// The label of what has no name of its own.
 const UNKNOWN: &str = "unknown";
+
+/// As shards see it, as soon as they do.
+fn health(member: &Member, snapshot: &Snapshot) -> Option<Health> {
+    let id = member.now.as_ref()?.id;
+    let seen = snapshot.endpoints.get(usize::from(id.slot)).and_then(Option::as_ref);
+    seen.filter(|endpoint| endpoint.id == id).map(|endpoint| endpoint.health).or_else(|| member.health())
+}
 
 fn of(endpoint: &Endpoint) -> Labels<'_> {
     vec![("endpoint", &endpoint.name)]

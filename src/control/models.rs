@@ -5,8 +5,8 @@ use simd_json::prelude::{ValueAsArray, ValueAsScalar, ValueObjectAccess, Writabl
 
 use super::client::{Call, CallError, Client};
 
-/// Most ids taken from one engine.
-const MODELS_MAX: usize = 1_024;
+/// Most ids taken from one engine: each is a pool, and whether it is an adapter is looked for among all with each publication.
+pub(super) const MODELS_MAX: usize = 1_024;
 /// Longest served id.
 const ID_BYTES_MAX: usize = 256;
 /// Longest card passed on as it is.
@@ -38,6 +38,8 @@ pub struct Learnt {
     pub cards: Vec<Card>,
     /// Whether it answers only who has the key.
     pub asks_key: bool,
+    /// Entries of its list behind those that are taken.
+    pub left_out: usize,
 }
 
 /// Why nothing was learnt.
@@ -115,12 +117,12 @@ fn read(status: u16, body: &Bytes, asks_key: bool) -> Result<Learnt, ModelsError
     if status != 200 {
         return Err(ModelsError::Status(status));
     }
-    let cards = cards(body.to_vec()).ok_or(ModelsError::Shape)?;
-    Ok(Learnt { cards, asks_key })
+    let (cards, left_out) = cards(body.to_vec()).ok_or(ModelsError::Shape)?;
+    Ok(Learnt { cards, asks_key, left_out })
 }
 
-/// The cards in an answer, whose bytes are used up: the parser writes into them.
-fn cards(mut body: Vec<u8>) -> Option<Vec<Card>> {
+/// The cards in an answer, and how many entries are behind those that are taken. Its bytes are used up: the parser writes into them.
+fn cards(mut body: Vec<u8>) -> Option<(Vec<Card>, usize)> {
     let tree = simd_json::to_borrowed_value(&mut body).ok()?;
     let list = tree.get("data")?.as_array()?;
     let mut cards: Vec<Card> = Vec::new();
@@ -137,7 +139,7 @@ fn cards(mut body: Vec<u8>) -> Option<Vec<Card>> {
             Card { id: id.into(), json: json.into(), is_adapter }
         });
     }
-    Some(cards)
+    Some((cards, list.len().saturating_sub(MODELS_MAX)))
 }
 
 /// The list of `cards` as `GET /v1/models` answers it.
@@ -160,7 +162,8 @@ mod tests {
     #[test]
     fn a_recorded_answer_is_read_and_written_again() {
         let recorded = include_bytes!("../../tests/fixtures/engine-metrics/vllm-0.32.0-lora.models.json");
-        let cards = cards(recorded.to_vec()).unwrap();
+        let (cards, left_out) = cards(recorded.to_vec()).unwrap();
+        assert_eq!(left_out, 0);
         let ids: Vec<(&str, bool)> = cards.iter().map(|card| (&*card.id, card.is_adapter)).collect();
         assert_eq!(ids, [("tiny-llama", false), ("tiny-lora", true)]);
         let again: serde_json::Value = serde_json::from_slice(&list(cards.iter())).unwrap();
@@ -173,10 +176,11 @@ mod tests {
         assert!(of("").is_none() && of("[]").is_none() && of("{\"data\":3}").is_none());
         assert!(of(&"[".repeat(100_000)).is_none());
         assert!(of(&format!("{{\"data\":{}{}}}", "[".repeat(50_000), "]".repeat(50_000))).is_none());
-        assert_eq!(of("{\"data\":[3,{\"id\":\"\"},{\"id\":7},{\"id\":\"a\"},{\"id\":\"a\"}]}").unwrap().len(), 1);
+        assert_eq!(of("{\"data\":[3,{\"id\":\"\"},{\"id\":7},{\"id\":\"a\"},{\"id\":\"a\"}]}").unwrap().0.len(), 1);
         let many: Vec<String> = (0..5_000).map(|n| format!("{{\"id\":\"m{n}\"}}")).collect();
-        assert_eq!(of(&format!("{{\"data\":[{}]}}", many.join(","))).unwrap().len(), MODELS_MAX);
+        let (taken, left_out) = of(&format!("{{\"data\":[{}]}}", many.join(","))).unwrap();
+        assert_eq!((taken.len(), left_out), (MODELS_MAX, 5_000 - MODELS_MAX));
         let fat = format!("{{\"data\":[{{\"id\":\"a\",\"x\":\"{}\"}}]}}", "y".repeat(CARD_BYTES_MAX));
-        assert_eq!(of(&fat).unwrap(), [Card::made("a")]);
+        assert_eq!(of(&fat).unwrap().0, [Card::made("a")]);
     }
 }

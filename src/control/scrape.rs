@@ -1,4 +1,7 @@
-//! What an engine's `/metrics` says of its load: vLLM's and SGLang's names, all label sets summed.
+//! What an engine's `/metrics` says of its load: vLLM's and SGLang's names, all label sets summed that are not parts or
+//! copies of others.
+
+use std::collections::BTreeMap;
 
 use super::sample::Sample;
 use crate::fleet::EngineLoad;
@@ -66,8 +69,12 @@ fn number(sample: &Sample<'_>, label: &str) -> Option<u64> {
 struct Sums {
     running: Option<f64>,
     waiting: Option<f64>,
+    running_reqs: Ranks,
+    queue_reqs: Ranks,
     kv_use: Mean,
     kv_capacity: Option<f64>,
+    total_tokens: Ranks,
+    pages: Ranks,
     prompt_tokens: Option<f64>,
     queries: Option<f64>,
     hits: Option<f64>,
@@ -78,6 +85,34 @@ struct Sums {
     prefix_caching: Option<bool>,
     engine: Option<EngineKind>,
     started: Option<f64>,
+}
+
+/// What SGLang says of each data-parallel and each pipeline rank; all ranks of tensor parallelism may say the same of it.
+#[derive(Default)]
+struct Ranks(BTreeMap<[u64; 2], f64>);
+
+impl Ranks {
+    /// Stages of a pipeline have requests of their own.
+    fn of_stages(&mut self, sample: &Sample<'_>) {
+        // With priorities the total stands under an empty one, and beside it what part of it each has.
+        if sample.label("priority").is_none_or(str::is_empty) {
+            self.take(["dp_rank", "pp_rank"].map(|rank| number(sample, rank).unwrap_or(0)), sample.value);
+        }
+    }
+
+    /// All stages have the same room.
+    fn of_replicas(&mut self, sample: &Sample<'_>) {
+        self.take([number(sample, "dp_rank").unwrap_or(0), 0], sample.value);
+    }
+
+    fn take(&mut self, rank: [u64; 2], value: f64) {
+        let said = self.0.entry(rank).or_default();
+        *said = said.max(value);
+    }
+
+    fn sum(&self) -> Option<f64> {
+        (!self.0.is_empty()).then(|| self.0.values().sum())
+    }
 }
 
 #[derive(Default)]
@@ -102,8 +137,10 @@ impl Sums {
         };
         self.engine = Some(engine);
         match name {
-            "num_requests_running" | "num_running_reqs" => add(&mut self.running),
-            "num_requests_waiting" | "num_queue_reqs" => add(&mut self.waiting),
+            "num_requests_running" => add(&mut self.running),
+            "num_requests_waiting" => add(&mut self.waiting),
+            "num_running_reqs" => self.running_reqs.of_stages(sample),
+            "num_queue_reqs" => self.queue_reqs.of_stages(sample),
             "kv_cache_usage_perc" | "gpu_cache_usage_perc" | "token_usage" => {
                 self.kv_use.sum += sample.value;
                 self.kv_use.count += 1;
@@ -121,8 +158,10 @@ impl Sums {
             "generation_tokens_total" => add(&mut self.generation_tokens),
             // By the reason they ended for, aborted ones among them; SGLang counts them together.
             "request_success_total" | "num_requests_total" => add(&mut self.requests),
-            // SGLang reports tokens here, and pages in `cache_config_info` beside it.
-            "max_total_num_tokens" => self.kv_capacity = Some(self.kv_capacity.unwrap_or(0.0).max(sample.value)),
+            // SGLang reports tokens here, and pages beside it: before 0.5.11 in `cache_config_info`.
+            "max_total_num_tokens" => self.total_tokens.of_replicas(sample),
+            "num_pages" => self.pages.of_replicas(sample),
+            "page_size" => self.block_size = self.block_size.or(Some(sample.value as u64)),
             "cache_config_info" => self.cache_config(engine, sample),
             _ => {}
         }
@@ -152,12 +191,13 @@ impl Sums {
         let total = |sum: f64| sum as u64;
         let sglang = self.engine == Some(EngineKind::Sglang);
         // Newer vLLM says the capacity itself; with hybrid models it is not the product.
-        let product = self.block_size.zip(self.blocks).and_then(|(size, blocks)| size.checked_mul(blocks));
-        let kv_capacity = self.kv_capacity.map(total).or(product);
+        let blocks = self.pages.sum().map(total).or(self.blocks);
+        let product = self.block_size.zip(blocks).and_then(|(size, blocks)| size.checked_mul(blocks));
+        let kv_capacity = self.kv_capacity.or(self.total_tokens.sum()).map(total).or(product);
         Reading {
             load: EngineLoad {
-                running: self.running.map(count),
-                waiting: self.waiting.map(count),
+                running: self.running.or(self.running_reqs.sum()).map(count),
+                waiting: self.waiting.or(self.queue_reqs.sum()).map(count),
                 kv_use: (self.kv_use.count > 0)
                     .then(|| (self.kv_use.sum / f64::from(self.kv_use.count)).min(1.0) as f32),
                 kv_capacity_tokens: kv_capacity.map(|tokens| tokens.min(KV_TOKENS_MAX)),
@@ -169,7 +209,7 @@ impl Sums {
                 requests_total: self.requests.map(total),
             },
             block_size: self.block_size.and_then(|size| u32::try_from(size).ok()),
-            blocks: self.blocks,
+            blocks,
             prefix_caching: self.prefix_caching,
             engine: self.engine,
             started: self.started,
@@ -265,6 +305,45 @@ mod tests {
             (reading.engine, reading.block_size, reading.blocks),
             (Some(EngineKind::Sglang), Some(16), Some(3_125))
         );
+    }
+
+    /// SGLang from 0.5.11 on, with two data-parallel ranks of two tensor-parallel ones each, all of which write.
+    #[test]
+    fn ranks_of_sglang_are_summed_and_their_copies_are_not() {
+        let mut text = String::new();
+        for (rank, dp, pages) in [(0, 0, 3_000), (1, 0, 2_999), (2, 1, 2_000), (3, 1, 2_000)] {
+            let labels = format!("{{model_name=\"q\",tp_rank=\"{rank}\",pp_rank=\"0\",dp_rank=\"{dp}\"}}");
+            for (name, value) in [
+                ("num_running_reqs", 3 + dp),
+                ("num_queue_reqs", 1),
+                ("max_total_num_tokens", pages * 16),
+                ("page_size", 16),
+                ("num_pages", pages),
+            ] {
+                text += &format!("sglang:{name}{labels} {value}.0\n");
+            }
+        }
+        let reading = Reading::of(text.as_bytes());
+        assert_eq!((reading.load.running, reading.load.waiting), (Some(7), Some(2)));
+        assert_eq!((reading.block_size, reading.blocks), (Some(16), Some(5_000)));
+        assert_eq!(reading.load.kv_capacity_tokens, Some(80_000));
+        assert_eq!(reading.told_tokens(), Some(80_000));
+    }
+
+    /// With `--enable-priority-scheduling`.
+    #[test]
+    fn requests_of_each_priority_are_part_of_the_total() {
+        let reading = Reading::of(
+            b"sglang:num_running_reqs{model_name=\"q\",priority=\"\"} 5.0\n\
+              sglang:num_running_reqs{model_name=\"q\",priority=\"0\"} 2.0\n\
+              sglang:num_running_reqs{model_name=\"q\",priority=\"7\"} 3.0\n\
+              sglang:num_queue_reqs{model_name=\"q\",priority=\"0\"} 4.0\n\
+              sglang:num_queue_reqs{model_name=\"q\",priority=\"\"} 4.0\n",
+        );
+        assert_eq!((reading.load.running, reading.load.waiting), (Some(5), Some(4)));
+        // A priority that had requests once is written on.
+        let idle = b"sglang:num_running_reqs{priority=\"\"} 1.0\nsglang:num_running_reqs{priority=\"3\"} 9.0\n";
+        assert_eq!(Reading::of(idle).load.running, Some(1));
     }
 
     #[test]

@@ -30,7 +30,8 @@ pub(super) fn signals(setup: &Setup, keeper: &Arc<Keeper>) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::spawn(async move {
-        let mut asked = false;
+        // SIGTERM comes from managers, who wait for the drain: who sends an interrupt behind it may not know of it.
+        let mut was_interrupted = false;
         loop {
             let interrupted = tokio::select! {
                 Some(()) = terminate.recv() => false,
@@ -43,12 +44,14 @@ pub(super) fn signals(setup: &Setup, keeper: &Arc<Keeper>) -> io::Result<()> {
                 tracing::info!("draining: no new connections, streams may finish; a second Ctrl-C ends at once");
                 say(&[NotifyState::Stopping]);
                 say(&[NotifyState::FdStoreRemove, KEPT]);
-            } else if interrupted && asked {
+            } else if interrupted && was_interrupted {
                 std::process::exit(INTERRUPTED);
-            } else if interrupted {
+            } else if interrupted && process.has_heir() {
                 tracing::info!("another process serves already, streams may finish here; a second Ctrl-C ends at once");
+            } else if interrupted {
+                tracing::info!("draining already, streams may finish; a second Ctrl-C ends at once");
             }
-            asked = true;
+            was_interrupted |= interrupted;
         }
     });
     Ok(())

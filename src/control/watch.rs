@@ -13,10 +13,12 @@ use tokio::time::sleep;
 use super::client::{Call, CallError, Client};
 use super::health::Failure;
 use super::keeper::Keeper;
+use super::member::Member;
 use super::models;
 use super::scrape::Reading;
 use super::truth::Ours;
 use crate::config::{Config, Upstream};
+use crate::fleet::Health;
 
 /// How often an engine without an address is looked at.
 const GLANCE: Duration = Duration::from_millis(50);
@@ -31,6 +33,8 @@ const FIRST_LOOKUP: Duration = Duration::from_secs(2);
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Between two look-ups of a name that has no address yet.
 const RESOLVE_AGAIN: Duration = Duration::from_secs(1);
+/// The same of the name of an engine that is down: it may have moved.
+const RESOLVE_DOWN: Duration = Duration::from_secs(5);
 /// Longest body of a `/health` answer that is read; vLLM's is empty.
 const HEALTH_BYTES_MAX: usize = 64 << 10;
 
@@ -129,15 +133,13 @@ struct Watch {
 
 impl Watch {
     async fn resolve(self, upstream: Upstream) {
-        let often = self.plan.resolve_every;
         if upstream.url.host.parse::<std::net::IpAddr>().is_ok() {
             return;
         }
         let mut said = false;
         // The first look-up was made before the shards began.
-        let mut wait = if self.keeper.target(self.place).is_some() { often } else { RESOLVE_AGAIN };
         loop {
-            sleep(jittered(wait)).await;
+            self.rest_of_names().await;
             match lookup(&upstream).await {
                 Ok(addresses) => {
                     self.keeper.resolved(self.place, addresses);
@@ -154,7 +156,20 @@ impl Watch {
                 }
                 Err(_) => {}
             }
-            wait = if self.keeper.target(self.place).is_some() { often } else { RESOLVE_AGAIN };
+        }
+    }
+
+    /// Waits for the next look-up. An engine that goes down meanwhile is looked up sooner.
+    async fn rest_of_names(&self) {
+        let began = Instant::now();
+        let every = jittered(self.plan.resolve_every);
+        loop {
+            let health = self.keeper.fleet().member(self.place).and_then(Member::health);
+            let left = until_lookup(health, every).saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            sleep(jittered(left.min(RESOLVE_AGAIN))).await;
         }
     }
 
@@ -234,6 +249,7 @@ impl Watch {
         let every = self.plan.models.every;
         let retry = every.min(self.plan.probe.every);
         let mut said = None;
+        let mut said_left_out = 0;
         loop {
             let Some((id, address)) = self.keeper.target(self.place) else {
                 sleep(GLANCE).await;
@@ -248,6 +264,9 @@ impl Watch {
                 tracing::warn!(engine = self.authority, why, "cannot read which models an engine serves");
             }
             said.clone_from(&failed);
+            if let Ok(learnt) = &learnt {
+                self.say_left_out(learnt.left_out, std::mem::replace(&mut said_left_out, learnt.left_out));
+            }
             self.keeper.learnt(self.place, id, learnt);
             let wait = if failed.is_some() { retry } else { every };
             tokio::select! {
@@ -257,9 +276,30 @@ impl Watch {
         }
     }
 
+    /// Once for a list that is cut, however it grows.
+    fn say_left_out(&self, left_out: usize, before: usize) {
+        if left_out > 0 && before == 0 {
+            tracing::warn!(
+                engine = self.authority,
+                left_out,
+                "this engine serves more than {} models: those behind them in its list are refused, unless `models` of its [[upstream]] names all that are to be served",
+                models::MODELS_MAX
+            );
+        }
+    }
+
     fn call<'a>(&'a self, address: SocketAddr, path: &'a str, key: Option<&'a str>, pace: Pace) -> Call<'a> {
         let Pace { timeout, bytes_max, .. } = pace;
         Call { address, authority: &self.authority, path, key, timeout, bytes_max }
+    }
+}
+
+/// Time between two look-ups of the name of an engine of such health; none: it has no address yet.
+fn until_lookup(health: Option<Health>, every: Duration) -> Duration {
+    match health {
+        None => RESOLVE_AGAIN,
+        Some(Health::Down) => RESOLVE_DOWN.min(every),
+        Some(_) => every,
     }
 }
 
@@ -278,5 +318,17 @@ mod tests {
         let [a, b] = [1, 2].map(|n| SocketAddr::from(([10, 0, 0, n], 8000)));
         assert_eq!(each_once([a, a, b, a].into_iter()), [a, b]);
         assert_eq!(each_once([b, a, b].into_iter()), [b, a], "in the resolver's order");
+    }
+
+    #[test]
+    fn an_engine_that_is_down_is_looked_up_sooner() {
+        let every = Duration::from_secs(30);
+        assert_eq!(until_lookup(Some(Health::Down), every), RESOLVE_DOWN);
+        assert_eq!(until_lookup(None, every), RESOLVE_AGAIN);
+        for health in [Health::Unknown, Health::Up, Health::Draining, Health::Ejected, Health::Trial] {
+            assert_eq!(until_lookup(Some(health), every), every);
+        }
+        let often = Duration::from_secs(2);
+        assert_eq!(until_lookup(Some(Health::Down), often), often, "no more seldom than others");
     }
 }

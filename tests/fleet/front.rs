@@ -124,6 +124,11 @@ impl Front {
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
     }
 
+    /// SIGTERM to the first process.
+    pub fn terminate(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+    }
+
     /// SIGUSR2 to the process that serves; waits until another has taken its place.
     pub fn upgrade(&self) {
         let before = self.heirs.lock().unwrap().len();

@@ -278,3 +278,25 @@ fn streams_behind_an_upgrade_outlive_the_first_interrupt() {
     drop(client);
     until("the first process's end", || front.first_has_ended());
 }
+
+/// Who stops a front by SIGTERM and then by Ctrl-C has pressed that once.
+#[test]
+fn streams_behind_sigterm_outlive_the_first_interrupt_and_not_the_second() {
+    for interrupts in [1, 2] {
+        let engine = Engine::start();
+        engine.becomes(Mood::Ticks);
+        let mut front = Front::start("auto", &[engine.address], &config(1));
+        front.until_health(0, "up");
+        let mut client = front.connect();
+        client.ask();
+        let head = client.head();
+        front.terminate();
+        front.until_said("draining: no new connections");
+        front.interrupt();
+        front.until_said("draining already, streams may finish; a second Ctrl-C ends at once");
+        (1..interrupts).for_each(|_| front.interrupt());
+        assert_eq!(client.body(&head).whole, interrupts == 1);
+        drop(client);
+        until("the process's end", || front.first_has_ended());
+    }
+}

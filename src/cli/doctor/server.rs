@@ -136,7 +136,7 @@ mod tests {
             json: Bytes::from((*json).to_owned()),
             is_adapter: false,
         };
-        Ok(Learnt { cards: cards.iter().map(card).collect(), asks_key: false })
+        Ok(Learnt { cards: cards.iter().map(card).collect(), asks_key: false, left_out: 0 })
     }
 
     #[test]

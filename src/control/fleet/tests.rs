@@ -36,7 +36,7 @@ fn failed() -> Result<(), Failure> {
 fn serves(fleet: &mut Fleet, place: usize, ids: &[&str]) {
     let (id, _) = fleet.target(place).unwrap();
     let cards = ids.iter().map(|id| Card::made(id)).collect();
-    fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false }));
+    fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false, left_out: 0 }));
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub(super) fn say(engine: &str, turn: Turn, why: &str) {
         Turn::Spared => tracing::warn!(
             engine,
             why = health::Why::Faults.as_str(),
-            "engine stays in service: half of those that serve its models are out already"
+            "engine stays in service: without it fewer than half of those that serve its models would be in service"
         ),
         Turn::SparedAgain => {}
         Turn::Trial => tracing::info!(engine, "engine is on trial: it gets one request at a time"),

@@ -50,7 +50,7 @@ fn what_names_no_model_is_for_the_base_model_that_all_engines_serve() {
         let card = |is_adapter| move |id: &&str| Card { is_adapter, ..Card::made(id) };
         let cards = base.iter().map(card(false)).chain(adapters.iter().map(card(true))).collect();
         let (id, _) = fleet.target(place).unwrap();
-        fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false }));
+        fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false, left_out: 0 }));
     };
     let chosen = |fleet: &mut Fleet, model: Option<&[u8]>| match fleet.snapshot().select(model) {
         Selected::Pool(pool) => format!("{} {:?}", pool.name, pool.members),
@@ -115,7 +115,7 @@ fn an_engine_that_is_not_known_leaves_the_others_what_names_no_model() {
 /// Who may be told of an engine's models is an engine's to say where it asks for a key that nobody here knows.
 #[test]
 fn models_behind_a_key_that_is_not_known_are_not_told() {
-    let learnt = |asks_key| Ok(Learnt { cards: vec![Card::made("a")], asks_key });
+    let learnt = |asks_key| Ok(Learnt { cards: vec![Card::made("a")], asks_key, left_out: 0 });
     let looked = |fleet: &mut Fleet, place: usize, look| {
         let (id, _) = fleet.target(place).unwrap();
         let changed = fleet.learnt(place, id, look);
