@@ -60,8 +60,8 @@ pub struct Keeper {
     saving: tokio::sync::Mutex<bool>,
     /// What watches each engine, by place, and what it goes by; ends when it is dropped.
     watches: Mutex<HashMap<usize, (watch::Plan, JoinSet<()>)>>,
-    /// Who listens to each engine's events, by place.
-    ears: Mutex<HashMap<usize, JoinSet<()>>>,
+    /// Who listens to each engine's events, by place; none where that is another process's by now.
+    ears: Mutex<Option<HashMap<usize, JoinSet<()>>>>,
     /// What they hear.
     heard: Mutex<BTreeMap<usize, Arc<Hearing>>>,
     access: Arc<AccessLog>,
@@ -90,7 +90,7 @@ impl Keeper {
             changing: tokio::sync::Mutex::default(),
             saving: tokio::sync::Mutex::default(),
             watches: Mutex::default(),
-            ears: Mutex::default(),
+            ears: Mutex::new(Some(HashMap::new())),
             heard: Mutex::default(),
             access,
             unserved: Mutex::default(),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::engine::{EVENTS, Engine, Mood};
-use crate::front::Front;
+use crate::front::{Client, Front};
 use crate::wire::{Length, Wire};
 use crate::{DRIVERS, until};
 
@@ -210,6 +210,50 @@ fn who_asks_the_one_that_served_whether_it_is_ready_is_sent_to_its_heir() {
         assert_eq!(reply.status, 200, "{}", String::from_utf8_lossy(&reply.body.data));
         reply.closes
     });
+    assert!(stream.body(&head).whole);
+}
+
+/// A change that the one that served takes would be none of the service.
+#[test]
+fn who_changes_something_at_the_one_that_served_is_sent_to_its_heir() {
+    let engine = Engine::start();
+    let front = Front::start("auto", &[engine.address], &config(1));
+    front.until_health(0, "up");
+    engine.becomes(Mood::Ticks);
+    // It has to finish this, and so it is there to be asked.
+    let mut stream = front.connect();
+    stream.ask();
+    let head = stream.head();
+    let path = format!("/endpoints/{}", engine.address);
+    let changes = [
+        ("POST", format!("{path}/drain")),
+        ("DELETE", path),
+        ("POST", "/endpoints".into()),
+        ("POST", "/reload".into()),
+    ];
+    let ask = |client: &mut Client, method: &str, path: &str| {
+        client.send(&format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"));
+        client.reply()
+    };
+    let mut kept: Vec<Client> = changes.iter().map(|_| front.admin()).collect();
+    let (mut explains, mut reads, mut probe) = (front.admin(), front.admin(), front.admin());
+    for client in kept.iter_mut().chain([&mut explains, &mut reads]) {
+        assert!(!client.get("/endpoints").closes);
+    }
+    front.upgrade();
+    until("a word of its heir", || probe.get("/readyz").closes);
+    for (client, (method, path)) in kept.iter_mut().zip(&changes) {
+        let reply = ask(client, method, path);
+        let said = String::from_utf8(reply.body.data).unwrap();
+        assert_eq!((reply.status, reply.closes), (503, true), "{method} {path}: {said}");
+        assert_eq!(said, "another process serves by now: ask again on a new connection\n");
+    }
+    let reply = ask(&mut explains, "POST", "/explain");
+    assert!(reply.status != 503 && reply.closes, "{}: it changes nothing", reply.status);
+    let reply = reads.get("/endpoints");
+    assert_eq!((reply.status, reply.closes), (200, true));
+    assert_eq!(ask(&mut front.admin(), "POST", &changes[0].1).status, 200, "on a new one");
+    assert_eq!(front.endpoint(0)["health"], "draining");
     assert!(stream.body(&head).whole);
 }
 
