@@ -1,6 +1,7 @@
 //! The one holder of the fleet on control's thread: takes reports, publishes snapshots.
 
 mod caches;
+mod leaving;
 mod said;
 mod toolsets;
 

@@ -228,6 +228,7 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool
     keeper.watch();
     tokio::spawn(Arc::clone(keeper).watch_outcomes());
     tokio::spawn(Arc::clone(keeper).publish());
+    tokio::spawn(Arc::clone(keeper).watch_leaving());
     tokio::spawn(Arc::clone(keeper).save_often(setup.process));
     tokio::spawn(Arc::clone(keeper).learn_toolsets(setup.process));
     tokio::spawn(service::feed_watchdog(setup.process, setup.stats));
