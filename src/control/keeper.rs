@@ -7,6 +7,7 @@ mod toolsets;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -55,6 +56,8 @@ pub struct Keeper {
     stats: &'static Stats,
     published: &'static Published,
     changed: Notify,
+    /// How often the configuration was to be read anew.
+    reloads: AtomicU64,
     /// Held by who is changing the configuration.
     changing: tokio::sync::Mutex<()>,
     /// Held by who is writing down what is known of caches; whether it was said that there is nothing to write.
@@ -88,6 +91,7 @@ impl Keeper {
             stats,
             published,
             changed: Notify::new(),
+            reloads: AtomicU64::default(),
             changing: tokio::sync::Mutex::default(),
             saving: tokio::sync::Mutex::default(),
             watches: Mutex::default(),
@@ -137,6 +141,7 @@ impl Keeper {
     /// # Errors
     /// All that is wrong with it, in words; nothing has changed then.
     pub async fn reload(self: &Arc<Self>, source: &dyn Source) -> Result<Changes, String> {
+        self.reloads.fetch_add(1, Ordering::Relaxed);
         let _alone = self.changing.lock().await;
         let config = Arc::new(source.load()?);
         let keys = reload::keys(&config)?;
@@ -148,6 +153,11 @@ impl Keeper {
         self.read.store(Arc::clone(&config));
         source.in_use(&config);
         Ok(changes)
+    }
+
+    /// How often the configuration was to be read anew so far.
+    pub fn reloads(&self) -> u64 {
+        self.reloads.load(Ordering::Relaxed)
     }
 
     /// Changes the list of engines, until the configuration is read anew. No file is read but the key of an engine that is

@@ -163,6 +163,9 @@ impl Handle {
 /// engines whose names could be looked up is published, so that shards may begin. An inherited admin listener is served
 /// from where it listens as is configured. `succeeds`: another process serves from there until shards of this one do.
 pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result<Handle, StartError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Before anything that takes its time: these signals end whoever does not wait for them.
+    let asked = runtime.block_on(async { service::Asked::wait() })?;
     let address = setup.config.serve.admin;
     let admin = listen(address, inherited).map_err(|error| StartError::Admin { address, error })?;
     let (address, process) = (admin.local_addr()?, setup.process);
@@ -183,19 +186,18 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
         Arc::clone(&access),
     );
     let keeper = Arc::new(keeper);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (stop, stopped) = oneshot::channel();
     let (ready, begun) = mpsc::channel();
     let thread = thread::Builder::new().name("control".into()).spawn(move || {
         runtime.block_on(async {
-            let signals = service::signals(&setup, &keeper);
+            let signals = service::signals(&setup, asked.hangup, &keeper);
             keeper.look_up().await;
             keeper.publish_now();
             let serving = begin(&setup, &keeper, admin, succeeds);
-            let upgrades = upgrade::on_signal(setup.process, &keeper, Arc::clone(&setup.bequest), serving);
+            upgrade::on_signal(asked.upgrade, setup.process, &keeper, Arc::clone(&setup.bequest), serving);
             let acquainted = keeper.get_acquainted(setup.process, succeeds).await;
             keeper.publish_now();
-            let begun = signals.and(upgrades).map_err(StartError::from).and(acquainted);
+            let begun = signals.map_err(StartError::from).and(acquainted);
             let failed = begun.is_err();
             let _ = ready.send(begun);
             if failed {

@@ -293,6 +293,37 @@ fn nobody_takes_the_place_of_a_service_that_is_stopped() {
     until("nobody there", || TcpStream::connect(address).is_err());
 }
 
+/// Whoever asks for another configuration asks the process that it knows of, and means the service.
+#[test]
+fn a_reload_during_an_upgrade_or_behind_it_is_the_heirs_as_well() {
+    let engine = OfOneModel::start("a");
+    let weighing = |weight: u32| {
+        let url = format!("[[upstream]]\nurl = \"http://{}\"\nweight = {weight}\n", engine.address);
+        config(1) + "probe_timeout_ms = 4000\n" + &url
+    };
+    let front = Front::start("auto", &[], &weighing(1));
+    front.until_health(0, "up");
+    let mut kept = front.connect();
+    assert_eq!(kept.get("/v1/models").status, 200, "it has this connection, and so it is there to be asked");
+    engine.is_deaf.store(true, Ordering::Relaxed);
+    let unheard = || engine.unheard.load(Ordering::Relaxed);
+    until("a question of its own", || unheard() == 1);
+    front.try_upgrade();
+    // It has read the configuration by now, and does not serve before it knows whether the engine is up.
+    until("another process", || unheard() >= 2);
+    front.write(&weighing(2));
+    front.hang_up();
+    front.until_said("configuration taken");
+    engine.is_deaf.store(false, Ordering::Relaxed);
+    until("its heir", || front.has_said(" heir="));
+    until("the weight of then", || front.endpoint(0)["weight"] == 2);
+
+    front.until_said("the process in this one's place is to read its configuration anew");
+    front.write(&weighing(3));
+    front.hang_up();
+    until("the weight of now", || front.endpoint(0)["weight"] == 3);
+}
+
 /// A service manager may ask the process that it has just been told of: it waits until it can.
 #[test]
 fn a_process_that_has_just_begun_can_be_followed() {
