@@ -272,10 +272,26 @@ fn remembered(file: &Path) -> Saved {
 
 fn listen(address: SocketAddr, inherited: Option<OwnedFd>) -> io::Result<TcpListener> {
     let fits = |bound: SocketAddr| bound == address || (bound.ip(), 0) == (address.ip(), address.port());
-    let inherited = inherited.map(TcpListener::from).filter(|listener| listener.local_addr().is_ok_and(fits));
-    let listener = inherited.map_or_else(|| TcpListener::bind(address), Ok)?;
+    let inherited = inherited.map(TcpListener::from);
+    let before = inherited.as_ref().and_then(|listener| listener.local_addr().ok());
+    let is_all = |at: SocketAddr| at.ip().is_unspecified();
+    let is_one_and_all =
+        before.is_some_and(|before| before.port() == address.port() && (is_all(before) || is_all(address)));
+    let inherited = inherited.filter(|listener| listener.local_addr().is_ok_and(fits));
+    let listener = inherited.map_or_else(|| TcpListener::bind(address), Ok);
+    let listener = listener.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse if is_one_and_all => between_one_and_all(&error),
+        _ => error,
+    })?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// Whoever hands a listener on has it open as well, and the kernel has no other beside it at all addresses of its port.
+fn between_one_and_all(error: &io::Error) -> io::Error {
+    let why = "the listener before this one has the port, and has it until it is closed: from one address to all of the same \
+               port, or back, `admin` changes with a stop and a start, and not with SIGUSR2";
+    io::Error::new(error.kind(), format!("{error}: {why}"))
 }
 
 /// The key in an engine's `api_key_file`.

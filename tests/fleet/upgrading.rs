@@ -293,6 +293,21 @@ fn nobody_takes_the_place_of_a_service_that_is_stopped() {
     until("nobody there", || TcpStream::connect(address).is_err());
 }
 
+/// The port is the old one's until it ends, and it does not end before the new one serves.
+#[test]
+fn an_heir_that_cannot_have_the_admin_port_at_all_addresses_says_why() {
+    let engine = Engine::start();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let at = |ip: &str| config(1).replacen("[serve]\n", &format!("[serve]\nadmin = \"{ip}:{port}\"\n"), 1);
+    let front = Front::start("auto", &[engine.address], &at("127.0.0.1"));
+    front.until_health(0, "up");
+    front.write(&at("0.0.0.0"));
+    front.try_upgrade();
+    front.until_said("no process took this one's place");
+    assert!(front.has_said("`admin` changes with a stop and a start, and not with SIGUSR2"), "{}", front.log());
+    assert_eq!(front.connect().post().status, 200);
+}
+
 /// Whoever asks for another configuration asks the process that it knows of, and means the service.
 #[test]
 fn a_reload_during_an_upgrade_or_behind_it_is_the_heirs_as_well() {
