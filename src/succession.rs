@@ -22,7 +22,7 @@ use std::time::Duration;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 /// Set in the environment of a process that is to take another's place, and of the one that starts it.
 pub const HEIR: &str = "WARMFRONT_HEIR";
@@ -74,6 +74,8 @@ pub fn inherit(admin: SocketAddr) -> io::Result<Inherited> {
 #[derive(Debug)]
 pub struct Heir {
     id: u32,
+    /// The same for as long as this is open: its number may be another's when it has ended. None where the kernel has no such thing.
+    process: Option<OwnedFd>,
     stream: UnixStream,
 }
 
@@ -91,7 +93,9 @@ impl Heir {
         stream.set_read_timeout(Some(patience))?;
         let mut id = [0; 4];
         stream.read_exact(&mut id)?;
-        Ok(Heir { id: u32::from_le_bytes(id), stream })
+        let id = u32::from_le_bytes(id);
+        let process = Pid::from_raw(id.cast_signed()).and_then(|id| pidfd_open(id, PidfdFlags::empty()).ok());
+        Ok(Heir { id, process, stream })
     }
 
     /// Hands it the sockets and waits until it serves. One that does not is ended.
@@ -118,6 +122,15 @@ impl Heir {
     pub fn is_alone(&mut self) {
         // If it is gone, whoever supervises it sees that.
         let _ = self.stream.write_all(b"!");
+    }
+
+    /// Has it read its configuration anew, and open its access log (SIGHUP).
+    ///
+    /// # Errors
+    /// When it is gone, or cannot be told apart from others.
+    pub fn reload(&self) -> io::Result<()> {
+        let process = self.process.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        Ok(pidfd_send_signal(process, Signal::HUP)?)
     }
 }
 

@@ -8,10 +8,10 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Query, State as Shared};
-use axum::http::header::{CONNECTION, CONTENT_TYPE};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
-use axum::middleware::from_fn;
-use axum::response::{AppendHeaders, IntoResponse, Json};
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Json};
 use axum::routing::{get, post};
 use serde::Deserialize;
 
@@ -46,6 +46,7 @@ pub(super) async fn serve(listener: TcpListener, state: State) {
         .route("/reload", post(reload))
         .route("/explain", post(explain))
         .layer(from_fn(gate::guard))
+        .layer(from_fn_with_state(state.process, gate::send_on))
         .with_state(state);
     match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => seats::serve(listener, router).await,
@@ -64,12 +65,10 @@ async fn reload(Shared(state): Shared<State>) -> Result<Json<Changes>, (StatusCo
     outcome.map(Json).map_err(|why| (StatusCode::UNPROCESSABLE_ENTITY, format!("{why}\n")))
 }
 
-/// 503 tells a load balancer in front to send its connections elsewhere. Where another process serves from the same sockets, who
-/// still has a connection to this one asks that from the next on.
+/// 503 tells a load balancer in front to send its connections elsewhere, and not where another process serves from the same sockets.
 async fn ready(Shared(state): Shared<State>) -> impl IntoResponse {
     let unready = |why| (StatusCode::SERVICE_UNAVAILABLE, why);
-    let close = state.process.has_heir().then_some(AppendHeaders([(CONNECTION, "close")]));
-    let answer = if close.is_some() {
+    if state.process.has_heir() {
         (StatusCode::OK, "ready: another process serves in this one's place\n")
     } else if state.process.draining() {
         unready("draining\n")
@@ -79,8 +78,7 @@ async fn ready(Shared(state): Shared<State>) -> impl IntoResponse {
         unready("no engine answers its probes\n")
     } else {
         (StatusCode::OK, "ready\n")
-    };
-    (close, answer)
+    }
 }
 
 /// Query of `/explain`.

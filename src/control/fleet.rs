@@ -320,7 +320,7 @@ impl Fleet {
     pub fn snapshot(&mut self) -> Snapshot {
         self.epoch += 1;
         let mut endpoints: Vec<Option<Endpoint>> =
-            self.slots.iter().map(|slot| slot.leaving.as_ref().map(|(endpoint, _)| endpoint.clone())).collect();
+            self.slots.iter().map(|slot| slot.leaving.as_ref().map(|leaving| leaving.endpoint.clone())).collect();
         for member in &self.members {
             if let Some(tenancy) = &member.now {
                 endpoints[usize::from(tenancy.id.slot)] = Some(member.endpoint(tenancy));

@@ -3,12 +3,14 @@
 
 use std::net::IpAddr;
 
-use axum::extract::Request;
-use axum::http::header::{HOST, HeaderMap, ORIGIN};
+use axum::extract::{Request, State};
+use axum::http::header::{CONNECTION, HOST, HeaderMap, HeaderValue, ORIGIN};
 use axum::http::uri::Authority;
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+
+use crate::publish::Process;
 
 /// Read under any name, as Prometheus and probes come by that of a service: they change nothing and show no request.
 const OPEN: &[&str] = &["/metrics", "/healthz", "/readyz"];
@@ -17,6 +19,29 @@ const NAMED: &str = "the admin listener is asked by IP address or as localhost; 
                      browser could have sent here, it answers GET of /metrics, /healthz and /readyz alone\n";
 const FOREIGN: &str = "the admin listener does what no page of another site asks for; ask it without a browser, \
                        such as with curl, or leave out `Origin` and `Sec-Fetch-Site`\n";
+/// Asked with a body, it changes nothing.
+const EXPLAIN: &str = "/explain";
+const SUCCEEDED: &str = "another process serves by now: ask again on a new connection\n";
+
+/// Where another process serves from the same sockets, who still has a connection to this one asks that from the next on: a change
+/// that is made here is none of the service.
+pub(super) async fn send_on(State(process): State<&'static Process>, request: Request, next: Next) -> Response {
+    let changes = !is_read(request.method()) && request.uri().path() != EXPLAIN;
+    let mut answer = if changes && process.has_heir() {
+        (StatusCode::SERVICE_UNAVAILABLE, SUCCEEDED).into_response()
+    } else {
+        next.run(request).await
+    };
+    // Also where it took this one's place meanwhile.
+    if process.has_heir() {
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    answer
+}
+
+fn is_read(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
 
 /// Lets a request pass, or answers 403 and what to do.
 pub(super) async fn guard(request: Request, next: Next) -> Response {
@@ -27,7 +52,7 @@ pub(super) async fn guard(request: Request, next: Next) -> Response {
 }
 
 fn refusal(method: &Method, target: &Uri, fields: &HeaderMap) -> Option<&'static str> {
-    let reads = matches!(*method, Method::GET | Method::HEAD);
+    let reads = is_read(method);
     if reads && OPEN.contains(&target.path()) {
         return None;
     }
@@ -66,7 +91,7 @@ fn is_cross_site(fields: &HeaderMap) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderName, HeaderValue};
+    use axum::http::HeaderName;
 
     use super::*;
 

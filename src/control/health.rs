@@ -25,7 +25,7 @@ use crate::limits::FAULTS_IN_A_ROW_MAX;
 /// Share with which a slow start begins, in percent.
 const FIRST_SHARE: u8 = 10;
 /// So many refused probes in a row mean that nobody is there.
-const REFUSALS: u32 = 2;
+pub(super) const REFUSALS: u32 = 2;
 
 /// See the module.
 #[derive(Clone, Debug)]

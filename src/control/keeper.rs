@@ -1,11 +1,13 @@
 //! The one holder of the fleet on control's thread: takes reports, publishes snapshots.
 
 mod caches;
+mod leaving;
 mod said;
 mod toolsets;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -54,14 +56,16 @@ pub struct Keeper {
     stats: &'static Stats,
     published: &'static Published,
     changed: Notify,
+    /// How often the configuration was to be read anew.
+    reloads: AtomicU64,
     /// Held by who is changing the configuration.
     changing: tokio::sync::Mutex<()>,
     /// Held by who is writing down what is known of caches; whether it was said that there is nothing to write.
     saving: tokio::sync::Mutex<bool>,
     /// What watches each engine, by place, and what it goes by; ends when it is dropped.
     watches: Mutex<HashMap<usize, (watch::Plan, JoinSet<()>)>>,
-    /// Who listens to each engine's events, by place.
-    ears: Mutex<HashMap<usize, JoinSet<()>>>,
+    /// Who listens to each engine's events, by place; none where that is another process's by now.
+    ears: Mutex<Option<HashMap<usize, JoinSet<()>>>>,
     /// What they hear.
     heard: Mutex<BTreeMap<usize, Arc<Hearing>>>,
     access: Arc<AccessLog>,
@@ -87,10 +91,11 @@ impl Keeper {
             stats,
             published,
             changed: Notify::new(),
+            reloads: AtomicU64::default(),
             changing: tokio::sync::Mutex::default(),
             saving: tokio::sync::Mutex::default(),
             watches: Mutex::default(),
-            ears: Mutex::default(),
+            ears: Mutex::new(Some(HashMap::new())),
             heard: Mutex::default(),
             access,
             unserved: Mutex::default(),
@@ -136,6 +141,7 @@ impl Keeper {
     /// # Errors
     /// All that is wrong with it, in words; nothing has changed then.
     pub async fn reload(self: &Arc<Self>, source: &dyn Source) -> Result<Changes, String> {
+        self.reloads.fetch_add(1, Ordering::Relaxed);
         let _alone = self.changing.lock().await;
         let config = Arc::new(source.load()?);
         let keys = reload::keys(&config)?;
@@ -147,6 +153,11 @@ impl Keeper {
         self.read.store(Arc::clone(&config));
         source.in_use(&config);
         Ok(changes)
+    }
+
+    /// How often the configuration was to be read anew so far.
+    pub fn reloads(&self) -> u64 {
+        self.reloads.load(Ordering::Relaxed)
     }
 
     /// Changes the list of engines, until the configuration is read anew. No file is read but the key of an engine that is

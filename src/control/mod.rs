@@ -163,6 +163,9 @@ impl Handle {
 /// engines whose names could be looked up is published, so that shards may begin. An inherited admin listener is served
 /// from where it listens as is configured. `succeeds`: another process serves from there until shards of this one do.
 pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result<Handle, StartError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Before anything that takes its time: these signals end whoever does not wait for them.
+    let asked = runtime.block_on(async { service::Asked::wait() })?;
     let address = setup.config.serve.admin;
     let admin = listen(address, inherited).map_err(|error| StartError::Admin { address, error })?;
     let (address, process) = (admin.local_addr()?, setup.process);
@@ -183,19 +186,18 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
         Arc::clone(&access),
     );
     let keeper = Arc::new(keeper);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (stop, stopped) = oneshot::channel();
     let (ready, begun) = mpsc::channel();
     let thread = thread::Builder::new().name("control".into()).spawn(move || {
         runtime.block_on(async {
-            let signals = service::signals(&setup, &keeper);
+            let signals = service::signals(&setup, asked.hangup, &keeper);
             keeper.look_up().await;
             keeper.publish_now();
             let serving = begin(&setup, &keeper, admin, succeeds);
-            let upgrades = upgrade::on_signal(setup.process, &keeper, Arc::clone(&setup.bequest), serving);
+            upgrade::on_signal(asked.upgrade, setup.process, &keeper, Arc::clone(&setup.bequest), serving);
             let acquainted = keeper.get_acquainted(setup.process, succeeds).await;
             keeper.publish_now();
-            let begun = signals.and(upgrades).map_err(StartError::from).and(acquainted);
+            let begun = signals.map_err(StartError::from).and(acquainted);
             let failed = begun.is_err();
             let _ = ready.send(begun);
             if failed {
@@ -228,6 +230,7 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool
     keeper.watch();
     tokio::spawn(Arc::clone(keeper).watch_outcomes());
     tokio::spawn(Arc::clone(keeper).publish());
+    tokio::spawn(Arc::clone(keeper).watch_leaving());
     tokio::spawn(Arc::clone(keeper).save_often(setup.process));
     tokio::spawn(Arc::clone(keeper).learn_toolsets(setup.process));
     tokio::spawn(service::feed_watchdog(setup.process, setup.stats));
@@ -269,10 +272,26 @@ fn remembered(file: &Path) -> Saved {
 
 fn listen(address: SocketAddr, inherited: Option<OwnedFd>) -> io::Result<TcpListener> {
     let fits = |bound: SocketAddr| bound == address || (bound.ip(), 0) == (address.ip(), address.port());
-    let inherited = inherited.map(TcpListener::from).filter(|listener| listener.local_addr().is_ok_and(fits));
-    let listener = inherited.map_or_else(|| TcpListener::bind(address), Ok)?;
+    let inherited = inherited.map(TcpListener::from);
+    let before = inherited.as_ref().and_then(|listener| listener.local_addr().ok());
+    let is_all = |at: SocketAddr| at.ip().is_unspecified();
+    let is_one_and_all =
+        before.is_some_and(|before| before.port() == address.port() && (is_all(before) || is_all(address)));
+    let inherited = inherited.filter(|listener| listener.local_addr().is_ok_and(fits));
+    let listener = inherited.map_or_else(|| TcpListener::bind(address), Ok);
+    let listener = listener.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse if is_one_and_all => between_one_and_all(&error),
+        _ => error,
+    })?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// Whoever hands a listener on has it open as well, and the kernel has no other beside it at all addresses of its port.
+fn between_one_and_all(error: &io::Error) -> io::Error {
+    let why = "the listener before this one has the port, and has it until it is closed: from one address to all of the same \
+               port, or back, `admin` changes with a stop and a start, and not with SIGUSR2";
+    io::Error::new(error.kind(), format!("{error}: {why}"))
 }
 
 /// The key in an engine's `api_key_file`.

@@ -22,11 +22,27 @@ const KEPT_AT_ONCE: usize = 64;
 /// Exit status of a process that SIGINT ended.
 const INTERRUPTED: i32 = 130;
 
+/// Signals that ask something of a process that serves, and would end one that does not wait for them: those that come while it
+/// starts are taken when it can.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) hangup: Signal,
+    /// SIGUSR2
+    pub(super) upgrade: Signal,
+}
+
+impl Asked {
+    /// From now on. To be called within a runtime.
+    pub(super) fn wait() -> io::Result<Asked> {
+        Ok(Asked { hangup: signal(SignalKind::hangup())?, upgrade: signal(SignalKind::user_defined2())? })
+    }
+}
+
 /// Takes SIGTERM and SIGINT from now on: the first begins the drain, a second SIGINT ends the process. SIGHUP reads the
 /// configuration anew. To be called within a runtime.
-pub(super) fn signals(setup: &Setup, keeper: &Arc<Keeper>) -> io::Result<()> {
+pub(super) fn signals(setup: &Setup, hangup: Signal, keeper: &Arc<Keeper>) -> io::Result<()> {
     let (process, bequest) = (setup.process, Arc::clone(&setup.bequest));
-    tokio::spawn(reloads(signal(SignalKind::hangup())?, Arc::clone(keeper), Arc::clone(&setup.source)));
+    tokio::spawn(reloads(hangup, setup.clone(), Arc::clone(keeper)));
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::spawn(async move {
@@ -57,13 +73,24 @@ pub(super) fn signals(setup: &Setup, keeper: &Arc<Keeper>) -> io::Result<()> {
     Ok(())
 }
 
-async fn reloads(mut hangup: Signal, keeper: Arc<Keeper>, source: Arc<dyn Source>) {
+async fn reloads(mut hangup: Signal, setup: Setup, keeper: Arc<Keeper>) {
     while hangup.recv().await.is_some() {
-        say(&[NotifyState::Reloading, NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Reloading)]);
+        if setup.process.has_heir() {
+            keeper.access().reopen();
+            setup.bequest.lock().unwrap_or_else(PoisonError::into_inner).reload_successor();
+            continue;
+        }
+        // One that starts has not said READY yet, and is not to say it before it is.
+        let serves = setup.process.all_serving();
+        if serves {
+            say(&[NotifyState::Reloading, NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Reloading)]);
+        }
         // Also where the configuration turns out to be wrong: whoever rotates logs sends this signal too.
         keeper.access().reopen();
-        let _ = reload(&keeper, &*source).await;
-        say(&[NotifyState::Ready]);
+        let _ = reload(&keeper, &*setup.source).await;
+        if serves {
+            say(&[NotifyState::Ready]);
+        }
     }
 }
 

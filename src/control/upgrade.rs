@@ -1,12 +1,11 @@
 //! Another process in this one's place, without a refused connection: the program on disk is started, takes the listening
 //! sockets, and serves; this one finishes what it has.
 
-use std::future::pending;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::Signal;
 use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
@@ -31,6 +30,8 @@ pub struct Will {
     pub estate: Option<Estate>,
     /// A process that is to take this one's place and does not serve yet.
     pub heir: Option<u32>,
+    /// The one that serves in this one's place. It is to know when this process ends, and that ends this.
+    pub successor: Option<Heir>,
 }
 
 impl Will {
@@ -42,18 +43,28 @@ impl Will {
             succession::end(heir);
         }
     }
+
+    /// What was asked of this process is the successor's to do.
+    pub fn reload_successor(&self) {
+        let Some(successor) = &self.successor else { return };
+        match successor.reload() {
+            Ok(()) => tracing::info!("the process in this one's place is to read its configuration anew"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot tell the process in this one's place to read its configuration anew")
+            }
+        }
+    }
 }
 
 /// Waits for SIGUSR2, for ever.
 pub(super) fn on_signal(
+    signals: Signal,
     process: &'static Process,
     keeper: &Arc<Keeper>,
     bequest: Bequest,
     serving: AbortHandle,
-) -> io::Result<()> {
-    let signals = signal(SignalKind::user_defined2())?;
+) {
     tokio::spawn(succeed(signals, process, Arc::clone(keeper), bequest, serving));
-    Ok(())
 }
 
 /// The process with whose end all others of its PID namespace are killed.
@@ -88,7 +99,7 @@ async fn succeed(
         };
         tracing::info!("starting a process to take this one's place");
         keeper.save().await;
-        let to = Arc::clone(&bequest);
+        let (to, reloads) = (Arc::clone(&bequest), keeper.reloads());
         let Ok((estate, heir)) = spawn_blocking(move || hand_on(estate, process, &to)).await else { return };
         let was_revoked = will().heir.take().is_none() && process.draining();
         match heir {
@@ -102,8 +113,13 @@ async fn succeed(
                 keeper.listen_no_more();
                 // Nobody is to wait in a listener that this process alone has open.
                 drop(estate);
-                // It is to know when this process ends, and that ends this.
-                return pending().await;
+                let mut will = will();
+                will.successor = Some(heir);
+                // It may have read the configuration, and opened the access log, before that.
+                if keeper.reloads() != reloads {
+                    will.reload_successor();
+                }
+                return;
             }
             Err(_) if was_revoked => {}
             Err(error) => {

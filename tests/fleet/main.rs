@@ -163,6 +163,41 @@ fn streams_of_a_vllm_that_was_ended_do_not_hang() {
     }
 }
 
+/// The same of one that was taken out of the fleet before: it is looked at for as long as it has something.
+#[test]
+fn streams_of_an_engine_that_was_taken_out_and_ended_do_not_hang() {
+    for driver in DRIVERS {
+        let config = format!("{QUICK}[limits]\ndeserted_timeout_ms = 700\n");
+        let ([silent, _good], front) = fleet(driver, &config);
+        silent.becomes(Mood::Silent);
+        // Half of them are the other's.
+        let mut streams = Vec::new();
+        until("a stream of it", || {
+            let mut stream = front.connect();
+            stream.ask();
+            let head = stream.head();
+            if head.fields.iter().any(|(_, value)| value.contains("event-stream")) {
+                streams.push((stream, head));
+            }
+            streams.len() == 4
+        });
+        assert_eq!(front.asks("DELETE", &format!("/endpoints/{}", silent.address), "").0, 200);
+        // While it answers its probes it may take its time.
+        std::thread::sleep(Duration::from_millis(3_500));
+        assert_eq!(front.metric("warmfront_counted_in_flight"), 4.0, "{driver}");
+        silent.goes();
+        let gone = Instant::now();
+        for (stream, head) in &mut streams {
+            let body = stream.body(head);
+            let text = String::from_utf8(body.data).unwrap();
+            assert!(!body.whole && text.starts_with("data: a\n\ndata: {\"error\":"), "{driver}: {text:?}");
+        }
+        assert!(gone.elapsed() < Duration::from_secs(15), "{driver}: {:?}", gone.elapsed());
+        until("the accounts", || front.metric("warmfront_counted_in_flight") == 0.0);
+        assert_eq!(front.metric("warmfront_accounts_differ_total"), 0.0);
+    }
+}
+
 /// Every engine fails every request: none is left out for long, nor all at once.
 #[test]
 fn a_fleet_that_fails_is_still_asked() {

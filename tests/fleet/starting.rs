@@ -3,6 +3,9 @@
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
+use crate::engine::Engine;
+use crate::front::Front;
+
 const PROGRAM: &str = env!("CARGO_BIN_EXE_warmfront");
 /// EX_CONFIG
 const REFUSED: i32 = 78;
@@ -49,6 +52,29 @@ fn what_would_silence_or_kill_it_is_refused() {
         assert!(ended == Some(REFUSED) && said.contains(words), "{words}: {ended:?} {said}");
     }
     let _ = std::fs::remove_file(path);
+}
+
+/// A reload that comes while it reads its files would end a process that waits for no signal yet.
+#[test]
+fn a_reload_while_it_starts_is_taken_when_it_can() {
+    let engine = Engine::start();
+    let pipe = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("key-{}", std::process::id()));
+    let _ = std::fs::remove_file(&pipe);
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // The pipe opens once somebody reads it, and that one is then not past its files; the reload reads it again.
+    let script = "self=$$
+        (exec 3>\"$0\"; kill -HUP $self; sleep 0.2; echo key >&3; exec 3>&-
+         sleep 0.2; timeout 20 sh -c 'echo key >\"$0\"' \"$0\") &
+        program=$1; shift; exec \"$program\" \"$@\"";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).arg(&pipe).arg(PROGRAM);
+    let (address, key) = (engine.address, pipe.display());
+    let config = format!("[[upstream]]\nurl = \"http://{address}\"\napi_key_file = \"{key}\"\n");
+    let front = Front::by(shell, "auto", &[], &config);
+    front.until_said("configuration taken");
+    front.until_health(0, "up");
+    drop(front);
+    let _ = std::fs::remove_file(pipe);
 }
 
 /// How it ended, and what it said.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::engine::{EVENTS, Engine, Mood};
-use crate::front::Front;
+use crate::front::{Client, Front};
 use crate::wire::{Length, Wire};
 use crate::{DRIVERS, until};
 
@@ -213,6 +213,50 @@ fn who_asks_the_one_that_served_whether_it_is_ready_is_sent_to_its_heir() {
     assert!(stream.body(&head).whole);
 }
 
+/// A change that the one that served takes would be none of the service.
+#[test]
+fn who_changes_something_at_the_one_that_served_is_sent_to_its_heir() {
+    let engine = Engine::start();
+    let front = Front::start("auto", &[engine.address], &config(1));
+    front.until_health(0, "up");
+    engine.becomes(Mood::Ticks);
+    // It has to finish this, and so it is there to be asked.
+    let mut stream = front.connect();
+    stream.ask();
+    let head = stream.head();
+    let path = format!("/endpoints/{}", engine.address);
+    let changes = [
+        ("POST", format!("{path}/drain")),
+        ("DELETE", path),
+        ("POST", "/endpoints".into()),
+        ("POST", "/reload".into()),
+    ];
+    let ask = |client: &mut Client, method: &str, path: &str| {
+        client.send(&format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"));
+        client.reply()
+    };
+    let mut kept: Vec<Client> = changes.iter().map(|_| front.admin()).collect();
+    let (mut explains, mut reads, mut probe) = (front.admin(), front.admin(), front.admin());
+    for client in kept.iter_mut().chain([&mut explains, &mut reads]) {
+        assert!(!client.get("/endpoints").closes);
+    }
+    front.upgrade();
+    until("a word of its heir", || probe.get("/readyz").closes);
+    for (client, (method, path)) in kept.iter_mut().zip(&changes) {
+        let reply = ask(client, method, path);
+        let said = String::from_utf8(reply.body.data).unwrap();
+        assert_eq!((reply.status, reply.closes), (503, true), "{method} {path}: {said}");
+        assert_eq!(said, "another process serves by now: ask again on a new connection\n");
+    }
+    let reply = ask(&mut explains, "POST", "/explain");
+    assert!(reply.status != 503 && reply.closes, "{}: it changes nothing", reply.status);
+    let reply = reads.get("/endpoints");
+    assert_eq!((reply.status, reply.closes), (200, true));
+    assert_eq!(ask(&mut front.admin(), "POST", &changes[0].1).status, 200, "on a new one");
+    assert_eq!(front.endpoint(0)["health"], "draining");
+    assert!(stream.body(&head).whole);
+}
+
 /// Name servers may fail just then: the one that serves has its addresses.
 #[test]
 fn an_heir_that_finds_no_engine_changes_nothing() {
@@ -247,6 +291,52 @@ fn nobody_takes_the_place_of_a_service_that_is_stopped() {
     assert_eq!(front.stop(), Some(0));
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     until("nobody there", || TcpStream::connect(address).is_err());
+}
+
+/// The port is the old one's until it ends, and it does not end before the new one serves.
+#[test]
+fn an_heir_that_cannot_have_the_admin_port_at_all_addresses_says_why() {
+    let engine = Engine::start();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let at = |ip: &str| config(1).replacen("[serve]\n", &format!("[serve]\nadmin = \"{ip}:{port}\"\n"), 1);
+    let front = Front::start("auto", &[engine.address], &at("127.0.0.1"));
+    front.until_health(0, "up");
+    front.write(&at("0.0.0.0"));
+    front.try_upgrade();
+    front.until_said("no process took this one's place");
+    assert!(front.has_said("`admin` changes with a stop and a start, and not with SIGUSR2"), "{}", front.log());
+    assert_eq!(front.connect().post().status, 200);
+}
+
+/// Whoever asks for another configuration asks the process that it knows of, and means the service.
+#[test]
+fn a_reload_during_an_upgrade_or_behind_it_is_the_heirs_as_well() {
+    let engine = OfOneModel::start("a");
+    let weighing = |weight: u32| {
+        let url = format!("[[upstream]]\nurl = \"http://{}\"\nweight = {weight}\n", engine.address);
+        config(1) + "probe_timeout_ms = 4000\n" + &url
+    };
+    let front = Front::start("auto", &[], &weighing(1));
+    front.until_health(0, "up");
+    let mut kept = front.connect();
+    assert_eq!(kept.get("/v1/models").status, 200, "it has this connection, and so it is there to be asked");
+    engine.is_deaf.store(true, Ordering::Relaxed);
+    let unheard = || engine.unheard.load(Ordering::Relaxed);
+    until("a question of its own", || unheard() == 1);
+    front.try_upgrade();
+    // It has read the configuration by now, and does not serve before it knows whether the engine is up.
+    until("another process", || unheard() >= 2);
+    front.write(&weighing(2));
+    front.hang_up();
+    front.until_said("configuration taken");
+    engine.is_deaf.store(false, Ordering::Relaxed);
+    until("its heir", || front.has_said(" heir="));
+    until("the weight of then", || front.endpoint(0)["weight"] == 2);
+
+    front.until_said("the process in this one's place is to read its configuration anew");
+    front.write(&weighing(3));
+    front.hang_up();
+    until("the weight of now", || front.endpoint(0)["weight"] == 3);
 }
 
 /// A service manager may ask the process that it has just been told of: it waits until it can.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Fleet;
 use crate::control::caches::Unit;
-use crate::control::health::Course;
+use crate::control::health::{Course, REFUSALS};
 use crate::control::member::Tenancy;
 use crate::control::truth::Truth;
 use crate::counters::{Counted, Deeds};
@@ -22,11 +22,20 @@ pub(super) const QUARANTINE: Duration = Duration::from_secs(2);
 pub(super) struct Slot {
     pub(super) generation: u32,
     /// An endpoint that was taken out, finishing what it has.
-    pub(super) leaving: Option<(Endpoint, Instant)>,
+    pub(super) leaving: Option<Leaving>,
     /// Whose it is until it is free.
     pub(super) tenant: Option<Arc<str>>,
     /// What stood at it when it was free last.
     before: Deeds,
+}
+
+/// See [`Slot`].
+#[derive(Debug)]
+pub(super) struct Leaving {
+    pub(super) endpoint: Endpoint,
+    since: Instant,
+    /// Probes in a row that the kernel there refused.
+    refusals: u32,
 }
 
 impl Fleet {
@@ -86,7 +95,28 @@ impl Fleet {
     pub(in crate::control) fn let_finish(&mut self, endpoint: Endpoint, now: Instant) {
         let slot = usize::from(endpoint.id.slot);
         self.caches.forget(endpoint.id.slot);
-        self.slots[slot].leaving = Some((Endpoint { health: Health::Draining, ..endpoint }, now));
+        let endpoint = Endpoint { health: Health::Draining, ..endpoint };
+        self.slots[slot].leaving = Some(Leaving { endpoint, since: now, refusals: 0 });
+    }
+
+    /// Endpoints that were taken out and have something yet, and where they are.
+    pub fn leaving(&self, in_flight: impl Fn(u16) -> u32) -> Vec<(EndpointId, SocketAddr)> {
+        let endpoints = self.slots.iter().filter_map(|slot| Some(&slot.leaving.as_ref()?.endpoint));
+        let busy = endpoints.filter(|endpoint| in_flight(endpoint.id.slot) > 0);
+        busy.map(|endpoint| (endpoint.id, endpoint.address)).collect()
+    }
+
+    /// One of them was probed, and its kernel refused that or did not. Returns whether shards must know.
+    pub fn probed_leaving(&mut self, id: EndpointId, refused: bool) -> bool {
+        let slot = self.slots.get_mut(usize::from(id.slot));
+        let Some(leaving) = slot.and_then(|slot| slot.leaving.as_mut()).filter(|leaving| leaving.endpoint.id == id)
+        else {
+            return false;
+        };
+        leaving.refusals = if refused { leaving.refusals.saturating_add(1) } else { 0 };
+        // One that refused before it was taken out does so until it is known to have come back.
+        let refuses = leaving.refusals >= REFUSALS || refused && leaving.endpoint.refuses_probes;
+        std::mem::replace(&mut leaving.endpoint.refuses_probes, refuses) != refuses
     }
 
     /// Frees slots whose endpoints have finished what they had, for members that wait for one: what these did is kept by their names.
@@ -97,7 +127,8 @@ impl Fleet {
         counted: impl FnOnce() -> Counted,
     ) -> bool {
         let rested = |slot: &Slot| {
-            slot.leaving.as_ref().is_some_and(|(_, since)| now.saturating_duration_since(*since) > QUARANTINE)
+            let leaving = slot.leaving.as_ref();
+            leaving.is_some_and(|leaving| now.saturating_duration_since(leaving.since) > QUARANTINE)
         };
         let at_rest: Vec<u16> =
             (0..).zip(&self.slots).filter(|(_, slot)| rested(slot)).map(|(index, _)| index).collect();

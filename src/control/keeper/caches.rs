@@ -27,6 +27,7 @@ impl Keeper {
     pub(super) fn listen(self: &Arc<Self>) {
         let places: Vec<usize> = self.fleet().members().iter().map(|member| member.place).collect();
         let mut ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(ears) = ears.as_mut() else { return };
         ears.retain(|place, _| places.contains(place));
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).retain(|place, _| places.contains(place));
         for place in places {
@@ -39,9 +40,9 @@ impl Keeper {
         }
     }
 
-    /// Hears nobody any more: where engines come to be heard, the process in this one's place waits for that door.
+    /// Hears nobody any more, whatever changes: where engines come to be heard, the process in this one's place waits for that door.
     pub fn listen_no_more(&self) {
-        self.ears.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        *self.ears.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 

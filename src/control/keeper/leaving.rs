@@ -1,0 +1,52 @@
+//! Engines that were taken out, for as long as they finish what they have: nobody else asks whether they are there yet.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::{Keeper, SECOND};
+use crate::control::client::{Call, CallError, Client};
+use crate::fleet::EndpointId;
+
+/// Longest body of an answer that is read; what is in it is nothing to anybody.
+const BYTES_MAX: usize = 64 << 10;
+
+impl Keeper {
+    /// Probes each once a second, for ever: what is silent where nobody listens is not waited for as long as that of an engine
+    /// which computes.
+    pub async fn watch_leaving(self: Arc<Self>) {
+        let client = Client::connecting_anew();
+        loop {
+            sleep(SECOND).await;
+            let mut probes = JoinSet::new();
+            for (id, address) in self.fleet().leaving(|slot| self.counters.in_flight(slot)) {
+                probes.spawn(Arc::clone(&self).probe_leaving(client.clone(), id, address));
+            }
+            probes.join_all().await;
+        }
+    }
+
+    /// As engines are probed that stay, but that no key is needed: what is asked is whether their kernel refuses it.
+    async fn probe_leaving(self: Arc<Self>, client: Client, id: EndpointId, address: SocketAddr) {
+        let config = self.config();
+        let authority = address.to_string();
+        let call = Call {
+            address,
+            authority: &authority,
+            path: &config.health.path,
+            key: None,
+            timeout: Duration::from_millis(config.health.probe_timeout_ms),
+            bytes_max: BYTES_MAX,
+        };
+        let refused = match client.get(&call).await {
+            // It says nothing of the engine.
+            Err(CallError::Want(_)) => return,
+            outcome => outcome.is_err_and(|error| error.is_refusal()),
+        };
+        let changed = self.fleet().probed_leaving(id, refused);
+        self.changed_if(changed);
+    }
+}
