@@ -27,6 +27,9 @@ const FIRST_SHARE: u8 = 10;
 /// So many refused probes in a row mean that nobody is there.
 pub(super) const REFUSALS: u32 = 2;
 
+/// So many times as many failed probes as make an engine down have another of its addresses tried, where it is not refused.
+const PATIENCE: u32 = 5;
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Course {
@@ -36,6 +39,8 @@ pub struct Course {
     failures: u32,
     successes: u32,
     refusals: u32,
+    /// A probe was good, at this address.
+    answered: bool,
     probe_error: Option<String>,
     /// Ejections in a row, and how long the last one was.
     row: u32,
@@ -127,6 +132,7 @@ impl Course {
             failures: 0,
             successes: 0,
             refusals: 0,
+            answered: false,
             probe_error: None,
             row: 0,
             last: Duration::ZERO,
@@ -154,10 +160,14 @@ impl Course {
         course
     }
 
-    /// Whether a failed probe is to be followed by one at another address: so many failed here, or the first one ever was refused.
+    /// Whether a failed probe is to be followed by one at another address: so many failed here, or the first one ever was refused. Where the
+    /// engine answered and its kernel does not refuse, it may be busy, and what is known of it would be lost with its endpoint: several times
+    /// as many.
     pub fn looks_elsewhere(&self, rules: &Rules) -> bool {
         let never_answered = self.probes == Probes::Unknown && self.refusals > 0;
-        self.failures > 0 && (never_answered || self.failures.is_multiple_of(rules.failures_down))
+        let may_be_busy = self.answered && self.refusals == 0;
+        let enough = rules.failures_down.saturating_mul(if may_be_busy { PATIENCE } else { 1 });
+        self.failures > 0 && (never_answered || self.failures.is_multiple_of(enough))
     }
 
     /// Whether its probes have been good or bad for long enough.
@@ -231,6 +241,7 @@ impl Course {
         let turn = match outcome {
             Ok(()) => {
                 (self.failures, self.refusals, self.successes) = (0, 0, self.successes.saturating_add(1));
+                self.answered = true;
                 self.probe_error = None;
                 self.good_probe(rules, now)
             }

@@ -564,3 +564,26 @@ proptest! {
         }
     }
 }
+
+/// A name with two addresses: a busy engine stays where it answered, with what is known of it there; who refuses is looked for at the other at once.
+#[test]
+fn who_answered_is_looked_for_elsewhere_once_it_refuses_or_is_silent_for_long() {
+    let start = || {
+        let mut rig = Rig::up(1);
+        let here = at(0);
+        rig.fleet.resolved(0, vec![here, at(9)], rig.now);
+        (rig, here)
+    };
+    let address = |rig: &Rig| rig.fleet.target(0).expect("resolved").1;
+    let (mut rig, here) = start();
+    let slot = rig.slot(0);
+    (0..4).for_each(|_| rig.happens(0, ProbeFails));
+    assert_eq!((rig.health(0), address(&rig), rig.slot(0)), (Health::Down, here, slot));
+    rig.happens(0, ProbeOk);
+    assert_eq!((rig.health(0), rig.slot(0)), (Health::Up, slot), "the same endpoint");
+    (0..10).for_each(|_| rig.happens(0, ProbeFails));
+    assert_eq!(address(&rig), at(9), "silent for long");
+    let (mut rig, _) = start();
+    (0..2).for_each(|_| rig.happens(0, ProbeRefused));
+    assert_eq!(address(&rig), at(9), "refused");
+}
