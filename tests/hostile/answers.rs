@@ -103,7 +103,9 @@ fn length(head: &Head, old: bool, status: u16) -> Option<Length> {
         ([], [coding]) if coding.eq_ignore_ascii_case(b"chunked") && !old => Length::Chunked,
         _ => return None,
     };
-    (status >= 200 && status != 204).then_some(length)
+    // The one length that a reply without a body has.
+    let is_none = status == 204 && matches!(length, Length::Of(0));
+    (is_none || status >= 200 && status != 204).then_some(length)
 }
 
 /// What came of a body, the bytes it took, and whether something other than closing ends it.
