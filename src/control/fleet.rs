@@ -125,7 +125,7 @@ impl Fleet {
         if was_known && matches!(turn, Some(Turn::Up | Turn::Answers)) {
             // Whoever answers there after a silence may be another process, and if it cannot say so, is.
             tenancy.was_silent = true;
-            if tenancy.began.is_none() {
+            if !tenancy.can_say() {
                 let tokens = tenancy.tokens();
                 self.starts_anew(place, id, tokens, now);
             }
@@ -237,7 +237,7 @@ impl Fleet {
             Ok(read) => read,
             Err(why) => {
                 tenancy.scrape_error = Some(why);
-                let cannot_say = std::mem::take(&mut tenancy.was_silent) && tenancy.began.is_some();
+                let cannot_say = std::mem::take(&mut tenancy.was_silent) && tenancy.can_say();
                 let tokens = tenancy.tokens();
                 if cannot_say {
                     self.starts_anew(place, id, tokens, now);
@@ -250,8 +250,8 @@ impl Fleet {
             reading.load.running.zip(reading.load.waiting).map(|(running, waiting)| running.saturating_add(waiting));
         let foreign = theirs.map_or(0, |theirs| theirs.saturating_sub(ours.in_flight));
         let was_silent = std::mem::take(&mut tenancy.was_silent);
-        let another = tenancy.began.is_some_and(|began| reading.started.map_or(was_silent, |begins| begins != began));
-        tenancy.began = reading.started.or(tenancy.began);
+        let another = tenancy.is_another(&reading, was_silent);
+        (tenancy.began, tenancy.computed) = (reading.started.or(tenancy.began), reading.load.prompt_tokens_total);
         let before = tenancy.reading.as_ref().map(|(reading, _)| reading.load);
         let since = tenancy.reading.as_ref().map_or(Duration::ZERO, |(_, at)| now.saturating_duration_since(*at));
         let changed = before != Some(reading.load) || tenancy.foreign != foreign;

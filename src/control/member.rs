@@ -86,6 +86,8 @@ pub struct Tenancy {
     pub is_known: bool,
     /// When its process began, as it said last.
     pub began: Option<f64>,
+    /// How many tokens of prompts it had counted by its last scrape: tells processes apart that do not say when they began.
+    pub computed: Option<u64>,
     /// It answers again: whether it is the same process its next scrape tells.
     pub was_silent: bool,
 }
@@ -94,6 +96,25 @@ impl Tenancy {
     /// How many tokens its cache holds, as far as they are noted and as it said last.
     pub fn tokens(&self) -> Option<u64> {
         self.reading.as_ref().and_then(|(reading, _)| self.unit.tokens(reading))
+    }
+
+    /// Whether its next scrape can tell if it is the same process.
+    pub fn can_say(&self) -> bool {
+        self.began.is_some() || self.computed.is_some()
+    }
+
+    /// Whether another process answers here than before. `was_silent`: since the last scrape.
+    pub fn is_another(&self, reading: &Reading, was_silent: bool) -> bool {
+        match (self.began, reading.started) {
+            (Some(began), Some(begins)) => begins != began,
+            (Some(_), None) | (None, Some(_)) => was_silent,
+            // What had computed as much at once would have to be another front's doing.
+            (None, None) => {
+                let goes_on =
+                    |before: u64| reading.load.prompt_tokens_total.is_some_and(|now| now > 0 && now >= before);
+                was_silent && self.computed.is_some_and(|before| !goes_on(before))
+            }
+        }
     }
 
     /// Which process it is, as far as it says so.

@@ -78,6 +78,7 @@ impl Fleet {
             unit: Unit::default(),
             is_known: false,
             began: None,
+            computed: None,
             was_silent: false,
         };
         let old = member.now.replace(next).map(|old| (self.caches.part(old.id), member.endpoint(&old)));

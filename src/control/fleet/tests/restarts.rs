@@ -14,6 +14,14 @@ fn began(time: Option<u32>) -> Result<(Reading, Ours), String> {
     Ok((Reading::of(text.as_bytes()), Ours::default()))
 }
 
+/// One that does not say so, and has computed so many tokens of prompts.
+fn computed(tokens: u64) -> Result<(Reading, Ours), String> {
+    let text = format!(
+        "vllm:prompt_tokens_total {tokens}\nvllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"1000\"}} 1\nvllm:num_requests_running 0\n"
+    );
+    Ok((Reading::of(text.as_bytes()), Ours::default()))
+}
+
 /// An engine and what was sent there.
 struct Sent {
     fleet: Fleet,
@@ -113,5 +121,31 @@ fn models_are_read_anew_where_another_process_answers() {
         sent.probed(Ok(()), 1);
         sent.scraped(began(Some(start)));
         assert_eq!(is_rung(&sent), wanted, "of the process of {start}");
+    }
+}
+
+/// As SGLang, whose metrics are several processes': one that was too busy for its probes has not lost its cache.
+#[test]
+fn who_does_not_say_when_it_began_is_known_by_what_it_has_computed() {
+    for (behind, known) in [
+        (computed(500), 40),
+        (computed(900), 40),
+        (computed(499), 0),
+        (computed(0), 0),
+        (began(None), 0),
+        (began(Some(5)), 0),
+        (Err("x".into()), 0),
+    ] {
+        let mut sent = Sent::new();
+        sent.sends();
+        sent.probed(Ok(()), 1);
+        assert_eq!(sent.scraped(computed(500)), 40);
+        sent.probed(failed(), 9);
+        sent.now += Duration::from_secs(60);
+        sent.fleet.tick(sent.now, |_| 0, nothing);
+        sent.probed(Ok(()), 9);
+        assert_eq!(sent.known(), 40, "its scrape tells");
+        let said = behind.as_ref().map(|(reading, _)| reading.load.prompt_tokens_total);
+        assert_eq!(sent.scraped(behind.clone()), known, "{said:?}");
     }
 }
