@@ -244,7 +244,7 @@ impl Exchange {
     /// depend on how that was cut.
     fn is_full(&self, rules: &Rules) -> bool {
         let most = self.holds_at_most(rules);
-        self.body_bytes >= most as u64 || self.held.len() >= self.head_len + 2 * most
+        self.body_bytes >= most as u64 || self.held.len() >= most.saturating_mul(2).saturating_add(self.head_len)
     }
 
     fn too_slow(&mut self, cx: &Context<'_>) -> bool {

@@ -130,7 +130,8 @@ impl Exchange {
             BodyLength::Length(len) => Some(len.saturating_sub(scan.read())),
             _ => Some(0),
         };
-        self.asked.stream = facts.stream == Some(true);
+        // A further try may read less of it.
+        self.asked.stream |= facts.stream == Some(true);
         self.asked.asker.says(facts.priority);
         let key = |prefix| prefix::key(pool.name.as_bytes(), facts.cache_salt, &prefix);
         let by_chain = cut(facts, pool, cx.lender).or_else(|| facts.prefix().map(key));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::{EVENTS, Engine, Mood};
 use crate::front::{Client, Front};
-use crate::wire::{Length, Wire};
+use crate::wire::{Head, Length, Wire};
 use crate::{DRIVERS, until};
 
 const STREAMS: usize = 40;
@@ -190,17 +190,22 @@ fn an_heir_knows_the_engines_before_it_serves() {
     assert_eq!(front.connect().get("/version").status, 404, "any engine is asked for what is of no model");
 }
 
-/// A load balancer's probe on a connection that it keeps must not take the service for one that ends.
-#[test]
-fn who_asks_the_one_that_served_whether_it_is_ready_is_sent_to_its_heir() {
+/// A front that has a stream to finish, and so is there to be asked behind an upgrade.
+fn amid_a_stream() -> (Engine, Front, Client, Head) {
     let engine = Engine::start();
     let front = Front::start("auto", &[engine.address], &config(1));
     front.until_health(0, "up");
     engine.becomes(Mood::Ticks);
-    // It has to finish this, and so it is there to be asked.
     let mut stream = front.connect();
     stream.ask();
     let head = stream.head();
+    (engine, front, stream, head)
+}
+
+/// A load balancer's probe on a connection that it keeps must not take the service for one that ends.
+#[test]
+fn who_asks_the_one_that_served_whether_it_is_ready_is_sent_to_its_heir() {
+    let (_engine, front, mut stream, head) = amid_a_stream();
     let mut probe = front.admin();
     let before = probe.get("/readyz");
     assert_eq!((before.status, before.closes), (200, false));
@@ -216,14 +221,7 @@ fn who_asks_the_one_that_served_whether_it_is_ready_is_sent_to_its_heir() {
 /// A change that the one that served takes would be none of the service.
 #[test]
 fn who_changes_something_at_the_one_that_served_is_sent_to_its_heir() {
-    let engine = Engine::start();
-    let front = Front::start("auto", &[engine.address], &config(1));
-    front.until_health(0, "up");
-    engine.becomes(Mood::Ticks);
-    // It has to finish this, and so it is there to be asked.
-    let mut stream = front.connect();
-    stream.ask();
-    let head = stream.head();
+    let (engine, front, mut stream, head) = amid_a_stream();
     let path = format!("/endpoints/{}", engine.address);
     let changes = [
         ("POST", format!("{path}/drain")),
