@@ -198,7 +198,10 @@ impl Exchange {
     pub(super) fn leave_queue(&mut self, new: u32, choice: &Choice, cx: &Context<'_>) {
         let Some(queued) = self.queued.take() else {
             let goes = Newcomer { new, ..self.newcomer(choice, cx) };
-            self.paid = self.paid.or(cx.counters.queue().passed(&goes));
+            match self.paid {
+                None => self.paid = cx.counters.queue().passed(&goes),
+                Some(_) => cx.counters.queue().takes_place(goes.endpoint),
+            }
             return;
         };
         let waited = queued.place.waited(cx.now);

@@ -28,11 +28,14 @@ impl Default for Islands {
 
 impl Islands {
     /// The island of each endpoint, by slot; those behind them are alone. Who waits while they change is on another from one look to the
-    /// next.
-    pub fn are(&self, islands: &[u16]) {
+    /// next. Answers whether any is another than before.
+    pub fn are(&self, islands: &[u16]) -> bool {
+        let mut changed = false;
         for (slot, at) in self.of.iter().enumerate() {
-            at.store(islands.get(slot).map_or(slot as u32, |island| (*island).into()), Ordering::Relaxed);
+            let island = islands.get(slot).map_or(slot as u32, |island| (*island).into());
+            changed |= at.swap(island, Ordering::Relaxed) != island;
         }
+        changed
     }
 
     #[inline]

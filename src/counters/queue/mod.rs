@@ -168,9 +168,12 @@ impl Queue {
         self.islands.ended(self.islands.of(endpoint), end);
     }
 
-    /// Which engines may stand in for each other: by slot, one of each island.
+    /// Which engines may stand in for each other: by slot, one of each island. Whoever is on another than before would go by the book of those who
+    /// were there, in which it was served nothing or too much: all begin anew.
     pub fn islands_are(&self, islands: &[u16]) {
-        self.islands.are(islands);
+        if self.islands.are(islands) {
+            self.tenants.begin_anew();
+        }
     }
 
     /// What a look that begins now knows of; see [`Place::aims_at`].
@@ -184,6 +187,14 @@ impl Queue {
     #[inline]
     pub fn passed(&self, newcomer: &Newcomer) -> Option<Paid> {
         (self.waiting() > 0).then(|| self.pays(newcomer))
+    }
+
+    /// A further try of one that has paid goes to this endpoint.
+    #[inline]
+    pub fn takes_place(&self, endpoint: u16) {
+        if self.waiting() > 0 {
+            self.islands.takes_place(self.islands.of(endpoint));
+        }
     }
 
     fn pays(&self, newcomer: &Newcomer) -> Paid {

@@ -79,6 +79,13 @@ impl Default for Tenants {
 }
 
 impl Tenants {
+    /// Nobody was served anything.
+    pub fn begin_anew(&self) {
+        for book in &self.books {
+            book.served.iter().chain([&book.now]).for_each(|served| served.store(0, Ordering::Relaxed));
+        }
+    }
+
     /// A request of it waits, and it begins where it `begins`.
     pub fn joins(&self, book: BookId, tenant: Tenant, begins: u64) {
         self.weights[usize::from(tenant.lane)].store(tenant.weight, Ordering::Relaxed);

@@ -320,6 +320,24 @@ fn who_comes_to_a_slow_island_does_not_wait_for_what_a_quick_one_served() {
     drop(quick);
 }
 
+/// An engine that moves to another slot, or a pool that is added, gives an island another number, and with it a book in which somebody was served much.
+#[test]
+fn who_waits_while_islands_change_is_not_behind_what_was_served_before() {
+    let queue = two_islands();
+    let at = |lane: u8, now: u64| joins(queue, &Newcomer { endpoint: 5, ..of_tenant(lane, 1) }, now);
+    for now in 0..100 {
+        at(1, now).released(1_000, now);
+    }
+    queue.islands_are(&[0, 1, 1, 1, 1, 5, 1, 1]);
+    let (early, late) = (at(1, 200), at(2, 201));
+    queue.islands_are(&[0, 1, 1, 1, 1, 1, 1, 1]);
+    assert!(early.is_next() && !late.is_next(), "both were served as little since");
+    early.released(1_000, 300);
+    let again = at(1, 302);
+    queue.islands_are(&[0, 1, 1, 1, 1, 1, 1, 1]);
+    assert!(late.is_next() && !again.is_next(), "what does not change leaves all as it was");
+}
+
 #[test]
 fn who_comes_anew_begins_where_the_last_served_of_those_who_wait_is() {
     let queue = queue();
