@@ -10,6 +10,8 @@ mod batches;
 mod client;
 #[path = "relay/deadlines.rs"]
 mod deadlines;
+#[path = "relay/demands.rs"]
+mod demands;
 #[path = "relay/early.rs"]
 mod early;
 #[path = "relay/endings.rs"]

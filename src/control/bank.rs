@@ -130,7 +130,7 @@ mod tests {
 
         fn serves(&self, slot: u16, requests: usize) {
             (0..requests).for_each(|_| self.stats.shard(0).request(0, slot, 200, 0));
-            (0..requests).for_each(|_| self.stats.shard(0).first_token(0, Some(slot), 1_000));
+            (0..requests).for_each(|_| self.stats.shard(0).first_token_of(slot, 1_000));
         }
 
         fn rests(&mut self) {

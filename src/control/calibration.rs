@@ -16,7 +16,7 @@ const TOKENS_KEPT: f64 = 1_000_000.0;
 /// One endpoint's.
 #[derive(Clone, Debug, Default)]
 pub struct Calibration {
-    /// Bytes of prompts that we sent, and tokens that the engine counted, when both were read last.
+    /// Bytes of prompts that we sent and it did not refuse, and tokens that the engine counted, when both were read last.
     last: Option<(u64, u64)>,
     /// Prompt by prompt: the better, as it holds no others and nothing but text.
     replies: Seen,
@@ -30,8 +30,8 @@ struct Seen {
 }
 
 impl Seen {
-    fn add(&mut self, bytes: u64, tokens: u64) {
-        self.bytes += bytes as f64;
+    fn add(&mut self, bytes: f64, tokens: u64) {
+        self.bytes += bytes;
         self.tokens += tokens as f64;
         if self.tokens > TOKENS_KEPT {
             (self.bytes, self.tokens) = (self.bytes / 2.0, self.tokens / 2.0);
@@ -52,14 +52,16 @@ impl Calibration {
             && alone
             && tokens >= tokens_before
         {
-            self.scrapes.add(bytes.saturating_sub(bytes_before), tokens - tokens_before);
+            // Fewer than before where one was refused that was counted by then.
+            let more = bytes.wrapping_sub(bytes_before) as i64;
+            self.scrapes.add(more as f64, tokens - tokens_before);
         }
         self.last = now;
     }
 
     /// Replies told how many tokens so many bytes of their prompts were.
     pub fn told(&mut self, bytes: u64, tokens: u64) {
-        self.replies.add(bytes, tokens);
+        self.replies.add(bytes as f64, tokens);
     }
 
     /// Bytes that one token stands for; `None`: too few were seen.
@@ -92,6 +94,10 @@ mod tests {
         calibration.read(31_000, Some(187_000), false);
         calibration.read(91_000, None, true);
         calibration.read(92_000, Some(190_000), true);
+        calibration.read(93_000, Some(10), true);
+        assert_eq!(calibration.token_bytes(), Some(3.0));
+        // What was refused behind a scrape that counted it leaves nothing behind.
+        calibration.read(150_000, Some(10), true);
         calibration.read(93_000, Some(10), true);
         assert_eq!(calibration.token_bytes(), Some(3.0));
         // Older prompts count less and less.

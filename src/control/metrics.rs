@@ -172,7 +172,11 @@ impl Collected {
 
     fn times(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
         for (timing, name, help) in [
-            (Timing::FirstToken, "time_to_first_token_seconds", "From the request's last byte to the first token"),
+            (
+                Timing::FirstToken,
+                "time_to_first_token_seconds",
+                "From the request's last byte to the first token, the wait in the queue included",
+            ),
             (Timing::InterToken, "inter_token_seconds", "Between two tokens of a stream"),
             (Timing::Total, "request_seconds", "From the request's first byte to the reply's last"),
             (

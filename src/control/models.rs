@@ -21,13 +21,15 @@ pub struct Card {
     pub json: Bytes,
     /// Whether it is an adapter on another model.
     pub is_adapter: bool,
+    /// Tokens of the longest prompt and answer together that its engine takes; adapters mostly do not say it.
+    pub context: Option<u32>,
 }
 
 impl Card {
     /// The card of an id that no engine has described yet.
     pub fn made(id: &str) -> Card {
         let json = serde_json::json!({"id": id, "object": "model", "created": 0, "owned_by": "warmfront"});
-        Card { id: id.into(), json: json.to_string().into(), is_adapter: false }
+        Card { id: id.into(), json: json.to_string().into(), is_adapter: false, context: None }
     }
 }
 
@@ -132,12 +134,10 @@ fn cards(mut body: Vec<u8>) -> Option<(Vec<Card>, usize)> {
             continue;
         }
         let json = item.encode();
-        cards.push(if json.len() > CARD_BYTES_MAX {
-            Card::made(id)
-        } else {
-            let is_adapter = item.get("parent").is_some_and(|parent| parent.as_str().is_some());
-            Card { id: id.into(), json: json.into(), is_adapter }
-        });
+        let json = if json.len() > CARD_BYTES_MAX { Card::made(id).json } else { json.into() };
+        let is_adapter = item.get("parent").is_some_and(|parent| parent.as_str().is_some());
+        let context = item.get("max_model_len").and_then(|tokens| tokens.as_u32()).filter(|tokens| *tokens > 0);
+        cards.push(Card { id: id.into(), json, is_adapter, context });
     }
     Some((cards, list.len().saturating_sub(MODELS_MAX)))
 }
@@ -166,6 +166,7 @@ mod tests {
         assert_eq!(left_out, 0);
         let ids: Vec<(&str, bool)> = cards.iter().map(|card| (&*card.id, card.is_adapter)).collect();
         assert_eq!(ids, [("tiny-llama", false), ("tiny-lora", true)]);
+        assert_eq!(cards.iter().map(|card| card.context).collect::<Vec<_>>(), [Some(2_048), None]);
         let again: serde_json::Value = serde_json::from_slice(&list(cards.iter())).unwrap();
         assert_eq!(again, serde_json::from_slice::<serde_json::Value>(recorded).unwrap());
     }

@@ -9,6 +9,7 @@ use super::forms::Forms;
 use super::member::Member;
 use crate::config::Config;
 use crate::fleet::Health;
+use crate::limits::TOKENS_MAX;
 use crate::policy::Settings;
 use crate::ring::Ring;
 use crate::snapshot::{Pool, PoolId};
@@ -161,6 +162,7 @@ impl Pools {
             let token_bytes = calibration::mean(of_pool.filter_map(|tenancy| tenancy.truth.calibration.token_bytes()));
             let mut pool = Pool::new(PoolId(index as u16), name, slots, ring, settings);
             pool.token_bytes = token_bytes;
+            pool.context = context(&pool, members);
             pool.form = self.forms.of(&pool.settings).cloned();
             pool.is_adapter = members.iter().any(|member| member.is_adapter(&pool.name));
             pools.push(pool);
@@ -181,6 +183,15 @@ impl Pools {
         let kept = before.get(&key).cloned();
         Arc::clone(self.rings.entry(key).or_insert_with(|| kept.unwrap_or_else(build)))
     }
+}
+
+/// See [`Pool::context`]: one that does not say may take any.
+fn context(pool: &Pool, members: &[Member]) -> u32 {
+    let serves = |member: &&Member| {
+        member.now.as_ref().is_some_and(|tenancy| pool.members.binary_search(&tenancy.id.slot).is_ok())
+    };
+    let contexts: Option<Vec<u32>> = members.iter().filter(serves).map(|member| member.context(&pool.name)).collect();
+    contexts.and_then(|contexts| contexts.into_iter().max()).unwrap_or(TOKENS_MAX).min(TOKENS_MAX)
 }
 
 /// The model with which engines answer what names none, as vLLM does: the first that each lists and that is no adapter, where that is the same.

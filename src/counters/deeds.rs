@@ -95,7 +95,7 @@ mod tests {
         let (counters, stats) = (Counters::leak(), Stats::leak(2));
         let does = |slot: u16, status: u16| {
             stats.shard(0).request(1, slot, status, 3);
-            stats.shard(1).first_token(1, Some(slot), 1_500);
+            stats.shard(1).first_token_of(slot, 1_500);
             let prediction = Prediction {
                 method: Method::Warm,
                 tokens: 100,

@@ -211,7 +211,7 @@ impl Admission {
         self.endpoint
     }
 
-    /// The request asks its endpoint to compute so many tokens of its prompt. Once, at the choice.
+    /// The request asks its endpoint to compute so many tokens of its prompt. Once, when it has them, or is to have them at once.
     pub fn computes(&mut self, tokens: u32) {
         let tokens = tokens.min(TOKENS_MAX);
         if let Some(Cells { pending, dispatched, .. }) = self.counters.loads.cells(self.endpoint.slot) {
@@ -221,7 +221,7 @@ impl Admission {
         }
     }
 
-    /// Its prompt, and what is expected of its answer, occupy so many tokens there until its end. Once, at the choice.
+    /// Its prompt, and what is expected of its answer, occupy so many tokens there until its end. Once, as above.
     pub fn occupies(&mut self, tokens: u32) {
         let tokens = tokens.min(TOKENS_MAX);
         if let Some(Cells { resident, .. }) = self.counters.loads.cells(self.endpoint.slot) {
@@ -230,9 +230,14 @@ impl Admission {
         }
     }
 
-    /// Its prompt has so many bytes. Once, at the choice.
+    /// Its prompt has so many bytes, and was sent.
     pub fn prompted(&self, bytes: u64) {
         self.counters.loads.prompt_sent(self.endpoint.slot, bytes);
+    }
+
+    /// It was refused: its endpoint counts none of them.
+    pub fn unprompted(&self, bytes: u64) {
+        self.counters.loads.prompt_sent(self.endpoint.slot, bytes.wrapping_neg());
     }
 
     /// How long it may take to compute what is pending, in microseconds; 0: nothing is.

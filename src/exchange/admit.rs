@@ -293,7 +293,7 @@ impl Exchange {
             client_paused: false,
             client_ended: false,
             upstream_ended: false,
-            started: cx.now,
+            whole: cx.now,
             sent: cx.now,
             last_reply: cx.now,
             deadline: None,

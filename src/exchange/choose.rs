@@ -113,7 +113,8 @@ impl Exchange {
         // Its tenant has paid with the first choice.
         let new = choice.tokens.filter(|_| self.is_first_choice()).map_or(0, |tokens| tokens.new);
         self.leave_queue(new, &choice, cx);
-        let own = shadowed(pool, choice.endpoint, tokens, cx).filter(|_| self.is_first_choice());
+        let charged = tokens.filter(|_| self.body.done());
+        let own = shadowed(pool, choice.endpoint, charged, cx).filter(|_| self.is_first_choice());
         let noted = self.charge_tokens(tokens, looked_up, &mut admission, cx);
         self.thought = tokens.map(|tokens| (choice.endpoint, tokens));
         if let Some((policy, own)) = own {
@@ -172,7 +173,7 @@ impl Exchange {
             let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
             let most = slots.unwrap_or(u32::MAX).min(choice.cap);
             if let Some(admission) = cx.counters.try_admit(choice.endpoint, Some(most)) {
-                if slots != choice.slots {
+                if choice.slots.is_some_and(|slots| cx.counters.in_flight(choice.endpoint.slot) > slots) {
                     cx.stats.count(Count::AdmittedOverBound);
                 }
                 return Counted::There(choice, admission);
@@ -221,10 +222,12 @@ pub(super) fn open(
     request: &policy::Request<'_>,
 ) -> Result<Choice, Nobody> {
     let first = policy::choose_by(policy, pool, loads, request)?;
-    if pool.eligible().last_resort() || !outcomes.is_barred(first.endpoint.slot) {
-        return Ok(first);
-    }
-    Ok(past_barred(policy, pool, loads, outcomes, request, &first).unwrap_or(first))
+    let choice = match pool.eligible().last_resort() || !outcomes.is_barred(first.endpoint.slot) {
+        true => first,
+        false => past_barred(policy, pool, loads, outcomes, request, &first).unwrap_or(first),
+    };
+    // Whom it went past here it has not tried.
+    Ok(choice.told(request))
 }
 
 /// The next choice that is not barred.

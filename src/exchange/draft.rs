@@ -17,7 +17,7 @@ pub(super) type RunnerUp = Option<(EndpointId, u32)>;
 
 /// Of the record of a request that runs, what nobody else keeps: of thousands of streams that wait, the rest would be blank.
 pub(super) struct Draft {
-    since: Micros,
+    pub(super) since: Micros,
     /// Somebody wants a record of it, and has none yet.
     wanted: bool,
     tries: u8,

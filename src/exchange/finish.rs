@@ -177,9 +177,10 @@ impl Exchange {
         if let Some(pool) = self.pool {
             let slot = self.leg.as_ref().map_or(RequestKey::NONE, |leg| leg.admission.endpoint().slot);
             cx.stats.request(pool.0, slot, self.status, self.reason as u8);
-            cx.stats.observe(pool.0, Timing::Total, cx.now - self.started);
+            cx.stats.observe(pool.0, Timing::Total, cx.now.saturating_sub(self.draft.since));
         }
         self.count_told(cx);
+        self.was_not_sent(cx);
         if self.drop_leg(cx) {
             cx.actions.push(Action::Dismiss { reuse: self.keep_upstream });
         }

@@ -259,7 +259,9 @@ pub struct Exchange {
     tried: Avoid,
     connects: u32,
 
-    started: Micros,
+    /// When all of it was there.
+    whole: Micros,
+    /// When all of it was with the engine's kernel.
     sent: Micros,
     /// What the access log will be told.
     draft: Draft,

@@ -356,8 +356,10 @@ impl Exchange {
         }
         if let Some(pool) = self.pool.filter(|_| self.event_stream) {
             if first {
-                let slot = self.leg.as_ref().map(|leg| leg.admission.endpoint().slot);
-                cx.stats.first_token(pool.0, slot, cx.now - self.started);
+                cx.stats.observe(pool.0, Timing::FirstToken, cx.now - self.whole);
+                if let Some(leg) = &self.leg {
+                    cx.stats.first_token_of(leg.admission.endpoint().slot, cx.now - self.sent);
+                }
             } else {
                 cx.stats.observe(pool.0, Timing::InterToken, cx.now - self.last_reply);
             }

@@ -206,6 +206,9 @@ impl Exchange {
         if self.phase == Phase::Done {
             return;
         }
+        if self.body.done() {
+            self.whole = cx.now;
+        }
         if cx.lender.held_bytes > cx.lender.budget_bytes && self.held.len() > self.head_len {
             return self.refuse(refusals::OVER_BUDGET.into(), cx);
         }

@@ -87,6 +87,7 @@ impl Exchange {
     pub(super) fn request_sent(&mut self, cx: &mut Context<'_>) {
         self.sent = cx.now;
         if self.phase == Phase::Send {
+            self.count_sent(cx);
             self.phase = Phase::Await;
             let check = ACKNOWLEDGEMENT_CHECK_MS * 1_000;
             let check = self.prefill_micros().map_or(check, |prefill| prefill.min(check));

@@ -15,6 +15,8 @@ use crate::prefix;
 use crate::scan::{Api, Facts};
 use crate::snapshot::{Pool, PoolId, Snapshot};
 
+/// A prompt may be so many times longer, by a mean prompt's tokens, than it is.
+const GUESS_FACTOR: f64 = 2.0;
 /// Canonical bytes of a token id.
 const ID_BYTES: f32 = 4.0;
 
@@ -24,6 +26,27 @@ pub(super) struct Noted {
     prediction: Prediction,
     /// The first block of the prompt that was not held there before, until it is known whether it is computed.
     first_new: Option<u64>,
+    demand: Demand,
+    stage: Stage,
+}
+
+/// What a prompt asks of its endpoint.
+#[derive(Clone, Copy, Debug)]
+struct Demand {
+    tokens: Tokens,
+    /// Text that as many tokens stand for.
+    bytes: u64,
+}
+
+/// How far a request is on its way to its engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// It was chosen for before it was read to its end, and nothing of its demand counts yet: nothing is computed before all of it was sent, and it may be
+    /// long in coming, or never come.
+    Comes,
+    /// Its demand counts.
+    There,
+    Sent,
 }
 
 /// A prompt that was looked up: its chain and matches are the lender's.
@@ -36,6 +59,8 @@ pub struct LookedUp {
     ids_beside: u32,
     /// Its engine computes several prompts for it, of which the chain says where the first one is.
     batch: bool,
+    /// Text for which what is no text counts: it is to teach nothing of how long tokens are.
+    bytes_beside: u64,
     /// It is text and nothing else, and all of it was read.
     text_alone: bool,
     /// Its chain is of what its engine writes; else of what the client wrote.
@@ -73,11 +98,15 @@ pub fn look_up(
     let counts = facts.counts();
     let beside = facts.beside().unwrap_or_default();
     let first = counts.less(beside).text_bytes;
+    // What comes behind an image, or the beginning of one, is mostly more of that.
+    let unread = unread.map(|unread| if counts.media > 0 { 0 } else { unread });
     lender.prompt_bytes = rendered.unwrap_or(0).max(first) + beside.text_bytes + unread.unwrap_or(0);
     let text_alone = unread.is_none() && counts.ids == 0 && counts.media == 0 && !facts.compares();
     let text = lender.prompt_bytes as f64 / f64::from(pool.token_bytes);
     let images = counts.media.saturating_mul(pool.settings.image_tokens.into());
-    let tokens = (text as u64).saturating_add(counts.ids).saturating_add(images);
+    let no_text = counts.ids.saturating_add(images);
+    let tokens = (text as u64).saturating_add(no_text);
+    let bytes_beside = (no_text as f64 * f64::from(pool.token_bytes)) as u64;
     // Ids are tokens whatever text they stand for.
     let token_bytes = if counts.text_bytes == 0 { ID_BYTES } else { pool.token_bytes };
     let tokens = tokens.min(TOKENS_MAX.into()) as u32;
@@ -85,7 +114,8 @@ pub fn look_up(
     let ids_beside = beside.ids.min(TOKENS_MAX.into()) as u32;
     let (batch, rendered) = (facts.beside().is_some(), rendered.is_some());
     let recomputed = facts.recomputes();
-    let looked_up = LookedUp { tokens, block_tokens, tie: 0, ids_beside, batch, text_alone, rendered, recomputed };
+    let looked_up =
+        LookedUp { tokens, block_tokens, tie: 0, ids_beside, batch, bytes_beside, text_alone, rendered, recomputed };
     look_up_again(looked_up, pool, snapshot, lender)
 }
 
@@ -110,6 +140,8 @@ pub fn look_up_again(prompt: LookedUp, pool: &Pool, snapshot: &Snapshot, lender:
         }
         None => prompt.tokens,
     };
+    // Longer ones are refused; of a batch each is by itself.
+    let tokens = if prompt.batch { tokens } else { tokens.min(pool.context) };
     let tie = lender.chain.get(found.blocks as usize).or(lender.chain.last()).copied();
     Some(LookedUp { tokens, tie: tie.unwrap_or(0), ..prompt })
 }
@@ -147,8 +179,8 @@ impl Exchange {
         look_up(facts, unread, rendered, pool, cx.snapshot, cx.lender)
     }
 
-    /// The choice stands, whatever it was made by, and tokens are known: what the endpoint is to compute is counted, and that it will hold the prompt is noted. Answers
-    /// what it is thought to hold by now.
+    /// The choice stands, whatever it was made by, and tokens are known: what the endpoint is to compute is counted, where all of it is there, and that it
+    /// will hold the prompt is noted. Answers what it is thought to hold by now.
     pub(super) fn charge_tokens(
         &mut self,
         tokens: Option<Tokens>,
@@ -158,38 +190,69 @@ impl Exchange {
     ) -> Option<Noted> {
         let tokens = tokens?;
         let Tokens { held, new, predicted } = tokens;
-        admission.computes(new);
-        admission.prompted(cx.lender.prompt_bytes);
-        cx.stats.add(Count::PromptTokensHeld, held.into());
-        cx.stats.add(Count::PromptTokensNew, new.into());
-        if let Some(pool) = self.pool {
-            admission.occupies(occupied(&tokens, pool, cx.counters.loads()));
-            cx.counters.prompt(pool.0, held + new, held);
-        }
         let endpoint = admission.endpoint();
-        let LookedUp { text_alone, rendered, batch, .. } = looked_up.unwrap_or_default();
+        let LookedUp { text_alone, bytes_beside, rendered, batch, block_tokens, .. } = looked_up.unwrap_or_default();
+        let demand = Demand { tokens, bytes: cx.lender.prompt_bytes + bytes_beside };
+        let stage = if self.body.done() { Stage::There } else { Stage::Comes };
+        if stage == Stage::There {
+            demand.count(self.pool, admission, cx);
+        }
         let rung = cx.snapshot.endpoint(endpoint).map(|endpoint| endpoint.rung);
         let is_exact = rendered && rung.is_some_and(Rung::is_exact);
         // An engine that tells what it holds tells of answers too.
         let answer_blocks = if is_exact { 0 } else { self.answer_blocks(cx) };
         // What it does not tell of expires there.
-        let first_new = note(endpoint, rendered, answer_blocks, cx).filter(|_| !is_exact);
+        let first_new = match self.may_be_held(block_tokens, cx) {
+            true => note(endpoint, rendered, answer_blocks, cx).filter(|_| !is_exact),
+            false => None,
+        };
         let method = if is_exact { Method::Precise } else { Method::Warm };
         let text_bytes = if text_alone { cx.lender.prompt_bytes } else { 0 };
         let omits_zero = matches!(self.asked.api, Api::Chat | Api::Completions);
         let prediction = Prediction { method, tokens: held + new, held: predicted, text_bytes, batch, omits_zero };
         cx.counters.predictions().asked(endpoint.slot, &prediction);
-        Some(Noted { prediction, first_new })
+        Some(Noted { prediction, first_new, demand, stage })
     }
 
-    /// The engine has refused it, and computed nothing: what was noted at its endpoint is not there. Where another request with the same
-    /// beginning went there meanwhile, too little is believed until the next.
+    /// Whether the prompt that was cut can lie in a cache, as long as it is: what is far too long for its model is refused, and would push out all
+    /// that is known of its endpoint. How many tokens it is is a guess.
+    fn may_be_held(&self, block_tokens: f32, cx: &Context<'_>) -> bool {
+        let pool = self.pool.and_then(|pool| cx.snapshot.pools.get(pool.0 as usize));
+        let tokens = cx.lender.chain.len() as f64 * f64::from(block_tokens);
+        pool.is_none_or(|pool| tokens <= GUESS_FACTOR * f64::from(pool.context))
+    }
+
+    /// All of it was sent: what its endpoint has to do for it counts by now.
+    pub(super) fn count_sent(&mut self, cx: &mut Context<'_>) {
+        let Some(Leg { admission, noted: Some(noted), .. }) = &mut self.leg else { return };
+        let before = std::mem::replace(&mut noted.stage, Stage::Sent);
+        if before == Stage::Comes {
+            noted.demand.count(self.pool, admission, cx);
+        }
+        if before != Stage::Sent {
+            admission.prompted(noted.demand.bytes);
+        }
+    }
+
+    /// The engine has computed nothing of it, whether it refused it or did not get all of it: what was noted at its endpoint is not there. Where another
+    /// request with the same beginning went there meanwhile, too little is believed until the next.
     pub(super) fn was_not_computed(&mut self, cx: &Context<'_>) {
-        let Some(leg) = &mut self.leg else { return };
-        let first_new = leg.noted.as_mut().and_then(|noted| noted.first_new.take());
-        let Some((index, link)) = cx.snapshot.index.as_ref().zip(first_new) else { return };
-        if index.take_back(link, leg.admission.endpoint()) == Err(Missed::Busy) {
+        let Some(Leg { admission, noted: Some(noted), .. }) = &mut self.leg else { return };
+        if noted.stage == Stage::Sent {
+            admission.unprompted(noted.demand.bytes);
+            noted.stage = Stage::There;
+        }
+        let Some((index, link)) = cx.snapshot.index.as_ref().zip(noted.first_new.take()) else { return };
+        if index.take_back(link, admission.endpoint()) == Err(Missed::Busy) {
             cx.stats.count(Count::IndexBusy);
+        }
+    }
+
+    /// At the end: what its engine did not get whole was not computed.
+    pub(super) fn was_not_sent(&mut self, cx: &Context<'_>) {
+        let noted = self.leg.as_ref().and_then(|leg| leg.noted.as_ref());
+        if noted.is_some_and(|noted| noted.stage != Stage::Sent) {
+            self.was_not_computed(cx);
         }
     }
 
@@ -266,6 +329,19 @@ impl Exchange {
     pub(super) fn prompt_computed(&mut self) {
         if let Some(leg) = &mut self.leg {
             leg.admission.computed();
+        }
+    }
+}
+
+impl Demand {
+    fn count(&self, pool: Option<PoolId>, admission: &mut Admission, cx: &Context<'_>) {
+        let Tokens { held, new, .. } = self.tokens;
+        admission.computes(new);
+        cx.stats.add(Count::PromptTokensHeld, held.into());
+        cx.stats.add(Count::PromptTokensNew, new.into());
+        if let Some(pool) = pool {
+            admission.occupies(occupied(&self.tokens, pool, cx.counters.loads()));
+            cx.counters.prompt(pool.0, held + new, held);
         }
     }
 }

@@ -127,13 +127,13 @@ impl Loads {
         self.cells(slot).map_or(0, |cells| cells.resident.load(Ordering::Relaxed))
     }
 
-    /// Bytes of the prompts sent to one endpoint since the process began; never falls.
+    /// Bytes of the prompts sent to one endpoint since the process began, without those that it refused; falls where it refuses one.
     #[inline]
     pub fn prompted(&self, slot: u16) -> u64 {
         self.cells(slot).map_or(0, |cells| cells.prompted.load(Ordering::Relaxed))
     }
 
-    /// A prompt of so many bytes was sent to an endpoint.
+    /// A prompt of so many bytes was sent to an endpoint; less than nothing, wrapped: it was refused.
     pub(crate) fn prompt_sent(&self, slot: u16, bytes: u64) {
         if let Some(cells) = self.cells(slot) {
             cells.prompted.fetch_add(bytes, Ordering::Relaxed);

@@ -243,6 +243,16 @@ pub struct Choice {
     pub room: bool,
 }
 
+impl Choice {
+    /// What it was made for is the reason where nobody was tried before; else that some were.
+    #[must_use]
+    #[inline]
+    pub fn told(self, request: &Request<'_>) -> Choice {
+        let reason = if request.avoid.is_empty() { self.reason } else { Reason::Retry };
+        Choice { reason, ..self }
+    }
+}
+
 /// A prompt at one endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tokens {
@@ -285,10 +295,10 @@ impl Nobody {
 /// Chooses an endpoint of the pool for a request, by the pool's policy.
 #[inline]
 pub fn choose(pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choice, Nobody> {
-    choose_by(pool.settings.policy, pool, loads, request)
+    choose_by(pool.settings.policy, pool, loads, request).map(|choice| choice.told(request))
 }
 
-/// The same by another policy.
+/// The same by another policy, and with a reason as if nothing were to be avoided; see [`Choice::told`].
 #[inline]
 pub fn choose_by(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choice, Nobody> {
     let eligible = pool.eligible();
@@ -312,7 +322,7 @@ pub fn choose_by(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'
         },
     };
     let choice = choice.ok_or_else(|| Nobody::of(eligible, request))?;
-    Ok(if request.avoid.is_empty() { choice } else { Choice { reason: Reason::Retry, ..choice } })
+    Ok(choice)
 }
 
 /// Whether a request should wait for room where the chosen endpoint has none.

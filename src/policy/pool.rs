@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::fleet::{Endpoint, EndpointId, Health, Loads};
 use crate::index::{Found, Matches};
-use crate::limits::{ENDPOINTS_MAX, WEIGHT_MAX};
+use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX, WEIGHT_MAX};
 use crate::policy::Settings;
 use crate::policy::cache::Cache;
 use crate::ring::Ring;
@@ -31,6 +31,8 @@ pub struct Pool {
     pub settings: Arc<Settings>,
     /// Bytes of text that a token of its model stands for.
     pub token_bytes: f32,
+    /// Tokens of the longest prompt that one of its endpoints takes, as far as is known.
+    pub context: u32,
     /// How its prompts are written, where that is known and of use.
     pub form: Option<Arc<Form>>,
     /// Whether its model is an adapter on another.
@@ -45,8 +47,9 @@ impl Pool {
 
     /// A pool whose choices answer nothing until its snapshot is sealed (as publication does).
     pub fn new(id: PoolId, name: Arc<str>, members: Arc<[u16]>, ring: Arc<Ring>, settings: Arc<Settings>) -> Pool {
+        let (token_bytes, context) = (Pool::TOKEN_BYTES, TOKENS_MAX);
         let (form, is_adapter, eligible) = (None, false, Arc::default());
-        Pool { id, name, members, ring, settings, token_bytes: Pool::TOKEN_BYTES, form, is_adapter, eligible }
+        Pool { id, name, members, ring, settings, token_bytes, context, form, is_adapter, eligible }
     }
 
     /// Who may be chosen.

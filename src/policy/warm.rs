@@ -244,7 +244,7 @@ impl Work<'_> {
     }
 
     /// Whether this prompt and its answer go into the cache of an endpoint now, beside those of the requests in flight there.
-    /// Where nothing runs, and where nothing is known of the cache, they do; and what is longer than all of it waits for nothing: its engine
+    /// Where nothing runs, and where nothing is known of the cache, they do; and what is as long as all of it waits for nothing: its engine
     /// refuses it.
     fn room(&self, slot: u16, answer: u64) -> bool {
         let place = self.eligible.slots().binary_search(&slot).ok();
@@ -254,7 +254,7 @@ impl Work<'_> {
             let needed = u64::from(self.prompt.tokens - held) + cache.idle_part(held) + answer;
             let fill = if held >= self.prompt.tokens / 2 { ROOM_WARM } else { ROOM_COLD };
             cache.capacity == 0
-                || u64::from(self.prompt.tokens) > cache.capacity
+                || u64::from(self.prompt.tokens) >= cache.capacity
                 || self.eligible.load(row, slot, self.loads) == 0
                 || 100 * (cache.occupied(self.loads.resident(slot)) + needed) <= fill * cache.capacity
         })

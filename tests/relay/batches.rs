@@ -72,7 +72,7 @@ fn the_work_of_a_batch_is_that_of_all_its_prompts() {
         assert_eq!(ask(&body(&batch("a", 1))), (192, 58, 1_000), "{path}");
         let ids = format!("[{}]", (0..250).map(|id| id.to_string()).collect::<Vec<_>>().join(", "));
         let lists = format!("[{}]", vec![ids; PROMPTS].join(", "));
-        assert_eq!(ask(&body(&lists)), (0, 8_000, 0), "{path}");
+        assert_eq!(ask(&body(&lists)), (0, 8_000, 32_000), "{path}: as if they were text of usual length");
     }
 }
 

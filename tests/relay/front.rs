@@ -42,6 +42,8 @@ pub struct Options {
     pub policies: Vec<Policy>,
     /// What each engine's cache holds, where that is known.
     pub capacity_tokens: Option<u64>,
+    /// Tokens of the longest prompt that the engines take, where that is known.
+    pub context: Option<u32>,
 }
 
 impl Front {
@@ -54,7 +56,8 @@ impl Front {
         let mut rules = Rules { half_close_leaves: true, ..Rules::default() };
         // A test that failed leaves clients behind: its front must not wait for them.
         rules.limits.drain_timeout_ms = 1_000;
-        let mut options = Options { rules, settings, pools: Vec::new(), policies: Vec::new(), capacity_tokens: None };
+        let (pools, policies) = (Vec::new(), Vec::new());
+        let mut options = Options { rules, settings, pools, policies, capacity_tokens: None, context: None };
         change(&mut options);
         let published = Published::leak(snapshot(upstreams, &options));
         let (counters, stats, process) = (Counters::leak(), Stats::leak(1), Process::leak(1));
@@ -174,7 +177,9 @@ fn snapshot(upstreams: &[SocketAddr], options: &Options) -> Snapshot {
         let entries: Vec<_> = entries.iter().map(|endpoint| (endpoint.id.slot, &*endpoint.name, 1)).collect();
         let ring = Arc::new(Ring::build(&entries, settings.replication));
         snapshot.models.insert(name.as_bytes().into(), id);
-        snapshot.pools.push(Pool::new(id, name.into(), members.into(), ring, Arc::new(all[place].clone())));
+        let mut pool = Pool::new(id, name.into(), members.into(), ring, Arc::new(all[place].clone()));
+        pool.context = options.context.unwrap_or(pool.context);
+        snapshot.pools.push(pool);
     }
     snapshot.session_headers = settings.session_headers.iter().map(|name| name.as_str().into()).collect();
     if all.iter().any(Settings::counts_tokens) {

@@ -13,6 +13,7 @@ mod wire;
 
 mod batches;
 mod deadlines;
+mod demands;
 mod early;
 mod failing;
 mod framing_replies;

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::finding::{Finding, shown};
 use crate::control::client::{Answer, CallError};
-use crate::control::models::{Learnt, ModelsError};
+use crate::control::models::{Card, Learnt, ModelsError};
 use crate::control::scrape::EngineKind;
 
 /// Models that are shown by name.
@@ -80,8 +80,7 @@ pub(super) fn models(learnt: &Result<Learnt, ModelsError>, context: Option<u64>,
         }
         Err(why) => return Finding::unknown(SUBJECT, shown(&why.to_string())),
     };
-    let (adapters, models): (Vec<Served>, Vec<Served>) =
-        served(learnt).into_iter().partition(|served| served.is_adapter);
+    let (adapters, models): (Vec<&Card>, Vec<&Card>) = learnt.cards.iter().partition(|card| card.is_adapter);
     if models.is_empty() && adapters.is_empty() {
         return Finding::advice(SUBJECT, "it lists none, so that no request is sent there");
     }
@@ -95,30 +94,14 @@ pub(super) fn models(learnt: &Result<Learnt, ModelsError>, context: Option<u64>,
     }
 }
 
-struct Served {
-    id: String,
-    is_adapter: bool,
-    context: Option<u64>,
-}
-
-fn served(learnt: &Learnt) -> Vec<Served> {
-    let read = |card: &crate::control::models::Card| {
-        let root: Value = serde_json::from_slice(&card.json).unwrap_or_default();
-        // An adapter's parent is its base model.
-        let is_adapter = root.get("parent").is_some_and(Value::is_string);
-        Served { id: shown(&card.id), is_adapter, context: root.get("max_model_len").and_then(Value::as_u64) }
-    };
-    learnt.cards.iter().map(read).collect()
-}
-
 /// The longest context that its cards name.
 pub(super) fn longest(learnt: &Learnt) -> Option<u64> {
-    served(learnt).iter().filter_map(|served| served.context).max()
+    learnt.cards.iter().filter_map(|card| card.context).max().map(u64::from)
 }
 
-fn listed(served: &[Served]) -> String {
-    let names: Vec<&str> = served.iter().take(NAMED_MAX).map(|served| served.id.as_str()).collect();
-    let more = served.len().saturating_sub(NAMED_MAX);
+fn listed(cards: &[&Card]) -> String {
+    let names: Vec<String> = cards.iter().take(NAMED_MAX).map(|card| shown(&card.id)).collect();
+    let more = cards.len().saturating_sub(NAMED_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     names.join(", ") + &more
 }
@@ -126,27 +109,20 @@ fn listed(served: &[Served]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::models::Card;
     use bytes::Bytes;
     use hyper::HeaderMap;
 
-    fn learnt(cards: &[(&str, &str)]) -> Result<Learnt, ModelsError> {
-        let card = |(id, json): &(&str, &str)| Card {
-            id: (*id).into(),
-            json: Bytes::from((*json).to_owned()),
-            is_adapter: false,
-        };
-        Ok(Learnt { cards: cards.iter().map(card).collect(), asks_key: false, left_out: 0 })
+    fn learnt(cards: &[Card]) -> Result<Learnt, ModelsError> {
+        Ok(Learnt { cards: cards.to_vec(), asks_key: false, left_out: 0 })
     }
 
     #[test]
     fn models_and_adapters_are_told_apart() {
-        let base = ("base", r#"{"id": "base", "parent": null, "max_model_len": 4096}"#);
-        let lora = ("lo\x1bra", r#"{"id": "lora", "parent": "base"}"#);
+        let base = Card { context: Some(4_096), ..Card::made("base") };
+        let lora = Card { is_adapter: true, ..Card::made("lo\x1bra") };
         let found = models(&learnt(&[base, lora]), None, false);
         assert_eq!(found, Finding::good("models", "base; adapters lo\\u{1b}ra; context of 4096 tokens"));
-        let names: Vec<String> = (0..20).map(|number| format!("m{number}")).collect();
-        let many: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "{}")).collect();
+        let many: Vec<Card> = (0..20).map(|number| Card::made(&format!("m{number}"))).collect();
         assert!(models(&learnt(&many), Some(7), false).words.ends_with("m7 and 12 more; context of 7 tokens"));
         assert_eq!(models(&learnt(&[]), None, false).mark.as_str(), "advice");
         assert_eq!(models(&Err(ModelsError::KeyWanted), None, false).mark.as_str(), "advice");

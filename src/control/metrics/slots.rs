@@ -85,7 +85,7 @@ impl Collected {
                 family.counter(vec![("endpoint", endpoint)], count(&deeds.sent))?;
             }
         }
-        let help = "From the request's last byte to the first token, by the endpoint that answered";
+        let help = "From the last byte of a request that was sent to the endpoint to the first token";
         let name = "endpoint_time_to_first_token_seconds";
         let mut family = Family::new(out, name, help, MetricType::Histogram)?;
         for (endpoint, deeds) in &deeds.endpoints {
