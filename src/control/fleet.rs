@@ -248,7 +248,8 @@ impl Fleet {
         tenancy.scrape_error = None;
         let theirs =
             reading.load.running.zip(reading.load.waiting).map(|(running, waiting)| running.saturating_add(waiting));
-        let foreign = theirs.map_or(0, |theirs| theirs.saturating_sub(ours.in_flight));
+        // What it counts as several tells nothing of others beside it.
+        let foreign = theirs.filter(|_| ours.several == 0).map_or(0, |theirs| theirs.saturating_sub(ours.in_flight));
         let was_silent = std::mem::take(&mut tenancy.was_silent);
         let another = tenancy.is_another(&reading, was_silent);
         (tenancy.began, tenancy.computed) = (reading.started.or(tenancy.began), reading.load.prompt_tokens_total);
@@ -262,7 +263,9 @@ impl Fleet {
             self.starts_anew(place, id, capacity, now);
         }
         let Some(tenancy) = self.tenancy(place, id) else { return false };
-        tenancy.truth.scraped(&ours, &reading, foreign.max(tenancy.foreign) == 0, now);
+        let several = std::mem::replace(&mut tenancy.several, ours.several);
+        let alone = foreign.max(tenancy.foreign) == 0 && several.max(ours.several) == 0;
+        tenancy.truth.scraped(&ours, &reading, alone, now);
         tenancy.foreign = foreign;
         tenancy.dispatched_at = ours.dispatched;
         tenancy.resident_at = ours.resident;

@@ -248,6 +248,7 @@ impl Keeper {
         let loads = self.counters.loads();
         Ours {
             in_flight: loads.in_flight(slot),
+            several: loads.several(slot),
             dispatched: loads.dispatched(slot),
             resident: loads.resident(slot),
             prompted: loads.prompted(slot),

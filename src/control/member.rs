@@ -69,6 +69,8 @@ pub struct Tenancy {
     pub scrape_error: Option<String>,
     /// Load that is not ours.
     pub foreign: u32,
+    /// Requests of ours that it counted as several at its last scrape.
+    pub several: u32,
     /// See [`Endpoint::dispatched_at`].
     pub dispatched_at: u64,
     /// See [`Endpoint::resident_at`].

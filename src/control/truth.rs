@@ -19,6 +19,8 @@ use crate::snapshot::Pool;
 pub struct Ours {
     /// Requests in flight there.
     pub in_flight: u32,
+    /// [`crate::fleet::Loads::several`], before it was asked.
+    pub several: u32,
     /// [`crate::fleet::Loads::dispatched`], before it was asked.
     pub dispatched: u64,
     /// [`crate::fleet::Loads::resident`], before it was asked.

@@ -99,7 +99,7 @@ impl Counters {
             trial.leave(joined);
             return None;
         }
-        Some(Admission { counters: self, endpoint: id, trial: joined, pending: 0, resident: 0 })
+        Some(Admission { counters: self, endpoint: id, trial: joined, several: false, pending: 0, resident: 0 })
     }
 
     /// For control, which lets an endpoint be tried again: see [`Outcomes::on_trial`]. What is in flight there is from before,
@@ -193,6 +193,8 @@ pub struct Admission {
     endpoint: EndpointId,
     /// Which trial of the endpoint it is a request of; 0: of none.
     trial: u32,
+    /// Its engine counts it as several.
+    several: bool,
     /// Tokens that it has pending there.
     pending: u32,
     /// Tokens that it is taken to occupy there until its end.
@@ -240,6 +242,14 @@ impl Admission {
         self.counters.loads.prompt_sent(self.endpoint.slot, bytes.wrapping_neg());
     }
 
+    /// Its engine counts it as several requests.
+    pub fn is_several(&mut self) {
+        if let Some(Cells { several, .. }) = self.counters.loads.cells(self.endpoint.slot).filter(|_| !self.several) {
+            several.fetch_add(1, Ordering::Relaxed);
+            self.several = true;
+        }
+    }
+
     /// How long it may take to compute what is pending, in microseconds; 0: nothing is.
     pub fn prefill_micros(&self) -> u64 {
         u64::from(self.pending) * 1_000_000 / u64::from(self.counters.loads.prefill_rate(self.endpoint.slot))
@@ -263,7 +273,12 @@ impl Admission {
 impl Drop for Admission {
     fn drop(&mut self) {
         self.computed();
-        let Some(Cells { resident, trial, .. }) = self.counters.loads.cells(self.endpoint.slot) else { return };
+        let Some(Cells { resident, several, trial, .. }) = self.counters.loads.cells(self.endpoint.slot) else {
+            return;
+        };
+        if self.several {
+            several.fetch_sub(1, Ordering::Relaxed);
+        }
         if self.resident != 0 {
             self.counters.lower(resident, self.resident);
         }

@@ -59,6 +59,8 @@ pub struct LookedUp {
     ids_beside: u32,
     /// Its engine computes several prompts for it, of which the chain says where the first one is.
     batch: bool,
+    /// Its engine counts it as several requests.
+    several: bool,
     /// Text for which what is no text counts: it is to teach nothing of how long tokens are.
     bytes_beside: u64,
     /// It is text and nothing else, and all of it was read.
@@ -114,8 +116,19 @@ pub fn look_up(
     let ids_beside = beside.ids.min(TOKENS_MAX.into()) as u32;
     let (batch, rendered) = (facts.beside().is_some(), rendered.is_some());
     let recomputed = facts.recomputes();
-    let looked_up =
-        LookedUp { tokens, block_tokens, tie: 0, ids_beside, batch, bytes_beside, text_alone, rendered, recomputed };
+    let several = batch || facts.choices.is_some_and(|choices| choices > 1);
+    let looked_up = LookedUp {
+        tokens,
+        block_tokens,
+        tie: 0,
+        ids_beside,
+        batch,
+        several,
+        bytes_beside,
+        text_alone,
+        rendered,
+        recomputed,
+    };
     look_up_again(looked_up, pool, snapshot, lender)
 }
 
@@ -191,7 +204,11 @@ impl Exchange {
         let tokens = tokens?;
         let Tokens { held, new, predicted } = tokens;
         let endpoint = admission.endpoint();
-        let LookedUp { text_alone, bytes_beside, rendered, batch, block_tokens, .. } = looked_up.unwrap_or_default();
+        let LookedUp { text_alone, bytes_beside, rendered, batch, several, block_tokens, .. } =
+            looked_up.unwrap_or_default();
+        if several {
+            admission.is_several();
+        }
         let demand = Demand { tokens, bytes: cx.lender.prompt_bytes + bytes_beside };
         let stage = if self.body.done() { Stage::There } else { Stage::Comes };
         if stage == Stage::There {

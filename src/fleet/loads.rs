@@ -31,6 +31,8 @@ pub(crate) struct Cells {
     /// See [`Loads::resident`].
     pub(crate) resident: AtomicU64,
     prompted: AtomicU64,
+    /// See [`Loads::several`].
+    pub(crate) several: AtomicU32,
     prefill_rate: Rate,
     pub(crate) trial: Trial,
 }
@@ -125,6 +127,12 @@ impl Loads {
     #[inline]
     pub fn resident(&self, slot: u16) -> u64 {
         self.cells(slot).map_or(0, |cells| cells.resident.load(Ordering::Relaxed))
+    }
+
+    /// Of our requests in flight on one endpoint, those each of which its engine counts as several: batches, and those for several answers.
+    #[inline]
+    pub fn several(&self, slot: u16) -> u32 {
+        self.cells(slot).map_or(0, |cells| cells.several.load(Ordering::Relaxed))
     }
 
     /// Bytes of the prompts sent to one endpoint since the process began, without those that it refused; falls where it refuses one.

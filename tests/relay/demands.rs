@@ -146,3 +146,33 @@ fn a_slow_upload_is_no_slow_first_token() {
     assert!(pools.0 == 1 && engines.0 == 1 && total.0 == 1);
     assert!(engines.1 <= pools.1 && pools.1 < 350_000 && total.1 > 350_000, "{engines:?} {pools:?} {total:?}");
 }
+
+/// An engine counts each answer, and each prompt, as a request.
+#[test]
+fn what_an_engine_counts_as_several_is_known_for_as_long() {
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let engine = Engine::run(move |mut connection| {
+        while connection.request().is_some() {
+            wait.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
+            connection.send(ok("{}"));
+        }
+    });
+    let front = front(&[engine], None);
+    let several = || front.counters.loads().several(0);
+    for (fields, expected) in [
+        (r#""prompt":"a","n":1"#, 0),
+        (r#""prompt":"a","n":8"#, 1),
+        (r#""prompt":["a","b"]"#, 1),
+        (r#""prompt":["a"]"#, 0),
+    ] {
+        let mut client = front.connect();
+        client.send(post("/v1/completions", format!(r#"{{"model":"tiny-llama",{fields}}}"#)));
+        front.until("the choice", |front| front.counters.in_flight(0) == 1);
+        front.until(fields, |_| several() == expected);
+        go.send(()).unwrap();
+        assert_eq!(client.reply().status, 200);
+        front.settles();
+        assert_eq!(several(), 0, "{fields}");
+    }
+}

@@ -69,6 +69,7 @@ impl Fleet {
             reading: None,
             scrape_error: None,
             foreign: 0,
+            several: 0,
             dispatched_at: 0,
             resident_at: 0,
             turnover: Turnover::default(),

@@ -120,6 +120,10 @@ fn foreign_load_is_what_is_not_ours_and_is_forgotten_when_stale() {
     assert!(!fleet.scraped(0, id, Ok((reading(), ours(3))), now));
     assert!(fleet.scraped(0, id, Ok((reading(), ours(9))), now));
     assert_eq!(fleet.snapshot().endpoints[0].as_ref().unwrap().foreign, 0);
+    // Two requests of ours with several answers each, or prompts, may be all of it.
+    assert!(fleet.scraped(0, id, Ok((reading(), ours(3))), now));
+    assert!(fleet.scraped(0, id, Ok((reading(), Ours { several: 2, ..ours(3) })), now));
+    assert_eq!(fleet.snapshot().endpoints[0].as_ref().unwrap().foreign, 0);
     fleet.scraped(0, id, Ok((reading(), ours(0))), now);
     now += Duration::from_millis(fleet.config.control.stale_after_ms + 1);
     assert!(fleet.tick(now, |_| 0, nothing));
