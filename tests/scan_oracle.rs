@@ -222,7 +222,7 @@ fn every_cut_of(api: Api, body: &[u8]) {
     for plan in plans() {
         for (place, needs) in needs().into_iter().enumerate() {
             // All cuts of all but the longest bodies for what is asked for most.
-            let step = if place < 2 && body.len() < 3_000 { 1 } else { 1 + body.len() / 60 };
+            let step = if place < 2 && body.len() < 1_500 { 1 } else { 1 + body.len() / 60 };
             check_cuts(api, &plan, needs, body, (0..=body.len()).step_by(step), true);
         }
     }

@@ -522,7 +522,7 @@ fn events(count: usize) -> impl Strategy<Value = Vec<(usize, Event)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     /// Whatever happened: somebody can be chosen, no ejection outlives its bound, shards and control agree, and
     /// good probes and good answers bring everybody back.

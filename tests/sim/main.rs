@@ -5,7 +5,7 @@
 //! checked ([`check`]); behind every completion the shared counters are compared with a model of them ([`shadow`]); and
 //! clients and engines check every byte that reaches them. A failure names its seed.
 //!
-//! `WARMFRONT_SIM_SEED` runs one schedule, `WARMFRONT_SIM_SCHEDULES` so many (4,000 by default) behind
+//! `WARMFRONT_SIM_SEED` runs one schedule, `WARMFRONT_SIM_SCHEDULES` so many (2,400 by default) behind
 //! `WARMFRONT_SIM_FIRST`. `WARMFRONT_SIM_TRACE` prints what happens to every connection.
 
 mod cases;
@@ -35,7 +35,7 @@ use schedule::{FAULT_WORDS, Schedule};
 use tally::Tally;
 
 /// By default: less than a minute on two cores.
-const SCHEDULES: u64 = 4_000;
+const SCHEDULES: u64 = 2_400;
 /// So many reach all that they are for.
 const ENOUGH: u64 = 2_000;
 

@@ -8,6 +8,7 @@ mod rooms;
 mod source;
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use source::{Source, tokens};
 
@@ -298,7 +299,7 @@ fn lines_with(code: &str, words: &[&str]) -> Vec<usize> {
 }
 
 /// Entries of a table whose file is gone.
-fn absent<'a>(table: &str, paths: impl Iterator<Item = &'a str>, sources: &[Source]) -> Vec<String> {
+fn absent<'a>(table: &str, paths: impl Iterator<Item = &'a str>, sources: &[&Source]) -> Vec<String> {
     let gone = paths.filter(|path| !sources.iter().any(|source| source.path == *path));
     gone.map(|path| format!("{path}:1: there is no such file: take it off {table}")).collect()
 }
@@ -311,8 +312,13 @@ fn root() -> PathBuf {
     env!("CARGO_MANIFEST_DIR").into()
 }
 
-fn sources(below: &[&str]) -> Vec<Source> {
-    let sources: Vec<Source> = files(below, ".rs").into_iter().map(|path| Source::read(&root(), path)).collect();
+/// All there are, read once for all rules.
+fn sources(below: &[&str]) -> Vec<&'static Source> {
+    static ALL: LazyLock<Vec<Source>> = LazyLock::new(|| {
+        files(&["src", "tests", "bench"], ".rs").into_iter().map(|path| Source::read(&root(), path)).collect()
+    });
+    let is_below = |source: &&Source| below.iter().any(|directory| Path::new(&source.path).starts_with(directory));
+    let sources: Vec<&Source> = ALL.iter().filter(is_below).collect();
     assert!(sources.len() > 3, "no sources under {below:?}");
     sources
 }

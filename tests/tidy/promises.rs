@@ -9,7 +9,7 @@ use crate::source::Source;
 const TEXTS: &[(&str, &str)] = &[("tests/incidents.md", "# What broke"), ("tests/threats.md", "# Threat model")];
 
 /// Tests that are promised and are nowhere.
-pub fn broken(root: &Path, sources: &[Source]) -> Vec<String> {
+pub fn broken(root: &Path, sources: &[&Source]) -> Vec<String> {
     let mut faults = Vec::new();
     for (path, heading) in TEXTS {
         let text = fs::read_to_string(root.join(path)).unwrap_or_default();

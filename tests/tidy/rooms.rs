@@ -221,10 +221,10 @@ const CLOCK: &str = "take `now` as an argument";
 const RUNTIME: &str = "only control and the simulated engine run on it";
 
 /// Names of other rooms that the table does not allow, and rows that nothing needs.
-pub fn directions(sources: &[Source]) -> Vec<String> {
+pub fn directions(sources: &[&Source]) -> Vec<String> {
     let mut faults = table_faults();
     let mut used = Vec::new();
-    let rooms: Vec<&str> = sources.iter().map(Source::room).collect();
+    let rooms: Vec<&str> = sources.iter().map(|source| source.room()).collect();
     for source in sources.iter().filter(|source| source.room() != "lib") {
         let Some((room, allowed)) = ROOMS.iter().find(|(room, _)| *room == source.room()) else {
             faults.push(format!("{}:1: a new room: give it a row in ROOMS in tests/tidy/rooms.rs", source.path));
@@ -256,7 +256,7 @@ pub fn directions(sources: &[Source]) -> Vec<String> {
 }
 
 /// What clocks, threads and sockets the pure rooms name.
-pub fn impurities(sources: &[Source]) -> Vec<String> {
+pub fn impurities(sources: &[&Source]) -> Vec<String> {
     let mut faults = Vec::new();
     for source in sources.iter().filter(|source| PURE.contains(&source.room())) {
         for (line, path) in source.paths() {
