@@ -71,6 +71,16 @@ impl Fleet {
         emptied
     }
 
+    /// See [`super::super::keeper::Keeper::unheard`].
+    pub fn unheard(&mut self, place: usize) {
+        // Who has not said yet what it serves may be listened to as soon as it has.
+        let member = self.member(place).filter(|member| member.ids().is_some());
+        let steps = member.and_then(|member| member.now.as_ref()).filter(|tenancy| tenancy.unit == Unit::Steps);
+        if let Some(id) = steps.map(|tenancy| tenancy.id) {
+            self.notes(place, id, Unit::Blocks);
+        }
+    }
+
     /// See [`super::super::keeper::Keeper::notes`].
     pub fn notes(&mut self, place: usize, id: EndpointId, unit: Unit) {
         let Some(tenancy) = self.tenancy(place, id) else { return };
@@ -113,13 +123,24 @@ impl Fleet {
         copied.ok().map(|()| Rows { layout: index.layout(), bytes: rows })
     }
 
+    /// Whether the engine at `place` will be listened to in this form. Who has not said yet what it serves may be, where any is.
+    fn may_hear(&self, place: usize, form: u64) -> bool {
+        let Some(member) = self.member(place).filter(|member| member.upstream.kv_events != KvEvents::Off) else {
+            return false;
+        };
+        match member.ids() {
+            Some(_) => self.wanted(place).is_some_and(|wanted| wanted.form.id == form),
+            None => self.forms.folders().any(|(_, known)| known.form.id == form),
+        }
+    }
+
     /// An engine said for the first time which process it is: what an earlier process of ours knew of that is known again.
     pub(super) fn recall(&mut self, place: usize, id: EndpointId) {
         let Some(member) = self.member(place) else { return };
         let (name, process) = (Arc::clone(&member.name), member.now.as_ref().and_then(Tenancy::process));
         let Some(known) = process.and_then(|process| self.remembered.take(&name, &process)) else { return };
         let Some(index) = self.caches.index() else { return };
-        if known.told.is_some() {
+        if known.told.as_ref().is_some_and(|told| self.may_hear(place, told.form)) {
             self.notes(place, id, Unit::Steps);
         }
         let mut restored = 0;

@@ -129,6 +129,11 @@ impl Keeper {
         self.fleet().notes(place, id, unit);
     }
 
+    /// Nobody listens to the engine at this place: what an earlier process noted of it by its own word is no more than what is sent there.
+    pub fn unheard(&self, place: usize) {
+        self.fleet().unheard(place);
+    }
+
     /// How often what is noted of an endpoint's cache has gone; none: it is not there.
     pub fn emptied(&self, place: usize, id: EndpointId) -> Option<u64> {
         self.fleet().tenancy(place, id).map(|tenancy| tenancy.emptied)
