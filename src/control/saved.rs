@@ -9,6 +9,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh64::{Xxh64, xxh64};
@@ -24,9 +25,9 @@ const BYTES_MAX: u64 = 4 << 30;
 const LINE_BYTES_MAX: usize = 16 << 20;
 
 /// By the engines' names.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Saved {
-    engines: HashMap<String, Engine>,
+    engines: HashMap<String, Arc<Engine>>,
 }
 
 /// One engine's process, as it says itself which it is.
@@ -120,13 +121,19 @@ pub enum Unusable {
 impl Saved {
     /// Notes what is known of an engine.
     pub fn add(&mut self, name: &str, engine: Engine) {
-        self.engines.insert(name.to_owned(), engine);
+        self.engines.insert(name.to_owned(), Arc::new(engine));
     }
 
     /// What was known of an engine, if that is this process. Not twice.
-    pub fn take(&mut self, name: &str, process: &Process) -> Option<Engine> {
+    pub fn take(&mut self, name: &str, process: Option<&Process>) -> Option<Engine> {
         let engine = self.engines.remove(name)?;
-        (engine.process == *process).then_some(engine)
+        // It is shared while it is being written.
+        (process == Some(&engine.process)).then(|| Arc::unwrap_or_clone(engine))
+    }
+
+    /// Forgets engines by their names.
+    pub fn retain(&mut self, stays: impl Fn(&str) -> bool) {
+        self.engines.retain(|name, _| stays(name));
     }
 
     /// Whether nothing is known of anybody.
@@ -150,7 +157,7 @@ impl Saved {
         let engines = self.engines.iter().map(|(name, engine)| Listed::of(name, engine)).collect();
         // Numbers and names: there is always JSON of them.
         let line = serde_json::to_vec(&Line { warmfront_caches: VERSION, engines }).unwrap_or_default();
-        let parts = self.engines.values().flat_map(Engine::parts);
+        let parts = self.engines.values().flat_map(|engine| engine.parts());
         let (mut sum, mut length) = (Xxh64::new(0), 0);
         for part in [&*line, b"\n"].into_iter().chain(parts) {
             sum.update(part);
@@ -275,9 +282,9 @@ mod tests {
         let mut again = Saved::of(&bytes(&saved)).unwrap();
         assert_eq!(again.engines, saved.engines);
         let later = Process { started: process.started + 1.0, ..process };
-        assert_eq!(again.take("gpu-2", &later), None, "another process");
-        assert_eq!(again.take("gpu-3", &process), None);
-        assert!(again.take("gpu-1", &process).is_some() && again.take("gpu-1", &process).is_none());
+        assert_eq!(again.take("gpu-2", Some(&later)), None, "another process");
+        assert_eq!(again.take("gpu-3", Some(&process)), None);
+        assert!(again.take("gpu-1", Some(&process)).is_some() && again.take("gpu-1", Some(&process)).is_none());
         assert!(again.is_empty());
     }
 
@@ -293,7 +300,7 @@ mod tests {
             saved.add("gpu-1", Engine { process, told: Some(told), rows: None });
             let mut again = Saved::of(&bytes(&saved)).unwrap();
             assert_eq!(again.engines, saved.engines);
-            assert!(again.take("gpu-1", &process).is_some(), "{time}");
+            assert!(again.take("gpu-1", Some(&process)).is_some(), "{time}");
         }
     }
 
@@ -355,7 +362,7 @@ mod tests {
             }
             file.extend(xxh64(&file, 0).to_le_bytes());
             let Ok(saved) = Saved::of(&file) else { continue };
-            let kept: usize = saved.engines.values().flat_map(Engine::parts).map(<[u8]>::len).sum();
+            let kept: usize = saved.engines.values().flat_map(|engine| engine.parts()).map(<[u8]>::len).sum();
             assert!(kept <= file.len(), "{kept} of {}", file.len());
             read += 1;
         }
