@@ -119,6 +119,39 @@ fn what_the_package_is_made_of_is_there() {
     }
 }
 
+/// Whatever becomes of the front, dpkg goes on; that it still runs the old program is said.
+#[test]
+fn an_upgrade_of_the_package_does_not_fail_with_the_front() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("postinst-{}", std::process::id()));
+    let programs = folder.join("bin");
+    fs::create_dir_all(&programs).unwrap();
+    let asked = folder.join("asked");
+    let systemctl = format!(
+        "#!/bin/sh\necho \"$@\" >>{asked}\ncase $1 in\n\
+         kill) exit $KILLED ;;\n\
+         show) [ \"$(grep -c ^show {asked})\" -gt 1 ] && echo \"$AFTER\" || echo 10 ;;\nesac\n",
+        asked = asked.display()
+    );
+    for (name, script) in [("systemctl", &*systemctl), ("sleep", "#!/bin/sh\n")] {
+        use std::os::unix::fs::PermissionsExt;
+        fs::write(programs.join(name), script).unwrap();
+        fs::set_permissions(programs.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let script = shipped("systemd/debian/postinst").replace("/run/systemd/system", &folder.display().to_string());
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    for (killed, after, is_said) in [("0", "11", false), ("1", "0", false), ("0", "10", true)] {
+        let _ = fs::remove_file(&asked);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, "postinst", "configure", "0.0.9"]);
+        let output = shell.env("PATH", &path).env("KILLED", killed).env("AFTER", after).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && said.contains("no new process") == is_said, "{killed} {after}: {said}");
+        let asked = fs::read_to_string(&asked).unwrap();
+        assert!(asked.contains("kill --kill-who=main --signal=SIGUSR2 warmfront.service\n"), "{asked}");
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
 /// The configuration that the package installs names no engine, and is right but for that.
 #[test]
 fn what_is_installed_wants_engines_and_nothing_else() {
