@@ -618,3 +618,20 @@ fn a_taken_admin_port_is_said() {
     let said = control::start(setup, None, false).unwrap_err().to_string();
     assert!(said.contains("cannot open the admin listener") && said.contains("--admin"), "{said}");
 }
+
+/// Who mistyped a path is told those that there are.
+#[test]
+fn what_is_not_there_is_answered_with_what_is() {
+    let front = front(vec![upstream("127.0.0.1:1".parse().unwrap())]);
+    let host = front.control.admin;
+    for (asked, status) in [
+        ("GET /endpoint", 404),
+        ("POST /", 404),
+        ("GET /reload", 405),
+        ("GET /endpoints/a/drain", 405),
+        ("PUT /endpoints", 405),
+    ] {
+        let (answered, said) = raw(host, &format!("{asked} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        assert!(answered == status && said.contains("POST /reload, /explain, /endpoints,"), "{asked}: {said}");
+    }
+}

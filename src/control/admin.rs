@@ -35,6 +35,12 @@ pub(super) struct State {
     pub(super) source: Arc<dyn Source>,
 }
 
+/// For who asks for something else.
+const PATHS: &str = "the admin listener has\n\
+    GET /metrics, /healthz, /readyz, /endpoints, /receipts, /receipts/REQUEST_ID\n\
+    POST /reload, /explain, /endpoints, /endpoints/NAME/drain, /endpoints/NAME/resume\n\
+    DELETE /endpoints/NAME\n";
+
 /// Answers until the runtime ends.
 pub(super) async fn serve(listener: TcpListener, state: State) {
     let router = Router::new()
@@ -45,6 +51,8 @@ pub(super) async fn serve(listener: TcpListener, state: State) {
         .merge(receipts::routes())
         .route("/reload", post(reload))
         .route("/explain", post(explain))
+        .fallback(async || (StatusCode::NOT_FOUND, PATHS))
+        .method_not_allowed_fallback(async || (StatusCode::METHOD_NOT_ALLOWED, PATHS))
         .layer(from_fn(gate::guard))
         .layer(from_fn_with_state(state.process, gate::send_on))
         .with_state(state);
