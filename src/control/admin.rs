@@ -111,8 +111,8 @@ async fn explain(
     // As long as clients' may be by now.
     let longest = usize::try_from(state.keeper.config().limits.body_bytes_max).unwrap_or(usize::MAX);
     let body = to_bytes(body, longest).await.map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
-    let text = |value: &axum::http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-    let fields: Vec<_> = headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
+    let fields: Vec<_> =
+        headers.iter().map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect();
     let explained = tokio::task::spawn_blocking(move || {
         let question = Question { path: &asked.path, fields: &fields, body: &body, random: explain::random() };
         explain::explain(&question, &state.keeper.config(), &state.published.current(), state.counters.loads())
