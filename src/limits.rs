@@ -21,8 +21,8 @@ pub struct Limits {
     /// Bytes all held bodies of one shard may take together; beyond it 503 with `Retry-After`. 0: the shards share a
     /// quarter of the memory that the machine, or this process's cgroup, has.
     pub budget_bytes: usize,
-    /// Memory of the prefix index, which all shards share; taken at the start if a pool's policy is `warm`. Some 70 bytes for each 64 tokens
-    /// that the engines' caches hold, 116 with more than 64 engines, 308 with more than 256.
+    /// Memory of the prefix index, which all shards share; taken at the start if a pool's policy is `warm`. 73 bytes for each 64 tokens of
+    /// the engines' caches, 85 beyond 32 engines, 128 beyond 64, 205 beyond 128, 341 beyond 256 ("precise": four times 85, 102, 128, 205, 341).
     /// With less, an equal part of each cache is known. 0: none.
     pub index_bytes: usize,
     /// Most client connections of one shard; further ones wait in the kernel's queue.

@@ -105,12 +105,19 @@ impl Heir {
     pub fn serves(mut self, estate: &Estate) -> io::Result<Heir> {
         let said = hand_on(&self.stream, estate).and_then(|()| self.stream.read_exact(&mut [0]));
         if let Err(error) = said {
-            if let Some(id) = Pid::from_raw(self.id.cast_signed()) {
-                let _ = kill_process(id, Signal::KILL);
-            }
+            self.kill();
             return Err(io::Error::new(error.kind(), format!("it did not come to serve: {error}")));
         }
         Ok(self)
+    }
+
+    /// It may have ended by itself, and its number be another's.
+    fn kill(&self) {
+        let _ = match (&self.process, Pid::from_raw(self.id.cast_signed())) {
+            (Some(process), _) => pidfd_send_signal(process, Signal::KILL),
+            (None, Some(id)) => kill_process(id, Signal::KILL),
+            (None, None) => Ok(()),
+        };
     }
 
     /// Its process id.
@@ -273,6 +280,26 @@ mod tests {
             taken.push(admin);
             let found: Vec<_> = taken.into_iter().map(|fd| TcpListener::from(fd).local_addr().unwrap()).collect();
             assert_eq!(found, ports);
+        }
+    }
+
+    /// Its number may be another's by then.
+    #[test]
+    fn an_heir_that_does_not_serve_is_ended_and_nobody_else() {
+        let [mut heir, mut other] = [(); 2].map(|()| Command::new("sleep").arg("600").spawn().unwrap());
+        let id = Pid::from_raw(heir.id().cast_signed()).unwrap();
+        if let Ok(process) = pidfd_open(id, PidfdFlags::empty()) {
+            let (stream, _) = UnixStream::pair().unwrap();
+            let admin = OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap());
+            let estate = Estate { admin, listeners: Vec::new() };
+            let said = Heir { id: other.id(), process: Some(process), stream }.serves(&estate).unwrap_err();
+            assert!(said.to_string().contains("did not come to serve"), "{said}");
+            assert!(!heir.wait().unwrap().success());
+            assert!(other.try_wait().unwrap().is_none());
+        }
+        for mut child in [heir, other] {
+            let _ = child.kill();
+            child.wait().unwrap();
         }
     }
 

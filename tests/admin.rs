@@ -18,6 +18,7 @@ use warmfront::counters::Counters;
 use warmfront::counters::stats::{Shadowed, Stats, Timing};
 use warmfront::fleet::Health;
 use warmfront::policy::Policy;
+use warmfront::prefix::{session_hash, session_key};
 use warmfront::publish::{DriverInUse, Process, Published};
 use warmfront::snapshot::{Selected, Snapshot};
 
@@ -617,4 +618,47 @@ fn a_taken_admin_port_is_said() {
     };
     let said = control::start(setup, None, false).unwrap_err().to_string();
     assert!(said.contains("cannot open the admin listener") && said.contains("--admin"), "{said}");
+}
+
+/// Who mistyped a path is told those that there are.
+#[test]
+fn what_is_not_there_is_answered_with_what_is() {
+    let front = front(vec![upstream("127.0.0.1:1".parse().unwrap())]);
+    let host = front.control.admin;
+    for (asked, status) in [
+        ("GET /endpoint", 404),
+        ("POST /", 404),
+        ("GET /reload", 405),
+        ("GET /endpoints/a/drain", 405),
+        ("PUT /endpoints", 405),
+    ] {
+        let (answered, said) = raw(host, &format!("{asked} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        assert!(answered == status && said.contains("POST /reload, /explain, /endpoints,"), "{asked}: {said}");
+    }
+}
+
+/// Of whatever bytes it is, and of the first field of its name.
+#[test]
+fn a_session_is_explained_as_a_shard_reads_it() {
+    let front = front(vec![upstream("127.0.0.1:1".parse().unwrap())]);
+    let host = front.control.admin;
+    let body = "{\"prompt\":\"x\"}";
+    for (fields, session) in [
+        (&b"x-session-id: zo\xEB\r\n"[..], Some(&b"zo\xEB"[..])),
+        (b"x-session-id:\r\nx-session-id: a\r\n", None),
+        (b"x-session-id:\r\nx-user-id: b\r\n", Some(b"b")),
+    ] {
+        let head = format!(
+            "POST /explain?path=/v1/completions HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: {}\r\n",
+            body.len()
+        );
+        let mut stream = TcpStream::connect(host).unwrap();
+        stream.write_all(&[head.as_bytes(), fields, b"\r\n", body.as_bytes()].concat()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let answer: serde_json::Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+        let pool = answer["pool"].as_str().unwrap_or_default().as_bytes();
+        let key = session.map(|session| format!("{:016x}", session_key(pool, session_hash(session))));
+        assert_eq!(answer["session_key"].as_str(), key.as_deref(), "{answer}");
+    }
 }

@@ -59,10 +59,14 @@ fn the_unit_exposes_little() {
 /// Without a pause between restarts, systemd would go on for ever with what it cannot do itself.
 #[test]
 fn what_does_not_mend_itself_is_not_tried_again() {
-    let shipped = shipped("systemd/warmfront.service");
-    let statuses = shipped.lines().find_map(|line| line.strip_prefix("RestartPreventExitStatus=")).unwrap();
-    assert_eq!(statuses, "78 203 226 238 240 243");
-    let names = ["CONFIG", "EXEC", "NAMESPACE", "STATE_DIRECTORY", "LOGS_DIRECTORY", "CREDENTIALS"];
+    let statuses = |unit: &str| {
+        let shipped = shipped(unit);
+        shipped.lines().find_map(|line| line.strip_prefix("RestartPreventExitStatus=")).unwrap().to_owned()
+    };
+    // What a drop-in says of this is added to what the unit says.
+    let statuses = statuses("systemd/warmfront.service") + " " + &statuses("tuning/realtime.conf");
+    assert_eq!(statuses, "78 203 226 238 240 243 214");
+    let names = ["CONFIG", "EXEC", "NAMESPACE", "STATE_DIRECTORY", "LOGS_DIRECTORY", "CREDENTIALS", "SETSCHEDULER"];
     let output = match Command::new("systemd-analyze").arg("exit-status").args(names).output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
         output => output.expect("systemd-analyze runs"),
@@ -113,6 +117,39 @@ fn what_the_package_is_made_of_is_there() {
     for never in ["enable", "start"] {
         assert_eq!(units[never].as_bool(), Some(false), "{never}: there is no front before its engines are named");
     }
+}
+
+/// Whatever becomes of the front, dpkg goes on; that it still runs the old program is said.
+#[test]
+fn an_upgrade_of_the_package_does_not_fail_with_the_front() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("postinst-{}", std::process::id()));
+    let programs = folder.join("bin");
+    fs::create_dir_all(&programs).unwrap();
+    let asked = folder.join("asked");
+    let systemctl = format!(
+        "#!/bin/sh\necho \"$@\" >>{asked}\ncase $1 in\n\
+         kill) exit $KILLED ;;\n\
+         show) [ \"$(grep -c ^show {asked})\" -gt 1 ] && echo \"$AFTER\" || echo 10 ;;\nesac\n",
+        asked = asked.display()
+    );
+    for (name, script) in [("systemctl", &*systemctl), ("sleep", "#!/bin/sh\n")] {
+        use std::os::unix::fs::PermissionsExt;
+        fs::write(programs.join(name), script).unwrap();
+        fs::set_permissions(programs.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let script = shipped("systemd/debian/postinst").replace("/run/systemd/system", &folder.display().to_string());
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    for (killed, after, is_said) in [("0", "11", false), ("1", "0", false), ("0", "10", true)] {
+        let _ = fs::remove_file(&asked);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, "postinst", "configure", "0.0.9"]);
+        let output = shell.env("PATH", &path).env("KILLED", killed).env("AFTER", after).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && said.contains("no new process") == is_said, "{killed} {after}: {said}");
+        let asked = fs::read_to_string(&asked).unwrap();
+        assert!(asked.contains("kill --kill-who=main --signal=SIGUSR2 warmfront.service\n"), "{asked}");
+    }
+    fs::remove_dir_all(&folder).unwrap();
 }
 
 /// The configuration that the package installs names no engine, and is right but for that.

@@ -137,7 +137,8 @@ fn body(args: &Args) -> Result<Vec<u8>, String> {
 /// Against a fleet where nothing is in flight.
 fn offline(args: &Args, body: &[u8]) -> Result<Explanation, String> {
     let mut config = args.config.clone().load().map_err(|invalid| invalid.to_string())?;
-    let question = Question { path: &args.path, fields: &args.fields, body, random: explain::random() };
+    let fields: Vec<_> = args.fields.iter().map(|(name, value)| (name.clone(), value.clone().into_bytes())).collect();
+    let question = Question { path: &args.path, fields: &fields, body, random: explain::random() };
     if let Some(model) = explain::model(&question) {
         let unsaid = config.upstream.iter_mut().filter(|upstream| upstream.models.is_empty());
         unsaid.for_each(|upstream| upstream.models.push(model.clone()));

@@ -35,6 +35,12 @@ pub(super) struct State {
     pub(super) source: Arc<dyn Source>,
 }
 
+/// For who asks for something else.
+const PATHS: &str = "the admin listener has\n\
+    GET /metrics, /healthz, /readyz, /endpoints, /receipts, /receipts/REQUEST_ID\n\
+    POST /reload, /explain, /endpoints, /endpoints/NAME/drain, /endpoints/NAME/resume\n\
+    DELETE /endpoints/NAME\n";
+
 /// Answers until the runtime ends.
 pub(super) async fn serve(listener: TcpListener, state: State) {
     let router = Router::new()
@@ -45,6 +51,8 @@ pub(super) async fn serve(listener: TcpListener, state: State) {
         .merge(receipts::routes())
         .route("/reload", post(reload))
         .route("/explain", post(explain))
+        .fallback(async || (StatusCode::NOT_FOUND, PATHS))
+        .method_not_allowed_fallback(async || (StatusCode::METHOD_NOT_ALLOWED, PATHS))
         .layer(from_fn(gate::guard))
         .layer(from_fn_with_state(state.process, gate::send_on))
         .with_state(state);
@@ -103,8 +111,8 @@ async fn explain(
     // As long as clients' may be by now.
     let longest = usize::try_from(state.keeper.config().limits.body_bytes_max).unwrap_or(usize::MAX);
     let body = to_bytes(body, longest).await.map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
-    let text = |value: &axum::http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-    let fields: Vec<_> = headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
+    let fields: Vec<_> =
+        headers.iter().map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect();
     let explained = tokio::task::spawn_blocking(move || {
         let question = Question { path: &asked.path, fields: &fields, body: &body, random: explain::random() };
         explain::explain(&question, &state.keeper.config(), &state.published.current(), state.counters.loads())

@@ -214,6 +214,36 @@ mod tests {
         assert!(made(&config).is_none());
     }
 
+    /// What is said to be needed is what is needed, to the byte.
+    #[test]
+    fn a_block_takes_as_many_bytes_as_is_said() {
+        let mut config = Config::default();
+        config.limits.index_bytes = 1 << 30;
+        let engine = crate::config::Upstream::new("http://engine:8000".parse().unwrap());
+        let mut each = |policy, engines| {
+            config.routing.policy = policy;
+            config.upstream = vec![engine.clone(); engines];
+            let blocks = index_blocks(&config).unwrap() as u64;
+            ((1u64 << 30) + blocks / 2) / blocks
+        };
+        let [first, more @ ..] = [1, 33, 65, 129, 257].map(|engines| each(Policy::Warm, engines));
+        let more: Vec<String> =
+            more.iter().zip([32, 64, 128, 256]).map(|(bytes, engines)| format!("{bytes} beyond {engines}")).collect();
+        let steps = [1, 33, 65, 129, 257].map(|engines| each(Policy::Precise, engines).to_string());
+        let said = format!(
+            "{first} bytes for each 64 tokens of the engines' caches, {} (\"precise\": four times {})",
+            more.join(", ").replacen(" beyond 32", " beyond 32 engines", 1),
+            steps.join(", ")
+        );
+        for text in [include_str!("../../systemd/warmfront.toml"), include_str!("../limits.rs")] {
+            let words: Vec<&str> = text.split_whitespace().filter(|word| !matches!(*word, "#" | "///")).collect();
+            assert!(words.join(" ").contains(&said), "{said}");
+        }
+        for (before, after) in [(32, 1), (64, 33), (128, 65), (256, 129), (512, 257)] {
+            assert_eq!(each(Policy::Warm, before), each(Policy::Warm, after), "{before}");
+        }
+    }
+
     #[test]
     fn what_restarts_is_cold() {
         let mut config = Config::default();

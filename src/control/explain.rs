@@ -20,7 +20,7 @@ pub struct Question<'a> {
     /// Path, which says what the body looks like.
     pub path: &'a str,
     /// Header fields, names in lower case; those that may carry a session key are looked at.
-    pub fields: &'a [(String, String)],
+    pub fields: &'a [(String, Vec<u8>)],
     /// The body.
     pub body: &'a [u8],
     /// Random bits for `random` and for ties.
@@ -278,11 +278,11 @@ pub fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Hash of the first header field that carries a session key.
+/// Hash of the first header field that carries a session key. As for a shard, the first of a name counts, and none behind it.
 fn session(question: &Question<'_>, settings: &Settings) -> Option<u64> {
     let value = |wanted: &String| {
-        let field = question.fields.iter().find(|(name, value)| name == wanted && !value.is_empty());
-        field.map(|(_, value)| prefix::session_hash(value.as_bytes()))
+        let field = question.fields.iter().find(|(name, _)| name == wanted).filter(|(_, value)| !value.is_empty());
+        field.map(|(_, value)| prefix::session_hash(value))
     };
     settings.session_headers.iter().find_map(value)
 }

@@ -73,11 +73,6 @@ impl Fleet {
         fleet
     }
 
-    /// What an earlier process of ours knew.
-    pub fn remember(&mut self, saved: Saved) {
-        self.remembered = saved;
-    }
-
     /// The engines, in the order of the configuration.
     pub fn members(&self) -> &[Member] {
         &self.members
@@ -269,6 +264,7 @@ impl Fleet {
         tenancy.foreign = foreign;
         tenancy.dispatched_at = ours.dispatched;
         tenancy.resident_at = ours.resident;
+        tenancy.process = reading.process().or(tenancy.process);
         let unit = tenancy.unit;
         let first =
             tenancy.reading.replace((reading, now)).is_none() && !std::mem::replace(&mut tenancy.is_known, true);

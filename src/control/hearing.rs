@@ -172,6 +172,8 @@ impl Hearing {
             Told::Malformed(_) => None,
             Told::Offline(why) => {
                 self.distrust(&mut inner);
+                // Also where only an earlier process has heard it: what it told has no room of its own until it is heard.
+                self.keeper.notes(self.place, self.id, Unit::Blocks);
                 self.say_unheard(socket, why, &mut inner);
                 Some(Course::Silent)
             }

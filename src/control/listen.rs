@@ -176,11 +176,17 @@ pub async fn listen(keeper: Arc<Keeper>, place: usize) {
                     let engine = engine.as_deref().unwrap_or_default();
                     tracing::warn!(engine, why, "this engine's cache is known from what was sent there alone");
                 }
-                wait = if why.is_some() { ASK_AGAIN } else { TICK };
+                if why.is_some() {
+                    keeper.unheard(place);
+                    wait = ASK_AGAIN;
+                }
                 said = why;
             }
             // Of none of these there are ears.
-            (_, None) => wait = SOON,
+            (_, None) => {
+                keeper.unheard(place);
+                wait = SOON;
+            }
         }
         sleep(wait).await;
     }

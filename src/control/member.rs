@@ -91,6 +91,8 @@ pub struct Tenancy {
     pub began: Option<f64>,
     /// How many tokens of prompts it had counted by its last scrape: tells processes apart that do not say when they began.
     pub computed: Option<u64>,
+    /// Which process it is, as far as it has said so: known for longer than its figures are believed.
+    pub process: Option<Process>,
     /// It answers again: whether it is the same process its next scrape tells.
     pub was_silent: bool,
 }
@@ -118,13 +120,6 @@ impl Tenancy {
                 was_silent && self.computed.is_some_and(|before| !goes_on(before))
             }
         }
-    }
-
-    /// Which process it is, as far as it says so.
-    pub fn process(&self) -> Option<Process> {
-        let (reading, _) = self.reading.as_ref()?;
-        let (block_size, tokens) = (reading.block_size, reading.load.kv_capacity_tokens);
-        reading.started.map(|started| Process { started, block_size, tokens })
     }
 }
 

@@ -151,6 +151,7 @@ impl Fleet {
         // Also those that have another address under the same name.
         self.members.iter_mut().for_each(|member| self.bank.returns(member));
         self.forget_the_gone();
+        self.forget_strangers();
         self.pools.membership_changed();
         self.answer = answer::of(&self.members);
         (added, removed)

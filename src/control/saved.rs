@@ -5,28 +5,31 @@
 //! eight bytes are the XXH64 of all before them. Mirrors hold some bytes of text for each KV block, so that the file is for this user alone.
 
 use std::collections::HashMap;
-use std::fs::{self, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh64::{Xxh64, xxh64};
+use xxhash_rust::xxh64::Xxh64;
 
 use super::writable::may_hold;
 use crate::kvevents::Reached;
 
 /// Of another, nothing is understood.
 const VERSION: u32 = 3;
-/// Longest file that is read.
+/// Longest file that is written or read.
 const BYTES_MAX: u64 = 4 << 30;
-/// Longest first line.
+/// Longest first line, with its end.
 const LINE_BYTES_MAX: usize = 16 << 20;
+/// Of the sum at the end.
+const SUM_BYTES: u64 = size_of::<u64>() as u64;
 
 /// By the engines' names.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Saved {
-    engines: HashMap<String, Engine>,
+    engines: HashMap<String, Arc<Engine>>,
 }
 
 /// One engine's process, as it says itself which it is.
@@ -117,16 +120,24 @@ pub enum Unusable {
     Content(&'static str),
 }
 
+const NOT_WHOLE: Unusable = Unusable::Content("it is damaged, or not whole");
+
 impl Saved {
     /// Notes what is known of an engine.
     pub fn add(&mut self, name: &str, engine: Engine) {
-        self.engines.insert(name.to_owned(), engine);
+        self.engines.insert(name.to_owned(), Arc::new(engine));
     }
 
     /// What was known of an engine, if that is this process. Not twice.
-    pub fn take(&mut self, name: &str, process: &Process) -> Option<Engine> {
+    pub fn take(&mut self, name: &str, process: Option<&Process>) -> Option<Engine> {
         let engine = self.engines.remove(name)?;
-        (engine.process == *process).then_some(engine)
+        // It is shared while it is being written.
+        (process == Some(&engine.process)).then(|| Arc::unwrap_or_clone(engine))
+    }
+
+    /// Forgets engines by their names.
+    pub fn retain(&mut self, stays: impl Fn(&str) -> bool) {
+        self.engines.retain(|name, _| stays(name));
     }
 
     /// Whether nothing is known of anybody.
@@ -136,70 +147,123 @@ impl Saved {
 
     /// Writes all of it in the place of what the file held, so that there is always a whole one. Answers how many bytes that are.
     pub fn write(&self, path: &Path) -> io::Result<u64> {
+        self.write_within(BYTES_MAX, path)
+    }
+
+    fn write_within(&self, most: u64, path: &Path) -> io::Result<u64> {
         let beside = beside(path);
-        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+        // What was left there may be for others to read.
+        match fs::remove_file(&beside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let written = self.write_new(most, &beside).and_then(|length| fs::rename(&beside, path).map(|()| length));
+        if written.is_err() {
+            // On a disk that is full it would keep others from writing.
+            let _ = fs::remove_file(&beside);
+        }
+        written
+    }
+
+    fn write_new(&self, most: u64, path: &Path) -> io::Result<u64> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         let mut file = BufWriter::new(file);
-        let length = self.write_to(&mut file)?;
+        let length = self.write_to(most, &mut file)?;
         file.into_inner()?.sync_data()?;
-        fs::rename(&beside, path)?;
         Ok(length)
     }
 
     /// Part by part: all of them together once more would be as much again as they are.
-    fn write_to(&self, out: &mut impl Write) -> io::Result<u64> {
+    fn write_to(&self, most: u64, out: &mut impl Write) -> io::Result<u64> {
         let engines = self.engines.iter().map(|(name, engine)| Listed::of(name, engine)).collect();
         // Numbers and names: there is always JSON of them.
         let line = serde_json::to_vec(&Line { warmfront_caches: VERSION, engines }).unwrap_or_default();
-        let parts = self.engines.values().flat_map(Engine::parts);
-        let (mut sum, mut length) = (Xxh64::new(0), 0);
-        for part in [&*line, b"\n"].into_iter().chain(parts) {
+        let parts = || [&*line, b"\n"].into_iter().chain(self.engines.values().flat_map(|engine| engine.parts()));
+        let length = parts().map(|part| part.len() as u64).sum::<u64>() + SUM_BYTES;
+        if length > most || line.len() >= LINE_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it would be longer than any that is read"));
+        }
+        let mut sum = Xxh64::new(0);
+        for part in parts() {
             sum.update(part);
-            length += part.len() as u64;
             out.write_all(part)?;
         }
         out.write_all(&sum.digest().to_le_bytes())?;
-        Ok(length + size_of::<u64>() as u64)
+        Ok(length)
     }
 
     /// What an earlier process wrote.
     pub fn read(path: &Path) -> Result<Saved, Unusable> {
-        if fs::metadata(path)?.len() > BYTES_MAX {
+        let file = File::open(path)?;
+        let length = file.metadata()?.len();
+        if length > BYTES_MAX {
             return Err(Unusable::Content("it is longer than any that is written"));
         }
-        Saved::of(&fs::read(path)?)
+        Saved::read_from(BufReader::new(file), length)
     }
 
-    fn of(bytes: &[u8]) -> Result<Saved, Unusable> {
-        let end = bytes.iter().take(LINE_BYTES_MAX).position(|byte| *byte == b'\n');
-        let (line, behind) = bytes.split_at(end.ok_or(Unusable::Content("it has no first line"))?);
-        let line: Line = serde_json::from_slice(line)
+    /// Part by part, as it is written.
+    fn read_from(file: impl BufRead, length: u64) -> Result<Saved, Unusable> {
+        let mut rest = Rest { file, sum: Xxh64::new(0), bytes: length.saturating_sub(SUM_BYTES) };
+        let line: Line = serde_json::from_slice(&rest.line()?)
             .map_err(|_| Unusable::Content("its first line is another version's, or none"))?;
         if line.warmfront_caches != VERSION {
             return Err(Unusable::Content("it is another version's"));
         }
-        let not_whole = || Unusable::Content("it is damaged, or not whole");
-        let (behind, sum) = behind.split_last_chunk().ok_or_else(not_whole)?;
-        let summed = bytes.get(..bytes.len() - sum.len()).unwrap_or_default();
-        let mut rest = behind.get(1..).ok_or_else(not_whole)?;
-        if u64::from_le_bytes(*sum) != xxh64(summed, 0) {
-            return Err(not_whole());
-        }
-        let mut part = |length: usize| -> Result<Vec<u8>, Unusable> {
-            let (part, behind) = rest.split_at_checked(length).ok_or_else(not_whole)?;
-            rest = behind;
-            Ok(part.to_vec())
-        };
         let mut saved = Saved::default();
         for listed in line.engines {
-            let mirrors = listed.mirrors.iter().map(|(rank, length)| Ok((*rank, part(*length)?)));
+            let mirrors = listed.mirrors.iter().map(|(rank, length)| Ok((*rank, rest.part(*length)?)));
             let mirrors = mirrors.collect::<Result<_, Unusable>>()?;
-            let rows = listed.rows.map(|(layout, length)| Ok::<_, Unusable>(Rows { layout, bytes: part(length)? }));
+            let rows =
+                listed.rows.map(|(layout, length)| Ok::<_, Unusable>(Rows { layout, bytes: rest.part(length)? }));
             let of = |(rank, next, time, is_whole)| Reached { rank, next, time: f64::from_bits(time), is_whole };
             let sockets = listed.sockets.into_iter().map(|all| all.into_iter().map(of).collect()).collect();
             let told = listed.form.map(|form| Heard { form, sockets, mirrors });
             saved.add(&listed.name, Engine { process: listed.process, told, rows: rows.transpose()? });
         }
+        rest.end()?;
         Ok(saved)
+    }
+}
+
+/// What of a file was not read yet, before its sum.
+struct Rest<R> {
+    file: R,
+    sum: Xxh64,
+    bytes: u64,
+}
+
+impl<R: BufRead> Rest<R> {
+    /// The first line, without its end.
+    fn line(&mut self) -> Result<Vec<u8>, Unusable> {
+        let mut line = Vec::new();
+        self.file.by_ref().take(self.bytes.min(LINE_BYTES_MAX as u64)).read_until(b'\n', &mut line)?;
+        self.has_read(&line);
+        line.pop_if(|last| *last == b'\n').ok_or(Unusable::Content("it has no first line"))?;
+        Ok(line)
+    }
+
+    fn part(&mut self, length: usize) -> Result<Vec<u8>, Unusable> {
+        // No room is made for what is not there.
+        if length as u64 > self.bytes {
+            return Err(NOT_WHOLE);
+        }
+        let mut part = vec![0; length];
+        self.file.read_exact(&mut part)?;
+        self.has_read(&part);
+        Ok(part)
+    }
+
+    fn has_read(&mut self, bytes: &[u8]) {
+        self.sum.update(bytes);
+        self.bytes -= bytes.len() as u64;
+    }
+
+    /// Behind all parts there is the sum of them, and nothing else.
+    fn end(mut self) -> Result<(), Unusable> {
+        let mut sum = [0; SUM_BYTES as usize];
+        self.file.read_exact(&mut sum)?;
+        if self.bytes > 0 || u64::from_le_bytes(sum) != self.sum.digest() { Err(NOT_WHOLE) } else { Ok(()) }
     }
 }
 
@@ -246,6 +310,8 @@ impl Listed {
 
 #[cfg(test)]
 mod tests {
+    use xxhash_rust::xxh64::xxh64;
+
     use super::*;
 
     fn saved() -> (Saved, Process) {
@@ -265,19 +331,23 @@ mod tests {
 
     fn bytes(saved: &Saved) -> Vec<u8> {
         let mut bytes = Vec::new();
-        assert_eq!(saved.write_to(&mut bytes).unwrap(), bytes.len() as u64);
+        assert_eq!(saved.write_to(BYTES_MAX, &mut bytes).unwrap(), bytes.len() as u64);
         bytes
+    }
+
+    fn of(bytes: &[u8]) -> Result<Saved, Unusable> {
+        Saved::read_from(bytes, bytes.len() as u64)
     }
 
     #[test]
     fn what_is_written_is_read() {
         let (saved, process) = saved();
-        let mut again = Saved::of(&bytes(&saved)).unwrap();
+        let mut again = of(&bytes(&saved)).unwrap();
         assert_eq!(again.engines, saved.engines);
         let later = Process { started: process.started + 1.0, ..process };
-        assert_eq!(again.take("gpu-2", &later), None, "another process");
-        assert_eq!(again.take("gpu-3", &process), None);
-        assert!(again.take("gpu-1", &process).is_some() && again.take("gpu-1", &process).is_none());
+        assert_eq!(again.take("gpu-2", Some(&later)), None, "another process");
+        assert_eq!(again.take("gpu-3", Some(&process)), None);
+        assert!(again.take("gpu-1", Some(&process)).is_some() && again.take("gpu-1", Some(&process)).is_none());
         assert!(again.is_empty());
     }
 
@@ -291,9 +361,9 @@ mod tests {
             let told = Heard { form: 1, sockets: vec![vec![reached]], mirrors: vec![] };
             let mut saved = Saved::default();
             saved.add("gpu-1", Engine { process, told: Some(told), rows: None });
-            let mut again = Saved::of(&bytes(&saved)).unwrap();
+            let mut again = of(&bytes(&saved)).unwrap();
             assert_eq!(again.engines, saved.engines);
-            assert!(again.take("gpu-1", &process).is_some(), "{time}");
+            assert!(again.take("gpu-1", Some(&process)).is_some(), "{time}");
         }
     }
 
@@ -301,16 +371,16 @@ mod tests {
     fn a_file_that_is_not_whole_is_not_used() {
         let bytes = bytes(&saved().0);
         for end in 0..bytes.len() {
-            assert!(Saved::of(&bytes[..end]).is_err(), "cut at {end}");
+            assert!(of(&bytes[..end]).is_err(), "cut at {end}");
         }
         let mut changed = bytes.clone();
         for (at, bit) in (0..bytes.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
             changed[at] ^= 1 << bit;
-            assert!(Saved::of(&changed).is_err(), "bit {bit} changed at {at}");
+            assert!(of(&changed).is_err(), "bit {bit} changed at {at}");
             changed[at] ^= 1 << bit;
         }
-        assert!(Saved::of(&[b"{}\n", &bytes[..]].concat()).is_err());
-        assert!(Saved::of(&[&bytes[..], b"x"].concat()).is_err());
+        assert!(of(&[b"{}\n", &bytes[..]].concat()).is_err());
+        assert!(of(&[&bytes[..], b"x"].concat()).is_err());
     }
 
     #[test]
@@ -327,6 +397,18 @@ mod tests {
         }
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        // What was left behind for all to read, and what cannot be written.
+        let left = folder.join("caches.new");
+        fs::write(&left, "x").unwrap();
+        fs::set_permissions(&left, fs::Permissions::from_mode(0o644)).unwrap();
+        let length = saved.write(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let error = saved.write_within(length - 1, &path).unwrap_err();
+        assert_eq!((error.kind(), left.exists()), (io::ErrorKind::FileTooLarge, false));
+        assert_eq!(
+            (saved.write_within(length, &path).unwrap(), Saved::read(&path).unwrap().engines),
+            (length, saved.engines)
+        );
         fs::remove_dir_all(&folder).unwrap();
     }
 
@@ -354,8 +436,8 @@ mod tests {
                 }
             }
             file.extend(xxh64(&file, 0).to_le_bytes());
-            let Ok(saved) = Saved::of(&file) else { continue };
-            let kept: usize = saved.engines.values().flat_map(Engine::parts).map(<[u8]>::len).sum();
+            let Ok(saved) = of(&file) else { continue };
+            let kept: usize = saved.engines.values().flat_map(|engine| engine.parts()).map(<[u8]>::len).sum();
             assert!(kept <= file.len(), "{kept} of {}", file.len());
             read += 1;
         }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::sample::Sample;
+use super::saved::Process;
 use crate::fleet::EngineLoad;
 
 /// One reading.
@@ -38,6 +39,12 @@ impl Reading {
     pub fn told_tokens(&self) -> Option<u64> {
         let all = self.block_size.zip(self.blocks).and_then(|(size, blocks)| u64::from(size).checked_mul(blocks));
         self.load.kv_capacity_tokens.max(all.map(|tokens| tokens.min(KV_TOKENS_MAX)))
+    }
+
+    /// Which process the engine is, if it says so.
+    pub fn process(&self) -> Option<Process> {
+        let (block_size, tokens) = (self.block_size, self.load.kv_capacity_tokens);
+        self.started.map(|started| Process { started, block_size, tokens })
     }
 
     /// Reads Prometheus text. Lines that are not understood are skipped: engines add metrics freely.

@@ -146,6 +146,7 @@ impl Fleet {
         let Some(tenancy) = self.tenancy(place, id) else { return };
         tenancy.truth.restarted(now);
         tenancy.emptied += 1;
+        tenancy.process = None;
         tenancy.turnover = Turnover::default();
         let unit = tenancy.unit;
         self.caches.empty(id, tokens, token_bytes, unit);

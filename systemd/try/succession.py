@@ -21,7 +21,7 @@ def upgraded():
 def succeed():
     """Has another process take the place of the main one; answers both."""
     before = main_pid()
-    systemctl("kill", "--kill-whom=main", "--signal=SIGUSR2", front.UNIT)
+    systemctl("kill", "--kill-who=main", "--signal=SIGUSR2", front.UNIT)
     front.wait_until(lambda: main_pid() not in (0, before), "systemd has another main process")
     check(shown("ActiveState", "SubState") == ["active", "running"], f"{shown('ActiveState', 'SubState')}")
     return before, main_pid()

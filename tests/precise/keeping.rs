@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::engine::Engine;
+use crate::engine::{BLOCK_SIZE, BLOCKS, Engine};
 use crate::on_both;
 use crate::scene::{Scene, config};
 use crate::tokens::{Blocks, Dialect, FOLDER, chat_prompt, text};
@@ -91,6 +91,30 @@ fn what_was_saved_of_an_engine_that_cannot_be_asked_waits_for_its_next_message()
         told(&scene, 57..58);
         scene.until_rung(1, "exact");
         assert_held(&scene, 55..58, true);
+        let _ = std::fs::remove_file(path);
+    });
+}
+
+/// What it told has room of its own, four times that of what is sent there: no longer than it may be heard.
+#[test]
+fn an_engine_that_is_not_heard_after_a_restart_is_not_believed_to_hold_more_than_it_can() {
+    on_both(|driver| {
+        let (path, config) = file();
+        let scene = Scene::of(driver, [Engine::start(true), Engine::start(true)], &config);
+        scene.until_exact();
+        told(&scene, 101..103);
+        let engines = ended(scene);
+        engines[1].publisher.goes();
+        let scene = Scene::of(driver, engines, &config);
+        scene.front.until_said("KV events are not heard");
+        let drained = format!("/endpoints/{}/drain", scene.engines[0].name());
+        assert_eq!(scene.front.asks("POST", &drained, "").0, 200, "{driver}");
+        // Twice as much text as it has room for, and half of what would be believed of one that tells.
+        let chats = 2 * BLOCKS * BLOCK_SIZE * 4 / BYTES;
+        let asks = |number: usize| scene.chat(&text(200 + number as u64, BYTES)).held;
+        (0..chats).for_each(|number| assert_eq!(asks(number), 0, "{driver}: {number}"));
+        assert!(asks(chats - 1) > 0, "{driver}: the last one is there");
+        assert_eq!(asks(0), 0, "{driver}: the first one is gone");
         let _ = std::fs::remove_file(path);
     });
 }

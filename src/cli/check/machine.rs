@@ -19,8 +19,6 @@ use crate::shard::placement::Placement;
 
 /// Descriptors besides those of connections: listeners, rings, logs, control's own.
 pub(in crate::cli) const OTHER_DESCRIPTORS: u64 = 64;
-/// Fewest clients a shard must be able to take.
-const CLIENTS_MIN: u64 = 64;
 /// One part in so many of the memory is for other things than the prefix index: as much as held bodies may take.
 const INDEX_LEAVES: u64 = 4;
 const MIB: usize = 1 << 20;
@@ -84,12 +82,14 @@ fn descriptors(may: u64, config: &Config, shards: usize, by_unit: bool) -> Findi
     };
     let words = format!(
         "the limit is {may}{whose}, enough for {clients} clients a shard; connections_max = {} asks for {wanted}.\n\
-         {how}; or set connections_max = {clients}",
-        config.limits.connections_max
+         {how}; or set connections_max = {}",
+        config.limits.connections_max,
+        clients.max(1)
     );
     match may {
         may if may >= wanted => Finding::good("descriptors", format!("{wanted} wanted, {may} allowed")),
-        _ if clients >= CLIENTS_MIN => Finding::advice("descriptors", words),
+        // A front serves with these, so that a reload is no more to be refused.
+        may if may >= OTHER_DESCRIPTORS => Finding::advice("descriptors", words),
         _ => Finding::wrong("descriptors", words),
     }
 }
@@ -220,7 +220,9 @@ mod tests {
         assert!(unit.weight == Weight::Advice && unit.words.contains("LimitNOFILE=1048640 in the unit"), "{unit:?}");
         assert!(shell.weight == Weight::Advice && !shell.words.contains("LimitNOFILE"), "{shell:?}");
         assert!(shell.words.contains("`ulimit -n 1048640`"), "{shell:?}");
-        assert_eq!((of(1_048_640, true).weight, of(64, false).weight), (Weight::Good, Weight::Wrong));
+        let weights = [1_048_640, 1_048_639, 64, 63].map(|may| of(may, false).weight);
+        // As many as a front needs to serve at all, with a warning.
+        assert_eq!(weights, [Weight::Good, Weight::Advice, Weight::Advice, Weight::Wrong]);
     }
 
     #[test]

@@ -9,8 +9,7 @@ use crate::control::forms::Forms;
 use crate::control::hearing::Hearing;
 use crate::control::ladder::Tells;
 use crate::control::listen::Wanted;
-use crate::control::member::Tenancy;
-use crate::control::saved::{Engine, Rows};
+use crate::control::saved::{Engine, Rows, Saved};
 use crate::fleet::EndpointId;
 use crate::index::Saved as Row;
 use crate::mirror::Mirror;
@@ -71,6 +70,16 @@ impl Fleet {
         emptied
     }
 
+    /// See [`super::super::keeper::Keeper::unheard`].
+    pub fn unheard(&mut self, place: usize) {
+        // Who has not said yet what it serves may be listened to as soon as it has.
+        let member = self.member(place).filter(|member| member.ids().is_some());
+        let steps = member.and_then(|member| member.now.as_ref()).filter(|tenancy| tenancy.unit == Unit::Steps);
+        if let Some(id) = steps.map(|tenancy| tenancy.id) {
+            self.notes(place, id, Unit::Blocks);
+        }
+    }
+
     /// See [`super::super::keeper::Keeper::notes`].
     pub fn notes(&mut self, place: usize, id: EndpointId, unit: Unit) {
         let Some(tenancy) = self.tenancy(place, id) else { return };
@@ -89,11 +98,28 @@ const NO_BUCKET: u32 = u32::MAX;
 
 /// What outlasts this process.
 impl Fleet {
+    /// What an earlier process of ours knew.
+    pub fn remember(&mut self, saved: Saved) {
+        self.remembered = saved;
+        self.forget_strangers();
+    }
+
+    /// What of that is not known again yet.
+    pub fn remembered(&self) -> Saved {
+        self.remembered.clone()
+    }
+
+    /// Of engines that are not configured any more nothing is kept.
+    pub(in crate::control) fn forget_strangers(&mut self) {
+        let Fleet { remembered, members, .. } = self;
+        remembered.retain(|name| members.iter().any(|member| &*member.name == name));
+    }
+
     /// What is known of the engine at `place`, by its name, if it says which process it is. `heard`: what of it it has told itself.
     pub fn saved(&self, place: usize, heard: Option<&Hearing>) -> Option<(Arc<str>, Engine)> {
         let member = self.member(place)?;
         let tenancy = member.now.as_ref()?;
-        let process = tenancy.process()?;
+        let process = tenancy.process?;
         let told = heard.map(Hearing::saved);
         Some((Arc::clone(&member.name), Engine { process, told, rows: self.rows(tenancy.id) }))
     }
@@ -113,13 +139,24 @@ impl Fleet {
         copied.ok().map(|()| Rows { layout: index.layout(), bytes: rows })
     }
 
+    /// Whether the engine at `place` will be listened to in this form. Who has not said yet what it serves may be, where any is.
+    fn may_hear(&self, place: usize, form: u64) -> bool {
+        let Some(member) = self.member(place).filter(|member| member.upstream.kv_events != KvEvents::Off) else {
+            return false;
+        };
+        match member.ids() {
+            Some(_) => self.wanted(place).is_some_and(|wanted| wanted.form.id == form),
+            None => self.forms.folders().any(|(_, known)| known.form.id == form),
+        }
+    }
+
     /// An engine said for the first time which process it is: what an earlier process of ours knew of that is known again.
     pub(super) fn recall(&mut self, place: usize, id: EndpointId) {
         let Some(member) = self.member(place) else { return };
-        let (name, process) = (Arc::clone(&member.name), member.now.as_ref().and_then(Tenancy::process));
-        let Some(known) = process.and_then(|process| self.remembered.take(&name, &process)) else { return };
+        let (name, process) = (Arc::clone(&member.name), member.now.as_ref().and_then(|tenancy| tenancy.process));
+        let Some(known) = self.remembered.take(&name, process.as_ref()) else { return };
         let Some(index) = self.caches.index() else { return };
-        if known.told.is_some() {
+        if known.told.as_ref().is_some_and(|told| self.may_hear(place, told.form)) {
             self.notes(place, id, Unit::Steps);
         }
         let mut restored = 0;

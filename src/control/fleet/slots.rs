@@ -80,6 +80,7 @@ impl Fleet {
             is_known: false,
             began: None,
             computed: None,
+            process: None,
             was_silent: false,
         };
         let old = member.now.replace(next).map(|old| (self.caches.part(old.id), member.endpoint(&old)));

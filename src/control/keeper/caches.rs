@@ -14,7 +14,6 @@ use crate::control::hearing::{Figures, Hearing};
 use crate::control::ladder::Tells;
 use crate::control::listen;
 use crate::control::member::Member;
-use crate::control::saved::Saved;
 use crate::fleet::EndpointId;
 use crate::publish::Process;
 
@@ -80,7 +79,8 @@ impl Keeper {
         let mut told = self.saving.lock().await;
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let places: Vec<usize> = self.fleet().members().iter().map(|member| member.place).collect();
-        let mut saved = Saved::default();
+        // Engines that have not said yet which processes they are: a slow one is no other.
+        let mut saved = self.fleet().remembered();
         for place in places {
             if let Some((name, engine)) = self.fleet().saved(place, heard.get(&place).map(|hearing| &**hearing)) {
                 saved.add(&name, engine);
@@ -127,6 +127,11 @@ impl Keeper {
     /// its cache is in these.
     pub fn notes(&self, place: usize, id: EndpointId, unit: Unit) {
         self.fleet().notes(place, id, unit);
+    }
+
+    /// Nobody listens to the engine at this place: what an earlier process noted of it by its own word is no more than what is sent there.
+    pub fn unheard(&self, place: usize) {
+        self.fleet().unheard(place);
     }
 
     /// How often what is noted of an endpoint's cache has gone; none: it is not there.

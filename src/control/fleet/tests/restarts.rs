@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use super::*;
+use crate::control::saved::{Engine, Heard};
 
 /// One whose process began then, where it says so.
 fn began(time: Option<u32>) -> Result<(Reading, Ours), String> {
@@ -148,4 +149,77 @@ fn who_does_not_say_when_it_began_is_known_by_what_it_has_computed() {
         let said = behind.as_ref().map(|(reading, _)| reading.load.prompt_tokens_total);
         assert_eq!(sent.scraped(behind.clone()), known, "{said:?}");
     }
+}
+
+/// What an earlier process of ours wrote of the first engine of these.
+fn written(old: &Sent, told: Option<Heard>) -> Saved {
+    let (name, engine) = old.fleet.saved(0, None).unwrap();
+    let mut saved = Saved::default();
+    saved.add(&name, Engine { told, ..engine });
+    saved
+}
+
+/// Its metrics were slow, or it has not answered yet: it is the same process, and knows what it knew.
+#[test]
+fn what_is_known_of_a_slow_engine_is_written_on() {
+    let mut old = Sent::new();
+    old.scraped(began(Some(5)));
+    old.sends();
+    old.now += Duration::from_secs(60);
+    old.fleet.tick(old.now, |_| 0, nothing);
+    assert!(old.fleet.members()[0].now.as_ref().unwrap().reading.is_none(), "its figures are not believed");
+    let mut new = Sent::new();
+    new.fleet.remember(written(&old, None));
+    assert!(new.fleet.saved(0, None).is_none(), "it has not said yet which process it is");
+    let mut saved = new.fleet.remembered();
+    let process = old.fleet.members()[0].now.as_ref().unwrap().process;
+    assert!(saved.take("engine-0:8000", process.as_ref()).is_some());
+    assert_eq!(new.scraped(began(Some(5))), 40);
+    assert!(new.fleet.remembered().is_empty() && new.fleet.saved(0, None).is_some(), "it is known again");
+    old.scraped(began(Some(6)));
+    assert_ne!(old.fleet.members()[0].now.as_ref().unwrap().process, process);
+    old.probed(failed(), 9);
+    old.probed(Ok(()), 9);
+    old.scraped(Err("x".into()));
+    assert!(old.fleet.saved(0, None).is_none(), "it may be another by now");
+}
+
+#[test]
+fn what_was_written_of_engines_that_are_gone_is_not_kept() {
+    let mut old = Sent::new();
+    old.scraped(began(Some(5)));
+    let mut saved = written(&old, None);
+    let (_, engine) = old.fleet.saved(0, None).unwrap();
+    saved.add("elsewhere:1", engine);
+    let mut new = Sent::new();
+    new.fleet.remember(saved);
+    let mut kept = new.fleet.remembered();
+    assert!(kept.take("elsewhere:1", None).is_none() && !kept.is_empty());
+    new.fleet.reconfigure(Arc::new(Config::default()), Vec::new(), Arc::default(), new.now);
+    assert!(new.fleet.remembered().is_empty());
+}
+
+/// There is room for what it tells where it will tell it, and nowhere else.
+#[test]
+fn what_was_told_has_no_room_where_nobody_listens() {
+    let mut old = Sent::new();
+    old.scraped(began(Some(5)));
+    let told = || Some(Heard { form: 1, sockets: Vec::new(), mirrors: Vec::new() });
+    let capacity = |fleet: &Fleet| fleet.caches.figures(0).capacity;
+    assert_eq!(capacity(&old.fleet), 250);
+    for is_learnt in [true, false] {
+        let mut new = Sent::new();
+        if is_learnt {
+            serves(&mut new.fleet, 0, &["m"]);
+        }
+        new.fleet.remember(written(&old, told()));
+        new.scraped(began(Some(5)));
+        assert_eq!(capacity(&new.fleet), 250);
+    }
+    old.fleet.notes(0, old.id, Unit::Steps);
+    old.fleet.unheard(0);
+    assert_eq!(capacity(&old.fleet), 1_000, "what it serves is not known yet");
+    serves(&mut old.fleet, 0, &["m"]);
+    old.fleet.unheard(0);
+    assert_eq!(capacity(&old.fleet), 250);
 }
