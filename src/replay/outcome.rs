@@ -75,7 +75,7 @@ impl Misjudged {
 }
 
 /// One policy at one load.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
     /// Its name.
     pub policy: String,
