@@ -58,17 +58,39 @@ fn replay(source: &dyn Source, load: f64, profile: &Profile, engines: usize, pol
 }
 
 /// Requests as written down.
-struct Fixed(Vec<Request>);
+struct Fixed {
+    requests: Vec<Request>,
+    /// What the end of the first is followed by.
+    follows: Option<Request>,
+    window: Window,
+}
+
+impl Fixed {
+    fn of(requests: Vec<Request>) -> Fixed {
+        Fixed { requests, follows: None, window: Window { from_ns: 0, until_ns: None } }
+    }
+}
+
+struct Followed<'a>(Open<'a>, &'a Fixed);
+
+impl Traffic for Followed<'_> {
+    fn next(&mut self) -> Option<Request> {
+        self.0.next()
+    }
+    fn after(&mut self, ended: &Request, _now_ns: u64) -> Option<Request> {
+        self.1.follows.clone().filter(|_| *ended == self.1.requests[0])
+    }
+}
 
 impl Source for Fixed {
     fn traffic(&self, load: f64) -> Box<dyn Traffic + '_> {
-        Box::new(Open::new(&self.0, load))
+        Box::new(Followed(Open::new(&self.requests, load), self))
     }
     fn block_tokens(&self) -> u32 {
         16
     }
     fn window(&self, _load: f64) -> Window {
-        Window { from_ns: 0, until_ns: None }
+        self.window
     }
     fn describe(&self) -> String {
         "fixed".into()
@@ -120,7 +142,7 @@ fn plain() -> Profile {
 #[test]
 fn three_requests_on_two_engines_take_what_the_hand_computes() {
     // A: 100 tokens from 0; B: 80 tokens from 50 ms on the same engine, 64 of them A's first; C: as B from 60 ms elsewhere.
-    let source = Fixed(vec![
+    let source = Fixed::of(vec![
         request(0, &[(1, 64), (2, 36)], 3),
         request(50, &[(1, 64), (3, 16)], 1),
         request(60, &[(1, 64), (3, 16)], 1),
@@ -139,7 +161,7 @@ fn three_requests_on_two_engines_take_what_the_hand_computes() {
 
 #[test]
 fn an_oracle_finds_what_another_engine_has_computed_and_waits_for_none() {
-    let source = Fixed(vec![request(0, &[(1, 96)], 1), request(10, &[(1, 96)], 1), request(200, &[(1, 96)], 1)]);
+    let source = Fixed::of(vec![request(0, &[(1, 96)], 1), request(10, &[(1, 96)], 1), request(200, &[(1, 96)], 1)]);
     let run = replay(&source, 1.0, &plain(), 2, ORACLE);
     let seen: Vec<_> = run.records.iter().map(|one| (one.engine, one.ttft_ns / MS, one.cached)).collect();
     // The second goes to the idle engine, where it finds five blocks that the first is still computing; the last
@@ -150,7 +172,7 @@ fn an_oracle_finds_what_another_engine_has_computed_and_waits_for_none() {
 #[test]
 fn only_the_oracle_sees_which_step_ends_soonest() {
     // At 30 ms the first engine computes until 110, the second until 40.
-    let source = Fixed(vec![request(0, &[(1, 100)], 1), request(10, &[(2, 20)], 1), request(30, &[(3, 16)], 1)]);
+    let source = Fixed::of(vec![request(0, &[(1, 100)], 1), request(10, &[(2, 20)], 1), request(30, &[(3, 16)], 1)]);
     let third = |policy| {
         let run = replay(&source, 1.0, &plain(), 2, policy);
         run.records.iter().find(|one| one.prompt == 16).map(|one| (one.engine, one.ttft_ns / MS))
@@ -162,13 +184,41 @@ fn only_the_oracle_sees_which_step_ends_soonest() {
 fn an_oracle_holds_what_has_no_room_and_nobody_is_computed_twice() {
     // Eight blocks for both engines together: of two requests with five blocks and a reply of ten tokens one waits
     // until the other has ended, though an engine is idle.
-    let source = Fixed(vec![request(0, &[(1, 80)], 10), request(5, &[(2, 80)], 1), request(6, &[(3, 16)], 1)]);
+    let source = Fixed::of(vec![request(0, &[(1, 80)], 10), request(5, &[(2, 80)], 1), request(6, &[(3, 16)], 1)]);
     let run = replay(&source, 1.0, &Profile { kv_tokens: 64, ..plain() }, 2, ORACLE);
     let seen: Vec<_> = run.records.iter().map(|one| (one.prompt, one.ttft_ns / MS, one.rest_ns / MS)).collect();
     // The first ends at 90 + 9 x 10 = 180. Behind the second the third waits too: first come, first served; 10 + 16
     // on the other engine.
     assert_eq!(seen, [(80, 90, 90), (16, 200, 0), (80, 265, 0)]);
     assert_eq!(run.preemptions, 0);
+}
+
+#[test]
+fn who_is_held_goes_in_order_of_arrival() {
+    // Beside the second there is no room for another of its length. That one will come at 100 ms is known before the
+    // first ends, whose next one comes at 50.
+    let source = Fixed {
+        follows: Some(request(50, &[(4, 80)], 1)),
+        ..Fixed::of(vec![request(0, &[(1, 16)], 1), request(1, &[(2, 80)], 10), request(100, &[(3, 80)], 1)])
+    };
+    for policy in [ORACLE, POOLED] {
+        let run = replay(&source, 1.0, &Profile { kv_tokens: 64, ..plain() }, 2, policy);
+        let seen: Vec<_> = run.records.iter().map(|one| (one.arrival_ns / MS, one.ttft_ns / MS)).collect();
+        // The second ends at 1 + 90 + 90 = 181.
+        assert_eq!(seen, [(0, 26), (1, 90), (50, 131 + 90), (100, 171 + 90)], "{policy}");
+    }
+}
+
+#[test]
+fn sequences_that_give_their_blocks_up_are_counted_within_the_window() {
+    // Two of up to four blocks on an engine of four: both have two until 16 tokens have come, at 42 + 160 ms.
+    let requests = vec![request(0, &[(1, 16)], 40), request(0, &[(2, 16)], 40)];
+    let counted = |from_ms: u64, until_ms: u64| {
+        let window = Window { from_ns: from_ms * MS, until_ns: Some(until_ms * MS) };
+        let source = Fixed { window, ..Fixed::of(requests.clone()) };
+        replay(&source, 1.0, &Profile { kv_tokens: 64, ..plain() }, 1, "random").preemptions
+    };
+    assert_eq!([counted(0, 2_000), counted(150, 300), counted(0, 150), counted(300, 2_000)], [1, 1, 0, 0]);
 }
 
 #[test]

@@ -74,6 +74,11 @@ impl Fleet {
         self.engines.get(engine).map(Core::figures).unwrap_or_default()
     }
 
+    /// How often sequences of an engine have given their blocks up.
+    pub(super) fn preemptions(&self, engine: usize) -> u64 {
+        self.engines.get(engine).map_or(0, Core::preemptions)
+    }
+
     /// When the step that an engine is in ends.
     pub fn step_ends_ns(&self, engine: usize) -> Option<u64> {
         self.step_ends_ns.get(engine).copied().flatten()
