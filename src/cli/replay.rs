@@ -167,7 +167,8 @@ fn compare(args: &Args) -> Result<(), String> {
     // Before minutes are spent on what could not be kept.
     [&args.json, &args.svg].into_iter().flatten().try_for_each(|path| writable(path).map_err(unwritten(path)))?;
     let mut profile = profile(args)?;
-    let source = traffic::source(args.trace.as_deref(), args.generate, &args.shape, args.seed, &profile)?;
+    let source =
+        traffic::source(args.trace.as_deref(), args.generate, &args.shape, args.seed, &profile, args.replicas)?;
     let block_size = source.block_tokens();
     if args.kv_tokens.is_some() {
         profile.max_model_len = traffic::longest(&profile, block_size);

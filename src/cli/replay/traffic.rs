@@ -5,7 +5,8 @@ use std::path::Path;
 use clap::ValueEnum;
 
 use crate::cli::note;
-use crate::engine::profile::Profile;
+use crate::demo::conversation::REPLY_TOKENS;
+use crate::engine::profile::{Profile, Work};
 use crate::replay::traffic::Source;
 use crate::replay::traffic::access;
 use crate::replay::traffic::agents::Agents;
@@ -96,16 +97,20 @@ pub(super) fn source(
     shape: &Shape,
     seed: u64,
     profile: &Profile,
+    replicas: u16,
 ) -> Result<Box<dyn Source>, String> {
     Ok(match (trace, generate) {
         (Some(path), _) => Box::new(read(path, shape, profile)?),
         (None, Some(Generated::Chat)) => {
             let usual = Chat::default();
+            let (turn_seconds, turns_per_second) = turns(profile, replicas);
             Box::new(Chat {
                 threads: shape.threads.unwrap_or(usual.threads),
                 seconds: shape.seconds.unwrap_or(usual.seconds),
                 warmup_seconds: shape.warmup.unwrap_or(usual.warmup_seconds),
                 pause_ms: shape.pause_ms.unwrap_or(usual.pause_ms),
+                turn_seconds,
+                turns_per_second,
                 system_tokens: shape.system_tokens.unwrap_or(usual.system_tokens),
                 context_max: longest(profile, usual.block_tokens()),
                 seed,
@@ -148,6 +153,16 @@ pub(super) fn source(
             Box::new(prefixes.draw())
         }
     })
+}
+
+/// Least time of a chat's turn, and most of them that all engines end in a second: replies alone, as if prompts took no time.
+fn turns(profile: &Profile, replicas: u16) -> (f64, f64) {
+    let seconds = |decodes: usize| {
+        let work = Work { decodes: decodes as u64, ..Work::default() };
+        profile.step_time(&work).as_secs_f64() * f64::from(REPLY_TOKENS)
+    };
+    let at_a_time = profile.max_num_seqs;
+    (seconds(1), f64::from(replicas) * at_a_time as f64 / seconds(at_a_time))
 }
 
 fn read(path: &Path, shape: &Shape, profile: &Profile) -> Result<Trace, String> {
