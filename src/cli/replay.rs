@@ -163,6 +163,11 @@ pub(super) fn main(args: &Args) -> ExitCode {
 fn compare(args: &Args) -> Result<(), String> {
     args.shape.belongs_to(args.generate)?;
     let policies = policies(&args.policies, args.fronts > 1)?;
+    if let Some(load) =
+        args.loads.iter().enumerate().find_map(|(at, load)| args.loads[..at].contains(load).then_some(load))
+    {
+        return Err(format!("--loads names {load} twice"));
+    }
     let events = args.hearing.delivery(&policies)?;
     // Before minutes are spent on what could not be kept.
     [&args.json, &args.svg].into_iter().flatten().try_for_each(|path| writable(path).map_err(unwritten(path)))?;
@@ -228,6 +233,9 @@ fn compare(args: &Args) -> Result<(), String> {
 fn policies(names: &[String], several: bool) -> Result<Vec<&'static Named>, String> {
     let mut chosen: Vec<&'static Named> = Vec::new();
     for name in names {
+        if names.iter().filter(|other| *other == name).count() > 1 {
+            return Err(format!("--policies names {name:?} twice"));
+        }
         if name == "all" {
             let wanted = |policy: &&Named| {
                 !names.iter().any(|name| name == policy.name) && (!several || policy.on_several_fronts())
@@ -245,9 +253,6 @@ fn policies(names: &[String], several: bool) -> Result<Vec<&'static Named>, Stri
         };
         if several && !policy.on_several_fronts() {
             return Err(format!("{name:?} is simulated as one router alone: --fronts is for the front's own policies"));
-        }
-        if chosen.iter().any(|other| other.name == policy.name) {
-            return Err(format!("--policies names {name:?} twice"));
         }
         chosen.push(policy);
     }
