@@ -1,8 +1,8 @@
 //! Replays: exact where hand or another count can say what must come out, the same twice, no request lost, and
 //! traces that are not what they should be refused with their line.
 
-use std::collections::HashSet;
-use std::io::Cursor;
+use std::collections::{HashMap, HashSet};
+use std::io::{Cursor, Read};
 use std::process::{Command, Output};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -18,6 +18,7 @@ use warmfront::replay::simulate::{Run, run};
 use warmfront::replay::traffic::agents::Agents;
 use warmfront::replay::traffic::chain::Chain;
 use warmfront::replay::traffic::chat::Chat;
+use warmfront::replay::traffic::lines;
 use warmfront::replay::traffic::mooncake::Trace;
 use warmfront::replay::traffic::prefixes::Prefixes;
 use warmfront::replay::traffic::{Open, Request, Source, Traffic, Window};
@@ -382,6 +383,49 @@ fn sessions_of_a_trace_are_prompts_that_begin_with_a_whole_earlier_one() {
     assert_eq!(a.session, d.session);
     assert!(a.session != b.session && a.session != c.session && c.session != d.session);
     assert_eq!((a.opening, a.opening != b.opening), (d.opening, true));
+}
+
+#[test]
+fn a_trace_may_begin_at_any_time() {
+    let mut text = String::new();
+    lines::open(fixture().as_ref()).unwrap().read_to_string(&mut text).unwrap();
+    let later = |by: u64| {
+        let mut lines = String::new();
+        for line in text.lines() {
+            let mut line: serde_json::Value = serde_json::from_str(line).unwrap();
+            line["timestamp"] = (line["timestamp"].as_u64().unwrap() + by).into();
+            lines += &format!("{line}\n");
+        }
+        lines
+    };
+    let outcome = |trace: &Trace| {
+        let objective = Objective { ttft_seconds: 1.0, token_seconds: 0.1 };
+        Outcome::of("warm", 1.0, &replay(trace, 1.0, &machine("h100x2-70b"), 8, "warm"), &objective)
+    };
+    let usual = outcome(&trace());
+    // Milliseconds since 1970 are as good.
+    let shifted = Trace::read(Cursor::new(later(1_795_289_660_397)), "t", 512).unwrap();
+    assert_eq!((outcome(&shifted), shifted.describe()), (usual, trace().describe().replace(&fixture(), "t")));
+    // Nor does the time before the first that is replayed count.
+    let long = r#"{"timestamp":0,"input_length":512000,"output_length":1,"hash_ids":[]}"#;
+    let ids: Vec<u64> = (1 << 40..).take(1_000).collect();
+    let long = long.replace("[]", &format!("{ids:?}"));
+    let mut cut = Trace::read(Cursor::new(format!("{long}\n{}", later(9_000_000))), "t", 512).unwrap();
+    assert_eq!(cut.drop_longer_than(400_000), 1);
+    assert!(cut.requests().iter().map(|one| one.arrival_ns).eq(trace().requests().iter().map(|one| one.arrival_ns)));
+}
+
+#[test]
+fn a_trace_has_many_tenants_and_a_session_one() {
+    let trace = trace();
+    let mut tenants = HashMap::new();
+    for request in trace.requests() {
+        let tenant = request.tenant(8);
+        assert_eq!(*tenants.entry(request.session).or_insert(tenant), tenant);
+    }
+    let of = |tenant| tenants.values().filter(|other| **other == tenant).count();
+    assert!(tenants.len() < trace.requests().len() && of(0) * 10 > tenants.len() * 8, "nine of ten are the first's");
+    assert!((1..8).filter(|tenant| of(*tenant) > 0).count() > 3, "{tenants:?}");
 }
 
 #[test]

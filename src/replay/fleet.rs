@@ -66,7 +66,7 @@ impl Fleet {
 
     /// Of a pooled cache: blocks that no sequence uses, once those of this prompt that it finds are taken.
     pub fn free_beside(&self, blocks: &[u64]) -> usize {
-        self.pooled.as_ref().map_or(0, |cache| cache.free() - cache.lookup(blocks).1)
+        self.pooled.as_ref().map_or(0, |cache| cache.free().saturating_sub(cache.lookup(blocks).1))
     }
 
     /// What an engine's `/metrics` would say now.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::Request;
-use super::chain::mix;
+use super::chain::{mix, twice};
 use super::lines::{BLOCKS_MAX, Lines, Unusable};
 use super::mooncake::{Sessions, TOKENS_MAX, Trace};
 
@@ -147,8 +147,8 @@ pub fn read(from: impl BufRead, name: &str, block_tokens: Option<u32>) -> Result
     Ok((Trace::of(name, block_tokens, requests(seen, block_tokens)), account))
 }
 
-/// `None`: nothing to replay. Beside a request whether its reply was counted in bytes.
-fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, bool)>, String> {
+/// `None`: nothing to replay. Beside a request its pool's name, and whether its reply was counted in bytes.
+fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, String, bool)>, String> {
     let line: Line = serde_json::from_slice(text.trim_ascii_end())
         .map_err(|error| format!("{error}; expected a line of warmfront's access log, `access_format = \"json\"`"))?;
     let micros = micros(&line.time).ok_or_else(|| format!("time {:?} is not RFC 3339", line.time))?;
@@ -176,7 +176,7 @@ fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, bool)>, S
         key: line.key.and_then(|key| u64::from_str_radix(&key, 16).ok()),
         chain,
     };
-    Ok(Some((seen, counted.is_none())))
+    Ok(Some((seen, line.pool.unwrap_or_default(), counted.is_none())))
 }
 
 /// In the mean over the lines that have both: a chain leaves out half a stretch of its prompt.
