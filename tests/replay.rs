@@ -398,14 +398,10 @@ fn a_trace_may_begin_at_any_time() {
         }
         lines
     };
-    let outcome = |trace: &Trace| {
-        let objective = Objective { ttft_seconds: 1.0, token_seconds: 0.1 };
-        Outcome::of("warm", 1.0, &replay(trace, 1.0, &machine("h100x2-70b"), 8, "warm"), &objective)
-    };
-    let usual = outcome(&trace());
-    // Milliseconds since 1970 are as good.
+    // Milliseconds since 1970 are as good: the same requests are the same in all that is told of them.
     let shifted = Trace::read(Cursor::new(later(1_795_289_660_397)), "t", 512).unwrap();
-    assert_eq!((outcome(&shifted), shifted.describe()), (usual, trace().describe().replace(&fixture(), "t")));
+    assert_eq!(shifted.requests(), trace().requests());
+    assert_eq!(shifted.describe(), trace().describe().replace(&fixture(), "t"));
     // Nor does the time before the first that is replayed count.
     let long = r#"{"timestamp":0,"input_length":512000,"output_length":1,"hash_ids":[]}"#;
     let ids: Vec<u64> = (1 << 40..).take(1_000).collect();
