@@ -42,6 +42,15 @@ fn wrong_flags_and_taken_ports_are_said_in_words() {
     assert!(!output.status.success());
     assert!(text(&output.stderr).contains("no policy is called \"prefixhash\""));
 
+    for tokens in ["10000", "4000000000"] {
+        let output = demo(&["--kv-tokens", tokens]);
+        let said = text(&output.stderr);
+        assert!(
+            !output.status.success() && said.contains("16384..=134217728") && !said.contains("max-model-len"),
+            "{said}"
+        );
+    }
+
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let output = demo(&["--serve", "--listen", &address]);

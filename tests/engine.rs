@@ -262,6 +262,24 @@ fn a_client_that_leaves_ends_its_request_in_any_phase() {
 }
 
 #[test]
+fn a_restart_cuts_replies_in_whatever_form() {
+    let running = start(|settings| settings.time_scale = 1.0);
+    let ask = |stream| {
+        let mut socket = connect(running.address);
+        socket.write_all(&post("/v1/completions", &LONG.replace("STREAM", stream))).unwrap();
+        socket
+    };
+    let (mut streamed, mut whole) = (ask("true"), ask("false"));
+    wait_for("both run", || running.engine.figures().running == 2);
+    running.engine.restart();
+    let mut bytes = Vec::new();
+    whole.read_to_end(&mut bytes).unwrap();
+    assert_eq!(String::from_utf8_lossy(&bytes), "", "nothing, as where an engine dies");
+    streamed.read_to_end(&mut bytes).unwrap();
+    assert!(bytes.starts_with(b"HTTP/1.1 200") && !bytes.ends_with(b"0\r\n\r\n") && find(&bytes, b"[DONE]").is_none());
+}
+
+#[test]
 fn the_head_comes_before_queue_and_prefill_and_silence_is_broken_by_comments() {
     let running = start(|settings| {
         settings.time_scale = 1.0;

@@ -1,8 +1,8 @@
 //! Replays: exact where hand or another count can say what must come out, the same twice, no request lost, and
 //! traces that are not what they should be refused with their line.
 
-use std::collections::HashSet;
-use std::io::Cursor;
+use std::collections::{HashMap, HashSet};
+use std::io::{Cursor, Read};
 use std::process::{Command, Output};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -18,6 +18,7 @@ use warmfront::replay::simulate::{Run, run};
 use warmfront::replay::traffic::agents::Agents;
 use warmfront::replay::traffic::chain::Chain;
 use warmfront::replay::traffic::chat::Chat;
+use warmfront::replay::traffic::lines;
 use warmfront::replay::traffic::mooncake::Trace;
 use warmfront::replay::traffic::prefixes::Prefixes;
 use warmfront::replay::traffic::{Open, Request, Source, Traffic, Window};
@@ -58,17 +59,39 @@ fn replay(source: &dyn Source, load: f64, profile: &Profile, engines: usize, pol
 }
 
 /// Requests as written down.
-struct Fixed(Vec<Request>);
+struct Fixed {
+    requests: Vec<Request>,
+    /// What the end of the first is followed by.
+    follows: Option<Request>,
+    window: Window,
+}
+
+impl Fixed {
+    fn of(requests: Vec<Request>) -> Fixed {
+        Fixed { requests, follows: None, window: Window { from_ns: 0, until_ns: None } }
+    }
+}
+
+struct Followed<'a>(Open<'a>, &'a Fixed);
+
+impl Traffic for Followed<'_> {
+    fn next(&mut self) -> Option<Request> {
+        self.0.next()
+    }
+    fn after(&mut self, ended: &Request, _now_ns: u64) -> Option<Request> {
+        self.1.follows.clone().filter(|_| *ended == self.1.requests[0])
+    }
+}
 
 impl Source for Fixed {
     fn traffic(&self, load: f64) -> Box<dyn Traffic + '_> {
-        Box::new(Open::new(&self.0, load))
+        Box::new(Followed(Open::new(&self.requests, load), self))
     }
     fn block_tokens(&self) -> u32 {
         16
     }
     fn window(&self, _load: f64) -> Window {
-        Window { from_ns: 0, until_ns: None }
+        self.window
     }
     fn describe(&self) -> String {
         "fixed".into()
@@ -120,7 +143,7 @@ fn plain() -> Profile {
 #[test]
 fn three_requests_on_two_engines_take_what_the_hand_computes() {
     // A: 100 tokens from 0; B: 80 tokens from 50 ms on the same engine, 64 of them A's first; C: as B from 60 ms elsewhere.
-    let source = Fixed(vec![
+    let source = Fixed::of(vec![
         request(0, &[(1, 64), (2, 36)], 3),
         request(50, &[(1, 64), (3, 16)], 1),
         request(60, &[(1, 64), (3, 16)], 1),
@@ -139,7 +162,7 @@ fn three_requests_on_two_engines_take_what_the_hand_computes() {
 
 #[test]
 fn an_oracle_finds_what_another_engine_has_computed_and_waits_for_none() {
-    let source = Fixed(vec![request(0, &[(1, 96)], 1), request(10, &[(1, 96)], 1), request(200, &[(1, 96)], 1)]);
+    let source = Fixed::of(vec![request(0, &[(1, 96)], 1), request(10, &[(1, 96)], 1), request(200, &[(1, 96)], 1)]);
     let run = replay(&source, 1.0, &plain(), 2, ORACLE);
     let seen: Vec<_> = run.records.iter().map(|one| (one.engine, one.ttft_ns / MS, one.cached)).collect();
     // The second goes to the idle engine, where it finds five blocks that the first is still computing; the last
@@ -150,7 +173,7 @@ fn an_oracle_finds_what_another_engine_has_computed_and_waits_for_none() {
 #[test]
 fn only_the_oracle_sees_which_step_ends_soonest() {
     // At 30 ms the first engine computes until 110, the second until 40.
-    let source = Fixed(vec![request(0, &[(1, 100)], 1), request(10, &[(2, 20)], 1), request(30, &[(3, 16)], 1)]);
+    let source = Fixed::of(vec![request(0, &[(1, 100)], 1), request(10, &[(2, 20)], 1), request(30, &[(3, 16)], 1)]);
     let third = |policy| {
         let run = replay(&source, 1.0, &plain(), 2, policy);
         run.records.iter().find(|one| one.prompt == 16).map(|one| (one.engine, one.ttft_ns / MS))
@@ -162,13 +185,41 @@ fn only_the_oracle_sees_which_step_ends_soonest() {
 fn an_oracle_holds_what_has_no_room_and_nobody_is_computed_twice() {
     // Eight blocks for both engines together: of two requests with five blocks and a reply of ten tokens one waits
     // until the other has ended, though an engine is idle.
-    let source = Fixed(vec![request(0, &[(1, 80)], 10), request(5, &[(2, 80)], 1), request(6, &[(3, 16)], 1)]);
+    let source = Fixed::of(vec![request(0, &[(1, 80)], 10), request(5, &[(2, 80)], 1), request(6, &[(3, 16)], 1)]);
     let run = replay(&source, 1.0, &Profile { kv_tokens: 64, ..plain() }, 2, ORACLE);
     let seen: Vec<_> = run.records.iter().map(|one| (one.prompt, one.ttft_ns / MS, one.rest_ns / MS)).collect();
     // The first ends at 90 + 9 x 10 = 180. Behind the second the third waits too: first come, first served; 10 + 16
     // on the other engine.
     assert_eq!(seen, [(80, 90, 90), (16, 200, 0), (80, 265, 0)]);
     assert_eq!(run.preemptions, 0);
+}
+
+#[test]
+fn who_is_held_goes_in_order_of_arrival() {
+    // Beside the second there is no room for another of its length. That one will come at 100 ms is known before the
+    // first ends, whose next one comes at 50.
+    let source = Fixed {
+        follows: Some(request(50, &[(4, 80)], 1)),
+        ..Fixed::of(vec![request(0, &[(1, 16)], 1), request(1, &[(2, 80)], 10), request(100, &[(3, 80)], 1)])
+    };
+    for policy in [ORACLE, POOLED] {
+        let run = replay(&source, 1.0, &Profile { kv_tokens: 64, ..plain() }, 2, policy);
+        let seen: Vec<_> = run.records.iter().map(|one| (one.arrival_ns / MS, one.ttft_ns / MS)).collect();
+        // The second ends at 1 + 90 + 90 = 181.
+        assert_eq!(seen, [(0, 26), (1, 90), (50, 131 + 90), (100, 171 + 90)], "{policy}");
+    }
+}
+
+#[test]
+fn sequences_that_give_their_blocks_up_are_counted_within_the_window() {
+    // Two of up to four blocks on an engine of four: both have two until 16 tokens have come, at 42 + 160 ms.
+    let requests = vec![request(0, &[(1, 16)], 40), request(0, &[(2, 16)], 40)];
+    let counted = |from_ms: u64, until_ms: u64| {
+        let window = Window { from_ns: from_ms * MS, until_ns: Some(until_ms * MS) };
+        let source = Fixed { window, ..Fixed::of(requests.clone()) };
+        replay(&source, 1.0, &Profile { kv_tokens: 64, ..plain() }, 1, "random").preemptions
+    };
+    assert_eq!([counted(0, 2_000), counted(150, 300), counted(0, 150), counted(300, 2_000)], [1, 1, 0, 0]);
 }
 
 #[test]
@@ -335,6 +386,45 @@ fn sessions_of_a_trace_are_prompts_that_begin_with_a_whole_earlier_one() {
 }
 
 #[test]
+fn a_trace_may_begin_at_any_time() {
+    let mut text = String::new();
+    lines::open(fixture().as_ref()).unwrap().read_to_string(&mut text).unwrap();
+    let later = |by: u64| {
+        let mut lines = String::new();
+        for line in text.lines() {
+            let mut line: serde_json::Value = serde_json::from_str(line).unwrap();
+            line["timestamp"] = (line["timestamp"].as_u64().unwrap() + by).into();
+            lines += &format!("{line}\n");
+        }
+        lines
+    };
+    // Milliseconds since 1970 are as good: the same requests are the same in all that is told of them.
+    let shifted = Trace::read(Cursor::new(later(1_795_289_660_397)), "t", 512).unwrap();
+    assert_eq!(shifted.requests(), trace().requests());
+    assert_eq!(shifted.describe(), trace().describe().replace(&fixture(), "t"));
+    // Nor does the time before the first that is replayed count.
+    let long = r#"{"timestamp":0,"input_length":512000,"output_length":1,"hash_ids":[]}"#;
+    let ids: Vec<u64> = (1 << 40..).take(1_000).collect();
+    let long = long.replace("[]", &format!("{ids:?}"));
+    let mut cut = Trace::read(Cursor::new(format!("{long}\n{}", later(9_000_000))), "t", 512).unwrap();
+    assert_eq!(cut.drop_longer_than(400_000), 1);
+    assert!(cut.requests().iter().map(|one| one.arrival_ns).eq(trace().requests().iter().map(|one| one.arrival_ns)));
+}
+
+#[test]
+fn a_trace_has_many_tenants_and_a_session_one() {
+    let trace = trace();
+    let mut tenants = HashMap::new();
+    for request in trace.requests() {
+        let tenant = request.tenant(8);
+        assert_eq!(*tenants.entry(request.session).or_insert(tenant), tenant);
+    }
+    let of = |tenant| tenants.values().filter(|other| **other == tenant).count();
+    assert!(tenants.len() < trace.requests().len() && of(0) * 10 > tenants.len() * 8, "nine of ten are the first's");
+    assert!((1..8).filter(|tenant| of(*tenant) > 0).count() > 3, "{tenants:?}");
+}
+
+#[test]
 fn thousands_that_come_at_once_are_spread_over_a_month() {
     let line = |timestamp: u64| {
         format!("{{\"timestamp\":{timestamp},\"input_length\":512,\"output_length\":1,\"hash_ids\":[7]}}\n")
@@ -363,6 +453,7 @@ fn hostile_lines_are_refused_with_their_number() {
         (r#"{"timestamp":5,"input_length":99999999999999999999,"output_length":1,"hash_ids":[7]}"#, "invalid type"),
         (r#"{"timestamp":5,"input_length":513,"output_length":1,"hash_ids":[7]}"#, "1 hash_ids, but 513 tokens"),
         (r#"{"timestamp":4,"input_length":512,"output_length":1,"hash_ids":[7]}"#, "an earlier timestamp"),
+        (r#"{"timestamp":5,"input_length":1300,"output_length":1,"hash_ids":[7,8,7]}"#, "hash_ids has 7 twice"),
         (r#"{"timestamp":99999999999999,"input_length":512,"output_length":1,"hash_ids":[7]}"#, "more than a month"),
         (&long, "longer than"),
     ];
@@ -414,7 +505,11 @@ fn wrong_flags_are_said_in_words() {
         (&[], "nothing to replay: name a trace, or --generate"),
         (&["/nowhere.jsonl"], "cannot read /nowhere.jsonl"),
         (&[&trace, "--policies", "prefixhash"], "no policy is called \"prefixhash\""),
-        (&[&trace, "--policies", "random,random"], "twice"),
+        (&[&trace, "--policies", "random,random"], "--policies names \"random\" twice"),
+        (&[&trace, "--policies", "all,random,all"], "--policies names \"all\" twice"),
+        (&[&trace, "--loads", "0.5,1,0.50"], "--loads names 0.5 twice"),
+        (&[&trace, "--pool", "llama"], "--pool is for access logs"),
+        (&["--generate", "chat", "--seconds", "1e6"], "lower --seconds"),
         (&[&trace, "--threads", "7"], "--threads says nothing of this traffic"),
         (&[&trace, "--profile", "tpu"], "there are h100-8b, h100x2-70b, l4-8b"),
         (&[&trace, "--profile", "l4-8b", "--block-tokens", "16"], "is --block-tokens right?"),

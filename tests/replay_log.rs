@@ -1,12 +1,12 @@
 //! Replays of a front's own access log: what its lines become, what is left out and said, and that no bytes panic.
 
-use std::io::Cursor;
+use std::io::{Cursor, Read};
 use std::process::Command;
 
 use proptest::prelude::*;
 use warmfront::replay::traffic::Source;
 use warmfront::replay::traffic::access::{Account, read};
-use warmfront::replay::traffic::lines::{Format, Unusable, recognise};
+use warmfront::replay::traffic::lines::{Format, Unusable, open, recognise};
 use warmfront::replay::traffic::mooncake::Trace;
 
 /// A line of `second`, with these keys instead of its own.
@@ -36,7 +36,7 @@ fn line(second: u32, keys: &[(&str, &str)]) -> String {
 }
 
 fn log(text: &str) -> Result<(Trace, Account), Unusable> {
-    read(Cursor::new(text.as_bytes()), "a.json", None)
+    read(Cursor::new(text.as_bytes()), "a.json", None, None)
 }
 
 const THREE: &str = "[\"00000000000000a1\",\"00000000000000a2\",\"00000000000000a3\"]";
@@ -100,6 +100,7 @@ fn a_few_broken_lines_are_left_out_and_many_refused_with_their_number() {
         (&line(1, &[("time", "\"yesterday\"")]), "time \"yesterday\" is not RFC 3339"),
         (&line(1, &[("prompt_tokens", "-1")]), "invalid value: integer `-1`"),
         (&line(1, &[("chain", "[\"x\"]")]), "\"x\" is no link"),
+        (&line(1, &[("chain", "[\"a\",\"b\",\"a\"]")]), "000000000000000a twice"),
         (&line(1, &[("chain_bytes", "0")]), "another chain_bytes"),
     ];
     for (broken, what) in cases {
@@ -112,6 +113,54 @@ fn a_few_broken_lines_are_left_out_and_many_refused_with_their_number() {
     }
     let long = line(1, &[("time", "\"2026-01-21T19:34:20Z\"")]) + &line(1, &[]);
     assert!(log(&long).unwrap_err().to_string().contains("more than a month"));
+}
+
+#[test]
+fn pools_that_are_replayed_together_are_named_or_one_is_taken() {
+    let other = [("pool", "\"other\""), ("chain", THREE)];
+    let text = line(1, &[]).repeat(2) + &line(5, &other) + &line(7, &other) + &line(9, &other);
+    let (trace, account) = log(&text).unwrap();
+    assert_eq!(trace.requests().len(), 5);
+    let words = account.words();
+    assert!(words.contains("requests of 2 pools, \"other\" (3), \"llama\" (2), are replayed as if"), "{words}");
+    let of = |pool| read(Cursor::new(text.as_bytes()), "a.json", None, Some(pool));
+    let (trace, account) = of("other").unwrap();
+    let arrivals: Vec<u64> = trace.requests().iter().map(|one| one.arrival_ns / 1_000_000_000).collect();
+    assert_eq!((arrivals, account.requests, account.words().as_str()), (vec![0, 2, 4], 3, ""));
+    let error = of("none").unwrap_err().to_string();
+    assert!(error.contains("no request of that pool: it has \"other\" (3), \"llama\" (2)"), "{error}");
+    assert!(!log(&line(1, &[])).unwrap().1.words().contains("pools"));
+}
+
+#[test]
+fn a_log_has_many_tenants() {
+    let text: String = (0..60).map(|second| line(second, &[])).collect();
+    let (trace, _) = log(&text).unwrap();
+    let tenants: std::collections::HashSet<u16> = trace.requests().iter().map(|one| one.tenant(8)).collect();
+    assert!(tenants.len() > 2, "{tenants:?}");
+}
+
+#[test]
+fn files_are_read_by_what_they_begin_with() {
+    let path = std::env::temp_dir().join(format!("warmfront-begins-{}.json", std::process::id()));
+    let opened = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        let mut text = String::new();
+        open(&path).map_err(|error| error.to_string()).map(|mut all| {
+            all.read_to_string(&mut text).unwrap();
+            text
+        })
+    };
+    let fixture = format!("{}/tests/fixtures/mooncake/first-160.jsonl.zst", env!("CARGO_MANIFEST_DIR"));
+    let compressed = std::fs::read(&fixture).unwrap();
+    assert_eq!(opened(&compressed).unwrap().lines().count(), 160, "whatever it is called");
+    assert_eq!(opened(b"\xef\xbb\xbf{\"time\":1}\n").unwrap(), "{\"time\":1}\n");
+    for short in ["", "{", "{}", "{}\n"] {
+        assert_eq!(opened(short.as_bytes()).unwrap(), short);
+    }
+    let said = opened(b"\x1f\x8b\x08\x00\x00\x00\x00\x00").unwrap_err();
+    assert!(said.contains("compressed with gzip: `zcat FILE | warmfront replay /dev/stdin`"), "{said}");
+    std::fs::remove_file(&path).unwrap();
 }
 
 #[test]
@@ -168,7 +217,7 @@ proptest! {
                 _ => drop(bytes.remove(at)),
             }
         }
-        match read(Cursor::new(&bytes), "a.json", None) {
+        match read(Cursor::new(&bytes), "a.json", None, None) {
             Ok((trace, account)) => {
                 let requests = trace.requests();
                 let each = trace.block_tokens() as usize;

@@ -26,7 +26,7 @@ const KV_TOKENS_MAX: u64 = 1 << 30;
 /// `oracle` has one cache for all engines and knows their state (attention is not counted), `pooled` the same but for when engines' steps
 /// end, which no router sees. Nothing is sent anywhere. The same command prints the same figures.
 ///
-/// A trace is in Mooncake's format, one JSON object a line, plain or .zst:
+/// A trace is in Mooncake's format, one JSON object a line in order of time, plain or Zstandard:
 /// {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [ids of 512-token blocks]}
 /// or a front's own access log in JSON, best with `[log] access_chain = true`: what its traffic would have gained elsewhere.
 #[derive(Clone, Debug, clap::Args)]
@@ -41,6 +41,8 @@ const KV_TOKENS_MAX: u64 = 1 << 30;
     warmfront replay --generate agents --profile l4-8b --replicas 16 --prefix-tokens 2000 --rate 0.5
   What would your own traffic gain? From [log] access_format = \"json\" and access_chain = true:
     warmfront replay /var/log/warmfront/access.json --policies random,least-load,prefix-hash,warm,oracle
+  And yesterday's, for one of its pools, as logrotate has compressed it?
+    zcat /var/log/warmfront/access.json.1.gz | warmfront replay /dev/stdin --pool llama-3.1-8b
   Three fronts before the engines that share nothing:
     warmfront replay trace.jsonl.zst --fronts 3
   What do the engines' KV events gain, if they come a second late and one batch of a hundred is lost?
@@ -53,7 +55,7 @@ between the tokens that a choice thought cached and those that its engine found;
 share of requests within --slo-ttft-ms and --slo-token-ms; `imbalance` is tokens computed at the busiest
 engine over the mean; the last columns divide by `random` and `oracle` at the same load.")]
 pub struct Args {
-    /// Trace in Mooncake's format, or an access log in JSON; .zst is decompressed.
+    /// Trace in Mooncake's format, or an access log in JSON; Zstandard is decompressed, and of a pipe this is /dev/stdin.
     #[arg(value_name = "TRACE", conflicts_with = "generate")]
     trace: Option<PathBuf>,
     /// Generate traffic instead of reading a trace.
@@ -163,11 +165,17 @@ pub(super) fn main(args: &Args) -> ExitCode {
 fn compare(args: &Args) -> Result<(), String> {
     args.shape.belongs_to(args.generate)?;
     let policies = policies(&args.policies, args.fronts > 1)?;
+    if let Some(load) =
+        args.loads.iter().enumerate().find_map(|(at, load)| args.loads[..at].contains(load).then_some(load))
+    {
+        return Err(format!("--loads names {load} twice"));
+    }
     let events = args.hearing.delivery(&policies)?;
     // Before minutes are spent on what could not be kept.
     [&args.json, &args.svg].into_iter().flatten().try_for_each(|path| writable(path).map_err(unwritten(path)))?;
     let mut profile = profile(args)?;
-    let source = traffic::source(args.trace.as_deref(), args.generate, &args.shape, args.seed, &profile)?;
+    let source =
+        traffic::source(args.trace.as_deref(), args.generate, &args.shape, args.seed, &profile, args.replicas)?;
     let block_size = source.block_tokens();
     if args.kv_tokens.is_some() {
         profile.max_model_len = traffic::longest(&profile, block_size);
@@ -227,6 +235,9 @@ fn compare(args: &Args) -> Result<(), String> {
 fn policies(names: &[String], several: bool) -> Result<Vec<&'static Named>, String> {
     let mut chosen: Vec<&'static Named> = Vec::new();
     for name in names {
+        if names.iter().filter(|other| *other == name).count() > 1 {
+            return Err(format!("--policies names {name:?} twice"));
+        }
         if name == "all" {
             let wanted = |policy: &&Named| {
                 !names.iter().any(|name| name == policy.name) && (!several || policy.on_several_fronts())
@@ -244,9 +255,6 @@ fn policies(names: &[String], several: bool) -> Result<Vec<&'static Named>, Stri
         };
         if several && !policy.on_several_fronts() {
             return Err(format!("{name:?} is simulated as one router alone: --fronts is for the front's own policies"));
-        }
-        if chosen.iter().any(|other| other.name == policy.name) {
-            return Err(format!("--policies names {name:?} twice"));
         }
         chosen.push(policy);
     }

@@ -29,8 +29,8 @@ pub struct Totals {
     pub requests: Vec<u64>,
     /// Preemptions.
     pub preemptions: u64,
-    /// Simulated seconds by which steps began late, at the worst engine.
-    pub lag_seconds: f64,
+    /// Simulated seconds by which steps began late, by engine.
+    pub lag_seconds: Vec<f64>,
 }
 
 impl Fleet {
@@ -76,13 +76,12 @@ impl Fleet {
     pub fn totals(&self) -> Totals {
         let figures: Vec<Figures> = self.engines.iter().map(|engine| engine.figures()).collect();
         let sum = |of: fn(&Figures) -> u64| figures.iter().map(of).sum();
-        let lag_seconds = self.engines.iter().map(|engine| engine.lag().seconds).fold(0.0, f64::max);
         Totals {
             queries: sum(|figures| figures.counts.prefix_queries),
             hits: sum(|figures| figures.counts.prefix_hits),
             requests: figures.iter().map(|figures| figures.ttft.iter().sum()).collect(),
             preemptions: sum(|figures| figures.counts.preemptions),
-            lag_seconds,
+            lag_seconds: self.engines.iter().map(|engine| engine.lag().seconds).collect(),
         }
     }
 }

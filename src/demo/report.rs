@@ -23,7 +23,7 @@ pub struct Outcome {
     pub failed: u64,
     /// CPU of the front over the measured time, in cores; none without a front.
     pub front_cores: Option<f64>,
-    /// Share of the measured time by which the slowest engine lagged.
+    /// Share of the measured time by which the engine lagged that was latest in it.
     pub lag: f64,
 }
 
@@ -49,7 +49,8 @@ impl Outcome {
         let most = requests.iter().max().copied().unwrap_or(0) as f64;
         let mean = requests.iter().sum::<u64>() as f64 / requests.len().max(1) as f64;
         self.imbalance = if mean > 0.0 { most / mean } else { 0.0 };
-        self.lag = (after.lag_seconds - before.lag_seconds) / simulated_seconds;
+        let lags = after.lag_seconds.iter().zip(&before.lag_seconds).map(|(after, before)| after - before);
+        self.lag = lags.fold(0.0, f64::max) / simulated_seconds;
     }
 }
 
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     fn totals(requests: &[u64], queries: u64, hits: u64) -> Totals {
-        Totals { queries, hits, requests: requests.to_vec(), preemptions: 0, lag_seconds: 0.0 }
+        Totals { queries, hits, requests: requests.to_vec(), preemptions: 0, lag_seconds: vec![0.0; requests.len()] }
     }
 
     #[test]
@@ -145,6 +146,14 @@ mod tests {
         let mut outcome = Outcome::default();
         outcome.count(&totals(&[10, 10], 100, 50), &totals(&[20, 40], 300, 200), 10.0);
         assert_eq!((outcome.hit_rate, outcome.imbalance), (0.75, 1.5));
+    }
+
+    #[test]
+    fn an_engine_that_was_late_before_hides_none_that_is_late_now() {
+        let late = |lag_seconds: &[f64]| Totals { lag_seconds: lag_seconds.to_vec(), ..totals(&[1, 1], 1, 1) };
+        let mut outcome = Outcome::default();
+        outcome.count(&late(&[5.0, 0.0]), &late(&[5.0, 4.0]), 10.0);
+        assert_eq!(outcome.lag, 0.4);
     }
 
     #[test]

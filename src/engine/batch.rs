@@ -233,7 +233,7 @@ impl Batch {
             let hashes = &sequence.hashes[..findable.min(sequence.hashes.len())];
             let (held, idle) = cache.lookup(hashes);
             let whole = (known as usize).div_ceil(self.block_size);
-            if whole - held > cache.free() - idle {
+            if whole - held > cache.free().saturating_sub(idle) {
                 return;
             }
             cache.take_held(&hashes[..held], &mut sequence.blocks);
@@ -383,6 +383,19 @@ mod tests {
         let mut out = Vec::new();
         batch.finish(cache, &mut out);
         (work, out)
+    }
+
+    #[test]
+    fn an_outline_that_comes_back_to_a_block_asks_for_no_less_than_nothing() {
+        let (profile, mut cache) = (profile(4), Cache::new(4));
+        let mut batch = Batch::new(4);
+        let outline = |blocks: &[u64]| Outline { prompt: 4 * blocks.len() as u32, output: 1, blocks: blocks.into() };
+        batch.submit_outline(0, &outline(&[1, 2]));
+        step(&mut batch, &mut cache, &profile);
+        batch.submit_outline(0, &outline(&[3, 4]));
+        let held = batch.plan(&mut cache, &profile);
+        batch.submit_outline(0, &outline(&[1, 1, 1, 1]));
+        assert!(held.is_some() && batch.plan(&mut cache, &profile).is_some_and(|work| work.prefill_tokens > 0));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The paged KV cache: fixed blocks, shared by hash, reused in least-recently-used order.
 //!
-//! The rules are those of vLLM's block pool. A block in use has references and is never taken. A
-//! block without references stays findable under its hash and waits in the free list until it is
-//! needed for something else; the list is kept in order of release, the tail blocks of a sequence
-//! before its first ones, so that a prefix outlives what was built on it.
+//! The rules are those of vLLM's block pool, except that of several copies of a block one can be found
+//! (see [`Cache::publish`]). A block in use has references and is never taken. A block without
+//! references stays findable under its hash and waits in the free list until it is needed for something
+//! else; the list is kept in order of release, the tail blocks of a sequence before its first ones, so
+//! that a prefix outlives what was built on it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -153,7 +154,8 @@ impl Cache {
         true
     }
 
-    /// Makes a full block findable. Of two copies the one in use is kept findable: it lives longer.
+    /// Makes a full block findable. vLLM keeps every copy findable until it is taken; here it is one, of two the
+    /// one in use, which mostly lives longer. Where it goes first after all, the other is not found.
     pub fn publish(&mut self, block: u32, hash: u64) {
         self.tell(Change::Stored(hash));
         if let Some(&other) = self.by_hash.get(&hash) {

@@ -124,6 +124,11 @@ impl Core {
         self.batch.prefilled()
     }
 
+    /// How often sequences have given their blocks up.
+    pub fn preemptions(&self) -> u64 {
+        self.batch.counts.preemptions
+    }
+
     /// Puts another cache in the place of its own, and its own into `other`: engines that take turns with one
     /// cache share it. Only between steps of engines whose sequences are all in that cache.
     pub fn swap_cache(&mut self, other: &mut Cache) {

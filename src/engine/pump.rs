@@ -121,7 +121,7 @@ impl Engine {
         self.lock().core.forget();
     }
 
-    /// Back to the state of the start, counters included. Streams in flight are cut.
+    /// Back to the state of the start, counters included. Replies in flight are cut.
     pub fn restart(&self) {
         let mut inner = self.lock();
         inner.core = Core::new(self.settings.profile.clone());

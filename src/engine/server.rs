@@ -4,7 +4,6 @@
 //! prefill, and a client that leaves in any phase ends its request. Each connection is one task;
 //! hyper writes the chunks that one step made ready together.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,7 +21,7 @@ use super::metrics;
 use super::pump::{Engine, Event, Ticket};
 use super::reply::{self, Finish, Shape, Usage};
 use super::request::{self, Api, Refused, Request};
-use super::stream::Stream;
+use super::stream::{Cut, Stream};
 use super::tokens;
 
 /// Bodies beyond this are cut off; vLLM has no such limit, but this machine's memory does.
@@ -59,9 +58,9 @@ async fn connection(engine: Arc<Engine>, socket: tokio::net::TcpStream) {
     let idle = engine.settings().idle_timeout;
     let service = service_fn(move |asked| {
         let engine = Arc::clone(&engine);
-        async move { Ok::<_, Infallible>(answer(engine, asked).await) }
+        async move { answer(engine, asked).await }
     });
-    // Errors are clients that left or sent no HTTP: both end here, as in vLLM.
+    // Errors are clients that left or sent no HTTP, and a restart amid a reply: all end here, as in vLLM.
     let _ = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(idle)
@@ -69,7 +68,8 @@ async fn connection(engine: Arc<Engine>, socket: tokio::net::TcpStream) {
         .await;
 }
 
-async fn answer(engine: Arc<Engine>, asked: Asked) -> Answer {
+/// An error cuts the connection.
+async fn answer(engine: Arc<Engine>, asked: Asked) -> Result<Answer, Cut> {
     let path = asked.uri().path().to_owned();
     let (allow, route) = match path.as_str() {
         "/health" | "/ping" => ("GET", Route::Empty),
@@ -82,17 +82,33 @@ async fn answer(engine: Arc<Engine>, asked: Asked) -> Answer {
         "/tokenize" => ("POST", Route::Tokenize),
         "/detokenize" => ("POST", Route::Detokenize),
         "/reset_prefix_cache" => ("POST", Route::Forget),
-        _ => return plain(404, Bytes::from_static(b"{\"detail\":\"Not Found\"}")),
+        _ => return Ok(plain(404, Bytes::from_static(b"{\"detail\":\"Not Found\"}"))),
     };
     if asked.method() != allow && !(path == "/ping" && asked.method() == Method::POST) {
         let mut refusal = plain(405, Bytes::from_static(b"{\"detail\":\"Method Not Allowed\"}"));
         refusal.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
-        return refusal;
+        return Ok(refusal);
     }
     if path.starts_with("/v1") && !authorized(&engine, &asked) {
-        return plain(401, Bytes::from_static(b"{\"error\":\"Unauthorized\"}"));
+        return Ok(plain(401, Bytes::from_static(b"{\"error\":\"Unauthorized\"}")));
     }
-    route.run(engine, asked).await.unwrap_or_else(|refused| plain(refused.status, reply::error(&refused)))
+    match route.run(engine, asked).await {
+        Ok(answer) => Ok(answer),
+        Err(Unanswered::Refused(refused)) => Ok(plain(refused.status, reply::error(&refused))),
+        Err(Unanswered::Cut(cut)) => Err(cut),
+    }
+}
+
+/// Why a route has no answer.
+enum Unanswered {
+    Refused(Refused),
+    Cut(Cut),
+}
+
+impl From<Refused> for Unanswered {
+    fn from(refused: Refused) -> Unanswered {
+        Unanswered::Refused(refused)
+    }
 }
 
 enum Route {
@@ -108,7 +124,7 @@ enum Route {
 }
 
 impl Route {
-    async fn run(self, engine: Arc<Engine>, asked: Asked) -> Result<Answer, Refused> {
+    async fn run(self, engine: Arc<Engine>, asked: Asked) -> Result<Answer, Unanswered> {
         let settings = engine.settings();
         let profile = &settings.profile;
         Ok(match self {
@@ -155,7 +171,7 @@ impl Route {
     }
 }
 
-async fn generate(engine: &Arc<Engine>, api: Api, asked: Asked) -> Result<Answer, Refused> {
+async fn generate(engine: &Arc<Engine>, api: Api, asked: Asked) -> Result<Answer, Unanswered> {
     let id = request_id(&asked);
     let body = json_body(asked).await?;
     let settings = engine.settings();
@@ -169,7 +185,8 @@ async fn generate(engine: &Arc<Engine>, api: Api, asked: Asked) -> Result<Answer
         let stream = Stream::new(shape, &request, ticket, events, cached, keep_alive);
         return Ok(typed(200, "text/event-stream; charset=utf-8", Either::Right(stream)));
     }
-    Ok(plain(200, whole(shape, &request, ticket, events, cached).await))
+    let whole = whole(shape, &request, ticket, events, cached).await;
+    whole.map(|whole| plain(200, whole)).map_err(Unanswered::Cut)
 }
 
 async fn whole(
@@ -178,20 +195,23 @@ async fn whole(
     ticket: Ticket,
     mut events: tokio::sync::mpsc::UnboundedReceiver<Event>,
     tells_cached: bool,
-) -> Bytes {
+) -> Result<Bytes, Cut> {
+    let mut left = request.asks.len();
     let mut usage = Usage { prompt: request.prompt_tokens, ..Usage::default() };
     let mut choices = vec![(String::new(), Finish::Stop); request.asks.len()];
     while let Some(event) = events.recv().await {
         let Some((text, finish)) = choices.get_mut(event.choice) else { continue };
         text.push_str(std::str::from_utf8(&event.token.to_le_bytes()).unwrap_or_default());
         *finish = event.finish.unwrap_or(*finish);
+        left -= usize::from(event.finish.is_some());
         usage.completion += 1;
         if let Some(cached) = event.cached.filter(|_| tells_cached) {
             usage.cached = Some(usage.cached.unwrap_or(0) + cached);
         }
     }
     drop(ticket);
-    shape.whole(&choices, usage)
+    // Its events end early where the engine was restarted, and what would have come is not known.
+    if left == 0 { Ok(shape.whole(&choices, usage)) } else { Err(Cut) }
 }
 
 async fn json_body(asked: Asked) -> Result<Bytes, Refused> {

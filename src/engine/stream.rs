@@ -96,7 +96,7 @@ impl Stream {
     }
 }
 
-/// The engine was restarted below the stream: the connection is cut, as when an engine dies.
+/// The engine was restarted below a reply: the connection is cut, as when an engine dies.
 #[derive(Debug)]
 pub struct Cut;
 

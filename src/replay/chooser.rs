@@ -17,7 +17,7 @@ use crate::scan::PrefixMode;
 /// A request at its arrival.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// Counts the arrivals.
+    /// Which it is; not the order of arrival.
     pub number: u64,
     /// Now.
     pub now_ns: u64,

@@ -54,20 +54,28 @@ pub type Batch = Arc<[Told]>;
 /// Makes batches of what caches tell.
 #[derive(Default)]
 pub struct Publisher {
-    /// A chain in which each block is found, and where.
-    chains: ByHash<(Arc<[u64]>, usize)>,
+    chains: Vec<Arc<[u64]>>,
+    /// In which of them each block is found, and where.
+    found: ByHash<(usize, usize)>,
 }
 
 impl Publisher {
     /// Knows from here on what these blocks are built on. Before they are computed.
     pub fn knows(&mut self, blocks: &Arc<[u64]>) {
-        for (at, block) in blocks.iter().enumerate().rev() {
-            // What it is built on is known with it.
-            if self.chains.contains_key(block) {
-                return;
-            }
-            self.chains.insert(*block, (Arc::clone(blocks), at));
+        // What a block is built on is known with it.
+        let known = blocks.iter().rposition(|block| self.found.contains_key(block)).map_or(0, |at| at + 1);
+        if known == blocks.len() {
+            return;
         }
+        let before = known.checked_sub(1).and_then(|at| self.found.get(blocks.get(at)?)).map(|(chain, _)| *chain);
+        // A conversation's next turn takes the place of the one before, all of which it begins with.
+        let place = before.filter(|place| self.chains.get(*place).is_some_and(|chain| **chain == blocks[..known]));
+        match place.and_then(|place| self.chains.get_mut(place)) {
+            Some(chain) => *chain = Arc::clone(blocks),
+            None => self.chains.push(Arc::clone(blocks)),
+        }
+        let place = place.unwrap_or(self.chains.len() - 1);
+        self.found.extend(blocks.iter().enumerate().skip(known).map(|(at, block)| (*block, (place, at))));
     }
 
     /// Changes of one cache in their order; nothing where there is nothing to tell.
@@ -76,7 +84,8 @@ impl Publisher {
         for change in changes {
             match change {
                 Change::Stored(block) => {
-                    let Some((found, at)) = self.chains.get(block) else { continue };
+                    let Some((place, at)) = self.found.get(block) else { continue };
+                    let Some(found) = self.chains.get(*place) else { continue };
                     match batch.last_mut() {
                         Some(Told::Stored { chain, to, .. }) if follows(chain, *to, found, *at) => {
                             (*chain, *to) = (Arc::clone(found), at + 1);
@@ -177,13 +186,35 @@ mod tests {
         let changes = [2, 3, 4, 7, 1].map(Change::Stored);
         let told = publisher.batch(&changes).unwrap();
         let expected =
-            [stored(&[1, 2, 3, 4], 1), stored(&[1, 7], 1), Told::Stored { chain: [1, 2, 3].into(), from: 0, to: 1 }];
+            [stored(&[1, 2, 3, 4], 1), stored(&[1, 7], 1), Told::Stored { chain: [1, 2, 3, 4].into(), from: 0, to: 1 }];
         assert_eq!(*told, expected);
         assert_eq!(
             *publisher.batch(&[Change::Removed(3), Change::Cleared]).unwrap(),
             [Told::Removed(3), Told::Cleared]
         );
         assert_eq!(publisher.batch(&[]), None);
+    }
+
+    #[test]
+    fn of_a_conversation_only_its_longest_chain_is_kept() {
+        let mut publisher = Publisher::default();
+        let turns: Vec<Arc<[u64]>> = (1..=9).map(|turn| (0..10 * turn).collect()).collect();
+        turns.iter().for_each(|turn| publisher.knows(turn));
+        // It leaves the conversation within, and one that does so too goes on from there.
+        let other: Arc<[u64]> = (0..45).chain(1_000..1_010).collect();
+        publisher.knows(&other);
+        publisher.knows(&(0..45).chain(1_000..1_020).collect());
+        publisher.knows(&turns[2]);
+        assert_eq!(publisher.chains.len(), 2);
+        assert_eq!(turns.iter().chain([&other]).map(Arc::strong_count).filter(|count| *count > 1).count(), 1);
+        let told = publisher.batch(&[Change::Stored(5), Change::Stored(1_015)]).unwrap();
+        let expected = |to: usize, from, last| match &told[to] {
+            Told::Stored { chain, from: first, to } => {
+                (*first, *to, chain[from..*to].to_vec()) == (from, from + 1, vec![last])
+            }
+            _ => false,
+        };
+        assert!(expected(0, 5, 5) && expected(1, 60, 1_015), "{told:?}");
     }
 
     /// Of batches 0, 1, 2, ... a second apart: when what comes.

@@ -66,12 +66,17 @@ impl Fleet {
 
     /// Of a pooled cache: blocks that no sequence uses, once those of this prompt that it finds are taken.
     pub fn free_beside(&self, blocks: &[u64]) -> usize {
-        self.pooled.as_ref().map_or(0, |cache| cache.free() - cache.lookup(blocks).1)
+        self.pooled.as_ref().map_or(0, |cache| cache.free().saturating_sub(cache.lookup(blocks).1))
     }
 
     /// What an engine's `/metrics` would say now.
     pub fn figures(&self, engine: usize) -> Figures {
         self.engines.get(engine).map(Core::figures).unwrap_or_default()
+    }
+
+    /// How often sequences of an engine have given their blocks up.
+    pub(super) fn preemptions(&self, engine: usize) -> u64 {
+        self.engines.get(engine).map_or(0, Core::preemptions)
     }
 
     /// When the step that an engine is in ends.

@@ -75,7 +75,7 @@ impl Misjudged {
 }
 
 /// One policy at one load.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
     /// Its name.
     pub policy: String,
@@ -97,7 +97,7 @@ pub struct Outcome {
     pub slo: f64,
     /// Tokens computed (prompts not cached, and outputs) at the busiest engine over the mean.
     pub imbalance: f64,
-    /// Sequences computed anew for want of KV blocks.
+    /// Sequences that were to be computed anew for want of KV blocks, within the window.
     pub preemptions: u64,
     /// Answers of 429 for want of room; their clients asked again.
     pub refusals: u64,

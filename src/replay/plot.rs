@@ -11,9 +11,9 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 700.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 490.0;
-/// Okabe and Ito's colours, told apart by most eyes; dashes tell the second round of them.
+/// Okabe and Ito's colours, told apart by most eyes; dashes tell the second and third round of them.
 const COLOURS: [&str; 7] = ["#000000", "#e69f00", "#0072b2", "#009e73", "#d55e00", "#cc79a7", "#56b4e9"];
-const DASHES: [&str; 2] = ["none", "7 4"];
+const DASHES: [&str; 3] = ["none", "7 4", "2 3"];
 
 /// The whole picture.
 pub fn svg(title: &str, outcomes: &[Outcome]) -> String {
@@ -148,26 +148,17 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replay::chooser::POLICIES;
     use crate::replay::outcome::Spread;
 
+    #[test]
+    fn no_two_policies_look_alike() {
+        let looks = COLOURS.len() * DASHES.len();
+        assert!(POLICIES.len() <= looks, "{} policies, {looks} looks", POLICIES.len());
+    }
+
     fn outcome(policy: &str, load: f64, mean: f64) -> Outcome {
-        Outcome {
-            policy: policy.into(),
-            load,
-            requests: 1,
-            hit_rate: 0.5,
-            misjudged: None,
-            ttft: Spread { mean, p50: mean, p99: mean },
-            ttft_short: Spread::default(),
-            tokens_per_second: 1.0,
-            slo: 1.0,
-            imbalance: 1.0,
-            preemptions: 0,
-            refusals: 0,
-            ttft_tenants: None,
-            to_random: None,
-            to_oracle: None,
-        }
+        Outcome { policy: policy.into(), load, ttft: Spread { mean, p50: mean, p99: mean }, ..Outcome::default() }
     }
 
     #[test]

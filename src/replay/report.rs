@@ -11,7 +11,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
         if !out.is_empty() {
             out.push('\n');
         }
-        out.push_str(&format!("load x {}, {} requests counted\n", first.load, first.requests));
+        out.push_str(&format!("load x {}, {} requests counted\n", first.load, requests(load)));
         out.push_str(&format!(
             "{:<width$} {:>8} {:>7}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>8}  {:>7}  {:>9}  {:>13}  {:>13}\n",
             "policy",
@@ -58,6 +58,15 @@ pub fn table(outcomes: &[Outcome]) -> String {
     out
 }
 
+/// How many each row counts: in a closed loop, or where clients are refused, not the same under every policy.
+fn requests(load: &[Outcome]) -> String {
+    let counts = || load.iter().map(|outcome| outcome.requests);
+    match (counts().min().unwrap_or(0), counts().max().unwrap_or(0)) {
+        (least, most) if least == most => most.to_string(),
+        (least, most) => format!("{least} to {most}"),
+    }
+}
+
 /// Who was refused, and how tenants fared, where there is something to say.
 fn held(load: &[Outcome], width: usize, out: &mut String) {
     for outcome in load {
@@ -90,6 +99,13 @@ pub fn seconds(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_that_count_other_requests_say_how_many() {
+        let table = |requests: [u64; 3]| table(&requests.map(|requests| Outcome { requests, ..Outcome::default() }));
+        assert!(table([961, 761, 800]).starts_with("load x 0, 761 to 961 requests counted\n"));
+        assert!(table([961, 961, 961]).starts_with("load x 0, 961 requests counted\n"));
+    }
 
     #[test]
     fn lengths_of_time_have_units() {

@@ -50,7 +50,7 @@ pub struct Run {
     pub tokens: u64,
     /// End of the last request.
     pub end_ns: u64,
-    /// Times that an engine ran out of blocks and computed a sequence anew.
+    /// Times inside the window that an engine ran out of blocks, and had to compute a sequence anew.
     pub preemptions: u64,
     /// Times that a request was refused inside the window; its client asked again when it was told to, and its time to
     /// first token counts from when it first did.
@@ -91,8 +91,12 @@ struct Simulation<'a> {
     coming: HashMap<u64, Request>,
     /// The arrival after which the traffic is asked for its next request.
     pulled: Option<u64>,
-    /// Arrived, and held in the front, by number.
-    held: BTreeMap<u64, Request>,
+    /// Arrived, and held in the front, by number: in which place.
+    held: HashMap<u64, (u64, Request)>,
+    /// Their numbers by place, in order of arrival: numbers are given when an arrival is announced, which may be long before.
+    places: BTreeMap<u64, u64>,
+    /// Places given.
+    arrived: u64,
     /// Whether a retry is to come.
     retries: bool,
     /// By engine and its id there.
@@ -123,7 +127,9 @@ pub fn run(
         events: BinaryHeap::new(),
         coming: HashMap::new(),
         pulled: None,
-        held: BTreeMap::new(),
+        held: HashMap::new(),
+        places: BTreeMap::new(),
+        arrived: 0,
         retries: false,
         live: (0..engines).map(|_| ByHash::default()).collect(),
         block_tokens: source.block_tokens(),
@@ -154,9 +160,6 @@ pub fn run(
             Event::Arrives(number) => simulation.arrives(number, now_ns),
         }
     }
-    for engine in 0..engines {
-        simulation.run.preemptions += simulation.fleet.figures(engine).counts.preemptions;
-    }
     simulation.run
 }
 
@@ -180,7 +183,9 @@ impl Simulation<'_> {
         }
         let Some(request) = self.coming.remove(&number) else { return };
         let behind_others = !self.held.is_empty() && self.chooser.retry_every_ns().is_none();
-        self.held.insert(number, request);
+        self.arrived += 1;
+        self.places.insert(self.arrived, number);
+        self.held.insert(number, (self.arrived, request));
         // Behind others it waits for its turn.
         if !behind_others && !self.place(number, now_ns) {
             self.place_held(now_ns);
@@ -189,7 +194,7 @@ impl Simulation<'_> {
 
     /// Asks for the engines of those that are held, each at its turn, up to the first that is held again and tells no other turn.
     fn place_held(&mut self, now_ns: u64) {
-        while let Some((&first, _)) = self.held.first_key_value()
+        while let Some((_, &first)) = self.places.first_key_value()
             && let Some(turn) = self.chooser.turn(now_ns, first)
         {
             match turn {
@@ -211,19 +216,26 @@ impl Simulation<'_> {
 
     /// Its client asks again.
     fn refuse(&mut self, number: u64, now_ns: u64, seconds: u32) {
-        let Some(request) = self.held.remove(&number) else { return };
+        let Some(request) = self.release(number) else { return };
         self.run.refusals += u64::from(self.run.window.holds(now_ns));
         self.events.push(Reverse((now_ns + u64::from(seconds.max(1)) * 1_000_000_000, Event::Arrives(number))));
         self.coming.insert(number, request);
     }
 
+    /// Takes one out of those that are held.
+    fn release(&mut self, number: u64) -> Option<Request> {
+        let (place, request) = self.held.remove(&number)?;
+        self.places.remove(&place);
+        Some(request)
+    }
+
     /// Asks for an engine; false where the request is held.
     fn place(&mut self, number: u64, now_ns: u64) -> bool {
-        let Some(request) = self.held.get(&number) else { return false };
+        let Some((_, request)) = self.held.get(&number) else { return false };
         let tenant = request.tenant(self.tenants);
         let asked = Asked { number, now_ns, request, block_tokens: self.block_tokens, tenant };
         let Some(engine) = self.chooser.choose(&asked, &self.fleet) else { return false };
-        let Some(request) = self.held.remove(&number) else { return false };
+        let Some(request) = self.release(number) else { return false };
         // The last token of a prompt is always computed.
         let most = request.findable(self.block_tokens).len() as u32 * self.block_tokens;
         let predicted = self.chooser.predicted().map(|tokens| tokens.min(most));
@@ -240,7 +252,12 @@ impl Simulation<'_> {
     }
 
     fn begin(&mut self, engine: usize, now_ns: u64) {
-        if let Some(ends_ns) = self.fleet.begin(engine, now_ns) {
+        let preempted = self.fleet.preemptions(engine);
+        let ends_ns = self.fleet.begin(engine, now_ns);
+        if self.run.window.holds(now_ns) {
+            self.run.preemptions += self.fleet.preemptions(engine) - preempted;
+        }
+        if let Some(ends_ns) = ends_ns {
             self.events.push(Reverse((ends_ns, Event::StepEnds(engine))));
             self.publish(engine, now_ns);
         }

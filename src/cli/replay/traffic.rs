@@ -5,7 +5,8 @@ use std::path::Path;
 use clap::ValueEnum;
 
 use crate::cli::note;
-use crate::engine::profile::Profile;
+use crate::demo::conversation::REPLY_TOKENS;
+use crate::engine::profile::{Profile, Work};
 use crate::replay::traffic::Source;
 use crate::replay::traffic::access;
 use crate::replay::traffic::agents::Agents;
@@ -35,6 +36,9 @@ pub(super) struct Shape {
     /// Trace: tokens in a block [default: 512; of an access log: what its lines say].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     block_tokens: Option<u32>,
+    /// Access log: only requests of this pool; without it all are replayed as if every engine served all pools.
+    #[arg(long, value_name = "NAME")]
+    pool: Option<String>,
     /// Generated: seconds of traffic [default: chat 360, else 600].
     #[arg(long, value_name = "S", value_parser = positive)]
     seconds: Option<f64>,
@@ -96,16 +100,20 @@ pub(super) fn source(
     shape: &Shape,
     seed: u64,
     profile: &Profile,
+    replicas: u16,
 ) -> Result<Box<dyn Source>, String> {
     Ok(match (trace, generate) {
         (Some(path), _) => Box::new(read(path, shape, profile)?),
         (None, Some(Generated::Chat)) => {
             let usual = Chat::default();
+            let (turn_seconds, turns_per_second) = turns(profile, replicas);
             Box::new(Chat {
                 threads: shape.threads.unwrap_or(usual.threads),
                 seconds: shape.seconds.unwrap_or(usual.seconds),
                 warmup_seconds: shape.warmup.unwrap_or(usual.warmup_seconds),
                 pause_ms: shape.pause_ms.unwrap_or(usual.pause_ms),
+                turn_seconds,
+                turns_per_second,
                 system_tokens: shape.system_tokens.unwrap_or(usual.system_tokens),
                 context_max: longest(profile, usual.block_tokens()),
                 seed,
@@ -150,8 +158,18 @@ pub(super) fn source(
     })
 }
 
+/// Least time of a chat's turn, and most of them that all engines end in a second: replies alone, as if prompts took no time.
+fn turns(profile: &Profile, replicas: u16) -> (f64, f64) {
+    let seconds = |decodes: usize| {
+        let work = Work { decodes: decodes as u64, ..Work::default() };
+        profile.step_time(&work).as_secs_f64() * f64::from(REPLY_TOKENS)
+    };
+    let at_a_time = profile.max_num_seqs;
+    (seconds(1), f64::from(replicas) * at_a_time as f64 / seconds(at_a_time))
+}
+
 fn read(path: &Path, shape: &Shape, profile: &Profile) -> Result<Trace, String> {
-    let mut trace = open(path, shape.block_tokens).map_err(|error| error.to_string())?;
+    let mut trace = open(path, shape)?;
     trace.keep_first(shape.requests.unwrap_or(usize::MAX));
     let most = longest(profile, trace.block_tokens());
     let shortest = trace.requests().iter().map(|request| request.prompt.saturating_add(request.output)).min();
@@ -176,13 +194,15 @@ pub(super) fn longest(profile: &Profile, block_tokens: u32) -> u32 {
 }
 
 /// A trace or an access log, whichever the file is.
-fn open(path: &Path, block_tokens: Option<u32>) -> Result<Trace, Unusable> {
-    let name = path.display().to_string();
-    let (format, lines) = lines::recognise(lines::open(path)?, &name)?;
+fn open(path: &Path, shape: &Shape) -> Result<Trace, String> {
+    let (name, unusable) = (path.display().to_string(), |error: Unusable| error.to_string());
+    let (format, lines) = lines::open(path).and_then(|all| lines::recognise(all, &name)).map_err(unusable)?;
     match format {
-        Format::Mooncake => Trace::read(lines, &name, block_tokens.unwrap_or(BLOCK_TOKENS)),
+        Format::Mooncake if shape.pool.is_some() => Err(format!("--pool is for access logs: {name} is none")),
+        Format::Mooncake => Trace::read(lines, &name, shape.block_tokens.unwrap_or(BLOCK_TOKENS)).map_err(unusable),
         Format::Access => {
-            let (trace, account) = access::read(lines, &name, block_tokens)?;
+            let read = access::read(lines, &name, shape.block_tokens, shape.pool.as_deref());
+            let (trace, account) = read.map_err(unusable)?;
             note(&account.words());
             Ok(trace)
         }
@@ -194,9 +214,10 @@ impl Shape {
     pub(super) fn belongs_to(&self, generate: Option<Generated>) -> Result<(), String> {
         use Generated::{Agents, Chat, SharedPrefix};
         let generated = &[Some(Chat), Some(Agents), Some(SharedPrefix)][..];
-        let flags: [(&str, bool, &[Option<Generated>]); 18] = [
+        let flags: [(&str, bool, &[Option<Generated>]); 19] = [
             ("requests", self.requests.is_some(), &[None]),
             ("block-tokens", self.block_tokens.is_some(), &[None]),
+            ("pool", self.pool.is_some(), &[None]),
             ("seconds", self.seconds.is_some(), generated),
             ("warmup", self.warmup.is_some(), generated),
             ("rate", self.rate.is_some(), &[Some(Agents), Some(SharedPrefix)]),

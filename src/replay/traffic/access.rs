@@ -8,8 +8,10 @@
 //! * What an engine never saw (refused, no endpoint), and what generates nothing, is left out and counted.
 //! * A line that is none of ours is left out and counted as well, since a log ends anywhere; more than one in ten, and
 //!   the first of them is refused.
+//! * Requests of several pools are replayed as if every engine served every model, and that is said; or one pool's are.
 //! * There are no sessions: as in [`super::mooncake`]. The prefix key stands for the first user message.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::BufRead;
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::Request;
-use super::chain::mix;
+use super::chain::{mix, twice};
 use super::lines::{BLOCKS_MAX, Lines, Unusable};
 use super::mooncake::{Sessions, TOKENS_MAX, Trace};
 
@@ -36,6 +38,8 @@ const SPAN_MICROS: u64 = 31 * 86_400_000_000;
 /// Tokens of a block are a multiple of this, as engines have them, up to the most.
 const BLOCK_TOKENS: u64 = 16;
 const BLOCK_TOKENS_MAX: u64 = 65_536;
+/// Most pools that are named.
+const NAMED_MAX: usize = 8;
 
 #[derive(Deserialize)]
 struct Line {
@@ -59,6 +63,10 @@ struct Line {
 pub struct Account {
     /// Requests that are replayed.
     pub requests: usize,
+    /// Those of each pool, whether they are replayed or not.
+    pub pools: BTreeMap<String, usize>,
+    /// Whether one pool's alone are.
+    pub chosen: bool,
     /// Those without a chain.
     pub alone: usize,
     /// Those whose reply was counted in bytes.
@@ -75,6 +83,13 @@ impl Account {
     pub fn words(&self) -> String {
         let Account { requests, alone, guessed, elsewhere, broken, .. } = self;
         let mut out = String::new();
+        if self.pools.len() > 1 && !self.chosen {
+            let (count, names) = (self.pools.len(), self.names());
+            let _ = writeln!(
+                out,
+                "requests of {count} pools, {names}, are replayed as if every engine served all of them: --pool NAME takes one"
+            );
+        }
         let mut say = |count: usize, what: &str| {
             if count > 0 {
                 let _ = writeln!(out, "{count} {what}");
@@ -91,6 +106,16 @@ impl Account {
         say(*broken, &format!("lines left out that are none of an access log's; the first: {first}"));
         out
     }
+
+    /// The pools, each with its requests; those that have most.
+    fn names(&self) -> String {
+        let mut pools: Vec<_> = self.pools.iter().collect();
+        // Stable: equal ones stay by name.
+        pools.sort_by_key(|(_, requests)| std::cmp::Reverse(**requests));
+        let named: Vec<String> =
+            pools.iter().take(NAMED_MAX).map(|(pool, requests)| format!("{pool:?} ({requests})")).collect();
+        named.join(", ") + if pools.len() > NAMED_MAX { " and others" } else { "" }
+    }
 }
 
 /// One line as far as it matters.
@@ -104,16 +129,27 @@ struct Seen {
     chain: Option<Vec<u64>>,
 }
 
-/// Reads a log; `block_tokens` is how many tokens a link of a chain stands for, unless the log is to say.
-pub fn read(from: impl BufRead, name: &str, block_tokens: Option<u32>) -> Result<(Trace, Account), Unusable> {
-    let (mut seen, mut account) = (Vec::new(), Account::default());
+/// Reads a log; `block_tokens` is how many tokens a link of a chain stands for, unless the log is to say; `pool` whose
+/// requests are taken, if not all.
+pub fn read(
+    from: impl BufRead,
+    name: &str,
+    block_tokens: Option<u32>,
+    pool: Option<&str>,
+) -> Result<(Trace, Account), Unusable> {
+    let (mut seen, mut account) = (Vec::new(), Account { chosen: pool.is_some(), ..Account::default() });
     let (mut lines, mut links, mut count, mut bytes) = (Lines::new(from, name), 0, 0, None);
     let mut refused = None;
     while let Some((number, text)) = lines.next_line()? {
         count += 1;
         let refuse = |what: String| Unusable::Line { path: name.to_owned(), line: number, what };
         match parse(text, &mut bytes) {
-            Ok(Some((one, guessed))) => {
+            Ok(Some((one, of, guessed))) => {
+                let wanted = pool.is_none_or(|pool| pool == of);
+                *account.pools.entry(of).or_default() += 1;
+                if !wanted {
+                    continue;
+                }
                 account.guessed += usize::from(guessed);
                 account.alone += usize::from(one.chain.is_none());
                 links += one.chain.as_ref().map_or(0, Vec::len);
@@ -133,6 +169,9 @@ pub fn read(from: impl BufRead, name: &str, block_tokens: Option<u32>) -> Result
     account.first_broken = refused.as_ref().map(Unusable::to_string);
     match refused {
         Some(refused) if account.broken * BROKEN > count => return Err(refused),
+        _ if seen.is_empty() && !account.pools.is_empty() => {
+            return Err(Unusable::Pool { path: name.to_owned(), pools: account.names() });
+        }
         _ if seen.is_empty() => return Err(Unusable::Empty { path: name.to_owned() }),
         _ => {}
     }
@@ -147,8 +186,8 @@ pub fn read(from: impl BufRead, name: &str, block_tokens: Option<u32>) -> Result
     Ok((Trace::of(name, block_tokens, requests(seen, block_tokens)), account))
 }
 
-/// `None`: nothing to replay. Beside a request whether its reply was counted in bytes.
-fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, bool)>, String> {
+/// `None`: nothing to replay. Beside a request its pool's name, and whether its reply was counted in bytes.
+fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, String, bool)>, String> {
     let line: Line = serde_json::from_slice(text.trim_ascii_end())
         .map_err(|error| format!("{error}; expected a line of warmfront's access log, `access_format = \"json\"`"))?;
     let micros = micros(&line.time).ok_or_else(|| format!("time {:?} is not RFC 3339", line.time))?;
@@ -162,6 +201,9 @@ fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, bool)>, S
     }
     let link = |text: &String| u64::from_str_radix(text, 16).map_err(|_| format!("{text:?} is no link of a chain"));
     let chain = line.chain.map(|chain| chain.iter().map(link).collect::<Result<Vec<u64>, String>>()).transpose()?;
+    if let Some(link) = chain.as_deref().and_then(twice) {
+        return Err(format!("its chain has {link:016x} twice, but a link stands for all before it as well"));
+    }
     let counted = line.completion_tokens.filter(|tokens| *tokens > 0);
     let by_bytes = match line.stream {
         true => line.reply_bytes / EVENT_BYTES,
@@ -172,11 +214,11 @@ fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, bool)>, S
         prompt: line.prompt_tokens.filter(|tokens| *tokens > 0),
         output: counted.unwrap_or(by_bytes).clamp(1, TOKENS_MAX),
         body_bytes: line.request_bytes,
-        pool: line.pool.map_or(0, |pool| xxhash_rust::xxh3::xxh3_64(pool.as_bytes())),
+        pool: line.pool.as_ref().map_or(0, |pool| xxhash_rust::xxh3::xxh3_64(pool.as_bytes())),
         key: line.key.and_then(|key| u64::from_str_radix(&key, 16).ok()),
         chain,
     };
-    Ok(Some((seen, counted.is_none())))
+    Ok(Some((seen, line.pool.unwrap_or_default(), counted.is_none())))
 }
 
 /// In the mean over the lines that have both: a chain leaves out half a stretch of its prompt.
@@ -208,7 +250,7 @@ fn requests(seen: Vec<Seen>, block_tokens: u32) -> Vec<Request> {
             session: Some(mix(1, session)),
             opening: Some(opening.unwrap_or_else(|| mix(2, number as u64))),
             blocks,
-            thread: 0,
+            thread: session as u32,
         }
     };
     seen.into_iter().enumerate().map(request).collect()

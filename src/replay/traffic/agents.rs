@@ -4,6 +4,8 @@
 //! Sessions begin in bursts at Poisson times. A session's step asks with all that went before; the model's short
 //! output (a tool call) and the tool's answer are appended, and the next step follows when the tool has run.
 
+use std::collections::HashMap;
+
 use super::chain::{Chain, mix};
 use super::{REQUESTS_MAX, Request, Source, Traffic, Window, leaves_something};
 use crate::demo::conversation::Dice;
@@ -79,7 +81,9 @@ struct Sessions<'a> {
     agents: &'a Agents,
     load: f64,
     dice: Dice,
-    sessions: Vec<Session>,
+    /// Those that go on, by thread; how many there were.
+    sessions: HashMap<u32, Session>,
+    begun: u32,
     at: f64,
     in_burst: u32,
 }
@@ -139,17 +143,19 @@ impl Traffic for Sessions<'_> {
                 return None;
             }
             self.in_burst -= 1;
-            let thread = self.sessions.len() as u32;
-            self.sessions.push(Session::new(agents, mix(agents.seed, u64::from(thread) + 1)));
-            let session = self.sessions.last_mut()?;
+            let thread = self.begun;
+            self.begun += 1;
+            let mut session = Session::new(agents, mix(agents.seed, u64::from(thread) + 1));
             if let Some(request) = session.ask(agents, thread, (self.at * 1e9) as u64) {
+                self.sessions.insert(thread, session);
                 return Some(request);
             }
         }
     }
 
     fn after(&mut self, ended: &Request, now_ns: u64) -> Option<Request> {
-        let session = self.sessions.get_mut(ended.thread as usize)?;
+        // Put back if it goes on: contexts of those that have ended would be most of what a long run holds.
+        let mut session = self.sessions.remove(&ended.thread)?;
         if !session.goes_on(self.agents) {
             return None;
         }
@@ -158,14 +164,17 @@ impl Traffic for Sessions<'_> {
         if arrival_ns as f64 >= self.agents.seconds * 1e9 {
             return None;
         }
-        session.ask(self.agents, ended.thread, arrival_ns)
+        let request = session.ask(self.agents, ended.thread, arrival_ns)?;
+        self.sessions.insert(ended.thread, session);
+        Some(request)
     }
 }
 
 impl Source for Agents {
     fn traffic(&self, load: f64) -> Box<dyn Traffic + '_> {
         let dice = Dice::new(mix(self.seed, 2));
-        Box::new(Sessions { agents: self, load, dice, sessions: Vec::new(), at: 0.0, in_burst: 0 })
+        let sessions = HashMap::new();
+        Box::new(Sessions { agents: self, load, dice, sessions, begun: 0, at: 0.0, in_burst: 0 })
     }
 
     fn block_tokens(&self) -> u32 {
@@ -246,6 +255,24 @@ mod tests {
             }
         }
         assert!((15..25).contains(&(steps / sessions.len())), "{steps} steps");
+    }
+
+    #[test]
+    fn of_sessions_that_have_ended_nothing_is_kept() {
+        let agents = Agents { steps: 3.0, ..Agents::default() };
+        let dice = Dice::new(1);
+        let mut all =
+            Sessions { agents: &agents, load: 1.0, dice, sessions: HashMap::new(), begun: 0, at: 0.0, in_burst: 0 };
+        let mut steps = 0;
+        while let Some(first) = all.next() {
+            let mut at = Some(first);
+            while let Some(now) = at {
+                steps += 1;
+                at = all.after(&now, now.arrival_ns);
+            }
+            assert_eq!(all.sessions.len(), 0);
+        }
+        assert!(steps > 200 && all.begun > 100, "{steps} steps of {} sessions", all.begun);
     }
 
     #[test]

@@ -11,6 +11,13 @@ pub fn mix(one: u64, other: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
+/// One of these that stands there twice. No chain comes back to a block that it has left.
+pub(super) fn twice(blocks: &[u64]) -> Option<u64> {
+    let mut sorted = blocks.to_vec();
+    sorted.sort_unstable();
+    sorted.windows(2).find(|two| two[0] == two[1]).map(|two| two[0])
+}
+
 /// A prompt as it grows.
 #[derive(Clone, Debug)]
 pub struct Chain {

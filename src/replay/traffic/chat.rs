@@ -5,7 +5,7 @@
 //! with a mean of 37 tokens, replies of 40. All share a short system prompt, nothing else is shared.
 
 use super::chain::{Chain, mix};
-use super::{Request, Source, THREADS_MAX, Traffic, Window, leaves_something};
+use super::{REQUESTS_MAX, Request, Source, THREADS_MAX, Traffic, Window, leaves_something};
 use crate::demo::conversation::{Conversation, Dice, REPLY_TOKENS};
 
 /// What a template puts around a message.
@@ -26,6 +26,10 @@ pub struct Chat {
     pub ramp_seconds: f64,
     /// Between a reply and the next turn, in the mean: the way to the front and back, no thinking.
     pub pause_ms: f64,
+    /// Least time from a turn to its reply's end, as engines are.
+    pub turn_seconds: f64,
+    /// Most turns that all engines together end in a second.
+    pub turns_per_second: f64,
     /// Of the prompt that all share.
     pub system_tokens: u32,
     /// Conversations end before they are longer; what their first turn says is shortened to it.
@@ -42,6 +46,8 @@ impl Default for Chat {
             warmup_seconds: 120.0,
             ramp_seconds: 30.0,
             pause_ms: 20.0,
+            turn_seconds: 0.0,
+            turns_per_second: f64::INFINITY,
             system_tokens: 32,
             context_max: TOKENS_MAX,
             seed: 1,
@@ -162,6 +168,11 @@ impl Source for Chat {
                 self.threads
             ));
         }
+        let asked = f64::from(self.count(load)) / (self.turn_seconds + self.pause_ms / 1e3);
+        let turns = self.seconds * asked.min(self.turns_per_second);
+        if turns > REQUESTS_MAX {
+            return Err(format!("up to {turns:.0} requests are more than {REQUESTS_MAX}: lower --seconds"));
+        }
         if self.system_tokens.saturating_add(MARKERS + REPLY_TOKENS) >= self.context_max {
             return Err(format!(
                 "a system prompt of {} tokens leaves no room for a turn in contexts of {}: lower --system-tokens or choose another --profile",
@@ -205,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_turn_that_does_not_fit_is_shortened_and_the_thread_goes_on() {
-        let chat = Chat { threads: 200, seconds: 1e6, system_tokens: 16_300, context_max: 16_384, ..Chat::default() };
+        let chat = Chat { threads: 200, system_tokens: 16_300, context_max: 16_384, ..Chat::default() };
         chat.check(1.0).unwrap();
         let mut traffic = chat.traffic(1.0);
         let begun: Vec<Request> = std::iter::from_fn(|| traffic.next()).collect();
@@ -220,6 +231,19 @@ mod tests {
         let full = Chat { system_tokens: 16_341, ..chat };
         assert!(full.check(1.0).unwrap_err().contains("lower --system-tokens"));
         Chat { system_tokens: 16_340, ..full }.check(1.0).unwrap();
+    }
+
+    #[test]
+    fn more_turns_than_memory_should_hold_are_refused() {
+        // Of 100 threads each asks once in two seconds at most.
+        let chat = |seconds, turns_per_second| {
+            let chat = Chat { threads: 100, pause_ms: 500.0, turn_seconds: 1.5, ..Chat::default() };
+            Chat { seconds, turns_per_second, ..chat }.check(1.0)
+        };
+        chat(79_000.0, 1e6).unwrap();
+        assert!(chat(81_000.0, 1e6).unwrap_err().contains("lower --seconds"));
+        chat(390_000.0, 10.0).unwrap();
+        assert!(chat(410_000.0, 10.0).unwrap_err().contains("up to 4100000 requests"));
     }
 
     #[test]

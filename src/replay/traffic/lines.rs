@@ -13,6 +13,10 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 /// Most lines, and most blocks of all of them: half a gigabyte.
 const LINES_MAX: usize = 4_000_000;
 pub(super) const BLOCKS_MAX: usize = 64 << 20;
+/// What files begin with that gzip or zstd has compressed, and such as some editors write.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+const ZSTANDARD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+const BYTE_ORDER: [u8; 3] = [0xef, 0xbb, 0xbf];
 /// Of how many lines at the start the first that is JSON says what the file is.
 const LOOKED_AT: usize = 16;
 
@@ -37,6 +41,14 @@ pub enum Unusable {
         /// What is wrong and what to do.
         what: String,
     },
+    /// No line of the pool that was named.
+    #[error("{path} holds no request of that pool: it has {pools}")]
+    Pool {
+        /// The file.
+        path: String,
+        /// Those there are, in words.
+        pools: String,
+    },
     /// No line.
     #[error("{path} holds no request: expected one JSON object a line")]
     Empty {
@@ -60,14 +72,32 @@ struct Keys {
     time: Option<IgnoredAny>,
 }
 
-/// The lines of a file; a name ending in `.zst` is decompressed.
+/// The lines of a file, which may be a pipe. What begins as Zstandard, or has a name that ends in `.zst`, is decompressed.
 pub fn open(path: &Path) -> Result<Box<dyn BufRead>, Unusable> {
     let file = |error| Unusable::File { path: path.display().to_string(), error };
-    let plain = BufReader::new(std::fs::File::open(path).map_err(file)?);
-    if path.extension().is_none_or(|end| end != "zst") {
-        return Ok(Box::new(plain));
+    let (start, all) = peek::<4>(BufReader::new(std::fs::File::open(path).map_err(file)?)).map_err(file)?;
+    if start.starts_with(&GZIP) {
+        return Err(file(std::io::Error::other(
+            "it is compressed with gzip: `zcat FILE | warmfront replay /dev/stdin` reads it",
+        )));
     }
-    Ok(Box::new(BufReader::new(Frames::new(plain))))
+    let named = path.extension().is_some_and(|end| end == "zst");
+    let plain: Box<dyn BufRead> = match named || start == ZSTANDARD {
+        true => Box::new(BufReader::new(Frames::new(all))),
+        false => Box::new(all),
+    };
+    let (mark, mut all) = peek::<3>(plain).map_err(file)?;
+    if mark == BYTE_ORDER {
+        all.consume(mark.len());
+    }
+    Ok(Box::new(all))
+}
+
+/// The first bytes, fewer where there are no more, and all of them again.
+fn peek<const BYTES: usize>(mut from: impl BufRead) -> std::io::Result<(Vec<u8>, impl BufRead)> {
+    let mut start = Vec::with_capacity(BYTES);
+    from.by_ref().take(BYTES as u64).read_to_end(&mut start)?;
+    Ok((start.clone(), Cursor::new(start).chain(from)))
 }
 
 /// Looks at the first lines, and gives all of them back.

@@ -30,7 +30,7 @@ pub struct Request {
     pub session: Option<u64>,
     /// The start of the first user message.
     pub opening: Option<u64>,
-    /// Which of its traffic's conversations it belongs to: for [`Traffic::after`].
+    /// Which of its traffic's conversations it belongs to: for [`Traffic::after`] and [`Request::tenant`].
     pub thread: u32,
 }
 

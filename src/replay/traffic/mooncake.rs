@@ -5,6 +5,7 @@
 //!   tell, so the engines' blocks are the trace's.
 //! * Replies have no ids: the next prompt of a conversation finds its own past prompt and not the reply.
 //! * Requests of one timestamp are spread evenly until the next: the public traces are stamped in batches of 3 s.
+//! * Times count from the first request that is replayed: a trace may be a part of another, or stamped since 1970.
 //! * There are no sessions. A request continues the one whose whole prompt (two blocks at least) it begins with.
 //! * There is no text. The block behind the first, which all requests may share, stands for the first user message.
 
@@ -15,7 +16,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::chain::mix;
+use super::chain::{mix, twice};
 use super::lines::{self, BLOCKS_MAX, Lines, Unusable};
 use super::{Open, Request, Source, Traffic, Window};
 
@@ -24,8 +25,9 @@ pub const BLOCK_TOKENS: u32 = 512;
 
 /// Longest prompt or reply that is believed.
 pub(super) const TOKENS_MAX: u64 = 16 << 20;
-/// Latest timestamp that is believed: a month.
-const TIMESTAMP_MAX: u64 = 31 * 86_400_000;
+/// Longest trace, in milliseconds: a month.
+const SPAN_MS: u64 = 31 * 86_400_000;
+
 #[derive(Deserialize)]
 struct Line {
     timestamp: u64,
@@ -58,6 +60,10 @@ impl Trace {
             if lines.last().is_some_and(|before: &Line| before.timestamp > line.timestamp) {
                 return Err(refuse("an earlier timestamp than the line before: sort the trace by timestamp".into()));
             }
+            if lines.first().is_some_and(|first: &Line| line.timestamp - first.timestamp > SPAN_MS) {
+                let what = "more than a month behind the first: milliseconds are expected; or cut the trace";
+                return Err(refuse(format!("timestamp {} is {what}", line.timestamp)));
+            }
             blocks += line.hash_ids.len();
             if blocks > BLOCKS_MAX {
                 return Err(refuse(format!("more than {BLOCKS_MAX} blocks until here: cut the trace")));
@@ -89,6 +95,9 @@ impl Trace {
     pub fn drop_longer_than(&mut self, tokens: u32) -> usize {
         let before = self.requests.len();
         self.requests.retain(|request| request.prompt.saturating_add(request.output) <= tokens);
+        // Else the time before the first that is left would count as time in which nothing was asked.
+        let begins_ns = self.requests.first().map_or(0, |first| first.arrival_ns);
+        self.requests.iter_mut().for_each(|request| request.arrival_ns -= begins_ns);
         before - self.requests.len()
     }
 }
@@ -99,12 +108,6 @@ fn parse(text: &[u8], block_tokens: u32) -> Result<Line, String> {
             "{error}; expected {{\"timestamp\": ms, \"input_length\": tokens, \"output_length\": tokens, \"hash_ids\": [..]}}"
         )
     })?;
-    if line.timestamp > TIMESTAMP_MAX {
-        return Err(format!(
-            "timestamp {} is more than a month: milliseconds from the start are expected",
-            line.timestamp
-        ));
-    }
     for (field, tokens) in [("input_length", line.input_length), ("output_length", line.output_length)] {
         if !(1..=TOKENS_MAX).contains(&tokens) {
             return Err(format!("{field} {tokens} is not between 1 and {TOKENS_MAX} tokens"));
@@ -118,13 +121,16 @@ fn parse(text: &[u8], block_tokens: u32) -> Result<Line, String> {
             line.input_length
         ));
     }
+    if let Some(id) = twice(&line.hash_ids) {
+        return Err(format!("hash_ids has {id} twice, but an id names a block with all that stands before it"));
+    }
     Ok(line)
 }
 
 fn requests(lines: &[Line], block_tokens: u32) -> Vec<Request> {
     let mut sessions = Sessions::default();
     let mut out = Vec::with_capacity(lines.len());
-    let mut gap_ms = 0;
+    let (mut gap_ms, begins_ms) = (0, lines.first().map_or(0, |first| first.timestamp));
     for batch in lines.chunk_by(|one, other| one.timestamp == other.timestamp) {
         let Some(first) = batch.first() else { continue };
         let next = lines.get(out.len() + batch.len());
@@ -137,13 +143,13 @@ fn requests(lines: &[Line], block_tokens: u32) -> Vec<Request> {
             let number = out.len() as u64;
             let session = sessions.of(&blocks, number);
             out.push(Request {
-                arrival_ns: first.timestamp * 1_000_000 + spread_ns,
+                arrival_ns: (first.timestamp - begins_ms) * 1_000_000 + spread_ns,
                 prompt: line.input_length as u32,
                 output: line.output_length as u32,
                 blocks,
                 session: Some(mix(1, session)),
                 opening: line.hash_ids.get(1).or(line.hash_ids.first()).map(|id| mix(2, *id)),
-                thread: 0,
+                thread: session as u32,
             });
         }
     }
