@@ -151,9 +151,43 @@ fn what_is_wrong_with_a_weight_shows_nobodys_key() {
         ("weigths = { \"Bearer sk-secret\" = 3 }\n", "3:"),
         ("weigths.\"Bearer sk-secret\" = 3\n", "3:"),
         ("[\"queue\".weights]\n\"Bearer sk-secret\" = x\n", "4:"),
+        ("[queue.weights]\n\"Bearer sk-secret\" = 1\n\"Bearer sk-secret\" = 2\n", "5:"),
+        // Those who forgot that there is a table of them.
+        ("\"Bearer sk-secret\" = 3\n", "3:"),
+        ("\"Bearer sk-secret\" = { weight = 3 }\n", "3:"),
     ] {
         let said = said(&format!("[queue]\ntenant_header = \"authorization\"\n{weights}"));
         assert!(said.contains(&format!("w.toml:{place}")) && !said.contains("secret"), "{said}");
+    }
+}
+
+/// Nor does who writes the key of an engine itself, in place of the file that it stands in.
+#[test]
+fn the_key_of_an_engine_is_not_shown() {
+    for (text, place) in [
+        ("[[upstream]]\nurl = \"http://a:1\"\napi_key = \"sk-secret\"\n", "3:1"),
+        ("[[upstream]]\nurl = \"http://a:1\"\n\"api key\" = \"sk-secret\"\n", "3:1"),
+        ("[[upstream]]\nurl = \"http://a:1\"\nTOKEN = \"sk-secret\"\n", "3:1"),
+        ("upstream = [{ url = \"http://a:1\", password = \"sk-secret\" }]\n", "1:35"),
+        ("[control]\napi_key = \"sk-secret\"\n", "2:1"),
+        ("api_key = \"sk-secret\"\n", "1:1"),
+    ] {
+        let said = said(text);
+        assert!(said.starts_with(&format!("w.toml:{place}: ")) && !said.contains("secret"), "{said}");
+        assert!(said.contains("stands in a file of its own, which `api_key_file` of [[upstream]] names"), "{said}");
+    }
+    for text in [
+        "api_key = sk-secret\n",
+        "api_key = \"\"\"\nsk-secret\\x\n\"\"\"\n",
+        "api_key_file = [\"a\"]\napi_key = [\n\"sk-secret\" 3]",
+    ] {
+        let said = said(&format!("[[upstream]]\n{text}"));
+        assert!(said.starts_with("w.toml:") && !said.contains("secret"), "{said}");
+    }
+    // What has such a word in its name is shown all the same.
+    for line in ["first_token_timeout_ms = \"x\"", "queue = \"on\""] {
+        let said = said(&format!("[limits]\n{line}\n"));
+        assert!(said.contains(&format!("2 | {line}")), "{said}");
     }
 }
 
@@ -284,6 +318,12 @@ fn a_pool_is_compared_with_a_policy_of_its_own() {
     for (text, chosen, shadow) in [
         ("[routing]\npolicy = \"prefix-hash\"\nshadow_policy = \"random\"\n", false, false),
         // The chain is for the one that looks on.
+        (
+            "[limits]\nbody_bytes_max = 18446744073709551615\nconnect_timeout_ms = 0\n",
+            "2:18",
+            "`body_bytes_max` cannot be above 9223372036854775807",
+        ),
+        ("[health]\nprobe_timeout_ms = 0xFFFF_FFFF_FFFF_FFFF\n", "2:20", "`probe_timeout_ms` cannot be above"),
         ("[routing]\npolicy = \"prefix-hash\"\nshadow_policy = \"warm\"\n", true, false),
         ("[routing]\npolicy = \"warm\"\nshadow_policy = \"warm\"\n", false, false),
         // In place of `warm` it would have none.

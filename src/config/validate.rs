@@ -199,9 +199,9 @@ fn limits(limits: &Limits, found: &mut Vec<Problem>) {
 
 /// Every key of a table that is a number, with its value.
 fn numbers(table: &impl Serialize) -> Vec<(String, u64)> {
-    let table = toml::Table::try_from(table).unwrap_or_default();
-    let number = |value: &toml::Value| value.as_integer().and_then(|number| u64::try_from(number).ok());
-    table.iter().filter_map(|(key, value)| Some((key.clone(), number(value)?))).collect()
+    // Not as TOML, which has no number of 2^63 or more: nothing of such a table would be looked at.
+    let Ok(serde_json::Value::Object(table)) = serde_json::to_value(table) else { return Vec::new() };
+    table.iter().filter_map(|(key, value)| Some((key.clone(), value.as_u64()?))).collect()
 }
 
 fn health(health: &Health, found: &mut Vec<Problem>) {
