@@ -97,12 +97,13 @@ impl Finding {
 
 pub(super) fn main(args: Args) -> ExitCode {
     let said = args.config.config.as_ref().map(|file| format!("{} is valid", file.display()));
-    let config = match Config::read(&args.config.flags()) {
-        Ok(config) => config,
+    let read = match Config::read(&args.config.flags()) {
+        Ok(read) => read,
         Err(invalid) => return refuse(&invalid),
     };
+    let config = read.config.clone();
     // What there is to say of a machine does not wait for engines.
-    let unfit = match config.clone().checked() {
+    let unfit = match read.checked() {
         Err(invalid) if !config.upstream.is_empty() || !invalid.wants_engines_alone() => return refuse(&invalid),
         checked => checked.err(),
     };

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{ConfigArgs, refuse};
-use crate::config::Upstream;
+use crate::config::{Config, Upstream};
 use crate::policy::Policy;
 use engine::{Examined, Manner};
 
@@ -59,7 +59,7 @@ pub struct Args {
     /// An engine, such as http://gpu-1:8000; may be given several times, and replaces those of the file.
     #[arg(long, value_name = "URL")]
     upstream: Vec<String>,
-    /// The policy that engines are to serve, in every pool; "precise" wants most of them.
+    /// The policy that engines are to serve, in every pool, compared with none; "precise" wants most of them.
     #[arg(long, value_name = "NAME", value_enum)]
     policy: Option<Policy>,
     /// Send each engine the same new prompt twice, for one token each: whether replies tell what was cached, and events come.
@@ -75,7 +75,15 @@ pub struct Args {
 
 pub(super) fn main(args: Args) -> ExitCode {
     let Args { config, upstream, policy, ask, timeout, json } = args;
-    let config = match (ConfigArgs { config, upstream, policy, ..ConfigArgs::default() }).load() {
+    let flags = ConfigArgs { config, upstream, policy, ..ConfigArgs::default() }.flags();
+    let read = Config::read(&flags).and_then(|mut read| {
+        // What a policy wants of engines is asked of that one alone.
+        if policy.is_some() {
+            read.config.compare_nothing();
+        }
+        read.checked()
+    });
+    let config = match read {
         Ok(config) => config,
         Err(invalid) => return refuse(&invalid),
     };

@@ -94,8 +94,9 @@ fn escaped(text: &str) -> String {
 pub(super) fn main(args: Args) -> ExitCode {
     if let Some(id) = &args.request_id {
         let address = match &args.config.config {
-            Some(_) => match args.config.clone().load() {
-                Ok(config) => config.serve.admin,
+            // Whatever else is in it: the front that is asked has its engines.
+            Some(_) => match Config::read(&args.config.clone().flags()) {
+                Ok(read) => read.config.serve.admin,
                 Err(invalid) => return refuse(&invalid),
             },
             None => args.config.admin.unwrap_or_else(|| Config::default().serve.admin),

@@ -37,22 +37,29 @@ impl Problem {
 #[derive(Clone, Debug)]
 pub struct Invalid {
     source: Option<(PathBuf, String)>,
+    /// Whether what has no place in the file is a fault of it all the same.
+    is_files: bool,
     problems: Vec<Problem>,
 }
 
 impl Invalid {
     pub(super) fn in_file(path: &Path, text: &str, problems: Vec<Problem>) -> Invalid {
-        Invalid { source: Some((path.to_owned(), text.to_owned())), problems }
+        Invalid { source: Some((path.to_owned(), text.to_owned())), is_files: true, problems }
     }
 
-    /// Faults of the flags, or of flags and file together.
+    /// Faults of flags and file together: what has a place stands there.
+    pub(super) fn beside_file((path, text): (PathBuf, String), problems: Vec<Problem>) -> Invalid {
+        Invalid { source: Some((path, text)), is_files: false, problems }
+    }
+
+    /// Faults of the flags, or of what no file says.
     pub(super) fn outside_file(problems: Vec<Problem>) -> Invalid {
-        Invalid { source: None, problems }
+        Invalid { source: None, is_files: false, problems }
     }
 
     pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Invalid {
         let message = format!("cannot read {}: {error}", path.display());
-        Invalid { source: None, problems: vec![Problem::new([], message)] }
+        Invalid::outside_file(vec![Problem::new([], message)])
     }
 
     /// A file in another encoding.
@@ -87,8 +94,8 @@ impl fmt::Display for Invalid {
             }
             match (&self.source, &problem.span) {
                 (Some((path, text)), Some(span)) => excerpt(out, path, text, span, &problem.message)?,
-                (Some((path, _)), None) => write!(out, "{}: {}", path.display(), problem.message)?,
-                (None, _) => out.write_str(&problem.message)?,
+                (Some((path, _)), None) if self.is_files => write!(out, "{}: {}", path.display(), problem.message)?,
+                _ => out.write_str(&problem.message)?,
             }
         }
         Ok(())
@@ -133,13 +140,6 @@ fn names_tenants(before: &str, line: &str) -> bool {
     of_queue(table.unwrap_or_default()) || of_queue(line)
 }
 
-/// Whether a line holds a URL with what may be a password in it.
-fn names_user(line: &str) -> bool {
-    line.split_once("://").is_some_and(|(_, behind)| behind.contains('@'))
-}
-
-/// The word of `known` that `given` was probably meant to be.
-pub(super) fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
 /// Whether a line may give the key to an engine itself, under a name that no key has, and not the file that it stands in.
 fn names_secret(before: &str, line: &str) -> bool {
     // A value may have lines of its own.
@@ -158,6 +158,13 @@ pub(super) fn is_secret(name: &str) -> bool {
     ["key", "token", "secret", "password"].iter().any(|word| name.contains(word))
 }
 
+/// Whether a line holds a URL with what may be a password in it.
+fn names_user(line: &str) -> bool {
+    line.split_once("://").is_some_and(|(_, behind)| behind.contains('@'))
+}
+
+/// The word of `known` that `given` was probably meant to be.
+pub(super) fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let given = given.to_ascii_lowercase().replace('_', "-");
     known
         .into_iter()
