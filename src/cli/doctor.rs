@@ -11,13 +11,13 @@ mod report;
 mod server;
 mod tokenizer;
 
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{ConfigArgs, refuse};
+use super::{ConfigArgs, refuse, say};
 use crate::config::{Config, Upstream};
 use crate::policy::Policy;
 use engine::{Examined, Manner};
@@ -94,8 +94,7 @@ pub(super) fn main(args: Args) -> ExitCode {
     };
     report::name_ports(&mut engines);
     let report = if json { report::json(&engines) } else { report::text(&engines) };
-    // Whoever reads may have seen enough.
-    let _ = io::stdout().write_all(report.as_bytes());
+    say(&report);
     if !engines.iter().any(|engine| engine.answers) {
         return refuse(&"none of the engines answers; is `url` right, and do they run?");
     }

@@ -11,10 +11,12 @@ mod serve;
 mod shown;
 mod top;
 
-use std::io::{IsTerminal, Write};
+use std::ffi::OsString;
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::Targets;
@@ -27,9 +29,18 @@ use self::journal::Prioritized;
 use crate::config::{Access, Config, Driver, Flags, Invalid, Log, LogFormat, Shards};
 use crate::policy::Policy;
 
+/// Whether something that was to be said is lost, and not for want of readers.
+static LOST: AtomicBool = AtomicBool::new(false);
+
 /// Writes to standard output, of which a reader may have seen enough.
 fn say(words: &str) {
-    let _ = std::io::Write::write_all(&mut std::io::stdout(), words.as_bytes());
+    let mut out = std::io::stdout();
+    if let Err(error) = out.write_all(words.as_bytes()).and_then(|()| out.flush())
+        && error.kind() != ErrorKind::BrokenPipe
+        && !LOST.swap(true, Ordering::Relaxed)
+    {
+        complain(&format!("cannot write to standard output: {error}"));
+    }
 }
 
 /// Writes to standard error, likewise.
@@ -138,7 +149,7 @@ impl ConfigArgs {
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
-    match Cli::parse().command {
+    let status = match Cli::parse().command {
         Command::Serve(args) => serve::main(args),
         Command::Check(args) => check::main(args),
         Command::Doctor(args) => doctor::main(args),
@@ -147,7 +158,23 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => replay::main(&args),
         Command::Demo(args) => demo::run(args),
         Command::Engine(args) => engine::run(args),
-    }
+    };
+    if status == ExitCode::SUCCESS && LOST.load(Ordering::Relaxed) { ExitCode::FAILURE } else { status }
+}
+
+/// A variable of the environment that is more than empty.
+fn set(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Whether a terminal would show escape sequences as they are.
+fn is_dumb() -> bool {
+    set("TERM").is_none_or(|kind| kind == "dumb")
+}
+
+/// Whether what is written there may have colours.
+fn has_colours(out: &impl IsTerminal) -> bool {
+    out.is_terminal() && !is_dumb() && set("NO_COLOR").is_none()
 }
 
 /// Says what is wrong with configuration or machine, for somebody to change.
@@ -178,7 +205,7 @@ fn log(log: &Log) -> Level {
     let registry = tracing_subscriber::registry().with(targets);
     let journal = journal::reads_us();
     let writer = if journal { BoxMakeWriter::new(Prioritized) } else { BoxMakeWriter::new(std::io::stderr) };
-    let colours = std::io::stderr().is_terminal();
+    let colours = has_colours(&std::io::stderr());
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(colours);
     // It fails only where a log is set already, as in tests.
     let _ = match log.format {
