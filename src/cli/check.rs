@@ -26,7 +26,7 @@ use crate::shard::topology::this_machine;
   Configuration, machine and engines:
     warmfront check --config /etc/warmfront/warmfront.toml
     warmfront check --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
-  Before an upgrade, on a machine where a front is running (its ports are then in use):
+  Before an upgrade, where a front is running (its ports are then in use):
     warmfront check --config new.toml --no-ports
 
 Exit status: 0 nothing is wrong (advice may be given), 2 wrong usage, 78 something must be changed.")]

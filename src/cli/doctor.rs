@@ -30,11 +30,13 @@ use engine::{Examined, Manner};
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   warmfront doctor --config /etc/warmfront/warmfront.toml
-  warmfront doctor --upstream http://gpu-1:8000 --upstream http://gpu-2:8000 --ask
+  warmfront doctor --ask \\
+    --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
   What policy \"precise\" would want of them:
     warmfront doctor --upstream http://gpu-1:8000 --policy precise
   The flags alone:
-    warmfront doctor --config /etc/warmfront/warmfront.toml --json | jq -r '.engines[] | .name, .add[]'
+    warmfront doctor --config /etc/warmfront/warmfront.toml --json |
+      jq -r '.engines[] | .name, .add[]'
 
 Of each engine:
   key             where its file cannot be read here

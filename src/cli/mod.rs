@@ -65,7 +65,8 @@ pub const EX_CONFIG: u8 = 78;
   warmfront serve --config /etc/warmfront/warmfront.toml
   warmfront check --config /etc/warmfront/warmfront.toml
   warmfront doctor --config /etc/warmfront/warmfront.toml
-  warmfront explain --body request.json --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
+  warmfront explain --body request.json \\
+    --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
   warmfront top
   warmfront replay trace.jsonl.zst --loads 1,1.5
 
@@ -226,6 +227,20 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// As they are printed where nobody says how wide a terminal is: a line that is broken there is no command.
+    #[test]
+    fn examples_can_be_copied() {
+        let cli = Cli::command();
+        let mut helps: Vec<String> = Vec::new();
+        for command in std::iter::once(&cli).chain(cli.get_subcommands()) {
+            helps.extend(command.get_after_help().map(ToString::to_string));
+        }
+        assert!(helps.len() > 6, "{helps:?}");
+        for line in helps.iter().flat_map(|help| help.lines().take_while(|line| !line.is_empty())) {
+            assert!(line.chars().count() <= 80, "break it: {line}");
+        }
     }
 
     #[test]
