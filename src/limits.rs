@@ -93,7 +93,7 @@ impl Limits {
 
     /// How often it is looked whether a client takes any.
     pub fn client_look_ms(&self) -> u64 {
-        self.client_stall_timeout_ms / 16
+        (self.client_stall_timeout_ms / 16).max(1)
     }
 
     /// What the bodies held by one shard may take together; `share`: of the machine, where that is left to it.
@@ -235,3 +235,14 @@ pub const TENANT_WEIGHT_MAX: u32 = 1_000;
 pub const REPLICATION_MAX: u32 = 1_024;
 
 const _: () = assert!(ENDPOINTS_MAX <= u16::MAX as usize, "an endpoint's slot is a u16");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_are_never_at_once() {
+        let look = |client_stall_timeout_ms| Limits { client_stall_timeout_ms, ..Limits::default() }.client_look_ms();
+        assert_eq!([1, 15, 16, 120_000].map(look), [1, 1, 1, 7_500]);
+    }
+}

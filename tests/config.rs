@@ -151,9 +151,43 @@ fn what_is_wrong_with_a_weight_shows_nobodys_key() {
         ("weigths = { \"Bearer sk-secret\" = 3 }\n", "3:"),
         ("weigths.\"Bearer sk-secret\" = 3\n", "3:"),
         ("[\"queue\".weights]\n\"Bearer sk-secret\" = x\n", "4:"),
+        ("[queue.weights]\n\"Bearer sk-secret\" = 1\n\"Bearer sk-secret\" = 2\n", "5:"),
+        // Those who forgot that there is a table of them.
+        ("\"Bearer sk-secret\" = 3\n", "3:"),
+        ("\"Bearer sk-secret\" = { weight = 3 }\n", "3:"),
     ] {
         let said = said(&format!("[queue]\ntenant_header = \"authorization\"\n{weights}"));
         assert!(said.contains(&format!("w.toml:{place}")) && !said.contains("secret"), "{said}");
+    }
+}
+
+/// Nor does who writes the key of an engine itself, in place of the file that it stands in.
+#[test]
+fn the_key_of_an_engine_is_not_shown() {
+    for (text, place) in [
+        ("[[upstream]]\nurl = \"http://a:1\"\napi_key = \"sk-secret\"\n", "3:1"),
+        ("[[upstream]]\nurl = \"http://a:1\"\n\"api key\" = \"sk-secret\"\n", "3:1"),
+        ("[[upstream]]\nurl = \"http://a:1\"\nTOKEN = \"sk-secret\"\n", "3:1"),
+        ("upstream = [{ url = \"http://a:1\", password = \"sk-secret\" }]\n", "1:35"),
+        ("[control]\napi_key = \"sk-secret\"\n", "2:1"),
+        ("api_key = \"sk-secret\"\n", "1:1"),
+    ] {
+        let said = said(text);
+        assert!(said.starts_with(&format!("w.toml:{place}: ")) && !said.contains("secret"), "{said}");
+        assert!(said.contains("stands in a file of its own, which `api_key_file` of [[upstream]] names"), "{said}");
+    }
+    for text in [
+        "api_key = sk-secret\n",
+        "api_key = \"\"\"\nsk-secret\\x\n\"\"\"\n",
+        "api_key_file = [\"a\"]\napi_key = [\n\"sk-secret\" 3]",
+    ] {
+        let said = said(&format!("[[upstream]]\n{text}"));
+        assert!(said.starts_with("w.toml:") && !said.contains("secret"), "{said}");
+    }
+    // What has such a word in its name is shown all the same.
+    for line in ["first_token_timeout_ms = \"x\"", "queue = \"on\""] {
+        let said = said(&format!("[limits]\n{line}\n"));
+        assert!(said.contains(&format!("2 | {line}")), "{said}");
     }
 }
 
@@ -162,6 +196,105 @@ fn what_is_wrong_with_a_weight_shows_nobodys_key() {
 fn other_weights_are_shown() {
     let said = said("[pool.weights]\nload_percent = \"x\"\n");
     assert!(said.contains("`load_percent` wants a whole number") && said.contains("2 | load_percent"), "{said}");
+    let behind = self::said("[routing]\nqueue = \"on\"\nload_percent = 50\n");
+    assert!(behind.contains("3 | load_percent = 50"), "{behind}");
+}
+
+/// A key that exists, in a table that it does not belong to, is not taken for a slip of another one's name.
+#[test]
+fn keys_in_another_table_are_sent_home() {
+    let example: toml::Table = EXAMPLE.parse().unwrap();
+    let written = |name: &str| if name == "upstream" { "[[upstream]]".to_owned() } else { format!("[{name}]") };
+    let keys = |table: &str| {
+        let value = &example[table];
+        value.as_table().or_else(|| value.as_array()?.first()?.as_table()).unwrap()
+    };
+    let mut seen = 0;
+    for home in example.keys() {
+        for key in keys(home).keys() {
+            let homes: Vec<&String> = example.keys().filter(|table| keys(table).contains_key(key)).collect();
+            for other in example.keys().filter(|other| !homes.contains(other)) {
+                let said = said(&format!("{}\n{key} = 1\n", written(other)));
+                let named = homes.iter().any(|home| said.contains(&format!("it belongs to {}", written(home))));
+                assert!(said.contains(&format!("`{key}` is not")) && named, "{key} in {other}: {said}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 500, "{seen}");
+    let near = said("[control]\nprobe_timeout_ms = 1\n");
+    assert!(near.contains("it belongs to [health]; or did you mean `scrape_timeout_ms`?"), "{near}");
+}
+
+/// Dots make tables of what is not in quotes.
+#[test]
+fn the_name_of_a_model_stands_in_quotes() {
+    for (text, place) in
+        [("[pool.llama-3.1-8b]\npolicy = \"session\"\n", "1:15"), ("pool.llama-3.1-8b.policy = \"session\"\n", "1:14")]
+    {
+        let said = said(text);
+        assert!(said.contains("stands in quotes: write [pool.\"llama-3.1-8b\"]"), "{said}");
+        assert!(said.starts_with(&format!("w.toml:{place}: ")), "{said}");
+    }
+    assert!(said("[pool.a.b.c.d]\nload_percent = 150\n").contains("write [pool.\"a.b.c.d\"]"));
+    assert!(
+        said("[pool]\npolicy = \"warm\"\n")
+            .contains("2:10: `policy` is for one model: write it below [pool.\"MODEL\"]")
+    );
+    assert!(said("[pool]\nm = \"warm\"\n").contains("`m` wants a table, not a text"));
+}
+
+/// What a flag has no part in stands in the file.
+#[test]
+fn faults_of_all_of_a_file_are_said_with_their_place() {
+    let path = std::env::temp_dir().join(format!("warmfront-whole-{}.toml", std::process::id()));
+    let engine = |url: &str| format!("[[upstream]]\nurl = \"http://{url}:1\"\nkv_events = \"tcp://*:5557\"\n");
+    let shadow = "[routing]\npolicy = \"warm\"\nshadow_policy = \"warm\"\n";
+    let with = |flags: Flags, text: &str| {
+        std::fs::write(&path, text).unwrap();
+        Config::load(&Flags { file: Some(path.clone()), ..flags }).unwrap_err().to_string()
+    };
+    let name = path.display();
+    let upstream = || Flags { upstream: vec!["http://127.0.0.1:8000".into()], ..Flags::default() };
+    let precise = Flags { policy: Some(Policy::Precise), ..Flags::default() };
+    for (flags, text, begin, words) in [
+        (
+            Flags::default(),
+            engine("a") + &engine("b"),
+            format!("{name}:6:13: "),
+            "`kv_events` of b:1 is tcp://*:5557, a port to wait at for this engine alone, and that of a:1 is",
+        ),
+        (
+            Flags::default(),
+            "[[upstream]]\nurl = \"http://127.0.0.1:8000\"\n".into(),
+            format!("{name}:2:7: "),
+            "is this front itself",
+        ),
+        // Its engine is not the file's.
+        (
+            upstream(),
+            "[[upstream]]\nurl = \"http://a:1\"\n".into(),
+            "http://127.0.0.1:8000 is".into(),
+            "this front itself",
+        ),
+        (
+            Flags { admin: "127.0.0.1:8000".parse().ok(), ..Flags::default() },
+            "[serve]\nadmin = \"127.0.0.1:1\"\n[[upstream]]\nurl = \"http://a:1\"\n".into(),
+            "`admin` is 127.0.0.1:8000 and `listen` 0.0.0.0:8000".into(),
+            "give the admin listener another port",
+        ),
+        (
+            precise,
+            format!("{shadow}[[upstream]]\nurl = \"http://a:1\"\n"),
+            format!("{name}:3:17: `shadow_policy` is \"warm\", which cannot be compared with \"precise\""),
+            "3 | shadow_policy",
+        ),
+        (Flags::default(), String::new(), "no engine to forward to".into(), "--upstream"),
+    ] {
+        let said = with(flags, &text);
+        assert!(said.starts_with(&begin) && said.contains(words), "{text}: {said}");
+    }
+    std::fs::remove_file(&path).unwrap();
 }
 
 #[test]
@@ -185,6 +318,12 @@ fn impossible_values_are_refused() {
         ("[serve]\nexplain_from = [\"10.0.0.0/40\"]\n", "2:16", "more than 32 bits"),
         ("[limits]\nhold_bytes = 2000\nbody_bytes_max = 1000\n", "2:14", "cannot be above `body_bytes_max` (1000)"),
         ("[limits]\nhead_bytes_max = 65537\n", "2:18", "cannot be above 65536"),
+        (
+            "[limits]\nbody_bytes_max = 18446744073709551615\nconnect_timeout_ms = 0\n",
+            "2:18",
+            "`body_bytes_max` cannot be above 9223372036854775807",
+        ),
+        ("[health]\nprobe_timeout_ms = 0xFFFF_FFFF_FFFF_FFFF\n", "2:20", "`probe_timeout_ms` cannot be above"),
         ("[limits]\nconnect_timeout_ms = 0\n", "2:22", "`connect_timeout_ms` cannot be 0"),
         ("[limits]\nconnect_tries_max = 9\n", "2:21", "cannot be above 8"),
         ("[limits]\nretry_percent = 101\n", "2:17", "at most 100"),
@@ -254,8 +393,21 @@ fn keys_of_events_belong_together() {
         let said = source(keys).unwrap_err();
         assert!(said.contains(why), "{keys}: {said}");
     }
-    let both = "[routing]\npolicy = \"precise\"\nshadow_policy = \"warm\"\n";
-    assert!(Config::parse(both, Path::new("w.toml")).unwrap_err().to_string().contains("one index"));
+    // Whichever of the two a pool has from elsewhere.
+    for both in [
+        "[routing]\npolicy = \"precise\"\nshadow_policy = \"warm\"\n",
+        "[routing]\npolicy = \"prefix-hash\"\nshadow_policy = \"warm\"\n[pool.x]\npolicy = \"precise\"\n",
+        "[routing]\npolicy = \"warm\"\n[pool.x]\nshadow_policy = \"precise\"\n",
+    ] {
+        assert!(
+            said(both).contains("`shadow_policy` is") && said(both).contains("one index"),
+            "{both}: {}",
+            said(both)
+        );
+    }
+    // What all have from there is said once.
+    let said = said("[routing]\nload_percent = 50\n[pool.x]\npolicy = \"random\"\n");
+    assert_eq!(said.matches("`load_percent` is 50").count(), 1, "{said}");
 }
 
 /// What is read of a body, and whether there is an index, follows from the policies that look on as well.

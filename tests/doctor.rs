@@ -426,6 +426,18 @@ fn sglang_is_told_its_own_flags() {
     assert_eq!((found(&newer, "events").0, found(&newer, "replay").0), ("ok", "advice"), "{newer:#}");
 }
 
+/// What it is compared with has no part in what a policy wants of engines, though a front could not compare the two.
+#[test]
+fn a_policy_is_asked_about_whatever_looks_on() {
+    let path = std::env::temp_dir().join(format!("warmfront-doctor-{}.toml", std::process::id()));
+    let shadows = "[routing]\nshadow_policy = \"warm\"\n[pool.m]\nshadow_policy = \"warm\"\n";
+    std::fs::write(&path, format!("{shadows}[[upstream]]\nurl = \"http://{NOBODY}\"\n")).unwrap();
+    let output = doctor(&[], &[&["--config", path.to_str().unwrap()], HEARS].concat());
+    std::fs::remove_file(&path).unwrap();
+    assert!(text(&output).starts_with(NOBODY), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("none of the engines answers"), "{output:?}");
+}
+
 /// vLLM caches wherever a model can; those of engines that only embed mostly cannot.
 #[test]
 fn a_cache_that_its_model_cannot_have_is_no_fault() {

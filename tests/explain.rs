@@ -129,6 +129,17 @@ fn exit_statuses_tell_usage_from_configuration() {
     }
 }
 
+/// Of a file only the admin listener's address is wanted where a front is asked.
+#[test]
+fn a_front_is_asked_by_a_file_without_engines() {
+    let path = std::env::temp_dir().join(format!("warmfront-explain-asked-{}.toml", std::process::id()));
+    std::fs::write(&path, "[serve]\nadmin = \"127.0.0.1:1\"\n").unwrap();
+    let output = warmfront(&["explain", "--request-id", "x", "--config", path.to_str().unwrap()], "");
+    std::fs::remove_file(&path).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("127.0.0.1:1") && said.contains("is a front running"), "{said}");
+}
+
 /// Text that clap and the query would have mangled.
 #[test]
 fn what_is_asked_is_asked_as_it_was_written() {

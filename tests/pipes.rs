@@ -37,6 +37,20 @@ fn what_nobody_reads_ends_no_command() {
     }
 }
 
+/// A report that is lost is none: whoever reads its file has half of it, or nothing.
+#[test]
+fn what_a_full_disk_takes_is_no_success() {
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/mooncake/first-160.jsonl.zst");
+    let explain = ["explain", "--json", "--upstream", "http://a:1", "--body"];
+    for args in [&[&explain[..], &["-"]].concat()[..], &["replay", trace, "--policies", "random", "--requests", "20"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = warmfront(args).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert_eq!(said.matches("cannot write to standard output: No space left").count(), 1, "{args:?}: {said}");
+    }
+}
+
 #[test]
 fn an_engine_serves_on_when_nobody_reads_that_it_does() {
     let (free, _kept) = reserved::address();

@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
 
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::json;
 
 /// A title, a cleared screen, a line like ours, a turned direction, and CSI in one sign.
@@ -88,5 +90,38 @@ fn explain_shows_what_requests_and_fronts_say_without_effect() {
     for (status, answer) in [(200, explanation.to_string()), (500, EVIL.into())] {
         let front = answering(vec![("/explain", status, answer)]);
         without_effect(&warmfront(&["explain", "--admin", &front], &body));
+    }
+}
+
+/// As everywhere on a terminal: who wants no colours, or has a terminal without, gets none.
+#[test]
+fn the_log_has_colours_where_they_are_wanted() {
+    for (variables, coloured) in [
+        (&[("TERM", "xterm")][..], true),
+        (&[("TERM", "dumb")], false),
+        (&[("TERM", "xterm"), ("NO_COLOR", "1")], false),
+    ] {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let tty = ptsname(&master, Vec::new()).unwrap();
+        let open = || rustix::fs::open(&tty, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+        // While it is open here, what was said is kept.
+        let _kept = open();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_warmfront"));
+        command.args(["serve", "--upstream", "http://127.0.0.1:1", "--admin", "127.0.0.1:0", "--shards", "1"]);
+        // It says that it starts, and that it cannot listen there.
+        command.args(["--listen", "192.0.2.1:1"]).env_remove("NO_COLOR").env_remove("JOURNAL_STREAM");
+        let mut front = command.envs(variables.iter().copied()).stdin(Stdio::null()).stderr(open()).spawn().unwrap();
+        assert_eq!(front.wait().unwrap().code(), Some(78));
+        rustix::fs::fcntl_setfl(&master, OFlags::NONBLOCK | OFlags::RDWR).unwrap();
+        let mut said = Vec::new();
+        let mut bytes = [0; 4_096];
+        while let Ok(length @ 1..) = rustix::io::read(&master, &mut bytes) {
+            said.extend_from_slice(&bytes[..length]);
+        }
+        let said = String::from_utf8(said).unwrap();
+        assert!(said.contains("starting") && said.contains("cannot listen on 192.0.2.1:1"), "{said}");
+        assert_eq!(said.contains('\x1b'), coloured, "{variables:?}: {said:?}");
     }
 }

@@ -179,6 +179,10 @@ fn one_screen_of_a_fleet_at_work() {
     assert_eq!(shown["endpoints"][0]["pending_tokens"], 0);
     let wide = warmfront(&["top", "--once", "--admin", &fleet.admin]).env("COLUMNS", "120").output().unwrap();
     assert!(text(&wide.stdout).contains("  run  wait faults\n"), "{}", text(&wide.stdout));
+    let endless =
+        warmfront(&["top", "--once", "--admin", &fleet.admin]).env("COLUMNS", "18446744073709551615").output();
+    let endless = endless.unwrap();
+    assert!(endless.status.success() && !endless.stdout.is_empty(), "{}", text(&endless.stderr));
 }
 
 #[test]
@@ -190,7 +194,8 @@ fn who_is_no_front_is_told_from_one_in_words() {
     let (_engine, [engine]) = engines(&[]);
     let why = refused(&warmfront(&["top", "--once", "--admin", &engine]).output().unwrap());
     assert!(why.contains("has no warmfront_uptime_seconds: is it a front's admin listener?"), "{why}");
-    assert_eq!(warmfront(&["top", "--admin", "nowhere"]).output().unwrap().status.code(), Some(2));
+    let named = warmfront(&["top", "--admin", "localhost:9911"]).output().unwrap();
+    assert!(named.status.code() == Some(2) && text(&named.stderr).contains("write it as IP:PORT"), "{named:?}");
 }
 
 #[test]

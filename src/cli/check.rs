@@ -26,7 +26,7 @@ use crate::shard::topology::this_machine;
   Configuration, machine and engines:
     warmfront check --config /etc/warmfront/warmfront.toml
     warmfront check --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
-  Before an upgrade, on a machine where a front is running (its ports are then in use):
+  Before an upgrade, where a front is running (its ports are then in use):
     warmfront check --config new.toml --no-ports
 
 Exit status: 0 nothing is wrong (advice may be given), 2 wrong usage, 78 something must be changed.")]
@@ -97,12 +97,13 @@ impl Finding {
 
 pub(super) fn main(args: Args) -> ExitCode {
     let said = args.config.config.as_ref().map(|file| format!("{} is valid", file.display()));
-    let config = match Config::read(&args.config.flags()) {
-        Ok(config) => config,
+    let read = match Config::read(&args.config.flags()) {
+        Ok(read) => read,
         Err(invalid) => return refuse(&invalid),
     };
+    let config = read.config.clone();
     // What there is to say of a machine does not wait for engines.
-    let unfit = match config.clone().checked() {
+    let unfit = match read.checked() {
         Err(invalid) if !config.upstream.is_empty() || !invalid.wants_engines_alone() => return refuse(&invalid),
         checked => checked.err(),
     };

@@ -11,14 +11,14 @@ mod report;
 mod server;
 mod tokenizer;
 
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{ConfigArgs, refuse};
-use crate::config::Upstream;
+use super::{ConfigArgs, refuse, say};
+use crate::config::{Config, Upstream};
 use crate::policy::Policy;
 use engine::{Examined, Manner};
 
@@ -30,11 +30,13 @@ use engine::{Examined, Manner};
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   warmfront doctor --config /etc/warmfront/warmfront.toml
-  warmfront doctor --upstream http://gpu-1:8000 --upstream http://gpu-2:8000 --ask
+  warmfront doctor --ask \\
+    --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
   What policy \"precise\" would want of them:
     warmfront doctor --upstream http://gpu-1:8000 --policy precise
   The flags alone:
-    warmfront doctor --config /etc/warmfront/warmfront.toml --json | jq -r '.engines[] | .name, .add[]'
+    warmfront doctor --config /etc/warmfront/warmfront.toml --json |
+      jq -r '.engines[] | .name, .add[]'
 
 Of each engine:
   key             where its file cannot be read here
@@ -59,7 +61,7 @@ pub struct Args {
     /// An engine, such as http://gpu-1:8000; may be given several times, and replaces those of the file.
     #[arg(long, value_name = "URL")]
     upstream: Vec<String>,
-    /// The policy that engines are to serve, in every pool; "precise" wants most of them.
+    /// The policy that engines are to serve, in every pool, compared with none; "precise" wants most of them.
     #[arg(long, value_name = "NAME", value_enum)]
     policy: Option<Policy>,
     /// Send each engine the same new prompt twice, for one token each: whether replies tell what was cached, and events come.
@@ -75,7 +77,15 @@ pub struct Args {
 
 pub(super) fn main(args: Args) -> ExitCode {
     let Args { config, upstream, policy, ask, timeout, json } = args;
-    let config = match (ConfigArgs { config, upstream, policy, ..ConfigArgs::default() }).load() {
+    let flags = ConfigArgs { config, upstream, policy, ..ConfigArgs::default() }.flags();
+    let read = Config::read(&flags).and_then(|mut read| {
+        // What a policy wants of engines is asked of that one alone.
+        if policy.is_some() {
+            read.config.compare_nothing();
+        }
+        read.checked()
+    });
+    let config = match read {
         Ok(config) => config,
         Err(invalid) => return refuse(&invalid),
     };
@@ -86,8 +96,7 @@ pub(super) fn main(args: Args) -> ExitCode {
     };
     report::name_ports(&mut engines);
     let report = if json { report::json(&engines) } else { report::text(&engines) };
-    // Whoever reads may have seen enough.
-    let _ = io::stdout().write_all(report.as_bytes());
+    say(&report);
     if !engines.iter().any(|engine| engine.answers) {
         return refuse(&"none of the engines answers; is `url` right, and do they run?");
     }

@@ -33,14 +33,16 @@ const ANSWER_BYTES_MAX: usize = 8 << 20;
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   Where would this request go, on an idle fleet?
-    warmfront explain --body request.json --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
+    warmfront explain --body request.json \\
+      --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
   And on the running one?
     warmfront explain --body request.json --admin 127.0.0.1:9911
   Where did a request go that has ended, and why? (x-request-id of its reply)
     warmfront explain --request-id 7f3a --admin 127.0.0.1:9911
   Typed in, with a session header:
     echo '{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}' |
-      warmfront explain --body - --header x-session-id:alice --config warmfront.toml")]
+      warmfront explain --body - --header x-session-id:alice \\
+        --config warmfront.toml")]
 pub struct Args {
     /// File with the request body; `-` reads standard input.
     #[arg(long, value_name = "FILE", default_value = "-")]
@@ -94,8 +96,9 @@ fn escaped(text: &str) -> String {
 pub(super) fn main(args: Args) -> ExitCode {
     if let Some(id) = &args.request_id {
         let address = match &args.config.config {
-            Some(_) => match args.config.clone().load() {
-                Ok(config) => config.serve.admin,
+            // Whatever else is in it: the front that is asked has its engines.
+            Some(_) => match Config::read(&args.config.clone().flags()) {
+                Ok(read) => read.config.serve.admin,
                 Err(invalid) => return refuse(&invalid),
             },
             None => args.config.admin.unwrap_or_else(|| Config::default().serve.admin),

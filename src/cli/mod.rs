@@ -11,10 +11,12 @@ mod serve;
 mod shown;
 mod top;
 
-use std::io::{IsTerminal, Write};
+use std::ffi::OsString;
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::Targets;
@@ -27,9 +29,18 @@ use self::journal::Prioritized;
 use crate::config::{Access, Config, Driver, Flags, Invalid, Log, LogFormat, Shards};
 use crate::policy::Policy;
 
+/// Whether something that was to be said is lost, and not for want of readers.
+static LOST: AtomicBool = AtomicBool::new(false);
+
 /// Writes to standard output, of which a reader may have seen enough.
 fn say(words: &str) {
-    let _ = std::io::Write::write_all(&mut std::io::stdout(), words.as_bytes());
+    let mut out = std::io::stdout();
+    if let Err(error) = out.write_all(words.as_bytes()).and_then(|()| out.flush())
+        && error.kind() != ErrorKind::BrokenPipe
+        && !LOST.swap(true, Ordering::Relaxed)
+    {
+        complain(&format!("cannot write to standard output: {error}"));
+    }
 }
 
 /// Writes to standard error, likewise.
@@ -54,7 +65,8 @@ pub const EX_CONFIG: u8 = 78;
   warmfront serve --config /etc/warmfront/warmfront.toml
   warmfront check --config /etc/warmfront/warmfront.toml
   warmfront doctor --config /etc/warmfront/warmfront.toml
-  warmfront explain --body request.json --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
+  warmfront explain --body request.json \\
+    --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
   warmfront top
   warmfront replay trace.jsonl.zst --loads 1,1.5
 
@@ -138,7 +150,7 @@ impl ConfigArgs {
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
-    match Cli::parse().command {
+    let status = match Cli::parse().command {
         Command::Serve(args) => serve::main(args),
         Command::Check(args) => check::main(args),
         Command::Doctor(args) => doctor::main(args),
@@ -147,7 +159,23 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => replay::main(&args),
         Command::Demo(args) => demo::run(args),
         Command::Engine(args) => engine::run(args),
-    }
+    };
+    if status == ExitCode::SUCCESS && LOST.load(Ordering::Relaxed) { ExitCode::FAILURE } else { status }
+}
+
+/// A variable of the environment that is more than empty.
+fn set(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Whether a terminal would show escape sequences as they are.
+fn is_dumb() -> bool {
+    set("TERM").is_none_or(|kind| kind == "dumb")
+}
+
+/// Whether what is written there may have colours.
+fn has_colours(out: &impl IsTerminal) -> bool {
+    out.is_terminal() && !is_dumb() && set("NO_COLOR").is_none()
 }
 
 /// Says what is wrong with configuration or machine, for somebody to change.
@@ -178,7 +206,7 @@ fn log(log: &Log) -> Level {
     let registry = tracing_subscriber::registry().with(targets);
     let journal = journal::reads_us();
     let writer = if journal { BoxMakeWriter::new(Prioritized) } else { BoxMakeWriter::new(std::io::stderr) };
-    let colours = std::io::stderr().is_terminal();
+    let colours = has_colours(&std::io::stderr());
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(colours);
     // It fails only where a log is set already, as in tests.
     let _ = match log.format {
@@ -199,6 +227,20 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// As they are printed where nobody says how wide a terminal is: a line that is broken there is no command.
+    #[test]
+    fn examples_can_be_copied() {
+        let cli = Cli::command();
+        let mut helps: Vec<String> = Vec::new();
+        for command in std::iter::once(&cli).chain(cli.get_subcommands()) {
+            helps.extend(command.get_after_help().map(ToString::to_string));
+        }
+        assert!(helps.len() > 6, "{helps:?}");
+        for line in helps.iter().flat_map(|help| help.lines().take_while(|line| !line.is_empty())) {
+            assert!(line.chars().count() <= 80, "break it: {line}");
+        }
     }
 
     #[test]

@@ -33,21 +33,27 @@ const KV_TOKENS_MAX: u64 = 1 << 30;
 #[command(after_help = "Examples:
   How do the policies compare on a trace, and when load grows by half?
     warmfront replay trace.jsonl.zst --loads 1,1.5 --svg ttft.svg
-  KubeAI's benchmark at 600 and 2,400 threads (1,200 is the default), three policies:
-    warmfront replay --generate chat --loads 0.5,2 --policies random,least-load,prefix-hash
+  KubeAI's benchmark at 600 and 2,400 threads (default: 1,200), three policies:
+    warmfront replay --generate chat --loads 0.5,2 \\
+      --policies random,least-load,prefix-hash
   llm-d's shared prefixes at 6 requests a second, figures for a program:
     warmfront replay --generate shared-prefix --rate 6 --json figures.json
   Agents on sixteen smaller engines:
-    warmfront replay --generate agents --profile l4-8b --replicas 16 --prefix-tokens 2000 --rate 0.5
-  What would your own traffic gain? From [log] access_format = \"json\" and access_chain = true:
-    warmfront replay /var/log/warmfront/access.json --policies random,least-load,prefix-hash,warm,oracle
+    warmfront replay --generate agents --profile l4-8b --replicas 16 \\
+      --prefix-tokens 2000 --rate 0.5
+  What would your own traffic gain? From a log in JSON with access_chain = true:
+    warmfront replay /var/log/warmfront/access.json \\
+      --policies random,least-load,prefix-hash,warm,oracle
   And yesterday's, for one of its pools, as logrotate has compressed it?
-    zcat /var/log/warmfront/access.json.1.gz | warmfront replay /dev/stdin --pool llama-3.1-8b
+    zcat /var/log/warmfront/access.json.1.gz |
+      warmfront replay /dev/stdin --pool llama-3.1-8b
   Three fronts before the engines that share nothing:
     warmfront replay trace.jsonl.zst --fronts 3
-  What do the engines' KV events gain, if they come a second late and one batch of a hundred is lost?
-    warmfront replay trace.jsonl.zst --policies warm,precise --event-delay-ms 1000 --event-loss 1
-  Your own engines: copy /usr/share/doc/warmfront/examples/profiles.toml (src/replay/profiles.toml of the sources), measure, and
+  What do the engines' KV events gain, a second late, one batch of 100 lost?
+    warmfront replay trace.jsonl.zst --policies warm,precise \\
+      --event-delay-ms 1000 --event-loss 1
+  Your own engines: copy profiles.toml of /usr/share/doc/warmfront/examples
+  (src/replay/profiles.toml of the sources), measure, and
     warmfront replay trace.jsonl --profiles mine.toml --profile mine
 
 Reading the table: `hit rate` is cached by prompt tokens; `off by` the mean absolute difference

@@ -40,7 +40,8 @@ const BREATH: Duration = Duration::from_secs(1);
   Two engines, everything else by default:
     warmfront serve --upstream http://gpu-1:8000 --upstream http://gpu-2:8000
   On another port, spreading by load alone:
-    warmfront serve --listen 0.0.0.0:9000 --upstream http://gpu-1:8000 --policy least-load
+    warmfront serve --listen 0.0.0.0:9000 --policy least-load \\
+      --upstream http://gpu-1:8000
   From a file, with one key changed for this run:
     warmfront serve --config /etc/warmfront/warmfront.toml --shards 2
   With a line for each finished request:

@@ -13,12 +13,12 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::refuse;
+use super::{address, has_colours, is_dumb, refuse, say, set};
 use crate::config::Config;
 use front::Front;
 use history::History;
@@ -30,6 +30,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 const WINDOW: u16 = 10;
 /// Signs in a line where nobody says.
 const WIDTH: usize = 80;
+/// Most signs in a line.
+const WIDTH_MAX: usize = 1_000;
 
 /// Show the fleet of a running front: load, caches, times and state of each endpoint, the queue, the choices.
 ///
@@ -61,7 +63,7 @@ Of each endpoint:
 Exit status: 0, 2 wrong usage, 78 no front answers there (one screen only; on a terminal it tries on).")]
 pub struct Args {
     /// Address of the front's admin listener [default: 127.0.0.1:9911].
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "IP:PORT", value_parser = address)]
     admin: Option<SocketAddr>,
     /// Print one screen of two readings, and end.
     #[arg(long)]
@@ -79,24 +81,29 @@ pub(super) fn main(args: &Args) -> ExitCode {
     };
     let (name, front) = (address.to_string(), Front::at(address));
     let terminal = io::stdout().is_terminal();
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    let dumb = set("TERM").is_none_or(|kind| kind == "dumb");
-    let colours = terminal && !dumb && set("NO_COLOR").is_none();
-    if terminal && !dumb && !args.once {
+    let colours = has_colours(&io::stdout());
+    if terminal && !is_dumb() && !args.once {
         let shown = runtime.block_on(live::show(front, &name, args.window.unwrap_or(WINDOW), colours));
         return match shown {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => refuse(&format!("cannot use the terminal: {error}")),
         };
     }
-    let columns = || set("COLUMNS")?.to_str()?.parse().ok().filter(|columns| *columns > 0);
+    // There is not memory for whatever may be set.
+    let columns = || {
+        set("COLUMNS")?
+            .to_str()?
+            .parse()
+            .ok()
+            .filter(|columns| *columns > 0)
+            .map(|columns: usize| columns.min(WIDTH_MAX))
+    };
     let width = terminal::size(io::stdout()).map(|(width, _)| width).or_else(columns).unwrap_or(WIDTH);
     let surface = Surface { width, height: usize::MAX, colours };
     let window = args.window.map_or(PERIOD, |seconds| Duration::from_secs(seconds.into()));
     match runtime.block_on(once(&front, &name, window, &surface)) {
-        // Whoever reads may have seen enough.
         Ok(text) => {
-            let _ = io::stdout().write_all(text.as_bytes());
+            say(&text);
             ExitCode::SUCCESS
         }
         Err(why) => refuse(&why),

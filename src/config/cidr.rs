@@ -55,11 +55,15 @@ impl FromStr for Cidr {
         let (base, bits) = text.split_once('/').map_or((text, None), |(base, bits)| (base, Some(bits)));
         let base: IpAddr = base.parse().map_err(|_| wrong())?;
         let most = if base.is_ipv4() { 32 } else { 128 };
-        let bits = bits.map_or(Ok(most), |bits| bits.parse().map_err(|_| wrong()))?;
+        let bits: u8 = bits.map_or(Ok(most), |bits| bits.parse().map_err(|_| wrong()))?;
         if bits > most {
             return Err(format!("\"{text}\" has more than {most} bits"));
         }
-        Ok(Cidr { base, bits })
+        // Peers of IPv4 count as such wherever they come from.
+        Ok(match (base.to_canonical(), bits.checked_sub(96)) {
+            (IpAddr::V4(mapped), Some(bits)) if base.is_ipv6() => Cidr { base: IpAddr::V4(mapped), bits },
+            _ => Cidr { base, bits },
+        })
     }
 }
 
@@ -98,6 +102,11 @@ mod tests {
         assert!(all.contains("2001:db8::1".parse().unwrap()));
         let one: Cidr = "192.0.2.7".parse().unwrap();
         assert_eq!(one.to_string(), "192.0.2.7/32");
+        for (text, same) in
+            [("::ffff:10.0.0.0/104", "10.0.0.0/8"), ("::ffff:192.0.2.7", "192.0.2.7/32"), ("::/96", "::/96")]
+        {
+            assert_eq!(text.parse::<Cidr>().unwrap().to_string(), same);
+        }
         assert!("10.0.0.0/33".parse::<Cidr>().is_err());
         assert!("ten/8".parse::<Cidr>().is_err());
     }

@@ -32,25 +32,25 @@ pub(super) fn twice(serve: &Serve) -> Option<String> {
 /// Engines that connect to tell their KV events, each to a port of its own: who comes to one is taken for the engine that was there before.
 fn doors(config: &Config, found: &mut Vec<Problem>) {
     let doors = config.upstream.iter().enumerate().filter_map(|(place, upstream)| match &upstream.kv_events {
-        KvEvents::At(door) if door.waits => Some((place, door)),
+        KvEvents::At(door) if door.waits => Some((place, upstream.label(), door)),
         _ => None,
     });
-    let mut taken: Vec<&Endpoint> = Vec::new();
-    for (place, door) in doors {
+    let mut taken: Vec<(String, &Endpoint)> = Vec::new();
+    for (place, label, door) in doors {
         let all = |host: &str| matches!(host, "*" | "0.0.0.0" | "::");
-        let same = |other: &&&Endpoint| {
+        let same = |(_, other): &&(String, &Endpoint)| {
             other.port == door.port && (other.host == door.host || all(&other.host) || all(&door.host))
         };
         let ours = config.serve.listen.iter().chain([&config.serve.admin]).find(|ours| ours.port() == door.port);
-        let other = taken.iter().find(same).map(|other| format!("another engine's `kv_events` is {other}"));
+        let other = taken.iter().find(same).map(|(label, other)| format!("that of {label} is {other}"));
         if let Some(other) = other.or_else(|| ours.map(|ours| format!("this front listens on {ours}"))) {
             let words = format!(
-                "`kv_events` is {door}, a port to wait at for this engine alone, and {other}; give each engine a port of its own, here and in its \
-                 --kv-events-config, or have the engines listen and name those addresses"
+                "`kv_events` of {label} is {door}, a port to wait at for this engine alone, and {other}; give each engine a port of its own, here \
+                 and in its --kv-events-config, or have the engines listen and name those addresses"
             );
             found.push(Problem::new(["upstream", &place.to_string(), "kv_events"], words));
         }
-        taken.push(door);
+        taken.push((label, door));
     }
 }
 
@@ -172,8 +172,11 @@ mod tests {
             config.checked().map_or_else(|invalid| invalid.to_string(), |_| String::new())
         };
         for (doors, words) in [
-            (["tcp://*:5557", "tcp://*:5557"], "another engine's `kv_events` is tcp://*:5557"),
-            (["@tcp://10.0.0.1:5557", "tcp://*:5557"], "another engine's `kv_events` is @tcp://10.0.0.1:5557"),
+            (
+                ["tcp://*:5557", "tcp://*:5557"],
+                "`kv_events` of gpu-1:8000 is tcp://*:5557, a port to wait at for this engine alone, and that of gpu-0:8000 is",
+            ),
+            (["@tcp://10.0.0.1:5557", "tcp://*:5557"], "that of gpu-0:8000 is @tcp://10.0.0.1:5557"),
             (["tcp://*:5557", "tcp://*:8000"], "this front listens on 0.0.0.0:8000"),
             (["tcp://*:9911", "tcp://*:5557"], "this front listens on 127.0.0.1:9911"),
         ] {

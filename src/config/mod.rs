@@ -4,30 +4,33 @@
 mod access;
 mod cidr;
 mod listeners;
+mod load;
 mod log;
 mod origin;
 mod problem;
 mod queue;
+mod routing;
 mod shape;
 mod upstream;
 mod validate;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 pub use access::Access;
 pub use cidr::Cidr;
 pub use listeners::is_ipv6_alone;
+pub use load::{Flags, Read};
 pub use log::{Log, LogFormat};
 pub use problem::{Invalid, Problem};
 pub use queue::Queue;
 pub use upstream::{KvEvents, Upstream, Url};
 
 use crate::limits::Limits;
-use crate::policy::{Policy, Settings};
+use crate::policy::{Policy, Settings, ShadowPolicy};
 use crate::scan::Plan;
 
 /// Everything an operator may set. The file's keys are exactly the names here.
@@ -263,98 +266,7 @@ impl Default for Control {
     }
 }
 
-/// What flags set; they win over the file.
-#[derive(Clone, Debug, Default)]
-pub struct Flags {
-    /// `--config`
-    pub file: Option<PathBuf>,
-    /// `--listen`, replaces the file's.
-    pub listen: Vec<SocketAddr>,
-    /// `--upstream`, replaces the file's.
-    pub upstream: Vec<String>,
-    /// `--policy`, in every pool.
-    pub policy: Option<Policy>,
-    /// `--shards`
-    pub shards: Option<Shards>,
-    /// `--driver`
-    pub driver: Option<Driver>,
-    /// `--admin`
-    pub admin: Option<SocketAddr>,
-    /// `--access-log`
-    pub access: Option<Access>,
-    /// `--access-chain`
-    pub access_chain: bool,
-}
-
 impl Config {
-    /// Defaults, then the file, then the flags; or everything that is wrong with them.
-    pub fn load(flags: &Flags) -> Result<Config, Invalid> {
-        Config::read(flags)?.checked()
-    }
-
-    /// The same, while what is wrong with all of it together is still to be found.
-    pub fn read(flags: &Flags) -> Result<Config, Invalid> {
-        let mut config = match &flags.file {
-            Some(path) => {
-                let bytes = std::fs::read(path).map_err(|error| Invalid::unreadable(path, &error))?;
-                let text = std::str::from_utf8(&bytes).map_err(|error| Invalid::no_text(path, &bytes, error))?;
-                Config::parse(text, path)?
-            }
-            None => Config::default(),
-        };
-        let problems = config.apply(flags);
-        if problems.is_empty() { Ok(config) } else { Err(Invalid::outside_file(problems)) }
-    }
-
-    /// The configuration in `text`, which was read from `path`.
-    pub fn parse(text: &str, path: &Path) -> Result<Config, Invalid> {
-        let tree = shape::check(text).map_err(|problems| Invalid::in_file(path, text, problems))?;
-        let config: Config =
-            toml::from_str(text).map_err(|error| Invalid::in_file(path, text, vec![Problem::from_toml(&error)]))?;
-        let mut problems = validate::values(&config);
-        for problem in &mut problems {
-            problem.span = shape::locate(&tree, &problem.path);
-        }
-        if problems.is_empty() { Ok(config) } else { Err(Invalid::in_file(path, text, problems)) }
-    }
-
-    /// This configuration, if there is nothing wrong with it.
-    ///
-    /// # Errors
-    /// All that is wrong with it.
-    pub fn checked(self) -> Result<Config, Invalid> {
-        let problems = validate::whole(&self);
-        if problems.is_empty() { Ok(self) } else { Err(Invalid::outside_file(problems)) }
-    }
-
-    fn apply(&mut self, flags: &Flags) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        if !flags.listen.is_empty() {
-            self.serve.listen.clone_from(&flags.listen);
-        }
-        if !flags.upstream.is_empty() {
-            self.upstream.clear();
-            for url in &flags.upstream {
-                match url.parse() {
-                    Ok(url) => self.upstream.push(Upstream::new(url)),
-                    Err(why) => problems.push(Problem::new(["--upstream"], why)),
-                }
-            }
-        }
-        if let Some(policy) = flags.policy {
-            self.routing.policy = policy;
-            self.pool.values_mut().for_each(|differs| drop(differs.remove("policy")));
-        }
-        self.serve.shards = flags.shards.unwrap_or(self.serve.shards);
-        self.serve.driver = flags.driver.unwrap_or(self.serve.driver);
-        self.serve.admin = flags.admin.unwrap_or(self.serve.admin);
-        if let Some(access) = &flags.access {
-            self.log.access.clone_from(access);
-        }
-        self.log.access_chain |= flags.access_chain;
-        problems
-    }
-
     /// Whether a policy chooses anywhere, or looks on, that counts tokens.
     pub fn counts_tokens(&self) -> bool {
         self.routing.counts_tokens() || self.pool.keys().any(|id| self.settings_for(id).counts_tokens())
@@ -371,6 +283,12 @@ impl Config {
         let mut pools: Vec<Settings> = self.pool.keys().map(|id| self.settings_for(id)).collect();
         pools.push(self.routing.clone());
         self.routing.plan_among(&pools)
+    }
+
+    /// Lets no policy look on, in any pool.
+    pub fn compare_nothing(&mut self) {
+        self.routing.shadow_policy = ShadowPolicy::OFF;
+        self.pool.values_mut().for_each(|differs| drop(differs.remove("shadow_policy")));
     }
 
     /// How the pool of `served_id` chooses: `[routing]`, with what `[pool."served_id"]` overrides.

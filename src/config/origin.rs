@@ -2,7 +2,12 @@
 
 /// What is wrong with an origin that the configuration names; `*` stands for all.
 pub(super) fn fault(origin: &str) -> Option<String> {
-    let words = if origin == "*" || is_origin(origin) {
+    let without_port = without_usual_port(origin).filter(|_| is_origin(origin));
+    let words = if let Some(without) = without_port {
+        format!(
+            "names the port that its scheme has anyway, which no browser writes: it would never match; write \"{without}\""
+        )
+    } else if origin == "*" || is_origin(origin) {
         return None;
     } else if is_origin(&origin.to_ascii_lowercase()) {
         "has capitals, which no browser writes: it would never match".to_owned()
@@ -13,6 +18,14 @@ pub(super) fn fault(origin: &str) -> Option<String> {
             .to_owned()
     };
     Some(format!("\"{origin}\" {words}"))
+}
+
+/// An origin with the port of its scheme, without it.
+fn without_usual_port(origin: &str) -> Option<&str> {
+    [("http://", ":80"), ("https://", ":443")]
+        .into_iter()
+        .find(|(scheme, _)| origin.starts_with(scheme))
+        .and_then(|(_, port)| origin.strip_suffix(port))
 }
 
 fn is_origin(origin: &str) -> bool {
@@ -39,14 +52,25 @@ mod tests {
 
     #[test]
     fn origins_are_what_browsers_write() {
-        for origin in
-            ["*", "https://a.example", "http://localhost:3000", "http://[::1]:80", "http://[::1]", "tauri://localhost"]
-        {
+        for origin in [
+            "*",
+            "https://a.example",
+            "http://localhost:3000",
+            "http://[::1]:8080",
+            "http://[::1]",
+            "http://a:443",
+            "tauri://localhost:80",
+        ] {
             assert_eq!(fault(origin), None, "{origin}");
         }
         for (origin, words) in [
             ("https://A.example", "capitals"),
             ("https://a.example/", "slash"),
+            ("https://a.example:443", "write \"https://a.example\""),
+            ("http://a:80", "write \"http://a\""),
+            ("http://[::1]:80", "write \"http://[::1]\""),
+            ("http://::80", "is not an origin"),
+            ("http://a:8080:80", "is not an origin"),
             ("https://a.example/chat", "is not an origin"),
             ("a.example", "is not an origin"),
             ("https://", "is not an origin"),

@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::Utf8Error;
 
+use super::shape;
+
 /// Most signs of a line that are shown.
 const EXCERPT_SIGNS: usize = 160;
 
@@ -35,22 +37,29 @@ impl Problem {
 #[derive(Clone, Debug)]
 pub struct Invalid {
     source: Option<(PathBuf, String)>,
+    /// Whether what has no place in the file is a fault of it all the same.
+    is_files: bool,
     problems: Vec<Problem>,
 }
 
 impl Invalid {
     pub(super) fn in_file(path: &Path, text: &str, problems: Vec<Problem>) -> Invalid {
-        Invalid { source: Some((path.to_owned(), text.to_owned())), problems }
+        Invalid { source: Some((path.to_owned(), text.to_owned())), is_files: true, problems }
     }
 
-    /// Faults of the flags, or of flags and file together.
+    /// Faults of flags and file together: what has a place stands there.
+    pub(super) fn beside_file((path, text): (PathBuf, String), problems: Vec<Problem>) -> Invalid {
+        Invalid { source: Some((path, text)), is_files: false, problems }
+    }
+
+    /// Faults of the flags, or of what no file says.
     pub(super) fn outside_file(problems: Vec<Problem>) -> Invalid {
-        Invalid { source: None, problems }
+        Invalid { source: None, is_files: false, problems }
     }
 
     pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Invalid {
         let message = format!("cannot read {}: {error}", path.display());
-        Invalid { source: None, problems: vec![Problem::new([], message)] }
+        Invalid::outside_file(vec![Problem::new([], message)])
     }
 
     /// A file in another encoding.
@@ -85,8 +94,8 @@ impl fmt::Display for Invalid {
             }
             match (&self.source, &problem.span) {
                 (Some((path, text)), Some(span)) => excerpt(out, path, text, span, &problem.message)?,
-                (Some((path, _)), None) => write!(out, "{}: {}", path.display(), problem.message)?,
-                (None, _) => out.write_str(&problem.message)?,
+                (Some((path, _)), None) if self.is_files => write!(out, "{}: {}", path.display(), problem.message)?,
+                _ => out.write_str(&problem.message)?,
             }
         }
         Ok(())
@@ -102,7 +111,7 @@ fn excerpt(out: &mut fmt::Formatter<'_>, path: &Path, text: &str, span: &Range<u
     let marked = text.get(span.clone()).unwrap_or("").lines().next().unwrap_or("").chars().count().max(1);
     let margin = " ".repeat(number.to_string().len());
     write!(out, "{}:{number}:{}: {message}", path.display(), column + 1)?;
-    if names_tenants(before, line) || names_user(line) {
+    if names_tenants(before, line) || names_secret(before, line) || names_user(line) {
         return Ok(());
     }
     write!(out, "\n{margin} |\n")?;
@@ -119,10 +128,34 @@ fn excerpt(out: &mut fmt::Formatter<'_>, path: &Path, text: &str, span: &Range<u
 /// Whether a line may hold what names a tenant, which may be its key: those are in no log, and in no answer to who has this read anew.
 fn names_tenants(before: &str, line: &str) -> bool {
     let key = |line: &str| line.trim_start().trim_start_matches(['[', ' ', '\t', '"', '\'']).to_owned();
-    let of_queue = |line: &str| ["queue", "weights"].iter().any(|name| key(line).starts_with(name));
+    // `queue = "on"` is a key of [routing].
+    let is_choice =
+        |behind: &str| behind.trim_start_matches(['"', '\'', ' ', '\t']).starts_with('=') && !behind.contains('{');
+    let of_queue = |line: &str| match key(line).strip_prefix("queue") {
+        Some(behind) => line.trim_start().starts_with('[') || !is_choice(behind),
+        None => key(line).starts_with("weights"),
+    };
     let table = before.lines().rev().find(|line| line.trim_start().starts_with('[') || of_queue(line));
     // Whatever stands there: it may be a misspelt `weights`.
     of_queue(table.unwrap_or_default()) || of_queue(line)
+}
+
+/// Whether a line may give the key to an engine itself, under a name that no key has, and not the file that it stands in.
+fn names_secret(before: &str, line: &str) -> bool {
+    // A value may have lines of its own.
+    let begins = |line: &&str| line.contains('=') || line.trim_start().starts_with('[');
+    let line = std::iter::once(line).chain(before.lines().rev()).find(begins).unwrap_or_default();
+    let in_name = |sign: char| sign.is_alphanumeric() || "_-".contains(sign);
+    let ends = line.match_indices('=').map(|(end, _)| line.get(..end).unwrap_or_default());
+    let names =
+        ends.filter_map(|begin| begin.trim_end_matches(['"', '\'', ' ', '\t']).rsplit(|sign| !in_name(sign)).next());
+    names.into_iter().any(|name| is_secret(name) && !shape::is_key(name))
+}
+
+/// Whether what goes by this name is probably secret.
+pub(super) fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["key", "token", "secret", "password"].iter().any(|word| name.contains(word))
 }
 
 /// Whether a line holds a URL with what may be a password in it.

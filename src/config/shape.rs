@@ -8,7 +8,7 @@ use serde::Serialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::problem::{Problem, nearest};
+use super::problem::{Problem, is_secret, nearest};
 use super::{Config, Upstream, Url};
 use crate::policy::Settings;
 
@@ -69,7 +69,7 @@ fn table(given: &DeTable<'_>, known: &toml::Table, path: &mut Vec<String>, probl
             Some(default) => matches(value, default, path, problems),
             None => problems.push(Problem {
                 path: path.clone(),
-                message: unknown(name, path, known),
+                message: unknown(name, value.get_ref(), path, known),
                 span: Some(key.span()),
             }),
         }
@@ -94,6 +94,16 @@ fn matches(given: &Spanned<DeValue<'_>>, default: &toml::Value, path: &mut Vec<S
         }
         (DeValue::Integer(number), toml::Value::Integer(_)) if number.as_str().starts_with('-') => {
             problems.push(wrong(format!("`{}` cannot be negative", key_of(path))));
+        }
+        (DeValue::Integer(number), toml::Value::Integer(_))
+            if i64::from_str_radix(number.as_str(), number.radix()).is_err() =>
+        {
+            problems.push(wrong(format!("`{}` cannot be above {}", key_of(path), i64::MAX)));
+        }
+        (given, toml::Value::Table(default)) if is_of_one_pool(path, default) && !given.is_table() => {
+            let key = key_of(path);
+            problems
+                .push(wrong(format!("`{key}` is for one model: write it below [pool.\"MODEL\"], MODEL its served id")));
         }
         (DeValue::Table(_), toml::Value::Array(defaults)) if defaults.first().is_some_and(toml::Value::is_table) => {
             let key = key_of(path);
@@ -122,8 +132,18 @@ fn is_address(text: &str) -> bool {
     text.parse::<SocketAddr>().is_ok()
 }
 
-fn unknown(name: &str, path: &[String], known: &toml::Table) -> String {
+/// Whether `path` is directly in `[pool]`, where a key of its tables was meant.
+fn is_of_one_pool(path: &[String], default: &toml::Table) -> bool {
+    matches!(path, [pool, key] if pool == "pool" && default.contains_key(key))
+}
+
+/// What is said of a key that is none of `known`; `path` ends with it.
+fn unknown(name: &str, given: &DeValue<'_>, path: &[String], known: &toml::Table) -> String {
+    if let Some(model) = cut_at_dots(path, given) {
+        return format!("the name of a model that has dots stands in quotes: write [pool.\"{model}\"]");
+    }
     let keys = || known.keys().map(String::as_str);
+    let all = || format!("there are {}", keys().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", "));
     let place = match path {
         [_] => "a table of this file".to_owned(),
         [outer @ .., _] if outer[0] == "upstream" => "a key of [[upstream]]".to_owned(),
@@ -131,19 +151,49 @@ fn unknown(name: &str, path: &[String], known: &toml::Table) -> String {
         [outer @ .., _] => format!("a key of [{}]", outer.join(".")),
         [] => String::new(),
     };
-    let hint = match (nearest(name, keys()), elsewhere(name)) {
-        (Some(meant), _) => format!("did you mean `{meant}`?"),
-        (None, Some(table)) => format!("it belongs to [{table}]"),
-        (None, None) => format!("there are {}", keys().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")),
+    let hint = match (elsewhere(name), nearest(name, keys())) {
+        (Some(table), Some(meant)) => format!("it belongs to {table}; or did you mean `{meant}`?"),
+        (Some(table), None) => format!("it belongs to {table}"),
+        (None, Some(meant)) => format!("did you mean `{meant}`?"),
+        // It may be a tenant, whose name may be its key to engines.
+        (None, None) if path.first().is_some_and(|table| table == "queue") => {
+            return format!("this is not {place}; what names a tenant stands in [queue.weights]; {}", all());
+        }
+        (None, None) if is_secret(name) => {
+            let file = "a key to engines stands in a file of its own, which `api_key_file` of [[upstream]] names";
+            format!("{file}; {}", all())
+        }
+        (None, None) => all(),
     };
     format!("`{name}` is not {place}; {hint}")
 }
 
+/// The name of a model that was written without quotes: no key of a pool is a table, so that its dots made this one.
+fn cut_at_dots(path: &[String], given: &DeValue<'_>) -> Option<String> {
+    let (pool, parts) = path.split_first()?;
+    let mut table = given.as_table().filter(|_| pool == "pool" && parts.len() > 1)?;
+    let mut name = parts.join(".");
+    while let Some((part, inner)) = table.iter().next()
+        && let Some(inner) = inner.get_ref().as_table()
+    {
+        name = format!("{name}.{}", part.get_ref());
+        table = inner;
+    }
+    Some(name)
+}
+
+/// Whether a table, or an upstream, has a key of this name.
+pub(super) fn is_key(name: &str) -> bool {
+    elsewhere(name).is_some()
+}
+
 /// The table that has a key of this name.
 fn elsewhere(name: &str) -> Option<String> {
-    let known = known();
-    let holder = known.iter().find(|(_, value)| value.as_table().is_some_and(|table| table.contains_key(name)));
-    holder.map(|(table, _)| table.clone())
+    known().iter().find_map(|(table, value)| match value {
+        toml::Value::Table(keys) => keys.contains_key(name).then(|| format!("[{table}]")),
+        toml::Value::Array(list) => list.first()?.get(name).map(|_| format!("[[{table}]]")),
+        _ => None,
+    })
 }
 
 /// The key in `path` as an operator names it: an item of a list goes by its list, and a tenant, which may be its key to engines, by its

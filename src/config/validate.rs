@@ -2,14 +2,12 @@
 
 use std::collections::HashMap;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::problem::{Problem, plainer};
+use super::problem::Problem;
 use super::{Config, Health, Serve, Shards, Upstream};
-use super::{listeners, origin, queue};
-use crate::limits::{ENDPOINTS_MAX, Limits, RECEIPTS_MAX, RECEIVE_BYTES, REPLICATION_MAX, WEIGHT_MAX};
-use crate::policy::{Policy, Settings};
-use crate::scan::{self, SESSION_FIELDS_MAX};
+use super::{listeners, origin, queue, routing};
+use crate::limits::{ENDPOINTS_MAX, Limits, RECEIPTS_MAX, RECEIVE_BYTES, WEIGHT_MAX};
 
 /// Longest head that can be asked for: one receive buffer holds it.
 const HEAD_BYTES_HARD: usize = RECEIVE_BYTES;
@@ -45,9 +43,9 @@ pub(super) fn values(config: &Config) -> Vec<Problem> {
         found.push(Problem::new(["control", "stale_after_ms"], words));
     }
     too_long(config, &mut found);
-    routing(&config.routing, &["routing"], &mut found);
+    routing::faults(&config.routing, &["routing"], &mut found);
     queue::faults(&config.queue, &mut found);
-    pools(config, &mut found);
+    routing::pools(config, &mut found);
     upstreams(&config.upstream, &mut found);
     if config.log.receipts > RECEIPTS_MAX {
         let words = format!("`receipts` cannot be above {RECEIPTS_MAX}; requests long past are the access log's");
@@ -199,9 +197,9 @@ fn limits(limits: &Limits, found: &mut Vec<Problem>) {
 
 /// Every key of a table that is a number, with its value.
 fn numbers(table: &impl Serialize) -> Vec<(String, u64)> {
-    let table = toml::Table::try_from(table).unwrap_or_default();
-    let number = |value: &toml::Value| value.as_integer().and_then(|number| u64::try_from(number).ok());
-    table.iter().filter_map(|(key, value)| Some((key.clone(), number(value)?))).collect()
+    // Not as TOML, which has no number of 2^63 or more: nothing of such a table would be looked at.
+    let Ok(serde_json::Value::Object(table)) = serde_json::to_value(table) else { return Vec::new() };
+    table.iter().filter_map(|(key, value)| Some((key.clone(), value.as_u64()?))).collect()
 }
 
 fn health(health: &Health, found: &mut Vec<Problem>) {
@@ -231,116 +229,6 @@ fn health(health: &Health, found: &mut Vec<Problem>) {
     if !health.path.starts_with('/') || !health.path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
         let message = format!("\"{}\" is not a path; write one such as \"/health\"", health.path);
         found.push(Problem::new(["health", "path"], message));
-    }
-}
-
-/// What names a session.
-fn sessions(settings: &Settings, wrong: &mut impl FnMut(&str, String)) {
-    for name in &settings.session_headers {
-        let token = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
-        if name.is_empty() || !name.bytes().all(token) {
-            wrong(
-                "session_headers",
-                format!("\"{name}\" is not a header name; write it in lower case, such as \"x-session-id\""),
-            );
-        }
-    }
-    for name in &settings.session_fields {
-        if name.is_empty() || name.len() > 64 {
-            wrong("session_fields", format!("\"{name}\" is not a body field's name of 1 to 64 bytes"));
-        } else if name.contains('.') {
-            wrong(
-                "session_fields",
-                format!("\"{name}\" would be within another field; only a body's own can be named"),
-            );
-        } else if scan::reads(name) {
-            wrong("session_fields", format!("\"{name}\" is read for what it says of the request; it names no session"));
-        }
-    }
-}
-
-fn routing(settings: &Settings, table: &[&str], found: &mut Vec<Problem>) {
-    let mut wrong = |key: &str, message: String| {
-        let path = table.iter().copied().chain([key]).map(str::to_owned).collect();
-        found.push(Problem { path, message, span: None });
-    };
-    if settings.load_percent < 100 {
-        wrong(
-            "load_percent",
-            format!(
-                "`load_percent` is {}; below 100 not even an even share of the load would be allowed (125 is usual)",
-                settings.load_percent
-            ),
-        );
-    }
-    if settings.load_percent > 100_000 {
-        wrong("load_percent", "`load_percent` cannot be above 100000".into());
-    }
-    if !(1..=REPLICATION_MAX).contains(&settings.replication) {
-        wrong(
-            "replication",
-            format!(
-                "`replication` is {}; it must lie between 1 and {REPLICATION_MAX} (256 is usual)",
-                settings.replication
-            ),
-        );
-    }
-    if settings.prefix_chars == 0 {
-        wrong("prefix_chars", "`prefix_chars` cannot be 0: every prompt would have the same key".into());
-    }
-    if settings.prefix_bytes == 0 {
-        wrong("prefix_bytes", "`prefix_bytes` cannot be 0: every prompt would have the same key".into());
-    }
-    sessions(settings, &mut wrong);
-    if settings.session_fields.len() > SESSION_FIELDS_MAX {
-        wrong("session_fields", format!("`session_fields` cannot name more than {SESSION_FIELDS_MAX} fields"));
-    }
-    let no_names = settings.session_headers.is_empty() && settings.session_fields.is_empty();
-    for (key, policy) in [("policy", Some(settings.policy)), ("shadow_policy", settings.shadow_policy.0)] {
-        if no_names && policy == Some(Policy::Session) {
-            wrong(key, "\"session\" needs `session_headers` or `session_fields`; both are empty".into());
-        }
-    }
-    if let (true, Some(shadow)) = (settings.policy.counts_tokens(), settings.shadow_policy.0)
-        && shadow.counts_tokens()
-        && shadow != settings.policy
-    {
-        let message = format!(
-            "\"{}\" cannot be compared with \"{}\": both choose by one index, which holds what one of them is told",
-            shadow.as_str(),
-            settings.policy.as_str()
-        );
-        wrong("shadow_policy", message);
-    }
-}
-
-/// Keys of `[routing]` that say what bodies are scanned for.
-const SCANNED_FOR: &[&str] = &["prefix", "prefix_chars", "prefix_bytes", "session_headers", "session_fields"];
-
-/// Each pool's overrides one by one, so that the faulty one is named; then all of them together.
-fn pools(config: &Config, found: &mut Vec<Problem>) {
-    for (id, differs) in &config.pool {
-        let before = found.len();
-        for (key, value) in differs {
-            if SCANNED_FOR.contains(&key.as_str()) {
-                let message = format!(
-                    "`{key}` is the same for all pools, since a body is scanned before its pool is known: set it in [routing]"
-                );
-                found.push(Problem::new(["pool", id, key], message));
-                continue;
-            }
-            let alone = toml::Table::from_iter([(key.clone(), value.clone())]);
-            if let Err(error) = Settings::deserialize(alone) {
-                found.push(Problem::new(["pool", id, key], plainer(error.message())));
-            }
-        }
-        if found.len() == before {
-            let mut inner = Vec::new();
-            routing(&config.settings_for(id), &["pool", id], &mut inner);
-            // What `[routing]` itself gets wrong is said once, there.
-            inner.retain(|problem| problem.path.last().is_some_and(|key| differs.contains_key(key)));
-            found.append(&mut inner);
-        }
     }
 }
 

@@ -46,7 +46,7 @@ pub(in crate::cli) fn raise_descriptors() -> u64 {
 
 /// Descriptors that `shards` full shards have open: each client may have an engine's connection.
 pub(in crate::cli) fn descriptors_wanted(config: &Config, shards: usize) -> u64 {
-    let clients = shards as u64 * config.limits.connections_max as u64;
+    let clients = (shards as u64).saturating_mul(config.limits.connections_max as u64);
     clients.saturating_mul(2).saturating_add(OTHER_DESCRIPTORS)
 }
 
@@ -98,13 +98,20 @@ fn descriptors(may: u64, config: &Config, shards: usize, by_unit: bool) -> Findi
 fn memory(limits: &Limits, shards: usize) -> Finding {
     const MIB: u64 = self::MIB as u64;
     let bytes = memory::bytes();
-    let each = if limits.budget_bytes == 0 { memory::budget(shards) } else { limits.budget_bytes };
-    let all = (each as u64).saturating_mul(shards as u64);
+    let share = memory::budget(shards);
+    let all = (limits.budget_of(share) as u64).saturating_mul(shards as u64);
     let words = format!("held bodies may take {} MiB of {}, on {shards} shards", all / MIB, bytes / MIB);
     if all <= bytes / 2 {
         Finding::good("memory", words)
     } else {
-        Finding::advice("memory", words + ":\nlower budget_bytes, or set it to 0 for a quarter")
+        let how = match limits.budget_bytes {
+            0 => format!(
+                "each shard may hold one body of hold_bytes = {}, whatever its share: lower that",
+                limits.hold_bytes
+            ),
+            _ => "lower budget_bytes, or set it to 0 for a quarter".into(),
+        };
+        Finding::advice("memory", format!("{words}:\n{how}"))
     }
 }
 
@@ -223,6 +230,24 @@ mod tests {
         let weights = [1_048_640, 1_048_639, 64, 63].map(|may| of(may, false).weight);
         // As many as a front needs to serve at all, with a warning.
         assert_eq!(weights, [Weight::Good, Weight::Advice, Weight::Advice, Weight::Wrong]);
+    }
+
+    /// A body of the longest kind is held whatever a shard's share is.
+    #[test]
+    fn held_bodies_are_told_as_shards_take_them() {
+        let wide = Limits { hold_bytes: 64 << 40, body_bytes_max: 64 << 40, ..Limits::default() };
+        let found = memory(&wide, 2);
+        assert!(
+            found.weight == Weight::Advice && found.words.starts_with("held bodies may take 134217728 MiB"),
+            "{found:?}"
+        );
+        assert!(found.words.contains("hold_bytes = 70368744177664"), "{found:?}");
+        let set = memory(&Limits { budget_bytes: 64 << 40, ..wide }, 2);
+        assert!(set.words.contains("lower budget_bytes"), "{set:?}");
+        assert_eq!(memory(&Limits::default(), 1).weight, Weight::Good);
+        let mut config = Config::default();
+        config.limits.connections_max = usize::MAX;
+        assert_eq!(descriptors_wanted(&config, 8), u64::MAX);
     }
 
     #[test]

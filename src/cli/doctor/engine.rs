@@ -194,10 +194,10 @@ impl Asking {
         found.push(server::server(kind, version_text.as_deref()));
         found.push(server::models(&learnt, context, self.keyless));
         found.push(tokenizer::finding(&manner.config, &ids));
-        found.extend(page.cache(kind, &own, generates));
+        let is_heard = tokenizer::is_needed(&manner.config, &ids);
+        found.extend(page.cache(kind, &own, generates, is_heard));
         found.push(page.metrics(kind));
         found.push(load::several(ranks, kind));
-        let is_heard = tokenizer::is_needed(&manner.config, &ids);
         let known = Known { kind, ranks, host: &examined.host, computed, is_heard };
         found.extend(events::findings(&sources, &heard, known).await);
         found.push(cached);

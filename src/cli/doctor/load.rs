@@ -34,8 +34,9 @@ impl Page {
         }
     }
 
-    /// Whether prefixes are cached, in which blocks, how many. `generates`: the engine does not only embed, or the like.
-    pub(super) fn cache(&self, kind: Option<EngineKind>, info: &Info, generates: bool) -> Vec<Finding> {
+    /// Whether prefixes are cached, in which blocks, how many. `generates`: the engine does not only embed, or the like. `is_heard`: its
+    /// events are.
+    pub(super) fn cache(&self, kind: Option<EngineKind>, info: &Info, generates: bool, is_heard: bool) -> Vec<Finding> {
         const SUBJECT: &str = "cache";
         let size = self.reading.block_size.map(u64::from).or(info.page_size).filter(|size| *size > 0);
         let blocks = |tokens: u64, size: u64| self.reading.blocks.unwrap_or(tokens / size);
@@ -60,7 +61,7 @@ impl Page {
             }
             (None, _) => Finding::unknown(SUBJECT, format!("whether prefixes are cached is not told; {held}")),
         }];
-        if kind == Some(EngineKind::Sglang) && size == Some(1) {
+        if is_heard && kind == Some(EngineKind::Sglang) && size == Some(1) {
             let words = "pages of one token: each token that is cached becomes an event of its own";
             found.push(Finding::advice(SUBJECT, words).to(Change::Add("--page-size 16")));
         }
@@ -167,7 +168,7 @@ mod tests {
     #[test]
     fn a_recorded_vllm_has_all() {
         let page = page(include_str!("../../../tests/fixtures/engine-metrics/vllm-0.32.0.txt"));
-        let cache = page.cache(VLLM, &Info::default(), true);
+        let cache = page.cache(VLLM, &Info::default(), true, true);
         assert_eq!(cache, [Finding::good("cache", "prefixes are cached; 2048 blocks of 32 tokens: 65536 tokens")]);
         assert_eq!((page.metrics(VLLM).mark, page.ranks), (Mark::Good, 1));
     }
@@ -180,7 +181,7 @@ mod tests {
                  enable_prefix_caching=\"True\"}} 1.0\n"
             )
         };
-        let cache = page(&(rank(0) + &rank(1))).cache(VLLM, &Info::default(), true);
+        let cache = page(&(rank(0) + &rank(1))).cache(VLLM, &Info::default(), true, true);
         assert_eq!(cache, [Finding::good("cache", "prefixes are cached; 40 blocks of 16 tokens: 200 tokens")]);
     }
 
@@ -203,23 +204,21 @@ mod tests {
 
     #[test]
     fn a_cache_that_is_off_is_turned_on() {
-        let off = |kind, info| page("").cache(kind, &info, true)[0].change.clone();
+        let off = |kind, info| page("").cache(kind, &info, true, true)[0].change.clone();
         let info = Info { caches: Some(false), ..Info::default() };
         assert_eq!(off(SGLANG, info), Some(Change::TakeAway("--disable-radix-cache")));
         let text =
             "vllm:cache_config_info{block_size=\"16\",enable_prefix_caching=\"False\",num_gpu_blocks=\"10\"} 1.0\n";
         for (generates, mark) in [(true, Mark::Advice), (false, Mark::Unknown)] {
-            let found = &page(text).cache(VLLM, &Info::default(), generates)[0];
+            let found = &page(text).cache(VLLM, &Info::default(), generates, true)[0];
             assert!(found.mark == mark && found.change.is_none(), "{found:?}");
             assert!(found.words.contains("take away --no-enable-prefix-caching if it is there"), "{found:?}");
         }
-        let pages = page("").cache(
-            SGLANG,
-            &Info { page_size: Some(1), tokens: Some(50), caches: Some(true), ..Info::default() },
-            true,
-        );
-        assert_eq!(pages[1].change, Some(Change::Add("--page-size 16")));
-        assert_eq!(page("").cache(VLLM, &Info::default(), true)[0].mark, Mark::Unknown);
+        let info = Info { page_size: Some(1), tokens: Some(50), caches: Some(true), ..Info::default() };
+        let pages = |is_heard| page("").cache(SGLANG, &info, true, is_heard);
+        assert_eq!(pages(true)[1].change, Some(Change::Add("--page-size 16")));
+        assert_eq!(pages(false).len(), 1, "events that nobody hears cost nothing");
+        assert_eq!(page("").cache(VLLM, &Info::default(), true, true)[0].mark, Mark::Unknown);
     }
 
     #[test]
