@@ -38,12 +38,60 @@ impl<'a> Writer<'a> {
             return Err(Why::Prompt);
         }
         self.reader.step();
+        let first = self.reader.at();
         let ended = self.each_message(chat);
-        if ended.is_err() && chat.turns.iter().any(|turn| matches!(turn.place, Place::First | Place::Nowhere)) {
-            // What was not read may change all that was.
-            self.page.clear();
+        if ended.is_err() {
+            self.reader.go_to(first);
+            // Whoever stands behind the message that was not written may change what stands before it.
+            if !matches!(self.changed(chat), Ok(false)) {
+                self.page.clear();
+            }
         }
         ended
+    }
+
+    /// Whether one of all messages changes what stands before it: of each its role alone is looked at. `Err`: that cannot be known.
+    fn changed(&mut self, chat: &Chat) -> Result<bool, Why> {
+        if !chat.turns.iter().any(|turn| matches!(turn.place, Place::First | Place::Nowhere)) {
+            return Ok(false);
+        }
+        let (mut opening, mut is_first) = (true, true);
+        while self.reader.element(&mut opening)? {
+            let changes = match self.place(chat)? {
+                Some(Place::Nowhere) => true,
+                Some(Place::First) => !is_first,
+                _ => false,
+            };
+            if changes {
+                return Ok(true);
+            }
+            is_first = false;
+        }
+        Ok(false)
+    }
+
+    /// Where messages of the next one's role are written as that says; `None`: the form does not know that role.
+    fn place(&mut self, chat: &Chat) -> Result<Option<Place>, Why> {
+        if self.reader.peek()? != b'{' {
+            return Err(Why::Prompt);
+        }
+        self.reader.step();
+        let (mut opening, mut found) = (true, None);
+        while let Some(name) = self.reader.key(&mut opening, self.word)? {
+            if name != b"role" {
+                self.reader.skip()?;
+                continue;
+            }
+            if found.is_some() {
+                return Err(Why::Twice);
+            }
+            if self.reader.peek()? != b'"' {
+                return Err(Why::Role);
+            }
+            let role = self.reader.word(self.word)?;
+            found = Some(chat.turns.iter().find(|turn| Some(&*turn.role) == role).map(|turn| turn.place));
+        }
+        found.ok_or(Why::Role)
     }
 
     /// What stands before all messages. What a tokenizer itself puts before a prompt is not where its text begins.
