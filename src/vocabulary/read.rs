@@ -83,9 +83,13 @@ impl Vocabulary {
             if token.lstrip || token.rstrip {
                 return Err(Unreadable::Swallows(token.content.chars().take(64).collect()));
             }
+            // Gemma lists runs of spaces, which are pieces of its model as well: what becomes of spaces is that token. Texts that templates write
+            // have the letter itself.
+            let spaces = layout.spelling == Spelling::Pieces && !token.special;
+            let text = if spaces { token.content.replace(SPACE, " ") } else { token.content.to_string() };
             // What a text without its bytes became is that token, too.
             if !file.model.is_lossy_unknown(&token.content, token.id) {
-                table.put(token.id, Some(token.content.as_bytes().into()))?;
+                table.put(token.id, Some(text.into_bytes()))?;
             }
             special.push(token.id as u32);
         }
@@ -116,6 +120,8 @@ struct Added<'a> {
     id: u64,
     #[serde(borrow)]
     content: Cow<'a, str>,
+    #[serde(default)]
+    special: bool,
     #[serde(default)]
     lstrip: bool,
     #[serde(default)]
