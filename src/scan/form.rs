@@ -101,7 +101,8 @@ pub enum Place {
     Anywhere,
     /// Not as the last message: there the form ends before it.
     NotLast,
-    /// As the first message. One that stands elsewhere changes what is before it: the prompt has no form, from its start.
+    /// As the first message, and not the only one: alone the form ends before it. One that stands elsewhere changes what is before it: the prompt
+    /// has no form, from its start.
     First,
     /// None is, and each changes what is before it: a prompt with one has no form, from its start.
     Nowhere,

@@ -37,7 +37,7 @@ pub fn write(chat: &Chat, messages: &[Message], generation: bool) -> Option<Writ
             written.bytes.extend_from_slice(after);
         }
         let is_last = place + 1 == messages.len();
-        let Some(next) = next.filter(|turn| !(is_last && turn.place == Place::NotLast)) else {
+        let Some(next) = next.filter(|turn| !(is_last && matches!(turn.place, Place::NotLast | Place::First))) else {
             return Some(written);
         };
         let Some(behind) = written.message(chat, next, joined, message) else { return Some(written) };

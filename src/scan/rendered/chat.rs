@@ -121,7 +121,7 @@ impl<'a> Writer<'a> {
         }
         match last {
             None => Err(Why::Prompt),
-            Some(Turn { place: Place::NotLast, .. }) => Err(Why::Place),
+            Some(Turn { place: Place::NotLast | Place::First, .. }) => Err(Why::Place),
             Some(_) => Ok(()),
         }
     }

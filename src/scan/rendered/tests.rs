@@ -118,7 +118,8 @@ A<|im_end|>
     );
     assert_eq!(placed(Place::First, false, &[assistant, user].join(",")), whole(first.len()));
     assert_eq!(placed(Place::Nowhere, false, assistant), (0, Some(Why::Place)));
-    // What is not read may stand where it changes what was.
+    // Alone it is written otherwise, too.
+    assert_eq!(placed(Place::First, false, assistant), ("<s>".len(), Some(Why::Place)));
     let odd = r#"{"role":"odd","content":"x"}"#;
     let odd = [user, odd, user].join(",");
     for place in [Place::First, Place::NotLast, Place::Nowhere] {

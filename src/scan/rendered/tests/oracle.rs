@@ -119,7 +119,7 @@ fn conversation(chat: &Chat, messages: &[Json], continues: bool, generation: boo
         let elsewhere = match said.turn.place {
             Place::Anywhere => false,
             Place::NotLast => is_last,
-            Place::First => place > 0,
+            Place::First => place > 0 || is_last,
             Place::Nowhere => true,
         };
         if elsewhere {
