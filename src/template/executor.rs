@@ -61,7 +61,7 @@ impl Written {
         joined: Option<&[u8]>,
         message: &Message,
     ) -> Option<&'a [u8]> {
-        let is_lone = matches!(&message.content, Content::Parts(parts) if parts.len() > 1) && chat.lone;
+        let is_lone = matches!(&message.content, Content::Parts(parts) if parts.len() > 1) && turn.lone;
         let is_there = message.content != Content::Parts(Vec::new());
         let content = text(chat, message);
         let rest = if turn.trims { strip(&content) } else { &content };

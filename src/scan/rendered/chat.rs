@@ -222,10 +222,10 @@ impl<'a> Writer<'a> {
         let before = self.page.bytes();
         let (reader, word) = (&mut self.reader, &mut *self.word);
         let (is_there, is_blank) = if !turn.trims && turn.stops.is_empty() {
-            (texts(reader, word, chat, self.page)?, false)
+            (texts(reader, word, chat, turn, self.page)?, false)
         } else {
             let mut sieved = self.sieve.over(self.page, turn);
-            let is_there = texts(reader, word, chat, &mut sieved)?;
+            let is_there = texts(reader, word, chat, turn, &mut sieved)?;
             (is_there, sieved.end()?)
         };
         match self.page.bytes() > before {
@@ -250,7 +250,7 @@ fn ends_message(name: &[u8]) -> Option<Why> {
 }
 
 /// A content: a text, or parts, or nothing. Says whether there is any text, be it empty.
-fn texts(reader: &mut Reader, word: &mut Word, chat: &Chat, taker: &mut impl Taker) -> Result<bool, Why> {
+fn texts(reader: &mut Reader, word: &mut Word, chat: &Chat, turn: &Turn, taker: &mut impl Taker) -> Result<bool, Why> {
     match reader.peek()? {
         b'"' => {
             reader.string(taker)?;
@@ -260,7 +260,7 @@ fn texts(reader: &mut Reader, word: &mut Word, chat: &Chat, taker: &mut impl Tak
             reader.step();
             let (mut opening, mut parts) = (true, 0);
             while reader.element(&mut opening)? {
-                if parts > 0 && chat.lone {
+                if parts > 0 && turn.lone {
                     return Err(Why::Parts);
                 }
                 taker.take(if parts > 0 { &chat.joint } else { &[] });

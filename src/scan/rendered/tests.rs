@@ -33,7 +33,6 @@ fn form(trims: bool, lead: Lead) -> Form {
         without_system: b"<|im_start|>system\nBe brief.<|im_end|>\n"[..].into(),
         turns: Box::new([turn("system", trims, &[]), turn("user", trims, stops), turn("assistant", false, stops)]),
         joint: b"\n"[..].into(),
-        lone: false,
         generation: b"<|im_start|>assistant\n"[..].into(),
     };
     let tokens: [Option<&[u8]>; 8] =
@@ -94,7 +93,7 @@ fn a_form_ends_where_a_role_stands_that_is_written_otherwise() {
     let placed = |place: Place, lone: bool, body: &str| {
         let mut form = form(false, Lead::Nowhere);
         let chat = form.chat.as_mut().unwrap();
-        chat.lone = lone;
+        chat.turns[1].lone = lone;
         chat.turns[2].place = place;
         let body = format!(r#"{{"messages":[{body}]}}"#);
         let (rendering, _) = rendered(Api::Chat, &form, body.as_bytes());

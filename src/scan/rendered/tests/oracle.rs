@@ -209,7 +209,7 @@ fn message<'c>(chat: &'c Chat, message: &Json) -> Result<Message<'c>, Refused<'c
         whys.push(Why::Stop);
     }
     let written = if turn.trims { trimmed(&text, &mut whys) } else { text.clone() };
-    if chat.lone && texts.len() > 1 {
+    if turn.lone && texts.len() > 1 {
         whys.push(Why::Parts);
     }
     let calls = match calls.last().filter(|calls| !is_null(calls)) {
