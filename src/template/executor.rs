@@ -52,8 +52,7 @@ pub fn write(chat: &Chat, messages: &[Message], generation: bool) -> Option<Writ
 }
 
 impl Written {
-    /// A message, but for what stands behind it, which is answered. `None`: it is not written; of one that stops the form, what stands before
-    /// its content is.
+    /// A message, but for what stands behind it, which is answered. `None`: nothing of it is written.
     fn message<'a>(
         &mut self,
         chat: &Chat,
@@ -80,10 +79,10 @@ impl Written {
             Some(Some(calls)) => Some(called(calls, content.is_empty(), &message.calls)?),
             _ => None,
         };
-        self.bytes.extend_from_slice(joined.unwrap_or(&turn.before));
         if turn.stops.iter().any(|stop| memchr::memmem::find(content.as_bytes(), stop).is_some()) {
             return None;
         }
+        self.bytes.extend_from_slice(joined.unwrap_or(&turn.before));
         self.bytes.extend_from_slice(rest.as_bytes());
         match (called, &turn.calls) {
             (Some(called), Some(calls)) => {
