@@ -164,4 +164,21 @@ fn what_a_template_does_otherwise_is_said() {
     assert_eq!(why(quoted), "system until |, user until |, assistant until |, tool until |");
     let both = "{% for m in messages %}[{{ m.role }}]{% if m.content.startswith('(:') and m.content.endswith(':)') %}!{% else %}{{ m.content }}{% endif %};{% endfor %}";
     assert_eq!(why(both), "system until (:, user until (:, assistant until (:, tool until (:");
+    let begins =
+        "{% for m in messages %}{% if '|' in m.content %}!{% endif %}[{{ m.role }}]{{ m.content }};{% endfor %}";
+    assert_eq!(why(begins), "system until |, user until |, assistant until |, tool until |");
+}
+
+/// vLLM gives parts to templates that go through what they call content; to others, whatever they would do with parts, one text.
+#[test]
+fn parts_are_joined_as_vllm_gives_them() {
+    let joint = |name: &str| {
+        let each = format!("{{% for part in {name} %}}{{{{ part['text'] }}}}{{% endfor %}}");
+        let content = format!("{{% if {name} is string %}}{{{{ {name} }}}}{{% else %}}{each}{{% endif %}}");
+        let jinja = format!(
+            "{{% macro say({name}) %}}{content}{{% endmacro %}}{{% for m in messages %}}[{{{{ m.role }}}}]{{{{ say(m.content) }}}};{{% endfor %}}"
+        );
+        String::from_utf8_lossy(&of(&jinja).form.chat.expect("a form").joint).into_owned()
+    };
+    assert_eq!((joint("content"), joint("c")), (String::new(), "\n".to_owned()));
 }
