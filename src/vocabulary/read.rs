@@ -10,7 +10,7 @@ use super::Vocabulary;
 use super::layout::{Layout, SPACE, Sections, Spelling};
 use crate::limits::{TOKEN_BYTES_MAX, TOKEN_ID_MAX, TOKENIZER_BYTES_MAX};
 
-/// Why tokens of a tokenizer do not become text. Its model is routed approximately.
+/// Why tokens of a tokenizer do not become text. A model is routed approximately where that [is of its kind](Unreadable::is_of_its_kind).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// It is no such file.
@@ -52,6 +52,17 @@ pub enum Unreadable {
         "its token {0:?} takes the white space next to it with it, so that tokens cannot be compared with a request"
     )]
     Swallows(String),
+}
+
+impl Unreadable {
+    /// Whether the file is as it should be, of a kind that is not followed.
+    pub fn is_of_its_kind(&self) -> bool {
+        use Unreadable::{Affix, Id, Long, Loses, Model, Spelling, Swallows, Syntax, Token, Twice};
+        match self {
+            Model(_) | Loses { .. } | Spelling | Affix(_) | Swallows(_) => true,
+            Syntax(_) | Long(_) | Id(_) | Twice(_) | Token(_) => false,
+        }
+    }
 }
 
 impl Vocabulary {
