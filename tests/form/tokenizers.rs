@@ -140,6 +140,13 @@ fn what_does_not_keep_bytes_is_refused_in_words() {
     assert!(with("/normalizer/normalizers/1", replace).contains("Replace"));
     assert!(with("/pre_tokenizer", json!({"type": "Whitespace"})).contains("pre-tokenizer Whitespace"));
     assert!(with("/pre_tokenizer", json!({"type": "Split", "behavior": "Removed"})).contains("Split"));
+    // What matches is kept where that is turned around, and is all of a text or not.
+    let kept =
+        |regex: &str| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Removed", "invert": true});
+    let mut all = pieces();
+    all["pre_tokenizer"] = kept(r" ?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+");
+    assert!(read(&all).is_ok());
+    assert!(with("/pre_tokenizer", kept(r"\p{L}+|\p{N}|\s+")).contains("Split"));
     let behind = json!({"type": "Sequence", "pretokenizers": [{"type": "Digits"}, {"type": "ByteLevel", "add_prefix_space": true}]});
     assert!(with("/pre_tokenizer", behind).contains("ByteLevel behind others"));
     assert!(with("/model/type", json!("WordPiece")).contains("WordPiece"));
