@@ -1,7 +1,6 @@
 //! How models' prompts are written, read from the folders that the configuration names.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
@@ -13,12 +12,14 @@ use crate::limits::{TOKENIZER_BYTES_MAX, TOOLSETS_MAX};
 use crate::policy::{Policy, Settings};
 use crate::scan::{Form, Toolset};
 use crate::template::{self, LeftOut};
-use crate::vocabulary::Vocabulary;
+use crate::vocabulary::{self, Vocabulary};
 
 /// By folder.
 #[derive(Clone, Debug, Default)]
 pub struct Forms {
     known: BTreeMap<PathBuf, Known>,
+    /// Tokenizers of a kind that is not followed.
+    unlike: BTreeMap<PathBuf, vocabulary::Unreadable>,
 }
 
 /// What was read in one folder.
@@ -45,9 +46,13 @@ impl Forms {
         let mut forms = Forms::default();
         let pools = config.pool.keys().map(|id| config.settings_for(id)).chain([config.routing.clone()]);
         for settings in pools.filter(wants_form) {
-            if let Entry::Vacant(place) = forms.known.entry(settings.tokenizer.clone()) {
-                let wrong = |why| format!("cannot use the `tokenizer` {}: {why}", settings.tokenizer.display());
-                place.insert(read(&settings.tokenizer).map_err(wrong)?);
+            let folder = settings.tokenizer;
+            if forms.known.contains_key(&folder) || forms.unlike.contains_key(&folder) {
+                continue;
+            }
+            match read(&folder).map_err(|why| format!("cannot use the `tokenizer` {}: {why}", folder.display()))? {
+                Ok(known) => drop(forms.known.insert(folder, known)),
+                Err(why) => drop(forms.unlike.insert(folder, why)),
             }
         }
         Ok(forms)
@@ -98,8 +103,17 @@ impl Forms {
         self.known.iter().map(|(folder, known)| (folder.as_path(), known))
     }
 
-    /// Says in the log what of the models' templates is not followed.
+    /// Folders of which nothing is followed, and why.
+    pub fn unlike(&self) -> impl Iterator<Item = (&Path, &vocabulary::Unreadable)> {
+        self.unlike.iter().map(|(folder, why)| (folder.as_path(), why))
+    }
+
+    /// Says in the log what of the models' prompts is not followed.
     pub fn say(&self) {
+        for (folder, why) in self.unlike() {
+            let tokenizer = folder.display();
+            tracing::warn!(%tokenizer, %why, "prompts of this model are known from what was sent where alone");
+        }
         for (folder, Known { no_chat, left_out, beside, .. }) in self.folders() {
             let tokenizer = folder.display();
             if let Some(why) = no_chat {
@@ -124,10 +138,13 @@ fn wants_form(settings: &Settings) -> bool {
     settings.looks_at(Policy::Precise) && !settings.tokenizer.as_os_str().is_empty()
 }
 
-/// `tokenizer.json` and the chat template of one folder.
-fn read(folder: &Path) -> Result<Known, String> {
+/// `tokenizer.json` and the chat template of one folder, or why nothing is made of them.
+fn read(folder: &Path) -> Result<Result<Known, vocabulary::Unreadable>, String> {
     let must = |name: &str| file(folder, name)?.ok_or_else(|| format!("there is no {name}; name the model's folder"));
-    let vocabulary = Vocabulary::read(&must("tokenizer.json")?).map_err(|why| why.to_string())?;
+    let vocabulary = match Vocabulary::read(&must("tokenizer.json")?) {
+        Err(why) if why.is_of_its_kind() => return Ok(Err(why)),
+        read => read.map_err(|why| why.to_string())?,
+    };
     let (config, jinja) = (file(folder, "tokenizer_config.json")?, file(folder, "chat_template.jinja")?);
     let source = template::read(config.as_deref(), jinja.as_deref());
     let source = match file(folder, "special_tokens_map.json")? {
@@ -137,7 +154,7 @@ fn read(folder: &Path) -> Result<Known, String> {
     let source = source.map_err(|why| why.to_string())?;
     let beside = beside(folder, &source)?;
     let template::Reading { form, no_chat, left_out, .. } = template::form(&source, Arc::new(vocabulary));
-    Ok(Known { form: Arc::new(form), source: Arc::new(source), no_chat, left_out, beside })
+    Ok(Ok(Known { form: Arc::new(form), source: Arc::new(source), no_chat, left_out, beside }))
 }
 
 /// What else in the folder vLLM, Transformers or mistral-common may read.
@@ -174,6 +191,27 @@ fn file(folder: &Path, name: &str) -> Result<Option<Vec<u8>>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tokenizer_of_another_kind_is_no_reason_not_to_start() {
+        let folder = std::env::temp_dir().join(format!("warmfront-unlike-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let mut config = Config::default();
+        config.routing.policy = Policy::Precise;
+        config.routing.tokenizer = folder.clone();
+        let with = |file: &str| {
+            fs::write(folder.join("tokenizer.json"), file).unwrap();
+            Forms::read(&config)
+        };
+        let forms = with(r#"{"normalizer": {"type": "Lowercase"}, "model": {"type": "BPE", "vocab": {}}}"#).unwrap();
+        assert!(forms.of(&config.routing).is_none());
+        let said: Vec<String> = forms.unlike().map(|(_, why)| why.to_string()).collect();
+        assert!(said.len() == 1 && said[0].contains("Lowercase"), "{said:?}");
+        assert!(with("{").unwrap_err().contains("cannot be read"));
+        fs::remove_file(folder.join("tokenizer.json")).unwrap();
+        assert!(Forms::read(&config).unwrap_err().contains("there is no tokenizer.json"));
+        fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn files_by_which_engines_may_write_otherwise_are_named() {

@@ -17,7 +17,10 @@ pub struct Wanted {
 /// So many sets are told apart; the one that was met first goes for the next.
 const KNOWN: usize = 64;
 
-/// What a shard remembers of them. Clients that never send the same tools twice cost control nothing, and each set is asked for once.
+/// A set that was asked for and is still not known, or no more since others took its place, is asked for again when it has come so often.
+const AGAIN: u32 = 256;
+
+/// What a shard remembers of them. Clients that never send the same tools twice cost control nothing.
 pub struct Toolsets {
     /// To control; `None`: nobody there learns any.
     queue: Option<&'static ArrayQueue<Wanted>>,
@@ -29,7 +32,8 @@ pub struct Toolsets {
 struct Met {
     /// 0: none.
     hash: u64,
-    asked: bool,
+    /// It was asked for, and is not asked for again until it has come so often.
+    rests: u32,
 }
 
 impl Default for Toolsets {
@@ -49,11 +53,12 @@ impl Toolsets {
         let Some(queue) = self.queue.filter(|_| tools.len() <= TEMPLATE_TOOLS_BYTES_MAX) else { return };
         let hash = xxh3_64_with_seed(tools, form) | 1;
         match self.met.iter_mut().find(|met| met.hash == hash) {
-            Some(met) if met.asked => {}
-            Some(met) => met.asked = queue.push(Wanted { form, tools: tools.into() }).is_ok(),
+            Some(met) if met.rests > 0 => met.rests -= 1,
+            Some(met) if queue.push(Wanted { form, tools: tools.into() }).is_ok() => met.rests = AGAIN,
+            Some(_) => {}
             None => {
                 if let Some(place) = self.met.get_mut(self.next) {
-                    *place = Met { hash, asked: false };
+                    *place = Met { hash, rests: 0 };
                 }
                 self.next = (self.next + 1) % KNOWN;
             }
@@ -81,8 +86,11 @@ mod tests {
         for _ in 0..3 {
             toolsets.met(1, b"[a]");
         }
-        assert_eq!(queue.pop(), Some(Wanted { form: 1, tools: b"[a]"[..].into() }));
-        assert_eq!(queue.pop(), None);
+        let asked = Some(Wanted { form: 1, tools: b"[a]"[..].into() });
+        assert_eq!((queue.pop(), queue.pop()), (asked.clone(), None));
+        // Others may have taken its place meanwhile.
+        (0..AGAIN).for_each(|_| toolsets.met(1, b"[a]"));
+        assert_eq!((queue.pop(), queue.pop()), (asked, None));
     }
 
     #[test]

@@ -45,8 +45,6 @@ pub struct Chat {
     pub turns: Box<[Turn]>,
     /// Between the texts of a content that is a list of parts.
     pub joint: Box<[u8]>,
-    /// A list of several parts is written otherwise: the form ends before its turn.
-    pub lone: bool,
     /// At the end, where an answer is asked for.
     pub generation: Box<[u8]>,
 }
@@ -67,6 +65,8 @@ pub struct Turn {
     pub calls: Option<Calls>,
     /// A content that is there and has no bytes is written as others are.
     pub empty: bool,
+    /// A list of several parts is written otherwise: the form ends before it.
+    pub lone: bool,
     /// White space at both ends of the content, as Python has it, is left out.
     pub trims: bool,
     /// Where it is written so.
@@ -101,7 +101,8 @@ pub enum Place {
     Anywhere,
     /// Not as the last message: there the form ends before it.
     NotLast,
-    /// As the first message. One that stands elsewhere changes what is before it: the prompt has no form, from its start.
+    /// As the first message, and not the only one: alone the form ends before it. One that stands elsewhere changes what is before it: the prompt
+    /// has no form, from its start.
     First,
     /// None is, and each changes what is before it: a prompt with one has no form, from its start.
     Nowhere,

@@ -15,7 +15,6 @@ const PAIRED: usize = 32;
 /// Finds what a draft's turns do with contents, and takes out those that do what a turn cannot say. `known`: another chat of this template.
 pub(super) fn check(reference: &Reference, draft: &mut Draft, template: &str, known: Option<&Chat>) -> Result<(), Why> {
     let strings = literals(template);
-    draft.chat.lone = known.is_some_and(|known| known.lone);
     for role in draft.roles.clone() {
         if draft.turn(role).is_none() {
             continue;
@@ -97,9 +96,8 @@ fn turn(
     for parts in chats::PARTS {
         let parts = Content::Parts(parts.iter().map(|part| part.to_string()).collect());
         if differs(reference, &draft.chat, role, std::slice::from_ref(&parts))? {
-            let was = std::mem::replace(&mut draft.chat.lone, true);
+            draft.turn(role).into_iter().for_each(|turn| turn.lone = true);
             if differs(reference, &draft.chat, role, &[parts])? {
-                draft.chat.lone = was;
                 return Ok(Err("a list of parts is written otherwise"));
             }
         }

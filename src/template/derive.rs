@@ -2,6 +2,7 @@
 
 use super::json::Json;
 use super::known::Known;
+use super::literals::loops_over_content;
 use super::reference::{Reference, Rendered};
 use super::turns::{Draft, between};
 use super::{Content, LeftOut, Message, Source, Why, chats, contents, places, said, tools};
@@ -26,7 +27,7 @@ fn read(reference: &mut Reference, source: &Source, tools: Option<&Json>) -> Res
             return Err(Why::Refuses(why));
         }
     }
-    let joint = joint(reference)?;
+    let joint = joint(reference, text)?;
     let mut draft = Draft::learn(reference, text, joint)?;
     draft.tools = tools.map(tools::names).unwrap_or_default();
     places::find(reference, &mut draft)?;
@@ -45,8 +46,9 @@ fn read(reference: &mut Reference, source: &Source, tools: Option<&Json>) -> Res
     Ok((draft.chat, draft.left_out))
 }
 
-/// Whether the template goes through a content's parts, and what it writes between them. Where it does not, vLLM joins them by line ends.
-fn joint(reference: &mut Reference) -> Result<String, Why> {
+/// Whether the template is given a content's parts, and what it writes between them. Where it is not, vLLM joins them by line ends: so it does where the
+/// template would go through them, but by a name that vLLM does not look for.
+fn joint(reference: &mut Reference, template: &str) -> Result<String, Why> {
     let (one, other) = ("zq1mark", "zq2mark");
     reference.lists = true;
     let single = reference.render(&[said("user", one)], false)?;
@@ -60,7 +62,7 @@ fn joint(reference: &mut Reference) -> Result<String, Why> {
         let joint = several[1];
         // A list that is written as Python writes one has the names of its fields.
         let is_dump = joint.contains("type") && joint.contains("text");
-        if single[0] == several[0] && single[1] == several[2] && !is_dump {
+        if single[0] == several[0] && single[1] == several[2] && !is_dump && loops_over_content(template) {
             return Ok(joint.to_owned());
         }
     }

@@ -37,7 +37,7 @@ pub fn write(chat: &Chat, messages: &[Message], generation: bool) -> Option<Writ
             written.bytes.extend_from_slice(after);
         }
         let is_last = place + 1 == messages.len();
-        let Some(next) = next.filter(|turn| !(is_last && turn.place == Place::NotLast)) else {
+        let Some(next) = next.filter(|turn| !(is_last && matches!(turn.place, Place::NotLast | Place::First))) else {
             return Some(written);
         };
         let Some(behind) = written.message(chat, next, joined, message) else { return Some(written) };
@@ -52,8 +52,7 @@ pub fn write(chat: &Chat, messages: &[Message], generation: bool) -> Option<Writ
 }
 
 impl Written {
-    /// A message, but for what stands behind it, which is answered. `None`: it is not written; of one that stops the form, what stands before
-    /// its content is.
+    /// A message, but for what stands behind it, which is answered. `None`: nothing of it is written.
     fn message<'a>(
         &mut self,
         chat: &Chat,
@@ -61,7 +60,7 @@ impl Written {
         joined: Option<&[u8]>,
         message: &Message,
     ) -> Option<&'a [u8]> {
-        let is_lone = matches!(&message.content, Content::Parts(parts) if parts.len() > 1) && chat.lone;
+        let is_lone = matches!(&message.content, Content::Parts(parts) if parts.len() > 1) && turn.lone;
         let is_there = message.content != Content::Parts(Vec::new());
         let content = text(chat, message);
         let rest = if turn.trims { strip(&content) } else { &content };
@@ -80,10 +79,10 @@ impl Written {
             Some(Some(calls)) => Some(called(calls, content.is_empty(), &message.calls)?),
             _ => None,
         };
-        self.bytes.extend_from_slice(joined.unwrap_or(&turn.before));
         if turn.stops.iter().any(|stop| memchr::memmem::find(content.as_bytes(), stop).is_some()) {
             return None;
         }
+        self.bytes.extend_from_slice(joined.unwrap_or(&turn.before));
         self.bytes.extend_from_slice(rest.as_bytes());
         match (called, &turn.calls) {
             (Some(called), Some(calls)) => {

@@ -18,7 +18,7 @@ pub(super) fn of(chat: Option<&Chat>, vocabulary: &Vocabulary) -> u64 {
             [&chat.start, &chat.without_system, &chat.joint, &chat.generation]
                 .iter()
                 .for_each(|text| part(&mut hash, text));
-            number(&mut hash, u64::from(chat.lone));
+            number(&mut hash, chat.turns.iter().fold(0, |lone, turn| lone << 1 | u64::from(turn.lone)));
             number(&mut hash, chat.turns.len() as u64);
             for turn in &chat.turns {
                 [&turn.role, &turn.before, &turn.after].iter().for_each(|text| part(&mut hash, text));

@@ -41,13 +41,13 @@ pub(super) fn holds(
     strings: &[String],
 ) -> Result<bool, Why> {
     let Some(known) = known.turns.iter().find(|turn| *turn.role == *role.as_bytes()) else { return Ok(false) };
-    let lone = draft.chat.lone;
     let Some(turn) = draft.turn(role) else { return Ok(false) };
     let before = turn.clone();
     turn.trims = known.trims;
     turn.empty = known.empty;
+    turn.lone = known.lone;
     turn.stops = known.stops.clone();
-    let contents = contents(turn, strings, lone);
+    let contents = contents(turn, strings);
     let mut same = whole(reference, &draft.chat, &long(role, contents))?;
     for stop in &known.stops {
         let content = Content::Text(format!("a{}b", String::from_utf8_lossy(stop)));
@@ -60,10 +60,10 @@ pub(super) fn holds(
 }
 
 /// All contents at which this turn does not end a form.
-fn contents(turn: &Turn, strings: &[String], lone: bool) -> Vec<Content> {
+fn contents(turn: &Turn, strings: &[String]) -> Vec<Content> {
     let inside = strings.iter().map(|string| format!("a{string}b"));
     let texts = chats::CONTENTS.iter().map(|text| text.to_string()).chain(strings.iter().cloned()).chain(inside);
-    let parts = chats::PARTS.iter().filter(|parts| parts.len() == 1 || !lone);
+    let parts = chats::PARTS.iter().filter(|parts| parts.len() == 1 || !turn.lone);
     let parts = parts.map(|parts| parts.iter().map(|part| part.to_string()).collect::<Vec<_>>());
     let has_stop = |text: &str| turn.stops.iter().any(|stop| memchr::memmem::find(text.as_bytes(), stop).is_some());
     let is_written = |text: &str| {

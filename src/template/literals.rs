@@ -15,6 +15,23 @@ pub(super) fn literals(source: &str) -> Vec<String> {
     found
 }
 
+/// Whether a loop goes through something that is called content.
+pub(super) fn loops_over_content(source: &str) -> bool {
+    let mut rest = source;
+    while let Some((_, (opener, code))) = first(rest, &["{%", "{#"]) {
+        let (code, behind) = code.split_once(if opener == "{#" { "#}" } else { "%}" }).unwrap_or((code, ""));
+        let mut words = code.trim_start_matches(['-', '+']).split_whitespace();
+        if opener == "{%"
+            && words.next() == Some("for")
+            && words.skip_while(|word| *word != "in").any(|word| word.contains("content"))
+        {
+            return true;
+        }
+        rest = behind;
+    }
+    false
+}
+
 /// Where the earliest of these stands: what is before it, which it is, and what is behind it.
 fn first<'a, 'n>(text: &'a str, needles: &[&'n str]) -> Option<(&'a str, (&'n str, &'a str))> {
     let at = |needle: &&'n str| text.find(*needle).map(|at| (at, *needle));
@@ -63,7 +80,25 @@ fn string(letters: &mut std::str::Chars<'_>, quote: char) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::literals;
+    use super::{literals, loops_over_content};
+
+    #[test]
+    fn loops_are_known_by_what_they_go_through() {
+        for source in
+            ["{% for x in m.content %}", "{%- for x in m['content'] | list -%}", "{% if a %}{%+ for x\nin content%}"]
+        {
+            assert!(loops_over_content(source), "{source}");
+        }
+        for source in [
+            "{% for content in parts %}",
+            "{# {% for x in content %} #}",
+            "for x in content",
+            "{% for x in m",
+            "{{ content }}",
+        ] {
+            assert!(!loops_over_content(source), "{source}");
+        }
+    }
 
     #[test]
     fn strings_of_code_are_found_and_text_is_not() {

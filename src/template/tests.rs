@@ -129,3 +129,72 @@ fn forms_say_nothing_that_the_template_does_not_write() {
     });
     outcome.expect("each is right");
 }
+
+/// Templates that nobody has written.
+fn pieces() -> impl Strategy<Value = String> {
+    let pieces = prop::sample::select(vec![
+        "{% for m in messages %}",
+        "{% endfor %}",
+        "{{ m.content }}",
+        "{{ m['role'] }}",
+        "{{",
+        "}}",
+        "{%",
+        "%}",
+        "'",
+        "\"",
+        "{% if m.role == 'user' %}",
+        "{% else %}",
+        "{% endif %}",
+        "{{ m.content[0] }}",
+        "{{ m.content | trim }}",
+        "{{ messages | tojson }}",
+        "{{ raise_exception('x') }}",
+        "{% set x = m %}",
+        "{{ x }}",
+        "{{ loop.last }}",
+        "{{ m.content.split('a')[-1] }}",
+        "{% macro f(a) %}",
+        "{% endmacro %}",
+        "{{ f(m) }}",
+        "<|",
+        "\n",
+        "é",
+        "{{ bos_token }}",
+        "{#",
+        "#}",
+        "{% generation %}",
+        "{% endgeneration %}",
+        "{{ -1 // 0 }}",
+        "{{ messages[99] }}",
+        "{% break %}",
+    ]);
+    let pieces = move |most: usize| prop::collection::vec(pieces.clone(), 0..most).prop_map(|pieces| pieces.concat());
+    // Of pieces alone few are templates that write contents.
+    let around = (pieces(2), pieces(3), pieces(2)).prop_map(|(before, between, behind)| {
+        format!(
+            "{before}{{% for m in messages %}}[{{{{ m.role }}}}]{between}{{{{ m.content }}}}{behind};{{% endfor %}}"
+        )
+    });
+    prop_oneof![1 => pieces(24), 4 => around]
+}
+
+#[test]
+fn forms_of_templates_of_any_pieces_say_what_those_write() {
+    let config = ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() };
+    let forms = std::cell::Cell::new(0);
+    let chats = prop::collection::vec((chat(), any::<bool>()), 20);
+    let outcome = proptest::test_runner::TestRunner::new(config).run(&(pieces(), chats), |(jinja, chats)| {
+        let source: Source = read(None, Some(jinja.as_bytes())).expect("a template");
+        let Ok((made, _)) = derive::chat(&source, None).0 else { return Ok(()) };
+        forms.set(forms.get() + 1);
+        let reference = Reference::new(&source, None).expect("a template");
+        for (messages, generation) in chats {
+            prop_assert_eq!(agrees(&reference, &made, &messages, generation), Ok(true), "{} {:?}", jinja, messages);
+        }
+        Ok(())
+    });
+    outcome.expect("each is right");
+    println!("{} forms", forms.get());
+    assert!(forms.get() > 0);
+}

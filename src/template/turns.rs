@@ -37,10 +37,6 @@ impl Draft {
         }
         for role in draft.roles.clone().into_iter().filter(|role| !matches!(*role, "user" | "system")) {
             match probe.turn(role, &known)? {
-                // Parts of what a tool says are joined by vLLM itself, others by the template.
-                Some(_) if role == "tool" && reference.lists && joint != "\n" => {
-                    draft.leave_out(role, "its parts are joined otherwise")
-                }
                 Some(around) => known.push((role, around)),
                 None => draft.leave_out(role, "refused, or not written between two texts of its own"),
             }
@@ -52,9 +48,12 @@ impl Draft {
         }
         draft.chat.without_system = start.as_bytes()[shared.len()..].into();
         draft.chat.start = shared.into_bytes().into();
-        draft.chat.joint = joint.into_bytes().into();
         draft.chat.generation = probe.generation(&known[0].1.after)?.into_bytes().into();
         draft.chat.turns = known.into_iter().map(|(role, around)| around.turn(role)).collect();
+        // Parts of what a tool says are joined by vLLM itself, others by the template.
+        let is_other = reference.lists && joint != "\n";
+        draft.turn("tool").into_iter().for_each(|tool| tool.lone = is_other);
+        draft.chat.joint = joint.into_bytes().into();
         Ok(draft)
     }
 

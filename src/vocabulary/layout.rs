@@ -96,6 +96,10 @@ impl Layout {
                 Ok(true)
             }
             "Split" | "Punctuation" if step["behavior"] != "Removed" => Ok(false),
+            // What matches is kept then, and that is everything.
+            "Split" if step["invert"] == true && step["pattern"]["Regex"].as_str().is_some_and(matches_all) => {
+                Ok(false)
+            }
             "Digits" | "UnicodeScripts" | "FixedLength" => Ok(false),
             other => Err(loses("pre-tokenizer", other)),
         }
@@ -117,6 +121,12 @@ impl Layout {
             _ => {}
         }
     }
+}
+
+/// Whether an expression has a way for each letter of a text, as GPT-2's and those after it have: for letters, for numbers, for what is neither, and
+/// at last for white space.
+fn matches_all(regex: &str) -> bool {
+    ["\\p{L}+", "\\p{N}", "[^\\s\\p{L}\\p{N}]+"].iter().all(|way| regex.contains(way)) && regex.ends_with("|\\s+")
 }
 
 /// A section's steps: it is one, or a sequence of them, and sequences may be of sequences.

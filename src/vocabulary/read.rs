@@ -10,7 +10,7 @@ use super::Vocabulary;
 use super::layout::{Layout, SPACE, Sections, Spelling};
 use crate::limits::{TOKEN_BYTES_MAX, TOKEN_ID_MAX, TOKENIZER_BYTES_MAX};
 
-/// Why tokens of a tokenizer do not become text. Its model is routed approximately.
+/// Why tokens of a tokenizer do not become text. A model is routed approximately where that [is of its kind](Unreadable::is_of_its_kind).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// It is no such file.
@@ -54,6 +54,17 @@ pub enum Unreadable {
     Swallows(String),
 }
 
+impl Unreadable {
+    /// Whether the file is as it should be, of a kind that is not followed.
+    pub fn is_of_its_kind(&self) -> bool {
+        use Unreadable::{Affix, Id, Long, Loses, Model, Spelling, Swallows, Syntax, Token, Twice};
+        match self {
+            Model(_) | Loses { .. } | Spelling | Affix(_) | Swallows(_) => true,
+            Syntax(_) | Long(_) | Id(_) | Twice(_) | Token(_) => false,
+        }
+    }
+}
+
 impl Vocabulary {
     /// Of a model's `tokenizer.json`.
     pub fn read(tokenizer_json: &[u8]) -> Result<Vocabulary, Unreadable> {
@@ -83,9 +94,13 @@ impl Vocabulary {
             if token.lstrip || token.rstrip {
                 return Err(Unreadable::Swallows(token.content.chars().take(64).collect()));
             }
+            // Gemma lists runs of spaces, which are pieces of its model as well: what becomes of spaces is that token. Texts that templates write
+            // have the letter itself.
+            let spaces = layout.spelling == Spelling::Pieces && !token.special;
+            let text = if spaces { token.content.replace(SPACE, " ") } else { token.content.to_string() };
             // What a text without its bytes became is that token, too.
             if !file.model.is_lossy_unknown(&token.content, token.id) {
-                table.put(token.id, Some(token.content.as_bytes().into()))?;
+                table.put(token.id, Some(text.into_bytes()))?;
             }
             special.push(token.id as u32);
         }
@@ -116,6 +131,8 @@ struct Added<'a> {
     id: u64,
     #[serde(borrow)]
     content: Cow<'a, str>,
+    #[serde(default)]
+    special: bool,
     #[serde(default)]
     lstrip: bool,
     #[serde(default)]

@@ -67,12 +67,29 @@ fn pieces_are_read() {
         (Lead::BehindSpecial, [1].as_slice(), [0, 1, 2, 9].as_slice())
     );
     assert_eq!(text(&vocabulary, &[1, 5, 6, 3, 5, 2, 5, 7, 6]), "<s>ab\n a</s>a  b");
-    assert_eq!(text(&vocabulary, &[0, 9]), "<unk>a▁\n", "added tokens are as they are");
+    assert_eq!(text(&vocabulary, &[0, 9]), "<unk>a \n", "spaces of an added token");
     assert_eq!(vocabulary.text(8), None);
     let mut lossy = pieces();
     lossy["model"]["byte_fallback"] = false.into();
     let lossy = read(&lossy).expect("a tokenizer");
     assert_eq!((lossy.text(0), lossy.text(3)), (None, Some(b"<0x0A>".as_slice())), "what nobody knows became <unk>");
+}
+
+/// As tokenizers 0.23.3 makes tokens of these texts, and again texts of them. Gemma lists runs of spaces as added tokens.
+#[test]
+fn added_runs_of_spaces_are_spaces() {
+    let mut file = pieces();
+    file["normalizer"] = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+    file["post_processor"] = Value::Null;
+    file["added_tokens"] = json!([
+        {"id": 3, "content": "▁▁", "special": false, "normalized": false},
+        {"id": 7, "content": "<▁>", "special": true, "normalized": false},
+    ]);
+    file["model"]["vocab"] = json!({"<unk>": 0, "▁": 1, "a": 2, "▁▁": 3, "▁a": 4, "<▁>": 7});
+    let vocabulary = read(&file).expect("a tokenizer");
+    for (ids, expected) in [([2, 3, 2].as_slice(), "a  a"), (&[2, 3, 4], "a   a"), (&[2, 7, 3, 2], "a<▁>  a")] {
+        assert_eq!(text(&vocabulary, ids), expected);
+    }
 }
 
 #[test]
@@ -123,6 +140,13 @@ fn what_does_not_keep_bytes_is_refused_in_words() {
     assert!(with("/normalizer/normalizers/1", replace).contains("Replace"));
     assert!(with("/pre_tokenizer", json!({"type": "Whitespace"})).contains("pre-tokenizer Whitespace"));
     assert!(with("/pre_tokenizer", json!({"type": "Split", "behavior": "Removed"})).contains("Split"));
+    // What matches is kept where that is turned around, and is all of a text or not.
+    let kept =
+        |regex: &str| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Removed", "invert": true});
+    let mut all = pieces();
+    all["pre_tokenizer"] = kept(r" ?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+");
+    assert!(read(&all).is_ok());
+    assert!(with("/pre_tokenizer", kept(r"\p{L}+|\p{N}|\s+")).contains("Split"));
     let behind = json!({"type": "Sequence", "pretokenizers": [{"type": "Digits"}, {"type": "ByteLevel", "add_prefix_space": true}]});
     assert!(with("/pre_tokenizer", behind).contains("ByteLevel behind others"));
     assert!(with("/model/type", json!("WordPiece")).contains("WordPiece"));

@@ -11,7 +11,7 @@ use super::templates::{TOKENS, check, message};
 const WHOLE: &[(&str, &str)] = &[
     ("chatml", "6/18 6/18 6/18 6/18 0/0"),
     ("deepseek-v3", "5/6 5/6 5/6 5/6 0/0"),
-    ("deepseek-v3.1", "2/18 2/18 2/18 - 0/0"),
+    ("deepseek-v3.1", "3/18 3/18 3/18 - 0/0"),
     ("gemma-3", "4/6 4/6 4/6 4/6 0/0"),
     ("gemma-tools", "4/18 4/18 - - 0/0"),
     ("hermes", "0/0 6/18 6/18 - 0/0"),

@@ -51,6 +51,27 @@ fn what_cannot_be_rendered_goes_where_it_went_before() {
     });
 }
 
+/// What is behind an image is not known, what is before it is.
+#[test]
+fn what_stands_before_an_image_is_rendered() {
+    on_both(|driver| {
+        let scene = Scene::start(driver);
+        let content = text(89, BYTES);
+        let (first, asked) = (body(&content), Blocks::of(&chat_prompt(&content)));
+        scene.tells(1, &[asked.stored(Dialect::Maps)]);
+        let image = json!({"type": "image_url", "image_url": {"url": "https://localhost/a.png"}});
+        for last in [json!({"role": "user", "content": [image]}), json!({"role": "user", "name": "a", "content": "b"})]
+        {
+            let mut again = first.clone();
+            let messages = again["messages"].as_array_mut().unwrap();
+            messages.extend([json!({"role": "assistant", "content": "A"}), last]);
+            let chosen = scene.ask(PATH, &again);
+            assert_eq!((chosen.place, chosen.held), (1, asked.held()), "{driver}");
+        }
+        assert_eq!(scene.front.metric("warmfront_prompts_rendered_total"), 2.0);
+    });
+}
+
 /// Parts of text are text.
 #[test]
 fn parts_of_text_are_rendered() {

@@ -11,6 +11,9 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
         Err(why) => return vec![Finding::wrong("tokenizer", why)],
     };
     let mut found = Vec::new();
+    for (folder, why) in forms.unlike() {
+        found.push(Finding::advice("tokenizer", format!("{}: it is routed as by \"warm\": {why}", folder.display())));
+    }
     for (folder, Known { form, no_chat, left_out, .. }) in forms.folders() {
         let folder = folder.display();
         match (no_chat, &form.chat) {

@@ -38,12 +38,60 @@ impl<'a> Writer<'a> {
             return Err(Why::Prompt);
         }
         self.reader.step();
+        let first = self.reader.at();
         let ended = self.each_message(chat);
-        if ended.is_err() && chat.turns.iter().any(|turn| matches!(turn.place, Place::First | Place::Nowhere)) {
-            // What was not read may change all that was.
-            self.page.clear();
+        if ended.is_err() {
+            self.reader.go_to(first);
+            // Whoever stands behind the message that was not written may change what stands before it.
+            if !matches!(self.changed(chat), Ok(false)) {
+                self.page.clear();
+            }
         }
         ended
+    }
+
+    /// Whether one of all messages changes what stands before it: of each its role alone is looked at. `Err`: that cannot be known.
+    fn changed(&mut self, chat: &Chat) -> Result<bool, Why> {
+        if !chat.turns.iter().any(|turn| matches!(turn.place, Place::First | Place::Nowhere)) {
+            return Ok(false);
+        }
+        let (mut opening, mut is_first) = (true, true);
+        while self.reader.element(&mut opening)? {
+            let changes = match self.place(chat)? {
+                Some(Place::Nowhere) => true,
+                Some(Place::First) => !is_first,
+                _ => false,
+            };
+            if changes {
+                return Ok(true);
+            }
+            is_first = false;
+        }
+        Ok(false)
+    }
+
+    /// Where messages of the next one's role are written as that says; `None`: the form does not know that role.
+    fn place(&mut self, chat: &Chat) -> Result<Option<Place>, Why> {
+        if self.reader.peek()? != b'{' {
+            return Err(Why::Prompt);
+        }
+        self.reader.step();
+        let (mut opening, mut found) = (true, None);
+        while let Some(name) = self.reader.key(&mut opening, self.word)? {
+            if name != b"role" {
+                self.reader.skip()?;
+                continue;
+            }
+            if found.is_some() {
+                return Err(Why::Twice);
+            }
+            if self.reader.peek()? != b'"' {
+                return Err(Why::Role);
+            }
+            let role = self.reader.word(self.word)?;
+            found = Some(chat.turns.iter().find(|turn| Some(&*turn.role) == role).map(|turn| turn.place));
+        }
+        found.ok_or(Why::Role)
     }
 
     /// What stands before all messages. What a tokenizer itself puts before a prompt is not where its text begins.
@@ -73,7 +121,7 @@ impl<'a> Writer<'a> {
         }
         match last {
             None => Err(Why::Prompt),
-            Some(Turn { place: Place::NotLast, .. }) => Err(Why::Place),
+            Some(Turn { place: Place::NotLast | Place::First, .. }) => Err(Why::Place),
             Some(_) => Ok(()),
         }
     }
@@ -174,10 +222,10 @@ impl<'a> Writer<'a> {
         let before = self.page.bytes();
         let (reader, word) = (&mut self.reader, &mut *self.word);
         let (is_there, is_blank) = if !turn.trims && turn.stops.is_empty() {
-            (texts(reader, word, chat, self.page)?, false)
+            (texts(reader, word, chat, turn, self.page)?, false)
         } else {
             let mut sieved = self.sieve.over(self.page, turn);
-            let is_there = texts(reader, word, chat, &mut sieved)?;
+            let is_there = texts(reader, word, chat, turn, &mut sieved)?;
             (is_there, sieved.end()?)
         };
         match self.page.bytes() > before {
@@ -202,7 +250,7 @@ fn ends_message(name: &[u8]) -> Option<Why> {
 }
 
 /// A content: a text, or parts, or nothing. Says whether there is any text, be it empty.
-fn texts(reader: &mut Reader, word: &mut Word, chat: &Chat, taker: &mut impl Taker) -> Result<bool, Why> {
+fn texts(reader: &mut Reader, word: &mut Word, chat: &Chat, turn: &Turn, taker: &mut impl Taker) -> Result<bool, Why> {
     match reader.peek()? {
         b'"' => {
             reader.string(taker)?;
@@ -212,7 +260,7 @@ fn texts(reader: &mut Reader, word: &mut Word, chat: &Chat, taker: &mut impl Tak
             reader.step();
             let (mut opening, mut parts) = (true, 0);
             while reader.element(&mut opening)? {
-                if parts > 0 && chat.lone {
+                if parts > 0 && turn.lone {
                     return Err(Why::Parts);
                 }
                 taker.take(if parts > 0 { &chat.joint } else { &[] });

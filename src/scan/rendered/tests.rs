@@ -33,7 +33,6 @@ fn form(trims: bool, lead: Lead) -> Form {
         without_system: b"<|im_start|>system\nBe brief.<|im_end|>\n"[..].into(),
         turns: Box::new([turn("system", trims, &[]), turn("user", trims, stops), turn("assistant", false, stops)]),
         joint: b"\n"[..].into(),
-        lone: false,
         generation: b"<|im_start|>assistant\n"[..].into(),
     };
     let tokens: [Option<&[u8]>; 8] =
@@ -94,7 +93,7 @@ fn a_form_ends_where_a_role_stands_that_is_written_otherwise() {
     let placed = |place: Place, lone: bool, body: &str| {
         let mut form = form(false, Lead::Nowhere);
         let chat = form.chat.as_mut().unwrap();
-        chat.lone = lone;
+        chat.turns[1].lone = lone;
         chat.turns[2].place = place;
         let body = format!(r#"{{"messages":[{body}]}}"#);
         let (rendering, _) = rendered(Api::Chat, &form, body.as_bytes());
@@ -118,10 +117,18 @@ A<|im_end|>
     );
     assert_eq!(placed(Place::First, false, &[assistant, user].join(",")), whole(first.len()));
     assert_eq!(placed(Place::Nowhere, false, assistant), (0, Some(Why::Place)));
-    // What is not read may stand where it changes what was.
+    // Alone it is written otherwise, too.
+    assert_eq!(placed(Place::First, false, assistant), ("<s>".len(), Some(Why::Place)));
     let odd = r#"{"role":"odd","content":"x"}"#;
-    assert_eq!(placed(Place::First, false, &[user, odd].join(",")), (0, Some(Why::Role)));
-    assert_eq!(placed(Place::NotLast, false, &[user, odd].join(",")), (asked.len(), Some(Why::Role)));
+    let odd = [user, odd, user].join(",");
+    for place in [Place::First, Place::NotLast, Place::Nowhere] {
+        assert_eq!(placed(place, false, &odd), (asked.len(), Some(Why::Role)), "{place:?}");
+    }
+    // Behind what is not read may stand what changes all that was.
+    let changed = [odd.as_str(), assistant].join(",");
+    assert_eq!(placed(Place::Nowhere, false, &changed), (0, Some(Why::Role)));
+    assert_eq!(placed(Place::First, false, &changed), (0, Some(Why::Role)));
+    assert_eq!(placed(Place::NotLast, false, &changed), (asked.len(), Some(Why::Role)));
     let parts = r#"{"role":"user","content":["a","b"]}"#;
     assert_eq!(placed(Place::Anywhere, true, &[user, parts].join(",")), (asked.len(), Some(Why::Parts)));
     let one = r#"{"role":"user","content":["U"]}"#;
@@ -155,9 +162,18 @@ fn a_message_that_the_form_does_not_know_is_taken_back() {
         (r#"{"content":"a[\u0049]b","role":"user"}"#, Why::Stop),
         (r#"{"role":"user","content":"x\u00a0 "}"#, Why::Space),
     ];
+    let mut looks_back = form(true, Lead::Nowhere);
+    let chat = looks_back.chat.as_mut().unwrap();
+    let developer = Turn { role: b"developer"[..].into(), place: Place::Nowhere, ..Turn::default() };
+    chat.turns = chat.turns.iter().cloned().chain([developer]).collect();
     for (message, why) in cases {
         let body = format!(r#"{{"messages":[{{"role":"user","content":"Hi"}},{message},{{"role":"user"}}],"n":1}}"#);
         check(Api::Chat, &body, &before, Some(why));
+        // Where a role may change what is before it, it has to be known of all.
+        let has_role = !matches!(message.matches(r#""role":""#).count(), 0 | 2);
+        let bytes = if has_role { before.len() as u64 } else { 0 };
+        let (rendering, _) = rendered(Api::Chat, &looks_back, body.as_bytes());
+        assert_eq!(rendering, Rendering { bytes, ends: Some(why) }, "{body}");
     }
 }
 

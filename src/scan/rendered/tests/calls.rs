@@ -208,7 +208,6 @@ impl Shape {
     pub fn form(&self, lead: Lead) -> Form {
         let mut form = form(self.trims, lead);
         let chat = form.chat.as_mut().unwrap();
-        chat.lone = self.lone;
         let mut turns: Vec<Turn> = chat.turns.to_vec();
         turns.push(super::turn("tool", self.trims, &["[I]"]));
         turns[2].place = self.place;
@@ -223,6 +222,7 @@ impl Shape {
         (turns[3].joined, turns[1].joined, turns[2].joined) =
             (joined(self.joined.0), joined(self.joined.1), joined(self.joined.2));
         (turns[1].empty, turns[3].empty) = (self.empty, true);
+        (turns[1].lone, turns[3].lone) = (self.lone, self.lone != self.empty);
         chat.turns = turns.into();
         let mut with_tools = chat.clone();
         with_tools.start = b"<s>[T]"[..].into();

@@ -90,6 +90,7 @@ fn conversation(chat: &Chat, messages: &[Json], continues: bool, generation: boo
     }
     let places = |place: Place| chat.turns.iter().any(|turn| turn.place == place);
     let looks_back = places(Place::First) || places(Place::Nowhere);
+    let is_changed = looks_back && (0..messages.len()).any(|place| changes(chat, messages, place));
     let mut text = chat.start.to_vec();
     // What is behind the last message, its turn, whether it calls tools.
     let mut last: Option<(&[u8], &Turn, bool)> = None;
@@ -98,7 +99,7 @@ fn conversation(chat: &Chat, messages: &[Json], continues: bool, generation: boo
             Some((after, Turn { joined: None, .. }, _)) => [&text, after].concat(),
             _ => text.clone(),
         };
-        let given_up = |whys| (if looks_back { Vec::new() } else { believed.clone() }, whys);
+        let given_up = |whys| (if is_changed { Vec::new() } else { believed.clone() }, whys);
         let said = message(chat, one);
         let turn = said.as_ref().map_or_else(|(turn, _)| *turn, |said| Some(said.turn));
         let joins =
@@ -118,7 +119,7 @@ fn conversation(chat: &Chat, messages: &[Json], continues: bool, generation: boo
         let elsewhere = match said.turn.place {
             Place::Anywhere => false,
             Place::NotLast => is_last,
-            Place::First => place > 0,
+            Place::First => place > 0 || is_last,
             Place::Nowhere => true,
         };
         if elsewhere {
@@ -149,6 +150,15 @@ fn conversation(chat: &Chat, messages: &[Json], continues: bool, generation: boo
         text.extend_from_slice(&chat.generation);
     }
     (text, Vec::new())
+}
+
+/// Whether what stands before a message depends on it, or nobody can tell.
+fn changes(chat: &Chat, messages: &[Json], place: usize) -> bool {
+    let Json::Object(fields) = &messages[place] else { return true };
+    let roles: Vec<_> = fields.iter().filter(|(name, _)| *name == "role").map(|(_, role)| role).collect();
+    let [Json::Text(role)] = roles.as_slice() else { return true };
+    let of_this = chat.turns.iter().filter(|turn| *turn.role == *role.as_bytes());
+    of_this.map(|turn| turn.place).any(|at| at == Place::Nowhere || at == Place::First && place > 0)
 }
 
 /// What a message is written as, between the texts around it.
@@ -199,7 +209,7 @@ fn message<'c>(chat: &'c Chat, message: &Json) -> Result<Message<'c>, Refused<'c
         whys.push(Why::Stop);
     }
     let written = if turn.trims { trimmed(&text, &mut whys) } else { text.clone() };
-    if chat.lone && texts.len() > 1 {
+    if turn.lone && texts.len() > 1 {
         whys.push(Why::Parts);
     }
     let calls = match calls.last().filter(|calls| !is_null(calls)) {
