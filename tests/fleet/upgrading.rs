@@ -351,13 +351,7 @@ fn a_process_that_has_just_begun_can_be_followed() {
 /// Behind an upgrade the first Ctrl-C cuts no stream either.
 #[test]
 fn streams_behind_an_upgrade_outlive_the_first_interrupt() {
-    let engine = Engine::start();
-    engine.becomes(Mood::Ticks);
-    let mut front = Front::start("auto", &[engine.address], &config(1));
-    front.until_health(0, "up");
-    let mut client = front.connect();
-    client.ask();
-    let head = client.head();
+    let (_engine, mut front, mut client, head) = amid_a_stream();
     front.upgrade();
     front.interrupt();
     front.until_said("a second Ctrl-C ends at once");
@@ -371,13 +365,7 @@ fn streams_behind_an_upgrade_outlive_the_first_interrupt() {
 #[test]
 fn streams_behind_sigterm_outlive_the_first_interrupt_and_not_the_second() {
     for interrupts in [1, 2] {
-        let engine = Engine::start();
-        engine.becomes(Mood::Ticks);
-        let mut front = Front::start("auto", &[engine.address], &config(1));
-        front.until_health(0, "up");
-        let mut client = front.connect();
-        client.ask();
-        let head = client.head();
+        let (_engine, mut front, mut client, head) = amid_a_stream();
         front.terminate();
         front.until_said("draining: no new connections");
         front.interrupt();
