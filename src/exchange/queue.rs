@@ -125,9 +125,11 @@ pub(super) struct Queued {
 
 impl Exchange {
     /// Whether this choice has to wait: for room, or for others that wait for the same endpoint. One whose body
-    /// is not here whole does not: long ones, held for as long as a queue lasts, would take all memory that there is for bodies.
+    /// is not here whole does not, nor one that only is because its model stood so far behind: long ones, held for as long as a queue
+    /// lasts, would take all memory that there is for bodies.
     pub(super) fn has_to_wait(&self, choice: &Choice, pool: &Pool, cx: &Context<'_>) -> bool {
-        if pool.settings.queue == Queueing::Off || choice.tokens.is_none() || !self.body.done() {
+        let is_short = self.body.done() && self.body_bytes <= cx.rules.limits.hold_bytes as u64;
+        if pool.settings.queue == Queueing::Off || choice.tokens.is_none() || !is_short {
             return false;
         }
         // Who waited already was let look because it is its turn.

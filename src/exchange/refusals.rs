@@ -18,6 +18,12 @@ pub(super) const BODY_TOO_LARGE: Refusal = Refusal::new(
     Cause::BodyTooLarge,
     "The request body is longer than this server accepts (limits.body_bytes_max).",
 );
+pub(super) const MODEL_TOO_FAR: Refusal = Refusal::new(
+    413,
+    Cause::BodyTooLarge,
+    "The request body has to be held until its `model` is read, and takes more memory than there is for that \
+     (limits.budget_bytes): write `model` before the rest.",
+);
 pub(super) const OVER_BUDGET: Refusal =
     Refusal::new(503, Cause::Shed, "Too many request bodies are waiting at once. Please try again later.");
 pub(super) const WANT: Refusal =

@@ -183,6 +183,7 @@ impl Exchange {
                 _ => 2 * self.held.len(),
             };
             let announced = self.head_len + announced.min(self.holds_at_most(cx.rules));
+            let announced = announced.min(cx.lender.budget_bytes);
             let larger = cx.lender.buffer(wanted, announced);
             cx.lender.held_bytes += larger.capacity();
             cx.lender.held_bytes -= self.held.capacity();
@@ -210,12 +211,14 @@ impl Exchange {
             self.whole = cx.now;
         }
         if cx.lender.held_bytes > cx.lender.budget_bytes && self.held.len() > self.head_len {
-            return self.refuse(refusals::OVER_BUDGET.into(), cx);
+            let never_fits = self.seeks_model && self.held.len() > cx.lender.budget_bytes;
+            return self.refuse(if never_fits { refusals::MODEL_TOO_FAR } else { refusals::OVER_BUDGET }.into(), cx);
         }
         if self.too_slow(cx) {
             return self.refuse(refusals::SLOW_UPLOAD.into(), cx);
         }
-        self.seeks_model |= self.is_full(cx.rules) && self.misses_model(cx.snapshot);
+        // Once it came, no more is held than of others.
+        self.seeks_model = (self.seeks_model || self.is_full(cx.rules)) && self.misses_model(cx.snapshot);
         let full = self.is_full(cx.rules);
         if self.phase == Phase::ReadBody && (self.knows_enough || self.body.done() || full) {
             let end = self.scan.as_mut().filter(|_| self.body.done()).map(|scan| scan.finish());

@@ -23,10 +23,16 @@ struct Stage {
 
 impl Stage {
     fn new(change: impl FnOnce(&mut Config)) -> Stage {
+        Stage::serving(Vec::new(), change)
+    }
+
+    /// Behind a front that knows these models; none: it is for all.
+    fn serving(models: Vec<&'static str>, change: impl FnOnce(&mut Config)) -> Stage {
         let (answer, engine) = engine_that_is_told();
         let mut config = Config::default();
         change(&mut config);
         let front = Front::with(&[engine.address], |options| {
+            options.pools = models.into_iter().map(|model| (model, vec![0])).collect();
             options.settings.policy = Policy::Warm;
             options.settings.queue = Queueing::On;
             options.settings.shadow_policy = config.routing.shadow_policy;
@@ -162,23 +168,32 @@ fn bodies_in_pieces_wait_as_well() {
 /// They would take all memory that there is for bodies: they go on to their engine while they come.
 #[test]
 fn bodies_longer_than_what_is_held_do_not_wait() {
-    let stage = Stage::new(|_| {});
+    let stage = Stage::serving(vec!["tiny-llama", "other"], |_| {});
     let mut clients = vec![stage.asks("first", "")];
     let held = warmfront::limits::Limits::default().hold_bytes;
+    let model = r#""model":"tiny-llama""#;
     let words = "more ".repeat(640);
-    let prompt = format!(r#"{{"model":"tiny-llama","messages":[{{"role":"user","content":"{words}"}}],"metadata":""#);
+    let messages = format!(r#""messages":[{{"role":"user","content":"{words}"}}]"#);
     // In chunks: what is to come is then no part of its estimated tokens, by which nothing would fit.
     let head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: f\r\nTransfer-Encoding: chunked\r\n\r\n";
-    for (length, waits) in [(held - 10_000, true), (held + 200_000, false)] {
+    // Where its model stands last, all of it is held before the choice.
+    for (length, last, waits) in [
+        (held - 10_000, false, true),
+        (held - 10_000, true, true),
+        (held + 200_000, false, false),
+        (held + 200_000, true, false),
+    ] {
         let (sent, waiting) = (stage.sent(), stage.waiting());
-        let body = format!("{prompt}{}\"}}", "x".repeat(length - prompt.len() - 2));
+        let (first, last) = if last { (&*messages, model) } else { (model, &*messages) };
+        let rest = length - first.len() - last.len() - r#"{,"metadata":"",}"#.len();
+        let body = format!(r#"{{{first},"metadata":"{}",{last}}}"#, "x".repeat(rest));
         let mut client = stage.front.connect();
         client.send([&head[..], &chunked(body.as_bytes(), 10_000)].concat());
         stage.front.until("it is there", |_| stage.sent() > sent || stage.waiting() > waiting);
         assert_eq!((stage.sent() - sent, stage.waiting() - waiting), (u64::from(!waits), u32::from(waits)), "{length}");
         clients.push(client);
     }
-    (0..3).for_each(|_| stage.answer.send(()).unwrap());
+    (0..5).for_each(|_| stage.answer.send(()).unwrap());
     assert!(clients.iter_mut().all(|client| client.reply().status == 200));
     stage.settles();
 }

@@ -370,3 +370,20 @@ fn held_bodies_have_a_budget() {
         assert_eq!(front.ask(&request).status, 200);
     }
 }
+
+/// What is longer than all memory for bodies, and has to be held for its model, is not told to come again: it never could be served.
+#[test]
+fn a_body_beyond_the_budget_that_names_its_model_last_is_413() {
+    let engine = Engine::answering(HELLO);
+    let front = Front::with(&[engine.address], |options| {
+        options.pools = vec![("one", vec![0]), ("two", vec![0])];
+        (options.rules.limits.hold_bytes, options.rules.limits.budget_bytes) = (10_000, 100_000);
+    });
+    let body = |bytes| format!(r#"{{"messages":[{{"role":"user","content":"{}"}}],"model":"one"}}"#, "x".repeat(bytes));
+    // Buffers double while it is looked for, up to what there is.
+    assert_eq!(front.ask(post("/v1/chat/completions", body(90_000))).status, 200);
+    let refused = front.ask(post("/v1/chat/completions", body(200_000)));
+    assert_eq!(refused.status, 413);
+    assert!(refused.text().contains("limits.budget_bytes"), "{}", refused.text());
+    front.settles();
+}
