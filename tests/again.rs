@@ -77,20 +77,32 @@ impl Play {
         assert_eq!(self.actions.list.last(), Some(&Action::Connect { endpoint: ENGINE, fresh }));
     }
 
+    /// It gets a connection, whose kernel takes all of it.
+    fn is_sent(&mut self, exchange: &mut Exchange, reused: bool, acknowledged: Option<u64>) {
+        self.with(|cx| exchange.advance(Event::Connected { reused, acknowledged }, cx));
+        let len = exchange.unsent().len();
+        self.with(|cx| exchange.advance(Event::Pushed(len), cx));
+    }
+
     /// The connection that it gets ends by a FIN that came before any of the request had been taken.
     fn goes_stale(&mut self, exchange: &mut Exchange) {
         let acknowledged = Some(7);
-        self.with(|cx| exchange.advance(Event::Connected { reused: true, acknowledged }, cx));
-        let len = exchange.unsent().len();
-        self.with(|cx| exchange.advance(Event::Pushed(len), cx));
+        self.is_sent(exchange, true, acknowledged);
         self.with(|cx| exchange.advance(Event::UpstreamGone { ended: true, acknowledged }, cx));
         self.connects(true);
     }
 }
 
-/// It is charged as before, once, and the note of the first try does not say that the engine holds it.
+/// It is charged as before, once, and the note of the first try does not say that the engine holds it: nor to who comes next, where
+/// the second was not sent either.
 #[test]
 fn a_stale_connection_changes_nothing_of_what_is_charged() {
+    for is_sent in [true, false] {
+        goes_stale_and_on(is_sent);
+    }
+}
+
+fn goes_stale_and_on(is_sent: bool) {
     let words = "all of this is new ".repeat(200);
     let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{words}"}}]}}"#);
     let (whole, chunked) = (body.clone(), format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()));
@@ -107,12 +119,19 @@ fn a_stale_connection_changes_nothing_of_what_is_charged() {
         assert_eq!((charged(&play), play.stats.total(Count::RetriedStale)), (first, 1), "{framing}");
         let sent = play.counters.predictions().sent(0, Method::Warm);
         assert_eq!((sent.requests, sent.held), (2, 0), "{framing}");
+        if is_sent {
+            play.is_sent(&mut exchange, false, Some(7));
+        }
         play.with(|cx| exchange.advance(Event::ClientReset, cx));
         assert_eq!((charged(&play), play.counters.underflow()), ((0, 0), 0), "{framing}");
-        // What was noted is held by who comes next.
+        // What was sent is held by who comes next.
         let mut next = play.begin(&head, bytes.as_bytes());
         let after = play.counters.predictions().sent(0, Method::Warm);
-        assert!(after.held > first.0 / 2 && charged(&play).0 < first.0 / 2, "{framing}");
+        assert_eq!(
+            (after.held > first.0 / 2, charged(&play).0 < first.0 / 2),
+            (is_sent, is_sent),
+            "{framing} {is_sent}"
+        );
         play.with(|cx| next.advance(Event::ClientReset, cx));
         assert_eq!((play.lender.held_bytes, play.lender.charges.counted()), (0, 0), "{framing}");
     }

@@ -82,7 +82,7 @@ events! {
     "upstreams_opened", "Connections opened to engines." => UpstreamOpened;
     "upstreams_reused", "Requests sent on a kept connection." => UpstreamReused;
     "connect_failures", "Connects to engines that failed." => ConnectFailed;
-    "retries", "Requests sent to a further endpoint, by what failed before.", "after" =>
+    "retries", "Requests sent once more, to a further endpoint or by a new connection, by what failed before.", "after" =>
         RetriedConnect = "connect", RetriedStale = "stale_connection", RetriedFault = "fault", RetriedBusy = "busy";
     "retries_withheld", "Requests not sent a second time because too many were." => RetryWithheld;
     "back_pressure", "Requests that an engine refused for load (429, 503)." => BackPressure;
@@ -104,7 +104,7 @@ events! {
     "queued", "Requests that had to wait for room in an engine's cache." => Queued;
     "queue_ends", "How the wait for room ended, where the client did not leave.", "end" =>
         QueueReleased = "released", QueuePushedOut = "pushed_out", QueueTimedOut = "timed_out", QueueFull = "full";
-    "requests_pipelined", "Requests that arrived before the reply to the one before." => Pipelined;
+    "clients_held_back", "Times that no more was read of a client that had sent requests ahead of the reply to the one before." => HeldBack;
     "tunnels", "Connections that became tunnels." => Tunnel;
     "client_bytes_in", "Bytes received from clients." => BytesIn;
     "client_bytes_out", "Bytes sent to clients." => BytesOut;

@@ -16,7 +16,7 @@ use crate::http::{
     self, Added, Body, BodyLength, Known, RequestFraming, RequestHead, Shape, Status, ToClient, Version, reply,
 };
 use crate::limits::Limits;
-use crate::policy::{Avoid, Reason};
+use crate::policy::Avoid;
 use crate::prefix;
 use crate::scan::{Api, Needs};
 
@@ -256,7 +256,6 @@ impl Exchange {
             scan: None,
             scan_nanos: 0,
             pool: None,
-            reason: Reason::Random,
             key: None,
             shadow_key: None,
             session: None,

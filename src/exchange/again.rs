@@ -3,6 +3,7 @@
 use super::Exchange;
 use super::event::Context;
 use super::warm::LookedUp;
+use crate::counters::stats::Event as Count;
 use crate::fleet::EndpointId;
 use crate::http::Body;
 use crate::policy::Tokens;
@@ -10,22 +11,25 @@ use crate::scan::{Progress, Scan};
 use crate::snapshot::Pool;
 
 impl Exchange {
-    /// The second and last time, with the same bytes.
-    pub(super) fn try_again(&mut self, cx: &mut Context<'_>) {
+    /// The second and last time, with the same bytes, `after` what happened to the first.
+    pub(super) fn try_again(&mut self, after: Count, cx: &mut Context<'_>) {
         self.retried = true;
         self.pushed = 0;
         self.leave_endpoint(cx);
-        self.choose_again(cx);
+        self.choose_again(after, cx);
     }
 
-    /// Chooses among the endpoints not tried yet. Where tokens were counted before they are again: the prompt is read once
+    /// Chooses among the endpoints not tried yet, `after` one of them failed; it counts where there is one. Where tokens were counted before they are again: the prompt is read once
     /// more, from what is held of the request. Nothing of it was kept for this, since hardly any request comes here.
-    pub(super) fn choose_again(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn choose_again(&mut self, after: Count, cx: &mut Context<'_>) {
         let snapshot = cx.snapshot;
         let pool = self.pool.and_then(|id| snapshot.pools.get(id.0 as usize));
         let pool = pool.filter(|_| self.thought.is_some() && self.held_whole);
         let looked_up = pool.and_then(|pool| self.look_up_anew(pool, cx));
         self.choose_endpoint(looked_up, cx);
+        if self.leg.is_some() {
+            cx.stats.count(after);
+        }
     }
 
     fn look_up_anew(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<LookedUp> {

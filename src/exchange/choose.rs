@@ -120,7 +120,6 @@ impl Exchange {
         if let Some((policy, own)) = own {
             self.leave_to_shadow(policy, choice.endpoint, own, lots, looked_up, cx);
         }
-        self.reason = choice.reason;
         let runner_up = choice.runner_up.and_then(|slot| runner_up(slot, snapshot, cx));
         self.draft.chose(&choice, runner_up, cx.now);
         if choice.reason.spilled() {

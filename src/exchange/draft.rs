@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::event::{Context, Peer};
 use super::record::{Compared, End, Record, Short};
 use super::{Exchange, Micros};
-use crate::counters::stats::Event as Count;
+use crate::counters::stats::{Event as Count, RequestKey};
 use crate::fleet::EndpointId;
 use crate::http::{self, RequestHead};
 use crate::limits::{BLOCK_BYTES, LOGGED_CHAIN_BYTES};
@@ -88,6 +88,11 @@ impl Draft {
         self.connected = None;
     }
 
+    /// Of the last choice, if there was one.
+    pub(super) fn reason(&self) -> Option<Reason> {
+        self.reason
+    }
+
     pub(super) fn connected(&mut self, now: Micros) {
         self.connected = Some(now.saturating_sub(self.since));
     }
@@ -108,6 +113,10 @@ pub(super) type Heard<'a> = Option<(&'a RequestHead<'a>, Api, &'a [u8])>;
 
 /// A request whose first byte came at `since` was answered without an engine.
 pub(super) fn answered(heard: Heard<'_>, peer: Peer, since: Micros, status: u16, end: End, cx: &mut Context<'_>) {
+    // Pages of the front's own are asked for by probes, several a second.
+    if end != End::Whole {
+        cx.stats.request(RequestKey::NONE, RequestKey::NONE, status, RequestKey::NO_REASON);
+    }
     let client = SocketAddr::new(peer.ip, peer.port);
     let blank = Record { client, status, ..Record::BLANK };
     let record = match heard {

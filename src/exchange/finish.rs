@@ -15,6 +15,9 @@ impl Exchange {
         if self.reply_started {
             return self.cut(end, cx);
         }
+        if matches!(refused.refusal.cause, Cause::Shed | Cause::Unreachable) {
+            self.pay_back(cx);
+        }
         self.status = refused.refusal.status;
         self.keep_upstream = false;
         let close = !self.body.done() || !self.asked.framing.keep_alive || cx.draining;
@@ -172,13 +175,15 @@ impl Exchange {
     /// The one exit: accounts first, then gives everything back.
     pub(super) fn end(&mut self, ending: Ending, end: End, cx: &mut Context<'_>) {
         self.deadline = None;
+        let pool = self.pool.map_or(RequestKey::NONE, |pool| pool.0);
+        let slot = self.leg.as_ref().map_or(RequestKey::NONE, |leg| leg.admission.endpoint().slot);
+        let reason = self.draft.reason().map_or(RequestKey::NO_REASON, |reason| reason as u8);
+        cx.stats.request(pool, slot, self.status, reason);
+        if pool != RequestKey::NONE {
+            cx.stats.observe(pool, Timing::Total, cx.now.saturating_sub(self.draft.since));
+        }
         self.tell(end, cx);
         self.queued = None;
-        if let Some(pool) = self.pool {
-            let slot = self.leg.as_ref().map_or(RequestKey::NONE, |leg| leg.admission.endpoint().slot);
-            cx.stats.request(pool.0, slot, self.status, self.reason as u8);
-            cx.stats.observe(pool.0, Timing::Total, cx.now.saturating_sub(self.draft.since));
-        }
         self.count_told(cx);
         self.was_not_sent(cx);
         if self.drop_leg(cx) {

@@ -57,7 +57,7 @@ use crate::counters::queue::Paid;
 use crate::fleet::EndpointId;
 use crate::http::rewrite::Form;
 use crate::http::{Body, RequestFraming, Shape, Version};
-use crate::policy::{Avoid, Reason, Tokens};
+use crate::policy::{Avoid, Tokens};
 use crate::scan::{Api, Scan};
 use crate::snapshot::PoolId;
 use admit::RequestId;
@@ -254,7 +254,6 @@ pub struct Exchange {
     /// How long it waited in the queue.
     waited: Option<Micros>,
     explain: Option<Box<[u8]>>,
-    reason: Reason,
     retried: bool,
     tried: Avoid,
     connects: u32,

@@ -215,7 +215,7 @@ impl Exchange {
         self.paid.get_or_insert(queued.place.released(new, cx.now));
     }
 
-    /// Its engine has refused it, and that is its answer: who has no key, and may say whose tenant it is, is not to use up the turns of
+    /// Its engine has refused it, or none has got it, and that is its answer: who has no key, and may say whose tenant it is, is not to use up the turns of
     /// that.
     pub(super) fn pay_back(&mut self, cx: &Context<'_>) {
         if let Some(paid) = self.paid.take() {

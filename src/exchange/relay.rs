@@ -132,9 +132,8 @@ impl Exchange {
             self.was_not_computed(cx);
         }
         if verdict == Verdict::Busy && self.may_spill(cx) {
-            cx.stats.count(Count::RetriedBusy);
             cx.actions.push(Action::Dismiss { reuse: false });
-            self.try_again(cx);
+            self.try_again(Count::RetriedBusy, cx);
             return Headed::Nothing;
         }
         if refuses {
@@ -381,8 +380,7 @@ impl Exchange {
                 self.complete(cx);
             }
             _ => {
-                let reset = if ended { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset };
-                cx.stats.count(reset);
+                cx.stats.count(if ended { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset });
                 self.break_off(refusals::BROKEN_OFF, cx);
             }
         }

@@ -41,8 +41,7 @@ impl Exchange {
         if is_last {
             return self.refuse(refusals::NO_ENDPOINT.into(), cx);
         }
-        cx.stats.count(Count::RetriedConnect);
-        self.choose_again(cx);
+        self.choose_again(Count::RetriedConnect, cx);
     }
 
     /// Whether nobody is left to choose beside the endpoint that this request is at.
@@ -131,13 +130,13 @@ impl Exchange {
             self.blame(cx);
         }
         if untouched && !self.retried && cx.retry() {
-            cx.stats.count(Count::RetriedStale);
+            self.was_not_computed(cx);
             if stale {
                 self.drop_leg(cx);
             }
-            return self.try_again(cx);
+            return self.try_again(if stale { Count::RetriedStale } else { Count::RetriedFault }, cx);
         }
-        cx.stats.count(Count::UpstreamFaultEarlyEnd);
+        cx.stats.count(if ended { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset });
         if let Some(leg) = &mut self.leg {
             leg.connected = false;
         }
@@ -181,6 +180,8 @@ impl Exchange {
             Side::Upstream if std::mem::take(&mut self.upstream_full) => self.let_client_go_on(cx),
             Side::Client if std::mem::take(&mut self.client_full) => {
                 if self.phase == Phase::Relay {
+                    // What comes now was waiting for the client: the engine did not take so long.
+                    self.last_reply = cx.now;
                     self.wait_for_reply(cx);
                 }
                 cx.actions.push(Action::Resume(Side::Upstream));

@@ -93,7 +93,7 @@ impl<D: Driver> Shard<D> {
         let most = self.desk.rules.limits.read_ahead_bytes.max(1);
         if waits && client.ahead.len() >= most && !client.held_back {
             client.held_back = true;
-            self.desk.stats.count(Count::Pipelined);
+            self.desk.stats.count(Count::HeldBack);
             self.driver.pause(client.socket);
         }
     }

@@ -4,10 +4,11 @@ use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::{Event, Timing};
 
 use crate::alone::alone;
 use crate::client::{Client, get, post};
+use crate::endings::STREAM;
 use crate::engine::{Engine, HELLO, ok};
 use crate::front::Front;
 
@@ -164,4 +165,25 @@ fn a_client_that_reads_slowly() {
     };
     // One that is stopped for a while does not read steadily: hardly in each of five tries.
     assert!((0..5).any(|_| reads_all()), "it is taken for one that does not read");
+}
+
+/// Times between tokens are the engine's, not those of a client that does not read for a while.
+#[test]
+fn a_client_that_pauses_makes_no_slow_tokens() {
+    const PAUSE: Duration = Duration::from_millis(1_500);
+    let engine = Engine::run(|mut connection| {
+        connection.request();
+        connection.send(STREAM);
+        let event = format!("data: {}\n\n", "x".repeat(64 << 10));
+        let chunk = format!("{:x}\r\n{event}\r\n", event.len());
+        connection.send([chunk.repeat(256), "0\r\n\r\n".into()].concat());
+    });
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    client.send(post("/v1/completions", r#"{"stream":true,"prompt":"a"}"#));
+    std::thread::sleep(PAUSE);
+    assert_eq!(client.reply().status, 200);
+    front.settles();
+    let between = front.stats.timing(0, Timing::InterToken);
+    assert!(between.count() > 10 && between.sum < PAUSE.as_micros() as u64 / 2, "{between:?}");
 }

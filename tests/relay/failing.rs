@@ -50,6 +50,7 @@ fn no_endpoint_left_is_503() {
         assert_eq!((reply.status, reply.head.get("retry-after"), reply.closes()), (503, Some("1"), false));
     }
     assert_eq!(front.count(Event::ConnectFailed), 8, "at most four endpoints are tried");
+    assert_eq!(front.count(Event::RetriedConnect), 6, "three of them after another");
     front.settles();
 }
 
@@ -89,6 +90,7 @@ fn a_reset_of_a_kept_connection_is_502_and_no_second_execution() {
         assert_eq!(client.ask(post("/v1/chat/completions", "{}")).status, 200);
         assert_eq!(client.ask(post("/v1/chat/completions", "{}")).status, 502);
         assert_eq!(engine.executions(), 2);
+        assert_eq!((front.count(Event::UpstreamFaultReset), front.count(Event::UpstreamFaultEarlyEnd)), (1, 0));
         front.settles();
     }
 }

@@ -171,7 +171,7 @@ fn by_reset_behind_many_pipelined_requests() {
         let mut client = front.connect();
         client.send(get("/v1/a").repeat(2_000));
         assert!(matches!(next(&seen), Seen::Reached));
-        front.until("the read-ahead to be full", |front| front.count(Event::Pipelined) == 1);
+        front.until("the read-ahead to be full", |front| front.count(Event::HeldBack) == 1);
         let left = Instant::now();
         client.reset();
         assert!(matches!(next(&seen), Seen::Closed));

@@ -114,7 +114,7 @@ fn reading_ahead_is_bounded() {
         clients.push(client);
     }
     front.until("the uploads", |_| engine.executions() == CLIENTS);
-    front.until("the read-ahead", |front| front.count(Event::Pipelined) == CLIENTS as u64);
+    front.until("the read-ahead", |front| front.count(Event::HeldBack) == CLIENTS as u64);
     std::thread::sleep(Duration::from_millis(50));
     let ahead = front.count(Event::BytesIn) - uploaded;
     assert!(ahead <= CLIENTS as u64 * AHEAD_MAX, "{ahead} bytes read ahead");

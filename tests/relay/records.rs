@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::{Event, RequestKey};
 use warmfront::exchange::{End, Record, Rules};
 use warmfront::limits::RECORDS_MAX;
 use warmfront::policy::{Policy, Reason};
@@ -73,6 +73,12 @@ fn every_end_is_told_once() {
         assert!(seen == [true; 4] || seen == [false; 4], "{what}: {record:?}");
         let passed = record.tries > 0 && (record.end == End::Whole || matches!(record.status, 101 | 200));
         assert_eq!(record.head.is_some(), passed, "{what}: {record:?}");
+        // Counted the same, but for pages of the front's own.
+        let is_page = record.end == End::Whole && record.tries == 0;
+        let counted: Vec<_> = front.stats.requests().iter().map(|(key, n)| (key.status, key.reason, *n)).collect();
+        let reason = record.reason.map_or(RequestKey::NO_REASON, |reason| reason as u8);
+        let expected = (!is_page).then_some((record.status, reason, 1));
+        assert_eq!(counted, Vec::from_iter(expected), "{what}");
     }
 }
 
