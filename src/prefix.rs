@@ -24,8 +24,8 @@ pub fn form_root(adapter: Option<&[u8]>, cache_salt: Option<u64>, form: u64) -> 
 }
 
 /// The canonical form that [`crate::scan`] makes of every prompt, whatever the model's template. In the first one all media were alike, the
-/// second was hashed otherwise: what is left of their chains, in files and logs, is equal to none of today's.
-const GENERIC_FORM: u64 = 3;
+/// second was hashed otherwise, in the third media were a few bytes: what is left of their chains, in files and logs, is equal to none of today's.
+const GENERIC_FORM: u64 = 4;
 
 /// The key of a session in a pool. `session` is the XXH64 of its text: [`session_hash`], or
 /// [`crate::scan::Facts::session`].

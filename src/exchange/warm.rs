@@ -12,7 +12,7 @@ use crate::index::{Matches, Missed};
 use crate::limits::{BLOCK_BYTES, STEP_BYTES, TOKENS_MAX};
 use crate::policy::{Policy, Prompt, Tokens};
 use crate::prefix;
-use crate::scan::{Api, Facts};
+use crate::scan::{Api, Facts, MEDIUM_BYTES};
 use crate::snapshot::{Pool, PoolId, Snapshot};
 
 /// A prompt may be so many times longer, by a mean prompt's tokens, than it is.
@@ -109,8 +109,16 @@ pub fn look_up(
     let no_text = counts.ids.saturating_add(images);
     let tokens = (text as u64).saturating_add(no_text);
     let bytes_beside = (no_text as f64 * f64::from(pool.token_bytes)) as u64;
-    // Ids are tokens whatever text they stand for.
-    let token_bytes = if counts.text_bytes == 0 { ID_BYTES } else { pool.token_bytes };
+    let token_bytes = match (counts.text_bytes, counts.media) {
+        // Ids are tokens whatever text they stand for.
+        (0, 0) => ID_BYTES,
+        (_, 0) => pool.token_bytes,
+        // Where media are among what is held of it is not known: a block of it is as much as any other.
+        (text, media) => {
+            let in_chain = text.saturating_add(media.saturating_mul(MEDIUM_BYTES as u64));
+            in_chain as f32 / (text as f32 / pool.token_bytes + images as f32)
+        }
+    };
     let tokens = tokens.min(TOKENS_MAX.into()) as u32;
     let block_tokens = BLOCK_BYTES as f32 / token_bytes;
     let ids_beside = beside.ids.min(TOKENS_MAX.into()) as u32;

@@ -4,7 +4,7 @@
 //! is a small stack of frames where meaning is looked for, and a mere counter of brackets in what is skipped.
 
 use super::facts::Facts;
-use super::fields::{Field, Inner, logs_prompts};
+use super::fields::{Field, Inner};
 use super::frames::{Frame, Frames};
 use super::kernel::{Kernel, Skip, white_space};
 use super::sample::Sample;
@@ -136,8 +136,8 @@ impl Scan {
 
     /// Starts over with a new body.
     pub fn begin(&mut self, api: Api, plan: &Plan, needs: Needs) {
-        // What stands behind a prompt may say that none of it is taken from a cache.
-        let to_end = plan.chain && needs.contains(Needs::PREFIX) && logs_prompts(api);
+        // What stands behind a prompt may say that none of it is taken from a cache, or by whom alone; and how urgent it is.
+        let to_end = plan.chain && needs.contains(Needs::PREFIX);
         (self.api, self.needs) = (api, if to_end { needs | Needs::WHOLE } else { needs });
         self.names.set(if needs.contains(Needs::SESSION) { &plan.session_fields } else { &[] });
         self.state = if needs.is_empty() { State::Enough } else { State::Start };

@@ -5,7 +5,7 @@ use super::frames::Frame;
 use super::kernel::Skip;
 use super::machine::{Scan, SkippedTo, State};
 use super::section::Section;
-use super::{Facts, Needs, Span};
+use super::{Api, Facts, Needs, Span};
 
 /// What a name means where it stands.
 #[derive(Clone, Copy)]
@@ -80,7 +80,10 @@ impl Scan {
                     self.opaque.clear();
                     self.state = State::Opaque;
                 }
-                Field::Prompt(section) if self.section_begins(section) => self.text_begins(true),
+                Field::Prompt(section) if self.section_begins(section) => {
+                    self.lone_message_begins();
+                    self.text_begins(true);
+                }
                 Field::Media => self.media_beside(b'"'),
                 _ => self.skip_string(),
             }
@@ -222,7 +225,12 @@ impl Scan {
             Field::StreamOptions => spans.stream_options = span,
             Field::MaxTokens => spans.max_tokens = span,
             Field::MaxOutputTokens => spans.max_output_tokens = span,
-            Field::Prompt(section) => self.facts.prompt.end(section),
+            Field::Prompt(section) => {
+                if self.api == Api::Responses && section == Section::Main {
+                    self.facts.prompt.message_ends();
+                }
+                self.facts.prompt.end(section);
+            }
             Field::Tools => self.facts.prompt.end(Section::Tools),
             _ => {}
         }
@@ -264,123 +272,6 @@ impl Scan {
             && met(Needs::PREFIX, self.facts.prompt.settled(fields::expected_sections(self.api)))
             && met(Needs::SESSION, self.names.count() == 0 || self.facts.has_session(0))
             && met(Needs::MAX_TOKENS, seen(Field::MaxTokens) || seen(Field::MaxOutputTokens))
-    }
-
-    // Ways to read a value.
-
-    /// Whether a section's value is to be read; if so it is the current one.
-    fn section_begins(&mut self, section: Section) -> bool {
-        let wanted = self.section_wanted(section);
-        if wanted {
-            self.facts.prompt.begin(section);
-        }
-        wanted
-    }
-
-    fn section_wanted(&self, section: Section) -> bool {
-        self.needs.contains(Needs::PREFIX) && self.facts.prompt.wants_section(section)
-    }
-
-    fn enter(&mut self, frame: Frame) {
-        if self.frames.push(frame) {
-            let is_object = matches!(frame, Frame::Message | Frame::Part);
-            self.state = if is_object { State::FirstKey } else { State::FirstElement };
-        } else {
-            self.skip_container();
-        }
-    }
-
-    /// A prompt, or an element of an array of prompts, that is a container.
-    fn item_begins(&mut self, bracket: u8) {
-        if bracket == b'[' {
-            self.enter(Frame::Items);
-            return;
-        }
-        self.enter(Frame::Message);
-        if self.state == State::FirstKey {
-            self.facts.prompt.message_begins();
-        }
-    }
-
-    fn text_begins(&mut self, marked: bool) {
-        if !self.facts.prompt.wants_text() {
-            self.skip_string();
-            return;
-        }
-        if marked {
-            self.facts.prompt.text_begins();
-        }
-        self.state = State::Text;
-    }
-
-    fn keep_string(&mut self) {
-        self.word.clear();
-        self.state = State::Word;
-    }
-
-    fn tools_begin(&mut self, bracket: u8) {
-        self.facts.tools = true;
-        self.skip_container();
-        if self.section_wanted(Section::Tools) {
-            self.skipped_to = SkippedTo::Prompt;
-            self.facts.prompt.raw(&[bracket]);
-        }
-    }
-
-    /// JSON that takes part as it stands, from its quote or bracket on.
-    fn raw_begins(&mut self, opening: u8) {
-        self.skip_value(opening);
-        if self.facts.prompt.wants_text() {
-            self.skipped_to = SkippedTo::Prompt;
-            self.facts.prompt.raw_begins();
-            self.facts.prompt.raw(&[opening]);
-        }
-    }
-
-    /// A medium, from its quote or bracket on.
-    fn media(&mut self, opening: u8) {
-        self.skip_value(opening);
-        if self.facts.prompt.media_begins() {
-            self.skipped_to = SkippedTo::Sample;
-            self.sample.begin();
-            self.sample.take(&[opening]);
-        }
-    }
-
-    /// Media at the body's top, from their quote or bracket on: all of a field are sampled, and counted, as one. They are part of what the prompt
-    /// begins with, wherever they stand.
-    fn media_beside(&mut self, opening: u8) {
-        if !self.section_wanted(Section::System) {
-            self.skip_value(opening);
-            return;
-        }
-        self.facts.prompt.goes_on(Section::System);
-        self.media(opening);
-    }
-
-    fn skip_value(&mut self, opening: u8) {
-        if opening == b'"' { self.skip_string() } else { self.skip_container() }
-    }
-
-    fn skip_string(&mut self) {
-        self.skip = Skip { depth: 0, in_string: true, escaped: false };
-        self.skipped_to = SkippedTo::Nobody;
-        self.state = State::Skip;
-    }
-
-    fn skip_container(&mut self) {
-        self.skip = Skip { depth: 1, in_string: false, escaped: false };
-        self.skipped_to = SkippedTo::Nobody;
-        self.state = State::Skip;
-    }
-
-    fn opaque_known(&mut self) {
-        let hash = self.opaque.value();
-        match self.field {
-            Field::Session(place) => self.facts.set_session(place, hash),
-            Field::Salt => self.facts.cache_salt = hash,
-            _ => {}
-        }
     }
 }
 

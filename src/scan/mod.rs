@@ -29,6 +29,7 @@ mod sample;
 mod section;
 mod text;
 mod tokens;
+mod values;
 mod words;
 
 use std::ops::BitOr;
@@ -41,6 +42,7 @@ pub use fields::reads;
 pub use form::{Calls, Chat, Form, Place, Toolset, Turn};
 pub use kernel::Kernel;
 pub use machine::Scan;
+pub use prompt::MEDIUM_BYTES;
 pub use rendered::{Renderer, Rendering, Why};
 pub use tokens::Tokens;
 

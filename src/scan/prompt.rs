@@ -17,6 +17,12 @@ pub(super) use both::Prompts;
 
 /// Bytes of a message held until its role is known.
 pub(super) const HELD_MAX: usize = 4096;
+/// Canonical bytes that stand for a medium behind its mark: about as many as text of as many tokens has (`image_tokens`), so that what is held of a
+/// prompt, and what it takes of a cache, counts its media.
+pub const MEDIUM_BYTES: usize = 4_000;
+/// What a block of a system prompt begins with that Claude Code makes anew for each request. vLLM leaves it out of the prompt
+/// (`_convert_system_message` of its `entrypoints/anthropic/serving.py`): whatever follows it would never be found again.
+const ATTRIBUTION: &[u8] = b"x-anthropic-billing-header";
 
 /// Whose text the bytes are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,10 +128,17 @@ impl Prompt {
     pub fn message_ends(&mut self) {
         match (self.mode, self.speaker) {
             (PrefixMode::FirstUser, Speaker::User) => self.close(),
-            (PrefixMode::Conversation, Speaker::Unknown) => self.give_up_role(),
+            (PrefixMode::Conversation, Speaker::Unknown) if !self.is_attribution() => self.give_up_role(),
             _ => {}
         }
         self.hold_nothing(Speaker::Bare);
+    }
+
+    /// Whether what is held of a block of the system prompt is no part of it.
+    fn is_attribution(&self) -> bool {
+        let held = self.held.get(..self.held_length).unwrap_or_default();
+        let text = held.strip_prefix(&[Mark::Text as u8]);
+        self.current == Section::System && text.is_some_and(|text| text.starts_with(ATTRIBUTION))
     }
 
     /// A bare string or list of an array is over: further ones are prompts of their own (a batch), and
@@ -156,12 +169,14 @@ impl Prompt {
         self.mode == PrefixMode::Conversation && !self.part_ref().closed
     }
 
-    /// It is over; `sample` tells it from others.
+    /// It is over; `sample` tells it from others. In a chain it is as long as its tokens are.
     pub fn media(&mut self, sample: u64) {
+        const SAMPLE: usize = size_of::<u64>();
         if self.mode == PrefixMode::Conversation {
-            let mut bytes = [Mark::Media as u8; 9];
-            bytes[1..].copy_from_slice(&sample.to_le_bytes());
-            self.canonical(&bytes, Some(0));
+            let mut bytes = [Mark::Media as u8; 1 + MEDIUM_BYTES];
+            bytes[1..].as_chunks_mut::<SAMPLE>().0.fill(sample.to_le_bytes());
+            let length = if self.links_max > 0 { MEDIUM_BYTES } else { SAMPLE };
+            self.canonical(bytes.get(..1 + length).unwrap_or_default(), Some(0));
         }
     }
 

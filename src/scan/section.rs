@@ -29,7 +29,7 @@ pub(super) enum Mark {
     Role = 0xf9,
     /// Text begins.
     Text = 0xfa,
-    /// An image or another medium; eight bytes follow that tell it from others.
+    /// An image or another medium; eight bytes follow that tell it from others, in a chain again and again.
     Media = 0xfb,
     /// Raw JSON follows: tool calls, names, arguments.
     Raw = 0xfc,

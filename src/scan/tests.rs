@@ -253,6 +253,50 @@ fn what_follows_a_medium_is_the_same_only_behind_the_same() {
     }
 }
 
+/// A medium is as long as its tokens: what is found of a prompt, and what it takes in the index, counts its media.
+#[test]
+fn a_medium_has_its_room_in_the_chain() {
+    let image = r#"{"type":"image_url","image_url":{"url":"https://scans/1.png"}}"#;
+    let with = |images: usize| {
+        let parts = vec![image; images].join(",");
+        cut_in_blocks(Api::Chat, &format!(r#"{{"messages":[{{"role":"user","content":[{parts}]}}],"model":"m"}}"#)).2
+    };
+    assert_eq!([with(1), with(8), with(250)].map(|chain| chain.len()), [15, 125, 3_907]);
+    assert_eq!(with(8)[..], with(250)[..125]);
+}
+
+/// Claude Code says with each request what it is by a block that vLLM leaves out of the prompt.
+#[test]
+fn an_attribution_block_is_no_part_of_a_prompt() {
+    let words = "You are a careful agent. ".repeat(40);
+    let cut = |first: &str, turns: &str| {
+        let system = format!(r#"[{first}{{"type":"text","text":"{words}","cache_control":{{"type":"ephemeral"}}}}]"#);
+        let user = format!(r#"{{"role":"user","content":"{words}"}}"#);
+        let body = format!(r#"{{"model":"m","system":{system},"messages":[{user}{turns}],"stream":true}}"#);
+        cut_in_blocks(Api::Messages, &body).2
+    };
+    let says = |text: &str| format!(r#"{{"type":"text","text":"{text}"}},"#);
+    let attributed = |hash: &str| says(&format!("x-anthropic-billing-header: cc_version=2.1.107; cch={hash};"));
+    let plain = cut("", "");
+    assert!(plain.len() > 5);
+    assert_eq!(cut(&attributed("97bd6"), ""), plain);
+    let more = format!(r#",{{"role":"assistant","content":"{words}"}}"#);
+    let next = cut(&attributed("0a1b2"), &more);
+    assert!(next.len() > plain.len() && next.starts_with(&plain));
+    assert_ne!(cut(&says("You are another one."), "").first(), plain.first());
+}
+
+/// What a client says at first as a string it lists as a message with its next turn.
+#[test]
+fn one_text_is_the_message_that_it_becomes() {
+    let words = "Tell me of the sea. ".repeat(40);
+    let cut = |input: &str| cut_in_blocks(Api::Responses, &format!(r#"{{"model":"m","input":{input},"tools":[]}}"#)).2;
+    let (text, message) = (format!(r#""{words}""#), format!(r#"{{"role":"user","content":"{words}"}}"#));
+    assert_eq!(cut(&text), cut(&format!("[{message}]")));
+    let next = cut(&format!(r#"[{message},{{"role":"assistant","content":"It is wide."}}]"#));
+    assert!(next.len() > 2 && next.starts_with(&cut(&text)));
+}
+
 /// So they know a prompt by the media beside it, before or behind it.
 #[test]
 fn a_prompt_is_the_same_only_beside_the_same_media() {

@@ -243,6 +243,50 @@ fn a_salt_and_a_model_keep_prompts_apart() {
     front.settles();
 }
 
+/// So does a salt that stands behind all of the prompt, as clients write what they add, in whichever API.
+#[test]
+fn a_salt_behind_the_prompt_keeps_prompts_apart() {
+    let front = front(&[Engine::answering(ok("{}"))]);
+    let mut client = front.connect();
+    let words = "Read this page, and answer with JSON of its fields. ".repeat(80);
+    for (path, prompt) in
+        [("/v1/responses", r#""instructions":"Be brief.","tools":[],"input""#), ("/v1/embeddings", r#""input""#)]
+    {
+        let mut ask = |salt: &str| {
+            let before = front.count(Event::PromptTokensHeld);
+            let body = format!(r#"{{"model":"tiny-llama",{prompt}:"{words}","cache_salt":"{salt}"}}"#);
+            assert_eq!(client.ask(post(path, body)).status, 200);
+            front.count(Event::PromptTokensHeld) - before
+        };
+        assert_eq!((ask("a"), ask("b")), (0, 0), "{path}");
+        assert!(ask("a") > 900 && ask("b") > 900, "{path}");
+    }
+    front.settles();
+}
+
+/// A session of screenshots is at home where they are: they are most of its prompt.
+#[test]
+fn images_count_as_held() {
+    let front = front(&[Engine::answering(ok("{}"))]);
+    let mut client = front.connect();
+    let image = |n: usize| format!(r#"{{"type":"image_url","image_url":{{"url":"https://screens/{n}.png"}}}}"#);
+    let mut ask = |images: usize| {
+        let content = (0..images).map(image).collect::<Vec<_>>().join(",");
+        let body = format!(r#"{{"model":"tiny-llama","messages":[{{"role":"user","content":[{content}]}}]}}"#);
+        let count = || [Event::PromptTokensHeld, Event::PromptTokensNew].map(|event| front.count(event));
+        let before = count();
+        assert_eq!(client.ask(post("/v1/chat/completions", body)).status, 200);
+        let after = count();
+        (after[0] - before[0], after[1] - before[1])
+    };
+    assert_eq!(ask(8), (0, 8_000));
+    let (held, new) = ask(8);
+    assert!(held > 7_900 && held + new == 8_000, "{held} {new}");
+    let (held, new) = ask(9);
+    assert!(held > 7_900 && held + new == 9_000, "{held} {new}");
+    front.settles();
+}
+
 /// What follows an image is in an engine's cache by the image's own hash.
 #[test]
 fn an_image_keeps_prompts_apart() {
@@ -260,9 +304,10 @@ fn an_image_keeps_prompts_apart() {
     let page = |pixels: &str| format!("data:image/png;base64,iVBORw0KGgo{}Jggg==", pixels.repeat(10_000));
     for (one, other) in [("https://scans/1.png".into(), "https://scans/2.png".into()), (page("AAAB"), page("AABA"))] {
         assert_eq!(ask(&one), 0);
-        assert!(ask(&one) > 900, "the same image again");
+        // A thousand tokens of text, and as many of the image.
+        assert!(ask(&one) > 1_900, "the same image again");
         assert_eq!(ask(&other), 0, "another one");
-        assert!(ask(&one) > 900 && ask(&other) > 900);
+        assert!(ask(&one) > 1_900 && ask(&other) > 1_900);
     }
     front.settles();
 }
