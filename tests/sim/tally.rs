@@ -29,7 +29,7 @@ macro_rules! tally {
 
 tally!(
     turns: usize, requests: usize, executed: usize, replies: usize, by_engines: usize, tunnelled: usize, told: usize,
-    spliced: u64, retried_busy: u64, retried_stale: u64, withheld: u64, barred: u64, error_replies: u64,
+    spliced: u64, retried_busy: u64, retried_untouched: u64, withheld: u64, barred: u64, error_replies: u64,
     error_events: u64, cut: u64, panicked: u64, finished: u64,
     handed_over: usize, queue_released: u64, queue_full: u64, queue_pushed_out: u64, queue_timed_out: u64,
     queue_left: u64,
@@ -42,7 +42,7 @@ impl Tally {
         Tally {
             spliced: stats.total(Event::BytesSpliced),
             retried_busy: stats.total(Event::RetriedBusy),
-            retried_stale: stats.total(Event::RetriedStale),
+            retried_untouched: stats.total(Event::RetriedStale) + stats.total(Event::RetriedFault),
             withheld: stats.total(Event::RetryWithheld),
             barred: stats.total(Event::Barred),
             error_replies: stats.total(Event::UpstreamFaultErrorReply),
@@ -73,7 +73,7 @@ impl Tally {
             ("told", self.told as u64),
             ("spliced", self.spliced),
             ("retried_busy", self.retried_busy),
-            ("retried_stale", self.retried_stale),
+            ("retried_untouched", self.retried_untouched),
             ("withheld", self.withheld),
             ("barred", self.barred),
             ("error_replies", self.error_replies),
