@@ -326,6 +326,10 @@ impl Driver for Epoll {
         self.sockets.get(id).is_some_and(is_quiet)
     }
 
+    fn nothing_waits(&self, id: SocketId) -> bool {
+        self.is_quiet(id) && self.sockets.get(id).is_some_and(|socket| socket::nothing_waits(&socket.fd))
+    }
+
     fn acknowledged(&self, id: SocketId) -> Option<u64> {
         socket::acknowledged(self.sockets.get(id)?.fd.as_fd())
     }

@@ -195,6 +195,11 @@ pub trait Driver: HandOver {
     /// Whether nothing has come from the peer that was not handed out: no byte, no end.
     fn is_quiet(&self, socket: SocketId) -> bool;
 
+    /// The same, and the kernel is asked whether anything waits there that nobody was told of yet.
+    fn nothing_waits(&self, socket: SocketId) -> bool {
+        self.is_quiet(socket)
+    }
+
     /// How many bytes the peer's kernel has acknowledged (`tcpi_bytes_acked`, RFC 4898), if it can be told.
     fn acknowledged(&self, socket: SocketId) -> Option<u64>;
 

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
 use super::descriptors;
@@ -192,6 +193,12 @@ pub fn acknowledged(socket: BorrowedFd<'_>) -> Option<u64> {
     let complete = answer == 0 && len as usize >= TCP_INFO_BYTES;
     let bytes = info[BYTES_ACKED_OFFSET..].first_chunk::<8>()?;
     complete.then(|| u64::from_ne_bytes(*bytes))
+}
+
+/// Asks the kernel whether it holds neither bytes nor an end.
+pub fn nothing_waits(socket: &OwnedFd) -> bool {
+    let mut looks = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
+    matches!(poll(&mut looks, Some(&Timespec::default())), Ok(0))
 }
 
 #[cfg(test)]

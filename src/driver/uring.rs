@@ -341,7 +341,11 @@ impl Driver for Uring {
         let told = told && socket.splice.is_none();
         // A receive tells of what came, but for what the kernel has not come to yet.
         let asked = socket.receiving && !socket.cancelled && socket.armed_in != self.turns && !self.puts_off;
-        told && (asked || socket.nothing_waits())
+        told && (asked || socket::nothing_waits(&socket.fd))
+    }
+
+    fn nothing_waits(&self, id: SocketId) -> bool {
+        self.is_quiet(id) && self.sockets.get(id).is_some_and(|socket| socket::nothing_waits(&socket.fd))
     }
 
     fn acknowledged(&self, id: SocketId) -> Option<u64> {

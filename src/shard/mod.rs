@@ -345,9 +345,12 @@ impl<D: Driver> Shard<D> {
         self.desk.now + self.desk.rules.limits.drain_timeout_ms * 1_000
     }
 
+    /// Those of which nothing has come: who waits to be read is answered in the next turn, with the end of his connection, which a close here would
+    /// reset.
     fn close_idle_clients(&mut self) {
         for key in self.clients.keys() {
-            if self.clients.get(key).is_some_and(Client::is_idle) && !self.is_full(key) {
+            let idle = self.clients.get(key).filter(|client| client.is_idle()).map(|client| client.socket);
+            if idle.is_some_and(|socket| self.driver.nothing_waits(socket)) && !self.is_full(key) {
                 self.close_client(key);
             }
         }

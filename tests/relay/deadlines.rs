@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use warmfront::counters::stats::Event;
@@ -385,6 +386,34 @@ fn draining_finishes_what_runs() {
     let reply = client.reply();
     assert_eq!((reply.status, reply.whole, reply.chunks.len()), (200, true, 10));
     client.ends();
+}
+
+/// Requests that have come by then are answered, though nothing of them was read: they came in the middle of a turn.
+#[test]
+fn draining_answers_what_has_come() {
+    static STANDS: AtomicBool = AtomicBool::new(false);
+    let engine = Engine::answering(HELLO);
+    let front = Front::with(&[engine.address], |options| {
+        options.stopwatch = || {
+            if STANDS.swap(false, Ordering::Relaxed) {
+                pause(400);
+            }
+            warmfront::shard::stopwatch()
+        };
+    });
+    let mut clients: Vec<Client> = (0..50).map(|_| front.connect()).collect();
+    let request = post("/v1/chat/completions", "{}");
+    assert!(clients.iter_mut().all(|client| client.ask(&request).status == 200));
+    STANDS.store(true, Ordering::Relaxed);
+    clients[0].send(&request);
+    pause(100);
+    clients[1..].iter_mut().for_each(|client| client.send(&request));
+    front.drain();
+    for (place, client) in clients.iter_mut().enumerate() {
+        let reply = client.reply();
+        assert_eq!((reply.status, reply.closes()), (200, true), "{place}");
+        assert_eq!(client.ends(), End::Fin, "{place}");
+    }
 }
 
 /// Holds a port beside its listener: no other test's gets it once that is closed, and whoever connects is refused.

@@ -44,6 +44,8 @@ pub struct Options {
     pub capacity_tokens: Option<u64>,
     /// Tokens of the longest prompt that the engines take, where that is known.
     pub context: Option<u32>,
+    /// Asked before and behind each choice, in the middle of a turn.
+    pub stopwatch: fn() -> u64,
 }
 
 impl Front {
@@ -57,7 +59,7 @@ impl Front {
         // A test that failed leaves clients behind: its front must not wait for them.
         rules.limits.drain_timeout_ms = 1_000;
         let (pools, policies) = (Vec::new(), Vec::new());
-        let mut options = Options { rules, settings, pools, policies, capacity_tokens: None, context: None };
+        let mut options = Options { rules, settings, pools, policies, capacity_tokens: None, context: None, stopwatch };
         change(&mut options);
         let published = Published::leak(snapshot(upstreams, &options));
         let (counters, stats, process) = (Counters::leak(), Stats::leak(1), Process::leak(1));
@@ -79,7 +81,7 @@ impl Front {
             stats: stats.shard(0),
             rules: Arc::new(options.rules),
             seed: 1,
-            stopwatch,
+            stopwatch: options.stopwatch,
         };
         let thread = std::thread::spawn(move || serve(crate::driver(), setup));
         Front { address, counters, stats, published, process, thread: Some(thread) }

@@ -2,7 +2,6 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
@@ -174,12 +173,6 @@ impl Socket {
             let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
         }
         true
-    }
-
-    /// Asks the kernel whether it holds neither bytes nor an end, for where no receive does.
-    pub(super) fn nothing_waits(&self) -> bool {
-        let mut looks = [PollFd::new(&self.fd, PollFlags::IN | PollFlags::RDHUP)];
-        matches!(poll(&mut looks, Some(&Timespec::default())), Ok(0))
     }
 
     /// How many bytes wait behind what the kernel took.
