@@ -7,6 +7,8 @@ use crate::slots::Key;
 /// Width of one bucket.
 pub const TICK: Micros = 1 << 14; // 16.4 ms
 const BUCKETS: usize = 2048; // 33.5 s; later deadlines are looked at on the way
+/// Looks that a bucket keeps its room for. Clients that once were due together stay so, and pass through one bucket after the other.
+const SPARE_MAX: usize = 64;
 
 /// The wheel.
 pub struct Timers {
@@ -44,6 +46,9 @@ impl Timers {
         for tick in self.tick + 1..=now.min(self.tick + BUCKETS as u64) {
             let bucket = tick as usize % BUCKETS;
             due.append(&mut self.buckets[bucket]);
+            if self.buckets[bucket].capacity() > SPARE_MAX {
+                self.buckets[bucket] = Vec::new();
+            }
             self.occupied[bucket / 64] &= !(1 << (bucket % 64));
         }
         self.tick = now;
@@ -104,6 +109,25 @@ mod tests {
             };
             assert!(found >= deadline && found <= deadline.max(1_016_384) + 2 * TICK, "{deadline} {found}");
         }
+    }
+
+    #[test]
+    fn clients_that_are_due_together_leave_no_room_behind_everywhere() {
+        let mut timers = Timers::new(0);
+        for key in 0..1_000 {
+            timers.arm(Key::from_u64(key), u64::MAX / 2);
+        }
+        for round in 0..200 {
+            let now = timers.sleep(timers.tick * TICK, u64::MAX) + timers.tick * TICK;
+            let due = timers.expire(now);
+            assert_eq!(due.len(), 1_000, "{round}");
+            for key in &due {
+                timers.arm(*key, u64::MAX / 2);
+            }
+            timers.done(due);
+        }
+        let kept: usize = timers.buckets.iter().map(Vec::capacity).sum();
+        assert!(kept < 2 * 1_024 + 200 * SPARE_MAX, "room for {kept} looks");
     }
 
     #[test]
