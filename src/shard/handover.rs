@@ -17,7 +17,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use crossbeam::queue::ArrayQueue;
 use rustix::event::{EventfdFlags, eventfd};
@@ -25,6 +25,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::Shard;
 use crate::counters::stats::{Gauge, Stats};
 use crate::driver::{Driver, SocketId};
+use crate::exchange::Micros;
 use crate::publish::Process;
 
 /// Connections a shard may be ahead of another, beside a thirty-second of the other's.
@@ -32,10 +33,15 @@ const AHEAD: u64 = 1;
 const AHEAD_SHARE: u64 = 32;
 /// Connections that may be on their way to one shard; beyond that they stay where they are.
 const INBOX: usize = 256;
+/// A shard that has not turned for as long, with something in its inbox, stands still: nobody hands over to it.
+const STANDS_AFTER: Micros = 100_000;
 
 /// What came for a shard and was not taken in yet.
 struct Inbox {
     connections: ArrayQueue<(OwnedFd, SocketAddr)>,
+    /// When the first of these came, and how often its shard had turned by then.
+    since: AtomicU64,
+    turns: AtomicU64,
     bell: Arc<OwnedFd>,
     /// A request of its shard may have room by what another one did.
     rung: AtomicBool,
@@ -58,8 +64,9 @@ impl HandOver {
     pub fn of_all(stats: &'static Stats) -> io::Result<Vec<HandOver>> {
         let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new);
         let inbox = |_| {
-            let connections = ArrayQueue::new(INBOX);
-            Ok(Inbox { connections, bell: bell()?, rung: AtomicBool::new(false), open: AtomicBool::new(false) })
+            let (connections, [since, turns]) = (ArrayQueue::new(INBOX), [0; 2].map(AtomicU64::new));
+            let [rung, open] = [false; 2].map(AtomicBool::new);
+            Ok(Inbox { connections, since, turns, bell: bell()?, rung, open })
         };
         let inboxes: Arc<[Inbox]> = (0..stats.shards()).map(inbox).collect::<io::Result<Vec<_>>>()?.into();
         Ok((0..stats.shards()).map(|shard| HandOver { shard, inboxes: Arc::clone(&inboxes), stats }).collect())
@@ -74,12 +81,16 @@ impl HandOver {
         Ok(())
     }
 
-    /// The shard that has fewest connections, if this one, which has `mine`, is ahead of it.
-    fn behind(&self, mine: u64) -> Option<usize> {
+    /// The shard that has fewest connections, if this one, which has `mine`, is ahead of it. One that stands still has ever fewer than the others,
+    /// and what is handed to it waits until it goes on.
+    fn behind(&self, mine: u64, now: Micros) -> Option<usize> {
         let open = |shard: usize| {
             let inbox = &self.inboxes[shard];
             let waiting = inbox.connections.len() as u64;
-            let takes = inbox.open.load(Ordering::Acquire) && waiting < INBOX as u64;
+            let stands = waiting > 0
+                && now.saturating_sub(inbox.since.load(Ordering::Relaxed)) > STANDS_AFTER
+                && self.stats.shard(shard).turns() == inbox.turns.load(Ordering::Relaxed);
+            let takes = inbox.open.load(Ordering::Acquire) && waiting < INBOX as u64 && !stands;
             takes.then(|| self.stats.shard(shard).gauge(Gauge::Connections) + waiting)
         };
         fewest(self.shard, mine, self.inboxes.len(), open)
@@ -100,8 +111,12 @@ impl HandOver {
     }
 
     /// Gives it back when the inbox has just become full. Where the other shard has ended since, it is closed.
-    fn hand(&self, shard: usize, connection: OwnedFd, peer: SocketAddr) -> Result<(), OwnedFd> {
+    fn hand(&self, shard: usize, connection: OwnedFd, peer: SocketAddr, now: Micros) -> Result<(), OwnedFd> {
         let inbox = &self.inboxes[shard];
+        if inbox.connections.is_empty() {
+            inbox.since.store(now, Ordering::Relaxed);
+            inbox.turns.store(self.stats.shard(shard).turns(), Ordering::Relaxed);
+        }
         inbox.connections.push((connection, peer)).map_err(|(connection, _)| connection)?;
         // It fails when the bell has been rung 2^64 times unheard: it is ringing, then.
         let _ = rustix::io::write(&inbox.bell, &1u64.to_ne_bytes());
@@ -155,10 +170,10 @@ impl<D: Driver> Shard<D> {
     pub(super) fn arrived(&mut self, mut socket: SocketId, peer: SocketAddr) {
         let mine = self.clients.len() as u64 + 1;
         if let Some(handover) = self.handover.as_ref().filter(|_| !self.process.draining())
-            && let Some(other) = handover.behind(mine)
+            && let Some(other) = handover.behind(mine, self.desk.now)
             && let Some(connection) = self.driver.give(socket)
         {
-            let Err(connection) = handover.hand(other, connection, peer) else { return };
+            let Err(connection) = handover.hand(other, connection, peer, self.desk.now) else { return };
             let Some(taken) = self.driver.take(connection) else { return };
             socket = taken;
         }
@@ -201,13 +216,34 @@ mod tests {
         let hand = || {
             let (mut client, connection) = UnixStream::pair().unwrap();
             client.set_nonblocking(true).unwrap();
-            first.hand(1, connection.into(), ([127, 0, 0, 1], 1).into()).unwrap();
+            first.hand(1, connection.into(), ([127, 0, 0, 1], 1).into(), 0).unwrap();
             move || client.read(&mut [0]).ok()
         };
         let mut before = hand();
         assert_eq!((before(), inboxes[1].connections.len()), (None, 1), "it is on its way");
         drop(second);
         assert_eq!((before(), hand()(), inboxes[1].connections.len()), (Some(0), Some(0), 0));
+    }
+
+    /// It has fewest for as long as it stands still, and would get all.
+    #[test]
+    fn nobody_hands_over_to_a_shard_that_stands_still() {
+        let stats = Stats::leak(2);
+        let handovers = HandOver::of_all(stats).unwrap();
+        let first = &handovers[0];
+        first.inboxes[1].open.store(true, Ordering::Relaxed);
+        let hand = |now| {
+            let (_, connection) = UnixStream::pair().unwrap();
+            first.hand(1, connection.into(), ([127, 0, 0, 1], 1).into(), now).unwrap();
+        };
+        stats.shard(1).beat();
+        assert_eq!(first.behind(50, 1_000_000), Some(1));
+        hand(1_000_000);
+        hand(1_090_000);
+        assert_eq!(first.behind(50, 1_100_000), Some(1), "it may be in the middle of a turn");
+        assert_eq!(first.behind(50, 1_100_001), None);
+        stats.shard(1).beat();
+        assert_eq!(first.behind(50, 9_000_000), Some(1));
     }
 
     #[test]
