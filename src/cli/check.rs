@@ -114,7 +114,7 @@ pub(super) fn main(args: Args) -> ExitCode {
     findings.extend(config.chain_wanting().map(|words| Finding::advice("access log", words)));
     findings.extend(models::findings(&config));
     findings.extend(files::findings(&config));
-    let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin);
+    let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin.asked());
     findings.extend(machine::findings(&config, &placement, !args.no_ports));
     findings.extend(tuning::findings(Path::new("/proc")));
     findings.extend(interrupts::findings(Path::new("/sys"), Path::new("/proc"), &placement.cpus()));

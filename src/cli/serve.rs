@@ -114,7 +114,7 @@ impl Source for CommandLine {
 fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn Error>> {
     let Inherited { admin, listeners, mut predecessor } = inherit(config.serve.admin)?;
     let driver = choice::choose(machine::asked(config.serve.driver))?;
-    let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin);
+    let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin.asked());
     let shards = placement.shards();
     descriptors(&config, shards)?;
     let setup = control::Setup {
@@ -190,11 +190,14 @@ fn say_wanting(config: &Config) {
 
 /// Whether as many descriptors are allowed as the configuration asks for; a front that could take no client is refused.
 fn descriptors(config: &Config, shards: usize) -> Result<(), String> {
-    let (may, wanted, least) =
-        (machine::raise_descriptors(), machine::descriptors_wanted(config, shards), machine::OTHER_DESCRIPTORS);
-    if may < least {
+    let (may, wanted, needed) = (
+        machine::raise_descriptors(),
+        machine::descriptors_wanted(config, shards),
+        machine::descriptors_needed(config, shards),
+    );
+    if may < needed {
         return Err(format!(
-            "only {may} descriptors are allowed, and {least} are needed before the first client; \
+            "only {may} descriptors are allowed, and {needed} are needed before the first client; \
              set LimitNOFILE={wanted} in the unit (`ulimit -n {wanted}` in a shell)"
         ));
     }

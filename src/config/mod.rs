@@ -11,6 +11,7 @@ mod problem;
 mod queue;
 mod routing;
 mod shape;
+mod shards;
 mod upstream;
 mod validate;
 
@@ -27,6 +28,7 @@ pub use load::{Flags, Read};
 pub use log::{Log, LogFormat};
 pub use problem::{Invalid, Problem};
 pub use queue::Queue;
+pub use shards::{Pin, Shards};
 pub use upstream::{KvEvents, Upstream, Url};
 
 use crate::limits::Limits;
@@ -66,7 +68,7 @@ pub struct Serve {
     /// How many shards (pinned threads).
     pub shards: Shards,
     /// Whether each shard is pinned to a CPU of its own: physical cores first, then their siblings.
-    pub pin: bool,
+    pub pin: Pin,
     /// How bytes are moved.
     pub driver: Driver,
     /// Address of the admin listener.
@@ -91,7 +93,7 @@ impl Default for Serve {
         Serve {
             listen: vec![SocketAddr::from(([0, 0, 0, 0], 8000))],
             shards: Shards::Auto,
-            pin: true,
+            pin: Pin::Auto,
             driver: Driver::Auto,
             admin: SocketAddr::from(([127, 0, 0, 1], 9911)),
             paths: Vec::new(),
@@ -100,66 +102,6 @@ impl Default for Serve {
             default_model: String::new(),
             half_close: HalfClose::Leaves,
             stream_error_event: true,
-        }
-    }
-}
-
-/// How many shards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "ShardsText", into = "ShardsText")]
-pub enum Shards {
-    /// One for each physical core that this process may use, within the time its cgroup has.
-    Auto,
-    /// This many.
-    Count(u16),
-}
-
-/// `"auto"` or a number, as the file writes it.
-#[derive(Serialize, Deserialize)]
-#[serde(untagged, expecting = "`shards` is \"auto\" or a number of threads such as 4")]
-enum ShardsText {
-    Count(u16),
-    Word(String),
-}
-
-impl TryFrom<ShardsText> for Shards {
-    type Error = String;
-
-    fn try_from(text: ShardsText) -> Result<Self, String> {
-        match text {
-            ShardsText::Count(count) => Ok(Shards::Count(count)),
-            ShardsText::Word(word) => word.parse(),
-        }
-    }
-}
-
-impl From<Shards> for ShardsText {
-    fn from(shards: Shards) -> Self {
-        match shards {
-            Shards::Auto => ShardsText::Word("auto".into()),
-            Shards::Count(count) => ShardsText::Count(count),
-        }
-    }
-}
-
-impl std::str::FromStr for Shards {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Self, String> {
-        match (word, word.parse()) {
-            ("auto", _) => Ok(Shards::Auto),
-            (_, Ok(count)) => Ok(Shards::Count(count)),
-            _ => Err(format!("`shards` is \"auto\" or a number of threads such as 4, not \"{word}\"")),
-        }
-    }
-}
-
-impl Shards {
-    /// The number that was asked for; none: as many as suit the machine.
-    pub fn asked(self) -> Option<usize> {
-        match self {
-            Shards::Auto => None,
-            Shards::Count(count) => Some(usize::from(count)),
         }
     }
 }

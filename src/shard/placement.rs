@@ -9,7 +9,9 @@
 //! second node makes dearer. Siblings still come last: a whole core on the far node is worth more than half of one here.
 //!
 //! **A quota counts.** A cgroup that may use two CPUs' worth of time is stopped, all threads at once, when it has
-//! used it up, for up to 100 ms: more shards than that serve nobody better. Parts are rounded down, for the control thread.
+//! used it up, for up to 100 ms: more shards than that serve nobody better. Parts are rounded down, for the control thread. Who
+//! has a quota shares the machine, mostly with others who have one: all would take the same CPUs, the first, whatever else is idle. So
+//! nothing is pinned there unless it is asked for.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -47,10 +49,10 @@ impl Machine {
         self.physical().min(self.quota.unwrap_or(usize::MAX)).max(1)
     }
 
-    /// Places `asked` shards, or as many as `auto` is.
-    pub fn place(self, asked: Option<usize>, pin: bool) -> Placement {
+    /// Places `asked` shards, or as many as `auto` is; pinned if that is asked for, or nothing is and there is no quota.
+    pub fn place(self, asked: Option<usize>, pin: Option<bool>) -> Placement {
         let shards = asked.unwrap_or_else(|| self.auto());
-        let order = if pin { self.order() } else { Vec::new() };
+        let order = if pin.unwrap_or(self.quota.is_none()) { self.order() } else { Vec::new() };
         Placement { shards, cpus: order.iter().copied().cycle().take(shards).collect(), machine: self }
     }
 
@@ -177,7 +179,7 @@ mod tests {
             ("1:1:1 3:3:1", Some(0), &[1, 3]),
         ];
         for (cpus, near, order) in table {
-            let placement = machine(cpus, None, *near).place(Some(order.len()), true);
+            let placement = machine(cpus, None, *near).place(Some(order.len()), None);
             assert_eq!(placement.cpus, *order, "{cpus}");
         }
     }
@@ -193,29 +195,38 @@ mod tests {
             ("7:3:0", None, 1),
             ("", None, 1),
         ] {
-            assert_eq!(machine(cpus, quota, None).place(None, true).shards(), shards, "{cpus} {quota:?}");
+            assert_eq!(machine(cpus, quota, None).place(None, None).shards(), shards, "{cpus} {quota:?}");
         }
     }
 
     #[test]
     fn a_number_wins_and_more_shards_than_cpus_go_round() {
-        let placement = machine(NEIGHBOURS, Some(1), None).place(Some(6), true);
+        let placement = machine(NEIGHBOURS, Some(1), None).place(Some(6), Some(true));
         assert_eq!(placement.cpus, [0, 2, 1, 3, 0, 2]);
         assert_eq!((placement.cpu(5), placement.cpu(6)), (Some(2), None));
-        let loose = machine(NEIGHBOURS, None, None).place(Some(3), false);
+        let loose = machine(NEIGHBOURS, None, None).place(Some(3), Some(false));
         assert_eq!((loose.shards(), loose.cpu(0)), (3, None));
-        assert_eq!(machine("", None, None).place(Some(2), true).cpu(0), None);
+        assert_eq!(machine("", None, None).place(Some(2), None).cpu(0), None);
+        // Several with a quota would all take the first ones.
+        assert_eq!(machine(SMT, Some(2), None).place(None, None).cpu(0), None);
     }
 
     #[test]
     fn it_is_said_in_words() {
         for (placement, words) in [
-            (machine(SMT, None, None).place(None, true), "4 shards on CPU 0-3; 8 usable CPUs, 4 physical cores"),
+            (machine(SMT, None, None).place(None, None), "4 shards on CPU 0-3; 8 usable CPUs, 4 physical cores"),
             (
-                machine(TWO_NODES, Some(2), None).place(None, true),
+                machine(TWO_NODES, Some(2), None).place(None, Some(true)),
                 "2 shards on CPU 0,2; 8 usable CPUs, 4 physical cores in 2 NUMA nodes, time of 2 by the cgroup's quota",
             ),
-            (machine("0:0:0", None, None).place(None, false), "1 shard, not pinned; 1 usable CPU, 1 physical core"),
+            (
+                machine(SMT, Some(2), None).place(None, None),
+                "2 shards, not pinned; 8 usable CPUs, 4 physical cores, time of 2 by the cgroup's quota",
+            ),
+            (
+                machine("0:0:0", None, None).place(None, Some(false)),
+                "1 shard, not pinned; 1 usable CPU, 1 physical core",
+            ),
         ] {
             assert_eq!(placement.to_string(), words);
         }

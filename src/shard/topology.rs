@@ -121,7 +121,7 @@ mod tests {
         let cpus: Vec<_> = machine.cpus.iter().map(|cpu| (cpu.id, cpu.core, cpu.node)).collect();
         assert_eq!(cpus, [(0, 0, 0), (1, 1, 1), (2, 2, 0), (4, 0, 0), (5, 1, 1)]);
         assert_eq!((machine.quota, machine.near), (Some(2), Some(1)));
-        let placement = machine.place(None, true);
+        let placement = machine.place(None, Some(true));
         assert_eq!((placement.cpu(0), placement.cpu(1), placement.shards()), (Some(1), Some(0), 2));
     }
 
@@ -139,7 +139,7 @@ mod tests {
         let last = all.cpus.last().unwrap().id;
         let pinned = thread::spawn(move || {
             assert!(core_affinity::set_for_current(core_affinity::CoreId { id: last }));
-            this_machine().place(None, true)
+            this_machine().place(None, Some(true))
         });
         assert_eq!(ranges(&pinned.join().unwrap().cpus()), last.to_string());
     }

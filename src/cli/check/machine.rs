@@ -18,7 +18,9 @@ use crate::shard::memory;
 use crate::shard::placement::Placement;
 
 /// Descriptors besides those of connections: listeners, rings, logs, control's own.
-pub(in crate::cli) const OTHER_DESCRIPTORS: u64 = 64;
+const OTHER_DESCRIPTORS: u64 = 64;
+/// Descriptors of a shard beside its listeners.
+const SHARD_DESCRIPTORS: u64 = 3;
 /// One part in so many of the memory is for other things than the prefix index: as much as held bodies may take.
 const INDEX_LEAVES: u64 = 4;
 const MIB: usize = 1 << 20;
@@ -44,10 +46,17 @@ pub(in crate::cli) fn raise_descriptors() -> u64 {
     if raised.is_ok() { hard } else { limit.current.unwrap_or(u64::MAX) }
 }
 
+/// Descriptors before the first client. A shard has a driver, a bell and that once more, and a listener of each address, which is kept to be
+/// handed on as well.
+pub(in crate::cli) fn descriptors_needed(config: &Config, shards: usize) -> u64 {
+    let each = SHARD_DESCRIPTORS + 2 * config.serve.listen.len() as u64;
+    OTHER_DESCRIPTORS + each.saturating_mul(shards as u64)
+}
+
 /// Descriptors that `shards` full shards have open: each client may have an engine's connection.
 pub(in crate::cli) fn descriptors_wanted(config: &Config, shards: usize) -> u64 {
     let clients = (shards as u64).saturating_mul(config.limits.connections_max as u64);
-    clients.saturating_mul(2).saturating_add(OTHER_DESCRIPTORS)
+    clients.saturating_mul(2).saturating_add(descriptors_needed(config, shards))
 }
 
 /// Where the shards run, and whether there are more than can run at once.
@@ -55,6 +64,10 @@ fn cores(placement: &Placement) -> Finding {
     let machine = placement.machine();
     let most = machine.quota.unwrap_or(usize::MAX).min(machine.cpus.len().max(1));
     if placement.shards() <= most {
+        if machine.quota.is_some() && !placement.cpus().is_empty() {
+            let why = "others with a quota on this machine that pin their threads take the same CPUs; set pin = \"auto\", which pins none here";
+            return Finding::advice("cores", format!("{placement}:\n{why}"));
+        }
         return Finding::good("cores", placement.to_string());
     }
     let auto = machine.auto();
@@ -72,7 +85,8 @@ fn is_run_by_unit() -> bool {
 
 fn descriptors(may: u64, config: &Config, shards: usize, by_unit: bool) -> Finding {
     let wanted = descriptors_wanted(config, shards);
-    let clients = may.saturating_sub(OTHER_DESCRIPTORS) / 2 / shards.max(1) as u64;
+    let needed = descriptors_needed(config, shards);
+    let clients = may.saturating_sub(needed) / 2 / shards.max(1) as u64;
     let (whose, how) = match by_unit {
         true => ("", format!("Set LimitNOFILE={wanted} in the unit, and fs.nr_open (sysctl) to as much")),
         false => (
@@ -89,7 +103,7 @@ fn descriptors(may: u64, config: &Config, shards: usize, by_unit: bool) -> Findi
     match may {
         may if may >= wanted => Finding::good("descriptors", format!("{wanted} wanted, {may} allowed")),
         // A front serves with these, so that a reload is no more to be refused.
-        may if may >= OTHER_DESCRIPTORS => Finding::advice("descriptors", words),
+        may if may >= needed => Finding::advice("descriptors", words),
         _ => Finding::wrong("descriptors", words),
     }
 }
@@ -224,10 +238,10 @@ mod tests {
     fn too_few_descriptors_are_advised_on_where_they_are_set() {
         let of = |may, by_unit| descriptors(may, &Config::default(), 8, by_unit);
         let (unit, shell) = (of(1_048_576, true), of(1_048_576, false));
-        assert!(unit.weight == Weight::Advice && unit.words.contains("LimitNOFILE=1048640 in the unit"), "{unit:?}");
+        assert!(unit.weight == Weight::Advice && unit.words.contains("LimitNOFILE=1048680 in the unit"), "{unit:?}");
         assert!(shell.weight == Weight::Advice && !shell.words.contains("LimitNOFILE"), "{shell:?}");
-        assert!(shell.words.contains("`ulimit -n 1048640`"), "{shell:?}");
-        let weights = [1_048_640, 1_048_639, 64, 63].map(|may| of(may, false).weight);
+        assert!(shell.words.contains("`ulimit -n 1048680`"), "{shell:?}");
+        let weights = [1_048_680, 1_048_679, 104, 103].map(|may| of(may, false).weight);
         // As many as a front needs to serve at all, with a warning.
         assert_eq!(weights, [Weight::Good, Weight::Advice, Weight::Advice, Weight::Wrong]);
     }
@@ -305,7 +319,7 @@ mod tests {
     #[test]
     fn too_many_shards_are_advised_against() {
         let cpus: Vec<Cpu> = (0..4).map(|id| Cpu { id, core: id / 2, node: 0 }).collect();
-        let on = |shards, quota| Machine { cpus: cpus.clone(), quota, near: None }.place(Some(shards), true);
+        let on = |shards, quota| Machine { cpus: cpus.clone(), quota, near: None }.place(Some(shards), Some(true));
         assert_eq!(cores(&on(4, None)).weight, Weight::Good);
         let crowded = cores(&on(5, None));
         assert!(crowded.weight == Weight::Advice && crowded.words.ends_with("\"auto\", which is 2 here"));

@@ -1,0 +1,112 @@
+//! How many shards there are, and whether each has a CPU of its own.
+
+use serde::{Deserialize, Serialize};
+
+/// How many shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "ShardsText", into = "ShardsText")]
+pub enum Shards {
+    /// One for each physical core that this process may use, within the time its cgroup has.
+    Auto,
+    /// This many.
+    Count(u16),
+}
+
+/// `"auto"` or a number, as the file writes it.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged, expecting = "`shards` is \"auto\" or a number of threads such as 4")]
+enum ShardsText {
+    Count(u16),
+    Word(String),
+}
+
+impl TryFrom<ShardsText> for Shards {
+    type Error = String;
+
+    fn try_from(text: ShardsText) -> Result<Self, String> {
+        match text {
+            ShardsText::Count(count) => Ok(Shards::Count(count)),
+            ShardsText::Word(word) => word.parse(),
+        }
+    }
+}
+
+impl From<Shards> for ShardsText {
+    fn from(shards: Shards) -> Self {
+        match shards {
+            Shards::Auto => ShardsText::Word("auto".into()),
+            Shards::Count(count) => ShardsText::Count(count),
+        }
+    }
+}
+
+impl std::str::FromStr for Shards {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match (word, word.parse()) {
+            ("auto", _) => Ok(Shards::Auto),
+            (_, Ok(count)) => Ok(Shards::Count(count)),
+            _ => Err(format!("`shards` is \"auto\" or a number of threads such as 4, not \"{word}\"")),
+        }
+    }
+}
+
+impl Shards {
+    /// The number that was asked for; none: as many as suit the machine.
+    pub fn asked(self) -> Option<usize> {
+        match self {
+            Shards::Auto => None,
+            Shards::Count(count) => Some(usize::from(count)),
+        }
+    }
+}
+
+/// Whether each shard is pinned to a CPU of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "PinText", into = "PinText")]
+pub enum Pin {
+    /// Unless the cgroup has a quota of CPU time: whoever has one shares the machine, mostly with others that would take the same CPUs.
+    Auto,
+    /// Or not.
+    Set(bool),
+}
+
+/// `"auto"`, `true` or `false`, as the file writes it.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged, expecting = "`pin` is \"auto\", true or false")]
+enum PinText {
+    Set(bool),
+    Word(String),
+}
+
+impl TryFrom<PinText> for Pin {
+    type Error = String;
+
+    fn try_from(text: PinText) -> Result<Self, String> {
+        match text {
+            PinText::Set(pin) => Ok(Pin::Set(pin)),
+            PinText::Word(word) if word == "auto" => Ok(Pin::Auto),
+            PinText::Word(word) => Err(format!("`pin` is \"auto\", true or false, not \"{word}\"")),
+        }
+    }
+}
+
+impl From<Pin> for PinText {
+    fn from(pin: Pin) -> Self {
+        match pin {
+            Pin::Auto => PinText::Word("auto".into()),
+            Pin::Set(pin) => PinText::Set(pin),
+        }
+    }
+}
+
+impl Pin {
+    /// What was asked for; none: what suits the machine.
+    pub fn asked(self) -> Option<bool> {
+        match self {
+            Pin::Auto => None,
+            Pin::Set(pin) => Some(pin),
+        }
+    }
+}
