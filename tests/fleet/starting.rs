@@ -16,15 +16,16 @@ fn what_is_missing_is_said() {
     let taken = taken.local_addr().unwrap().to_string();
     let free = "127.0.0.1:0";
     let engine = "http://127.0.0.1:1";
-    for (limit, listen, admin, upstream, words) in [
-        ("1000", &*taken, free, engine, "cannot listen on 127.0.0.1:"),
-        ("1000", free, &*taken, engine, "cannot open the admin listener on 127.0.0.1:"),
-        ("1000", "192.0.2.1:8000", free, engine, "cannot listen on 192.0.2.1:8000"),
-        ("1000", free, free, "gpu", "write it as http://HOST:PORT"),
-        ("20", free, free, engine, "only 20 descriptors are allowed"),
+    for (limit, shards, listen, admin, upstream, words) in [
+        ("1000", "1", &*taken, free, engine, "cannot listen on 127.0.0.1:"),
+        ("1000", "1", free, &*taken, engine, "cannot open the admin listener on 127.0.0.1:"),
+        ("1000", "1", "192.0.2.1:8000", free, engine, "cannot listen on 192.0.2.1:8000"),
+        ("1000", "1", free, free, "gpu", "write it as http://HOST:PORT"),
+        ("20", "1", free, free, engine, "only 20 descriptors are allowed"),
+        ("128", "64", free, free, engine, "only 128 descriptors are allowed, and 384 are needed"),
     ] {
         let mut shell = Command::new("sh");
-        shell.args(["-c", "ulimit -n $0 && exec \"$@\"", limit, PROGRAM, "serve", "--shards", "1"]);
+        shell.args(["-c", "ulimit -n $0 && exec \"$@\"", limit, PROGRAM, "serve", "--shards", shards]);
         shell.args(["--listen", listen, "--admin", admin, "--upstream", upstream]);
         let (ended, said) = ended(shell);
         assert_eq!(ended, Some(REFUSED), "{words}: {said}");
