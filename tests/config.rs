@@ -105,6 +105,13 @@ fn wrong_types_are_named_with_what_is_wanted() {
     assert!(said("[upstream]\nurl = \"http://a:1\"\n").contains("write [[upstream]] in two brackets"));
     assert!(said("[serve]\nshards = true\n").contains("`shards` is \"auto\" or a number of threads such as 4"));
     assert!(said("[serve]\nshards = \"many\"\n").contains("`shards` is \"auto\" or a number"));
+    for pin in ["1", "\"yes\""] {
+        assert!(said(&format!("[serve]\npin = {pin}\n")).contains("`pin` is \"auto\", true or false"), "{pin}");
+    }
+    for (pin, asked) in [("true", Some(true)), ("false", Some(false)), ("\"auto\"", None)] {
+        let text = format!("[serve]\npin = {pin}\n[[upstream]]\nurl = \"http://a:1\"\n");
+        assert_eq!(Config::parse(&text, Path::new("w.toml")).unwrap().serve.pin.asked(), asked);
+    }
     assert!(said("upstream = 3\n").contains("`upstream` wants a list"));
     assert!(said("[serve\n").starts_with("w.toml:1:"));
 }

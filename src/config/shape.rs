@@ -16,7 +16,7 @@ use crate::policy::Settings;
 pub(super) type Tree<'a> = Spanned<DeTable<'a>>;
 
 /// Keys that take values of several types; serde judges those.
-const EITHER: [&str; 1] = ["serve.shards"];
+const EITHER: [&str; 2] = ["serve.shards", "serve.pin"];
 
 /// Reads `text`; says which keys do not exist and which values are of another type than their default.
 pub(super) fn check(text: &str) -> Result<Tree<'_>, Vec<Problem>> {
