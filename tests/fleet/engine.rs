@@ -1,7 +1,7 @@
 //! Engines as processes seem from outside: an address, `/health`, and requests, each failing in its own way.
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -63,17 +63,13 @@ impl Engine {
 
     fn listen(&self, listener: TcpListener) {
         let state = Arc::clone(&self.state);
-        listener.set_nonblocking(true).unwrap();
         std::thread::spawn(move || {
-            while !state.gone.load(Ordering::Relaxed) {
-                match listener.accept() {
-                    Ok((stream, _)) => {
-                        stream.set_nonblocking(false).unwrap();
-                        let state = Arc::clone(&state);
-                        std::thread::spawn(move || serve(Wire::new(stream), &state));
-                    }
-                    Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            for stream in listener.incoming() {
+                if state.gone.load(Ordering::Relaxed) {
+                    break;
                 }
+                let state = Arc::clone(&state);
+                std::thread::spawn(move || serve(Wire::new(stream.unwrap()), &state));
             }
         });
     }
@@ -86,7 +82,8 @@ impl Engine {
     /// Listens no more; what it has stays open.
     pub fn goes(&self) {
         self.state.gone.store(true, Ordering::Relaxed);
-        crate::until("the listener to close", || std::net::TcpStream::connect(self.address).is_err());
+        // The first one has it look.
+        crate::until("the listener to close", || TcpStream::connect(self.address).is_err());
     }
 
     /// Is started again on its address.
