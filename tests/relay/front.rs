@@ -58,6 +58,8 @@ impl Front {
         let mut rules = Rules { half_close_leaves: true, ..Rules::default() };
         // A test that failed leaves clients behind: its front must not wait for them.
         rules.limits.drain_timeout_ms = 1_000;
+        // What failed is in flight for as long, and most tests wait until nothing is.
+        rules.limits.failed_charge_ms = 50;
         let (pools, policies) = (Vec::new(), Vec::new());
         let mut options = Options { rules, settings, pools, policies, capacity_tokens: None, context: None, stopwatch };
         change(&mut options);
