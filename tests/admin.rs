@@ -400,6 +400,25 @@ fn faults_bring_probes_forward() {
     front.control.stop();
 }
 
+/// SGLang's `/health` answers a second after it is asked, and later.
+#[test]
+fn an_engine_that_takes_a_second_to_say_so_is_healthy() {
+    let slow = served(
+        Router::new()
+            .route(
+                "/health",
+                get(async || {
+                    tokio::time::sleep(Duration::from_millis(1_050)).await;
+                    StatusCode::OK
+                }),
+            )
+            .route("/v1/models", get(async || MODELS)),
+    );
+    let front = front_with(vec![upstream(slow)], |config| config.health = Config::default().health);
+    front.until("a good probe", |snapshot| health(snapshot, 0) == Health::Up);
+    front.control.stop();
+}
+
 /// Who refuses or resets says that nobody is there; who is silent or ill says no such thing.
 #[test]
 fn refusals_are_told_from_silence() {

@@ -194,7 +194,7 @@ pub struct Health {
     pub path: String,
     /// Between two probes of one engine.
     pub probe_interval_ms: u64,
-    /// Longest wait for one probe's answer.
+    /// Longest wait for one probe's answer. SGLang's `/health` never comes in under a second: it looks once a second whether a token of its own has come.
     pub probe_timeout_ms: u64,
     /// Failed probes in a row after which an engine is walked past.
     pub failures_down: u32,
@@ -213,7 +213,7 @@ impl Default for Health {
         Health {
             path: "/health".into(),
             probe_interval_ms: 1_000,
-            probe_timeout_ms: 1_000,
+            probe_timeout_ms: 5_000,
             failures_down: 2,
             successes_up: 1,
             eject_ms: 5_000,

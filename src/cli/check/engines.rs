@@ -84,12 +84,9 @@ async fn engine(upstream: Upstream, health: Health) -> Looked {
         Err(why) => return alone(vec![Finding::wrong(name, format!("cannot look it up: {why}"))]),
     };
     let asked = Asked { name, authority: upstream.url.authority(), key: key.as_deref(), client: Client::default() };
-    let (first, address) = match asked.reach(&address, &health.path).await {
+    let (first, address) = match asked.reach(&address, &health).await {
         Ok(reached) => reached,
-        Err(error) => {
-            let words = format!("{error}; start it, or mend `url`");
-            return alone(vec![Finding::wrong(asked.name, words)]);
-        }
+        Err(error) => return alone(vec![asked.unreached(&error, &health)]),
     };
     let mut found = vec![asked.health(&first, &health.path)];
     let learnt = asked.models(address, &upstream, &mut found).await;
@@ -110,16 +107,28 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// The first address that answers at all.
-    async fn reach(&self, addresses: &[SocketAddr], path: &str) -> Result<(Answer, SocketAddr), CallError> {
+    /// The first address that answers at all, in the time that the front's probes give it.
+    async fn reach(&self, addresses: &[SocketAddr], health: &Health) -> Result<(Answer, SocketAddr), CallError> {
         let mut last = CallError::Broken("it has no address".into());
+        let timeout = Duration::from_millis(health.probe_timeout_ms);
         for address in addresses {
-            match self.client.get(&self.call(*address, path, TIMEOUT)).await {
+            match self.client.get(&self.call(*address, &health.path, timeout)).await {
                 Ok(answer) => return Ok((answer, *address)),
                 Err(error) => last = error,
             }
         }
         Err(last)
+    }
+
+    fn unreached(&self, error: &CallError, health: &Health) -> Finding {
+        let words = match error.is_silence() {
+            true => format!(
+                "{} has {error}, and gets no requests: it hangs, or needs longer; then raise `probe_timeout_ms` in [health]",
+                health.path
+            ),
+            false => format!("{error}; start it, or mend `url`"),
+        };
+        Finding::wrong(&*self.name, words)
     }
 
     fn health(&self, answer: &Answer, path: &str) -> Finding {
