@@ -57,6 +57,21 @@ fn engine(models: &'static str, metrics: &'static str, key: Option<&'static str>
     Engine { address: served(router), healthy, probes }
 }
 
+/// An engine that sleeps, as vLLM says it, until it is woken.
+fn sleeper() -> (SocketAddr, Arc<AtomicBool>) {
+    let awake = Arc::new(AtomicBool::new(false));
+    let woken = Arc::clone(&awake);
+    let metrics = move || match woken.load(Ordering::Relaxed) {
+        true => METRICS.to_owned(),
+        false => METRICS.replace("sleep_state=\"awake\"} 1.0", "sleep_state=\"awake\"} 0.0"),
+    };
+    let router = Router::new()
+        .route("/health", get(async || StatusCode::OK))
+        .route("/metrics", get(async move || metrics()))
+        .route("/v1/models", get(async || MODELS));
+    (served(router), awake)
+}
+
 fn served(router: Router) -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -240,6 +255,23 @@ fn an_engine_goes_down_and_comes_back() {
     front.until("up again", |snapshot| health(snapshot, 1) == Health::Up);
     front.setup.process.drain();
     assert_eq!((front.get("/readyz").status, front.get("/healthz").status), (503, 200));
+    front.control.stop();
+}
+
+#[test]
+fn an_engine_that_sleeps_gets_nothing_until_it_is_awake() {
+    let (address, awake) = sleeper();
+    let front = front(vec![upstream(address)]);
+    front.setup.process.shards()[0].serving(DriverInUse::Epoll, "as configured");
+    let snapshot = front.until("asleep", |snapshot| health(snapshot, 0) == Health::Asleep);
+    let Selected::Pool(pool) = snapshot.select(Some(b"tiny-llama")) else { panic!("no pool") };
+    assert!(pool.eligible().slots().is_empty());
+    assert_eq!(front.get("/readyz").status, 503);
+    let shown = front.text("/endpoints");
+    assert!(shown.contains("\"health\":\"asleep\"") && shown.contains("POST /wake_up"), "{shown}");
+    awake.store(true, Ordering::Relaxed);
+    front.until("up", |snapshot| health(snapshot, 0) == Health::Up);
+    assert_eq!(front.get("/readyz").status, 200);
     front.control.stop();
 }
 

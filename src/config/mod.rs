@@ -194,7 +194,7 @@ pub struct Health {
     pub path: String,
     /// Between two probes of one engine.
     pub probe_interval_ms: u64,
-    /// Longest wait for one probe's answer. SGLang's `/health` never comes in under a second: it looks once a second whether a token of its own has come.
+    /// Longest wait for one probe's answer. SGLang's `/health` takes a second and more: it has a token made, and looks for it once a second.
     pub probe_timeout_ms: u64,
     /// Failed probes in a row after which an engine is walked past.
     pub failures_down: u32,

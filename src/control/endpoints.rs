@@ -257,7 +257,7 @@ fn show(member: &Member, counters: &Counters) -> Shown {
         weight: member.upstream.weight,
         health: health(member.health()),
         health_ms: course.map(|course| course.since().elapsed().as_millis()),
-        why: course.and_then(Course::why).map(str::to_owned),
+        why: member.why().map(str::to_owned),
         ejections: member.ejections,
         faults: member.faults,
         refuses_probes: course.is_some_and(Course::refuses_probes),
@@ -291,6 +291,7 @@ pub(super) fn health(health: Option<Health>) -> &'static str {
         Some(Health::Up) => "up",
         Some(Health::Down) => "down",
         Some(Health::Draining) => "draining",
+        Some(Health::Asleep) => "asleep",
         Some(Health::Ejected) => "ejected",
         Some(Health::Trial) => "trial",
     }

@@ -199,7 +199,7 @@ impl Fleet {
         };
         let peers = self.members.iter().filter(is_peer).filter_map(Member::health);
         let answering: Vec<Health> =
-            peers.filter(|health| !matches!(health, Health::Down | Health::Draining)).collect();
+            peers.filter(|health| !matches!(health, Health::Down | Health::Draining | Health::Asleep)).collect();
         let out = answering.iter().filter(|health| matches!(health, Health::Ejected | Health::Trial)).count();
         2 * (out + 1) <= answering.len()
     }
@@ -252,15 +252,18 @@ impl Fleet {
         let since = tenancy.reading.as_ref().map_or(Duration::ZERO, |(_, at)| now.saturating_duration_since(*at));
         let changed = before != Some(reading.load) || tenancy.foreign != foreign;
         let fell = |before: EngineLoad| Some(reading.load.prompt_tokens_total? < before.prompt_tokens_total?);
-        let restarted = before.and_then(fell) == Some(true) || another;
+        // Its cache is gone with its memory.
+        let (was_asleep, asleep) = (tenancy.asleep, reading.awake == Some(false));
+        let emptied = before.and_then(fell) == Some(true) || another || asleep && !was_asleep;
         let capacity = tenancy.unit.tokens(&reading);
-        if restarted {
+        if emptied {
             self.starts_anew(place, id, capacity, now);
         }
         let Some(tenancy) = self.tenancy(place, id) else { return false };
         let several = std::mem::replace(&mut tenancy.several, ours.several);
         let alone = foreign.max(tenancy.foreign) == 0 && several.max(ours.several) == 0;
         tenancy.truth.scraped(&ours, &reading, alone, now);
+        tenancy.asleep = asleep;
         tenancy.foreign = foreign;
         tenancy.dispatched_at = ours.dispatched;
         tenancy.resident_at = ours.resident;
@@ -269,13 +272,13 @@ impl Fleet {
         let first =
             tenancy.reading.replace((reading, now)).is_none() && !std::mem::replace(&mut tenancy.is_known, true);
         let token_bytes = self.member(place).map_or(Pool::TOKEN_BYTES, |member| self.token_bytes(member));
-        if let Some(tokens) = capacity.filter(|_| !restarted) {
+        if let Some(tokens) = capacity.filter(|_| !emptied) {
             self.caches.holds(id, tokens, token_bytes, unit);
         }
         if first {
             self.recall(place, id);
         }
-        self.turned(place, id, since) || changed
+        self.turned(place, id, since) || changed || asleep != was_asleep
     }
 
     /// The first reply of a model told what its tokens stand for: until the next scrapes much may be sent there.
@@ -346,7 +349,8 @@ impl Fleet {
     /// Whether any engine that answers its probes could take a request.
     pub fn usable(&self) -> bool {
         let serving = self.members.iter().filter(|member| !member.upstream.drain);
-        serving.filter_map(|member| member.now.as_ref()).any(|tenancy| tenancy.course.answers())
+        let usable = |tenancy: &Tenancy| tenancy.course.answers() && !tenancy.asleep;
+        serving.filter_map(|member| member.now.as_ref()).any(usable)
     }
 
     pub(super) fn tenancy(&mut self, place: usize, id: EndpointId) -> Option<&mut Tenancy> {

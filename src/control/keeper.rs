@@ -34,7 +34,7 @@ use crate::counters::{Counted, Counters};
 use crate::exchange::Rules;
 use crate::fleet::EndpointId;
 use crate::publish::Published;
-use said::{Unserved, say, say_moved};
+use said::{Unserved, say, say_asleep, say_moved};
 
 /// How often what shards have counted is looked at.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -297,7 +297,12 @@ impl Keeper {
     /// See [`Fleet::scraped`].
     pub fn scraped(&self, place: usize, id: EndpointId, read: Result<(Reading, Ours), String>) {
         let mut fleet = self.fleet();
+        let asleep = |fleet: &Fleet| fleet.member(place).is_some_and(Member::asleep);
+        let was_asleep = asleep(&fleet);
         let changed = fleet.scraped(place, id, read, Instant::now());
+        if asleep(&fleet) != was_asleep {
+            say_asleep(fleet.member(place));
+        }
         let answered = fleet.tenancy(place, id).and_then(|tenancy| tenancy.truth.answered());
         drop(fleet);
         if let Some(Answered { requests, tokens }) = answered {

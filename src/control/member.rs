@@ -93,6 +93,8 @@ pub struct Tenancy {
     pub computed: Option<u64>,
     /// Which process it is, as far as it has said so: known for longer than its figures are believed.
     pub process: Option<Process>,
+    /// It said last that it sleeps.
+    pub asleep: bool,
     /// It answers again: whether it is the same process its next scrape tells.
     pub was_silent: bool,
 }
@@ -195,7 +197,26 @@ impl Member {
     }
 
     fn health_of(&self, tenancy: &Tenancy) -> Health {
-        if self.upstream.drain { Health::Draining } else { tenancy.course.health() }
+        match tenancy.course.health() {
+            _ if self.upstream.drain => Health::Draining,
+            Health::Down => Health::Down,
+            // What it did before says nothing of when it is to be tried.
+            _ if tenancy.asleep => Health::Asleep,
+            health => health,
+        }
+    }
+
+    /// Whether it said last that it sleeps.
+    pub fn asleep(&self) -> bool {
+        self.now.as_ref().is_some_and(|tenancy| tenancy.asleep)
+    }
+
+    /// Why it is of that health, where that needs words.
+    pub fn why(&self) -> Option<&str> {
+        match self.health()? {
+            Health::Asleep => Some("it says that it sleeps; POST /wake_up there wakes it"),
+            _ => self.now.as_ref()?.course.why(),
+        }
     }
 
     /// What was predicted of its cache by any method, beside what came of it.

@@ -349,8 +349,8 @@ impl Collected {
     }
 }
 
-const STATES: [Health; 6] =
-    [Health::Unknown, Health::Up, Health::Down, Health::Draining, Health::Ejected, Health::Trial];
+const STATES: [Health; 7] =
+    [Health::Unknown, Health::Up, Health::Down, Health::Draining, Health::Asleep, Health::Ejected, Health::Trial];
 
 type ShadowValues = &'static [(&'static str, Shadowed)];
 

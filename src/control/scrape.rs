@@ -23,6 +23,8 @@ pub struct Reading {
     pub engine: Option<EngineKind>,
     /// When its process began, in seconds since 1970, where it says so.
     pub started: Option<f64>,
+    /// Whether all its ranks are awake, where it says so.
+    pub awake: Option<bool>,
 }
 
 /// Whose metrics they are.
@@ -92,6 +94,7 @@ struct Sums {
     prefix_caching: Option<bool>,
     engine: Option<EngineKind>,
     started: Option<f64>,
+    awake: Option<bool>,
 }
 
 /// What SGLang says of each data-parallel and each pipeline rank; all ranks of tensor parallelism may say the same of it.
@@ -170,6 +173,10 @@ impl Sums {
             "num_pages" => self.pages.of_replicas(sample),
             "page_size" => self.block_size = self.block_size.or(Some(sample.value as u64)),
             "cache_config_info" => self.cache_config(engine, sample),
+            // Beside how deeply it sleeps.
+            "engine_sleep_state" if sample.label("sleep_state") == Some("awake") => {
+                self.awake = Some(self.awake.unwrap_or(true) && sample.value > 0.0);
+            }
             _ => {}
         }
     }
@@ -220,6 +227,7 @@ impl Sums {
             prefix_caching: self.prefix_caching,
             engine: self.engine,
             started: self.started,
+            awake: self.awake,
         }
     }
 }
@@ -253,9 +261,24 @@ mod tests {
                 prefix_caching: Some(true),
                 engine: Some(EngineKind::Vllm),
                 started: Some(1.79518746168e9),
+                awake: Some(true),
             }
         );
         assert_eq!(Reading::of(VLLM_FLAGS).load.kv_capacity_tokens, Some(4_096));
+    }
+
+    /// As vLLM writes it, whichever its level.
+    #[test]
+    fn who_sleeps_says_so() {
+        let text = String::from_utf8(VLLM.to_vec()).unwrap();
+        let asleep = text.replace("sleep_state=\"awake\"} 1.0", "sleep_state=\"awake\"} 0.0");
+        assert_eq!(Reading::of(asleep.as_bytes()).awake, Some(false));
+        let deeply = asleep.replace("sleep_state=\"discard_all\"} 0.0", "sleep_state=\"discard_all\"} 1.0");
+        assert_eq!(Reading::of(deeply.as_bytes()).awake, Some(false));
+        let rank =
+            |rank, awake| format!("vllm:engine_sleep_state{{engine=\"{rank}\",sleep_state=\"awake\"}} {awake}\n");
+        assert_eq!(Reading::of((rank(0, 0) + &rank(1, 1)).as_bytes()).awake, Some(false), "one of two ranks");
+        assert_eq!(Reading::of(b"vllm:num_requests_running 1").awake, None);
     }
 
     #[test]

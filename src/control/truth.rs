@@ -147,6 +147,7 @@ impl Fleet {
         tenancy.truth.restarted(now);
         tenancy.emptied += 1;
         tenancy.process = None;
+        tenancy.asleep = false;
         tenancy.turnover = Turnover::default();
         let unit = tenancy.unit;
         self.caches.empty(id, tokens, token_bytes, unit);

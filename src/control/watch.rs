@@ -325,7 +325,7 @@ mod tests {
         let every = Duration::from_secs(30);
         assert_eq!(until_lookup(Some(Health::Down), every), RESOLVE_DOWN);
         assert_eq!(until_lookup(None, every), RESOLVE_AGAIN);
-        for health in [Health::Unknown, Health::Up, Health::Draining, Health::Ejected, Health::Trial] {
+        for health in [Health::Unknown, Health::Up, Health::Draining, Health::Asleep, Health::Ejected, Health::Trial] {
             assert_eq!(until_lookup(Some(health), every), every);
         }
         let often = Duration::from_secs(2);

@@ -91,7 +91,10 @@ async fn engine(upstream: Upstream, health: Health) -> Looked {
     let mut found = vec![asked.health(&first, &health.path)];
     let learnt = asked.models(address, &upstream, &mut found).await;
     let reading = asked.metrics(address, &mut found).await;
-    if let Some(model) = learnt.as_ref().and_then(|learnt| learnt.cards.first()) {
+    let sleeps = reading.as_ref().is_some_and(|reading| reading.awake == Some(false));
+    if sleeps {
+        found.push(Finding::advice(&*asked.name, "sleeps, and gets no requests: POST /wake_up wakes it"));
+    } else if let Some(model) = learnt.as_ref().and_then(|learnt| learnt.cards.first()) {
         let engine = reading.as_ref().and_then(|reading| reading.engine);
         asked.usage(address, &model.id, engine, &mut found).await;
     }

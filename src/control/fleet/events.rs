@@ -154,7 +154,9 @@ impl Fleet {
     pub(super) fn recall(&mut self, place: usize, id: EndpointId) {
         let Some(member) = self.member(place) else { return };
         let (name, process) = (Arc::clone(&member.name), member.now.as_ref().and_then(|tenancy| tenancy.process));
-        let Some(known) = self.remembered.take(&name, process.as_ref()) else { return };
+        let known = self.remembered.take(&name, process.as_ref());
+        // Of who has slept since then nothing is there.
+        let Some(known) = known.filter(|_| self.member(place).is_some_and(|member| !member.asleep())) else { return };
         let Some(index) = self.caches.index() else { return };
         if known.told.as_ref().is_some_and(|told| self.may_hear(place, told.form)) {
             self.notes(place, id, Unit::Steps);

@@ -81,6 +81,7 @@ impl Fleet {
             began: None,
             computed: None,
             process: None,
+            asleep: false,
             was_silent: false,
         };
         let old = member.now.replace(next).map(|old| (self.caches.part(old.id), member.endpoint(&old)));

@@ -327,6 +327,7 @@ fn an_engine_that_counts_no_hits_ends_on_hash_and_one_without_a_cache_at_once() 
     assert_eq!(scrape(&mut fleet, 2, 1, 0, "True"), (1, vec![Approximate; 3]));
 }
 
+mod asleep;
 mod crowded;
 mod models;
 mod parts;

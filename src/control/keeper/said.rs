@@ -5,6 +5,7 @@ use std::mem;
 use crate::config::Config;
 use crate::control::health::{self, Turn};
 use crate::control::ladder::{Ladder, Why};
+use crate::control::member::Member;
 use crate::control::unserved::unserved;
 use crate::snapshot::Snapshot;
 
@@ -50,6 +51,16 @@ pub(super) fn say(engine: &str, turn: Turn, why: &str) {
         Turn::SparedAgain => {}
         Turn::Trial => tracing::info!(engine, "engine is on trial: it gets one request at a time"),
         Turn::Recovered => tracing::info!(engine, "engine is back in service: it has served a request well"),
+    }
+}
+
+/// It fell asleep, or woke.
+pub(super) fn say_asleep(member: Option<&Member>) {
+    let Some(member) = member else { return };
+    let engine = &*member.name;
+    match member.asleep() {
+        true => tracing::warn!(engine, "engine sleeps: it gets nothing new until it says that it is awake"),
+        false => tracing::info!(engine, "engine is awake"),
     }
 }
 
