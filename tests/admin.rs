@@ -479,6 +479,35 @@ fn refusals_are_told_from_silence() {
     front.control.stop();
 }
 
+/// Where the event loop that answers probes is busy with tokens, these come all the same.
+#[test]
+fn who_gives_first_tokens_is_not_down_for_silence() {
+    let silent = Arc::new(AtomicBool::new(false));
+    let engine = |silent: &Arc<AtomicBool>| {
+        let silent = Arc::clone(silent);
+        let health = async move || {
+            if silent.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+            StatusCode::OK
+        };
+        upstream(served(Router::new().route("/health", get(health)).route("/v1/models", get(async || MODELS))))
+    };
+    let upstreams = vec![engine(&silent), engine(&Arc::default())];
+    let front = front_with(upstreams, |config| config.health.probe_timeout_ms = 200);
+    front.until("both up", |snapshot| (0..2).all(|slot| health(snapshot, slot) == Health::Up));
+    silent.store(true, Ordering::Relaxed);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(1_500) {
+        front.setup.stats.shard(0).first_token_of(0, 1_000);
+        assert_eq!(health(&front.setup.published.current(), 0), Health::Up);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    front.until("down", |snapshot| health(snapshot, 0) == Health::Down);
+    assert!(front.text("/endpoints").contains("no whole answer within 200 ms"));
+    front.control.stop();
+}
+
 #[test]
 fn keys_are_asked_for_and_used() {
     let engine = engine(MODELS, METRICS, Some("Bearer sesame"));

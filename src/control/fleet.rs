@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::bank::Bank;
 use super::caches::Caches;
 use super::forms::Forms;
-use super::health::{Failure, Turn};
+use super::health::{Failure, How, Turn};
 use super::member::{Member, Tenancy};
 use super::pools::Pools;
 use super::reload::session_headers;
@@ -110,10 +110,12 @@ impl Fleet {
     ) -> (Option<Turn>, bool) {
         let config = Arc::clone(&self.config);
         let Some(at) = self.at(place) else { return (None, false) };
+        let is_silent = outcome.as_ref().is_err_and(|failure| failure.how == How::Silent);
+        let may_go = is_silent && self.may_eject(at);
         let Some(tenancy) = self.tenancy(place, id) else { return (None, false) };
         let (was_known, refused_before) = (tenancy.course.is_known(), tenancy.course.refuses_probes());
-        let turn = tenancy.course.probed(outcome, &config.health, now);
-        let changed = turn.is_some() || tenancy.course.refuses_probes() != refused_before;
+        let turn = tenancy.course.probed(outcome, may_go, &config.health, now);
+        let changed = turn.is_some_and(|turn| turn != Turn::Slow) || tenancy.course.refuses_probes() != refused_before;
         let elsewhere =
             tenancy.course.looks_elsewhere(&config.health).then(|| tenancy.course.elsewhere(&config.health, now));
         let address = tenancy.address;
@@ -181,15 +183,17 @@ impl Fleet {
         }
     }
 
-    /// Whether one more engine may be ejected for its faults: as long as half of those that answer their probes,
-    /// of all that serve the same models, stay in service.
+    /// Whether one more engine may be taken out for its faults, or for its silence: as long as half of those that are there, of all that serve
+    /// the same models, stay in service.
     ///
     /// Faults of most of a fleet at once are seldom its own. A request that no engine survives walks from one to
-    /// the next by itself; ejecting each would put the whole load on the last, and then on none. So half of them
-    /// are believed to be wrong at most. That an engine says it is shutting down is no suspicion, and has no such limit.
+    /// the next by itself; ejecting each would put the whole load on the last, and then on none. Silence is of the same kind: who is too busy
+    /// for his probes leaves his load to others. So half of them are believed to be wrong at most. That an engine says it is shutting down, or
+    /// that its kernel refuses, is no suspicion, and has no such limit.
     fn may_eject(&self, at: usize) -> bool {
         let Some(member) = self.members.get(at) else { return false };
-        if member.health() == Some(Health::Down) {
+        // Who is out already is not missed.
+        if matches!(member.health(), Some(Health::Down | Health::Ejected | Health::Trial)) {
             return true;
         }
         let ids: Option<HashSet<&str>> = member.ids().map(|ids| ids.into_iter().collect());
@@ -197,11 +201,15 @@ impl Fleet {
             (Some(ids), Some(others)) => others.iter().any(|id| ids.contains(id)),
             (ids, others) => ids.is_none() && others.is_none(),
         };
-        let peers = self.members.iter().filter(is_peer).filter_map(Member::health);
-        let answering: Vec<Health> =
-            peers.filter(|health| !matches!(health, Health::Down | Health::Draining | Health::Asleep)).collect();
-        let out = answering.iter().filter(|health| matches!(health, Health::Ejected | Health::Trial)).count();
-        2 * (out + 1) <= answering.len()
+        let peers = self.members.iter().filter(is_peer);
+        let is_out = |member: &Member| match member.health()? {
+            Health::Draining | Health::Asleep => None,
+            Health::Down => member.now.as_ref()?.course.is_silent().then_some(true),
+            health => Some(matches!(health, Health::Ejected | Health::Trial)),
+        };
+        let there: Vec<bool> = peers.filter_map(is_out).collect();
+        let out = there.iter().filter(|is_out| **is_out).count();
+        2 * (out + 1) <= there.len()
     }
 
     /// Slow starts go on, step by step: each step is a publication.

@@ -1,6 +1,7 @@
 //! The one holder of the fleet on control's thread: takes reports, publishes snapshots.
 
 mod caches;
+mod counted;
 mod leaving;
 mod said;
 mod toolsets;
@@ -241,24 +242,6 @@ impl Keeper {
     /// Key for control's own calls to an engine.
     pub fn key(&self, place: usize) -> Option<Arc<str>> {
         self.fleet().member(place)?.key.clone()
-    }
-
-    /// What we have sent to an endpoint.
-    pub fn ours(&self, slot: u16) -> Ours {
-        let loads = self.counters.loads();
-        Ours {
-            in_flight: loads.in_flight(slot),
-            several: loads.several(slot),
-            dispatched: loads.dispatched(slot),
-            resident: loads.resident(slot),
-            prompted: loads.prompted(slot),
-            asked: self.counters.predictions().sent_in_all(slot),
-        }
-    }
-
-    /// Failed connects and faults that shards have counted so far (wraps); compare with what was read before.
-    pub fn trouble(&self, slot: u16) -> u32 {
-        self.counters.connect_failures(slot).wrapping_add(self.counters.outcomes().read(slot).faults)
     }
 
     /// See [`Fleet::resolved`].

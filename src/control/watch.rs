@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::client::{Call, CallError, Client};
-use super::health::Failure;
+use super::health::{Failure, How};
 use super::keeper::Keeper;
 use super::member::Member;
 use super::models;
@@ -180,7 +180,7 @@ impl Watch {
         loop {
             let began = Instant::now();
             if let Some((id, address)) = self.keeper.target(self.place) {
-                let before = self.keeper.trouble(id.slot);
+                let (before, answered) = (self.keeper.trouble(id.slot), self.keeper.first_tokens(id.slot));
                 // `path` may be one that asks for it.
                 let key = self.keeper.key(self.place);
                 let call = self.call(address, path, key.as_deref(), self.plan.probe);
@@ -190,11 +190,15 @@ impl Watch {
                         sleep(jittered(every)).await;
                         continue;
                     }
-                    Ok(answer) if answer.status == 200 => Ok(()),
-                    Ok(answer) => Err(Failure { why: format!("{path} answers {}", answer.status), refused: false }),
-                    Err(error) => Err(Failure { why: error.to_string(), refused: error.is_refusal() }),
+                    Ok(answer) if answer.status == 200 => Some(Ok(())),
+                    // Too busy for that and not for requests, by which it is judged.
+                    Err(error) if error.is_silence() && self.keeper.first_tokens(id.slot) != answered => None,
+                    Ok(answer) => {
+                        Some(Err(Failure { why: format!("{path} answers {}", answer.status), how: How::Otherwise }))
+                    }
+                    Err(error) => Some(Err(Failure { why: error.to_string(), how: how(&error) })),
                 };
-                if self.keeper.probed(self.place, id, outcome) {
+                if outcome.is_some_and(|outcome| self.keeper.probed(self.place, id, outcome)) {
                     self.keeper.wake_models(self.place);
                 }
                 early = self.rest(id.slot, before, began, jittered(every), early).await;
@@ -291,6 +295,14 @@ impl Watch {
     fn call<'a>(&'a self, address: SocketAddr, path: &'a str, key: Option<&'a str>, pace: Pace) -> Call<'a> {
         let Pace { timeout, bytes_max, .. } = pace;
         Call { address, authority: &self.authority, path, key, timeout, bytes_max }
+    }
+}
+
+fn how(error: &CallError) -> How {
+    match (error.is_refusal(), error.is_silence()) {
+        (true, _) => How::Refused,
+        (_, true) => How::Silent,
+        _ => How::Otherwise,
     }
 }
 

@@ -30,7 +30,7 @@ fn nothing() -> Counted {
 }
 
 fn failed() -> Result<(), Failure> {
-    Err(Failure { why: "x".into(), refused: false })
+    Err(Failure { why: "x".into(), how: How::Otherwise })
 }
 
 fn serves(fleet: &mut Fleet, place: usize, ids: &[&str]) {
@@ -82,7 +82,7 @@ fn an_address_that_is_still_answered_is_kept() {
 fn an_engine_of_two_addresses_is_down_until_it_answers_at_one() {
     let mut fleet = fleet(1);
     let now = Instant::now();
-    let refused = || Err(Failure { why: "x".into(), refused: true });
+    let refused = || Err(Failure { why: "x".into(), how: How::Refused });
     let probe = |fleet: &mut Fleet, outcome| {
         let (id, _) = fleet.target(0).unwrap();
         let (turn, _) = fleet.probed(0, id, outcome, now);

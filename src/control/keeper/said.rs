@@ -39,6 +39,11 @@ pub(super) fn say(engine: &str, turn: Turn, why: &str) {
         Turn::Up => tracing::info!(engine, "engine is up"),
         Turn::Answers => tracing::info!(engine, "engine answers its probes; it has yet to serve a request well"),
         Turn::Down => tracing::warn!(engine, why, "engine is down; it is probed on"),
+        Turn::Slow => tracing::warn!(
+            engine,
+            why,
+            "engine stays in service although it does not answer its probes in time: without it fewer than half of those that serve its models would be in service"
+        ),
         Turn::Ejected(why, length) => {
             let (why, ms) = (why.as_str(), length.as_millis() as u64);
             tracing::warn!(engine, why, ms, "engine is ejected: it gets nothing new for so long");
