@@ -121,7 +121,7 @@ impl Fleet {
         let address = tenancy.address;
         if was_known && matches!(turn, Some(Turn::Up | Turn::Answers)) {
             // Whoever answers there after a silence may be another process, and if it cannot say so, is.
-            tenancy.was_silent = true;
+            tenancy.was_silent = Some(now);
             if !tenancy.can_say() {
                 let tokens = tenancy.tokens();
                 self.starts_anew(place, id, tokens, now);
@@ -235,12 +235,15 @@ impl Fleet {
         read: Result<(Reading, Ours), String>,
         now: Instant,
     ) -> bool {
+        let stale = Duration::from_millis(self.config.control.stale_after_ms);
         let Some(tenancy) = self.tenancy(place, id) else { return false };
         let (reading, ours) = match read {
             Ok(read) => read,
             Err(why) => {
                 tenancy.scrape_error = Some(why);
-                let cannot_say = std::mem::take(&mut tenancy.was_silent) && tenancy.can_say();
+                // Who was too busy for his probes may be so for a scrape yet.
+                let is_long = |since: &mut Instant| now.saturating_duration_since(*since) > stale;
+                let cannot_say = tenancy.was_silent.take_if(is_long).is_some() && tenancy.can_say();
                 let tokens = tenancy.tokens();
                 if cannot_say {
                     self.starts_anew(place, id, tokens, now);
@@ -253,7 +256,7 @@ impl Fleet {
             reading.load.running.zip(reading.load.waiting).map(|(running, waiting)| running.saturating_add(waiting));
         // What it counts as several tells nothing of others beside it.
         let foreign = theirs.filter(|_| ours.several == 0).map_or(0, |theirs| theirs.saturating_sub(ours.in_flight));
-        let was_silent = std::mem::take(&mut tenancy.was_silent);
+        let was_silent = tenancy.was_silent.take().is_some();
         let another = tenancy.is_another(&reading, was_silent);
         (tenancy.began, tenancy.computed) = (reading.started.or(tenancy.began), reading.load.prompt_tokens_total);
         let before = tenancy.reading.as_ref().map(|(reading, _)| reading.load);

@@ -95,8 +95,8 @@ pub struct Tenancy {
     pub process: Option<Process>,
     /// It said last that it sleeps.
     pub asleep: bool,
-    /// It answers again: whether it is the same process its next scrape tells.
-    pub was_silent: bool,
+    /// It answers again since then: whether it is the same process its next scrape tells.
+    pub was_silent: Option<Instant>,
 }
 
 impl Tenancy {

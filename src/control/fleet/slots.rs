@@ -82,7 +82,7 @@ impl Fleet {
             computed: None,
             process: None,
             asleep: false,
-            was_silent: false,
+            was_silent: None,
         };
         let old = member.now.replace(next).map(|old| (self.caches.part(old.id), member.endpoint(&old)));
         let (part, endpoint) = old.unzip();
