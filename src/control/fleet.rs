@@ -152,8 +152,6 @@ impl Fleet {
             let may_eject = outcome.barred && !tenancy.course.is_barred() && self.may_eject(at);
             let member = &mut self.members[at];
             let Some(tenancy) = &mut member.now else { continue };
-            let seen = tenancy.course.seen().unwrap_or(outcome);
-            member.faults += u64::from(outcome.faults.wrapping_sub(seen.faults));
             let Some(turn) = tenancy.course.looked(outcome, may_eject, &config.health, now) else { continue };
             match turn {
                 Turn::Trial => counters.on_trial(slot),

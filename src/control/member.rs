@@ -13,8 +13,7 @@ use super::saved::{Heard, Process};
 use super::scrape::Reading;
 use super::truth::Truth;
 use crate::config::Upstream;
-use crate::counters::Compared;
-use crate::fleet::{Endpoint, EndpointId, Health, METHODS, Turnover};
+use crate::fleet::{Endpoint, EndpointId, Health, Turnover};
 use crate::limits::TOKENS_MAX;
 
 /// One configured engine.
@@ -46,12 +45,8 @@ pub struct Member {
     pub troubled: Arc<Notify>,
     /// How much they had counted when that was looked at.
     pub trouble: u32,
-    /// Requests that failed by its fault, at whatever address.
-    pub faults: u64,
     /// How often it was taken out of service for what became of requests.
     pub ejections: u64,
-    /// What was predicted of its cache beside what came of it, by method, at whatever address.
-    pub compared: [Compared; METHODS],
 }
 
 /// One endpoint: an address in a slot.
@@ -142,9 +137,7 @@ impl Member {
             models_wanted: Arc::default(),
             troubled: Arc::default(),
             trouble: 0,
-            faults: 0,
             ejections: 0,
-            compared: [Compared::default(); METHODS],
         }
     }
 
@@ -217,13 +210,6 @@ impl Member {
             Health::Asleep => Some("it says that it sleeps; POST /wake_up there wakes it"),
             _ => self.now.as_ref()?.course.why(),
         }
-    }
-
-    /// What was predicted of its cache by any method, beside what came of it.
-    pub fn compared_in_all(&self) -> Compared {
-        let mut all = Compared::default();
-        self.compared.iter().for_each(|compared| all.add(*compared));
-        all
     }
 
     /// A card for each id it serves.
