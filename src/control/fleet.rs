@@ -96,7 +96,7 @@ impl Fleet {
     /// The host name of an engine was looked up. Its endpoint stays while its address is among the answers.
     pub fn resolved(&mut self, place: usize, addresses: Vec<SocketAddr>, now: Instant) -> bool {
         let Some(at) = self.at(place) else { return false };
-        self.members[at].addresses = addresses;
+        self.members[at].looked_up(addresses);
         self.seat(at, now)
     }
 

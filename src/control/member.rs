@@ -12,6 +12,7 @@ use super::models::{Card, Learnt, Lock};
 use super::saved::{Heard, Process};
 use super::scrape::Reading;
 use super::truth::Truth;
+use super::watch;
 use crate::config::Upstream;
 use crate::fleet::{Endpoint, EndpointId, Health, Turnover};
 use crate::limits::TOKENS_MAX;
@@ -31,6 +32,8 @@ pub struct Member {
     pub key: Option<Arc<str>>,
     /// What its host name stands for.
     pub addresses: Vec<SocketAddr>,
+    /// It was said that these are several of one family.
+    pub said_shared: bool,
     /// The endpoint it has now, if its name could be resolved.
     pub now: Option<Tenancy>,
     /// What it serves; `None`: neither configured nor learnt yet.
@@ -130,6 +133,7 @@ impl Member {
             upstream,
             key,
             addresses: Vec::new(),
+            said_shared: false,
             now: None,
             models: None,
             lock: Lock::Unknown,
@@ -139,6 +143,26 @@ impl Member {
             trouble: 0,
             ejections: 0,
         }
+    }
+
+    /// Its host name stands for these. That it stands for several engines is said once.
+    pub fn looked_up(&mut self, addresses: Vec<SocketAddr>) {
+        let is_shared = watch::is_shared(&addresses);
+        if is_shared && !std::mem::replace(&mut self.said_shared, is_shared) {
+            tracing::warn!(
+                engine = &*self.name,
+                ?addresses,
+                "this engine's host name stands for several addresses, of which one is used at a time: each engine needs a name or an address of its own"
+            );
+        }
+        self.addresses = addresses;
+    }
+
+    /// What to call the host of its endpoint at `address`: by that, since its name may stand for other engines as well; by its name where this
+    /// stands for one machine's two families, of which another of its sockets may know one alone.
+    pub fn host_of(&self, address: SocketAddr) -> String {
+        let of_one = self.addresses.len() > 1 && !watch::is_shared(&self.addresses);
+        if of_one { self.upstream.url.host.clone() } else { address.ip().to_string() }
     }
 
     /// Ids it serves: those configured, else those learnt; `None`: not known yet.

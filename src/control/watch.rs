@@ -123,6 +123,12 @@ fn each_once(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     addresses.filter(|address| known.insert(*address)).collect()
 }
 
+/// Whether a host name stands for several addresses of one family: for several engines, most likely, of which one is used.
+pub fn is_shared(addresses: &[SocketAddr]) -> bool {
+    let four = addresses.iter().filter(|address| address.is_ipv4()).count();
+    four > 1 || addresses.len() - four > 1
+}
+
 struct Watch {
     keeper: Arc<Keeper>,
     place: usize,
@@ -330,6 +336,18 @@ mod tests {
         let [a, b] = [1, 2].map(|n| SocketAddr::from(([10, 0, 0, n], 8000)));
         assert_eq!(each_once([a, a, b, a].into_iter()), [a, b]);
         assert_eq!(each_once([b, a, b].into_iter()), [b, a], "in the resolver's order");
+    }
+
+    #[test]
+    fn a_name_of_two_families_is_one_engines() {
+        let [a, b] = [1, 2].map(|n| SocketAddr::from(([10, 0, 0, n], 8000)));
+        let [c, d] = [1, 2].map(|n| SocketAddr::from(([0xFD00, 0, 0, 0, 0, 0, 0, n], 8000)));
+        for alone in [&[][..], &[a], &[c], &[a, c]] {
+            assert!(!is_shared(alone), "{alone:?}");
+        }
+        for shared in [&[a, b][..], &[c, d], &[c, a, b], &[a, d, c]] {
+            assert!(is_shared(shared), "{shared:?}");
+        }
     }
 
     #[test]

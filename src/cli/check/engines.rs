@@ -83,12 +83,13 @@ async fn engine(upstream: Upstream, health: Health) -> Looked {
         Ok(addresses) => addresses,
         Err(why) => return alone(vec![Finding::wrong(name, format!("cannot look it up: {why}"))]),
     };
+    let shared = shared(&name, &upstream.url.host, &address);
     let asked = Asked { name, authority: upstream.url.authority(), key: key.as_deref(), client: Client::default() };
     let (first, address) = match asked.reach(&address, &health).await {
         Ok(reached) => reached,
-        Err(error) => return alone(vec![asked.unreached(&error, &health)]),
+        Err(error) => return alone(shared.into_iter().chain([asked.unreached(&error, &health)]).collect()),
     };
-    let mut found = vec![asked.health(&first, &health.path)];
+    let mut found: Vec<Finding> = shared.into_iter().chain([asked.health(&first, &health.path)]).collect();
     let learnt = asked.models(address, &upstream, &mut found).await;
     let reading = asked.metrics(address, &mut found).await;
     let sleeps = reading.as_ref().is_some_and(|reading| reading.awake == Some(false));
@@ -100,6 +101,18 @@ async fn engine(upstream: Upstream, health: Health) -> Looked {
     }
     let learnt = learnt.map(|learnt| learnt.cards.iter().map(|card| card.id.to_string()).collect());
     Looked { findings: found, block_size: reading.and_then(|reading| reading.block_size), ids: configured.or(learnt) }
+}
+
+/// A name for several engines, such as that of a Kubernetes Service without an address of its own.
+fn shared(name: &str, host: &str, addresses: &[SocketAddr]) -> Option<Finding> {
+    let words = || {
+        let all: Vec<String> = addresses.iter().map(|address| address.ip().to_string()).collect();
+        let all = all.join(", ");
+        format!(
+            "{host} stands for {all}, of which one is used at a time; name each engine by a name or an address of its own"
+        )
+    };
+    watch::is_shared(addresses).then(|| Finding::advice(name, words()))
 }
 
 struct Asked<'a> {
@@ -248,5 +261,18 @@ impl Asked<'_> {
 
     fn call<'a>(&'a self, address: SocketAddr, path: &'a str, timeout: Duration) -> Call<'a> {
         Call { address, authority: &self.authority, path, key: self.key, timeout, bytes_max: 8 << 20 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_several_engines_is_found() {
+        let [a, b] = [1, 2].map(|n| SocketAddr::from(([10, 0, 0, n], 8000)));
+        assert_eq!(shared("pool:8000", "pool", &[a]), None);
+        let said = shared("pool:8000", "pool", &[a, b]).unwrap().line();
+        assert!(said.starts_with("advice") && said.contains("pool stands for 10.0.0.1, 10.0.0.2"), "{said}");
     }
 }

@@ -38,7 +38,7 @@ impl Fleet {
         let room = u64::from(if blocks == 0 { BLOCKS_UNSAID } else { blocks }) * (100 + SPARE_PERCENT) / 100;
         Some(Wanted {
             id: tenancy.id,
-            host: member.upstream.url.host.clone(),
+            host: member.host_of(tenancy.address),
             call: (tenancy.address, member.upstream.url.authority(), member.key.clone()),
             at: (member.upstream.kv_events.clone(), member.upstream.kv_source().ok().flatten()),
             form: form.clone(),

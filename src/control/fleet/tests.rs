@@ -108,6 +108,24 @@ fn an_engine_of_two_addresses_is_down_until_it_answers_at_one() {
     assert_eq!(probe(&mut fresh, Ok(())), (Some(Turn::Up), at(3), Health::Up));
 }
 
+/// Its events are those of the engine that is asked, whatever else its name stands for.
+#[test]
+fn a_name_of_several_engines_is_not_what_one_is_called_by() {
+    let mut fleet = fleet(1);
+    let six = SocketAddr::from(([0xFD00, 0, 0, 0, 0, 0, 0, 1], 9_000));
+    let elsewhere = SocketAddr::from(([10, 0, 0, 2], 9_000));
+    for (addresses, host) in [
+        (vec![at(0)], "10.0.0.1"),
+        (vec![elsewhere, at(0)], "10.0.0.1"),
+        (vec![six, at(0)], "engine-0"),
+        (vec![six, at(0), elsewhere], "10.0.0.1"),
+        (vec![], "10.0.0.1"),
+    ] {
+        fleet.resolved(0, addresses, Instant::now());
+        assert_eq!(fleet.members()[0].host_of(fleet.target(0).unwrap().1), host);
+    }
+}
+
 #[test]
 fn foreign_load_is_what_is_not_ours_and_is_forgotten_when_stale() {
     let mut fleet = fleet(1);
