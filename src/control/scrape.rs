@@ -85,8 +85,8 @@ struct Sums {
     total_tokens: Ranks,
     pages: Ranks,
     prompt_tokens: Option<f64>,
-    queries: Option<f64>,
-    hits: Option<f64>,
+    queries: Renamed,
+    hits: Renamed,
     generation_tokens: Option<f64>,
     requests: Option<f64>,
     block_size: Option<u64>,
@@ -125,10 +125,23 @@ impl Ranks {
     }
 }
 
+/// What vLLM wrote under an older name as well for some versions, about 0.10.
+#[derive(Default)]
+struct Renamed {
+    now: Option<f64>,
+    once: Option<f64>,
+}
+
 #[derive(Default)]
 struct Mean {
     sum: f64,
     count: u32,
+}
+
+impl Renamed {
+    fn told(&self) -> Option<f64> {
+        self.now.or(self.once)
+    }
 }
 
 impl Sums {
@@ -156,15 +169,10 @@ impl Sums {
                 self.kv_use.count += 1;
             }
             "prompt_tokens_total" => add(&mut self.prompt_tokens),
-            "prefix_cache_queries_total" | "gpu_prefix_cache_queries_total" | "gpu_prefix_cache_queries" => {
-                add(&mut self.queries);
-            }
-            "prefix_cache_hits_total"
-            | "gpu_prefix_cache_hits_total"
-            | "gpu_prefix_cache_hits"
-            | "cached_tokens_total" => {
-                add(&mut self.hits);
-            }
+            "prefix_cache_queries_total" => add(&mut self.queries.now),
+            "gpu_prefix_cache_queries_total" | "gpu_prefix_cache_queries" => add(&mut self.queries.once),
+            "prefix_cache_hits_total" | "cached_tokens_total" => add(&mut self.hits.now),
+            "gpu_prefix_cache_hits_total" | "gpu_prefix_cache_hits" => add(&mut self.hits.once),
             "generation_tokens_total" => add(&mut self.generation_tokens),
             // By the reason they ended for, aborted ones among them; SGLang counts them together.
             "request_success_total" | "num_requests_total" => add(&mut self.requests),
@@ -217,8 +225,8 @@ impl Sums {
                 kv_capacity_tokens: kv_capacity.map(|tokens| tokens.min(KV_TOKENS_MAX)),
                 prompt_tokens_total: self.prompt_tokens.map(total),
                 // SGLang looks every prompt token up and counts only the hits apart.
-                prefix_queries_total: self.queries.or(self.prompt_tokens.filter(|_| sglang)).map(total),
-                prefix_hits_total: self.hits.map(total),
+                prefix_queries_total: self.queries.told().or(self.prompt_tokens.filter(|_| sglang)).map(total),
+                prefix_hits_total: self.hits.told().map(total),
                 generation_tokens_total: self.generation_tokens.map(total),
                 requests_total: self.requests.map(total),
             },
@@ -374,6 +382,21 @@ mod tests {
         // A priority that had requests once is written on.
         let idle = b"sglang:num_running_reqs{priority=\"\"} 1.0\nsglang:num_running_reqs{priority=\"3\"} 9.0\n";
         assert_eq!(Reading::of(idle).load.running, Some(1));
+    }
+
+    #[test]
+    fn what_is_told_under_two_names_counts_once() {
+        let rank = |name: &str, rank: u32| {
+            format!(
+                "vllm:{name}_queries_total{{engine=\"{rank}\"}} 100\nvllm:{name}_hits_total{{engine=\"{rank}\"}} 60\n"
+            )
+        };
+        let older = rank("gpu_prefix_cache", 0) + &rank("gpu_prefix_cache", 1);
+        let newer = rank("prefix_cache", 0) + &rank("prefix_cache", 1);
+        for text in [older.clone(), newer.clone(), older + &newer] {
+            let load = Reading::of(text.as_bytes()).load;
+            assert_eq!((load.prefix_queries_total, load.prefix_hits_total), (Some(200), Some(120)), "{text}");
+        }
     }
 
     #[test]
