@@ -195,7 +195,19 @@ fn filled(reading: &Reading<'_>) -> Mirror {
         // That of the events which follow.
         let group = Some(0);
         mirror.stored(
-            &Stored { hashes, parent, tokens, block_size, medium, lora_name, group, attention, window, extras },
+            &Stored {
+                hashes,
+                parent,
+                tokens,
+                block_size,
+                medium,
+                lora_name,
+                nameless: false,
+                group,
+                attention,
+                window,
+                extras,
+            },
             reading,
             &mut Told::default(),
         );

@@ -35,6 +35,8 @@ pub enum Health {
     Down,
     /// Being taken out: finishes what it has, gets nothing new.
     Draining,
+    /// Says that it sleeps, its memory given back: finishes what it has, gets nothing new until it says that it is awake.
+    Asleep,
     /// Failed its requests, whatever its probes say: walked past for a while, then tried.
     Ejected,
     /// Failed its requests some time ago: gets one at a time beside what is open there from before, and is back in

@@ -57,6 +57,21 @@ fn engine(models: &'static str, metrics: &'static str, key: Option<&'static str>
     Engine { address: served(router), healthy, probes }
 }
 
+/// An engine that sleeps, as vLLM says it, until it is woken.
+fn sleeper() -> (SocketAddr, Arc<AtomicBool>) {
+    let awake = Arc::new(AtomicBool::new(false));
+    let woken = Arc::clone(&awake);
+    let metrics = move || match woken.load(Ordering::Relaxed) {
+        true => METRICS.to_owned(),
+        false => METRICS.replace("sleep_state=\"awake\"} 1.0", "sleep_state=\"awake\"} 0.0"),
+    };
+    let router = Router::new()
+        .route("/health", get(async || StatusCode::OK))
+        .route("/metrics", get(async move || metrics()))
+        .route("/v1/models", get(async || MODELS));
+    (served(router), awake)
+}
+
 fn served(router: Router) -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -243,6 +258,23 @@ fn an_engine_goes_down_and_comes_back() {
     front.control.stop();
 }
 
+#[test]
+fn an_engine_that_sleeps_gets_nothing_until_it_is_awake() {
+    let (address, awake) = sleeper();
+    let front = front(vec![upstream(address)]);
+    front.setup.process.shards()[0].serving(DriverInUse::Epoll, "as configured");
+    let snapshot = front.until("asleep", |snapshot| health(snapshot, 0) == Health::Asleep);
+    let Selected::Pool(pool) = snapshot.select(Some(b"tiny-llama")) else { panic!("no pool") };
+    assert!(pool.eligible().slots().is_empty());
+    assert_eq!(front.get("/readyz").status, 503);
+    let shown = front.text("/endpoints");
+    assert!(shown.contains("\"health\":\"asleep\"") && shown.contains("POST /wake_up"), "{shown}");
+    awake.store(true, Ordering::Relaxed);
+    front.until("up", |snapshot| health(snapshot, 0) == Health::Up);
+    assert_eq!(front.get("/readyz").status, 200);
+    front.control.stop();
+}
+
 /// A page in a browser reaches the loopback as well, under a name of its own or with its origin.
 #[test]
 fn pages_in_a_browser_command_nothing() {
@@ -400,6 +432,25 @@ fn faults_bring_probes_forward() {
     front.control.stop();
 }
 
+/// SGLang's `/health` answers a second after it is asked, and later.
+#[test]
+fn an_engine_that_takes_a_second_to_say_so_is_healthy() {
+    let slow = served(
+        Router::new()
+            .route(
+                "/health",
+                get(async || {
+                    tokio::time::sleep(Duration::from_millis(1_050)).await;
+                    StatusCode::OK
+                }),
+            )
+            .route("/v1/models", get(async || MODELS)),
+    );
+    let front = front_with(vec![upstream(slow)], |config| config.health = Config::default().health);
+    front.until("a good probe", |snapshot| health(snapshot, 0) == Health::Up);
+    front.control.stop();
+}
+
 /// Who refuses or resets says that nobody is there; who is silent or ill says no such thing.
 #[test]
 fn refusals_are_told_from_silence() {
@@ -425,6 +476,35 @@ fn refusals_are_told_from_silence() {
     });
     assert_eq!([1, 2].map(|slot| refuses(&snapshot, slot)), [false, false]);
     assert!(snapshot.any_refuses);
+    front.control.stop();
+}
+
+/// Where the event loop that answers probes is busy with tokens, these come all the same.
+#[test]
+fn who_gives_first_tokens_is_not_down_for_silence() {
+    let silent = Arc::new(AtomicBool::new(false));
+    let engine = |silent: &Arc<AtomicBool>| {
+        let silent = Arc::clone(silent);
+        let health = async move || {
+            if silent.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+            StatusCode::OK
+        };
+        upstream(served(Router::new().route("/health", get(health)).route("/v1/models", get(async || MODELS))))
+    };
+    let upstreams = vec![engine(&silent), engine(&Arc::default())];
+    let front = front_with(upstreams, |config| config.health.probe_timeout_ms = 200);
+    front.until("both up", |snapshot| (0..2).all(|slot| health(snapshot, slot) == Health::Up));
+    silent.store(true, Ordering::Relaxed);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(1_500) {
+        front.setup.stats.shard(0).first_token_of(0, 1_000);
+        assert_eq!(health(&front.setup.published.current(), 0), Health::Up);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    front.until("down", |snapshot| health(snapshot, 0) == Health::Down);
+    assert!(front.text("/endpoints").contains("no whole answer within 200 ms"));
     front.control.stop();
 }
 

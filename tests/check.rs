@@ -1,9 +1,10 @@
 //! `warmfront check` as a process: what it says of machines without engines, of files, and of what engines serve.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 fn check(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_warmfront")).arg("check").args(args).output().unwrap()
@@ -75,26 +76,47 @@ fn files_that_a_reload_would_not_open_are_refused_before_it() {
     assert!(output.status.success() && output.stdout.is_empty() && !log.exists(), "{}", text(&output.stdout));
 }
 
-/// Serves one model.
-fn engine() -> String {
+/// Serves one model, and takes so long to say that it is healthy.
+fn engine(health_takes: Duration) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
-        for mut stream in listener.incoming().map_while(Result::ok) {
+        let serve = move |mut stream: TcpStream| {
             let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
             let first = lines.next().unwrap_or_default();
             lines.take_while(|line| !line.is_empty()).for_each(drop);
             let (status, body) = match first.split(' ').nth(1) {
-                Some("/health") => (200, ""),
+                Some("/health") => {
+                    std::thread::sleep(health_takes);
+                    (200, "")
+                }
                 Some("/v1/models") => (200, "{\"object\":\"list\",\"data\":[{\"id\":\"llama\",\"object\":\"model\"}]}"),
                 _ => (404, ""),
             };
             let length = body.len();
             let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
             let _ = stream.write_all((head + body).as_bytes());
+        };
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || serve(stream));
         }
     });
     url
+}
+
+/// As a front would: SGLang's `/health` answers a second after it is asked, and later.
+#[test]
+fn an_engine_is_given_as_long_as_the_probes_give_it() {
+    let url = engine(Duration::from_millis(1_050));
+    let said = |health: &str| {
+        let file = File::new("slow", &format!("{health}[[upstream]]\nurl = \"{url}\"\n"));
+        let path = file.0.join("w.toml");
+        text(&check(&["--no-ports", "--config", path.to_str().unwrap()]).stdout)
+    };
+    let usual = said("");
+    assert!(usual.contains("/health answers 200"), "{usual}");
+    let hasty = said("[health]\nprobe_timeout_ms = 1000\n");
+    assert!(hasty.contains("no whole answer within 1000 ms") && hasty.contains("raise `probe_timeout_ms`"), "{hasty}");
 }
 
 #[test]
@@ -104,7 +126,7 @@ fn models_that_no_engine_serves_are_named() {
             "[serve]\ndefault_model = \"lama\"\n[pool.\"llama\"]\nload_percent = 150\n[pool.\"x/y\"]\nload_percent = 150\n{engines}"
         )
     };
-    let serves = format!("[[upstream]]\nurl = \"{}\"\n", engine());
+    let serves = format!("[[upstream]]\nurl = \"{}\"\n", engine(Duration::ZERO));
     let file = File::new("models", &of(&serves));
     let path = file.0.join("w.toml");
     let said = text(&check(&["--no-ports", "--config", path.to_str().unwrap()]).stdout);

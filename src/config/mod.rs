@@ -136,7 +136,7 @@ pub struct Health {
     pub path: String,
     /// Between two probes of one engine.
     pub probe_interval_ms: u64,
-    /// Longest wait for one probe's answer.
+    /// Longest wait for one probe's answer. SGLang's `/health` takes a second and more: it has a token made, and looks for it once a second.
     pub probe_timeout_ms: u64,
     /// Failed probes in a row after which an engine is walked past.
     pub failures_down: u32,
@@ -155,7 +155,7 @@ impl Default for Health {
         Health {
             path: "/health".into(),
             probe_interval_ms: 1_000,
-            probe_timeout_ms: 1_000,
+            probe_timeout_ms: 5_000,
             failures_down: 2,
             successes_up: 1,
             eject_ms: 5_000,

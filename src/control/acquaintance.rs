@@ -16,8 +16,8 @@ const COLD: Duration = Duration::from_secs(1);
 const BEHIND_ANOTHER: Duration = Duration::from_secs(10);
 
 impl Keeper {
-    /// Waits until each engine has said what it serves or failed to, and behind another process until it is known where each is and whether it
-    /// is up.
+    /// Waits until each engine has said what it serves and how it is loaded, or failed to, and behind another process until it is known
+    /// where each is and whether it is up.
     ///
     /// # Errors
     /// When no engine can be found while another process knows where they are.
@@ -42,7 +42,9 @@ impl Fleet {
         self.members().iter().all(|member| {
             let Some(tenancy) = &member.now else { return !succeeds };
             let says_models = member.ids().is_some() || member.models_error.is_some();
-            says_models && (tenancy.course.is_known() || !succeeds)
+            // An engine that sleeps says so beside its load.
+            let says_load = tenancy.is_known || tenancy.scrape_error.is_some();
+            says_models && says_load && (tenancy.course.is_known() || !succeeds)
         })
     }
 }

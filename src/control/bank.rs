@@ -6,8 +6,7 @@ use std::mem::take;
 use std::sync::Arc;
 
 use super::member::Member;
-use crate::counters::{Compared, Deeds};
-use crate::fleet::METHODS;
+use crate::counters::Deeds;
 
 /// Engines that left are remembered by name, the last so many: one that returns goes on where it was.
 pub const LEFT_MAX: usize = 64;
@@ -27,13 +26,11 @@ pub struct Bank {
 struct Past {
     deeds: Deeds,
     /// Of a [`Member`] that is there no more.
-    faults: u64,
     ejections: u64,
-    compared: [Compared; METHODS],
 }
 
 impl Bank {
-    /// One of this name did so much at an endpoint that it has no more.
+    /// One of this name did so much at an endpoint that it has no more, or that only its own counters told of.
     pub fn keep(&mut self, name: Arc<str>, deeds: &Deeds) {
         self.known.entry(name).or_default().deeds.add(deeds);
     }
@@ -41,17 +38,13 @@ impl Bank {
     /// A member goes.
     pub fn leaves(&mut self, member: &Member) {
         let past = self.known.entry(Arc::clone(&member.name)).or_default();
-        past.faults += member.faults;
         past.ejections += member.ejections;
-        past.compared.iter_mut().zip(member.compared).for_each(|(all, more)| all.add(more));
     }
 
     /// A member is there, and may have been before.
     pub fn returns(&mut self, member: &mut Member) {
         let Some(past) = self.known.get_mut(&member.name) else { return };
-        member.faults += take(&mut past.faults);
         member.ejections += take(&mut past.ejections);
-        member.compared.iter_mut().zip(take(&mut past.compared)).for_each(|(all, more)| all.add(more));
     }
 
     /// Has no more than [`LEFT_MAX`] names but those that are `here`.
@@ -88,7 +81,8 @@ mod tests {
     use crate::config::{Config, Upstream};
     use crate::control::fleet::Fleet;
     use crate::counters::stats::Stats;
-    use crate::counters::{Counted, Counters};
+    use crate::counters::{Counted, Counters, Prediction};
+    use crate::fleet::Method;
 
     /// A fleet whose requests are counted.
     struct Rig {
@@ -139,9 +133,13 @@ mod tests {
             self.fleet.tick(self.now, |slot| counters.in_flight(slot), || Counted::read(counters, stats));
         }
 
+        fn deeds(&self, name: &str) -> Deeds {
+            let mut deeds = self.fleet.deeds(&Counted::read(self.counters, self.stats));
+            deeds.remove(name).unwrap_or_default()
+        }
+
         fn requests(&self, name: &str) -> u64 {
-            let deeds = self.fleet.deeds(&Counted::read(self.counters, self.stats));
-            let Some(deeds) = deeds.get(name) else { return 0 };
+            let deeds = self.deeds(name);
             let requests = deeds.requests.values().sum();
             assert_eq!(requests, deeds.first_tokens.count());
             requests
@@ -182,6 +180,44 @@ mod tests {
         assert_eq!(requests(&rig), (7, 9));
     }
 
+    /// It is killed with open streams behind its move, and its last replies tell what was in its cache.
+    #[test]
+    fn what_fails_where_an_engine_was_is_counted_for_it() {
+        let mut rig = Rig::of(&[1, 2]);
+        let left = rig.slot("engine:1");
+        let admission = rig.counters.try_admit(rig.fleet.target(0).unwrap().0, None).unwrap();
+        let breaks = |rig: &Rig| {
+            rig.counters.outcomes().fault(left);
+            let prediction = Prediction {
+                method: Method::Warm,
+                tokens: 100,
+                held: 60,
+                text_bytes: 0,
+                batch: false,
+                omits_zero: false,
+            };
+            rig.counters.predictions().told(left, &prediction, 100, Some(60));
+        };
+        let counted = |rig: &Rig, name: &str| {
+            let deeds = rig.deeds(name);
+            (deeds.faults, deeds.compared_in_all().cached)
+        };
+        breaks(&rig);
+        rig.moves(0, 11);
+        breaks(&rig);
+        rig.rests();
+        assert_eq!((counted(&rig, "engine:1"), counted(&rig, "engine:2")), ((2, 120), (0, 0)));
+        // Between two looks, and the slot is free.
+        breaks(&rig);
+        drop(admission);
+        rig.rests();
+        rig.moves(1, 12);
+        assert_eq!(rig.slot("engine:2"), left);
+        assert_eq!((counted(&rig, "engine:1"), counted(&rig, "engine:2")), ((3, 180), (0, 0)));
+        breaks(&rig);
+        assert_eq!((counted(&rig, "engine:1"), counted(&rig, "engine:2")), ((3, 180), (1, 60)));
+    }
+
     #[test]
     fn one_that_returns_goes_on_where_it_was() {
         let mut rig = Rig::of(&[1, 2]);
@@ -197,15 +233,15 @@ mod tests {
         rig.reload(config(&[1, 2, 3]));
         rig.serves(rig.slot("engine:1"), 1);
         assert_eq!((rig.requests("engine:3"), rig.requests("engine:1")), (1, 6));
-        let faults = |rig: &Rig| rig.fleet.members().iter().map(|member| member.faults).collect::<Vec<_>>();
+        let faults = |rig: &Rig| [1, 2, 3].map(|port| rig.deeds(&format!("engine:{port}")).faults);
         assert_eq!(faults(&rig), [1, 0, 0]);
         // At another address under the same name, from one moment to the next.
         let mut moved = config(&[9, 2, 3]);
         moved.upstream[0].name = "engine:1".into();
         rig.reload(moved);
-        assert_eq!((faults(&rig), rig.requests("engine:1")), (vec![1, 0, 0], 6));
+        assert_eq!((faults(&rig), rig.requests("engine:1")), ([1, 0, 0], 6));
         rig.rests();
-        assert_eq!((faults(&rig), rig.requests("engine:1")), (vec![1, 0, 0], 6));
+        assert_eq!((faults(&rig), rig.requests("engine:1")), ([1, 0, 0], 6));
     }
 
     /// Engines under ever new names, each of which serves one request.

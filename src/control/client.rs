@@ -7,11 +7,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, USER_AGENT};
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper::{Method, Request};
+use hyper_util::client::legacy::connect::{HttpConnector, capture_connection};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 /// Idle connections to engines are dropped before engines on uvicorn drop them (5 s).
 const IDLE: Duration = Duration::from_secs(3);
+/// Longest wait for a probe's connection. A kernel takes it whatever its engine is about, so a machine that is gone is known long before an
+/// engine that is slow.
+const CONNECT: Duration = Duration::from_secs(1);
 /// Longest head of an engine's answer.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
@@ -62,7 +66,7 @@ pub enum CallError {
     /// The kernel there ended the connection.
     #[error("the connection was reset: {0}")]
     Reset(String),
-    /// Not complete in time.
+    /// There was a connection, and the answer was not complete in time.
     #[error("no whole answer within {0} ms")]
     Timeout(u128),
     /// Longer than asked for.
@@ -79,33 +83,44 @@ impl CallError {
         matches!(self, CallError::Refused(..) | CallError::Reset(_))
     }
 
+    /// Whether the kernel there took the connection, and nobody answered in time: it may be busy.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, CallError::Timeout(_))
+    }
+
     fn of(error: &(dyn std::error::Error + 'static), connecting: Option<SocketAddr>) -> CallError {
         let (root, kind) = root(error);
         match (kind, connecting) {
             (Some(ErrorKind::ConnectionRefused), Some(address)) => CallError::Refused(address, root),
             (Some(ErrorKind::ConnectionReset), _) => CallError::Reset(root),
             (_, Some(_)) if is_want(error) => CallError::Want(root),
+            (Some(ErrorKind::TimedOut), Some(address)) => CallError::unconnected(address),
             (_, Some(address)) => CallError::Connect(address, root),
             (_, None) => CallError::Broken(root),
         }
+    }
+
+    fn unconnected(address: SocketAddr) -> CallError {
+        CallError::Connect(address, "nobody took the connection in time".into())
     }
 }
 
 impl Default for Client {
     fn default() -> Self {
-        Client::keeping(1)
+        Client::keeping(1, None)
     }
 }
 
 impl Client {
-    /// One that connects for each call: what answers on a kept connection may have closed its listener.
+    /// One that connects for each call: what answers on a kept connection may have closed its listener. For that it waits a second at most.
     pub fn connecting_anew() -> Client {
-        Client::keeping(0)
+        Client::keeping(0, Some(CONNECT))
     }
 
-    fn keeping(connections: usize) -> Client {
+    fn keeping(connections: usize, connect_timeout: Option<Duration>) -> Client {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
+        connector.set_connect_timeout(connect_timeout);
         let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
@@ -126,31 +141,16 @@ impl Client {
     }
 
     async fn ask(&self, call: &Call<'_>, fields: Vec<(&str, &str)>, json: Option<Bytes>) -> Result<Answer, CallError> {
-        let whole = tokio::time::timeout(call.timeout, self.unbounded(call, fields, json));
-        whole.await.unwrap_or(Err(CallError::Timeout(call.timeout.as_millis())))
+        let mut request = request(call, fields, json).map_err(|error| CallError::of(&error, None))?;
+        let connection = capture_connection(&mut request);
+        let whole = tokio::time::timeout(call.timeout, self.unbounded(call, request)).await;
+        whole.unwrap_or_else(|_| match connection.connection_metadata().is_some() {
+            true => Err(CallError::Timeout(call.timeout.as_millis())),
+            false => Err(CallError::unconnected(call.address)),
+        })
     }
 
-    async fn unbounded(
-        &self,
-        call: &Call<'_>,
-        fields: Vec<(&str, &str)>,
-        json: Option<Bytes>,
-    ) -> Result<Answer, CallError> {
-        let mut request = hyper::Request::builder()
-            .uri(format!("http://{}{}", call.address, call.path))
-            .header(HOST, call.authority)
-            .header(USER_AGENT, concat!("warmfront/", env!("CARGO_PKG_VERSION")));
-        if let Some(key) = call.key {
-            request = request.header(AUTHORIZATION, format!("Bearer {key}"));
-        }
-        if json.is_some() {
-            request = request.method(hyper::Method::POST).header(CONTENT_TYPE, "application/json");
-        }
-        for (name, value) in fields {
-            // As bytes: a value may hold more than ASCII.
-            request = request.header(name, value.as_bytes());
-        }
-        let request = request.body(Full::new(json.unwrap_or_default())).map_err(|error| CallError::of(&error, None))?;
+    async fn unbounded(&self, call: &Call<'_>, request: Request<Full<Bytes>>) -> Result<Answer, CallError> {
         let response = self.0.request(request).await;
         let response = response.map_err(|error| CallError::of(&error, error.is_connect().then_some(call.address)))?;
         let (head, body) = response.into_parts();
@@ -161,6 +161,28 @@ impl Client {
         })?;
         Ok(Answer { status: head.status.as_u16(), fields: head.headers, body: body.to_bytes() })
     }
+}
+
+fn request(
+    call: &Call<'_>,
+    fields: Vec<(&str, &str)>,
+    json: Option<Bytes>,
+) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
+    let mut request = Request::builder()
+        .uri(format!("http://{}{}", call.address, call.path))
+        .header(HOST, call.authority)
+        .header(USER_AGENT, concat!("warmfront/", env!("CARGO_PKG_VERSION")));
+    if let Some(key) = call.key {
+        request = request.header(AUTHORIZATION, format!("Bearer {key}"));
+    }
+    if json.is_some() {
+        request = request.method(Method::POST).header(CONTENT_TYPE, "application/json");
+    }
+    for (name, value) in fields {
+        // As bytes: a value may hold more than ASCII.
+        request = request.header(name, value.as_bytes());
+    }
+    request.body(Full::new(json.unwrap_or_default()))
 }
 
 /// Whether the want of something of ours is behind it (EMFILE, ENFILE), whoever is called.

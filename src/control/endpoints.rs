@@ -17,8 +17,8 @@ use super::ladder::Why;
 use super::member::{Member, Tenancy};
 use super::reload::Changes;
 use crate::config::Upstream;
-use crate::counters::Counters;
 use crate::counters::stats::{Shadowed, Stats};
+use crate::counters::{Counted, Counters, Deeds};
 use crate::fleet::{Endpoint, Health};
 use crate::snapshot::Pool;
 
@@ -212,11 +212,19 @@ async fn endpoints(Shared(state): Shared<State>) -> Json<ShownFleet> {
         epoch: snapshot.epoch,
         draining: state.process.draining(),
         pools: snapshot.pools.iter().filter(|pool| !pool.members.is_empty()).map(pool).collect(),
-        endpoints: state.keeper.fleet().members().iter().map(|member| show(member, state.counters)).collect(),
+        endpoints: shown(&state),
     })
 }
 
-fn show(member: &Member, counters: &Counters) -> Shown {
+fn shown(state: &State) -> Vec<Shown> {
+    let fleet = state.keeper.fleet();
+    // Read while nobody gives a slot away.
+    let (deeds, nothing) = (fleet.deeds(&Counted::read(state.counters, state.stats)), Deeds::default());
+    let show = |member: &Member| show(member, deeds.get(&member.name).unwrap_or(&nothing), state.counters);
+    fleet.members().iter().map(show).collect()
+}
+
+fn show(member: &Member, deeds: &Deeds, counters: &Counters) -> Shown {
     let now = member.now.as_ref();
     let course = now.map(|tenancy| &tenancy.course);
     let engine = |(reading, at): &(super::scrape::Reading, Instant)| ShownEngine {
@@ -230,7 +238,7 @@ fn show(member: &Member, counters: &Counters) -> Shown {
         prefix_hits_total: reading.load.prefix_hits_total,
         read_ms_ago: at.elapsed().as_millis(),
     };
-    let compared = member.compared_in_all();
+    let compared = deeds.compared_in_all();
     let cache = |tenancy: &Tenancy| ShownCache {
         rung: tenancy.truth.ladder.rung().as_str(),
         rung_ms: tenancy.truth.ladder.since().elapsed().as_millis(),
@@ -257,9 +265,9 @@ fn show(member: &Member, counters: &Counters) -> Shown {
         weight: member.upstream.weight,
         health: health(member.health()),
         health_ms: course.map(|course| course.since().elapsed().as_millis()),
-        why: course.and_then(Course::why).map(str::to_owned),
+        why: member.why().map(str::to_owned),
         ejections: member.ejections,
-        faults: member.faults,
+        faults: deeds.faults,
         refuses_probes: course.is_some_and(Course::refuses_probes),
         cap: Some(member.cap()).filter(|cap| *cap != Endpoint::NO_CAP),
         share_percent: course.map_or(0, Course::share_percent),
@@ -291,6 +299,7 @@ pub(super) fn health(health: Option<Health>) -> &'static str {
         Some(Health::Up) => "up",
         Some(Health::Down) => "down",
         Some(Health::Draining) => "draining",
+        Some(Health::Asleep) => "asleep",
         Some(Health::Ejected) => "ejected",
         Some(Health::Trial) => "trial",
     }
@@ -304,7 +313,7 @@ mod tests {
     fn who_has_an_address_and_no_slot_was_looked_up() {
         let upstream = Upstream::new("http://engine:8000".parse().unwrap());
         let mut member = Member::new(0, upstream, None, false);
-        let errors = |member: &Member| show(member, Counters::leak()).errors;
+        let errors = |member: &Member| show(member, &Deeds::default(), Counters::leak()).errors;
         assert_eq!(errors(&member), ["address: its host name could not be looked up"]);
         member.addresses = vec![([10, 0, 0, 1], 8_000).into()];
         assert_eq!(errors(&member), ["address: every endpoint slot is taken; it is used once one is free"]);

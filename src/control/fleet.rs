@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::bank::Bank;
 use super::caches::Caches;
 use super::forms::Forms;
-use super::health::{Failure, Turn};
+use super::health::{Failure, How, Turn};
 use super::member::{Member, Tenancy};
 use super::pools::Pools;
 use super::reload::session_headers;
@@ -96,7 +96,7 @@ impl Fleet {
     /// The host name of an engine was looked up. Its endpoint stays while its address is among the answers.
     pub fn resolved(&mut self, place: usize, addresses: Vec<SocketAddr>, now: Instant) -> bool {
         let Some(at) = self.at(place) else { return false };
-        self.members[at].addresses = addresses;
+        self.members[at].looked_up(addresses);
         self.seat(at, now)
     }
 
@@ -110,16 +110,18 @@ impl Fleet {
     ) -> (Option<Turn>, bool) {
         let config = Arc::clone(&self.config);
         let Some(at) = self.at(place) else { return (None, false) };
+        let is_silent = outcome.as_ref().is_err_and(|failure| failure.how == How::Silent);
+        let may_go = is_silent && self.may_eject(at);
         let Some(tenancy) = self.tenancy(place, id) else { return (None, false) };
         let (was_known, refused_before) = (tenancy.course.is_known(), tenancy.course.refuses_probes());
-        let turn = tenancy.course.probed(outcome, &config.health, now);
-        let changed = turn.is_some() || tenancy.course.refuses_probes() != refused_before;
+        let turn = tenancy.course.probed(outcome, may_go, &config.health, now);
+        let changed = turn.is_some_and(|turn| turn != Turn::Slow) || tenancy.course.refuses_probes() != refused_before;
         let elsewhere =
             tenancy.course.looks_elsewhere(&config.health).then(|| tenancy.course.elsewhere(&config.health, now));
         let address = tenancy.address;
         if was_known && matches!(turn, Some(Turn::Up | Turn::Answers)) {
             // Whoever answers there after a silence may be another process, and if it cannot say so, is.
-            tenancy.was_silent = true;
+            tenancy.was_silent = Some(now);
             if !tenancy.can_say() {
                 let tokens = tenancy.tokens();
                 self.starts_anew(place, id, tokens, now);
@@ -150,8 +152,6 @@ impl Fleet {
             let may_eject = outcome.barred && !tenancy.course.is_barred() && self.may_eject(at);
             let member = &mut self.members[at];
             let Some(tenancy) = &mut member.now else { continue };
-            let seen = tenancy.course.seen().unwrap_or(outcome);
-            member.faults += u64::from(outcome.faults.wrapping_sub(seen.faults));
             let Some(turn) = tenancy.course.looked(outcome, may_eject, &config.health, now) else { continue };
             match turn {
                 Turn::Trial => counters.on_trial(slot),
@@ -181,15 +181,17 @@ impl Fleet {
         }
     }
 
-    /// Whether one more engine may be ejected for its faults: as long as half of those that answer their probes,
-    /// of all that serve the same models, stay in service.
+    /// Whether one more engine may be taken out for its faults, or for its silence: as long as half of those that are there, of all that serve
+    /// the same models, stay in service.
     ///
     /// Faults of most of a fleet at once are seldom its own. A request that no engine survives walks from one to
-    /// the next by itself; ejecting each would put the whole load on the last, and then on none. So half of them
-    /// are believed to be wrong at most. That an engine says it is shutting down is no suspicion, and has no such limit.
+    /// the next by itself; ejecting each would put the whole load on the last, and then on none. Silence is of the same kind: who is too busy
+    /// for his probes leaves his load to others. So half of them are believed to be wrong at most. That an engine says it is shutting down, or
+    /// that its kernel refuses, is no suspicion, and has no such limit.
     fn may_eject(&self, at: usize) -> bool {
         let Some(member) = self.members.get(at) else { return false };
-        if member.health() == Some(Health::Down) {
+        // Who is out already is not missed.
+        if matches!(member.health(), Some(Health::Down | Health::Ejected | Health::Trial)) {
             return true;
         }
         let ids: Option<HashSet<&str>> = member.ids().map(|ids| ids.into_iter().collect());
@@ -197,11 +199,15 @@ impl Fleet {
             (Some(ids), Some(others)) => others.iter().any(|id| ids.contains(id)),
             (ids, others) => ids.is_none() && others.is_none(),
         };
-        let peers = self.members.iter().filter(is_peer).filter_map(Member::health);
-        let answering: Vec<Health> =
-            peers.filter(|health| !matches!(health, Health::Down | Health::Draining)).collect();
-        let out = answering.iter().filter(|health| matches!(health, Health::Ejected | Health::Trial)).count();
-        2 * (out + 1) <= answering.len()
+        let peers = self.members.iter().filter(is_peer);
+        let is_out = |member: &Member| match member.health()? {
+            Health::Draining | Health::Asleep => None,
+            Health::Down => member.now.as_ref()?.course.is_silent().then_some(true),
+            health => Some(matches!(health, Health::Ejected | Health::Trial)),
+        };
+        let there: Vec<bool> = peers.filter_map(is_out).collect();
+        let out = there.iter().filter(|is_out| **is_out).count();
+        2 * (out + 1) <= there.len()
     }
 
     /// Slow starts go on, step by step: each step is a publication.
@@ -227,12 +233,15 @@ impl Fleet {
         read: Result<(Reading, Ours), String>,
         now: Instant,
     ) -> bool {
+        let stale = Duration::from_millis(self.config.control.stale_after_ms);
         let Some(tenancy) = self.tenancy(place, id) else { return false };
         let (reading, ours) = match read {
             Ok(read) => read,
             Err(why) => {
                 tenancy.scrape_error = Some(why);
-                let cannot_say = std::mem::take(&mut tenancy.was_silent) && tenancy.can_say();
+                // Who was too busy for his probes may be so for a scrape yet.
+                let is_long = |since: &mut Instant| now.saturating_duration_since(*since) > stale;
+                let cannot_say = tenancy.was_silent.take_if(is_long).is_some() && tenancy.can_say();
                 let tokens = tenancy.tokens();
                 if cannot_say {
                     self.starts_anew(place, id, tokens, now);
@@ -245,22 +254,25 @@ impl Fleet {
             reading.load.running.zip(reading.load.waiting).map(|(running, waiting)| running.saturating_add(waiting));
         // What it counts as several tells nothing of others beside it.
         let foreign = theirs.filter(|_| ours.several == 0).map_or(0, |theirs| theirs.saturating_sub(ours.in_flight));
-        let was_silent = std::mem::take(&mut tenancy.was_silent);
+        let was_silent = tenancy.was_silent.take().is_some();
         let another = tenancy.is_another(&reading, was_silent);
         (tenancy.began, tenancy.computed) = (reading.started.or(tenancy.began), reading.load.prompt_tokens_total);
         let before = tenancy.reading.as_ref().map(|(reading, _)| reading.load);
         let since = tenancy.reading.as_ref().map_or(Duration::ZERO, |(_, at)| now.saturating_duration_since(*at));
         let changed = before != Some(reading.load) || tenancy.foreign != foreign;
         let fell = |before: EngineLoad| Some(reading.load.prompt_tokens_total? < before.prompt_tokens_total?);
-        let restarted = before.and_then(fell) == Some(true) || another;
+        // Its cache is gone with its memory.
+        let (was_asleep, asleep) = (tenancy.asleep, reading.awake == Some(false));
+        let emptied = before.and_then(fell) == Some(true) || another || asleep && !was_asleep;
         let capacity = tenancy.unit.tokens(&reading);
-        if restarted {
+        if emptied {
             self.starts_anew(place, id, capacity, now);
         }
         let Some(tenancy) = self.tenancy(place, id) else { return false };
         let several = std::mem::replace(&mut tenancy.several, ours.several);
         let alone = foreign.max(tenancy.foreign) == 0 && several.max(ours.several) == 0;
         tenancy.truth.scraped(&ours, &reading, alone, now);
+        tenancy.asleep = asleep;
         tenancy.foreign = foreign;
         tenancy.dispatched_at = ours.dispatched;
         tenancy.resident_at = ours.resident;
@@ -269,13 +281,13 @@ impl Fleet {
         let first =
             tenancy.reading.replace((reading, now)).is_none() && !std::mem::replace(&mut tenancy.is_known, true);
         let token_bytes = self.member(place).map_or(Pool::TOKEN_BYTES, |member| self.token_bytes(member));
-        if let Some(tokens) = capacity.filter(|_| !restarted) {
+        if let Some(tokens) = capacity.filter(|_| !emptied) {
             self.caches.holds(id, tokens, token_bytes, unit);
         }
         if first {
             self.recall(place, id);
         }
-        self.turned(place, id, since) || changed
+        self.turned(place, id, since) || changed || asleep != was_asleep
     }
 
     /// The first reply of a model told what its tokens stand for: until the next scrapes much may be sent there.
@@ -346,7 +358,8 @@ impl Fleet {
     /// Whether any engine that answers its probes could take a request.
     pub fn usable(&self) -> bool {
         let serving = self.members.iter().filter(|member| !member.upstream.drain);
-        serving.filter_map(|member| member.now.as_ref()).any(|tenancy| tenancy.course.answers())
+        let usable = |tenancy: &Tenancy| tenancy.course.answers() && !tenancy.asleep;
+        serving.filter_map(|member| member.now.as_ref()).any(usable)
     }
 
     pub(super) fn tenancy(&mut self, place: usize, id: EndpointId) -> Option<&mut Tenancy> {

@@ -15,12 +15,15 @@
 //! from before, so that each state has a way out. What is open from before is a verdict on it all the same, and a
 //! tunnel that is its own request is none before its end.
 
+mod turn;
+
 use std::time::{Duration, Instant};
 
 use crate::config::Health as Rules;
 use crate::counters::Outcome;
 use crate::fleet::{Endpoint, Health};
 use crate::limits::FAULTS_IN_A_ROW_MAX;
+pub use turn::{Turn, Why};
 
 /// Share with which a slow start begins, in percent.
 const FIRST_SHARE: u8 = 10;
@@ -41,6 +44,8 @@ pub struct Course {
     refusals: u32,
     /// A probe was good, at this address.
     answered: bool,
+    /// The last probes were taken and not answered in time, as far as they had it down, or may.
+    silent: bool,
     probe_error: Option<String>,
     /// Ejections in a row, and how long the last one was.
     row: u32,
@@ -75,52 +80,19 @@ enum Bar {
 pub struct Failure {
     /// In words.
     pub why: String,
-    /// By the kernel there: it refused or reset the connection.
-    pub refused: bool,
+    /// In what way.
+    pub how: How,
 }
 
-/// Why an endpoint was barred.
+/// In what way a probe failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Why {
-    /// Requests in a row failed by its fault.
-    Faults,
-    /// One did while it was on trial.
-    Trial,
-    /// It said that it is shutting down.
-    Drain,
-}
-
-impl Why {
-    /// In words.
-    pub fn as_str(self) -> &'static str {
-        const _: () = assert!(FAULTS_IN_A_ROW_MAX == 3, "the words below say so");
-        match self {
-            Why::Faults => "3 requests in a row failed by its fault",
-            Why::Trial => "its request on trial failed",
-            Why::Drain => "it says that it is shutting down",
-        }
-    }
-}
-
-/// A change that is worth a line in the log.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Turn {
-    /// Answers its probes, and serves; its models may be others than before.
-    Up,
-    /// Answers its probes, and has yet to stand its trial; its models may be others than before.
-    Answers,
-    /// Fails its probes.
-    Down,
-    /// Gets nothing new for so long.
-    Ejected(Why, Duration),
-    /// Failed, and stays, because too many others are out.
-    Spared,
-    /// The same, too soon to say it again: faults may go on as fast as requests come.
-    SparedAgain,
-    /// Gets one request at a time, beside what is open there from before.
-    Trial,
-    /// Stood its trial.
-    Recovered,
+pub enum How {
+    /// The kernel there refused or reset the connection.
+    Refused,
+    /// It took the connection, and no answer came in time: the engine may be busy.
+    Silent,
+    /// Another answer than 200, or no connection at all.
+    Otherwise,
 }
 
 impl Course {
@@ -133,6 +105,7 @@ impl Course {
             successes: 0,
             refusals: 0,
             answered: false,
+            silent: false,
             probe_error: None,
             row: 0,
             last: Duration::ZERO,
@@ -205,6 +178,11 @@ impl Course {
         self.probe_error.as_deref()
     }
 
+    /// Whether it is down for nothing but silence.
+    pub fn is_silent(&self) -> bool {
+        self.probes == Probes::Failing && self.silent
+    }
+
     /// Failed probes in a row.
     pub fn failures(&self) -> u32 {
         self.failures
@@ -235,29 +213,39 @@ impl Course {
         self.bar != Bar::None
     }
 
-    /// A probe was answered with 200, or not.
-    pub fn probed(&mut self, outcome: Result<(), Failure>, rules: &Rules, now: Instant) -> Option<Turn> {
+    /// A probe was answered with 200, or not. `may_go`: whether one more may be taken out for its silence.
+    pub fn probed(&mut self, outcome: Result<(), Failure>, may_go: bool, rules: &Rules, now: Instant) -> Option<Turn> {
         let before = self.health();
         let turn = match outcome {
             Ok(()) => {
                 (self.failures, self.refusals, self.successes) = (0, 0, self.successes.saturating_add(1));
-                self.answered = true;
+                (self.answered, self.silent) = (true, false);
                 self.probe_error = None;
                 self.good_probe(rules, now)
             }
             Err(failure) => {
                 (self.successes, self.failures) = (0, self.failures.saturating_add(1));
-                self.refusals = if failure.refused { self.refusals.saturating_add(1) } else { 0 };
+                self.refusals = if failure.how == How::Refused { self.refusals.saturating_add(1) } else { 0 };
+                self.silent = failure.how == How::Silent && (self.silent || self.probes != Probes::Failing);
                 self.probe_error = Some(failure.why);
-                let turned = self.failures >= rules.failures_down && self.probes != Probes::Failing;
-                turned.then(|| {
-                    self.probes = Probes::Failing;
-                    Turn::Down
-                })
+                self.failed_probe(may_go, rules)
             }
         };
         self.moved_from(before, now);
         turn
+    }
+
+    /// Who is refused, or told otherwise, knows. Silence is doubt: under load `/health` waits behind the tokens of all streams, and where each
+    /// that is slow leaves its part to the others, these are slow next.
+    fn failed_probe(&mut self, may_go: bool, rules: &Rules) -> Option<Turn> {
+        if self.failures < rules.failures_down || self.probes == Probes::Failing {
+            return None;
+        }
+        if self.silent && self.probes == Probes::Good && !may_go {
+            return (self.failures == rules.failures_down).then_some(Turn::Slow);
+        }
+        self.probes = Probes::Failing;
+        Some(Turn::Down)
     }
 
     fn good_probe(&mut self, rules: &Rules, now: Instant) -> Option<Turn> {

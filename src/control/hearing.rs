@@ -258,9 +258,11 @@ impl Hearing {
     fn judge(&self, inner: &mut Inner) -> (Tells, bool) {
         let heard = inner.sockets.iter().all(|socket| socket.course == Course::Heard);
         let silent = inner.sockets.iter().any(|socket| socket.course == Course::Silent);
+        // Where nobody can be asked its next message is waited for, which may come in an hour.
+        let asked = inner.sockets.iter().any(Socket::is_asked);
         let tells = match (heard, silent) {
             (true, _) if self.is_whole(inner) => Tells::All,
-            (false, false) => Tells::Replaying,
+            (false, false) if asked => Tells::Replaying,
             _ => Tells::Nothing,
         };
         // What was sent there counts beside what it tells until that is all there is.

@@ -1,6 +1,7 @@
 //! The one holder of the fleet on control's thread: takes reports, publishes snapshots.
 
 mod caches;
+mod counted;
 mod leaving;
 mod said;
 mod toolsets;
@@ -34,7 +35,7 @@ use crate::counters::{Counted, Counters};
 use crate::exchange::Rules;
 use crate::fleet::EndpointId;
 use crate::publish::Published;
-use said::{Unserved, say, say_moved};
+use said::{Unserved, say, say_asleep, say_moved};
 
 /// How often what shards have counted is looked at.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -243,24 +244,6 @@ impl Keeper {
         self.fleet().member(place)?.key.clone()
     }
 
-    /// What we have sent to an endpoint.
-    pub fn ours(&self, slot: u16) -> Ours {
-        let loads = self.counters.loads();
-        Ours {
-            in_flight: loads.in_flight(slot),
-            several: loads.several(slot),
-            dispatched: loads.dispatched(slot),
-            resident: loads.resident(slot),
-            prompted: loads.prompted(slot),
-            asked: self.counters.predictions().sent_in_all(slot),
-        }
-    }
-
-    /// Failed connects and faults that shards have counted so far (wraps); compare with what was read before.
-    pub fn trouble(&self, slot: u16) -> u32 {
-        self.counters.connect_failures(slot).wrapping_add(self.counters.outcomes().read(slot).faults)
-    }
-
     /// See [`Fleet::resolved`].
     pub fn resolved(&self, place: usize, addresses: Vec<SocketAddr>) {
         let changed = self.fleet().resolved(place, addresses, Instant::now());
@@ -297,7 +280,12 @@ impl Keeper {
     /// See [`Fleet::scraped`].
     pub fn scraped(&self, place: usize, id: EndpointId, read: Result<(Reading, Ours), String>) {
         let mut fleet = self.fleet();
+        let asleep = |fleet: &Fleet| fleet.member(place).is_some_and(Member::asleep);
+        let was_asleep = asleep(&fleet);
         let changed = fleet.scraped(place, id, read, Instant::now());
+        if asleep(&fleet) != was_asleep {
+            say_asleep(fleet.member(place));
+        }
         let answered = fleet.tenancy(place, id).and_then(|tenancy| tenancy.truth.answered());
         drop(fleet);
         if let Some(Answered { requests, tokens }) = answered {

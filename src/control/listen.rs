@@ -31,7 +31,7 @@ const ASK_BYTES_MAX: usize = 1 << 20;
 pub struct Wanted {
     /// The endpoint that it is.
     pub id: EndpointId,
-    /// Its host, as configured.
+    /// Where it is connected with that says no host of its own.
     pub host: String,
     /// What it is asked with.
     pub call: (std::net::SocketAddr, String, Option<Arc<str>>),

@@ -12,9 +12,9 @@ use super::models::{Card, Learnt, Lock};
 use super::saved::{Heard, Process};
 use super::scrape::Reading;
 use super::truth::Truth;
+use super::watch;
 use crate::config::Upstream;
-use crate::counters::Compared;
-use crate::fleet::{Endpoint, EndpointId, Health, METHODS, Turnover};
+use crate::fleet::{Endpoint, EndpointId, Health, Turnover};
 use crate::limits::TOKENS_MAX;
 
 /// One configured engine.
@@ -32,6 +32,8 @@ pub struct Member {
     pub key: Option<Arc<str>>,
     /// What its host name stands for.
     pub addresses: Vec<SocketAddr>,
+    /// It was said that these are several of one family.
+    pub said_shared: bool,
     /// The endpoint it has now, if its name could be resolved.
     pub now: Option<Tenancy>,
     /// What it serves; `None`: neither configured nor learnt yet.
@@ -46,12 +48,8 @@ pub struct Member {
     pub troubled: Arc<Notify>,
     /// How much they had counted when that was looked at.
     pub trouble: u32,
-    /// Requests that failed by its fault, at whatever address.
-    pub faults: u64,
     /// How often it was taken out of service for what became of requests.
     pub ejections: u64,
-    /// What was predicted of its cache beside what came of it, by method, at whatever address.
-    pub compared: [Compared; METHODS],
 }
 
 /// One endpoint: an address in a slot.
@@ -93,8 +91,10 @@ pub struct Tenancy {
     pub computed: Option<u64>,
     /// Which process it is, as far as it has said so: known for longer than its figures are believed.
     pub process: Option<Process>,
-    /// It answers again: whether it is the same process its next scrape tells.
-    pub was_silent: bool,
+    /// It said last that it sleeps.
+    pub asleep: bool,
+    /// It answers again since then: whether it is the same process its next scrape tells.
+    pub was_silent: Option<Instant>,
 }
 
 impl Tenancy {
@@ -133,6 +133,7 @@ impl Member {
             upstream,
             key,
             addresses: Vec::new(),
+            said_shared: false,
             now: None,
             models: None,
             lock: Lock::Unknown,
@@ -140,10 +141,28 @@ impl Member {
             models_wanted: Arc::default(),
             troubled: Arc::default(),
             trouble: 0,
-            faults: 0,
             ejections: 0,
-            compared: [Compared::default(); METHODS],
         }
+    }
+
+    /// Its host name stands for these. That it stands for several engines is said once.
+    pub fn looked_up(&mut self, addresses: Vec<SocketAddr>) {
+        let is_shared = watch::is_shared(&addresses);
+        if is_shared && !std::mem::replace(&mut self.said_shared, is_shared) {
+            tracing::warn!(
+                engine = &*self.name,
+                ?addresses,
+                "this engine's host name stands for several addresses, of which one is used at a time: each engine needs a name or an address of its own"
+            );
+        }
+        self.addresses = addresses;
+    }
+
+    /// What to call the host of its endpoint at `address`: by that, since its name may stand for other engines as well; by its name where this
+    /// stands for one machine's two families, of which another of its sockets may know one alone.
+    pub fn host_of(&self, address: SocketAddr) -> String {
+        let of_one = self.addresses.len() > 1 && !watch::is_shared(&self.addresses);
+        if of_one { self.upstream.url.host.clone() } else { address.ip().to_string() }
     }
 
     /// Ids it serves: those configured, else those learnt; `None`: not known yet.
@@ -195,14 +214,26 @@ impl Member {
     }
 
     fn health_of(&self, tenancy: &Tenancy) -> Health {
-        if self.upstream.drain { Health::Draining } else { tenancy.course.health() }
+        match tenancy.course.health() {
+            _ if self.upstream.drain => Health::Draining,
+            Health::Down => Health::Down,
+            // What it did before says nothing of when it is to be tried.
+            _ if tenancy.asleep => Health::Asleep,
+            health => health,
+        }
     }
 
-    /// What was predicted of its cache by any method, beside what came of it.
-    pub fn compared_in_all(&self) -> Compared {
-        let mut all = Compared::default();
-        self.compared.iter().for_each(|compared| all.add(*compared));
-        all
+    /// Whether it said last that it sleeps.
+    pub fn asleep(&self) -> bool {
+        self.now.as_ref().is_some_and(|tenancy| tenancy.asleep)
+    }
+
+    /// Why it is of that health, where that needs words.
+    pub fn why(&self) -> Option<&str> {
+        match self.health()? {
+            Health::Asleep => Some("it says that it sleeps; POST /wake_up there wakes it"),
+            _ => self.now.as_ref()?.course.why(),
+        }
     }
 
     /// A card for each id it serves.

@@ -23,6 +23,7 @@ use crate::limits::LABELLED_POOLS_MAX;
 use crate::policy::{Policy, Reason};
 use crate::scan;
 use crate::snapshot::Snapshot;
+use slots::ByName;
 
 /// Before every name.
 const PREFIX: &str = "warmfront";
@@ -43,7 +44,6 @@ pub(super) fn text(state: &State) -> String {
 struct Collected(State);
 
 type Labels<'a> = Vec<(&'a str, &'a str)>;
-type Total = fn(&Member) -> u64;
 
 /// One family, its samples to follow.
 struct Family<'a>(MetricEncoder<'a>);
@@ -91,9 +91,9 @@ impl Collector for Collected {
         self.times(&mut out, &snapshot)?;
         self.answers(&mut out, &snapshot)?;
         self.shadows(&mut out, &snapshot)?;
-        self.endpoints(&mut out, &snapshot)?;
+        self.endpoints(&mut out, &snapshot, &deeds)?;
         self.slots(&mut out, &snapshot, &deeds)?;
-        self.predictions(&mut out, &snapshot)?;
+        self.predictions(&mut out, &snapshot, &deeds)?;
         self.heard(&mut out)
     }
 }
@@ -248,7 +248,7 @@ impl Collected {
         Ok(())
     }
 
-    fn predictions(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
+    fn predictions(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot, deeds: &ByName) -> Result<(), Error> {
         let fleet = self.0.keeper.fleet();
         type Part = fn(&Compared) -> u64;
         let tokens: [(&str, &str, Part); 5] = [
@@ -265,7 +265,7 @@ impl Collected {
         for (name, help, count) in tokens {
             let mut family = Family::new(out, name, help, MetricType::Counter)?;
             for member in fleet.members() {
-                for (method, compared) in Method::ALL.iter().zip(&member.compared) {
+                for (method, compared) in Method::ALL.iter().zip(&deeds.of(&member.name).compared) {
                     let labels = vec![("endpoint", &*member.name), ("method", method.as_str())];
                     family.counter(labels, count(compared))?;
                 }
@@ -283,7 +283,7 @@ impl Collected {
         Ok(())
     }
 
-    fn endpoints(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
+    fn endpoints(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot, deeds: &ByName) -> Result<(), Error> {
         type Figure = fn(&Endpoint) -> Option<f64>;
         let fleet = self.0.keeper.fleet();
         // One that was taken out finishes beside its successor of the same name.
@@ -306,19 +306,15 @@ impl Collected {
                 family.gauge(labels, f64::from(u8::from(health == state)))?;
             }
         }
-        let counts: [(&str, &str, Total); 2] = [
-            (
-                "endpoint_ejections",
-                "How often an endpoint got nothing new for a while, for how its requests ended",
-                |m| m.ejections,
-            ),
-            ("endpoint_faults", "Requests that failed by their endpoint's fault", |m| m.faults),
-        ];
-        for (name, help, count) in counts {
-            let mut family = Family::new(out, name, help, MetricType::Counter)?;
-            for member in fleet.members() {
-                family.counter(vec![("endpoint", &member.name)], count(member))?;
-            }
+        let help = "How often an endpoint got nothing new for a while, for how its requests ended";
+        let mut family = Family::new(out, "endpoint_ejections", help, MetricType::Counter)?;
+        for member in fleet.members() {
+            family.counter(vec![("endpoint", &member.name)], member.ejections)?;
+        }
+        let help = "Requests that failed by their endpoint's fault";
+        let mut family = Family::new(out, "endpoint_faults", help, MetricType::Counter)?;
+        for member in fleet.members() {
+            family.counter(vec![("endpoint", &member.name)], deeds.of(&member.name).faults)?;
         }
         drop(fleet);
         let figures: [(&str, &str, Figure); 8] = [
@@ -349,8 +345,8 @@ impl Collected {
     }
 }
 
-const STATES: [Health; 6] =
-    [Health::Unknown, Health::Up, Health::Down, Health::Draining, Health::Ejected, Health::Trial];
+const STATES: [Health; 7] =
+    [Health::Unknown, Health::Up, Health::Down, Health::Draining, Health::Asleep, Health::Ejected, Health::Trial];
 
 type ShadowValues = &'static [(&'static str, Shadowed)];
 

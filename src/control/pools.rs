@@ -90,7 +90,8 @@ impl Pools {
             let ids = member.ids();
             complete &= ids.is_some();
             let Some(tenancy) = &member.now else { continue };
-            unlearnt_usable |= ids.is_none() && !matches!(member.health(), Some(Health::Down | Health::Draining));
+            let is_out = matches!(member.health(), Some(Health::Down | Health::Draining | Health::Asleep));
+            unlearnt_usable |= ids.is_none() && !is_out;
             for id in ids.clone().unwrap_or_else(|| vec![UNLEARNT]) {
                 let Some(pool) = self.place(id) else { continue };
                 let place = usize::from(pool.0);

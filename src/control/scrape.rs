@@ -23,6 +23,8 @@ pub struct Reading {
     pub engine: Option<EngineKind>,
     /// When its process began, in seconds since 1970, where it says so.
     pub started: Option<f64>,
+    /// Whether all its ranks are awake, where it says so.
+    pub awake: Option<bool>,
 }
 
 /// Whose metrics they are.
@@ -83,8 +85,8 @@ struct Sums {
     total_tokens: Ranks,
     pages: Ranks,
     prompt_tokens: Option<f64>,
-    queries: Option<f64>,
-    hits: Option<f64>,
+    queries: Renamed,
+    hits: Renamed,
     generation_tokens: Option<f64>,
     requests: Option<f64>,
     block_size: Option<u64>,
@@ -92,6 +94,7 @@ struct Sums {
     prefix_caching: Option<bool>,
     engine: Option<EngineKind>,
     started: Option<f64>,
+    awake: Option<bool>,
 }
 
 /// What SGLang says of each data-parallel and each pipeline rank; all ranks of tensor parallelism may say the same of it.
@@ -122,10 +125,23 @@ impl Ranks {
     }
 }
 
+/// What vLLM wrote under an older name as well for some versions, about 0.10.
+#[derive(Default)]
+struct Renamed {
+    now: Option<f64>,
+    once: Option<f64>,
+}
+
 #[derive(Default)]
 struct Mean {
     sum: f64,
     count: u32,
+}
+
+impl Renamed {
+    fn told(&self) -> Option<f64> {
+        self.now.or(self.once)
+    }
 }
 
 impl Sums {
@@ -153,15 +169,10 @@ impl Sums {
                 self.kv_use.count += 1;
             }
             "prompt_tokens_total" => add(&mut self.prompt_tokens),
-            "prefix_cache_queries_total" | "gpu_prefix_cache_queries_total" | "gpu_prefix_cache_queries" => {
-                add(&mut self.queries);
-            }
-            "prefix_cache_hits_total"
-            | "gpu_prefix_cache_hits_total"
-            | "gpu_prefix_cache_hits"
-            | "cached_tokens_total" => {
-                add(&mut self.hits);
-            }
+            "prefix_cache_queries_total" => add(&mut self.queries.now),
+            "gpu_prefix_cache_queries_total" | "gpu_prefix_cache_queries" => add(&mut self.queries.once),
+            "prefix_cache_hits_total" | "cached_tokens_total" => add(&mut self.hits.now),
+            "gpu_prefix_cache_hits_total" | "gpu_prefix_cache_hits" => add(&mut self.hits.once),
             "generation_tokens_total" => add(&mut self.generation_tokens),
             // By the reason they ended for, aborted ones among them; SGLang counts them together.
             "request_success_total" | "num_requests_total" => add(&mut self.requests),
@@ -170,6 +181,10 @@ impl Sums {
             "num_pages" => self.pages.of_replicas(sample),
             "page_size" => self.block_size = self.block_size.or(Some(sample.value as u64)),
             "cache_config_info" => self.cache_config(engine, sample),
+            // Beside how deeply it sleeps.
+            "engine_sleep_state" if sample.label("sleep_state") == Some("awake") => {
+                self.awake = Some(self.awake.unwrap_or(true) && sample.value > 0.0);
+            }
             _ => {}
         }
     }
@@ -210,8 +225,8 @@ impl Sums {
                 kv_capacity_tokens: kv_capacity.map(|tokens| tokens.min(KV_TOKENS_MAX)),
                 prompt_tokens_total: self.prompt_tokens.map(total),
                 // SGLang looks every prompt token up and counts only the hits apart.
-                prefix_queries_total: self.queries.or(self.prompt_tokens.filter(|_| sglang)).map(total),
-                prefix_hits_total: self.hits.map(total),
+                prefix_queries_total: self.queries.told().or(self.prompt_tokens.filter(|_| sglang)).map(total),
+                prefix_hits_total: self.hits.told().map(total),
                 generation_tokens_total: self.generation_tokens.map(total),
                 requests_total: self.requests.map(total),
             },
@@ -220,6 +235,7 @@ impl Sums {
             prefix_caching: self.prefix_caching,
             engine: self.engine,
             started: self.started,
+            awake: self.awake,
         }
     }
 }
@@ -253,9 +269,24 @@ mod tests {
                 prefix_caching: Some(true),
                 engine: Some(EngineKind::Vllm),
                 started: Some(1.79518746168e9),
+                awake: Some(true),
             }
         );
         assert_eq!(Reading::of(VLLM_FLAGS).load.kv_capacity_tokens, Some(4_096));
+    }
+
+    /// As vLLM writes it, whichever its level.
+    #[test]
+    fn who_sleeps_says_so() {
+        let text = String::from_utf8(VLLM.to_vec()).unwrap();
+        let asleep = text.replace("sleep_state=\"awake\"} 1.0", "sleep_state=\"awake\"} 0.0");
+        assert_eq!(Reading::of(asleep.as_bytes()).awake, Some(false));
+        let deeply = asleep.replace("sleep_state=\"discard_all\"} 0.0", "sleep_state=\"discard_all\"} 1.0");
+        assert_eq!(Reading::of(deeply.as_bytes()).awake, Some(false));
+        let rank =
+            |rank, awake| format!("vllm:engine_sleep_state{{engine=\"{rank}\",sleep_state=\"awake\"}} {awake}\n");
+        assert_eq!(Reading::of((rank(0, 0) + &rank(1, 1)).as_bytes()).awake, Some(false), "one of two ranks");
+        assert_eq!(Reading::of(b"vllm:num_requests_running 1").awake, None);
     }
 
     #[test]
@@ -351,6 +382,21 @@ mod tests {
         // A priority that had requests once is written on.
         let idle = b"sglang:num_running_reqs{priority=\"\"} 1.0\nsglang:num_running_reqs{priority=\"3\"} 9.0\n";
         assert_eq!(Reading::of(idle).load.running, Some(1));
+    }
+
+    #[test]
+    fn what_is_told_under_two_names_counts_once() {
+        let rank = |name: &str, rank: u32| {
+            format!(
+                "vllm:{name}_queries_total{{engine=\"{rank}\"}} 100\nvllm:{name}_hits_total{{engine=\"{rank}\"}} 60\n"
+            )
+        };
+        let older = rank("gpu_prefix_cache", 0) + &rank("gpu_prefix_cache", 1);
+        let newer = rank("prefix_cache", 0) + &rank("prefix_cache", 1);
+        for text in [older.clone(), newer.clone(), older + &newer] {
+            let load = Reading::of(text.as_bytes()).load;
+            assert_eq!((load.prefix_queries_total, load.prefix_hits_total), (Some(200), Some(120)), "{text}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::fleet::Fleet;
 use super::ladder::{Ladder, Tells, WINDOW_REQUESTS, WINDOW_TOKENS};
 use super::member::Member;
 use super::scrape::Reading;
-use crate::counters::{Asked, Compared, Predictions, Text};
+use crate::counters::{Asked, Compared, Deeds, Predictions, Text};
 use crate::fleet::{EndpointId, EngineLoad, METHODS, Method, Turnover};
 use crate::snapshot::Pool;
 
@@ -91,22 +91,30 @@ impl Truth {
         self.moved |= self.ladder.restarted(now);
     }
 
-    /// Reads what replies told since. Answers what was compared, by method, and whether it is on another rung than when it was asked last.
-    fn look(&mut self, slot: u16, predictions: &Predictions, now: Instant) -> ([Compared; METHODS], bool) {
+    /// Reads what replies told since. Whether it is on another rung than when it was asked last.
+    fn look(&mut self, slot: u16, predictions: &Predictions, now: Instant) -> bool {
         let here = (Method::ALL.map(|method| predictions.compared(slot, method)), predictions.text(slot));
         let (compared, text) = self.seen.replace(here).unwrap_or(here);
-        let mut told: [Compared; METHODS] = std::array::from_fn(|method| here.0[method].since(compared[method]));
         if here.1 != text {
             let bytes = here.1.bytes.wrapping_sub(text.bytes);
             self.calibration.told(bytes, here.1.tokens.wrapping_sub(text.tokens));
         }
-        for told in told.iter().filter(|told| told.requests > 0) {
-            self.moved |= self.ladder.compared(*told, now);
+        for (here, before) in here.0.iter().zip(compared) {
+            let told = here.since(before);
+            if told.requests > 0 {
+                self.moved |= self.ladder.compared(told, now);
+            }
         }
         self.moved |= self.ladder.tries_again(now);
+        std::mem::take(&mut self.moved)
+    }
+
+    /// What was compared by scrapes alone since this was asked last, by method: it is counted at no slot.
+    fn untold(&mut self) -> Option<[Compared; METHODS]> {
+        let untold = std::mem::take(&mut self.untold);
         let method = if self.ladder.rung().is_exact() { Method::Precise } else { Method::Warm };
-        told[method as usize].add(std::mem::take(&mut self.untold));
-        (told, std::mem::take(&mut self.moved))
+        let of = |other| if other == method { untold } else { Compared::default() };
+        (untold.requests > 0).then(|| Method::ALL.map(of))
     }
 }
 
@@ -126,9 +134,11 @@ impl Fleet {
         for member in &mut self.members {
             let Some(tenancy) = &mut member.now else { continue };
             let knew = tenancy.truth.calibration.token_bytes().is_some();
-            let (compared, on_another) = tenancy.truth.look(tenancy.id.slot, predictions, now);
+            let on_another = tenancy.truth.look(tenancy.id.slot, predictions, now);
             first_told |= !knew && tenancy.truth.calibration.token_bytes().is_some();
-            member.compared.iter_mut().zip(compared).for_each(|(all, more)| all.add(more));
+            if let Some(compared) = tenancy.truth.untold() {
+                self.bank.keep(Arc::clone(&member.name), &Deeds { compared, ..Deeds::default() });
+            }
             if on_another {
                 moved.push(Moved { engine: Arc::clone(&member.name), ladder: tenancy.truth.ladder.clone() });
             }
@@ -147,6 +157,7 @@ impl Fleet {
         tenancy.truth.restarted(now);
         tenancy.emptied += 1;
         tenancy.process = None;
+        tenancy.asleep = false;
         tenancy.turnover = Turnover::default();
         let unit = tenancy.unit;
         self.caches.empty(id, tokens, token_bytes, unit);
@@ -292,18 +303,17 @@ mod tests {
         tell(100);
         let now = Instant::now();
         let mut truth = Truth::new(now);
-        assert_eq!(truth.look(2, &predictions, now), ([Compared::default(); METHODS], false));
+        assert!(!truth.look(2, &predictions, now));
         assert_eq!(truth.calibration.token_bytes(), None);
         tell(8);
-        let ([compared, _], moved) = truth.look(2, &predictions, now);
-        assert_eq!((compared.requests, compared.over, moved), (8, 240_000, false));
+        assert!(!truth.look(2, &predictions, now));
         assert_eq!(truth.calibration.token_bytes(), Some(3.0));
         tell(8);
         truth.look(2, &predictions, now);
         tell(8);
-        assert!(truth.look(2, &predictions, now).1 && truth.ladder.rung() == Rung::Hash);
-        assert_eq!(truth.look(2, &predictions, now), ([Compared::default(); METHODS], false), "told once");
+        assert!(truth.look(2, &predictions, now) && truth.ladder.rung() == Rung::Hash);
+        assert!(!truth.look(2, &predictions, now), "told once");
         truth.restarted(now);
-        assert!(truth.look(2, &predictions, now).1 && truth.ladder.rung() == Rung::Approximate);
+        assert!(truth.look(2, &predictions, now) && truth.ladder.rung() == Rung::Approximate);
     }
 }

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::client::{Call, CallError, Client};
-use super::health::Failure;
+use super::health::{Failure, How};
 use super::keeper::Keeper;
 use super::member::Member;
 use super::models;
@@ -123,6 +123,12 @@ fn each_once(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     addresses.filter(|address| known.insert(*address)).collect()
 }
 
+/// Whether a host name stands for several addresses of one family: for several engines, most likely, of which one is used.
+pub fn is_shared(addresses: &[SocketAddr]) -> bool {
+    let four = addresses.iter().filter(|address| address.is_ipv4()).count();
+    four > 1 || addresses.len() - four > 1
+}
+
 struct Watch {
     keeper: Arc<Keeper>,
     place: usize,
@@ -180,7 +186,7 @@ impl Watch {
         loop {
             let began = Instant::now();
             if let Some((id, address)) = self.keeper.target(self.place) {
-                let before = self.keeper.trouble(id.slot);
+                let (before, answered) = (self.keeper.trouble(id.slot), self.keeper.first_tokens(id.slot));
                 // `path` may be one that asks for it.
                 let key = self.keeper.key(self.place);
                 let call = self.call(address, path, key.as_deref(), self.plan.probe);
@@ -190,11 +196,15 @@ impl Watch {
                         sleep(jittered(every)).await;
                         continue;
                     }
-                    Ok(answer) if answer.status == 200 => Ok(()),
-                    Ok(answer) => Err(Failure { why: format!("{path} answers {}", answer.status), refused: false }),
-                    Err(error) => Err(Failure { why: error.to_string(), refused: error.is_refusal() }),
+                    Ok(answer) if answer.status == 200 => Some(Ok(())),
+                    // Too busy for that and not for requests, by which it is judged.
+                    Err(error) if error.is_silence() && self.keeper.first_tokens(id.slot) != answered => None,
+                    Ok(answer) => {
+                        Some(Err(Failure { why: format!("{path} answers {}", answer.status), how: How::Otherwise }))
+                    }
+                    Err(error) => Some(Err(Failure { why: error.to_string(), how: how(&error) })),
                 };
-                if self.keeper.probed(self.place, id, outcome) {
+                if outcome.is_some_and(|outcome| self.keeper.probed(self.place, id, outcome)) {
                     self.keeper.wake_models(self.place);
                 }
                 early = self.rest(id.slot, before, began, jittered(every), early).await;
@@ -294,6 +304,14 @@ impl Watch {
     }
 }
 
+fn how(error: &CallError) -> How {
+    match (error.is_refusal(), error.is_silence()) {
+        (true, _) => How::Refused,
+        (_, true) => How::Silent,
+        _ => How::Otherwise,
+    }
+}
+
 /// Time between two look-ups of the name of an engine of such health; none: it has no address yet.
 fn until_lookup(health: Option<Health>, every: Duration) -> Duration {
     match health {
@@ -321,11 +339,23 @@ mod tests {
     }
 
     #[test]
+    fn a_name_of_two_families_is_one_engines() {
+        let [a, b] = [1, 2].map(|n| SocketAddr::from(([10, 0, 0, n], 8000)));
+        let [c, d] = [1, 2].map(|n| SocketAddr::from(([0xFD00, 0, 0, 0, 0, 0, 0, n], 8000)));
+        for alone in [&[][..], &[a], &[c], &[a, c]] {
+            assert!(!is_shared(alone), "{alone:?}");
+        }
+        for shared in [&[a, b][..], &[c, d], &[c, a, b], &[a, d, c]] {
+            assert!(is_shared(shared), "{shared:?}");
+        }
+    }
+
+    #[test]
     fn an_engine_that_is_down_is_looked_up_sooner() {
         let every = Duration::from_secs(30);
         assert_eq!(until_lookup(Some(Health::Down), every), RESOLVE_DOWN);
         assert_eq!(until_lookup(None, every), RESOLVE_AGAIN);
-        for health in [Health::Unknown, Health::Up, Health::Draining, Health::Ejected, Health::Trial] {
+        for health in [Health::Unknown, Health::Up, Health::Draining, Health::Asleep, Health::Ejected, Health::Trial] {
             assert_eq!(until_lookup(Some(health), every), every);
         }
         let often = Duration::from_secs(2);

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use super::histogram::{MICROS, Reading};
 use super::stats::{RequestKey, Stats};
-use super::{Asked, Counters};
+use super::{Asked, Compared, Counters};
+use crate::fleet::{METHODS, Method};
 
 /// What one endpoint did.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,13 +18,23 @@ pub struct Deeds {
     pub requests: BTreeMap<RequestKey, u64>,
     /// What it was sent with a prediction.
     pub sent: Asked,
+    /// What was predicted of its cache beside what came of it, by method.
+    pub compared: [Compared; METHODS],
+    /// Requests that failed by its fault.
+    pub faults: u64,
     /// Its times to first token.
     pub first_tokens: Reading,
 }
 
 impl Default for Deeds {
     fn default() -> Self {
-        Deeds { requests: BTreeMap::new(), sent: Asked::default(), first_tokens: Reading::new(&MICROS) }
+        Deeds {
+            requests: BTreeMap::new(),
+            sent: Asked::default(),
+            compared: Default::default(),
+            faults: 0,
+            first_tokens: Reading::new(&MICROS),
+        }
     }
 }
 
@@ -37,6 +48,9 @@ impl Deeds {
         // Of a former tenant's rows nothing is left.
         self.requests.retain(|_, count| *count > 0);
         self.sent = self.sent.since(before.sent);
+        self.compared.iter_mut().zip(before.compared).for_each(|(all, before)| *all = all.since(before));
+        // As they are counted at a slot, in 32 bits.
+        self.faults = u64::from((self.faults as u32).wrapping_sub(before.faults as u32));
         self.first_tokens.take_off(&before.first_tokens);
         self
     }
@@ -47,7 +61,16 @@ impl Deeds {
             *self.requests.entry(*key).or_default() += count;
         }
         self.sent.add(more.sent);
+        self.compared.iter_mut().zip(more.compared).for_each(|(all, more)| all.add(more));
+        self.faults += more.faults;
         self.first_tokens.add(&more.first_tokens);
+    }
+
+    /// What was predicted of its cache by any method, beside what came of it.
+    pub fn compared_in_all(&self) -> Compared {
+        let mut all = Compared::default();
+        self.compared.iter().for_each(|compared| all.add(*compared));
+        all
     }
 
     /// Whether there are none.
@@ -79,6 +102,8 @@ impl Counted {
         Deeds {
             requests: self.requests.get(&slot).cloned().unwrap_or_default(),
             sent: self.counters.predictions().sent_in_all(slot),
+            compared: Method::ALL.map(|method| self.counters.predictions().compared(slot, method)),
+            faults: self.counters.outcomes().read(slot).faults.into(),
             first_tokens: self.stats.first_tokens(slot),
         }
     }
@@ -88,7 +113,6 @@ impl Counted {
 mod tests {
     use super::*;
     use crate::counters::Prediction;
-    use crate::fleet::Method;
 
     #[test]
     fn what_a_tenant_did_is_what_came_since() {
@@ -105,6 +129,8 @@ mod tests {
                 omits_zero: false,
             };
             counters.predictions().asked(slot, &prediction);
+            counters.predictions().told(slot, &prediction, 100, Some(50));
+            counters.outcomes().fault(slot);
         };
         does(5, 200);
         does(5, 500);
@@ -118,6 +144,7 @@ mod tests {
         let key = RequestKey { pool: 1, slot: RequestKey::NONE, status: 200, reason: 3 };
         assert_eq!(since.requests, BTreeMap::from([(key, 1)]));
         assert_eq!((since.sent.requests, since.sent.tokens, since.sent.held), (1, 100, 60));
+        assert_eq!((since.faults, since.compared_in_all()), (1, Compared::of(1, 60, 50)));
         assert_eq!((since.first_tokens.count(), since.first_tokens.sum), (1, 1_500));
         let mut both = before;
         both.add(&since);

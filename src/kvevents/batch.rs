@@ -5,7 +5,7 @@
 //! sense refuses the whole batch, so that no half of one is ever applied.
 
 use super::event::{Event, Extras, Removed, Stored};
-use super::fields::{Field, Kind};
+use super::fields::{Field, Kind, names_adapter};
 use super::msgpack::{Malformed, Reader, Value};
 use crate::limits::{KV_BYTES_KEPT, KV_EVENTS_MAX, KV_HASHES_MAX, KV_TOKENS_MAX};
 
@@ -66,6 +66,7 @@ struct Entry {
     window: Option<u32>,
     medium: Option<Span>,
     lora_name: Option<Span>,
+    nameless: bool,
     attention: Option<Span>,
 }
 
@@ -118,6 +119,7 @@ impl Batch {
                 block_size: entry.block_size,
                 medium: text(entry.medium),
                 lora_name: text(entry.lora_name),
+                nameless: entry.nameless,
                 group: entry.group,
                 attention: text(entry.attention),
                 window: entry.window,
@@ -240,6 +242,7 @@ impl Batch {
             Field::Parent => draft.parent = hash(reader)?,
             Field::BlockSize => draft.block_size = optional(reader, "a block size is a small number")?,
             Field::Medium => draft.medium = self.read_text(reader)?,
+            Field::LoraId => draft.numbered = names_adapter(reader)?,
             Field::LoraName => draft.lora_name = self.read_text(reader)?,
             Field::Extras => self.read_extras(draft, reader)?,
             Field::Group => draft.group = optional(reader, "a group is a small number or nil")?,
@@ -331,6 +334,7 @@ struct Draft {
     group: Option<u32>,
     window: Option<u32>,
     medium: Option<Span>,
+    numbered: bool,
     lora_name: Option<Span>,
     attention: Option<Span>,
     extras_begin: u32,
@@ -354,6 +358,7 @@ impl Draft {
             window: self.window,
             medium: self.medium,
             lora_name: self.lora_name,
+            nameless: self.numbered && self.lora_name.is_none(),
             attention: self.attention,
         })
     }

@@ -18,6 +18,8 @@ pub(super) enum Field {
     Tokens,
     BlockSize,
     Medium,
+    /// The adapter's number, which is another one in each process.
+    LoraId,
     LoraName,
     Extras,
     Group,
@@ -34,8 +36,7 @@ const STORED: &[Field] = &[
     Field::Parent,
     Field::Tokens,
     Field::BlockSize,
-    // The adapter's number, which is another one in each process.
-    Field::Unused,
+    Field::LoraId,
     Field::Medium,
     Field::LoraName,
     Field::Extras,
@@ -91,6 +92,7 @@ impl Kind {
     pub(super) fn field_named(self, reader: &mut Reader<'_>) -> Result<Field, Malformed> {
         let begin = reader.clone();
         let field = match reader.value()? {
+            Value::Text(b"lora_id") if self == Kind::Stored => Field::LoraId,
             Value::Text(b"type" | b"lora_id" | b"session_id" | b"locality" | b"ownership") => Field::Unused,
             Value::Text(name) if self != Kind::Cleared => named(name),
             Value::Array(_) | Value::Map(_) => return Err(begin.fault("a key is a text")),
@@ -100,6 +102,13 @@ impl Kind {
         let fits = self == Kind::Stored || matches!(field, Field::Unused) || REMOVED.contains(&field);
         Ok(if fits { field } else { Field::Unknown })
     }
+}
+
+/// Whether the number that is next is an adapter's: nil is none, and neither is 0.
+pub(super) fn names_adapter(reader: &mut Reader<'_>) -> Result<bool, Malformed> {
+    let begin = reader.at();
+    reader.skip()?;
+    Ok(!matches!(reader.since(begin), [0xc0] | [0]))
 }
 
 fn named(name: &[u8]) -> Field {

@@ -139,7 +139,7 @@ struct Listed {
     topic: Option<String>,
 }
 
-/// Where the ranks of the engine at `host` publish, by the answer to `GET /kv_event_sources`. Ranks that publish nothing are left out.
+/// Where the ranks of the engine at `host`, a name or an address, publish, by the answer to `GET /kv_event_sources`. Ranks that publish nothing are left out.
 pub fn listed(answer: &[u8], host: &str) -> Result<Vec<(u32, Settings)>, String> {
     let ranks: BTreeMap<u32, Listed> =
         serde_json::from_slice(answer).map_err(|error| format!("not a list of event sources: {error}"))?;
@@ -272,6 +272,9 @@ mod tests {
         ];
         assert_eq!(found.iter().map(shown).collect::<Vec<_>>(), expected);
         assert!(listed(b"[]", "gpu-1").is_err());
+        for (address, at) in [("10.0.0.7", "tcp://10.0.0.7:5557"), ("fd00::7", "tcp://[fd00::7]:5557")] {
+            assert_eq!(listed(answer, address).unwrap()[0].1.events.to_string(), at);
+        }
         // Each would be a connection, or a port of ours.
         let many = |ranks: usize| {
             let source = r#"{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557"}"#;

@@ -27,7 +27,7 @@ pub(super) struct Text {
 pub(super) enum Unread {
     /// The block before it is not known, or its name stands for two.
     Orphan,
-    /// There is more in it than text: an image, or a token that stands for nothing.
+    /// There is more in it than text: an image, an adapter without a name, or a token that stands for nothing.
     Opaque,
     /// Nobody will ask for it.
     Unasked,
@@ -127,6 +127,10 @@ pub(super) fn root(stored: &Stored<'_>, place: usize, reading: &Reading<'_>) -> 
 /// asks for, unless with that very hash as a salt. Longer images have keys in later blocks, too, and are stopped at there;
 /// beside a salt they are a second key. Engines that say no keys (SGLang, vLLM before 0.11) have salted prompts taken for plain ones.
 pub(super) fn keys<'a>(stored: &Stored<'a>, place: usize, first: bool) -> Result<Option<&'a [u8]>, Unread> {
+    if stored.nameless {
+        // Who asks for the adapter names it, and what the model computes without it is something else.
+        return Err(Unread::Opaque);
+    }
     let mut keys = stored.extras.keys(place).peekable();
     if let Some(adapter) = stored.lora_name {
         keys.next_if_eq(&ExtraKey::Text(adapter));

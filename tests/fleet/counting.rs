@@ -139,3 +139,26 @@ fn engines_that_change_addresses_keep_their_counts_and_no_others() {
     let sums: Vec<usize> = engines.iter().map(Engine::requests).collect();
     assert_eq!(sums, [3, 8, 10, 5]);
 }
+
+/// A rolling update: the name is elsewhere before what was there ends.
+#[test]
+fn what_breaks_where_an_engine_was_is_counted_under_its_name() {
+    let [before, after]: [Engine; 2] = std::array::from_fn(|_| Engine::start());
+    let front = Front::start("auto", &[], &named(&[("a", &before)]));
+    front.until_health(0, "up");
+    before.becomes(Mood::Breaks);
+    let mut stream = front.connect();
+    stream.ask();
+    stream.head();
+    front.write(&named(&[("a", &after)]));
+    assert_eq!(front.reload().0, 200);
+    front.until_health(0, "up");
+    let faults = || counts(&front, "warmfront_endpoint_faults_total");
+    assert_eq!(faults(), BTreeMap::from([("a".into(), 0.0)]));
+    before.becomes(Mood::Good);
+    until("the fault", || faults() == BTreeMap::from([("a".into(), 1.0)]));
+    assert_eq!(front.endpoint(0)["faults"], 1);
+    // Longer than the slot that was left rests.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(faults(), BTreeMap::from([("a".into(), 1.0)]));
+}

@@ -26,6 +26,8 @@ pub enum Mood {
     Drains,
     /// Begins a stream and says no more.
     Silent,
+    /// Begins a stream, and breaks it off when it is in another mood.
+    Breaks,
     /// Reads requests and answers none.
     Hangs,
     /// A stream of [`EVENTS`] events, one every 20 ms.
@@ -35,7 +37,7 @@ pub enum Mood {
 /// Events of [`Mood::Ticks`].
 pub const EVENTS: usize = 100;
 
-const MOODS: [Mood; 6] = [Mood::Good, Mood::Fails, Mood::Drains, Mood::Silent, Mood::Hangs, Mood::Ticks];
+const MOODS: [Mood; 7] = [Mood::Good, Mood::Fails, Mood::Drains, Mood::Silent, Mood::Breaks, Mood::Hangs, Mood::Ticks];
 
 #[derive(Default)]
 struct State {
@@ -117,11 +119,19 @@ fn serve(mut wire: Wire, state: &State) {
                 // Long enough for others to come beside it.
                 std::thread::sleep(Duration::from_millis(2));
                 state.at_once.fetch_sub(1, Ordering::Relaxed);
-                match MOODS[state.mood.load(Ordering::Relaxed)] {
+                let mood = || MOODS[state.mood.load(Ordering::Relaxed)];
+                match mood() {
                     Mood::Good => GOOD,
                     Mood::Fails => ERROR,
                     Mood::Drains => DRAINING,
                     Mood::Silent => STREAM,
+                    Mood::Breaks => {
+                        let _ = wire.stream.write_all(STREAM.as_bytes());
+                        while mood() == Mood::Breaks {
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
+                        return;
+                    }
                     Mood::Hangs => "",
                     Mood::Ticks if tick(&mut wire).is_err() => return,
                     Mood::Ticks => "",

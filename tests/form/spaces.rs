@@ -61,6 +61,7 @@ fn found(jinja: &str, api: Api, body: &Value, tokens: &[u32]) -> (usize, usize) 
         block_size: BLOCK as u32,
         medium: None,
         lora_name: None,
+        nameless: false,
         group: None,
         attention: None,
         window: None,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use warmfront::config::{Config, Upstream};
 use warmfront::control::fleet::Fleet;
-use warmfront::control::health::{Failure, Turn, Why};
+use warmfront::control::health::{Failure, How, Turn, Why};
 use warmfront::counters::stats::Stats;
 use warmfront::counters::{Counted, Counters};
 use warmfront::fleet::{Endpoint, Health, Loads};
@@ -32,6 +32,7 @@ enum Event {
     ProbeOk,
     ProbeFails,
     ProbeRefused,
+    ProbeSilent,
     /// A request fails by its fault.
     Fault,
     /// A request ends well.
@@ -41,7 +42,7 @@ enum Event {
     /// So many milliseconds pass, for all.
     Wait(u64),
 }
-use Event::{Drain, Fault, Good, ProbeFails, ProbeOk, ProbeRefused, Wait};
+use Event::{Drain, Fault, Good, ProbeFails, ProbeOk, ProbeRefused, ProbeSilent, Wait};
 
 impl Rig {
     fn new(config: Config) -> Rig {
@@ -67,11 +68,12 @@ impl Rig {
     }
 
     fn happens(&mut self, place: usize, event: Event) {
-        let failed = |refused| Err(Failure { why: "no".into(), refused });
+        let failed = |how| Err(Failure { why: "no".into(), how });
         match event {
             ProbeOk => self.probe(place, Ok(())),
-            ProbeFails => self.probe(place, failed(false)),
-            ProbeRefused => self.probe(place, failed(true)),
+            ProbeFails => self.probe(place, failed(How::Otherwise)),
+            ProbeRefused => self.probe(place, failed(How::Refused)),
+            ProbeSilent => self.probe(place, failed(How::Silent)),
             Fault => _ = self.counters.outcomes().fault(self.slot(place)),
             Good => self.counters.outcomes().good(self.slot(place)),
             Drain => _ = self.counters.outcomes().bar(self.slot(place)),
@@ -116,6 +118,11 @@ impl Rig {
 
     fn eject(&mut self, place: usize) {
         (0..3).for_each(|_| self.happens(place, Fault));
+    }
+
+    fn faults(&self, engine: &str) -> u64 {
+        let deeds = self.fleet.deeds(&Counted::read(self.counters, Stats::leak(1)));
+        deeds.get(engine).map_or(0, |deeds| deeds.faults)
     }
 
     /// How long each ejection of an engine was, in milliseconds.
@@ -285,7 +292,7 @@ fn ejections_grow_and_are_forgotten() {
     fails_and_recovers(&mut rig);
     assert_eq!(rig.ejections("engine-0"), [5_000, 10_000, 20_000, 40_000, 60_000, 60_000, 5_000, 10_000]);
     assert_eq!(rig.fleet.members()[0].ejections, 8);
-    assert_eq!(rig.fleet.members()[0].faults, 24);
+    assert_eq!(rig.faults("engine-0"), 24);
 }
 
 /// What is said: why it was ejected, in the words of the one reason.
@@ -479,6 +486,50 @@ fn refused_probes_are_told_from_failed_ones() {
     }
 }
 
+/// Load makes engines slow one after the other: each that went would leave its part to the rest, down to the last.
+#[test]
+fn half_of_a_pool_stays_where_probes_are_not_answered_in_time() {
+    use Health::{Down, Ejected, Up};
+    let health = |rig: &mut Rig| [0, 1, 2, 3].map(|place| rig.health(place));
+    let slow = |rig: &Rig| {
+        let slow = rig.said.iter().filter(|(_, turn)| *turn == Turn::Slow);
+        slow.map(|(engine, _)| engine.clone()).collect::<Vec<_>>()
+    };
+    let twice = |rig: &mut Rig, places: &[usize], event| {
+        (0..2).for_each(|_| places.iter().for_each(|place| rig.happens(*place, event)));
+    };
+    let mut rig = Rig::up(4);
+    twice(&mut rig, &[0, 1, 2], ProbeSilent);
+    assert_eq!(health(&mut rig), [Down, Down, Up, Up]);
+    twice(&mut rig, &[0, 1, 2, 3], ProbeSilent);
+    assert_eq!(
+        (health(&mut rig), slow(&rig)),
+        ([Down, Down, Up, Up], vec!["engine-2".into(), "engine-3".into()]),
+        "each once"
+    );
+    // Silence and faults are doubts of one kind.
+    rig.eject(2);
+    assert_eq!(health(&mut rig), [Down, Down, Up, Up]);
+    rig.happens(0, ProbeOk);
+    rig.happens(2, ProbeSilent);
+    assert_eq!(health(&mut rig), [Up, Down, Down, Up], "there is room for its silence now");
+    // Who refuses is gone, however few are left.
+    twice(&mut rig, &[1, 3], ProbeRefused);
+    assert_eq!(health(&mut rig), [Up, Down, Down, Down]);
+    let mut rig = Rig::up(4);
+    twice(&mut rig, &[0, 1, 2, 3], ProbeRefused);
+    assert_eq!(health(&mut rig), [Down; 4], "a rack that is gone is gone");
+    twice(&mut rig, &[0, 1], ProbeSilent);
+    rig.happens(2, ProbeOk);
+    rig.happens(3, ProbeOk);
+    rig.eject(3);
+    assert_eq!(health(&mut rig), [Down, Down, Up, Ejected], "who comes back slowly was not taken out for that");
+    // Nobody has been there yet.
+    let mut rig = Rig::new(of(1));
+    twice(&mut rig, &[0], ProbeSilent);
+    assert_eq!((rig.health(0), slow(&rig)), (Down, vec![]));
+}
+
 /// The next tenant of a slot does not pay for the one before.
 #[test]
 fn a_slot_forgets_its_former_tenant() {
@@ -496,7 +547,7 @@ fn a_slot_forgets_its_former_tenant() {
     assert!(rig.fleet.tick(now, |_| 0, || Counted::read(Counters::leak(), Stats::leak(1))));
     moves(&mut rig, 71);
     assert_eq!((rig.slot(0), rig.health(0), rig.counters.outcomes().is_barred(0)), (0, Health::Unknown, false));
-    assert_eq!(rig.fleet.members()[0].faults, 0);
+    assert_eq!((rig.faults("engine-0"), rig.faults("engine-1")), (0, 0));
 }
 
 #[test]
@@ -512,6 +563,7 @@ fn events(count: usize) -> impl Strategy<Value = Vec<(usize, Event)>> {
         4 => Just(ProbeOk),
         2 => Just(ProbeFails),
         2 => Just(ProbeRefused),
+        2 => Just(ProbeSilent),
         6 => Just(Fault),
         3 => Just(Good),
         1 => Just(Drain),

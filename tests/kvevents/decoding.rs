@@ -129,6 +129,38 @@ fn events_as_arrays() {
     assert_eq!((fourth.medium, fourth.group), (Some(&b"CPU"[..]), Some(1)));
 }
 
+/// As vLLM wrote them before it told the adapter's name; 0 is no adapter's.
+#[test]
+fn an_adapter_may_be_a_number_alone() {
+    let nameless = |event: Value| {
+        let batch = read(&json!([1.0, [event]]));
+        let Some(Event::Stored(stored)) = batch.events().next() else { panic!("no block") };
+        (stored.nameless, batch.skipped())
+    };
+    let map = |more: Value| {
+        let mut event = json!({"type": "BlockStored", "block_hashes": [1], "parent_block_hash": null, "token_ids": [3, 4], "block_size": 2});
+        event.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        nameless(event)
+    };
+    let none = Skipped::default();
+    for (id, name, expected) in [
+        (json!(3), Value::Null, true),
+        (json!(70_000), Value::Null, true),
+        (json!(3), json!("a"), false),
+        (json!(0), Value::Null, false),
+        (Value::Null, Value::Null, false),
+        (Value::Null, json!("a"), false),
+    ] {
+        assert_eq!(map(json!({"lora_id": id, "lora_name": name})), (expected, none), "{id} {name}");
+        let listed = json!(["BlockStored", [1], null, [3, 4], 2, id, "GPU", name]);
+        assert_eq!(nameless(listed), (expected, none), "{id} {name}");
+    }
+    assert_eq!(nameless(json!(["BlockStored", [1], null, [3, 4], 2, 3])), (true, none), "as old as it gets");
+    assert_eq!(map(json!({})), (false, none));
+    let removed = json!([1.0, [{"type": "BlockRemoved", "block_hashes": [1], "lora_id": 3}]]);
+    assert_eq!(read(&removed).skipped(), none);
+}
+
 /// SGLang: one event for each page, hashes signed, no extra keys; the last field is its attention rank.
 #[test]
 fn pages_of_sglang() {

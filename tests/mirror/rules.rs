@@ -192,6 +192,19 @@ fn adapters_and_salts_have_roots_of_their_own() {
     }
 }
 
+/// Whose name nobody knows is not taken for the model itself, nor is what follows.
+#[test]
+fn an_adapter_without_a_name_is_known_and_not_held() {
+    let mut engine = engine();
+    let prompt = even(0, 32);
+    engine.tell(Event::Stored(Stored { nameless: true, ..stored(&[1], None, &prompt[..16]) }));
+    engine.tell(Event::Stored(Stored { nameless: true, ..stored(&[2], Some(1), &prompt[16..]) }));
+    assert!(engine.held.0.is_empty() && engine.mirror.blocks() == 2);
+    assert_eq!(opaque(engine.mirror.counts()), [0, 2, 0, 0, 0]);
+    engine.store(&[3, 4], None, &prompt);
+    assert_eq!(engine.held.0.len(), 2, "the model's own");
+}
+
 #[test]
 fn what_is_more_than_text_is_never_guessed() {
     for (adapter, keys, held) in [

@@ -87,7 +87,7 @@ fn what_was_saved_of_an_engine_that_cannot_be_asked_waits_for_its_next_message()
         scene.until_rung(1, "exact");
         let scene = Scene::of(driver, ended(scene), &config);
         scene.until_subscribed(1, 2);
-        scene.until_rung(1, "replaying");
+        scene.until_rung(1, "approximate");
         told(&scene, 57..58);
         scene.until_rung(1, "exact");
         assert_held(&scene, 55..58, true);

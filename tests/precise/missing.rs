@@ -49,7 +49,7 @@ fn nothing_is_held_by_an_engine_that_is_gone_or_another_process() {
             scene.until_subscribed(1, 2);
             if !replays {
                 // Nobody knows yet whether it is the same.
-                scene.until_rung(1, "replaying");
+                scene.until_rung(1, "approximate");
                 assert_eq!(scene.chat(&prompt(23).0).held, 0, "{driver}");
             }
             let (content, blocks) = prompt(24);
@@ -77,7 +77,7 @@ fn what_was_told_outlasts_a_lost_connection() {
             publisher.returns();
             scene.until_subscribed(1, 2);
             if !replays {
-                scene.until_rung(1, "replaying");
+                scene.until_rung(1, "approximate");
                 assert_eq!(scene.chat(&text(99, BYTES)).held, 0);
                 publisher.publish(&[prompt(27).1.stored(Dialect::Maps)]);
             }
@@ -182,7 +182,7 @@ fn another_process_that_has_told_more_is_not_taken_for_the_one_before() {
         engine.publisher.begins_anew();
         (0..3).for_each(|seed| engine.publisher.lose(&[prompt(80 + seed).1.stored(Dialect::Maps)]));
         scene.until_subscribed(1, 2);
-        scene.until_rung(1, "replaying");
+        scene.until_rung(1, "approximate");
         let (content, blocks) = prompt(83);
         scene.tells(1, &[blocks.stored(Dialect::Maps)]);
         assert_eq!(scene.chat(&prompt(28).0).held, 0, "{driver}: what its predecessor held");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use warmfront::config;
-use warmfront::control::health::{Course, Failure, Turn};
+use warmfront::control::health::{Course, Failure, How, Turn};
 use warmfront::counters::Counters;
 use warmfront::fleet::{Endpoint, Health};
 use warmfront::policy::Settings;
@@ -124,9 +124,10 @@ impl Control {
         let at = self.began + Duration::from_micros(now);
         match self.random.below(16) {
             0..4 => {
-                let failure = Failure { why: "drawn".into(), refused: self.random.chance(60) };
+                let how = if self.random.chance(60) { How::Refused } else { How::Otherwise };
+                let failure = Failure { why: "drawn".into(), how };
                 let outcome = if self.random.chance(65) { Ok(()) } else { Err(failure) };
-                self.courses[slot].probed(outcome, &self.rules, at);
+                self.courses[slot].probed(outcome, true, &self.rules, at);
             }
             4..10 => self.look(slot, at, shadow),
             10 => self.courses[slot].step(&self.rules, at),
@@ -193,7 +194,7 @@ impl Control {
             let mut at = self.began + Duration::from_micros(now);
             for _ in 0..20 {
                 at += Duration::from_secs(10);
-                self.courses[slot].probed(Ok(()), &self.rules, at);
+                self.courses[slot].probed(Ok(()), true, &self.rules, at);
                 self.look(slot, at, shadow);
             }
             let health = self.courses[slot].health();

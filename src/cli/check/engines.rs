@@ -83,23 +83,36 @@ async fn engine(upstream: Upstream, health: Health) -> Looked {
         Ok(addresses) => addresses,
         Err(why) => return alone(vec![Finding::wrong(name, format!("cannot look it up: {why}"))]),
     };
+    let shared = shared(&name, &upstream.url.host, &address);
     let asked = Asked { name, authority: upstream.url.authority(), key: key.as_deref(), client: Client::default() };
-    let (first, address) = match asked.reach(&address, &health.path).await {
+    let (first, address) = match asked.reach(&address, &health).await {
         Ok(reached) => reached,
-        Err(error) => {
-            let words = format!("{error}; start it, or mend `url`");
-            return alone(vec![Finding::wrong(asked.name, words)]);
-        }
+        Err(error) => return alone(shared.into_iter().chain([asked.unreached(&error, &health)]).collect()),
     };
-    let mut found = vec![asked.health(&first, &health.path)];
+    let mut found: Vec<Finding> = shared.into_iter().chain([asked.health(&first, &health.path)]).collect();
     let learnt = asked.models(address, &upstream, &mut found).await;
     let reading = asked.metrics(address, &mut found).await;
-    if let Some(model) = learnt.as_ref().and_then(|learnt| learnt.cards.first()) {
+    let sleeps = reading.as_ref().is_some_and(|reading| reading.awake == Some(false));
+    if sleeps {
+        found.push(Finding::advice(&*asked.name, "sleeps, and gets no requests: POST /wake_up wakes it"));
+    } else if let Some(model) = learnt.as_ref().and_then(|learnt| learnt.cards.first()) {
         let engine = reading.as_ref().and_then(|reading| reading.engine);
         asked.usage(address, &model.id, engine, &mut found).await;
     }
     let learnt = learnt.map(|learnt| learnt.cards.iter().map(|card| card.id.to_string()).collect());
     Looked { findings: found, block_size: reading.and_then(|reading| reading.block_size), ids: configured.or(learnt) }
+}
+
+/// A name for several engines, such as that of a Kubernetes Service without an address of its own.
+fn shared(name: &str, host: &str, addresses: &[SocketAddr]) -> Option<Finding> {
+    let words = || {
+        let all: Vec<String> = addresses.iter().map(|address| address.ip().to_string()).collect();
+        let all = all.join(", ");
+        format!(
+            "{host} stands for {all}, of which one is used at a time; name each engine by a name or an address of its own"
+        )
+    };
+    watch::is_shared(addresses).then(|| Finding::advice(name, words()))
 }
 
 struct Asked<'a> {
@@ -110,16 +123,28 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// The first address that answers at all.
-    async fn reach(&self, addresses: &[SocketAddr], path: &str) -> Result<(Answer, SocketAddr), CallError> {
+    /// The first address that answers at all, in the time that the front's probes give it.
+    async fn reach(&self, addresses: &[SocketAddr], health: &Health) -> Result<(Answer, SocketAddr), CallError> {
         let mut last = CallError::Broken("it has no address".into());
+        let timeout = Duration::from_millis(health.probe_timeout_ms);
         for address in addresses {
-            match self.client.get(&self.call(*address, path, TIMEOUT)).await {
+            match self.client.get(&self.call(*address, &health.path, timeout)).await {
                 Ok(answer) => return Ok((answer, *address)),
                 Err(error) => last = error,
             }
         }
         Err(last)
+    }
+
+    fn unreached(&self, error: &CallError, health: &Health) -> Finding {
+        let words = match error.is_silence() {
+            true => format!(
+                "{} has {error}, and gets no requests: it hangs, or needs longer; then raise `probe_timeout_ms` in [health]",
+                health.path
+            ),
+            false => format!("{error}; start it, or mend `url`"),
+        };
+        Finding::wrong(&*self.name, words)
     }
 
     fn health(&self, answer: &Answer, path: &str) -> Finding {
@@ -236,5 +261,18 @@ impl Asked<'_> {
 
     fn call<'a>(&'a self, address: SocketAddr, path: &'a str, timeout: Duration) -> Call<'a> {
         Call { address, authority: &self.authority, path, key: self.key, timeout, bytes_max: 8 << 20 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_several_engines_is_found() {
+        let [a, b] = [1, 2].map(|n| SocketAddr::from(([10, 0, 0, n], 8000)));
+        assert_eq!(shared("pool:8000", "pool", &[a]), None);
+        let said = shared("pool:8000", "pool", &[a, b]).unwrap().line();
+        assert!(said.starts_with("advice") && said.contains("pool stands for 10.0.0.1, 10.0.0.2"), "{said}");
     }
 }

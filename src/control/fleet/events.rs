@@ -38,7 +38,7 @@ impl Fleet {
         let room = u64::from(if blocks == 0 { BLOCKS_UNSAID } else { blocks }) * (100 + SPARE_PERCENT) / 100;
         Some(Wanted {
             id: tenancy.id,
-            host: member.upstream.url.host.clone(),
+            host: member.host_of(tenancy.address),
             call: (tenancy.address, member.upstream.url.authority(), member.key.clone()),
             at: (member.upstream.kv_events.clone(), member.upstream.kv_source().ok().flatten()),
             form: form.clone(),
@@ -154,7 +154,9 @@ impl Fleet {
     pub(super) fn recall(&mut self, place: usize, id: EndpointId) {
         let Some(member) = self.member(place) else { return };
         let (name, process) = (Arc::clone(&member.name), member.now.as_ref().and_then(|tenancy| tenancy.process));
-        let Some(known) = self.remembered.take(&name, process.as_ref()) else { return };
+        let known = self.remembered.take(&name, process.as_ref());
+        // Of who has slept since then nothing is there.
+        let Some(known) = known.filter(|_| self.member(place).is_some_and(|member| !member.asleep())) else { return };
         let Some(index) = self.caches.index() else { return };
         if known.told.as_ref().is_some_and(|told| self.may_hear(place, told.form)) {
             self.notes(place, id, Unit::Steps);

@@ -81,7 +81,8 @@ impl Fleet {
             began: None,
             computed: None,
             process: None,
-            was_silent: false,
+            asleep: false,
+            was_silent: None,
         };
         let old = member.now.replace(next).map(|old| (self.caches.part(old.id), member.endpoint(&old)));
         let (part, endpoint) = old.unzip();

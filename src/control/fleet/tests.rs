@@ -30,7 +30,7 @@ fn nothing() -> Counted {
 }
 
 fn failed() -> Result<(), Failure> {
-    Err(Failure { why: "x".into(), refused: false })
+    Err(Failure { why: "x".into(), how: How::Otherwise })
 }
 
 fn serves(fleet: &mut Fleet, place: usize, ids: &[&str]) {
@@ -82,7 +82,7 @@ fn an_address_that_is_still_answered_is_kept() {
 fn an_engine_of_two_addresses_is_down_until_it_answers_at_one() {
     let mut fleet = fleet(1);
     let now = Instant::now();
-    let refused = || Err(Failure { why: "x".into(), refused: true });
+    let refused = || Err(Failure { why: "x".into(), how: How::Refused });
     let probe = |fleet: &mut Fleet, outcome| {
         let (id, _) = fleet.target(0).unwrap();
         let (turn, _) = fleet.probed(0, id, outcome, now);
@@ -106,6 +106,24 @@ fn an_engine_of_two_addresses_is_down_until_it_answers_at_one() {
     fresh.resolved(0, vec![at(0), at(3)], now);
     assert_eq!(probe(&mut fresh, refused()), (None, at(3), Health::Unknown));
     assert_eq!(probe(&mut fresh, Ok(())), (Some(Turn::Up), at(3), Health::Up));
+}
+
+/// Its events are those of the engine that is asked, whatever else its name stands for.
+#[test]
+fn a_name_of_several_engines_is_not_what_one_is_called_by() {
+    let mut fleet = fleet(1);
+    let six = SocketAddr::from(([0xFD00, 0, 0, 0, 0, 0, 0, 1], 9_000));
+    let elsewhere = SocketAddr::from(([10, 0, 0, 2], 9_000));
+    for (addresses, host) in [
+        (vec![at(0)], "10.0.0.1"),
+        (vec![elsewhere, at(0)], "10.0.0.1"),
+        (vec![six, at(0)], "engine-0"),
+        (vec![six, at(0), elsewhere], "10.0.0.1"),
+        (vec![], "10.0.0.1"),
+    ] {
+        fleet.resolved(0, addresses, Instant::now());
+        assert_eq!(fleet.members()[0].host_of(fleet.target(0).unwrap().1), host);
+    }
 }
 
 #[test]
@@ -319,14 +337,16 @@ fn an_engine_that_counts_no_hits_ends_on_hash_and_one_without_a_cache_at_once() 
     assert_eq!(scrape(&mut fleet, 0, 3, 7, "True"), (1, vec![Hash, Approximate, Approximate]));
     assert_eq!(scrape(&mut fleet, 1, 3, 87_000, "True"), (0, vec![Hash, Approximate, Approximate]));
     assert_eq!(scrape(&mut fleet, 2, 0, 0, "False"), (1, vec![Hash, Approximate, Hash]));
-    assert_eq!(fleet.members()[0].compared_in_all(), Compared { requests: 60, ..Compared::of(60, 90_000, 0) });
-    let about = fleet.members()[1].compared_in_all();
+    let compared = |fleet: &Fleet, name: &str| fleet.deeds(&nothing())[name].compared_in_all();
+    assert_eq!(compared(&fleet, "engine-0:8000"), Compared { requests: 60, ..Compared::of(60, 90_000, 0) });
+    let about = compared(&fleet, "engine-1:8000");
     assert_eq!((about.predicted, about.cached, about.over), (90_000, 87_000, 3_000));
     // Another process answers there, with a cache: its counters begin anew.
     assert_eq!(scrape(&mut fleet, 0, 1, 0, "True"), (1, vec![Approximate, Approximate, Hash]));
     assert_eq!(scrape(&mut fleet, 2, 1, 0, "True"), (1, vec![Approximate; 3]));
 }
 
+mod asleep;
 mod crowded;
 mod models;
 mod parts;

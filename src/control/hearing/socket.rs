@@ -11,7 +11,7 @@ pub(super) enum Course {
     /// Not at all.
     #[default]
     Silent,
-    /// It has not said yet how that continues what it said before.
+    /// It has not said yet how that continues what it said before; it is asked, where it can be.
     Asking,
     /// It does, and may not have said all of it.
     Answering,
@@ -40,6 +40,11 @@ impl Socket {
     /// Whether it was ever heard.
     pub fn has_connected(&self) -> bool {
         self.counts.connected + self.earlier.connected > 0
+    }
+
+    /// Whether it is being asked for what was missed.
+    pub fn is_asked(&self) -> bool {
+        self.replays && matches!(self.course, Course::Asking | Course::Answering)
     }
 
     /// Another process may be there. True: it is to be asked, on a connection of its own; else its next message says so.

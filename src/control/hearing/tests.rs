@@ -22,6 +22,10 @@ mod msgpack;
 
 /// Of an engine that says that it has so many blocks.
 fn hearing(blocks_max: u32) -> Hearing {
+    hearing_at(blocks_max, &[])
+}
+
+fn hearing_at(blocks_max: u32, sources: &[Settings]) -> Hearing {
     let config = Arc::new(Config::default());
     let mut fleet = Fleet::new(Arc::clone(&config), Vec::new(), Arc::default());
     let published = Published::leak(fleet.snapshot());
@@ -42,7 +46,7 @@ fn hearing(blocks_max: u32) -> Hearing {
         blocks_max,
         told: Arc::default(),
     };
-    Hearing::new(Arc::new(keeper), 0, &wanted, &[])
+    Hearing::new(Arc::new(keeper), 0, &wanted, sources)
 }
 
 fn batch(events: &[Value], rank: u32) -> Batch {
@@ -104,4 +108,17 @@ async fn what_a_rank_told_is_counted_for_ever() {
     hearing.take(0, Told::Batch(&batch(&[stored(3, None)], 1))).await;
     hearing.take(0, Told::Batch(&batch(&[json!(["AllBlocksCleared"])], 0))).await;
     assert_eq!((hearing.figures().mirrored.stored, hearing.figures().blocks), (5, 1));
+}
+
+/// It may be idle for hours.
+#[tokio::test(flavor = "current_thread")]
+async fn who_cannot_be_asked_what_it_told_is_not_said_to_be() {
+    for (replay, tells) in [(None, Tells::Nothing), (Some("tcp://127.0.0.1:2"), Tells::Replaying)] {
+        let replay = replay.map(|at| at.parse().unwrap());
+        let settings = Settings { events: "tcp://127.0.0.1:1".parse().unwrap(), replay, topic: String::new() };
+        let hearing = hearing_at(100, &[settings]);
+        hearing.take(0, Told::Connected).await;
+        hearing.settle().await;
+        assert_eq!(hearing.inner().tells, tells);
+    }
 }

@@ -38,7 +38,8 @@ impl Keeper {
             authority: &authority,
             path: &config.health.path,
             key: None,
-            timeout: Duration::from_millis(config.health.probe_timeout_ms),
+            // A refusal comes at once, and one that is silent is not to make the others wait.
+            timeout: Duration::from_millis(config.health.probe_timeout_ms).min(SECOND),
             bytes_max: BYTES_MAX,
         };
         let refused = match client.get(&call).await {

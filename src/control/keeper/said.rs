@@ -5,6 +5,7 @@ use std::mem;
 use crate::config::Config;
 use crate::control::health::{self, Turn};
 use crate::control::ladder::{Ladder, Why};
+use crate::control::member::Member;
 use crate::control::unserved::unserved;
 use crate::snapshot::Snapshot;
 
@@ -38,6 +39,11 @@ pub(super) fn say(engine: &str, turn: Turn, why: &str) {
         Turn::Up => tracing::info!(engine, "engine is up"),
         Turn::Answers => tracing::info!(engine, "engine answers its probes; it has yet to serve a request well"),
         Turn::Down => tracing::warn!(engine, why, "engine is down; it is probed on"),
+        Turn::Slow => tracing::warn!(
+            engine,
+            why,
+            "engine stays in service although it does not answer its probes in time: without it fewer than half of those that serve its models would be in service"
+        ),
         Turn::Ejected(why, length) => {
             let (why, ms) = (why.as_str(), length.as_millis() as u64);
             tracing::warn!(engine, why, ms, "engine is ejected: it gets nothing new for so long");
@@ -50,6 +56,16 @@ pub(super) fn say(engine: &str, turn: Turn, why: &str) {
         Turn::SparedAgain => {}
         Turn::Trial => tracing::info!(engine, "engine is on trial: it gets one request at a time"),
         Turn::Recovered => tracing::info!(engine, "engine is back in service: it has served a request well"),
+    }
+}
+
+/// It fell asleep, or woke.
+pub(super) fn say_asleep(member: Option<&Member>) {
+    let Some(member) = member else { return };
+    let engine = &*member.name;
+    match member.asleep() {
+        true => tracing::warn!(engine, "engine sleeps: it gets nothing new until it says that it is awake"),
+        false => tracing::info!(engine, "engine is awake"),
     }
 }
 

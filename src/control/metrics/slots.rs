@@ -20,6 +20,14 @@ pub(super) struct ByName {
     endpoints: BTreeMap<Arc<str>, Deeds>,
     /// Requests for which nothing was chosen.
     none: Deeds,
+    /// Of who has none.
+    nothing: Deeds,
+}
+
+impl ByName {
+    pub(super) fn of(&self, name: &str) -> &Deeds {
+        self.endpoints.get(name).unwrap_or(&self.nothing)
+    }
 }
 
 impl Collected {
@@ -27,7 +35,7 @@ impl Collected {
         let fleet = self.0.keeper.fleet();
         // Read while nobody gives a slot away: else its new tenant's account would begin behind what was read.
         let counted = Counted::read(self.0.counters, self.0.stats);
-        ByName { endpoints: fleet.deeds(&counted), none: counted.at(RequestKey::NONE) }
+        ByName { endpoints: fleet.deeds(&counted), none: counted.at(RequestKey::NONE), nothing: Deeds::default() }
     }
 
     pub(super) fn requests(

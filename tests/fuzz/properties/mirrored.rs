@@ -148,6 +148,7 @@ fn each<S: Sink>(
                     block_size,
                     medium,
                     lora_name,
+                    nameless: false,
                     group,
                     attention,
                     window,

@@ -67,7 +67,7 @@ fn an_engine_that_was_silent_has_what_it_had_if_it_is_the_same_process() {
         (Some(5), began(Some(5)), 40),
         (Some(5), began(Some(6)), 0),
         (Some(5), began(None), 0),
-        (Some(5), Err("x".into()), 0),
+        (Some(5), Err("x".into()), 40),
         (None, began(None), 0),
     ] {
         let mut sent = Sent::new();
@@ -86,6 +86,28 @@ fn an_engine_that_was_silent_has_what_it_had_if_it_is_the_same_process() {
         sent.sends();
         assert_eq!(sent.scraped(Err("x".into())), 40, "once is enough");
     }
+}
+
+/// It may be busy yet with what made it silent: the first scrapes behind that fail, and the next tells.
+#[test]
+fn an_engine_that_was_silent_has_time_to_say_which_process_it_is() {
+    let failed_scrapes = |times: u32| {
+        let mut sent = Sent::new();
+        sent.sends();
+        sent.probed(Ok(()), 1);
+        sent.scraped(began(Some(5)));
+        sent.probed(failed(), 9);
+        sent.probed(Ok(()), 1);
+        (0..times).for_each(|_| _ = sent.scraped(Err("x".into())));
+        sent
+    };
+    for times in 1..=5 {
+        assert_eq!(failed_scrapes(times).scraped(began(Some(5))), 40, "{times} failed");
+        assert_eq!(failed_scrapes(times).scraped(began(Some(6))), 0, "{times} failed");
+    }
+    // As long as its figures are believed without a scrape, and no longer.
+    assert_eq!(failed_scrapes(5).known(), 40);
+    assert_eq!(failed_scrapes(6).known(), 0);
 }
 
 /// Whichever is heard first.
@@ -135,7 +157,7 @@ fn who_does_not_say_when_it_began_is_known_by_what_it_has_computed() {
         (computed(0), 0),
         (began(None), 0),
         (began(Some(5)), 0),
-        (Err("x".into()), 0),
+        (Err("x".into()), 40),
     ] {
         let mut sent = Sent::new();
         sent.sends();
@@ -180,7 +202,7 @@ fn what_is_known_of_a_slow_engine_is_written_on() {
     assert_ne!(old.fleet.members()[0].now.as_ref().unwrap().process, process);
     old.probed(failed(), 9);
     old.probed(Ok(()), 9);
-    old.scraped(Err("x".into()));
+    (0..6).for_each(|_| _ = old.scraped(Err("x".into())));
     assert!(old.fleet.saved(0, None).is_none(), "it may be another by now");
 }
 

@@ -1,0 +1,51 @@
+//! What is worth a line in the log.
+
+use std::time::Duration;
+
+use crate::limits::FAULTS_IN_A_ROW_MAX;
+
+/// Why an endpoint was barred.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// Requests in a row failed by its fault.
+    Faults,
+    /// One did while it was on trial.
+    Trial,
+    /// It said that it is shutting down.
+    Drain,
+}
+
+impl Why {
+    /// In words.
+    pub fn as_str(self) -> &'static str {
+        const _: () = assert!(FAULTS_IN_A_ROW_MAX == 3, "the words below say so");
+        match self {
+            Why::Faults => "3 requests in a row failed by its fault",
+            Why::Trial => "its request on trial failed",
+            Why::Drain => "it says that it is shutting down",
+        }
+    }
+}
+
+/// A change that is worth a line in the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// Answers its probes, and serves; its models may be others than before.
+    Up,
+    /// Answers its probes, and has yet to stand its trial; its models may be others than before.
+    Answers,
+    /// Fails its probes.
+    Down,
+    /// Does not answer them in time, and stays, because too many others are out.
+    Slow,
+    /// Gets nothing new for so long.
+    Ejected(Why, Duration),
+    /// Failed, and stays, because too many others are out.
+    Spared,
+    /// The same, too soon to say it again: faults may go on as fast as requests come.
+    SparedAgain,
+    /// Gets one request at a time, beside what is open there from before.
+    Trial,
+    /// Stood its trial.
+    Recovered,
+}

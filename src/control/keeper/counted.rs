@@ -1,0 +1,29 @@
+//! What shards have counted at one endpoint, read beside what its engine says.
+
+use super::Keeper;
+use crate::control::truth::Ours;
+
+impl Keeper {
+    /// What we have sent to an endpoint.
+    pub fn ours(&self, slot: u16) -> Ours {
+        let loads = self.counters.loads();
+        Ours {
+            in_flight: loads.in_flight(slot),
+            several: loads.several(slot),
+            dispatched: loads.dispatched(slot),
+            resident: loads.resident(slot),
+            prompted: loads.prompted(slot),
+            asked: self.counters.predictions().sent_in_all(slot),
+        }
+    }
+
+    /// Failed connects and faults that shards have counted so far (wraps); compare with what was read before.
+    pub fn trouble(&self, slot: u16) -> u32 {
+        self.counters.connect_failures(slot).wrapping_add(self.counters.outcomes().read(slot).faults)
+    }
+
+    /// First tokens of streams that came from an endpoint so far; compare with what was read before.
+    pub fn first_tokens(&self, slot: u16) -> u64 {
+        self.stats.first_tokens(slot).count()
+    }
+}
