@@ -237,9 +237,9 @@ fn choose(
 
 /// The prompt as its engine writes it, if that is known.
 fn rendered(question: &Question<'_>, facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
-    let text_bytes = facts.counts().less(facts.beside().unwrap_or_default()).text_bytes;
+    let chained_bytes = facts.counts().less(facts.beside().unwrap_or_default()).chained_bytes();
     let (cache_salt, tools) = (facts.cache_salt, facts.tools);
-    let body = rendered::Body { api: api(question), bytes: question.body, cache_salt, text_bytes, tools };
+    let body = rendered::Body { api: api(question), bytes: question.body, cache_salt, chained_bytes, tools };
     rendered::cut(&body, pool.form.as_ref()?, pool, lender).ok()
 }
 

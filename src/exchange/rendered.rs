@@ -18,8 +18,8 @@ pub struct Body<'a> {
     pub bytes: &'a [u8],
     /// Hash of its `cache_salt`.
     pub cache_salt: Option<u64>,
-    /// How long the text in it is, whatever is written around it.
-    pub text_bytes: u64,
+    /// How long its text and media are in a chain, whatever is written around them.
+    pub chained_bytes: u64,
     /// Whether it has tools, as far as it was read.
     pub tools: bool,
 }
@@ -31,7 +31,7 @@ pub struct Body<'a> {
 pub fn cut(body: &Body<'_>, form: &Form, pool: &Pool, lender: &mut Lender) -> Result<u64, Why> {
     let renderer = lender.renderer.get_or_insert_default();
     let rendering = renderer.render(body.api, form, body.bytes, body.tools);
-    if rendering.bytes == 0 || rendering.bytes < body.text_bytes / 2 {
+    if rendering.bytes == 0 || rendering.bytes < body.chained_bytes / 2 {
         if let Some(tools) = renderer.unknown_tools().and_then(|tools| body.bytes.get(tools)) {
             lender.toolsets.met(form.id, tools);
         }
@@ -45,7 +45,7 @@ pub fn cut(body: &Body<'_>, form: &Form, pool: &Pool, lender: &mut Lender) -> Re
 
 impl Exchange {
     /// See [`cut`].
-    pub(super) fn rendered(&self, text_bytes: u64, pool: &Pool, cx: &mut Context<'_>) -> Option<u64> {
+    pub(super) fn rendered(&self, chained_bytes: u64, pool: &Pool, cx: &mut Context<'_>) -> Option<u64> {
         let form: &Form = pool.form.as_ref()?;
         let held = self.held_whole && self.body.done();
         // Chunks are held as they are sent on, with their framing between.
@@ -55,7 +55,7 @@ impl Exchange {
         // More than that is held where nobody can be chosen without the model: to write it in one turn would keep others waiting.
         let is_short = |bytes: &&[u8]| bytes.len() <= cx.rules.limits.hold_bytes;
         let bytes = self.held.get(self.head_len..).filter(|_| whole).filter(is_short);
-        let body = bytes.map(|bytes| Body { api: self.asked.api, bytes, cache_salt, text_bytes, tools });
+        let body = bytes.map(|bytes| Body { api: self.asked.api, bytes, cache_salt, chained_bytes, tools });
         let cut = body.map(|body| cut(&body, form, pool, cx.lender));
         cx.stats.count(cut.map_or(Count::NotRenderedHeld, |cut| cut.map_or_else(count_of, |_| Count::Rendered)));
         cut?.ok()

@@ -12,7 +12,7 @@ use crate::index::{Matches, Missed};
 use crate::limits::{BLOCK_BYTES, STEP_BYTES, TOKENS_MAX};
 use crate::policy::{Policy, Prompt, Tokens};
 use crate::prefix;
-use crate::scan::{Api, Facts, MEDIUM_BYTES};
+use crate::scan::{Api, Facts};
 use crate::snapshot::{Pool, PoolId, Snapshot};
 
 /// A prompt may be so many times longer, by a mean prompt's tokens, than it is.
@@ -114,10 +114,7 @@ pub fn look_up(
         (0, 0) => ID_BYTES,
         (_, 0) => pool.token_bytes,
         // Where media are among what is held of it is not known: a block of it is as much as any other.
-        (text, media) => {
-            let in_chain = text.saturating_add(media.saturating_mul(MEDIUM_BYTES as u64));
-            in_chain as f32 / (text as f32 / pool.token_bytes + images as f32)
-        }
+        (text, _) => counts.chained_bytes() as f32 / (text as f32 / pool.token_bytes + images as f32),
     };
     let tokens = tokens.min(TOKENS_MAX.into()) as u32;
     let block_tokens = BLOCK_BYTES as f32 / token_bytes;
@@ -194,8 +191,8 @@ impl Exchange {
         self.key = key_of(plan.plain.chosen && is_plain(pool.settings.policy));
         self.shadow_key = key_of(plan.plain.shadow && shadows_plainly);
         self.draft.cut(&cx.lender.chain, cx.rules.access_chain);
-        let text_bytes = facts.counts().less(facts.beside().unwrap_or_default()).text_bytes;
-        let rendered = self.rendered(text_bytes, pool, cx);
+        let chained_bytes = facts.counts().less(facts.beside().unwrap_or_default()).chained_bytes();
+        let rendered = self.rendered(chained_bytes, pool, cx);
         let facts = self.scan.as_ref()?.facts();
         look_up(facts, unread, rendered, pool, cx.snapshot, cx.lender)
     }

@@ -1,7 +1,7 @@
 //! What a scan has learnt from a body.
 
 use super::Api;
-use super::prompt::Prompts;
+use super::prompt::{MEDIUM_BYTES, Prompts};
 use super::words::Word;
 
 /// Longest `model` that is kept; a longer one names nothing any engine serves.
@@ -60,6 +60,11 @@ impl Counts {
             ids: self.ids + more.ids,
             media: self.media + more.media,
         }
+    }
+
+    /// Bytes that text and media have in a chain.
+    pub fn chained_bytes(self) -> u64 {
+        self.text_bytes.saturating_add(self.media.saturating_mul(MEDIUM_BYTES))
     }
 
     /// Without what was there before.

@@ -42,7 +42,6 @@ pub use fields::reads;
 pub use form::{Calls, Chat, Form, Place, Toolset, Turn};
 pub use kernel::Kernel;
 pub use machine::Scan;
-pub use prompt::MEDIUM_BYTES;
 pub use rendered::{Renderer, Rendering, Why};
 pub use tokens::Tokens;
 

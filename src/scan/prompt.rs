@@ -19,7 +19,7 @@ pub(super) use both::Prompts;
 pub(super) const HELD_MAX: usize = 4096;
 /// Canonical bytes that stand for a medium behind its mark: about as many as text of as many tokens has (`image_tokens`), so that what is held of a
 /// prompt, and what it takes of a cache, counts its media.
-pub const MEDIUM_BYTES: usize = 4_000;
+pub(super) const MEDIUM_BYTES: u64 = 4_000;
 /// What a block of a system prompt begins with that Claude Code makes anew for each request. vLLM leaves it out of the prompt
 /// (`_convert_system_message` of its `entrypoints/anthropic/serving.py`): whatever follows it would never be found again.
 const ATTRIBUTION: &[u8] = b"x-anthropic-billing-header";
@@ -173,10 +173,10 @@ impl Prompt {
     pub fn media(&mut self, sample: u64) {
         const SAMPLE: usize = size_of::<u64>();
         if self.mode == PrefixMode::Conversation {
-            let mut bytes = [Mark::Media as u8; 1 + MEDIUM_BYTES];
+            let mut bytes = [Mark::Media as u8; 1 + MEDIUM_BYTES as usize];
             bytes[1..].as_chunks_mut::<SAMPLE>().0.fill(sample.to_le_bytes());
-            let length = if self.links_max > 0 { MEDIUM_BYTES } else { SAMPLE };
-            self.canonical(bytes.get(..1 + length).unwrap_or_default(), Some(0));
+            let bytes = if self.links_max > 0 { &bytes } else { bytes.get(..1 + SAMPLE).unwrap_or_default() };
+            self.canonical(bytes, Some(0));
         }
     }
 

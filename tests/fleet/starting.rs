@@ -22,7 +22,7 @@ fn what_is_missing_is_said() {
         ("1000", "1", "192.0.2.1:8000", free, engine, "cannot listen on 192.0.2.1:8000"),
         ("1000", "1", free, free, "gpu", "write it as http://HOST:PORT"),
         ("20", "1", free, free, engine, "only 20 descriptors are allowed"),
-        ("128", "64", free, free, engine, "only 128 descriptors are allowed, and 384 are needed"),
+        ("128", "64", free, free, engine, "only 128 descriptors are allowed, and 379 are needed"),
     ] {
         let mut shell = Command::new("sh");
         shell.args(["-c", "ulimit -n $0 && exec \"$@\"", limit, PROGRAM, "serve", "--shards", shards]);

@@ -32,7 +32,7 @@ fn what_cannot_be_rendered_goes_where_it_went_before() {
             twice(&scene, "tools", || scene.ask(PATH, &tools));
         }
         for seed in [84, 85] {
-            let image = json!({"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{}", "iVBORw0KGgo".repeat(100))}});
+            let image = json!({"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{}{seed}", "iVBORw0KGgo".repeat(100))}});
             let mut images = body("");
             images["messages"][0]["content"] = json!([image, {"type": "text", "text": text(seed, BYTES)}]);
             twice(&scene, "an image", || scene.ask(PATH, &images));
@@ -56,7 +56,8 @@ fn what_cannot_be_rendered_goes_where_it_went_before() {
 fn what_stands_before_an_image_is_rendered() {
     on_both(|driver| {
         let scene = Scene::start(driver);
-        let content = text(89, BYTES);
+        // More than what an image stands for.
+        let content = text(89, 2 * BYTES);
         let (first, asked) = (body(&content), Blocks::of(&chat_prompt(&content)));
         scene.tells(1, &[asked.stored(Dialect::Maps)]);
         let image = json!({"type": "image_url", "image_url": {"url": "https://localhost/a.png"}});

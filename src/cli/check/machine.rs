@@ -17,7 +17,7 @@ use crate::shard::choice;
 use crate::shard::memory;
 use crate::shard::placement::Placement;
 
-/// Descriptors besides those of connections: listeners, rings, logs, control's own.
+/// Descriptors besides those of connections: listeners, rings, logs, control's own; with those of one shard.
 const OTHER_DESCRIPTORS: u64 = 64;
 /// Descriptors of a shard beside its listeners.
 const SHARD_DESCRIPTORS: u64 = 3;
@@ -50,7 +50,7 @@ pub(in crate::cli) fn raise_descriptors() -> u64 {
 /// handed on as well.
 pub(in crate::cli) fn descriptors_needed(config: &Config, shards: usize) -> u64 {
     let each = SHARD_DESCRIPTORS + 2 * config.serve.listen.len() as u64;
-    OTHER_DESCRIPTORS + each.saturating_mul(shards as u64)
+    OTHER_DESCRIPTORS + each.saturating_mul((shards as u64).saturating_sub(1))
 }
 
 /// Descriptors that `shards` full shards have open: each client may have an engine's connection.
@@ -238,10 +238,10 @@ mod tests {
     fn too_few_descriptors_are_advised_on_where_they_are_set() {
         let of = |may, by_unit| descriptors(may, &Config::default(), 8, by_unit);
         let (unit, shell) = (of(1_048_576, true), of(1_048_576, false));
-        assert!(unit.weight == Weight::Advice && unit.words.contains("LimitNOFILE=1048680 in the unit"), "{unit:?}");
+        assert!(unit.weight == Weight::Advice && unit.words.contains("LimitNOFILE=1048675 in the unit"), "{unit:?}");
         assert!(shell.weight == Weight::Advice && !shell.words.contains("LimitNOFILE"), "{shell:?}");
-        assert!(shell.words.contains("`ulimit -n 1048680`"), "{shell:?}");
-        let weights = [1_048_680, 1_048_679, 104, 103].map(|may| of(may, false).weight);
+        assert!(shell.words.contains("`ulimit -n 1048675`"), "{shell:?}");
+        let weights = [1_048_675, 1_048_674, 99, 98].map(|may| of(may, false).weight);
         // As many as a front needs to serve at all, with a warning.
         assert_eq!(weights, [Weight::Good, Weight::Advice, Weight::Advice, Weight::Wrong]);
     }
