@@ -52,6 +52,15 @@ impl Health {
     }
 }
 
+/// Whose server an engine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineKind {
+    /// vllm-project/vllm
+    Vllm,
+    /// sgl-project/sglang
+    Sglang,
+}
+
 /// What an engine's `/metrics` says of its load. Absent values drop their terms.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct EngineLoad {
@@ -88,6 +97,8 @@ pub struct Endpoint {
     pub weight: u32,
     /// May it be chosen?
     pub health: Health,
+    /// Whose server it is, where its metrics have said so.
+    pub kind: Option<EngineKind>,
     /// What the engine reported at its last scrape.
     pub engine: EngineLoad,
     /// Load on this endpoint that is not ours: the engine's running + waiting beyond our own at the scrape.
@@ -124,6 +135,7 @@ impl Endpoint {
             address,
             weight: 1,
             health: Health::Unknown,
+            kind: None,
             engine: EngineLoad::default(),
             foreign: 0,
             dispatched_at: 0,

@@ -276,6 +276,7 @@ impl Fleet {
         tenancy.foreign = foreign;
         tenancy.dispatched_at = ours.dispatched;
         tenancy.resident_at = ours.resident;
+        tenancy.kind = reading.engine.or(tenancy.kind);
         tenancy.process = reading.process().or(tenancy.process);
         let unit = tenancy.unit;
         let first =

@@ -14,7 +14,7 @@ use super::scrape::Reading;
 use super::truth::Truth;
 use super::watch;
 use crate::config::Upstream;
-use crate::fleet::{Endpoint, EndpointId, Health, Turnover};
+use crate::fleet::{Endpoint, EndpointId, EngineKind, Health, Turnover};
 use crate::limits::TOKENS_MAX;
 
 /// One configured engine.
@@ -89,7 +89,9 @@ pub struct Tenancy {
     pub began: Option<f64>,
     /// How many tokens of prompts it had counted by its last scrape: tells processes apart that do not say when they began.
     pub computed: Option<u64>,
-    /// Which process it is, as far as it has said so: known for longer than its figures are believed.
+    /// Whose server it is, as far as it has said so: known for longer than its figures are believed.
+    pub kind: Option<EngineKind>,
+    /// Which process it is, likewise.
     pub process: Option<Process>,
     /// It said last that it sleeps.
     pub asleep: bool,
@@ -249,6 +251,7 @@ impl Member {
         Endpoint {
             weight: self.upstream.weight,
             health: self.health_of(tenancy),
+            kind: tenancy.kind,
             cap: self.cap(),
             share_percent: tenancy.course.share_percent(),
             refuses_probes: tenancy.course.refuses_probes(),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::sample::Sample;
 use super::saved::Process;
+pub use crate::fleet::EngineKind;
 use crate::fleet::EngineLoad;
 
 /// One reading.
@@ -25,15 +26,6 @@ pub struct Reading {
     pub started: Option<f64>,
     /// Whether all its ranks are awake, where it says so.
     pub awake: Option<bool>,
-}
-
-/// Whose metrics they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EngineKind {
-    /// vllm-project/vllm
-    Vllm,
-    /// sgl-project/sglang
-    Sglang,
 }
 
 impl Reading {

@@ -275,10 +275,10 @@ impl Exchange {
                 self.draft.data_came(cx.now);
             }
             let told = self.usage.stream(data);
-            self.tokens_told(told);
+            self.tokens_told(told, cx);
         } else if self.json {
             let told = self.usage.body(data, self.reply.left());
-            self.tokens_told(told);
+            self.tokens_told(told, cx);
         }
     }
 
@@ -391,7 +391,7 @@ impl Exchange {
         self.praise(cx);
         if self.json {
             let told = self.usage.end();
-            self.tokens_told(told);
+            self.tokens_told(told, cx);
         }
         self.end(if self.keep_client { Ending::KeepAlive } else { Ending::Linger }, End::Whole, cx);
     }

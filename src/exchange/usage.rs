@@ -4,7 +4,7 @@
 //!
 //! The APIs have names of their own for it, as vLLM 0.32 writes them: `prompt_tokens` and `input_tokens` (`/v1/responses`) count
 //! the whole prompt; Anthropic's `input_tokens` leaves out what was read from the cache or written to it, which stand
-//! beside it. A stream of `/v1/responses` has it one object deeper, in the event that ends it; one of `/v1/messages` in its
+//! beside it, where SGLang means the whole by it. A stream of `/v1/responses` has it one object deeper, in the event that ends it; one of `/v1/messages` in its
 //! last but one.
 //!
 //! What a model wrote is never taken for it: inside a string the key's quotes would be escaped. Keys of that name deeper
@@ -15,6 +15,7 @@ use std::sync::LazyLock;
 use memchr::memmem::Finder;
 use memchr::{memchr, memchr2, memrchr};
 
+use crate::fleet::EngineKind;
 use crate::limits::TOKENS_MAX;
 
 /// So many last bytes of a body, or of an event, are looked at: vLLM's usage and what stands behind it are some 400.
@@ -36,6 +37,22 @@ pub(super) struct Usage {
     pub cached: Option<u32>,
     /// Generated.
     pub completion: Option<u32>,
+    /// It was told by Anthropic's names: so many of its prompt stood beside `input_tokens`.
+    beside: Option<u32>,
+}
+
+impl Usage {
+    /// As the engine that told it means it. SGLang's `input_tokens` of a message are the whole prompt, of which what it read from the cache is a part;
+    /// fewer than that can only be the rest. It says that nothing was cached where it does not know, too; vLLM then says nothing.
+    pub fn meant_by(mut self, engine: Option<EngineKind>) -> Usage {
+        let Some(beside) = self.beside.filter(|_| engine != Some(EngineKind::Vllm)) else { return self };
+        let input = self.prompt.and_then(|prompt| prompt.checked_sub(beside));
+        if engine == Some(EngineKind::Sglang) && input >= self.cached {
+            self.prompt = input;
+        }
+        self.cached = self.cached.filter(|cached| *cached > 0);
+        self
+    }
 }
 
 /// What is known of a reply, at any cut of its bytes.
@@ -195,7 +212,9 @@ impl Told {
         let input = self.input.map(|input| input.saturating_add(beside)).filter(|input| *input <= TOKENS_MAX);
         let prompt = self.prompt.or(input)?;
         let cached = self.cached.or(self.cache_read).map(|cached| cached.min(prompt));
-        Some(Usage { prompt: Some(prompt), cached, completion: self.completion.or(self.output) })
+        let by_anthropics_names = self.prompt.is_none() && self.cache_read.is_some();
+        let beside = by_anthropics_names.then_some(beside);
+        Some(Usage { prompt: Some(prompt), cached, completion: self.completion.or(self.output), beside })
     }
 }
 

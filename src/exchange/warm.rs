@@ -6,7 +6,7 @@ use super::usage::Usage;
 use super::{Exchange, Leg, Waiting};
 use crate::counters::stats::Event as Count;
 use crate::counters::{Admission, Prediction};
-use crate::fleet::{EndpointId, Loads, Method, Rung};
+use crate::fleet::{Endpoint, EndpointId, Loads, Method, Rung};
 use crate::http::BodyLength;
 use crate::index::{Matches, Missed};
 use crate::limits::{BLOCK_BYTES, STEP_BYTES, TOKENS_MAX};
@@ -230,7 +230,7 @@ impl Exchange {
         };
         let method = if is_exact { Method::Precise } else { Method::Warm };
         let text_bytes = if text_alone { cx.lender.prompt_bytes } else { 0 };
-        let omits_zero = matches!(self.asked.api, Api::Chat | Api::Completions);
+        let omits_zero = matches!(self.asked.api, Api::Chat | Api::Completions | Api::Messages);
         let prediction = Prediction { method, tokens: held + new, held: predicted, text_bytes, batch, omits_zero };
         cx.counters.predictions().asked(endpoint.slot, &prediction);
         Some(Noted { prediction, first_new, demand, stage })
@@ -287,9 +287,10 @@ impl Exchange {
     }
 
     /// The reply told how many tokens there were.
-    pub(super) fn tokens_told(&mut self, usage: Option<Usage>) {
+    pub(super) fn tokens_told(&mut self, usage: Option<Usage>, cx: &Context<'_>) {
         // Without a body nothing was asked for: `GET /v1/responses/ID` tells again what was told before.
         let Some(usage) = usage.filter(|_| self.body_bytes > 0) else { return };
+        let usage = usage.meant_by(self.endpoint_now(cx).and_then(|endpoint| endpoint.kind));
         self.prompt_tokens = usage.prompt.or(self.prompt_tokens);
         self.cached_tokens = usage.cached.or(self.cached_tokens);
         self.completion_tokens = usage.completion.or(self.completion_tokens);
@@ -316,10 +317,13 @@ impl Exchange {
 
     /// No answer is longer than what its engine's cache holds, where that is known: a reply that says so is wrong.
     fn can_be(&self, answer: u32, cx: &Context<'_>) -> bool {
-        let endpoint = self.leg.as_ref().and_then(|leg| cx.snapshot.endpoint(leg.admission.endpoint()));
-        endpoint
-            .and_then(|endpoint| endpoint.engine.kv_capacity_tokens)
-            .is_none_or(|capacity| u64::from(answer) <= capacity)
+        let capacity = self.endpoint_now(cx).and_then(|endpoint| endpoint.engine.kv_capacity_tokens);
+        capacity.is_none_or(|capacity| u64::from(answer) <= capacity)
+    }
+
+    /// What is known of where the request is.
+    fn endpoint_now<'a>(&self, cx: &Context<'a>) -> Option<&'a Endpoint> {
+        cx.snapshot.endpoint(self.endpoint()?)
     }
 
     /// For the reply's head; of a request for no stream, first for as long as its prompt may take to be computed.

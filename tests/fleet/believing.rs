@@ -14,18 +14,31 @@ const CONFIG: &str = "[routing]\npolicy = \"warm\"\n[health]\nprobe_interval_ms 
 /// Tokens of each prompt, four bytes each.
 const TOKENS: usize = 4_000;
 
-/// Tells of each prompt how much of it was cached: all that it was sent before, or nothing, which some leave out.
+/// How an engine tells how much of a prompt was cached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tells {
+    Always,
+    /// Of nothing it does not tell.
+    NoZero,
+    /// As SGLang of messages: of the whole prompt, the cached part of it beside that.
+    Messages,
+    /// As SGLang of messages where it is not to report it: always of nothing.
+    Zeros,
+}
+
+/// Tells of each prompt how much of it was cached: all that it was sent before, or nothing.
 struct Engine {
     address: SocketAddr,
+    tells: Tells,
     caches: Arc<AtomicBool>,
     requests: Arc<AtomicUsize>,
 }
 
 impl Engine {
-    fn start(omits_zero: bool) -> Engine {
+    fn start(tells: Tells) -> Engine {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (caches, requests) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
-        let engine = Engine { address: listener.local_addr().unwrap(), caches, requests };
+        let engine = Engine { address: listener.local_addr().unwrap(), tells, caches, requests };
         let (caches, requests) = (Arc::clone(&engine.caches), Arc::clone(&engine.requests));
         let seen = Arc::new(Mutex::new(HashSet::new()));
         std::thread::spawn(move || {
@@ -37,11 +50,12 @@ impl Engine {
                         let body = wire.body(head.length().unwrap_or(Length::Of(0))).data;
                         let answer = match head.start.starts_with("POST") {
                             false if head.start.contains("/health") => "{}".to_owned(),
+                            false if head.start.contains("/metrics") => tells.metrics().to_owned(),
                             false => String::new(),
                             true => {
                                 requests.fetch_add(1, Ordering::Relaxed);
                                 let held = !seen.lock().unwrap().insert(body) && caches.load(Ordering::Relaxed);
-                                usage(if held { TOKENS - 16 } else { 0 }, omits_zero)
+                                tells.usage(if held { TOKENS - 16 } else { 0 })
                             }
                         };
                         let (status, len) =
@@ -63,14 +77,37 @@ impl Engine {
     }
 }
 
-fn usage(cached: usize, omits_zero: bool) -> String {
-    let details = match cached {
-        0 if omits_zero => "null".to_owned(),
-        _ => format!(r#"{{"cached_tokens":{cached}}}"#),
-    };
-    format!(
-        r#"{{"choices":[],"usage":{{"prompt_tokens":{TOKENS},"total_tokens":{TOKENS},"completion_tokens":1,"prompt_tokens_details":{details}}}}}"#
-    )
+impl Tells {
+    fn usage(self, cached: usize) -> String {
+        let details = match self {
+            Tells::NoZero if cached == 0 => "null".to_owned(),
+            Tells::Always | Tells::NoZero => format!(r#"{{"cached_tokens":{cached}}}"#),
+            Tells::Messages | Tells::Zeros => {
+                let cached = if self == Tells::Zeros { 0 } else { cached };
+                return format!(
+                    r#"{{"content":[],"usage":{{"input_tokens":{TOKENS},"output_tokens":1,"cache_read_input_tokens":{cached}}}}}"#
+                );
+            }
+        };
+        format!(
+            r#"{{"choices":[],"usage":{{"prompt_tokens":{TOKENS},"total_tokens":{TOKENS},"completion_tokens":1,"prompt_tokens_details":{details}}}}}"#
+        )
+    }
+
+    /// `""`: it has none.
+    fn metrics(self) -> &'static str {
+        match self {
+            Tells::Always | Tells::NoZero => "",
+            Tells::Messages | Tells::Zeros => "sglang:num_running_reqs 0\n",
+        }
+    }
+
+    fn path(self) -> &'static str {
+        match self {
+            Tells::Always | Tells::NoZero => "/v1/chat/completions",
+            Tells::Messages | Tells::Zeros => "/v1/messages",
+        }
+    }
 }
 
 fn counts(engines: &[Engine]) -> Vec<usize> {
@@ -84,8 +121,8 @@ fn ask(front: &Front, engines: &[Engine], names: &[usize], times: usize) -> Vec<
     for name in names.iter().cycle().take(times * names.len()) {
         let words: String = format!("{name} said so ").chars().cycle().take(4 * TOKENS).collect();
         let body = format!(r#"{{"messages":[{{"role":"user","content":"{words}"}}]}}"#);
-        let len = body.len();
-        client.send(&format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len}\r\n\r\n{body}"));
+        let (len, path) = (body.len(), engines[0].tells.path());
+        client.send(&format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len}\r\n\r\n{body}"));
         assert_eq!(client.reply().status, 200);
     }
     counts(engines).into_iter().zip(before).map(|(now, before)| now - before).collect()
@@ -107,8 +144,8 @@ fn spread(front: &Front, engines: &[Engine]) -> Vec<usize> {
 
 #[test]
 fn an_engine_that_has_not_what_it_was_sent_is_not_believed_until_it_has() {
-    for (driver, omits_zero) in DRIVERS.into_iter().zip([false, true]) {
-        let engines = [Engine::start(omits_zero), Engine::start(omits_zero)];
+    for (driver, tells) in DRIVERS.into_iter().zip([Tells::Always, Tells::NoZero]) {
+        let engines = [Engine::start(tells), Engine::start(tells)];
         let front = Front::start(driver, &engines.each_ref().map(|engine| engine.address), CONFIG);
         (0..2).for_each(|place| front.until_health(place, "up"));
         let rung = |place: usize| front.endpoint(place)["cache"]["rung"].as_str().unwrap().to_owned();
@@ -162,6 +199,26 @@ fn an_engine_that_has_not_what_it_was_sent_is_not_believed_until_it_has() {
         let before = held();
         ask(5);
         assert!(held() - before > 0.9 * (60 * TOKENS) as f64, "{driver}");
+        assert_eq!(front.stop(), Some(0));
+    }
+}
+
+/// It writes that nothing was cached where it does not know, and the whole prompt where Anthropic leaves out what was cached.
+#[test]
+fn what_sglang_tells_of_messages_is_taken_as_it_means_it() {
+    for (driver, tells) in DRIVERS.into_iter().flat_map(|driver| [(driver, Tells::Zeros), (driver, Tells::Messages)]) {
+        let engines = [Engine::start(tells)];
+        let front = Front::start(driver, &[engines[0].address], CONFIG);
+        front.until_health(0, "up");
+        crate::until("its metrics", || !front.endpoint(0)["engine"].is_null());
+        let names: Vec<usize> = (0..6).collect();
+        // Each time as much as three windows are.
+        (0..3).for_each(|_| assert_eq!(ask(&front, &engines, &names, 5), [30]));
+        assert_eq!(front.endpoint(0)["cache"]["rung"], "approximate", "{driver}");
+        assert_eq!(front.endpoint(0)["cache"]["overpredicted_tokens"], 0, "{driver}");
+        let told = |kind: &str| front.metric(&format!("warmfront_told_tokens_total{{kind=\"{kind}\"}}")) as usize;
+        assert_eq!(told("prompt"), 90 * TOKENS, "{driver}");
+        assert_eq!(told("cached"), if tells == Tells::Zeros { 0 } else { 84 * (TOKENS - 16) }, "{driver}");
         assert_eq!(front.stop(), Some(0));
     }
 }

@@ -80,6 +80,7 @@ impl Fleet {
             is_known: false,
             began: None,
             computed: None,
+            kind: None,
             process: None,
             asleep: false,
             was_silent: None,

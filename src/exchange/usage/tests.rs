@@ -4,7 +4,7 @@ use super::*;
 use crate::http::{Body, BodyLength};
 
 const fn usage(prompt: u32, cached: Option<u32>, completion: u32) -> Option<Usage> {
-    Some(Usage { prompt: Some(prompt), cached, completion: Some(completion) })
+    Some(Usage { prompt: Some(prompt), cached, completion: Some(completion), beside: None })
 }
 
 /// Raw replies of vLLM 0.32, and what they tell.
@@ -186,9 +186,36 @@ fn each_api_has_its_own_names() {
         // Servers that give both names mean the same by them.
         (r#"{"usage":{"prompt_tokens":42,"input_tokens":40,"output_tokens":1,"completion_tokens":16}}"#, None),
     ] {
-        assert_eq!(look(text.as_bytes()), usage(42, expected, 16), "{text}");
-        assert_eq!(look(format!("data: {text}\r").as_bytes()), usage(42, expected, 16), "{text}");
+        let told = |text: &str| look(text.as_bytes()).map(|usage| Usage { beside: None, ..usage });
+        assert_eq!(told(text), usage(42, expected, 16), "{text}");
+        assert_eq!(told(&format!("data: {text}\r")), usage(42, expected, 16), "{text}");
     }
+}
+
+/// SGLang's `input_tokens` of a message are the whole prompt, until a version of it does as Anthropic, and it writes a zero whether it was told to report
+/// the cache or not.
+#[test]
+fn engines_mean_different_things_by_anthropics_names() {
+    let told = |input: u32, cached: u32, engine| {
+        let names = format!(r#""input_tokens":{input},"output_tokens":16,"cache_read_input_tokens":{cached}"#);
+        let usage = look(format!(r#"{{"usage":{{{names}}}}}"#).as_bytes()).unwrap().meant_by(engine);
+        (usage.prompt.unwrap(), usage.cached)
+    };
+    let (vllm, sglang) = (Some(EngineKind::Vllm), Some(EngineKind::Sglang));
+    for (input, cached, engine, expected) in [
+        (42, 32, vllm, (74, Some(32))),
+        (42, 32, sglang, (42, Some(32))),
+        (42, 42, sglang, (42, Some(42))),
+        (10, 32, sglang, (42, Some(32))),
+        (42, 32, None, (74, Some(32))),
+        (42, 0, vllm, (42, Some(0))),
+        (42, 0, sglang, (42, None)),
+        (42, 0, None, (42, None)),
+    ] {
+        assert_eq!(told(input, cached, engine), expected, "{input} {cached} {engine:?}");
+    }
+    let chat = r#"{"usage":{"prompt_tokens":42,"completion_tokens":16,"prompt_tokens_details":{"cached_tokens":0}}}"#;
+    assert_eq!(look(chat.as_bytes()).map(|chat| chat.meant_by(sglang)), usage(42, Some(0), 16), "there it is told");
 }
 
 #[test]
