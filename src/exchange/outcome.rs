@@ -5,8 +5,9 @@
 //! back-pressure the request stays charged to its endpoint for a while ([`super::charges`]): what fails at once
 //! looks idle, and would draw every request that goes by load.
 
+use super::Exchange;
 use super::event::Context;
-use super::{Exchange, tap};
+use super::tap::Told;
 use crate::counters::stats::Event as Count;
 use crate::http::{BodyLength, ReplyFraming, ResponseHead};
 
@@ -19,6 +20,8 @@ const MESSAGE: [&[u8]; 2] = [b"\"message\":\"", b"\"message\": \""];
 /// How aiohttp, by which vLLM fetches what prompts name by its URL, says that it cannot: a server that is not there, and one that answers
 /// with an error.
 const NOT_FETCHED: [&[u8]; 3] = [b"Cannot connect to host ", b", url='http", b", url=URL("];
+/// SGLang, of a message, whatever went wrong with it: a prompt that is too long, too.
+const ANY_ERROR: &[u8] = b"\"message\":\"Internal processing error\"";
 /// vLLM and SGLang, when their queue is full. Nothing of the request was executed.
 const BUSY: [&[u8]; 2] = [b"currently busy and cannot accept new requests", b"request queue is full"];
 /// SGLang, of a request that waited or ran for too long, had to make room, or names a priority where none is taken: it may have run for a while.
@@ -39,7 +42,8 @@ pub(super) enum Verdict {
     /// The same, and certainly not executed.
     Busy,
     Fault,
-    /// A 500 of vLLM's for want of an image or the like, which the client had it fetch from a server that does not answer.
+    /// A 500 of vLLM's for want of an image or the like, which the client had it fetch from a server that does not answer; or one of SGLang's that
+    /// does not say what was wrong.
     MayBeTheClients,
     /// It takes no request any more.
     Drains,
@@ -57,7 +61,7 @@ pub(super) fn judge(status: u16, names_a_time: bool, body: &[u8]) -> Verdict {
         503 if BUSY.into_iter().any(says) => Verdict::Busy,
         503 if names_a_time || GIVEN_UP.into_iter().any(says) => Verdict::BackPressure,
         500 if drains() => Verdict::Drains,
-        500 if NOT_FETCHED.into_iter().any(says) => Verdict::MayBeTheClients,
+        500 if NOT_FETCHED.into_iter().any(says) || says(ANY_ERROR) => Verdict::MayBeTheClients,
         500 | 502..=504 => Verdict::Fault,
         _ => Verdict::Neutral,
     }
@@ -111,23 +115,26 @@ impl Exchange {
     }
 
     /// A stream told of an error, perhaps in place of an answer, none of which had come.
-    pub(super) fn stream_failed(&mut self, told: tap::Told, cx: &mut Context<'_>) {
-        let silent = !self.tap.spoke();
-        if silent {
-            self.tap.was_refused();
-        }
+    pub(super) fn stream_failed(&mut self, told: Told, cx: &mut Context<'_>) {
         match told {
-            tap::Told::Failed => {
+            Told::Failed => {
                 cx.stats.count(Count::UpstreamFaultErrorEvent);
                 self.blame(cx);
             }
-            tap::Told::Busy => {
-                self.note(Verdict::BackPressure, cx);
-                if silent {
-                    self.was_not_computed(cx);
-                    self.pay_back(cx);
-                }
+            Told::MayBeTheClients => {
+                cx.stats.count(Count::UpstreamFaultErrorEvent);
+                self.charge();
             }
+            Told::Busy => self.note(Verdict::BackPressure, cx),
+            Told::TheClients => {}
+        }
+        if self.tap.spoke() {
+            return;
+        }
+        self.tap.was_refused();
+        if told != Told::Failed {
+            self.was_not_computed(cx);
+            self.pay_back(cx);
         }
     }
 
@@ -180,6 +187,7 @@ mod tests {
         let drains = br#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#;
         let not_there = br#"{"error":{"message":"Cannot connect to host x:80 ssl:default [Connection refused]"}}"#;
         let says_no = br#"{"error":{"message":"500, message='cannot schedule new futures', url='http://x/a.png'"}}"#;
+        let unsaid = br#"{"type":"error","error":{"type":"internal_error","message":"Internal processing error"}}"#;
         for (status, names_a_time, body, expected) in [
             (200, false, &drains[..], Verdict::Neutral),
             (400, false, b"", Verdict::Neutral),
@@ -190,6 +198,7 @@ mod tests {
             (500, false, drains, Verdict::Drains),
             (500, false, not_there, Verdict::MayBeTheClients),
             (500, false, says_no, Verdict::MayBeTheClients),
+            (500, false, unsaid, Verdict::MayBeTheClients),
             (501, false, b"", Verdict::Neutral),
             (502, false, b"", Verdict::Fault),
             (503, false, b"", Verdict::Fault),

@@ -264,7 +264,7 @@ impl Exchange {
     fn listen(&mut self, data: &[u8], cx: &mut Context<'_>) {
         if self.event_stream {
             let silent = !self.tap.spoke();
-            let error = tap::tells_of_error(data);
+            let error = tap::tells_of_error(data, self.asked.api);
             let (before, event) = data.split_at(error.map_or(data.len(), |(begins, _)| begins));
             self.tap.watch(before);
             if let Some((_, told)) = error {

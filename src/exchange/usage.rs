@@ -210,7 +210,8 @@ impl Told {
     fn usage(&self) -> Option<Usage> {
         let beside = self.cache_read.unwrap_or(0).saturating_add(self.cache_creation.unwrap_or(0));
         let input = self.input.map(|input| input.saturating_add(beside)).filter(|input| *input <= TOKENS_MAX);
-        let prompt = self.prompt.or(input)?;
+        // Behind an error that had no answer some say 0.
+        let prompt = self.prompt.or(input).filter(|prompt| *prompt > 0)?;
         let cached = self.cached.or(self.cache_read).map(|cached| cached.min(prompt));
         let by_anthropics_names = self.prompt.is_none() && self.cache_read.is_some();
         let beside = by_anthropics_names.then_some(beside);

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use warmfront::counters::Text;
 use warmfront::counters::stats::Event;
 use warmfront::fleet::Endpoint;
 use warmfront::policy::Policy;
@@ -304,6 +305,49 @@ fn a_full_queue_inside_a_200_is_no_fault() {
     assert!(front.published.current().index.as_ref().unwrap().figures(0).blocks > 8, "this was computed");
 }
 
+/// Whoever's it is: no rate is learnt of it, and nothing is held but what an engine may have computed before it failed.
+#[test]
+fn an_error_in_place_of_an_answer_is_no_first_token() {
+    let messages = |error: &str| {
+        let usage = r#""usage":{"input_tokens":0,"output_tokens":0,"cache_read_input_tokens":0}"#;
+        format!(
+            "event: error\ndata: {{\"type\":\"error\",\"error\":{error}}}\n\n\
+             event: message_delta\ndata: {{\"type\":\"message_delta\",{usage}}}\n\n"
+        )
+    };
+    let too_long = "data: {\"error\": {\"message\": \"too long\", \"code\": 400}}\n\ndata: [DONE]\n\n".to_owned();
+    for (path, events, expected) in [
+        ("/v1/messages", messages(r#"{"type":"internal_error","message":"EngineCore"}"#), [3, 1, 0]),
+        ("/v1/messages", messages(r#"{"type":"api_error","message":"Stream processing error"}"#), [3, 0, 0]),
+        ("/v1/messages", messages(r#"{"type":"overloaded_error","message":"Overloaded"}"#), [0, 0, 3]),
+        ("/v1/chat/completions", too_long, [0, 0, 0]),
+    ] {
+        let answer = format!("{STREAM_HEAD}{:x}\r\n{events}\r\n0\r\n\r\n", events.len());
+        let engine = Engine::run(move |mut connection| {
+            while connection.request().is_some() {
+                connection.send(&answer);
+            }
+        });
+        let front = Front::with(&[engine.address], |options| options.settings.policy = Policy::Warm);
+        let rate = front.counters.loads().prefill_rate(0);
+        let words = "all of this is new to the engine. ".repeat(1_000);
+        let body = format!(r#"{{"stream":true,"messages":[{{"role":"user","content":"{words}"}}]}}"#);
+        let mut client = front.connect();
+        for _ in 0..3 {
+            let reply = client.ask(post(path, &body));
+            assert!(reply.whole && reply.text() == events, "{events}");
+        }
+        front.settles();
+        let counts =
+            [Event::UpstreamFaultErrorEvent, Event::Barred, Event::BackPressure].map(|event| front.count(event));
+        assert_eq!(counts, expected, "{events}");
+        assert_eq!(front.counters.loads().prefill_rate(0), rate, "{events}");
+        let held = front.published.current().index.as_ref().unwrap().figures(0).blocks > 0;
+        assert_eq!(held, events.contains("EngineCore"), "{events}");
+        assert_eq!(front.counters.predictions().text(0), Text::default(), "{events}");
+    }
+}
+
 /// Has the snapshot say so of every endpoint.
 fn change(front: &Front, change: impl Fn(&mut Endpoint)) {
     let mut snapshot = (*front.published.current()).clone();
@@ -401,6 +445,23 @@ fn images_that_cannot_be_fetched_are_no_fault_of_the_engines() {
     let mut client = front.connect();
     for _ in 0..5 {
         assert_eq!(client.ask(post("/v1/chat/completions", "{}")).status, 500);
+    }
+    assert_eq!((front.count(Event::UpstreamFaultErrorReply), front.count(Event::Barred)), (5, 0));
+    front.settles();
+}
+
+/// It does not say what was wrong with it: a prompt that is too long is no less.
+#[test]
+fn what_sglang_says_of_any_message_is_no_fault() {
+    let told = r#"{"type":"error","error":{"type":"internal_error","message":"Internal processing error"}}"#;
+    let engine = Engine::answering(format!(
+        "HTTP/1.1 500 Internal Server Error\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{told}",
+        told.len()
+    ));
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    for _ in 0..5 {
+        assert_eq!(client.ask(post("/v1/messages", "{}")).status, 500);
     }
     assert_eq!((front.count(Event::UpstreamFaultErrorReply), front.count(Event::Barred)), (5, 0));
     front.settles();

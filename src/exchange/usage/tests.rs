@@ -138,6 +138,8 @@ fn what_looks_like_usage_is_not_believed() {
         r#"{"usage":{"input_tokens":-1,"output_tokens":2}}"#.to_owned(),
         r#"{"usage":{"input_tokens":16777216,"cache_read_input_tokens":1,"output_tokens":2}}"#.to_owned(),
         r#"{"usage":{"cache_read_input_tokens":1,"output_tokens":2}}"#.to_owned(),
+        r#"{"usage":{"input_tokens":0,"output_tokens":0,"cache_read_input_tokens":0}}"#.to_owned(),
+        r#"{"usage":{"prompt_tokens":0,"completion_tokens":0}}"#.to_owned(),
         // Of a response that has only begun, or is told of in another event, or two objects deeper.
         format!(r#"{{"response":{{{SAID}}},"type":"response.in_progress"}}"#),
         format!(r#"{{"response":{{{SAID}}},"kind":"response.completed"}}"#),
