@@ -201,7 +201,8 @@ fn choose(
     let unread = Some(beyond).filter(|_| progress == Progress::More);
     let form = cut.filter(|_| beyond == 0 && policy == Policy::Precise);
     let rendered = form.and_then(|_| rendered(question, facts, &alone, &mut lender));
-    let looked_up = key.and_then(|_| warm::look_up(facts, unread, rendered, &alone, snapshot, &mut lender));
+    let looked_up =
+        key.and_then(|_| warm::look_up(facts, cut.or(key), unread, rendered, &alone, snapshot, &mut lender));
     let request = Request {
         prompt: looked_up.zip(lender.matches.as_deref()).map(|(looked_up, matches)| looked_up.prompt(matches)),
         key: cut.filter(|_| !plainly).or(key),

@@ -88,9 +88,11 @@ pub fn cut(facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
 
 /// Looks up who holds how much of the prompt that was cut. `unread`: the bytes of it that may come behind what was read, as far as that is
 /// known; `None`: there are none. `rendered`: its bytes as its engine writes it, where it was cut from those; of a batch the first prompt's.
-/// `None`: nothing can be known of it, and another policy has to choose.
+/// `key`: of its prefix, which says where it goes among equals if it is shorter than a block. `None`: nothing can be known of it, and another policy
+/// has to choose.
 pub fn look_up(
     facts: &Facts,
+    key: Option<u64>,
     unread: Option<u64>,
     rendered: Option<u64>,
     pool: &Pool,
@@ -125,7 +127,7 @@ pub fn look_up(
     let looked_up = LookedUp {
         tokens,
         block_tokens,
-        tie: 0,
+        tie: key.unwrap_or(0),
         ids_beside,
         batch,
         several,
@@ -161,7 +163,7 @@ pub fn look_up_again(prompt: LookedUp, pool: &Pool, snapshot: &Snapshot, lender:
     // Longer ones are refused; of a batch each is by itself.
     let tokens = if prompt.batch { tokens } else { tokens.min(pool.context) };
     let tie = lender.chain.get(found.blocks as usize).or(lender.chain.last()).copied();
-    Some(LookedUp { tokens, tie: tie.unwrap_or(0), ..prompt })
+    Some(LookedUp { tokens, tie: tie.unwrap_or(prompt.tie), ..prompt })
 }
 
 impl Exchange {
@@ -194,7 +196,7 @@ impl Exchange {
         let chained_bytes = facts.counts().less(facts.beside().unwrap_or_default()).chained_bytes();
         let rendered = self.rendered(chained_bytes, pool, cx);
         let facts = self.scan.as_ref()?.facts();
-        look_up(facts, unread, rendered, pool, cx.snapshot, cx.lender)
+        look_up(facts, by_chain, unread, rendered, pool, cx.snapshot, cx.lender)
     }
 
     /// The choice stands, whatever it was made by, and tokens are known: what the endpoint is to compute is counted, where all of it is there, and that it

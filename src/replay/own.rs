@@ -123,17 +123,18 @@ impl Own {
             PrefixMode::FirstUser => asked.request.opening,
             PrefixMode::Conversation => start(asked, pool.settings.prefix_bytes),
         };
+        let key = key.map(|key| mix(key, 4));
         let chain = asked.request.prompt_blocks(asked.block_tokens);
         let index = self.snapshot.index.as_deref();
         let prompt = index.map(|index| {
             index.longest(chain, pool.eligible().ids(), &mut self.matches);
             let tie = chain.get(self.matches.deepest() as usize).or(chain.last()).copied();
             let (tokens, block_tokens) = (asked.request.prompt, asked.block_tokens as f32);
-            Prompt { tokens, block_tokens, matches: &self.matches, tie: tie.unwrap_or(0) }
+            Prompt { tokens, block_tokens, matches: &self.matches, tie: tie.or(key).unwrap_or(0) }
         });
         let request = policy::Request {
             prompt,
-            key: key.map(|key| mix(key, 4)),
+            key,
             session: asked.request.session.map(|session| mix(session, 5)),
             random: self.dice.number(),
             turn: self.turn,
@@ -250,7 +251,8 @@ mod tests {
     use super::*;
     use crate::policy::Policy;
     use crate::replay::events::Delivery;
-    use crate::replay::peers::trial::Trial;
+    use crate::replay::peers::trial::{Trial, prompt};
+    use crate::replay::traffic::Request;
 
     fn trial(policy: Policy) -> Trial<Own> {
         let events = Delivery::default();
@@ -285,6 +287,19 @@ mod tests {
         trial.chooser.scraped(&(0..4).map(full).collect::<Vec<_>>());
         assert_ne!(trial.ask(&[(1, 320)]).1, home, "320 held tokens are not worth a full cache");
         assert_eq!(self::trial(Policy::PrefixHash).chooser.scrape_every_ns(), None);
+    }
+
+    #[test]
+    fn prompts_shorter_than_a_block_are_spread() {
+        let mut trial = trial(Policy::Warm);
+        let mut home = |opening| {
+            let request = Request { opening: Some(opening), ..prompt(&[(opening, 8)]) };
+            let asked = Asked { number: opening, now_ns: 0, request: &request, block_tokens: 16, tenant: 0 };
+            trial.chooser.decide(&asked).unwrap().endpoint.slot
+        };
+        let homes: Vec<u16> = (0..32).map(&mut home).collect();
+        assert!((0..4).all(|slot| homes.contains(&slot)), "{homes:?}");
+        assert_eq!(homes, (0..32).map(home).collect::<Vec<_>>());
     }
 
     #[test]

@@ -59,6 +59,26 @@ fn each_turn_of_a_conversation_goes_where_the_last_one_was() {
     assert!((0.5..9.0 / 16.0).contains(&share), "{held} held, {new} new");
 }
 
+/// Those that are shorter than a block, as of searches and classifiers, have nothing in common but that: the same one goes where it was, others elsewhere.
+#[test]
+fn short_prompts_do_not_all_go_to_one_engine() {
+    let engines: Vec<Engine> = (0..8).map(|_| Engine::answering(ok("{}"))).collect();
+    let front = front(&engines);
+    let mut client = front.connect();
+    let mut before = vec![0; 8];
+    let mut homes = Vec::new();
+    for name in (0..64).chain(0..64) {
+        let body = format!(r#"{{"input":"what is said of {name}?","model":"tiny-llama"}}"#);
+        assert_eq!(client.ask(post("/v1/embeddings", body)).status, 200);
+        homes.push(whereabouts(&engines, &mut before));
+    }
+    let (first, again) = homes.split_at(64);
+    assert_eq!(first, again);
+    let met = (0..8).filter(|engine| first.contains(engine)).count();
+    assert!(met >= 7, "{first:?}");
+    front.settles();
+}
+
 /// Who asks how likely a prompt was, as evaluations do, has all of it computed, and is no reason to go where it is held.
 #[test]
 fn what_no_cache_is_read_for_goes_where_the_least_is_to_do() {
