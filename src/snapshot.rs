@@ -149,11 +149,24 @@ impl Snapshot {
             ([], _) => Selected::Empty,
             (_, Some(model)) => match self.models.get(model) {
                 Some(id) => Selected::Pool(&self.pools[id.0 as usize]),
-                // Whoever names one does not want another: the default's engines would answer with theirs, or 404.
-                None => self.pool_or(self.unlearnt, Selected::UnknownModel),
+                None => match self.adapter_on_base(model) {
+                    Some(pool) => Selected::Pool(pool),
+                    // Whoever names one does not want another: the default's engines would answer with theirs, or 404.
+                    None => self.pool_or(self.unlearnt, Selected::UnknownModel),
+                },
             },
             (_, None) => self.pool_or(self.default_pool.or(self.unlearnt), Selected::NoModel),
         }
+    }
+
+    /// The pool of an adapter that is named as SGLang has it, `base:adapter`; where nobody lists it, its base's engines judge. No base
+    /// has a colon in its name there.
+    fn adapter_on_base(&self, model: &[u8]) -> Option<&Pool> {
+        let colon = model.iter().position(|byte| *byte == b':')?;
+        let pool = |name: &[u8]| self.models.get(name).map(|id| &self.pools[id.0 as usize]);
+        let base = pool(&model[..colon])?;
+        let on_base = |pool: &&Pool| pool.is_adapter && pool.members.iter().any(|slot| base.members.contains(slot));
+        Some(pool(&model[colon + 1..]).filter(on_base).unwrap_or(base))
     }
 
     /// The same of a `model` whose name is too long to be kept: nobody is known to serve it.
@@ -186,6 +199,36 @@ impl Snapshot {
 mod tests {
     use super::*;
     use crate::ring::Ring;
+
+    #[test]
+    fn an_adapter_behind_its_bases_name_is_asked_of_who_has_it() {
+        let ring = Arc::new(Ring::build(&[], 1));
+        let served = [
+            ("base", false, [0, 1, 2].as_slice()),
+            ("sql", true, &[1, 2]),
+            ("other", false, &[3]),
+            ("tag:7", false, &[4]),
+        ];
+        let mut snapshot = Snapshot::default();
+        for (at, (name, is_adapter, members)) in served.into_iter().enumerate() {
+            let id = PoolId(at as u16);
+            let mut pool = Pool::new(id, name.into(), members.into(), Arc::clone(&ring), Arc::default());
+            pool.is_adapter = is_adapter;
+            snapshot.pools.push(pool);
+            snapshot.models.insert(name.as_bytes().into(), id);
+        }
+        let pool = |model: &str| match snapshot.select(Some(model.as_bytes())) {
+            Selected::Pool(pool) => &*pool.name,
+            _ => "",
+        };
+        assert_eq!(["base", "sql", "base:sql", "base:new", "base:"].map(pool), ["base", "sql", "sql", "base", "base"]);
+        assert_eq!(
+            ["other:sql", "base:other"].map(pool),
+            ["other", "base"],
+            "an adapter on another base, a base on it"
+        );
+        assert_eq!(["tag:7", "tag:8", "new:sql", ":sql"].map(pool), ["tag:7", "", "", ""]);
+    }
 
     #[test]
     fn pools_with_endpoints_in_common_are_one_island() {
