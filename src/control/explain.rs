@@ -150,7 +150,7 @@ pub fn explain(question: &Question<'_>, config: &Config, snapshot: &Snapshot, lo
         last_resort: pool.as_ref().is_ok_and(|pool| pool.eligible().last_resort()),
         prefix_mode: key.map(|_| mode(settings.prefix).to_owned()),
         prefix_bytes: key.map(|prefix| prefix.bytes),
-        key: key.map(|prefix| hex(prefix::key(name, facts.cache_salt, &prefix))),
+        key: key.map(|prefix| hex(prefix::key(name, facts.salt(), &prefix))),
         session_key: session.map(|session| hex(prefix::session_key(name, session))),
         choices: Vec::new(),
     };
@@ -194,7 +194,7 @@ fn choose(
     let prefix = if plainly { facts.plain_prefix() } else { facts.prefix() };
     let prefix = prefix.filter(|_| !failed && policy.needs().contains(Needs::PREFIX));
     let session = from_header.or(facts.session().filter(|_| !failed));
-    let key = prefix.map(|prefix| prefix::key(name, facts.cache_salt, &prefix));
+    let key = prefix.map(|prefix| prefix::key(name, facts.salt(), &prefix));
     let mut lender = Lender::default();
     let cut = key.filter(|_| plan.chain).and_then(|_| warm::cut(facts, &alone, &mut lender));
     let beyond = question.body.len().saturating_sub(held) as u64;
@@ -239,8 +239,8 @@ fn choose(
 /// The prompt as its engine writes it, if that is known.
 fn rendered(question: &Question<'_>, facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
     let chained_bytes = facts.counts().less(facts.beside().unwrap_or_default()).chained_bytes();
-    let (cache_salt, tools) = (facts.cache_salt, facts.tools);
-    let body = rendered::Body { api: api(question), bytes: question.body, cache_salt, chained_bytes, tools };
+    let (salt, tools) = (facts.salt(), facts.tools);
+    let body = rendered::Body { api: api(question), bytes: question.body, salt, chained_bytes, tools };
     rendered::cut(&body, pool.form.as_ref()?, pool, lender).ok()
 }
 

@@ -60,7 +60,7 @@ impl Exchange {
         }
         // Where it is cut into blocks, who looks it up makes the key of those.
         if !cx.snapshot.plan.chain && !self.unscannable {
-            self.key = facts.prefix().map(|prefix| prefix::key(name, facts.cache_salt, &prefix));
+            self.key = facts.prefix().map(|prefix| prefix::key(name, facts.salt(), &prefix));
             self.shadow_key = self.key;
         }
         Ok(pool)

@@ -16,8 +16,8 @@ pub struct Body<'a> {
     pub api: Api,
     /// All of it, as the client sent it.
     pub bytes: &'a [u8],
-    /// Hash of its `cache_salt`.
-    pub cache_salt: Option<u64>,
+    /// [`Facts::salt`].
+    pub salt: Option<u64>,
     /// How long its text and media are in a chain, whatever is written around them.
     pub chained_bytes: u64,
     /// Whether it has tools, as far as it was read.
@@ -38,7 +38,7 @@ pub fn cut(body: &Body<'_>, form: &Form, pool: &Pool, lender: &mut Lender) -> Re
         return Err(rendering.ends.unwrap_or(Why::Prompt));
     }
     let adapter = pool.is_adapter.then(|| pool.name.as_bytes());
-    let root = prefix::form_root(adapter, body.cache_salt, form.id);
+    let root = prefix::form_root(adapter, body.salt, form.id);
     renderer.links(root, &mut lender.chain, &mut lender.steps);
     Ok(rendering.bytes)
 }
@@ -51,11 +51,11 @@ impl Exchange {
         // Chunks are held as they are sent on, with their framing between.
         let whole = held && matches!(self.asked.framing.body, BodyLength::Length(_));
         let facts = self.scan.as_ref().map(|scan| scan.facts());
-        let (cache_salt, tools) = (facts.and_then(|facts| facts.cache_salt), facts.is_some_and(|facts| facts.tools));
+        let (salt, tools) = (facts.and_then(|facts| facts.salt()), facts.is_some_and(|facts| facts.tools));
         // More than that is held where nobody can be chosen without the model: to write it in one turn would keep others waiting.
         let is_short = |bytes: &&[u8]| bytes.len() <= cx.rules.limits.hold_bytes;
         let bytes = self.held.get(self.head_len..).filter(|_| whole).filter(is_short);
-        let body = bytes.map(|bytes| Body { api: self.asked.api, bytes, cache_salt, chained_bytes, tools });
+        let body = bytes.map(|bytes| Body { api: self.asked.api, bytes, salt, chained_bytes, tools });
         let cut = body.map(|body| cut(&body, form, pool, cx.lender));
         cx.stats.count(cut.map_or(Count::NotRenderedHeld, |cut| cut.map_or_else(count_of, |_| Count::Rendered)));
         cut?.ok()

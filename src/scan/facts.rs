@@ -1,5 +1,7 @@
 //! What a scan has learnt from a body.
 
+use xxhash_rust::xxh64::xxh64;
+
 use super::Api;
 use super::prompt::{MEDIUM_BYTES, Prompts};
 use super::words::Word;
@@ -92,7 +94,9 @@ pub struct Facts {
     /// `priority`, where it is a whole number: lower is more urgent.
     pub priority: Option<i64>,
     /// XXH64 of `cache_salt`.
-    pub cache_salt: Option<u64>,
+    pub(super) cache_salt: Option<u64>,
+    /// XXH64 of `lora_path`, SGLang's adapter on the `model`.
+    pub(super) adapter: Option<u64>,
     /// `echo`, where it is true.
     pub(super) echo: bool,
     /// `logprobs`, where it is other than null; a chat's come with its `echo`.
@@ -120,6 +124,7 @@ impl Facts {
             choices: None,
             priority: None,
             cache_salt: None,
+            adapter: None,
             echo: false,
             logprobs: false,
             prompt_logprobs: false,
@@ -135,7 +140,8 @@ impl Facts {
     pub(super) fn reset(&mut self, api: Api) {
         self.model.clear();
         self.model_is_string = false;
-        (self.stream, self.choices, self.priority, self.cache_salt) = (None, None, None, None);
+        (self.stream, self.choices, self.priority) = (None, None, None);
+        (self.cache_salt, self.adapter) = (None, None);
         (self.max_tokens, self.max_output_tokens) = (None, None);
         self.sessions = [None; SESSION_FIELDS_MAX];
         (self.tools, self.duplicates) = (false, 0);
@@ -167,6 +173,13 @@ impl Facts {
 
     pub(super) fn has_session(&self, place: usize) -> bool {
         self.sessions.get(place).is_some_and(Option::is_some)
+    }
+
+    /// What keeps its prompt apart from equal ones of its model: `cache_salt`, and the adapter that `lora_path` names.
+    pub fn salt(&self) -> Option<u64> {
+        let Some(adapter) = self.adapter else { return self.cache_salt };
+        let salt = self.cache_salt.map_or([0; 8], u64::to_le_bytes);
+        Some(xxh64(&salt, adapter))
     }
 
     /// The most tokens asked for: `max_completion_tokens` or `max_output_tokens`, else `max_tokens`.

@@ -18,6 +18,8 @@ pub(super) enum Field {
     Logprobs,
     PromptLogprobs,
     Salt,
+    /// SGLang's adapter, beside a `model` that is its base.
+    Adapter,
     Tools,
     Prompt(Section),
     /// Media that belong to the prompt and stand beside it.
@@ -37,6 +39,7 @@ impl Field {
             b"n" => Field::Choices,
             b"priority" => Field::Priority,
             b"cache_salt" => Field::Salt,
+            b"lora_path" => Field::Adapter,
             b"echo" if logs_prompts(api) => Field::Echo,
             b"logprobs" if api == Api::Completions => Field::Logprobs,
             b"prompt_logprobs" if logs_prompts(api) => Field::PromptLogprobs,
@@ -64,6 +67,7 @@ impl Field {
             Field::Logprobs => 1 << 14,
             Field::PromptLogprobs => 1 << 15,
             Field::Session(place) => 1 << (16 + place as u32),
+            Field::Adapter => 1 << 24,
         }
     }
 }

@@ -56,6 +56,7 @@ impl Scan {
             Field::Choices => facts.choices = None,
             Field::Priority => facts.priority = None,
             Field::Salt => facts.cache_salt = None,
+            Field::Adapter => facts.adapter = None,
             Field::Echo => facts.echo = false,
             Field::Logprobs => facts.logprobs = false,
             Field::PromptLogprobs => facts.prompt_logprobs = false,
@@ -76,7 +77,7 @@ impl Scan {
             let field = self.field;
             match field {
                 Field::Model => self.keep_string(),
-                Field::Salt | Field::Session(_) => {
+                Field::Salt | Field::Adapter | Field::Session(_) => {
                     self.opaque.clear();
                     self.state = State::Opaque;
                 }

@@ -129,6 +129,7 @@ impl Scan {
         match self.field {
             Field::Session(place) => self.facts.set_session(place, hash),
             Field::Salt => self.facts.cache_salt = hash,
+            Field::Adapter => self.facts.adapter = hash,
             _ => {}
         }
     }

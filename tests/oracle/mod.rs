@@ -27,7 +27,7 @@ pub struct Seen {
     pub max_tokens: Option<u64>,
     pub choices: Option<u64>,
     pub priority: Option<i64>,
-    pub cache_salt: Option<u64>,
+    pub salt: Option<u64>,
     pub session: Option<u64>,
     pub tools: bool,
     pub spans: Spans,
@@ -54,7 +54,7 @@ pub fn seen(scan: &Scan) -> Seen {
         max_tokens: facts.max_tokens(),
         choices: facts.choices,
         priority: facts.priority,
-        cache_salt: facts.cache_salt,
+        salt: facts.salt(),
         session: facts.session(),
         tools: facts.tools,
         spans: facts.spans,
@@ -135,7 +135,7 @@ pub fn check_against_oracle(api: Api, plan: &Plan, body: &[u8]) -> bool {
             let plain = (early.plain_prefix, expected.plain_prefix);
             assert_eq!(plain.0, plain.1, "{progress:?} {api:?} {plan:?}: {}", body.escape_ascii());
             if plan.chain {
-                let (early, all) = ((early.cache_salt, early.priority), (expected.cache_salt, expected.priority));
+                let (early, all) = ((early.salt, early.priority), (expected.salt, expected.priority));
                 assert_eq!(early, all, "{progress:?} {api:?} {plan:?}: {}", body.escape_ascii());
             }
             // Where tokens count, nothing of what is computed is left out. Nobody computes a `suffix`.
@@ -315,7 +315,7 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
     let mut count = |names: &[&str]| {
         duplicates += entries.iter().filter(|entry| is(names, entry)).count().saturating_sub(1) as u32;
     };
-    for name in ["model", "stream", "stream_options", "max_tokens", "n", "priority", "cache_salt"] {
+    for name in ["model", "stream", "stream_options", "max_tokens", "n", "priority", "cache_salt", "lora_path"] {
         count(&[name]);
     }
     count(&["max_completion_tokens", "max_output_tokens"]);
@@ -368,7 +368,10 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
         max_tokens: scalar(&out_tokens).as_u64().or(scalar(&["max_tokens"]).as_u64()),
         choices: scalar(&["n"]).as_u64(),
         priority: scalar(&["priority"]).as_i64(),
-        cache_salt: hash(&["cache_salt"]),
+        salt: match (hash(&["cache_salt"]), hash(&["lora_path"])) {
+            (salt, None) => salt,
+            (salt, Some(adapter)) => Some(xxh64(&salt.map_or([0; 8], u64::to_le_bytes), adapter)),
+        },
         session: sessions.iter().find_map(|name| hash(&[name])),
         tools: matches!(tools.map(|entry| &entry.value), Some(Tree::Array(..) | Tree::Object(..))),
         spans: Spans {
