@@ -102,7 +102,7 @@ impl Front {
         let facts = self.scan.facts();
         let Selected::Pool(pool) = self.snapshot.select(facts.model()) else { panic!("the model is served") };
         let prefix = facts.prefix().expect("a prompt");
-        let key = Some(prefix::key(pool.name.as_bytes(), facts.cache_salt, &prefix));
+        let key = Some(prefix::key(pool.name.as_bytes(), facts.salt(), &prefix));
         let request = Request { key, ..Request::default() };
         let choice = choose(pool, self.counters.loads(), &request).expect("all are up");
         assert_eq!(choice.reason, Reason::Home, "nothing is in flight");
