@@ -16,7 +16,7 @@ pub struct Body<'a> {
     pub api: Api,
     /// All of it, as the client sent it.
     pub bytes: &'a [u8],
-    /// [`Facts::salt`].
+    /// [`crate::scan::Facts::salt`].
     pub salt: Option<u64>,
     /// How long its text and media are in a chain, whatever is written around them.
     pub chained_bytes: u64,
