@@ -177,6 +177,8 @@ fn the_key_of_an_engine_is_not_shown() {
         ("[[upstream]]\nurl = \"http://a:1\"\nTOKEN = \"sk-secret\"\n", "3:1"),
         ("upstream = [{ url = \"http://a:1\", password = \"sk-secret\" }]\n", "1:35"),
         ("[control]\napi_key = \"sk-secret\"\n", "2:1"),
+        ("[[upstream]]\nauthorization = \"Bearer sk-secret\"\n", "2:1"),
+        ("[[upstream]]\nbearer = \"sk-secret\"\n", "2:1"),
         ("api_key = \"sk-secret\"\n", "1:1"),
     ] {
         let said = said(text);
@@ -186,6 +188,7 @@ fn the_key_of_an_engine_is_not_shown() {
     for text in [
         "api_key = sk-secret\n",
         "api_key = \"\"\"\nsk-secret\\x\n\"\"\"\n",
+        "headers = { Authorization = \"Bearer sk-secret\" }\n",
         "api_key_file = [\"a\"]\napi_key = [\n\"sk-secret\" 3]",
     ] {
         let said = said(&format!("[[upstream]]\n{text}"));

@@ -155,7 +155,7 @@ fn names_secret(before: &str, line: &str) -> bool {
 /// Whether what goes by this name is probably secret.
 pub(super) fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    ["key", "token", "secret", "password"].iter().any(|word| name.contains(word))
+    ["key", "token", "secret", "password", "auth", "bearer", "credential"].iter().any(|word| name.contains(word))
 }
 
 /// Whether a line holds a URL with what may be a password in it.
