@@ -83,7 +83,7 @@ async fn ready(Shared(state): Shared<State>) -> impl IntoResponse {
     } else if !state.process.all_serving() {
         unready("shards are starting\n")
     } else if !state.keeper.fleet().usable() {
-        unready("no engine answers its probes and is awake\n")
+        unready("no engine takes requests: each is drained, asleep or does not answer its probes\n")
     } else {
         (StatusCode::OK, "ready\n")
     }
