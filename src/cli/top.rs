@@ -47,7 +47,8 @@ const WIDTH_MAX: usize = 1_000;
     COLUMNS=120 warmfront top --once > fleet.txt
 
 Of each endpoint:
-  state           up, down, draining, asleep, ejected (it failed requests), trial, unknown; in percent: a slow start
+  state           up, down, no addr (its name has no address), draining, asleep, ejected (it failed requests), trial,
+                  unknown; in percent: a slow start
   rung            how far is believed what is known of its cache: exact (what its engine says), replaying,
                   approximate (what was sent there), hash (nothing)
   flight          requests of ours, from the choice to the last byte

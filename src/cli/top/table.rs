@@ -60,6 +60,7 @@ fn state(endpoint: &EndpointChange<'_>) -> (Paint, String) {
         (Some("up"), Some(_)) => (Paint::Warning, format!("up {}", percent(starts_slowly))),
         (Some("up"), None) => (Paint::Good, "up".into()),
         (Some(state @ ("down" | "ejected")), _) => (Paint::Bad, state.into()),
+        (Some("unresolved"), _) => (Paint::Bad, "no addr".into()),
         (Some(state), _) => (Paint::Warning, state.into()),
     }
 }
@@ -67,7 +68,10 @@ fn state(endpoint: &EndpointChange<'_>) -> (Paint, String) {
 /// The table on `width` signs and at most so many lines, its head among them.
 pub(super) fn table(change: &Change<'_>, width: usize, lines_max: usize) -> Vec<Line> {
     // Series of finished requests may name one that is not there any more.
-    let there = change.now.endpoints.iter().filter(|(_, endpoint)| endpoint.in_flight.or(endpoint.share).is_some());
+    let there = change.now.endpoints.iter().filter(|(_, endpoint)| {
+        // Who has no address yet has a state alone.
+        endpoint.in_flight.or(endpoint.share).is_some() || endpoint.health.is_some()
+    });
     let mut rows: Vec<(&str, EndpointChange<'_>)> =
         there.filter_map(|(name, _)| Some((name.as_str(), change.endpoint(name)?))).collect();
     let room = lines_max.saturating_sub(1);

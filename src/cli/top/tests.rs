@@ -63,6 +63,10 @@ fn what_is_not_known_is_a_dash() {
         "{other}"
     );
     assert!(other.contains("- waiting") && other.contains("shards    -"), "{other}");
+    let lost = "warmfront_endpoint_health{endpoint=\"lost\",state=\"unresolved\"} 1.0\n\
+                warmfront_endpoint_requests_total{endpoint=\"left\"} 5";
+    let lost = drawn(None, lost, None, &surface(80));
+    assert!(lost.contains("\nlost     no addr ") && !lost.contains("\nleft"), "{lost}");
     let nothing = lines("127.0.0.1:9911", None, Some("cannot connect"), &surface(80));
     assert_eq!(text(&nothing, &surface(80), "\n"), "warmfront on 127.0.0.1:9911\ncannot connect");
 }
