@@ -17,7 +17,7 @@ use crate::shard::topology::this_machine;
 
 /// Validate the configuration, this machine and the engines, and say in words what to change.
 ///
-/// Without engines it still says what of the machine and its kernel to change. Engines are asked for /health, /v1/models and /metrics, and for one token each, to see whether they
+/// Without engines it still says what of the machine and its kernel to change. Engines are asked for /health, /v1/models and /metrics, and twice for one token each, to see whether they
 /// report how much of a prompt was cached; --no-engines leaves them alone.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -112,6 +112,7 @@ pub(super) fn main(args: Args) -> ExitCode {
         findings.push(Finding::good("configuration", said.unwrap_or_else(|| "the flags are valid".into())));
     }
     findings.extend(config.chain_wanting().map(|words| Finding::advice("access log", words)));
+    findings.extend(config.queue_wanting().map(|words| Finding::advice("queue", words)));
     findings.extend(models::findings(&config));
     findings.extend(files::findings(&config));
     let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin.asked());

@@ -186,6 +186,9 @@ fn say_wanting(config: &Config) {
     if let Some(why) = config.chain_wanting() {
         tracing::warn!(why, "the access log has no chains");
     }
+    if let Some(why) = config.queue_wanting() {
+        tracing::warn!(why, "no request waits in the queue");
+    }
 }
 
 /// Whether as many descriptors are allowed as the configuration asks for; a front that could take no client is refused.

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Cidr;
 use super::problem::Problem;
+use super::{Cidr, Config};
 use crate::limits::{QUEUE_MAX, TENANT_WEIGHT_MAX};
+use crate::policy::{Queueing, Settings};
 
 /// Who waits, for how long, and in which order. Whether requests wait at all is each pool's `queue`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +34,26 @@ impl Default for Queue {
             tenant_header: String::new(),
             priority_from: Cidr::everywhere(),
             weights: BTreeMap::new(),
+        }
+    }
+}
+
+impl Config {
+    /// What `queue` or `weights` ask for and no pool does, in words.
+    pub fn queue_wanting(&self) -> Option<&'static str> {
+        let pools = || self.pool.keys().map(|id| self.settings_for(id)).chain([self.routing.clone()]);
+        let is_asked = !self.queue.weights.is_empty() || pools().any(|pool| pool.queue == Queueing::On);
+        let queues = |pool: Settings| pool.queue != Queueing::Off && pool.policy.counts_tokens();
+        if !is_asked {
+            None
+        } else if !pools().any(queues) {
+            Some(
+                "requests wait for room in a cache by the policies `warm` and `precise` alone, which no pool that queues has",
+            )
+        } else if self.limits.index_bytes == 0 {
+            Some("requests wait by what is known of the caches, which is nothing with `index_bytes = 0`")
+        } else {
+            None
         }
     }
 }
@@ -67,6 +88,30 @@ pub(super) fn faults(queue: &Queue, found: &mut Vec<Problem>) {
         if !(1..=TENANT_WEIGHT_MAX).contains(weight) {
             let message = format!("the weight of this tenant is {weight}; write 1 to {TENANT_WEIGHT_MAX}");
             found.push(Problem::new(["queue", "weights", tenant], message));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_in_which_nobody_waits_is_said() {
+        let weights = "[queue]\ntenant_header = \"x-tenant\"\nweights = { a = 2 }\n";
+        for (text, words) in [
+            ("[routing]\npolicy = \"least-load\"\n", None),
+            ("[routing]\nqueue = \"on\"\n", None),
+            (weights, None),
+            ("[routing]\npolicy = \"least-load\"\nqueue = \"on\"\n", Some("which no pool")),
+            ("[routing]\npolicy = \"least-load\"\nqueue = \"on\"\n[pool.x]\npolicy = \"precise\"\n", None),
+            ("[routing]\nqueue = \"on\"\n[limits]\nindex_bytes = 0\n", Some("`index_bytes = 0`")),
+            (&format!("[routing]\nqueue = \"off\"\n{weights}"), Some("which no pool")),
+            (&format!("[routing]\npolicy = \"session\"\nshadow_policy = \"warm\"\n{weights}"), Some("which no pool")),
+        ] {
+            let said = Config::parse(text, std::path::Path::new("w.toml")).unwrap().queue_wanting();
+            assert_eq!(said.is_some(), words.is_some(), "{text}: {said:?}");
+            assert!(words.is_none_or(|words| said.is_some_and(|said| said.contains(words))), "{text}: {said:?}");
         }
     }
 }
