@@ -4,10 +4,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use serde::Deserialize;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
-use super::client::{Call, Client};
+use super::client::{Answer, Call, Client};
 use super::hearing::Hearing;
 use super::keeper::Keeper;
 use super::saved::Heard;
@@ -62,25 +63,51 @@ impl Wanted {
         if let (_, Some(settings)) = &self.at {
             return Ok(vec![settings.clone()]);
         }
-        let (address, authority, key) = &self.call;
-        let call = Call {
-            address: *address,
-            authority,
-            path: "/kv_event_sources",
-            key: key.as_deref(),
-            timeout: ASK_TIMEOUT,
-            bytes_max: ASK_BYTES_MAX,
-        };
-        let answer = client.get(&call).await.map_err(|error| error.to_string())?;
+        let answer = self.ask(client, "/kv_event_sources").await?;
         match answer.status {
-            200 => {
-                let ranks = kvevents::listed(&answer.body, &self.host)?;
-                Ok(ranks.into_iter().map(|(_, settings)| settings).collect())
-            }
-            404 => Err("it does not tell where it publishes KV events; if it does, say so in `kv_events`".into()),
+            200 => self.listed(&answer.body),
+            404 => self.flagged(client).await,
             status => Err(format!("/kv_event_sources answers {status}")),
         }
     }
+
+    /// The same of SGLang, which tells its flags alone.
+    async fn flagged(&self, client: &Client) -> Result<Vec<Settings>, String> {
+        // The first is what it was called before.
+        for path in ["/get_server_info", "/server_info"] {
+            let answer = self.ask(client, path).await?;
+            let Some(flags) = serde_json::from_slice::<Flags>(&answer.body).ok().filter(|_| answer.status == 200)
+            else {
+                continue;
+            };
+            let Some(config) = flags.kv_events_config.filter(|config| !config.is_empty()) else {
+                return Ok(Vec::new());
+            };
+            if flags.dp_size.is_some_and(|ranks| ranks > 1) {
+                return Err("it has several data-parallel ranks, which publish on a port each".into());
+            }
+            return self.listed(&kvevents::as_listed(&config).ok_or("its kv_events_config is no JSON object")?);
+        }
+        Err("it does not tell where it publishes KV events; if it does, say so in `kv_events`".into())
+    }
+
+    fn listed(&self, answer: &[u8]) -> Result<Vec<Settings>, String> {
+        Ok(kvevents::listed(answer, &self.host)?.into_iter().map(|(_, settings)| settings).collect())
+    }
+
+    async fn ask(&self, client: &Client, path: &str) -> Result<Answer, String> {
+        let (address, authority, key) = &self.call;
+        let (address, key) = (*address, key.as_deref());
+        let call = Call { address, authority, path, key, timeout: ASK_TIMEOUT, bytes_max: ASK_BYTES_MAX };
+        client.get(&call).await.map_err(|error| error.to_string())
+    }
+}
+
+/// What is read of SGLang's flags; its key may stand beside them.
+#[derive(Deserialize)]
+struct Flags {
+    kv_events_config: Option<String>,
+    dp_size: Option<u64>,
 }
 
 /// Who listens to one engine.

@@ -28,7 +28,7 @@ pub use counts::Counts;
 pub use event::{Event, ExtraKey, Extras, Removed, Stored};
 pub use link::Ended;
 pub use msgpack::Malformed;
-pub use settings::{Endpoint, Keys, Pace, Settings, listed};
+pub use settings::{EVENTS_PORT, Endpoint, Keys, Pace, Settings, as_listed, listed};
 pub use source::Source;
 pub use told::{Hole, Reached, Told};
 pub use zmtp::{Broken, Progress, Role, Wire};

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 use crate::limits::KV_RANKS_MAX;
 
@@ -137,6 +138,18 @@ struct Listed {
     replay_endpoint: Option<String>,
     #[serde(default)]
     topic: Option<String>,
+}
+
+/// Where vLLM and SGLang publish unless told otherwise.
+pub const EVENTS_PORT: u16 = 5557;
+
+/// SGLang's `--kv-events-config` as [`listed`] reads it: there is no word for each rank in it, and it publishes wherever a publisher is named.
+/// `None`: it is no JSON object.
+pub fn as_listed(config: &str) -> Option<Vec<u8>> {
+    let mut config: Map<String, Value> = serde_json::from_str(config).ok()?;
+    config.insert("enable_kv_cache_events".into(), true.into());
+    config.entry("endpoint").or_insert_with(|| format!("tcp://*:{EVENTS_PORT}").into());
+    serde_json::to_vec(&json!({ "0": config })).ok()
 }
 
 /// Where the ranks of the engine at `host`, a name or an address, publish, by the answer to `GET /kv_event_sources`. Ranks that publish nothing are left out.

@@ -202,6 +202,20 @@ fn an_engine_that_publishes_elsewhere_is_found_again() {
     });
 }
 
+/// SGLang does not list where it publishes.
+#[test]
+fn an_engine_that_tells_flags_alone_is_heard_by_these() {
+    on_both(|driver| {
+        let engines = [Engine::start(true), Engine::start(true)];
+        engines[1].tells_flags();
+        let scene = Scene::of(driver, engines, &config(""));
+        let (content, blocks) = prompt(32);
+        scene.tells(1, &[blocks.stored(Dialect::Maps)]);
+        let chosen = scene.chat(&content);
+        assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
+    });
+}
+
 /// Another policy for a while, and back: the engine is gone on with where it was left.
 #[test]
 fn what_was_told_outlasts_another_policy() {

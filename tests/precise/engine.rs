@@ -29,6 +29,8 @@ struct State {
     tokens: AtomicU64,
     ill: AtomicBool,
     hangs: AtomicBool,
+    /// It tells flags in place of sources.
+    flags: AtomicBool,
     /// Of the last prompt.
     body: Mutex<Vec<u8>>,
 }
@@ -45,6 +47,7 @@ impl Engine {
             tokens: AtomicU64::new(0),
             ill: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
+            flags: AtomicBool::new(false),
             body: Mutex::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -77,6 +80,11 @@ impl Engine {
     /// Its process began at this second; 0: it does not say when.
     pub fn began(&self, second: u64) {
         self.state.started.store(second, Ordering::Relaxed);
+    }
+
+    /// Where it publishes is one of its flags, as SGLang has it.
+    pub fn tells_flags(&self) {
+        self.state.flags.store(true, Ordering::Relaxed);
     }
 
     /// It has another number of blocks, as its metrics say.
@@ -123,6 +131,14 @@ fn sources(publisher: &Publisher) -> String {
 }
 
 impl State {
+    /// What `/server_info` answers, a key that nobody else is to know among it.
+    fn flags(&self) -> String {
+        let sources: serde_json::Value = serde_json::from_str(&self.sources.lock().unwrap()).unwrap();
+        let mut config = sources["0"].clone();
+        config.as_object_mut().unwrap().remove("enable_kv_cache_events");
+        json!({"dp_size": 1, "api_key": "sk-secret", "kv_events_config": config.to_string()}).to_string()
+    }
+
     fn metrics(&self) -> String {
         let started = match self.started.load(Ordering::Relaxed) {
             0 => String::new(),
@@ -146,7 +162,10 @@ impl State {
 fn serve(mut wire: Wire, state: &State) {
     while let Some(head) = wire.head() {
         let body = wire.body(head.length().unwrap_or(Length::Of(0)));
+        let flags = state.flags.load(Ordering::Relaxed);
         let (kind, text) = match head.start.split(' ').nth(1).unwrap_or_default() {
+            "/kv_event_sources" | "/get_server_info" if flags => ("", String::new()),
+            "/server_info" if flags => ("application/json", state.flags()),
             "/health" if state.ill.load(Ordering::Relaxed) => return,
             "/health" => ("text/plain", String::new()),
             "/metrics" => {
@@ -169,7 +188,9 @@ fn serve(mut wire: Wire, state: &State) {
                 ("application/json", answer.to_string())
             }
         };
-        let reply = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n{text}", text.len());
+        let status = if kind.is_empty() { "404 Not Found" } else { "200 OK" };
+        let reply =
+            format!("HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n{text}", text.len());
         if wire.stream.write_all(reply.as_bytes()).is_err() {
             return;
         }

@@ -3,17 +3,17 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::finding::{Change, EVENTS_PORT, Finding, Mark, Publish, is_plain, shown};
+use super::finding::{Change, Finding, Mark, Publish, is_plain, shown};
 use super::listening::Heard;
 use super::server::Info;
 use crate::config::{KvEvents, Upstream};
 use crate::control::client::{Answer, CallError};
 use crate::control::scrape::EngineKind;
-use crate::kvevents::{Endpoint, Settings, listed};
+use crate::kvevents::{EVENTS_PORT, Endpoint, Settings, as_listed, listed};
 
 const EVENTS: &str = "events";
 const REPLAY: &str = "replay";
@@ -82,15 +82,13 @@ impl Sources {
         }
     }
 
-    /// SGLang's `--kv-events-config`, which has no word for each rank and publishes wherever a publisher is named.
+    /// By SGLang's `--kv-events-config`.
     fn flagged(config: Option<&str>, host: &str) -> Sources {
         let Some(config) = config.filter(|config| !config.is_empty()) else { return Sources::Listed(Vec::new()) };
-        let Ok(Value::Object(mut config)) = serde_json::from_str(config) else {
-            return Sources::Untold("its kv_events_config is no JSON object".into());
-        };
-        config.insert("enable_kv_cache_events".into(), true.into());
-        config.entry("endpoint").or_insert_with(|| format!("tcp://*:{EVENTS_PORT}").into());
-        Sources::read(json!({ "0": config }).to_string().as_bytes(), host)
+        match as_listed(config) {
+            Some(listed) => Sources::read(&listed, host),
+            None => Sources::Untold("its kv_events_config is no JSON object".into()),
+        }
     }
 
     pub(super) fn ranks(&self) -> &[(u32, Settings)] {

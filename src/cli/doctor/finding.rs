@@ -2,6 +2,7 @@
 
 pub(super) use crate::cli::shown::shown;
 use crate::control::scrape::EngineKind;
+use crate::kvevents::EVENTS_PORT;
 
 /// One line of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,9 +77,6 @@ impl Publish {
         )
     }
 }
-
-/// Where vLLM and SGLang publish unless told otherwise.
-pub(super) const EVENTS_PORT: u16 = 5557;
 
 impl Finding {
     pub(super) fn good(subject: &'static str, words: impl Into<String>) -> Finding {

@@ -6,8 +6,9 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::engine::Examined;
-use super::finding::{Change, EVENTS_PORT, Finding, Mark, shown};
+use super::finding::{Change, Finding, Mark, shown};
 use super::server;
+use crate::kvevents::EVENTS_PORT;
 
 /// Settles the ports of the flags that make engines publish: those on one host must not take each other's.
 pub(super) fn name_ports(engines: &mut [Examined]) {
