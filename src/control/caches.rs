@@ -71,6 +71,11 @@ impl Caches {
         if self.index.is_some() == is_wanted && self.in_steps == config.listens() {
             return false;
         }
+        if self.index.is_some() && is_wanted {
+            tracing::warn!(
+                "`precise` is used from now on, or no more: what was known of caches is forgotten, in all pools"
+            );
+        }
         *self = Caches {
             index: is_wanted.then(|| made(config)).flatten().map(Arc::new),
             in_steps: config.listens(),
@@ -78,6 +83,11 @@ impl Caches {
             ..Caches::default()
         };
         self.index.is_some()
+    }
+
+    /// Whether the index is there and another would be made now.
+    pub fn is_of_other_size(&self, config: &Config) -> bool {
+        self.index.is_some() && self.index_bytes != config.limits.index_bytes
     }
 
     /// For snapshots.

@@ -208,6 +208,7 @@ impl Keeper {
         let keys_before: HashMap<usize, _> =
             fleet.members().iter().map(|known| (known.place, known.key.clone())).collect();
         (changes.added, changes.removed) = fleet.reconfigure(Arc::clone(&config), keys, forms, now);
+        changes.restart.extend(fleet.waits_for_restart());
         for (label, addresses) in addresses {
             let place = fleet.members().iter().find(|member| *member.name == *label).map(|member| member.place);
             if let Some(place) = place {

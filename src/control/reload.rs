@@ -64,7 +64,6 @@ impl Changes {
                 ("serve.shards", was.shards != is.shards),
                 ("serve.pin", was.pin != is.pin),
                 ("serve.driver", was.driver != is.driver),
-                ("limits.index_bytes", started.limits.index_bytes != new.limits.index_bytes),
                 // What the kernel knows of it, by the listeners.
                 (
                     "limits.client_stall_timeout_ms",
@@ -102,6 +101,11 @@ pub fn missing_keys(config: &Config, known: &[Member]) -> Result<Vec<Option<Arc<
 }
 
 impl Fleet {
+    /// Keys that wait for a restart by what is in use, whatever the process was started with: an index is made when a pool first needs it.
+    pub fn waits_for_restart(&self) -> Option<&'static str> {
+        self.caches.is_of_other_size(&self.config).then_some("limits.index_bytes")
+    }
+
     /// Takes another configuration, with the keys of its engines. Returns the names of engines that are new, and that go.
     pub fn reconfigure(
         &mut self,

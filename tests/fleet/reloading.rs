@@ -120,6 +120,28 @@ fn what_needs_a_restart_is_said() {
     }
 }
 
+#[test]
+fn an_index_that_is_made_anew_is_as_large_as_it_is_to_be() {
+    let engine = Engine::start();
+    let written = |policy: &str, rest: &str| config(rest, &[&engine]).replace("round-robin", policy);
+    let front = Front::start("auto", &[], &written("warm", ""));
+    let small = "[limits]\nindex_bytes = 33554432\n";
+    let waits = serde_json::json!(["limits.index_bytes"]);
+    for (policy, rest, restart) in [
+        ("warm", small, &waits),
+        ("precise", small, &serde_json::json!([])),
+        ("precise", "", &waits),
+        ("random", "", &serde_json::json!([])),
+        ("warm", "", &serde_json::json!([])),
+    ] {
+        front.write(&written(policy, rest));
+        let (status, said) = front.reload();
+        let changes: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!((status, &changes["restart"]), (200, restart), "{policy} {rest}: {said}");
+    }
+    front.until_said("what was known of caches is forgotten");
+}
+
 /// Twenty reloads, each with other engines, policies and limits, by signal and by request, under a load of short requests and
 /// streams: nobody notices.
 #[test]
