@@ -79,6 +79,7 @@ pub fn start(keeper: &Arc<Keeper>, place: usize, upstream: &Upstream, plan: &Pla
     let watch = |keeper: &Arc<Keeper>| Watch {
         keeper: Arc::clone(keeper),
         place,
+        name: upstream.label(),
         authority: upstream.url.authority(),
         client: Client::default(),
         plan: plan.clone(),
@@ -132,6 +133,8 @@ pub fn is_shared(addresses: &[SocketAddr]) -> bool {
 struct Watch {
     keeper: Arc<Keeper>,
     place: usize,
+    /// As lines of the log have it.
+    name: String,
     authority: String,
     client: Client,
     plan: Plan,
@@ -271,7 +274,7 @@ impl Watch {
             let failed = learnt.as_ref().err().map(ToString::to_string);
             if failed.is_some() && failed != said {
                 let why = failed.as_deref().unwrap_or_default();
-                tracing::warn!(engine = self.authority, why, "cannot read which models an engine serves");
+                tracing::warn!(engine = self.name, why, "cannot read which models an engine serves");
             }
             said.clone_from(&failed);
             if let Ok(learnt) = &learnt {
@@ -290,7 +293,7 @@ impl Watch {
     fn say_left_out(&self, left_out: usize, before: usize) {
         if left_out > 0 && before == 0 {
             tracing::warn!(
-                engine = self.authority,
+                engine = self.name,
                 left_out,
                 "this engine serves more than {} models: those behind them in its list are refused, unless `models` of its [[upstream]] names all that are to be served",
                 models::MODELS_MAX
