@@ -169,7 +169,7 @@ impl End {
         }
     }
 
-    /// The phase or cause, with the labels that metrics have.
+    /// The phase or cause, with the labels that metrics have, which have none for a client that stalled.
     pub fn why(self) -> Option<&'static str> {
         match self {
             End::ClientLeft(phase) => Some(phase.as_str()),
