@@ -1,5 +1,6 @@
 //! Keys: what of a request decides its home on the ring. All are XXH64 with a fixed seed, of what the scan leaves of a prompt
-//! among others, so that every shard, restart and machine makes the same of the same request.
+//! among others, so that every shard, restart and machine makes the same of the same request. A salt is [`crate::scan::Facts::salt`], or
+//! that of an event.
 
 use xxhash_rust::xxh64::{Xxh64, xxh64};
 
@@ -7,20 +8,20 @@ pub use crate::scan::PrefixHash;
 
 /// The key of a prompt prefix served by a pool. Each part is fixed in length or says its length, so that no
 /// two requests meet because their parts read alike end to end.
-pub fn key(pool_or_model: &[u8], cache_salt: Option<u64>, prefix: &PrefixHash) -> u64 {
-    keyed(b'p', pool_or_model, cache_salt, prefix.hash)
+pub fn key(pool_or_model: &[u8], salt: Option<u64>, prefix: &PrefixHash) -> u64 {
+    keyed(b'p', pool_or_model, salt, prefix.hash)
 }
 
 /// What the chain of a prompt begins with, so that chains meet only where engines share: in one form of the prompt, one model or
 /// adapter, one salt.
-pub fn root(pool_or_model: &[u8], cache_salt: Option<u64>) -> u64 {
-    keyed(b'c', pool_or_model, cache_salt, GENERIC_FORM)
+pub fn root(pool_or_model: &[u8], salt: Option<u64>) -> u64 {
+    keyed(b'c', pool_or_model, salt, GENERIC_FORM)
 }
 
 /// The same of a prompt in the form that its engine gives it: whatever pool it is asked for, the engine's cache is one for all that
 /// name its base model. `adapter`: the one that computes it, if any.
-pub fn form_root(adapter: Option<&[u8]>, cache_salt: Option<u64>, form: u64) -> u64 {
-    keyed(b'f', adapter.unwrap_or_default(), cache_salt, form)
+pub fn form_root(adapter: Option<&[u8]>, salt: Option<u64>, form: u64) -> u64 {
+    keyed(b'f', adapter.unwrap_or_default(), salt, form)
 }
 
 /// The canonical form that [`crate::scan`] makes of every prompt, whatever the model's template. In the first one all media were alike, the
@@ -38,12 +39,12 @@ pub fn session_hash(text: &[u8]) -> u64 {
     xxh64(text, 0)
 }
 
-fn keyed(kind: u8, pool_or_model: &[u8], cache_salt: Option<u64>, hash: u64) -> u64 {
+fn keyed(kind: u8, pool_or_model: &[u8], salt: Option<u64>, hash: u64) -> u64 {
     let mut key = Xxh64::new(0);
     key.update(&[kind]);
     key.update(&(pool_or_model.len() as u64).to_le_bytes());
     key.update(pool_or_model);
-    match cache_salt {
+    match salt {
         None => key.update(&[0]),
         Some(salt) => {
             key.update(&[1]);

@@ -159,8 +159,8 @@ impl Snapshot {
         }
     }
 
-    /// The pool of an adapter that is named as SGLang has it, `base:adapter`; where nobody lists it, its base's engines judge. No base
-    /// has a colon in its name there.
+    /// The pool of an adapter that is named as SGLang has it, `base:adapter`; where nobody lists it, its base's engines judge, and what
+    /// they compute is taken for the base's. No base has a colon in its name there.
     fn adapter_on_base(&self, model: &[u8]) -> Option<&Pool> {
         let colon = model.iter().position(|byte| *byte == b':')?;
         let pool = |name: &[u8]| self.models.get(name).map(|id| &self.pools[id.0 as usize]);

@@ -72,9 +72,8 @@ impl Caches {
             return false;
         }
         if self.index.is_some() && is_wanted {
-            tracing::warn!(
-                "`precise` is used from now on, or no more: what was known of caches is forgotten, in all pools"
-            );
+            let told = if config.listens() { "`precise` is used from now on" } else { "`precise` is used no more" };
+            tracing::warn!("{told}: what was known of caches is forgotten, in all pools");
         }
         *self = Caches {
             index: is_wanted.then(|| made(config)).flatten().map(Arc::new),
