@@ -70,6 +70,11 @@ pub fn inherit(admin: SocketAddr) -> io::Result<Inherited> {
     }
 }
 
+/// Whether systemd announces sockets to this process. To be asked before [`inherit`], which clears that.
+pub fn is_activated() -> bool {
+    std::env::var("LISTEN_PID").is_ok_and(|id| id == std::process::id().to_string())
+}
+
 /// A process that was started to take this one's place.
 #[derive(Debug)]
 pub struct Heir {

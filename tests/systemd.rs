@@ -3,7 +3,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// `systemd-analyze security` gives 0 to what can do nothing and 10 to what may do all; Debian's own proxies have 9.6.
 const EXPOSURE_MAX: &str = "16";
@@ -166,4 +167,19 @@ fn what_is_installed_wants_engines_and_nothing_else() {
     assert!(String::from_utf8_lossy(&without.stderr).contains("no engine to forward to"));
     let with = checked(&["--upstream", "http://127.0.0.1:1"]);
     assert!(with.status.success() && with.stdout.is_empty() && with.stderr.is_empty(), "{with:?}");
+}
+
+/// Behind a socket unit each client that waits starts the front again, and systemd gives up a socket that starts twenty in 2 s.
+#[test]
+fn a_start_behind_a_socket_that_is_refused_takes_its_time() {
+    let front = env!("CARGO_BIN_EXE_warmfront");
+    let refused = |variables: &str| {
+        let since = Instant::now();
+        let command = format!("{variables} exec {front} serve");
+        let status = Command::new("sh").args(["-c", &command]).stderr(Stdio::null()).status().unwrap();
+        assert_eq!(status.code(), Some(78), "{variables}");
+        since.elapsed()
+    };
+    assert!((0..5).any(|_| refused("") < Duration::from_secs(1)));
+    assert!(refused("LISTEN_FDS=1 LISTEN_PID=$$") >= Duration::from_secs(1));
 }

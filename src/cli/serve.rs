@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use super::check::machine;
-use super::{ConfigArgs, Level, complain, level, log, refuse};
+use super::{ConfigArgs, EX_CONFIG, Level, complain, level, log, refuse};
 use crate::config::Config;
 use crate::control;
 use crate::control::reload::Source;
@@ -21,11 +21,11 @@ use crate::shard::start::{self, Shared, Started};
 use crate::shard::topology::this_machine;
 use crate::shard::{choice, panics};
 use crate::snapshot::Snapshot;
-use crate::succession::{Inherited, inherit};
+use crate::succession::{self, Inherited, inherit};
 
 /// How often the start of the shards is looked at.
 const GLANCE: Duration = Duration::from_millis(2);
-/// Before a start that failed for want of threads or memory ends: who supervises it tries again at once.
+/// Before a start that failed ends, where it is tried again at once.
 const BREATH: Duration = Duration::from_secs(1);
 
 /// Run the front: accept clients, choose an engine for each request, relay.
@@ -58,6 +58,17 @@ pub struct Args {
 }
 
 pub(super) fn main(args: Args) -> ExitCode {
+    let activated = succession::is_activated();
+    let status = serve(args);
+    // Whoever waits at a socket of systemd's starts the front again at once, and systemd closes a socket that starts twenty
+    // in 2 s (systemd.socket(5), TriggerLimitBurst=).
+    if activated && status == ExitCode::from(EX_CONFIG) {
+        sleep(BREATH);
+    }
+    status
+}
+
+fn serve(args: Args) -> ExitCode {
     let config = match args.config.clone().load() {
         Ok(config) => Arc::new(config),
         Err(invalid) => return refuse(&invalid),
