@@ -18,6 +18,8 @@ const TOKENS_KEPT: f64 = 1_000_000.0;
 pub struct Calibration {
     /// Bytes of prompts that we sent and it did not refuse, and tokens that the engine counted, when both were read last.
     last: Option<(u64, u64)>,
+    /// Bytes had come between the last two readings.
+    fed: bool,
     /// Prompt by prompt: the better, as it holds no others and nothing but text.
     replies: Seen,
     scrapes: Seen,
@@ -54,7 +56,12 @@ impl Calibration {
         {
             // Fewer than before where one was refused that was counted by then.
             let more = bytes.wrapping_sub(bytes_before) as i64;
-            self.scrapes.add(more as f64, tokens - tokens_before);
+            // Tokens are counted when a prompt was computed, mostly one reading behind its bytes. Later ones are of prompts that nobody
+            // counts: others', between two readings that do not show them, or ours under a policy that looks at none.
+            let was_fed = std::mem::replace(&mut self.fed, more != 0);
+            if was_fed || self.fed {
+                self.scrapes.add(more as f64, tokens - tokens_before);
+            }
         }
         self.last = now;
     }
@@ -100,6 +107,11 @@ mod tests {
         calibration.read(150_000, Some(10), true);
         calibration.read(93_000, Some(10), true);
         assert_eq!(calibration.token_bytes(), Some(3.0));
+        // Nor from prompts that were not counted.
+        calibration.read(96_000, Some(1_010), true);
+        (2..60).for_each(|turn| calibration.read(96_000, Some(1_010 + turn * 100_000 - 200_000), true));
+        assert_eq!(calibration.token_bytes(), Some(3.0));
+        calibration.read(93_000, Some(10), true);
         // Older prompts count less and less.
         for turn in 0..40u64 {
             calibration.read(93_000 + turn * 500_000, Some(10 + turn * 100_000), true);
