@@ -102,8 +102,8 @@ events! {
         NotRenderedHeld = "not_held", NotRenderedOther = "other";
     "index_strangers", "Prompts not noted in the index because it has no place for their engine." => IndexStranger;
     "queued", "Requests that had to wait for room in an engine's cache." => Queued;
-    "queue_ends", "How the wait for room ended, where the client did not leave.", "end" =>
-        QueueReleased = "released", QueuePushedOut = "pushed_out", QueueTimedOut = "timed_out", QueueFull = "full";
+    "queue_ends", "How the wait for room ended, where the client did not leave (unserved: no engine was left, or the front ended).", "end" =>
+        QueueReleased = "released", QueuePushedOut = "pushed_out", QueueTimedOut = "timed_out", QueueFull = "full", QueueUnserved = "unserved";
     "clients_held_back", "Times that no more was read of a client that had sent requests ahead of the reply to the one before." => HeldBack;
     "tunnels", "Connections that became tunnels." => Tunnel;
     "client_bytes_in", "Bytes received from clients." => BytesIn;

@@ -183,7 +183,9 @@ impl Exchange {
             cx.stats.observe(pool, Timing::Total, cx.now.saturating_sub(self.draft.since));
         }
         self.tell(end, cx);
-        self.queued = None;
+        if self.queued.take().is_some() && !matches!(end, End::ClientLeft(_)) {
+            cx.stats.count(Count::QueueUnserved);
+        }
         self.count_told(cx);
         self.was_not_sent(cx);
         if self.drop_leg(cx) {
