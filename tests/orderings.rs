@@ -92,7 +92,8 @@ fn no_end_is_overlooked() {
         let counters = Counters::leak();
         let queue = counters.queue();
         let runs = counters.try_admit(ONE, Some(1)).unwrap();
-        let asks = Newcomer { priority: 0, tenant: Tenant::ONLY, held: 0.0, new: 0, endpoint: ONE.slot, shard: 0 };
+        let asks =
+            Newcomer { priority: 0, tenant: Tenant::ONLY, held: 0.0, new: 0, needs: 0, endpoint: ONE.slot, shard: 0 };
         let place = queue.join(&asks, 1, 0).unwrap();
         let ends = thread::spawn(move || {
             drop(runs);

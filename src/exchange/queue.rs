@@ -144,6 +144,7 @@ impl Exchange {
             tenant: self.asked.asker.tenant,
             held: choice.tokens.map_or(0.0, |tokens| tokens.held as f32 / (tokens.held + tokens.new).max(1) as f32),
             new: choice.tokens.map_or(0, |tokens| tokens.new),
+            needs: choice.needs,
             endpoint: choice.endpoint.slot,
             shard: cx.lender.shard,
         }
@@ -152,7 +153,7 @@ impl Exchange {
     /// Nobody has room for who waits already.
     pub(super) fn looked_in_vain(&self, seen: Seen) {
         if let Some(place) = self.place() {
-            place.aims_at(place.endpoint(), place.new_tokens(), seen);
+            place.aims_at(place.endpoint(), place.needs(), seen);
         }
     }
 
@@ -160,16 +161,16 @@ impl Exchange {
     pub(super) fn wait_for_room(&mut self, choice: &Choice, seen: Seen, looked_up: LookedUp, cx: &mut Context<'_>) {
         let newcomer = self.newcomer(choice, cx);
         if let Some(queued) = &self.queued {
-            return queued.place.aims_at(newcomer.endpoint, newcomer.new, seen);
+            return queued.place.aims_at(newcomer.endpoint, newcomer.needs, seen);
         }
         let rules = &cx.rules.queue;
         let Some(place) = cx.counters.queue().join(&newcomer, rules.waiting_max, cx.now) else {
             cx.stats.count(Count::QueueFull);
-            return self.refuse_for_load(refusals::QUEUE_FULL, cx);
+            return self.refuse_for_load(refusals::QUEUE_FULL, newcomer.endpoint, cx);
         };
         if !choice.room {
             // It has looked.
-            place.aims_at(newcomer.endpoint, newcomer.new, seen);
+            place.aims_at(newcomer.endpoint, newcomer.needs, seen);
         }
         cx.stats.count(Count::Queued);
         let (chain, steps) = (cx.lender.chain.as_slice().into(), cx.lender.steps.as_slice().into());
@@ -183,7 +184,8 @@ impl Exchange {
         let Some(queued) = &self.queued else { return };
         if !queued.place.stands() {
             cx.stats.count(Count::QueuePushedOut);
-            return self.refuse_for_load(refusals::PUSHED_OUT, cx);
+            let endpoint = queued.place.endpoint();
+            return self.refuse_for_load(refusals::PUSHED_OUT, endpoint, cx);
         }
         let snapshot = cx.snapshot;
         let pool = self.pool.and_then(|id| snapshot.pools.get(id.0 as usize));
@@ -231,15 +233,16 @@ impl Exchange {
     /// There was no room within the time for it.
     pub(super) fn waited_in_vain(&mut self, cx: &mut Context<'_>) {
         cx.stats.count(Count::QueueTimedOut);
-        self.refuse_for_load(refusals::NO_ROOM_IN_TIME, cx);
+        let endpoint = self.place().map_or(0, Place::endpoint);
+        self.refuse_for_load(refusals::NO_ROOM_IN_TIME, endpoint, cx);
     }
 
-    /// Says when to come back: when the queue as it is will have drained.
-    fn refuse_for_load(&mut self, refusal: crate::http::Refusal, cx: &mut Context<'_>) {
+    /// Says when to come back: when the queue for this endpoint and those beside it will have drained as it is.
+    fn refuse_for_load(&mut self, refusal: crate::http::Refusal, endpoint: u16, cx: &mut Context<'_>) {
         self.waited = self.place().map(|place| place.waited(cx.now));
         // It does not stand in its own way.
         self.queued = None;
-        let retry_after = Some(cx.counters.queue().wait_seconds(cx.now));
+        let retry_after = Some(cx.counters.queue().wait_seconds(endpoint, cx.now));
         self.refuse(Refused { retry_after, ..refusal.into() }, cx);
     }
 }

@@ -70,5 +70,6 @@ fn answer(eligible: &Eligible, loads: &Loads, slot: u16, reason: Reason) -> Opti
         tokens: None,
         costs: None,
         room: true,
+        needs: 0,
     })
 }

@@ -71,6 +71,7 @@ pub(super) fn bounded(
                 tokens: None,
                 costs: None,
                 room: true,
+                needs: 0,
             });
         }
         home.get_or_insert(slot);
@@ -102,6 +103,7 @@ fn all_full(
             tokens: None,
             costs: None,
             room: true,
+            needs: 0,
         },
         _ if home.is_some() => balance::least_load(eligible, loads, request, Reason::AllFull)?,
         // The walk met none that takes requests: rare, and nothing was full.

@@ -80,6 +80,7 @@ mod tests {
             costs: None,
             tokens: Some(Tokens { held, new: prompt - held, predicted: held }),
             room: false,
+            needs: 0,
         };
         in_force(&pool(used, resident_at), counters.loads(), &choice)
     }

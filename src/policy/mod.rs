@@ -241,6 +241,9 @@ pub struct Choice {
     pub costs: Option<Costs>,
     /// Its cache has room for this request. Where nothing is known of that, it has.
     pub room: bool,
+    /// By what requests for one endpoint compare where it has none: there is room for all who need less than one for whom there is, in
+    /// tokens of its cache.
+    pub needs: u32,
 }
 
 impl Choice {

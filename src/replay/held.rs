@@ -62,7 +62,7 @@ impl Held {
         match self.own.queue().join(&newcomer(asked, choice), WAITING_MAX, asked.now_ns / 1_000) {
             Some(place) => {
                 if !choice.room {
-                    place.aims_at(choice.endpoint.slot, place.new_tokens(), self.own.queue().seen());
+                    place.aims_at(choice.endpoint.slot, place.needs(), self.own.queue().seen());
                 }
                 self.waiting.insert(asked.number, place);
                 self.look.opens(choice.endpoint.slot);
@@ -103,6 +103,7 @@ fn newcomer(asked: &Asked, choice: &Choice) -> Newcomer {
         tenant: tenant(asked),
         held: held / asked.request.prompt as f32,
         new: choice.tokens.map_or(0, |tokens| tokens.new),
+        needs: choice.needs,
         endpoint: choice.endpoint.slot,
         shard: 0,
     }
@@ -129,12 +130,12 @@ impl Chooser for Held {
             Some(aimed) if holds => {
                 let seen = self.own.queue().seen();
                 let place = self.waiting.get(&asked.number)?;
-                let (engine, new) = (choice.endpoint.slot, choice.tokens.map_or(0, |tokens| tokens.new));
+                let (engine, needs) = (choice.endpoint.slot, choice.needs);
                 if engine != aimed {
-                    self.look.in_vain(aimed, place.new_tokens(), place);
+                    self.look.in_vain(aimed, place.needs(), place);
                 }
-                self.look.in_vain(engine, new, place);
-                place.aims_at(engine, new, seen);
+                self.look.in_vain(engine, needs, place);
+                place.aims_at(engine, needs, seen);
                 None
             }
             Some(_) => {
@@ -148,7 +149,7 @@ impl Chooser for Held {
     fn turn(&mut self, now_ns: u64, _first: u64) -> Option<Turn> {
         self.sweep(now_ns);
         if let Some(number) = self.refused.pop() {
-            return Some(Turn::Refuse(number, self.own.queue().wait_seconds(now_ns / 1_000)));
+            return Some(Turn::Refuse(number, self.own.queue().wait_seconds(0, now_ns / 1_000)));
         }
         for (engine, looked_ns) in self.looked_ns.iter().enumerate() {
             if now_ns >= looked_ns + RETRY_NS {

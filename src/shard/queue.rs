@@ -188,7 +188,7 @@ impl<D: Driver> Shard<D> {
         let Some(place) = self.clients.get(key).and_then(|client| client.exchange.as_deref()?.place()) else {
             return Tried::NotIts;
         };
-        let (endpoint, needed, island) = (place.endpoint(), place.new_tokens(), place.line().island());
+        let (endpoint, needed, island) = (place.endpoint(), place.needs(), place.line().island());
         let turn = if place.stands() { place.turn() } else { Turn::Now };
         // What does not suit one here is for whom it suits.
         let goes = match turn {
@@ -215,7 +215,7 @@ impl<D: Driver> Shard<D> {
             if place.endpoint() != endpoint {
                 self.waiting.look.in_vain(endpoint, needed, place);
             }
-            self.waiting.look.in_vain(place.endpoint(), place.new_tokens(), place);
+            self.waiting.look.in_vain(place.endpoint(), place.needs(), place);
             if !self.waiting.in_vain.contains(&island) {
                 self.waiting.in_vain.push(island);
             }

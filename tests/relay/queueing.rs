@@ -329,6 +329,16 @@ fn a_wait_has_an_end() {
     stage.settles();
 }
 
+#[test]
+fn who_waits_when_the_front_ends_is_counted_as_unserved() {
+    let stage = Stage::new(|_| {});
+    let _clients = ["first", "second"].map(|name| stage.asks(name, ""));
+    stage.front.drain();
+    stage.front.until("the end", |front| front.count(Event::QueueUnserved) == 1);
+    assert_eq!((stage.waiting(), stage.sent()), (0, 1));
+    stage.settles();
+}
+
 /// Who went, who waited in vain, and who left.
 #[test]
 fn records_say_how_long_each_waited() {
@@ -484,4 +494,20 @@ fn engine_that_is_told() -> (mpsc::Sender<()>, Engine) {
         }
     });
     (answer, engine)
+}
+
+/// What it computes is little, but where it has gone all that is held of it has to stay as well.
+#[test]
+fn what_fits_goes_before_what_is_held_and_does_not() {
+    let stage = Stage::new(|_| {});
+    let mut clients = vec![stage.asks_with("agent", 700, "")];
+    stage.answer.send(()).unwrap();
+    assert_eq!(clients[0].reply().status, 200);
+    clients.extend(["one", "two"].map(|name| stage.asks_with(name, 350, "")));
+    clients.push(stage.asks_with("agent", 750, ""));
+    clients.push(stage.asks_with("cold", 300, ""));
+    assert_eq!((stage.waiting(), stage.sent()), (2, 3));
+    assert_eq!(stage.next(), "cold");
+    assert_eq!(stage.waiting(), 1);
+    stage.settles();
 }

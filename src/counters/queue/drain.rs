@@ -1,4 +1,4 @@
-//! How fast the queue drains: releases of the last seconds.
+//! How fast an island's queue drains: releases of the last seconds.
 
 use crate::atomics::{AtomicU64, Ordering};
 

@@ -16,7 +16,7 @@ const _: () = assert!(size_of::<Door>() == 8);
 #[derive(Clone, Copy, Debug)]
 enum Door {
     Open,
-    /// For those as urgent and of the same lane that compute less.
+    /// For those as urgent and of the same lane that need less.
     Below((u8, u8), u32),
     Closed,
 }
@@ -43,11 +43,11 @@ impl Look {
         self.set(endpoint, Door::Closed);
     }
 
-    /// This one looked, and found no room for so many tokens.
-    pub fn in_vain(&mut self, endpoint: u16, new: u32, place: &Place) {
+    /// This one looked, and found no room for what it needs.
+    pub fn in_vain(&mut self, endpoint: u16, needs: u32, place: &Place) {
         let below = match self.at(endpoint) {
-            Door::Open => Door::Below(place.line().kind(), new),
-            Door::Below(first, least) => Door::Below(first, least.min(new)),
+            Door::Open => Door::Below(place.line().kind(), needs),
+            Door::Below(first, least) => Door::Below(first, least.min(needs)),
             Door::Closed => Door::Closed,
         };
         self.set(endpoint, below);
@@ -58,7 +58,7 @@ impl Look {
     pub fn lets(&self, place: &Place) -> bool {
         match self.at(place.endpoint()) {
             Door::Open => true,
-            Door::Below(kind, least) => place.new_tokens() < least && place.line().kind() == kind,
+            Door::Below(kind, least) => place.needs() < least && place.line().kind() == kind,
             Door::Closed => false,
         }
     }

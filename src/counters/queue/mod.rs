@@ -41,8 +41,8 @@ const WORDS: usize = 2 * QUEUE_MAX;
 const PUSHES_MAX: usize = 4;
 
 /// So many bits of a look say what was too much: 16 million tokens, and as many ends as there are in centuries.
-const NEW_BITS: u32 = 24;
-const NEW_MAX: u32 = (1 << NEW_BITS) - 1;
+const NEEDS_BITS: u32 = 24;
+const NEEDS_MAX: u32 = (1 << NEEDS_BITS) - 1;
 
 /// See the module.
 #[derive(Debug)]
@@ -60,7 +60,8 @@ pub struct Queue {
     looked: Box<[AtomicU64]>,
     islands: Islands,
     tenants: Tenants,
-    drain: Drain,
+    /// By island.
+    drains: Box<[Drain]>,
 }
 
 /// A request that has to wait.
@@ -74,6 +75,8 @@ pub struct Newcomer {
     pub held: f32,
     /// Tokens that are to be computed there.
     pub new: u32,
+    /// By what it compares with others for whom there is no room there: [`crate::policy::Choice::needs`].
+    pub needs: u32,
     /// Slot of that endpoint.
     pub endpoint: u16,
     /// The shard that asks.
@@ -91,7 +94,7 @@ impl Default for Queue {
             looked: (0..ENDPOINTS_MAX).map(|_| AtomicU64::new(0)).collect(),
             islands: Islands::default(),
             tenants: Tenants::default(),
-            drain: Drain::default(),
+            drains: (0..ENDPOINTS_MAX).map(|_| Drain::default()).collect(),
         }
     }
 }
@@ -128,8 +131,8 @@ impl Queue {
                     self.owners[place].store(newcomer.shard.into(), Ordering::Relaxed);
                     // Release: who reads the word knows the owner.
                     word.store(rank.word(), Ordering::Release);
-                    let (tenant, new) = (newcomer.tenant, Cell::new(newcomer.new));
-                    return Some(Place { queue: self, place, tenant, new, since: now });
+                    let (tenant, needs) = (newcomer.tenant, Cell::new(newcomer.needs));
+                    return Some(Place { queue: self, place, tenant, needs, since: now });
                 }
             }
         }
@@ -182,11 +185,17 @@ impl Queue {
         Seen(self.ends.load(Ordering::Acquire))
     }
 
-    /// A request that did not wait goes to this endpoint, with so many tokens to compute: while others do, that is on its tenant's
-    /// account as well.
+    /// A request that did not wait goes to this endpoint, with so many tokens to compute: while others wait whose turn goes by the
+    /// same book, that is on its tenant's account as well. Elsewhere nobody is passed, and nothing would ever go on to where it stood then.
     #[inline]
     pub fn passed(&self, newcomer: &Newcomer) -> Option<Paid> {
-        (self.waiting() > 0).then(|| self.pays(newcomer))
+        if self.waiting() == 0 {
+            return None;
+        }
+        self.islands.takes_place(self.islands.of(newcomer.endpoint));
+        let book = self.book(newcomer.endpoint, Rank::urgency_of(newcomer.priority));
+        self.lanes(book).next()?;
+        Some(self.tenants.passes(book, newcomer.tenant, newcomer.new, self.begins(book, newcomer.tenant.lane)))
     }
 
     /// A further try of one that has paid goes to this endpoint.
@@ -195,12 +204,6 @@ impl Queue {
         if self.waiting() > 0 {
             self.islands.takes_place(self.islands.of(endpoint));
         }
-    }
-
-    fn pays(&self, newcomer: &Newcomer) -> Paid {
-        let book = self.book(newcomer.endpoint, Rank::urgency_of(newcomer.priority));
-        self.islands.takes_place(self.islands.of(newcomer.endpoint));
-        self.tenants.passes(book, newcomer.tenant, newcomer.new, self.begins(book, newcomer.tenant.lane))
     }
 
     /// It was refused where it went: what was paid comes off that account.
@@ -250,18 +253,18 @@ impl Queue {
         if self.lanes(book).any(|other| other == lane) { served } else { served.max(self.level(book, lane)) }
     }
 
-    /// Behind how many ends somebody looked at this endpoint last, and the fewest tokens there was no room for then.
+    /// Behind how many ends somebody looked at this endpoint last, and the least need there was no room for then.
     fn looked(&self, endpoint: u16) -> (u64, u32) {
         let looked = of(&self.looked, endpoint);
-        (looked >> NEW_BITS, NEW_MAX - (looked as u32 & NEW_MAX))
+        (looked >> NEEDS_BITS, NEEDS_MAX - (looked as u32 & NEEDS_MAX))
     }
 
-    /// There was no room for so many tokens. Only who is first for an endpoint says that it was looked at.
-    fn no_room(&self, endpoint: u16, new: u32, seen: Seen, first: bool) {
+    /// There was no room for who needs so much. Only who is first for an endpoint says that it was looked at.
+    fn no_room(&self, endpoint: u16, needs: u32, seen: Seen, first: bool) {
         let Some(looked) = self.looked.get(usize::from(endpoint)) else { return };
         // The greatest is the last one, and of one look what says the least.
-        let said = seen.0 << NEW_BITS | u64::from(NEW_MAX - new.min(NEW_MAX));
-        let of_this = |before: u64| match (before >> NEW_BITS).cmp(&seen.0) {
+        let said = seen.0 << NEEDS_BITS | u64::from(NEEDS_MAX - needs.min(NEEDS_MAX));
+        let of_this = |before: u64| match (before >> NEEDS_BITS).cmp(&seen.0) {
             // Room also comes without an end: who looks first looks for all that come behind.
             Less | Equal if first => Some(said),
             Equal => Some(before.max(said)),
@@ -270,9 +273,11 @@ impl Queue {
         let _ = looked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, of_this);
     }
 
-    /// Seconds until one that joins now would be released, as fast as releases have been lately.
-    pub fn wait_seconds(&self, now: u64) -> u32 {
-        self.drain.seconds_for(self.waiting() + 1, now)
+    /// Seconds until one that joins for this endpoint now would be released, as fast as releases have been on its island lately.
+    pub fn wait_seconds(&self, endpoint: u16, now: u64) -> u32 {
+        let island = self.islands.of(endpoint);
+        let waiting = self.ranks_of(island).count() as u32;
+        self.drains.get(usize::from(island)).map_or(1, |drain| drain.seconds_for(waiting + 1, now))
     }
 
     /// The place of who is next for an endpoint.

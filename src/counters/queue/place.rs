@@ -59,8 +59,8 @@ pub struct Place {
     pub(super) queue: &'static Queue,
     pub(super) place: usize,
     pub(super) tenant: Tenant,
-    /// Tokens to be computed where it waits, as of its last look.
-    pub(super) new: Cell<u32>,
+    /// What it needs where it waits, as of its last look.
+    pub(super) needs: Cell<u32>,
     /// Since when.
     pub(super) since: u64,
 }
@@ -93,9 +93,9 @@ impl Place {
         self.rank().endpoint()
     }
 
-    /// Tokens to be computed there, as of its last look.
-    pub fn new_tokens(&self) -> u32 {
-        self.new.get()
+    /// What it needs there, as of its last look: [`crate::policy::Choice::needs`].
+    pub fn needs(&self) -> u32 {
+        self.needs.get()
     }
 
     /// Whether nobody who waits for the same endpoint comes before it.
@@ -125,7 +125,7 @@ impl Place {
                 if has_to_look || (order.0, order.1) < (own.0, own.1) {
                     return Turn::Later;
                 }
-                needs_too_much |= self.new_tokens() >= too_much;
+                needs_too_much |= self.needs() >= too_much;
             }
         }
         if needs_too_much {
@@ -134,9 +134,9 @@ impl Place {
         first.filter(|_| same || before >= open).map_or(Turn::Now, |(_, place)| Turn::Behind(place))
     }
 
-    /// It has looked, found no room, and waits for this endpoint from now on, which would compute so many tokens for it.
-    pub fn aims_at(&self, endpoint: u16, new: u32, seen: Seen) {
-        let needed = self.new.replace(new);
+    /// It has looked, found no room, and waits for this endpoint from now on, of which it needs so much.
+    pub fn aims_at(&self, endpoint: u16, needs: u32, seen: Seen) {
+        let needed = self.needs.replace(needs);
         let word = &self.queue.words[self.place];
         let before = self.endpoint();
         let aimed = |word: u64| match Rank::of(word) {
@@ -154,14 +154,17 @@ impl Place {
             // Where it waited until now it came first, or who does has not looked for too long.
             self.queue.no_room(before, needed, seen, true);
         }
-        self.queue.no_room(endpoint, new, seen, self.is_next());
+        self.queue.no_room(endpoint, needs, seen, self.is_next());
     }
 
     /// Its wait is over: it goes to its endpoint, with so many tokens of work on its tenant's account.
     pub fn released(self, tokens: u32, now: u64) -> Paid {
         let (queue, rank) = (self.queue, self.rank());
-        queue.islands.takes_place(queue.islands.of(rank.endpoint()));
-        queue.drain.released(now);
+        let island = queue.islands.of(rank.endpoint());
+        queue.islands.takes_place(island);
+        if let Some(drain) = queue.drains.get(usize::from(island)) {
+            drain.released(now);
+        }
         queue.tenants.serves(queue.book(rank.endpoint(), rank.urgency()), self.tenant, tokens)
     }
 

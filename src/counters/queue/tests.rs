@@ -9,7 +9,7 @@ fn queue() -> &'static Queue {
 }
 
 fn asks(endpoint: u16) -> Newcomer {
-    Newcomer { priority: 0, tenant: Tenant::ONLY, held: 0.0, new: 0, endpoint, shard: 0 }
+    Newcomer { priority: 0, tenant: Tenant::ONLY, held: 0.0, new: 0, needs: 0, endpoint, shard: 0 }
 }
 
 fn of_tenant(lane: u8, weight: u32) -> Newcomer {
@@ -90,7 +90,7 @@ fn who_looked_before_an_end_has_to_look_again() {
 fn who_looked_in_vain_is_passed_by_who_needs_less_and_was_served_as_little() {
     let queue = queue();
     let needs =
-        |new: u32, lane: u8, shard: u16| queue.join(&Newcomer { new, shard, ..of_tenant(lane, 1) }, 10, 0).unwrap();
+        |needs: u32, lane: u8, shard: u16| queue.join(&Newcomer { needs, shard, ..of_tenant(lane, 1) }, 10, 0).unwrap();
     let (first, as_much, others) = (needs(900, 1, 1), needs(900, 1, 2), needs(899, 2, 0));
     first.aims_at(0, 900, queue.seen());
     assert_eq!((as_much.turn(), others.turn()), (Turn::InVain, Turn::Now));
@@ -120,7 +120,7 @@ fn who_looked_in_vain_is_passed_by_who_needs_less_and_was_served_as_little() {
 #[test]
 fn behind_one_who_looked_in_vain_those_of_its_line_look_that_need_less() {
     let queue = queue();
-    let needs = |new: u32, lane: u8| queue.join(&Newcomer { new, ..of_tenant(lane, 1) }, 10, 0).unwrap();
+    let needs = |needs: u32, lane: u8| queue.join(&Newcomer { needs, ..of_tenant(lane, 1) }, 10, 0).unwrap();
     let [long, longer, short, shorter, others] =
         [(500, 1), (501, 1), (100, 1), (99, 1), (1, 2)].map(|(n, l)| needs(n, l));
     let all = [&long, &longer, &short, &shorter, &others];

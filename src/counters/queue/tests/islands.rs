@@ -43,6 +43,22 @@ fn who_waits_while_islands_change_is_not_behind_what_was_served_before() {
     assert!(late.is_next() && !again.is_next(), "what does not change leaves all as it was");
 }
 
+/// There is nobody whom it passes, and nothing that would later go on to where it stood.
+#[test]
+fn who_is_served_while_others_wait_elsewhere_is_in_nobodys_debt() {
+    let queue = two_islands();
+    let at = |lane: u8, now: u64| joins(queue, &of_tenant(lane, 1), now);
+    let _other_island = joins(queue, &Newcomer { endpoint: 5, ..of_tenant(4, 1) }, 0);
+    let _less_urgent = joins(queue, &Newcomer { priority: 1, ..of_tenant(4, 1) }, 0);
+    for _ in 0..100 {
+        assert!(queue.passed(&Newcomer { new: 1_000, ..of_tenant(1, 1) }).is_none());
+    }
+    let (first, second, other) = (at(2, 1), at(2, 2), at(1, 3));
+    assert!(first.is_next());
+    first.released(1_000, 4);
+    assert!(other.is_next() && !second.is_next());
+}
+
 #[test]
 fn who_waits_for_other_islands_stands_in_nobodys_way() {
     let queue = two_islands();
@@ -84,4 +100,16 @@ fn a_full_queue_is_shared_evenly_by_islands() {
     assert_eq!((first.stands(), second.stands(), urgent.stands()), (true, false, true));
     drop((crowd, first, second, urgent));
     assert_eq!(queue.waiting(), 0);
+}
+
+#[test]
+fn how_long_a_wait_will_be_goes_by_the_pace_of_its_island() {
+    let queue = two_islands();
+    let at = |endpoint: u16, now: u64| joins(queue, &asks(endpoint), now);
+    let _crowd: Vec<_> = (0..50).map(|_| at(5, 0)).collect();
+    for second in 10..18 {
+        (0..10).for_each(|_| _ = at(0, second * SECOND).released(1, second * SECOND));
+    }
+    at(5, 10 * SECOND).released(1, 10 * SECOND);
+    assert_eq!((queue.wait_seconds(0, 18 * SECOND), queue.wait_seconds(5, 18 * SECOND)), (1, 60));
 }
