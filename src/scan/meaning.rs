@@ -196,8 +196,10 @@ impl Scan {
     pub(super) fn value_ends(&mut self, at: u64) {
         let was_text = self.state == State::Text;
         let frame = self.frames.top();
-        if self.state == State::Opaque {
-            self.opaque_known();
+        match self.state {
+            State::Text => self.facts.prompt.string_ends(),
+            State::Opaque => self.opaque_known(),
+            _ => {}
         }
         let is_batch = was_text && matches!(frame, Frame::Items | Frame::Ids);
         self.value_over(is_batch, at);

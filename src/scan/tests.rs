@@ -265,25 +265,51 @@ fn a_medium_has_its_room_in_the_chain() {
     assert_eq!(with(8)[..], with(250)[..125]);
 }
 
-/// Claude Code says with each request what it is by a block that vLLM leaves out of the prompt.
+/// Claude Code says with each request what it is by a block that vLLM leaves out of the prompt, and gateways by a part or line of a text.
 #[test]
 fn an_attribution_block_is_no_part_of_a_prompt() {
     let words = "You are a careful agent. ".repeat(40);
-    let cut = |first: &str, turns: &str| {
-        let system = format!(r#"[{first}{{"type":"text","text":"{words}","cache_control":{{"type":"ephemeral"}}}}]"#);
-        let user = format!(r#"{{"role":"user","content":"{words}"}}"#);
-        let body = format!(r#"{{"model":"m","system":{system},"messages":[{user}{turns}],"stream":true}}"#);
-        cut_in_blocks(Api::Messages, &body).2
-    };
-    let says = |text: &str| format!(r#"{{"type":"text","text":"{text}"}},"#);
-    let attributed = |hash: &str| says(&format!("x-anthropic-billing-header: cc_version=2.1.107; cch={hash};"));
-    let plain = cut("", "");
-    assert!(plain.len() > 5);
-    assert_eq!(cut(&attributed("97bd6"), ""), plain);
+    let user = format!(r#"{{"role":"user","content":"{words}"}}"#);
+    let text = |text: &str| format!(r#"{{"type":"text","text":"{text}"}}"#);
+    let parts = format!("[BLOCK{}]", text(&words));
+    let rows = [
+        (Api::Messages, format!(r#""system":{parts},"messages":[{user}TURNS]"#)),
+        (Api::Messages, format!(r#""system":"LINE{words}","messages":[{user}TURNS]"#)),
+        (Api::Chat, format!(r#""messages":[{{"role":"system","content":"LINE{words}"}},{user}TURNS]"#)),
+        (Api::Chat, format!(r#""messages":[{{"role":"system","content":{parts}}},{user}TURNS]"#)),
+        (Api::Responses, format!(r#""instructions":"LINE{words}","input":[{user}TURNS]"#)),
+    ];
     let more = format!(r#",{{"role":"assistant","content":"{words}"}}"#);
-    let next = cut(&attributed("0a1b2"), &more);
-    assert!(next.len() > plain.len() && next.starts_with(&plain));
-    assert_ne!(cut(&says("You are another one."), "").first(), plain.first());
+    for (api, fields) in &rows {
+        let cut = |first: Option<&str>, turns: &str| {
+            let block = first.map_or(String::new(), |first| text(first) + ",");
+            let line = first.map_or(String::new(), |first| format!("{first}\\n"));
+            let fields = fields.replace("BLOCK", &block).replace("LINE", &line).replace("TURNS", turns);
+            cut_in_blocks(*api, &format!(r#"{{"model":"m",{fields},"stream":true}}"#)).2
+        };
+        let attributed = |hash: &str| format!("x-anthropic-billing-header: cc_version=2.1.107; cch={hash};");
+        let plain = cut(None, "");
+        assert!(plain.len() > 5);
+        assert_eq!(cut(Some(&attributed("97bd6")), ""), plain, "{fields:.40}");
+        let next = cut(Some(&attributed("0a1b2")), &more);
+        assert!(next.len() > plain.len() && next.starts_with(&plain), "{fields:.40}");
+        for other in ["You are another one.", "x-anthropic-billing-heade", " x-anthropic-billing-header"] {
+            assert_ne!(cut(Some(other), "").first(), plain.first(), "{fields:.40}");
+        }
+    }
+}
+
+/// What is left out is not computed either.
+#[test]
+fn an_attribution_line_is_not_counted() {
+    let counted = |text: &str| {
+        let body =
+            format!(r#"{{"messages":[{{"role":"system","content":"{text}"}},{{"role":"user","content":"Hi"}}]}}"#);
+        cut_in_blocks(Api::Chat, &body).1.facts().counts().text_bytes
+    };
+    let line = "x-anthropic-billing-header: cch=97bd6;";
+    assert_eq!([counted(line), counted(&format!("{line}\\nBe kind.\\n"))], [2, 11]);
+    assert_eq!([counted("x-anthropic-"), counted("x-anthropic-billing-heade\\n")], [14, 28]);
 }
 
 /// What a client says at first as a string it lists as a message with its next turn.

@@ -60,6 +60,7 @@ impl Scan {
         if marked {
             self.facts.prompt.text_begins();
         }
+        self.facts.prompt.string_begins();
         self.state = State::Text;
     }
 

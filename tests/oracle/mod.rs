@@ -451,6 +451,8 @@ struct Part {
     counts: Counts,
     /// `first-user`: whether text at this place takes part; `conversation`: always.
     speaks: bool,
+    /// Whether text at this place is of a system prompt.
+    instructs: bool,
 }
 
 fn is_conversation(plan: &Plan) -> bool {
@@ -536,6 +538,14 @@ fn difference(all: Counts, before: Counts) -> Counts {
     }
 }
 
+/// What is left of a text of a system prompt when its first line is not part of it.
+fn without_attribution(text: &[u8]) -> &[u8] {
+    match text.starts_with(b"x-anthropic-billing-header") {
+        true => text.split_inclusive(|byte| *byte == b'\n').next().map_or(text, |line| &text[line.len()..]),
+        false => text,
+    }
+}
+
 impl Part {
     /// A bare string or list in an array is over.
     fn item_ends(&mut self) {
@@ -559,6 +569,7 @@ impl Part {
     }
 
     fn text(&mut self, text: &[u8]) {
+        let text = if self.instructs { without_attribution(text) } else { text };
         self.counts.text_bytes += text.len() as u64;
         self.text_uncounted(text);
     }
@@ -589,8 +600,9 @@ impl Part {
         }
     }
 
-    /// A system prompt, but for what Claude Code makes anew for each request: a block whose one text says so.
+    /// A system prompt, but for what Claude Code makes anew for each request: a line of a bare text, or a block whose one text says so.
     fn top_without_attribution(&mut self, value: &Tree) {
+        self.instructs = true;
         let Tree::Array(blocks, _) = value else { return self.top(value) };
         for block in blocks {
             let (start, closed) = (self.bytes.len(), self.closed);
@@ -670,6 +682,7 @@ impl Part {
         let start = self.bytes.len();
         let chars_before = self.chars_left;
         let closed_before = self.closed;
+        let instructs_before = std::mem::replace(&mut self.instructs, false);
         let mut role: Option<bool> = None;
         // Before the role everything is read as if it were wanted, then put where it belongs.
         for entry in entries {
@@ -682,6 +695,7 @@ impl Part {
                         continue;
                     }
                     role = Some(text == b"user");
+                    self.instructs = text == b"system";
                     self.role_known(text, start, chars_before, closed_before);
                 }
                 (b"role", _) => {}
@@ -695,6 +709,7 @@ impl Part {
             None => self.forget(start, chars_before, closed_before),
         }
         self.speaks = true;
+        self.instructs = instructs_before;
     }
 
     /// The role came behind `self.bytes[start..]` of its message.

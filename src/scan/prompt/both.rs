@@ -77,6 +77,14 @@ impl Prompts {
         self.each(Prompt::text_begins);
     }
 
+    pub fn string_begins(&mut self) {
+        self.each(Prompt::string_begins);
+    }
+
+    pub fn string_ends(&mut self) {
+        self.each(Prompt::string_ends);
+    }
+
     /// Whether either wants what tells the medium from others.
     pub fn media_begins(&mut self) -> bool {
         let wanted = self.plain.as_mut().is_some_and(|plain| plain.media_begins());

@@ -2,7 +2,7 @@
 
 use super::super::PrefixMode;
 use super::super::section::Section;
-use super::Prompt;
+use super::{Prompt, Speaker};
 
 impl Prompt {
     /// Whether a section is to be read at all, or skipped unseen.
@@ -23,8 +23,10 @@ impl Prompt {
         // What counts toward no prefix is closed from the start.
         let closed = section == Section::Extra || self.mode == PrefixMode::FirstUser && section != Section::Main;
         self.part().closed = closed;
+        // What was left in the midst of a message says nothing of this one.
+        self.hold_nothing(Speaker::Bare);
         if section == Section::Main {
-            self.rewind();
+            self.chars = 0;
         }
     }
 
