@@ -160,6 +160,10 @@ const WRITTEN: &[(Api, &str)] = &[
     (Api::Responses, r#"{"input":[{"role":"user","content":"Hi"}],"input":"Hello there, how are you?","instructions":["a",{"role":"user","content":"b"}]}"#),
     (Api::Embeddings, r#"{"input":"a","model":"e","cache_salt":"s","priority":4}"#),
     (Api::Chat, r#"{"model":"m","lora_path":"a","messages":[{"role":"user","content":"Hi"}],"cache_salt":"s","lora_path":null,"lora_path":"b"}"#),
+    (Api::Chat, r#"{"model":"m","extra_key":"a","messages":[{"role":"user","content":"Hi"}],"lora_path":"a","extra_key":""}"#),
+    (Api::Chat, r#"{"model":"m","extra_key":"a","messages":[{"role":"user","content":"Hi"}],"lora_path":"a"}"#),
+    (Api::Generate, r#"{"text":"Hi","extra_key":"b","cache_salt":"s"}"#),
+    (Api::Generate, r#"{"text":["Hi","Ho"],"extra_key":["a","b"]}"#),
     (Api::Generate, r#"{"text":"Hi","lora_path":"a"}"#),
     (Api::Generate, r#"{"text":["Hi","Ho"],"lora_path":["a","b"]}"#),
     (Api::Rerank, r#"{"documents":["d1",{"text":"d2"}],"query":"q","model":"r"}"#),
@@ -433,7 +437,7 @@ impl Random {
 }
 
 #[rustfmt::skip]
-const TOP_NAMES: &[&str] = &["model", "messages", "messages", "prompt", "input", "input_ids", "token_ids", "image_data", "audio_data", "text", "query", "documents", "text_1", "text_2", "system", "instructions", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "priority", "user", "prompt_cache_key", "cache_salt", "lora_path", "other", "mod\\u0065l"];
+const TOP_NAMES: &[&str] = &["model", "messages", "messages", "prompt", "input", "input_ids", "token_ids", "image_data", "audio_data", "text", "query", "documents", "text_1", "text_2", "system", "instructions", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "priority", "user", "prompt_cache_key", "cache_salt", "lora_path", "extra_key", "other", "mod\\u0065l"];
 #[rustfmt::skip]
 const INNER_NAMES: &[&str] = &["role", "role", "content", "content", "text", "type", "name", "tool_calls", "image_url", "data", "uuid", "output", "input", "r\\u006fle"];
 #[rustfmt::skip]

@@ -97,6 +97,8 @@ pub struct Facts {
     pub(super) cache_salt: Option<u64>,
     /// XXH64 of `lora_path`, SGLang's adapter on the `model`.
     pub(super) adapter: Option<u64>,
+    /// XXH64 of SGLang's `extra_key`.
+    pub(super) extra_key: Option<u64>,
     /// `echo`, where it is true.
     pub(super) echo: bool,
     /// `logprobs`, where it is other than null; a chat's come with its `echo`.
@@ -125,6 +127,7 @@ impl Facts {
             priority: None,
             cache_salt: None,
             adapter: None,
+            extra_key: None,
             echo: false,
             logprobs: false,
             prompt_logprobs: false,
@@ -141,7 +144,7 @@ impl Facts {
         self.model.clear();
         self.model_is_string = false;
         (self.stream, self.choices, self.priority) = (None, None, None);
-        (self.cache_salt, self.adapter) = (None, None);
+        (self.cache_salt, self.adapter, self.extra_key) = (None, None, None);
         (self.max_tokens, self.max_output_tokens) = (None, None);
         self.sessions = [None; SESSION_FIELDS_MAX];
         (self.tools, self.duplicates) = (false, 0);
@@ -175,11 +178,14 @@ impl Facts {
         self.sessions.get(place).is_some_and(Option::is_some)
     }
 
-    /// What keeps its prompt apart from equal ones of its model: `cache_salt`, and the adapter that `lora_path` names.
+    /// What keeps its prompt apart from equal ones of its model: `cache_salt`, `extra_key`, and the adapter that `lora_path` names.
     pub fn salt(&self) -> Option<u64> {
-        let Some(adapter) = self.adapter else { return self.cache_salt };
         let salt = self.cache_salt.map_or([0; 8], u64::to_le_bytes);
-        Some(xxh64(&salt, adapter))
+        match (self.adapter, self.extra_key) {
+            (None, None) => self.cache_salt,
+            (Some(adapter), None) => Some(xxh64(&salt, adapter)),
+            (adapter, Some(extra)) => Some(xxh64([salt, extra.to_le_bytes()].as_flattened(), adapter.unwrap_or(0))),
+        }
     }
 
     /// The most tokens asked for: `max_completion_tokens` or `max_output_tokens`, else `max_tokens`.

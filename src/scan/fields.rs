@@ -20,6 +20,8 @@ pub(super) enum Field {
     Salt,
     /// SGLang's adapter, beside a `model` that is its base.
     Adapter,
+    /// What else SGLang keeps prompts apart by.
+    ExtraKey,
     Tools,
     Prompt(Section),
     /// Media that belong to the prompt and stand beside it.
@@ -40,6 +42,7 @@ impl Field {
             b"priority" => Field::Priority,
             b"cache_salt" => Field::Salt,
             b"lora_path" => Field::Adapter,
+            b"extra_key" => Field::ExtraKey,
             b"echo" if logs_prompts(api) => Field::Echo,
             b"logprobs" if api == Api::Completions => Field::Logprobs,
             b"prompt_logprobs" if logs_prompts(api) => Field::PromptLogprobs,
@@ -68,6 +71,7 @@ impl Field {
             Field::PromptLogprobs => 1 << 15,
             Field::Session(place) => 1 << (16 + place as u32),
             Field::Adapter => 1 << 24,
+            Field::ExtraKey => 1 << 25,
         }
     }
 }

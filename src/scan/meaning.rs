@@ -57,6 +57,7 @@ impl Scan {
             Field::Priority => facts.priority = None,
             Field::Salt => facts.cache_salt = None,
             Field::Adapter => facts.adapter = None,
+            Field::ExtraKey => facts.extra_key = None,
             Field::Echo => facts.echo = false,
             Field::Logprobs => facts.logprobs = false,
             Field::PromptLogprobs => facts.prompt_logprobs = false,
@@ -77,7 +78,7 @@ impl Scan {
             let field = self.field;
             match field {
                 Field::Model => self.keep_string(),
-                Field::Salt | Field::Adapter | Field::Session(_) => {
+                Field::Salt | Field::Adapter | Field::ExtraKey | Field::Session(_) => {
                     self.opaque.clear();
                     self.state = State::Opaque;
                 }

@@ -386,6 +386,36 @@ fn all_prompts_of_a_batch_are_counted() {
     }
 }
 
+/// Engines know what they have computed by these, too.
+#[test]
+fn a_prompt_is_the_same_only_with_the_same_salt_adapter_and_extra_key() {
+    let words = "Tell me of the sea. ".repeat(40);
+    let links = |fields: &str| {
+        let body = format!(r#"{{"messages":[{{"role":"user","content":"{words}"}}],"model":"m"{fields}}}"#);
+        let (_, scan, mut chain) = cut_in_blocks(Api::Chat, &body);
+        scan.facts().chain(crate::prefix::root(b"m", scan.facts().salt()), &mut chain);
+        chain
+    };
+    let (salt, adapter) = (r#","cache_salt":"a""#, r#","lora_path":"a""#);
+    let [extra, other] = ["a", "b"].map(|key| format!(r#","extra_key":"{key}""#));
+    let rows: [&[&str]; 9] = [
+        &[],
+        &[salt],
+        &[adapter],
+        &[&extra],
+        &[&other],
+        &[salt, &extra],
+        &[adapter, &extra],
+        &[salt, adapter],
+        &[salt, adapter, &extra],
+    ];
+    let chains = rows.map(|fields| links(&fields.concat()));
+    let distinct: std::collections::HashSet<&u64> = chains.iter().flatten().collect();
+    assert_eq!(distinct.len(), 9 * chains[0].len());
+    assert!(chains[0].len() > 2 && links(&[&extra, salt].concat()) == chains[5], "wherever they stand");
+    assert_eq!(links(&[&extra, r#","extra_key":null"#].concat()), chains[0]);
+}
+
 /// Whether all of a prompt is computed, wherever the body says so; `n` stands for anything else. Only a body's end tells that it does not.
 #[test]
 fn what_asks_for_the_prompts_likelihood_is_computed_whole() {

@@ -131,6 +131,7 @@ impl Scan {
             Field::Session(place) => self.facts.set_session(place, hash),
             Field::Salt => self.facts.cache_salt = hash,
             Field::Adapter => self.facts.adapter = hash,
+            Field::ExtraKey => self.facts.extra_key = hash,
             _ => {}
         }
     }

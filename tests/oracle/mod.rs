@@ -315,7 +315,8 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
     let mut count = |names: &[&str]| {
         duplicates += entries.iter().filter(|entry| is(names, entry)).count().saturating_sub(1) as u32;
     };
-    for name in ["model", "stream", "stream_options", "max_tokens", "n", "priority", "cache_salt", "lora_path"] {
+    let apart = ["cache_salt", "lora_path", "extra_key"];
+    for name in ["model", "stream", "stream_options", "max_tokens", "n", "priority"].iter().chain(&apart) {
         count(&[name]);
     }
     count(&["max_completion_tokens", "max_output_tokens"]);
@@ -368,10 +369,7 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
         max_tokens: scalar(&out_tokens).as_u64().or(scalar(&["max_tokens"]).as_u64()),
         choices: scalar(&["n"]).as_u64(),
         priority: scalar(&["priority"]).as_i64(),
-        salt: match (hash(&["cache_salt"]), hash(&["lora_path"])) {
-            (salt, None) => salt,
-            (salt, Some(adapter)) => Some(xxh64(&salt.map_or([0; 8], u64::to_le_bytes), adapter)),
-        },
+        salt: salt(apart.map(|name| hash(&[name]))),
         session: sessions.iter().find_map(|name| hash(&[name])),
         tools: matches!(tools.map(|entry| &entry.value), Some(Tree::Array(..) | Tree::Object(..))),
         spans: Spans {
@@ -391,6 +389,17 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
         counts: prompt.counts(),
         beside: prompt.beside(),
     })
+}
+
+/// A `cache_salt` alone stands for itself. Else the salt, zero where there is none, with what `extra_key` says behind it if anything, is hashed with the
+/// adapter as a seed.
+fn salt([salt, adapter, extra]: [Option<u64>; 3]) -> Option<u64> {
+    if adapter.or(extra).is_none() {
+        return salt;
+    }
+    let mut bytes = salt.unwrap_or(0).to_le_bytes().to_vec();
+    bytes.extend(extra.into_iter().flat_map(u64::to_le_bytes));
+    Some(xxh64(&bytes, adapter.unwrap_or(0)))
 }
 
 const DEPTH_MAX: usize = 15;
