@@ -171,6 +171,13 @@ const WRITTEN: &[(Api, &str)] = &[
     (Api::Tokenize, r#"{"prompt":"count me","model":"m"}"#),
     (Api::Tokenize, r#"{"messages":[{"role":"user","content":"x"}],"prompt":null,"tools":[{}]}"#),
     (Api::Generate, r#"{"text":"hello","sampling_params":{"max_new_tokens":3}}"#),
+    (Api::Generate, r#"{"sampling_params":{"stop":["a",{"prompt_logprobs":1}],"prompt_logprobs":0},"token_ids":[5,6,7]}"#),
+    (Api::Generate, r#"{"token_ids":[5,6,7],"sampling_params":{"prompt_logprobs":null,"prompt_logprob_token_ids":[5],"skip_reading_prefix_cache":null,"n":2}}"#),
+    (Api::Generate, r#"{"token_ids":[5,6,7],"sampling_params":{"prompt_logprobs":1,"skip_reading_prefix_cache":false,"name":"role","text":["x"]}}"#),
+    (Api::Generate, r#"{"sampling_params":{"skip_reading_prefix_cache":true},"token_ids":[5,6,7],"sampling_params":[{"prompt_logprobs":1}],"prompt_logprobs":1}"#),
+    (Api::Generate, r#"{"sampling_params":{"skip_reading_pref\u0069x_cache":true,"skip_reading_prefix_cache":"","prompt_logprobs":{}},"token_ids":[5,6,7]}"#),
+    (Api::Completions, r#"{"prompt":"p","echo":true,"logprobs":0,"prompt_logprobs":null,"sampling_params":{"skip_reading_prefix_cache":false}}"#),
+    (Api::Chat, r#"{"messages":[{"role":"user","content":"Hi"}],"prompt_logprobs":1,"echo":false,"prompt_logprobs":"1"}"#),
     (Api::Generate, r#"{"input_ids":[5,6,7],"text":null,"stream":true}"#),
     (Api::Generate, r#"{"text":"What is <image> this?","image_data":["a.png","b.png"],"audio_data":"AA==","video_data":null}"#),
     (Api::Generate, r#"{"image_data":"a.png","text":"What is <image> this?","image_data":"b.png","sampling_params":{}}"#),
@@ -437,8 +444,8 @@ impl Random {
 }
 
 #[rustfmt::skip]
-const TOP_NAMES: &[&str] = &["model", "messages", "messages", "prompt", "input", "input_ids", "token_ids", "image_data", "audio_data", "text", "query", "documents", "text_1", "text_2", "system", "instructions", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "priority", "user", "prompt_cache_key", "cache_salt", "lora_path", "extra_key", "other", "mod\\u0065l"];
+const TOP_NAMES: &[&str] = &["model", "messages", "messages", "prompt", "input", "input_ids", "token_ids", "image_data", "audio_data", "text", "query", "documents", "text_1", "text_2", "system", "instructions", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "priority", "user", "prompt_cache_key", "cache_salt", "lora_path", "extra_key", "sampling_params", "prompt_logprobs", "echo", "logprobs", "other", "mod\\u0065l"];
 #[rustfmt::skip]
-const INNER_NAMES: &[&str] = &["role", "role", "content", "content", "text", "type", "name", "tool_calls", "image_url", "data", "uuid", "output", "input", "r\\u006fle"];
+const INNER_NAMES: &[&str] = &["role", "role", "content", "content", "text", "type", "name", "tool_calls", "image_url", "data", "uuid", "output", "input", "prompt_logprobs", "prompt_logprob_token_ids", "skip_reading_prefix_cache", "r\\u006fle"];
 #[rustfmt::skip]
 const TOKENS: &[&[u8]] = &[b"\"", b"\\", b"{", b"}", b"[", b"]", b",", b":", b"null", b"\\ud83d", b"\\ude00", b"\\u0041", b"\x01", b"\xff", b"\xef\xbb\xbf", b"\"role\":\"user\",", b"\"content\":\"x\",", b"\"model\":\"z\",", b"\"messages\":[],", b"1,", b" ", b"\"tools\":[1],", b"\"prompt\":\"p\","];

@@ -105,6 +105,10 @@ pub struct Facts {
     pub(super) logprobs: bool,
     /// `prompt_logprobs`, where it is other than null.
     pub(super) prompt_logprobs: bool,
+    /// `prompt_logprob_token_ids`, where it is a list.
+    pub(super) prompt_logprob_ids: bool,
+    /// `skip_reading_prefix_cache`, where it is a boolean.
+    pub(super) skips_cache: Option<bool>,
     pub(super) sessions: [Option<u64>; SESSION_FIELDS_MAX],
     /// Whether `tools` is there, other than null.
     pub tools: bool,
@@ -131,6 +135,8 @@ impl Facts {
             echo: false,
             logprobs: false,
             prompt_logprobs: false,
+            prompt_logprob_ids: false,
+            skips_cache: None,
             sessions: [None; SESSION_FIELDS_MAX],
             tools: false,
             spans: Spans::default(),
@@ -150,6 +156,7 @@ impl Facts {
         (self.tools, self.duplicates) = (false, 0);
         // `top_logprobs` of a chat is 0 where nothing else is said, and so many the echo has of each token.
         (self.echo, self.prompt_logprobs, self.logprobs) = (false, false, api == Api::Chat);
+        (self.prompt_logprob_ids, self.skips_cache) = (false, None);
         self.spans = Spans::default();
     }
 
@@ -194,9 +201,9 @@ impl Facts {
     }
 
     /// Whether it is asked how likely the prompt itself was, as evaluations do: its engine then computes all of it, whatever its cache holds
-    /// (`skip_reading_prefix_cache` in vLLM's `SamplingParams`), and keeps it as any other.
+    /// (`skip_reading_prefix_cache` in vLLM's `SamplingParams`, which a body of token ids may say itself), and keeps it as any other.
     pub fn recomputes(&self) -> bool {
-        self.prompt_logprobs || self.echo && self.logprobs
+        self.skips_cache.unwrap_or(self.prompt_logprobs || self.prompt_logprob_ids || self.echo && self.logprobs)
     }
 
     /// The prefix as far as it is known; `None` where the prompt has no text.

@@ -22,14 +22,18 @@ impl Scan {
     /// What a key's name says of the value that follows; `None`: a name too long to mean anything.
     pub(super) fn named(&self, name: Option<&[u8]>) -> Named {
         let Some(name) = name else { return Named::NOTHING };
-        if self.frames.top() != Frame::Top {
-            return Named { inner: Inner::of(name), ..Named::NOTHING };
+        match self.frames.top() {
+            Frame::Top => Named { field: self.field_of(name), ..Named::NOTHING },
+            Frame::Sampling => Named { inner: Inner::of_sampling(name), ..Named::NOTHING },
+            _ => Named { inner: Inner::of(name), ..Named::NOTHING },
         }
-        let field = match Field::of(self.api, name) {
+    }
+
+    fn field_of(&self, name: &[u8]) -> Field {
+        match Field::of(self.api, name) {
             Field::Ignored => self.names.place(name).map_or(Field::Ignored, Field::Session),
             field => field,
-        };
-        Named { field, ..Named::NOTHING }
+        }
     }
 
     /// A key is over.
@@ -61,6 +65,9 @@ impl Scan {
             Field::Echo => facts.echo = false,
             Field::Logprobs => facts.logprobs = false,
             Field::PromptLogprobs => facts.prompt_logprobs = false,
+            Field::SamplingParams => {
+                (facts.prompt_logprobs, facts.prompt_logprob_ids, facts.skips_cache) = (false, false, None);
+            }
             Field::Tools => {
                 facts.tools = false;
                 self.section_begins(Section::Tools);
@@ -110,6 +117,7 @@ impl Scan {
                 Field::Prompt(section) if self.section_begins(section) => self.item_begins(bracket),
                 Field::Tools => self.tools_begin(bracket),
                 Field::Media => self.media_beside(bracket),
+                Field::SamplingParams if bracket == b'{' => self.enter(Frame::Sampling),
                 _ => self.skip_container(),
             }
             return;
@@ -126,6 +134,10 @@ impl Scan {
             (Frame::Parts, _) if bracket == b'{' => self.enter(Frame::Part),
             (Frame::Message | Frame::Part, Inner::Raw) => self.raw_begins(bracket),
             (Frame::Message | Frame::Part, Inner::Media) => self.media(bracket),
+            (Frame::Sampling, Inner::PromptLogprobIds) => {
+                self.facts.prompt_logprob_ids = true;
+                self.skip_container();
+            }
             _ => self.skip_container(),
         }
     }
@@ -145,13 +157,7 @@ impl Scan {
             Frame::Top => {
                 let integer = self.scalar.integer();
                 match self.field {
-                    Field::Stream => {
-                        self.facts.stream = match self.scalar.get() {
-                            b"true" => Some(true),
-                            b"false" => Some(false),
-                            _ => None,
-                        }
-                    }
+                    Field::Stream => self.facts.stream = boolean(self.scalar.get()),
                     Field::MaxTokens => self.facts.max_tokens = integer,
                     Field::MaxOutputTokens => self.facts.max_output_tokens = integer,
                     Field::Choices => self.facts.choices = integer,
@@ -163,9 +169,21 @@ impl Scan {
                 }
             }
             Frame::Items | Frame::Ids => self.id_ends(),
+            Frame::Sampling => self.parameter_ends(),
             _ => {}
         }
         self.value_ends(at);
+    }
+
+    /// A sampling parameter that is a number or literal.
+    fn parameter_ends(&mut self) {
+        let (facts, value) = (&mut self.facts, self.scalar.get());
+        match self.inner {
+            Inner::PromptLogprobs => facts.prompt_logprobs = value != b"null",
+            Inner::PromptLogprobIds => facts.prompt_logprob_ids = false,
+            Inner::SkipsCache => facts.skips_cache = boolean(value),
+            _ => {}
+        }
     }
 
     /// An element that is a number: a token id, if it can be one.
@@ -212,10 +230,12 @@ impl Scan {
         if is_batch {
             self.facts.prompt.item_ends();
         }
-        if self.frames.top() == Frame::Top {
-            self.field_ends(at);
-        } else if self.facts.prompt.leaves() {
-            self.leave_section(false);
+        match self.frames.top() {
+            Frame::Top => self.field_ends(at),
+            // Beside all sections.
+            Frame::Sampling => {}
+            _ if self.facts.prompt.leaves() => self.leave_section(false),
+            _ => {}
         }
     }
 
@@ -276,6 +296,14 @@ impl Scan {
             && met(Needs::PREFIX, self.facts.prompt.settled(fields::expected_sections(self.api)))
             && met(Needs::SESSION, self.names.count() == 0 || self.facts.has_session(0))
             && met(Needs::MAX_TOKENS, seen(Field::MaxTokens) || seen(Field::MaxOutputTokens))
+    }
+}
+
+fn boolean(literal: &[u8]) -> Option<bool> {
+    match literal {
+        b"true" => Some(true),
+        b"false" => Some(false),
+        _ => None,
     }
 }
 

@@ -419,7 +419,7 @@ fn a_prompt_is_the_same_only_with_the_same_salt_adapter_and_extra_key() {
 /// Whether all of a prompt is computed, wherever the body says so; `n` stands for anything else. Only a body's end tells that it does not.
 #[test]
 fn what_asks_for_the_prompts_likelihood_is_computed_whole() {
-    use Api::{Chat, Completions, Responses};
+    use Api::{Chat, Completions, Generate, Responses};
     let rows = [
         (Completions, r#""echo":true,"logprobs":1,"#, true),
         (Completions, r#""echo":true,"logprobs":null,"#, false),
@@ -432,12 +432,21 @@ fn what_asks_for_the_prompts_likelihood_is_computed_whole() {
         (Chat, r#""prompt_logprobs":-1,"#, true),
         (Chat, r#""logprobs":true,"top_logprobs":2,"#, false),
         (Responses, r#""prompt_logprobs":1,"#, false),
+        (Generate, r#""sampling_params":{"n":1,"prompt_logprobs":0,"stop":["."]},"#, true),
+        (Generate, r#""sampling_params":{"prompt_logprobs":null,"skip_reading_prefix_cache":null},"#, false),
+        (Generate, r#""sampling_params":{"skip_reading_prefix_cache":true,"prompt_logprobs":null},"#, true),
+        (Generate, r#""sampling_params":{"prompt_logprobs":1,"skip_reading_prefix_cache":false},"#, false),
+        (Generate, r#""sampling_params":{"prompt_logprob_token_ids":[5,6],"prompt_logprobs":null},"#, true),
+        (Generate, r#""sampling_params":{"extra_args":{"prompt_logprobs":1}},"prompt_logprobs":1,"#, false),
+        (Generate, r#""sampling_params":{"prompt_logprobs":1},"sampling_params":{},"#, false),
+        (Chat, r#""sampling_params":{"prompt_logprobs":1},"#, false),
     ];
     let mut scan = Scan::new();
     for (api, fields, expected) in rows {
         let prompt = match api {
             Completions => r#""prompt":"p","#,
             Chat => r#""messages":[{"role":"user","content":"p"}],"tools":[],"#,
+            Generate => r#""token_ids":[5,6,7],"#,
             _ => r#""input":"p","#,
         };
         for parts in [["{", fields, prompt], ["{", prompt, fields]] {

@@ -24,8 +24,7 @@ impl Scan {
 
     pub(super) fn enter(&mut self, frame: Frame) {
         if self.frames.push(frame) {
-            let is_object = matches!(frame, Frame::Message | Frame::Part);
-            self.state = if is_object { State::FirstKey } else { State::FirstElement };
+            self.state = if frame.is_array() { State::FirstElement } else { State::FirstKey };
         } else {
             self.skip_container();
         }

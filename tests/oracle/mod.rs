@@ -30,6 +30,7 @@ pub struct Seen {
     pub salt: Option<u64>,
     pub session: Option<u64>,
     pub tools: bool,
+    pub recomputes: bool,
     pub spans: Spans,
     pub duplicates: u32,
     pub prefix: Option<(u64, u64)>,
@@ -57,6 +58,7 @@ pub fn seen(scan: &Scan) -> Seen {
         salt: facts.salt(),
         session: facts.session(),
         tools: facts.tools,
+        recomputes: facts.recomputes(),
         spans: facts.spans,
         duplicates: facts.duplicates,
         prefix: facts.prefix().map(|prefix| (prefix.hash, prefix.bytes)),
@@ -135,7 +137,8 @@ pub fn check_against_oracle(api: Api, plan: &Plan, body: &[u8]) -> bool {
             let plain = (early.plain_prefix, expected.plain_prefix);
             assert_eq!(plain.0, plain.1, "{progress:?} {api:?} {plan:?}: {}", body.escape_ascii());
             if plan.chain {
-                let (early, all) = ((early.salt, early.priority), (expected.salt, expected.priority));
+                let of_all = |seen: &Seen| (seen.salt, seen.priority, seen.recomputes);
+                let (early, all) = (of_all(&early), of_all(&expected));
                 assert_eq!(early, all, "{progress:?} {api:?} {plan:?}: {}", body.escape_ascii());
             }
             // Where tokens count, nothing of what is computed is left out. Nobody computes a `suffix`.
@@ -315,6 +318,15 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
     let mut count = |names: &[&str]| {
         duplicates += entries.iter().filter(|entry| is(names, entry)).count().saturating_sub(1) as u32;
     };
+    if matches!(api, Api::Chat | Api::Completions) {
+        count(&["echo"]);
+        count(&["prompt_logprobs"]);
+    }
+    match api {
+        Api::Completions => count(&["logprobs"]),
+        Api::Generate => count(&["sampling_params"]),
+        _ => {}
+    }
     let apart = ["cache_salt", "lora_path", "extra_key"];
     for name in ["model", "stream", "stream_options", "max_tokens", "n", "priority"].iter().chain(&apart) {
         count(&[name]);
@@ -371,6 +383,15 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
         priority: scalar(&["priority"]).as_i64(),
         salt: salt(apart.map(|name| hash(&[name]))),
         session: sessions.iter().find_map(|name| hash(&[name])),
+        recomputes: match api {
+            Api::Chat => scalar(&["echo"]) == true || !scalar(&["prompt_logprobs"]).is_null(),
+            Api::Completions => {
+                let echoes = scalar(&["echo"]) == true && !scalar(&["logprobs"]).is_null();
+                echoes || !scalar(&["prompt_logprobs"]).is_null()
+            }
+            Api::Generate => last(&["sampling_params"]).is_some_and(|entry| reads_no_cache(&entry.value)),
+            _ => false,
+        },
         tools: matches!(tools.map(|entry| &entry.value), Some(Tree::Array(..) | Tree::Object(..))),
         spans: Spans {
             model: span(&["model"]),
@@ -389,6 +410,25 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
         counts: prompt.counts(),
         beside: prompt.beside(),
     })
+}
+
+/// Whether sampling parameters say that all of the prompt is computed: in so many words, or since somebody asks for what a cache has not.
+fn reads_no_cache(parameters: &Tree) -> bool {
+    let Tree::Object(entries, _) = parameters else { return false };
+    let last = |name: &str, counts: fn(&Tree) -> bool| {
+        entries
+            .iter()
+            .rev()
+            .find(|entry| entry.name == name.as_bytes() && counts(&entry.value))
+            .map(|entry| &entry.value)
+    };
+    let is_scalar = |value: &Tree| matches!(value, Tree::Scalar(_));
+    let is_no_text = |value: &Tree| !matches!(value, Tree::Text(..));
+    if let Some(Tree::Scalar(Value::Bool(skips))) = last("skip_reading_prefix_cache", is_scalar) {
+        return *skips;
+    }
+    matches!(last("prompt_logprobs", is_scalar), Some(Tree::Scalar(value)) if !value.is_null())
+        || matches!(last("prompt_logprob_token_ids", is_no_text), Some(Tree::Array(..) | Tree::Object(..)))
 }
 
 /// A `cache_salt` alone stands for itself. Else the salt, zero where there is none, with what `extra_key` says behind it if anything, is hashed with the
