@@ -26,6 +26,8 @@ pub(super) enum Field {
     ExtraKey,
     Tools,
     Prompt(Section),
+    /// Token ids of SGLang's, in place of messages and tools.
+    Ids,
     /// Media that belong to the prompt and stand beside it.
     Media,
     Session(u8),
@@ -50,6 +52,7 @@ impl Field {
             b"prompt_logprobs" if logs_prompts(api) => Field::PromptLogprobs,
             b"sampling_params" if api == Api::Generate => Field::SamplingParams,
             b"tools" if has_tools(api) => Field::Tools,
+            b"input_ids" if api == Api::Chat => Field::Ids,
             _ if has_media(api, name) => Field::Media,
             _ => section_of(api, name).map_or(Field::Ignored, Field::Prompt),
         }
@@ -68,6 +71,7 @@ impl Field {
             Field::Salt => 1 << 6,
             Field::Tools => 1 << 7,
             Field::Prompt(section) => 1 << (8 + section as u32),
+            Field::Ids => 1 << (8 + Section::Main as u32),
             Field::Priority => 1 << 12,
             Field::Echo => 1 << 13,
             Field::Logprobs => 1 << 14,

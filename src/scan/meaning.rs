@@ -73,7 +73,7 @@ impl Scan {
                 self.section_begins(Section::Tools);
             }
             Field::Session(place) => facts.set_session(place, None),
-            Field::Ignored | Field::StreamOptions | Field::Prompt(_) | Field::Media => {}
+            Field::Ignored | Field::StreamOptions | Field::Prompt(_) | Field::Ids | Field::Media => {}
         }
     }
 
@@ -115,6 +115,10 @@ impl Scan {
             let field = self.field;
             match field {
                 Field::Prompt(section) if self.section_begins(section) => self.item_begins(bracket),
+                Field::Ids if bracket == b'[' && self.needs.contains(Needs::PREFIX) => {
+                    self.facts.prompt.begin_instead();
+                    self.item_begins(bracket);
+                }
                 Field::Tools => self.tools_begin(bracket),
                 Field::Media => self.media_beside(bracket),
                 Field::SamplingParams if bracket == b'{' => self.enter(Frame::Sampling),
@@ -255,6 +259,7 @@ impl Scan {
                 }
                 self.facts.prompt.end(section);
             }
+            Field::Ids => self.facts.prompt.end(Section::Main),
             Field::Tools => self.facts.prompt.end(Section::Tools),
             _ => {}
         }

@@ -48,6 +48,8 @@ pub(super) struct Prompt {
     /// Everything is counted to its end, whatever takes part in the prefix. So it is where tokens count: of a batch the first prompt alone is
     /// hashed, and its engine computes all.
     counts_all: bool,
+    /// Token ids stand in place of messages and tools.
+    replaced: bool,
     current: Section,
     parts: [Part; 4],
     speaker: Speaker,
@@ -69,6 +71,7 @@ impl Prompt {
             bytes_max: 0,
             links_max: 0,
             counts_all: false,
+            replaced: false,
             current: Section::Main,
             parts: std::array::from_fn(|_| Part::new()),
             speaker: Speaker::Bare,
@@ -96,7 +99,7 @@ impl Prompt {
     }
 
     fn begin_anew(&mut self, counts_all: bool) {
-        self.counts_all = counts_all;
+        (self.counts_all, self.replaced) = (counts_all, false);
         self.parts.iter_mut().for_each(|part| part.reset(self.links_max));
         self.hold_nothing(Speaker::Bare);
         (self.line, self.chars) = (Line::Past, 0);

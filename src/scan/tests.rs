@@ -386,6 +386,31 @@ fn all_prompts_of_a_batch_are_counted() {
     }
 }
 
+/// Token ids beside messages are the whole prompt to SGLang, wherever they stand: neither messages nor tools are written.
+#[test]
+fn ids_beside_messages_stand_in_their_place() {
+    let ids = |from: u32, count: u32| (from..from + count).map(|id| id.to_string()).collect::<Vec<_>>().join(",");
+    let messages = format!(r#""messages":[{{"role":"user","content":"{}"}}]"#, "Tell me of the sea. ".repeat(80));
+    let tools = format!(r#""tools":[{{"name":"{}"}}]"#, "t".repeat(600));
+    let given = |ids: &str| format!(r#""input_ids":[{ids}]"#);
+    let cut = |fields: &[&str]| {
+        let (_, scan, chain) = cut_in_blocks(Api::Chat, &format!(r#"{{"model":"m",{}}}"#, fields.join(",")));
+        (chain, scan.facts().counts())
+    };
+    let one = given(&ids(1_000, 200));
+    let (chain, counts) = cut(&[&one]);
+    assert_eq!((chain.len(), counts), (3, Counts { text_bytes: 0, ids: 200, media: 0 }));
+    for fields in [[&messages, &tools, &one], [&one, &messages, &tools], [&tools, &one, &messages]] {
+        assert_eq!(cut(&fields.map(String::as_str)), (chain.clone(), counts));
+    }
+    let longer = cut(&[&messages, &given(&ids(1_000, 300))]).0;
+    assert!(longer.len() > 3 && longer.starts_with(&chain), "the next turn");
+    for other in [given(&ids(2_000, 200)), r#""input_ids":null"#.to_owned()] {
+        let other = cut(&[&messages, &tools, &other]).0;
+        assert!(other.len() > 2 && chain.iter().all(|link| !other.contains(link)));
+    }
+}
+
 /// Engines know what they have computed by these, too.
 #[test]
 fn a_prompt_is_the_same_only_with_the_same_salt_adapter_and_extra_key() {

@@ -332,7 +332,9 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
         count(&[name]);
     }
     count(&["max_completion_tokens", "max_output_tokens"]);
-    [main, &[system], extra].into_iter().for_each(&mut count);
+    let instead: &[&str] = if api == Api::Chat { &["input_ids"] } else { &[] };
+    let mains = [main, instead].concat();
+    [&mains[..], &[system], extra].into_iter().for_each(&mut count);
     if has_tools {
         count(&["tools"]);
     }
@@ -351,9 +353,11 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
     let span = |names: &[&str]| last(names).map(|entry| entry.span);
     let model = text(&["model"]);
     let tools = last(&["tools"]).filter(|_| has_tools);
+    // With these, an engine writes neither messages nor tools.
+    let ids = entries.iter().rev().find(|entry| is(instead, entry) && matches!(entry.value, Tree::Array(..)));
 
     let mut prompt = Canonical::new(plan);
-    if let Some(Entry { value: Tree::Array(_, raw) | Tree::Object(_, raw), .. }) = tools {
+    if let Some(Entry { value: Tree::Array(_, raw) | Tree::Object(_, raw), .. }) = tools.filter(|_| ids.is_none()) {
         prompt.section(0, is_conversation(plan), |part| part.raw(raw, false));
     }
     if let Some(entry) = last_prompt(&[system]) {
@@ -364,7 +368,7 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
     if !beside.is_empty() {
         prompt.section(1, is_conversation(plan), |part| beside.iter().for_each(|raw| part.medium(raw)));
     }
-    if let Some(entry) = last_prompt(main) {
+    if let Some(entry) = ids.or_else(|| last_prompt(main)) {
         prompt.section(2, true, |part| match &entry.value {
             Tree::Text(text, _) if api == Api::Responses => part.only_message(text),
             value => part.top(value),

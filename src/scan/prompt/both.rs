@@ -49,6 +49,10 @@ impl Prompts {
         self.each(|prompt| prompt.begin(section));
     }
 
+    pub fn begin_instead(&mut self) {
+        self.each(Prompt::begin_instead);
+    }
+
     pub fn goes_on(&mut self, section: Section) {
         self.each(|prompt| prompt.goes_on(section));
     }

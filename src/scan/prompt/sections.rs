@@ -7,6 +7,9 @@ use super::{Prompt, Speaker};
 impl Prompt {
     /// Whether a section is to be read at all, or skipped unseen.
     pub fn wants_section(&self, section: Section) -> bool {
+        if self.replaced && matches!(section, Section::Tools | Section::Main) {
+            return false;
+        }
         self.counts_all
             || match self.mode {
                 PrefixMode::FirstUser => section == Section::Main,
@@ -28,6 +31,14 @@ impl Prompt {
         if section == Section::Main {
             self.chars = 0;
         }
+    }
+
+    /// Token ids begin that an engine takes for the whole prompt: messages and tools are no part of it, wherever they stand.
+    pub fn begin_instead(&mut self) {
+        let links_max = self.links_max;
+        self.parts[Section::Tools as usize].reset(links_max);
+        self.begin(Section::Main);
+        self.replaced = true;
     }
 
     /// A section that is in several fields of the body begins, or goes on.
