@@ -149,10 +149,27 @@ const WRITTEN: &[(Api, &str)] = &[
     (Api::Messages, r#"{"system":[{"type":"text","text":"x-anthropic-billing-header: cc_version=2.1; cch=97bd6;"},{"type":"text","text":"You are S."}],"messages":[{"role":"user","content":"Hi"}],"model":"m"}"#),
     (Api::Messages, r#"{"system":[{"text":"x-anthropic-billing-header","type":"text","cache_control":{"type":"ephemeral"}},{"text":"x-anthropic-billing-heade"},{"text":"x-anthropic-billing-header","role":"s"},["x-anthropic-billing-header"]],"messages":[{"content":"x-anthropic-billing-header: said"}]}"#),
     (Api::Messages, r#"{"messages":[{"role":"user","content":"Hi"}],"system":"x-anthropic-billing-header: cch=97bd6;"}"#),
+    (Api::Messages, r#"{"messages":[{"role":"user","content":"Hi"}],"system":"x-anthropic-billing-header: cch=97bd6;\nYou are S.\n"}"#),
+    (Api::Chat, r#"{"messages":[{"role":"system","content":"x-anthropic-billing-header: cc_version=2.1; cch=97bd6;\n\nYou are S."},{"role":"user","content":"x-anthropic-billing-header: said\nHi"},{"role":"system","content":"x-anthropic-billing-heade\n"},{"role":"system","content":"x-anthropic"},{"role":"system","content":""}],"model":"m"}"#),
+    (Api::Chat, r#"{"messages":[{"role":"system","content":[{"type":"text","text":"x-anthropic-billing-header"},{"type":"text","text":"x-anthropic-billing-header: \u00e9\\n\nYou are S."},"x-anthropic-billing-header\n","x-anthropic-"],"text":"billing-header"},{"role":"user","content":"Hi"}]}"#),
+    (Api::Chat, r#"{"messages":[{"role":"syst\u0065m","content":"x-anthropic-\u0062illing-h\u0065ader; cch=1;\u000aYou are S."},{"content":"x-anthropic-billing-header\nYou are T.","role":"system","text":"x-anthropic-billing-header\nYou are U."},{"role":"system","role":"user","content":"x-anthropic-billing-\u0068\u0068"}]}"#),
+    (Api::Responses, r#"{"instructions":"x-anthropic-billing-header: cch=97bd6;\nYou are S.","input":"x-anthropic-billing-header: said\nHi"}"#),
+    (Api::Responses, r#"{"input":[{"role":"system","content":[{"type":"input_text","text":"x-anthropic-billing-header"}]}],"instructions":["x-anthropic-billing-header","x-anthropic-"]}"#),
+    (Api::Embeddings, r#"{"messages":[{"role":"system","content":"x-anthropic-billing-header\n"},{"role":"user","content":"Hi"}],"model":"e"}"#),
     (Api::Responses, r#"{"input":"Hi","input":[{"role":"user","content":"Hi"}],"instructions":null,"cache_salt":"s","priority":4}"#),
     (Api::Responses, r#"{"input":[{"role":"user","content":"Hi"}],"input":"Hello there, how are you?","instructions":["a",{"role":"user","content":"b"}]}"#),
     (Api::Embeddings, r#"{"input":"a","model":"e","cache_salt":"s","priority":4}"#),
     (Api::Chat, r#"{"model":"m","lora_path":"a","messages":[{"role":"user","content":"Hi"}],"cache_salt":"s","lora_path":null,"lora_path":"b"}"#),
+    (Api::Chat, r#"{"tools":[{"name":"t"}],"messages":[{"role":"user","content":"Hi"}],"input_ids":[5,6,7],"model":"m"}"#),
+    (Api::Chat, r#"{"input_ids":[5,6,7],"messages":[{"role":"user","content":"Hi"}],"input_ids":null,"tools":[{"name":"t"}],"input_ids":"","model":"m"}"#),
+    (Api::Chat, r#"{"input_ids":[5,6,7],"tools":[{"name":"t"}],"model":"m"}"#),
+    (Api::Chat, r#"{"input_ids":[5],"input_ids":[],"messages":"Hi"}"#),
+    (Api::Chat, r#"{"messages":[{"role":"user","content":"Hi"}],"input_ids":{"role":"user","content":"Ho"}}"#),
+    (Api::Completions, r#"{"prompt":"p","input_ids":[5,6,7]}"#),
+    (Api::Chat, r#"{"model":"m","extra_key":"a","messages":[{"role":"user","content":"Hi"}],"lora_path":"a","extra_key":""}"#),
+    (Api::Chat, r#"{"model":"m","extra_key":"a","messages":[{"role":"user","content":"Hi"}],"lora_path":"a"}"#),
+    (Api::Generate, r#"{"text":"Hi","extra_key":"b","cache_salt":"s"}"#),
+    (Api::Generate, r#"{"text":["Hi","Ho"],"extra_key":["a","b"]}"#),
     (Api::Generate, r#"{"text":"Hi","lora_path":"a"}"#),
     (Api::Generate, r#"{"text":["Hi","Ho"],"lora_path":["a","b"]}"#),
     (Api::Rerank, r#"{"documents":["d1",{"text":"d2"}],"query":"q","model":"r"}"#),
@@ -160,6 +177,13 @@ const WRITTEN: &[(Api, &str)] = &[
     (Api::Tokenize, r#"{"prompt":"count me","model":"m"}"#),
     (Api::Tokenize, r#"{"messages":[{"role":"user","content":"x"}],"prompt":null,"tools":[{}]}"#),
     (Api::Generate, r#"{"text":"hello","sampling_params":{"max_new_tokens":3}}"#),
+    (Api::Generate, r#"{"sampling_params":{"stop":["a",{"prompt_logprobs":1}],"prompt_logprobs":0},"token_ids":[5,6,7]}"#),
+    (Api::Generate, r#"{"token_ids":[5,6,7],"sampling_params":{"prompt_logprobs":null,"prompt_logprob_token_ids":[5],"skip_reading_prefix_cache":null,"n":2}}"#),
+    (Api::Generate, r#"{"token_ids":[5,6,7],"sampling_params":{"prompt_logprobs":1,"skip_reading_prefix_cache":false,"name":"role","text":["x"]}}"#),
+    (Api::Generate, r#"{"sampling_params":{"skip_reading_prefix_cache":true},"token_ids":[5,6,7],"sampling_params":[{"prompt_logprobs":1}],"prompt_logprobs":1}"#),
+    (Api::Generate, r#"{"sampling_params":{"skip_reading_pref\u0069x_cache":true,"skip_reading_prefix_cache":"","prompt_logprobs":{}},"token_ids":[5,6,7]}"#),
+    (Api::Completions, r#"{"prompt":"p","echo":true,"logprobs":0,"prompt_logprobs":null,"sampling_params":{"skip_reading_prefix_cache":false}}"#),
+    (Api::Chat, r#"{"messages":[{"role":"user","content":"Hi"}],"prompt_logprobs":1,"echo":false,"prompt_logprobs":"1"}"#),
     (Api::Generate, r#"{"input_ids":[5,6,7],"text":null,"stream":true}"#),
     (Api::Generate, r#"{"text":"What is <image> this?","image_data":["a.png","b.png"],"audio_data":"AA==","video_data":null}"#),
     (Api::Generate, r#"{"image_data":"a.png","text":"What is <image> this?","image_data":"b.png","sampling_params":{}}"#),
@@ -407,6 +431,9 @@ impl Random {
                     "\\u00e9",
                     "\\ud83d\\ude00",
                     "]}",
+                    "x-anthropic-billing-header",
+                    "x-anthropic-",
+                    "billing-header: 1;\\n",
                     "a long run of plain text that fills more than one block of bytes ",
                 ])
                 .bytes(),
@@ -423,8 +450,8 @@ impl Random {
 }
 
 #[rustfmt::skip]
-const TOP_NAMES: &[&str] = &["model", "messages", "messages", "prompt", "input", "input_ids", "token_ids", "image_data", "audio_data", "text", "query", "documents", "text_1", "text_2", "system", "instructions", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "priority", "user", "prompt_cache_key", "cache_salt", "lora_path", "other", "mod\\u0065l"];
+const TOP_NAMES: &[&str] = &["model", "messages", "messages", "prompt", "input", "input_ids", "token_ids", "image_data", "audio_data", "text", "query", "documents", "text_1", "text_2", "system", "instructions", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "priority", "user", "prompt_cache_key", "cache_salt", "lora_path", "extra_key", "sampling_params", "prompt_logprobs", "echo", "logprobs", "other", "mod\\u0065l"];
 #[rustfmt::skip]
-const INNER_NAMES: &[&str] = &["role", "role", "content", "content", "text", "type", "name", "tool_calls", "image_url", "data", "uuid", "output", "input", "r\\u006fle"];
+const INNER_NAMES: &[&str] = &["role", "role", "content", "content", "text", "type", "name", "tool_calls", "image_url", "data", "uuid", "output", "input", "prompt_logprobs", "prompt_logprob_token_ids", "skip_reading_prefix_cache", "r\\u006fle"];
 #[rustfmt::skip]
 const TOKENS: &[&[u8]] = &[b"\"", b"\\", b"{", b"}", b"[", b"]", b",", b":", b"null", b"\\ud83d", b"\\ude00", b"\\u0041", b"\x01", b"\xff", b"\xef\xbb\xbf", b"\"role\":\"user\",", b"\"content\":\"x\",", b"\"model\":\"z\",", b"\"messages\":[],", b"1,", b" ", b"\"tools\":[1],", b"\"prompt\":\"p\","];

@@ -97,12 +97,18 @@ pub struct Facts {
     pub(super) cache_salt: Option<u64>,
     /// XXH64 of `lora_path`, SGLang's adapter on the `model`.
     pub(super) adapter: Option<u64>,
+    /// XXH64 of SGLang's `extra_key`.
+    pub(super) extra_key: Option<u64>,
     /// `echo`, where it is true.
     pub(super) echo: bool,
     /// `logprobs`, where it is other than null; a chat's come with its `echo`.
     pub(super) logprobs: bool,
     /// `prompt_logprobs`, where it is other than null.
     pub(super) prompt_logprobs: bool,
+    /// `prompt_logprob_token_ids`, where it is a list.
+    pub(super) prompt_logprob_ids: bool,
+    /// `skip_reading_prefix_cache`, where it is a boolean.
+    pub(super) skips_cache: Option<bool>,
     pub(super) sessions: [Option<u64>; SESSION_FIELDS_MAX],
     /// Whether `tools` is there, other than null.
     pub tools: bool,
@@ -125,9 +131,12 @@ impl Facts {
             priority: None,
             cache_salt: None,
             adapter: None,
+            extra_key: None,
             echo: false,
             logprobs: false,
             prompt_logprobs: false,
+            prompt_logprob_ids: false,
+            skips_cache: None,
             sessions: [None; SESSION_FIELDS_MAX],
             tools: false,
             spans: Spans::default(),
@@ -141,12 +150,13 @@ impl Facts {
         self.model.clear();
         self.model_is_string = false;
         (self.stream, self.choices, self.priority) = (None, None, None);
-        (self.cache_salt, self.adapter) = (None, None);
+        (self.cache_salt, self.adapter, self.extra_key) = (None, None, None);
         (self.max_tokens, self.max_output_tokens) = (None, None);
         self.sessions = [None; SESSION_FIELDS_MAX];
         (self.tools, self.duplicates) = (false, 0);
         // `top_logprobs` of a chat is 0 where nothing else is said, and so many the echo has of each token.
         (self.echo, self.prompt_logprobs, self.logprobs) = (false, false, api == Api::Chat);
+        (self.prompt_logprob_ids, self.skips_cache) = (false, None);
         self.spans = Spans::default();
     }
 
@@ -175,11 +185,14 @@ impl Facts {
         self.sessions.get(place).is_some_and(Option::is_some)
     }
 
-    /// What keeps its prompt apart from equal ones of its model: `cache_salt`, and the adapter that `lora_path` names.
+    /// What keeps its prompt apart from equal ones of its model: `cache_salt`, `extra_key`, and the adapter that `lora_path` names.
     pub fn salt(&self) -> Option<u64> {
-        let Some(adapter) = self.adapter else { return self.cache_salt };
         let salt = self.cache_salt.map_or([0; 8], u64::to_le_bytes);
-        Some(xxh64(&salt, adapter))
+        match (self.adapter, self.extra_key) {
+            (None, None) => self.cache_salt,
+            (Some(adapter), None) => Some(xxh64(&salt, adapter)),
+            (adapter, Some(extra)) => Some(xxh64([salt, extra.to_le_bytes()].as_flattened(), adapter.unwrap_or(0))),
+        }
     }
 
     /// The most tokens asked for: `max_completion_tokens` or `max_output_tokens`, else `max_tokens`.
@@ -188,9 +201,9 @@ impl Facts {
     }
 
     /// Whether it is asked how likely the prompt itself was, as evaluations do: its engine then computes all of it, whatever its cache holds
-    /// (`skip_reading_prefix_cache` in vLLM's `SamplingParams`), and keeps it as any other.
+    /// (`skip_reading_prefix_cache` in vLLM's `SamplingParams`, which a body of token ids may say itself), and keeps it as any other.
     pub fn recomputes(&self) -> bool {
-        self.prompt_logprobs || self.echo && self.logprobs
+        self.skips_cache.unwrap_or(self.prompt_logprobs || self.prompt_logprob_ids || self.echo && self.logprobs)
     }
 
     /// The prefix as far as it is known; `None` where the prompt has no text.

@@ -17,11 +17,17 @@ pub(super) enum Field {
     Echo,
     Logprobs,
     PromptLogprobs,
+    /// vLLM's of its own: what other bodies say at their top stands inside.
+    SamplingParams,
     Salt,
     /// SGLang's adapter, beside a `model` that is its base.
     Adapter,
+    /// What else SGLang keeps prompts apart by.
+    ExtraKey,
     Tools,
     Prompt(Section),
+    /// Token ids of SGLang's, in place of messages and tools.
+    Ids,
     /// Media that belong to the prompt and stand beside it.
     Media,
     Session(u8),
@@ -40,10 +46,13 @@ impl Field {
             b"priority" => Field::Priority,
             b"cache_salt" => Field::Salt,
             b"lora_path" => Field::Adapter,
+            b"extra_key" => Field::ExtraKey,
             b"echo" if logs_prompts(api) => Field::Echo,
             b"logprobs" if api == Api::Completions => Field::Logprobs,
             b"prompt_logprobs" if logs_prompts(api) => Field::PromptLogprobs,
+            b"sampling_params" if api == Api::Generate => Field::SamplingParams,
             b"tools" if has_tools(api) => Field::Tools,
+            b"input_ids" if api == Api::Chat => Field::Ids,
             _ if has_media(api, name) => Field::Media,
             _ => section_of(api, name).map_or(Field::Ignored, Field::Prompt),
         }
@@ -62,12 +71,15 @@ impl Field {
             Field::Salt => 1 << 6,
             Field::Tools => 1 << 7,
             Field::Prompt(section) => 1 << (8 + section as u32),
+            Field::Ids => 1 << (8 + Section::Main as u32),
             Field::Priority => 1 << 12,
             Field::Echo => 1 << 13,
             Field::Logprobs => 1 << 14,
             Field::PromptLogprobs => 1 << 15,
             Field::Session(place) => 1 << (16 + place as u32),
             Field::Adapter => 1 << 24,
+            Field::ExtraKey => 1 << 25,
+            Field::SamplingParams => 1 << 26,
         }
     }
 }
@@ -112,7 +124,7 @@ fn has_tools(api: Api) -> bool {
     matches!(api, Api::Chat | Api::Responses | Api::Messages | Api::Tokenize)
 }
 
-/// Whether a body may ask how likely its prompt is: see [`super::Facts::recomputes`].
+/// Whether a body may ask at its top how likely its prompt is: see [`super::Facts::recomputes`].
 pub(super) fn logs_prompts(api: Api) -> bool {
     matches!(api, Api::Chat | Api::Completions)
 }
@@ -144,9 +156,23 @@ pub(super) enum Inner {
     MediumName,
     /// JSON that templates render: it takes part as it stands.
     Raw,
+    /// Of sampling parameters: how likely the prompt's tokens were, some by their ids, and whether a cache is read.
+    PromptLogprobs,
+    PromptLogprobIds,
+    SkipsCache,
 }
 
 impl Inner {
+    /// The field of a name inside sampling parameters.
+    pub fn of_sampling(name: &[u8]) -> Inner {
+        match name {
+            b"prompt_logprobs" => Inner::PromptLogprobs,
+            b"prompt_logprob_token_ids" => Inner::PromptLogprobIds,
+            b"skip_reading_prefix_cache" => Inner::SkipsCache,
+            _ => Inner::Ignored,
+        }
+    }
+
     /// The field of a name.
     pub fn of(name: &[u8]) -> Inner {
         match name {

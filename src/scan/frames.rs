@@ -15,6 +15,8 @@ pub(super) enum Frame {
     Parts,
     /// One content part.
     Part,
+    /// Sampling parameters, beside the prompt.
+    Sampling,
 }
 
 impl Frame {

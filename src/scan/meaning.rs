@@ -22,14 +22,18 @@ impl Scan {
     /// What a key's name says of the value that follows; `None`: a name too long to mean anything.
     pub(super) fn named(&self, name: Option<&[u8]>) -> Named {
         let Some(name) = name else { return Named::NOTHING };
-        if self.frames.top() != Frame::Top {
-            return Named { inner: Inner::of(name), ..Named::NOTHING };
+        match self.frames.top() {
+            Frame::Top => Named { field: self.field_of(name), ..Named::NOTHING },
+            Frame::Sampling => Named { inner: Inner::of_sampling(name), ..Named::NOTHING },
+            _ => Named { inner: Inner::of(name), ..Named::NOTHING },
         }
-        let field = match Field::of(self.api, name) {
+    }
+
+    fn field_of(&self, name: &[u8]) -> Field {
+        match Field::of(self.api, name) {
             Field::Ignored => self.names.place(name).map_or(Field::Ignored, Field::Session),
             field => field,
-        };
-        Named { field, ..Named::NOTHING }
+        }
     }
 
     /// A key is over.
@@ -57,15 +61,19 @@ impl Scan {
             Field::Priority => facts.priority = None,
             Field::Salt => facts.cache_salt = None,
             Field::Adapter => facts.adapter = None,
+            Field::ExtraKey => facts.extra_key = None,
             Field::Echo => facts.echo = false,
             Field::Logprobs => facts.logprobs = false,
             Field::PromptLogprobs => facts.prompt_logprobs = false,
+            Field::SamplingParams => {
+                (facts.prompt_logprobs, facts.prompt_logprob_ids, facts.skips_cache) = (false, false, None);
+            }
             Field::Tools => {
                 facts.tools = false;
                 self.section_begins(Section::Tools);
             }
             Field::Session(place) => facts.set_session(place, None),
-            Field::Ignored | Field::StreamOptions | Field::Prompt(_) | Field::Media => {}
+            Field::Ignored | Field::StreamOptions | Field::Prompt(_) | Field::Ids | Field::Media => {}
         }
     }
 
@@ -77,7 +85,7 @@ impl Scan {
             let field = self.field;
             match field {
                 Field::Model => self.keep_string(),
-                Field::Salt | Field::Adapter | Field::Session(_) => {
+                Field::Salt | Field::Adapter | Field::ExtraKey | Field::Session(_) => {
                     self.opaque.clear();
                     self.state = State::Opaque;
                 }
@@ -107,8 +115,13 @@ impl Scan {
             let field = self.field;
             match field {
                 Field::Prompt(section) if self.section_begins(section) => self.item_begins(bracket),
+                Field::Ids if bracket == b'[' && self.needs.contains(Needs::PREFIX) => {
+                    self.facts.prompt.begin_instead();
+                    self.item_begins(bracket);
+                }
                 Field::Tools => self.tools_begin(bracket),
                 Field::Media => self.media_beside(bracket),
+                Field::SamplingParams if bracket == b'{' => self.enter(Frame::Sampling),
                 _ => self.skip_container(),
             }
             return;
@@ -125,6 +138,10 @@ impl Scan {
             (Frame::Parts, _) if bracket == b'{' => self.enter(Frame::Part),
             (Frame::Message | Frame::Part, Inner::Raw) => self.raw_begins(bracket),
             (Frame::Message | Frame::Part, Inner::Media) => self.media(bracket),
+            (Frame::Sampling, Inner::PromptLogprobIds) => {
+                self.facts.prompt_logprob_ids = true;
+                self.skip_container();
+            }
             _ => self.skip_container(),
         }
     }
@@ -144,13 +161,7 @@ impl Scan {
             Frame::Top => {
                 let integer = self.scalar.integer();
                 match self.field {
-                    Field::Stream => {
-                        self.facts.stream = match self.scalar.get() {
-                            b"true" => Some(true),
-                            b"false" => Some(false),
-                            _ => None,
-                        }
-                    }
+                    Field::Stream => self.facts.stream = boolean(self.scalar.get()),
                     Field::MaxTokens => self.facts.max_tokens = integer,
                     Field::MaxOutputTokens => self.facts.max_output_tokens = integer,
                     Field::Choices => self.facts.choices = integer,
@@ -162,9 +173,21 @@ impl Scan {
                 }
             }
             Frame::Items | Frame::Ids => self.id_ends(),
+            Frame::Sampling => self.parameter_ends(),
             _ => {}
         }
         self.value_ends(at);
+    }
+
+    /// A sampling parameter that is a number or literal.
+    fn parameter_ends(&mut self) {
+        let (facts, value) = (&mut self.facts, self.scalar.get());
+        match self.inner {
+            Inner::PromptLogprobs => facts.prompt_logprobs = value != b"null",
+            Inner::PromptLogprobIds => facts.prompt_logprob_ids = false,
+            Inner::SkipsCache => facts.skips_cache = boolean(value),
+            _ => {}
+        }
     }
 
     /// An element that is a number: a token id, if it can be one.
@@ -196,8 +219,10 @@ impl Scan {
     pub(super) fn value_ends(&mut self, at: u64) {
         let was_text = self.state == State::Text;
         let frame = self.frames.top();
-        if self.state == State::Opaque {
-            self.opaque_known();
+        match self.state {
+            State::Text => self.facts.prompt.string_ends(),
+            State::Opaque => self.opaque_known(),
+            _ => {}
         }
         let is_batch = was_text && matches!(frame, Frame::Items | Frame::Ids);
         self.value_over(is_batch, at);
@@ -209,10 +234,12 @@ impl Scan {
         if is_batch {
             self.facts.prompt.item_ends();
         }
-        if self.frames.top() == Frame::Top {
-            self.field_ends(at);
-        } else if self.facts.prompt.leaves() {
-            self.leave_section(false);
+        match self.frames.top() {
+            Frame::Top => self.field_ends(at),
+            // Beside all sections.
+            Frame::Sampling => {}
+            _ if self.facts.prompt.leaves() => self.leave_section(false),
+            _ => {}
         }
     }
 
@@ -232,6 +259,7 @@ impl Scan {
                 }
                 self.facts.prompt.end(section);
             }
+            Field::Ids => self.facts.prompt.end(Section::Main),
             Field::Tools => self.facts.prompt.end(Section::Tools),
             _ => {}
         }
@@ -273,6 +301,14 @@ impl Scan {
             && met(Needs::PREFIX, self.facts.prompt.settled(fields::expected_sections(self.api)))
             && met(Needs::SESSION, self.names.count() == 0 || self.facts.has_session(0))
             && met(Needs::MAX_TOKENS, seen(Field::MaxTokens) || seen(Field::MaxOutputTokens))
+    }
+}
+
+fn boolean(literal: &[u8]) -> Option<bool> {
+    match literal {
+        b"true" => Some(true),
+        b"false" => Some(false),
+        _ => None,
     }
 }
 

@@ -4,6 +4,7 @@
 //! by marks, bytes that no UTF-8 text contains. Fields that may stand in either order in the body (`tools`,
 //! `system`, `messages`) are hashed apart and joined by [`Prompt::prefix`] (in [`results`]), so their order does not matter.
 
+mod attribution;
 mod both;
 mod results;
 mod sections;
@@ -13,6 +14,7 @@ use super::PrefixMode;
 use super::section::{Mark, Part, Section};
 use super::text::Taker;
 use crate::limits::LINKS_MAX;
+use attribution::Line;
 pub(super) use both::Prompts;
 
 /// Bytes of a message held until its role is known.
@@ -20,9 +22,6 @@ pub(super) const HELD_MAX: usize = 4096;
 /// Canonical bytes that stand for a medium behind its mark: about as many as text of as many tokens has (`image_tokens`), so that what is held of a
 /// prompt, and what it takes of a cache, counts its media.
 pub(super) const MEDIUM_BYTES: u64 = 4_000;
-/// What a block of a system prompt begins with that Claude Code makes anew for each request. vLLM leaves it out of the prompt
-/// (`_convert_system_message` of its `entrypoints/anthropic/serving.py`): whatever follows it would never be found again.
-const ATTRIBUTION: &[u8] = b"x-anthropic-billing-header";
 
 /// Whose text the bytes are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +32,8 @@ enum Speaker {
     Unknown,
     /// A message of the role `user`.
     User,
+    /// One of the role `system`.
+    System,
     /// A message of another role, or one whose role came too late.
     Other,
 }
@@ -47,9 +48,13 @@ pub(super) struct Prompt {
     /// Everything is counted to its end, whatever takes part in the prefix. So it is where tokens count: of a batch the first prompt alone is
     /// hashed, and its engine computes all.
     counts_all: bool,
+    /// Token ids stand in place of messages and tools.
+    replaced: bool,
     current: Section,
     parts: [Part; 4],
     speaker: Speaker,
+    /// Of the text that is being read.
+    line: Line,
     held: [u8; HELD_MAX],
     held_length: usize,
     /// Where in it the first byte of text lies, if any.
@@ -66,9 +71,11 @@ impl Prompt {
             bytes_max: 0,
             links_max: 0,
             counts_all: false,
+            replaced: false,
             current: Section::Main,
             parts: std::array::from_fn(|_| Part::new()),
             speaker: Speaker::Bare,
+            line: Line::Past,
             held: [0; HELD_MAX],
             held_length: 0,
             held_text: None,
@@ -92,14 +99,10 @@ impl Prompt {
     }
 
     fn begin_anew(&mut self, counts_all: bool) {
-        self.counts_all = counts_all;
+        (self.counts_all, self.replaced) = (counts_all, false);
         self.parts.iter_mut().for_each(|part| part.reset(self.links_max));
-        self.rewind();
-    }
-
-    fn rewind(&mut self) {
         self.hold_nothing(Speaker::Bare);
-        self.chars = 0;
+        (self.line, self.chars) = (Line::Past, 0);
     }
 
     // Messages.
@@ -113,7 +116,11 @@ impl Prompt {
     pub fn role(&mut self, role: &[u8]) {
         let known = self.speaker != Speaker::Unknown;
         if !known {
-            self.speaker = if role == b"user" { Speaker::User } else { Speaker::Other };
+            self.speaker = match role {
+                b"user" => Speaker::User,
+                b"system" => Speaker::System,
+                _ => Speaker::Other,
+            };
         }
         if self.mode == PrefixMode::Conversation {
             self.mark(if known { Mark::Role } else { Mark::Message });
@@ -134,13 +141,6 @@ impl Prompt {
         self.hold_nothing(Speaker::Bare);
     }
 
-    /// Whether what is held of a block of the system prompt is no part of it.
-    fn is_attribution(&self) -> bool {
-        let held = self.held.get(..self.held_length).unwrap_or_default();
-        let text = held.strip_prefix(&[Mark::Text as u8]);
-        self.current == Section::System && text.is_some_and(|text| text.starts_with(ATTRIBUTION))
-    }
-
     /// A bare string or list of an array is over: further ones are prompts of their own (a batch), and
     /// the first decides where all of them go.
     pub fn item_ends(&mut self) {
@@ -151,7 +151,7 @@ impl Prompt {
     pub fn wants_text(&self) -> bool {
         self.counts_all
             || match self.mode {
-                PrefixMode::FirstUser => self.speaker != Speaker::Other && !self.part_ref().closed,
+                PrefixMode::FirstUser => !self.is_none_of_users() && !self.part_ref().closed,
                 PrefixMode::Conversation => !self.part_ref().closed,
             }
     }
@@ -239,6 +239,11 @@ impl Prompt {
         self.part().closed = true;
     }
 
+    /// Whether the message has a role, other than `user`.
+    fn is_none_of_users(&self) -> bool {
+        matches!(self.speaker, Speaker::System | Speaker::Other)
+    }
+
     fn mark(&mut self, mark: Mark) {
         if self.mode == PrefixMode::Conversation {
             self.canonical(&[mark as u8], None);
@@ -247,7 +252,7 @@ impl Prompt {
 
     /// `first-user`: the characters of the first user message up to their limit.
     fn user_text(&mut self, run: &[u8]) -> usize {
-        if self.part_ref().closed || self.speaker == Speaker::Other {
+        if self.part_ref().closed || self.is_none_of_users() {
             return run.len();
         }
         if self.speaker == Speaker::Unknown {
@@ -340,6 +345,9 @@ impl Taker for Prompt {
     /// Fewer bytes taken than given: the prefix is full, and nothing more is wanted here.
     #[inline]
     fn take(&mut self, run: &[u8]) -> usize {
+        if self.line != Line::Past {
+            return self.take_past_line(run);
+        }
         let taken = match self.mode {
             PrefixMode::FirstUser => self.user_text(run),
             PrefixMode::Conversation => self.canonical(run, Some(0)),
@@ -349,9 +357,12 @@ impl Taker for Prompt {
         counted
     }
 
-    /// In a conversation, unless a role is waited for or the limit is near; and where bytes are only counted.
+    /// In a conversation, unless a role is waited for or the limit is near; and where bytes are only counted. None in what may be left out.
     #[inline]
     fn room(&mut self) -> &mut [u8] {
+        if self.line != Line::Past {
+            return &mut [];
+        }
         if self.counts_all && self.part_ref().closed {
             return self.part().room_to_count();
         }

@@ -173,7 +173,7 @@ const CONTINUES: usize = 1;
 const SPECIAL: usize = 2;
 
 /// Fields that change what is written, or how much of it.
-const ALTERING: [&[u8]; 11] = [
+const ALTERING: [&[u8]; 12] = [
     b"chat_template",
     b"chat_template_kwargs",
     b"documents",
@@ -185,6 +185,7 @@ const ALTERING: [&[u8]; 11] = [
     b"suffix",
     b"features",
     b"content_parts",
+    b"input_ids",
 ];
 
 /// Whether bodies of this API may have messages.

@@ -265,25 +265,51 @@ fn a_medium_has_its_room_in_the_chain() {
     assert_eq!(with(8)[..], with(250)[..125]);
 }
 
-/// Claude Code says with each request what it is by a block that vLLM leaves out of the prompt.
+/// Claude Code says with each request what it is by a block that vLLM leaves out of the prompt, and gateways by a part or line of a text.
 #[test]
 fn an_attribution_block_is_no_part_of_a_prompt() {
     let words = "You are a careful agent. ".repeat(40);
-    let cut = |first: &str, turns: &str| {
-        let system = format!(r#"[{first}{{"type":"text","text":"{words}","cache_control":{{"type":"ephemeral"}}}}]"#);
-        let user = format!(r#"{{"role":"user","content":"{words}"}}"#);
-        let body = format!(r#"{{"model":"m","system":{system},"messages":[{user}{turns}],"stream":true}}"#);
-        cut_in_blocks(Api::Messages, &body).2
-    };
-    let says = |text: &str| format!(r#"{{"type":"text","text":"{text}"}},"#);
-    let attributed = |hash: &str| says(&format!("x-anthropic-billing-header: cc_version=2.1.107; cch={hash};"));
-    let plain = cut("", "");
-    assert!(plain.len() > 5);
-    assert_eq!(cut(&attributed("97bd6"), ""), plain);
+    let user = format!(r#"{{"role":"user","content":"{words}"}}"#);
+    let text = |text: &str| format!(r#"{{"type":"text","text":"{text}"}}"#);
+    let parts = format!("[BLOCK{}]", text(&words));
+    let rows = [
+        (Api::Messages, format!(r#""system":{parts},"messages":[{user}TURNS]"#)),
+        (Api::Messages, format!(r#""system":"LINE{words}","messages":[{user}TURNS]"#)),
+        (Api::Chat, format!(r#""messages":[{{"role":"system","content":"LINE{words}"}},{user}TURNS]"#)),
+        (Api::Chat, format!(r#""messages":[{{"role":"system","content":{parts}}},{user}TURNS]"#)),
+        (Api::Responses, format!(r#""instructions":"LINE{words}","input":[{user}TURNS]"#)),
+    ];
     let more = format!(r#",{{"role":"assistant","content":"{words}"}}"#);
-    let next = cut(&attributed("0a1b2"), &more);
-    assert!(next.len() > plain.len() && next.starts_with(&plain));
-    assert_ne!(cut(&says("You are another one."), "").first(), plain.first());
+    for (api, fields) in &rows {
+        let cut = |first: Option<&str>, turns: &str| {
+            let block = first.map_or(String::new(), |first| text(first) + ",");
+            let line = first.map_or(String::new(), |first| format!("{first}\\n"));
+            let fields = fields.replace("BLOCK", &block).replace("LINE", &line).replace("TURNS", turns);
+            cut_in_blocks(*api, &format!(r#"{{"model":"m",{fields},"stream":true}}"#)).2
+        };
+        let attributed = |hash: &str| format!("x-anthropic-billing-header: cc_version=2.1.107; cch={hash};");
+        let plain = cut(None, "");
+        assert!(plain.len() > 5);
+        assert_eq!(cut(Some(&attributed("97bd6")), ""), plain, "{fields:.40}");
+        let next = cut(Some(&attributed("0a1b2")), &more);
+        assert!(next.len() > plain.len() && next.starts_with(&plain), "{fields:.40}");
+        for other in ["You are another one.", "x-anthropic-billing-heade", " x-anthropic-billing-header"] {
+            assert_ne!(cut(Some(other), "").first(), plain.first(), "{fields:.40}");
+        }
+    }
+}
+
+/// What is left out is not computed either.
+#[test]
+fn an_attribution_line_is_not_counted() {
+    let counted = |text: &str| {
+        let body =
+            format!(r#"{{"messages":[{{"role":"system","content":"{text}"}},{{"role":"user","content":"Hi"}}]}}"#);
+        cut_in_blocks(Api::Chat, &body).1.facts().counts().text_bytes
+    };
+    let line = "x-anthropic-billing-header: cch=97bd6;";
+    assert_eq!([counted(line), counted(&format!("{line}\\nBe kind.\\n"))], [2, 11]);
+    assert_eq!([counted("x-anthropic-"), counted("x-anthropic-billing-heade\\n")], [14, 28]);
 }
 
 /// What a client says at first as a string it lists as a message with its next turn.
@@ -360,10 +386,65 @@ fn all_prompts_of_a_batch_are_counted() {
     }
 }
 
+/// Token ids beside messages are the whole prompt to SGLang, wherever they stand: neither messages nor tools are written.
+#[test]
+fn ids_beside_messages_stand_in_their_place() {
+    let ids = |from: u32, count: u32| (from..from + count).map(|id| id.to_string()).collect::<Vec<_>>().join(",");
+    let messages = format!(r#""messages":[{{"role":"user","content":"{}"}}]"#, "Tell me of the sea. ".repeat(80));
+    let tools = format!(r#""tools":[{{"name":"{}"}}]"#, "t".repeat(600));
+    let given = |ids: &str| format!(r#""input_ids":[{ids}]"#);
+    let cut = |fields: &[&str]| {
+        let (_, scan, chain) = cut_in_blocks(Api::Chat, &format!(r#"{{"model":"m",{}}}"#, fields.join(",")));
+        (chain, scan.facts().counts())
+    };
+    let one = given(&ids(1_000, 200));
+    let (chain, counts) = cut(&[&one]);
+    assert_eq!((chain.len(), counts), (3, Counts { text_bytes: 0, ids: 200, media: 0 }));
+    for fields in [[&messages, &tools, &one], [&one, &messages, &tools], [&tools, &one, &messages]] {
+        assert_eq!(cut(&fields.map(String::as_str)), (chain.clone(), counts));
+    }
+    let longer = cut(&[&messages, &given(&ids(1_000, 300))]).0;
+    assert!(longer.len() > 3 && longer.starts_with(&chain), "the next turn");
+    for other in [given(&ids(2_000, 200)), r#""input_ids":null"#.to_owned()] {
+        let other = cut(&[&messages, &tools, &other]).0;
+        assert!(other.len() > 2 && chain.iter().all(|link| !other.contains(link)));
+    }
+}
+
+/// Engines know what they have computed by these, too.
+#[test]
+fn a_prompt_is_the_same_only_with_the_same_salt_adapter_and_extra_key() {
+    let words = "Tell me of the sea. ".repeat(40);
+    let links = |fields: &str| {
+        let body = format!(r#"{{"messages":[{{"role":"user","content":"{words}"}}],"model":"m"{fields}}}"#);
+        let (_, scan, mut chain) = cut_in_blocks(Api::Chat, &body);
+        scan.facts().chain(crate::prefix::root(b"m", scan.facts().salt()), &mut chain);
+        chain
+    };
+    let (salt, adapter) = (r#","cache_salt":"a""#, r#","lora_path":"a""#);
+    let [extra, other] = ["a", "b"].map(|key| format!(r#","extra_key":"{key}""#));
+    let rows: [&[&str]; 9] = [
+        &[],
+        &[salt],
+        &[adapter],
+        &[&extra],
+        &[&other],
+        &[salt, &extra],
+        &[adapter, &extra],
+        &[salt, adapter],
+        &[salt, adapter, &extra],
+    ];
+    let chains = rows.map(|fields| links(&fields.concat()));
+    let distinct: std::collections::HashSet<&u64> = chains.iter().flatten().collect();
+    assert_eq!(distinct.len(), 9 * chains[0].len());
+    assert!(chains[0].len() > 2 && links(&[&extra, salt].concat()) == chains[5], "wherever they stand");
+    assert_eq!(links(&[&extra, r#","extra_key":null"#].concat()), chains[0]);
+}
+
 /// Whether all of a prompt is computed, wherever the body says so; `n` stands for anything else. Only a body's end tells that it does not.
 #[test]
 fn what_asks_for_the_prompts_likelihood_is_computed_whole() {
-    use Api::{Chat, Completions, Responses};
+    use Api::{Chat, Completions, Generate, Responses};
     let rows = [
         (Completions, r#""echo":true,"logprobs":1,"#, true),
         (Completions, r#""echo":true,"logprobs":null,"#, false),
@@ -376,12 +457,21 @@ fn what_asks_for_the_prompts_likelihood_is_computed_whole() {
         (Chat, r#""prompt_logprobs":-1,"#, true),
         (Chat, r#""logprobs":true,"top_logprobs":2,"#, false),
         (Responses, r#""prompt_logprobs":1,"#, false),
+        (Generate, r#""sampling_params":{"n":1,"prompt_logprobs":0,"stop":["."]},"#, true),
+        (Generate, r#""sampling_params":{"prompt_logprobs":null,"skip_reading_prefix_cache":null},"#, false),
+        (Generate, r#""sampling_params":{"skip_reading_prefix_cache":true,"prompt_logprobs":null},"#, true),
+        (Generate, r#""sampling_params":{"prompt_logprobs":1,"skip_reading_prefix_cache":false},"#, false),
+        (Generate, r#""sampling_params":{"prompt_logprob_token_ids":[5,6],"prompt_logprobs":null},"#, true),
+        (Generate, r#""sampling_params":{"extra_args":{"prompt_logprobs":1}},"prompt_logprobs":1,"#, false),
+        (Generate, r#""sampling_params":{"prompt_logprobs":1},"sampling_params":{},"#, false),
+        (Chat, r#""sampling_params":{"prompt_logprobs":1},"#, false),
     ];
     let mut scan = Scan::new();
     for (api, fields, expected) in rows {
         let prompt = match api {
             Completions => r#""prompt":"p","#,
             Chat => r#""messages":[{"role":"user","content":"p"}],"tools":[],"#,
+            Generate => r#""token_ids":[5,6,7],"#,
             _ => r#""input":"p","#,
         };
         for parts in [["{", fields, prompt], ["{", prompt, fields]] {

@@ -24,8 +24,7 @@ impl Scan {
 
     pub(super) fn enter(&mut self, frame: Frame) {
         if self.frames.push(frame) {
-            let is_object = matches!(frame, Frame::Message | Frame::Part);
-            self.state = if is_object { State::FirstKey } else { State::FirstElement };
+            self.state = if frame.is_array() { State::FirstElement } else { State::FirstKey };
         } else {
             self.skip_container();
         }
@@ -60,6 +59,7 @@ impl Scan {
         if marked {
             self.facts.prompt.text_begins();
         }
+        self.facts.prompt.string_begins();
         self.state = State::Text;
     }
 
@@ -130,6 +130,7 @@ impl Scan {
             Field::Session(place) => self.facts.set_session(place, hash),
             Field::Salt => self.facts.cache_salt = hash,
             Field::Adapter => self.facts.adapter = hash,
+            Field::ExtraKey => self.facts.extra_key = hash,
             _ => {}
         }
     }

@@ -30,6 +30,7 @@ pub struct Seen {
     pub salt: Option<u64>,
     pub session: Option<u64>,
     pub tools: bool,
+    pub recomputes: bool,
     pub spans: Spans,
     pub duplicates: u32,
     pub prefix: Option<(u64, u64)>,
@@ -57,6 +58,7 @@ pub fn seen(scan: &Scan) -> Seen {
         salt: facts.salt(),
         session: facts.session(),
         tools: facts.tools,
+        recomputes: facts.recomputes(),
         spans: facts.spans,
         duplicates: facts.duplicates,
         prefix: facts.prefix().map(|prefix| (prefix.hash, prefix.bytes)),
@@ -135,7 +137,8 @@ pub fn check_against_oracle(api: Api, plan: &Plan, body: &[u8]) -> bool {
             let plain = (early.plain_prefix, expected.plain_prefix);
             assert_eq!(plain.0, plain.1, "{progress:?} {api:?} {plan:?}: {}", body.escape_ascii());
             if plan.chain {
-                let (early, all) = ((early.salt, early.priority), (expected.salt, expected.priority));
+                let of_all = |seen: &Seen| (seen.salt, seen.priority, seen.recomputes);
+                let (early, all) = (of_all(&early), of_all(&expected));
                 assert_eq!(early, all, "{progress:?} {api:?} {plan:?}: {}", body.escape_ascii());
             }
             // Where tokens count, nothing of what is computed is left out. Nobody computes a `suffix`.
@@ -315,11 +318,23 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
     let mut count = |names: &[&str]| {
         duplicates += entries.iter().filter(|entry| is(names, entry)).count().saturating_sub(1) as u32;
     };
-    for name in ["model", "stream", "stream_options", "max_tokens", "n", "priority", "cache_salt", "lora_path"] {
+    if matches!(api, Api::Chat | Api::Completions) {
+        count(&["echo"]);
+        count(&["prompt_logprobs"]);
+    }
+    match api {
+        Api::Completions => count(&["logprobs"]),
+        Api::Generate => count(&["sampling_params"]),
+        _ => {}
+    }
+    let apart = ["cache_salt", "lora_path", "extra_key"];
+    for name in ["model", "stream", "stream_options", "max_tokens", "n", "priority"].iter().chain(&apart) {
         count(&[name]);
     }
     count(&["max_completion_tokens", "max_output_tokens"]);
-    [main, &[system], extra].into_iter().for_each(&mut count);
+    let instead: &[&str] = if api == Api::Chat { &["input_ids"] } else { &[] };
+    let mains = [main, instead].concat();
+    [&mains[..], &[system], extra].into_iter().for_each(&mut count);
     if has_tools {
         count(&["tools"]);
     }
@@ -338,9 +353,11 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
     let span = |names: &[&str]| last(names).map(|entry| entry.span);
     let model = text(&["model"]);
     let tools = last(&["tools"]).filter(|_| has_tools);
+    // With these, an engine writes neither messages nor tools.
+    let ids = entries.iter().rev().find(|entry| is(instead, entry) && matches!(entry.value, Tree::Array(..)));
 
     let mut prompt = Canonical::new(plan);
-    if let Some(Entry { value: Tree::Array(_, raw) | Tree::Object(_, raw), .. }) = tools {
+    if let Some(Entry { value: Tree::Array(_, raw) | Tree::Object(_, raw), .. }) = tools.filter(|_| ids.is_none()) {
         prompt.section(0, is_conversation(plan), |part| part.raw(raw, false));
     }
     if let Some(entry) = last_prompt(&[system]) {
@@ -351,7 +368,7 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
     if !beside.is_empty() {
         prompt.section(1, is_conversation(plan), |part| beside.iter().for_each(|raw| part.medium(raw)));
     }
-    if let Some(entry) = last_prompt(main) {
+    if let Some(entry) = ids.or_else(|| last_prompt(main)) {
         prompt.section(2, true, |part| match &entry.value {
             Tree::Text(text, _) if api == Api::Responses => part.only_message(text),
             value => part.top(value),
@@ -368,11 +385,17 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
         max_tokens: scalar(&out_tokens).as_u64().or(scalar(&["max_tokens"]).as_u64()),
         choices: scalar(&["n"]).as_u64(),
         priority: scalar(&["priority"]).as_i64(),
-        salt: match (hash(&["cache_salt"]), hash(&["lora_path"])) {
-            (salt, None) => salt,
-            (salt, Some(adapter)) => Some(xxh64(&salt.map_or([0; 8], u64::to_le_bytes), adapter)),
-        },
+        salt: salt(apart.map(|name| hash(&[name]))),
         session: sessions.iter().find_map(|name| hash(&[name])),
+        recomputes: match api {
+            Api::Chat => scalar(&["echo"]) == true || !scalar(&["prompt_logprobs"]).is_null(),
+            Api::Completions => {
+                let echoes = scalar(&["echo"]) == true && !scalar(&["logprobs"]).is_null();
+                echoes || !scalar(&["prompt_logprobs"]).is_null()
+            }
+            Api::Generate => last(&["sampling_params"]).is_some_and(|entry| reads_no_cache(&entry.value)),
+            _ => false,
+        },
         tools: matches!(tools.map(|entry| &entry.value), Some(Tree::Array(..) | Tree::Object(..))),
         spans: Spans {
             model: span(&["model"]),
@@ -391,6 +414,36 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
         counts: prompt.counts(),
         beside: prompt.beside(),
     })
+}
+
+/// Whether sampling parameters say that all of the prompt is computed: in so many words, or since somebody asks for what a cache has not.
+fn reads_no_cache(parameters: &Tree) -> bool {
+    let Tree::Object(entries, _) = parameters else { return false };
+    let last = |name: &str, counts: fn(&Tree) -> bool| {
+        entries
+            .iter()
+            .rev()
+            .find(|entry| entry.name == name.as_bytes() && counts(&entry.value))
+            .map(|entry| &entry.value)
+    };
+    let is_scalar = |value: &Tree| matches!(value, Tree::Scalar(_));
+    let is_no_text = |value: &Tree| !matches!(value, Tree::Text(..));
+    if let Some(Tree::Scalar(Value::Bool(skips))) = last("skip_reading_prefix_cache", is_scalar) {
+        return *skips;
+    }
+    matches!(last("prompt_logprobs", is_scalar), Some(Tree::Scalar(value)) if !value.is_null())
+        || matches!(last("prompt_logprob_token_ids", is_no_text), Some(Tree::Array(..) | Tree::Object(..)))
+}
+
+/// A `cache_salt` alone stands for itself. Else the salt, zero where there is none, with what `extra_key` says behind it if anything, is hashed with the
+/// adapter as a seed.
+fn salt([salt, adapter, extra]: [Option<u64>; 3]) -> Option<u64> {
+    if adapter.or(extra).is_none() {
+        return salt;
+    }
+    let mut bytes = salt.unwrap_or(0).to_le_bytes().to_vec();
+    bytes.extend(extra.into_iter().flat_map(u64::to_le_bytes));
+    Some(xxh64(&bytes, adapter.unwrap_or(0)))
 }
 
 const DEPTH_MAX: usize = 15;
@@ -451,6 +504,8 @@ struct Part {
     counts: Counts,
     /// `first-user`: whether text at this place takes part; `conversation`: always.
     speaks: bool,
+    /// Whether text at this place is of a system prompt.
+    instructs: bool,
 }
 
 fn is_conversation(plan: &Plan) -> bool {
@@ -536,6 +591,14 @@ fn difference(all: Counts, before: Counts) -> Counts {
     }
 }
 
+/// What is left of a text of a system prompt when its first line is not part of it.
+fn without_attribution(text: &[u8]) -> &[u8] {
+    match text.starts_with(b"x-anthropic-billing-header") {
+        true => text.split_inclusive(|byte| *byte == b'\n').next().map_or(text, |line| &text[line.len()..]),
+        false => text,
+    }
+}
+
 impl Part {
     /// A bare string or list in an array is over.
     fn item_ends(&mut self) {
@@ -559,6 +622,7 @@ impl Part {
     }
 
     fn text(&mut self, text: &[u8]) {
+        let text = if self.instructs { without_attribution(text) } else { text };
         self.counts.text_bytes += text.len() as u64;
         self.text_uncounted(text);
     }
@@ -589,8 +653,9 @@ impl Part {
         }
     }
 
-    /// A system prompt, but for what Claude Code makes anew for each request: a block whose one text says so.
+    /// A system prompt, but for what Claude Code makes anew for each request: a line of a bare text, or a block whose one text says so.
     fn top_without_attribution(&mut self, value: &Tree) {
+        self.instructs = true;
         let Tree::Array(blocks, _) = value else { return self.top(value) };
         for block in blocks {
             let (start, closed) = (self.bytes.len(), self.closed);
@@ -670,6 +735,7 @@ impl Part {
         let start = self.bytes.len();
         let chars_before = self.chars_left;
         let closed_before = self.closed;
+        let instructs_before = std::mem::replace(&mut self.instructs, false);
         let mut role: Option<bool> = None;
         // Before the role everything is read as if it were wanted, then put where it belongs.
         for entry in entries {
@@ -682,6 +748,7 @@ impl Part {
                         continue;
                     }
                     role = Some(text == b"user");
+                    self.instructs = text == b"system";
                     self.role_known(text, start, chars_before, closed_before);
                 }
                 (b"role", _) => {}
@@ -695,6 +762,7 @@ impl Part {
             None => self.forget(start, chars_before, closed_before),
         }
         self.speaks = true;
+        self.instructs = instructs_before;
     }
 
     /// The role came behind `self.bytes[start..]` of its message.

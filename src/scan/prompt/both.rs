@@ -49,6 +49,10 @@ impl Prompts {
         self.each(|prompt| prompt.begin(section));
     }
 
+    pub fn begin_instead(&mut self) {
+        self.each(Prompt::begin_instead);
+    }
+
     pub fn goes_on(&mut self, section: Section) {
         self.each(|prompt| prompt.goes_on(section));
     }
@@ -75,6 +79,14 @@ impl Prompts {
 
     pub fn text_begins(&mut self) {
         self.each(Prompt::text_begins);
+    }
+
+    pub fn string_begins(&mut self) {
+        self.each(Prompt::string_begins);
+    }
+
+    pub fn string_ends(&mut self) {
+        self.each(Prompt::string_ends);
     }
 
     /// Whether either wants what tells the medium from others.

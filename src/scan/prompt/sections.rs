@@ -2,11 +2,14 @@
 
 use super::super::PrefixMode;
 use super::super::section::Section;
-use super::Prompt;
+use super::{Prompt, Speaker};
 
 impl Prompt {
     /// Whether a section is to be read at all, or skipped unseen.
     pub fn wants_section(&self, section: Section) -> bool {
+        if self.replaced && matches!(section, Section::Tools | Section::Main) {
+            return false;
+        }
         self.counts_all
             || match self.mode {
                 PrefixMode::FirstUser => section == Section::Main,
@@ -23,9 +26,19 @@ impl Prompt {
         // What counts toward no prefix is closed from the start.
         let closed = section == Section::Extra || self.mode == PrefixMode::FirstUser && section != Section::Main;
         self.part().closed = closed;
+        // What was left in the midst of a message says nothing of this one.
+        self.hold_nothing(Speaker::Bare);
         if section == Section::Main {
-            self.rewind();
+            self.chars = 0;
         }
+    }
+
+    /// Token ids begin that an engine takes for the whole prompt: messages and tools are no part of it, wherever they stand.
+    pub fn begin_instead(&mut self) {
+        let links_max = self.links_max;
+        self.parts[Section::Tools as usize].reset(links_max);
+        self.begin(Section::Main);
+        self.replaced = true;
     }
 
     /// A section that is in several fields of the body begins, or goes on.

@@ -245,7 +245,7 @@ fn ends_message(name: &[u8]) -> Option<Why> {
         Inner::Raw | Inner::Content => Some(Why::Message),
         Inner::Media => Some(Why::Media),
         // The tools of a developer's message.
-        Inner::Role | Inner::MediumName | Inner::Ignored => (name == b"tools").then_some(Why::Message),
+        _ => (name == b"tools").then_some(Why::Message),
     }
 }
 

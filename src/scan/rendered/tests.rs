@@ -185,6 +185,7 @@ fn nothing_is_known_where_the_body_says_otherwise() {
         (r#","chat_template_kwargs":{"enable_thinking":false}"#, Why::Field),
         (r#","documents":[]"#, Why::Field),
         (r#","truncate_prompt_tokens":5"#, Why::Field),
+        (r#","input_ids":[5,6,7]"#, Why::Field),
         (r#","add_special_tokens":true"#, Why::Field),
         (r#","add_generation_prompt":"no""#, Why::Field),
         (r#","continue_final_message":null"#, Why::Field),
