@@ -573,47 +573,58 @@ fn events(count: usize) -> impl Strategy<Value = Vec<(usize, Event)>> {
     prop::collection::vec((0..count, event), 0..150)
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+fn any_events() -> impl Strategy<Value = (usize, Vec<(usize, Event)>)> {
+    (1usize..6).prop_flat_map(|count| (Just(count), events(count)))
+}
 
-    /// Whatever happened: somebody can be chosen, no ejection outlives its bound, shards and control agree, and
-    /// good probes and good answers bring everybody back.
-    #[test]
-    fn there_is_always_a_way_back(
-        (count, events) in (1usize..6).prop_flat_map(|count| (Just(count), events(count))),
-        successes_up in 1u32..3,
-    ) {
-        let mut config = of(count);
-        config.health.successes_up = successes_up;
-        let longest = u128::from(config.health.eject_ms_max);
-        let mut rig = Rig::new(config);
-        for (place, event) in events {
-            rig.happens(place, event);
-            let snapshot = rig.snapshot();
-            let choice = choose(&snapshot.pools[0], &Loads::default(), &Request::default());
-            prop_assert!(choice.is_ok(), "nobody to choose after {event:?}");
-            for place in 0..count {
-                let health = rig.health(place);
-                prop_assert!(
-                    !rig.counters.outcomes().is_barred(rig.slot(place)) || matches!(health, Health::Ejected | Health::Down),
-                    "shards avoid what is published as {health:?}"
-                );
-                let course = &rig.fleet.members()[place].now.as_ref().expect("resolved").course;
-                let probed_well = course.probe_error().is_none() && course.answers();
-                let ejected_ms = rig.now.saturating_duration_since(course.since()).as_millis();
-                prop_assert!(health != Health::Ejected || !probed_well || ejected_ms <= longest + 1_000);
-            }
-            prop_assert!(rig.ejections("engine-0").iter().all(|length| (5_000..=longest).contains(length)));
-        }
-        for _ in 0..2 {
-            (0..count).for_each(|place| (0..successes_up).for_each(|_| rig.happens(place, ProbeOk)));
-            rig.happens(0, Wait(60_020));
-            (0..count).for_each(|place| rig.happens(place, Good));
-        }
-        rig.happens(0, Wait(31_000));
+/// Whatever happened: somebody can be chosen, no ejection outlives its bound, shards and control agree, and
+/// good probes and good answers bring everybody back.
+fn leads_back(count: usize, events: Vec<(usize, Event)>, successes_up: u32) -> Result<(), TestCaseError> {
+    let mut config = of(count);
+    config.health.successes_up = successes_up;
+    let longest = u128::from(config.health.eject_ms_max);
+    let mut rig = Rig::new(config);
+    for (place, event) in events {
+        rig.happens(place, event);
+        let snapshot = rig.snapshot();
+        let choice = choose(&snapshot.pools[0], &Loads::default(), &Request::default());
+        prop_assert!(choice.is_ok(), "nobody to choose after {event:?}");
         for place in 0..count {
-            prop_assert_eq!((rig.health(place), rig.endpoint(place).share_percent), (Health::Up, 100));
+            let health = rig.health(place);
+            prop_assert!(
+                !rig.counters.outcomes().is_barred(rig.slot(place)) || matches!(health, Health::Ejected | Health::Down),
+                "shards avoid what is published as {health:?}"
+            );
+            let course = &rig.fleet.members()[place].now.as_ref().expect("resolved").course;
+            let probed_well = course.probe_error().is_none() && course.answers();
+            let ejected_ms = rig.now.saturating_duration_since(course.since()).as_millis();
+            prop_assert!(health != Health::Ejected || !probed_well || ejected_ms <= longest + 1_000);
         }
+        prop_assert!(rig.ejections("engine-0").iter().all(|length| (5_000..=longest).contains(length)));
+    }
+    for _ in 0..2 {
+        (0..count).for_each(|place| (0..successes_up).for_each(|_| rig.happens(place, ProbeOk)));
+        rig.happens(0, Wait(60_020));
+        (0..count).for_each(|place| rig.happens(place, Good));
+    }
+    rig.happens(0, Wait(31_000));
+    for place in 0..count {
+        prop_assert_eq!((rig.health(place), rig.endpoint(place).share_percent), (Health::Up, 100));
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    #[test]
+    fn there_is_always_a_way_back_by_one_good_probe((count, events) in any_events()) {
+        leads_back(count, events, 1)?;
+    }
+
+    #[test]
+    fn there_is_always_a_way_back_by_two_good_probes((count, events) in any_events()) {
+        leads_back(count, events, 2)?;
     }
 }
 

@@ -15,13 +15,13 @@ mod reserved;
 mod wire;
 
 mod another;
+mod courses;
 mod engine;
 mod holding;
 mod hostile;
 mod keeping;
 mod missing;
 mod publisher;
-mod random;
 mod scene;
 mod tokens;
 mod tools;
