@@ -31,7 +31,7 @@ pub struct Known {
     source: Arc<template::Source>,
     /// Why chats are not.
     pub no_chat: Option<template::Why>,
-    /// Roles with which a match ends.
+    /// Messages with which a match ends.
     pub left_out: Vec<template::LeftOut>,
     /// Files by which engines may write prompts otherwise, and when.
     pub beside: Vec<(&'static str, &'static str)>,

@@ -65,6 +65,8 @@ struct Inner {
     lag: f64,
     /// It was said that a socket cannot be connected with.
     is_said_unheard: bool,
+    /// And that it tells of no layers that see all of a prompt.
+    is_said_partial: bool,
 }
 
 /// One engine rank.
@@ -110,6 +112,7 @@ impl Hearing {
             missed: 0,
             lag: 0.0,
             is_said_unheard: false,
+            is_said_partial: false,
         };
         inner.recall(wanted);
         let form = Arc::clone(&wanted.form);
@@ -265,9 +268,13 @@ impl Hearing {
             (false, false) if asked => Tells::Replaying,
             _ => Tells::Nothing,
         };
-        // What was sent there counts beside what it tells until that is all there is.
+        // What was sent there counts beside what it tells until that is all there is, and alone where it tells nothing of what prompts find.
+        let partial = inner.any(Mirror::is_partial);
+        if partial {
+            self.distrust(inner);
+        }
         let begins = tells == Tells::All && inner.tells != Tells::All;
-        let retells = heard && (begins || !inner.is_noted);
+        let retells = heard && !partial && (begins || !inner.is_noted);
         if retells {
             if begins {
                 self.empty(inner);
@@ -280,9 +287,8 @@ impl Hearing {
     fn is_whole(&self, inner: &Inner) -> bool {
         let known: u64 = inner.ranks.values().map(|rank| u64::from(rank.mirror.blocks())).sum();
         let all_known = inner.blocks > 0 && known * 100 >= u64::from(inner.blocks) * KNOWN_PERCENT;
-        let any = |is: fn(&Mirror) -> bool| inner.ranks.values().any(|rank| is(&rank.mirror));
-        let whole = inner.sockets.iter().all(Socket::is_whole) && !any(Mirror::overflowed);
-        (whole || all_known) && !any(Mirror::is_over)
+        let whole = inner.sockets.iter().all(Socket::is_whole) && !inner.any(Mirror::overflowed);
+        (whole || all_known) && !inner.any(Mirror::is_over) && !inner.any(Mirror::is_partial)
     }
 
     fn say(&self, tells: Tells, inner: &mut Inner) {
@@ -333,6 +339,10 @@ impl Hearing {
 }
 
 impl Inner {
+    fn any(&self, is: fn(&Mirror) -> bool) -> bool {
+        self.ranks.values().any(|rank| is(&rank.mirror))
+    }
+
     /// Nothing is known any more of these ranks.
     fn forget(&mut self, is_gone: impl Fn(u32) -> bool) {
         let Inner { ranks, earlier, .. } = self;

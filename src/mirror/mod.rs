@@ -82,8 +82,10 @@ pub struct Mirror {
     links_max: usize,
     blocks: u32,
     blocks_max: u32,
-    /// The group of layers that is read, once it is known.
+    /// The group of layers that is read, once it is known: whatever goes, its engine's layers stay.
     group: Option<Option<u32>>,
+    /// Blocks of others were told of before.
+    passed_over: bool,
     overflowed: bool,
     /// It was so by what is still known.
     over: bool,
@@ -128,6 +130,7 @@ impl Mirror {
             blocks: 0,
             blocks_max: blocks_max.min(MIRROR_BLOCKS_MAX),
             group: None,
+            passed_over: false,
             overflowed: false,
             over: false,
             patience: patience_max(blocks_max),
@@ -189,6 +192,7 @@ impl Mirror {
             self.group.get_or_insert(stored.group);
         }
         if self.group != Some(stored.group) && *done == 0 {
+            self.passed_over |= self.group.is_none();
             self.counts.groups += stored.hashes.len() as u64;
             return Halt::Through;
         }
@@ -273,8 +277,8 @@ impl Mirror {
         self.names.clear();
         self.tree.clear();
         self.links.clear();
-        (self.links_kept, self.blocks, self.group, self.overflowed) = (0, 0, None, false);
-        (self.over, self.spent, self.walk) = (false, false, None);
+        (self.links_kept, self.blocks, self.walk) = (0, 0, None);
+        (self.overflowed, self.over, self.spent) = (false, false, false);
     }
 
     /// How many blocks there are, held or not.
@@ -300,6 +304,11 @@ impl Mirror {
     /// Whether the engine has said since the last clear that it holds more than it should be able to, or what no cache does.
     pub fn overflowed(&self) -> bool {
         self.overflowed
+    }
+
+    /// Whether the engine has told of blocks, and of none by which it is known what a prompt finds: all are of layers that see a part of it.
+    pub fn is_partial(&self) -> bool {
+        self.group.is_none() && self.passed_over
     }
 
     /// Whether there is something in what is known that the engine holds no more: more was stored than it can hold. [`Mirror::give_up`] ends that.

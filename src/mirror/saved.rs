@@ -50,10 +50,15 @@ impl Mirror {
         out.extend_from_slice(MAGIC);
         out.extend(VERSION.to_le_bytes());
         out.extend(sample().to_le_bytes());
-        let (grouped, group) = (self.group.is_some(), self.group.flatten());
+        let group = self.group.flatten();
+        // 3: others alone were told of.
+        let grouped = match self.group {
+            None => 3 * u8::from(self.passed_over),
+            Some(group) => 1 + u8::from(group.is_some()),
+        };
         // 1: still over.
         let overflowed = if self.over { 1 } else { 2 * u8::from(self.overflowed) };
-        out.extend([overflowed, u8::from(grouped) + u8::from(group.is_some())]);
+        out.extend([overflowed, grouped]);
         out.extend(group.unwrap_or_default().to_le_bytes());
         out.extend((all.len() as u32).to_le_bytes());
         let mut places = vec![NOWHERE; all.iter().max().map_or(0, |most| *most as usize + 1)];
@@ -96,7 +101,9 @@ impl Mirror {
         let [overflowed, group] = reader.take()?;
         let number = reader.u32()?;
         (self.overflowed, self.over) = (overflowed != 0, overflowed == 1);
-        self.group = [None, Some(None), Some(Some(number))].get(group as usize).copied().ok_or(Refused::Nonsense)?;
+        let groups = [None, Some(None), Some(Some(number)), None];
+        self.group = groups.get(group as usize).copied().ok_or(Refused::Nonsense)?;
+        self.passed_over = group == 3;
         let count = reader.u32()?;
         if count as usize > super::Room::of(self.blocks_max).nodes {
             return Err(Refused::Beyond);

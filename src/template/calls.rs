@@ -1,9 +1,9 @@
 //! Messages that call tools, and what tools answer: what stands around names, arguments and answers, and with which of them it is so.
 
 use super::derive::agrees;
-use super::reference::Reference;
+use super::reference::{Reference, Rendered};
 use super::turns::{Around, Draft, Probe, between};
-use super::{Call, Content, Message, Why, chats, said};
+use super::{Call, Content, LeftOut, Message, Why, chats, said};
 use crate::scan::{Calls, Chat};
 
 /// A call that no template and no tool speaks of.
@@ -159,6 +159,22 @@ pub(super) fn check(reference: &Reference, draft: &mut Draft, strings: &[String]
         }
     }
     Err(Why::Otherwise("writes an assistant's message otherwise where it calls".into()))
+}
+
+/// Says that the form has no words for calls, where the template takes them: an agent's chat is followed up to the first one then.
+pub(super) fn say(reference: &Reference, draft: &mut Draft) -> Result<(), Why> {
+    if draft.turn("assistant").is_none_or(|turn| turn.calls.is_some()) {
+        return Ok(());
+    }
+    for content in [None, Some(Content::Text("said".to_owned()))] {
+        let chat = [said("user", "ask"), calling(content, vec![call(6)])];
+        if !matches!(reference.render(&chat, false)?, Rendered::Refused(_)) {
+            let why = "not written as names and JSON one behind the other, or otherwise by what stands around it";
+            draft.left_out.push(LeftOut { role: "an assistant that calls", why });
+            return Ok(());
+        }
+    }
+    Ok(())
 }
 
 fn all(reference: &Reference, chat: &Chat, tried: &[Vec<Message>]) -> Result<bool, Why> {

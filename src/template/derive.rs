@@ -5,7 +5,7 @@ use super::known::Known;
 use super::literals::loops_over_content;
 use super::reference::{Reference, Rendered};
 use super::turns::{Draft, between};
-use super::{Content, LeftOut, Message, Source, Why, chats, contents, places, said, tools};
+use super::{Content, LeftOut, Message, Source, Why, calls, chats, contents, places, said, tools};
 use crate::scan::Chat;
 
 /// The form of a template's chats with what is left out of it, and for how many prompts the template was run.
@@ -43,6 +43,7 @@ fn read(reference: &mut Reference, source: &Source, tools: Option<&Json>) -> Res
         }
     }
     known.iter().for_each(|known| known.set(&draft.chat));
+    calls::say(reference, &mut draft)?;
     Ok((draft.chat, draft.left_out))
 }
 

@@ -89,18 +89,18 @@ pub struct Reading {
     pub form: Form,
     /// Why it has no chats.
     pub no_chat: Option<Why>,
-    /// Roles at which a form ends.
+    /// Messages at which a form ends.
     pub left_out: Vec<LeftOut>,
     /// For how many prompts the template was run.
     pub prompts: u32,
 }
 
-/// A role that is no turn of the form.
+/// A role that is no turn of the form, or messages of one that it has no words for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Its name.
+    /// Its name, or theirs.
     pub role: &'static str,
-    /// What the template does with it.
+    /// What the template does with them.
     pub why: &'static str,
 }
 

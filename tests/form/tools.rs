@@ -217,6 +217,25 @@ fn what_a_template_looks_for_ends_a_form_or_leaves_calls_out() {
     assert_eq!(made(content, tool), [(false, true), (false, false)]);
 }
 
+/// A template that writes arguments as XML has a form without them: whoever runs agents on its model is to know.
+#[test]
+fn a_form_without_words_for_calls_says_so() {
+    let of = |call: &str| {
+        let message = "{% for m in messages %}<|{{ m.role }}|>{{ m.content or '' }}CALLS<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
+        let calls = format!("{{% for c in m.tool_calls or [] %}}{call}{{% endfor %}}");
+        let reading = template::form(&read(&message.replace("CALLS", &calls)), Default::default());
+        let chat = reading.form.chat.expect("a chat");
+        let assistant = chat.turns.iter().find(|turn| *turn.role == *b"assistant").expect("a turn");
+        let roles: Vec<&str> = reading.left_out.iter().map(|left| left.role).collect();
+        (assistant.calls.is_some(), roles.contains(&"an assistant that calls"))
+    };
+    let xml = "<function={{ c.function.name }}>{% for name, value in c.function.arguments | items %}<parameter={{ name }}>{{ value if value is string else value | tojson }}</parameter>{% endfor %}</function>";
+    assert_eq!(of(xml), (false, true));
+    assert_eq!(of(""), (false, true), "it takes them, and writes nothing of them");
+    assert_eq!(of("<{{ c.function.name }}|{{ c.function.arguments | tojson }}>"), (true, false));
+    assert_eq!(of("{{ raise_exception('no calls') }}"), (false, false), "its engine refuses them");
+}
+
 /// What it takes to make chats with a set of ten KB, the first of the template and after that: in processor time, of which there is plenty.
 #[test]
 fn what_a_set_costs() {

@@ -365,3 +365,29 @@ fn texts_of_any_length_are_joined() {
     assert_eq!(engine.held.0.len(), whole.len() / 64);
     assert_eq!(cached(&engine.held, ROOT, &whole), 16);
 }
+
+/// Windows and states alone say nothing of what a prompt finds, whatever is cleared meanwhile.
+#[test]
+fn layers_that_see_a_part_of_a_prompt_are_not_enough() {
+    let mut engine = engine();
+    let prompt = even(0, 32);
+    let of = |group: u32, attention: &'static str| {
+        let kind = Some(attention.as_bytes());
+        Event::Stored(Stored { group: Some(group), attention: kind, ..stored(&[1, 2], None, &prompt) })
+    };
+    assert!(!engine.mirror.is_partial(), "it has told nothing");
+    for kind in ["sliding_window", "mamba"] {
+        engine.tell(of(0, kind));
+        assert!(engine.mirror.is_partial() && engine.mirror.blocks() == 0);
+        engine.tell(Event::Cleared);
+        assert!(engine.mirror.is_partial());
+    }
+    let mut saved = Vec::new();
+    engine.mirror.save(&mut saved);
+    assert!(Mirror::restore(&saved, 10).unwrap().is_partial());
+    engine.tell(of(1, "full_attention"));
+    assert!(!engine.mirror.is_partial() && engine.mirror.blocks() == 2);
+    engine.tell(Event::Cleared);
+    engine.tell(of(0, "sliding_window"));
+    assert!(!engine.mirror.is_partial() && engine.mirror.blocks() == 0, "the other group is known");
+}

@@ -73,6 +73,34 @@ fn what_is_removed_is_held_no_more_until_it_is_stored_again() {
     });
 }
 
+/// Blocks of layers with windows or states do not say what a prompt finds. Beside those of layers that see all of it they are passed over.
+#[test]
+fn who_tells_of_windows_alone_is_known_from_what_was_sent_there() {
+    on_both(|driver| {
+        let scene = Scene::start(driver);
+        let (content, other) = (text(7, BYTES), text(8, BYTES));
+        let (blocks, others) = (Blocks::of(&chat_prompt(&content)), Blocks::of(&chat_prompt(&other)));
+        let of = |blocks: &Blocks, group: u32, kind: &str| {
+            let mut event = blocks.stored(Dialect::Maps);
+            (event["group_idx"], event["kv_cache_spec_kind"]) = (json!(group), json!(kind));
+            event
+        };
+        scene.tells(0, &[of(&others, 0, "sliding_window"), of(&others, 1, "full_attention")]);
+        scene.tells(1, &[of(&blocks, 0, "mamba")]);
+        scene.until_rung(1, "approximate");
+        assert_eq!(scene.front.endpoint(0)["cache"]["rung"], "exact", "{driver}");
+        assert_eq!(scene.chat(&other).place, 0, "{driver}");
+        let first = scene.chat(&content);
+        assert_eq!(first.held, 0, "{driver}");
+        let again = scene.chat(&content);
+        assert!(again.place == first.place && again.held > 300, "{driver}: {first:?}, {again:?}");
+        scene.tells(1, &[of(&blocks, 0, "mamba"), of(&blocks, 1, "full_attention")]);
+        scene.until_rung(1, "exact");
+        let chosen = scene.chat(&content);
+        assert!(chosen.held.abs_diff(blocks.held()) <= BLOCK_SIZE, "{driver}: {chosen:?}");
+    });
+}
+
 /// A choice counts before the engine can have told of it, and not once it says that it holds nothing.
 #[test]
 fn a_choice_is_a_promise() {

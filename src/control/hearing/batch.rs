@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::iter::Peekable;
 use std::mem;
+use std::sync::Arc;
 
 use tokio::task::{spawn_blocking, yield_now};
 use xxhash_rust::xxh64::xxh64;
@@ -45,6 +46,21 @@ impl Hearing {
             yield_now().await;
         }
         self.inner().midst = None;
+        self.say_partial();
+    }
+
+    /// Said once: by its rung alone nobody could tell why.
+    fn say_partial(&self) {
+        let mut inner = self.inner();
+        if inner.is_said_partial || !inner.any(Mirror::is_partial) {
+            return;
+        }
+        inner.is_said_partial = true;
+        let engine = self.keeper.fleet().member(self.place).map(|member| Arc::clone(&member.name));
+        tracing::warn!(
+            engine = engine.as_deref().unwrap_or_default(),
+            "this engine's KV events are of layers alone that see a part of a prompt (windows, states), which do not say what a prompt finds there: until it tells of others its cache is known from what was sent there alone, as by policy \"warm\", which is the one to set for such a model"
+        );
     }
 
     /// Knows the rank; false where there are too many, or as many blocks as are known of any engine.

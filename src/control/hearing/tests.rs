@@ -122,3 +122,30 @@ async fn who_cannot_be_asked_what_it_told_is_not_said_to_be() {
         assert_eq!(hearing.inner().tells, tells);
     }
 }
+
+/// What layers with windows hold does not say what a prompt finds: an engine that tells of no others is known from what was sent there.
+#[tokio::test(flavor = "current_thread")]
+async fn who_tells_of_a_part_of_its_layers_alone_has_not_told_all() {
+    let hearing = hearing(100);
+    let of = |group: u32, kind: &str| {
+        json!({
+            "type": "BlockStored", "block_hashes": [1], "parent_block_hash": null, "token_ids": [1, 0, 0, 99], "block_size": 4,
+            "medium": "GPU", "group_idx": group, "kv_cache_spec_kind": kind,
+        })
+    };
+    let state = || {
+        let inner = hearing.inner();
+        (inner.tells, inner.is_noted, inner.is_said_partial)
+    };
+    hearing.settle().await;
+    assert_eq!(state(), (Tells::All, true, false));
+    for _ in 0..2 {
+        hearing.take(0, Told::Batch(&batch(&[of(0, "sliding_window")], 0))).await;
+        hearing.settle().await;
+        assert_eq!(state(), (Tells::Nothing, false, true));
+    }
+    hearing.take(0, Told::Batch(&batch(&[of(0, "sliding_window"), of(1, "full_attention")], 0))).await;
+    hearing.settle().await;
+    assert_eq!(state(), (Tells::All, true, true));
+    assert_eq!((hearing.figures().mirrored.groups, hearing.figures().blocks), (3, 1));
+}

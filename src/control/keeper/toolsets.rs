@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use super::Keeper;
 use crate::exchange::Wanted;
 use crate::publish::Process;
-use crate::scan::Toolset;
+use crate::scan::{Chat, Toolset};
 use crate::template;
 
 /// How often shards are asked.
@@ -41,7 +41,10 @@ impl Keeper {
         let Ok((read, tools)) = learning.await else { return };
         let bytes = tools.len();
         match &read {
-            Ok(_) => tracing::info!(bytes, "chats with a further set of tools are followed"),
+            Ok(chat) if has_calls(chat) => tracing::info!(bytes, "chats with a further set of tools are followed"),
+            Ok(_) => {
+                tracing::info!(bytes, "chats with a further set of tools are followed up to the first call of one")
+            }
             Err(why) => tracing::info!(bytes, %why, "chats with a further set of tools are routed approximately"),
         }
         let mut fleet = self.fleet();
@@ -50,4 +53,9 @@ impl Keeper {
         drop(fleet);
         self.changed_if(true);
     }
+}
+
+/// Whether the form has words for an assistant that calls tools.
+fn has_calls(chat: &Chat) -> bool {
+    chat.turns.iter().any(|turn| turn.calls.is_some())
 }
