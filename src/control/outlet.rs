@@ -1,10 +1,11 @@
 //! Where lines go that others read: a file, a pipe, a socket, a terminal. Whoever reads there may stand still, and who writes
 //! must not stand still with him: he is waited for a moment, once.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -41,6 +42,13 @@ enum Manner {
 }
 
 impl Outlet {
+    /// Opens a file for appending; one that it makes has `mode`.
+    pub(super) fn append(path: &Path, mode: u32) -> io::Result<Outlet> {
+        // A named pipe that nobody reads is an error at once, here and when writing, instead of a wait.
+        let file = OpenOptions::new().append(true).create(true).mode(mode).custom_flags(libc::O_NONBLOCK).open(path)?;
+        Ok(Outlet::new(file, Manner::Own))
+    }
+
     /// To where a descriptor leads that this process was started with.
     pub(super) fn of(descriptor: &impl AsFd) -> io::Result<Outlet> {
         let file = File::from(descriptor.as_fd().try_clone_to_owned()?);
@@ -57,6 +65,12 @@ impl Outlet {
 
     fn new(file: File, manner: Manner) -> Outlet {
         Outlet { file, manner, torn: false, patience: PATIENCE, stuck: false }
+    }
+
+    /// Whether it leads to that file; nothing where that cannot be known.
+    pub(super) fn leads_to(&self, file: &Metadata) -> Option<bool> {
+        let here = self.file.metadata().ok()?;
+        Some((here.dev(), here.ino()) == (file.dev(), file.ino()))
     }
 
     /// Writes lines with as few calls as the kernel lets it. Answers how many bytes went.
