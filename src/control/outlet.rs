@@ -73,6 +73,12 @@ impl Outlet {
         Some((here.dev(), here.ino()) == (file.dev(), file.ino()))
     }
 
+    /// Takes the place of another, which may have left a line torn there.
+    pub(super) fn follows(&mut self, before: &Outlet) {
+        let same = before.file.metadata().is_ok_and(|file| self.leads_to(&file) == Some(true));
+        self.torn |= before.torn && same;
+    }
+
     /// Writes lines with as few calls as the kernel lets it. Answers how many bytes went.
     pub(super) fn write(&mut self, lines: &[u8]) -> (usize, io::Result<()>) {
         if self.torn {

@@ -36,6 +36,11 @@ impl Sink {
         fs::metadata(path).is_ok_and(|there| self.outlet.leads_to(&there) == Some(false))
     }
 
+    /// Takes the place of another: where both lead to the same file, a line that was begun there is spoilt as before.
+    pub(super) fn follows(&mut self, before: &Sink) {
+        self.outlet.follows(&before.outlet);
+    }
+
     /// Writes lines. Answers how many bytes went.
     pub(super) fn write(&mut self, lines: &[u8]) -> (usize, io::Result<()>) {
         self.outlet.write(lines)
