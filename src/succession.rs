@@ -141,8 +141,20 @@ impl Heir {
     /// # Errors
     /// When it is gone, or cannot be told apart from others.
     pub fn reload(&self) -> io::Result<()> {
+        self.signal(Signal::HUP)
+    }
+
+    /// Has it start another process in its own place (SIGUSR2).
+    ///
+    /// # Errors
+    /// When it is gone, or cannot be told apart from others.
+    pub fn hand_on(&self) -> io::Result<()> {
+        self.signal(Signal::USR2)
+    }
+
+    fn signal(&self, signal: Signal) -> io::Result<()> {
         let process = self.process.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        Ok(pidfd_send_signal(process, Signal::HUP)?)
+        Ok(pidfd_send_signal(process, signal)?)
     }
 }
 
