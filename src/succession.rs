@@ -141,8 +141,20 @@ impl Heir {
     /// # Errors
     /// When it is gone, or cannot be told apart from others.
     pub fn reload(&self) -> io::Result<()> {
+        self.signal(Signal::HUP)
+    }
+
+    /// Has it start another process in its own place (SIGUSR2).
+    ///
+    /// # Errors
+    /// When it is gone, or cannot be told apart from others.
+    pub fn hand_on(&self) -> io::Result<()> {
+        self.signal(Signal::USR2)
+    }
+
+    fn signal(&self, signal: Signal) -> io::Result<()> {
         let process = self.process.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        Ok(pidfd_send_signal(process, Signal::HUP)?)
+        Ok(pidfd_send_signal(process, signal)?)
     }
 }
 
@@ -213,8 +225,8 @@ impl Predecessor {
 
     /// Waits for its end: where a service manager stops this process, whatever is left of the service is killed.
     pub fn outlive(mut self) {
-        // It says nothing more; an error is its end as well.
-        let _ = self.0.set_read_timeout(None).and_then(|()| self.0.read_exact(&mut [0]));
+        // It may say only now what was not waited for any more, and nothing else; an error is its end as well.
+        let _ = self.0.set_read_timeout(None).and_then(|()| io::copy(&mut self.0, &mut io::sink()));
     }
 }
 
@@ -306,6 +318,21 @@ mod tests {
             let _ = child.kill();
             child.wait().unwrap();
         }
+    }
+
+    /// One that was too busy to answer when it was told to let go still has its streams.
+    #[test]
+    fn a_late_answer_is_not_the_predecessors_end() {
+        let (mut older, younger) = UnixStream::pair().unwrap();
+        older.write_all(b"!").unwrap();
+        let (ends, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            Predecessor(younger).outlive();
+            ends.send(()).unwrap();
+        });
+        assert!(ended.recv_timeout(Duration::from_millis(200)).is_err());
+        drop(older);
+        ended.recv_timeout(Duration::from_secs(20)).unwrap();
     }
 
     /// A link that was turned names another program than the file that this one was started from.

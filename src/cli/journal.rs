@@ -10,6 +10,8 @@ use std::os::unix::fs::MetadataExt;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::control::log;
+
 /// Whether standard error goes to the journal.
 pub(super) fn reads_us() -> bool {
     let Some(stream) = env::var_os("JOURNAL_STREAM") else { return false };
@@ -23,32 +25,37 @@ fn is_stream(stream: &OsStr, device: u64, inode: u64) -> bool {
     stream == OsStr::new(&format!("{device}:{inode}"))
 }
 
-/// Standard error, with the priority of its event in front of each line (sd-daemon(3)).
+/// The log on standard error; for the journal with the priority of its event in front of each line (sd-daemon(3)).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Prioritized;
+pub(super) struct StandardError {
+    pub(super) is_journal: bool,
+}
 
-impl<'a> MakeWriter<'a> for Prioritized {
+impl<'a> MakeWriter<'a> for StandardError {
     type Writer = Lines;
 
     fn make_writer(&'a self) -> Lines {
-        Lines { level: Level::INFO }
+        Lines { priority: self.is_journal.then_some(Level::INFO) }
     }
 
     fn make_writer_for(&'a self, event: &Metadata<'_>) -> Lines {
-        Lines { level: *event.level() }
+        Lines { priority: self.is_journal.then_some(*event.level()) }
     }
 }
 
 /// What is written for one event.
 #[derive(Debug)]
 pub(super) struct Lines {
-    level: Level,
+    priority: Option<Level>,
 }
 
 impl Write for Lines {
     /// Events come in one piece each.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-        io::stderr().write_all(&prioritized(self.level, event))?;
+        match self.priority {
+            Some(level) => log::write(&prioritized(level, event)),
+            None => log::write(event),
+        }
         Ok(event.len())
     }
 

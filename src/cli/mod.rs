@@ -20,13 +20,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::Targets;
-use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, reload};
 
-use self::journal::Prioritized;
+use self::journal::StandardError;
 use crate::config::{Access, Config, Driver, Flags, Invalid, Log, LogFormat, Shards};
+use crate::control;
 use crate::policy::Policy;
 
 /// Whether something that was to be said is lost, and not for want of readers.
@@ -188,8 +188,7 @@ fn refuse(why: &dyn std::fmt::Display) -> ExitCode {
 fn complain(why: &dyn std::fmt::Display) {
     let words = format!("warmfront: {why}\n").into_bytes();
     let words = if journal::reads_us() { journal::prioritized(tracing::Level::ERROR, &words) } else { words };
-    // Where nobody reads, the exit status says it.
-    let _ = std::io::stderr().write_all(&words);
+    control::log::write(&words);
 }
 
 /// Which events are printed; may change while the process lives.
@@ -205,9 +204,9 @@ fn log(log: &Log) -> Level {
     let (targets, handle) = reload::Layer::new(level(log));
     let registry = tracing_subscriber::registry().with(targets);
     let journal = journal::reads_us();
-    let writer = if journal { BoxMakeWriter::new(Prioritized) } else { BoxMakeWriter::new(std::io::stderr) };
+    control::log::open();
     let colours = has_colours(&std::io::stderr());
-    let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(colours);
+    let layer = tracing_subscriber::fmt::layer().with_writer(StandardError { is_journal: journal }).with_ansi(colours);
     // It fails only where a log is set already, as in tests.
     let _ = match log.format {
         LogFormat::Text if journal => {

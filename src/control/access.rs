@@ -221,7 +221,10 @@ impl Writer {
             let busy = !overtaken && self.look();
             wait = if busy { LOOK_AGAIN } else { LOOK };
             match order {
-                Ok(Order::Take(Prepared { sink, format, .. })) => (self.sink, self.format) = (sink, format),
+                Ok(Order::Take(Prepared { sink, format, .. })) => {
+                    self.format = format;
+                    self.goes_to(sink);
+                }
                 Ok(Order::Reopen) => self.reopen(),
                 Ok(Order::Look(asker)) => drop(asker.send(())),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -299,10 +302,17 @@ impl Writer {
         self.told = outcome.is_err();
     }
 
+    fn goes_to(&mut self, sink: Option<Sink>) {
+        let before = mem::replace(&mut self.sink, sink);
+        if let (Some(sink), Some(before)) = (&mut self.sink, &before) {
+            sink.follows(before);
+        }
+    }
+
     fn reopen(&mut self) {
         let Some(sink) = &self.sink else { return };
         match Sink::open(sink.target()) {
-            Ok(sink) => self.sink = Some(sink),
+            Ok(sink) => self.goes_to(Some(sink)),
             Err(error) => {
                 tracing::error!(to = %sink.target(), %error, "cannot open the access log anew; it goes where it went");
             }

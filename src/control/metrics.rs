@@ -14,8 +14,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::admin::State;
-use super::endpoints;
 use super::member::Member;
+use super::{endpoints, log};
 use crate::counters::Compared;
 use crate::counters::stats::{Event, Gauge, Reading, Shadowed, Timing, Work};
 use crate::fleet::{Endpoint, EndpointId, Health, Method, Rung};
@@ -87,7 +87,7 @@ impl Collector for Collected {
         let deeds = self.deeds();
         self.requests(&mut out, &snapshot, &deeds)?;
         self.events(&mut out)?;
-        self.access_log(&mut out)?;
+        self.logs(&mut out)?;
         self.times(&mut out, &snapshot)?;
         self.answers(&mut out, &snapshot)?;
         self.shadows(&mut out, &snapshot)?;
@@ -162,12 +162,14 @@ impl Collected {
         Ok(())
     }
 
-    fn access_log(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+    fn logs(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let counts = self.0.keeper.access().counts();
         Family::new(out, "access_lines", "Lines of the access log written", MetricType::Counter)?
             .counter(vec![], counts.written())?;
         let help = "Lines of the access log that its disk or its reader did not take";
-        Family::new(out, "access_lines_lost", help, MetricType::Counter)?.counter(vec![], counts.lost())
+        Family::new(out, "access_lines_lost", help, MetricType::Counter)?.counter(vec![], counts.lost())?;
+        let help = "Lines of the log on standard error that whoever reads it did not take";
+        Family::new(out, "log_lines_lost", help, MetricType::Counter)?.counter(vec![], log::lost())
     }
 
     fn times(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {

@@ -54,6 +54,18 @@ impl Will {
             }
         }
     }
+
+    /// Likewise. False: this process has none.
+    fn hand_on_successor(&self) -> bool {
+        let Some(successor) = &self.successor else { return false };
+        match successor.hand_on() {
+            Ok(()) => tracing::info!("the process in this one's place is to start another in its own"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot tell the process in this one's place to start another in its own")
+            }
+        }
+        true
+    }
 }
 
 /// Waits for SIGUSR2, for ever.
@@ -83,6 +95,10 @@ async fn succeed(
             tracing::warn!(
                 "no process can take this one's place: it is the first of its PID namespace, which ends with it; start the container anew"
             );
+            continue;
+        }
+        // It came while another process was about to take this one's place, or since.
+        if will().hand_on_successor() {
             continue;
         }
         // A service manager may ask the process that it was told of some milliseconds before.
@@ -119,7 +135,6 @@ async fn succeed(
                 if keeper.reloads() != reloads {
                     will.reload_successor();
                 }
-                return;
             }
             Err(_) if was_revoked => {}
             Err(error) => {

@@ -149,32 +149,41 @@ fn standard_output_has_every_line_at_the_end() {
 #[test]
 fn a_reader_that_leaves_or_stops_delays_nothing() {
     for gone in [true, false] {
-        let ([_engine], mut front) = fleet("auto", "[log]\naccess = \"stdout\"\n");
+        let (engine, file) = (Engine::start(), File::new("instead"));
+        let config = |log: &str| format!("{HEAD}{log}{}", upstreams(&[&engine]));
+        let mut front = Front::start("auto", &[], &config("access = \"stdout\"\n"));
+        front.until_health(0, "up");
         let output = front.output();
         let kept = (!gone).then_some(output);
         let mut client = front.connect();
         let burst = "GET /health HTTP/1.1\r\nhost: x\r\n\r\n".repeat(50);
-        let missing = |front: &Front| {
-            front.metric("warmfront_access_lines_lost_total") + front.metric("warmfront_access_records_dropped_total")
-        };
+        let lost = |front: &Front| front.metric("warmfront_access_lines_lost_total");
         let mut asked = 0.0;
         until("a loss", || {
             client.send(&burst);
             (0..50).for_each(|_| assert_eq!(client.reply().status, 200));
             asked += 50.0;
-            missing(&front) > 0.0
+            lost(&front) > 0.0
         });
-        // Who stopped reads again, beside this: what was queued comes, and all is accounted for.
-        let reader = kept.map(|output| std::thread::spawn(move || BufReader::new(output).lines().count()));
-        until("the account", || front.metric("warmfront_access_lines_total") + missing(&front) == asked);
+        front.until_said("lines of the access log are lost");
+        let accounted = |front: &Front| {
+            let dropped = front.metric("warmfront_access_records_dropped_total");
+            front.metric("warmfront_access_lines_total") + lost(front) + dropped
+        };
+        until("the account", || accounted(&front) == asked);
         let written = front.metric("warmfront_access_lines_total");
-        if gone {
-            until("the words", || front.log().contains("lines of the access log are lost"));
-            assert_eq!(front.log().matches("lines of the access log are lost").count(), 1);
-        }
+        assert_eq!(front.log().matches("lines of the access log are lost").count(), 1);
+        // While he still stands there.
+        front.write(&config(&file.config()));
+        assert_eq!(front.reload().0, 200);
+        assert_eq!(client.post().status, 200);
+        file.until_lines(1);
         assert_eq!(front.stop(), Some(0));
-        if let Some(reader) = reader {
-            assert_eq!(reader.join().unwrap() as f64, written);
+        if let Some(output) = kept {
+            let lines: Vec<String> = BufReader::new(output).lines().map_while(Result::ok).collect();
+            let (whole, torn): (Vec<_>, Vec<_>) =
+                lines.iter().partition(|line| serde_json::from_str::<Value>(line).is_ok());
+            assert!(whole.len() as f64 == written && torn.len() <= 1, "{} and {torn:?} of {written}", whole.len());
         }
     }
 }

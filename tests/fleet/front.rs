@@ -143,6 +143,16 @@ impl Front {
         kill_process(now, Signal::USR2).unwrap();
     }
 
+    /// SIGUSR2 to the first process.
+    pub fn upgrade_first(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::USR2).unwrap();
+    }
+
+    /// How many processes have taken its place so far.
+    pub fn heirs(&self) -> usize {
+        self.heirs.lock().unwrap().len()
+    }
+
     /// The process that took its place last.
     pub fn heir(&self) -> i32 {
         *self.heirs.lock().unwrap().last().unwrap()

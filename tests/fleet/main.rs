@@ -19,6 +19,7 @@ mod shadows;
 mod starting;
 mod stopped;
 mod supervised;
+mod unread;
 mod upgrading;
 mod wanting;
 mod wedged;

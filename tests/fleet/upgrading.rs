@@ -337,6 +337,29 @@ fn a_reload_during_an_upgrade_or_behind_it_is_the_heirs_as_well() {
     until("the weight of now", || front.endpoint(0)["weight"] == 3);
 }
 
+/// Whoever has put another program on disk meanwhile asks the process that he knows of.
+#[test]
+fn an_upgrade_during_another_or_behind_it_is_the_heirs_to_make() {
+    let engine = OfOneModel::start("a");
+    let patient = config(1) + "probe_timeout_ms = 4000\n";
+    let front = Front::start("auto", &[engine.address], &patient);
+    front.until_health(0, "up");
+    let mut kept = front.connect();
+    assert_eq!(kept.get("/v1/models").status, 200, "it has this connection, and so it is there to be asked");
+    engine.is_deaf.store(true, Ordering::Relaxed);
+    let unheard = || engine.unheard.load(Ordering::Relaxed);
+    until("a question of its own", || unheard() == 1);
+    front.upgrade_first();
+    until("another process", || unheard() >= 2);
+    front.upgrade_first();
+    engine.is_deaf.store(false, Ordering::Relaxed);
+    until("its heir's heir", || front.heirs() == 2);
+    front.until_said("the process in this one's place is to start another in its own");
+    front.upgrade_first();
+    until("another heir", || front.heirs() == 3);
+    assert_eq!(front.connect().get("/v1/models").status, 200);
+}
+
 /// A service manager may ask the process that it has just been told of: it waits until it can.
 #[test]
 fn a_process_that_has_just_begun_can_be_followed() {

@@ -262,6 +262,36 @@ fn a_pipe_that_nobody_reads_delays_nothing() {
     fs::remove_file(path).unwrap();
 }
 
+/// A line that was begun there stays the only one that is spoilt, though the same file is opened anew meanwhile.
+#[test]
+fn a_torn_line_is_remembered_where_the_file_is_the_same() {
+    use std::io::Read;
+    use std::os::unix::fs::OpenOptionsExt;
+    for reload in [false, true] {
+        let path = fresh("torn");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let mut reader = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+        let log = Log::to(1, &path);
+        (0..4_000).for_each(|number| assert!(log.push(0, number)));
+        log.until("the loss", |counts| counts.written() + counts.lost() == 4_000 && counts.lost() > 0);
+        if reload {
+            log.goes(Access::File(path.clone())).unwrap()
+        } else {
+            log.log.reopen()
+        }
+        log.settles();
+        let mut taken = vec![0; 1 << 20];
+        let len = reader.read(&mut taken).unwrap();
+        assert!(!taken[..len].ends_with(b"\n"), "by chance between two lines: write longer or shorter ones");
+        let written = log.log.counts().written();
+        log.push(0, 4_000);
+        log.ends(written + 1);
+        let more = reader.read(&mut taken).unwrap();
+        assert!(taken[..more].starts_with(b"\n{"), "{}", String::from_utf8_lossy(&taken[..more]));
+        fs::remove_file(path).unwrap();
+    }
+}
+
 #[test]
 fn a_place_that_cannot_be_had_is_said() {
     let log = Log::off(1);

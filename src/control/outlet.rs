@@ -1,0 +1,230 @@
+//! Where lines go that others read: a file, a pipe, a socket, a terminal. Whoever reads there may stand still, and who writes
+//! must not stand still with him: he is waited for a moment, once.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+
+/// A pipe holds 64 KiB, and who reads it may be a moment late; one that takes nothing for so long is not waited for again until it does.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// What a pipe takes at once if it takes anything: PIPE_BUF.
+const PIECE: usize = 4_096;
+
+/// Takes whole lines, without a buffer of its own.
+#[derive(Debug)]
+pub(super) struct Outlet {
+    file: File,
+    manner: Manner,
+    /// The last write ended within a line.
+    torn: bool,
+    /// How long a reader is waited for that takes nothing.
+    patience: Duration,
+    /// There is one that took nothing for as long.
+    stuck: bool,
+}
+
+/// How a call is kept from waiting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Manner {
+    /// Opened for that, or a file on a disk.
+    Own,
+    /// Each call says so.
+    Socket,
+    /// Others have it open as well, and may mean to wait: it is asked before each piece.
+    Shared,
+}
+
+impl Outlet {
+    /// Opens a file for appending; one that it makes has `mode`.
+    pub(super) fn append(path: &Path, mode: u32) -> io::Result<Outlet> {
+        // A named pipe that nobody reads is an error at once, here and when writing, instead of a wait.
+        let file = OpenOptions::new().append(true).create(true).mode(mode).custom_flags(libc::O_NONBLOCK).open(path)?;
+        Ok(Outlet::new(file, Manner::Own))
+    }
+
+    /// To where a descriptor leads that this process was started with.
+    pub(super) fn of(descriptor: &impl AsFd) -> io::Result<Outlet> {
+        let file = File::from(descriptor.as_fd().try_clone_to_owned()?);
+        let kind = file.metadata()?.file_type();
+        Ok(if kind.is_file() {
+            Outlet::new(file, Manner::Own)
+        } else if kind.is_socket() {
+            Outlet::new(file, Manner::Socket)
+        } else {
+            // It may be another user's.
+            opened_again(&file).map_or_else(|_| Outlet::new(file, Manner::Shared), |own| Outlet::new(own, Manner::Own))
+        })
+    }
+
+    fn new(file: File, manner: Manner) -> Outlet {
+        Outlet { file, manner, torn: false, patience: PATIENCE, stuck: false }
+    }
+
+    /// Whether it leads to that file; nothing where that cannot be known.
+    pub(super) fn leads_to(&self, file: &Metadata) -> Option<bool> {
+        let here = self.file.metadata().ok()?;
+        Some((here.dev(), here.ino()) == (file.dev(), file.ino()))
+    }
+
+    /// Takes the place of another, which may have left a line torn there.
+    pub(super) fn follows(&mut self, before: &Outlet) {
+        let same = before.file.metadata().is_ok_and(|file| self.leads_to(&file) == Some(true));
+        self.torn |= before.torn && same;
+    }
+
+    /// Writes lines with as few calls as the kernel lets it. Answers how many bytes went.
+    pub(super) fn write(&mut self, lines: &[u8]) -> (usize, io::Result<()>) {
+        if self.torn {
+            // The line that was begun is spoilt, not the next one.
+            match self.put(b"\n") {
+                Ok(1) => self.torn = false,
+                Ok(_) => return (0, Err(ErrorKind::WriteZero.into())),
+                Err(error) => return (0, Err(error)),
+            }
+        }
+        let (mut written, mut waits_since) = (0, None);
+        while let Some(rest) = lines.get(written..).filter(|rest| !rest.is_empty()) {
+            let outcome = match self.put(rest) {
+                Ok(0) => Err(ErrorKind::WriteZero.into()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => Ok(0),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let since = *waits_since.get_or_insert_with(Instant::now);
+                    if self.takes_more(since) { Ok(0) } else { Err(error) }
+                }
+                Ok(len) => {
+                    (self.stuck, waits_since) = (false, None);
+                    Ok(len)
+                }
+                other => other,
+            };
+            match outcome {
+                Ok(len) => written += len,
+                Err(error) => {
+                    self.torn = written > 0 && lines.get(written - 1) != Some(&b'\n');
+                    return (written, Err(error));
+                }
+            }
+        }
+        (written, Ok(()))
+    }
+
+    /// One call, which does not wait.
+    fn put(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.manner {
+            Manner::Own => self.file.write(bytes),
+            Manner::Socket => Ok(send(&self.file, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?),
+            Manner::Shared => match self.ready(Duration::ZERO) {
+                Ok(1..) => self.file.write(bytes.get(..PIECE).unwrap_or(bytes)),
+                _ => Err(ErrorKind::WouldBlock.into()),
+            },
+        }
+    }
+
+    /// Waits until more can be written. Not for a reader that has been waited for in vain: others would miss their records meanwhile.
+    fn takes_more(&mut self, since: Instant) -> bool {
+        let left = self.patience.checked_sub(since.elapsed()).filter(|_| !self.stuck);
+        self.stuck = !left.is_some_and(|left| matches!(self.ready(left), Ok(1..) | Err(Errno::INTR)));
+        !self.stuck
+    }
+
+    /// How many descriptors have room, or come to have it within that time: one or none. An error is told when it is written to.
+    fn ready(&self, within: Duration) -> rustix::io::Result<usize> {
+        let within = Timespec::try_from(within).unwrap_or_default();
+        poll(&mut [PollFd::new(&self.file, PollFlags::OUT)], Some(&within))
+    }
+}
+
+/// What a descriptor leads to, opened by this process alone: that its calls do not wait is nothing to others who have it open.
+fn opened_again(file: &File) -> io::Result<File> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{PipeReader, Read, pipe};
+    use std::os::unix::net::UnixStream;
+
+    use rustix::fs::{OFlags, fcntl_getfl};
+
+    use super::*;
+
+    const WAITS: Duration = Duration::from_millis(200);
+
+    /// Outlets of every manner, and who reads at the other end.
+    fn outlets(patience: Duration) -> Vec<(Manner, Box<dyn Read + Send>, Outlet)> {
+        let pipe = || -> (Box<dyn Read + Send>, _) {
+            let (reader, writer) = pipe().unwrap();
+            (Box::new(reader), writer)
+        };
+        let ((own_reader, own), (shared_reader, shared)) = (pipe(), pipe());
+        let (reader, socket) = UnixStream::pair().unwrap();
+        let own = Outlet { patience, ..Outlet::of(&own).unwrap() };
+        let socket = Outlet { patience, ..Outlet::of(&socket).unwrap() };
+        let shared = Outlet { patience, ..Outlet::new(File::from(std::os::fd::OwnedFd::from(shared)), Manner::Shared) };
+        vec![
+            (Manner::Own, own_reader, own),
+            (Manner::Socket, Box::new(reader), socket),
+            (Manner::Shared, shared_reader, shared),
+        ]
+    }
+
+    /// More at once than the pipe holds: what its reader takes is not lost.
+    #[test]
+    fn a_reader_that_is_slow_misses_nothing() {
+        for (manner, mut reader, mut outlet) in outlets(Duration::from_secs(60)) {
+            assert_eq!(outlet.manner, manner);
+            let lines = b"a line of some length\n".repeat(20_000);
+            let expected = lines.clone();
+            let writer = std::thread::spawn(move || {
+                let (written, outcome) = outlet.write(&lines);
+                assert!(written == lines.len() && outcome.is_ok(), "{written}: {outcome:?}");
+            });
+            let (mut piece, mut taken) = (vec![0; 32 << 10], Vec::new());
+            while let Ok(len @ 1..) = reader.read(&mut piece) {
+                taken.extend_from_slice(&piece[..len]);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            writer.join().unwrap();
+            assert_eq!(taken, expected, "{manner:?}");
+        }
+    }
+
+    /// It is waited for once, and again when it has taken something.
+    #[test]
+    fn a_reader_that_takes_nothing_is_not_waited_for_each_time() {
+        for (manner, mut reader, mut outlet) in outlets(WAITS) {
+            let lines = b"a line\n".repeat(200_000);
+            let mut fails = |times: u32| {
+                let begun = Instant::now();
+                for _ in 0..times {
+                    let (written, outcome) = outlet.write(&lines);
+                    assert!(written < lines.len() && outcome.unwrap_err().kind() == ErrorKind::WouldBlock);
+                }
+                begun.elapsed()
+            };
+            assert!(fails(1) >= WAITS, "{manner:?}");
+            assert!(fails(50) < 25 * WAITS, "{manner:?}");
+            // A socket has room again when most of it is read.
+            let mut taken = vec![0; if manner == Manner::Socket { 160 << 10 } else { 8 << 10 }];
+            reader.read_exact(&mut taken).unwrap();
+            assert!(fails(1) >= WAITS, "{manner:?}");
+        }
+    }
+
+    /// A shell has the same open file, and so has whoever else it starts.
+    #[test]
+    fn others_who_have_it_open_wait_as_they_did() {
+        let (_reader, writer): (PipeReader, _) = pipe().unwrap();
+        let outlet = Outlet::of(&writer).unwrap();
+        assert_eq!(outlet.manner, Manner::Own);
+        assert!(!fcntl_getfl(&writer).unwrap().contains(OFlags::NONBLOCK));
+    }
+}
