@@ -37,6 +37,8 @@ pub struct Lender {
     pub chain: Vec<u64>,
     /// And what lies between its links, where it was cut as its engine writes it.
     pub steps: Vec<u64>,
+    /// All of it as its client wrote it, where its engine's text is known of its beginning alone and that is in `chain`; else empty.
+    pub whole: Vec<u64>,
     /// Writes it so; made when it is first wanted.
     pub renderer: Option<Box<Renderer>>,
     /// Tools that it met without knowing how they are written.
@@ -70,6 +72,7 @@ impl Default for Lender {
             shard: 0,
             chain: Vec::new(),
             steps: Vec::new(),
+            whole: Vec::new(),
             renderer: None,
             toolsets: Toolsets::default(),
             prompt_bytes: 0,
@@ -109,6 +112,11 @@ impl Lender {
         let now = self.turns[place];
         self.turns[place] = now.wrapping_add(1);
         now
+    }
+
+    /// How many blocks the prompt is known to have, by the longer of its chains.
+    pub fn blocks(&self) -> usize {
+        self.chain.len().max(self.whole.len())
     }
 
     /// A buffer for `wanted` bytes, and for what is `announced` as far as that is not far beyond: announcing costs

@@ -23,6 +23,7 @@ mod draft;
 pub mod event;
 mod finish;
 mod lender;
+mod noted;
 mod outcome;
 mod own;
 pub mod paths;

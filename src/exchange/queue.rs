@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::event::Context;
 use super::refusals::{self, Refused};
 use super::warm::{self, LookedUp};
-use super::{Exchange, Phase, Waiting};
+use super::{Exchange, Lender, Phase, Waiting};
 use crate::config::{Cidr, Config};
 use crate::counters::queue::{Newcomer, Place, Seen, Tenant};
 use crate::counters::stats::{Event as Count, Timing};
@@ -120,6 +120,7 @@ pub(super) struct Queued {
     looked_up: LookedUp,
     chain: Box<[u64]>,
     steps: Box<[u64]>,
+    whole: Box<[u64]>,
     prompt_bytes: u64,
 }
 
@@ -173,8 +174,9 @@ impl Exchange {
             place.aims_at(newcomer.endpoint, newcomer.needs, seen);
         }
         cx.stats.count(Count::Queued);
-        let (chain, steps) = (cx.lender.chain.as_slice().into(), cx.lender.steps.as_slice().into());
-        self.queued = Some(Box::new(Queued { place, looked_up, chain, steps, prompt_bytes: cx.lender.prompt_bytes }));
+        let Lender { chain, steps, whole, prompt_bytes, .. } = &*cx.lender;
+        let [chain, steps, whole] = [chain, steps, whole].map(|links| links.as_slice().into());
+        self.queued = Some(Box::new(Queued { place, looked_up, chain, steps, whole, prompt_bytes: *prompt_bytes }));
         self.phase = Phase::Queue;
         self.wait(cx.now, rules.timeout_ms, Waiting::Room);
     }
@@ -189,11 +191,12 @@ impl Exchange {
         }
         let snapshot = cx.snapshot;
         let pool = self.pool.and_then(|id| snapshot.pools.get(id.0 as usize));
-        cx.lender.chain.clear();
-        cx.lender.chain.extend_from_slice(&queued.chain);
-        cx.lender.steps.clear();
-        cx.lender.steps.extend_from_slice(&queued.steps);
-        cx.lender.prompt_bytes = queued.prompt_bytes;
+        let Lender { chain, steps, whole, prompt_bytes, .. } = &mut *cx.lender;
+        for (links, kept) in [(chain, &queued.chain), (steps, &queued.steps), (whole, &queued.whole)] {
+            links.clear();
+            links.extend_from_slice(kept);
+        }
+        *prompt_bytes = queued.prompt_bytes;
         let looked_up = pool.and_then(|pool| warm::look_up_again(queued.looked_up, pool, snapshot, cx.lender));
         self.choose_endpoint(looked_up, cx);
     }

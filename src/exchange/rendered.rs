@@ -24,7 +24,8 @@ pub struct Body<'a> {
     pub tools: bool,
 }
 
-/// Cuts the prompt in the form of the pool's model into the lender's chain and its steps. Answers how many bytes that are.
+/// Cuts the prompt in the form of the pool's model into the lender's chain and its steps. Answers how many bytes that are. Where there is more of it,
+/// the chain that the lender had of all of it is kept beside.
 ///
 /// # Errors
 /// Why the form knows less than half of this prompt, of which more is known by what was sent where.
@@ -36,6 +37,9 @@ pub fn cut(body: &Body<'_>, form: &Form, pool: &Pool, lender: &mut Lender) -> Re
             lender.toolsets.met(form.id, tools);
         }
         return Err(rendering.ends.unwrap_or(Why::Prompt));
+    }
+    if rendering.ends.is_some() {
+        std::mem::swap(&mut lender.chain, &mut lender.whole);
     }
     let adapter = pool.is_adapter.then(|| pool.name.as_bytes());
     let root = prefix::form_root(adapter, body.salt, form.id);

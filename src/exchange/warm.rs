@@ -2,11 +2,12 @@
 
 use super::Lender;
 use super::event::Context;
+use super::noted::FirstNew;
 use super::usage::Usage;
 use super::{Exchange, Leg, Waiting};
 use crate::counters::stats::Event as Count;
 use crate::counters::{Admission, Prediction};
-use crate::fleet::{Endpoint, EndpointId, Loads, Method, Rung};
+use crate::fleet::{Endpoint, Loads, Method, Rung};
 use crate::http::BodyLength;
 use crate::index::{Matches, Missed};
 use crate::limits::{BLOCK_BYTES, STEP_BYTES, TOKENS_MAX};
@@ -15,8 +16,6 @@ use crate::prefix;
 use crate::scan::{Api, Facts};
 use crate::snapshot::{Pool, PoolId, Snapshot};
 
-/// A prompt may be so many times longer, by a mean prompt's tokens, than it is.
-const GUESS_FACTOR: f64 = 2.0;
 /// Canonical bytes of a token id.
 const ID_BYTES: f32 = 4.0;
 
@@ -24,8 +23,8 @@ const ID_BYTES: f32 = 4.0;
 #[derive(Debug)]
 pub(super) struct Noted {
     prediction: Prediction,
-    /// The first block of the prompt that was not held there before, until it is known whether it is computed.
-    first_new: Option<u64>,
+    /// Until it is known whether it is computed.
+    first_new: FirstNew,
     demand: Demand,
     stage: Stage,
 }
@@ -82,6 +81,7 @@ impl LookedUp {
 /// each turn. `None`: it is shorter than a block.
 pub fn cut(facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
     facts.chain(prefix::root(pool.name.as_bytes(), facts.salt()), &mut lender.chain);
+    lender.whole.clear();
     let blocks = (pool.settings.prefix_bytes as usize / BLOCK_BYTES).max(1).min(lender.chain.len());
     lender.chain.get(..blocks)?.last().copied()
 }
@@ -146,7 +146,7 @@ pub fn look_up_again(prompt: LookedUp, pool: &Pool, snapshot: &Snapshot, lender:
     if prompt.recomputed {
         index.longest(&[], pool.eligible().ids(), matches);
     } else if prompt.rendered {
-        index.longest_in_steps(&lender.chain, &lender.steps, pool.eligible().ids(), matches);
+        index.longest_of_both(&lender.chain, &lender.steps, &lender.whole, pool.eligible().ids(), matches);
     } else {
         index.longest(&lender.chain, pool.eligible().ids(), matches);
     }
@@ -162,7 +162,9 @@ pub fn look_up_again(prompt: LookedUp, pool: &Pool, snapshot: &Snapshot, lender:
     };
     // Longer ones are refused; of a batch each is by itself.
     let tokens = if prompt.batch { tokens } else { tokens.min(pool.context) };
-    let tie = lender.chain.get(found.blocks as usize).or(lender.chain.last()).copied();
+    let behind = |chain: &[u64]| chain.get(found.blocks as usize).copied();
+    // Where all that is known is held, others that begin so are to go elsewhere.
+    let tie = behind(&lender.chain).or_else(|| behind(&lender.whole)).or(lender.chain.last().copied());
     Some(LookedUp { tokens, tie: tie.unwrap_or(prompt.tie), ..prompt })
 }
 
@@ -223,27 +225,13 @@ impl Exchange {
         }
         let rung = cx.snapshot.endpoint(endpoint).map(|endpoint| endpoint.rung);
         let is_exact = rendered && rung.is_some_and(Rung::is_exact);
-        // An engine that tells what it holds tells of answers too.
-        let answer_blocks = if is_exact { 0 } else { self.answer_blocks(cx) };
-        // What it does not tell of expires there.
-        let first_new = match self.may_be_held(block_tokens, cx) {
-            true => note(endpoint, rendered, answer_blocks, cx).filter(|_| !is_exact),
-            false => None,
-        };
+        let first_new = self.note_prompt(endpoint, block_tokens, rendered, is_exact, cx);
         let method = if is_exact { Method::Precise } else { Method::Warm };
         let text_bytes = if text_alone { cx.lender.prompt_bytes } else { 0 };
         let omits_zero = matches!(self.asked.api, Api::Chat | Api::Completions | Api::Messages);
         let prediction = Prediction { method, tokens: held + new, held: predicted, text_bytes, batch, omits_zero };
         cx.counters.predictions().asked(endpoint.slot, &prediction);
         Some(Noted { prediction, first_new, demand, stage })
-    }
-
-    /// Whether the prompt that was cut can lie in a cache, as long as it is: what is far too long for its model is refused, and would push out all
-    /// that is known of its endpoint. How many tokens it is is a guess.
-    fn may_be_held(&self, block_tokens: f32, cx: &Context<'_>) -> bool {
-        let pool = self.pool.and_then(|pool| cx.snapshot.pools.get(pool.0 as usize));
-        let tokens = cx.lender.chain.len() as f64 * f64::from(block_tokens);
-        pool.is_none_or(|pool| tokens <= GUESS_FACTOR * f64::from(pool.context))
     }
 
     /// All of it was sent: what its endpoint has to do for it counts by now.
@@ -266,9 +254,11 @@ impl Exchange {
             admission.unprompted(noted.demand.bytes);
             noted.stage = Stage::There;
         }
-        let Some((index, link)) = cx.snapshot.index.as_ref().zip(noted.first_new.take()) else { return };
-        if index.take_back(link, admission.endpoint()) == Err(Missed::Busy) {
-            cx.stats.count(Count::IndexBusy);
+        let Some(index) = cx.snapshot.index.as_ref() else { return };
+        for link in std::mem::take(&mut noted.first_new).into_iter().flatten() {
+            if index.take_back(link.get(), admission.endpoint()) == Err(Missed::Busy) {
+                cx.stats.count(Count::IndexBusy);
+            }
         }
     }
 
@@ -278,14 +268,6 @@ impl Exchange {
         if noted.is_some_and(|noted| noted.stage != Stage::Sent) {
             self.was_not_computed(cx);
         }
-    }
-
-    /// Blocks that the answer will probably take in its engine's cache, with what of the prompt is no whole block.
-    fn answer_blocks(&self, cx: &Context<'_>) -> usize {
-        let Some(pool) = self.pool.and_then(|pool| cx.snapshot.pools.get(pool.0 as usize)) else { return 0 };
-        let answer = f64::from(cx.counters.loads().mean_answer(pool.id.0)) * f64::from(pool.token_bytes);
-        let in_blocks = (cx.lender.chain.len() * BLOCK_BYTES) as u64;
-        (cx.lender.prompt_bytes.saturating_sub(in_blocks) as f64 + answer) as usize / BLOCK_BYTES
     }
 
     /// The reply told how many tokens there were.
@@ -377,23 +359,4 @@ impl Demand {
 /// What a prompt and the answer that is expected of it occupy until its end.
 pub(super) fn occupied(tokens: &Tokens, pool: PoolId, loads: &Loads) -> u32 {
     (tokens.held + tokens.new).saturating_add(loads.mean_answer(pool.0)).min(TOKENS_MAX)
-}
-
-/// The endpoint will hold this prompt and the answer to it. What an engine tells itself holds only until that shows. Answers the first block
-/// of the prompt that was not held there before.
-fn note(endpoint: EndpointId, rendered: bool, answer_blocks: usize, cx: &mut Context<'_>) -> Option<u64> {
-    let index = cx.snapshot.index.as_ref()?;
-    let noted = index.ask(&mut cx.lender.chain, answer_blocks, endpoint, rendered);
-    match noted {
-        Ok(inserted) => cx.lender.chain.get(inserted.before as usize).copied(),
-        Err(Missed::Busy) => {
-            cx.stats.count(Count::IndexBusy);
-            None
-        }
-        // Beyond the index, or taken out since this turn's snapshot.
-        Err(Missed::Stranger | Missed::Orphan) => {
-            cx.stats.count(Count::IndexStranger);
-            None
-        }
-    }
 }

@@ -215,13 +215,15 @@ impl Index {
     /// The same for a prompt whose `steps` are known, [`STEPS`] of each block and of what follows the last: tells endpoints of the same depth
     /// apart, for the first [`DEPTHS_SEARCHED`] depths, and how many tokens they hold.
     pub fn longest_in_steps(&self, chain: &[u64], steps: &[u64], among: &[EndpointId], found: &mut Matches) {
-        self.look_up(among, found, |found| {
-            found.settle(&self.rows, chain);
-            found.split(&self.rows, steps);
-            if let Some(lengths) = &self.lengths {
-                found.measure(lengths, chain, steps);
-            }
-        });
+        self.look_up(among, found, |found| self.settle_in_steps(chain, steps, found));
+    }
+
+    fn settle_in_steps(&self, chain: &[u64], steps: &[u64], found: &mut Matches) {
+        found.settle(&self.rows, chain);
+        found.split(&self.rows, steps);
+        if let Some(lengths) = &self.lengths {
+            found.measure(lengths, chain, steps);
+        }
     }
 
     #[inline]

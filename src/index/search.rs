@@ -5,6 +5,7 @@
 //! memory is waited for once.
 
 mod gaps;
+mod sent;
 mod steps;
 
 use std::array;
@@ -12,6 +13,7 @@ use std::array;
 use super::rows::{Row, Rows};
 use crate::limits::ENDPOINTS_MAX;
 use gaps::{GAPS_MAX, Gap, Gaps, depths};
+use sent::Sent;
 pub use steps::{Found, STEPS};
 use steps::{Level, NO_LEVEL};
 
@@ -90,7 +92,7 @@ fn is_empty<const W: usize>(set: &[u64; W]) -> bool {
     set.iter().fold(0, |all, word| all | word) == 0
 }
 
-/// What a look-up found. About 4 KiB, made once and used again.
+/// What a look-up found. About 5 KiB, made once and used again.
 #[derive(Debug)]
 pub struct Matches {
     words: usize,
@@ -100,12 +102,14 @@ pub struct Matches {
     /// Descending in depth, then in steps, without common slots; the first `found` of them.
     levels: [Level; LEVELS_MAX],
     found: usize,
+    sent: Sent,
     probes: u32,
 }
 
 impl Default for Matches {
     fn default() -> Self {
-        Matches { words: 0, among: Set::NONE, emptied: 0, levels: [NO_LEVEL; LEVELS_MAX], found: 0, probes: 0 }
+        let levels = [NO_LEVEL; LEVELS_MAX];
+        Matches { words: 0, among: Set::NONE, emptied: 0, levels, found: 0, sent: Sent::NONE, probes: 0 }
     }
 }
 
@@ -136,7 +140,7 @@ impl Matches {
         self.levels().next().map_or(0, |(depth, _)| depth)
     }
 
-    /// Links looked at, of at most [`probes_max`].
+    /// Links looked at, of at most [`probes_max`] for each chain.
     pub fn probes(&self) -> u32 {
         self.probes
     }
@@ -144,6 +148,7 @@ impl Matches {
     /// Forgets all of it.
     pub fn clear(&mut self) {
         (self.found, self.probes) = (0, 0);
+        self.sent.clear();
         self.among = Set::NONE;
     }
 

@@ -263,7 +263,7 @@ pub struct Tokens {
     pub held: u32,
     /// To be computed.
     pub new: u32,
-    /// In its cache by the index, believed or not.
+    /// In its cache by the index, believed or not: without what is taken to follow since it was sent there, where an engine's own text is not known to its end.
     pub predicted: u32,
 }
 

@@ -34,17 +34,29 @@ pub struct Prompt<'a> {
 impl Prompt<'_> {
     /// Tokens in what was found of it.
     fn tokens_of(&self, found: Found) -> u32 {
-        let from_bytes =
-            || ((found.blocks as f32 + found.steps as f32 / (STEPS + 1) as f32) * self.block_tokens) as u32;
+        let from_bytes = || (in_blocks(found) * self.block_tokens) as u32;
         found.tokens.unwrap_or_else(from_bytes).min(self.tokens)
+    }
+
+    /// The same with what lies behind that, where so many blocks of the prompt were sent there.
+    fn tokens_with(&self, found: Found, sent: u32) -> u32 {
+        let beyond = (sent as f32 - in_blocks(found)).max(0.0) * self.block_tokens;
+        (self.tokens_of(found) + beyond as u32).min(self.tokens)
     }
 
     /// This prompt at an endpoint that another policy chose.
     pub fn tokens_at(&self, pool: &Pool, slot: u16) -> Tokens {
-        let predicted = self.tokens_of(self.matches.found(slot));
-        let held = if pool.eligible().doubted().contains(&slot) { 0 } else { predicted };
+        let found = self.matches.found(slot);
+        let predicted = self.tokens_of(found);
+        let sent = self.matches.sent().find(|(_, holders)| holders.contains(slot));
+        let believed = sent.map_or(predicted, |(blocks, _)| self.tokens_with(found, blocks));
+        let held = if pool.eligible().doubted().contains(&slot) { 0 } else { believed };
         Tokens { held, new: self.tokens - held, predicted }
     }
+}
+
+fn in_blocks(found: Found) -> f32 {
+    found.blocks as f32 + found.steps as f32 / (STEPS + 1) as f32
 }
 
 /// A token of this prompt that has to be computed costs this many that others wait for: it is sure to be computed, and
@@ -184,6 +196,13 @@ fn note_held(eligible: &Eligible, prompt: &Prompt<'_>, held: &mut [u32]) {
         for slot in holders.slots() {
             if let Some(known) = held.get_mut(slot as usize) {
                 *known = tokens;
+            }
+        }
+    }
+    for (blocks, holders) in prompt.matches.sent() {
+        for slot in holders.slots() {
+            if let Some(known) = held.get_mut(slot as usize) {
+                *known = prompt.tokens_with(prompt.matches.found(slot), blocks);
             }
         }
     }

@@ -49,6 +49,35 @@ fn who_holds_more_of_a_block_comes_first() {
     assert_eq!((all.found(5), all.found(66), all.found(0)), (found(12, 0), found(12, 1), found(12, 0)));
 }
 
+/// Of those that hold most of a prompt's beginning, to the block, and of no others.
+#[test]
+fn those_that_hold_most_are_told_apart_by_what_they_were_sent() {
+    let (index, ids) = made(70, 64);
+    let (prompt, whole) = (chain(0..12), chain(100..140));
+    for (slot, blocks, held) in [(0, 12, 0), (1, 12, 2), (66, 12, 2), (3, 11, 3), (4, 12, 0)] {
+        hold(&index, &prompt, slot, blocks, held);
+    }
+    for (slot, blocks) in [(0, 30), (1, 9), (66, 30), (3, 40), (5, 40)] {
+        insert(&index, &whole[..blocks], id(slot, 1));
+    }
+    let mut all = Matches::default();
+    let sent =
+        |all: &Matches| all.sent().map(|(blocks, set)| (blocks, set.slots().collect())).collect::<Vec<(_, Vec<_>)>>();
+    index.longest_of_both(&prompt, &steps(&prompt), &whole, &ids, &mut all);
+    assert_eq!(sent(&all), [(30, vec![0, 66]), (9, vec![1])]);
+    assert_eq!(
+        (all.found(0), all.found(66), all.found(3), all.found(5)),
+        (found(12, 0), found(12, 2), found(11, 3), found(0, 0))
+    );
+    index.longest_of_both(&prompt, &steps(&prompt), &[], &ids, &mut all);
+    assert_eq!((sent(&all), all.found(66)), (vec![], found(12, 2)));
+    index.longest_of_both(&chain(200..212), &[], &whole, &ids, &mut all);
+    assert_eq!(sent(&all), [], "nobody holds its beginning");
+    index.longest_of_both(&prompt, &steps(&prompt), &whole, &ids, &mut all);
+    index.longest(&prompt, &ids, &mut all);
+    assert_eq!(sent(&all), [], "not asked for");
+}
+
 #[test]
 fn tokens_are_those_of_the_last_link() {
     let index = Index::new(Capacity { endpoints: 4, blocks: 4 * 64, lengths: true }).unwrap();

@@ -29,6 +29,7 @@ struct State {
     tokens: AtomicU64,
     ill: AtomicBool,
     hangs: AtomicBool,
+    refuses: AtomicBool,
     /// It tells flags in place of sources.
     flags: AtomicBool,
     /// Of the last prompt.
@@ -47,6 +48,7 @@ impl Engine {
             tokens: AtomicU64::new(0),
             ill: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
+            refuses: AtomicBool::new(false),
             flags: AtomicBool::new(false),
             body: Mutex::default(),
         });
@@ -112,6 +114,11 @@ impl Engine {
     /// Whether `/health` says that it is not.
     pub fn is_ill(&self, ill: bool) {
         self.state.ill.store(ill, Ordering::Relaxed);
+    }
+
+    /// Whether prompts are refused.
+    pub fn refuses(&self, refuses: bool) {
+        self.state.refuses.store(refuses, Ordering::Relaxed);
     }
 
     /// Whether `/metrics` does not answer.
@@ -180,6 +187,7 @@ fn serve(mut wire: Wire, state: &State) {
                     .to_string(),
             ),
             "/kv_event_sources" => ("application/json", state.sources.lock().unwrap().clone()),
+            _ if state.refuses.load(Ordering::Relaxed) => ("text/plain", "no".to_owned()),
             _ => {
                 *state.body.lock().unwrap() = body.data;
                 // It had all of it: nobody is to be thought to know too much.
@@ -188,7 +196,11 @@ fn serve(mut wire: Wire, state: &State) {
                 ("application/json", answer.to_string())
             }
         };
-        let status = if kind.is_empty() { "404 Not Found" } else { "200 OK" };
+        let status = match (kind, &*text) {
+            ("", _) => "404 Not Found",
+            (_, "no") => "400 Bad Request",
+            _ => "200 OK",
+        };
         let reply =
             format!("HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n{text}", text.len());
         if wire.stream.write_all(reply.as_bytes()).is_err() {

@@ -113,6 +113,15 @@ impl Scene {
         self.sent(&format!("POST {path} HTTP/1.1\r\ncontent-length: {}\r\n", body.len()), &body)
     }
 
+    /// Sends what its engine refuses.
+    pub fn ask_in_vain(&self, path: &str, body: &Value) {
+        let (mut client, body) = (self.front.connect(), body.to_string());
+        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n");
+        client.send(&format!("{head}content-length: {}\r\n\r\n{body}", body.len()));
+        let head = client.head();
+        assert!(head.start.contains(" 400 ") && client.body(&head).whole, "{}: {}", self.driver, head.start);
+    }
+
     /// The same in chunks of so many bytes.
     pub fn ask_in_chunks(&self, path: &str, body: &Value, bytes: usize) -> Chosen {
         let body = body.to_string();

@@ -73,6 +73,72 @@ fn what_stands_before_an_image_is_rendered() {
     });
 }
 
+/// A conversation that its engine's form has words for up to a tool's answer, which says more than its content.
+fn partly_rendered(seed: u64) -> Value {
+    let mut body = body("");
+    body["messages"] = json!([
+        {"role": "system", "content": text(90, 2 * BYTES)}, {"role": "user", "content": "Go."},
+        {"role": "tool", "name": "look_up", "content": text(seed, BYTES / 2)},
+    ]);
+    body
+}
+
+/// What is known of it.
+fn rendered_part() -> String {
+    let system = text(90, 2 * BYTES);
+    format!("<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\nGo.<|im_end|>\n<|im_start|>tool\n")
+}
+
+/// Of an agent whose template has no words for what tools answered its engine's text is known up to the first answer alone. Both engines hold that: each
+/// conversation stays where it was sent, whether that is more than half of it or less.
+#[test]
+fn conversations_of_which_the_beginning_alone_is_rendered_stay_where_they_are() {
+    on_both(|driver| {
+        let scene = Scene::start(driver);
+        let known = Blocks::of(&rendered_part());
+        let (all, stored) = (0..known.names.len(), known.stored(Dialect::Maps));
+        let mut conversations = [91, 92].map(|seed| (seed, partly_rendered(seed)));
+        let counted = |name: &str| scene.front.metric(&format!("warmfront_prompts_{name}_total"));
+        for turn in 0..5 {
+            for (place, (seed, body)) in conversations.iter_mut().enumerate() {
+                if turn == 0 {
+                    scene.tells(place, std::slice::from_ref(&stored));
+                }
+                let chosen = scene.ask(PATH, body);
+                assert_eq!(chosen.place, place, "{driver}: turn {turn}: {chosen:?}");
+                assert!(turn == 0 || chosen.held > 500, "{driver}: turn {turn}: {chosen:?}");
+                if turn == 0 {
+                    scene.tells(place, &[known.removed(all.clone(), Dialect::Maps)]);
+                }
+                let messages = body["messages"].as_array_mut().unwrap();
+                let more = text(1_000 * (turn + 1) + *seed, BYTES / 2);
+                messages
+                    .extend([json!({"role": "assistant", "content": "A"}), json!({"role": "user", "content": more})]);
+            }
+            if turn == 0 {
+                (0..2).for_each(|place| scene.tells(place, std::slice::from_ref(&stored)));
+            }
+        }
+        assert!(counted("rendered") >= 6.0 && counted("not_rendered") >= 2.0, "{driver}: of each some");
+    });
+}
+
+/// However it was noted.
+#[test]
+fn what_is_refused_of_such_a_conversation_is_held_nowhere() {
+    on_both(|driver| {
+        let scene = Scene::start(driver);
+        let (known, body) = (Blocks::of(&rendered_part()), partly_rendered(93));
+        (0..2).for_each(|place| scene.tells(place, &[known.stored(Dialect::Maps)]));
+        scene.engines.iter().for_each(|engine| engine.refuses(true));
+        scene.ask_in_vain(PATH, &body);
+        scene.engines.iter().for_each(|engine| engine.refuses(false));
+        let (first, again) = (scene.ask(PATH, &body), scene.ask(PATH, &body));
+        assert!(first.held <= known.held() && again.held > first.held, "{driver}: {first:?}, {again:?}");
+        assert_eq!(again.place, first.place, "{driver}");
+    });
+}
+
 /// Parts of text are text.
 #[test]
 fn parts_of_text_are_rendered() {
