@@ -2,8 +2,8 @@
 //! found again.
 //!
 //! Sent to `/v1/messages` it is a block of its own, of which vLLM takes nothing (`_convert_system_message` of its
-//! `entrypoints/anthropic/serving.py`). Gateways bring it as a text of a system message, or at its begin: of each vLLM leaves out the first line,
-//! or all where there is none other (`_strip_claude_code_billing_header` of its `renderers/chat_utils.py`).
+//! `entrypoints/anthropic/serving.py`). Gateways bring it as a text of a system message, or at its beginning: of each vLLM leaves out the first line,
+//! or all if it has no other (`_strip_claude_code_billing_header` of its `renderers/chat_utils.py`).
 
 use super::super::section::{Mark, Section};
 use super::super::text::Taker;
