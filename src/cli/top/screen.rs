@@ -119,7 +119,6 @@ fn queue(change: &Change<'_>) -> Items {
         ("full", "full", true),
         ("pushed_out", "pushed out", true),
         ("timed_out", "timed out", true),
-        ("unserved", "unserved", true),
     ] {
         let ends = change.rate(|reading: &Reading| reading.queue_ends.get(end).copied());
         items.push((Paint::Bad.when(bad && ends > Some(0.0)), format!("{} {words}", rate(ends))));
