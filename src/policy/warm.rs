@@ -119,7 +119,7 @@ pub(super) fn least_work(
     let held = work.held(slot);
     let runner_up = best.runner_up(slot);
     let predicted = prompt.tokens_of(prompt.matches.found(slot));
-    let needs = work.needs(slot, u64::from(loads.mean_answer(pool.id.0)));
+    let (needs, room) = work.room(slot, u64::from(loads.mean_answer(pool.id.0)));
     Some(Choice {
         endpoint: eligible.id(slot),
         reason: if held > 0 { Reason::Warm } else { Reason::Cold },
@@ -130,7 +130,7 @@ pub(super) fn least_work(
         total: None,
         tokens: Some(Tokens { held, new: prompt.tokens - held, predicted }),
         costs: work.shown(slot).map(|chosen| Costs { chosen, runner_up: runner_up.and_then(|slot| work.shown(slot)) }),
-        room: work.room(slot, needs),
+        room,
         needs: needs.min(u32::MAX.into()) as u32,
     })
 }
@@ -264,31 +264,23 @@ impl Work<'_> {
         })
     }
 
-    /// Tokens of the cache of an endpoint that have to be free for this prompt and its answer, and of what is kept free if it is cold.
-    fn needs(&self, slot: u16, answer: u64) -> u64 {
-        let held = self.held(slot);
-        self.row_and_cache(slot).map_or(0, |(_, cache)| {
+    /// Tokens of the cache of an endpoint that have to be free for this prompt and its answer, with what is kept free if it is cold; and whether that
+    /// goes into it now, beside what is of the requests in flight there. Where nothing runs, and where nothing is known of the cache, it does; and
+    /// what is as long as all of it waits for nothing: its engine refuses it.
+    fn room(&self, slot: u16, answer: u64) -> (u64, bool) {
+        let place = self.eligible.slots().binary_search(&slot).ok();
+        let row_and_cache = place.and_then(|place| self.eligible.row(slot).zip(self.eligible.caches().get(place)));
+        row_and_cache.map_or((0, true), |(row, cache)| {
+            let held = self.held(slot);
             let is_warm = held >= self.prompt.tokens / 2;
             let kept_free = if is_warm { 0 } else { (ROOM_WARM - ROOM_COLD) * cache.capacity / 100 };
-            u64::from(self.prompt.tokens - held) + cache.idle_part(held) + answer + kept_free
-        })
-    }
-
-    /// Whether what it needs goes into the cache of an endpoint now, beside what is of the requests in flight there.
-    /// Where nothing runs, and where nothing is known of the cache, it does; and what is as long as all of it waits for nothing: its engine
-    /// refuses it.
-    fn room(&self, slot: u16, needs: u64) -> bool {
-        self.row_and_cache(slot).is_none_or(|(row, cache)| {
-            cache.capacity == 0
+            let needs = u64::from(self.prompt.tokens - held) + cache.idle_part(held) + answer + kept_free;
+            let fits = cache.capacity == 0
                 || u64::from(self.prompt.tokens) >= cache.capacity
                 || self.eligible.load(row, slot, self.loads) == 0
-                || 100 * (cache.occupied(self.loads.resident(slot)) + needs) <= ROOM_WARM * cache.capacity
+                || 100 * (cache.occupied(self.loads.resident(slot)) + needs) <= ROOM_WARM * cache.capacity;
+            (needs, fits)
         })
-    }
-
-    fn row_and_cache(&self, slot: u16) -> Option<(&Row, &Cache)> {
-        let place = self.eligible.slots().binary_search(&slot).ok()?;
-        self.eligible.row(slot).zip(self.eligible.caches().get(place))
     }
 }
 

@@ -306,6 +306,16 @@ fn an_heir_that_cannot_have_the_admin_port_at_all_addresses_says_why() {
     assert_eq!(front.connect().post().status, 200);
 }
 
+/// An engine that from now on leaves unanswered whether it is up, as its front has asked once, so that an heir waits for it; and a
+/// connection for which that front is there to be asked behind its heir's start.
+fn deafened(engine: &OfOneModel, front: &Front) -> Client {
+    let mut kept = front.connect();
+    assert_eq!(kept.get("/v1/models").status, 200);
+    engine.is_deaf.store(true, Ordering::Relaxed);
+    until("a question of its own", || engine.unheard.load(Ordering::Relaxed) == 1);
+    kept
+}
+
 /// Whoever asks for another configuration asks the process that it knows of, and means the service.
 #[test]
 fn a_reload_during_an_upgrade_or_behind_it_is_the_heirs_as_well() {
@@ -316,11 +326,8 @@ fn a_reload_during_an_upgrade_or_behind_it_is_the_heirs_as_well() {
     };
     let front = Front::start("auto", &[], &weighing(1));
     front.until_health(0, "up");
-    let mut kept = front.connect();
-    assert_eq!(kept.get("/v1/models").status, 200, "it has this connection, and so it is there to be asked");
-    engine.is_deaf.store(true, Ordering::Relaxed);
+    let _kept = deafened(&engine, &front);
     let unheard = || engine.unheard.load(Ordering::Relaxed);
-    until("a question of its own", || unheard() == 1);
     front.try_upgrade();
     // It has read the configuration by now, and does not serve before it knows whether the engine is up.
     until("another process", || unheard() >= 2);
@@ -344,11 +351,8 @@ fn an_upgrade_during_another_or_behind_it_is_the_heirs_to_make() {
     let patient = config(1) + "probe_timeout_ms = 4000\n";
     let front = Front::start("auto", &[engine.address], &patient);
     front.until_health(0, "up");
-    let mut kept = front.connect();
-    assert_eq!(kept.get("/v1/models").status, 200, "it has this connection, and so it is there to be asked");
-    engine.is_deaf.store(true, Ordering::Relaxed);
+    let _kept = deafened(&engine, &front);
     let unheard = || engine.unheard.load(Ordering::Relaxed);
-    until("a question of its own", || unheard() == 1);
     front.upgrade_first();
     until("another process", || unheard() >= 2);
     front.upgrade_first();
