@@ -79,6 +79,8 @@ struct Sums {
     prompt_tokens: Option<f64>,
     queries: Renamed,
     hits: Renamed,
+    /// SGLang found something of its last prompts; versions before 0.4.6 count no hits.
+    hits_somewhere: bool,
     generation_tokens: Option<f64>,
     requests: Option<f64>,
     block_size: Option<u64>,
@@ -165,6 +167,7 @@ impl Sums {
             "gpu_prefix_cache_queries_total" | "gpu_prefix_cache_queries" => add(&mut self.queries.once),
             "prefix_cache_hits_total" | "cached_tokens_total" => add(&mut self.hits.now),
             "gpu_prefix_cache_hits_total" | "gpu_prefix_cache_hits" => add(&mut self.hits.once),
+            "cache_hit_rate" => self.hits_somewhere |= sample.value > 0.0,
             "generation_tokens_total" => add(&mut self.generation_tokens),
             // By the reason they ended for, aborted ones among them; SGLang counts them together.
             "request_success_total" | "num_requests_total" => add(&mut self.requests),
@@ -218,7 +221,12 @@ impl Sums {
                 prompt_tokens_total: self.prompt_tokens.map(total),
                 // SGLang looks every prompt token up and counts only the hits apart.
                 prefix_queries_total: self.queries.told().or(self.prompt_tokens.filter(|_| sglang)).map(total),
-                prefix_hits_total: self.hits.told().map(total),
+                // Their counter comes with the first of them: with its cache off, never.
+                prefix_hits_total: self
+                    .hits
+                    .told()
+                    .or(self.prompt_tokens.filter(|_| sglang && !self.hits_somewhere).map(|_| 0.0))
+                    .map(total),
                 generation_tokens_total: self.generation_tokens.map(total),
                 requests_total: self.requests.map(total),
             },
@@ -335,6 +343,20 @@ mod tests {
             (reading.engine, reading.block_size, reading.blocks),
             (Some(EngineKind::Sglang), Some(16), Some(3_125))
         );
+    }
+
+    /// Its counter of hits begins with the first: where its cache is off, never.
+    #[test]
+    fn without_a_hit_sglang_counts_none() {
+        let hits = |more: &str| {
+            let page = format!("sglang:prompt_tokens_total 1000.0\nsglang:token_usage 0.2\n{more}");
+            Reading::of(page.as_bytes()).load.prefix_hits_total
+        };
+        assert_eq!(hits(""), Some(0));
+        assert_eq!(hits("sglang:cache_hit_rate 0.0\n"), Some(0));
+        assert_eq!(hits("sglang:cache_hit_rate 0.0\nsglang:cached_tokens_total 400.0\n"), Some(400));
+        assert_eq!(hits("sglang:cache_hit_rate 0.4\n"), None, "it does not count them");
+        assert_eq!(Reading::of(b"sglang:token_usage 0.2\n").load.prefix_hits_total, None, "nor did it see a prompt");
     }
 
     /// SGLang from 0.5.11 on, with two data-parallel ranks of two tensor-parallel ones each, all of which write.
