@@ -28,6 +28,9 @@ pub const DEFAULT_PATHS: &[&str] = &[
     "/model_info",
     "/inference/v1/generate",
     "/generative_scoring",
+    "/cohere/v2/chat",
+    "/cohere/v2/chat/render",
+    "/vertex_generate",
 ];
 /// Below `/v1/`, yet changes the engine: only a configured path of its own opens it.
 const GUARDED: &[&[u8]] = &[b"/v1/load_lora_adapter", b"/v1/unload_lora_adapter"];
