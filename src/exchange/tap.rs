@@ -46,6 +46,8 @@ static MESSAGES_ERROR_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder
 const MESSAGES_ERROR_TYPE: &[u8] = b"\"error\":{\"type\":\"";
 /// SGLang, there, of whatever went wrong behind the stream's head: a full queue, a prompt that is too long, itself.
 const ANY_ERROR: &[u8] = b"\"message\":\"Stream processing error\"";
+/// vLLM, there, of an error that it wrote for a chat and does not know again: of what it could not read Python prints the end, and there is the code.
+const PRINTED_CODE: &[u8] = b"'code': ";
 /// In that event: the server's error,
 const SERVER_ERROR: [&[u8]; 2] = [b"\"code\": 5", b"\"code\":5"];
 /// or the client's.
@@ -188,6 +190,16 @@ fn told_by_type(line: &[u8]) -> Told {
         b"overloaded_error" | b"rate_limit_error" => Told::Busy,
         b"invalid_request_error" | b"not_found_error" | b"request_too_large" => Told::TheClients,
         b"api_error" if memmem::find(line, ANY_ERROR).is_some() => Told::MayBeTheClients,
+        b"internal_error" => told_by_printed_code(line),
+        _ => Told::Failed,
+    }
+}
+
+fn told_by_printed_code(line: &[u8]) -> Told {
+    let code = memmem::find(line, PRINTED_CODE).and_then(|at| line.get(at + PRINTED_CODE.len()..));
+    match code {
+        Some([b'4', ..]) => Told::TheClients,
+        Some([b'5', b'0', b'3', ..]) => Told::Busy,
         _ => Told::Failed,
     }
 }
@@ -295,6 +307,18 @@ mod tests {
         // As vLLM and SGLang write it in streams of messages, and others who speak as Anthropic.
         for (error, expected) in [
             (r#"{"type":"internal_error","message":"EngineCore"}"#, Told::Failed),
+            (
+                r#"{"type":"internal_error","message":"2 errors … [input_value={'error': {'message': 'Th...am': None, 'code': 400}}, in"}"#,
+                Told::TheClients,
+            ),
+            (
+                r#"{"type":"internal_error","message":"2 errors … [input_value={'error': {'message': 'Th...am': None, 'code': 503}}, in"}"#,
+                Told::Busy,
+            ),
+            (
+                r#"{"type":"internal_error","message":"2 errors … [input_value={'error': {'message': 'En...am': None, 'code': 500}}, in"}"#,
+                Told::Failed,
+            ),
             (r#"{"type":"api_error","message":"The engine broke off"}"#, Told::Failed),
             (r#"{"type":"api_error","message":"Stream processing error"}"#, Told::MayBeTheClients),
             (r#"{"type":"overloaded_error","message":"Overloaded"}"#, Told::Busy),
