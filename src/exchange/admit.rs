@@ -225,6 +225,7 @@ impl Asked {
                 .map(prefix::session_hash),
             encoded: codings.next().is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")),
             stream: false,
+            media: false,
             shape: Shape::of_path(head.path()),
             cors: cx.rules.origins.judge(&head.list),
             asker: Asker::of(head, peer.ip, &cx.rules.queue),

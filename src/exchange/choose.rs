@@ -27,6 +27,7 @@ impl Exchange {
         let looked_up = selected.as_ref().ok().and_then(|pool| self.look_up(pool, cx));
         if let Some(scan) = self.scan.take() {
             cx.stats.worked(Work::Scan, self.scan_nanos);
+            self.asked.media = scan.facts().images();
             cx.lender.give_back_scan(scan);
         }
         match selected {

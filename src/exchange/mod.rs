@@ -147,6 +147,8 @@ struct Asked {
     encoded: bool,
     /// The body asks for a stream, as far as it was looked at.
     stream: bool,
+    /// Its prompt has images or the like, as far as it was looked at.
+    media: bool,
     /// In which shape its client reads errors.
     shape: Shape,
     /// Which pages may read an answer of our own.

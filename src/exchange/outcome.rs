@@ -11,19 +11,32 @@ use super::tap::Told;
 use crate::counters::stats::Event as Count;
 use crate::http::{BodyLength, ReplyFraming, ResponseHead};
 
-/// Longest body of an error that is read before its head is passed on.
+/// So much of an error's body is read before its head is passed on.
 const ERROR_BYTES_MAX: u64 = 4 << 10;
 /// A vLLM that drains says so to every new request, at once, while `/health` goes on answering 200. Only where its message begins so: what
 /// follows may be of a server that a client had it ask for an image.
 const DRAINING: &[u8] = b"cannot schedule new futures";
 const MESSAGE: [&[u8]; 2] = [b"\"message\":\"", b"\"message\": \""];
-/// How aiohttp, by which vLLM fetches what prompts name by its URL, says that it cannot: a server that is not there, and one that answers
-/// with an error.
-const NOT_FETCHED: [&[u8]; 3] = [b"Cannot connect to host ", b", url='http", b", url=URL("];
+/// How aiohttp, by which vLLM fetches what prompts name by its URL, says that it cannot: a server that is not there, one that takes no
+/// connection in time, one that goes, and one that answers with an error. Last, SGLang, of media that could not be had or read.
+const NOT_FETCHED: [&[u8]; 6] = [
+    b"Cannot connect to host ",
+    b"Connection timeout to host ",
+    b"Server disconnected",
+    b", url='http",
+    b", url=URL(",
+    b"Error while loading data ",
+];
+/// vLLM, where it is itself that failed.
+const OWN: &[u8] = b"EngineCore";
 /// SGLang, of a message, whatever went wrong with it: a prompt that is too long, too.
 const ANY_ERROR: &[u8] = b"\"message\":\"Internal processing error\"";
-/// vLLM and SGLang, when their queue is full. Nothing of the request was executed.
-const BUSY: [&[u8]; 2] = [b"currently busy and cannot accept new requests", b"request queue is full"];
+/// vLLM, when its queue has too many requests or too many tokens, and SGLang when it is full. Nothing of the request was executed.
+const BUSY: [&[u8]; 3] = [
+    b"currently busy and cannot accept new requests",
+    b"reached its prefill token backlog limit",
+    b"request queue is full",
+];
 /// SGLang, of a request that waited or ran for too long, had to make room, or names a priority where none is taken: it may have run for a while.
 const GIVEN_UP: [&[u8]; 4] = [
     b"aborted by a higher priority request",
@@ -42,15 +55,16 @@ pub(super) enum Verdict {
     /// The same, and certainly not executed.
     Busy,
     Fault,
-    /// A 500 of vLLM's for want of an image or the like, which the client had it fetch from a server that does not answer; or one of SGLang's that
-    /// does not say what was wrong.
+    /// A 500 for want of an image or the like, which the client had it fetch from a server that does not answer, or that cannot be read; or one of
+    /// SGLang's that does not say what was wrong.
     MayBeTheClients,
     /// It takes no request any more.
     Drains,
 }
 
-/// Judges a final reply by status, by whether it names a time to come back, and by the body of an error, if it is at hand.
-pub(super) fn judge(status: u16, names_a_time: bool, body: &[u8]) -> Verdict {
+/// Judges a final reply by status, by whether it names a time to come back, by the beginning of an error's body, if it is at hand, and by
+/// whether images or the like were asked about: of a server that never answers vLLM says nothing at all, and of others each version something else.
+pub(super) fn judge(status: u16, names_a_time: bool, body: &[u8], media: bool) -> Verdict {
     let says = |words: &[u8]| memchr::memmem::find(body, words).is_some();
     let drains = || {
         let before = memchr::memmem::find(body, DRAINING).and_then(|at| body.get(..at)).unwrap_or_default();
@@ -62,6 +76,7 @@ pub(super) fn judge(status: u16, names_a_time: bool, body: &[u8]) -> Verdict {
         503 if names_a_time || GIVEN_UP.into_iter().any(says) => Verdict::BackPressure,
         500 if drains() => Verdict::Drains,
         500 if NOT_FETCHED.into_iter().any(says) || says(ANY_ERROR) => Verdict::MayBeTheClients,
+        500 if media && !says(OWN) => Verdict::MayBeTheClients,
         500 | 502..=504 => Verdict::Fault,
         _ => Verdict::Neutral,
     }
@@ -70,7 +85,7 @@ pub(super) fn judge(status: u16, names_a_time: bool, body: &[u8]) -> Verdict {
 /// How many bytes of its body a reply's head should wait for: errors are judged by their words.
 pub(super) fn judged_bytes(head: &ResponseHead<'_>, framing: &ReplyFraming) -> usize {
     match framing.body {
-        BodyLength::Length(len) if matches!(head.status, 500 | 503) && len <= ERROR_BYTES_MAX => len as usize,
+        BodyLength::Length(len) if matches!(head.status, 500 | 503) => len.min(ERROR_BYTES_MAX) as usize,
         _ => 0,
     }
 }
@@ -187,6 +202,10 @@ mod tests {
         let drains = br#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#;
         let not_there = br#"{"error":{"message":"Cannot connect to host x:80 ssl:default [Connection refused]"}}"#;
         let says_no = br#"{"error":{"message":"500, message='cannot schedule new futures', url='http://x/a.png'"}}"#;
+        let backlog = br#"{"error":{"message":"The engine has reached its prefill token backlog limit. Please try"}}"#;
+        let gone = br#"{"error":{"message":"Server disconnected","type":"InternalServerError"}}"#;
+        let late = br#"{"error":{"message":"Connection timeout to host http://x/a.png"}}"#;
+        let unread = br#"{"message":"Internal server error: Error while loading data data:image/png;base64,AAAA"}"#;
         let unsaid = br#"{"type":"error","error":{"type":"internal_error","message":"Internal processing error"}}"#;
         for (status, names_a_time, body, expected) in [
             (200, false, &drains[..], Verdict::Neutral),
@@ -199,6 +218,9 @@ mod tests {
             (500, false, not_there, Verdict::MayBeTheClients),
             (500, false, says_no, Verdict::MayBeTheClients),
             (500, false, unsaid, Verdict::MayBeTheClients),
+            (500, false, gone, Verdict::MayBeTheClients),
+            (500, false, late, Verdict::MayBeTheClients),
+            (500, false, unread, Verdict::MayBeTheClients),
             (501, false, b"", Verdict::Neutral),
             (502, false, b"", Verdict::Fault),
             (503, false, b"", Verdict::Fault),
@@ -211,10 +233,30 @@ mod tests {
             ),
             (503, false, br#"{"message":"Request waiting timeout reached."}"#, Verdict::BackPressure),
             (503, false, busy, Verdict::Busy),
+            (503, false, backlog, Verdict::Busy),
             (503, false, drains, Verdict::Fault),
             (504, false, b"", Verdict::Fault),
         ] {
-            assert_eq!(judge(status, names_a_time, body), expected, "{status} {}", body.escape_ascii());
+            assert_eq!(judge(status, names_a_time, body, false), expected, "{status} {}", body.escape_ascii());
         }
+    }
+
+    /// A fetch that timed out has an empty message, and vLLM of old has no words for any.
+    #[test]
+    fn where_there_were_images_an_engine_fails_only_if_it_says_so() {
+        let unsaid = br#"{"error":{"message":"","type":"InternalServerError","param":null,"code":500}}"#;
+        let own = br#"{"error":{"message":"EngineCore encountered an issue. See stack trace","code":500}}"#;
+        let drains = br#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#;
+        for (status, body, expected) in [
+            (500, &unsaid[..], Verdict::MayBeTheClients),
+            (500, b"Internal Server Error", Verdict::MayBeTheClients),
+            (500, own, Verdict::Fault),
+            (500, drains, Verdict::Drains),
+            (502, b"", Verdict::Fault),
+            (503, unsaid, Verdict::Fault),
+        ] {
+            assert_eq!(judge(status, false, body, true), expected, "{status} {}", body.escape_ascii());
+        }
+        assert_eq!(judge(500, false, unsaid, false), Verdict::Fault);
     }
 }

@@ -124,7 +124,7 @@ impl Exchange {
             }
             return Headed::Interim(end);
         }
-        let verdict = outcome::judge(head.status, head.list.has(Known::RetryAfter), judged);
+        let verdict = outcome::judge(head.status, head.list.has(Known::RetryAfter), judged, self.asked.media);
         self.note(verdict, cx);
         let refuses = matches!(verdict, Verdict::Busy | Verdict::Drains | Verdict::MayBeTheClients);
         let refuses = refuses || (400..500).contains(&head.status);
@@ -170,7 +170,7 @@ impl Exchange {
         framing.body != BodyLength::None && self.body.done() && !self.has_unsent()
     }
 
-    /// The body of an error that was judged with its head. Its length is known, so that it passes as it is.
+    /// What was judged of an error's body with its head. The length of that is known, so that it passes as it is.
     fn pass_judged(&mut self, body: &[u8], cx: &mut Context<'_>) {
         self.reply.passed(body.len() as u64);
         self.count_data(body.len() as u64, cx);

@@ -433,38 +433,67 @@ fn tunnels_of_an_engine_that_is_gone_are_cut_where_they_are_silent() {
     assert_eq!((silent.ends(), front.count(Event::UpstreamFaultSilent)), (End::Reset, 1));
 }
 
+/// An engine that answers every request with this 500.
+fn failing(told: &str) -> Engine {
+    Engine::answering(format!(
+        "HTTP/1.1 500 Internal Server Error\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{told}",
+        told.len()
+    ))
+}
+
+/// What an engine says of a request that its client could have asked differently bars nobody, and comes back as it was said.
+fn is_no_fault(front: &Front, told: &str, path: &str, body: &str) {
+    let mut client = front.connect();
+    for _ in 0..5 {
+        let reply = client.ask(post(path, body));
+        assert_eq!((reply.status, reply.text()), (500, told.to_owned()));
+    }
+    assert_eq!((front.count(Event::UpstreamFaultErrorReply), front.count(Event::Barred)), (5, 0));
+    front.settles();
+}
+
 /// vLLM answers 500 where the server does not that a client had it fetch an image from, with that server's words.
 #[test]
 fn images_that_cannot_be_fetched_are_no_fault_of_the_engines() {
     let told = r#"{"error":{"message":"500, message='cannot schedule new futures', url='http://x/a.png'","type":"InternalServerError","param":null,"code":500}}"#;
-    let engine = Engine::answering(format!(
-        "HTTP/1.1 500 Internal Server Error\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{told}",
-        told.len()
-    ));
-    let front = Front::start(&[engine.address]);
-    let mut client = front.connect();
-    for _ in 0..5 {
-        assert_eq!(client.ask(post("/v1/chat/completions", "{}")).status, 500);
+    let front = Front::start(&[failing(told).address]);
+    is_no_fault(&front, told, "/v1/chat/completions", "{}");
+}
+
+/// SGLang's words hold the image itself, and are judged by their beginning.
+#[test]
+fn an_image_that_cannot_be_read_is_no_fault_however_long_it_is() {
+    let image = "A".repeat(300_000);
+    let told = format!(
+        r#"{{"object":"error","message":"Internal server error: Error while loading data data:image/png;base64,{image}"}}"#
+    );
+    let front = Front::start(&[failing(&told).address]);
+    is_no_fault(&front, &told, "/v1/chat/completions", "{}");
+}
+
+/// A server that never answers: what vLLM says of it is empty, and means nothing where nobody asked for an image.
+#[test]
+fn an_error_without_words_is_a_fault_where_there_were_no_images() {
+    let told = r#"{"error":{"message":"","type":"InternalServerError","param":null,"code":500}}"#;
+    let asks = |part: &str| format!(r#"{{"model":"m","messages":[{{"role":"user","content":[{part}]}}]}}"#);
+    let start = || Front::with(&[failing(told).address], |options| options.settings.policy = Policy::Warm);
+    let image = asks(r#"{"type":"image_url","image_url":{"url":"http://x/a.png"}}"#);
+    is_no_fault(&start(), told, "/v1/chat/completions", &image);
+
+    let front = start();
+    let text = asks(r#"{"type":"text","text":"hello"}"#);
+    for _ in 0..3 {
+        assert_eq!(front.ask(post("/v1/chat/completions", &text)).status, 500);
     }
-    assert_eq!((front.count(Event::UpstreamFaultErrorReply), front.count(Event::Barred)), (5, 0));
-    front.settles();
+    assert_eq!(front.count(Event::Barred), 1);
 }
 
 /// It does not say what was wrong with it: a prompt that is too long is no less.
 #[test]
 fn what_sglang_says_of_any_message_is_no_fault() {
     let told = r#"{"type":"error","error":{"type":"internal_error","message":"Internal processing error"}}"#;
-    let engine = Engine::answering(format!(
-        "HTTP/1.1 500 Internal Server Error\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{told}",
-        told.len()
-    ));
-    let front = Front::start(&[engine.address]);
-    let mut client = front.connect();
-    for _ in 0..5 {
-        assert_eq!(client.ask(post("/v1/messages", "{}")).status, 500);
-    }
-    assert_eq!((front.count(Event::UpstreamFaultErrorReply), front.count(Event::Barred)), (5, 0));
-    front.settles();
+    let front = Front::start(&[failing(told).address]);
+    is_no_fault(&front, told, "/v1/messages", "{}");
 }
 
 /// An engine gets no more requests at a time than it may have; a free place is taken at once.
