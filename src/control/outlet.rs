@@ -1,7 +1,7 @@
 //! Where lines go that others read: a file, a pipe, a socket, a terminal. Whoever reads there may stand still, and who writes
 //! must not stand still with him: he is waited for a moment, once.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -44,9 +44,12 @@ enum Manner {
 impl Outlet {
     /// Opens a file for appending; one that it makes has `mode`.
     pub(super) fn append(path: &Path, mode: u32) -> io::Result<Outlet> {
-        // A named pipe that nobody reads is an error at once, here and when writing, instead of a wait.
-        let file = OpenOptions::new().append(true).create(true).mode(mode).custom_flags(libc::O_NONBLOCK).open(path)?;
-        Ok(Outlet::new(file, Manner::Own))
+        // Who reads a named pipe may begin later than this, and may begin anew: with an end to read of its own it stands meanwhile, and holds
+        // as much as fits into it (fifo(7)). Elsewhere that would ask for a right that is not needed.
+        let is_pipe = fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo());
+        let mut how = OpenOptions::new();
+        how.append(true).read(is_pipe).create(true).mode(mode).custom_flags(libc::O_NONBLOCK);
+        Ok(Outlet::new(how.open(path)?, Manner::Own))
     }
 
     /// To where a descriptor leads that this process was started with.

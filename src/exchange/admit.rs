@@ -88,10 +88,11 @@ pub fn open(bytes: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) -> Op
             Ok(framing) => admit(&head, framing, bytes.len() > head.len, peer, since, cx),
             Err(refusal) => {
                 let id = rewrite::request_id(&head).unwrap_or_default();
-                refuse(refusal, bytes, Some((&head, Api::of_path(head.path()), id)), peer, since, cx)
+                let heard = Heard::of(&head, Api::of_path(head.path()), id);
+                refuse(refusal, bytes, Some(&head), heard, (peer, since), cx)
             }
         },
-        Err(refusal) => refuse(refusal, bytes, None, peer, since, cx),
+        Err(refusal) => refuse(refusal, bytes, None, Heard::of_flawed(bytes), (peer, since), cx),
     };
     cx.lender.fields = fields;
     opened
@@ -99,27 +100,27 @@ pub fn open(bytes: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) -> Op
 
 /// Half a head came, its first byte at `since`, and no more of it in time.
 pub fn refuse_slow_head(half: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) {
-    refuse(refusals::SLOW_HEAD, half, None, peer, since, cx);
+    refuse(refusals::SLOW_HEAD, half, None, Heard::of_flawed(half), (peer, since), cx);
 }
 
 /// Whatever follows a refused head cannot be told apart from it: answer and close. All of `bytes` are taken.
 fn refuse(
     refusal: http::Refusal,
     bytes: &[u8],
+    head: Option<&RequestHead<'_>>,
     heard: Heard<'_>,
-    peer: Peer,
-    since: Micros,
+    (peer, since): (Peer, Micros),
     cx: &mut Context<'_>,
 ) -> Opened {
     draft::answered(heard, peer, since, refusal.status, End::from(&refusal), cx);
     let (method, target) = http::method_and_target(bytes);
     let head_request = method == b"HEAD";
     let to = ToClient { version: Version::Http11, keep_alive: false, head_request, request_id: None, explain: None };
-    let cors = match heard {
-        Some((head, ..)) => cx.rules.origins.judge(&head.list),
+    let cors = match head {
+        Some(head) => cx.rules.origins.judge(&head.list),
         None => cx.rules.origins.unread(),
     };
-    let shape = Shape::of_path(heard.map_or(target, |(head, ..)| head.path()));
+    let shape = Shape::of_path(head.map_or(target, |head| head.path()));
     refusals::answer(&refusal.into(), &to, (shape, &cors), cx);
     cx.actions.push(Action::End(Ending::Linger));
     Opened::Answered(bytes.len())
@@ -137,7 +138,7 @@ fn admit(
     let api = Api::of_path(head.path());
     if let Some(answer) = own_answer(head, api, &framing, cx) {
         let (status, end) = answer.outcome();
-        draft::answered(Some((head, api, &id)), peer, since, status, end, cx);
+        draft::answered(Heard::of(head, api, &id), peer, since, status, end, cx);
         return answer_ourselves(head, &framing, &answer, &id, cx);
     }
     if framing.expect_continue && framing.body != BodyLength::None && !body_here {

@@ -133,8 +133,26 @@ impl Draft {
     }
 }
 
-/// What was asked by a request that got no exchange: its head, its API, its id.
-pub(super) type Heard<'a> = Option<(&'a RequestHead<'a>, Api, &'a [u8])>;
+/// What was asked by a request that got no exchange; empty where that could not be read.
+#[derive(Clone, Copy)]
+pub(super) struct Heard<'a> {
+    method: &'a [u8],
+    path: &'a [u8],
+    api: Api,
+    id: &'a [u8],
+}
+
+impl<'a> Heard<'a> {
+    pub(super) fn of(head: &RequestHead<'a>, api: Api, id: &'a [u8]) -> Heard<'a> {
+        Heard { method: head.method, path: http::without_query(head.path()), api, id }
+    }
+
+    /// Of a head that is refused for how it is written.
+    pub(super) fn of_flawed(bytes: &'a [u8]) -> Heard<'a> {
+        let (method, path) = http::method_and_path(bytes).unwrap_or_default();
+        Heard { method, path, api: Api::of_path(path), id: b"" }
+    }
+}
 
 /// A request whose first byte came at `since` was answered without an engine.
 pub(super) fn answered(heard: Heard<'_>, peer: Peer, since: Micros, status: u16, end: End, cx: &mut Context<'_>) {
@@ -144,17 +162,9 @@ pub(super) fn answered(heard: Heard<'_>, peer: Peer, since: Micros, status: u16,
     }
     let client = SocketAddr::new(peer.ip, peer.port);
     let blank = Record { client, status, ..Record::BLANK };
-    let record = match heard {
-        None => blank,
-        Some((head, api, id)) => Record {
-            method: Short::new(head.method),
-            path: Short::new(http::without_query(head.path())),
-            api,
-            request_id: Short::new(id),
-            ..blank
-        },
-    };
-    hand_over(record, since, end, cx);
+    let Heard { method, path, api, id } = heard;
+    let (method, path, request_id) = (Short::new(method), Short::new(path), Short::new(id));
+    hand_over(Record { method, path, api, request_id, ..blank }, since, end, cx);
 }
 
 impl Exchange {

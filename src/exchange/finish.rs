@@ -92,7 +92,10 @@ impl Exchange {
     /// where closing would be the proper end or nothing was sent, a reset.
     pub(super) fn cut(&mut self, end: End, cx: &mut Context<'_>) {
         self.keep_upstream = false;
-        cx.stats.count(Count::StreamCut);
+        // Nobody has seen anything of a reply that has no head.
+        if self.reply_started {
+            cx.stats.count(Count::StreamCut);
+        }
         let fin_is_visible = self.phase == Phase::Relay && self.form != Form::Bare;
         self.end(if fin_is_visible { Ending::Linger } else { Ending::Abort }, end, cx);
     }
@@ -162,6 +165,9 @@ impl Exchange {
 
     /// A fault of ours has torn this exchange: what it was counted for is given back, nothing else is touched.
     pub fn give_all_back(&mut self, cx: &mut Context<'_>) {
+        if self.phase != Phase::Done {
+            self.count_end(cx);
+        }
         self.tell(End::Fault, cx);
         if let Some(leg) = self.leg.take() {
             cx.lender.charges.release(leg.admission);
@@ -175,13 +181,7 @@ impl Exchange {
     /// The one exit: accounts first, then gives everything back.
     pub(super) fn end(&mut self, ending: Ending, end: End, cx: &mut Context<'_>) {
         self.deadline = None;
-        let pool = self.pool.map_or(RequestKey::NONE, |pool| pool.0);
-        let slot = self.leg.as_ref().map_or(RequestKey::NONE, |leg| leg.admission.endpoint().slot);
-        let reason = self.draft.reason().map_or(RequestKey::NO_REASON, |reason| reason as u8);
-        cx.stats.request(pool, slot, self.status, reason);
-        if pool != RequestKey::NONE {
-            cx.stats.observe(pool, Timing::Total, cx.now.saturating_sub(self.draft.since));
-        }
+        self.count_end(cx);
         self.tell(end, cx);
         if self.queued.take().is_some() && !matches!(end, End::ClientLeft(_)) {
             cx.stats.count(Count::QueueUnserved);
@@ -200,5 +200,16 @@ impl Exchange {
             cx.actions.push(Action::Resume(Side::Client));
         }
         cx.actions.push(Action::End(ending));
+    }
+
+    /// Of which pool, endpoint and status it was, and what it was chosen by.
+    fn count_end(&self, cx: &mut Context<'_>) {
+        let pool = self.pool.map_or(RequestKey::NONE, |pool| pool.0);
+        let slot = self.leg.as_ref().map_or(RequestKey::NONE, |leg| leg.admission.endpoint().slot);
+        let reason = self.draft.reason().map_or(RequestKey::NO_REASON, |reason| reason as u8);
+        cx.stats.request(pool, slot, self.status, reason);
+        if pool != RequestKey::NONE {
+            cx.stats.observe(pool, Timing::Total, cx.now.saturating_sub(self.draft.since));
+        }
     }
 }

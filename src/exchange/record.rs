@@ -20,7 +20,7 @@ pub struct Record {
     pub at: u64,
     /// Who asked.
     pub client: SocketAddr,
-    /// Empty where no head could be read.
+    /// Empty where no line of a request could be read.
     pub method: Short<16>,
     /// Without its query, which may hold secrets.
     pub path: Short<64>,

@@ -27,7 +27,8 @@ pub use digits::{decimal, hex};
 pub use fields::{FieldTable, Fields, Known};
 pub use framing::{BodyLength, ReplyFraming, RequestFraming};
 pub use head::{
-    HeadLimits, RequestHead, ResponseHead, Status, Version, method_and_target, parse_request, parse_response,
+    HeadLimits, RequestHead, ResponseHead, Status, Version, method_and_path, method_and_target, parse_request,
+    parse_response,
 };
 pub use reply::{Cause, ErrorReply, Fault, Refusal};
 pub use rewrite::{Added, Delivery, Form, ToClient, request_id, usable_request_id};

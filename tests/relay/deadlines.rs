@@ -425,16 +425,28 @@ fn keep_port(address: SocketAddr) -> OwnedFd {
     beside
 }
 
-/// What takes longer than the drain is cut visibly.
+/// What takes longer than the drain is cut visibly; of what has no head yet no reply is broken off.
 #[test]
 fn draining_ends() {
-    let engine = engine(|connection| connection.send([EVENTS, TOKEN].concat()));
-    let front = limited(&engine, |limits| limits.drain_timeout_ms = 150);
-    let mut client = front.connect();
-    client.send(post("/v1/chat/completions", "{}"));
-    // Of which something has come: before that nothing could be cut.
-    front.until("the stream", |front| front.count(Event::BytesOut) > 0);
-    front.drain();
-    assert!(!client.reply().whole);
-    front.settles();
+    for begun in [true, false] {
+        let engine = engine(move |connection| {
+            if begun {
+                connection.send([EVENTS, TOKEN].concat());
+            }
+        });
+        let front = limited(&engine, |limits| limits.drain_timeout_ms = 150);
+        let mut client = front.connect();
+        client.send(post("/v1/chat/completions", "{}"));
+        front.until("the request", |front| front.counters.in_flight(0) == 1);
+        if begun {
+            front.until("the stream", |front| front.count(Event::BytesOut) > 0);
+        }
+        front.drain();
+        match begun {
+            true => assert!(!client.reply().whole),
+            false => assert_eq!(client.rest(), (Vec::new(), End::Reset)),
+        }
+        front.settles();
+        assert_eq!(front.count(Event::StreamCut), u64::from(begun));
+    }
 }

@@ -200,6 +200,24 @@ fn receipts_alone_are_told_of_too() {
     }
 }
 
+/// Who scans and who errs is looked for by what he asked; what is no request's line may be a body, and nothing of it is told.
+#[test]
+fn a_head_that_is_refused_tells_its_line() {
+    let front = logging(&answering(HELLO), |_| {});
+    for (head, status, method, path) in [
+        ("TRACE /v1/models?key=k HTTP/1.1\r\nhost: x\r\n", 405, "TRACE", "/v1/models"),
+        ("POST /v1/completions HTTP/1.1\r\nhost: x\r\nno field\r\n", 400, "POST", "/v1/completions"),
+        ("GET /v1/a HTTP/1.1\r\nhost: x\r\nhost: y\r\n", 400, "GET", "/v1/a"),
+        ("GET http://user:word@x:y/v1/a HTTP/1.1\r\nhost: x\r\n", 400, "GET", ""),
+        ("Dear Anna, I write\r\n", 400, "", ""),
+        ("Dear /Anna, I write\r\n", 400, "", ""),
+    ] {
+        assert_eq!(front.ask(format!("{head}\r\n").into_bytes()).status, status, "{head}");
+        let [record] = told_all(&front, head);
+        assert_eq!((record.method.as_bytes(), record.path.as_bytes()), (method.as_bytes(), path.as_bytes()), "{head}");
+    }
+}
+
 #[test]
 fn nothing_is_told_while_it_is_off() {
     let front = Front::start(&answering(HELLO));

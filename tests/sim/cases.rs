@@ -373,6 +373,8 @@ fn a_panic_ends_one_exchange() {
         let mut table = Table::new(|_| {});
         statics(1).published.publish(draw::snapshot(&[Some(draw::endpoint(0, 0))], &by_prefix));
         let panics = statics(1).stats.total(Event::Panicked);
+        let ended = || statics(1).stats.requests().values().sum::<u64>();
+        let ended_before = ended();
         let (other, victim) = (table.client(1 << 20), table.client(1 << 20));
         let engine = table.ask(other, GET);
         let request = format!("{head}{BODY}");
@@ -382,6 +384,7 @@ fn a_panic_ends_one_exchange() {
         table.send(victim, &request.as_bytes()[before..]);
         table.pass(SECOND);
         assert_eq!((statics(1).stats.total(Event::Panicked) - panics, table.front_end(victim)), (1, Some(End::Reset)));
+        assert_eq!(ended() - ended_before, 1);
         let audit = table.shard.audit();
         assert_eq!((audit.clients, audit.legs.as_slice(), audit.held_account), (1, &[1][..], 0), "cut at {before}");
         assert_eq!(statics(1).counters.in_flight(0), 1);

@@ -26,7 +26,7 @@ pub struct Line<'a> {
     pub time: Cow<'a, str>,
     /// Who asked.
     pub client: SocketAddr,
-    /// These two without a value: no head could be read.
+    /// Without a value: no line of a request could be read. These two.
     pub method: Option<Cow<'a, str>>,
     /// See `method`.
     pub path: Option<Cow<'a, str>>,
