@@ -134,6 +134,7 @@ fn unknown(id: &str, most: usize) -> String {
     let id: String = id.chars().take(Record::ID_BYTES).flat_map(char::escape_debug).collect();
     format!(
         "no request \"{id}\" is among the last {most} that ended here: its id is the reply's x-request-id, a request has its \
-         receipt when it has ended, and `receipts` in [log] keeps more of them\n"
+         receipt when it has ended, `receipts` in [log] keeps more of them, and who began before another process took this one's place \
+         (SIGUSR2) has none here, but a line in the access log\n"
     )
 }

@@ -17,7 +17,7 @@ pub struct RequestKey {
     pub pool: u16,
     /// Endpoint slot; [`RequestKey::NONE`] when none was chosen.
     pub slot: u16,
-    /// Status sent to the client; 0 when it left before one was.
+    /// Status sent to the client; 0 when it left, or the front ended, before one was.
     pub status: u16,
     /// [`crate::policy::Reason`] as a number; [`RequestKey::NO_REASON`] when nothing was chosen.
     pub reason: u8,

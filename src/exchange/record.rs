@@ -50,7 +50,7 @@ pub struct Record {
     pub completion_tokens: Option<u32>,
     /// Hash of the prompt's prefix by which it was routed.
     pub key: Option<u64>,
-    /// Sent to the client; 0: it left before.
+    /// Sent to the client; 0: it left, or the front ended, before.
     pub status: u16,
     /// How it ended.
     pub end: End,

@@ -16,7 +16,7 @@ pub(super) struct Reading {
     /// Events of streams behind the first.
     pub events: Option<f64>,
     pub waiting: Option<f64>,
-    /// Finished requests by status; 0: the client left before one was sent.
+    /// Finished requests by status; 0: the client left, or the front ended, before one was sent.
     pub statuses: BTreeMap<u16, f64>,
     /// The same by the reason of their choice.
     pub reasons: BTreeMap<String, f64>,

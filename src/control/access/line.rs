@@ -42,7 +42,7 @@ pub struct Line<'a> {
     pub runner_up: Option<Cow<'a, str>>,
     /// How many endpoints were chosen.
     pub tries: u8,
-    /// Sent to the client; 0: it left before.
+    /// Sent to the client; 0: it left, or the front ended, before.
     pub status: u16,
     /// How it ended.
     pub end: Cow<'a, str>,
