@@ -139,6 +139,7 @@ impl Exchange {
             acknowledged: None,
             answered: false,
             charged: false,
+            aborted: false,
             noted,
         });
         self.phase = Phase::Connect;

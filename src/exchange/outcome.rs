@@ -153,8 +153,15 @@ impl Exchange {
         }
     }
 
-    /// The reply has come to its last byte. Where that is the end of an error, it was judged before.
-    pub(super) fn praise(&self, cx: &Context<'_>) {
+    /// The reply has come to its last byte. Where that is the end of an error, it was judged before. An engine that ends answers at once, looks idle and
+    /// would draw all that asks.
+    pub(super) fn praise_or_blame(&mut self, cx: &mut Context<'_>) {
+        if self.leg.as_ref().is_some_and(|leg| leg.aborted) {
+            cx.stats.count(Count::UpstreamFaultErrorEvent);
+            self.blame(cx);
+            self.was_not_computed(cx);
+            return self.pay_back(cx);
+        }
         if let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged)
             && (200..400).contains(&self.status)
         {

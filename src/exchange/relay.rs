@@ -388,11 +388,11 @@ impl Exchange {
 
     /// The last byte of the reply is on its way.
     fn complete(&mut self, cx: &mut Context<'_>) {
-        self.praise(cx);
         if self.json {
             let told = self.usage.end();
             self.tokens_told(told, cx);
         }
+        self.praise_or_blame(cx);
         self.end(if self.keep_client { Ending::KeepAlive } else { Ending::Linger }, End::Whole, cx);
     }
 }

@@ -26,6 +26,7 @@ const NEAR_BYTES: usize = 320;
 const KEYS_MAX: usize = 8;
 const KEY: &[u8] = b"\"usage\"";
 static FIND_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KEY));
+static FIND_ABORTED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"finish_reason\":\"abort\""));
 static FIND_PREVIOUS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"previous_response_id\":\""));
 
 /// Tokens of one request.
@@ -37,6 +38,8 @@ pub(super) struct Usage {
     pub cached: Option<u32>,
     /// Generated.
     pub completion: Option<u32>,
+    /// Nothing was: vLLM, as it ends or is put to sleep, answers 200 to what never ran.
+    pub aborted: bool,
     /// It was told by Anthropic's names: so many of its prompt stood beside `input_tokens`.
     beside: Option<u32>,
 }
@@ -172,7 +175,10 @@ fn usage_at(text: &[u8], at: usize) -> Option<Usage> {
     let told = Walk::new(value.strip_prefix(b"{")?).told()?;
     // The prompt of a response that goes on from another is more than what was asked.
     let goes_on = told.prompt.is_none() && FIND_PREVIOUS.find(before).is_some();
-    told.usage().filter(|_| !goes_on)
+    let usage = told.usage().filter(|_| !goes_on)?;
+    // Inside a string its quotes would be escaped.
+    let aborted = usage.completion == Some(0) && FIND_ABORTED.find(before).is_some();
+    Some(Usage { aborted, ..usage })
 }
 
 /// Goes over JSON from inside an object of usage to the end of what that stands in.
@@ -215,7 +221,13 @@ impl Told {
         let cached = self.cached.or(self.cache_read).map(|cached| cached.min(prompt));
         let by_anthropics_names = self.prompt.is_none() && self.cache_read.is_some();
         let beside = by_anthropics_names.then_some(beside);
-        Some(Usage { prompt: Some(prompt), cached, completion: self.completion.or(self.output), beside })
+        Some(Usage {
+            prompt: Some(prompt),
+            cached,
+            completion: self.completion.or(self.output),
+            aborted: false,
+            beside,
+        })
     }
 }
 

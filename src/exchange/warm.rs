@@ -278,6 +278,9 @@ impl Exchange {
         self.prompt_tokens = usage.prompt.or(self.prompt_tokens);
         self.cached_tokens = usage.cached.or(self.cached_tokens);
         self.completion_tokens = usage.completion.or(self.completion_tokens);
+        if let Some(leg) = &mut self.leg {
+            leg.aborted |= usage.aborted;
+        }
     }
 
     /// At the end: what the reply told is counted, and compared with what was thought.

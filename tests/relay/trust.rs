@@ -149,6 +149,30 @@ fn a_draining_vllm_is_barred_at_once() {
     }
 }
 
+/// Prompts that are token ids pass its frontend by, and are answered as if all were well.
+#[test]
+fn who_breaks_every_answer_off_is_barred() {
+    let says = |reason: &str, tokens: usize| {
+        let body = format!(
+            r#"{{"id":"a","choices":[{{"index":0,"text":"","finish_reason":"{reason}"}}],"usage":{{"prompt_tokens":3,"completion_tokens":{tokens}}}}}"#
+        );
+        Engine::answering(format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        ))
+    };
+    for (reason, tokens, expected) in [("abort", 0, (3, 1)), ("abort", 1, (0, 0)), ("length", 0, (0, 0))] {
+        let front = Front::start(&[says(reason, tokens).address]);
+        for _ in 0..3 {
+            let reply = front.ask(post("/v1/completions", r#"{"prompt":[1,2,3]}"#));
+            assert_eq!((reply.status, reply.whole), (200, true));
+        }
+        let counted = (front.count(Event::UpstreamFaultErrorEvent), front.count(Event::Barred));
+        assert_eq!(counted, expected, "{reason} {tokens}");
+        front.settles();
+    }
+}
+
 /// A full queue: the request was not executed, and another engine takes it.
 #[test]
 fn what_an_engine_is_too_busy_for_goes_to_another_one() {

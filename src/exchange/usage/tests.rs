@@ -4,7 +4,7 @@ use super::*;
 use crate::http::{Body, BodyLength};
 
 const fn usage(prompt: u32, cached: Option<u32>, completion: u32) -> Option<Usage> {
-    Some(Usage { prompt: Some(prompt), cached, completion: Some(completion), beside: None })
+    Some(Usage { prompt: Some(prompt), cached, completion: Some(completion), aborted: false, beside: None })
 }
 
 /// Raw replies of vLLM 0.32, and what they tell.
@@ -236,6 +236,14 @@ fn the_real_one_is_found_beside_others_and_in_other_hands() {
     }
     let null = r#"{"usage":{"prompt_tokens":10,"prompt_tokens_details":null,"completion_tokens":2}}"#;
     assert_eq!(look(null.as_bytes()), usage(10, None, 2));
+    for (reason, completion, expected) in
+        [("abort", 0, true), ("abort", 1, false), ("stop", 0, false), ("length", 1, false)]
+    {
+        let text = format!(
+            r#"{{"choices":[{{"text":"","finish_reason":"{reason}","stop_reason":null}}],"usage":{{"prompt_tokens":9,"completion_tokens":{completion}}}}}"#
+        );
+        assert_eq!(look(text.as_bytes()).map(|usage| usage.aborted), Some(expected), "{text}");
+    }
     let more = r#"{"usage":{"prompt_tokens":10,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":11}}}"#;
     assert_eq!(look(more.as_bytes()), usage(10, Some(10), 2), "no more than there were");
     // The last event of a stream counts, wherever the reads end; carriage returns are no part of it.
