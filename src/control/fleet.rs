@@ -234,7 +234,10 @@ impl Fleet {
         now: Instant,
     ) -> bool {
         let stale = Duration::from_millis(self.config.control.stale_after_ms);
-        let Some(tenancy) = self.tenancy(place, id) else { return false };
+        let Some(at) = self.at(place) else { return false };
+        let member = &mut self.members[at];
+        member.scrape_failures += u64::from(read.is_err());
+        let Some(tenancy) = member.now.as_mut().filter(|tenancy| tenancy.id == id) else { return false };
         let (reading, ours) = match read {
             Ok(read) => read,
             Err(why) => {

@@ -43,10 +43,11 @@ impl Collected {
                 family.gauge(labels, f64::from(u8::from(health == state)))?;
             }
         }
-        let help = "How often an endpoint got nothing new for a while, for how its requests ended";
-        let mut family = Family::new(out, "endpoint_ejections", help, MetricType::Counter)?;
-        for member in fleet.members() {
-            family.counter(vec![("endpoint", &member.name)], member.ejections)?;
+        for (name, help, count) in COUNTS {
+            let mut family = Family::new(out, name, help, MetricType::Counter)?;
+            for member in fleet.members() {
+                family.counter(vec![("endpoint", &member.name)], count(member))?;
+            }
         }
         let help = "Requests that failed by their endpoint's fault";
         let mut family = Family::new(out, "endpoint_faults", help, MetricType::Counter)?;
@@ -55,7 +56,11 @@ impl Collected {
         }
         drop(fleet);
         let figures: [(&str, &str, Figure); 8] = [
-            ("endpoint_foreign", "Load that is not ours: running and waiting beyond ours", |e| Some(e.foreign.into())),
+            (
+                "endpoint_foreign",
+                "Load that is not ours, where the engine tells its own: running and waiting beyond ours",
+                |e| e.engine.running.and(e.engine.waiting).map(|_| e.foreign.into()),
+            ),
             ("endpoint_share_ratio", "Part of its weight that counts: less than 1 in a slow start", |e| {
                 Some(f64::from(e.share_percent) / 100.0)
             }),
@@ -121,6 +126,16 @@ impl Collected {
         Ok(())
     }
 }
+
+type Count = fn(&Member) -> u64;
+
+/// What control counts of each engine.
+const COUNTS: [(&str, &str, Count); 2] = [
+    ("endpoint_ejections", "How often an endpoint got nothing new for a while, for how its requests ended", |member| {
+        member.ejections
+    }),
+    ("endpoint_scrape_failures", "Times that the engine's /metrics could not be read", |member| member.scrape_failures),
+];
 
 const STATES: [Health; 7] =
     [Health::Unknown, Health::Up, Health::Down, Health::Draining, Health::Asleep, Health::Ejected, Health::Trial];

@@ -1,0 +1,51 @@
+//! What an operator is told of trouble that no request shows: lines of the log, each once, and series that alarms are made of.
+
+use crate::engine::Engine;
+use crate::front::Front;
+use crate::{QUICK, fleet, until};
+
+const LOADED: &str =
+    "HTTP/1.1 200 OK\r\ncontent-length: 57\r\n\r\nvllm:num_requests_running 7\nvllm:num_requests_waiting 3\n\n";
+const SORRY: &str = "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 5\r\n\r\nsorry";
+/// Said of an engine that does not tell how it is loaded.
+const UNREAD: &str = "cannot read an engine's /metrics";
+
+fn lines(front: &Front, words: &str) -> usize {
+    front.log().lines().filter(|line| line.contains(words)).count()
+}
+
+/// It is up all the while: what it was last known to have of others' load is no figure any more, and neither is none.
+#[test]
+fn an_engine_whose_metrics_become_unreadable_is_told() {
+    let engine = Engine::start();
+    engine.tells(LOADED);
+    let quick = "[control]\nscrape_interval_ms = 20\nstale_after_ms = 200\n";
+    let front = Front::start("auto", &[engine.address], &format!("{QUICK}{quick}"));
+    front.until_health(0, "up");
+    let foreign = || {
+        let text = front.asks("GET", "/metrics", "").1;
+        let of = format!("warmfront_endpoint_foreign{{endpoint=\"{}\"}} ", engine.address);
+        text.lines().find_map(|line| line.strip_prefix(&of).map(str::to_owned))
+    };
+    let failures = || front.metric("warmfront_endpoint_scrape_failures_total{");
+    until("its load", || foreign().as_deref() == Some("10.0"));
+    assert_eq!(lines(&front, UNREAD), 0);
+    engine.tells(SORRY);
+    front.until_said("/metrics answers 500");
+    until("no figure", || foreign().is_none());
+    let before = failures();
+    until("ten more failures", || failures() >= before + 10.0);
+    assert_eq!((lines(&front, UNREAD), front.acts_on(0, "up")), (1, true), "{}", front.log());
+    engine.tells(LOADED);
+    front.until_said("/metrics is read again");
+    until("its load again", || foreign().as_deref() == Some("10.0"));
+}
+
+/// Some have none by nature.
+#[test]
+fn that_an_engine_has_no_metrics_is_said_once() {
+    let ([_engine], front) = fleet("auto", &format!("{QUICK}[control]\nscrape_interval_ms = 20\n"));
+    front.until_said("/metrics answers 404");
+    until("more of it", || front.metric("warmfront_endpoint_scrape_failures_total{") > 20.0);
+    assert_eq!(lines(&front, UNREAD), 1);
+}
