@@ -81,6 +81,7 @@ impl Collector for Collected {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> Result<(), Error> {
         let snapshot = self.0.published.current();
         self.process(&mut out, &snapshot)?;
+        self.configuration(&mut out)?;
         let deeds = self.deeds();
         self.requests(&mut out, &snapshot, &deeds)?;
         self.events(&mut out)?;

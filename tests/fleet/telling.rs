@@ -2,6 +2,7 @@
 
 use crate::engine::Engine;
 use crate::front::Front;
+use crate::reloading::config;
 use crate::{QUICK, fleet, until};
 
 const LOADED: &str =
@@ -48,4 +49,24 @@ fn that_an_engine_has_no_metrics_is_said_once() {
     front.until_said("/metrics answers 404");
     until("more of it", || front.metric("warmfront_endpoint_scrape_failures_total{") > 20.0);
     assert_eq!(lines(&front, UNREAD), 1);
+}
+
+/// The old configuration serves on, and nobody need have read the answer.
+#[test]
+fn a_configuration_that_is_refused_or_waits_is_told() {
+    let engine = Engine::start();
+    let front = Front::start("auto", &[], &config("", &[&engine]));
+    let [taken, read, waiting] = ["last_reload_successful", "last_reload_success_timestamp_seconds", "restart_wanted"]
+        .map(|name| format!("warmfront_config_{name} "));
+    let told = || [&taken, &waiting].map(|name| front.metric(name));
+    let begun = front.metric(&read);
+    assert!((told(), begun > 1_600_000_000.0) == ([1.0, 0.0], true), "{begun}");
+    front.write("[limits]\nbody_bytes_maxx = 1\n");
+    assert_eq!((front.reload().0, told(), front.metric(&read)), (422, [0.0, 0.0], begun));
+    front.write(&config("[log]\nformat = \"json\"\n[serve]\npin = false\n", &[&engine]));
+    std::thread::sleep(std::time::Duration::from_millis(1_100));
+    assert_eq!((front.reload().0, told()), (200, [1.0, 2.0]));
+    assert!(front.metric(&read) > begun);
+    front.write(&config("", &[&engine]));
+    assert_eq!((front.reload().0, told()), (200, [1.0, 0.0]));
 }

@@ -63,4 +63,25 @@ impl Collected {
         Family::new(out, "release_underflows", "Releases without a request, always 0", MetricType::Counter)?
             .counter(vec![], counters.underflow())
     }
+    /// By the names that Prometheus and its like have for their own.
+    pub(super) fn configuration(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let reloads = self.0.keeper.reloads();
+        let taken = f64::from(u8::from(reloads.was_taken()));
+        for (name, help, value) in [
+            ("config_last_reload_successful", "0 where the configuration was refused when it was read last", taken),
+            (
+                "config_last_reload_success_timestamp_seconds",
+                "When the configuration in use was read, since 1970",
+                reloads.read() as f64,
+            ),
+            (
+                "config_restart_wanted",
+                "Keys of the configuration that stay as they were until a restart",
+                reloads.restart_wanted() as f64,
+            ),
+        ] {
+            Family::new(out, name, help, MetricType::Gauge)?.gauge(vec![], value)?;
+        }
+        Ok(())
+    }
 }
