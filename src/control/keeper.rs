@@ -224,7 +224,10 @@ impl Keeper {
         }
         // An engine that refused the key of before is not to wait for its turn.
         let rekeyed = |member: &&Member| keys_before.get(&member.place).is_some_and(|before| *before != member.key);
-        fleet.members().iter().filter(rekeyed).for_each(|member| member.models_wanted.notify_one());
+        for member in fleet.members().iter().filter(rekeyed) {
+            member.models_wanted.notify_one();
+            changes.rekeyed.push(member.name.to_string());
+        }
         drop(fleet);
         self.config.store(Arc::clone(&config));
         if let Some(access) = access {

@@ -34,6 +34,8 @@ pub struct Changes {
     pub added: Vec<String>,
     /// Engines that finish what they have.
     pub removed: Vec<String>,
+    /// Engines that stay and are asked with another key, or with one, or with none any more.
+    pub rekeyed: Vec<String>,
     /// Sections of the configuration that differ.
     pub changed: Vec<&'static str>,
     /// Keys that differ and stay as they were until a restart.

@@ -70,3 +70,27 @@ fn a_configuration_that_is_refused_or_waits_is_told() {
     front.write(&config("", &[&engine]));
     assert_eq!((front.reload().0, told()), (200, [1.0, 0.0]));
 }
+
+/// The file is the same by its name: without a word nobody knows whether the key of before is gone.
+#[test]
+fn engines_that_are_asked_with_another_key_are_named() {
+    let [open, locked] = std::array::from_fn(|_| Engine::start());
+    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("key-{}", std::process::id()));
+    let write = |key: &str| std::fs::write(&file, key).unwrap();
+    write("one");
+    let key = format!("api_key_file = \"{}\"\n", file.display());
+    let front = Front::start("auto", &[], &format!("{}{key}", config("", &[&open, &locked])));
+    let rekeyed = || {
+        let (status, said) = front.reload();
+        let changes: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!((status, &changes["changed"]), (200, &serde_json::json!([])), "{said}");
+        changes["rekeyed"].clone()
+    };
+    assert_eq!(rekeyed(), serde_json::json!([]));
+    write("two");
+    let name = locked.address.to_string();
+    assert_eq!(rekeyed(), serde_json::json!([name]));
+    front.until_said(&format!("rekeyed=[\"{name}\"]"));
+    assert_eq!(rekeyed(), serde_json::json!([]));
+    std::fs::remove_file(&file).unwrap();
+}
