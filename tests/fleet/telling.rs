@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::front::Front;
 use crate::reloading::config;
-use crate::{QUICK, fleet, until};
+use crate::{DRIVERS, QUICK, fleet, until};
 
 const LOADED: &str =
     "HTTP/1.1 200 OK\r\ncontent-length: 57\r\n\r\nvllm:num_requests_running 7\nvllm:num_requests_waiting 3\n\n";
@@ -93,4 +93,24 @@ fn engines_that_are_asked_with_another_key_are_named() {
     front.until_said(&format!("rekeyed=[\"{name}\"]"));
     assert_eq!(rekeyed(), serde_json::json!([]));
     std::fs::remove_file(&file).unwrap();
+}
+
+/// Who comes next hangs, and is no request yet.
+#[test]
+fn a_shard_that_has_as_many_clients_as_it_may_is_told() {
+    for driver in DRIVERS {
+        let ([_engine], front) = fleet(driver, &format!("{QUICK}[limits]\nconnections_max = 2\n"));
+        let pauses = || front.metric("warmfront_accept_pauses_total");
+        let first = front.connect();
+        until("one", || front.metric("warmfront_client_connections ") == 1.0);
+        assert_eq!((pauses(), front.metric("warmfront_shard_client_connections_max")), (0.0, 2.0), "{driver}");
+        let _second = front.connect();
+        front.until_said("a shard has as many clients as it may");
+        assert_eq!(pauses(), 1.0, "{driver}");
+        let mut third = front.connect();
+        third.ask();
+        drop(first);
+        assert_eq!((third.reply().status, pauses()), (200, 2.0), "{driver}");
+        assert_eq!(lines(&front, "a shard has as many clients as it may"), 1, "{driver}");
+    }
 }

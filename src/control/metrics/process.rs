@@ -45,6 +45,9 @@ impl Collected {
             let open = stats.shard(shard).gauge(Gauge::Connections);
             family.gauge(vec![("shard", &shard.to_string())], open as f64)?;
         }
+        let most = self.0.keeper.config().limits.connections_max as f64;
+        Family::new(out, "shard_client_connections_max", "Most client connections of a shard", MetricType::Gauge)?
+            .gauge(vec![], most)?;
         for (gauge, name, help) in [
             (Gauge::Connections, "client_connections", "Client connections"),
             (Gauge::Upstreams, "upstream_connections", "Connections to engines, busy or idle"),
