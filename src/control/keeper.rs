@@ -35,6 +35,7 @@ use crate::counters::{Counted, Counters};
 use crate::exchange::Rules;
 use crate::fleet::EndpointId;
 use crate::publish::Published;
+use caches::Saving;
 use reloads::Reloads;
 use said::{Unserved, say, say_asleep, say_moved};
 
@@ -61,8 +62,7 @@ pub struct Keeper {
     reloads: Reloads,
     /// Held by who is changing the configuration.
     changing: tokio::sync::Mutex<()>,
-    /// Held by who is writing down what is known of caches; whether it was said that there is nothing to write.
-    saving: tokio::sync::Mutex<bool>,
+    saving: Saving,
     /// What watches each engine, by place, and what it goes by; ends when it is dropped.
     watches: Mutex<HashMap<usize, (watch::Plan, JoinSet<()>)>>,
     /// Who listens to each engine's events, by place; none where that is another process's by now.
@@ -94,7 +94,7 @@ impl Keeper {
             changed: Notify::new(),
             reloads: Reloads::default(),
             changing: tokio::sync::Mutex::default(),
-            saving: tokio::sync::Mutex::default(),
+            saving: Saving::default(),
             watches: Mutex::default(),
             ears: Mutex::new(Some(HashMap::new())),
             heard: Mutex::default(),

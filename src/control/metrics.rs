@@ -114,6 +114,9 @@ impl Collected {
             .counter(vec![], counts.written())?;
         let help = "Lines of the access log that its disk or its reader did not take";
         Family::new(out, "access_lines_lost", help, MetricType::Counter)?.counter(vec![], counts.lost())?;
+        let help = "Times that what is known of caches could not be written into caches_file";
+        Family::new(out, "caches_file_failures", help, MetricType::Counter)?
+            .counter(vec![], self.0.keeper.save_failures())?;
         let help = "Lines of the log on standard error that whoever reads it did not take";
         Family::new(out, "log_lines_lost", help, MetricType::Counter)?.counter(vec![], log::lost())
     }

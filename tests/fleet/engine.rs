@@ -46,6 +46,7 @@ struct State {
     metrics: Mutex<&'static str>,
 
     gone: AtomicBool,
+    slow: AtomicBool,
     requests: AtomicUsize,
     at_once: AtomicUsize,
     most_at_once: AtomicUsize,
@@ -89,6 +90,11 @@ impl Engine {
         *self.state.metrics.lock().unwrap() = answer;
     }
 
+    /// Answers no probe in half a second, or each at once.
+    pub fn is_slow(&self, slow: bool) {
+        self.state.slow.store(slow, Ordering::Relaxed);
+    }
+
     /// Listens no more; what it has stays open.
     pub fn goes(&self) {
         self.state.gone.store(true, Ordering::Relaxed);
@@ -118,7 +124,12 @@ fn serve(mut wire: Wire, state: &State) {
         wire.body(head.length().unwrap_or(Length::Of(0)));
         let path = head.start.split(' ').nth(1).unwrap_or_default().to_owned();
         let answer = match path.as_str() {
-            "/health" => HEALTHY,
+            "/health" => {
+                if state.slow.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(500));
+                }
+                HEALTHY
+            }
             "/metrics" => Some(*state.metrics.lock().unwrap()).filter(|told| !told.is_empty()).unwrap_or(UNKNOWN),
             "/v1/models" => UNKNOWN,
             _ => {

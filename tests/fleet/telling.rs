@@ -7,6 +7,9 @@ use crate::{DRIVERS, QUICK, fleet, until};
 
 const LOADED: &str =
     "HTTP/1.1 200 OK\r\ncontent-length: 57\r\n\r\nvllm:num_requests_running 7\nvllm:num_requests_waiting 3\n\n";
+/// It says which process it is.
+const STARTED: &str =
+    "HTTP/1.1 200 OK\r\ncontent-length: 66\r\n\r\nprocess_start_time_seconds 1700000000\nvllm:num_requests_running 0\n";
 const SORRY: &str = "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 5\r\n\r\nsorry";
 /// Said of an engine that does not tell how it is loaded.
 const UNREAD: &str = "cannot read an engine's /metrics";
@@ -113,4 +116,36 @@ fn a_shard_that_has_as_many_clients_as_it_may_is_told() {
         assert_eq!((third.reply().status, pauses()), (200, 2.0), "{driver}");
         assert_eq!(lines(&front, "a shard has as many clients as it may"), 1, "{driver}");
     }
+}
+
+/// Nobody else serves what it serves, so it stays, as slow as it is; and what it serves is not known.
+#[test]
+fn an_engine_that_stays_although_it_is_slow_is_told_and_so_is_the_end_of_it() {
+    let engine = Engine::start();
+    let quick = QUICK.replace("slow_start_ms", "probe_timeout_ms = 100\nslow_start_ms");
+    let front = Front::start("auto", &[engine.address], &quick);
+    front.until_health(0, "up");
+    assert_eq!(front.metric("warmfront_endpoint_probe_failures_total{"), 0.0);
+    until("its models", || front.metric("warmfront_endpoint_models_unread{") == 1.0);
+    engine.is_slow(true);
+    front.until_said("although it does not answer its probes in time");
+    until("more of it", || front.metric("warmfront_endpoint_probe_failures_total{") >= 4.0);
+    assert!(front.acts_on(0, "up"));
+    engine.is_slow(false);
+    front.until_said("engine answers its probes in time again");
+}
+
+/// Each minute, and here before another process is to take this one's place.
+#[test]
+fn caches_that_cannot_be_written_down_are_counted() {
+    let engine = Engine::start();
+    engine.tells(STARTED);
+    let front = Front::start("auto", &[], &config("[control]\ncaches_file = \"/nowhere/caches\"\n", &[&engine]));
+    until("its figures", || !front.endpoint(0)["engine"].is_null());
+    let failures = || front.metric("warmfront_caches_file_failures_total");
+    assert_eq!(failures(), 0.0);
+    front.write("this is no configuration");
+    front.try_upgrade();
+    front.until_said("no process took this one's place");
+    assert_eq!(failures(), 1.0);
 }

@@ -54,6 +54,11 @@ impl Collected {
         for member in fleet.members() {
             family.counter(vec![("endpoint", &member.name)], deeds.of(&member.name).faults)?;
         }
+        let help = "1 where what the engine serves could not be read when it was asked last";
+        let mut family = Family::new(out, "endpoint_models_unread", help, MetricType::Gauge)?;
+        for member in fleet.members() {
+            family.gauge(vec![("endpoint", &member.name)], f64::from(u8::from(member.models_error.is_some())))?;
+        }
         drop(fleet);
         let figures: [(&str, &str, Figure); 8] = [
             (
@@ -130,9 +135,12 @@ impl Collected {
 type Count = fn(&Member) -> u64;
 
 /// What control counts of each engine.
-const COUNTS: [(&str, &str, Count); 2] = [
+const COUNTS: [(&str, &str, Count); 3] = [
     ("endpoint_ejections", "How often an endpoint got nothing new for a while, for how its requests ended", |member| {
         member.ejections
+    }),
+    ("endpoint_probe_failures", "Probes that the engine failed, or did not answer in time", |member| {
+        member.probe_failures
     }),
     ("endpoint_scrape_failures", "Times that the engine's /metrics could not be read", |member| member.scrape_failures),
 ];
