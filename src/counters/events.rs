@@ -139,7 +139,7 @@ events! {
         RefusedEarlyEnd = "early_end", RefusedBadSwitch = "bad_switch",
         RefusedClientTimeout = "client_timeout", RefusedEngineTimeout = "engine_timeout",
         RefusedUnreachable = "unreachable", RefusedUnknownModel = "unknown_model", RefusedShed = "shed",
-        RefusedDraining = "draining", RefusedInternal = "internal", RefusedOther = "other";
+        RefusedAllAtCap = "all_at_cap", RefusedOverBudget = "over_budget", RefusedNoDescriptor = "no_descriptor", RefusedOther = "other";
     "upstream_faults", "Replies that broke or were broken off on the engine's side, by kind.", "kind" =>
         UpstreamFaultBadHead = "bad_head", UpstreamFaultBadFraming = "bad_framing",
         UpstreamFaultBadField = "bad_field", UpstreamFaultBadChunk = "bad_chunk",
