@@ -90,6 +90,7 @@ impl Collector for Collected {
         self.answers(&mut out, &snapshot)?;
         self.shadows(&mut out, &snapshot)?;
         self.endpoints(&mut out, &snapshot, &deeds)?;
+        self.figures(&mut out, &snapshot)?;
         self.slots(&mut out, &snapshot, &deeds)?;
         self.predictions(&mut out, &snapshot, &deeds)?;
         self.heard(&mut out)

@@ -21,12 +21,8 @@ impl Collected {
         snapshot: &Snapshot,
         deeds: &ByName,
     ) -> Result<(), Error> {
-        type Figure = fn(&Endpoint) -> Option<f64>;
         let fleet = self.0.keeper.fleet();
-        // One that was taken out finishes beside its successor of the same name.
-        let current: HashSet<EndpointId> =
-            fleet.members().iter().filter_map(|member| Some(member.now.as_ref()?.id)).collect();
-        let all = || snapshot.endpoints.iter().flatten().filter(|endpoint| current.contains(&endpoint.id));
+        // One that was taken out finishes beside its successor of the same name: they are one series.
         let mut in_flight = BTreeMap::new();
         for endpoint in snapshot.endpoints.iter().flatten() {
             *in_flight.entry(&*endpoint.name).or_insert(0.0) += f64::from(self.0.counters.in_flight(endpoint.id.slot));
@@ -59,7 +55,16 @@ impl Collected {
         for member in fleet.members() {
             family.gauge(vec![("endpoint", &member.name)], f64::from(u8::from(member.models_error.is_some())))?;
         }
-        drop(fleet);
+        Ok(())
+    }
+
+    /// What each engine says of itself, and what follows from that.
+    pub(super) fn figures(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
+        type Figure = fn(&Endpoint) -> Option<f64>;
+        // One that was taken out finishes beside its successor of the same name.
+        let current: HashSet<EndpointId> =
+            self.0.keeper.fleet().members().iter().filter_map(|member| Some(member.now.as_ref()?.id)).collect();
+        let all = || snapshot.endpoints.iter().flatten().filter(|endpoint| current.contains(&endpoint.id));
         let figures: [(&str, &str, Figure); 8] = [
             (
                 "endpoint_foreign",
