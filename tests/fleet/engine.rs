@@ -90,7 +90,7 @@ impl Engine {
         *self.state.metrics.lock().unwrap() = answer;
     }
 
-    /// Answers no probe in half a second, or each at once.
+    /// Answers no probe in two seconds, or each at once.
     pub fn is_slow(&self, slow: bool) {
         self.state.slow.store(slow, Ordering::Relaxed);
     }
@@ -126,7 +126,7 @@ fn serve(mut wire: Wire, state: &State) {
         let answer = match path.as_str() {
             "/health" => {
                 if state.slow.load(Ordering::Relaxed) {
-                    std::thread::sleep(Duration::from_millis(500));
+                    std::thread::sleep(Duration::from_secs(2));
                 }
                 HEALTHY
             }

@@ -23,7 +23,7 @@ fn lines(front: &Front, words: &str) -> usize {
 fn an_engine_whose_metrics_become_unreadable_is_told() {
     let engine = Engine::start();
     engine.tells(LOADED);
-    let quick = "[control]\nscrape_interval_ms = 20\nstale_after_ms = 200\n";
+    let quick = "[control]\nscrape_interval_ms = 20\nscrape_timeout_ms = 10000\nstale_after_ms = 200\n";
     let front = Front::start("auto", &[engine.address], &format!("{QUICK}{quick}"));
     front.until_health(0, "up");
     let foreign = || {
@@ -48,7 +48,8 @@ fn an_engine_whose_metrics_become_unreadable_is_told() {
 /// Some have none by nature.
 #[test]
 fn that_an_engine_has_no_metrics_is_said_once() {
-    let ([_engine], front) = fleet("auto", &format!("{QUICK}[control]\nscrape_interval_ms = 20\n"));
+    let ([_engine], front) =
+        fleet("auto", &format!("{QUICK}[control]\nscrape_interval_ms = 20\nscrape_timeout_ms = 10000\n"));
     front.until_said("/metrics answers 404");
     until("more of it", || front.metric("warmfront_endpoint_scrape_failures_total{") > 20.0);
     assert_eq!(lines(&front, UNREAD), 1);
@@ -122,10 +123,9 @@ fn a_shard_that_has_as_many_clients_as_it_may_is_told() {
 #[test]
 fn an_engine_that_stays_although_it_is_slow_is_told_and_so_is_the_end_of_it() {
     let engine = Engine::start();
-    let quick = QUICK.replace("slow_start_ms", "probe_timeout_ms = 100\nslow_start_ms");
+    let quick = QUICK.replace("slow_start_ms", "probe_timeout_ms = 500\nslow_start_ms");
     let front = Front::start("auto", &[engine.address], &quick);
     front.until_health(0, "up");
-    assert_eq!(front.metric("warmfront_endpoint_probe_failures_total{"), 0.0);
     until("its models", || front.metric("warmfront_endpoint_models_unread{") == 1.0);
     engine.is_slow(true);
     front.until_said("although it does not answer its probes in time");
