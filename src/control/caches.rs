@@ -55,6 +55,8 @@ pub struct Caches {
     index_bytes: usize,
     /// By slot, of endpoints that have one.
     parts: Vec<Option<Part>>,
+    /// Who has each slot, or had it last, as lines of the log have it.
+    names: Vec<Arc<str>>,
     /// Blocks that each slot wants at most, and what is due to it of these.
     claims: Vec<u32>,
     due: Vec<u32>,
@@ -79,6 +81,7 @@ impl Caches {
             index: is_wanted.then(|| made(config)).flatten().map(Arc::new),
             in_steps: config.listens(),
             index_bytes: config.limits.index_bytes,
+            names: std::mem::take(&mut self.names),
             ..Caches::default()
         };
         self.index.is_some()
@@ -87,6 +90,11 @@ impl Caches {
     /// Whether the index is there and another would be made now.
     pub fn is_of_other_size(&self, config: &Config) -> bool {
         self.index.is_some() && self.index_bytes != config.limits.index_bytes
+    }
+
+    /// Whether there are more engines than the index has seats for: so many were thought of when it was made.
+    pub fn lacks_seats(&self, config: &Config) -> bool {
+        self.index.as_ref().is_some_and(|index| config.upstream.len() > index.seats())
     }
 
     /// For snapshots.
@@ -103,8 +111,11 @@ impl Caches {
         self.seat(part);
     }
 
-    /// An endpoint is new, in the place of another of the same engine, and of the same size until it says another.
-    pub fn moved(&mut self, id: EndpointId, before: Option<Part>) {
+    /// An endpoint of the engine of this name is new, in the place of another of the same engine, and of the same size until it says another.
+    pub fn moved(&mut self, id: EndpointId, name: &Arc<str>, before: Option<Part>) {
+        let slot = usize::from(id.slot);
+        self.names.resize(self.names.len().max(slot + 1), "".into());
+        self.names[slot] = Arc::clone(name);
         self.seat(before.map_or(Part::new(id), |before| before.moved(id, self.second)));
     }
 

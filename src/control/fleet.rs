@@ -112,10 +112,13 @@ impl Fleet {
         let Some(at) = self.at(place) else { return (None, false) };
         let is_silent = outcome.as_ref().is_err_and(|failure| failure.how == How::Silent);
         let may_go = is_silent && self.may_eject(at);
-        let Some(tenancy) = self.tenancy(place, id) else { return (None, false) };
+        let member = &mut self.members[at];
+        let Some(tenancy) = member.now.as_mut().filter(|tenancy| tenancy.id == id) else { return (None, false) };
+        member.probe_failures += u64::from(outcome.is_err());
         let (was_known, refused_before) = (tenancy.course.is_known(), tenancy.course.refuses_probes());
         let turn = tenancy.course.probed(outcome, may_go, &config.health, now);
-        let changed = turn.is_some_and(|turn| turn != Turn::Slow) || tenancy.course.refuses_probes() != refused_before;
+        let changed = turn.is_some_and(|turn| !matches!(turn, Turn::Slow | Turn::InTime))
+            || tenancy.course.refuses_probes() != refused_before;
         let elsewhere =
             tenancy.course.looks_elsewhere(&config.health).then(|| tenancy.course.elsewhere(&config.health, now));
         let address = tenancy.address;
@@ -234,7 +237,10 @@ impl Fleet {
         now: Instant,
     ) -> bool {
         let stale = Duration::from_millis(self.config.control.stale_after_ms);
-        let Some(tenancy) = self.tenancy(place, id) else { return false };
+        let Some(at) = self.at(place) else { return false };
+        let member = &mut self.members[at];
+        let Some(tenancy) = member.now.as_mut().filter(|tenancy| tenancy.id == id) else { return false };
+        member.scrape_failures += u64::from(read.is_err());
         let (reading, ours) = match read {
             Ok(read) => read,
             Err(why) => {

@@ -216,12 +216,13 @@ impl Course {
     /// A probe was answered with 200, or not. `may_go`: whether one more may be taken out for its silence.
     pub fn probed(&mut self, outcome: Result<(), Failure>, may_go: bool, rules: &Rules, now: Instant) -> Option<Turn> {
         let before = self.health();
+        let was_slow = self.probes == Probes::Good && self.failures >= rules.failures_down;
         let turn = match outcome {
             Ok(()) => {
                 (self.failures, self.refusals, self.successes) = (0, 0, self.successes.saturating_add(1));
                 (self.answered, self.silent) = (true, false);
                 self.probe_error = None;
-                self.good_probe(rules, now)
+                self.good_probe(rules, now).or(was_slow.then_some(Turn::InTime))
             }
             Err(failure) => {
                 (self.successes, self.failures) = (0, self.failures.saturating_add(1));

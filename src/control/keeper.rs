@@ -3,12 +3,12 @@
 mod caches;
 mod counted;
 mod leaving;
+mod reloads;
 mod said;
 mod toolsets;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,8 @@ use crate::counters::{Counted, Counters};
 use crate::exchange::Rules;
 use crate::fleet::EndpointId;
 use crate::publish::Published;
+use caches::Saving;
+use reloads::Reloads;
 use said::{Unserved, say, say_asleep, say_moved};
 
 /// How often what shards have counted is looked at.
@@ -57,12 +59,10 @@ pub struct Keeper {
     stats: &'static Stats,
     published: &'static Published,
     changed: Notify,
-    /// How often the configuration was to be read anew.
-    reloads: AtomicU64,
+    reloads: Reloads,
     /// Held by who is changing the configuration.
     changing: tokio::sync::Mutex<()>,
-    /// Held by who is writing down what is known of caches; whether it was said that there is nothing to write.
-    saving: tokio::sync::Mutex<bool>,
+    saving: Saving,
     /// What watches each engine, by place, and what it goes by; ends when it is dropped.
     watches: Mutex<HashMap<usize, (watch::Plan, JoinSet<()>)>>,
     /// Who listens to each engine's events, by place; none where that is another process's by now.
@@ -92,9 +92,9 @@ impl Keeper {
             stats,
             published,
             changed: Notify::new(),
-            reloads: AtomicU64::default(),
+            reloads: Reloads::default(),
             changing: tokio::sync::Mutex::default(),
-            saving: tokio::sync::Mutex::default(),
+            saving: Saving::default(),
             watches: Mutex::default(),
             ears: Mutex::new(Some(HashMap::new())),
             heard: Mutex::default(),
@@ -142,7 +142,13 @@ impl Keeper {
     /// # Errors
     /// All that is wrong with it, in words; nothing has changed then.
     pub async fn reload(self: &Arc<Self>, source: &dyn Source) -> Result<Changes, String> {
-        self.reloads.fetch_add(1, Ordering::Relaxed);
+        self.reloads.begins();
+        let outcome = self.read_anew(source).await;
+        self.reloads.ended(outcome.is_ok());
+        outcome
+    }
+
+    async fn read_anew(self: &Arc<Self>, source: &dyn Source) -> Result<Changes, String> {
         let _alone = self.changing.lock().await;
         let config = Arc::new(source.load()?);
         let keys = reload::keys(&config)?;
@@ -156,9 +162,9 @@ impl Keeper {
         Ok(changes)
     }
 
-    /// How often the configuration was to be read anew so far.
-    pub fn reloads(&self) -> u64 {
-        self.reloads.load(Ordering::Relaxed)
+    /// What became of reading the configuration anew.
+    pub fn reloads(&self) -> &Reloads {
+        &self.reloads
     }
 
     /// Changes the list of engines, until the configuration is read anew. No file is read but the key of an engine that is
@@ -209,6 +215,7 @@ impl Keeper {
             fleet.members().iter().map(|known| (known.place, known.key.clone())).collect();
         (changes.added, changes.removed) = fleet.reconfigure(Arc::clone(&config), keys, forms, now);
         changes.restart.extend(fleet.waits_for_restart());
+        self.reloads.wait_for_restart(changes.restart.len());
         for (label, addresses) in addresses {
             let place = fleet.members().iter().find(|member| *member.name == *label).map(|member| member.place);
             if let Some(place) = place {
@@ -217,7 +224,10 @@ impl Keeper {
         }
         // An engine that refused the key of before is not to wait for its turn.
         let rekeyed = |member: &&Member| keys_before.get(&member.place).is_some_and(|before| *before != member.key);
-        fleet.members().iter().filter(rekeyed).for_each(|member| member.models_wanted.notify_one());
+        for member in fleet.members().iter().filter(rekeyed) {
+            member.models_wanted.notify_one();
+            changes.rekeyed.push(member.name.to_string());
+        }
         drop(fleet);
         self.config.store(Arc::clone(&config));
         if let Some(access) = access {

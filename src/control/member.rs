@@ -50,6 +50,10 @@ pub struct Member {
     pub trouble: u32,
     /// How often it was taken out of service for what became of requests.
     pub ejections: u64,
+    /// How often it failed a probe.
+    pub probe_failures: u64,
+    /// How often its `/metrics` could not be read.
+    pub scrape_failures: u64,
 }
 
 /// One endpoint: an address in a slot.
@@ -144,6 +148,8 @@ impl Member {
             troubled: Arc::default(),
             trouble: 0,
             ejections: 0,
+            probe_failures: 0,
+            scrape_failures: 0,
         }
     }
 

@@ -10,6 +10,7 @@ mod bank;
 mod caches;
 mod calibration;
 pub mod client;
+mod crowd;
 pub mod edit;
 mod endpoints;
 pub mod explain;
@@ -237,6 +238,7 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool
     tokio::spawn(Arc::clone(keeper).learn_toolsets(setup.process));
     tokio::spawn(service::feed_watchdog(setup.process, setup.stats));
     tokio::spawn(stalls::watch(setup.process, setup.stats));
+    tokio::spawn(crowd::watch(Arc::clone(keeper), setup.stats));
     let state = admin::State {
         keeper: Arc::clone(keeper),
         published: setup.published,

@@ -34,9 +34,11 @@ pub struct Changes {
     pub added: Vec<String>,
     /// Engines that finish what they have.
     pub removed: Vec<String>,
+    /// Engines that stay and are asked with another key, or with one, or with none any more.
+    pub rekeyed: Vec<String>,
     /// Sections of the configuration that differ.
     pub changed: Vec<&'static str>,
-    /// Keys that differ and stay as they were until a restart.
+    /// Keys that differ and stay as they were until a restart, or are not wholly followed until then.
     pub restart: Vec<&'static str>,
 }
 
@@ -102,8 +104,10 @@ pub fn missing_keys(config: &Config, known: &[Member]) -> Result<Vec<Option<Arc<
 
 impl Fleet {
     /// Keys that wait for a restart by what is in use, whatever the process was started with: an index is made when a pool first needs it.
-    pub fn waits_for_restart(&self) -> Option<&'static str> {
-        self.caches.is_of_other_size(&self.config).then_some("limits.index_bytes")
+    /// More engines than were thought of then are served, and cold.
+    pub fn waits_for_restart(&self) -> impl Iterator<Item = &'static str> {
+        let resized = self.caches.is_of_other_size(&self.config).then_some("limits.index_bytes");
+        resized.into_iter().chain(self.caches.lacks_seats(&self.config).then_some("upstream"))
     }
 
     /// Takes another configuration, with the keys of its engines. Returns the names of engines that are new, and that go.

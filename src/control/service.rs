@@ -102,10 +102,10 @@ pub(super) async fn reload(keeper: &Arc<Keeper>, source: &dyn Source) -> Result<
     let outcome = keeper.reload(source).await;
     match &outcome {
         Ok(changes) => {
-            let Changes { added, removed, changed, restart } = changes;
-            tracing::info!(?changed, ?added, ?removed, "configuration taken");
+            let Changes { added, removed, rekeyed, changed, restart } = changes;
+            tracing::info!(?changed, ?added, ?removed, ?rekeyed, "configuration taken");
             if !restart.is_empty() {
-                tracing::warn!(keys = ?restart, "these keys stay as they were until a restart");
+                tracing::warn!(keys = ?restart, "these keys are not followed, or not wholly, until a restart");
             }
         }
         Err(why) => tracing::error!(%why, "configuration not taken; nothing has changed"),

@@ -115,7 +115,7 @@ async fn succeed(
         };
         tracing::info!("starting a process to take this one's place");
         keeper.save().await;
-        let (to, reloads) = (Arc::clone(&bequest), keeper.reloads());
+        let (to, reloads) = (Arc::clone(&bequest), keeper.reloads().begun());
         let Ok((estate, heir)) = spawn_blocking(move || hand_on(estate, process, &to)).await else { return };
         let was_revoked = will().heir.take().is_none() && process.draining();
         match heir {
@@ -132,7 +132,7 @@ async fn succeed(
                 let mut will = will();
                 will.successor = Some(heir);
                 // It may have read the configuration, and opened the access log, before that.
-                if keeper.reloads() != reloads {
+                if keeper.reloads().begun() != reloads {
                     will.reload_successor();
                 }
             }

@@ -236,6 +236,7 @@ impl Watch {
     }
 
     async fn scrape(self) {
+        let mut said = None;
         loop {
             if let Some((id, address)) = self.keeper.target(self.place) {
                 let before = self.keeper.ours(id.slot);
@@ -250,12 +251,38 @@ impl Watch {
                     Ok(answer) => Err(format!("/metrics answers {}", answer.status)),
                     Err(error) => Err(error.to_string()),
                 };
+                let failed = read.as_ref().err().cloned();
                 self.keeper.scraped(self.place, id, read);
+                self.say_scraped(failed, &mut said);
                 sleep(jittered(self.plan.scrape.every)).await;
             } else {
                 sleep(GLANCE).await;
             }
         }
+    }
+
+    /// Once for each reason, and not before what was read last is believed no more: a scrape that fails now and then changes nothing.
+    fn say_scraped(&self, failed: Option<String>, said: &mut Option<String>) {
+        let engine = &self.name;
+        match failed {
+            None if said.take().is_some() => tracing::info!(engine, "an engine's /metrics is read again"),
+            Some(why) if said.as_ref() != Some(&why) && self.lacks_reading() => {
+                tracing::warn!(
+                    engine,
+                    why,
+                    "cannot read an engine's /metrics: its load and the size of its cache are not known"
+                );
+                *said = Some(why);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether it is not known how an engine is loaded that answers its probes: of others it is said that they are down.
+    fn lacks_reading(&self) -> bool {
+        let fleet = self.keeper.fleet();
+        let now = fleet.member(self.place).and_then(|member| member.now.as_ref());
+        now.is_some_and(|tenancy| tenancy.course.answers() && tenancy.reading.is_none())
     }
 
     async fn models(self) {

@@ -111,6 +111,7 @@ events! {
     "spliced_bytes", "Bytes of long opaque replies that passed inside the kernel." => BytesSpliced;
     "receive_buffers_out", "Times that bytes waited a turn because no receive buffer was left." => BuffersOut;
     "accept_stalls", "Times that accepting was put off because descriptors are scarce." => AcceptStalled;
+    "accept_pauses", "Times that a shard had as many clients as it may (connections_max): further ones wait in the kernel's queue." => AcceptPaused;
     "connects_wanting", "Connects to engines that no descriptor, port or memory was left for." => ConnectWanting;
     "upstream_bytes_in", "Bytes received from engines." => UpstreamBytesIn;
     "upstream_bytes_out", "Bytes sent to engines." => UpstreamBytesOut;
@@ -138,7 +139,7 @@ events! {
         RefusedEarlyEnd = "early_end", RefusedBadSwitch = "bad_switch",
         RefusedClientTimeout = "client_timeout", RefusedEngineTimeout = "engine_timeout",
         RefusedUnreachable = "unreachable", RefusedUnknownModel = "unknown_model", RefusedShed = "shed",
-        RefusedDraining = "draining", RefusedInternal = "internal", RefusedOther = "other";
+        RefusedAllAtCap = "all_at_cap", RefusedOverBudget = "over_budget", RefusedNoDescriptor = "no_descriptor", RefusedOther = "other";
     "upstream_faults", "Replies that broke or were broken off on the engine's side, by kind.", "kind" =>
         UpstreamFaultBadHead = "bad_head", UpstreamFaultBadFraming = "bad_framing",
         UpstreamFaultBadField = "bad_field", UpstreamFaultBadChunk = "bad_chunk",

@@ -15,7 +15,7 @@ impl Exchange {
         if self.reply_started {
             return self.cut(end, cx);
         }
-        if matches!(refused.refusal.cause, Cause::Shed | Cause::Unreachable) {
+        if refused.refusal.cause.is_for_now() {
             self.pay_back(cx);
         }
         self.status = refused.refusal.status;

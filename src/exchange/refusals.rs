@@ -25,9 +25,12 @@ pub(super) const MODEL_TOO_FAR: Refusal = Refusal::new(
      (limits.budget_bytes): write `model` before the rest.",
 );
 pub(super) const OVER_BUDGET: Refusal =
-    Refusal::new(503, Cause::Shed, "Too many request bodies are waiting at once. Please try again later.");
-pub(super) const WANT: Refusal =
-    Refusal::new(503, Cause::Shed, "No descriptor is left for a connection to an engine. Please try again later.");
+    Refusal::new(503, Cause::OverBudget, "Too many request bodies are waiting at once. Please try again later.");
+pub(super) const WANT: Refusal = Refusal::new(
+    503,
+    Cause::NoDescriptor,
+    "No descriptor is left for a connection to an engine. Please try again later.",
+);
 pub(super) const SLOW_UPLOAD: Refusal =
     Refusal::new(408, Cause::ClientTimeout, "The request body came too slowly, or stopped before its end.");
 pub(super) const SLOW_HEAD: Refusal =
@@ -41,7 +44,7 @@ pub(super) const NO_ENDPOINT: Refusal =
     Refusal::new(503, Cause::Unreachable, "No engine can take this request now. Please try again later.");
 pub(super) const ALL_AT_THEIR_CAP: Refusal = Refusal::new(
     503,
-    Cause::Shed,
+    Cause::AllAtCap,
     "Every engine has as many requests as it may have at a time. Please try again later.",
 );
 pub(super) const QUEUE_FULL: Refusal = Refusal::new(

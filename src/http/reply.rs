@@ -42,17 +42,19 @@ pub enum Cause {
     Unreachable,
     /// Nothing serves the request's model.
     UnknownModel,
-    /// Refused for load.
+    /// No engine had room for it in time: full queue, pushed out of it, or waited too long.
     Shed,
-    /// Going down.
-    Draining,
-    /// A fault of our own.
-    Internal,
+    /// Every engine has as many requests as it may have.
+    AllAtCap,
+    /// Request bodies hold as much memory as they may.
+    OverBudget,
+    /// No descriptor was left for a connection to an engine.
+    NoDescriptor,
 }
 
 impl Cause {
     /// All of them, in the order of [`Cause::index`].
-    pub const ALL: [Cause; 19] = [
+    pub const ALL: [Cause; 20] = [
         Cause::BadHead,
         Cause::BadTarget,
         Cause::BadHost,
@@ -70,8 +72,9 @@ impl Cause {
         Cause::Unreachable,
         Cause::UnknownModel,
         Cause::Shed,
-        Cause::Draining,
-        Cause::Internal,
+        Cause::AllAtCap,
+        Cause::OverBudget,
+        Cause::NoDescriptor,
     ];
 
     /// Its place in an array of counters.
@@ -99,9 +102,16 @@ impl Cause {
             Cause::Unreachable => "unreachable",
             Cause::UnknownModel => "unknown_model",
             Cause::Shed => "shed",
-            Cause::Draining => "draining",
-            Cause::Internal => "internal",
+            Cause::AllAtCap => "all_at_cap",
+            Cause::OverBudget => "over_budget",
+            Cause::NoDescriptor => "no_descriptor",
         }
+    }
+
+    /// Whether it may pass when it is tried again: nothing is wrong with the request.
+    pub fn is_for_now(self) -> bool {
+        let for_load = [Cause::Shed, Cause::AllAtCap, Cause::OverBudget, Cause::NoDescriptor];
+        self == Cause::Unreachable || for_load.contains(&self)
     }
 }
 

@@ -117,6 +117,7 @@ impl<D: Driver> Shard<D> {
         if room != self.accepting {
             self.accepting = room;
             self.driver.accept_connections(room);
+            self.desk.stats.add(Count::AcceptPaused, u64::from(!room));
         }
     }
 

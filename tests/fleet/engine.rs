@@ -2,8 +2,8 @@
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::reserved;
@@ -42,7 +42,11 @@ const MOODS: [Mood; 7] = [Mood::Good, Mood::Fails, Mood::Drains, Mood::Silent, M
 #[derive(Default)]
 struct State {
     mood: AtomicUsize,
+    /// What it answers to who asks for its metrics; nothing: that it has none.
+    metrics: Mutex<&'static str>,
+
     gone: AtomicBool,
+    slow: AtomicBool,
     requests: AtomicUsize,
     at_once: AtomicUsize,
     most_at_once: AtomicUsize,
@@ -81,6 +85,16 @@ impl Engine {
         self.state.mood.store(place, Ordering::Relaxed);
     }
 
+    /// Answers who asks for its metrics with this.
+    pub fn tells(&self, answer: &'static str) {
+        *self.state.metrics.lock().unwrap() = answer;
+    }
+
+    /// Answers no probe in two seconds, or each at once.
+    pub fn is_slow(&self, slow: bool) {
+        self.state.slow.store(slow, Ordering::Relaxed);
+    }
+
     /// Listens no more; what it has stays open.
     pub fn goes(&self) {
         self.state.gone.store(true, Ordering::Relaxed);
@@ -110,8 +124,14 @@ fn serve(mut wire: Wire, state: &State) {
         wire.body(head.length().unwrap_or(Length::Of(0)));
         let path = head.start.split(' ').nth(1).unwrap_or_default().to_owned();
         let answer = match path.as_str() {
-            "/health" => HEALTHY,
-            "/metrics" | "/v1/models" => UNKNOWN,
+            "/health" => {
+                if state.slow.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_secs(2));
+                }
+                HEALTHY
+            }
+            "/metrics" => Some(*state.metrics.lock().unwrap()).filter(|told| !told.is_empty()).unwrap_or(UNKNOWN),
+            "/v1/models" => UNKNOWN,
             _ => {
                 let at_once = state.at_once.fetch_add(1, Ordering::Relaxed) + 1;
                 state.most_at_once.fetch_max(at_once, Ordering::Relaxed);

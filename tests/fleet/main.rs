@@ -19,6 +19,7 @@ mod shadows;
 mod starting;
 mod stopped;
 mod supervised;
+mod telling;
 mod unread;
 mod upgrading;
 mod wanting;

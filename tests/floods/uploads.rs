@@ -73,8 +73,8 @@ fn half_sent_bodies_stay_within_their_budget(driver: &str) {
     drop(unfinished(&front, 1 << 19));
     let memory = front.resident();
     let mut clients: Vec<Client> = (0..60).map(|_| unfinished(&front, 1 << 19)).collect();
-    let shed = "warmfront_refused_total{cause=\"shed\"}";
-    front.until("those beyond the budget are refused", |front| front.metric(shed) >= 40);
+    let refused = "warmfront_refused_total{cause=\"over_budget\"}";
+    front.until("those beyond the budget are refused", |front| front.metric(refused) >= 40);
     let held = front.metric("warmfront_held_bytes") as usize;
     let grown = front.resident().saturating_sub(memory);
     figure(
@@ -115,7 +115,7 @@ fn what_was_filled_once_is_not_kept_by_others(driver: &str) {
             front.metric("warmfront_client_connections") as usize == idlers.len()
         });
     }
-    assert_eq!(front.metric("warmfront_refused_total{cause=\"shed\"}"), 0);
+    assert_eq!(front.metric("warmfront_refused_total{cause=\"over_budget\"}"), 0);
     let grown = front.resident().saturating_sub(memory);
     figure(
         "memory of 40 bodies of 1 KB behind bodies of 1 MB",

@@ -507,6 +507,11 @@ fn half_of_a_pool_stays_where_probes_are_not_answered_in_time() {
         ([Down, Down, Up, Up], vec!["engine-2".into(), "engine-3".into()]),
         "each once"
     );
+    let in_time = |rig: &Rig| rig.said.iter().filter(|(_, turn)| *turn == Turn::InTime).count();
+    assert_eq!((rig.fleet.members()[2].probe_failures, in_time(&rig)), (4, 0));
+    let before = rig.published;
+    (0..2).for_each(|_| rig.happens(3, ProbeOk));
+    assert_eq!((in_time(&rig), rig.published), (1, before), "once, and it changes nothing");
     // Silence and faults are doubts of one kind.
     rig.eject(2);
     assert_eq!(health(&mut rig), [Down, Down, Up, Up]);

@@ -131,7 +131,7 @@ fn answers() -> Vec<Row> {
                 options.rules.limits.budget_bytes = 1;
             },
             asks(half),
-            refused(Cause::Shed, 503),
+            refused(Cause::OverBudget, 503),
         ),
     ]
 }

@@ -544,6 +544,6 @@ fn a_cap_is_never_passed() {
     (0..2).for_each(|_| open.send(()).unwrap());
     assert_eq!(late.reply().status, 200);
     assert!(clients.iter_mut().all(|client| client.reply().status == 200));
-    assert_eq!((front.count(Event::RefusedShed), front.count(Event::Barred)), (1, 0));
+    assert_eq!((front.count(Event::RefusedAllAtCap), front.count(Event::Barred)), (1, 0));
     front.settles();
 }

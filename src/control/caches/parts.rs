@@ -76,8 +76,14 @@ impl Caches {
         self.deal();
         self.fit(part.id.slot);
         if self.index.is_some() && self.part(part.id).is_some_and(|part| !part.is_seated) {
-            tracing::warn!(slot, "the prefix index is busy; the engine is taken for cold until it is not");
+            let engine = self.name(part.id.slot);
+            tracing::warn!(engine, "the prefix index is busy; the engine is taken for cold until it is not");
         }
+    }
+
+    /// Who has a slot.
+    fn name(&self, slot: u16) -> &str {
+        self.names.get(usize::from(slot)).map_or("", |name| name)
     }
 
     /// Sees what is due to whom, if anybody wants something else than before.
@@ -160,13 +166,18 @@ impl Caches {
                 got
             }
             Err(Missed::Stranger | Missed::Orphan) => {
+                let engine = self.name(slot);
                 let (engines, seats) = (self.parts.iter().flatten().count(), index.seats());
                 if engines > seats {
-                    tracing::warn!(slot, seats, "the prefix index has no place for this many engines until a restart");
+                    tracing::warn!(
+                        engine,
+                        seats,
+                        "the prefix index has no place for this many engines: this one counts as cold until a restart"
+                    );
                 } else {
                     // It has no way back in by itself: slots are given once, and others were not free yet.
                     let why = "the prefix index has no place for an engine that came while others were leaving: it counts as cold";
-                    tracing::warn!(slot, seats, "{why}, until it is taken out and added again");
+                    tracing::warn!(engine, seats, "{why}, until it is taken out and added again");
                 }
                 self.parts[usize::from(slot)] = None;
                 goal

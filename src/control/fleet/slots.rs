@@ -91,7 +91,7 @@ impl Fleet {
         if let Some(endpoint) = endpoint {
             self.let_finish(endpoint, now);
         }
-        self.caches.moved(id, part.flatten());
+        self.caches.moved(id, &self.members[at].name, part.flatten());
         self.pools.membership_changed();
         true
     }

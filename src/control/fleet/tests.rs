@@ -149,6 +149,20 @@ fn foreign_load_is_what_is_not_ours_and_is_forgotten_when_stale() {
     assert_eq!((endpoint.foreign, endpoint.engine.running), (0, None));
 }
 
+/// Those that have no place serve on, cold: it is a restart that gives them one.
+#[test]
+fn a_fleet_that_outgrows_the_index_waits_for_a_restart() {
+    let mut fleet = fleet(1);
+    let mut grows = |count: u16| {
+        let upstream = |n| Upstream::new(format!("http://engine-{n}:8000").parse().unwrap());
+        let config = Config { upstream: (0..count).map(upstream).collect(), ..Config::default() };
+        fleet.reconfigure(Arc::new(config), Vec::new(), Arc::default(), Instant::now());
+        fleet.waits_for_restart().collect::<Vec<_>>()
+    };
+    assert_eq!((grows(64), grows(65), grows(64)), (vec![], vec!["upstream"], vec![]));
+    assert_eq!(self::fleet(65).waits_for_restart().next(), None, "it begins with so many");
+}
+
 #[test]
 fn a_dead_engine_of_unknown_models_does_not_make_others_wait_for_the_model() {
     let mut fleet = fleet(2);

@@ -38,6 +38,8 @@ pub enum Turn {
     Down,
     /// Does not answer them in time, and stays, because too many others are out.
     Slow,
+    /// Answers them in time again.
+    InTime,
     /// Gets nothing new for so long.
     Ejected(Why, Duration),
     /// Failed, and stays, because too many others are out.

@@ -1,6 +1,7 @@
 //! What is known of the engines' caches: who listens to whom, what that says, and the file in which it outlasts this process.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, mem};
@@ -19,6 +20,14 @@ use crate::publish::Process;
 
 /// How often what is known of caches is written down.
 const SAVED_EVERY: Duration = Duration::from_secs(60);
+
+/// Writing down what is known of caches.
+#[derive(Debug, Default)]
+pub struct Saving {
+    /// Held by who does; whether it was said that there is nothing to write.
+    said: tokio::sync::Mutex<bool>,
+    failures: AtomicU64,
+}
 
 impl Keeper {
     /// Begins to listen to engines that are new, and ends it for those that are gone; the others are heard on, whatever has changed
@@ -76,7 +85,7 @@ impl Keeper {
             return;
         }
         // Two at a time would write one file.
-        let mut told = self.saving.lock().await;
+        let mut told = self.saving.said.lock().await;
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let places: Vec<usize> = self.fleet().members().iter().map(|member| member.place).collect();
         // Engines that have not said yet which processes they are: a slow one is no other.
@@ -102,9 +111,15 @@ impl Keeper {
         match written.map_err(io::Error::other).flatten() {
             Ok(bytes) => tracing::debug!(bytes, "what is known of the engines' caches is written"),
             Err(error) => {
+                self.saving.failures.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(file = %path.display(), %error, "cannot write what is known of the engines' caches")
             }
         }
+    }
+
+    /// How often it could not be written down.
+    pub fn save_failures(&self) -> u64 {
+        self.saving.failures.load(Ordering::Relaxed)
     }
 
     /// The same each minute, until another process is in this one's place: then that is what it knows.

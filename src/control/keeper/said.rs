@@ -44,6 +44,7 @@ pub(super) fn say(engine: &str, turn: Turn, why: &str) {
             why,
             "engine stays in service although it does not answer its probes in time: without it fewer than half of those that serve its models would be in service"
         ),
+        Turn::InTime => tracing::info!(engine, "engine answers its probes in time again"),
         Turn::Ejected(why, length) => {
             let (why, ms) = (why.as_str(), length.as_millis() as u64);
             tracing::warn!(engine, why, ms, "engine is ejected: it gets nothing new for so long");

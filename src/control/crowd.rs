@@ -1,0 +1,66 @@
+//! Says when shards have as many clients as they may. Further ones wait in the kernel's queue, and to them the front seems to hang: neither a
+//! refusal nor a time that was measured tells of them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+
+use super::keeper::Keeper;
+use crate::counters::stats::{Event, Stats};
+
+/// How often shards are looked at.
+const LOOK: Duration = Duration::from_millis(250);
+/// It is said again when it has not been so for this long.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// As it was seen last.
+#[derive(Debug, Default)]
+struct Seen {
+    pauses: u64,
+    /// When there were more of them last.
+    grew: Option<Instant>,
+}
+
+impl Seen {
+    /// Whether it is to be said.
+    fn look(&mut self, pauses: u64, now: Instant) -> bool {
+        if pauses == self.pauses {
+            return false;
+        }
+        self.pauses = pauses;
+        let before = self.grew.replace(now);
+        before.is_none_or(|before| now.saturating_duration_since(before) >= QUIET)
+    }
+}
+
+/// Looks at all shards, for ever.
+pub(super) async fn watch(keeper: Arc<Keeper>, stats: &'static Stats) {
+    let mut seen = Seen::default();
+    loop {
+        sleep(LOOK).await;
+        if seen.look(stats.total(Event::AcceptPaused), Instant::now()) {
+            let connections_max = keeper.config().limits.connections_max;
+            tracing::warn!(
+                connections_max,
+                "a shard has as many clients as it may: further ones wait, unanswered, until one leaves; see `connections_max` in [limits]"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_said_again_when_it_has_not_been_so_for_a_while() {
+        let (mut seen, begin) = (Seen::default(), Instant::now());
+        let mut at = |pauses, seconds| seen.look(pauses, begin + Duration::from_secs(seconds));
+        assert_eq!(
+            [at(0, 0), at(1, 1), at(1, 2), at(5, 50), at(6, 109), at(6, 170)],
+            [false, true, false, false, false, false]
+        );
+        assert!(at(7, 171));
+    }
+}

@@ -1,0 +1,69 @@
+//! What became of reading the configuration anew, for metrics: a file that was refused, or waits for a restart, shows in no request.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::SystemTime;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Reloads {
+    begun: AtomicU64,
+    /// The last one that ended was refused.
+    refused: AtomicBool,
+    /// When the configuration in use was read, in seconds since 1970.
+    read: AtomicU64,
+    /// Keys that wait for a restart.
+    restart: AtomicUsize,
+}
+
+impl Default for Reloads {
+    fn default() -> Reloads {
+        // What the process began with was read just now.
+        Reloads {
+            begun: AtomicU64::new(0),
+            refused: AtomicBool::new(false),
+            read: AtomicU64::new(now()),
+            restart: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Reloads {
+    pub(super) fn begins(&self) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn ended(&self, well: bool) {
+        self.refused.store(!well, Ordering::Relaxed);
+        if well {
+            self.read.store(now(), Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn wait_for_restart(&self, keys: usize) {
+        self.restart.store(keys, Ordering::Relaxed);
+    }
+
+    /// How many there were so far, those under way among them.
+    pub fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last one was taken.
+    pub fn was_taken(&self) -> bool {
+        !self.refused.load(Ordering::Relaxed)
+    }
+
+    /// When the configuration in use was read, in seconds since 1970.
+    pub fn read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    /// Keys that stay as they were until a restart.
+    pub fn restart_wanted(&self) -> usize {
+        self.restart.load(Ordering::Relaxed)
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs())
+}

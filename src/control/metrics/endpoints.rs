@@ -1,0 +1,165 @@
+//! What is known of each engine: its health, its load, and how right what was thought of its cache turned out.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Error;
+
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+
+use super::slots::ByName;
+use super::{Collected, Family, Labels};
+use crate::control::endpoints;
+use crate::control::member::Member;
+use crate::counters::Compared;
+use crate::fleet::{Endpoint, EndpointId, Health, Method, Rung};
+use crate::snapshot::Snapshot;
+
+impl Collected {
+    pub(super) fn endpoints(
+        &self,
+        out: &mut DescriptorEncoder<'_>,
+        snapshot: &Snapshot,
+        deeds: &ByName,
+    ) -> Result<(), Error> {
+        let fleet = self.0.keeper.fleet();
+        // One that was taken out finishes beside its successor of the same name: they are one series.
+        let mut in_flight = BTreeMap::new();
+        for endpoint in snapshot.endpoints.iter().flatten() {
+            *in_flight.entry(&*endpoint.name).or_insert(0.0) += f64::from(self.0.counters.in_flight(endpoint.id.slot));
+        }
+        let mut family = Family::new(out, "endpoint_in_flight", "Requests of ours in flight", MetricType::Gauge)?;
+        for (endpoint, requests) in in_flight {
+            family.gauge(vec![("endpoint", endpoint)], requests)?;
+        }
+        let mut family = Family::new(out, "endpoint_health", "1 for the state an endpoint is in", MetricType::Gauge)?;
+        for member in fleet.members() {
+            let health = health(member, snapshot);
+            for state in STATES.map(Some).into_iter().chain([None]) {
+                let labels = vec![("endpoint", &*member.name), ("state", endpoints::health(state))];
+                family.gauge(labels, f64::from(u8::from(health == state)))?;
+            }
+        }
+        for (name, help, count) in COUNTS {
+            let mut family = Family::new(out, name, help, MetricType::Counter)?;
+            for member in fleet.members() {
+                family.counter(vec![("endpoint", &member.name)], count(member))?;
+            }
+        }
+        let help = "Requests that failed by their endpoint's fault";
+        let mut family = Family::new(out, "endpoint_faults", help, MetricType::Counter)?;
+        for member in fleet.members() {
+            family.counter(vec![("endpoint", &member.name)], deeds.of(&member.name).faults)?;
+        }
+        let help = "1 where what the engine serves could not be read when it was asked last";
+        let mut family = Family::new(out, "endpoint_models_unread", help, MetricType::Gauge)?;
+        for member in fleet.members() {
+            family.gauge(vec![("endpoint", &member.name)], f64::from(u8::from(member.models_error.is_some())))?;
+        }
+        Ok(())
+    }
+
+    /// What each engine says of itself, and what follows from that.
+    pub(super) fn figures(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
+        type Figure = fn(&Endpoint) -> Option<f64>;
+        // One that was taken out finishes beside its successor of the same name.
+        let current: HashSet<EndpointId> =
+            self.0.keeper.fleet().members().iter().filter_map(|member| Some(member.now.as_ref()?.id)).collect();
+        let all = || snapshot.endpoints.iter().flatten().filter(|endpoint| current.contains(&endpoint.id));
+        let figures: [(&str, &str, Figure); 8] = [
+            (
+                "endpoint_foreign",
+                "Load that is not ours, where the engine tells its own: running and waiting beyond ours",
+                |e| e.engine.running.and(e.engine.waiting).map(|_| e.foreign.into()),
+            ),
+            ("endpoint_share_ratio", "Part of its weight that counts: less than 1 in a slow start", |e| {
+                Some(f64::from(e.share_percent) / 100.0)
+            }),
+            ("engine_running", "Requests running, as the engine reports", |e| e.engine.running.map(f64::from)),
+            ("engine_waiting", "Requests waiting, as the engine reports", |e| e.engine.waiting.map(f64::from)),
+            ("engine_kv_use_ratio", "KV cache in use, 0 to 1", |e| e.engine.kv_use.map(f64::from)),
+            ("engine_kv_capacity_tokens", "KV cache capacity", |e| e.engine.kv_capacity_tokens.map(|n| n as f64)),
+            ("engine_prefix_queries_tokens", "Prompt tokens looked up in the engine's prefix cache", |e| {
+                e.engine.prefix_queries_total.map(|n| n as f64)
+            }),
+            ("engine_prefix_hits_tokens", "Prompt tokens found in the engine's prefix cache", |e| {
+                e.engine.prefix_hits_total.map(|n| n as f64)
+            }),
+        ];
+        for (name, help, figure) in figures {
+            let mut family = Family::new(out, name, help, MetricType::Gauge)?;
+            for endpoint in all() {
+                if let Some(value) = figure(endpoint) {
+                    family.gauge(of(endpoint), value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn predictions(
+        &self,
+        out: &mut DescriptorEncoder<'_>,
+        snapshot: &Snapshot,
+        deeds: &ByName,
+    ) -> Result<(), Error> {
+        let fleet = self.0.keeper.fleet();
+        type Part = fn(&Compared) -> u64;
+        let tokens: [(&str, &str, Part); 5] = [
+            ("compared_requests", "Requests for which it is known what came of the prediction", |c| c.requests),
+            (
+                "predicted_tokens",
+                "Prompt tokens thought to be in the engine's cache, of requests whose truth is known by now",
+                |c| c.predicted,
+            ),
+            ("cached_tokens", "Prompt tokens of the same requests that were in it", |c| c.cached),
+            ("overpredicted_tokens", "Tokens predicted too many, of each request", |c| c.over),
+            ("underpredicted_tokens", "Tokens predicted too few, of each request", |c| c.under),
+        ];
+        for (name, help, count) in tokens {
+            let mut family = Family::new(out, name, help, MetricType::Counter)?;
+            for member in fleet.members() {
+                for (method, compared) in Method::ALL.iter().zip(&deeds.of(&member.name).compared) {
+                    let labels = vec![("endpoint", &*member.name), ("method", method.as_str())];
+                    family.counter(labels, count(compared))?;
+                }
+            }
+        }
+        let help = "1 for how far is believed what is known of an endpoint's cache";
+        let mut family = Family::new(out, "endpoint_rung", help, MetricType::Gauge)?;
+        let current = fleet.members().iter().filter_map(|member| member.now.as_ref());
+        for endpoint in current.filter_map(|now| snapshot.endpoints.get(usize::from(now.id.slot))?.as_ref()) {
+            for rung in Rung::ALL {
+                let labels = vec![("endpoint", &*endpoint.name), ("rung", rung.as_str())];
+                family.gauge(labels, f64::from(u8::from(endpoint.rung == rung)))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+type Count = fn(&Member) -> u64;
+
+/// What control counts of each engine.
+const COUNTS: [(&str, &str, Count); 3] = [
+    ("endpoint_ejections", "How often an endpoint got nothing new for a while, for how its requests ended", |member| {
+        member.ejections
+    }),
+    ("endpoint_probe_failures", "Probes that the engine failed, or did not answer in time", |member| {
+        member.probe_failures
+    }),
+    ("endpoint_scrape_failures", "Times that the engine's /metrics could not be read", |member| member.scrape_failures),
+];
+
+const STATES: [Health; 7] =
+    [Health::Unknown, Health::Up, Health::Down, Health::Draining, Health::Asleep, Health::Ejected, Health::Trial];
+
+/// As shards see it, as soon as they do.
+fn health(member: &Member, snapshot: &Snapshot) -> Option<Health> {
+    let id = member.now.as_ref()?.id;
+    let seen = snapshot.endpoints.get(usize::from(id.slot)).and_then(Option::as_ref);
+    seen.filter(|endpoint| endpoint.id == id).map(|endpoint| endpoint.health).or_else(|| member.health())
+}
+
+fn of(endpoint: &Endpoint) -> Labels<'_> {
+    vec![("endpoint", &endpoint.name)]
+}

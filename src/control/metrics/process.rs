@@ -1,0 +1,90 @@
+//! What the process is and holds: its version, its shards, their connections.
+
+use std::fmt::Error;
+
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+
+use super::{Collected, Family};
+use crate::control::admin::State;
+use crate::counters::stats::Gauge;
+use crate::scan;
+use crate::snapshot::Snapshot;
+
+impl Collected {
+    pub(super) fn process(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
+        let State { stats, process, began, counters, .. } = &self.0;
+        let version = vec![("version", env!("CARGO_PKG_VERSION")), ("scan", scan::kernel_name())];
+        Family::new(out, "build_info", "The version that runs, and what it scans bodies with", MetricType::Gauge)?
+            .gauge(version, 1.0)?;
+        let uptime = began.elapsed().as_secs_f64();
+        Family::new(out, "uptime_seconds", "Since the start", MetricType::Gauge)?.gauge(vec![], uptime)?;
+        let draining = f64::from(u8::from(process.draining()));
+        Family::new(out, "draining", "1 while no new connections are taken", MetricType::Gauge)?
+            .gauge(vec![], draining)?;
+        let epoch = snapshot.epoch as f64;
+        Family::new(out, "snapshot_epoch", "Publications of the fleet so far", MetricType::Gauge)?
+            .gauge(vec![], epoch)?;
+        let mut family = Family::new(out, "shard_driver", "How each shard moves bytes", MetricType::Gauge)?;
+        for (index, shard) in process.shards().iter().enumerate() {
+            let (index, driver) = (index.to_string(), shard.driver().as_str());
+            family.gauge(vec![("shard", &index), ("driver", driver), ("why", shard.why())], 1.0)?;
+        }
+        let mut family = Family::new(out, "shard_turns", "Turns of each shard's loop", MetricType::Counter)?;
+        for shard in 0..stats.shards() {
+            family.counter(vec![("shard", &shard.to_string())], stats.shard(shard).turns())?;
+        }
+        let help = "Times a shard stood still: in the middle of a turn for 50 ms, or asleep for 3 s where it wakes each second";
+        let mut family = Family::new(out, "shard_stalls", help, MetricType::Counter)?;
+        for (shard, state) in self.0.process.shards().iter().enumerate() {
+            family.counter(vec![("shard", &shard.to_string())], state.stalls())?;
+        }
+        let help = "Client connections of each shard: how evenly they are spread";
+        let mut family = Family::new(out, "shard_client_connections", help, MetricType::Gauge)?;
+        for shard in 0..stats.shards() {
+            let open = stats.shard(shard).gauge(Gauge::Connections);
+            family.gauge(vec![("shard", &shard.to_string())], open as f64)?;
+        }
+        let most = self.0.keeper.config().limits.connections_max as f64;
+        Family::new(out, "shard_client_connections_max", "Most client connections of a shard", MetricType::Gauge)?
+            .gauge(vec![], most)?;
+        for (gauge, name, help) in [
+            (Gauge::Connections, "client_connections", "Client connections"),
+            (Gauge::Upstreams, "upstream_connections", "Connections to engines, busy or idle"),
+            (Gauge::HeldBytes, "held_bytes", "Memory of bodies held while a choice waits"),
+            (
+                Gauge::InFlight,
+                "counted_in_flight",
+                "Requests that shards hold as in flight: the sum of endpoint_in_flight",
+            ),
+        ] {
+            Family::new(out, name, help, MetricType::Gauge)?.gauge(vec![], stats.gauge(gauge) as f64)?;
+        }
+        let waiting = f64::from(counters.queue().waiting());
+        Family::new(out, "queue_waiting", "Requests that wait for room in an engine's cache", MetricType::Gauge)?
+            .gauge(vec![], waiting)?;
+        Family::new(out, "release_underflows", "Releases without a request, always 0", MetricType::Counter)?
+            .counter(vec![], counters.underflow())
+    }
+    /// By the names that Prometheus and its like have for their own.
+    pub(super) fn configuration(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let reloads = self.0.keeper.reloads();
+        let taken = f64::from(u8::from(reloads.was_taken()));
+        for (name, help, value) in [
+            ("config_last_reload_successful", "0 where the configuration was refused when it was read last", taken),
+            (
+                "config_last_reload_success_timestamp_seconds",
+                "When the configuration in use was read, since 1970",
+                reloads.read() as f64,
+            ),
+            (
+                "config_restart_wanted",
+                "Keys of the configuration that stay as they were until a restart",
+                reloads.restart_wanted() as f64,
+            ),
+        ] {
+            Family::new(out, name, help, MetricType::Gauge)?.gauge(vec![], value)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+//! What an operator is told of trouble that no request shows: lines of the log, each once, and series that alarms are made of.
+
+use crate::engine::Engine;
+use crate::front::Front;
+use crate::reloading::config;
+use crate::{DRIVERS, QUICK, fleet, until};
+
+const LOADED: &str =
+    "HTTP/1.1 200 OK\r\ncontent-length: 57\r\n\r\nvllm:num_requests_running 7\nvllm:num_requests_waiting 3\n\n";
+/// It says which process it is.
+const STARTED: &str =
+    "HTTP/1.1 200 OK\r\ncontent-length: 66\r\n\r\nprocess_start_time_seconds 1700000000\nvllm:num_requests_running 0\n";
+const SORRY: &str = "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 5\r\n\r\nsorry";
+/// Said of an engine that does not tell how it is loaded.
+const UNREAD: &str = "cannot read an engine's /metrics";
+
+fn lines(front: &Front, words: &str) -> usize {
+    front.log().lines().filter(|line| line.contains(words)).count()
+}
+
+/// It is up all the while: what it was last known to have of others' load is no figure any more, and neither is none.
+#[test]
+fn an_engine_whose_metrics_become_unreadable_is_told() {
+    let engine = Engine::start();
+    engine.tells(LOADED);
+    let quick = "[control]\nscrape_interval_ms = 20\nscrape_timeout_ms = 10000\nstale_after_ms = 200\n";
+    let front = Front::start("auto", &[engine.address], &format!("{QUICK}{quick}"));
+    front.until_health(0, "up");
+    let foreign = || {
+        let text = front.asks("GET", "/metrics", "").1;
+        let of = format!("warmfront_endpoint_foreign{{endpoint=\"{}\"}} ", engine.address);
+        text.lines().find_map(|line| line.strip_prefix(&of).map(str::to_owned))
+    };
+    let failures = || front.metric("warmfront_endpoint_scrape_failures_total{");
+    until("its load", || foreign().as_deref() == Some("10.0"));
+    assert_eq!(lines(&front, UNREAD), 0);
+    engine.tells(SORRY);
+    front.until_said("/metrics answers 500");
+    until("no figure", || foreign().is_none());
+    let before = failures();
+    until("ten more failures", || failures() >= before + 10.0);
+    assert_eq!((lines(&front, UNREAD), front.acts_on(0, "up")), (1, true), "{}", front.log());
+    engine.tells(LOADED);
+    front.until_said("/metrics is read again");
+    until("its load again", || foreign().as_deref() == Some("10.0"));
+}
+
+/// Some have none by nature.
+#[test]
+fn that_an_engine_has_no_metrics_is_said_once() {
+    let ([_engine], front) =
+        fleet("auto", &format!("{QUICK}[control]\nscrape_interval_ms = 20\nscrape_timeout_ms = 10000\n"));
+    front.until_said("/metrics answers 404");
+    until("more of it", || front.metric("warmfront_endpoint_scrape_failures_total{") > 20.0);
+    assert_eq!(lines(&front, UNREAD), 1);
+}
+
+/// The old configuration serves on, and nobody need have read the answer.
+#[test]
+fn a_configuration_that_is_refused_or_waits_is_told() {
+    let engine = Engine::start();
+    let front = Front::start("auto", &[], &config("", &[&engine]));
+    let [taken, read, waiting] = ["last_reload_successful", "last_reload_success_timestamp_seconds", "restart_wanted"]
+        .map(|name| format!("warmfront_config_{name} "));
+    let told = || [&taken, &waiting].map(|name| front.metric(name));
+    let begun = front.metric(&read);
+    assert!((told(), begun > 1_600_000_000.0) == ([1.0, 0.0], true), "{begun}");
+    front.write("[limits]\nbody_bytes_maxx = 1\n");
+    assert_eq!((front.reload().0, told(), front.metric(&read)), (422, [0.0, 0.0], begun));
+    front.write(&config("[log]\nformat = \"json\"\n[serve]\npin = false\n", &[&engine]));
+    std::thread::sleep(std::time::Duration::from_millis(1_100));
+    assert_eq!((front.reload().0, told()), (200, [1.0, 2.0]));
+    assert!(front.metric(&read) > begun);
+    front.write(&config("", &[&engine]));
+    assert_eq!((front.reload().0, told()), (200, [1.0, 0.0]));
+}
+
+/// The file is the same by its name: without a word nobody knows whether the key of before is gone.
+#[test]
+fn engines_that_are_asked_with_another_key_are_named() {
+    let [open, locked] = std::array::from_fn(|_| Engine::start());
+    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("key-{}", std::process::id()));
+    let write = |key: &str| std::fs::write(&file, key).unwrap();
+    write("one");
+    let key = format!("api_key_file = \"{}\"\n", file.display());
+    let front = Front::start("auto", &[], &format!("{}{key}", config("", &[&open, &locked])));
+    let rekeyed = || {
+        let (status, said) = front.reload();
+        let changes: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!((status, &changes["changed"]), (200, &serde_json::json!([])), "{said}");
+        changes["rekeyed"].clone()
+    };
+    assert_eq!(rekeyed(), serde_json::json!([]));
+    write("two");
+    let name = locked.address.to_string();
+    assert_eq!(rekeyed(), serde_json::json!([name]));
+    front.until_said(&format!("rekeyed=[\"{name}\"]"));
+    assert_eq!(rekeyed(), serde_json::json!([]));
+    std::fs::remove_file(&file).unwrap();
+}
+
+/// Who comes next hangs, and is no request yet.
+#[test]
+fn a_shard_that_has_as_many_clients_as_it_may_is_told() {
+    for driver in DRIVERS {
+        let ([_engine], front) = fleet(driver, &format!("{QUICK}[limits]\nconnections_max = 2\n"));
+        let pauses = || front.metric("warmfront_accept_pauses_total");
+        let first = front.connect();
+        until("one", || front.metric("warmfront_client_connections ") == 1.0);
+        assert_eq!((pauses(), front.metric("warmfront_shard_client_connections_max")), (0.0, 2.0), "{driver}");
+        let _second = front.connect();
+        front.until_said("a shard has as many clients as it may");
+        assert_eq!(pauses(), 1.0, "{driver}");
+        let mut third = front.connect();
+        third.ask();
+        drop(first);
+        assert_eq!((third.reply().status, pauses()), (200, 2.0), "{driver}");
+        assert_eq!(lines(&front, "a shard has as many clients as it may"), 1, "{driver}");
+    }
+}
+
+/// Nobody else serves what it serves, so it stays, as slow as it is; and what it serves is not known.
+#[test]
+fn an_engine_that_stays_although_it_is_slow_is_told_and_so_is_the_end_of_it() {
+    let engine = Engine::start();
+    let quick = QUICK.replace("slow_start_ms", "probe_timeout_ms = 500\nslow_start_ms");
+    let front = Front::start("auto", &[engine.address], &quick);
+    front.until_health(0, "up");
+    until("its models", || front.metric("warmfront_endpoint_models_unread{") == 1.0);
+    engine.is_slow(true);
+    front.until_said("although it does not answer its probes in time");
+    until("more of it", || front.metric("warmfront_endpoint_probe_failures_total{") >= 4.0);
+    assert!(front.acts_on(0, "up"));
+    engine.is_slow(false);
+    front.until_said("engine answers its probes in time again");
+}
+
+/// Each minute, and here before another process is to take this one's place.
+#[test]
+fn caches_that_cannot_be_written_down_are_counted() {
+    let engine = Engine::start();
+    engine.tells(STARTED);
+    let front = Front::start("auto", &[], &config("[control]\ncaches_file = \"/nowhere/caches\"\n", &[&engine]));
+    until("its figures", || !front.endpoint(0)["engine"].is_null());
+    let failures = || front.metric("warmfront_caches_file_failures_total");
+    assert_eq!(failures(), 0.0);
+    front.write("this is no configuration");
+    front.try_upgrade();
+    front.until_said("no process took this one's place");
+    assert_eq!(failures(), 1.0);
+}
