@@ -1,5 +1,9 @@
 //! Machines that refuse io_uring, or have little memory for it: the front serves all the same, and says how.
 
+#[path = "relay/untested.rs"]
+#[allow(dead_code, reason = "shared with tests/relay")]
+mod untested;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -36,7 +40,7 @@ fn a_forbidden_ring_that_was_asked_for_is_refused_in_words() {
 #[test]
 fn little_lockable_memory_is_enough() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("SKIPPED: only root may become another user with other limits");
+        return untested::say("little lockable memory, as only root may become another user with other limits");
     }
     for memory in ["8388608", "65536", "0"] {
         let front = as_user(NOBODY, memory, &["--shards", "1"]);
@@ -53,7 +57,7 @@ fn little_lockable_memory_is_enough() {
 #[test]
 fn shards_that_get_no_ring_serve_beside_those_that_do() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("SKIPPED: only root may become another user with other limits");
+        return untested::say("shards that get no ring, as only root may become another user with other limits");
     }
     // Room for the self-test's ring and a few more, not for sixteen.
     let front = as_user(NOBODY_ELSE, "524288", &["--shards", "16"]);

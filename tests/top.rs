@@ -5,7 +5,7 @@
 mod reserved;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
+use warmfront::driver::socket;
 
 /// A process that ends with the value.
 struct Running(Child);
@@ -200,12 +201,18 @@ fn who_is_no_front_is_told_from_one_in_words() {
 
 #[test]
 fn a_front_that_ends_between_two_readings() {
-    let mut fleet = Fleet::start();
-    // So long that it does end in between.
-    let top = warmfront(&["top", "--once", "--window", "6", "--admin", &fleet.admin]);
+    let fleet = Fleet::start();
+    let (address, _kept) = reserved::address();
+    let front = TcpListener::from(socket::listener(address).unwrap());
+    front.set_nonblocking(false).unwrap();
+    let top = warmfront(&["top", "--once", "--window", "1", "--admin", &address.to_string()]);
     let top = { top }.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(1));
-    fleet.front.0.kill().unwrap();
+    let (mut asked, _) = front.accept().unwrap();
+    // From here on nobody is there, and what was asked first has yet to be answered.
+    drop(front);
+    BufReader::new(&asked).lines().find(|line| line.as_ref().unwrap().is_empty());
+    asked.write_all(fleet.tells("/metrics").as_bytes()).unwrap();
+    drop(asked);
     let why = refused(&top.wait_with_output().unwrap());
     assert!(why.contains("cannot connect to"), "{why}");
 }

@@ -15,6 +15,7 @@ on_both_drivers! {
     stale_names_do_nothing
     quiet_is_who_has_nothing_to_tell
     quiet_is_not_who_was_paused_on_bytes
+    quiet_is_not_who_was_paused_on_what_the_driver_had
     quiet_is_none_of_a_crowd_that_has_bytes
 }
 
@@ -230,6 +231,23 @@ fn quiet_is_not_who_was_paused_on_bytes<D: Driver>(driver: D) {
         turns.settle();
         turns.driver.resume(id);
         assert!(!turns.driver.is_quiet(id), "bytes came while it was paused");
+        turns.until_received(tag, 7);
+        turns.settle();
+        assert!(turns.driver.is_quiet(id));
+    }
+}
+
+/// What was received before the pause, and not told yet, is no longer in the kernel.
+fn quiet_is_not_who_was_paused_on_what_the_driver_had<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    for (id, tag, mut peer) in turns.two() {
+        turns.settle();
+        peer.write(b"surplus");
+        turns.driver.wait(std::time::Duration::from_millis(10)).unwrap();
+        turns.driver.pause(id);
+        turns.settle();
+        turns.driver.resume(id);
+        assert!(!turns.driver.is_quiet(id), "bytes came before it was paused");
         turns.until_received(tag, 7);
         turns.settle();
         assert!(turns.driver.is_quiet(id));

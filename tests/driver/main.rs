@@ -10,9 +10,8 @@ mod peer;
 #[path = "../relay/random.rs"]
 mod random;
 mod turns;
-
-use std::io::Write;
-use std::sync::Once;
+#[path = "../relay/untested.rs"]
+mod untested;
 
 use warmfront::driver::epoll::Epoll;
 use warmfront::driver::uring::Uring;
@@ -80,19 +79,9 @@ fn uring() -> Uring {
     Uring::new().unwrap()
 }
 
-/// A ring, or none and a line that says so even where the output of tests that pass is not shown.
+/// A ring, or none where this kernel has none to give.
 fn uring_or_say_why() -> Option<Uring> {
-    static SAID: Once = Once::new();
-    match Uring::new() {
-        Ok(driver) => Some(driver),
-        Err(error) => {
-            SAID.call_once(|| {
-                let line = format!("NOT TESTED: the io_uring driver, as this kernel gives no ring: {error}\n");
-                let _ = std::io::stderr().write_all(line.as_bytes());
-            });
-            None
-        }
-    }
+    untested::has_ring("the io_uring driver").then(uring)
 }
 
 /// The name by which the test binary knows a test: without the crate.

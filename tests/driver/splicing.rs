@@ -13,6 +13,7 @@ on_both_drivers! {
     a_reset_within_a_splice_is_told
     a_reader_that_leaves_a_splice_is_told
     a_splice_may_be_paused_and_closed
+    what_a_cut_splice_leaves_behind_goes_to_nobody_else
     what_follows_a_splice_of_held_back_bytes_goes_to_nobody_else
 }
 
@@ -142,6 +143,33 @@ fn a_splice_may_be_paused_and_closed<D: Driver>(driver: D) {
         turns.driver.close(from);
         turns.driver.close(to);
     }
+}
+
+/// Its pipe may have bytes in it, and the next one may get that pipe.
+fn what_a_cut_splice_leaves_behind_goes_to_nobody_else<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let [(from, _, mut writer), (to, ..)] = turns.two();
+    let bytes = pattern(64 << 20, 3);
+    assert!(turns.driver.splice(from, to, bytes.len() as u64));
+    let mut written = 0;
+    while let len @ 1.. = writer.write_some(&bytes[written..]) {
+        written += len;
+        turns.settle();
+    }
+    assert!(written < bytes.len(), "nobody reads");
+    turns.driver.abort(to);
+    turns.driver.close(from);
+    turns.settle();
+    let [(from, source, mut writer), (to, sink, mut reader)] = turns.two();
+    let bytes = pattern(100_000, 4);
+    assert!(turns.driver.splice(from, to, bytes.len() as u64));
+    writer.write(&bytes);
+    let react = |driver: &mut D, completion| react(from, to, (source, sink), driver, completion);
+    turns.until_with("the next one", react, |_| {
+        reader.read();
+        reader.got.len() >= bytes.len()
+    });
+    assert!(reader.got == bytes, "what the other left came with it");
 }
 
 /// More than one piece was received while the connection was paused, and a splice is asked for at the first of them.

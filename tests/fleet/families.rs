@@ -6,7 +6,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, soc
 
 use crate::engine::Engine;
 use crate::front::{Client, Front};
-use crate::{DRIVERS, until};
+use crate::{DRIVERS, untested, until};
 
 /// A port of both families that nobody is given, where who means to may listen. See [`crate::reserved`].
 fn kept() -> (u16, TcpListener) {
@@ -20,7 +20,7 @@ fn kept() -> (u16, TcpListener) {
 fn has_ipv6() -> bool {
     let has = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok();
     if !has {
-        eprintln!("not tried: this machine has no IPv6");
+        untested::say("what comes by IPv6, as this machine has none");
     }
     has
 }

@@ -1,6 +1,9 @@
 //! The whole front, as a process with its control thread, before engines that fail and come back: who is kept out, for
 //! how long, who is let in again and how, and what its clients see of it.
 
+#[path = "../relay/untested.rs"]
+#[allow(dead_code, reason = "shared with tests/relay")]
+mod untested;
 #[allow(dead_code, reason = "shared with tests/relay")]
 #[path = "../relay/wire.rs"]
 mod wire;

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use crate::engine::Engine;
 use crate::front::Front;
+use crate::{untested, until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_warmfront");
 /// EX_CONFIG
@@ -31,6 +32,15 @@ fn what_is_missing_is_said() {
         assert_eq!(ended, Some(REFUSED), "{words}: {said}");
         assert!(said.contains(words), "{words}: {said}");
     }
+}
+
+/// What tests of this house call "auto" stands for io_uring, and would pass on epoll as well.
+#[test]
+fn auto_is_io_uring_where_there_are_rings() {
+    let front = Front::start("auto", &[Engine::start().address], "");
+    let is = |driver| front.metric(&format!("warmfront_shard_driver{{shard=\"0\",driver=\"{driver}\"")) == 1.0;
+    until("a driver", || is("uring") || is("epoll"));
+    assert_eq!(is("uring"), untested::has_ring("fleets on io_uring"));
 }
 
 #[test]

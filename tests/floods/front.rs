@@ -1,17 +1,18 @@
 //! The binary in a process of its own, and what the kernel says of it.
 
 use std::fmt::Display;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::client::{Client, get};
+use crate::untested;
 
 /// No scene waits longer for anything.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,20 +34,6 @@ pub fn shared() -> Room {
     Room::Shared(MACHINE.read().unwrap_or_else(|broken| broken.into_inner()))
 }
 
-/// Whether this kernel gives a ring; says so once where it does not, even where the output of tests is not shown.
-pub fn has_ring() -> bool {
-    static SAID: Once = Once::new();
-    let error = match warmfront::driver::uring::Uring::new() {
-        Ok(_) => return true,
-        Err(error) => error,
-    };
-    SAID.call_once(|| {
-        let line = format!("NOT TESTED: floods on io_uring, as this kernel gives no ring: {error}\n");
-        let _ = std::io::stderr().write_all(line.as_bytes());
-    });
-    false
-}
-
 /// Lets this process have as many descriptors as it may; how many clients of `wanted` fit.
 pub fn room_for(wanted: usize) -> usize {
     let limit = getrlimit(Resource::Nofile);
@@ -54,7 +41,7 @@ pub fn room_for(wanted: usize) -> usize {
     // A front leaves a quarter of its descriptors to connections to engines.
     let most = limit.maximum.map_or(usize::MAX, |most| (most as usize).saturating_sub(400) * 3 / 4);
     if most < wanted {
-        println!("NOT TESTED: {wanted} clients at once, as the limit of descriptors allows {most}");
+        untested::say(format_args!("{wanted} clients at once, as the limit of descriptors allows {most}"));
     }
     wanted.min(most)
 }

@@ -84,6 +84,13 @@ impl Client {
         self.wire.body(Length::Of(len)).data
     }
 
+    /// The lengths of the chunks up to the last one, of a reply whose head was read before. Panics where that does not come.
+    pub fn chunks(&mut self) -> Vec<usize> {
+        let body = self.wire.body(Length::Chunked);
+        assert!(body.whole, "{:?} after {} bytes", self.wire.end, body.data.len());
+        body.chunks
+    }
+
     /// Sends a request and reads its reply.
     pub fn ask(&mut self, request: impl AsRef<[u8]>) -> Reply {
         self.send(request);

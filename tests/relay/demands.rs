@@ -132,19 +132,29 @@ fn a_slow_upload_is_no_slow_first_token() {
     let front = front(&[Engine::answering(stream)], None);
     let request = post("/v1/completions", r#"{"model":"tiny-llama","stream":true,"prompt":"a"}"#);
     let (first, last) = request.split_at(request.len() - 5);
-    let mut client = front.connect();
-    client.send(first);
-    std::thread::sleep(Duration::from_millis(400));
-    client.send(last);
-    assert_eq!(client.reply().status, 200);
-    front.settles();
     let micros = |reading: Reading| (reading.count(), reading.sum);
-    let ([pools, engines], total) = (
-        [front.stats.timing(0, Timing::FirstToken), front.stats.first_tokens(0)].map(micros),
-        micros(front.stats.timing(0, Timing::Total)),
-    );
-    assert!(pools.0 == 1 && engines.0 == 1 && total.0 == 1);
-    assert!(engines.1 <= pools.1 && pools.1 < 350_000 && total.1 > 350_000, "{engines:?} {pools:?} {total:?}");
+    let told = || {
+        let [pools, total] = [Timing::FirstToken, Timing::Total].map(|timing| front.stats.timing(0, timing));
+        [pools, front.stats.first_tokens(0), total].map(micros)
+    };
+    let mut tries = Vec::new();
+    // Behind the last byte the machine may stand still: hardly in each of three tries.
+    let is_the_engines = (1..=3).any(|times| {
+        let before = told();
+        let mut client = front.connect();
+        client.send(first);
+        std::thread::sleep(Duration::from_millis(400));
+        client.send(last);
+        assert_eq!(client.reply().status, 200);
+        front.settles();
+        let now = told();
+        assert!(now.iter().all(|(count, _)| *count == times), "{now:?}");
+        let [pools, engines, total] = [0, 1, 2].map(|at| now[at].1 - before[at].1);
+        assert!(engines <= pools && total > 350_000, "{engines} {pools} {total}");
+        tries.push(pools);
+        pools < 350_000
+    });
+    assert!(is_the_engines, "{tries:?}");
 }
 
 /// An engine counts each answer, and each prompt, as a request.

@@ -47,6 +47,24 @@ fn an_answer_reaches_who_writes_all_before_it_reads() {
     front.settles();
 }
 
+/// Who is held back for an engine that does not read on is read from again once that has answered.
+#[test]
+fn an_answer_reaches_who_was_held_back() {
+    let engine = Engine::narrow(|mut connection| {
+        connection.head();
+        std::thread::sleep(Duration::from_millis(300));
+        connection.send("HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno");
+        std::thread::sleep(Duration::from_secs(2));
+    });
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    client.stream().write_all(&post("/v1/a", vec![b'x'; 24_000_000])).unwrap();
+    let reply = client.reply();
+    assert_eq!((reply.status, reply.text().as_str(), reply.whole), (413, "no", true));
+    assert_eq!(client.ends(), End::Fin);
+    front.settles();
+}
+
 /// It has time as long as it sends, and not for ever.
 #[test]
 fn who_writes_slowly_is_heard_out_for_a_while() {

@@ -33,6 +33,7 @@ mod storm;
 mod trust;
 mod tunnel;
 mod unseen;
+mod untested;
 mod uploads;
 mod warm;
 

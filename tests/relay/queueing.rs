@@ -1,5 +1,6 @@
 //! Requests that wait in the front for room: in which order they go, and every way to leave.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -9,9 +10,12 @@ use warmfront::exchange::{QueueRules, Rules};
 use warmfront::policy::{Policy, Queueing, ShadowPolicy};
 
 use crate::client::{Client, chunked, post};
-use crate::engine::{Engine, HELLO};
+use crate::engine::{Engine, HELLO, refusing};
 use crate::front::{Front, PATIENCE};
 
+/// As an SGLang says it whose queue is full.
+const BUSY: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 30\r\n\r\n\
+                    data: {\"error\":{\"code\":503}}\n\n";
 const UNAUTHORIZED: &str = "HTTP/1.1 401 Unauthorized\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
 
 /// An engine that answers when it is told to, and a front before it in whose eyes it has room for one prompt.
@@ -61,6 +65,13 @@ impl Stage {
         client.send(prompt(name, tokens, fields));
         self.front.until("it is there", |_| came() > before);
         client
+    }
+
+    /// From here on the front connects to this address.
+    fn engine_is_at(&self, address: SocketAddr) {
+        let mut snapshot = (*self.front.published.current()).clone();
+        snapshot.endpoints[0].as_mut().unwrap().address = address;
+        self.front.published.publish(snapshot);
     }
 
     fn sent(&self) -> u64 {
@@ -403,19 +414,42 @@ fn a_tenant_that_floods_does_not_starve_others() {
     stage.settles();
 }
 
-/// Whoever may name a tenant, and has no key, does not use up its turns.
+/// Whoever may name a tenant, and has no key, does not use up its turns; nor do those of whom an engine that is busy computes nothing.
 #[test]
 fn what_an_engine_refuses_is_on_nobodys_account() {
+    for key in ["unknown", "busy"] {
+        let stage = Stage::new(|config| config.queue.tenant_header = "x-tenant".into());
+        let of = |tenant: &str, name: &str| stage.asks(name, &format!("x-tenant: {tenant}\r\n"));
+        let mut clients = vec![of("other", "first")];
+        for name in ["made-up0", "made-up1", "made-up2"] {
+            clients.push(stage.asks(name, &format!("x-tenant: victim\r\nauthorization: Bearer {key}\r\n")));
+        }
+        clients.extend(["other0", "other1", "other2"].map(|name| of("other", name)));
+        clients.push(of("victim", "victim"));
+        let order: Vec<String> = (0..7).map(|_| stage.next()).collect();
+        assert_eq!(order, ["made-up0", "made-up1", "made-up2", "other0", "victim", "other1", "other2"], "{key}");
+        stage.settles();
+    }
+}
+
+/// Nor does what no engine has got.
+#[test]
+fn what_reaches_no_engine_is_on_nobodys_account() {
     let stage = Stage::new(|config| config.queue.tenant_header = "x-tenant".into());
     let of = |tenant: &str, name: &str| stage.asks(name, &format!("x-tenant: {tenant}\r\n"));
-    let mut clients = vec![of("other", "first")];
-    for name in ["made-up0", "made-up1", "made-up2"] {
-        clients.push(stage.asks(name, "x-tenant: victim\r\nauthorization: Bearer unknown\r\n"));
+    let _first = stage.asks_with("first", 500, "x-tenant: other\r\n");
+    let _others = ["other0", "other1", "other2"].map(|name| of("other", name));
+    stage.engine_is_at(refusing());
+    for name in ["lost0", "lost1", "lost2"] {
+        // There is room for it.
+        assert_eq!(stage.front.ask(prompt(name, 200, "x-tenant: victim\r\n")).status, 503);
+        stage.front.until("its charge is over", |front| front.counters.in_flight(0) == 1);
     }
-    clients.extend(["other0", "other1", "other2"].map(|name| of("other", name)));
-    clients.push(of("victim", "victim"));
-    let order: Vec<String> = (0..7).map(|_| stage.next()).collect();
-    assert_eq!(order, ["made-up0", "made-up1", "made-up2", "other0", "victim", "other1", "other2"]);
+    assert_eq!((stage.waiting(), stage.front.count(Event::ConnectFailed)), (3, 3));
+    stage.engine_is_at(stage.engine.address);
+    let _victim = of("victim", "victim");
+    let order: Vec<String> = (0..4).map(|_| stage.next()).collect();
+    assert_eq!(order, ["other0", "victim", "other1", "other2"]);
     stage.settles();
 }
 
@@ -489,8 +523,11 @@ fn engine_that_is_told() -> (mpsc::Sender<()>, Engine) {
     let engine = Engine::run(move |mut connection| {
         while let Some(request) = connection.request() {
             let _ = answers.lock().unwrap().recv_timeout(PATIENCE);
-            let is_known = request.head.get("authorization") != Some("Bearer unknown");
-            connection.send(if is_known { HELLO } else { UNAUTHORIZED });
+            connection.send(match request.head.get("authorization") {
+                Some("Bearer unknown") => UNAUTHORIZED,
+                Some("Bearer busy") => BUSY,
+                _ => HELLO,
+            });
         }
     });
     (answer, engine)

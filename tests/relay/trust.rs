@@ -428,6 +428,30 @@ fn silent_streams_of_an_engine_that_is_gone_are_cut() {
     front.settles();
 }
 
+/// Nor are those of a client that does not read for a while: the engine may have more to say, and is not read from.
+#[test]
+fn a_stream_that_its_client_does_not_take_is_not_silent() {
+    const AFTER: Duration = Duration::from_millis(500);
+    const EVENTS: usize = 400;
+    let engine = Engine::run(|mut connection| {
+        connection.request();
+        let event = format!("data: {}\n\n", "x".repeat(64 << 10));
+        let chunk = format!("{:x}\r\n{event}\r\n", event.len());
+        connection.send([STREAM_HEAD, &chunk.repeat(EVENTS), "0\r\n\r\n"].concat());
+    });
+    let front =
+        Front::with(&[engine.address], |options| options.rules.limits.deserted_timeout_ms = AFTER.as_millis() as u64);
+    let mut client = front.connect();
+    client.send(post("/v1/completions", "{}"));
+    client.head();
+    change(&front, |endpoint| endpoint.refuses_probes = true);
+    // Shards look each second.
+    std::thread::sleep(2 * AFTER + Duration::from_secs(1));
+    assert_eq!(front.count(Event::UpstreamFaultSilent), 0);
+    assert_eq!(client.chunks().len(), EVENTS, "it is whole");
+    front.settles();
+}
+
 /// The same of tunnels: what passes bytes goes on.
 #[test]
 fn tunnels_of_an_engine_that_is_gone_are_cut_where_they_are_silent() {

@@ -1,8 +1,13 @@
 //! `Upgrade`: a tunnel, but only after a 101 that was asked for.
 
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
 use crate::client::get;
-use crate::engine::{Engine, HELLO};
-use crate::front::Front;
+use crate::engine::{Engine, HELLO, reporting};
+use crate::front::{Front, PATIENCE};
 use crate::wire::End;
 use warmfront::counters::stats::Event;
 
@@ -85,6 +90,58 @@ fn the_engine_may_end_first() {
     assert_eq!(client.ends(), End::Fin);
     assert_eq!(got.recv_timeout(crate::front::PATIENCE), Ok(3_000_000));
     front.settles();
+}
+
+/// Whoever does not read is not read for either: what waits for it would be in the front's memory.
+#[test]
+fn a_side_that_does_not_read_holds_the_other_back() {
+    const ALL: usize = 64 << 20;
+    const BETWEEN: usize = 30 << 20;
+    // Each word of a block is another.
+    let block: Vec<u8> = (0..65_521u32).flat_map(u32::to_le_bytes).collect();
+    let bytes: Arc<Vec<u8>> = Arc::new(block.repeat(ALL / block.len()));
+    for client_writes in [true, false] {
+        let (open, wait) = crate::uploads::gate();
+        let sent = Arc::clone(&bytes);
+        let (engine, told) = reporting(move |mut connection, tell| {
+            connection.request();
+            connection.send(SWITCH);
+            if client_writes {
+                wait();
+                tell.send(connection.bytes(ALL)).unwrap();
+            } else {
+                let taken = write_without_waiting(connection.stream(), &sent);
+                tell.send(sent[..taken].to_vec()).unwrap();
+            }
+        });
+        let front = Front::start(&[engine.address]);
+        let mut client = front.connect();
+        client.send(ASK);
+        assert_eq!(client.reply().status, 101);
+        let (sent, got) = if client_writes {
+            let taken = write_without_waiting(client.stream(), &bytes);
+            open.send(()).unwrap();
+            client.half_close();
+            (bytes[..taken].to_vec(), told.recv_timeout(PATIENCE).unwrap())
+        } else {
+            let sent = told.recv_timeout(PATIENCE).unwrap();
+            (sent, client.rest().0)
+        };
+        assert!(sent.len() < BETWEEN, "{} bytes are somewhere; client writes: {client_writes}", sent.len());
+        assert!(got == sent, "client writes: {client_writes}");
+        drop(client);
+        front.settles();
+    }
+}
+
+/// Writes until no more is taken for a while: how much was.
+fn write_without_waiting(stream: &mut TcpStream, bytes: &[u8]) -> usize {
+    stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let mut taken = 0;
+    while let Ok(len @ 1..) = stream.write(&bytes[taken..]) {
+        taken += len;
+    }
+    taken
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use std::time::Duration;
 
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::{Event, Gauge};
 use warmfront::policy::Policy;
 use warmfront::scan::PrefixMode;
 
@@ -368,6 +368,34 @@ fn held_bodies_have_a_budget() {
     // Afterwards nothing is held: the budget is free again.
     for _ in 0..3 {
         assert_eq!(front.ask(&request).status, 200);
+    }
+}
+
+/// A body is held for as long as it may have to be sent again, not for as long as its answer takes.
+#[test]
+fn what_an_engine_has_is_not_held() {
+    for begins in [true, false] {
+        let (open, wait) = gate();
+        let engine = Engine::run(move |mut connection| {
+            connection.request();
+            if begins {
+                connection.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9\r\n\r\n");
+            }
+            wait();
+            connection.send(if begins { "data: a\n\n" } else { HELLO });
+        });
+        let front = Front::with(&[engine.address], POLICIES[1].1);
+        let request = post("/v1/chat/completions", chat_body(60_000, &mut Random::new(8)));
+        let mut client = front.connect();
+        client.send(&request[..200]);
+        front.until("the choice to wait", |front| front.stats.gauge(Gauge::HeldBytes) > 0);
+        client.send(&request[200..]);
+        front.until("all of it there", |_| engine.executions() == 1);
+        front.until("what was held given back", |front| front.stats.gauge(Gauge::HeldBytes) == 0);
+        assert_eq!(front.counters.in_flight(0), 1, "it goes on; begun: {begins}");
+        open.send(()).unwrap();
+        assert_eq!(client.reply().status, 200);
+        front.settles();
     }
 }
 

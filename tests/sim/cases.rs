@@ -363,6 +363,30 @@ fn a_refusal_in_pieces_does_not_hold_back_the_reply_of_another() {
     assert_eq!(table.receive(client)[9..12], *b"200");
 }
 
+/// Somebody says something in every turn, so that none is quiet, also where the process stands still again and again.
+#[test]
+fn a_standstill_puts_deadlines_off_for_so_many_turns() {
+    for again in [0, SECOND / 5] {
+        let mut table = Table::new(|_| {});
+        let (slow, busy) = (table.client(1 << 20), table.client(1 << 20));
+        table.send(slow, &GET[..7]);
+        table.send(busy, b"POST /v1/things HTTP/1.1\r\nhost: a\r\ncontent-length: 40000\r\n\r\n");
+        table.pass(SECOND);
+        table.network.borrow_mut().now += 12 * SECOND;
+        let mut told = |turns| {
+            for turn in 1..=turns {
+                table.network.borrow_mut().now += if turn % 50 == 0 { again } else { 0 };
+                table.send(busy, b"q");
+                table.shard.turn().expect("a kernel that does not fail");
+            }
+            let told = table.network.borrow_mut().peer_receive(slow, usize::MAX);
+            String::from_utf8_lossy(&told).into_owned()
+        };
+        assert_eq!(told(400), "", "it may have been in time");
+        assert_eq!(told(200).get(..12), Some("HTTP/1.1 408"), "again: {again}");
+    }
+}
+
 /// A fault of ours, wherever in an exchange: its client is reset, nothing stays counted or held, others go on.
 #[test]
 fn a_panic_ends_one_exchange() {

@@ -43,5 +43,6 @@ fn names(cell: &str) -> impl Iterator<Item = &str> {
 }
 
 fn defines(source: &Source, name: &str) -> bool {
-    source.code.contains(&format!("fn {name}("))
+    // Those of the drivers have a parameter.
+    ["(", "<"].iter().any(|opening| source.code.contains(&format!("fn {name}{opening}")))
 }

@@ -1,0 +1,25 @@
+//! What a machine does not let a test try is said: a run that tried nothing looks like one that found nothing.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::sync::OnceLock;
+
+use warmfront::driver::uring::Uring;
+
+/// Says so even where the output of tests that pass is not shown.
+pub fn say(what: impl Display) {
+    let _ = std::io::stderr().write_all(format!("NOT TESTED: {what}\n").as_bytes());
+}
+
+/// Whether this process gets rings; if not, `what` is said to be untested. The first one tells: where it was given, a later one that
+/// is not is a fault.
+pub fn has_ring(what: &str) -> bool {
+    static GIVEN: OnceLock<bool> = OnceLock::new();
+    *GIVEN.get_or_init(|| match Uring::new() {
+        Ok(_) => true,
+        Err(error) => {
+            say(format_args!("{what}, as this kernel gives no ring: {error}"));
+            false
+        }
+    })
+}
