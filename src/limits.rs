@@ -62,7 +62,8 @@ pub struct Limits {
     /// From the reply head of a stream to its first data event: engines answer the head before the
     /// request leaves their queue.
     pub first_token_timeout_ms: u64,
-    /// Between two reads of a reply after its first token.
+    /// Between two reads of a reply after its first token. As long as for that: engines compute the call of a tool, or a thought that nobody asked
+    /// to see, without writing a byte.
     pub inter_chunk_timeout_ms: u64,
     /// Silence of an engine whose kernel refused two probes in a row.
     pub deserted_timeout_ms: u64,
@@ -128,7 +129,7 @@ impl Default for Limits {
             connect_timeout_ms: 500,
             reply_head_timeout_ms: 600_000,
             first_token_timeout_ms: 600_000,
-            inter_chunk_timeout_ms: 120_000,
+            inter_chunk_timeout_ms: 600_000,
             deserted_timeout_ms: 5_000,
             deserted_head_timeout_ms: 30_000,
             client_stall_timeout_ms: 120_000,

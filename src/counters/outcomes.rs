@@ -22,12 +22,21 @@ struct Slot {
     recoveries: AtomicU32,
     /// Nothing new goes there: 0 or 1.
     barred: AtomicU32,
+    /// When somebody had a first token, or a whole answer, from there, in [`TENTH`]s of the shards' clock; 0: never.
+    gave: AtomicU32,
+}
+
+/// As fine as silences are told apart, in microseconds: an instant is written no more often.
+const TENTH: u64 = 100_000;
+
+fn tenths(now: u64) -> u32 {
+    (now / TENTH + 1) as u32
 }
 
 impl Default for Outcomes {
     fn default() -> Self {
         let zero = || AtomicU32::new(0);
-        let slot = |_| Slot { in_a_row: zero(), faults: zero(), recoveries: zero(), barred: zero() };
+        let slot = |_| Slot { in_a_row: zero(), faults: zero(), recoveries: zero(), barred: zero(), gave: zero() };
         Outcomes { slots: Box::new(std::array::from_fn(slot)) }
     }
 }
@@ -64,6 +73,20 @@ impl Outcomes {
         }
     }
 
+    /// Somebody has something from there at `now`, in microseconds. Costs a read, mostly.
+    #[inline]
+    pub fn gives(&self, slot: u16, now: u64) {
+        let Some(cell) = self.slots.get(slot as usize) else { return };
+        if cell.gave.load(Ordering::Relaxed) != tenths(now) {
+            cell.gave.store(tenths(now), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether anybody had anything from there in a later tenth of a second.
+    pub fn gave_since(&self, slot: u16, since: u64) -> bool {
+        self.slots.get(slot as usize).is_some_and(|cell| cell.gave.load(Ordering::Relaxed) > tenths(since))
+    }
+
     /// Has nothing new go there from now on; true where that is new.
     pub fn bar(&self, slot: u16) -> bool {
         self.slots.get(slot as usize).is_some_and(|cell| cell.barred.swap(1, Ordering::Release) == 0)
@@ -88,6 +111,7 @@ impl Outcomes {
         if let Some(cell) = self.slots.get(slot as usize) {
             cell.in_a_row.store(0, Ordering::Relaxed);
             cell.barred.store(0, Ordering::Release);
+            cell.gave.store(0, Ordering::Relaxed);
         }
     }
 
@@ -137,10 +161,24 @@ mod tests {
     }
 
     #[test]
+    fn who_gives_is_known_to_a_tenth_of_a_second() {
+        let outcomes = Outcomes::default();
+        assert!(!outcomes.gave_since(1, 0));
+        outcomes.gives(1, 5_000_000);
+        assert!(outcomes.gave_since(1, 4_800_000) && !outcomes.gave_since(1, 5_000_000));
+        outcomes.gives(1, 5_150_000);
+        assert!(outcomes.gave_since(1, 5_000_000) && !outcomes.gave_since(2, 0));
+        outcomes.forget(1);
+        assert!(!outcomes.gave_since(1, 0), "another engine's");
+    }
+
+    #[test]
     fn a_slot_that_cannot_exist_is_nobody() {
         let outcomes = Outcomes::default();
         assert!(!outcomes.fault(u16::MAX) && !outcomes.bar(u16::MAX) && !outcomes.is_barred(u16::MAX));
         outcomes.good(u16::MAX);
+        outcomes.gives(u16::MAX, 1);
+        assert!(!outcomes.gave_since(u16::MAX, 0));
         assert_eq!(outcomes.read(u16::MAX), Outcome::default());
     }
 }

@@ -141,12 +141,18 @@ impl Exchange {
                 self.prompt_computed();
                 self.wait_for_head(cx);
             }
-            Waiting::Upload | Waiting::ReplyHead => self.give_up(refusals::REPLY_TIMEOUT.into(), cx),
+            Waiting::Upload => self.give_up(refusals::REPLY_TIMEOUT.into(), cx),
+            Waiting::ReplyHead => {
+                self.was_silent(cx);
+                self.give_up(refusals::REPLY_TIMEOUT.into(), cx);
+            }
             Waiting::FirstToken => {
+                self.was_silent(cx);
                 cx.stats.count(Count::UpstreamFaultFirstTokenTimeout);
                 self.break_off(refusals::REPLY_TIMEOUT, cx);
             }
             Waiting::Chunk => {
+                self.was_silent(cx);
                 cx.stats.count(Count::UpstreamFaultChunkTimeout);
                 self.break_off(refusals::REPLY_TIMEOUT, cx);
             }

@@ -165,7 +165,19 @@ impl Exchange {
         if let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged)
             && (200..400).contains(&self.status)
         {
-            cx.counters.outcomes().good(leg.admission.endpoint().slot);
+            let slot = leg.admission.endpoint().slot;
+            cx.counters.outcomes().good(slot);
+            cx.counters.outcomes().gives(slot, cx.now);
+        }
+    }
+
+    /// It was silent for too long. An engine that gave others something meanwhile has not failed: it may write nothing while it computes the call of a
+    /// tool, or a thought that is not asked for, or have put this request off for more urgent ones.
+    pub(super) fn was_silent(&mut self, cx: &Context<'_>) {
+        let since = self.sent.max(self.last_reply);
+        let slot = self.leg.as_ref().map(|leg| leg.admission.endpoint().slot);
+        if slot.is_some_and(|slot| cx.counters.outcomes().gave_since(slot, since)) {
+            self.charge();
         }
     }
 

@@ -357,7 +357,9 @@ impl Exchange {
             if first {
                 cx.stats.observe(pool.0, Timing::FirstToken, cx.now - self.whole);
                 if let Some(leg) = &self.leg {
-                    cx.stats.first_token_of(leg.admission.endpoint().slot, cx.now - self.sent);
+                    let slot = leg.admission.endpoint().slot;
+                    cx.stats.first_token_of(slot, cx.now - self.sent);
+                    cx.counters.outcomes().gives(slot, cx.now);
                 }
             } else {
                 cx.stats.observe(pool.0, Timing::InterToken, cx.now - self.last_reply);

@@ -544,6 +544,40 @@ fn what_sglang_says_of_any_message_is_no_fault() {
     is_no_fault(&front, told, "/v1/messages", "{}");
 }
 
+/// It computes the call of a tool, say, of which it writes nothing before it is whole: what others get from it meanwhile tells it from one that hangs.
+#[test]
+fn who_is_silent_has_not_failed_where_others_are_answered() {
+    for (others, at) in [(true, "/v1/begun"), (false, "/v1/begun"), (true, "/v1/unbegun"), (false, "/v1/unbegun")] {
+        let engine = Engine::run(|mut connection: Connection| {
+            while let Some(request) = connection.request() {
+                match request.path() {
+                    "/v1/begun" => connection.send([STREAM_HEAD, "9\r\ndata: a\n\n\r\n"].concat()),
+                    "/v1/unbegun" => {}
+                    _ => connection.send(HELLO),
+                }
+            }
+        });
+        let front = Front::with(&[engine.address], |options| {
+            options.rules.limits.inter_chunk_timeout_ms = 600;
+            options.rules.limits.reply_head_timeout_ms = 600;
+        });
+        let mut silent = [(); 3].map(|()| front.connect());
+        silent.iter_mut().for_each(|client| client.send(post(at, "{}")));
+        front.until("all three", |front| front.counters.in_flight(0) == 3);
+        let timed_out = |front: &Front| {
+            front.count(Event::UpstreamFaultChunkTimeout) + front.count(Event::UpstreamFaultHeadTimeout) == 3
+        };
+        front.until("their ends", |front| {
+            if others && !timed_out(front) {
+                assert_eq!(front.ask(get("/v1/other")).status, 200);
+            }
+            timed_out(front)
+        });
+        assert_eq!(front.count(Event::Barred), u64::from(!others), "{at}");
+        front.settles();
+    }
+}
+
 /// An engine gets no more requests at a time than it may have; a free place is taken at once.
 #[test]
 fn a_cap_is_never_passed() {
