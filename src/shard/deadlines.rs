@@ -2,6 +2,7 @@
 
 use super::Shard;
 use super::drive::Input;
+use super::timers::TICK;
 use crate::driver::Driver;
 use crate::exchange::{self, Event, Micros};
 use crate::slots::Key;
@@ -87,6 +88,11 @@ impl<D: Driver> Shard<D> {
             let since = client.head_since.unwrap_or(self.desk.now);
             exchange::refuse_slow_head(&client.ahead, client.peer, since, &mut self.desk.context());
             return self.drive(key, Input::None);
+        }
+        // A request that has come within this turn, unseen, would be lost in a reset.
+        if client.is_idle() && !self.driver.nothing_waits(client.socket) {
+            client.deadline = self.desk.now + TICK;
+            return;
         }
         self.close_client(key);
     }

@@ -239,6 +239,42 @@ fn the_wheel_forgets_what_moved() {
     assert!(table.shard.audit().looks < 100, "{:?}", table.shard.audit());
 }
 
+/// A balancer keeps its connections for longer than the front does, and does not send a POST again.
+#[test]
+fn a_request_that_comes_as_its_connection_is_to_end_is_served() {
+    let idle = |late| {
+        let mut table = Table::new(|rules| rules.limits.keep_alive_timeout_ms = 2_000);
+        let client = table.client(1 << 20);
+        let engine = table.ask(client, GET);
+        table.send(engine, reply(3));
+        table.pass(SECOND);
+        table.receive(client);
+        table.network.borrow_mut().late = Option::map(late, |at| (at, client, GET.to_vec()));
+        while table.front_end(client).is_none() && table.network.borrow().now < 5 * SECOND {
+            table.pass(SECOND / 10_000);
+        }
+        (table, client)
+    };
+    let (table, client) = idle(None);
+    assert_eq!(table.front_end(client), Some(End::Fin));
+    let ended = table.network.borrow().now;
+    // The turn that ends it, and those before it, have looked for bytes a moment before. What comes later is for nobody.
+    let mut served = 0;
+    for before in (1..20).map(|number| number * SECOND / 10_000) {
+        let (mut table, client) = idle(Some(ended - before));
+        if let Some(end) = table.front_end(client) {
+            assert_eq!(end, End::Fin, "{before}: it was lost");
+            continue;
+        }
+        let engine = table.engine();
+        table.send(engine, reply(3));
+        table.pass(SECOND);
+        assert!(table.receive_all(client).ends_with(&pattern("r", 'r', 3)), "{before}: no reply");
+        served += 1;
+    }
+    assert!(served > 0);
+}
+
 #[test]
 fn a_client_behind_an_interim_reply_does_not_hurry_the_engine() {
     let mut table = Table::new(|rules| {

@@ -154,6 +154,9 @@ impl Driver for Simulated {
         if let Some(shadow) = &mut network.shadow {
             shadow.turn_begins(self.shard, now);
         }
+        if let Some((_, pipe, bytes)) = network.late.take_if(|(at, ..)| *at <= now) {
+            network.peer_send(pipe, &bytes, usize::MAX);
+        }
         Ok(())
     }
 

@@ -73,6 +73,8 @@ pub struct Network {
     /// What must come of what happens; none in written schedules.
     pub shadow: Option<Shadow>,
     pub control: Option<Control>,
+    /// What a peer sends at that time, in a turn that does not look there any more.
+    pub late: Option<(u64, usize, Vec<u8>)>,
     /// Those that the front has open, and some that it had.
     live: Vec<usize>,
 }
@@ -100,6 +102,7 @@ impl Network {
             handed_over: 0,
             shadow: None,
             control: None,
+            late: None,
             live: Vec::new(),
         }
     }
