@@ -2,12 +2,14 @@
 
 use super::draft::RunnerUp;
 use super::event::{Action, Context};
+use super::own::percent_decode;
 use super::refusals::{self, Refused};
 use super::warm::{self, LookedUp};
 use super::{Exchange, Leg, Micros, Phase, Waiting};
 use crate::counters::stats::{Event as Count, Work};
 use crate::counters::{Admission, Outcomes, Own};
 use crate::fleet::{EndpointId, Loads};
+use crate::http;
 use crate::policy::{self, CHOICES_MAX, Choice, Cost, Nobody, Policy, Tokens};
 use crate::prefix;
 use crate::scan::{Api, Facts};
@@ -39,7 +41,8 @@ impl Exchange {
 
     fn select_pool<'a>(&mut self, cx: &mut Context<'a>) -> Result<&'a Pool, Refused> {
         let facts = self.scan.as_ref().map(|scan| scan.facts());
-        let pool = match self.selected(cx.snapshot, facts) {
+        let named = self.pool_in_query(cx.snapshot);
+        let pool = match named.map_or_else(|| self.selected(cx.snapshot, facts), Selected::Pool) {
             Selected::Pool(pool) => pool,
             Selected::UnknownModel => {
                 let model = facts.and_then(Facts::model);
@@ -77,6 +80,17 @@ impl Exchange {
         let only = self.only.filter(|_| !snapshot.single_pool() && model.is_none_or(<[u8]>::is_empty));
         let only = only.filter(|id| snapshot.unlearnt != Some(*id) || snapshot.default_pool.is_none());
         only.and_then(|id| snapshot.live_pool(id)).map_or_else(|| snapshot.select(model), Selected::Pool)
+    }
+
+    /// Who asks for another protocol has no body to name a model in: `/v1/realtime?model=ID`, as OpenAI has it.
+    fn pool_in_query<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a Pool> {
+        self.asked.offers.as_ref().filter(|_| !snapshot.single_pool())?;
+        let (_, target) = http::method_and_target(&self.held);
+        let model = percent_decode(http::query_value(target, b"model")?);
+        match snapshot.select(Some(&model)) {
+            Selected::Pool(pool) => Some(pool),
+            _ => None,
+        }
     }
 
     fn names_no_model(&self) -> bool {

@@ -86,7 +86,7 @@ fn models(head: &RequestHead<'_>, path: &[u8], cx: &Context<'_>) -> Option<Answe
 }
 
 /// A model id with slashes may come escaped. What is no escape stands for itself (RFC 3986, 2.1).
-fn percent_decode(id: &[u8]) -> Vec<u8> {
+pub(super) fn percent_decode(id: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(id.len());
     let mut rest = id;
     while let Some((&byte, after)) = rest.split_first() {

@@ -1,5 +1,7 @@
 //! Which paths are let through to an engine.
 
+use super::own::percent_decode;
+
 /// The paths that reach an engine; others are answered 404, lest an engine's `/pause`,
 /// `/reset_prefix_cache`, `/update_weights` or `/metrics` become public.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +37,9 @@ pub const DEFAULT_PATHS: &[&str] = &[
 /// Below `/v1/`, yet changes the engine: only a configured path of its own opens it.
 const GUARDED: &[&[u8]] = &[b"/v1/load_lora_adapter", b"/v1/unload_lora_adapter"];
 
+/// Behind it comes a model's id, in which SDKs escape the slashes.
+const MODEL: &[u8] = b"/v1/models/";
+
 impl Default for Paths {
     fn default() -> Self {
         Paths::new(std::iter::empty())
@@ -55,7 +60,12 @@ impl Paths {
             return true;
         }
         // An engine decodes `/v1/%6coad_lora_adapter` before it looks it up.
-        let plain = !path.contains(&b'%') && !path.windows(2).any(|pair| matches!(pair, b"//" | b"/."));
+        let is_plain =
+            |path: &[u8]| !path.contains(&b'%') && !path.windows(2).any(|pair| matches!(pair, b"//" | b"/."));
+        let is_slash = |escape: &[u8]| escape.starts_with(b"2F") || escape.starts_with(b"2f");
+        let has_slashes_alone = |id: &&[u8]| id.split(|byte| *byte == b'%').skip(1).all(is_slash);
+        let model = path.strip_prefix(MODEL).filter(has_slashes_alone).map(percent_decode);
+        let plain = is_plain(path) || model.is_some_and(|id| is_plain(&id));
         let guarded = GUARDED.iter().any(|guarded| path.starts_with(guarded));
         let wildcards = self.allowed.iter().filter_map(|allowed| allowed.strip_suffix(b"*"));
         plain && !guarded && wildcards.into_iter().any(|beginning| path.starts_with(beginning))
@@ -104,6 +114,11 @@ mod tests {
             "/tokenizer",
             "/v1/./x",
             "/V1/chat",
+            "/v1/models%2Fm",
+            "/v1/models/%2Fm%6c",
+            "/v1/models/org%2F../x",
+            "/v1/models/org%2F%2Fm",
+            "/v1/models/m%",
         ] {
             assert!(!paths.allow(path.as_bytes()), "{path}");
         }

@@ -18,6 +18,12 @@ pub fn without_query(path: &[u8]) -> &[u8] {
     memchr::memchr(b'?', path).and_then(|query| path.get(..query)).unwrap_or(path)
 }
 
+/// The value of the first parameter of that name in a target's query, as it is written.
+pub fn query_value<'a>(target: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let query = target.get(without_query(target).len() + 1..)?;
+    query.split(|byte| *byte == b'&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix(b"="))
+}
+
 /// Judges target and Host together. `hosts` are the values of all Host fields.
 pub fn check<'a>(
     method: &[u8],

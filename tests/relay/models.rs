@@ -58,7 +58,7 @@ fn models_ask_for_the_key_that_the_engines_ask_for() {
     });
     let mut client = front.connect();
     for (key, status) in [("Bearer one", 200), ("Bearer two", 200), ("Bearer three", 401), ("", 401)] {
-        for path in ["/v1/models", "/v1/models/org/m"] {
+        for path in ["/v1/models", "/v1/models/org/m", "/v1/models/org%2Fm"] {
             let reply = client.ask(format!("GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {key}\r\n\r\n"));
             assert_eq!((reply.status, reply.closes()), (status, false), "{key:?} {path}");
         }

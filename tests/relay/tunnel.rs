@@ -8,8 +8,10 @@ use std::time::Duration;
 use crate::client::get;
 use crate::engine::{Engine, HELLO, reporting};
 use crate::front::{Front, PATIENCE};
+use crate::models::republish;
 use crate::wire::End;
 use warmfront::counters::stats::Event;
+use warmfront::policy::PoolId;
 
 pub const ASK: &str =
     "GET /v1/realtime HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k\r\n\r\n";
@@ -54,6 +56,34 @@ fn bytes_pass_both_ways_and_a_fin_is_a_half_close() {
     let asked = &engine.requests()[0];
     assert_eq!(asked.head.get("connection"), Some("Upgrade"));
     assert_eq!(asked.head.get("upgrade"), Some("websocket"));
+}
+
+/// It has no body to name a model in.
+#[test]
+fn a_protocol_is_switched_to_by_an_engine_of_the_model_in_the_query() {
+    let engines = [(); 3].map(|()| echo());
+    let addresses = engines.each_ref().map(|engine| engine.address);
+    let pools = || vec![("text", vec![0]), ("org/voice", vec![1]), ("other", vec![2])];
+    for default in [None, Some(PoolId(0))] {
+        let front = Front::with(&addresses, |options| options.pools = pools());
+        republish(&front, |snapshot| snapshot.default_pool = default);
+        for (query, expected) in [
+            ("?model=org/voice", 1),
+            ("?model=org%2Fvoice", 1),
+            ("?intent=x&model=other&a=b", 2),
+            ("?model=text", 0),
+            ("?xmodel=other", 0),
+            ("?model=nobodys", 0),
+            ("?model=", 0),
+            ("", 0),
+        ] {
+            let before = engines[expected].executions();
+            let mut client = front.connect();
+            client.send(ASK.replace("/v1/realtime", &format!("/v1/realtime{query}")));
+            assert_eq!(client.bytes(SWITCH.len() + 5).len(), SWITCH.len() + 5, "{query}");
+            assert_eq!(engines[expected].executions() - before, 1, "{query}");
+        }
+    }
 }
 
 /// What the client sends before the 101 comes behind the request: it reaches the engine after it, in order.
