@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-/// Longest body of an error that is judged by its words.
+/// So much of an error's body is judged by its words.
 const JUDGED_MAX: usize = 4 << 10;
 
 /// What a reply's head, and for some errors its body, say of the endpoint.
@@ -62,8 +62,8 @@ impl Script {
     pub fn new(shape: Shape<'_>) -> Script {
         let Shape { status, names_a_time, stream, head, framed, data, framing } = shape;
         let head_end = head.len();
-        let judges = matches!(status, 500 | 503) && framing == Framed::Length && framed.len() <= JUDGED_MAX;
-        let judged = if judges { framed } else { b"" };
+        let judges = matches!(status, 500 | 503) && framing == Framed::Length;
+        let judged = if judges { &framed[..framed.len().min(JUDGED_MAX)] } else { b"" };
         let wire = [head, framed].concat();
         let end = matches!(framing, Framed::Nothing | Framed::Length | Framed::Chunks).then_some(wire.len());
         Script {

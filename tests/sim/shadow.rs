@@ -2,7 +2,8 @@
 //! completion at a time.
 //!
 //! A *leg* is what the front counts in flight: from a connect, or the first byte on a kept connection, to the reply's last
-//! byte or the connection's end. Where the front alone knows why it closed (a deadline, or its client), either is taken.
+//! byte or the connection's end. Where the front alone knows why it closed (a deadline, or its client), either is taken, and at a deadline
+//! that it blames nobody, too: whether others had something from the engine meanwhile is not told here.
 
 mod account;
 mod choice;
@@ -74,6 +75,8 @@ pub struct Shadow {
     effects: Vec<(usize, Effect)>,
     /// Legs that ended in this step, of which only the front knows whether it blames their endpoint.
     doubtful: Vec<usize>,
+    /// Those of them that stay charged for certain.
+    silent: Vec<usize>,
     step: u64,
     part: Part,
     begun_in_step: u32,
@@ -106,6 +109,7 @@ impl Shadow {
             kept: vec![VecDeque::new(); shards],
             effects: Vec::new(),
             doubtful: Vec::new(),
+            silent: Vec::new(),
             step: 0,
             part: Part::Late,
             begun_in_step: 0,
@@ -310,7 +314,7 @@ impl Shadow {
             // A connect that was not answered in time is no fault where the same endpoint is tried again.
             if !self.draining && !leg.connecting && leg.executed && headless {
                 leg.charged = true;
-                self.effects.push((leg.slot, Effect::Fault));
+                self.silent.push(leg.slot);
             } else {
                 leg.doubtful = self.step;
             }

@@ -24,31 +24,42 @@ impl Shadow {
             let mut expected = self.outcomes[slot];
             let here = self.effects.iter().filter(|(at, _)| *at == slot);
             here.for_each(|(_, effect)| apply(&mut expected, *effect));
-            let doubtful = self.doubtful.iter().filter(|at| **at == slot).count();
+            let count = |slots: &[usize]| slots.iter().filter(|at| **at == slot).count();
+            let (silent, doubtful) = (count(&self.silent), count(&self.doubtful));
             let certain = expected;
-            for _ in 0..doubtful {
-                if found == expected {
-                    break;
-                }
+            let mut faults = 0;
+            while faults < silent + doubtful && found != expected {
                 apply(&mut expected, Effect::Fault);
-                self.keep(slot);
+                faults += 1;
             }
             assert_eq!(
                 found, expected,
-                "outcomes of slot {slot}, {certain:?} or {doubtful} faults more; before {:?}, of {:?} while {:?}",
+                "outcomes of slot {slot}, {certain:?} or {silent} or {doubtful} faults more; before {:?}, of {:?} while {:?}",
                 self.outcomes[slot], self.effects, self.part
             );
             self.outcomes[slot] = found;
+            // Who was blamed stays charged, and who was silent; of the others it shows.
+            let charged = faults.saturating_sub(silent);
+            for number in 0..doubtful {
+                if number < charged || self.in_flight(slot) < self.counters.in_flight(slot as u16) {
+                    self.keep(slot);
+                }
+            }
         }
         self.effects.clear();
         self.doubtful.clear();
+        self.silent.clear();
+    }
+
+    /// As it must be.
+    fn in_flight(&self, slot: usize) -> u32 {
+        self.legs[slot] + self.kept.iter().flatten().filter(|(_, at)| *at == slot).count() as u32
     }
 
     pub(super) fn check_in_flight(&self) {
         for slot in 0..ENDPOINTS {
-            let kept = self.kept.iter().flatten().filter(|(_, at)| *at == slot).count() as u32;
-            let found = self.counters.in_flight(slot as u16);
-            assert_eq!(found, self.legs[slot] + kept, "in flight at {slot}: {} legs, {kept} charged", self.legs[slot]);
+            let (found, expected) = (self.counters.in_flight(slot as u16), self.in_flight(slot));
+            assert_eq!(found, expected, "in flight at {slot}: {} legs, the others charged", self.legs[slot]);
         }
     }
 
