@@ -79,7 +79,7 @@ struct Sums {
     prompt_tokens: Option<f64>,
     queries: Renamed,
     hits: Renamed,
-    /// SGLang found something of its last prompts; versions before 0.4.6 count no hits.
+    /// SGLang found something of its last prompts: one that counts no hits all the same never does.
     hits_somewhere: bool,
     generation_tokens: Option<f64>,
     requests: Option<f64>,

@@ -64,8 +64,8 @@ impl Paths {
             |path: &[u8]| !path.contains(&b'%') && !path.windows(2).any(|pair| matches!(pair, b"//" | b"/."));
         let is_slash = |escape: &[u8]| escape.starts_with(b"2F") || escape.starts_with(b"2f");
         let has_slashes_alone = |id: &&[u8]| id.split(|byte| *byte == b'%').skip(1).all(is_slash);
-        let model = path.strip_prefix(MODEL).filter(has_slashes_alone).map(percent_decode);
-        let plain = is_plain(path) || model.is_some_and(|id| is_plain(&id));
+        let model = || path.strip_prefix(MODEL).filter(has_slashes_alone).map(percent_decode);
+        let plain = is_plain(path) || model().is_some_and(|id| is_plain(&id));
         let guarded = GUARDED.iter().any(|guarded| path.starts_with(guarded));
         let wildcards = self.allowed.iter().filter_map(|allowed| allowed.strip_suffix(b"*"));
         plain && !guarded && wildcards.into_iter().any(|beginning| path.starts_with(beginning))
