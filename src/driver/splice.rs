@@ -6,13 +6,17 @@
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
+use rustix::param::page_size;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
 use super::SocketId;
 use super::descriptors::is_last;
 
-/// Room of one pipe, in bytes. The kernel may give less: a user has `fs.pipe-user-pages-soft` for all pipes.
-const PIPE_BYTES: usize = 256 << 10;
+/// Room of one pipe, in pages: however little of one a segment brings, it takes one. The kernel may give less: a user has
+/// `fs.pipe-user-pages-soft` for all pipes.
+const PIPE_PAGES: usize = 64;
+/// Bytes asked for at once, which is what 64 pages of the usual size hold.
+const MOVED_MAX: usize = 256 << 10;
 /// Pipes one shard may have in use; further replies are copied.
 const PIPES_MAX: usize = 64;
 /// Of those, kept when nothing uses them.
@@ -73,7 +77,7 @@ impl Pipes {
             if is_last(&out) || is_last(&into) {
                 return None;
             }
-            let _ = fcntl_setpipe_size(&into, PIPE_BYTES);
+            let _ = fcntl_setpipe_size(&into, PIPE_PAGES * page_size());
             Some(Pipe { out, into })
         })?;
         self.used += 1;
@@ -118,7 +122,7 @@ impl Splice {
             if moved >= VISIT_BYTES {
                 return (moved, Stop::Visited);
             }
-            let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(PIPE_BYTES);
+            let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(MOVED_MAX);
             match splice(from, None, &self.pipe.into, None, most, MOVE) {
                 Ok(0) => return (moved, Stop::Ended),
                 Ok(came) => {

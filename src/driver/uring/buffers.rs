@@ -13,12 +13,11 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::types::BufRingEntry;
+use rustix::param::page_size;
 
 use super::ring::Ring;
 use crate::limits::RECEIVE_BYTES;
 
-/// The kernel wants the list of buffers to begin at a page.
-const PAGE: usize = 4096;
 /// Many small ones, for what comes in small pieces on many connections at a time. Together they are about as large as
 /// a core's cache: a larger pool would be cold whenever its turn comes, as the kernel takes buffers in the order in
 /// which they were returned.
@@ -40,8 +39,9 @@ struct Pages {
 }
 
 impl Pages {
-    fn new(bytes: usize) -> Pages {
-        let layout = Layout::from_size_align(bytes, PAGE).expect("a few megabytes");
+    /// Zeroes. The kernel wants what it is to share to begin at a page, which is of 4 KiB, 16 or 64.
+    fn new(bytes: usize, page: usize) -> Pages {
+        let layout = Layout::from_size_align(bytes.next_multiple_of(page), page).expect("a few megabytes");
         // SAFETY: the layout is not empty.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
         Pages { start, layout, kept: false }
@@ -74,8 +74,8 @@ impl Buffers {
     pub(super) fn register(ring: &Ring) -> io::Result<Buffers> {
         let count = COUNT as usize;
         let mut buffers = Buffers {
-            list: Pages::new((count * size_of::<BufRingEntry>()).next_multiple_of(PAGE)),
-            bytes: Pages::new(count * BUFFER_BYTES),
+            list: Pages::new(count * size_of::<BufRingEntry>(), page_size()),
+            bytes: Pages::new(count * BUFFER_BYTES, page_size()),
             large: vec![0; LARGE as usize * RECEIVE_BYTES].into_boxed_slice(),
             tail: 0,
             published: 0,
@@ -167,5 +167,21 @@ impl Buffers {
         // SAFETY: within the buffer, which was zeroed at the start; the kernel does not write into it before it
         // is listed again, which needs `&mut self`.
         unsafe { std::slice::from_raw_parts(self.start_of(name), len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_shares_lies_on_pages_of_its_own_however_large_they_are() {
+        for page in [4 << 10, 16 << 10, 64 << 10] {
+            for bytes in [1, COUNT as usize * size_of::<BufRingEntry>(), COUNT as usize * BUFFER_BYTES] {
+                let pages = Pages::new(bytes, page);
+                assert_eq!(pages.start.as_ptr() as usize % page, 0, "{bytes} in pages of {page}");
+                assert!(pages.layout.size() >= bytes && pages.layout.size().is_multiple_of(page), "{bytes} of {page}");
+            }
+        }
     }
 }
