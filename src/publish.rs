@@ -109,11 +109,6 @@ impl Process {
     pub fn all_serving(&self) -> bool {
         self.shards.iter().all(|shard| shard.phase() == Phase::Serving)
     }
-
-    /// Whether every shard has ended.
-    pub fn all_ended(&self) -> bool {
-        self.shards.iter().all(|shard| shard.phase() == Phase::Ended)
-    }
 }
 
 /// What one shard shows of itself.

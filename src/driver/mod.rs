@@ -115,7 +115,7 @@ pub trait HandOver {
 
 /// One shard's kernel.
 pub trait Driver: HandOver {
-    /// The name in log and metrics.
+    /// The name in tests' messages.
     const NAME: &'static str;
 
     /// The instant, in microseconds of a clock that never goes back. A simulated kernel has one of its own.

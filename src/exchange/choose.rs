@@ -2,7 +2,6 @@
 
 use super::draft::RunnerUp;
 use super::event::{Action, Context};
-use super::own::percent_decode;
 use super::refusals::{self, Refused};
 use super::warm::{self, LookedUp};
 use super::{Exchange, Leg, Micros, Phase, Waiting};
@@ -86,7 +85,7 @@ impl Exchange {
     fn pool_in_query<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a Pool> {
         self.asked.offers.as_ref().filter(|_| !snapshot.single_pool())?;
         let (_, target) = http::method_and_target(&self.held);
-        let model = percent_decode(http::query_value(target, b"model")?);
+        let model = http::percent_decoded(http::query_value(target, b"model")?);
         match snapshot.select(Some(&model)) {
             Selected::Pool(pool) => Some(pool),
             _ => None,
@@ -148,7 +147,6 @@ impl Exchange {
         cx.lender.charges.count();
         self.leg = Some(Leg {
             admission,
-            connected: false,
             reused: false,
             acknowledged: None,
             answered: false,

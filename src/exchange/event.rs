@@ -175,7 +175,7 @@ pub struct Context<'a> {
     pub counters: &'static Counters,
     /// This shard's statistics.
     pub stats: &'static ShardStats,
-    /// Configuration that does not change while the process lives.
+    /// The data plane's configuration as of this turn.
     pub rules: &'a Rules,
     /// No new request may follow on a connection.
     pub draining: bool,

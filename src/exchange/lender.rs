@@ -39,11 +39,11 @@ pub struct Lender {
     pub steps: Vec<u64>,
     /// All of it as its client wrote it, where its engine's text is known of its beginning alone and that is in `chain`; else empty.
     pub whole: Vec<u64>,
-    /// Writes it so; made when it is first wanted.
+    /// Writes prompts as engines do; made when it is first wanted.
     pub renderer: Option<Box<Renderer>>,
     /// Tools that it met without knowing how they are written.
     pub toolsets: Toolsets,
-    /// Its bytes.
+    /// Bytes of the prompt that is chosen for.
     pub prompt_bytes: u64,
     /// Who holds how much of it. Gone while a choice looks at it.
     pub matches: Option<Box<Matches>>,

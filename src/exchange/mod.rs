@@ -12,7 +12,7 @@
 //! `ReadBody` holds the body while it is scanned; the choice is made at the byte where the policy knows
 //! enough, so a body may go on arriving during every later phase (`body.done()` tells). In flight is counted
 //! at the choice by an [`Admission`], which releases when it is dropped: at the last byte of the reply
-//! or at whatever ends the exchange before.
+//! or at whatever ends the exchange before. A leg that failed stays counted for a while ([`Charges`]).
 
 pub mod admit;
 mod again;
@@ -162,8 +162,7 @@ struct Asked {
 struct Leg {
     /// The endpoint, counted as in flight there until this is dropped.
     admission: Admission,
-    /// A connection stands.
-    connected: bool,
+    /// Its connection was used before.
     reused: bool,
     /// Acknowledged bytes when the connection was taken.
     acknowledged: Option<u64>,

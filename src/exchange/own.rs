@@ -77,32 +77,12 @@ fn models(head: &RequestHead<'_>, path: &[u8], cx: &Context<'_>) -> Option<Answe
         // No id is the empty one.
         b"" | b"/" => Some(Answer::Json(list.clone())),
         [b'/', id @ ..] => {
-            let id = percent_decode(id);
+            let id = http::percent_decoded(id);
             let card = models.cards.get(&*id).map(|card| Answer::Json(card.clone()));
             card.or_else(|| (!models.hides_some).then(|| Answer::Refused(refusals::unknown_model(&id))))
         }
         _ => None,
     }
-}
-
-/// A model id with slashes may come escaped. What is no escape stands for itself (RFC 3986, 2.1).
-pub(super) fn percent_decode(id: &[u8]) -> Vec<u8> {
-    let mut decoded = Vec::with_capacity(id.len());
-    let mut rest = id;
-    while let Some((&byte, after)) = rest.split_first() {
-        let escape = if byte == b'%' { after.split_at_checked(2) } else { None };
-        match escape.and_then(|(digits, after)| Some((http::hex(digits)?, after))) {
-            Some((value, after)) => {
-                decoded.push(value as u8);
-                rest = after;
-            }
-            None => {
-                decoded.push(byte);
-                rest = after;
-            }
-        }
-    }
-    decoded
 }
 
 pub(super) fn answer_ourselves(

@@ -1,6 +1,6 @@
 //! Which paths are let through to an engine.
 
-use super::own::percent_decode;
+use crate::http;
 
 /// The paths that reach an engine; others are answered 404, lest an engine's `/pause`,
 /// `/reset_prefix_cache`, `/update_weights` or `/metrics` become public.
@@ -64,7 +64,7 @@ impl Paths {
             |path: &[u8]| !path.contains(&b'%') && !path.windows(2).any(|pair| matches!(pair, b"//" | b"/."));
         let is_slash = |escape: &[u8]| escape.starts_with(b"2F") || escape.starts_with(b"2f");
         let has_slashes_alone = |id: &&[u8]| id.split(|byte| *byte == b'%').skip(1).all(is_slash);
-        let model = || path.strip_prefix(MODEL).filter(has_slashes_alone).map(percent_decode);
+        let model = || path.strip_prefix(MODEL).filter(has_slashes_alone).map(http::percent_decoded);
         let plain = is_plain(path) || model().is_some_and(|id| is_plain(&id));
         let guarded = GUARDED.iter().any(|guarded| path.starts_with(guarded));
         let wildcards = self.allowed.iter().filter_map(|allowed| allowed.strip_suffix(b"*"));

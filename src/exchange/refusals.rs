@@ -90,7 +90,7 @@ impl From<Refusal> for Refused {
 /// As vLLM answers a model it does not serve.
 pub(super) fn unknown_model(model: &[u8]) -> Refused {
     let message = [b"The model `", model, b"` does not exist."].concat();
-    let refusal = Refusal { kind: "NotFoundError", ..Refusal::new(404, Cause::UnknownModel, "") };
+    let refusal = Refusal::new(404, Cause::UnknownModel, "");
     Refused { message: Some(message.into()), ..refusal.into() }
 }
 

@@ -98,7 +98,7 @@ impl Exchange {
             Kind::End => self.body.write_end(&mut frame),
             Kind::Pass { .. } | Kind::Drop => return,
         }
-        if self.streams_directly() {
+        if !self.held_whole {
             cx.actions.compose(Side::Upstream, |out| out.extend_from_slice(&frame));
         } else {
             self.hold(&frame, cx);
@@ -161,14 +161,9 @@ impl Exchange {
         self.choose(cx);
     }
 
-    /// Whether body bytes go to the upstream without being held.
-    fn streams_directly(&self) -> bool {
-        !self.held_whole
-    }
-
     fn pass_request(&mut self, bytes: &[u8], range: Range<usize>, cx: &mut Context<'_>) {
         if range.is_empty() || self.phase == Phase::Done {
-        } else if self.streams_directly() {
+        } else if !self.held_whole {
             cx.actions.push(Action::Send(Side::Upstream, Source::Input(range)));
         } else {
             self.hold(&bytes[range], cx);
@@ -227,7 +222,7 @@ impl Exchange {
                 _ => self.choose(cx),
             }
         } else if self.phase == Phase::Send && self.body.done() {
-            if self.streams_directly() {
+            if !self.held_whole {
                 self.request_sent(cx);
             } else {
                 // All came; the engine is to take what is held.
@@ -236,7 +231,7 @@ impl Exchange {
         } else {
             self.wait_for_body(cx);
         }
-        let held = self.phase != Phase::ReadBody && !self.streams_directly();
+        let held = self.phase != Phase::ReadBody && self.held_whole;
         if held && full && !self.body.done() {
             // It is the engine's turn now.
             if self.phase == Phase::Send {

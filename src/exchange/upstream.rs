@@ -11,7 +11,6 @@ const ACKNOWLEDGEMENT_CHECK_MS: u64 = 1_000;
 impl Exchange {
     pub(super) fn connected(&mut self, reused: bool, acknowledged: Option<u64>, cx: &mut Context<'_>) {
         let Some(leg) = &mut self.leg else { return };
-        leg.connected = true;
         cx.stats.count(if reused { Count::UpstreamReused } else { Count::UpstreamOpened });
         leg.reused = reused;
         leg.acknowledged = acknowledged;
@@ -137,9 +136,6 @@ impl Exchange {
             return self.try_again(if stale { Count::RetriedStale } else { Count::RetriedFault }, cx);
         }
         cx.stats.count(if ended { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset });
-        if let Some(leg) = &mut self.leg {
-            leg.connected = false;
-        }
         self.refuse(refusals::UPSTREAM_LOST.into(), cx);
     }
 

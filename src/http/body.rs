@@ -75,11 +75,6 @@ impl Body {
         matches!(&self.0, State::Chunked(chunked) if chunked.at_start())
     }
 
-    /// Whether its bytes come in chunks.
-    pub fn is_chunked(&self) -> bool {
-        matches!(self.0, State::Chunked(_))
-    }
-
     /// So many bytes of a body of known length came another way.
     pub fn passed(&mut self, len: u64) {
         if let State::Length(left) = &mut self.0 {

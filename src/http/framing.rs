@@ -1,10 +1,11 @@
 //! How long a message is, and what becomes of its connection: RFC 9112 section 6 and 9 in their order.
 //! Where the RFC leaves a choice between repairing and refusing, this refuses.
 
-pub use super::digits::{decimal, hex};
+use super::digits::decimal;
 
 use super::class::{is_token, list};
-use super::head::{Fields, Known, RequestHead, ResponseHead, Version};
+use super::fields::{Fields, Known};
+use super::head::{RequestHead, ResponseHead, Version};
 use super::reply::{Cause, Fault, Refusal};
 
 /// Where the body of a message ends.

@@ -5,12 +5,10 @@
 //! falls at the first byte that decides it, so cutting the input elsewhere never changes it.
 
 use super::class::{self, TARGET, TOKEN};
-use super::fields::{Flaw, Parsed, line_break, parse_fields};
+use super::fields::{FieldTable, Fields, Flaw, Known, Parsed, line_break, parse_fields};
 use super::reply::{Cause, Fault, Refusal};
 use super::target;
 use crate::limits::{Limits, REPLY_HEAD_BYTES_MAX};
-
-pub use super::fields::{FieldTable, Fields, Known};
 
 /// The outcome of parsing what may be a prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,12 +47,6 @@ impl HeadLimits {
     /// Of replies.
     pub fn of_replies(limits: &Limits) -> HeadLimits {
         HeadLimits { head_bytes_max: limits.head_bytes_max.max(REPLY_HEAD_BYTES_MAX), ..HeadLimits::from(limits) }
-    }
-
-    /// Whether a head of which `total` bytes are there, `fresh` the newest, is worth parsing again. Long
-    /// ones only at line ends: else a client that sends byte by byte buys quadratic work.
-    pub fn worth_parsing(&self, total: usize, fresh: &[u8]) -> bool {
-        total <= 2_048 || total >= self.head_bytes_max || memchr::memchr(b'\n', fresh).is_some()
     }
 }
 

@@ -33,4 +33,4 @@ pub use head::{
 pub use reply::{Cause, ErrorReply, Fault, Refusal};
 pub use rewrite::{Added, Delivery, Form, ToClient, request_id, usable_request_id};
 pub use shape::Shape;
-pub use target::{query_value, without_query};
+pub use target::{percent_decoded, query_value, without_query};

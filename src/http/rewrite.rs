@@ -6,8 +6,9 @@ use std::net::IpAddr;
 
 use super::class::{self, TARGET, VALUE, is, is_token, list};
 use super::digits::write_decimal;
+use super::fields::{Fields, Known};
 use super::framing::{BodyLength, ReplyFraming, RequestFraming, is_end_to_end, offered_protocol};
-use super::head::{Fields, Known, RequestHead, ResponseHead, Version};
+use super::head::{RequestHead, ResponseHead, Version};
 
 /// The field that tells a client that asked for it why its endpoint was chosen.
 pub const EXPLAIN_FIELD: &[u8] = b"x-warmfront-explain";

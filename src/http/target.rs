@@ -1,6 +1,7 @@
 //! Request targets (RFC 9112 section 3.2) and Host (RFC 9110 section 7.2).
 
 use super::class::{self, IP_LITERAL, REG_NAME};
+use super::digits;
 use super::head::Version;
 use super::reply::{Cause, Refusal};
 
@@ -22,6 +23,27 @@ pub fn without_query(path: &[u8]) -> &[u8] {
 pub fn query_value<'a>(target: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let query = target.get(without_query(target).len() + 1..)?;
     query.split(|byte| *byte == b'&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix(b"="))
+}
+
+/// A part of a target with its escapes read, as a model id with slashes may have them. What is no escape stands for itself
+/// (RFC 3986 section 2.1).
+pub fn percent_decoded(part: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(part.len());
+    let mut rest = part;
+    while let Some((&byte, after)) = rest.split_first() {
+        let escape = if byte == b'%' { after.split_at_checked(2) } else { None };
+        match escape.and_then(|(digits, after)| Some((digits::hex(digits)?, after))) {
+            Some((value, after)) => {
+                decoded.push(value as u8);
+                rest = after;
+            }
+            None => {
+                decoded.push(byte);
+                rest = after;
+            }
+        }
+    }
+    decoded
 }
 
 /// Judges target and Host together. `hosts` are the values of all Host fields.
@@ -145,6 +167,20 @@ const fn bad(message: &'static str) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn escapes_are_read_and_what_is_none_stands() {
+        for (written, read) in [
+            ("org%2Fmodel", "org/model"),
+            ("a%2fb%2", "a/b%2"),
+            ("%zz%%41", "%zz%A"),
+            ("%", "%"),
+            ("%+1", "%+1"),
+            ("", ""),
+        ] {
+            assert_eq!(percent_decoded(written.as_bytes()), read.as_bytes(), "{written}");
+        }
+    }
 
     #[test]
     fn authorities() {

@@ -3,10 +3,6 @@
 use crate::driver::uring::probe;
 use crate::publish::DriverInUse;
 
-/// Whether a shard takes io_uring where nothing was asked for and it works: it is on token streams, which are most of
-/// what a front does, and not on prompts of a megabyte (`bench/README.md`).
-const RING_IS_NOT_DEARER: bool = true;
-
 /// A driver, and why it was taken.
 #[derive(Clone, Debug)]
 pub struct Choice {
@@ -29,13 +25,11 @@ pub fn choose(asked: Option<DriverInUse>) -> Result<Choice, String> {
     match (asked, usable) {
         (Some(_), Ok(())) => Ok(Choice { driver: DriverInUse::Uring, why: "as configured".into() }),
         (Some(_), Err(why)) => Err(format!("{why}; or leave `driver` at \"auto\"")),
-        (None, Ok(())) if RING_IS_NOT_DEARER => Ok(Choice {
+        // It is the cheaper on token streams, which are most of what a front does, and about even elsewhere (bench/README.md, Drivers).
+        (None, Ok(())) => Ok(Choice {
             driver: DriverInUse::Uring,
             why: "it works here and is measured to be the cheaper on token streams".into(),
         }),
-        (None, Ok(())) => {
-            Ok(Choice { driver: DriverInUse::Epoll, why: "io_uring works here too, and is not the cheaper".into() })
-        }
         (None, Err(why)) => Ok(Choice { driver: DriverInUse::Epoll, why: why.to_string() }),
     }
 }
