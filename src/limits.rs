@@ -1,5 +1,5 @@
-//! Every limit and deadline of the data plane, each a key of `[limits]`, with its unit at the end of
-//! its name. Nothing else in the front holds a number that bounds memory or waiting.
+//! The limits and deadlines of the data plane that an operator may set, each a key of `[limits]`, with its unit at the end of
+//! its name, and what several rooms go by. What is fixed and one room's own is a constant beside its use.
 
 use serde::{Deserialize, Serialize};
 

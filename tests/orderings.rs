@@ -1,5 +1,5 @@
-//! What shards and control share without locks, in every order of steps and under every reordering that the
-//! memory model allows (loom):
+//! What shards and control share without locks, in every order of steps (with at most three or four switches between threads where a model
+//! says so) and under every reordering that the memory model allows (loom):
 //!
 //!     cargo test --features modelled --test orderings
 
