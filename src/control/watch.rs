@@ -15,7 +15,7 @@ use super::health::{Failure, How};
 use super::keeper::Keeper;
 use super::member::Member;
 use super::models;
-use super::scrape::Reading;
+use super::scrape::Page;
 use super::truth::Ours;
 use crate::config::{Config, Upstream};
 use crate::fleet::Health;
@@ -35,6 +35,10 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(20);
 const RESOLVE_AGAIN: Duration = Duration::from_secs(1);
 /// The same of the name of an engine that is down: it may have moved.
 const RESOLVE_DOWN: Duration = Duration::from_secs(5);
+/// A page of metrics of so many bytes is long: without adapters they take a tenth of that.
+const LONG_PAGE: usize = 1 << 20;
+/// Such a page is asked for again after so many times as long as it took.
+const LONG_PAGE_REST: u32 = 20;
 /// Longest body of a `/health` answer that is read; vLLM's is empty.
 const HEALTH_BYTES_MAX: usize = 64 << 10;
 
@@ -46,6 +50,7 @@ pub struct Plan {
     scrape: Pace,
     models: Pace,
     resolve_every: Duration,
+    stale_after: Duration,
 }
 
 /// How often something is asked, and how much an answer may take.
@@ -70,7 +75,17 @@ impl From<&Config> for Plan {
             scrape: pace(control.scrape_interval_ms, control.scrape_timeout_ms, control.scrape_bytes_max),
             models: pace(control.models_interval_ms, control.models_timeout_ms, control.models_bytes_max),
             resolve_every: Duration::from_millis(control.resolve_interval_ms),
+            stale_after: Duration::from_millis(control.stale_after_ms),
         }
+    }
+}
+
+impl Plan {
+    /// Time between two readings of an engine's metrics, the last of which was of so many bytes and took so long. To write a long page is work for the
+    /// engine beside what it is there for; and what was read is believed until the next one.
+    fn until_scrape(&self, bytes: usize, took: Duration) -> Duration {
+        let every = self.scrape.every;
+        if bytes < LONG_PAGE { every } else { (LONG_PAGE_REST * took).min(self.stale_after / 2).max(every) }
     }
 }
 
@@ -242,19 +257,22 @@ impl Watch {
                 let before = self.keeper.ours(id.slot);
                 let key = self.keeper.key(self.place);
                 let call = self.call(address, "/metrics", key.as_deref(), self.plan.scrape);
-                let read = match self.client.get(&call).await {
+                let (began, mut page) = (Instant::now(), Page::default());
+                let answered = self.client.get_lines(&call, |line| page.line(line)).await;
+                let wait = self.plan.until_scrape(page.bytes(), began.elapsed());
+                let read = match answered {
                     // The engine counted at some moment between the two: the larger one blames nobody else.
-                    Ok(answer) if answer.status == 200 => {
+                    Ok(200) => {
                         let in_flight = self.keeper.ours(id.slot).in_flight.max(before.in_flight);
-                        Ok((Reading::of(&answer.body), Ours { in_flight, ..before }))
+                        Ok((page.reading(), Ours { in_flight, ..before }))
                     }
-                    Ok(answer) => Err(format!("/metrics answers {}", answer.status)),
+                    Ok(status) => Err(format!("/metrics answers {status}")),
                     Err(error) => Err(error.to_string()),
                 };
                 let failed = read.as_ref().err().cloned();
                 self.keeper.scraped(self.place, id, read);
                 self.say_scraped(failed, &mut said);
-                sleep(jittered(self.plan.scrape.every)).await;
+                sleep(jittered(wait)).await;
             } else {
                 sleep(GLANCE).await;
             }
@@ -378,6 +396,17 @@ mod tests {
         for shared in [&[a, b][..], &[c, d], &[c, a, b], &[a, d, c]] {
             assert!(is_shared(shared), "{shared:?}");
         }
+    }
+
+    #[test]
+    fn long_pages_are_asked_for_less_often_and_before_they_are_stale() {
+        let plan = Plan::from(&Config::default());
+        let wait = |bytes, millis| plan.until_scrape(bytes, Duration::from_millis(millis)).as_millis();
+        assert_eq!([0, 50, 900].map(|millis| wait(LONG_PAGE - 1, millis)), [1_000; 3]);
+        assert_eq!(
+            [0, 50, 51, 125, 126, 900].map(|millis| wait(LONG_PAGE, millis)),
+            [1_000, 1_000, 1_020, 2_500, 2_500, 2_500]
+        );
     }
 
     #[test]
