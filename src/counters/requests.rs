@@ -1,12 +1,17 @@
-//! Finished requests by pool, endpoint, status and reason: a fixed table, no allocation, no lock.
+//! Finished requests by pool, endpoint, status and reason: a fixed table, no allocation, no lock. Where it is full they are counted by their
+//! status alone: what is seen for the first time then may be what an alarm waits for.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::limits::LABELLED_POOLS_MAX;
 
 /// Rows of one shard's table: 256 KiB. 500 endpoints with 30 combinations each fit.
 const ROWS: usize = 16 << 10;
 /// A row is looked for this far; then the request is counted as overflow.
 const PROBES_MAX: usize = 64;
+/// Those of three digits, and 0.
+const STATUSES: usize = 1_000;
 /// Set in every key, so that none is 0.
 const TAKEN: u64 = 1 << 63;
 
@@ -29,6 +34,12 @@ impl RequestKey {
     /// No reason.
     pub const NO_REASON: u8 = u8::MAX;
 
+    /// What a request without a row is counted by.
+    fn of_status(status: u16) -> RequestKey {
+        let (pool, slot, reason) = (LABELLED_POOLS_MAX as u16, RequestKey::NONE, RequestKey::NO_REASON);
+        RequestKey { pool, slot, status, reason }
+    }
+
     fn pack(self) -> u64 {
         let (pool, slot) = (u64::from(self.pool), u64::from(self.slot));
         TAKEN | pool << 40 | slot << 24 | u64::from(self.status) << 8 | u64::from(self.reason)
@@ -44,13 +55,16 @@ impl RequestKey {
 pub(super) struct Requests {
     /// Key (0: free) and count.
     rows: Box<[(AtomicU64, AtomicU64)]>,
+    /// Those that found no row, by status.
+    rowless: Box<[AtomicU64]>,
     overflow: AtomicU64,
 }
 
 impl Default for Requests {
     fn default() -> Self {
         let rows = (0..ROWS).map(|_| (AtomicU64::new(0), AtomicU64::new(0))).collect();
-        Requests { rows, overflow: AtomicU64::new(0) }
+        let rowless = (0..STATUSES).map(|_| AtomicU64::new(0)).collect();
+        Requests { rows, rowless, overflow: AtomicU64::new(0) }
     }
 }
 
@@ -71,6 +85,9 @@ impl Requests {
             return super::stats::add(count, 1);
         }
         super::stats::add(&self.overflow, 1);
+        if let Some(count) = self.rowless.get(usize::from(key.status)) {
+            super::stats::add(count, 1);
+        }
     }
 
     pub(super) fn add_to(&self, sums: &mut BTreeMap<RequestKey, u64>) {
@@ -78,6 +95,12 @@ impl Requests {
             let key = taken.load(Ordering::Relaxed);
             if key != 0 {
                 *sums.entry(RequestKey::unpack(key)).or_default() += count.load(Ordering::Relaxed);
+            }
+        }
+        for (status, count) in (0..).zip(&self.rowless) {
+            let count = count.load(Ordering::Relaxed);
+            if count > 0 {
+                *sums.entry(RequestKey::of_status(status)).or_default() += count;
             }
         }
     }
@@ -114,10 +137,17 @@ mod tests {
                 }
             }
         }
+        // In an outage.
+        requests.count(RequestKey { pool: 1, slot: 7, status: 502, reason: 3 });
         let mut sums = BTreeMap::new();
         requests.add_to(&mut sums);
-        assert!(requests.overflow() > 0 && sums.len() > ROWS * 3 / 4, "{} rows", sums.len());
-        assert_eq!(sums.values().sum::<u64>() + requests.overflow(), counted);
-        assert!(sums.values().all(|&count| count == 2));
+        assert!(requests.overflow() > 1 && sums.len() > ROWS * 3 / 4, "{} rows", sums.len());
+        assert_eq!(sums.values().sum::<u64>(), counted + 1);
+        let of_502 = sums.iter().filter(|(key, _)| key.status == 502).map(|(_, count)| count);
+        assert_eq!(of_502.sum::<u64>(), 1);
+        let (rowless, with_rows): (Vec<_>, Vec<_>) =
+            sums.into_iter().partition(|(key, _)| key.slot == RequestKey::NONE);
+        assert!(with_rows.iter().all(|(_, count)| *count == 2));
+        assert_eq!(rowless.iter().map(|(_, count)| count).sum::<u64>(), requests.overflow());
     }
 }
