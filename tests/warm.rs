@@ -322,6 +322,42 @@ fn what_requests_share_is_counted_once_and_what_waits_in_the_engine_is_counted()
     assert!(has_room(&fleet, 1, 0, 9_999), "nothing is known of the cache");
 }
 
+/// Whether it was never read, or is read no more.
+#[test]
+fn who_does_not_tell_how_full_he_is_is_as_the_others_are() {
+    for kv_capacity_tokens in [None, Some(10_000)] {
+        let told = EngineLoad { kv_use: Some(0.95), kv_capacity_tokens: Some(10_000), ..EngineLoad::default() };
+        let mut endpoints: Vec<Endpoint> =
+            (0..4).map(|slot| Endpoint { engine: told, turnover: 0.5, ..endpoint(slot) }).collect();
+        endpoints[3] = Endpoint { engine: EngineLoad { kv_capacity_tokens, ..EngineLoad::default() }, ..endpoint(3) };
+        let mut fleet = Fleet::new(endpoints);
+        fleet.had(600);
+        (0..4).for_each(|slot| fleet.computes(slot, 0));
+        let chosen: Vec<u16> = (0..200).map(|seed| fleet.choose_new(seed).endpoint.slot).collect();
+        for slot in 0..4 {
+            let share = chosen.iter().filter(|chosen| **chosen == slot).count();
+            assert!((20..90).contains(&share), "{slot}: {share} of 200");
+        }
+    }
+}
+
+/// As far as ours fill it, where others say how much of theirs requests share.
+#[test]
+fn room_is_looked_for_in_a_cache_whose_size_is_known_from_before() {
+    let beside = |engine: EngineLoad| {
+        let other = Endpoint { engine: CACHE, resident_at: 16_000, ..endpoint(1) };
+        let mut fleet = Fleet::new(vec![Endpoint { engine, resident_at: 77_000, ..endpoint(0) }, other]);
+        fleet.occupies(&[4_000; 4]);
+        fleet.computes(1, 100_000);
+        fleet
+    };
+    // Half of what they would each by itself.
+    let fleet = beside(EngineLoad { kv_use: None, ..CACHE });
+    assert!(has_room(&fleet, 1, 0, 1_236) && !has_room(&fleet, 2, 0, 1_237));
+    let fleet = beside(EngineLoad::default());
+    assert!(has_room(&fleet, 1, 0, 9_000), "it never said how large it is");
+}
+
 #[test]
 fn a_heavier_endpoint_takes_more_and_one_that_starts_slowly_less() {
     let mut endpoints: Vec<Endpoint> = (0..2).map(endpoint).collect();
@@ -391,6 +427,22 @@ fn what_is_new_goes_where_there_is_room_beside_what_is_there() {
     assert_eq!(goes([0.0, 0.21], 2_000), 0, "what was sent there since fills it");
     assert_eq!(goes([0.05, 1.0], 2_000), 0, "there is room for most of it");
     assert_eq!(goes([0.0, 1.0], 8 * 640), 0);
+}
+
+/// Who does not tell of its cache, beside others who do, is as they are in the mean; nothing was sent there since.
+fn as_taken(endpoints: &[Endpoint]) -> Vec<(Endpoint, bool)> {
+    let told: Vec<&Endpoint> = endpoints.iter().filter(|endpoint| endpoint.engine.kv_use.is_some()).collect();
+    let mean = |of: fn(&Endpoint) -> f32| told.iter().map(|endpoint| of(endpoint)).sum::<f32>() / told.len() as f32;
+    let taken = |endpoint: &Endpoint| {
+        let mut taken = endpoint.clone();
+        let like_others = !told.is_empty() && endpoint.engine.kv_use.is_none();
+        if like_others {
+            taken.engine.kv_use = Some(mean(|endpoint| endpoint.engine.kv_use.unwrap()));
+            (taken.turnover, taken.vacant) = (mean(|endpoint| endpoint.turnover), mean(|endpoint| endpoint.vacant));
+        }
+        (taken, like_others)
+    };
+    endpoints.iter().map(taken).collect()
 }
 
 /// The cost in floating point, as the formula is published.
@@ -464,11 +516,12 @@ proptest! {
         let loads = fleet.counters.loads();
         let vacant = endpoints.iter().any(|endpoint| endpoint.vacant > 0.0);
         let displaced = (f64::from(loads.held_share(0)), vacant);
-        let costs: Vec<f64> = endpoints.iter().map(|endpoint| {
+        let costs: Vec<f64> = as_taken(&endpoints).iter().map(|(endpoint, like_others)| {
             let slot = endpoint.id.slot;
             let depth = if endpoint.rung == Rung::Hash { 0 } else { matches.depth(slot) };
             let held = (f64::from(depth) * 64.0).min(f64::from(tokens));
-            let loads = (loads.pending(slot), loads.in_flight(slot), loads.dispatched(slot));
+            let since = if *like_others { 0 } else { loads.dispatched(slot) };
+            let loads = (loads.pending(slot), loads.in_flight(slot), since);
             cost(endpoint, loads, f64::from(tokens), held, displaced)
         }).collect();
         let least = costs.iter().copied().fold(f64::INFINITY, f64::min);

@@ -149,6 +149,27 @@ fn foreign_load_is_what_is_not_ours_and_is_forgotten_when_stale() {
     assert_eq!((endpoint.foreign, endpoint.engine.running), (0, None));
 }
 
+/// How full it is nobody knows then; how large it is does not change, unless it is another.
+#[test]
+fn how_large_a_cache_is_outlasts_what_its_engine_says_of_its_load() {
+    let mut fleet = fleet(1);
+    let (id, _) = fleet.target(0).unwrap();
+    let mut now = Instant::now();
+    let text = b"process_start_time_seconds 5\nvllm:kv_cache_usage_perc 0.5\n\
+                 vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000\"} 1\n";
+    fleet.scraped(0, id, Ok((Reading::of(text), Ours::default())), now);
+    let known = |fleet: &mut Fleet| {
+        let engine = fleet.snapshot().endpoints[0].as_ref().unwrap().engine;
+        (engine.kv_use, engine.kv_capacity_tokens)
+    };
+    assert_eq!(known(&mut fleet), (Some(0.5), Some(16_000)));
+    now += Duration::from_millis(fleet.config.control.stale_after_ms + 1);
+    assert!(fleet.tick(now, |_| 0, nothing));
+    assert_eq!(known(&mut fleet), (None, Some(16_000)));
+    fleet.starts_anew(0, id, None, now);
+    assert_eq!(known(&mut fleet), (None, None));
+}
+
 /// Those that have no place serve on, cold: it is a restart that gives them one.
 #[test]
 fn a_fleet_that_outgrows_the_index_waits_for_a_restart() {
