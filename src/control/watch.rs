@@ -3,11 +3,13 @@
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{io, vec};
 
-use tokio::task::JoinSet;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
 use super::client::{Call, CallError, Client};
@@ -31,6 +33,9 @@ const FIRST_LOOKUP: Duration = Duration::from_secs(2);
 /// Longest wait for name servers: with one that does not answer the others are asked 5 s later, and again for each domain
 /// that is tried (resolv.conf(5)).
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Most look-ups at a time. Each has a thread while name servers are slow, however long ago it was given up; what else control leaves to threads, such
+/// as handing its sockets on, is not to wait for these.
+const LOOKUPS_MAX: usize = 64;
 /// Between two look-ups of a name that has no address yet.
 const RESOLVE_AGAIN: Duration = Duration::from_secs(1);
 /// The same of the name of an engine that is down: it may have moved.
@@ -127,11 +132,26 @@ pub async fn first_lookups<P: Send + 'static>(engines: Vec<(P, Upstream)>) -> Ve
 /// The addresses of an engine's host name, ascending by family as the resolver gives them, each once: who looks for another
 /// than one that is dead would find its twin behind it.
 pub async fn lookup(upstream: &Upstream) -> Result<Vec<SocketAddr>, String> {
-    let found = tokio::net::lookup_host((upstream.url.host.as_str(), upstream.url.port));
-    let found = tokio::time::timeout(RESOLVE_TIMEOUT, found).await;
+    let found = tokio::time::timeout(RESOLVE_TIMEOUT, resolved(upstream.url.host.clone(), upstream.url.port)).await;
     let found = found.map_err(|_| format!("name servers do not answer for {}", upstream.url.host))?;
     let found = each_once(found.map_err(|error| format!("{}: {error}", upstream.url.host))?);
     if found.is_empty() { Err(format!("{} has no address", upstream.url.host)) } else { Ok(found) }
+}
+
+static LOOKUPS: Semaphore = Semaphore::const_new(LOOKUPS_MAX);
+
+async fn resolved(host: String, port: u16) -> io::Result<vec::IntoIter<SocketAddr>> {
+    let turn = match host.parse::<IpAddr>() {
+        // There is nobody to be asked.
+        Ok(address) => return Ok(vec![SocketAddr::new(address, port)].into_iter()),
+        Err(_) => LOOKUPS.acquire().await.map_err(io::Error::other)?,
+    };
+    let found = spawn_blocking(move || {
+        let found = (host.as_str(), port).to_socket_addrs();
+        drop(turn);
+        found
+    });
+    found.await.map_err(io::Error::other)?
 }
 
 fn each_once(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
@@ -384,6 +404,22 @@ mod tests {
         let [a, b] = [1, 2].map(|n| SocketAddr::from(([10, 0, 0, n], 8000)));
         assert_eq!(each_once([a, a, b, a].into_iter()), [a, b]);
         assert_eq!(each_once([b, a, b].into_iter()), [b, a], "in the resolver's order");
+    }
+
+    /// As many threads wait for name servers: who needs none of them does not wait.
+    #[test]
+    fn names_wait_for_others_and_addresses_for_nobody() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let asked = LOOKUPS.acquire_many(LOOKUPS_MAX as u32).await.unwrap();
+            let within = |host: &str, ms| tokio::time::timeout(Duration::from_millis(ms), resolved(host.into(), 80));
+            let [four, six] = ["127.0.0.1", "::1"].map(|address| SocketAddr::new(address.parse().unwrap(), 80));
+            assert_eq!(within("127.0.0.1", 20_000).await.unwrap().unwrap().as_slice(), [four]);
+            assert_eq!(within("::1", 20_000).await.unwrap().unwrap().as_slice(), [six]);
+            assert!(within("localhost", 50).await.is_err());
+            drop(asked);
+            assert!(within("localhost", 20_000).await.unwrap().unwrap().any(|found| [four, six].contains(&found)));
+        });
     }
 
     #[test]
