@@ -170,6 +170,29 @@ fn how_large_a_cache_is_outlasts_what_its_engine_says_of_its_load() {
     assert_eq!(known(&mut fleet), (None, None));
 }
 
+/// The machine stood still, such as while it was moved: nobody could be asked meanwhile.
+#[test]
+fn what_is_known_outlasts_a_standstill_until_the_next_scrape() {
+    let mut fleet = fleet(1);
+    let (id, _) = fleet.target(0).unwrap();
+    let mut now = Instant::now();
+    fleet.tick(now, |_| 0, nothing);
+    fleet.scraped(0, id, Ok((counted(5, 0, "True"), Ours::default())), now);
+    let stale = Duration::from_millis(fleet.config.control.stale_after_ms);
+    now += 2 * stale;
+    assert!(!fleet.tick(now, |_| 0, nothing));
+    let scrape = Duration::from_millis(fleet.config.control.scrape_interval_ms);
+    let ticks = |fleet: &mut Fleet, now: &mut Instant, span: Duration| {
+        (0..span.as_millis() / TICK.as_millis()).any(|_| {
+            *now += TICK;
+            fleet.tick(*now, |_| 0, nothing)
+        })
+    };
+    assert!(!ticks(&mut fleet, &mut now, scrape), "it could be asked in that time");
+    assert!(ticks(&mut fleet, &mut now, stale - scrape), "nobody has answered");
+    assert!(fleet.members()[0].now.as_ref().unwrap().reading.is_none());
+}
+
 /// Those that have no place serve on, cold: it is a restart that gives them one.
 #[test]
 fn a_fleet_that_outgrows_the_index_waits_for_a_restart() {
