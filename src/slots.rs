@@ -60,7 +60,8 @@ impl<T> Slots<T> {
         self.len == 0
     }
 
-    /// Stores `entry` under a key never given out before.
+    /// Stores `entry` under a key that names nothing else: of one slot they come again after 2^30 uses, which takes days, and whoever keeps a stale one does
+    /// so for half a minute at most.
     pub fn insert(&mut self, entry: T) -> Key {
         if self.free.is_empty() {
             self.grow();
