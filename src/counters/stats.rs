@@ -26,7 +26,7 @@ use crate::limits::LABELLED_POOLS_MAX;
 pub enum Timing {
     /// From the request's last byte to the first token, the wait in the queue included.
     FirstToken,
-    /// Between two tokens.
+    /// Between two reads of a stream behind its first token.
     InterToken,
     /// From the request's first byte to the reply's last.
     Total,
