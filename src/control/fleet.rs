@@ -324,7 +324,12 @@ impl Fleet {
 
     /// Drops readings too old to be believed, has the parts of the index as large as they should be, and frees slots whose requests have ended:
     /// `counted` is asked for then.
-    pub fn tick(&mut self, now: Instant, in_flight: impl Fn(u16) -> u32, counted: impl FnOnce() -> Counted) -> bool {
+    pub fn tick(
+        &mut self,
+        now: Instant,
+        in_flight: impl Fn(u16) -> u32,
+        counted: impl FnOnce(&[u16]) -> Counted,
+    ) -> bool {
         let stale = Duration::from_millis(self.config.control.stale_after_ms);
         let since = self.ticked.replace(now).map_or(Duration::ZERO, |before| now.saturating_duration_since(before));
         // Where this process stood still nobody could be asked meanwhile: to forget all at once would let go whoever waits.

@@ -363,7 +363,7 @@ impl Keeper {
                 changed |= self.fleet().tick(
                     ticked,
                     |slot| self.counters.in_flight(slot),
-                    || Counted::read(self.counters, self.stats),
+                    |slots| Counted::read_at(slots, self.counters, self.stats),
                 );
             }
             if changed {

@@ -1,7 +1,6 @@
 //! Finished requests by pool, endpoint, status and reason: a fixed table, no allocation, no lock. Where it is full they are counted by their
 //! status alone: what is seen for the first time then may be what an alarm waits for.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::limits::LABELLED_POOLS_MAX;
@@ -18,10 +17,10 @@ const TAKEN: u64 = 1 << 63;
 /// What finished requests are counted by.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestKey {
-    /// Labelled pool; [`RequestKey::NONE`] when none was selected.
-    pub pool: u16,
     /// Endpoint slot; [`RequestKey::NONE`] when none was chosen.
     pub slot: u16,
+    /// Labelled pool; [`RequestKey::NONE`] when none was selected.
+    pub pool: u16,
     /// Status sent to the client; 0 when it left, or the front ended, before one was.
     pub status: u16,
     /// [`crate::policy::Reason`] as a number; [`RequestKey::NO_REASON`] when nothing was chosen.
@@ -90,19 +89,14 @@ impl Requests {
         }
     }
 
-    pub(super) fn add_to(&self, sums: &mut BTreeMap<RequestKey, u64>) {
-        for (taken, count) in &self.rows {
-            let key = taken.load(Ordering::Relaxed);
-            if key != 0 {
-                *sums.entry(RequestKey::unpack(key)).or_default() += count.load(Ordering::Relaxed);
-            }
-        }
-        for (status, count) in (0..).zip(&self.rowless) {
-            let count = count.load(Ordering::Relaxed);
-            if count > 0 {
-                *sums.entry(RequestKey::of_status(status)).or_default() += count;
-            }
-        }
+    /// Adds what is counted at the slots that are wanted, in no order.
+    pub(super) fn add_to(&self, counts: &mut Vec<(RequestKey, u64)>, wanted: &impl Fn(u16) -> bool) {
+        let taken = self.rows.iter().map(|(taken, count)| (taken.load(Ordering::Relaxed), count));
+        let rows = taken.filter(|(key, _)| *key != 0).map(|(key, count)| (RequestKey::unpack(key), count));
+        let rowless = (0..).zip(&self.rowless).map(|(status, count)| (RequestKey::of_status(status), count));
+        let rowless = rowless.filter(|(_, count)| count.load(Ordering::Relaxed) > 0);
+        let all = rows.chain(rowless).filter(|(key, _)| wanted(key.slot));
+        counts.extend(all.map(|(key, count)| (key, count.load(Ordering::Relaxed))));
     }
 
     pub(super) fn overflow(&self) -> u64 {
@@ -139,10 +133,10 @@ mod tests {
         }
         // In an outage.
         requests.count(RequestKey { pool: 1, slot: 7, status: 502, reason: 3 });
-        let mut sums = BTreeMap::new();
-        requests.add_to(&mut sums);
+        let mut sums = Vec::new();
+        requests.add_to(&mut sums, &|_| true);
         assert!(requests.overflow() > 1 && sums.len() > ROWS * 3 / 4, "{} rows", sums.len());
-        assert_eq!(sums.values().sum::<u64>(), counted + 1);
+        assert_eq!(sums.iter().map(|(_, count)| count).sum::<u64>(), counted + 1);
         let of_502 = sums.iter().filter(|(key, _)| key.status == 502).map(|(_, count)| count);
         assert_eq!(of_502.sum::<u64>(), 1);
         let (rowless, with_rows): (Vec<_>, Vec<_>) =

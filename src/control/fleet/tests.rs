@@ -25,7 +25,7 @@ fn at(n: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], 9_000 + n))
 }
 
-fn nothing() -> Counted {
+fn nothing(_: &[u16]) -> Counted {
     Counted::read(Counters::leak(), Stats::leak(1))
 }
 
@@ -395,7 +395,7 @@ fn an_engine_that_counts_no_hits_ends_on_hash_and_one_without_a_cache_at_once() 
     assert_eq!(scrape(&mut fleet, 0, 3, 7, "True"), (1, vec![Hash, Approximate, Approximate]));
     assert_eq!(scrape(&mut fleet, 1, 3, 87_000, "True"), (0, vec![Hash, Approximate, Approximate]));
     assert_eq!(scrape(&mut fleet, 2, 0, 0, "False"), (1, vec![Hash, Approximate, Hash]));
-    let compared = |fleet: &Fleet, name: &str| fleet.deeds(&nothing())[name].compared_in_all();
+    let compared = |fleet: &Fleet, name: &str| fleet.deeds(&nothing(&[]))[name].compared_in_all();
     assert_eq!(compared(&fleet, "engine-0:8000"), Compared { requests: 60, ..Compared::of(60, 90_000, 0) });
     let about = compared(&fleet, "engine-1:8000");
     assert_eq!((about.predicted, about.cached, about.over), (90_000, 87_000, 3_000));
