@@ -22,7 +22,7 @@ struct Slot {
     recoveries: AtomicU32,
     /// Nothing new goes there: 0 or 1.
     barred: AtomicU32,
-    /// When somebody had a first token, or a whole answer, from there, in [`TENTH`]s of the shards' clock; 0: never.
+    /// When somebody had a token, or a whole answer, from there, in [`TENTH`]s of the shards' clock; 0: never.
     gave: AtomicU32,
 }
 
@@ -80,6 +80,12 @@ impl Outcomes {
         if cell.gave.load(Ordering::Relaxed) != tenths(now) {
             cell.gave.store(tenths(now), Ordering::Relaxed);
         }
+    }
+
+    /// Whether a later instant is another one for [`Outcomes::gives`].
+    #[inline]
+    pub fn tells_apart(before: u64, now: u64) -> bool {
+        tenths(before) != tenths(now)
     }
 
     /// Whether anybody had anything from there in a later tenth of a second.

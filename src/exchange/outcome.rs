@@ -5,12 +5,17 @@
 //! back-pressure the request stays charged to its endpoint for a while ([`super::charges`]): what fails at once
 //! looks idle, and would draw every request that goes by load.
 
-use super::Exchange;
-use super::event::Context;
+use super::event::{Context, Micros};
 use super::tap::Told;
+use super::{Exchange, Phase};
+use crate::counters::Outcomes;
 use crate::counters::stats::Event as Count;
 use crate::http::{BodyLength, ReplyFraming, ResponseHead};
 
+/// Who leaves after so long, and has had nothing of an answer, may have found an engine that hangs.
+const LEFT_WAITING: Micros = 30_000_000;
+/// And has found one after so many times as long as that may take to compute what it has to.
+const PREFILLS: Micros = 3;
 /// So much of an error's body is read before its head is passed on.
 const ERROR_BYTES_MAX: u64 = 4 << 10;
 /// A vLLM that drains says so to every new request, at once, while `/health` goes on answering 200. Only where its message begins so: what
@@ -165,9 +170,15 @@ impl Exchange {
         if let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged)
             && (200..400).contains(&self.status)
         {
-            let slot = leg.admission.endpoint().slot;
-            cx.counters.outcomes().good(slot);
-            cx.counters.outcomes().gives(slot, cx.now);
+            cx.counters.outcomes().good(leg.admission.endpoint().slot);
+            self.gives(cx);
+        }
+    }
+
+    /// Its client has something that the engine computed.
+    pub(super) fn gives(&self, cx: &Context<'_>) {
+        if let Some(leg) = &self.leg {
+            cx.counters.outcomes().gives(leg.admission.endpoint().slot, cx.now);
         }
     }
 
@@ -179,6 +190,37 @@ impl Exchange {
         if slot.is_some_and(|slot| cx.counters.outcomes().gave_since(slot, since)) {
             self.charge();
         }
+    }
+
+    /// The same of one token after the other: told no oftener than it can be told apart, and nothing shared is read meanwhile.
+    #[inline]
+    pub(super) fn gives_on(&self, cx: &Context<'_>) {
+        if Outcomes::tells_apart(self.last_reply, cx.now) {
+            self.gives(cx);
+        }
+    }
+
+    /// Its client leaves. Most have less patience than the front: where nobody has had anything from the engine since it has all of the request, the next
+    /// try is to find it busy, and where the first token of a stream was due long ago the engine hangs. What is no stream may take minutes of silence.
+    pub(super) fn was_left_waiting(&mut self, cx: &mut Context<'_>) {
+        let waits = match self.phase {
+            Phase::Await => true,
+            Phase::Relay => self.event_stream && self.tap.waits() && self.body.done() && !self.has_unsent(),
+            _ => false,
+        };
+        let Some(leg) = self.leg.as_ref().filter(|leg| waits && !leg.charged) else { return };
+        let (slot, since) = (leg.admission.endpoint().slot, self.sent.max(self.whole));
+        let waited = cx.now.saturating_sub(since);
+        if waited < LEFT_WAITING || cx.counters.outcomes().gave_since(slot, since) {
+            return;
+        }
+        let asked_for_stream = self.event_stream || self.asked.stream;
+        if asked_for_stream && waited >= PREFILLS * self.longest_prefill(slot, cx) {
+            cx.stats.count(Count::UpstreamFaultLeftWaiting);
+            self.blame(cx);
+            self.was_not_computed(cx);
+        }
+        self.charge();
     }
 
     /// Whether a request that its engine is too busy for goes to another one: once, if all of it is still here and

@@ -357,12 +357,12 @@ impl Exchange {
             if first {
                 cx.stats.observe(pool.0, Timing::FirstToken, cx.now - self.whole);
                 if let Some(leg) = &self.leg {
-                    let slot = leg.admission.endpoint().slot;
-                    cx.stats.first_token_of(slot, cx.now - self.sent);
-                    cx.counters.outcomes().gives(slot, cx.now);
+                    cx.stats.first_token_of(leg.admission.endpoint().slot, cx.now - self.sent);
                 }
+                self.gives(cx);
             } else {
                 cx.stats.observe(pool.0, Timing::InterToken, cx.now - self.last_reply);
+                self.gives_on(cx);
             }
         }
         self.last_reply = cx.now;

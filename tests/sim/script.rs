@@ -97,6 +97,14 @@ impl Script {
         }
     }
 
+    /// Whether a stream has told of anything once so much of it was heard; what is no stream has by its head.
+    pub fn spoke(&self, heard: u64) -> bool {
+        let heard = self.wire.len().min(heard as usize);
+        let runs = self.data.iter().flat_map(|run| &self.wire[run.start.min(heard)..run.end.min(heard)]);
+        let body: Vec<u8> = runs.copied().collect();
+        !self.stream || body.split(|&byte| byte == b'\n').any(|line| line.starts_with(b"data:"))
+    }
+
     /// Whether these bytes of it, read at once, hold a whole event of an engine's own error.
     pub fn tells_of_error(&self, read: Range<usize>) -> bool {
         self.stream
