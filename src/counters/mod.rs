@@ -213,6 +213,11 @@ impl Admission {
         self.endpoint
     }
 
+    /// Whether it is its endpoint's trial.
+    pub fn is_of_trial(&self) -> bool {
+        self.trial != 0
+    }
+
     /// The request asks its endpoint to compute so many tokens of its prompt. Once, when it has them, or is to have them at once.
     pub fn computes(&mut self, tokens: u32) {
         let tokens = tokens.min(TOKENS_MAX);

@@ -63,7 +63,7 @@ impl Outcomes {
         in_a_row >= FAULTS_IN_A_ROW_MAX && self.bar(slot)
     }
 
-    /// A request was answered well to its last byte. Costs a read while nothing is wrong.
+    /// A request was answered well, to its last byte or as far as a trial goes. Costs a read while nothing is wrong.
     #[inline]
     pub fn good(&self, slot: u16) {
         let Some(cell) = self.slots.get(slot as usize) else { return };

@@ -175,6 +175,17 @@ impl Exchange {
         }
     }
 
+    /// The first token of a stream is there. One on trial has stood it: else it would be as long as an answer, and nobody else be served there meanwhile.
+    pub(super) fn begins_to_give(&self, cx: &Context<'_>) {
+        let Some(leg) = &self.leg else { return };
+        let slot = leg.admission.endpoint().slot;
+        cx.stats.first_token_of(slot, cx.now - self.sent);
+        if leg.admission.is_of_trial() && !leg.charged {
+            cx.counters.outcomes().good(slot);
+        }
+        self.gives(cx);
+    }
+
     /// Its client has something that the engine computed.
     pub(super) fn gives(&self, cx: &Context<'_>) {
         if let Some(leg) = &self.leg {

@@ -356,10 +356,7 @@ impl Exchange {
         if let Some(pool) = self.pool.filter(|_| self.event_stream) {
             if first {
                 cx.stats.observe(pool.0, Timing::FirstToken, cx.now - self.whole);
-                if let Some(leg) = &self.leg {
-                    cx.stats.first_token_of(leg.admission.endpoint().slot, cx.now - self.sent);
-                }
-                self.gives(cx);
+                self.begins_to_give(cx);
             } else {
                 cx.stats.observe(pool.0, Timing::InterToken, cx.now - self.last_reply);
                 self.gives_on(cx);

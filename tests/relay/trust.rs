@@ -578,6 +578,40 @@ fn who_is_silent_has_not_failed_where_others_are_answered() {
     }
 }
 
+/// It may be minutes long, and nobody else is served there meanwhile. Where no trial is under way it is its end that counts.
+#[test]
+fn a_trial_is_over_as_a_stream_begins() {
+    for on_trial in [true, false] {
+        let (open, wait) = crate::uploads::gate();
+        let engine = Engine::run(move |mut connection| {
+            connection.request();
+            connection.send(STREAM_HEAD);
+            wait();
+            connection.send("9\r\ndata: a\n\n\r\n");
+            connection.closed();
+        });
+        let front = Front::start(&[engine.address]);
+        let outcomes = front.counters.outcomes();
+        (0..2).for_each(|_| _ = outcomes.fault(0));
+        if on_trial {
+            outcomes.bar(0);
+            front.counters.on_trial(0);
+        }
+        let mut client = front.connect();
+        client.send(post("/v1/chat/completions", "{}"));
+        client.head();
+        assert_eq!(outcomes.read(0).in_a_row, 2, "a head is none");
+        open.send(()).unwrap();
+        assert_eq!(client.bytes(9), b"9\r\ndata: ");
+        let expected = if on_trial { (0, 1) } else { (2, 0) };
+        front.until("the token's account", |front| front.count(Event::BytesOut) > 0);
+        let read = outcomes.read(0);
+        assert_eq!((read.in_a_row, read.recoveries), expected, "on trial: {on_trial}");
+        drop(client);
+        front.settles();
+    }
+}
+
 /// An engine gets no more requests at a time than it may have; a free place is taken at once.
 #[test]
 fn a_cap_is_never_passed() {

@@ -97,6 +97,10 @@ impl Script {
         }
     }
 
+    pub fn is_stream(&self) -> bool {
+        self.stream
+    }
+
     /// Whether a stream has told of anything once so much of it was heard; what is no stream has by its head.
     pub fn spoke(&self, heard: u64) -> bool {
         let heard = self.wire.len().min(heard as usize);

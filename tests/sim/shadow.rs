@@ -43,6 +43,8 @@ struct Leg {
     base: u64,
     /// Its engine had the whole request.
     executed: bool,
+    /// It may be its endpoint's trial.
+    of_trial: bool,
     /// It stays charged behind its end.
     charged: bool,
     /// The step with which the front may have blamed its endpoint.
@@ -80,6 +82,10 @@ pub struct Shadow {
     doubtful: Vec<usize>,
     /// Those of them that stay charged for certain.
     silent: Vec<usize>,
+    /// Trials of which a stream may have begun.
+    begun: Vec<usize>,
+    /// Where trials are under way.
+    pub on_trial: [bool; ENDPOINTS],
     step: u64,
     part: Part,
     begun_in_step: u32,
@@ -113,6 +119,8 @@ impl Shadow {
             effects: Vec::new(),
             doubtful: Vec::new(),
             silent: Vec::new(),
+            begun: Vec::new(),
+            on_trial: [false; ENDPOINTS],
             step: 0,
             part: Part::Late,
             begun_in_step: 0,
@@ -213,6 +221,7 @@ impl Shadow {
             since,
             base,
             executed: false,
+            of_trial: self.on_trial[slot],
             charged: false,
             doubtful: 0,
         });
@@ -269,6 +278,10 @@ impl Shadow {
         if to >= script.judged_end && !leg.charged && script.tells_of_error(from..to.min(script.wire.len())) {
             leg.charged = true;
             self.effects.push((slot, Effect::Fault));
+        }
+        // Not where its client was full just then.
+        if leg.of_trial && !leg.charged && script.is_stream() && !script.spoke(from as u64) && script.spoke(to as u64) {
+            self.begun.push(slot);
         }
         if script.end.is_some_and(|end| to >= end) {
             if script.good && !leg.charged {
