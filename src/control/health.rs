@@ -13,7 +13,7 @@
 //! Down hides Ejected and Trial: it is shown while probes fail, and what it hid goes on below it. Probes never
 //! stop, time always passes, and a trial waits for a request without end at no cost and not for what is open there
 //! from before, so that each state has a way out. What is open from before is a verdict on it all the same, and a
-//! tunnel that is its own request is none before its end. All that requests said goes with the process of which they
+//! tunnel is one as it begins. All that requests said goes with the process of which they
 //! said it: another one in its place is up as soon as it answers, and starts slowly.
 
 mod turn;

@@ -167,9 +167,14 @@ impl Exchange {
             self.was_not_computed(cx);
             return self.pay_back(cx);
         }
-        if let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged)
-            && (200..400).contains(&self.status)
-        {
+        if (200..400).contains(&self.status) {
+            self.answers_well(cx);
+        }
+    }
+
+    /// It was answered, and nothing of the answer was a fault.
+    pub(super) fn answers_well(&self, cx: &Context<'_>) {
+        if let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged) {
             cx.counters.outcomes().good(leg.admission.endpoint().slot);
             self.gives(cx);
         }

@@ -261,10 +261,13 @@ impl Shadow {
         if script.wild {
             leg.doubtful = self.step;
         }
+        let slot = leg.slot;
+        if script.tunnel && !leg.charged && from < script.head_end && to >= script.head_end {
+            self.effects.push((slot, Effect::Good));
+        }
         if script.wild || script.tunnel {
             return;
         }
-        let slot = leg.slot;
         if from < script.judged_end && to >= script.judged_end {
             let blamed = matches!(script.verdict, Verdict::Fault | Verdict::Drains);
             if blamed {
