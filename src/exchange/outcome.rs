@@ -10,7 +10,8 @@ use super::tap::Told;
 use super::{Exchange, Phase};
 use crate::counters::Outcomes;
 use crate::counters::stats::Event as Count;
-use crate::http::{BodyLength, ReplyFraming, ResponseHead};
+use crate::http::{self, BodyLength, ReplyFraming, ResponseHead};
+use crate::scan::Api;
 
 /// Who leaves after so long, and has had nothing of an answer, may have found an engine that hangs.
 const LEFT_WAITING: Micros = 30_000_000;
@@ -95,6 +96,14 @@ pub(super) fn judged_bytes(head: &ResponseHead<'_>, framing: &ReplyFraming) -> u
     }
 }
 
+/// Whether a good answer tells that the engine computes. What is only read, a preflight, and what tells of a prompt the HTTP server before it answers by
+/// itself, whatever has become of the engine.
+pub(super) fn proves(method: &[u8], path: &[u8], api: Api) -> bool {
+    let told_alone: [&[u8]; 3] = [b"/detokenize", b"/ping", b"/cohere/v2/chat/render"];
+    let reads = matches!(method, b"GET" | b"HEAD" | b"OPTIONS");
+    !reads && api != Api::Tokenize && !told_alone.contains(&http::without_query(path))
+}
+
 impl Exchange {
     /// The endpoint failed this request: counted once a leg.
     pub(super) fn blame(&mut self, cx: &mut Context<'_>) {
@@ -167,12 +176,12 @@ impl Exchange {
             self.was_not_computed(cx);
             return self.pay_back(cx);
         }
-        if (200..400).contains(&self.status) {
+        if (200..400).contains(&self.status) && self.asked.proves {
             self.answers_well(cx);
         }
     }
 
-    /// It was answered, and nothing of the answer was a fault.
+    /// Its engine answered it, and nothing of the answer was a fault.
     pub(super) fn answers_well(&self, cx: &Context<'_>) {
         if let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged) {
             cx.counters.outcomes().good(leg.admission.endpoint().slot);
@@ -185,6 +194,9 @@ impl Exchange {
         let Some(leg) = &self.leg else { return };
         let slot = leg.admission.endpoint().slot;
         cx.stats.first_token_of(slot, cx.now - self.sent);
+        if !self.asked.proves {
+            return;
+        }
         if leg.admission.is_of_trial() && !leg.charged {
             cx.counters.outcomes().good(slot);
         }
@@ -211,7 +223,7 @@ impl Exchange {
     /// The same of one token after the other: told no oftener than it can be told apart, and nothing shared is read meanwhile.
     #[inline]
     pub(super) fn gives_on(&self, cx: &Context<'_>) {
-        if Outcomes::tells_apart(self.last_reply, cx.now) {
+        if Outcomes::tells_apart(self.last_reply, cx.now) && self.asked.proves {
             self.gives(cx);
         }
     }
@@ -230,7 +242,7 @@ impl Exchange {
         if waited < LEFT_WAITING || cx.counters.outcomes().gave_since(slot, since) {
             return;
         }
-        let asked_for_stream = self.event_stream || self.asked.stream;
+        let asked_for_stream = self.asked.proves && (self.event_stream || self.asked.stream);
         if asked_for_stream && waited >= PREFILLS * self.longest_prefill(slot, cx) {
             cx.stats.count(Count::UpstreamFaultLeftWaiting);
             self.blame(cx);

@@ -31,6 +31,7 @@ pub struct Script {
     pub verdict: Verdict,
     /// Its last byte is a good answer.
     pub good: bool,
+    pub proves: bool,
     pub tunnel: bool,
     /// Where its body's bytes lie, piece by piece as they are framed.
     data: Vec<Range<usize>>,
@@ -40,6 +41,8 @@ pub struct Script {
 /// How a reply is put together.
 pub struct Shape<'a> {
     pub status: u16,
+    /// To a request that an engine has to compute something for.
+    pub proves: bool,
     pub names_a_time: bool,
     pub stream: bool,
     pub head: &'a [u8],
@@ -60,7 +63,7 @@ pub enum Framed {
 
 impl Script {
     pub fn new(shape: Shape<'_>) -> Script {
-        let Shape { status, names_a_time, stream, head, framed, data, framing } = shape;
+        let Shape { status, proves, names_a_time, stream, head, framed, data, framing } = shape;
         let head_end = head.len();
         let judges = matches!(status, 500 | 503) && framing == Framed::Length;
         let judged = if judges { &framed[..framed.len().min(JUDGED_MAX)] } else { b"" };
@@ -72,7 +75,8 @@ impl Script {
             judged_end: head_end + judged.len(),
             end,
             verdict: verdict(status, names_a_time, judged),
-            good: (200..400).contains(&status),
+            good: proves && (200..400).contains(&status),
+            proves,
             tunnel: framing == Framed::Tunnel,
             data: data.into_iter().map(|run| run.start + head_end..run.end + head_end).collect(),
             stream,
@@ -90,6 +94,7 @@ impl Script {
             end: None,
             verdict: Verdict::Neutral,
             good: false,
+            proves: false,
             tunnel: false,
             data: Vec::new(),
             stream: false,

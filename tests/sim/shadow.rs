@@ -283,7 +283,13 @@ impl Shadow {
             self.effects.push((slot, Effect::Fault));
         }
         // Not where its client was full just then.
-        if leg.of_trial && !leg.charged && script.is_stream() && !script.spoke(from as u64) && script.spoke(to as u64) {
+        if leg.of_trial
+            && !leg.charged
+            && script.proves
+            && script.is_stream()
+            && !script.spoke(from as u64)
+            && script.spoke(to as u64)
+        {
             self.begun.push(slot);
         }
         if script.end.is_some_and(|end| to >= end) {
