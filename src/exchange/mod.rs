@@ -22,6 +22,7 @@ mod cors;
 mod draft;
 pub mod event;
 mod finish;
+mod judged;
 mod lender;
 mod noted;
 mod outcome;

@@ -10,15 +10,13 @@ use super::tap::Told;
 use super::{Exchange, Phase};
 use crate::counters::Outcomes;
 use crate::counters::stats::Event as Count;
-use crate::http::{self, BodyLength, ReplyFraming, ResponseHead};
+use crate::http;
 use crate::scan::Api;
 
 /// Who leaves after so long, and has had nothing of an answer, may have found an engine that hangs.
 const LEFT_WAITING: Micros = 30_000_000;
 /// And has found one after so many times as long as that may take to compute what it has to.
 const PREFILLS: Micros = 3;
-/// So much of an error's body is read before its head is passed on.
-const ERROR_BYTES_MAX: u64 = 4 << 10;
 /// A vLLM that drains says so to every new request, at once, while `/health` goes on answering 200. Only where its message begins so: what
 /// follows may be of a server that a client had it ask for an image.
 const DRAINING: &[u8] = b"cannot schedule new futures";
@@ -68,9 +66,9 @@ pub(super) enum Verdict {
     Drains,
 }
 
-/// Judges a final reply by status, by whether it names a time to come back, by the beginning of an error's body, if it is at hand, and by
+/// Judges a final reply by status, by whether it names a time to come back, or may in words that cannot be read, by the beginning of an error's body, if it is at hand, and by
 /// whether images or the like were asked about: of a server that never answers vLLM says nothing at all, and of others each version something else.
-pub(super) fn judge(status: u16, names_a_time: bool, body: &[u8], media: bool) -> Verdict {
+pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> Verdict {
     let says = |words: &[u8]| memchr::memmem::find(body, words).is_some();
     let drains = || {
         let before = memchr::memmem::find(body, DRAINING).and_then(|at| body.get(..at)).unwrap_or_default();
@@ -79,20 +77,12 @@ pub(super) fn judge(status: u16, names_a_time: bool, body: &[u8], media: bool) -
     match status {
         429 => Verdict::BackPressure,
         503 if BUSY.into_iter().any(says) => Verdict::Busy,
-        503 if names_a_time || GIVEN_UP.into_iter().any(says) => Verdict::BackPressure,
+        503 if is_for_now || GIVEN_UP.into_iter().any(says) => Verdict::BackPressure,
         500 if drains() => Verdict::Drains,
         500 if NOT_FETCHED.into_iter().any(says) || says(ANY_ERROR) => Verdict::MayBeTheClients,
         500 if media && !says(OWN) => Verdict::MayBeTheClients,
         500 | 502..=504 => Verdict::Fault,
         _ => Verdict::Neutral,
-    }
-}
-
-/// How many bytes of its body a reply's head should wait for: errors are judged by their words.
-pub(super) fn judged_bytes(head: &ResponseHead<'_>, framing: &ReplyFraming) -> usize {
-    match framing.body {
-        BodyLength::Length(len) if matches!(head.status, 500 | 503) => len.min(ERROR_BYTES_MAX) as usize,
-        _ => 0,
     }
 }
 

@@ -7,7 +7,7 @@ use warmfront::counters::stats::Event;
 use warmfront::fleet::Endpoint;
 use warmfront::policy::Policy;
 
-use crate::client::{chat, get, post};
+use crate::client::{chat, chunked, get, post};
 use crate::engine::{Connection, Engine, HELLO, black_hole, refusing};
 use crate::front::Front;
 use crate::wire::End;
@@ -206,6 +206,80 @@ fn what_an_engine_is_too_busy_for_goes_to_another_one() {
     assert_eq!((reply.status, reply.whole), (503, true));
     assert!(answer.ends_with(reply.text().as_bytes()));
     assert_eq!(front.count(Event::RetriedBusy), 0);
+}
+
+/// A hop before the engine puts its words in chunks, compresses them, or leaves their end to that of the connection: it is full all the same.
+#[test]
+fn an_engine_that_is_full_is_not_broken_behind_a_hop() {
+    let told = br#"{"error":{"message":"The engine is currently busy and cannot accept new requests.","code":503}}"#;
+    let coded = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03";
+    let head = |fields: &str| format!("HTTP/1.1 503 Service Unavailable\r\n{fields}\r\n").into_bytes();
+    let in_chunks = |size| [head("transfer-encoding: chunked\r\n"), chunked(told, size)].concat();
+    let gzipped = head(&format!("content-encoding: gzip\r\ncontent-length: {}\r\n", coded.len()));
+    for (reply, body, is_read) in [
+        (in_chunks(7), &told[..], true),
+        (in_chunks(1_000), told, true),
+        ([gzipped, coded.to_vec()].concat(), coded, false),
+        ([&head("connection: close\r\n"), &told[..]].concat(), told, false),
+    ] {
+        for size in [1, 40, 1 << 20] {
+            let pieces = reply.clone();
+            let closes = reply.ends_with(told);
+            let full = Engine::run(move |mut connection| {
+                while connection.request().is_some() {
+                    connection.send_pieces(&pieces, size);
+                    if closes {
+                        return;
+                    }
+                }
+            });
+            let front = Front::start(&[full.address]);
+            for version in ["1.1", "1.0", "1.1"] {
+                let asked = format!("POST /v1/a HTTP/{version}\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}");
+                let reply = front.ask(asked);
+                assert_eq!((reply.status, &reply.body[..], reply.whole), (503, body, true), "{version}, {size}");
+            }
+            let counted =
+                [Event::BackPressure, Event::Barred, Event::UpstreamFaultErrorReply].map(|event| front.count(event));
+            assert_eq!(counted, [3, 0, 0], "pieces of {size}");
+            front.settles();
+
+            let other = Engine::answering(HELLO);
+            let front = Front::start(&[full.address, other.address]);
+            let served = (0..4).filter(|_| front.ask(post("/v1/a", "{}")).status == 200).count();
+            assert_eq!(served, if is_read { 4 } else { 2 }, "pieces of {size}");
+        }
+    }
+}
+
+/// Judged by its beginning, and passed on as it comes.
+#[test]
+fn a_long_error_in_chunks_is_judged_and_whole() {
+    let drains = r#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#;
+    for (words, bars) in [(drains, 1), ("", 0)] {
+        let told = [words.as_bytes(), &b"x".repeat(100_000)].concat();
+        for size in [3_000, 1 << 20] {
+            let head = "HTTP/1.1 500 Internal Server Error\r\ntransfer-encoding: chunked\r\n\r\n";
+            let pieces = [head.as_bytes(), &chunked(&told, 1_000)].concat();
+            let engine = Engine::run(move |mut connection| {
+                while connection.request().is_some() {
+                    connection.send_pieces(&pieces, size);
+                }
+            });
+            let front = Front::start(&[engine.address]);
+            for version in ["1.1", "1.0"] {
+                let asked = format!("POST /v1/a HTTP/{version}\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}");
+                let reply = front.ask(asked);
+                assert!(reply.status == 500 && reply.body == told && reply.whole, "{version}, pieces of {size}");
+            }
+            assert_eq!((front.count(Event::Barred), front.count(Event::UpstreamFaultErrorReply)), (bars, 2));
+        }
+    }
+    // What is malformed is so from there on.
+    let engine = Engine::answering("HTTP/1.1 500 Sorry\r\ntransfer-encoding: chunked\r\n\r\n2\r\nnox");
+    let front = Front::start(&[engine.address]);
+    assert!(!front.ask(post("/v1/a", "{}")).whole);
+    assert_eq!(front.counters.outcomes().read(0).in_a_row, 1, "one fault");
 }
 
 /// Where all are busy, a tenth of the requests is tried twice, besides ten; each at most twice.

@@ -65,16 +65,25 @@ impl Script {
     pub fn new(shape: Shape<'_>) -> Script {
         let Shape { status, proves, names_a_time, stream, head, framed, data, framing } = shape;
         let head_end = head.len();
-        let judges = matches!(status, 500 | 503) && framing == Framed::Length;
-        let judged = if judges { &framed[..framed.len().min(JUDGED_MAX)] } else { b"" };
+        let judges = matches!(status, 500 | 503) && matches!(framing, Framed::Length | Framed::Chunks);
+        let runs = data.iter().filter(|_| judges).cloned().flatten();
+        let judged: Vec<usize> = runs.take(JUDGED_MAX).collect();
+        let words: Vec<u8> = judged.iter().map(|at| framed[*at]).collect();
+        // Where there is less, it is known with the end.
+        let judged_len = match judged.last() {
+            Some(last) if judged.len() == JUDGED_MAX => last + 1,
+            _ if judges => framed.len(),
+            _ => 0,
+        };
+        let is_for_now = names_a_time || framing == Framed::UntilClose;
         let wire = [head, framed].concat();
         let end = matches!(framing, Framed::Nothing | Framed::Length | Framed::Chunks).then_some(wire.len());
         Script {
             wild: false,
             head_end,
-            judged_end: head_end + judged.len(),
+            judged_end: head_end + judged_len,
             end,
-            verdict: verdict(status, names_a_time, judged),
+            verdict: verdict(status, is_for_now, &words),
             good: proves && (200..400).contains(&status),
             proves,
             tunnel: framing == Framed::Tunnel,
@@ -124,12 +133,12 @@ impl Script {
     }
 }
 
-fn verdict(status: u16, names_a_time: bool, judged: &[u8]) -> Verdict {
+fn verdict(status: u16, is_for_now: bool, judged: &[u8]) -> Verdict {
     let says = |words: &str| memchr::memmem::find(judged, words.as_bytes()).is_some();
     let full = says("is currently busy and cannot accept new requests") || says("The request queue is full");
     match status {
         429 => Verdict::Busy,
-        503 if full || names_a_time => Verdict::Busy,
+        503 if full || is_for_now => Verdict::Busy,
         500 if says("cannot schedule new futures") => Verdict::Drains,
         500 | 502 | 503 | 504 => Verdict::Fault,
         _ => Verdict::Neutral,
