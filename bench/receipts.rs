@@ -97,6 +97,7 @@ impl Front {
                 stats,
                 rules,
                 draining: false,
+                has_heir: false,
                 lender,
                 actions,
             });

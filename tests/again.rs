@@ -58,6 +58,7 @@ impl Play {
             stats: self.stats.shard(0),
             rules: &self.rules,
             draining: false,
+            has_heir: false,
             lender: &mut self.lender,
             actions: &mut self.actions,
         })

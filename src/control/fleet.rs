@@ -128,11 +128,14 @@ impl Fleet {
             tenancy.course.looks_elsewhere(&config.health).then(|| tenancy.course.elsewhere(&config.health, now));
         let address = tenancy.address;
         if was_known && matches!(turn, Some(Turn::Up | Turn::Answers)) {
-            // Whoever answers there after a silence may be another process, and if it cannot say so, is.
+            // Whoever answers there after a silence may be another process, and if it cannot say so, is: for its cache. What requests said of it stands
+            // unless nobody listened there.
             tenancy.was_silent = Some(now);
-            if !tenancy.can_say() {
-                let tokens = tenancy.tokens();
+            let (says_nothing, tokens) = (!tenancy.can_say(), tenancy.tokens());
+            if says_nothing && refused_before {
                 self.starts_anew(place, id, tokens, now);
+            } else if says_nothing {
+                self.is_emptied(place, id, tokens, now);
             }
         }
         // A name with several addresses: the engine may listen on another one.
@@ -150,11 +153,18 @@ impl Fleet {
         let config = Arc::clone(&self.config);
         let mut turns = Vec::new();
         for at in 0..self.members.len() {
-            let Some(tenancy) = &self.members[at].now else { continue };
+            let member = &mut self.members[at];
+            let Some(tenancy) = &mut member.now else { continue };
             let slot = tenancy.id.slot;
             if tenancy.course.seen().is_none() {
                 // What its former tenant left there.
                 counters.forget(slot);
+            }
+            if let Some(was_barred) = tenancy.course.takes_anew() {
+                let is_back = was_barred || outcomes.is_barred(slot);
+                outcomes.forget(slot);
+                counters.trial_over(slot);
+                turns.extend(is_back.then(|| (Arc::clone(&member.name), Turn::Anew)));
             }
             let outcome = outcomes.read(slot);
             let may_eject = outcome.barred && !tenancy.course.is_barred() && self.may_eject(at);
@@ -255,7 +265,7 @@ impl Fleet {
                 let cannot_say = tenancy.was_silent.take_if(is_long).is_some() && tenancy.can_say();
                 let tokens = tenancy.tokens();
                 if cannot_say {
-                    self.starts_anew(place, id, tokens, now);
+                    self.is_emptied(place, id, tokens, now);
                 }
                 return cannot_say;
             }
@@ -274,10 +284,13 @@ impl Fleet {
         let fell = |before: EngineLoad| Some(reading.load.prompt_tokens_total? < before.prompt_tokens_total?);
         // Its cache is gone with its memory.
         let (was_asleep, asleep) = (tenancy.asleep, reading.awake == Some(false));
-        let emptied = before.and_then(fell) == Some(true) || another || asleep && !was_asleep;
+        let anew = before.and_then(fell) == Some(true) || another;
+        let emptied = anew || asleep && !was_asleep;
         let capacity = tenancy.unit.tokens(&reading);
-        if emptied {
+        if anew {
             self.starts_anew(place, id, capacity, now);
+        } else if emptied {
+            self.is_emptied(place, id, capacity, now);
         }
         let Some(tenancy) = self.tenancy(place, id) else { return false };
         let several = std::mem::replace(&mut tenancy.several, ours.several);

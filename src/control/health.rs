@@ -2,7 +2,7 @@
 //! an argument.
 //!
 //! ```text
-//!   Unknown ──probe──→ Up ←──────────────── ends well ────────────────┐
+//!   Unknown ──probe──→ Up ←───────── begins to stream, ends well ─────┐
 //!      │               │ ↑                                            │
 //!      │   probes fail │ │ probe, slow start          time over, and  │
 //!      └────────→ Down ┴─┘                         its probe is good  │
@@ -13,7 +13,8 @@
 //! Down hides Ejected and Trial: it is shown while probes fail, and what it hid goes on below it. Probes never
 //! stop, time always passes, and a trial waits for a request without end at no cost and not for what is open there
 //! from before, so that each state has a way out. What is open from before is a verdict on it all the same, and a
-//! tunnel that is its own request is none before its end.
+//! tunnel is one as it begins. All that requests said goes with the process of which they
+//! said it: another one in its place is up as soon as it answers, and starts slowly.
 
 mod turn;
 
@@ -55,6 +56,8 @@ pub struct Course {
     /// What shards had counted at the last look; `None`: not looked yet.
     seen: Option<Outcome>,
     spared: Option<Instant>,
+    /// Another process answers there, of which shards know nothing yet; and whether the one before was barred.
+    anew: Option<bool>,
     since: Instant,
     why: Option<Why>,
 }
@@ -113,6 +116,7 @@ impl Course {
             share_percent: Endpoint::WHOLE,
             seen: None,
             spared: None,
+            anew: None,
             since: now,
             why: None,
         };
@@ -131,6 +135,20 @@ impl Course {
             (course.probes, course.since) = (Probes::Failing, self.since);
         }
         course
+    }
+
+    /// Another process answers there: what requests said of the one before is forgotten, and so is what that had in its cache.
+    pub fn starts_anew(&mut self, rules: &Rules, now: Instant) {
+        let before = self.health();
+        self.anew = Some(self.is_barred());
+        self.bar = Bar::None;
+        self.start_slowly(rules, now);
+        self.moved_from(before, now);
+    }
+
+    /// Whether shards are to forget what they counted of the process before; and whether that was barred.
+    pub fn takes_anew(&mut self) -> Option<bool> {
+        self.anew.take()
     }
 
     /// Whether a failed probe is to be followed by one at another address: so many failed here, or the first one ever was refused. Where the

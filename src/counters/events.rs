@@ -148,7 +148,7 @@ events! {
         UpstreamFaultReset = "reset", UpstreamFaultHeadTimeout = "head_timeout",
         UpstreamFaultFirstTokenTimeout = "first_token_timeout",
         UpstreamFaultChunkTimeout = "inter_chunk_timeout", UpstreamFaultErrorReply = "error_reply", UpstreamFaultErrorEvent = "error_event",
-        UpstreamFaultSilent = "silent", UpstreamFaultOther = "other";
+        UpstreamFaultSilent = "silent", UpstreamFaultLeftWaiting = "left_waiting", UpstreamFaultOther = "other";
 }
 
 #[cfg(test)]

@@ -213,6 +213,18 @@ impl Admission {
         self.endpoint
     }
 
+    /// Whether it is its endpoint's trial.
+    pub fn is_of_trial(&self) -> bool {
+        self.trial != 0
+    }
+
+    /// Whatever becomes of it, it is not its endpoint's trial: it counts as one that was open there before.
+    pub fn is_no_trial(&mut self) {
+        if let Some(Cells { trial, .. }) = self.counters.loads.cells(self.endpoint.slot) {
+            trial.leave(std::mem::take(&mut self.trial));
+        }
+    }
+
     /// The request asks its endpoint to compute so many tokens of its prompt. Once, when it has them, or is to have them at once.
     pub fn computes(&mut self, tokens: u32) {
         let tokens = tokens.min(TOKENS_MAX);

@@ -22,7 +22,7 @@ struct Slot {
     recoveries: AtomicU32,
     /// Nothing new goes there: 0 or 1.
     barred: AtomicU32,
-    /// When somebody had a first token, or a whole answer, from there, in [`TENTH`]s of the shards' clock; 0: never.
+    /// When somebody had a token, or a whole answer, from there, in [`TENTH`]s of the shards' clock; 0: never.
     gave: AtomicU32,
 }
 
@@ -63,7 +63,7 @@ impl Outcomes {
         in_a_row >= FAULTS_IN_A_ROW_MAX && self.bar(slot)
     }
 
-    /// A request was answered well to its last byte. Costs a read while nothing is wrong.
+    /// A request was answered well, to its last byte or as far as a trial goes. Costs a read while nothing is wrong.
     #[inline]
     pub fn good(&self, slot: u16) {
         let Some(cell) = self.slots.get(slot as usize) else { return };
@@ -80,6 +80,12 @@ impl Outcomes {
         if cell.gave.load(Ordering::Relaxed) != tenths(now) {
             cell.gave.store(tenths(now), Ordering::Relaxed);
         }
+    }
+
+    /// Whether a later instant is another one for [`Outcomes::gives`].
+    #[inline]
+    pub fn tells_apart(before: u64, now: u64) -> bool {
+        tenths(before) != tenths(now)
     }
 
     /// Whether anybody had anything from there in a later tenth of a second.

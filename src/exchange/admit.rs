@@ -9,7 +9,7 @@ use super::own::{answer_ourselves, own_answer};
 use super::paths::Paths;
 use super::queue::{Asker, QueueRules};
 use super::refusals;
-use super::{Asked, End, Exchange, Leg, Phase, tap, usage};
+use super::{Asked, End, Exchange, Leg, Phase, outcome, tap, usage};
 use crate::config::{Access, Cidr, Config, HalfClose};
 use crate::http::rewrite::{self, Form};
 use crate::http::{
@@ -224,6 +224,7 @@ impl Asked {
                 .iter()
                 .find_map(|name| head.get(name).filter(|value| !value.is_empty()))
                 .map(prefix::session_hash),
+            proves: outcome::proves(head.method, head.path(), api),
             encoded: codings.next().is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")),
             stream: false,
             media: false,

@@ -124,6 +124,10 @@ impl Exchange {
         };
         let tokens = tokens.map(|tokens| self.as_thought_before(choice.endpoint, tokens));
         choice.tokens = choice.tokens.and(tokens);
+        // It can be no trial, and one that can is not to wait for it.
+        if !self.asked.proves && self.asked.offers.is_none() {
+            admission.is_no_trial();
+        }
         // Its tenant has paid with the first choice.
         let new = choice.tokens.filter(|_| self.is_first_choice()).map_or(0, |tokens| tokens.new);
         self.leave_queue(new, &choice, cx);

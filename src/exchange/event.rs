@@ -179,6 +179,8 @@ pub struct Context<'a> {
     pub rules: &'a Rules,
     /// No new request may follow on a connection.
     pub draining: bool,
+    /// And whoever comes by another finds another process in this one's place.
+    pub has_heir: bool,
     /// What an exchange borrows from its shard.
     pub lender: &'a mut Lender,
     /// Out.

@@ -103,6 +103,7 @@ impl Exchange {
     /// The client left: the engine is told by closing its connection.
     pub(super) fn client_gone(&mut self, cx: &mut Context<'_>) {
         self.keep_upstream = false;
+        self.was_left_waiting(cx);
         cx.stats.count(match self.phase {
             Phase::ReadBody => Count::AbortedReadBody,
             Phase::Queue => Count::AbortedQueue,

@@ -22,6 +22,7 @@ mod cors;
 mod draft;
 pub mod event;
 mod finish;
+mod judged;
 mod lender;
 mod noted;
 mod outcome;
@@ -143,6 +144,8 @@ struct Asked {
     explain: bool,
     /// Hash of the session key, from a header or the body.
     session: Option<u64>,
+    /// A good answer is its engine's, and not of the HTTP server before that.
+    proves: bool,
     /// The body is compressed: routed by load.
     encoded: bool,
     /// The body asks for a stream, as far as it was looked at.

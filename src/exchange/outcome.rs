@@ -5,14 +5,18 @@
 //! back-pressure the request stays charged to its endpoint for a while ([`super::charges`]): what fails at once
 //! looks idle, and would draw every request that goes by load.
 
-use super::Exchange;
-use super::event::Context;
+use super::event::{Context, Micros};
 use super::tap::Told;
+use super::{Exchange, Phase};
+use crate::counters::Outcomes;
 use crate::counters::stats::Event as Count;
-use crate::http::{BodyLength, ReplyFraming, ResponseHead};
+use crate::http;
+use crate::scan::Api;
 
-/// So much of an error's body is read before its head is passed on.
-const ERROR_BYTES_MAX: u64 = 4 << 10;
+/// Who leaves after so long, and has had nothing of an answer, may have found an engine that hangs.
+const LEFT_WAITING: Micros = 30_000_000;
+/// And has found one after so many times as long as that may take to compute what it has to.
+const PREFILLS: Micros = 3;
 /// A vLLM that drains says so to every new request, at once, while `/health` goes on answering 200. Only where its message begins so: what
 /// follows may be of a server that a client had it ask for an image.
 const DRAINING: &[u8] = b"cannot schedule new futures";
@@ -62,9 +66,9 @@ pub(super) enum Verdict {
     Drains,
 }
 
-/// Judges a final reply by status, by whether it names a time to come back, by the beginning of an error's body, if it is at hand, and by
+/// Judges a final reply by status, by whether it names a time to come back, or may in words that cannot be read, by the beginning of an error's body, if it is at hand, and by
 /// whether images or the like were asked about: of a server that never answers vLLM says nothing at all, and of others each version something else.
-pub(super) fn judge(status: u16, names_a_time: bool, body: &[u8], media: bool) -> Verdict {
+pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> Verdict {
     let says = |words: &[u8]| memchr::memmem::find(body, words).is_some();
     let drains = || {
         let before = memchr::memmem::find(body, DRAINING).and_then(|at| body.get(..at)).unwrap_or_default();
@@ -73,7 +77,7 @@ pub(super) fn judge(status: u16, names_a_time: bool, body: &[u8], media: bool) -
     match status {
         429 => Verdict::BackPressure,
         503 if BUSY.into_iter().any(says) => Verdict::Busy,
-        503 if names_a_time || GIVEN_UP.into_iter().any(says) => Verdict::BackPressure,
+        503 if is_for_now || GIVEN_UP.into_iter().any(says) => Verdict::BackPressure,
         500 if drains() => Verdict::Drains,
         500 if NOT_FETCHED.into_iter().any(says) || says(ANY_ERROR) => Verdict::MayBeTheClients,
         500 if media && !says(OWN) => Verdict::MayBeTheClients,
@@ -82,12 +86,12 @@ pub(super) fn judge(status: u16, names_a_time: bool, body: &[u8], media: bool) -
     }
 }
 
-/// How many bytes of its body a reply's head should wait for: errors are judged by their words.
-pub(super) fn judged_bytes(head: &ResponseHead<'_>, framing: &ReplyFraming) -> usize {
-    match framing.body {
-        BodyLength::Length(len) if matches!(head.status, 500 | 503) => len.min(ERROR_BYTES_MAX) as usize,
-        _ => 0,
-    }
+/// Whether a good answer tells that the engine computes. What is only read, a preflight, and what tells of a prompt the HTTP server before it answers by
+/// itself, whatever has become of the engine.
+pub(super) fn proves(method: &[u8], path: &[u8], api: Api) -> bool {
+    let told_alone: [&[u8]; 3] = [b"/detokenize", b"/ping", b"/cohere/v2/chat/render"];
+    let reads = matches!(method, b"GET" | b"HEAD" | b"OPTIONS");
+    !reads && api != Api::Tokenize && !told_alone.contains(&http::without_query(path))
 }
 
 impl Exchange {
@@ -162,12 +166,37 @@ impl Exchange {
             self.was_not_computed(cx);
             return self.pay_back(cx);
         }
-        if let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged)
-            && (200..400).contains(&self.status)
-        {
-            let slot = leg.admission.endpoint().slot;
+        if (200..400).contains(&self.status) && self.asked.proves {
+            self.answers_well(cx);
+        }
+    }
+
+    /// Its engine answered it, and nothing of the answer was a fault.
+    pub(super) fn answers_well(&self, cx: &Context<'_>) {
+        if let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged) {
+            cx.counters.outcomes().good(leg.admission.endpoint().slot);
+            self.gives(cx);
+        }
+    }
+
+    /// The first token of a stream is there. One on trial has stood it: else it would be as long as an answer, and nobody else be served there meanwhile.
+    pub(super) fn begins_to_give(&self, cx: &Context<'_>) {
+        let Some(leg) = &self.leg else { return };
+        let slot = leg.admission.endpoint().slot;
+        cx.stats.first_token_of(slot, cx.now - self.sent);
+        if !self.asked.proves {
+            return;
+        }
+        if leg.admission.is_of_trial() && !leg.charged {
             cx.counters.outcomes().good(slot);
-            cx.counters.outcomes().gives(slot, cx.now);
+        }
+        self.gives(cx);
+    }
+
+    /// Its client has something that the engine computed.
+    pub(super) fn gives(&self, cx: &Context<'_>) {
+        if let Some(leg) = &self.leg {
+            cx.counters.outcomes().gives(leg.admission.endpoint().slot, cx.now);
         }
     }
 
@@ -179,6 +208,37 @@ impl Exchange {
         if slot.is_some_and(|slot| cx.counters.outcomes().gave_since(slot, since)) {
             self.charge();
         }
+    }
+
+    /// The same of one token after the other: told no oftener than it can be told apart, and nothing shared is read meanwhile.
+    #[inline]
+    pub(super) fn gives_on(&self, cx: &Context<'_>) {
+        if Outcomes::tells_apart(self.last_reply, cx.now) && self.asked.proves {
+            self.gives(cx);
+        }
+    }
+
+    /// Its client leaves. Most have less patience than the front: where nobody has had anything from the engine since it has all of the request, the next
+    /// try is to find it busy, and where the first token of a stream was due long ago the engine hangs. What is no stream may take minutes of silence.
+    pub(super) fn was_left_waiting(&mut self, cx: &mut Context<'_>) {
+        let waits = match self.phase {
+            Phase::Await => true,
+            Phase::Relay => self.event_stream && self.tap.waits() && self.body.done() && !self.has_unsent(),
+            _ => false,
+        };
+        let Some(leg) = self.leg.as_ref().filter(|leg| waits && !leg.charged) else { return };
+        let (slot, since) = (leg.admission.endpoint().slot, self.sent.max(self.whole));
+        let waited = cx.now.saturating_sub(since);
+        if waited < LEFT_WAITING || cx.counters.outcomes().gave_since(slot, since) {
+            return;
+        }
+        let asked_for_stream = self.asked.proves && (self.event_stream || self.asked.stream);
+        if asked_for_stream && waited >= PREFILLS * self.longest_prefill(slot, cx) {
+            cx.stats.count(Count::UpstreamFaultLeftWaiting);
+            self.blame(cx);
+            self.was_not_computed(cx);
+        }
+        self.charge();
     }
 
     /// Whether a request that its engine is too busy for goes to another one: once, if all of it is still here and

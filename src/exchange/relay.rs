@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::event::{Action, Context, Side, Source};
+use super::judged::{Words, hides_words};
 use super::outcome::{self, Verdict};
 use super::{End, Ending, Exchange, Phase, Waiting, refusals, tap};
 use crate::counters::stats::{Event as Count, Timing};
@@ -76,16 +77,14 @@ impl Exchange {
                 Ok(framing) if framing.switching && !self.is_offered(&head) => {
                     self.bad_reply(Fault::new(Cause::BadSwitch, "101 to a protocol that was not offered"), cx)
                 }
-                Ok(framing) => {
-                    let needs = head.len + outcome::judged_bytes(&head, &framing);
-                    if all.len() < needs {
+                Ok(framing) => match Words::of(&head, &framing, &all[head.len..]) {
+                    Words::Wanting(more) => {
                         self.reply_head = all.to_vec();
-                        self.reply_head_needs = needs;
+                        self.reply_head_needs = all.len() + more;
                         Headed::Partial
-                    } else {
-                        self.begin_reply(&head, &framing, &all[head.len..needs], needs - before, cx)
                     }
-                }
+                    Words::Here(words) => self.begin_reply(&head, &framing, &words, &all[..before], cx),
+                },
                 Err(fault) => self.bad_reply(fault, cx),
             },
             Err(fault) => self.bad_reply(fault, cx),
@@ -109,10 +108,12 @@ impl Exchange {
         &mut self,
         head: &ResponseHead<'_>,
         framing: &ReplyFraming,
-        judged: &[u8],
-        end: usize,
+        words: &[u8],
+        before: &[u8],
         cx: &mut Context<'_>,
     ) -> Headed {
+        // Errors are waited for beyond their heads.
+        let end = head.len.saturating_sub(before.len());
         if framing.interim {
             self.interim += 1;
             if self.interim > cx.rules.limits.interim_replies_max {
@@ -124,7 +125,8 @@ impl Exchange {
             }
             return Headed::Interim(end);
         }
-        let verdict = outcome::judge(head.status, head.list.has(Known::RetryAfter), judged, self.asked.media);
+        let is_for_now = head.list.has(Known::RetryAfter) || hides_words(head, framing);
+        let verdict = outcome::judge(head.status, is_for_now, words, self.asked.media);
         self.note(verdict, cx);
         let refuses = matches!(verdict, Verdict::Busy | Verdict::Drains | Verdict::MayBeTheClients);
         let refuses = refuses || (400..500).contains(&head.status);
@@ -159,7 +161,7 @@ impl Exchange {
             self.forget_held(cx);
         }
         self.wait_for_reply(cx);
-        self.pass_judged(judged, cx);
+        self.pass_held(before.get(head.len..).unwrap_or_default(), cx);
         Headed::Final(end)
     }
 
@@ -168,15 +170,6 @@ impl Exchange {
     /// the next client's reply. Who answers before it has all of a request may leave the rest unread, or to be read as the next.
     fn ends_for_certain(&self, framing: &ReplyFraming) -> bool {
         framing.body != BodyLength::None && self.body.done() && !self.has_unsent()
-    }
-
-    /// What was judged of an error's body with its head. The length of that is known, so that it passes as it is.
-    fn pass_judged(&mut self, body: &[u8], cx: &mut Context<'_>) {
-        self.reply.passed(body.len() as u64);
-        self.count_data(body.len() as u64, cx);
-        if !body.is_empty() && self.form != Form::Nothing {
-            cx.actions.compose(Side::Client, |out| out.extend_from_slice(body));
-        }
     }
 
     /// For the first token of a stream that has not spoken, else for more of the reply.
@@ -253,7 +246,7 @@ impl Exchange {
     }
 
     /// So many bytes of the reply's body came. A stream's are no data before it has spoken.
-    fn count_data(&mut self, len: u64, cx: &Context<'_>) {
+    pub(super) fn count_data(&mut self, len: u64, cx: &Context<'_>) {
         if self.reply_bytes == 0 && len > 0 && !self.event_stream {
             self.draft.data_came(cx.now);
         }
@@ -261,7 +254,7 @@ impl Exchange {
     }
 
     /// Looks at a piece of the body.
-    fn listen(&mut self, data: &[u8], cx: &mut Context<'_>) {
+    pub(super) fn listen(&mut self, data: &[u8], cx: &mut Context<'_>) {
         if self.event_stream {
             let silent = !self.tap.spoke();
             let error = tap::tells_of_error(data, self.asked.api);
@@ -326,7 +319,7 @@ impl Exchange {
     }
 
     /// What stands for framing that cannot be passed as it stands.
-    fn reframe_reply(&mut self, kind: Kind, cx: &mut Context<'_>) {
+    pub(super) fn reframe_reply(&mut self, kind: Kind, cx: &mut Context<'_>) {
         if self.form != Form::AsItComes {
             return;
         }
@@ -356,13 +349,10 @@ impl Exchange {
         if let Some(pool) = self.pool.filter(|_| self.event_stream) {
             if first {
                 cx.stats.observe(pool.0, Timing::FirstToken, cx.now - self.whole);
-                if let Some(leg) = &self.leg {
-                    let slot = leg.admission.endpoint().slot;
-                    cx.stats.first_token_of(slot, cx.now - self.sent);
-                    cx.counters.outcomes().gives(slot, cx.now);
-                }
+                self.begins_to_give(cx);
             } else {
                 cx.stats.observe(pool.0, Timing::InterToken, cx.now - self.last_reply);
+                self.gives_on(cx);
             }
         }
         self.last_reply = cx.now;

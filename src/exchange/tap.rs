@@ -86,7 +86,7 @@ impl Tap {
                 bytes.iter().fold(last, |last, &byte| last << 8 | u128::from(byte)).to_be_bytes()
             }
         };
-        if !matches!(self.first, FirstData::Found | FirstData::Refused) {
+        if self.waits() {
             self.look_for_data(bytes);
         }
     }
@@ -99,6 +99,11 @@ impl Tap {
     /// Whether the first data event has begun.
     pub fn spoke(&self) -> bool {
         self.first == FirstData::Found
+    }
+
+    /// Whether neither that has come, nor an error in its place.
+    pub fn waits(&self) -> bool {
+        !matches!(self.first, FirstData::Found | FirstData::Refused)
     }
 
     /// Whether a further event may stand here: at the beginning, or behind an empty line, but not behind the event

@@ -18,10 +18,11 @@ impl Exchange {
         }
     }
 
-    /// The 101 is on its way to the client; `rest` came behind it.
+    /// The 101 is on its way to the client; `rest` came behind it. It is the answer: what comes of the tunnel may be hours away, and its client's doing.
     pub(super) fn begin_tunnel(&mut self, rest: Range<usize>, cx: &mut Context<'_>) {
         cx.stats.count(Count::Tunnel);
         self.status = 101;
+        self.answers_well(cx);
         self.phase = Phase::Tunnel;
         self.forget_held(cx);
         self.wait(cx.now, cx.rules.limits.tunnel_idle_timeout_ms, Waiting::Tunnel);

@@ -1,7 +1,7 @@
 //! What a choice by tokens knows of a prompt, and what it leaves for the next one.
 
 use super::Lender;
-use super::event::Context;
+use super::event::{Context, Micros};
 use super::noted::FirstNew;
 use super::usage::Usage;
 use super::{Exchange, Leg, Waiting};
@@ -327,6 +327,15 @@ impl Exchange {
     pub(super) fn prefill_micros(&self) -> Option<u64> {
         let leg = self.leg.as_ref().filter(|_| !self.asked.stream)?;
         Some(leg.admission.prefill_micros()).filter(|prefill| *prefill > 0)
+    }
+
+    /// How long its endpoint may be about what it has to compute, all of this prompt with it: what it is thought to hold may be gone.
+    pub(super) fn longest_prefill(&self, slot: u16, cx: &Context<'_>) -> Micros {
+        let noted = self.leg.as_ref().and_then(|leg| leg.noted.as_ref());
+        let unread = self.body_bytes as f64 / f64::from(Pool::TOKEN_BYTES);
+        let tokens = noted.map_or(unread as u64, |Noted { prediction, .. }| prediction.tokens.into());
+        let loads = cx.counters.loads();
+        tokens.max(loads.pending(slot)).saturating_mul(1_000_000) / u64::from(loads.prefill_rate(slot))
     }
 
     /// The first token of a stream is there. Of a batch it is that of one prompt, and says nothing of how fast all were computed.

@@ -86,6 +86,7 @@ struct Desk {
     stats: &'static ShardStats,
     rules: Arc<Rules>,
     draining: bool,
+    has_heir: bool,
     lender: Lender,
     actions: Actions,
 }
@@ -100,6 +101,7 @@ impl Desk {
             stats: self.stats,
             rules: &self.rules,
             draining: self.draining,
+            has_heir: self.has_heir,
             lender: &mut self.lender,
             actions: &mut self.actions,
         }
@@ -205,6 +207,7 @@ impl<D: Driver> Shard<D> {
                 stats: setup.stats,
                 rules,
                 draining: false,
+                has_heir: false,
                 lender,
                 actions: Actions::default(),
             },
@@ -336,6 +339,7 @@ impl<D: Driver> Shard<D> {
 
     fn begin_drain(&mut self) -> Micros {
         self.desk.draining = true;
+        self.desk.has_heir = self.process.has_heir();
         self.driver.stop_listening();
         // Idle connections end with their next reply, or their time, where nobody is in a hurry: a request that is on its
         // way to one would be lost.

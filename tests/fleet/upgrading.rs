@@ -218,6 +218,22 @@ fn who_asks_the_one_that_served_whether_it_is_ready_is_sent_to_its_heir() {
     assert!(stream.body(&head).whole);
 }
 
+/// The same of a probe of the data port, as most have it that know no other.
+#[test]
+fn who_asks_the_one_that_served_for_its_health_is_sent_to_its_heir() {
+    let (_engine, front, mut stream, head) = amid_a_stream();
+    let mut probe = front.connect();
+    let before = probe.get("/health");
+    assert_eq!((before.status, before.closes), (200, false));
+    front.upgrade();
+    until("a word of its heir", || {
+        let reply = probe.get("/health");
+        assert_eq!(reply.status, 200, "{}", String::from_utf8_lossy(&reply.body.data));
+        reply.closes
+    });
+    assert!(stream.body(&head).whole);
+}
+
 /// A change that the one that served takes would be none of the service.
 #[test]
 fn who_changes_something_at_the_one_that_served_is_sent_to_its_heir() {

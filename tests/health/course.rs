@@ -235,11 +235,26 @@ fn each_event_leads_where_it_should() {
             &[
                 (ProbeOk, Up),
                 (Drain, Ejected),
-                (ProbeRefused, Ejected),
-                (ProbeRefused, Down),
+                (ProbeFails, Ejected),
+                (ProbeFails, Down),
                 (Wait(6_000), Down),
                 (ProbeOk, Trial),
                 (Good, Up),
+            ],
+        ),
+        (
+            "who listens where nobody did is another process",
+            &[
+                (ProbeOk, Up),
+                (Drain, Ejected),
+                (ProbeRefused, Ejected),
+                (ProbeRefused, Down),
+                (Fault, Down),
+                (Wait(100), Down),
+                (ProbeOk, Up),
+                (Fault, Up),
+                (Fault, Up),
+                (Fault, Ejected),
             ],
         ),
         (

@@ -7,7 +7,7 @@ use warmfront::counters::stats::Event;
 use warmfront::fleet::Endpoint;
 use warmfront::policy::Policy;
 
-use crate::client::{chat, get, post};
+use crate::client::{chat, chunked, get, post};
 use crate::engine::{Connection, Engine, HELLO, black_hole, refusing};
 use crate::front::Front;
 use crate::wire::End;
@@ -90,10 +90,18 @@ fn what_cannot_be_connected_to_is_soon_left_alone() {
     }
 }
 
-/// A good answer ends a row of failures; what the client does wrong, or an engine with enough to do, is none.
+/// A good answer ends a row of failures; what the client does wrong, an engine with enough to do, or what its HTTP server answers by itself, is none.
 #[test]
 fn only_failures_in_a_row_bar() {
-    for between in [200, 404] {
+    for (between, asked, bars) in [
+        (200, post("/v1/a", "{}"), 0),
+        (404, post("/v1/a", "{}"), 1),
+        (200, get("/v1/a"), 1),
+        (200, b"OPTIONS /v1/a HTTP/1.1\r\nHost: x\r\n\r\n".into(), 1),
+        (200, post("/tokenize", "{}"), 1),
+        (200, post("/v1/messages/count_tokens", "{}"), 1),
+        (200, post("/detokenize", "{}"), 1),
+    ] {
         let engine = Engine::run(move |mut connection| {
             let mut turn = 0;
             while connection.request().is_some() {
@@ -103,8 +111,10 @@ fn only_failures_in_a_row_bar() {
         });
         let front = Front::start(&[engine.address]);
         let mut client = front.connect();
-        (0..12).for_each(|_| drop(client.ask(get("/v1/a"))));
-        assert_eq!(front.count(Event::Barred), u64::from(between == 404), "{between} between two 500s");
+        for turn in 1..=12 {
+            client.ask(if turn % 3 == 0 { asked.clone() } else { post("/v1/a", "{}") });
+        }
+        assert_eq!(front.count(Event::Barred), bars, "{between} to {} between two 500s", asked.escape_ascii());
     }
     for status in [400, 401, 404, 422, 429] {
         let engine = Engine::answering(error(status));
@@ -196,6 +206,80 @@ fn what_an_engine_is_too_busy_for_goes_to_another_one() {
     assert_eq!((reply.status, reply.whole), (503, true));
     assert!(answer.ends_with(reply.text().as_bytes()));
     assert_eq!(front.count(Event::RetriedBusy), 0);
+}
+
+/// A hop before the engine puts its words in chunks, compresses them, or leaves their end to that of the connection: it is full all the same.
+#[test]
+fn an_engine_that_is_full_is_not_broken_behind_a_hop() {
+    let told = br#"{"error":{"message":"The engine is currently busy and cannot accept new requests.","code":503}}"#;
+    let coded = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03";
+    let head = |fields: &str| format!("HTTP/1.1 503 Service Unavailable\r\n{fields}\r\n").into_bytes();
+    let in_chunks = |size| [head("transfer-encoding: chunked\r\n"), chunked(told, size)].concat();
+    let gzipped = head(&format!("content-encoding: gzip\r\ncontent-length: {}\r\n", coded.len()));
+    for (reply, body, is_read) in [
+        (in_chunks(7), &told[..], true),
+        (in_chunks(1_000), told, true),
+        ([gzipped, coded.to_vec()].concat(), coded, false),
+        ([&head("connection: close\r\n"), &told[..]].concat(), told, false),
+    ] {
+        for size in [1, 40, 1 << 20] {
+            let pieces = reply.clone();
+            let closes = reply.ends_with(told);
+            let full = Engine::run(move |mut connection| {
+                while connection.request().is_some() {
+                    connection.send_pieces(&pieces, size);
+                    if closes {
+                        return;
+                    }
+                }
+            });
+            let front = Front::start(&[full.address]);
+            for version in ["1.1", "1.0", "1.1"] {
+                let asked = format!("POST /v1/a HTTP/{version}\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}");
+                let reply = front.ask(asked);
+                assert_eq!((reply.status, &reply.body[..], reply.whole), (503, body, true), "{version}, {size}");
+            }
+            let counted =
+                [Event::BackPressure, Event::Barred, Event::UpstreamFaultErrorReply].map(|event| front.count(event));
+            assert_eq!(counted, [3, 0, 0], "pieces of {size}");
+            front.settles();
+
+            let other = Engine::answering(HELLO);
+            let front = Front::start(&[full.address, other.address]);
+            let served = (0..4).filter(|_| front.ask(post("/v1/a", "{}")).status == 200).count();
+            assert_eq!(served, if is_read { 4 } else { 2 }, "pieces of {size}");
+        }
+    }
+}
+
+/// Judged by its beginning, and passed on as it comes.
+#[test]
+fn a_long_error_in_chunks_is_judged_and_whole() {
+    let drains = r#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#;
+    for (words, bars) in [(drains, 1), ("", 0)] {
+        let told = [words.as_bytes(), &b"x".repeat(100_000)].concat();
+        for size in [3_000, 1 << 20] {
+            let head = "HTTP/1.1 500 Internal Server Error\r\ntransfer-encoding: chunked\r\n\r\n";
+            let pieces = [head.as_bytes(), &chunked(&told, 1_000)].concat();
+            let engine = Engine::run(move |mut connection| {
+                while connection.request().is_some() {
+                    connection.send_pieces(&pieces, size);
+                }
+            });
+            let front = Front::start(&[engine.address]);
+            for version in ["1.1", "1.0"] {
+                let asked = format!("POST /v1/a HTTP/{version}\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}");
+                let reply = front.ask(asked);
+                assert!(reply.status == 500 && reply.body == told && reply.whole, "{version}, pieces of {size}");
+            }
+            assert_eq!((front.count(Event::Barred), front.count(Event::UpstreamFaultErrorReply)), (bars, 2));
+        }
+    }
+    // What is malformed is so from there on.
+    let engine = Engine::answering("HTTP/1.1 500 Sorry\r\ntransfer-encoding: chunked\r\n\r\n2\r\nnox");
+    let front = Front::start(&[engine.address]);
+    assert!(!front.ask(post("/v1/a", "{}")).whole);
+    assert_eq!(front.counters.outcomes().read(0).in_a_row, 1, "one fault");
 }
 
 /// Where all are busy, a tenth of the requests is tried twice, besides ten; each at most twice.
@@ -547,7 +631,17 @@ fn what_sglang_says_of_any_message_is_no_fault() {
 /// It computes the call of a tool, say, of which it writes nothing before it is whole: what others get from it meanwhile tells it from one that hangs.
 #[test]
 fn who_is_silent_has_not_failed_where_others_are_answered() {
-    for (others, at) in [(true, "/v1/begun"), (false, "/v1/begun"), (true, "/v1/unbegun"), (false, "/v1/unbegun")] {
+    let (good, preflight) = (post("/v1/other", "{}"), b"OPTIONS /v1/other HTTP/1.1\r\nHost: x\r\n\r\n".to_vec());
+    let counts = post("/v1/messages/count_tokens", "{}");
+    for (others, at, bars) in [
+        (Some(&good), "/v1/begun", 0),
+        (None, "/v1/begun", 1),
+        (Some(&good), "/v1/unbegun", 0),
+        (None, "/v1/unbegun", 1),
+        // Of an engine that hangs the HTTP server answers all the same.
+        (Some(&preflight), "/v1/begun", 1),
+        (Some(&counts), "/v1/unbegun", 1),
+    ] {
         let engine = Engine::run(|mut connection: Connection| {
             while let Some(request) = connection.request() {
                 match request.path() {
@@ -568,12 +662,77 @@ fn who_is_silent_has_not_failed_where_others_are_answered() {
             front.count(Event::UpstreamFaultChunkTimeout) + front.count(Event::UpstreamFaultHeadTimeout) == 3
         };
         front.until("their ends", |front| {
-            if others && !timed_out(front) {
-                assert_eq!(front.ask(get("/v1/other")).status, 200);
+            if let Some(others) = others.filter(|_| !timed_out(front)) {
+                assert_eq!(front.ask(others).status, 200);
             }
             timed_out(front)
         });
-        assert_eq!(front.count(Event::Barred), u64::from(!others), "{at}");
+        assert_eq!(front.count(Event::Barred), bars, "{at}");
+        front.settles();
+    }
+}
+
+/// It neither stands a trial nor takes the only place of one.
+#[test]
+fn what_an_engine_answers_without_computing_is_no_trial() {
+    let (open, wait) = crate::uploads::gate();
+    let engine = Engine::run(move |mut connection| {
+        while let Some(request) = connection.request() {
+            if request.path() == "/v1/slow" {
+                wait();
+            }
+            connection.send(HELLO);
+        }
+    });
+    let front = Front::start(&[engine.address]);
+    let (outcomes, loads) = (front.counters.outcomes(), front.counters.loads());
+    outcomes.bar(0);
+    front.counters.on_trial(0);
+    let mut clients = Vec::new();
+    for (asked, expected) in [(get("/v1/slow"), (1, 1)), (post("/v1/slow", "{}"), (2, 1))] {
+        let mut client = front.connect();
+        client.send(asked);
+        front.until("its choice", |front| (front.counters.in_flight(0), loads.open_before(0)) == expected);
+        clients.push(client);
+    }
+    assert_eq!(front.ask(get("/v1/a")).status, 200);
+    front.until("its end", |front| front.counters.in_flight(0) == 2);
+    assert_eq!((outcomes.read(0).in_a_row, outcomes.read(0).recoveries), (2, 0));
+    (0..2).for_each(|_| open.send(()).unwrap());
+    assert!(clients.iter_mut().all(|client| client.reply().status == 200));
+    assert_eq!((outcomes.read(0).in_a_row, outcomes.read(0).recoveries), (0, 1));
+    front.settles();
+}
+
+/// It may be minutes long, and nobody else is served there meanwhile. Where no trial is under way it is its end that counts.
+#[test]
+fn a_trial_is_over_as_a_stream_begins() {
+    for on_trial in [true, false] {
+        let (open, wait) = crate::uploads::gate();
+        let engine = Engine::run(move |mut connection| {
+            connection.request();
+            connection.send(STREAM_HEAD);
+            wait();
+            connection.send("9\r\ndata: a\n\n\r\n");
+            connection.closed();
+        });
+        let front = Front::start(&[engine.address]);
+        let outcomes = front.counters.outcomes();
+        (0..2).for_each(|_| _ = outcomes.fault(0));
+        if on_trial {
+            outcomes.bar(0);
+            front.counters.on_trial(0);
+        }
+        let mut client = front.connect();
+        client.send(post("/v1/chat/completions", "{}"));
+        client.head();
+        assert_eq!(outcomes.read(0).in_a_row, 2, "a head is none");
+        open.send(()).unwrap();
+        assert_eq!(client.bytes(9), b"9\r\ndata: ");
+        let expected = if on_trial { (0, 1) } else { (2, 0) };
+        let read = outcomes.read(0);
+        assert_eq!((read.in_a_row, read.recoveries), expected, "on trial: {on_trial}");
+        drop(client);
         front.settles();
     }
 }

@@ -86,6 +86,39 @@ fn a_protocol_is_switched_to_by_an_engine_of_the_model_in_the_query() {
     }
 }
 
+/// An engine that speaks in tunnels alone has no other good answers: three handshakes that failed in weeks would take it out for good.
+#[test]
+fn a_handshake_that_is_granted_is_a_good_answer() {
+    let engine = Engine::run(|mut connection| {
+        while let Some(request) = connection.request() {
+            if request.path() == "/v1/realtime" {
+                connection.send(SWITCH);
+                connection.closed();
+                return;
+            }
+            connection.send("HTTP/1.1 502 Sorry\r\ncontent-length: 0\r\n\r\n");
+        }
+    });
+    let front = Front::start(&[engine.address]);
+    let outcomes = front.counters.outcomes();
+    let ask = |granted: bool| {
+        let path = if granted { "/v1/realtime" } else { "/v1/other" };
+        let mut client = front.connect();
+        client.send(ASK.replace("/v1/realtime", path));
+        assert_eq!(client.reply().status, if granted { 101 } else { 502 });
+        client
+    };
+    let _tunnels: Vec<_> = [false, false, true, false, false].map(ask).into();
+    assert_eq!((outcomes.read(0).in_a_row, outcomes.is_barred(0)), (2, false));
+    ask(false);
+    assert!(outcomes.is_barred(0));
+    // Up with the first one, while it is open.
+    front.counters.on_trial(0);
+    let _tunnel = ask(true);
+    let read = outcomes.read(0);
+    assert_eq!((read.in_a_row, read.recoveries), (0, 2));
+}
+
 /// What the client sends before the 101 comes behind the request: it reaches the engine after it, in order.
 #[test]
 fn bytes_sent_before_the_101_are_not_lost() {

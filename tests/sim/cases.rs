@@ -3,20 +3,26 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
+use warmfront::config;
+use warmfront::control::health::Course;
 use warmfront::counters::stats::Event;
 use warmfront::driver::Tag;
 use warmfront::exchange::Rules;
+use warmfront::fleet::{Endpoint, Health};
 use warmfront::policy::{Policy, Settings};
 use warmfront::publish::Process;
 use warmfront::shard::Shard;
 
+use crate::control::Control;
 use crate::draw;
 use crate::driver::Simulated;
 use crate::network::{Knobs, Network};
 use crate::pipe::{End, Stage};
 use crate::plan::pattern;
 use crate::schedule::{FAULT, shard, statics};
+use crate::shadow::slot_of;
 
 const SECOND: u64 = 1_000_000;
 const GET: &[u8] = b"GET /v1/things HTTP/1.1\r\nhost: a\r\n\r\n";
@@ -397,6 +403,121 @@ fn a_refusal_in_pieces_does_not_hold_back_the_reply_of_another() {
         table.pass(SECOND / 100);
     }
     assert_eq!(table.receive(client)[9..12], *b"200");
+}
+
+/// A prompt of so many words, for a stream or not.
+fn prompt(stream: bool, words: usize) -> String {
+    let body = format!(r#"{{"model":"m","stream":{stream},"prompt":"{}"}}"#, "all of this is new ".repeat(words));
+    format!("POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+/// Engines by `policy`, as control takes them.
+fn publish(policy: Policy, healths: &[Health]) {
+    let settings = Arc::new(Settings { policy, replication: 16, ..Settings::default() });
+    let endpoint = |(slot, health): (usize, &Health)| Some(Endpoint { health: *health, ..draw::endpoint(slot, 0) });
+    let endpoints: Vec<_> = healths.iter().enumerate().map(endpoint).collect();
+    statics(1).published.publish(draw::snapshot(&endpoints, &settings));
+}
+
+impl Table {
+    /// A client asks; it, the connection to its engine, and the slot of that.
+    fn asks(&mut self, request: &str) -> (usize, usize, usize) {
+        let client = self.client(1 << 20);
+        self.send(client, request);
+        self.pass(SECOND / 2);
+        let engine = self.engine();
+        let address = self.network.borrow().pipes[engine].address.expect("an engine's");
+        assert!(self.receive_all(engine).ends_with(b"}"));
+        (client, engine, slot_of(address).0)
+    }
+
+    fn leaves(&mut self, client: usize) {
+        self.end(client, End::Reset);
+        self.pass(SECOND / 10);
+    }
+}
+
+const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+
+/// Its kernel takes requests and its probes are answered, and nobody has anything from it. Clients have less patience than the front, and ask
+/// again: for what the engine is thought to hold by now, or is home to.
+#[test]
+fn an_engine_that_hangs_is_found_by_those_who_leave_it() {
+    use Health::Up;
+    for (policy, with_head) in [(Policy::Warm, false), (Policy::Warm, true), (Policy::PrefixHash, true)] {
+        let mut table = Table::new(|_| {});
+        publish(policy, &[Up; 2]);
+        let outcomes = statics(1).counters.outcomes();
+        let (rules, began) = (config::Health::default(), Instant::now());
+        let mut courses = [0, 1].map(|_| Course::new(true, &rules, began));
+        let mut hung = None;
+        let mut served = 0;
+        // The same session, and then new ones until the engine is known.
+        for turn in 0..12 {
+            let request = prompt(true, 100 + if turn < 4 { 0 } else { 10 * turn });
+            let (client, engine, slot) = table.asks(&request);
+            if *hung.get_or_insert(slot) == slot {
+                assert!(!outcomes.is_barred(slot as u16), "{policy:?}: asked although barred");
+                if with_head {
+                    table.send(engine, STREAM);
+                }
+                table.pass(31 * SECOND);
+            } else {
+                table.send(engine, format!("{STREAM}9\r\ndata: a\n\n\r\n0\r\n\r\n"));
+                table.pass(SECOND);
+                assert!(table.receive(client).ends_with(b"0\r\n\r\n"), "{policy:?}");
+                served += usize::from(turn < 4);
+            }
+            table.leaves(client);
+            table.pass(2 * SECOND);
+        }
+        let hung = hung.expect("one was asked");
+        assert!(served > 0, "{policy:?}: nailed to it");
+        assert_eq!(outcomes.read(hung as u16).in_a_row, 3, "{policy:?}");
+        for (slot, course) in courses.iter_mut().enumerate() {
+            course.probed(Ok(()), true, &rules, began);
+            course.looked(outcomes.read(slot as u16), true, &rules, began);
+            assert_eq!(course.health(), if slot == hung { Health::Ejected } else { Up }, "{policy:?}");
+        }
+        Control::forget_all(statics(1).counters);
+    }
+}
+
+/// Who leaves may have asked for what takes long, or be the only one whom nothing was told.
+#[test]
+fn who_leaves_an_engine_that_works_does_not_take_it_out() {
+    // So long a prompt takes a minute, as engines are taken to compute.
+    let (short, long) = (100, 50_000);
+    for (stream, words, waits, others, fault, charged) in [
+        (true, short, 29, false, false, false),
+        (true, short, 31, false, true, true),
+        (true, short, 31, true, false, false),
+        (true, long, 31, false, false, true),
+        (true, long, 300, false, true, true),
+        (false, short, 300, false, false, true),
+        (false, short, 29, false, false, false),
+    ] {
+        let mut table = Table::new(|_| {});
+        publish(Policy::Warm, &[Health::Up]);
+        let (counters, case) = (statics(1).counters, (stream, words, waits, others));
+        let other = others.then(|| {
+            let (_, engine, _) = table.asks(&prompt(true, 1));
+            table.send(engine, format!("{STREAM}9\r\ndata: a\n\n\r\n"));
+            engine
+        });
+        let (client, ..) = table.asks(&prompt(stream, words));
+        table.pass(waits * SECOND / 2);
+        if let Some(other) = other {
+            table.send(other, "9\r\ndata: b\n\n\r\n");
+        }
+        table.pass(waits * SECOND / 2);
+        table.leaves(client);
+        let faults = counters.outcomes().read(0).in_a_row;
+        let left = counters.in_flight(0) - u32::from(others);
+        assert_eq!((faults, left), (u32::from(fault), u32::from(charged)), "{case:?}");
+        drop(table);
+        counters.outcomes().forget(0);
+    }
 }
 
 /// Somebody says something in every turn, so that none is quiet, also where the process stands still again and again.

@@ -174,13 +174,17 @@ impl Control {
         match self.courses[slot].looked(found, may_eject, &self.rules, at) {
             Some(Turn::Trial) => {
                 self.counters.on_trial(slot as u16);
+                shadow.on_trial[slot] = true;
                 shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (2, false));
             }
             Some(Turn::Spared | Turn::SparedAgain) => {
                 outcomes.forget(slot as u16);
                 shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (0, false));
             }
-            Some(Turn::Recovered | Turn::Ejected(..)) => self.counters.trial_over(slot as u16),
+            Some(Turn::Recovered | Turn::Ejected(..)) => {
+                self.counters.trial_over(slot as u16);
+                shadow.on_trial[slot] = false;
+            }
             _ => {}
         }
     }
@@ -210,6 +214,7 @@ impl Control {
             self.generations[slot] += 1;
             self.counters.outcomes().forget(slot as u16);
             self.counters.trial_over(slot as u16);
+            shadow.on_trial[slot] = false;
             shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (0, false));
             self.endpoints[slot] = Some(draw::endpoint(slot, self.generations[slot]));
             self.courses[slot] = Course::new(false, &self.rules, self.began + Duration::from_micros(now));
@@ -228,7 +233,10 @@ impl Control {
     }
 
     pub fn forget_all(counters: &Counters) {
-        (0..ENDPOINTS).for_each(|slot| counters.outcomes().forget(slot as u16));
+        for slot in 0..ENDPOINTS as u16 {
+            counters.outcomes().forget(slot);
+            counters.trial_over(slot);
+        }
     }
 }
 

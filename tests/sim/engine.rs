@@ -97,6 +97,7 @@ impl Engine {
             let (data, framing) = (Vec::new(), Framed::Length);
             let script = Script::new(Shape {
                 status: 408,
+                proves: false,
                 names_a_time: false,
                 stream: false,
                 head,

@@ -177,7 +177,8 @@ impl Reply {
         head += "\r\n";
         let names_a_time = head.contains("retry-after");
         let head = head.as_bytes();
-        let script = Script::new(Shape { status, names_a_time, stream, head, framed: &framed, data, framing });
+        let proves = kind == Kind::Post;
+        let script = Script::new(Shape { status, proves, names_a_time, stream, head, framed: &framed, data, framing });
         Reply {
             begins: Begins::BehindBody,
             script: Rc::new(script),

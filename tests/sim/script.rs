@@ -31,6 +31,7 @@ pub struct Script {
     pub verdict: Verdict,
     /// Its last byte is a good answer.
     pub good: bool,
+    pub proves: bool,
     pub tunnel: bool,
     /// Where its body's bytes lie, piece by piece as they are framed.
     data: Vec<Range<usize>>,
@@ -40,6 +41,8 @@ pub struct Script {
 /// How a reply is put together.
 pub struct Shape<'a> {
     pub status: u16,
+    /// To a request that an engine has to compute something for.
+    pub proves: bool,
     pub names_a_time: bool,
     pub stream: bool,
     pub head: &'a [u8],
@@ -60,19 +63,29 @@ pub enum Framed {
 
 impl Script {
     pub fn new(shape: Shape<'_>) -> Script {
-        let Shape { status, names_a_time, stream, head, framed, data, framing } = shape;
+        let Shape { status, proves, names_a_time, stream, head, framed, data, framing } = shape;
         let head_end = head.len();
-        let judges = matches!(status, 500 | 503) && framing == Framed::Length;
-        let judged = if judges { &framed[..framed.len().min(JUDGED_MAX)] } else { b"" };
+        let judges = matches!(status, 500 | 503) && matches!(framing, Framed::Length | Framed::Chunks);
+        let runs = data.iter().filter(|_| judges).cloned().flatten();
+        let judged: Vec<usize> = runs.take(JUDGED_MAX).collect();
+        let words: Vec<u8> = judged.iter().map(|at| framed[*at]).collect();
+        // Where there is less, it is known with the end.
+        let judged_len = match judged.last() {
+            Some(last) if judged.len() == JUDGED_MAX => last + 1,
+            _ if judges => framed.len(),
+            _ => 0,
+        };
+        let is_for_now = names_a_time || framing == Framed::UntilClose;
         let wire = [head, framed].concat();
         let end = matches!(framing, Framed::Nothing | Framed::Length | Framed::Chunks).then_some(wire.len());
         Script {
             wild: false,
             head_end,
-            judged_end: head_end + judged.len(),
+            judged_end: head_end + judged_len,
             end,
-            verdict: verdict(status, names_a_time, judged),
-            good: (200..400).contains(&status),
+            verdict: verdict(status, is_for_now, &words),
+            good: proves && (200..400).contains(&status),
+            proves,
             tunnel: framing == Framed::Tunnel,
             data: data.into_iter().map(|run| run.start + head_end..run.end + head_end).collect(),
             stream,
@@ -90,11 +103,24 @@ impl Script {
             end: None,
             verdict: Verdict::Neutral,
             good: false,
+            proves: false,
             tunnel: false,
             data: Vec::new(),
             stream: false,
             wire,
         }
+    }
+
+    pub fn is_stream(&self) -> bool {
+        self.stream
+    }
+
+    /// Whether a stream has told of anything once so much of it was heard; what is no stream has by its head.
+    pub fn spoke(&self, heard: u64) -> bool {
+        let heard = self.wire.len().min(heard as usize);
+        let runs = self.data.iter().flat_map(|run| &self.wire[run.start.min(heard)..run.end.min(heard)]);
+        let body: Vec<u8> = runs.copied().collect();
+        !self.stream || body.split(|&byte| byte == b'\n').any(|line| line.starts_with(b"data:"))
     }
 
     /// Whether these bytes of it, read at once, hold a whole event of an engine's own error.
@@ -107,12 +133,12 @@ impl Script {
     }
 }
 
-fn verdict(status: u16, names_a_time: bool, judged: &[u8]) -> Verdict {
+fn verdict(status: u16, is_for_now: bool, judged: &[u8]) -> Verdict {
     let says = |words: &str| memchr::memmem::find(judged, words.as_bytes()).is_some();
     let full = says("is currently busy and cannot accept new requests") || says("The request queue is full");
     match status {
         429 => Verdict::Busy,
-        503 if full || names_a_time => Verdict::Busy,
+        503 if full || is_for_now => Verdict::Busy,
         500 if says("cannot schedule new futures") => Verdict::Drains,
         500 | 502 | 503 | 504 => Verdict::Fault,
         _ => Verdict::Neutral,

@@ -2,8 +2,8 @@
 //! completion at a time.
 //!
 //! A *leg* is what the front counts in flight: from a connect, or the first byte on a kept connection, to the reply's last
-//! byte or the connection's end. Where the front alone knows why it closed (a deadline, or its client), either is taken, and at a deadline
-//! that it blames nobody, too: whether others had something from the engine meanwhile is not told here.
+//! byte or the connection's end. Where the front alone knows why it closed (a deadline, or its client), either is taken, and at a deadline,
+//! or where a client leaves that had nothing for long, that it blames nobody, too: whether others had something from the engine meanwhile is not told here.
 
 mod account;
 mod choice;
@@ -18,6 +18,8 @@ use warmfront::fleet::Endpoint;
 use crate::script::{Script, Verdict};
 
 pub const ENDPOINTS: usize = 4;
+/// Who leaves before has not waited for long.
+const LEFT_WAITING: u64 = 30_000_000;
 
 /// What one thing that happened does to an endpoint's account.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,12 +36,15 @@ struct Leg {
     reused: bool,
     /// Its request was offered to the connection.
     offered: bool,
-    /// In which step it began.
+    /// In which step it began, and when.
     step: u64,
+    since: u64,
     /// Where in the connection's bytes.
     base: u64,
     /// Its engine had the whole request.
     executed: bool,
+    /// It may be its endpoint's trial.
+    of_trial: bool,
     /// It stays charged behind its end.
     charged: bool,
     /// The step with which the front may have blamed its endpoint.
@@ -77,6 +82,10 @@ pub struct Shadow {
     doubtful: Vec<usize>,
     /// Those of them that stay charged for certain.
     silent: Vec<usize>,
+    /// Trials of which a stream may have begun.
+    begun: Vec<usize>,
+    /// Where trials are under way.
+    pub on_trial: [bool; ENDPOINTS],
     step: u64,
     part: Part,
     begun_in_step: u32,
@@ -110,6 +119,8 @@ impl Shadow {
             effects: Vec::new(),
             doubtful: Vec::new(),
             silent: Vec::new(),
+            begun: Vec::new(),
+            on_trial: [false; ENDPOINTS],
             step: 0,
             part: Part::Late,
             begun_in_step: 0,
@@ -199,7 +210,7 @@ impl Shadow {
 
     fn begin_leg(&mut self, at: usize, slot: usize, connecting: bool) {
         let line = self.lines.entry(at).or_default();
-        let (step, base) = (self.step, line.heard);
+        let (step, since, base) = (self.step, self.now, line.heard);
         let reused = !connecting;
         line.leg = Some(Leg {
             slot,
@@ -207,8 +218,10 @@ impl Shadow {
             reused,
             offered: false,
             step,
+            since,
             base,
             executed: false,
+            of_trial: self.on_trial[slot],
             charged: false,
             doubtful: 0,
         });
@@ -248,10 +261,13 @@ impl Shadow {
         if script.wild {
             leg.doubtful = self.step;
         }
+        let slot = leg.slot;
+        if script.tunnel && !leg.charged && from < script.head_end && to >= script.head_end {
+            self.effects.push((slot, Effect::Good));
+        }
         if script.wild || script.tunnel {
             return;
         }
-        let slot = leg.slot;
         if from < script.judged_end && to >= script.judged_end {
             let blamed = matches!(script.verdict, Verdict::Fault | Verdict::Drains);
             if blamed {
@@ -265,6 +281,16 @@ impl Shadow {
         if to >= script.judged_end && !leg.charged && script.tells_of_error(from..to.min(script.wire.len())) {
             leg.charged = true;
             self.effects.push((slot, Effect::Fault));
+        }
+        // Not where its client was full just then.
+        if leg.of_trial
+            && !leg.charged
+            && script.proves
+            && script.is_stream()
+            && !script.spoke(from as u64)
+            && script.spoke(to as u64)
+        {
+            self.begun.push(slot);
         }
         if script.end.is_some_and(|end| to >= end) {
             if script.good && !leg.charged {
@@ -308,9 +334,14 @@ impl Shadow {
         let Some(line) = self.lines.get_mut(&at) else { return };
         let Some(leg) = &mut line.leg else { return };
         let overdue = self.part == Part::Late && leg.step < self.step && !leg.charged;
+        let script = line.scripts.iter().find(|(begins, _)| *begins >= leg.base).map(|(_, script)| script);
+        let heard = line.heard - leg.base;
+        let headless = script.is_none_or(|script| heard < script.judged_end as u64);
+        let waits = headless || script.is_some_and(|script| !script.spoke(heard));
+        if self.part == Part::Client && waits && !leg.charged && self.now - leg.since >= LEFT_WAITING {
+            leg.doubtful = self.step;
+        }
         if overdue {
-            let script = line.scripts.iter().find(|(begins, _)| *begins >= leg.base).map(|(_, script)| script);
-            let headless = script.is_none_or(|script| line.heard - leg.base < script.judged_end as u64);
             // A connect that was not answered in time is no fault where the same endpoint is tried again.
             if !self.draining && !leg.connecting && leg.executed && headless {
                 leg.charged = true;

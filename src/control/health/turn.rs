@@ -50,4 +50,6 @@ pub enum Turn {
     Trial,
     /// Stood its trial.
     Recovered,
+    /// Is another process than the one that was barred.
+    Anew,
 }

@@ -57,6 +57,7 @@ pub(super) fn say(engine: &str, turn: Turn, why: &str) {
         Turn::SparedAgain => {}
         Turn::Trial => tracing::info!(engine, "engine is on trial: it gets one request at a time"),
         Turn::Recovered => tracing::info!(engine, "engine is back in service: it has served a request well"),
+        Turn::Anew => tracing::info!(engine, "engine is back in service: another process answers there than failed"),
     }
 }
 

@@ -99,6 +99,7 @@ macro_rules! context {
             stats: $play.stats,
             rules: &$play.rules,
             draining: $play.draining,
+            has_heir: false,
             lender: &mut $play.lender,
             actions: &mut $play.actions,
         }

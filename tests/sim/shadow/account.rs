@@ -27,6 +27,9 @@ impl Shadow {
             let count = |slots: &[usize]| slots.iter().filter(|at| **at == slot).count();
             let (silent, doubtful) = (count(&self.silent), count(&self.doubtful));
             let certain = expected;
+            if found.recoveries != expected.recoveries && self.begun.contains(&slot) {
+                apply(&mut expected, Effect::Good);
+            }
             let mut faults = 0;
             while faults < silent + doubtful && found != expected {
                 apply(&mut expected, Effect::Fault);
@@ -49,6 +52,7 @@ impl Shadow {
         self.effects.clear();
         self.doubtful.clear();
         self.silent.clear();
+        self.begun.clear();
     }
 
     /// As it must be.

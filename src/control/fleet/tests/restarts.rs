@@ -88,6 +88,63 @@ fn an_engine_that_was_silent_has_what_it_had_if_it_is_the_same_process() {
     }
 }
 
+/// What requests said of the process before says nothing of this one; and it has nothing in its cache.
+#[test]
+fn a_bar_goes_with_the_process_that_earned_it() {
+    use Health::{Ejected, Trial, Up};
+    for (before, behind, expected) in [
+        (began(Some(5)), began(Some(6)), Up),
+        (began(Some(5)), began(Some(5)), Trial),
+        (computed(500), computed(0), Up),
+        (computed(500), computed(501), Trial),
+        (began(None), began(None), Trial),
+    ] {
+        let mut sent = Sent::new();
+        let counters = Counters::leak();
+        let health = |sent: &mut Sent| {
+            let (turns, _) = sent.fleet.look(counters, sent.now);
+            let endpoint = sent.fleet.snapshot().endpoints[0].clone().unwrap();
+            (endpoint.health, endpoint.share_percent < 20, turns.into_iter().any(|(_, turn)| turn == Turn::Anew))
+        };
+        sent.probed(Ok(()), 1);
+        health(&mut sent);
+        sent.scraped(before);
+        // As its requests did when it ended.
+        (0..2).for_each(|_| _ = counters.outcomes().fault(0));
+        counters.outcomes().bar(0);
+        assert_eq!(health(&mut sent), (Ejected, false, false));
+        sent.probed(failed(), 9);
+        sent.now += Duration::from_secs(60);
+        assert_eq!(health(&mut sent).0, Health::Down);
+        sent.probed(Ok(()), 1);
+        sent.scraped(behind);
+        let is_new = expected == Up;
+        assert_eq!(health(&mut sent), (expected, is_new, is_new));
+        assert_eq!(counters.outcomes().read(0).in_a_row, if is_new { 0 } else { 2 });
+        assert!(!counters.outcomes().is_barred(0));
+    }
+}
+
+/// Its memory was given back, and it is the same one.
+#[test]
+fn a_bar_outlasts_sleep() {
+    let mut sent = Sent::new();
+    let counters = Counters::leak();
+    let asleep = |sleeps: u32| {
+        let text = format!("vllm:engine_sleep_state{{sleep_state=\"awake\"}} {}\n", 1 - sleeps);
+        Ok((Reading::of(text.as_bytes()), Ours::default()))
+    };
+    sent.probed(Ok(()), 1);
+    sent.fleet.look(counters, sent.now);
+    counters.outcomes().bar(0);
+    sent.fleet.look(counters, sent.now);
+    for (sleeps, expected) in [(1, Health::Asleep), (0, Health::Ejected)] {
+        sent.scraped(asleep(sleeps));
+        sent.fleet.look(counters, sent.now);
+        assert_eq!(sent.fleet.members()[0].health(), Some(expected));
+    }
+}
+
 /// It may be busy yet with what made it silent: the first scrapes behind that fail, and the next tells.
 #[test]
 fn an_engine_that_was_silent_has_time_to_say_which_process_it_is() {
