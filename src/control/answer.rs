@@ -47,9 +47,14 @@ impl Fleet {
         let lock = member.lock.after(&learnt, member.key.is_some());
         let mut changed = std::mem::replace(&mut member.lock, lock) != lock;
         member.models_error = learnt.as_ref().err().map(ToString::to_string);
-        if let Ok(learnt) = learnt {
-            changed |= member.models.as_ref() != Some(&learnt);
-            member.models = Some(learnt);
+        match learnt {
+            Ok(learnt) => {
+                changed |= member.models.as_ref() != Some(&learnt);
+                (member.models, member.models_doubted) = (Some(learnt), false);
+            }
+            // A stranger at its address would draw what it asks for, and answer it with an instant 404.
+            Err(error) if member.models_doubted && error.is_no_list() => changed |= member.models.take().is_some(),
+            Err(_) => {}
         }
         if changed {
             self.answer = of(&self.members);

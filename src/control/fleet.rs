@@ -125,6 +125,7 @@ impl Fleet {
         if was_known && matches!(turn, Some(Turn::Up | Turn::Answers)) {
             // Whoever answers there after a silence may be another process, and if it cannot say so, is.
             tenancy.was_silent = Some(now);
+            member.models_doubted |= member.models.is_some();
             if !tenancy.can_say() {
                 let tokens = tenancy.tokens();
                 self.starts_anew(place, id, tokens, now);

@@ -40,6 +40,8 @@ pub struct Member {
     pub models: Option<Learnt>,
     /// Whether it asks for a key, as it said last.
     pub lock: Lock,
+    /// Another process may answer there by now than the one that told its models.
+    pub models_doubted: bool,
     /// Why its models are not known.
     pub models_error: Option<String>,
     /// Rung when its models are to be read now.
@@ -142,6 +144,7 @@ impl Member {
             said_shared: false,
             now: None,
             models: None,
+            models_doubted: false,
             lock: Lock::Unknown,
             models_error: None,
             models_wanted: Arc::default(),
@@ -183,6 +186,11 @@ impl Member {
         let configured = self.upstream.models.iter().map(String::as_str);
         let learnt = self.models.iter().filter(|_| self.upstream.models.is_empty());
         configured.chain(learnt.flat_map(|learnt| &learnt.cards).map(|card| &*card.id))
+    }
+
+    /// Whether there is no list any more where an engine had told its models.
+    pub fn is_stranger(&self) -> bool {
+        self.models_doubted && self.ids().is_none()
     }
 
     /// Whether both serve one of the same ids, as far as is known.

@@ -86,9 +86,14 @@ impl Pools {
         // Whether an engine of unknown models may take requests; a dead one must not keep the others waiting
         // for a `model` that all of them would serve.
         let (mut unlearnt, mut unlearnt_usable) = (None, false);
+        let any_known = members.iter().any(|member| member.ids().is_some());
         for member in members {
             let ids = member.ids();
             complete &= ids.is_some();
+            // Beside engines that list theirs it may be no engine at all: it is not to get what names no model either.
+            if any_known && member.is_stranger() {
+                continue;
+            }
             let Some(tenancy) = &member.now else { continue };
             let is_out = matches!(member.health(), Some(Health::Down | Health::Draining | Health::Asleep));
             unlearnt_usable |= ids.is_none() && !is_out;

@@ -85,6 +85,7 @@ impl Fleet {
             asleep: false,
             was_silent: None,
         };
+        member.models_doubted |= member.models.is_some();
         let old = member.now.replace(next).map(|old| (self.caches.part(old.id), member.endpoint(&old)));
         let (part, endpoint) = old.unzip();
         // The one before goes first: what it had of the index is this one's, and nobody else's.

@@ -95,6 +95,57 @@ fn what_names_no_model_is_for_the_base_model_that_all_engines_serve() {
     assert_eq!(chosen(&mut fleet, None), "NoModel");
 }
 
+/// A pod went, and its address is another server's by now, which is healthy and answers all else with 404: whoever believed the list of before
+/// would send it most of what comes, as the idlest of all.
+#[test]
+fn who_has_no_list_at_an_engines_address_serves_nothing_of_its() {
+    let members = |fleet: &mut Fleet, model: &[u8]| match fleet.snapshot().select(Some(model)) {
+        Selected::Pool(pool) => pool.members.to_vec(),
+        _ => Vec::new(),
+    };
+    let (now, refused) = (Instant::now(), || Err(Failure { why: "x".into(), how: How::Refused }));
+    let returns = |fleet: &mut Fleet| {
+        let (id, _) = fleet.target(1).unwrap();
+        (0..2).for_each(|_| _ = fleet.probed(1, id, refused(), now));
+        assert_eq!(fleet.probed(1, id, Ok(()), now).0, Some(Turn::Up));
+        id
+    };
+    let mut fleet = fleet(2);
+    (0..2).for_each(|place| serves(&mut fleet, place, &["a", "b"]));
+    let (id, _) = fleet.target(1).unwrap();
+    assert_eq!(fleet.probed(1, id, Ok(()), now).0, Some(Turn::Up));
+    assert!(!fleet.learnt(1, id, Err(ModelsError::Status(404))), "the process that told them is there");
+    let id = returns(&mut fleet);
+    for kept in [ModelsError::Status(503), ModelsError::Status(429), ModelsError::KeyRefused] {
+        fleet.learnt(1, id, Err(kept));
+        assert_eq!(members(&mut fleet, b"a"), [0, 1], "it says nothing of models");
+    }
+    assert!(fleet.learnt(1, id, Err(ModelsError::Status(404))));
+    assert_eq!((members(&mut fleet, b"a"), members(&mut fleet, b"b")), (vec![0], vec![0]));
+    assert!(
+        fleet.snapshot().pools.iter().all(|pool| !pool.members.contains(&1)),
+        "nor does it get what names no model"
+    );
+    // It is an engine again.
+    serves(&mut fleet, 1, &["a"]);
+    assert_eq!(members(&mut fleet, b"a"), [0, 1]);
+    assert!(!fleet.learnt(1, id, Err(ModelsError::Shape)));
+    // At another address, and in another process that no probe missed.
+    fleet.resolved(1, vec![at(7)], now);
+    let (id, _) = fleet.target(1).unwrap();
+    assert!(fleet.learnt(1, id, Err(ModelsError::Shape)));
+    assert_eq!(members(&mut fleet, b"a"), [0]);
+    serves(&mut fleet, 1, &["a"]);
+    fleet.starts_anew(1, id, None, now);
+    assert!(fleet.learnt(1, id, Err(ModelsError::Status(404))));
+    assert_eq!(members(&mut fleet, b"a"), [0]);
+    // Where nobody lists any, all are asked for all, as by a front that has just begun.
+    let (id, _) = fleet.target(0).unwrap();
+    fleet.starts_anew(0, id, None, now);
+    assert!(fleet.learnt(0, id, Err(ModelsError::Status(404))));
+    assert!(matches!(fleet.snapshot().select(None), Selected::Pool(pool) if pool.members.len() == 2));
+}
+
 /// An engine that is added serves nobody before it is known, and one that is dead from the start never does.
 #[test]
 fn an_engine_that_is_not_known_leaves_the_others_what_names_no_model() {
