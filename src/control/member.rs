@@ -204,13 +204,16 @@ impl Member {
         cards.any(|card| card.is_adapter && &*card.id == id)
     }
 
-    /// Tokens of the longest prompt that it takes for this id: as it describes the id, else the longest of its others, on which the id is an adapter, else as
-    /// many as its cache holds.
-    pub fn context(&self, id: &str) -> Option<u32> {
+    /// Tokens of the longest prompt that it takes for this id, as it says: of the id, else the longest of its others, on which the id is an adapter.
+    pub fn described_context(&self, id: &str) -> Option<u32> {
         let cards = self.models.as_ref().map(|learnt| learnt.cards.as_slice()).unwrap_or_default();
         let described = cards.iter().find(|card| &*card.id == id).and_then(|card| card.context);
-        let longest = described.or_else(|| cards.iter().filter_map(|card| card.context).max());
-        longest.or_else(|| {
+        described.or_else(|| cards.iter().filter_map(|card| card.context).max())
+    }
+
+    /// The same, else as many as its cache holds.
+    pub fn context(&self, id: &str) -> Option<u32> {
+        self.described_context(id).or_else(|| {
             let (reading, _) = self.now.as_ref()?.reading.as_ref()?;
             reading.load.kv_capacity_tokens.map(|tokens| tokens.min(TOKENS_MAX.into()) as u32)
         })

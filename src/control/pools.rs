@@ -169,6 +169,7 @@ impl Pools {
             let mut pool = Pool::new(PoolId(index as u16), name, slots, ring, settings);
             pool.token_bytes = token_bytes;
             pool.context = context(&pool, members);
+            pool.contexts = contexts(&pool, members);
             pool.form = self.forms.of(&pool.settings).cloned();
             pool.is_adapter = members.iter().any(|member| member.is_adapter(&pool.name));
             pools.push(pool);
@@ -198,6 +199,21 @@ fn context(pool: &Pool, members: &[Member]) -> u32 {
     };
     let contexts: Option<Vec<u32>> = members.iter().filter(serves).map(|member| member.context(&pool.name)).collect();
     contexts.and_then(|contexts| contexts.into_iter().max()).unwrap_or(TOKENS_MAX).min(TOKENS_MAX)
+}
+
+/// See [`Pool::contexts`]: likewise. How large its cache is does not count, in which engines of one kind differ by a little.
+fn contexts(pool: &Pool, members: &[Member]) -> Arc<[u32]> {
+    let context = |member: &Member| {
+        let slot = member.now.as_ref()?.id.slot;
+        pool.members.binary_search(&slot).ok()?;
+        Some((slot, member.described_context(&pool.name).unwrap_or(TOKENS_MAX).min(TOKENS_MAX)))
+    };
+    let mut contexts: Vec<(u16, u32)> = members.iter().filter_map(context).collect();
+    if contexts.windows(2).all(|pair| pair[0].1 == pair[1].1) {
+        return Arc::default();
+    }
+    contexts.sort_unstable();
+    contexts.into_iter().map(|(_, context)| context).collect()
 }
 
 /// The model with which engines answer what names none, as vLLM does: the first that each lists and that is no adapter, where that is the same.

@@ -95,6 +95,65 @@ fn what_names_no_model_is_for_the_base_model_that_all_engines_serve() {
     assert_eq!(chosen(&mut fleet, None), "NoModel");
 }
 
+/// Who cannot take a prompt refuses it at once, looks idle, and would draw the next one too.
+#[test]
+fn a_prompt_goes_to_who_takes_one_so_long() {
+    use crate::index::Matches;
+    use crate::policy::{self, Avoid, Nobody, Policy, Prompt, Request};
+
+    let mut fleet = fleet(3);
+    let learns = |fleet: &mut Fleet, contexts: [Option<u32>; 3]| {
+        for (place, context) in contexts.into_iter().enumerate() {
+            let (id, _) = fleet.target(place).unwrap();
+            let cards = vec![Card { context, ..Card::made("m") }, Card { is_adapter: true, ..Card::made("lora") }];
+            fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false, left_out: 0 }));
+        }
+    };
+    let (counters, matches) = (Counters::leak(), Matches::default());
+    let sent = |fleet: &mut Fleet, model: &[u8], tokens: u32, tried: &[u16]| {
+        let mut snapshot = fleet.snapshot();
+        snapshot.seal();
+        let pool = &snapshot.pools[usize::from(snapshot.models[model].0)];
+        let prompt = |turn: u64| Prompt { tokens, block_tokens: 64.0, matches: &matches, tie: turn << 56 };
+        let mut avoid = Avoid::default();
+        tried.iter().for_each(|slot| avoid.push(*slot));
+        let mut slots = Vec::new();
+        for turn in 0..200 {
+            let random = turn << 56;
+            let request =
+                Request { prompt: Some(prompt(turn)), context: tokens, avoid, random, turn, ..Request::default() };
+            for policy in [Policy::Warm, Policy::LeastLoad, Policy::RoundRobin] {
+                match policy::choose_by(policy, pool, counters.loads(), &request) {
+                    Ok(choice) => slots.push(choice.endpoint.slot),
+                    Err(nobody) => assert_eq!(nobody, Nobody::NoneTakesRequests),
+                }
+            }
+        }
+        slots.sort_unstable();
+        slots.dedup();
+        slots
+    };
+    learns(&mut fleet, [Some(8_192), Some(32_768), Some(8_192)]);
+    for model in [&b"m"[..], b"lora"] {
+        assert_eq!(sent(&mut fleet, model, 9_000, &[]), [0, 1, 2], "how long it is is a guess");
+        assert_eq!(sent(&mut fleet, model, 20_000, &[]), [1]);
+        assert_eq!(sent(&mut fleet, model, 200_000, &[]), [1], "too long for all, as far as we guess");
+        assert_eq!(sent(&mut fleet, model, 0, &[]), [0, 1, 2], "nothing is known of it");
+        assert_eq!(sent(&mut fleet, model, 20_000, &[1]), [0, 2], "it was tried");
+        assert_eq!(sent(&mut fleet, model, 20_000, &[0, 1, 2]), [0; 0]);
+    }
+    let (id, _) = fleet.target(1).unwrap();
+    (0..2).for_each(|_| _ = fleet.probed(1, id, failed(), Instant::now()));
+    assert_eq!(sent(&mut fleet, b"m", 20_000, &[]), [0, 2], "it is down");
+    fleet.probed(1, id, Ok(()), Instant::now());
+    // Of several lengths the shortest that do; who does not say takes any.
+    learns(&mut fleet, [Some(8_192), Some(32_768), None]);
+    let by_length = [8_000, 20_000, 100_000].map(|tokens| sent(&mut fleet, b"m", tokens, &[]));
+    assert_eq!(by_length, [vec![0, 1, 2], vec![1, 2], vec![2]]);
+    learns(&mut fleet, [Some(8_192); 3]);
+    assert_eq!(sent(&mut fleet, b"m", 20_000, &[]), [0, 1, 2], "all are alike");
+}
+
 /// A pod went, and its address is another server's by now, which is healthy and answers all else with 404: whoever believed the list of before
 /// would send it most of what comes, as the idlest of all.
 #[test]
