@@ -1,8 +1,12 @@
 //! What engines list in `/v1/models`, and what becomes of requests for it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use crate::engine::Engine;
 use crate::front::Front;
 use crate::reloading::config;
+use crate::{DRIVERS, until};
 
 const WARM: &str = "[control]\nmodels_interval_ms = 200\n";
 
@@ -30,4 +34,44 @@ fn a_long_prompt_is_sent_to_who_takes_it() {
     long.goes();
     front.until_health(1, "down");
     assert_eq!(sent(80_000, 1), [1, 0], "there is no other");
+}
+
+/// A reload under load that renames engines of different models, and one that puts others in their places: what each serves is known before it is asked.
+#[test]
+fn engines_that_are_renamed_or_replaced_serve_on() {
+    for driver in DRIVERS {
+        let [a, b, c, d] = std::array::from_fn(|_| Engine::start());
+        [&a, &c].iter().for_each(|engine| engine.serves(&[("a", 8_192)]));
+        [&b, &d].iter().for_each(|engine| engine.serves(&[("b", 8_192)]));
+        let front = Arc::new(front(driver, &[&a, &b]));
+        let (stop, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let client = |model: &'static str| {
+            let (front, stop, served) = (Arc::clone(&front), Arc::clone(&stop), Arc::clone(&served));
+            std::thread::spawn(move || {
+                let mut client = front.connect();
+                while !stop.load(Ordering::Relaxed) {
+                    assert_eq!(client.prompts(model, 400), 200, "{model}");
+                    served.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        };
+        let clients = ["a", "b", "a", "b"].map(client);
+        let takes = |text: String| {
+            let before = served.load(Ordering::Relaxed);
+            until("requests", || served.load(Ordering::Relaxed) >= before + 20);
+            front.write(&text.replace("round-robin", "warm"));
+            assert_eq!(front.reload().0, 200);
+            let before = served.load(Ordering::Relaxed);
+            until("requests behind it", || served.load(Ordering::Relaxed) >= before + 20);
+        };
+        for turn in 0..4 {
+            let named = |engine: &Engine| {
+                format!("[[upstream]]\nurl = \"http://{0}\"\nname = \"{turn}-{0}\"\n", engine.address)
+            };
+            takes(config(WARM, &[]) + &named(&a) + &named(&b));
+            takes(config(WARM, &[&c, &d]));
+        }
+        stop.store(true, Ordering::Relaxed);
+        clients.into_iter().for_each(|client| client.join().unwrap());
+    }
 }

@@ -205,6 +205,38 @@ fn who_has_no_list_at_an_engines_address_serves_nothing_of_its() {
     assert!(matches!(fleet.snapshot().select(None), Selected::Pool(pool) if pool.members.len() == 2));
 }
 
+/// Another name is no other engine, and what it serves goes on while it is asked again.
+#[test]
+fn an_engine_of_another_name_serves_what_it_did() {
+    let named = |prefix: &str| {
+        let mut config = Config::clone(&fleet(2).config);
+        for (n, upstream) in config.upstream.iter_mut().enumerate() {
+            upstream.name = format!("{prefix}-{n}");
+        }
+        Arc::new(config)
+    };
+    let now = Instant::now();
+    let mut fleet = Fleet::new(named("before"), Vec::new(), Arc::default());
+    (0..2u16).for_each(|place| _ = fleet.resolved(place.into(), vec![at(place)], now));
+    (0..2).for_each(|place| serves(&mut fleet, place, &[["a"], ["b"]][place]));
+    fleet.reconfigure(named("after"), Vec::new(), Arc::default(), now);
+    for n in 0..2 {
+        let place = fleet.members()[n].place;
+        fleet.resolved(place, vec![at(n as u16)], now);
+    }
+    let snapshot = fleet.snapshot();
+    let members = |model: &[u8]| match snapshot.select(Some(model)) {
+        Selected::Pool(pool) => pool.members.to_vec(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((members(b"a"), members(b"b")), (vec![2], vec![3]));
+    assert!(snapshot.models_complete && snapshot.models_answer.list.is_some());
+    // It is another engine after all.
+    let (place, (id, _)) = (fleet.members()[0].place, fleet.target(fleet.members()[0].place).unwrap());
+    assert!(fleet.learnt(place, id, Err(ModelsError::Status(404))));
+    assert!(!fleet.snapshot().models.contains_key(&b"a"[..]));
+}
+
 /// An engine that is added serves nobody before it is known, and one that is dead from the start never does.
 #[test]
 fn an_engine_that_is_not_known_leaves_the_others_what_names_no_model() {
