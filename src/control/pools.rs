@@ -1,7 +1,7 @@
 //! Which engines serve which id: pools with ids that never change, rings that are built only when
 //! membership does.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::calibration;
@@ -114,10 +114,17 @@ impl Pools {
         let counted = |pool: &&Pool| unlearnt_usable || is_known(pool);
         let first = live().find(counted).map(|pool| pool.id);
         let default_pool = match self.config.serve.default_model.as_str() {
-            "" => base(members).and_then(|id| models.get(id.as_bytes())).copied().filter(|base| {
-                // Who has not said yet what it serves changes nothing before it has.
-                live().filter(is_known).all(|pool| pool.members == pools[usize::from(base.0)].members)
-            }),
+            "" => {
+                let living = living(members);
+                let slots: HashSet<u16> = living.iter().filter_map(|one| Some(one.now.as_ref()?.id.slot)).collect();
+                let of_living =
+                    |pool: &Pool| pool.members.iter().copied().filter(|slot| slots.contains(slot)).collect();
+                base(&living).and_then(|id| models.get(id.as_bytes())).copied().filter(|base| {
+                    // Who has not said yet what it serves changes nothing before it has.
+                    let all: Vec<u16> = of_living(&pools[usize::from(base.0)]);
+                    live().filter(is_known).map(of_living).all(|some| some.is_empty() || some == all)
+                })
+            }
             id => models.get(id.as_bytes()).copied(),
         };
         View {
@@ -216,10 +223,16 @@ fn contexts(pool: &Pool, members: &[Member]) -> Arc<[u32]> {
     contexts.into_iter().map(|(_, context)| context).collect()
 }
 
+/// Those that are not down, unless all are: what a dead one served, which may be replaced by now, is not to keep what names no model from the others.
+fn living(members: &[Member]) -> Vec<&Member> {
+    let there: Vec<&Member> = members.iter().filter(|member| member.now.is_some()).collect();
+    let up: Vec<&Member> = there.iter().copied().filter(|member| member.health() != Some(Health::Down)).collect();
+    if up.is_empty() { there } else { up }
+}
+
 /// The model with which engines answer what names none, as vLLM does: the first that each lists and that is no adapter, where that is the same.
-fn base(members: &[Member]) -> Option<&str> {
-    let in_service = members.iter().filter(|member| member.now.is_some());
-    let mut bases = in_service.filter_map(|member| member.ids()?.into_iter().find(|id| !member.is_adapter(id)));
+fn base<'a>(members: &[&'a Member]) -> Option<&'a str> {
+    let mut bases = members.iter().filter_map(|member| member.ids()?.into_iter().find(|id| !member.is_adapter(id)));
     let first = bases.next()?;
     bases.all(|other| other == first).then_some(first)
 }

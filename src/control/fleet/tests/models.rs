@@ -237,6 +237,29 @@ fn an_engine_of_another_name_serves_what_it_did() {
     assert!(!fleet.snapshot().models.contains_key(&b"a"[..]));
 }
 
+/// A fleet that goes over to another model, and one engine that died before: its list is the old one for ever.
+#[test]
+fn what_a_dead_engine_served_keeps_nobody_from_the_default() {
+    let mut fleet = fleet(3);
+    (0..3).for_each(|place| serves(&mut fleet, place, &[&["old"], &["new", "alias"], &["new", "alias"]][place]));
+    let chosen = |fleet: &mut Fleet| {
+        fleet.snapshot().default_pool.map(|id| fleet.snapshot().pools[usize::from(id.0)].members.to_vec())
+    };
+    assert_eq!(chosen(&mut fleet), None);
+    let down = |fleet: &mut Fleet, place: usize| {
+        let (id, _) = fleet.target(place).unwrap();
+        (0..2).for_each(|_| _ = fleet.probed(place, id, failed(), Instant::now()));
+    };
+    down(&mut fleet, 0);
+    assert_eq!(chosen(&mut fleet), Some(vec![1, 2]));
+    down(&mut fleet, 1);
+    assert_eq!(chosen(&mut fleet), Some(vec![1, 2]), "one of them lives");
+    serves(&mut fleet, 2, &["new"]);
+    assert_eq!(chosen(&mut fleet), Some(vec![1, 2]));
+    down(&mut fleet, 2);
+    assert_eq!(chosen(&mut fleet), None, "all are dead");
+}
+
 /// An engine that is added serves nobody before it is known, and one that is dead from the start never does.
 #[test]
 fn an_engine_that_is_not_known_leaves_the_others_what_names_no_model() {
