@@ -344,7 +344,9 @@ impl Keeper {
                 ticked = Instant::now();
                 if ticked.duration_since(second) >= SECOND {
                     second = ticked;
-                    self.fleet().caches.tick();
+                    let mut fleet = self.fleet();
+                    fleet.caches.tick();
+                    fleet.pools.tick(ticked);
                 }
                 changed |= self.fleet().tick(
                     ticked,

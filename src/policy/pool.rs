@@ -12,8 +12,8 @@ use crate::policy::lengths::Longer;
 use crate::ring::Ring;
 use crate::scan::Form;
 
-/// Index of a pool in [`crate::snapshot::Snapshot::pools`]; stable for the life of the process, so that
-/// it may label statistics.
+/// Index of a pool in [`crate::snapshot::Snapshot::pools`]; of the first [`crate::limits::LABELLED_POOLS_MAX`] stable for the life of the process, so
+/// that it may label statistics, of the others for as long as anybody serves it, and an hour.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct PoolId(pub u16);
 

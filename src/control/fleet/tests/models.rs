@@ -241,7 +241,8 @@ fn an_engine_of_another_name_serves_what_it_did() {
 #[test]
 fn what_a_dead_engine_served_keeps_nobody_from_the_default() {
     let mut fleet = fleet(3);
-    (0..3).for_each(|place| serves(&mut fleet, place, &[&["old"], &["new", "alias"], &["new", "alias"]][place]));
+    serves(&mut fleet, 0, &["old"]);
+    (1..3).for_each(|place| serves(&mut fleet, place, &["new", "alias"]));
     let chosen = |fleet: &mut Fleet| {
         fleet.snapshot().default_pool.map(|id| fleet.snapshot().pools[usize::from(id.0)].members.to_vec())
     };
@@ -258,6 +259,41 @@ fn what_a_dead_engine_served_keeps_nobody_from_the_default() {
     assert_eq!(chosen(&mut fleet), Some(vec![1, 2]));
     down(&mut fleet, 2);
     assert_eq!(chosen(&mut fleet), None, "all are dead");
+}
+
+/// Adapters come and go, each under a name of its own: one that comes late is served too, once those that nobody has served for an hour are many.
+#[test]
+fn ids_that_come_and_go_leave_room_for_others() {
+    let (mut fleet, mut now) = (fleet(1), Instant::now());
+    let mut names: Vec<String> = Vec::new();
+    let mut lists = |fleet: &mut Fleet, batch: usize| {
+        names = (0..1_000).map(|n| format!("{batch}-{n}")).collect();
+        let ids: Vec<&str> = ["base"].into_iter().chain(names.iter().map(String::as_str)).collect();
+        serves(fleet, 0, &ids);
+        let snapshot = fleet.snapshot();
+        let known = ids.iter().filter(|id| snapshot.models.contains_key(id.as_bytes())).count();
+        (known, snapshot.models[b"base".as_slice()], snapshot.pools.len())
+    };
+    let (_, base, _) = lists(&mut fleet, 0);
+    for batch in 1..4 {
+        assert_eq!(lists(&mut fleet, batch), (1_001, base, 1 + 1_000 * (batch + 1) + usize::from(base.0)));
+    }
+    let (known, _, pools) = lists(&mut fleet, 4);
+    assert!(known < 200 && pools == 4_096, "{known} {pools}");
+    fleet.pools.tick(now);
+    now += Duration::from_secs(3_599);
+    fleet.pools.tick(now);
+    assert_eq!(lists(&mut fleet, 5).0, 1, "it may be back, or asked for yet");
+    now += Duration::from_secs(2);
+    fleet.pools.tick(now);
+    for batch in 6..8 {
+        assert_eq!(lists(&mut fleet, batch), (1_001, base, 4_096), "{batch}");
+    }
+    let snapshot = fleet.snapshot();
+    assert!(
+        snapshot.pools.iter().all(|pool| pool.members.is_empty() || snapshot.models[pool.name.as_bytes()] == pool.id)
+    );
+    assert!(snapshot.pools.iter().take(64).skip(2).all(|pool| pool.name.starts_with("0-")), "statistics know them");
 }
 
 /// An engine that is added serves nobody before it is known, and one that is dead from the start never does.
