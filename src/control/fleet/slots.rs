@@ -42,6 +42,9 @@ impl Fleet {
     /// Gives a member an endpoint at one of its addresses, unless it is at one of them.
     pub(super) fn seat(&mut self, at: usize, now: Instant) -> bool {
         let Some(address) = self.is_to_be_at(at) else { return false };
+        if self.makes_room(at, now) {
+            return true;
+        }
         let member = &self.members[at];
         // Where it was somewhere else before, a new process has begun, with an empty cache.
         let is_elsewhere = member.now.is_some();
@@ -50,6 +53,20 @@ impl Fleet {
             false => Course::new(!is_elsewhere && !member.latecomer, &self.config.health, now),
         };
         self.settle(at, address, course, now)
+    }
+
+    /// Where every slot is taken, a dead endpoint goes first, whose slot is then the member's once it has rested: it would be asked for ever where it no
+    /// longer is.
+    fn makes_room(&mut self, at: usize, now: Instant) -> bool {
+        let is_full = self.slots.len() >= ENDPOINTS_MAX && self.slots.iter().all(|slot| slot.tenant.is_some());
+        let Some(member) = self.members.get_mut(at).filter(|member| is_full && member.health() == Some(Health::Down))
+        else {
+            return false;
+        };
+        let Some(endpoint) = member.now.take().map(|tenancy| member.endpoint(&tenancy)) else { return false };
+        self.let_finish(endpoint, now);
+        self.pools.membership_changed();
+        true
     }
 
     /// Whether engines that are up serve what a member does, as far as that is known.
