@@ -46,6 +46,8 @@ pub struct Member {
     pub models_error: Option<String>,
     /// Rung when its models are to be read now.
     pub models_wanted: Arc<Notify>,
+    /// How often requests for models had been in vain, there and in all, when it was rung for that last, and when that was.
+    pub in_vain: ((u32, u64), Option<Instant>),
     /// Rung when shards have counted more trouble with it.
     pub troubled: Arc<Notify>,
     /// How much they had counted when that was looked at.
@@ -148,6 +150,7 @@ impl Member {
             lock: Lock::Unknown,
             models_error: None,
             models_wanted: Arc::default(),
+            in_vain: ((0, 0), None),
             troubled: Arc::default(),
             trouble: 0,
             ejections: 0,

@@ -10,6 +10,7 @@ use super::event::Context;
 use super::tap::Told;
 use crate::counters::stats::Event as Count;
 use crate::http::{BodyLength, ReplyFraming, ResponseHead};
+use crate::scan::Api;
 
 /// So much of an error's body is read before its head is passed on.
 const ERROR_BYTES_MAX: u64 = 4 << 10;
@@ -169,6 +170,14 @@ impl Exchange {
             cx.counters.outcomes().good(slot);
             cx.counters.outcomes().gives(slot, cx.now);
         }
+    }
+
+    /// Takes the verdict on a reply to account. Who answers 404 may have unloaded the model since it said what it serves.
+    pub(super) fn note_reply(&mut self, verdict: Verdict, status: u16, cx: &mut Context<'_>) {
+        if let Some(leg) = self.leg.as_ref().filter(|_| status == 404 && self.asked.api != Api::Other) {
+            cx.counters.was_not_found(leg.admission.endpoint().slot);
+        }
+        self.note(verdict, cx);
     }
 
     /// It was silent for too long. An engine that gave others something meanwhile has not failed: it may write nothing while it computes the call of a

@@ -125,7 +125,7 @@ impl Exchange {
             return Headed::Interim(end);
         }
         let verdict = outcome::judge(head.status, head.list.has(Known::RetryAfter), judged, self.asked.media);
-        self.note(verdict, cx);
+        self.note_reply(verdict, head.status, cx);
         let refuses = matches!(verdict, Verdict::Busy | Verdict::Drains | Verdict::MayBeTheClients);
         let refuses = refuses || (400..500).contains(&head.status);
         if refuses {

@@ -75,3 +75,22 @@ fn engines_that_are_renamed_or_replaced_serve_on() {
         clients.into_iter().for_each(|client| client.join().unwrap());
     }
 }
+
+/// The next look is a minute away.
+#[test]
+fn an_adapter_that_is_loaded_by_hand_is_served_soon() {
+    let [a, b] = std::array::from_fn(|_| Engine::start());
+    a.serves(&[("a", 8_192)]);
+    b.serves(&[("b", 8_192)]);
+    let text = config("[control]\nmodels_interval_ms = 60000\n", &[&a, &b]);
+    let front = Front::start("auto", &[], &text);
+    (0..2).for_each(|place| front.until_health(place, "up"));
+    let mut client = front.connect();
+    assert_eq!(["a", "b", "new"].map(|model| client.prompts(model, 100)), [200, 200, 404]);
+    a.serves(&[("a", 8_192), ("new", 8_192)]);
+    until("the adapter", || client.prompts("new", 100) == 200);
+    // It is unloaded, and loaded elsewhere: the first to know is its engine.
+    a.serves(&[("a", 8_192)]);
+    b.serves(&[("b", 8_192), ("new", 8_192)]);
+    until("the other engine's", || client.prompts("new", 100) == 200);
+}

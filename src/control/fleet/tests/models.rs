@@ -1,5 +1,8 @@
 //! What is not known of the engines' models, and what that changes for requests and for `/v1/models`.
 
+use std::pin::pin;
+use std::task::{Context, Waker};
+
 use super::*;
 
 /// An engine may have a key that the front lacks, or be dead from the start: it is never learnt.
@@ -294,6 +297,27 @@ fn ids_that_come_and_go_leave_room_for_others() {
         snapshot.pools.iter().all(|pool| pool.members.is_empty() || snapshot.models[pool.name.as_bytes()] == pool.id)
     );
     assert!(snapshot.pools.iter().take(64).skip(2).all(|pool| pool.name.starts_with("0-")), "statistics know them");
+}
+
+/// Adapters are loaded and unloaded by hand, and requests tell sooner than the next look.
+#[test]
+fn models_are_read_anew_where_requests_were_in_vain() {
+    let mut fleet = fleet(2);
+    let began = Instant::now();
+    let mut rung = |not_found: [u32; 2], unknown: u64, after_ms: u64| {
+        fleet.ring_for_models(|slot| not_found[usize::from(slot)], unknown, began + Duration::from_millis(after_ms));
+        let is_rung = |member: &Member| {
+            let bell = Arc::clone(&member.models_wanted);
+            pin!(bell.notified()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        };
+        fleet.members().iter().map(is_rung).collect::<Vec<_>>()
+    };
+    assert_eq!(rung([0, 0], 0, 0), [false, false]);
+    assert_eq!(rung([1, 0], 0, 20), [true, false]);
+    assert_eq!(rung([2, 0], 0, 40), [false, false], "once a second");
+    assert_eq!(rung([2, 0], 1, 60), [false, true], "nobody is known to serve it");
+    assert_eq!(rung([2, 0], 1, 1_020), [true, false], "it is not forgotten meanwhile");
+    assert_eq!(rung([2, 0], 1, 5_000), [false, false]);
 }
 
 /// An engine that is added serves nobody before it is known, and one that is dead from the start never does.
