@@ -90,7 +90,7 @@ impl Snapshot {
             let pool = &mut rest[0];
             // Base model and adapters mostly have equal members: they share one table.
             match sealed.iter().find(|other| other.members == pool.members) {
-                Some(twin) => pool.share_eligible(twin),
+                Some(twin) => pool.share_eligible(twin, &self.endpoints),
                 None => pool.refresh(&self.endpoints),
             }
         }

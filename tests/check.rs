@@ -78,14 +78,21 @@ fn files_that_a_reload_would_not_open_are_refused_before_it() {
 
 /// Serves one model, and takes so long to say that it is healthy.
 fn engine(health_takes: Duration) -> String {
+    engine_named(health_takes, None)
+}
+
+/// The same behind a server that knows it by this `Host` alone, if there is one.
+fn engine_named(health_takes: Duration, host: Option<fn(&str) -> bool>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
         let serve = move |mut stream: TcpStream| {
             let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
             let first = lines.next().unwrap_or_default();
-            lines.take_while(|line| !line.is_empty()).for_each(drop);
+            let fields: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+            let named = fields.iter().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default();
             let (status, body) = match first.split(' ').nth(1) {
+                _ if host.is_some_and(|knows| !knows(named)) => (404, ""),
                 Some("/health") => {
                     std::thread::sleep(health_takes);
                     (200, "")
@@ -117,6 +124,21 @@ fn an_engine_is_given_as_long_as_the_probes_give_it() {
     assert!(usual.contains("/health answers 200"), "{usual}");
     let hasty = said("[health]\nprobe_timeout_ms = 1000\n");
     assert!(hasty.contains("no whole answer within 1000 ms") && hasty.contains("raise `probe_timeout_ms`"), "{hasty}");
+}
+
+/// Control's own calls name it as it is configured, and requests as their clients do.
+#[test]
+fn an_engine_that_is_served_under_its_own_name_alone_is_advised_on() {
+    let said = |host: Option<fn(&str) -> bool>| {
+        let url = engine_named(Duration::ZERO, host);
+        let file = File::new("host", &format!("[[upstream]]\nurl = \"{url}\"\n"));
+        let path = file.0.join("w.toml");
+        text(&check(&["--no-ports", "--config", path.to_str().unwrap()]).stdout)
+    };
+    let named = said(Some(|host| host.starts_with("127.0.0.1:")));
+    assert!(named.contains("serves llama") && named.contains("answers 404 under another `Host`"), "{named}");
+    let any = said(None);
+    assert!(any.contains("serves llama") && !any.contains("Host"), "{any}");
 }
 
 #[test]

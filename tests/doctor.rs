@@ -102,6 +102,11 @@ fn listening(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> String {
 
 /// The path that is asked for; none where the other side has left.
 fn asked(socket: &mut TcpStream) -> Option<String> {
+    Some(asked_with(socket)?.split(' ').nth(1)?.to_owned())
+}
+
+/// The whole head, likewise.
+fn asked_with(socket: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -110,7 +115,7 @@ fn asked(socket: &mut TcpStream) -> Option<String> {
         }
         head.push(byte[0]);
     }
-    Some(String::from_utf8_lossy(&head).split(' ').nth(1)?.to_owned())
+    Some(String::from_utf8_lossy(&head).into_owned())
 }
 
 /// An engine that answers each path with a text, or 404.
@@ -450,6 +455,34 @@ fn a_cache_that_its_model_cannot_have_is_no_fault() {
     assert_eq!(generates.status.code(), Some(1));
     assert!(text(&generates).contains("advice  cache          prefixes are not cached"), "{}", text(&generates));
     assert!(!text(&generates).contains("--enable-prefix"), "{}", text(&generates));
+}
+
+#[test]
+fn an_engine_that_is_served_under_its_own_name_alone_is_advised_on() {
+    let by_name = |all: bool| {
+        listening(move |mut socket| {
+            while let Some(head) = asked_with(&mut socket) {
+                let is_known = all || head.contains("host: 127.0.0.1:");
+                let (status, body) = match is_known && head.starts_with("GET /v1/models ") {
+                    true => ("200 OK", r#"{"data":[{"id":"m"}]}"#),
+                    false => ("404 Not Found", ""),
+                };
+                let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len());
+                if socket.write_all((head + body).as_bytes()).is_err() {
+                    return;
+                }
+            }
+        })
+    };
+    let (mark, words) = {
+        let engine = examined(&by_name(false), &[]);
+        let (mark, words) = found(&engine, "host");
+        (mark.to_owned(), words.to_owned())
+    };
+    assert!(mark == "advice" && words.contains("answers 404 under another `Host`"), "{mark} {words}");
+    let engine = examined(&by_name(true), &[]);
+    let findings = engine["findings"].to_string();
+    assert!(findings.contains("models") && !findings.contains("Host"), "{findings}");
 }
 
 #[test]

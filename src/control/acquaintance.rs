@@ -1,13 +1,19 @@
 //! What is known of the engines before shards begin. A process that begins knows none of what one in service does, and requests that
-//! come before it knows what an engine serves may reach one that does not serve their model.
+//! come before it knows what an engine serves may reach one that does not serve their model. So does a fleet that gets other engines while it serves.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::client::{Call, Client};
 use super::fleet::Fleet;
 use super::keeper::Keeper;
+use super::models::{self, Learnt};
 use super::{GLANCE, StartError};
+use crate::config::{Config, Control, Upstream};
 use crate::publish::Process;
 
 /// Longest wait where nobody serves meanwhile.
@@ -37,7 +43,53 @@ impl Keeper {
     }
 }
 
+/// What those of the configuration's engines serve that were found just now, by their names, as far as they say it within [`COLD`]. `keys` are those of all.
+pub(super) async fn first_lists(
+    config: &Config,
+    keys: &[Option<Arc<str>>],
+    found: &[(String, Vec<SocketAddr>)],
+) -> Vec<(String, Learnt)> {
+    let mut asked = JoinSet::new();
+    for (upstream, key) in config.upstream.iter().zip(keys).filter(|(upstream, _)| upstream.models.is_empty()) {
+        let address = found.iter().find(|(label, _)| *label == upstream.label()).and_then(|(_, all)| all.first());
+        if let Some(address) = address {
+            asked.spawn(first_list(upstream.clone(), key.clone(), *address, config.control.clone()));
+        }
+    }
+    asked.join_all().await.into_iter().flatten().collect()
+}
+
+async fn first_list(
+    upstream: Upstream,
+    key: Option<Arc<str>>,
+    address: SocketAddr,
+    control: Control,
+) -> Option<(String, Learnt)> {
+    let call = Call {
+        address,
+        authority: &upstream.url.authority(),
+        path: "/v1/models",
+        key: key.as_deref(),
+        timeout: Duration::from_millis(control.models_timeout_ms),
+        bytes_max: control.models_bytes_max,
+    };
+    // Who fails here is asked again as all are.
+    let learnt = timeout(COLD, models::learn(&Client::default(), &call)).await.ok()?.ok()?;
+    Some((upstream.label(), learnt))
+}
+
 impl Fleet {
+    /// Engines that are new said this of what they serve, before anybody is sent there.
+    pub(super) fn first_learnt(&mut self, lists: Vec<(String, Learnt)>) {
+        for (label, learnt) in lists {
+            let member = self.members().iter().find(|member| *member.name == *label);
+            let seated = member.and_then(|member| Some((member.place, member.now.as_ref()?.id)));
+            if let Some((place, id)) = seated {
+                self.learnt(place, id, Ok(learnt));
+            }
+        }
+    }
+
     fn is_acquainted(&self, succeeds: bool) -> bool {
         self.members().iter().all(|member| {
             let Some(tenancy) = &member.now else { return !succeeds };

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -38,7 +39,23 @@ pub(super) fn of(members: &[Member]) -> ModelsAnswer {
     }
 }
 
+/// How often an engine is asked at most what it serves because requests were in vain.
+const IN_VAIN: Duration = Duration::from_secs(1);
+
 impl Fleet {
+    /// Has engines asked what they serve that answered 404 since, and all where models were asked for that nobody is known to serve: adapters are
+    /// loaded and unloaded by hand.
+    pub fn ring_for_models(&mut self, not_found: impl Fn(u16) -> u32, unknown: u64, now: Instant) {
+        for member in &mut self.members {
+            let Some(tenancy) = &member.now else { continue };
+            let (seen, (before, rung)) = ((not_found(tenancy.id.slot), unknown), member.in_vain);
+            if seen != before && rung.is_none_or(|rung| now.saturating_duration_since(rung) >= IN_VAIN) {
+                member.in_vain = (seen, Some(now));
+                member.models_wanted.notify_one();
+            }
+        }
+    }
+
     /// An engine's `/v1/models` was read, or was not. Whether shards must know.
     pub fn learnt(&mut self, place: usize, id: EndpointId, learnt: Result<Learnt, ModelsError>) -> bool {
         let is_there =
@@ -47,9 +64,14 @@ impl Fleet {
         let lock = member.lock.after(&learnt, member.key.is_some());
         let mut changed = std::mem::replace(&mut member.lock, lock) != lock;
         member.models_error = learnt.as_ref().err().map(ToString::to_string);
-        if let Ok(learnt) = learnt {
-            changed |= member.models.as_ref() != Some(&learnt);
-            member.models = Some(learnt);
+        match learnt {
+            Ok(learnt) => {
+                changed |= member.models.as_ref() != Some(&learnt);
+                (member.models, member.models_doubted) = (Some(learnt), false);
+            }
+            // A stranger at its address would draw what it asks for, and answer it with an instant 404.
+            Err(error) if member.models_doubted && error.is_no_list() => changed |= member.models.take().is_some(),
+            Err(_) => {}
         }
         if changed {
             self.answer = of(&self.members);

@@ -25,6 +25,9 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// grows for as long as they live, by lines that are nobody's here.
 const PAGE_BYTES_MAX: usize = 64 << 20;
 
+/// A name that no engine has (RFC 2606).
+const FOREIGN: &str = "warmfront.invalid";
+
 /// The one HTTP client of control.
 #[derive(Clone, Debug)]
 pub struct Client(hyper_util::client::legacy::Client<HttpConnector, Full<Bytes>>);
@@ -144,6 +147,12 @@ impl Client {
         self.ask(call, Vec::new(), None, |response| whole(response, call.bytes_max)).await
     }
 
+    /// Another status than `usual`, if that is what an engine answers to a GET under a `Host` that it does not know: requests are passed on with their clients'.
+    pub async fn by_another_name(&self, call: &Call<'_>, usual: u16) -> Option<u16> {
+        let status = self.get(&Call { authority: FOREIGN, ..*call }).await.ok()?.status;
+        (status != usual).then_some(status)
+    }
+
     /// One POST of JSON, with header fields of its own.
     pub async fn post(&self, call: &Call<'_>, fields: Vec<(&str, &str)>, json: Bytes) -> Result<Answer, CallError> {
         self.ask(call, fields, Some(json), |response| whole(response, call.bytes_max)).await
@@ -241,6 +250,14 @@ impl Lines {
         let fits = self.begun.len() + more.len() <= self.bytes_max;
         fits.then_some(()).ok_or(CallError::LongLine(self.bytes_max))
     }
+}
+
+/// What an operator is told of [`Client::by_another_name`].
+pub fn host_matters(status: u16) -> String {
+    format!(
+        "answers {status} under another `Host`: requests are passed on with their clients' `Host`, so that all of them may be answered so; \
+         have the server before it take any"
+    )
 }
 
 fn request(

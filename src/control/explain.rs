@@ -193,11 +193,10 @@ fn choose(
     let (progress, held) = read(scan, question, &plan, needs, config.limits.hold_bytes);
     let facts = scan.facts();
     let failed = matches!(progress, Progress::Failed(_));
-    let name = pool.name.as_bytes();
     let prefix = if plainly { facts.plain_prefix() } else { facts.prefix() };
     let prefix = prefix.filter(|_| !failed && policy.needs().contains(Needs::PREFIX));
     let session = from_header.or(facts.session().filter(|_| !failed));
-    let key = prefix.map(|prefix| prefix::key(name, facts.salt(), &prefix));
+    let key = prefix.map(|prefix| prefix::key(pool.name.as_bytes(), facts.salt(), &prefix));
     let mut lender = Lender::default();
     let cut = key.filter(|_| plan.chain).and_then(|_| warm::cut(facts, &alone, &mut lender));
     let beyond = question.body.len().saturating_sub(held) as u64;
@@ -208,9 +207,10 @@ fn choose(
         key.and_then(|_| warm::look_up(facts, cut.or(key), unread, rendered, &alone, snapshot, &mut lender));
     let request = Request {
         prompt: looked_up.zip(lender.matches.as_deref()).map(|(looked_up, matches)| looked_up.prompt(matches)),
+        context: looked_up.map_or(0, warm::LookedUp::context),
         key: cut.filter(|_| !plainly).or(key),
         unscannable: failed,
-        session: session.map(|session| prefix::session_key(name, session)),
+        session: session.map(|session| prefix::session_key(pool.name.as_bytes(), session)),
         random: question.random,
         ..Request::default()
     };

@@ -131,6 +131,7 @@ impl Fleet {
             // Whoever answers there after a silence may be another process, and if it cannot say so, is: for its cache. What requests said of it stands
             // unless nobody listened there.
             tenancy.was_silent = Some(now);
+            member.models_doubted |= member.models.is_some();
             let (says_nothing, tokens) = (!tenancy.can_say(), tenancy.tokens());
             if says_nothing && refused_before {
                 self.starts_anew(place, id, tokens, now);

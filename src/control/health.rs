@@ -151,6 +151,15 @@ impl Course {
         self.anew.take()
     }
 
+    /// Of an engine whose name stands for another address than before, while others serve: it has to answer there before it gets requests, since it may
+    /// still be loading, or be none.
+    pub fn moved(rules: &Rules, now: Instant) -> Course {
+        let mut course = Course::new(true, rules, now);
+        (course.probes, course.probe_error) =
+            (Probes::Failing, Some("it has not answered at its new address yet".into()));
+        course
+    }
+
     /// Whether a failed probe is to be followed by one at another address: so many failed here, or the first one ever was refused. Where the
     /// engine answered and its kernel does not refuse, it may be busy, and what is known of it would be lost with its endpoint: several times
     /// as many.

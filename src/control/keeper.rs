@@ -2,6 +2,7 @@
 
 mod caches;
 mod counted;
+mod learning;
 mod leaving;
 mod reloads;
 mod said;
@@ -17,6 +18,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::access::AccessLog;
+use super::acquaintance;
 use super::answers::Answered;
 use super::edit::{Edit, Refused};
 use super::fleet::{Fleet, TICK};
@@ -24,13 +26,12 @@ use super::forms::Forms;
 use super::health::{Failure, Turn};
 use super::hearing::Hearing;
 use super::member::Member;
-use super::models::{Learnt, ModelsError};
 use super::reload::{self, Changes, Source};
 use super::scrape::Reading;
 use super::truth::Ours;
 use super::watch;
 use crate::config::{Config, Upstream};
-use crate::counters::stats::Stats;
+use crate::counters::stats::{Event, Stats};
 use crate::counters::{Counted, Counters};
 use crate::exchange::Rules;
 use crate::fleet::EndpointId;
@@ -194,6 +195,7 @@ impl Keeper {
         let before: Vec<Upstream> = self.fleet().members().iter().map(|member| member.upstream.clone()).collect();
         let new = config.upstream.iter().filter(|upstream| !before.iter().any(|known| known.is_same(upstream)));
         let addresses = watch::first_lookups(new.map(|upstream| (upstream.label(), upstream.clone())).collect()).await;
+        let lists = acquaintance::first_lists(&config, &keys, &addresses).await;
         let now = Instant::now();
         let mut fleet = self.fleet();
         let stays = |member: &Member| {
@@ -220,6 +222,7 @@ impl Keeper {
                 fleet.resolved(place, addresses, now);
             }
         }
+        fleet.first_learnt(lists);
         // An engine that refused the key of before is not to wait for its turn.
         let rekeyed = |member: &&Member| keys_before.get(&member.place).is_some_and(|before| *before != member.key);
         for member in fleet.members().iter().filter(rekeyed) {
@@ -280,6 +283,8 @@ impl Keeper {
         let (turns, changed) = fleet.look(self.counters, now);
         let (moved, compared) = fleet.compare(self.counters.predictions(), now);
         fleet.ring_for_trouble(|slot| self.trouble(slot));
+        let unknown = self.stats.total(Event::RefusedUnknownModel);
+        fleet.ring_for_models(|slot| self.counters.not_found(slot), unknown, now);
         drop(fleet);
         turns.into_iter().for_each(|(engine, turn)| say(&engine, turn, ""));
         moved.iter().for_each(|moved| say_moved(&moved.engine, &moved.ladder));
@@ -303,25 +308,6 @@ impl Keeper {
             pools.for_each(|pool| self.counters.answers(pool.id.0, requests, tokens));
         }
         self.changed_if(changed);
-    }
-
-    /// See [`Fleet::learnt`].
-    pub fn learnt(&self, place: usize, id: EndpointId, learnt: Result<Learnt, ModelsError>) {
-        let changed = self.fleet().learnt(place, id, learnt);
-        self.changed_if(changed);
-    }
-
-    /// The models of an engine are to be read now.
-    pub fn wake_models(&self, place: usize) {
-        if let Some(member) = self.fleet().member(place) {
-            member.models_wanted.notify_one();
-        }
-    }
-
-    /// Waits for [`Keeper::wake_models`].
-    pub async fn models_wanted(&self, place: usize) {
-        let bell = self.fleet().member(place).map(|member| Arc::clone(&member.models_wanted));
-        rung(bell).await;
     }
 
     /// Waits for more of [`Keeper::trouble`].
@@ -358,7 +344,9 @@ impl Keeper {
                 ticked = Instant::now();
                 if ticked.duration_since(second) >= SECOND {
                     second = ticked;
-                    self.fleet().caches.tick();
+                    let mut fleet = self.fleet();
+                    fleet.caches.tick();
+                    fleet.pools.tick(ticked);
                 }
                 changed |= self.fleet().tick(
                     ticked,

@@ -40,10 +40,14 @@ pub struct Member {
     pub models: Option<Learnt>,
     /// Whether it asks for a key, as it said last.
     pub lock: Lock,
+    /// Another process may answer there by now than the one that told its models.
+    pub models_doubted: bool,
     /// Why its models are not known.
     pub models_error: Option<String>,
     /// Rung when its models are to be read now.
     pub models_wanted: Arc<Notify>,
+    /// How often requests for models had been in vain, there and in all, when it was rung for that last, and when that was.
+    pub in_vain: ((u32, u64), Option<Instant>),
     /// Rung when shards have counted more trouble with it.
     pub troubled: Arc<Notify>,
     /// How much they had counted when that was looked at.
@@ -149,9 +153,11 @@ impl Member {
             said_shared: false,
             now: None,
             models: None,
+            models_doubted: false,
             lock: Lock::Unknown,
             models_error: None,
             models_wanted: Arc::default(),
+            in_vain: ((0, 0), None),
             troubled: Arc::default(),
             trouble: 0,
             ejections: 0,
@@ -192,6 +198,11 @@ impl Member {
         configured.chain(learnt.flat_map(|learnt| &learnt.cards).map(|card| &*card.id))
     }
 
+    /// Whether there is no list any more where an engine had told its models.
+    pub fn is_stranger(&self) -> bool {
+        self.models_doubted && self.ids().is_none()
+    }
+
     /// Whether both serve one of the same ids, as far as is known.
     pub fn shares_a_model(&self, other: &Member) -> bool {
         self.known_ids().any(|id| other.known_ids().any(|theirs| theirs == id))
@@ -203,13 +214,16 @@ impl Member {
         cards.any(|card| card.is_adapter && &*card.id == id)
     }
 
-    /// Tokens of the longest prompt that it takes for this id: as it describes the id, else the longest of its others, on which the id is an adapter, else as
-    /// many as its cache holds.
-    pub fn context(&self, id: &str) -> Option<u32> {
+    /// Tokens of the longest prompt that it takes for this id, as it says: of the id, else the longest of its others, on which the id is an adapter.
+    pub fn described_context(&self, id: &str) -> Option<u32> {
         let cards = self.models.as_ref().map(|learnt| learnt.cards.as_slice()).unwrap_or_default();
         let described = cards.iter().find(|card| &*card.id == id).and_then(|card| card.context);
-        let longest = described.or_else(|| cards.iter().filter_map(|card| card.context).max());
-        longest.or_else(|| {
+        described.or_else(|| cards.iter().filter_map(|card| card.context).max())
+    }
+
+    /// The same, else as many as its cache holds.
+    pub fn context(&self, id: &str) -> Option<u32> {
+        self.described_context(id).or_else(|| {
             let (reading, _) = self.now.as_ref()?.reading.as_ref()?;
             reading.load.kv_capacity_tokens.map(|tokens| tokens.min(TOKENS_MAX.into()) as u32)
         })

@@ -64,6 +64,17 @@ pub enum ModelsError {
     Shape,
 }
 
+impl ModelsError {
+    /// Whether who answers so serves no such list, as far as it can be asked: busy, failing or locked it says nothing of that.
+    pub fn is_no_list(&self) -> bool {
+        match self {
+            ModelsError::Shape => true,
+            ModelsError::Status(status) => *status < 500 && !matches!(status, 408 | 425 | 429),
+            ModelsError::Call(_) | ModelsError::KeyWanted | ModelsError::KeyRefused => false,
+        }
+    }
+}
+
 /// Whether an engine answers only who has a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lock {

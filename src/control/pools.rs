@@ -1,15 +1,16 @@
-//! Which engines serve which id: pools with ids that never change, rings that are built only when
+//! Which engines serve which id: pools with ids that do not change as long as anybody serves them, rings that are built only when
 //! membership does.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::calibration;
 use super::forms::Forms;
 use super::member::Member;
 use crate::config::Config;
 use crate::fleet::Health;
-use crate::limits::TOKENS_MAX;
+use crate::limits::{LABELLED_POOLS_MAX, TOKENS_MAX};
 use crate::policy::Settings;
 use crate::ring::Ring;
 use crate::snapshot::{Pool, PoolId};
@@ -17,8 +18,11 @@ use crate::snapshot::{Pool, PoolId};
 /// The pool of engines whose models are not known yet, so that traffic flows before the first probe.
 pub const UNLEARNT: &str = "default";
 
-/// Most pools of one process; engines that make up ids without end get no further ones.
+/// Most pools; engines that make up ids without end get no further ones.
 const POOLS_MAX: usize = 4_096;
+/// The place of an id that nobody has served for so long may be given to another, where statistics do not tell them apart: longer than any request
+/// waits that was meant for it.
+const IDLE: Duration = Duration::from_secs(3_600);
 
 type Rings = HashMap<(Arc<[u16]>, u32), Arc<Ring>>;
 
@@ -27,13 +31,28 @@ type Rings = HashMap<(Arc<[u16]>, u32), Arc<Ring>>;
 pub struct Pools {
     config: Arc<Config>,
     forms: Arc<Forms>,
-    known: Vec<(Arc<str>, Arc<Settings>)>,
+    known: Vec<Known>,
     places: HashMap<Arc<str>, PoolId>,
     /// By members and replication. A slot in a key means what it did when the ring was built, since a
     /// change of tenants empties the table, and each view keeps only what it uses.
     rings: Rings,
+    /// Places that others may have. Those that statistics know by their ids are kept for ever.
+    spare: Vec<usize>,
     /// There were so many ids that one got no pool.
     is_full: bool,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Known {
+    name: Arc<str>,
+    settings: Arc<Settings>,
+    /// Somebody serves it, by the last view.
+    served: bool,
+    /// Nobody does, since it was looked at first: when that was.
+    idle_since: Option<Instant>,
+    /// For [`IDLE`] now.
+    idle: bool,
 }
 
 /// The pools as they are now.
@@ -56,13 +75,21 @@ pub struct View {
 impl Pools {
     /// None yet.
     pub fn new(config: Arc<Config>, forms: Arc<Forms>) -> Pools {
-        Pools { config, forms, known: Vec::new(), places: HashMap::new(), rings: HashMap::new(), is_full: false }
+        Pools {
+            config,
+            forms,
+            known: Vec::new(),
+            places: HashMap::new(),
+            rings: HashMap::new(),
+            spare: Vec::new(),
+            is_full: false,
+        }
     }
 
     /// Settings are those of `config` from now on; ids stay.
     pub fn reconfigure(&mut self, config: Arc<Config>, forms: Arc<Forms>) {
-        for (name, settings) in &mut self.known {
-            *settings = Arc::new(config.settings_for(name));
+        for known in &mut self.known {
+            known.settings = Arc::new(config.settings_for(&known.name));
         }
         (self.config, self.forms) = (config, forms);
         self.rings.clear();
@@ -78,17 +105,33 @@ impl Pools {
         self.rings.clear();
     }
 
+    /// Time passes: notes which ids nobody serves.
+    pub fn tick(&mut self, now: Instant) {
+        for known in &mut self.known {
+            known.idle_since = if known.served { None } else { known.idle_since.or(Some(now)) };
+            known.idle = known.idle_since.is_some_and(|since| now.saturating_duration_since(since) > IDLE);
+        }
+        let idle = self.known.iter().enumerate().skip(LABELLED_POOLS_MAX).filter(|(_, known)| known.idle);
+        self.spare = idle.map(|(at, _)| at).collect();
+    }
+
     /// The pools that `members` make.
     pub fn view(&mut self, members: &[Member]) -> View {
+        self.known.iter_mut().for_each(|known| known.served = false);
         let mut slots: Vec<Vec<u16>> = vec![Vec::new(); self.known.len()];
         let mut models = HashMap::new();
         let mut complete = true;
         // Whether an engine of unknown models may take requests; a dead one must not keep the others waiting
         // for a `model` that all of them would serve.
         let (mut unlearnt, mut unlearnt_usable) = (None, false);
+        let any_known = members.iter().any(|member| member.ids().is_some());
         for member in members {
             let ids = member.ids();
             complete &= ids.is_some();
+            // Beside engines that list theirs it may be no engine at all: it is not to get what names no model either.
+            if any_known && member.is_stranger() {
+                continue;
+            }
             let Some(tenancy) = &member.now else { continue };
             let is_out = matches!(member.health(), Some(Health::Down | Health::Draining | Health::Asleep));
             unlearnt_usable |= ids.is_none() && !is_out;
@@ -109,10 +152,17 @@ impl Pools {
         let counted = |pool: &&Pool| unlearnt_usable || is_known(pool);
         let first = live().find(counted).map(|pool| pool.id);
         let default_pool = match self.config.serve.default_model.as_str() {
-            "" => base(members).and_then(|id| models.get(id.as_bytes())).copied().filter(|base| {
-                // Who has not said yet what it serves changes nothing before it has.
-                live().filter(is_known).all(|pool| pool.members == pools[usize::from(base.0)].members)
-            }),
+            "" => {
+                let living = living(members);
+                let slots: HashSet<u16> = living.iter().filter_map(|one| Some(one.now.as_ref()?.id.slot)).collect();
+                let of_living =
+                    |pool: &Pool| pool.members.iter().copied().filter(|slot| slots.contains(slot)).collect();
+                base(&living).and_then(|id| models.get(id.as_bytes())).copied().filter(|base| {
+                    // Who has not said yet what it serves changes nothing before it has.
+                    let all: Vec<u16> = of_living(&pools[usize::from(base.0)]);
+                    live().filter(is_known).map(of_living).all(|some| some.is_empty() || some == all)
+                })
+            }
             id => models.get(id.as_bytes()).copied(),
         };
         View {
@@ -125,27 +175,42 @@ impl Pools {
         }
     }
 
-    /// The id of the pool of that name, for ever.
+    /// The id of the pool of that name, which somebody serves.
     fn place(&mut self, name: &str) -> Option<PoolId> {
         if let Some(id) = self.places.get(name) {
+            if let Some(known) = self.known.get_mut(usize::from(id.0)) {
+                (known.served, known.idle) = (true, false);
+            }
             return Some(*id);
         }
-        if self.known.len() >= POOLS_MAX {
+        let given_up = if self.known.len() < POOLS_MAX { None } else { self.given_up() };
+        if self.known.len() >= POOLS_MAX && given_up.is_none() {
             if !std::mem::replace(&mut self.is_full, true) {
                 tracing::warn!(
                     model = name,
-                    "more than {POOLS_MAX} served ids since this process began, those that nobody serves any more among them: this and further ones get no pool; \
-                     send SIGUSR2, and a new process begins anew"
+                    "more than {POOLS_MAX} served ids, those that nobody has served for less than an hour among them: this and further ones get no pool \
+                     before others are given up; send SIGUSR2, and a new process begins anew"
                 );
             }
             return None;
         }
-        let id = PoolId(self.known.len() as u16);
         let name: Arc<str> = name.into();
         let settings = Arc::new(self.config.settings_for(&name));
-        self.known.push((Arc::clone(&name), settings));
+        let known = Known { name: Arc::clone(&name), settings, served: true, idle_since: None, idle: false };
+        let place = given_up.unwrap_or(self.known.len());
+        match self.known.get_mut(place) {
+            Some(before) => drop(self.places.remove(&std::mem::replace(before, known).name)),
+            None => self.known.push(known),
+        }
+        let id = PoolId(place as u16);
         self.places.insert(name, id);
         Some(id)
+    }
+
+    /// A place that another id may have.
+    fn given_up(&mut self) -> Option<usize> {
+        let is_idle = |at: &usize| self.known.get(*at).is_some_and(|known| known.idle);
+        std::iter::from_fn(|| self.spare.pop()).find(is_idle)
     }
 
     fn pools(&mut self, slots: Vec<Vec<u16>>, members: &[Member]) -> Vec<Pool> {
@@ -156,16 +221,15 @@ impl Pools {
             slots.sort_unstable();
             slots.dedup();
             let slots = Arc::clone(shared.entry(slots.clone()).or_insert_with(|| slots.into()));
-            let (name, settings) = self.known[index].clone();
+            let Known { name, settings, .. } = &self.known[index];
+            let (name, settings) = (Arc::clone(name), Arc::clone(settings));
             let ring = self.ring(&slots, settings.replication, members, &before);
-            let of_pool = members.iter().filter_map(|member| member.now.as_ref());
-            let of_pool = of_pool.filter(|tenancy| slots.contains(&tenancy.id.slot));
-            let token_bytes = calibration::mean(of_pool.filter_map(|tenancy| tenancy.truth.calibration.token_bytes()));
+            let is_served = !slots.is_empty();
             let mut pool = Pool::new(PoolId(index as u16), name, slots, ring, settings);
-            pool.token_bytes = token_bytes;
-            pool.context = context(&pool, members);
             pool.form = self.forms.of(&pool.settings).cloned();
-            pool.is_adapter = members.iter().any(|member| member.is_adapter(&pool.name));
+            if is_served {
+                describe(&mut pool, members);
+            }
             pools.push(pool);
         }
         pools
@@ -186,6 +250,16 @@ impl Pools {
     }
 }
 
+/// What its engines say of it.
+fn describe(pool: &mut Pool, members: &[Member]) {
+    let of_pool = members.iter().filter_map(|member| member.now.as_ref());
+    let of_pool = of_pool.filter(|tenancy| pool.members.binary_search(&tenancy.id.slot).is_ok());
+    pool.token_bytes = calibration::mean(of_pool.filter_map(|tenancy| tenancy.truth.calibration.token_bytes()));
+    pool.context = context(pool, members);
+    pool.contexts = contexts(pool, members);
+    pool.is_adapter = members.iter().any(|member| member.is_adapter(&pool.name));
+}
+
 /// See [`Pool::context`]: one that does not say may take any.
 fn context(pool: &Pool, members: &[Member]) -> u32 {
     let serves = |member: &&Member| {
@@ -195,10 +269,31 @@ fn context(pool: &Pool, members: &[Member]) -> u32 {
     contexts.and_then(|contexts| contexts.into_iter().max()).unwrap_or(TOKENS_MAX).min(TOKENS_MAX)
 }
 
+/// See [`Pool::contexts`]: likewise. How large its cache is does not count, in which engines of one kind differ by a little.
+fn contexts(pool: &Pool, members: &[Member]) -> Arc<[u32]> {
+    let context = |member: &Member| {
+        let slot = member.now.as_ref()?.id.slot;
+        pool.members.binary_search(&slot).ok()?;
+        Some((slot, member.described_context(&pool.name).unwrap_or(TOKENS_MAX).min(TOKENS_MAX)))
+    };
+    let mut contexts: Vec<(u16, u32)> = members.iter().filter_map(context).collect();
+    if contexts.windows(2).all(|pair| pair[0].1 == pair[1].1) {
+        return Arc::default();
+    }
+    contexts.sort_unstable();
+    contexts.into_iter().map(|(_, context)| context).collect()
+}
+
+/// Those that are not down, unless all are: what a dead one served, which may be replaced by now, is not to keep what names no model from the others.
+fn living(members: &[Member]) -> Vec<&Member> {
+    let there: Vec<&Member> = members.iter().filter(|member| member.now.is_some()).collect();
+    let up: Vec<&Member> = there.iter().copied().filter(|member| member.health() != Some(Health::Down)).collect();
+    if up.is_empty() { there } else { up }
+}
+
 /// The model with which engines answer what names none, as vLLM does: the first that each lists and that is no adapter, where that is the same.
-fn base(members: &[Member]) -> Option<&str> {
-    let in_service = members.iter().filter(|member| member.now.is_some());
-    let mut bases = in_service.filter_map(|member| member.ids()?.into_iter().find(|id| !member.is_adapter(id)));
+fn base<'a>(members: &[&'a Member]) -> Option<&'a str> {
+    let mut bases = members.iter().filter_map(|member| member.ids()?.into_iter().find(|id| !member.is_adapter(id)));
     let first = bases.next()?;
     bases.all(|other| other == first).then_some(first)
 }

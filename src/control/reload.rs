@@ -149,6 +149,7 @@ impl Fleet {
             };
             self.members.push(member);
         }
+        self.members.iter_mut().for_each(|member| inherit(member, &before));
         let removed = before.iter().map(|member| member.name.to_string()).collect();
         for member in before {
             self.bank.leaves(&member);
@@ -168,6 +169,19 @@ impl Fleet {
     fn newcomer(&mut self, upstream: &Upstream, key: Option<Arc<str>>) -> Member {
         self.places += 1;
         Member::new(self.places - 1, upstream.clone(), key, self.epoch > 0)
+    }
+}
+
+/// One of another name at the URL of one that goes is most likely the same engine: until it says itself what it serves, it is taken to serve what that did,
+/// lest its models be nobody's meanwhile.
+fn inherit(member: &mut Member, gone: &[Member]) {
+    let is_new = member.now.is_none() && member.models.is_none();
+    let same = gone.iter().find(|gone| is_new && gone.upstream.url == member.upstream.url);
+    if let Some(gone) = same {
+        member.models.clone_from(&gone.models);
+        if gone.key == member.key {
+            member.lock = gone.lock;
+        }
     }
 }
 

@@ -253,11 +253,12 @@ impl Watch {
     }
 
     /// Waits for the next probe. A shard's failed connect or fault ends the wait, as an engine that has just died
-    /// should not cost every request a try: true then. Behind an early probe the next early one comes later.
+    /// should not cost every request a try; so does another address, where it gets none before it was probed: true then. Behind an early probe the next early one comes later.
     async fn rest(&self, slot: u16, before: u32, began: Instant, every: Duration, early: bool) -> bool {
         let earliest = if early { EARLY_AGAIN } else { EARLIEST };
         loop {
-            let troubled = self.keeper.trouble(slot) != before;
+            let elsewhere = self.keeper.target(self.place).is_some_and(|(id, _)| id.slot != slot);
+            let troubled = elsewhere || self.keeper.trouble(slot) != before;
             let until = if troubled { earliest.min(every) } else { every };
             let left = until.saturating_sub(began.elapsed());
             if left.is_zero() {

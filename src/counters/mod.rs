@@ -33,6 +33,8 @@ pub struct Counters {
     queue: Queue,
     /// Failed connects by slot since start; control reads them between probes.
     connect_failures: Box<[AtomicU32; ENDPOINTS_MAX]>,
+    /// Requests that were answered 404 there, by slot since start; for control, which then asks what is served there.
+    not_found: Box<[AtomicU32; ENDPOINTS_MAX]>,
     /// Releases that found nothing to release.
     underflow: AtomicU64,
 }
@@ -46,6 +48,7 @@ impl Counters {
             predictions: Predictions::default(),
             queue: Queue::default(),
             connect_failures: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
+            not_found: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
             underflow: AtomicU64::new(0),
         }))
     }
@@ -135,6 +138,18 @@ impl Counters {
     /// Failed connects to this slot since start (wraps); compare with the value read before.
     pub fn connect_failures(&self, slot: u16) -> u32 {
         self.connect_failures.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Relaxed))
+    }
+
+    /// An engine answered that it has no such model, or path.
+    pub fn was_not_found(&self, slot: u16) {
+        if let Some(cell) = self.not_found.get(slot as usize) {
+            cell.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often one at this slot did since start (wraps); compare with the value read before.
+    pub fn not_found(&self, slot: u16) -> u32 {
+        self.not_found.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Relaxed))
     }
 
     /// A prompt of a pool was chosen for, whose endpoint holds so much of it.
@@ -413,10 +428,13 @@ mod tests {
     }
 
     #[test]
-    fn failed_connects_are_counted_by_slot() {
+    fn failed_connects_and_what_was_not_found_are_counted_by_slot() {
         let counters = Counters::leak();
         counters.connect_failed(1);
         counters.connect_failed(u16::MAX);
         assert_eq!((counters.connect_failures(1), counters.connect_failures(2)), (1, 0));
+        counters.was_not_found(2);
+        counters.was_not_found(u16::MAX);
+        assert_eq!((counters.not_found(1), counters.not_found(2)), (0, 1));
     }
 }

@@ -200,6 +200,14 @@ impl Exchange {
         }
     }
 
+    /// Takes the verdict on a reply to account. Who answers 404 may have unloaded the model since it said what it serves.
+    pub(super) fn note_reply(&mut self, verdict: Verdict, status: u16, cx: &mut Context<'_>) {
+        if let Some(leg) = self.leg.as_ref().filter(|_| status == 404 && self.asked.api != Api::Other) {
+            cx.counters.was_not_found(leg.admission.endpoint().slot);
+        }
+        self.note(verdict, cx);
+    }
+
     /// It was silent for too long. An engine that gave others something meanwhile has not failed: it may write nothing while it computes the call of a
     /// tool, or a thought that is not asked for, or have put this request off for more urgent ones.
     pub(super) fn was_silent(&mut self, cx: &Context<'_>) {

@@ -127,7 +127,7 @@ impl Exchange {
         }
         let is_for_now = head.list.has(Known::RetryAfter) || hides_words(head, framing);
         let verdict = outcome::judge(head.status, is_for_now, words, self.asked.media);
-        self.note(verdict, cx);
+        self.note_reply(verdict, head.status, cx);
         let refuses = matches!(verdict, Verdict::Busy | Verdict::Drains | Verdict::MayBeTheClients);
         let refuses = refuses || (400..500).contains(&head.status);
         if refuses {

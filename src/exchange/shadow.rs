@@ -85,6 +85,7 @@ impl Made {
         let prompt = self.looked_up.zip(self.matches.as_deref()).map(|(prompt, matches)| prompt.prompt(matches));
         let request = policy::Request {
             prompt,
+            context: self.looked_up.map_or(0, LookedUp::context),
             key: self.key,
             unscannable: self.unscannable,
             session: self.session,

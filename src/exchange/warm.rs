@@ -56,6 +56,8 @@ pub struct LookedUp {
     tie: u64,
     /// Token ids of a batch's other prompts: they are computed, and not in the chain.
     ids_beside: u32,
+    /// Tokens of its answer, as far as it bounds them.
+    answer: u32,
     /// Its engine computes several prompts for it, of which the chain says where the first one is.
     batch: bool,
     /// Its engine counts it as several requests.
@@ -74,6 +76,11 @@ impl LookedUp {
     /// For the policy. `matches` were taken from the lender.
     pub fn prompt(self, matches: &Matches) -> Prompt<'_> {
         Prompt { tokens: self.tokens, block_tokens: self.block_tokens, matches, tie: self.tie }
+    }
+
+    /// See [`crate::policy::Request::context`]: an engine refuses a prompt whose answer may not fit, too.
+    pub fn context(self) -> u32 {
+        if self.batch { 0 } else { self.tokens.saturating_add(self.answer) }
     }
 }
 
@@ -129,6 +136,7 @@ pub fn look_up(
         block_tokens,
         tie: key.unwrap_or(0),
         ids_beside,
+        answer: facts.max_tokens().unwrap_or(0).min(TOKENS_MAX.into()) as u32,
         batch,
         several,
         bytes_beside,

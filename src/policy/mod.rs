@@ -12,6 +12,7 @@ mod cache;
 mod chwbl;
 mod cost;
 mod holding;
+mod lengths;
 mod pool;
 mod settings;
 mod warm;
@@ -85,6 +86,8 @@ pub const CHOICES_MAX: u32 = 3;
 pub struct Request<'a> {
     /// The prompt, where its tokens are what counts.
     pub prompt: Option<Prompt<'a>>,
+    /// Tokens of it and of its answer that an endpoint has to take; 0: they are not known, or those of several prompts.
+    pub context: u32,
     /// Key of the prompt's prefix.
     pub key: Option<u64>,
     /// Whether the key is missing because the body could not be read, not because it has no prefix.
@@ -304,6 +307,16 @@ pub fn choose(pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choic
 /// The same by another policy, and with a reason as if nothing were to be avoided; see [`Choice::told`].
 #[inline]
 pub fn choose_by(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choice, Nobody> {
+    let taking = pool.taking(request.context);
+    match choose_among(policy, taking, loads, request) {
+        // All of these were tried. Where they have as many requests as they may, another would refuse this one.
+        Err(Nobody::NoneTakesRequests) if !std::ptr::eq(taking, pool) => choose_among(policy, pool, loads, request),
+        chosen => chosen,
+    }
+}
+
+#[inline]
+fn choose_among(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choice, Nobody> {
     let eligible = pool.eligible();
     let choice = match policy {
         Policy::Random => balance::random(eligible, loads, request),

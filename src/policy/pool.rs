@@ -8,11 +8,12 @@ use crate::index::{Found, Matches};
 use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX, WEIGHT_MAX};
 use crate::policy::Settings;
 use crate::policy::cache::{self, Cache};
+use crate::policy::lengths::Longer;
 use crate::ring::Ring;
 use crate::scan::Form;
 
-/// Index of a pool in [`crate::snapshot::Snapshot::pools`]; stable for the life of the process, so that
-/// it may label statistics.
+/// Index of a pool in [`crate::snapshot::Snapshot::pools`]; of the first [`crate::limits::LABELLED_POOLS_MAX`] stable for the life of the process, so
+/// that it may label statistics, of the others for as long as anybody serves it, and an hour.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct PoolId(pub u16);
 
@@ -33,12 +34,16 @@ pub struct Pool {
     pub token_bytes: f32,
     /// Tokens of the longest prompt that one of its endpoints takes, as far as is known.
     pub context: u32,
+    /// What each of `members` takes, in their order, where they say that they differ in that; mostly empty.
+    pub contexts: Arc<[u32]>,
     /// How its prompts are written, where that is known and of use.
     pub form: Option<Arc<Form>>,
     /// Whether its model is an adapter on another.
     pub is_adapter: bool,
     /// Who may be chosen; computed when the snapshot is sealed.
     eligible: Arc<Eligible>,
+    /// Those of its endpoints that take longer prompts than others; likewise.
+    pub(super) longer: Arc<[Longer]>,
 }
 
 impl Pool {
@@ -48,8 +53,26 @@ impl Pool {
     /// A pool whose choices answer nothing until its snapshot is sealed (as publication does).
     pub fn new(id: PoolId, name: Arc<str>, members: Arc<[u16]>, ring: Arc<Ring>, settings: Arc<Settings>) -> Pool {
         let (token_bytes, context) = (Pool::TOKEN_BYTES, TOKENS_MAX);
-        let (form, is_adapter, eligible) = (None, false, Arc::default());
-        Pool { id, name, members, ring, settings, token_bytes, context, form, is_adapter, eligible }
+        Pool {
+            id,
+            name,
+            members,
+            ring,
+            settings,
+            token_bytes,
+            context,
+            contexts: Arc::default(),
+            form: None,
+            is_adapter: false,
+            eligible: Arc::default(),
+            longer: Arc::default(),
+        }
+    }
+
+    /// The same with fewer endpoints.
+    pub(super) fn part(&self, members: Arc<[u16]>, eligible: Eligible) -> Pool {
+        let (contexts, longer) = (Arc::default(), Arc::default());
+        Pool { members, contexts, longer, eligible: Arc::new(eligible), ..self.clone() }
     }
 
     /// Who may be chosen.
@@ -61,11 +84,13 @@ impl Pool {
     /// Computes who may be chosen from the endpoints as they are now.
     pub(crate) fn refresh(&mut self, endpoints: &[Option<Endpoint>]) {
         self.eligible = Arc::new(Eligible::of(&self.members, endpoints));
+        self.longer = self.longer(endpoints).into();
     }
 
     /// Takes the table of a pool of equal members.
-    pub(crate) fn share_eligible(&mut self, twin: &Pool) {
+    pub(crate) fn share_eligible(&mut self, twin: &Pool, endpoints: &[Option<Endpoint>]) {
         self.eligible = Arc::clone(&twin.eligible);
+        self.longer = self.longer(endpoints).into();
     }
 }
 
@@ -147,7 +172,7 @@ impl Eligible {
     /// The members that take requests; if there is none, those that only failed requests; if there is none
     /// either, those that fail their probes. A wrong verdict must not empty a fleet that works, and a connect
     /// tells soon enough. Who is draining never comes back.
-    fn of(members: &[u16], endpoints: &[Option<Endpoint>]) -> Eligible {
+    pub(super) fn of(members: &[u16], endpoints: &[Option<Endpoint>]) -> Eligible {
         // Beyond the last slot there are no counters.
         let endpoints = &endpoints[..endpoints.len().min(ENDPOINTS_MAX)];
         let known = || members.iter().filter_map(|&slot| endpoints.get(slot as usize)?.as_ref());

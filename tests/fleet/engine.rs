@@ -44,6 +44,8 @@ struct State {
     mood: AtomicUsize,
     /// What it answers to who asks for its metrics; nothing: that it has none.
     metrics: Mutex<&'static str>,
+    /// What it lists, and serves alone; nothing: it has no list, and serves what comes.
+    models: Mutex<Vec<(&'static str, u32)>>,
 
     gone: AtomicBool,
     slow: AtomicBool,
@@ -90,6 +92,11 @@ impl Engine {
         *self.state.metrics.lock().unwrap() = answer;
     }
 
+    /// Lists these, with the tokens of their contexts, and answers who asks for others with 404.
+    pub fn serves(&self, models: &[(&'static str, u32)]) {
+        *self.state.models.lock().unwrap() = models.to_vec();
+    }
+
     /// Answers no probe in two seconds, or each at once.
     pub fn is_slow(&self, slow: bool) {
         self.state.slow.store(slow, Ordering::Relaxed);
@@ -119,9 +126,28 @@ impl Engine {
     }
 }
 
+impl State {
+    fn list(&self) -> String {
+        let models = self.models.lock().unwrap();
+        let card = |(id, context): &(&str, u32)| format!("{{\"id\":\"{id}\",\"max_model_len\":{context}}}");
+        let data = models.iter().map(card).collect::<Vec<_>>().join(",");
+        let body = format!("{{\"object\":\"list\",\"data\":[{data}]}}");
+        match models.is_empty() {
+            true => UNKNOWN.into(),
+            false => format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()),
+        }
+    }
+
+    fn has_model_of(&self, body: &[u8]) -> bool {
+        let body = String::from_utf8_lossy(body);
+        let models = self.models.lock().unwrap();
+        models.is_empty() || models.iter().any(|(id, _)| body.contains(&format!("\"model\":\"{id}\"")))
+    }
+}
+
 fn serve(mut wire: Wire, state: &State) {
     while let Some(head) = wire.head() {
-        wire.body(head.length().unwrap_or(Length::Of(0)));
+        let body = wire.body(head.length().unwrap_or(Length::Of(0)));
         let path = head.start.split(' ').nth(1).unwrap_or_default().to_owned();
         let answer = match path.as_str() {
             "/health" => {
@@ -131,7 +157,8 @@ fn serve(mut wire: Wire, state: &State) {
                 HEALTHY
             }
             "/metrics" => Some(*state.metrics.lock().unwrap()).filter(|told| !told.is_empty()).unwrap_or(UNKNOWN),
-            "/v1/models" => UNKNOWN,
+            "/v1/models" => &state.list(),
+            _ if !state.has_model_of(&body.data) => UNKNOWN,
             _ => {
                 let at_once = state.at_once.fetch_add(1, Ordering::Relaxed) + 1;
                 state.most_at_once.fetch_max(at_once, Ordering::Relaxed);

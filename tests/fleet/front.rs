@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -268,6 +269,16 @@ impl Client {
     pub fn post(&mut self) -> Reply {
         self.ask();
         self.reply()
+    }
+
+    /// The status of the reply to a prompt of so many bytes for this model, which begins like no other.
+    pub fn prompts(&mut self, model: &str, bytes: usize) -> u16 {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        let (number, prompt) = (ASKED.fetch_add(1, Ordering::Relaxed), "warm ".repeat(bytes / 5));
+        let body = format!("{{\"model\":\"{model}\",\"prompt\":\"{number} {prompt}\",\"max_tokens\":1}}");
+        let len = body.len();
+        self.send(&format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len}\r\n\r\n{body}"));
+        self.reply().status
     }
 
     pub fn ask(&mut self) {

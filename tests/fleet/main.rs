@@ -15,6 +15,7 @@ mod editing;
 mod engine;
 mod families;
 mod front;
+mod listing;
 mod receipts;
 mod reloading;
 mod reserved;

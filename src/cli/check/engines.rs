@@ -10,7 +10,7 @@ use serde_json::json;
 use super::Finding;
 use crate::cli::shown::shown;
 use crate::config::{Config, Health, Upstream};
-use crate::control::client::{Answer, Call, CallError, Client};
+use crate::control::client::{self, Answer, Call, CallError, Client};
 use crate::control::models::{self, Learnt};
 use crate::control::scrape::{EngineKind, Reading};
 use crate::control::{key, unserved, watch};
@@ -91,6 +91,7 @@ async fn engine(upstream: Upstream, health: Health) -> Looked {
     };
     let mut found: Vec<Finding> = shared.into_iter().chain([asked.health(&first, &health.path)]).collect();
     let learnt = asked.models(address, &upstream, &mut found).await;
+    asked.by_another_name(address, learnt.as_ref(), &mut found).await;
     let reading = asked.metrics(address, &mut found).await;
     let sleeps = reading.as_ref().is_some_and(|reading| reading.awake == Some(false));
     if sleeps {
@@ -180,6 +181,16 @@ impl Asked<'_> {
                 found.push(weigh(self.name.clone(), words));
                 None
             }
+        }
+    }
+
+    /// What is before it may know engines by their names, which no client of the front calls it by.
+    async fn by_another_name(&self, address: SocketAddr, learnt: Option<&Learnt>, found: &mut Vec<Finding>) {
+        let call = self.call(address, "/v1/models", TIMEOUT);
+        if learnt.is_some()
+            && let Some(status) = self.client.by_another_name(&call, 200).await
+        {
+            found.push(Finding::advice(&*self.name, client::host_matters(status)));
         }
     }
 

@@ -14,7 +14,7 @@ use super::server::{self, Info};
 use super::tokenizer;
 use crate::cli::check::files::CREDENTIALS;
 use crate::config::{Config, Upstream};
-use crate::control::client::{Answer, Call, CallError, Client};
+use crate::control::client::{self, Answer, Call, CallError, Client};
 use crate::control::models;
 use crate::control::scrape::EngineKind;
 use crate::control::{key, watch};
@@ -186,6 +186,10 @@ impl Asking {
             _ => (cached::unasked(kind, own.reports_cached), false),
         };
         let heard = listening.end().await;
+        let other_status = match learnt.is_ok() {
+            true => self.client.by_another_name(&models_call, 200).await,
+            false => None,
+        };
         let generates = self.generates(address, &page, manner.timeout).await;
 
         let ids: Vec<&str> = learnt.iter().flat_map(|learnt| &learnt.cards).map(|card| &*card.id).collect();
@@ -193,6 +197,7 @@ impl Asking {
         let found = &mut examined.findings;
         found.push(server::server(kind, version_text.as_deref()));
         found.push(server::models(&learnt, context, self.keyless));
+        found.extend(other_status.map(|status| Finding::advice("host", client::host_matters(status))));
         found.push(tokenizer::finding(&manner.config, &ids));
         let is_heard = tokenizer::is_needed(&manner.config, &ids);
         found.extend(page.cache(kind, &own, generates, is_heard));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::Fleet;
 use crate::control::caches::Unit;
 use crate::control::health::{Course, REFUSALS};
-use crate::control::member::Tenancy;
+use crate::control::member::{Member, Tenancy};
 use crate::control::truth::Truth;
 use crate::counters::{Counted, Deeds};
 use crate::fleet::{Endpoint, EndpointId, Health, Turnover};
@@ -42,10 +42,40 @@ impl Fleet {
     /// Gives a member an endpoint at one of its addresses, unless it is at one of them.
     pub(super) fn seat(&mut self, at: usize, now: Instant) -> bool {
         let Some(address) = self.is_to_be_at(at) else { return false };
+        if self.makes_room(at, now) {
+            return true;
+        }
         let member = &self.members[at];
         // Where it was somewhere else before, a new process has begun, with an empty cache.
-        let course = Course::new(member.now.is_none() && !member.latecomer, &self.config.health, now);
+        let is_elsewhere = member.now.is_some();
+        let course = match is_elsewhere && self.others_serve(at) {
+            true => Course::moved(&self.config.health, now),
+            false => Course::new(!is_elsewhere && !member.latecomer, &self.config.health, now),
+        };
         self.settle(at, address, course, now)
+    }
+
+    /// Where every slot is taken, a dead endpoint goes first, whose slot is then the member's once it has rested: it would be asked for ever where it no
+    /// longer is.
+    fn makes_room(&mut self, at: usize, now: Instant) -> bool {
+        let is_full = self.slots.len() >= ENDPOINTS_MAX && self.slots.iter().all(|slot| slot.tenant.is_some());
+        let Some(member) = self.members.get_mut(at).filter(|member| is_full && member.health() == Some(Health::Down))
+        else {
+            return false;
+        };
+        let Some(endpoint) = member.now.take().map(|tenancy| member.endpoint(&tenancy)) else { return false };
+        self.let_finish(endpoint, now);
+        self.pools.membership_changed();
+        true
+    }
+
+    /// Whether engines that are up serve what a member does, as far as that is known.
+    fn others_serve(&self, at: usize) -> bool {
+        let Some(member) = self.members.get(at) else { return false };
+        let is_unknown = |member: &Member| member.ids().is_none();
+        let is_peer = |other: &Member| other.shares_a_model(member) || is_unknown(other) && is_unknown(member);
+        let others = self.members.iter().filter(|other| other.place != member.place);
+        others.filter(|other| other.health() == Some(Health::Up)).any(is_peer)
     }
 
     /// Where a member is to be and is not. Without addresses it stays where it is: name servers fail more often than engines move.
@@ -85,6 +115,12 @@ impl Fleet {
             asleep: false,
             was_silent: None,
         };
+        member.models_doubted |= member.models.is_some();
+        if member.now.is_some() {
+            // Whoever watches it is to look there now.
+            member.models_wanted.notify_one();
+            member.troubled.notify_one();
+        }
         let old = member.now.replace(next).map(|old| (self.caches.part(old.id), member.endpoint(&old)));
         let (part, endpoint) = old.unzip();
         // The one before goes first: what it had of the index is this one's, and nobody else's.

@@ -60,6 +60,28 @@ fn an_engine_that_moves_gets_another_slot_and_its_own_back_only_when_idle() {
     assert_eq!((third.slot, third.generation), (0, first.generation + 1));
 }
 
+/// Its name may be told where it will be long before it is there; meanwhile others serve.
+#[test]
+fn an_engine_that_moves_answers_a_probe_before_it_gets_requests_if_others_serve() {
+    let mut fleet = fleet(3);
+    let now = Instant::now();
+    (0..3).for_each(|place| serves(&mut fleet, place, &[["a"], ["a"], ["b"]][place]));
+    let health = |fleet: &Fleet| fleet.members().iter().map(|member| member.health().unwrap()).collect::<Vec<_>>();
+    let up = |fleet: &mut Fleet, place: usize| {
+        let (id, _) = fleet.target(place).unwrap();
+        assert_eq!(fleet.probed(place, id, Ok(()), now).0, Some(Turn::Up));
+    };
+    (0..3).for_each(|place| up(&mut fleet, place));
+    assert!(fleet.resolved(0, vec![at(7)], now) && fleet.resolved(2, vec![at(8)], now));
+    assert_eq!(health(&fleet), [Health::Down, Health::Up, Health::Unknown], "nobody else has the third one's model");
+    assert!(fleet.members()[0].why().is_some_and(|why| why.contains("new address")));
+    up(&mut fleet, 0);
+    assert!(fleet.members()[0].now.as_ref().unwrap().course.starts_slowly(), "with an empty cache");
+    // Both that serve it move at once: one of them is tried all the same.
+    assert!(fleet.resolved(0, vec![at(3)], now) && fleet.resolved(1, vec![at(4)], now));
+    assert_eq!(health(&fleet), [Health::Down, Health::Unknown, Health::Unknown]);
+}
+
 #[test]
 fn an_address_that_is_still_answered_is_kept() {
     let mut fleet = fleet(1);

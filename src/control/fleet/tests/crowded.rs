@@ -47,3 +47,23 @@ fn engines_that_found_no_slot_get_one_when_it_is_free() {
     let all: HashSet<u16> = fleet.members().iter().filter_map(|member| Some(member.now.as_ref()?.id.slot)).collect();
     assert_eq!(all.len(), usize::from(COUNT), "each has one of its own");
 }
+
+/// There is no slot beside its own, in which it is dead.
+#[test]
+fn an_engine_that_moves_where_all_slots_are_taken_leaves_its_own() {
+    const COUNT: u16 = ENDPOINTS_MAX as u16;
+    let mut now = Instant::now();
+    let mut fleet = Fleet::new(Arc::new(named("all", COUNT)), Vec::new(), Arc::default());
+    resolve(&mut fleet, now);
+    let (id, address) = fleet.target(7).unwrap();
+    assert!(!fleet.resolved(7, vec![at(2_000)], now));
+    assert_eq!(fleet.target(7), Some((id, address)), "it may be there yet");
+    (0..2).for_each(|_| _ = fleet.probed(7, id, failed(), now));
+    assert!(fleet.resolved(7, vec![at(2_000)], now), "shards must know");
+    assert_eq!(fleet.target(7), None);
+    assert!(!fleet.resolved(7, vec![at(2_000)], now), "its slot has yet to rest");
+    now += slots::QUARANTINE * 2;
+    assert!(!fleet.tick(now, |slot| u32::from(slot == id.slot), nothing), "it has a request yet");
+    assert!(fleet.tick(now, |_| 0, nothing));
+    assert_eq!(fleet.target(7), Some((EndpointId { generation: id.generation + 1, ..id }, at(2_000))));
+}

@@ -1,5 +1,8 @@
 //! What is not known of the engines' models, and what that changes for requests and for `/v1/models`.
 
+use std::pin::pin;
+use std::task::{Context, Waker};
+
 use super::*;
 
 /// An engine may have a key that the front lacks, or be dead from the start: it is never learnt.
@@ -93,6 +96,228 @@ fn what_names_no_model_is_for_the_base_model_that_all_engines_serve() {
     config.serve.default_model = "gone".into();
     fleet.reconfigure(Arc::new(config), Vec::new(), Arc::default(), Instant::now());
     assert_eq!(chosen(&mut fleet, None), "NoModel");
+}
+
+/// Who cannot take a prompt refuses it at once, looks idle, and would draw the next one too.
+#[test]
+fn a_prompt_goes_to_who_takes_one_so_long() {
+    use crate::index::Matches;
+    use crate::policy::{self, Avoid, Nobody, Policy, Prompt, Request};
+
+    let mut fleet = fleet(3);
+    let learns = |fleet: &mut Fleet, contexts: [Option<u32>; 3]| {
+        for (place, context) in contexts.into_iter().enumerate() {
+            let (id, _) = fleet.target(place).unwrap();
+            let cards = vec![Card { context, ..Card::made("m") }, Card { is_adapter: true, ..Card::made("lora") }];
+            fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false, left_out: 0 }));
+        }
+    };
+    let (counters, matches) = (Counters::leak(), Matches::default());
+    let sent = |fleet: &mut Fleet, model: &[u8], tokens: u32, tried: &[u16]| {
+        let mut snapshot = fleet.snapshot();
+        snapshot.seal();
+        let pool = &snapshot.pools[usize::from(snapshot.models[model].0)];
+        let prompt = |turn: u64| Prompt { tokens, block_tokens: 64.0, matches: &matches, tie: turn << 56 };
+        let mut avoid = Avoid::default();
+        tried.iter().for_each(|slot| avoid.push(*slot));
+        let mut slots = Vec::new();
+        for turn in 0..200 {
+            let random = turn << 56;
+            let request =
+                Request { prompt: Some(prompt(turn)), context: tokens, avoid, random, turn, ..Request::default() };
+            for policy in [Policy::Warm, Policy::LeastLoad, Policy::RoundRobin] {
+                match policy::choose_by(policy, pool, counters.loads(), &request) {
+                    Ok(choice) => slots.push(choice.endpoint.slot),
+                    Err(nobody) => assert_eq!(nobody, Nobody::NoneTakesRequests),
+                }
+            }
+        }
+        slots.sort_unstable();
+        slots.dedup();
+        slots
+    };
+    learns(&mut fleet, [Some(8_192), Some(32_768), Some(8_192)]);
+    for model in [&b"m"[..], b"lora"] {
+        assert_eq!(sent(&mut fleet, model, 9_000, &[]), [0, 1, 2], "how long it is is a guess");
+        assert_eq!(sent(&mut fleet, model, 20_000, &[]), [1]);
+        assert_eq!(sent(&mut fleet, model, 200_000, &[]), [1], "too long for all, as far as we guess");
+        assert_eq!(sent(&mut fleet, model, 0, &[]), [0, 1, 2], "nothing is known of it");
+        assert_eq!(sent(&mut fleet, model, 20_000, &[1]), [0, 2], "it was tried");
+        assert_eq!(sent(&mut fleet, model, 20_000, &[0, 1, 2]), [0; 0]);
+    }
+    let (id, _) = fleet.target(1).unwrap();
+    (0..2).for_each(|_| _ = fleet.probed(1, id, failed(), Instant::now()));
+    assert_eq!(sent(&mut fleet, b"m", 20_000, &[]), [0, 2], "it is down");
+    fleet.probed(1, id, Ok(()), Instant::now());
+    // Of several lengths the shortest that do; who does not say takes any.
+    learns(&mut fleet, [Some(8_192), Some(32_768), None]);
+    let by_length = [8_000, 20_000, 100_000].map(|tokens| sent(&mut fleet, b"m", tokens, &[]));
+    assert_eq!(by_length, [vec![0, 1, 2], vec![1, 2], vec![2]]);
+    learns(&mut fleet, [Some(8_192); 3]);
+    assert_eq!(sent(&mut fleet, b"m", 20_000, &[]), [0, 1, 2], "all are alike");
+}
+
+/// A pod went, and its address is another server's by now, which is healthy and answers all else with 404: whoever believed the list of before
+/// would send it most of what comes, as the idlest of all.
+#[test]
+fn who_has_no_list_at_an_engines_address_serves_nothing_of_its() {
+    let members = |fleet: &mut Fleet, model: &[u8]| match fleet.snapshot().select(Some(model)) {
+        Selected::Pool(pool) => pool.members.to_vec(),
+        _ => Vec::new(),
+    };
+    let (now, refused) = (Instant::now(), || Err(Failure { why: "x".into(), how: How::Refused }));
+    let returns = |fleet: &mut Fleet| {
+        let (id, _) = fleet.target(1).unwrap();
+        (0..2).for_each(|_| _ = fleet.probed(1, id, refused(), now));
+        assert_eq!(fleet.probed(1, id, Ok(()), now).0, Some(Turn::Up));
+        id
+    };
+    let mut fleet = fleet(2);
+    (0..2).for_each(|place| serves(&mut fleet, place, &["a", "b"]));
+    let (id, _) = fleet.target(1).unwrap();
+    assert_eq!(fleet.probed(1, id, Ok(()), now).0, Some(Turn::Up));
+    assert!(!fleet.learnt(1, id, Err(ModelsError::Status(404))), "the process that told them is there");
+    let id = returns(&mut fleet);
+    for kept in [ModelsError::Status(503), ModelsError::Status(429), ModelsError::KeyRefused] {
+        fleet.learnt(1, id, Err(kept));
+        assert_eq!(members(&mut fleet, b"a"), [0, 1], "it says nothing of models");
+    }
+    assert!(fleet.learnt(1, id, Err(ModelsError::Status(404))));
+    assert_eq!((members(&mut fleet, b"a"), members(&mut fleet, b"b")), (vec![0], vec![0]));
+    assert!(
+        fleet.snapshot().pools.iter().all(|pool| !pool.members.contains(&1)),
+        "nor does it get what names no model"
+    );
+    // It is an engine again.
+    serves(&mut fleet, 1, &["a"]);
+    assert_eq!(members(&mut fleet, b"a"), [0, 1]);
+    assert!(!fleet.learnt(1, id, Err(ModelsError::Shape)));
+    // At another address, and in another process that no probe missed.
+    fleet.resolved(1, vec![at(7)], now);
+    let (id, _) = fleet.target(1).unwrap();
+    assert!(fleet.learnt(1, id, Err(ModelsError::Shape)));
+    assert_eq!(members(&mut fleet, b"a"), [0]);
+    serves(&mut fleet, 1, &["a"]);
+    fleet.starts_anew(1, id, None, now);
+    assert!(fleet.learnt(1, id, Err(ModelsError::Status(404))));
+    assert_eq!(members(&mut fleet, b"a"), [0]);
+    // Where nobody lists any, all are asked for all, as by a front that has just begun.
+    let (id, _) = fleet.target(0).unwrap();
+    fleet.starts_anew(0, id, None, now);
+    assert!(fleet.learnt(0, id, Err(ModelsError::Status(404))));
+    assert!(matches!(fleet.snapshot().select(None), Selected::Pool(pool) if pool.members.len() == 2));
+}
+
+/// Another name is no other engine, and what it serves goes on while it is asked again.
+#[test]
+fn an_engine_of_another_name_serves_what_it_did() {
+    let named = |prefix: &str| {
+        let mut config = Config::clone(&fleet(2).config);
+        for (n, upstream) in config.upstream.iter_mut().enumerate() {
+            upstream.name = format!("{prefix}-{n}");
+        }
+        Arc::new(config)
+    };
+    let now = Instant::now();
+    let mut fleet = Fleet::new(named("before"), Vec::new(), Arc::default());
+    (0..2u16).for_each(|place| _ = fleet.resolved(place.into(), vec![at(place)], now));
+    (0..2).for_each(|place| serves(&mut fleet, place, &[["a"], ["b"]][place]));
+    fleet.reconfigure(named("after"), Vec::new(), Arc::default(), now);
+    for n in 0..2 {
+        let place = fleet.members()[n].place;
+        fleet.resolved(place, vec![at(n as u16)], now);
+    }
+    let snapshot = fleet.snapshot();
+    let members = |model: &[u8]| match snapshot.select(Some(model)) {
+        Selected::Pool(pool) => pool.members.to_vec(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((members(b"a"), members(b"b")), (vec![2], vec![3]));
+    assert!(snapshot.models_complete && snapshot.models_answer.list.is_some());
+    // It is another engine after all.
+    let (place, (id, _)) = (fleet.members()[0].place, fleet.target(fleet.members()[0].place).unwrap());
+    assert!(fleet.learnt(place, id, Err(ModelsError::Status(404))));
+    assert!(!fleet.snapshot().models.contains_key(&b"a"[..]));
+}
+
+/// A fleet that goes over to another model, and one engine that died before: its list is the old one for ever.
+#[test]
+fn what_a_dead_engine_served_keeps_nobody_from_the_default() {
+    let mut fleet = fleet(3);
+    serves(&mut fleet, 0, &["old"]);
+    (1..3).for_each(|place| serves(&mut fleet, place, &["new", "alias"]));
+    let chosen = |fleet: &mut Fleet| {
+        fleet.snapshot().default_pool.map(|id| fleet.snapshot().pools[usize::from(id.0)].members.to_vec())
+    };
+    assert_eq!(chosen(&mut fleet), None);
+    let down = |fleet: &mut Fleet, place: usize| {
+        let (id, _) = fleet.target(place).unwrap();
+        (0..2).for_each(|_| _ = fleet.probed(place, id, failed(), Instant::now()));
+    };
+    down(&mut fleet, 0);
+    assert_eq!(chosen(&mut fleet), Some(vec![1, 2]));
+    down(&mut fleet, 1);
+    assert_eq!(chosen(&mut fleet), Some(vec![1, 2]), "one of them lives");
+    serves(&mut fleet, 2, &["new"]);
+    assert_eq!(chosen(&mut fleet), Some(vec![1, 2]));
+    down(&mut fleet, 2);
+    assert_eq!(chosen(&mut fleet), None, "all are dead");
+}
+
+/// Adapters come and go, each under a name of its own: one that comes late is served too, once those that nobody has served for an hour are many.
+#[test]
+fn ids_that_come_and_go_leave_room_for_others() {
+    let (mut fleet, mut now) = (fleet(1), Instant::now());
+    let mut names: Vec<String> = Vec::new();
+    let mut lists = |fleet: &mut Fleet, batch: usize| {
+        names = (0..1_000).map(|n| format!("{batch}-{n}")).collect();
+        let ids: Vec<&str> = ["base"].into_iter().chain(names.iter().map(String::as_str)).collect();
+        serves(fleet, 0, &ids);
+        let snapshot = fleet.snapshot();
+        let known = ids.iter().filter(|id| snapshot.models.contains_key(id.as_bytes())).count();
+        (known, snapshot.models[b"base".as_slice()], snapshot.pools.len())
+    };
+    let (_, base, _) = lists(&mut fleet, 0);
+    for batch in 1..4 {
+        assert_eq!(lists(&mut fleet, batch), (1_001, base, 1 + 1_000 * (batch + 1) + usize::from(base.0)));
+    }
+    let (known, _, pools) = lists(&mut fleet, 4);
+    assert!(known < 200 && pools == 4_096, "{known} {pools}");
+    fleet.pools.tick(now);
+    now += Duration::from_secs(3_599);
+    fleet.pools.tick(now);
+    assert_eq!(lists(&mut fleet, 5).0, 1, "it may be back, or asked for yet");
+    now += Duration::from_secs(2);
+    fleet.pools.tick(now);
+    for batch in 6..8 {
+        assert_eq!(lists(&mut fleet, batch), (1_001, base, 4_096), "{batch}");
+    }
+    let snapshot = fleet.snapshot();
+    assert!(
+        snapshot.pools.iter().all(|pool| pool.members.is_empty() || snapshot.models[pool.name.as_bytes()] == pool.id)
+    );
+    assert!(snapshot.pools.iter().take(64).skip(2).all(|pool| pool.name.starts_with("0-")), "statistics know them");
+}
+
+/// Adapters are loaded and unloaded by hand, and requests tell sooner than the next look.
+#[test]
+fn models_are_read_anew_where_requests_were_in_vain() {
+    let mut fleet = fleet(2);
+    let began = Instant::now();
+    let mut rung = |not_found: [u32; 2], unknown: u64, after_ms: u64| {
+        fleet.ring_for_models(|slot| not_found[usize::from(slot)], unknown, began + Duration::from_millis(after_ms));
+        let is_rung = |member: &Member| {
+            let bell = Arc::clone(&member.models_wanted);
+            pin!(bell.notified()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        };
+        fleet.members().iter().map(is_rung).collect::<Vec<_>>()
+    };
+    assert_eq!(rung([0, 0], 0, 0), [false, false]);
+    assert_eq!(rung([1, 0], 0, 20), [true, false]);
+    assert_eq!(rung([2, 0], 0, 40), [false, false], "once a second");
+    assert_eq!(rung([2, 0], 1, 60), [false, true], "nobody is known to serve it");
+    assert_eq!(rung([2, 0], 1, 1_020), [true, false], "it is not forgotten meanwhile");
+    assert_eq!(rung([2, 0], 1, 5_000), [false, false]);
 }
 
 /// An engine that is added serves nobody before it is known, and one that is dead from the start never does.

@@ -1,0 +1,28 @@
+//! What engines serve: who is asked for it, and when.
+
+use std::sync::Arc;
+
+use super::{Keeper, rung};
+use crate::control::models::{Learnt, ModelsError};
+use crate::fleet::EndpointId;
+
+impl Keeper {
+    /// See [`Fleet::learnt`].
+    pub fn learnt(&self, place: usize, id: EndpointId, learnt: Result<Learnt, ModelsError>) {
+        let changed = self.fleet().learnt(place, id, learnt);
+        self.changed_if(changed);
+    }
+
+    /// The models of an engine are to be read now.
+    pub fn wake_models(&self, place: usize) {
+        if let Some(member) = self.fleet().member(place) {
+            member.models_wanted.notify_one();
+        }
+    }
+
+    /// Waits for [`Keeper::wake_models`].
+    pub async fn models_wanted(&self, place: usize) {
+        let bell = self.fleet().member(place).map(|member| Arc::clone(&member.models_wanted));
+        rung(bell).await;
+    }
+}

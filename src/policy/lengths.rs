@@ -1,0 +1,48 @@
+//! Endpoints of one pool that take prompts of different lengths, such as those of one name that were started with `--max-model-len` and without.
+//!
+//! What is too long for an engine it refuses at once, so that it looks idle and would draw the next such prompt too.
+
+use crate::fleet::Endpoint;
+use crate::policy::{Eligible, Pool};
+
+/// So many are told apart at most, the shortest.
+const LENGTHS_MAX: usize = 8;
+/// How long a prompt is is mostly a guess: an endpoint is passed over for one that is longer by more than one part in so many.
+const GUESS: u32 = 5;
+
+/// Those endpoints of a pool that take more than others do.
+#[derive(Clone, Debug)]
+pub(super) struct Longer {
+    /// Than so many tokens.
+    than: u32,
+    /// A pool of their own.
+    pool: Pool,
+}
+
+impl Pool {
+    /// Those that take so many tokens, prompt and answer together, where others do not; all of them, where nobody who does may be chosen. Of what is
+    /// too long for all, those that take most. 0: nothing is known of it.
+    #[inline]
+    pub fn taking(&self, tokens: u32) -> &Pool {
+        let is_too_long = |longer: &&Longer| tokens > longer.than + longer.than / GUESS;
+        self.longer.iter().rev().find(is_too_long).map_or(self, |longer| &longer.pool)
+    }
+
+    /// Those that may be chosen now, by what they take.
+    pub(super) fn longer(&self, endpoints: &[Option<Endpoint>]) -> Box<[Longer]> {
+        let mut lengths = self.contexts.to_vec();
+        lengths.sort_unstable();
+        lengths.dedup();
+        // Nobody takes more than the longest.
+        lengths.pop();
+        lengths.truncate(LENGTHS_MAX);
+        let longer = |than: u32| {
+            let takes = self.members.iter().zip(&*self.contexts).filter(|(_, context)| **context > than);
+            let members: Vec<u16> = takes.map(|(slot, _)| *slot).collect();
+            let eligible = Eligible::of(&members, endpoints);
+            let in_service = !eligible.slots().is_empty() && !eligible.last_resort();
+            in_service.then(|| Longer { than, pool: self.part(members.into(), eligible) })
+        };
+        lengths.into_iter().filter_map(longer).collect()
+    }
+}

@@ -1,0 +1,96 @@
+//! What engines list in `/v1/models`, and what becomes of requests for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::engine::Engine;
+use crate::front::Front;
+use crate::reloading::config;
+use crate::{DRIVERS, until};
+
+const WARM: &str = "[control]\nmodels_interval_ms = 200\n";
+
+/// A front by `warm`, once it knows what these serve.
+fn front(driver: &str, engines: &[&Engine]) -> Front {
+    let front = Front::start(driver, &[], &config(WARM, engines).replace("round-robin", "warm"));
+    (0..engines.len()).for_each(|place| front.until_health(place, "up"));
+    front
+}
+
+#[test]
+fn a_long_prompt_is_sent_to_who_takes_it() {
+    let [short, long] = std::array::from_fn(|_| Engine::start());
+    short.serves(&[("m", 8_192)]);
+    long.serves(&[("m", 32_768)]);
+    let front = front("auto", &[&short, &long]);
+    let mut client = front.connect();
+    let mut sent = |bytes: usize, turns: usize| {
+        let before = [short.requests(), long.requests()];
+        (0..turns).for_each(|_| assert_eq!(client.prompts("m", bytes), 200));
+        [short.requests() - before[0], long.requests() - before[1]]
+    };
+    assert_eq!(sent(80_000, 10), [0, 10], "some 20,000 tokens");
+    assert!(sent(400, 40)[0] > 0, "short ones go where the least is to do");
+    long.goes();
+    front.until_health(1, "down");
+    assert_eq!(sent(80_000, 1), [1, 0], "there is no other");
+}
+
+/// A reload under load that renames engines of different models, and one that puts others in their places: what each serves is known before it is asked.
+#[test]
+fn engines_that_are_renamed_or_replaced_serve_on() {
+    for driver in DRIVERS {
+        let [a, b, c, d] = std::array::from_fn(|_| Engine::start());
+        [&a, &c].iter().for_each(|engine| engine.serves(&[("a", 8_192)]));
+        [&b, &d].iter().for_each(|engine| engine.serves(&[("b", 8_192)]));
+        let front = Arc::new(front(driver, &[&a, &b]));
+        let (stop, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let client = |model: &'static str| {
+            let (front, stop, served) = (Arc::clone(&front), Arc::clone(&stop), Arc::clone(&served));
+            std::thread::spawn(move || {
+                let mut client = front.connect();
+                while !stop.load(Ordering::Relaxed) {
+                    assert_eq!(client.prompts(model, 400), 200, "{model}");
+                    served.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        };
+        let clients = ["a", "b", "a", "b"].map(client);
+        let takes = |text: String| {
+            let before = served.load(Ordering::Relaxed);
+            until("requests", || served.load(Ordering::Relaxed) >= before + 20);
+            front.write(&text.replace("round-robin", "warm"));
+            assert_eq!(front.reload().0, 200);
+            let before = served.load(Ordering::Relaxed);
+            until("requests behind it", || served.load(Ordering::Relaxed) >= before + 20);
+        };
+        for turn in 0..4 {
+            let named = |engine: &Engine| {
+                format!("[[upstream]]\nurl = \"http://{0}\"\nname = \"{turn}-{0}\"\n", engine.address)
+            };
+            takes(config(WARM, &[]) + &named(&a) + &named(&b));
+            takes(config(WARM, &[&c, &d]));
+        }
+        stop.store(true, Ordering::Relaxed);
+        clients.into_iter().for_each(|client| client.join().unwrap());
+    }
+}
+
+/// The next look is a minute away.
+#[test]
+fn an_adapter_that_is_loaded_by_hand_is_served_soon() {
+    let [a, b] = std::array::from_fn(|_| Engine::start());
+    a.serves(&[("a", 8_192)]);
+    b.serves(&[("b", 8_192)]);
+    let text = config("[control]\nmodels_interval_ms = 60000\n", &[&a, &b]);
+    let front = Front::start("auto", &[], &text);
+    (0..2).for_each(|place| front.until_health(place, "up"));
+    let mut client = front.connect();
+    assert_eq!(["a", "b", "new"].map(|model| client.prompts(model, 100)), [200, 200, 404]);
+    a.serves(&[("a", 8_192), ("new", 8_192)]);
+    until("the adapter", || client.prompts("new", 100) == 200);
+    // It is unloaded, and loaded elsewhere: the first to know is its engine.
+    a.serves(&[("a", 8_192)]);
+    b.serves(&[("b", 8_192), ("new", 8_192)]);
+    until("the other engine's", || client.prompts("new", 100) == 200);
+}
