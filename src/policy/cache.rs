@@ -29,6 +29,9 @@ pub(super) struct Cache {
     base: i64,
     /// How much of our requests' tokens is their own, 0..=1: the rest they share with one another.
     own: f32,
+    /// The square of what is not, in [`PARTS_BITS`]: next to nothing where each has a conversation of its own, nearly all where one prompt stands
+    /// before all of theirs.
+    pub(super) shared: u32,
     /// Tokens that it could take at the last scrape without another going.
     pub(super) vacant: u32,
 }
@@ -59,6 +62,7 @@ impl Cache {
             until_cold: until(FILL_COLD),
             base: base as i64,
             own: own as f32,
+            shared: parts(((1.0 - own) * (1.0 - own)) as f32),
             vacant: (f64::from(endpoint.vacant.clamp(0.0, 1.0)) * capacity as f64) as u32,
         }
     }
