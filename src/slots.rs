@@ -60,7 +60,8 @@ impl<T> Slots<T> {
         self.len == 0
     }
 
-    /// Stores `entry` under a key never given out before.
+    /// Stores `entry` under a key that names nothing else: of one slot they come again after 2^30 uses, which takes days, and whoever keeps a stale one does
+    /// so for half a minute at most.
     pub fn insert(&mut self, entry: T) -> Key {
         if self.free.is_empty() {
             self.grow();
@@ -119,8 +120,13 @@ impl<T> Slots<T> {
 
     /// The keys alive, in slot order. Walks the whole table: for shutdown and reports.
     pub fn keys(&self) -> Vec<Key> {
+        self.keys_where(|_| true)
+    }
+
+    /// The same of entries of a kind.
+    pub fn keys_where(&self, is: impl Fn(&T) -> bool) -> Vec<Key> {
         let slots = self.pages.iter().flat_map(|page| page.0.iter());
-        let alive = slots.enumerate().filter(|(_, slot)| slot.entry.is_some());
+        let alive = slots.enumerate().filter(|(_, slot)| slot.entry.as_ref().is_some_and(&is));
         alive.map(|(index, slot)| Key { index: index as u32, generation: slot.generation }).collect()
     }
 }

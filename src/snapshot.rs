@@ -96,6 +96,12 @@ impl Snapshot {
         }
     }
 
+    /// Whether an endpoint that refuses its probes has requests in flight.
+    pub fn any_deserted(&self, in_flight: impl Fn(u16) -> u32) -> bool {
+        let mut refusing = self.endpoints.iter().flatten().filter(|endpoint| endpoint.refuses_probes);
+        self.any_refuses && refusing.any(|endpoint| in_flight(endpoint.id.slot) > 0)
+    }
+
     /// Which endpoints may stand in for each other, those of a pool and of pools that have endpoints in common: for each slot the
     /// lowest one of these. Slots behind the last that a pool has are left out.
     pub fn islands(&self) -> Vec<u16> {
@@ -199,6 +205,20 @@ impl Snapshot {
 mod tests {
     use super::*;
     use crate::ring::Ring;
+
+    /// A dead engine without requests is nothing to look for among all clients.
+    #[test]
+    fn only_who_has_requests_is_deserted() {
+        let endpoint = |slot, refuses_probes| {
+            let id = crate::fleet::EndpointId { slot, generation: 1 };
+            Some(Endpoint { refuses_probes, ..Endpoint::new(id, "gpu".into(), ([10, 0, 0, 1], 80).into()) })
+        };
+        let mut snapshot = Snapshot { endpoints: vec![endpoint(0, false), endpoint(1, true)], ..Snapshot::default() };
+        snapshot.seal();
+        for (in_flight, any) in [([0, 0], false), ([5, 0], false), ([0, 1], true)] {
+            assert_eq!(snapshot.any_deserted(|slot| in_flight[usize::from(slot)]), any, "{in_flight:?}");
+        }
+    }
 
     #[test]
     fn an_adapter_behind_its_bases_name_is_asked_of_who_has_it() {

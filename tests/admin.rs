@@ -580,6 +580,35 @@ fn a_hostile_or_silent_engine_delays_nothing_and_is_bounded() {
     front.control.stop();
 }
 
+/// As a vLLM's with adapters is some days old: each set of them that was ever in use has a line.
+#[test]
+fn an_engine_is_read_whose_metrics_have_grown_by_megabytes() {
+    let line = |set| {
+        format!("vllm:lora_requests_info{{max_lora=\"8\",running_lora_adapters=\"{set},{set},{set}\"}} 1.79e+09\n")
+    };
+    let mut page: String = (0..)
+        .map(line)
+        .scan(0, |length, line| {
+            *length += line.len();
+            (*length < 10 << 20).then_some(line)
+        })
+        .collect();
+    page.push_str(METRICS);
+    let page: &'static str = page.leak();
+    let engine = engine(MODELS, page, None);
+    let front = front_with(vec![upstream(engine.address)], |config| {
+        config.control.scrape_timeout_ms = 8_000;
+        config.control.scrape_bytes_max = 64 << 10;
+    });
+    let snapshot = front.until("its load", |snapshot| {
+        snapshot.endpoints[0].as_ref().is_some_and(|endpoint| endpoint.engine.running.is_some())
+    });
+    assert_eq!(snapshot.endpoints[0].as_ref().unwrap().engine.kv_capacity_tokens, Some(65_536));
+    let failures = format!("warmfront_endpoint_scrape_failures_total{{endpoint=\"{}\"}} 0\n", engine.address);
+    assert!(front.text("/metrics").contains(&failures));
+    front.control.stop();
+}
+
 /// Whoever asks for `/metrics` sees 50 more requests ended, of 700 tokens each.
 #[test]
 fn how_long_answers_are_is_learnt_from_what_engines_count() {

@@ -53,9 +53,10 @@ fn sources() -> Vec<(&'static str, Box<dyn Source>, Profile)> {
 fn replay(source: &dyn Source, load: f64, profile: &Profile, engines: usize, policy: &str) -> Run {
     let block_tokens = source.block_tokens();
     let (blocks, events) = (profile.kv_tokens / block_tokens, Delivery::default());
-    let stage = Stage { engines, blocks, block_tokens, fronts: 1, events, seed: 1 };
+    let weights = vec![1; engines];
+    let stage = Stage { weights: &weights, blocks, block_tokens, fronts: 1, events, seed: 1 };
     let chooser = named(policy).unwrap().make(&stage);
-    run(source, load, profile, &vec![1; engines], 1, chooser, &AtomicU64::new(0))
+    run(source, load, profile, &weights, 1, chooser, &AtomicU64::new(0))
 }
 
 /// Requests as written down.

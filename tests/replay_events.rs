@@ -45,7 +45,7 @@ fn with_room() -> Vec<(&'static str, Box<dyn Source>, Profile)> {
 fn chooser(source: &dyn Source, profile: &Profile, policy: &str, fronts: usize, events: Delivery) -> Box<dyn Chooser> {
     let block_tokens = source.block_tokens();
     let blocks = profile.kv_tokens / block_tokens;
-    named(policy).unwrap().make(&Stage { engines: 4, blocks, block_tokens, fronts, events, seed: 1 })
+    named(policy).unwrap().make(&Stage { weights: &[1; 4], blocks, block_tokens, fronts, events, seed: 1 })
 }
 
 fn replay(source: &dyn Source, profile: &Profile, policy: &str, fronts: usize, events: Delivery) -> Run {

@@ -322,6 +322,42 @@ fn what_requests_share_is_counted_once_and_what_waits_in_the_engine_is_counted()
     assert!(has_room(&fleet, 1, 0, 9_999), "nothing is known of the cache");
 }
 
+/// Whether it was never read, or is read no more.
+#[test]
+fn who_does_not_tell_how_full_he_is_is_as_the_others_are() {
+    for kv_capacity_tokens in [None, Some(10_000)] {
+        let told = EngineLoad { kv_use: Some(0.95), kv_capacity_tokens: Some(10_000), ..EngineLoad::default() };
+        let mut endpoints: Vec<Endpoint> =
+            (0..4).map(|slot| Endpoint { engine: told, turnover: 0.5, ..endpoint(slot) }).collect();
+        endpoints[3] = Endpoint { engine: EngineLoad { kv_capacity_tokens, ..EngineLoad::default() }, ..endpoint(3) };
+        let mut fleet = Fleet::new(endpoints);
+        fleet.had(600);
+        (0..4).for_each(|slot| fleet.computes(slot, 0));
+        let chosen: Vec<u16> = (0..200).map(|seed| fleet.choose_new(seed).endpoint.slot).collect();
+        for slot in 0..4 {
+            let share = chosen.iter().filter(|chosen| **chosen == slot).count();
+            assert!((20..90).contains(&share), "{slot}: {share} of 200");
+        }
+    }
+}
+
+/// As far as ours fill it, where others say how much of theirs requests share.
+#[test]
+fn room_is_looked_for_in_a_cache_whose_size_is_known_from_before() {
+    let beside = |engine: EngineLoad| {
+        let other = Endpoint { engine: CACHE, resident_at: 16_000, ..endpoint(1) };
+        let mut fleet = Fleet::new(vec![Endpoint { engine, resident_at: 77_000, ..endpoint(0) }, other]);
+        fleet.occupies(&[4_000; 4]);
+        fleet.computes(1, 100_000);
+        fleet
+    };
+    // Half of what they would each by itself.
+    let fleet = beside(EngineLoad { kv_use: None, ..CACHE });
+    assert!(has_room(&fleet, 1, 0, 1_236) && !has_room(&fleet, 2, 0, 1_237));
+    let fleet = beside(EngineLoad::default());
+    assert!(has_room(&fleet, 1, 0, 9_000), "it never said how large it is");
+}
+
 #[test]
 fn a_heavier_endpoint_takes_more_and_one_that_starts_slowly_less() {
     let mut endpoints: Vec<Endpoint> = (0..2).map(endpoint).collect();
@@ -357,21 +393,22 @@ fn a_crowd_counts_by_the_weight_of_who_has_it() {
 /// One prompt stands before all others: its home keeps them while it has little more than the others, and no longer.
 #[test]
 fn what_all_share_goes_on_to_the_next_endpoint_where_its_home_has_more_than_its_part() {
-    let fleet = |resident_at| {
-        let engine = EngineLoad { kv_use: Some(0.1), kv_capacity_tokens: Some(20_000), ..EngineLoad::default() };
+    let fleet = |kv_use, resident_at| {
+        let engine = EngineLoad { kv_use, kv_capacity_tokens: Some(20_000), ..EngineLoad::default() };
         Fleet::new((0..3).map(|slot| Endpoint { engine, resident_at, ..endpoint(slot) }).collect())
     };
-    let goes = |resident_at: u64, in_flight: usize| {
-        let mut fleet = fleet(resident_at);
+    let goes = |kv_use, resident_at: u64, in_flight: usize| {
+        let mut fleet = fleet(kv_use, resident_at);
         let prompt = chain(1, 20);
         fleet.holds(2, &prompt[..15]);
         (0..in_flight).for_each(|_| fleet.computes(2, 0));
         fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot == 2
     };
     // 30,000 tokens of requests take 2,000: a fifteenth is their own. Of 12 requests 4 are beyond an even part and chance.
-    assert!(goes(30_000, 12) && !goes(30_000, 40));
-    assert!(goes(2_000, 40), "they share nothing");
-    assert!(goes(0, 40), "nothing is known");
+    assert!(goes(Some(0.1), 30_000, 12) && !goes(Some(0.1), 30_000, 40));
+    assert!(goes(Some(0.1), 2_000, 40), "they share nothing");
+    assert!(goes(Some(0.1), 0, 40), "nothing ran there when it told");
+    assert!(goes(None, 30_000, 40), "nothing is told");
 }
 
 /// Who is chosen for a prompt of ten blocks, of which the first of two endpoints holds some; so much is pending at the second. Of earlier
@@ -429,6 +466,33 @@ fn what_is_new_goes_where_there_is_room_beside_what_is_there() {
     assert_eq!(goes([0.0, 1.0], 8 * 640), 0);
 }
 
+/// How much of what its requests have in a cache of 20,000 tokens is their own, as far as it tells.
+fn own(endpoint: &Endpoint) -> f64 {
+    match (endpoint.engine.kv_use, endpoint.resident_at) {
+        (None, _) | (_, 0) => 1.0,
+        (Some(kv), resident) => (f64::from(kv) * 20_000.0 / resident as f64).min(1.0),
+    }
+}
+
+/// Who does not tell of its cache, beside others who do, is as they are in the mean, which is said with how much its requests have of their own; nothing
+/// was sent there since.
+fn as_taken(endpoints: &[Endpoint]) -> Vec<(Endpoint, f64, bool)> {
+    let told: Vec<&Endpoint> = endpoints.iter().filter(|endpoint| endpoint.engine.kv_use.is_some()).collect();
+    let mean = |of: fn(&Endpoint) -> f32| told.iter().map(|endpoint| of(endpoint)).sum::<f32>() / told.len() as f32;
+    let taken = |endpoint: &Endpoint| {
+        let mut taken = endpoint.clone();
+        let like_others = !told.is_empty() && endpoint.engine.kv_use.is_none();
+        if like_others {
+            taken.engine.kv_use = Some(mean(|endpoint| endpoint.engine.kv_use.unwrap()));
+            (taken.turnover, taken.vacant) = (mean(|endpoint| endpoint.turnover), mean(|endpoint| endpoint.vacant));
+        }
+        let own =
+            if like_others { told.iter().map(|one| own(one)).sum::<f64>() / told.len() as f64 } else { own(endpoint) };
+        (taken, own, like_others)
+    };
+    endpoints.iter().map(taken).collect()
+}
+
 /// The cost in floating point, as the formula is published.
 fn cost(
     endpoint: &Endpoint,
@@ -436,7 +500,7 @@ fn cost(
     tokens: f64,
     held: f64,
     (displaces, vacant): (f64, bool),
-    even: f64,
+    (even, own): (f64, f64),
 ) -> f64 {
     let mean = 1_000.0;
     let kv = f64::from(endpoint.engine.kv_use.unwrap_or(0.0));
@@ -452,10 +516,6 @@ fn cost(
     };
     let weight = f64::from(endpoint.weight);
     let held_up = 0.1 * new * in_flight.min(32.0 * weight);
-    let own = match endpoint.resident_at {
-        0 => 1.0,
-        resident => (kv * 20_000.0 / resident as f64).min(1.0),
-    };
     let uneven = (in_flight - (even * weight).floor() - 4.0).max(0.0) * mean * (1.0 - own).powi(2);
     let room = (f64::from(endpoint.vacant) * 20_000.0).floor() - since as f64;
     // Beside one that has room, what there is no room for; of a cache that nobody tells of nothing is known.
@@ -509,12 +569,13 @@ proptest! {
         let displaced = (f64::from(loads.held_share(0)), vacant);
         let load: u32 = endpoints.iter().map(|one| loads.in_flight(one.id.slot) + one.foreign).sum();
         let even = f64::from(load) / endpoints.iter().map(|one| f64::from(one.weight)).sum::<f64>();
-        let costs: Vec<f64> = endpoints.iter().map(|endpoint| {
+        let costs: Vec<f64> = as_taken(&endpoints).iter().map(|(endpoint, own, like_others)| {
             let slot = endpoint.id.slot;
             let depth = if endpoint.rung == Rung::Hash { 0 } else { matches.depth(slot) };
             let held = (f64::from(depth) * 64.0).min(f64::from(tokens));
-            let loads = (loads.pending(slot), loads.in_flight(slot), loads.dispatched(slot));
-            cost(endpoint, loads, f64::from(tokens), held, displaced, even)
+            let since = if *like_others { 0 } else { loads.dispatched(slot) };
+            let loads = (loads.pending(slot), loads.in_flight(slot), since);
+            cost(endpoint, loads, f64::from(tokens), held, displaced, (even, *own))
         }).collect();
         let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
         // Whole tokens, and an inverse of the weight that is rounded down.

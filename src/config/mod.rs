@@ -173,7 +173,7 @@ pub struct Control {
     pub scrape_interval_ms: u64,
     /// Longest wait for one reading.
     pub scrape_timeout_ms: u64,
-    /// Longest `/metrics` answer that is read.
+    /// Longest line of a `/metrics` answer that is read.
     pub scrape_bytes_max: usize,
     /// Age at which an engine's figures are no longer believed and its own counts stand alone.
     pub stale_after_ms: u64,

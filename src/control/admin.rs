@@ -83,7 +83,9 @@ async fn ready(Shared(state): Shared<State>) -> impl IntoResponse {
     } else if !state.process.all_serving() {
         unready("shards are starting\n")
     } else if !state.keeper.fleet().usable() {
-        unready("no engine takes requests: each is drained, asleep or does not answer its probes\n")
+        unready(
+            "no engine takes requests: each is drained, asleep, without an address, or has answered no probe well of late; GET /endpoints tells which\n",
+        )
     } else {
         (StatusCode::OK, "ready\n")
     }

@@ -130,7 +130,11 @@ mod tests {
         fn rests(&mut self) {
             self.now += Duration::from_secs(3);
             let (counters, stats) = (self.counters, self.stats);
-            self.fleet.tick(self.now, |slot| counters.in_flight(slot), || Counted::read(counters, stats));
+            self.fleet.tick(
+                self.now,
+                |slot| counters.in_flight(slot),
+                |slots| Counted::read_at(slots, counters, stats),
+            );
         }
 
         fn deeds(&self, name: &str) -> Deeds {

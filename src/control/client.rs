@@ -1,15 +1,18 @@
 //! Control's own calls to engines: small requests, bounded in size and time.
 
+use std::future::Future;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, USER_AGENT};
-use hyper::{Method, Request};
+use hyper::{Method, Request, Response};
 use hyper_util::client::legacy::connect::{HttpConnector, capture_connection};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use memchr::memchr;
 
 /// Idle connections to engines are dropped before engines on uvicorn drop them (5 s).
 const IDLE: Duration = Duration::from_secs(3);
@@ -18,6 +21,9 @@ const IDLE: Duration = Duration::from_secs(3);
 const CONNECT: Duration = Duration::from_secs(1);
 /// Longest head of an engine's answer.
 const HEAD_BYTES_MAX: usize = 64 << 10;
+/// Longest page that is read line by line. What engines count they may count apart for each set of adapters that was ever in use: such a page
+/// grows for as long as they live, by lines that are nobody's here.
+const PAGE_BYTES_MAX: usize = 64 << 20;
 
 /// The one HTTP client of control.
 #[derive(Clone, Debug)]
@@ -36,7 +42,7 @@ pub struct Call<'a> {
     pub key: Option<&'a str>,
     /// For connecting, asking and the whole answer together.
     pub timeout: Duration,
-    /// Longest body read.
+    /// Longest body read; of a page that is read line by line, longest line.
     pub bytes_max: usize,
 }
 
@@ -72,6 +78,9 @@ pub enum CallError {
     /// Longer than asked for.
     #[error("the answer is longer than {0} bytes")]
     TooLong(usize),
+    /// One line of it is.
+    #[error("a line of the answer is longer than {0} bytes")]
+    LongLine(usize),
     /// Not HTTP, or cut.
     #[error("the answer is broken: {0}")]
     Broken(String),
@@ -132,34 +141,105 @@ impl Client {
 
     /// One GET.
     pub async fn get(&self, call: &Call<'_>) -> Result<Answer, CallError> {
-        self.ask(call, Vec::new(), None).await
+        self.ask(call, Vec::new(), None, |response| whole(response, call.bytes_max)).await
     }
 
     /// One POST of JSON, with header fields of its own.
     pub async fn post(&self, call: &Call<'_>, fields: Vec<(&str, &str)>, json: Bytes) -> Result<Answer, CallError> {
-        self.ask(call, fields, Some(json)).await
+        self.ask(call, fields, Some(json), |response| whole(response, call.bytes_max)).await
     }
 
-    async fn ask(&self, call: &Call<'_>, fields: Vec<(&str, &str)>, json: Option<Bytes>) -> Result<Answer, CallError> {
+    /// One GET of a page that is told line by line as it comes, of which no more is kept than a line. Answers its status.
+    pub async fn get_lines(&self, call: &Call<'_>, line: impl FnMut(&[u8])) -> Result<u16, CallError> {
+        self.ask(call, Vec::new(), None, |response| by_lines(response, call.bytes_max, line)).await
+    }
+
+    async fn ask<T, R: Future<Output = Result<T, CallError>>>(
+        &self,
+        call: &Call<'_>,
+        fields: Vec<(&str, &str)>,
+        json: Option<Bytes>,
+        read: impl FnOnce(Response<Incoming>) -> R,
+    ) -> Result<T, CallError> {
         let mut request = request(call, fields, json).map_err(|error| CallError::of(&error, None))?;
         let connection = capture_connection(&mut request);
-        let whole = tokio::time::timeout(call.timeout, self.unbounded(call, request)).await;
-        whole.unwrap_or_else(|_| match connection.connection_metadata().is_some() {
-            true => Err(CallError::Timeout(call.timeout.as_millis())),
-            false => Err(CallError::unconnected(call.address)),
+        let answer = async {
+            let response = self.0.request(request).await;
+            let response =
+                response.map_err(|error| CallError::of(&error, error.is_connect().then_some(call.address)))?;
+            read(response).await
+        };
+        tokio::time::timeout(call.timeout, answer).await.unwrap_or_else(|_| {
+            match connection.connection_metadata().is_some() {
+                true => Err(CallError::Timeout(call.timeout.as_millis())),
+                false => Err(CallError::unconnected(call.address)),
+            }
         })
     }
+}
 
-    async fn unbounded(&self, call: &Call<'_>, request: Request<Full<Bytes>>) -> Result<Answer, CallError> {
-        let response = self.0.request(request).await;
-        let response = response.map_err(|error| CallError::of(&error, error.is_connect().then_some(call.address)))?;
-        let (head, body) = response.into_parts();
-        let body = Limited::new(body, call.bytes_max).collect().await;
-        let body = body.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
-            true => CallError::TooLong(call.bytes_max),
-            false => CallError::of(error.as_ref(), None),
-        })?;
-        Ok(Answer { status: head.status.as_u16(), fields: head.headers, body: body.to_bytes() })
+async fn whole(response: Response<Incoming>, bytes_max: usize) -> Result<Answer, CallError> {
+    let (head, body) = response.into_parts();
+    let body = Limited::new(body, bytes_max).collect().await;
+    let body = body.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
+        true => CallError::TooLong(bytes_max),
+        false => CallError::of(error.as_ref(), None),
+    })?;
+    Ok(Answer { status: head.status.as_u16(), fields: head.headers, body: body.to_bytes() })
+}
+
+async fn by_lines(
+    response: Response<Incoming>,
+    bytes_max: usize,
+    mut line: impl FnMut(&[u8]),
+) -> Result<u16, CallError> {
+    let (head, mut body) = response.into_parts();
+    let (mut lines, mut length) = (Lines { begun: Vec::new(), bytes_max }, 0);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| CallError::of(&error, None))?;
+        let Some(data) = frame.data_ref() else { continue };
+        length += data.len();
+        if length > PAGE_BYTES_MAX {
+            return Err(CallError::TooLong(PAGE_BYTES_MAX));
+        }
+        lines.take(data, &mut line)?;
+    }
+    if !lines.begun.is_empty() {
+        line(&lines.begun);
+    }
+    Ok(head.status.as_u16())
+}
+
+/// Cuts what comes piece by piece into lines.
+struct Lines {
+    /// What came of the line that is not whole yet.
+    begun: Vec<u8>,
+    bytes_max: usize,
+}
+
+impl Lines {
+    fn take(&mut self, mut piece: &[u8], line: &mut impl FnMut(&[u8])) -> Result<(), CallError> {
+        while let Some(end) = memchr(b'\n', piece) {
+            let (first, behind) = (&piece[..end], &piece[end + 1..]);
+            self.has_room(first)?;
+            match self.begun.is_empty() {
+                true => line(first),
+                false => {
+                    self.begun.extend_from_slice(first);
+                    line(&self.begun);
+                    self.begun.clear();
+                }
+            }
+            piece = behind;
+        }
+        self.has_room(piece)?;
+        self.begun.extend_from_slice(piece);
+        Ok(())
+    }
+
+    fn has_room(&self, more: &[u8]) -> Result<(), CallError> {
+        let fits = self.begun.len() + more.len() <= self.bytes_max;
+        fits.then_some(()).ok_or(CallError::LongLine(self.bytes_max))
     }
 }
 
@@ -203,6 +283,29 @@ fn root(error: &(dyn std::error::Error + 'static)) -> (String, Option<ErrorKind>
         match error.source() {
             Some(source) => error = source,
             None => return (error.to_string(), kind),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_cut_into_lines_wherever_it_is_cut_into_pieces() {
+        let page = b"one\n\ntwo \r\nthree";
+        for (a, b) in (0..=page.len()).flat_map(|a| (a..=page.len()).map(move |b| (a, b))) {
+            let (mut lines, mut told) = (Lines { begun: Vec::new(), bytes_max: 5 }, Vec::new());
+            for piece in [&page[..a], &page[a..b], &page[b..]] {
+                lines.take(piece, &mut |line: &[u8]| told.push(line.to_vec())).unwrap();
+            }
+            assert_eq!((told, lines.begun), (vec![b"one".to_vec(), vec![], b"two \r".to_vec()], b"three".to_vec()));
+        }
+        for piece in [&b"123456"[..], b"123456\n", b"1\n123456"] {
+            let (mut lines, mut pieces) = (Lines { begun: Vec::new(), bytes_max: 5 }, piece.chunks(2));
+            let taken = pieces.try_for_each(|piece| lines.take(piece, &mut |_: &[u8]| {}));
+            assert_eq!(taken, Err(CallError::LongLine(5)), "{}", piece.escape_ascii());
+            assert!(lines.begun.len() <= 5);
         }
     }
 }

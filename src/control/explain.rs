@@ -133,7 +133,10 @@ pub fn explain(question: &Question<'_>, config: &Config, snapshot: &Snapshot, lo
         api: format!("{:?}", api(question)).to_ascii_lowercase(),
         body_bytes: question.body.len() as u64,
         scan: match whole {
-            Progress::Failed(fault) => format!("failed ({}): routed by load, forwarded unchanged", fault.as_str()),
+            Progress::Failed(fault) => format!(
+                "failed ({}): forwarded unchanged, routed by load where a policy would have read it; where several models are served and its own was not read, to default_model or answered 400",
+                fault.as_str()
+            ),
             _ => "whole".into(),
         },
         model: model.map(|model| String::from_utf8_lossy(&model).into_owned()),

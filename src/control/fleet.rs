@@ -26,6 +26,8 @@ use slots::Slot;
 /// In how many steps a slow start goes on, and the longest pause between two.
 const STEPS: u64 = 10;
 const STEP_MAX: Duration = Duration::from_secs(1);
+/// How often stale readings and free slots are looked for.
+pub(super) const TICK: Duration = Duration::from_millis(250);
 
 /// Everything control knows of its engines.
 #[derive(Debug)]
@@ -41,6 +43,8 @@ pub struct Fleet {
     pub(super) epoch: u64,
     /// When slow starts last went a step on.
     stepped: Option<Instant>,
+    /// When readings were last looked at.
+    ticked: Option<Instant>,
     pub(super) caches: Caches,
     pub(super) forms: Arc<Forms>,
     /// What an earlier process of ours knew of engines that have not said yet which processes they are.
@@ -61,6 +65,7 @@ impl Fleet {
             answer: ModelsAnswer::default(),
             epoch: 0,
             stepped: None,
+            ticked: None,
             caches: Caches::default(),
             forms,
             remembered: Saved::default(),
@@ -319,10 +324,22 @@ impl Fleet {
 
     /// Drops readings too old to be believed, has the parts of the index as large as they should be, and frees slots whose requests have ended:
     /// `counted` is asked for then.
-    pub fn tick(&mut self, now: Instant, in_flight: impl Fn(u16) -> u32, counted: impl FnOnce() -> Counted) -> bool {
+    pub fn tick(
+        &mut self,
+        now: Instant,
+        in_flight: impl Fn(u16) -> u32,
+        counted: impl FnOnce(&[u16]) -> Counted,
+    ) -> bool {
         let stale = Duration::from_millis(self.config.control.stale_after_ms);
+        let since = self.ticked.replace(now).map_or(Duration::ZERO, |before| now.saturating_duration_since(before));
+        // Where this process stood still nobody could be asked meanwhile: to forget all at once would let go whoever waits.
+        let usual = 2 * TICK + Duration::from_millis(self.config.control.publish_interval_ms);
+        let stood_still = since.saturating_sub(usual);
         let mut changed = false;
         for tenancy in self.members.iter_mut().filter_map(|member| member.now.as_mut()) {
+            if let Some((_, at)) = &mut tenancy.reading {
+                *at += stood_still;
+            }
             if tenancy.reading.as_ref().is_some_and(|(_, at)| now.saturating_duration_since(*at) > stale) {
                 tenancy.reading = None;
                 tenancy.turnover = Turnover::default();

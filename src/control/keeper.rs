@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use super::access::AccessLog;
 use super::answers::Answered;
 use super::edit::{Edit, Refused};
-use super::fleet::Fleet;
+use super::fleet::{Fleet, TICK};
 use super::forms::Forms;
 use super::health::{Failure, Turn};
 use super::hearing::Hearing;
@@ -41,8 +41,6 @@ use said::{Unserved, say, say_asleep, say_moved};
 
 /// How often what shards have counted is looked at.
 const GLANCE: Duration = Duration::from_millis(20);
-/// How often stale readings and free slots are looked for.
-const TICK: Duration = Duration::from_millis(250);
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -365,7 +363,7 @@ impl Keeper {
                 changed |= self.fleet().tick(
                     ticked,
                     |slot| self.counters.in_flight(slot),
-                    || Counted::read(self.counters, self.stats),
+                    |slots| Counted::read_at(slots, self.counters, self.stats),
                 );
             }
             if changed {

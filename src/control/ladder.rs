@@ -190,11 +190,11 @@ impl Ladder {
         }
     }
 
-    /// Its engine may be another process, of which nothing wrong is known but whether it caches, which its next scrape
-    /// tells. True: it is on another rung.
+    /// Its engine may be another process, of which nothing wrong is known: not even that it caches nothing, before it says so itself. True: it is on
+    /// another rung.
     pub fn restarted(&mut self, now: Instant) -> bool {
-        self.doubt = DOUBT;
-        self.believe(!self.cache_off, Why::Restarted, now)
+        (self.doubt, self.cache_off) = (DOUBT, false);
+        self.believe(true, Why::Restarted, now)
     }
 
     fn believe(&mut self, is_believed: bool, why: Why, now: Instant) -> bool {
@@ -275,7 +275,6 @@ mod tests {
         assert!(ladder.caches(false, now) && !ladder.caches(false, now));
         assert_eq!((ladder.rung(), ladder.why()), (Rung::Hash, Some(Why::CacheOff)));
         (0..10).for_each(|_| assert!(!ladder.compared(window(0), now)));
-        assert!(!ladder.restarted(now) && ladder.rung() == Rung::Hash);
         assert!(ladder.caches(true, now));
         assert_eq!((ladder.rung(), ladder.why()), (Rung::Approximate, Some(Why::CacheOn)));
         assert!(!ladder.caches(true, now));
@@ -285,6 +284,10 @@ mod tests {
     fn a_new_process_is_believed() {
         let mut ladder = after(&[100, 100, 100]);
         assert!(ladder.restarted(Instant::now()) && ladder.rung() == Rung::Approximate);
+        let mut ladder = after(&[]);
+        ladder.caches(false, Instant::now());
+        assert!(ladder.restarted(Instant::now()) && ladder.rung() == Rung::Approximate, "it says nothing of its cache");
+        assert!(ladder.caches(false, Instant::now()) && ladder.rung() == Rung::Hash, "it says that it has none");
         let mut ladder = after(&[100, 100]);
         assert!(!ladder.restarted(Instant::now()));
         ladder.compared(window(100), Instant::now());

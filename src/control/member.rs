@@ -14,7 +14,7 @@ use super::scrape::Reading;
 use super::truth::Truth;
 use super::watch;
 use crate::config::Upstream;
-use crate::fleet::{Endpoint, EndpointId, EngineKind, Health, Turnover};
+use crate::fleet::{Endpoint, EndpointId, EngineKind, EngineLoad, Health, Turnover};
 use crate::limits::TOKENS_MAX;
 
 /// One configured engine.
@@ -107,6 +107,13 @@ impl Tenancy {
     /// How many tokens its cache holds, as far as they are noted and as it said last.
     pub fn tokens(&self) -> Option<u64> {
         self.reading.as_ref().and_then(|(reading, _)| self.unit.tokens(reading))
+    }
+
+    /// Its load, as far as that is believed. How large its cache is stays so for as long as it is the same process.
+    fn load(&self) -> EngineLoad {
+        let kv_capacity_tokens = self.process.and_then(|process| process.tokens);
+        let unread = || EngineLoad { kv_capacity_tokens, ..EngineLoad::default() };
+        self.reading.as_ref().map_or_else(unread, |(reading, _)| reading.load)
     }
 
     /// Whether its next scrape can tell if it is the same process.
@@ -262,7 +269,7 @@ impl Member {
             share_percent: tenancy.course.share_percent(),
             refuses_probes: tenancy.course.refuses_probes(),
             rung: tenancy.truth.ladder.rung(),
-            engine: tenancy.reading.as_ref().map(|(reading, _)| reading.load).unwrap_or_default(),
+            engine: tenancy.load(),
             foreign: tenancy.foreign,
             dispatched_at: tenancy.dispatched_at,
             resident_at: tenancy.resident_at,

@@ -129,7 +129,11 @@ impl Collected {
                 "time_to_first_token_seconds",
                 "From the request's last byte to the first token, the wait in the queue included",
             ),
-            (Timing::InterToken, "inter_token_seconds", "Between two tokens of a stream"),
+            (
+                Timing::InterToken,
+                "inter_token_seconds",
+                "Between two reads of a stream behind its first token: mostly a token each, several where they came together",
+            ),
             (Timing::Total, "request_seconds", "From the request's first byte to the reply's last"),
             (
                 Timing::Queue,

@@ -162,11 +162,16 @@ impl Handle {
     }
 }
 
+/// Most threads beside control's own, for what blocks: with as many shards as machines have, and another process in this one's place, they
+/// are to be fewer than a unit may have (`TasksMax=`).
+const THREADS_MAX: usize = 96;
+
 /// Starts the control thread. When this returns, the admin listener is open and a first snapshot of all
 /// engines whose names could be looked up is published, so that shards may begin. An inherited admin listener is served
 /// from where it listens as is configured. `succeeds`: another process serves from there until shards of this one do.
 pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result<Handle, StartError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().max_blocking_threads(THREADS_MAX).enable_all().build()?;
     // Before anything that takes its time: these signals end whoever does not wait for them.
     let asked = runtime.block_on(async { service::Asked::wait() })?;
     let address = setup.config.serve.admin;

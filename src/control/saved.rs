@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +23,8 @@ const VERSION: u32 = 3;
 const BYTES_MAX: u64 = 4 << 30;
 /// Longest first line, with its end.
 const LINE_BYTES_MAX: usize = 16 << 20;
+/// Copied at a time.
+const COPY_BYTES: usize = 1 << 20;
 /// Of the sum at the end.
 const SUM_BYTES: u64 = size_of::<u64>() as u64;
 
@@ -82,7 +84,7 @@ struct Line {
     engines: Vec<Listed>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Listed {
     name: String,
     process: Process,
@@ -145,51 +147,9 @@ impl Saved {
         self.engines.is_empty()
     }
 
-    /// Writes all of it in the place of what the file held, so that there is always a whole one. Answers how many bytes that are.
-    pub fn write(&self, path: &Path) -> io::Result<u64> {
-        self.write_within(BYTES_MAX, path)
-    }
-
-    fn write_within(&self, most: u64, path: &Path) -> io::Result<u64> {
-        let beside = beside(path);
-        // What was left there may be for others to read.
-        match fs::remove_file(&beside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let written = self.write_new(most, &beside).and_then(|length| fs::rename(&beside, path).map(|()| length));
-        if written.is_err() {
-            // On a disk that is full it would keep others from writing.
-            let _ = fs::remove_file(&beside);
-        }
-        written
-    }
-
-    fn write_new(&self, most: u64, path: &Path) -> io::Result<u64> {
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        let mut file = BufWriter::new(file);
-        let length = self.write_to(most, &mut file)?;
-        file.into_inner()?.sync_data()?;
-        Ok(length)
-    }
-
-    /// Part by part: all of them together once more would be as much again as they are.
-    fn write_to(&self, most: u64, out: &mut impl Write) -> io::Result<u64> {
-        let engines = self.engines.iter().map(|(name, engine)| Listed::of(name, engine)).collect();
-        // Numbers and names: there is always JSON of them.
-        let line = serde_json::to_vec(&Line { warmfront_caches: VERSION, engines }).unwrap_or_default();
-        let parts = || [&*line, b"\n"].into_iter().chain(self.engines.values().flat_map(|engine| engine.parts()));
-        let length = parts().map(|part| part.len() as u64).sum::<u64>() + SUM_BYTES;
-        if length > most || line.len() >= LINE_BYTES_MAX {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it would be longer than any that is read"));
-        }
-        let mut sum = Xxh64::new(0);
-        for part in parts() {
-            sum.update(part);
-            out.write_all(part)?;
-        }
-        out.write_all(&sum.digest().to_le_bytes())?;
-        Ok(length)
+    /// All of it, by the engines' names.
+    pub fn engines(&self) -> impl Iterator<Item = (&str, &Arc<Engine>)> {
+        self.engines.iter().map(|(name, engine)| (&**name, engine))
     }
 
     /// What an earlier process wrote.
@@ -224,6 +184,100 @@ impl Saved {
         rest.end()?;
         Ok(saved)
     }
+}
+
+/// A file as it is written, engine by engine: what is known of all of them together may be a third of what the index takes.
+#[derive(Debug)]
+pub struct Writing {
+    path: PathBuf,
+    most: u64,
+    /// What is to stand behind the first line, which says how long each part is. It has no name, and goes with this process at the latest.
+    parts: BufWriter<File>,
+    length: u64,
+    engines: Vec<Listed>,
+}
+
+impl Writing {
+    /// Of what is to be in `path`; of so many bytes at least.
+    pub fn to(path: &Path, least: u64) -> io::Result<Writing> {
+        Writing::within(BYTES_MAX, path, least)
+    }
+
+    fn within(most: u64, path: &Path, least: u64) -> io::Result<Writing> {
+        if least > most {
+            return Err(too_long());
+        }
+        let beside = beside(path, ".parts");
+        let parts = BufWriter::new(made_anew(&beside)?);
+        fs::remove_file(&beside)?;
+        Ok(Writing { path: path.to_owned(), most, parts, length: 0, engines: Vec::new() })
+    }
+
+    /// Adds what is known of an engine.
+    pub fn add(&mut self, name: &str, engine: &Engine) -> io::Result<()> {
+        self.engines.push(Listed::of(name, engine));
+        for part in engine.parts() {
+            self.length += part.len() as u64;
+            if self.length > self.most {
+                return Err(too_long());
+            }
+            self.parts.write_all(part)?;
+        }
+        Ok(())
+    }
+
+    /// Puts all of it in the place of what the file held, so that there is always a whole one. Answers how many bytes that are.
+    pub fn end(self) -> io::Result<u64> {
+        let (path, beside) = (self.path.clone(), beside(&self.path, ".new"));
+        let written = self.write_to(&beside).and_then(|length| fs::rename(&beside, path).map(|()| length));
+        if written.is_err() {
+            // On a disk that is full it would keep others from writing.
+            let _ = fs::remove_file(&beside);
+        }
+        written
+    }
+
+    fn write_to(self, path: &Path) -> io::Result<u64> {
+        // Numbers and names: there is always JSON of them.
+        let mut line =
+            serde_json::to_vec(&Line { warmfront_caches: VERSION, engines: self.engines }).unwrap_or_default();
+        line.push(b'\n');
+        let length = line.len() as u64 + self.length + SUM_BYTES;
+        if length > self.most || line.len() > LINE_BYTES_MAX {
+            return Err(too_long());
+        }
+        let mut parts = self.parts.into_inner()?;
+        parts.rewind()?;
+        let mut all = BufReader::with_capacity(COPY_BYTES, line.as_slice().chain(parts));
+        let mut out = made_anew(path)?;
+        let mut sum = Xxh64::new(0);
+        loop {
+            let piece = all.fill_buf()?;
+            if piece.is_empty() {
+                break;
+            }
+            sum.update(piece);
+            out.write_all(piece)?;
+            let length = piece.len();
+            all.consume(length);
+        }
+        out.write_all(&sum.digest().to_le_bytes())?;
+        out.sync_data()?;
+        Ok(length)
+    }
+}
+
+/// An empty file for this user alone. What was left there may be for others to read.
+fn made_anew(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
+}
+
+fn too_long() -> io::Error {
+    io::Error::new(io::ErrorKind::FileTooLarge, "it would be longer than any that is read")
 }
 
 /// What of a file was not read yet, before its sum.
@@ -267,19 +321,19 @@ impl<R: BufRead> Rest<R> {
     }
 }
 
-/// Whether [`Saved::write`] could, without doing it.
+/// Whether it could be written, without doing it.
 pub fn writable(path: &Path) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|found| found.is_dir()) {
         return Err(io::ErrorKind::IsADirectory.into());
     }
-    // Both files are made anew there, whatever they were.
-    super::writable(&beside(path)).and_then(|()| may_hold(path))
+    // All files are made anew there, whatever they were.
+    super::writable(&beside(path, ".new")).and_then(|()| may_hold(path))
 }
 
-/// Written first, and then renamed.
-fn beside(path: &Path) -> PathBuf {
+/// Where it is written first.
+fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
+    beside.push(ending);
     beside.into()
 }
 
@@ -310,6 +364,8 @@ impl Listed {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use xxhash_rust::xxh64::xxh64;
 
     use super::*;
@@ -329,9 +385,40 @@ mod tests {
         (saved, process)
     }
 
+    /// A folder that goes with the value.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new() -> Folder {
+            static MADE: AtomicUsize = AtomicUsize::new(0);
+            let number = MADE.fetch_add(1, Ordering::Relaxed);
+            let folder = std::env::temp_dir().join(format!("warmfront-saved-{}-{number}", std::process::id()));
+            fs::create_dir_all(&folder).unwrap();
+            Folder(folder)
+        }
+
+        fn caches(&self) -> PathBuf {
+            self.0.join("caches")
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    fn write(saved: &Saved, most: u64, path: &Path) -> io::Result<u64> {
+        let mut writing = Writing::within(most, path, 0)?;
+        saved.engines().try_for_each(|(name, engine)| writing.add(name, engine))?;
+        writing.end()
+    }
+
     fn bytes(saved: &Saved) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        assert_eq!(saved.write_to(BYTES_MAX, &mut bytes).unwrap(), bytes.len() as u64);
+        let folder = Folder::new();
+        let length = write(saved, BYTES_MAX, &folder.caches()).unwrap();
+        let bytes = fs::read(folder.caches()).unwrap();
+        assert_eq!(length, bytes.len() as u64);
         bytes
     }
 
@@ -385,31 +472,54 @@ mod tests {
 
     #[test]
     fn a_file_is_replaced_whole() {
-        let folder = std::env::temp_dir().join(format!("warmfront-saved-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("caches");
+        let folder = Folder::new();
+        let path = folder.caches();
         assert!(matches!(Saved::read(&path), Err(Unusable::File(_))));
         let (saved, _) = saved();
         for _ in 0..2 {
-            let length = saved.write(&path).unwrap();
+            let length = write(&saved, BYTES_MAX, &path).unwrap();
             assert_eq!(fs::metadata(&path).unwrap().len(), length);
             assert_eq!(Saved::read(&path).unwrap().engines, saved.engines);
         }
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         // What was left behind for all to read, and what cannot be written.
-        let left = folder.join("caches.new");
+        let left = folder.0.join("caches.new");
         fs::write(&left, "x").unwrap();
         fs::set_permissions(&left, fs::Permissions::from_mode(0o644)).unwrap();
-        let length = saved.write(&path).unwrap();
+        let length = write(&saved, BYTES_MAX, &path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let error = saved.write_within(length - 1, &path).unwrap_err();
+        let error = write(&saved, length - 1, &path).unwrap_err();
         assert_eq!((error.kind(), left.exists()), (io::ErrorKind::FileTooLarge, false));
         assert_eq!(
-            (saved.write_within(length, &path).unwrap(), Saved::read(&path).unwrap().engines),
+            (write(&saved, length, &path).unwrap(), Saved::read(&path).unwrap().engines),
             (length, saved.engines)
         );
-        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// Of what is added nothing is kept but how long it is; what was there before stays until all is.
+    #[test]
+    fn one_engine_after_the_other_is_written_down() {
+        let folder = Folder::new();
+        fs::write(folder.caches(), "before").unwrap();
+        let (_, process) = saved();
+        let mut writing = Writing::to(&folder.caches(), 0).unwrap();
+        for engine in 1..=8 {
+            let rows = Rows { layout: 5, bytes: vec![engine; 1 << 20] };
+            writing.add(&format!("gpu-{engine}"), &Engine { process, told: None, rows: Some(rows) }).unwrap();
+            assert_eq!(writing.parts.get_ref().metadata().unwrap().len(), u64::from(engine) << 20);
+            assert_eq!(fs::read(folder.caches()).unwrap(), b"before");
+            assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "nothing is left where it ends now");
+        }
+        writing.end().unwrap();
+        let mut again = Saved::read(&folder.caches()).unwrap();
+        for engine in 1..=8 {
+            let known = again.take(&format!("gpu-{engine}"), Some(&process)).unwrap();
+            assert_eq!(known.rows.unwrap().bytes, vec![engine; 1 << 20]);
+        }
+        assert!(again.is_empty() && fs::read_dir(&folder.0).unwrap().count() == 1);
+        let error = Writing::to(&folder.caches(), BYTES_MAX + 1).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge, "before anything is copied");
     }
 
     /// Whatever stands in it under a sum that is right: read or refused, and what is read is no longer than the file.

@@ -41,18 +41,42 @@ impl Reading {
         self.started.map(|started| Process { started, block_size, tokens })
     }
 
-    /// Reads Prometheus text. Lines that are not understood are skipped: engines add metrics freely.
+    /// Reads Prometheus text.
     pub fn of(text: &[u8]) -> Reading {
-        let mut sums = Sums::default();
+        let mut page = Page::default();
+        text.split(|byte| *byte == b'\n').for_each(|line| page.line(line));
+        page.reading()
+    }
+}
+
+/// A page of Prometheus text as it comes, line by line.
+#[derive(Default)]
+pub struct Page {
+    sums: Sums,
+    bytes: usize,
+}
+
+impl Page {
+    /// One line, without its end. What is not understood is skipped: engines add metrics freely.
+    pub fn line(&mut self, line: &[u8]) {
+        self.bytes += line.len();
         // Most lines are of other metrics: looked at before they are checked as text.
         let names: [&[u8]; 4] = [b"vllm:", b"sglang:", b"sglang_", STARTED.as_bytes()];
-        let an_engines = |line: &&[u8]| names.iter().any(|name| line.starts_with(name));
-        for line in text.split(|byte| *byte == b'\n').filter(an_engines) {
-            if let Some(sample) = Sample::of(line) {
-                sums.take(&sample);
-            }
+        if names.iter().any(|name| line.starts_with(name))
+            && let Some(sample) = Sample::of(line)
+        {
+            self.sums.take(&sample);
         }
-        sums.reading()
+    }
+
+    /// How long it is, as far as it has come.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// What it says.
+    pub fn reading(self) -> Reading {
+        self.sums.reading()
     }
 }
 

@@ -1,8 +1,10 @@
-//! Finds shards that stand still in the middle of a turn, and says what they were doing.
+//! Finds shards that stand still in the middle of a turn, and says what they were doing; and how late control itself is.
 //!
 //! A shard serves thousands of streams: while it is busy with one thing for long, all others wait. What it does in
 //! the kernel may take long, anything else is either a fault of ours or a machine that lends us too little time.
 
+use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::counters::stats::Stats;
@@ -14,6 +16,49 @@ const LOOK: Duration = Duration::from_millis(10);
 const STALL: Duration = Duration::from_millis(50);
 /// A sleep of this length is told: each shard wakes every second, whether there is something to do or not.
 const OVERSLEPT: Duration = Duration::from_secs(3);
+
+/// How late control was at worst is told for so long, and for as long again.
+const WINDOW: Duration = Duration::from_secs(10);
+/// So late in two of these in a row it says so.
+const LATE: Duration = Duration::from_secs(1);
+
+static LATE_MICROS: AtomicU64 = AtomicU64::new(0);
+
+/// How late control was at worst in the last ten or twenty seconds.
+pub(super) fn late() -> Duration {
+    Duration::from_micros(LATE_MICROS.load(Ordering::Relaxed))
+}
+
+/// How late control wakes: probes, scrapes, engines' events and whoever asks it share one thread.
+#[derive(Debug)]
+struct Lateness {
+    since: Instant,
+    worst: Duration,
+    /// In the window before.
+    before: Duration,
+    said: bool,
+}
+
+impl Lateness {
+    fn new(now: Instant) -> Lateness {
+        Lateness { since: now, worst: Duration::ZERO, before: Duration::ZERO, said: false }
+    }
+
+    /// It has woken so late. True: that lasts, and was not said yet.
+    fn woke(&mut self, late: Duration, now: Instant) -> bool {
+        self.worst = self.worst.max(late);
+        if now.saturating_duration_since(self.since) < WINDOW {
+            return false;
+        }
+        let lasts = self.worst.min(self.before) >= LATE;
+        (self.since, self.before) = (now, mem::take(&mut self.worst));
+        !mem::replace(&mut self.said, lasts) && lasts
+    }
+
+    fn most(&self) -> Duration {
+        self.worst.max(self.before)
+    }
+}
 
 /// One shard as it was seen last.
 #[derive(Clone, Copy, Debug)]
@@ -63,9 +108,18 @@ pub(super) async fn watch(process: &'static Process, stats: &'static Stats) {
     let begin = Instant::now();
     let mut seen: Vec<Seen> =
         (0..process.shards().len()).map(|shard| Seen::new(turns(shard), Doing::Waits, begin)).collect();
+    let mut lateness = Lateness::new(begin);
     loop {
+        let due = Instant::now() + LOOK;
         tokio::time::sleep(LOOK).await;
         let now = Instant::now();
+        if lateness.woke(now.saturating_duration_since(due), now) {
+            tracing::warn!(
+                milliseconds = lateness.most().as_millis() as u64,
+                "control is late: what is known of engines is older than it should be; it has one thread, and a slow disk, many engines or their events may be too much for it"
+            );
+        }
+        LATE_MICROS.store(lateness.most().as_micros() as u64, Ordering::Relaxed);
         for (shard, (seen, state)) in seen.iter_mut().zip(process.shards()).enumerate() {
             if state.phase() != Phase::Serving {
                 *seen = Seen::new(turns(shard), Doing::Waits, now);
@@ -123,6 +177,23 @@ mod tests {
         assert_eq!(seen.look(9, Doing::ServesClient, at(1_210)), Some(over));
         assert_eq!(seen.look(9, Doing::Waits, at(1_300)), None);
         assert_eq!(seen.look(9, Doing::ServesClient, at(4_200)), None, "it slept, and has just woken");
+    }
+
+    #[test]
+    fn that_control_is_late_is_said_once_while_it_lasts() {
+        let begin = Instant::now();
+        let mut lateness = Lateness::new(begin);
+        let mut said = Vec::new();
+        for (second, late) in (0..).zip([0, 9, 0, 2, 2, 0, 0, 2, 2, 2, 0, 1, 0, 1, 1]) {
+            let [middle, end] = [5, 10].map(|part| begin + Duration::from_secs(10 * second + part));
+            assert!(!lateness.woke(Duration::from_secs(late), middle));
+            assert!(lateness.most() >= Duration::from_secs(late));
+            if lateness.woke(Duration::ZERO, end) {
+                said.push(second);
+            }
+            assert_eq!(lateness.before, Duration::from_secs(late));
+        }
+        assert_eq!(said, [4, 8, 14]);
     }
 
     #[test]

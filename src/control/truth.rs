@@ -156,7 +156,7 @@ impl Fleet {
         let Some(tenancy) = self.tenancy(place, id) else { return };
         tenancy.truth.restarted(now);
         tenancy.emptied += 1;
-        tenancy.process = None;
+        (tenancy.process, tenancy.kind) = (None, None);
         tenancy.asleep = false;
         tenancy.turnover = Turnover::default();
         let unit = tenancy.unit;

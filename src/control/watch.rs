@@ -3,11 +3,13 @@
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{io, vec};
 
-use tokio::task::JoinSet;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
 use super::client::{Call, CallError, Client};
@@ -15,7 +17,7 @@ use super::health::{Failure, How};
 use super::keeper::Keeper;
 use super::member::Member;
 use super::models;
-use super::scrape::Reading;
+use super::scrape::Page;
 use super::truth::Ours;
 use crate::config::{Config, Upstream};
 use crate::fleet::Health;
@@ -31,10 +33,17 @@ const FIRST_LOOKUP: Duration = Duration::from_secs(2);
 /// Longest wait for name servers: with one that does not answer the others are asked 5 s later, and again for each domain
 /// that is tried (resolv.conf(5)).
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Most look-ups at a time. Each has a thread while name servers are slow, however long ago it was given up; what else control leaves to threads, such
+/// as handing its sockets on, is not to wait for these.
+const LOOKUPS_MAX: usize = 64;
 /// Between two look-ups of a name that has no address yet.
 const RESOLVE_AGAIN: Duration = Duration::from_secs(1);
 /// The same of the name of an engine that is down: it may have moved.
 const RESOLVE_DOWN: Duration = Duration::from_secs(5);
+/// A page of metrics of so many bytes is long: without adapters they take a tenth of that.
+const LONG_PAGE: usize = 1 << 20;
+/// Such a page is asked for again after so many times as long as it took.
+const LONG_PAGE_REST: u32 = 20;
 /// Longest body of a `/health` answer that is read; vLLM's is empty.
 const HEALTH_BYTES_MAX: usize = 64 << 10;
 
@@ -46,6 +55,7 @@ pub struct Plan {
     scrape: Pace,
     models: Pace,
     resolve_every: Duration,
+    stale_after: Duration,
 }
 
 /// How often something is asked, and how much an answer may take.
@@ -70,7 +80,17 @@ impl From<&Config> for Plan {
             scrape: pace(control.scrape_interval_ms, control.scrape_timeout_ms, control.scrape_bytes_max),
             models: pace(control.models_interval_ms, control.models_timeout_ms, control.models_bytes_max),
             resolve_every: Duration::from_millis(control.resolve_interval_ms),
+            stale_after: Duration::from_millis(control.stale_after_ms),
         }
+    }
+}
+
+impl Plan {
+    /// Time between two readings of an engine's metrics, the last of which was of so many bytes and took so long. To write a long page is work for the
+    /// engine beside what it is there for; and what was read is believed until the next one.
+    fn until_scrape(&self, bytes: usize, took: Duration) -> Duration {
+        let every = self.scrape.every;
+        if bytes < LONG_PAGE { every } else { (LONG_PAGE_REST * took).min(self.stale_after / 2).max(every) }
     }
 }
 
@@ -112,11 +132,26 @@ pub async fn first_lookups<P: Send + 'static>(engines: Vec<(P, Upstream)>) -> Ve
 /// The addresses of an engine's host name, ascending by family as the resolver gives them, each once: who looks for another
 /// than one that is dead would find its twin behind it.
 pub async fn lookup(upstream: &Upstream) -> Result<Vec<SocketAddr>, String> {
-    let found = tokio::net::lookup_host((upstream.url.host.as_str(), upstream.url.port));
-    let found = tokio::time::timeout(RESOLVE_TIMEOUT, found).await;
+    let found = tokio::time::timeout(RESOLVE_TIMEOUT, resolved(upstream.url.host.clone(), upstream.url.port)).await;
     let found = found.map_err(|_| format!("name servers do not answer for {}", upstream.url.host))?;
     let found = each_once(found.map_err(|error| format!("{}: {error}", upstream.url.host))?);
     if found.is_empty() { Err(format!("{} has no address", upstream.url.host)) } else { Ok(found) }
+}
+
+static LOOKUPS: Semaphore = Semaphore::const_new(LOOKUPS_MAX);
+
+async fn resolved(host: String, port: u16) -> io::Result<vec::IntoIter<SocketAddr>> {
+    let turn = match host.parse::<IpAddr>() {
+        // There is nobody to be asked.
+        Ok(address) => return Ok(vec![SocketAddr::new(address, port)].into_iter()),
+        Err(_) => LOOKUPS.acquire().await.map_err(io::Error::other)?,
+    };
+    let found = spawn_blocking(move || {
+        let found = (host.as_str(), port).to_socket_addrs();
+        drop(turn);
+        found
+    });
+    found.await.map_err(io::Error::other)?
 }
 
 fn each_once(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
@@ -242,19 +277,22 @@ impl Watch {
                 let before = self.keeper.ours(id.slot);
                 let key = self.keeper.key(self.place);
                 let call = self.call(address, "/metrics", key.as_deref(), self.plan.scrape);
-                let read = match self.client.get(&call).await {
+                let (began, mut page) = (Instant::now(), Page::default());
+                let answered = self.client.get_lines(&call, |line| page.line(line)).await;
+                let wait = self.plan.until_scrape(page.bytes(), began.elapsed());
+                let read = match answered {
                     // The engine counted at some moment between the two: the larger one blames nobody else.
-                    Ok(answer) if answer.status == 200 => {
+                    Ok(200) => {
                         let in_flight = self.keeper.ours(id.slot).in_flight.max(before.in_flight);
-                        Ok((Reading::of(&answer.body), Ours { in_flight, ..before }))
+                        Ok((page.reading(), Ours { in_flight, ..before }))
                     }
-                    Ok(answer) => Err(format!("/metrics answers {}", answer.status)),
+                    Ok(status) => Err(format!("/metrics answers {status}")),
                     Err(error) => Err(error.to_string()),
                 };
                 let failed = read.as_ref().err().cloned();
                 self.keeper.scraped(self.place, id, read);
                 self.say_scraped(failed, &mut said);
-                sleep(jittered(self.plan.scrape.every)).await;
+                sleep(jittered(wait)).await;
             } else {
                 sleep(GLANCE).await;
             }
@@ -368,6 +406,22 @@ mod tests {
         assert_eq!(each_once([b, a, b].into_iter()), [b, a], "in the resolver's order");
     }
 
+    /// As many threads wait for name servers: who needs none of them does not wait.
+    #[test]
+    fn names_wait_for_others_and_addresses_for_nobody() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let asked = LOOKUPS.acquire_many(LOOKUPS_MAX as u32).await.unwrap();
+            let within = |host: &str, ms| tokio::time::timeout(Duration::from_millis(ms), resolved(host.into(), 80));
+            let [four, six] = ["127.0.0.1", "::1"].map(|address| SocketAddr::new(address.parse().unwrap(), 80));
+            assert_eq!(within("127.0.0.1", 20_000).await.unwrap().unwrap().as_slice(), [four]);
+            assert_eq!(within("::1", 20_000).await.unwrap().unwrap().as_slice(), [six]);
+            assert!(within("localhost", 50).await.is_err());
+            drop(asked);
+            assert!(within("localhost", 20_000).await.unwrap().unwrap().any(|found| [four, six].contains(&found)));
+        });
+    }
+
     #[test]
     fn a_name_of_two_families_is_one_engines() {
         let [a, b] = [1, 2].map(|n| SocketAddr::from(([10, 0, 0, n], 8000)));
@@ -378,6 +432,17 @@ mod tests {
         for shared in [&[a, b][..], &[c, d], &[c, a, b], &[a, d, c]] {
             assert!(is_shared(shared), "{shared:?}");
         }
+    }
+
+    #[test]
+    fn long_pages_are_asked_for_less_often_and_before_they_are_stale() {
+        let plan = Plan::from(&Config::default());
+        let wait = |bytes, millis| plan.until_scrape(bytes, Duration::from_millis(millis)).as_millis();
+        assert_eq!([0, 50, 900].map(|millis| wait(LONG_PAGE - 1, millis)), [1_000; 3]);
+        assert_eq!(
+            [0, 50, 51, 125, 126, 900].map(|millis| wait(LONG_PAGE, millis)),
+            [1_000, 1_000, 1_020, 2_500, 2_500, 2_500]
+        );
     }
 
     #[test]

@@ -79,10 +79,10 @@ impl Deeds {
     }
 }
 
-/// What stands at all slots at one moment, of all tenants.
+/// What stands at slots at one moment, of all tenants.
 #[derive(Debug)]
 pub struct Counted {
-    requests: BTreeMap<u16, BTreeMap<RequestKey, u64>>,
+    requests: Vec<(RequestKey, u64)>,
     counters: &'static Counters,
     stats: &'static Stats,
 }
@@ -90,17 +90,20 @@ pub struct Counted {
 impl Counted {
     /// Reads the tables of finished requests, once for all slots.
     pub fn read(counters: &'static Counters, stats: &'static Stats) -> Counted {
-        let mut requests = BTreeMap::<u16, BTreeMap<RequestKey, u64>>::new();
-        for (key, count) in stats.requests() {
-            requests.entry(key.slot).or_default().insert(RequestKey { slot: RequestKey::NONE, ..key }, count);
-        }
-        Counted { requests, counters, stats }
+        Counted { requests: stats.requests(|_| true), counters, stats }
+    }
+
+    /// The same for a few slots.
+    pub fn read_at(slots: &[u16], counters: &'static Counters, stats: &'static Stats) -> Counted {
+        Counted { requests: stats.requests(|slot| slots.contains(&slot)), counters, stats }
     }
 
     /// At one of them; at [`RequestKey::NONE`]: requests for which nothing was chosen.
     pub fn at(&self, slot: u16) -> Deeds {
+        let begin = self.requests.partition_point(|(key, _)| key.slot < slot);
+        let here = self.requests.iter().skip(begin).take_while(|(key, _)| key.slot == slot);
         Deeds {
-            requests: self.requests.get(&slot).cloned().unwrap_or_default(),
+            requests: here.map(|(key, count)| (RequestKey { slot: RequestKey::NONE, ..*key }, *count)).collect(),
             sent: self.counters.predictions().sent_in_all(slot),
             compared: Method::ALL.map(|method| self.counters.predictions().compared(slot, method)),
             faults: self.counters.outcomes().read(slot).faults.into(),

@@ -123,7 +123,7 @@ events! {
     "streams_told", "Streams that ended with an event of ours saying why." => ToldInStream;
     "streams_cut", "Replies broken off after their head, visibly to the client." => StreamCut;
     "shadowed_fields", "Bodies with a repeated field that routing looks at." => DuplicateField;
-    "scan_failures", "Bodies the scanner gave up on, routed by load.", "kind" =>
+    "scan_failures", "Bodies the scanner gave up on: routed by load where a policy would have read them; where several models are served and theirs was not read, to default_model or answered 400.", "kind" =>
         ScanFailedEmpty = "empty", ScanFailedNotObject = "not_object", ScanFailedSyntax = "syntax",
         ScanFailedControlCharacter = "control_character", ScanFailedEscape = "escape",
         ScanFailedTrailing = "trailing", ScanFailedTruncated = "truncated",
@@ -140,7 +140,7 @@ events! {
         RefusedClientTimeout = "client_timeout", RefusedEngineTimeout = "engine_timeout",
         RefusedUnreachable = "unreachable", RefusedUnknownModel = "unknown_model", RefusedShed = "shed",
         RefusedAllAtCap = "all_at_cap", RefusedOverBudget = "over_budget", RefusedNoDescriptor = "no_descriptor", RefusedOther = "other";
-    "upstream_faults", "Replies that broke or were broken off on the engine's side, by kind.", "kind" =>
+    "upstream_faults", "Replies that broke, were broken off, or told of an error, by kind; of these error_reply and error_event may be the client's doing (endpoint_faults has what counts against engines).", "kind" =>
         UpstreamFaultBadHead = "bad_head", UpstreamFaultBadFraming = "bad_framing",
         UpstreamFaultBadField = "bad_field", UpstreamFaultBadChunk = "bad_chunk",
         UpstreamFaultBadTrailers = "bad_trailers", UpstreamFaultHeadTooLarge = "head_too_large",

@@ -1,22 +1,26 @@
-//! Finished requests by pool, endpoint, status and reason: a fixed table, no allocation, no lock.
+//! Finished requests by pool, endpoint, status and reason: a fixed table, no allocation, no lock. Where it is full they are counted by their
+//! status alone: what is seen for the first time then may be what an alarm waits for.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::limits::LABELLED_POOLS_MAX;
 
 /// Rows of one shard's table: 256 KiB. 500 endpoints with 30 combinations each fit.
 const ROWS: usize = 16 << 10;
 /// A row is looked for this far; then the request is counted as overflow.
 const PROBES_MAX: usize = 64;
+/// Those of three digits, and 0.
+const STATUSES: usize = 1_000;
 /// Set in every key, so that none is 0.
 const TAKEN: u64 = 1 << 63;
 
 /// What finished requests are counted by.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestKey {
-    /// Labelled pool; [`RequestKey::NONE`] when none was selected.
-    pub pool: u16,
     /// Endpoint slot; [`RequestKey::NONE`] when none was chosen.
     pub slot: u16,
+    /// Labelled pool; [`RequestKey::NONE`] when none was selected.
+    pub pool: u16,
     /// Status sent to the client; 0 when it left, or the front ended, before one was.
     pub status: u16,
     /// [`crate::policy::Reason`] as a number; [`RequestKey::NO_REASON`] when nothing was chosen.
@@ -28,6 +32,12 @@ impl RequestKey {
     pub const NONE: u16 = u16::MAX;
     /// No reason.
     pub const NO_REASON: u8 = u8::MAX;
+
+    /// What a request without a row is counted by.
+    fn of_status(status: u16) -> RequestKey {
+        let (pool, slot, reason) = (LABELLED_POOLS_MAX as u16, RequestKey::NONE, RequestKey::NO_REASON);
+        RequestKey { pool, slot, status, reason }
+    }
 
     fn pack(self) -> u64 {
         let (pool, slot) = (u64::from(self.pool), u64::from(self.slot));
@@ -44,13 +54,16 @@ impl RequestKey {
 pub(super) struct Requests {
     /// Key (0: free) and count.
     rows: Box<[(AtomicU64, AtomicU64)]>,
+    /// Those that found no row, by status.
+    rowless: Box<[AtomicU64]>,
     overflow: AtomicU64,
 }
 
 impl Default for Requests {
     fn default() -> Self {
         let rows = (0..ROWS).map(|_| (AtomicU64::new(0), AtomicU64::new(0))).collect();
-        Requests { rows, overflow: AtomicU64::new(0) }
+        let rowless = (0..STATUSES).map(|_| AtomicU64::new(0)).collect();
+        Requests { rows, rowless, overflow: AtomicU64::new(0) }
     }
 }
 
@@ -71,15 +84,19 @@ impl Requests {
             return super::stats::add(count, 1);
         }
         super::stats::add(&self.overflow, 1);
+        if let Some(count) = self.rowless.get(usize::from(key.status)) {
+            super::stats::add(count, 1);
+        }
     }
 
-    pub(super) fn add_to(&self, sums: &mut BTreeMap<RequestKey, u64>) {
-        for (taken, count) in &self.rows {
-            let key = taken.load(Ordering::Relaxed);
-            if key != 0 {
-                *sums.entry(RequestKey::unpack(key)).or_default() += count.load(Ordering::Relaxed);
-            }
-        }
+    /// Adds what is counted at the slots that are wanted, in no order.
+    pub(super) fn add_to(&self, counts: &mut Vec<(RequestKey, u64)>, wanted: &impl Fn(u16) -> bool) {
+        let taken = self.rows.iter().map(|(taken, count)| (taken.load(Ordering::Relaxed), count));
+        let rows = taken.filter(|(key, _)| *key != 0).map(|(key, count)| (RequestKey::unpack(key), count));
+        let rowless = (0..).zip(&self.rowless).map(|(status, count)| (RequestKey::of_status(status), count));
+        let rowless = rowless.filter(|(_, count)| count.load(Ordering::Relaxed) > 0);
+        let all = rows.chain(rowless).filter(|(key, _)| wanted(key.slot));
+        counts.extend(all.map(|(key, count)| (key, count.load(Ordering::Relaxed))));
     }
 
     pub(super) fn overflow(&self) -> u64 {
@@ -114,10 +131,17 @@ mod tests {
                 }
             }
         }
-        let mut sums = BTreeMap::new();
-        requests.add_to(&mut sums);
-        assert!(requests.overflow() > 0 && sums.len() > ROWS * 3 / 4, "{} rows", sums.len());
-        assert_eq!(sums.values().sum::<u64>() + requests.overflow(), counted);
-        assert!(sums.values().all(|&count| count == 2));
+        // In an outage.
+        requests.count(RequestKey { pool: 1, slot: 7, status: 502, reason: 3 });
+        let mut sums = Vec::new();
+        requests.add_to(&mut sums, &|_| true);
+        assert!(requests.overflow() > 1 && sums.len() > ROWS * 3 / 4, "{} rows", sums.len());
+        assert_eq!(sums.iter().map(|(_, count)| count).sum::<u64>(), counted + 1);
+        let of_502 = sums.iter().filter(|(key, _)| key.status == 502).map(|(_, count)| count);
+        assert_eq!(of_502.sum::<u64>(), 1);
+        let (rowless, with_rows): (Vec<_>, Vec<_>) =
+            sums.into_iter().partition(|(key, _)| key.slot == RequestKey::NONE);
+        assert!(with_rows.iter().all(|(_, count)| *count == 2));
+        assert_eq!(rowless.iter().map(|(_, count)| count).sum::<u64>(), requests.overflow());
     }
 }

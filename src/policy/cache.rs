@@ -30,14 +30,90 @@ pub(super) struct Cache {
     /// How much of our requests' tokens is their own, 0..=1: the rest they share with one another.
     own: f32,
     /// The square of what is not, in [`PARTS_BITS`]: next to nothing where each has a conversation of its own, nearly all where one prompt stands
-    /// before all of theirs.
+    /// before all of theirs; nothing where it is not known.
     pub(super) shared: u32,
     /// Tokens that it could take at the last scrape without another going.
     pub(super) vacant: u32,
 }
 
+/// What is known of the caches of endpoints that are chosen among. Who does not tell how full he is, beside others who do, is taken to be as they are in
+/// the mean: as an empty one he would be preferred to all of them, and nobody would ever wait for room there.
+pub(super) fn of_each(endpoints: &[&&Endpoint]) -> Box<[Cache]> {
+    let mut caches: Box<[Cache]> = endpoints.iter().map(|endpoint| Cache::of(endpoint)).collect();
+    let tells = |endpoint: &Endpoint| endpoint.engine.kv_use.is_some();
+    let told = || endpoints.iter().zip(&caches).filter(|(endpoint, _)| tells(endpoint)).map(|(_, cache)| cache);
+    if let Some(mean) = Mean::of(told) {
+        for (cache, endpoint) in caches.iter_mut().zip(endpoints).filter(|(_, endpoint)| !tells(endpoint)) {
+            *cache = mean.cache(endpoint);
+        }
+    }
+    caches
+}
+
+/// Of caches that are told of.
+struct Mean {
+    used: f64,
+    turnover: u32,
+    capacity: u64,
+    vacant: f64,
+    own: f32,
+}
+
+impl Mean {
+    fn of<'a, C: Iterator<Item = &'a Cache>>(caches: impl Fn() -> C) -> Option<Mean> {
+        let (count, sized) = (caches().count() as u64, caches().filter(|cache| cache.capacity > 0).count() as u64);
+        let (capacity, vacant) =
+            caches().fold((0, 0), |(all, vacant), cache| (all + cache.capacity, vacant + u64::from(cache.vacant)));
+        let mean =
+            |of: fn(&Cache) -> u32| (caches().map(|cache| u64::from(of(cache))).sum::<u64>() / count.max(1)) as u32;
+        (count > 0).then(|| Mean {
+            used: f64::from(mean(|cache| cache.used)) / f64::from(1 << PARTS_BITS),
+            turnover: mean(|cache| cache.turnover),
+            capacity: capacity / sized.max(1),
+            vacant: vacant as f64 / capacity.max(1) as f64,
+            own: caches().map(|cache| cache.own).sum::<f32>() / count as f32,
+        })
+    }
+
+    /// As it would tell of itself now, so that nothing was sent there since.
+    fn cache(&self, endpoint: &Endpoint) -> Cache {
+        let told = endpoint.engine.kv_capacity_tokens;
+        let capacity = told.unwrap_or(self.capacity);
+        let tokens = (self.used * capacity as f64) as i64;
+        Cache {
+            used: parts(self.used as f32),
+            turnover: self.turnover,
+            // Nobody waits for room in a cache of which it is not known how large it is.
+            capacity: told.unwrap_or(0),
+            dispatched_at: NOW,
+            until_warm: until(NOW, FILL_WARM, capacity, tokens),
+            until_cold: until(NOW, FILL_COLD, capacity, tokens),
+            base: 0,
+            own: self.own,
+            shared: shared(self.own),
+            vacant: (self.vacant * capacity as f64) as u32,
+        }
+    }
+}
+
+/// See [`Cache::shared`].
+fn shared(own: f32) -> u32 {
+    parts((1.0 - own).powi(2))
+}
+
+/// Later than all that was ever dispatched.
+const NOW: i64 = i64::MAX / 2;
+
+/// What may be dispatched in all until a cache that had so many tokens in use then is so full, in percent.
+fn until(dispatched_at: i64, fill: u64, capacity: u64, tokens: i64) -> i64 {
+    match capacity {
+        0 => i64::MAX,
+        _ => dispatched_at + (fill * capacity / 100) as i64 - tokens - ANSWER,
+    }
+}
+
 impl Cache {
-    pub(super) fn of(endpoint: &Endpoint) -> Cache {
+    fn of(endpoint: &Endpoint) -> Cache {
         let used = endpoint.engine.kv_use.map_or(0.0, |used| used.clamp(0.0, 1.0));
         let capacity = endpoint.engine.kv_use.and(endpoint.engine.kv_capacity_tokens).unwrap_or(0);
         let tokens = f64::from(used) * capacity as f64;
@@ -49,20 +125,16 @@ impl Cache {
         let own = if computed > 0.0 { (tokens / computed).clamp(0.0, 1.0) } else { 1.0 };
         let base = tokens - own * computed;
         let dispatched_at = endpoint.dispatched_at as i64;
-        let until = |fill: u64| match capacity {
-            0 => i64::MAX,
-            _ => dispatched_at + (fill * capacity / 100) as i64 - tokens as i64 - ANSWER,
-        };
         Cache {
             used: parts(used),
             turnover: parts(endpoint.turnover.clamp(0.0, 1.0)),
             capacity,
             dispatched_at,
-            until_warm: until(FILL_WARM),
-            until_cold: until(FILL_COLD),
+            until_warm: until(dispatched_at, FILL_WARM, capacity, tokens as i64),
+            until_cold: until(dispatched_at, FILL_COLD, capacity, tokens as i64),
             base: base as i64,
             own: own as f32,
-            shared: parts(((1.0 - own) * (1.0 - own)) as f32),
+            shared: if capacity > 0 { shared(own as f32) } else { 0 },
             vacant: (f64::from(endpoint.vacant.clamp(0.0, 1.0)) * capacity as f64) as u32,
         }
     }

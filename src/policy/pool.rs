@@ -7,7 +7,7 @@ use crate::fleet::{Endpoint, EndpointId, Health, Loads};
 use crate::index::{Found, Matches};
 use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX, WEIGHT_MAX};
 use crate::policy::Settings;
-use crate::policy::cache::Cache;
+use crate::policy::cache::{self, Cache};
 use crate::ring::Ring;
 use crate::scan::Form;
 
@@ -197,7 +197,7 @@ impl Eligible {
             caps[endpoint.id.slot as usize] = endpoint.cap;
         }
         let span = slots.first().map_or(0..0, |&first| first..rows.len() as u16);
-        let caches: Box<[Cache]> = of_each.iter().map(|endpoint| Cache::of(endpoint)).collect();
+        let caches = cache::of_each(&of_each);
         let holes: Vec<u16> = span.clone().filter(|&slot| rows[slot as usize].weight == 0).collect();
         let row = |&slot: &u16| &rows[slot as usize];
         let shares = slots.iter().map(row).scan(0, |sum, row| {

@@ -9,7 +9,7 @@ use crate::driver::Driver;
 use crate::exchange::Micros;
 
 /// Between two walks of all connections.
-const WALK: Micros = 10_000_000;
+pub(super) const WALK: Micros = 10_000_000;
 
 /// Sums over all connections of a shard, between two turns.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

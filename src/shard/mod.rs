@@ -182,7 +182,8 @@ impl<D: Driver> Shard<D> {
             deserted_at: now,
             catches_up: None,
             wall_look_at: now,
-            audit_at: now,
+            // Each at a second of its own: a walk of many connections takes a moment of all their streams.
+            audit_at: now + setup.seed % audit::WALK,
             accepting: true,
             buffers_out: 0,
             accept_stalls: 0,
@@ -312,22 +313,24 @@ impl<D: Driver> Shard<D> {
         self.clients.is_empty() && self.desk.now >= self.stay_until
     }
 
-    /// Tells exchanges whose endpoint refuses its probes, once a second while there is such an endpoint.
+    /// Tells exchanges whose endpoint refuses its probes, once a second while such an endpoint has any.
     fn look_for_deserted(&mut self) {
-        if !self.desk.snapshot.any_refuses || self.desk.now < self.deserted_at {
+        if !self.desk.snapshot.any_refuses || self.legs == 0 || self.desk.now < self.deserted_at {
             return;
         }
         self.deserted_at = self.desk.now + HEARTBEAT;
         let snapshot = Arc::clone(&self.desk.snapshot);
+        if !snapshot.any_deserted(|slot| self.desk.counters.in_flight(slot)) {
+            return;
+        }
         let refuses = |id: EndpointId| {
             let endpoint = snapshot.endpoints.get(usize::from(id.slot)).and_then(Option::as_ref);
             endpoint.is_some_and(|endpoint| endpoint.id == id && endpoint.refuses_probes)
         };
-        for key in self.clients.keys() {
-            let exchange = self.clients.get(key).and_then(|client| client.exchange.as_ref());
-            if exchange.and_then(|exchange| exchange.endpoint()).is_some_and(refuses) {
-                self.advance(key, drive::Input::None, |_| Event::Deserted);
-            }
+        let is_deserted =
+            |client: &Client| client.exchange.as_ref().and_then(|exchange| exchange.endpoint()).is_some_and(refuses);
+        for key in self.clients.keys_where(is_deserted) {
+            self.advance(key, drive::Input::None, |_| Event::Deserted);
         }
     }
 

@@ -549,7 +549,7 @@ fn a_slot_forgets_its_former_tenant() {
     assert_eq!((rig.slot(0), rig.health(0), rig.counters.outcomes().is_barred(0)), (2, Health::Unknown, true));
     rig.happens(0, Wait(3_000));
     let now = rig.now;
-    assert!(rig.fleet.tick(now, |_| 0, || Counted::read(Counters::leak(), Stats::leak(1))));
+    assert!(rig.fleet.tick(now, |_| 0, |_| Counted::read(Counters::leak(), Stats::leak(1))));
     moves(&mut rig, 71);
     assert_eq!((rig.slot(0), rig.health(0), rig.counters.outcomes().is_barred(0)), (0, Health::Unknown, false));
     assert_eq!((rig.faults("engine-0"), rig.faults("engine-1")), (0, 0));

@@ -124,6 +124,12 @@ impl Fleet {
         Some((Arc::clone(&member.name), Engine { process, told, rows: self.rows(tenancy.id) }))
     }
 
+    /// How many bytes the rows of all engines take.
+    pub fn rows_bytes(&self) -> u64 {
+        let slots = self.members.iter().filter_map(|member| Some(member.now.as_ref()?.id.slot));
+        slots.map(|slot| u64::from(self.caches.figures(slot).blocks) * ROW_BYTES as u64).sum()
+    }
+
     fn rows(&self, id: EndpointId) -> Option<Rows> {
         let index = self.caches.index()?;
         let mut rows = Vec::with_capacity(index.figures(id.slot).blocks as usize * ROW_BYTES);

@@ -129,7 +129,7 @@ impl Fleet {
         &mut self,
         now: Instant,
         in_flight: impl Fn(u16) -> u32,
-        counted: impl FnOnce() -> Counted,
+        counted: impl FnOnce(&[u16]) -> Counted,
     ) -> bool {
         let rested = |slot: &Slot| {
             let leaving = slot.leaving.as_ref();
@@ -142,7 +142,7 @@ impl Fleet {
             return false;
         }
         // Behind the look at what is in flight: all that was counted there shows.
-        let counted = counted();
+        let counted = counted(&free);
         for index in free {
             let slot = &mut self.slots[usize::from(index)];
             slot.leaving = None;

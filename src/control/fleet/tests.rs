@@ -25,7 +25,7 @@ fn at(n: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], 9_000 + n))
 }
 
-fn nothing() -> Counted {
+fn nothing(_: &[u16]) -> Counted {
     Counted::read(Counters::leak(), Stats::leak(1))
 }
 
@@ -147,6 +147,50 @@ fn foreign_load_is_what_is_not_ours_and_is_forgotten_when_stale() {
     assert!(fleet.tick(now, |_| 0, nothing));
     let endpoint = fleet.snapshot().endpoints[0].clone().unwrap();
     assert_eq!((endpoint.foreign, endpoint.engine.running), (0, None));
+}
+
+/// How full it is nobody knows then; how large it is does not change, unless it is another.
+#[test]
+fn how_large_a_cache_is_outlasts_what_its_engine_says_of_its_load() {
+    let mut fleet = fleet(1);
+    let (id, _) = fleet.target(0).unwrap();
+    let mut now = Instant::now();
+    let text = b"process_start_time_seconds 5\nvllm:kv_cache_usage_perc 0.5\n\
+                 vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000\"} 1\n";
+    fleet.scraped(0, id, Ok((Reading::of(text), Ours::default())), now);
+    let known = |fleet: &mut Fleet| {
+        let engine = fleet.snapshot().endpoints[0].as_ref().unwrap().engine;
+        (engine.kv_use, engine.kv_capacity_tokens)
+    };
+    assert_eq!(known(&mut fleet), (Some(0.5), Some(16_000)));
+    now += Duration::from_millis(fleet.config.control.stale_after_ms + 1);
+    assert!(fleet.tick(now, |_| 0, nothing));
+    assert_eq!(known(&mut fleet), (None, Some(16_000)));
+    fleet.starts_anew(0, id, None, now);
+    assert_eq!(known(&mut fleet), (None, None));
+}
+
+/// The machine stood still, such as while it was moved: nobody could be asked meanwhile.
+#[test]
+fn what_is_known_outlasts_a_standstill_until_the_next_scrape() {
+    let mut fleet = fleet(1);
+    let (id, _) = fleet.target(0).unwrap();
+    let mut now = Instant::now();
+    fleet.tick(now, |_| 0, nothing);
+    fleet.scraped(0, id, Ok((counted(5, 0, "True"), Ours::default())), now);
+    let stale = Duration::from_millis(fleet.config.control.stale_after_ms);
+    now += 2 * stale;
+    assert!(!fleet.tick(now, |_| 0, nothing));
+    let scrape = Duration::from_millis(fleet.config.control.scrape_interval_ms);
+    let ticks = |fleet: &mut Fleet, now: &mut Instant, span: Duration| {
+        (0..span.as_millis() / TICK.as_millis()).any(|_| {
+            *now += TICK;
+            fleet.tick(*now, |_| 0, nothing)
+        })
+    };
+    assert!(!ticks(&mut fleet, &mut now, scrape), "it could be asked in that time");
+    assert!(ticks(&mut fleet, &mut now, stale - scrape), "nobody has answered");
+    assert!(fleet.members()[0].now.as_ref().unwrap().reading.is_none());
 }
 
 /// Those that have no place serve on, cold: it is a restart that gives them one.
@@ -351,7 +395,7 @@ fn an_engine_that_counts_no_hits_ends_on_hash_and_one_without_a_cache_at_once() 
     assert_eq!(scrape(&mut fleet, 0, 3, 7, "True"), (1, vec![Hash, Approximate, Approximate]));
     assert_eq!(scrape(&mut fleet, 1, 3, 87_000, "True"), (0, vec![Hash, Approximate, Approximate]));
     assert_eq!(scrape(&mut fleet, 2, 0, 0, "False"), (1, vec![Hash, Approximate, Hash]));
-    let compared = |fleet: &Fleet, name: &str| fleet.deeds(&nothing())[name].compared_in_all();
+    let compared = |fleet: &Fleet, name: &str| fleet.deeds(&nothing(&[]))[name].compared_in_all();
     assert_eq!(compared(&fleet, "engine-0:8000"), Compared { requests: 60, ..Compared::of(60, 90_000, 0) });
     let about = compared(&fleet, "engine-1:8000");
     assert_eq!((about.predicted, about.cached, about.over), (90_000, 87_000, 3_000));

@@ -1,12 +1,13 @@
 //! What is known of the engines' caches: who listens to whom, what that says, and the file in which it outlasts this process.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
-use tokio::task::{JoinSet, spawn_blocking, yield_now};
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
 use super::Keeper;
@@ -15,6 +16,7 @@ use crate::control::hearing::{Figures, Hearing};
 use crate::control::ladder::Tells;
 use crate::control::listen;
 use crate::control::member::Member;
+use crate::control::saved::{Engine, Writing};
 use crate::fleet::EndpointId;
 use crate::publish::Process;
 
@@ -86,35 +88,47 @@ impl Keeper {
         }
         // Two at a time would write one file.
         let mut told = self.saving.said.lock().await;
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let places: Vec<usize> = self.fleet().members().iter().map(|member| member.place).collect();
-        // Engines that have not said yet which processes they are: a slow one is no other.
-        let mut saved = self.fleet().remembered();
-        for place in places {
-            if let Some((name, engine)) = self.fleet().saved(place, heard.get(&place).map(|hearing| &**hearing)) {
-                saved.add(&name, engine);
+        match self.write(&path).await {
+            Ok(Some(bytes)) => tracing::debug!(bytes, "what is known of the engines' caches is written"),
+            Ok(None) => {
+                let is_read = |member: &Member| member.now.as_ref().is_some_and(|tenancy| tenancy.reading.is_some());
+                if self.fleet().members().iter().any(is_read) && !mem::replace(&mut *told, true) {
+                    tracing::warn!(
+                        "caches_file keeps nothing: no engine tells process_start_time_seconds in its /metrics, by which it would be known again"
+                    );
+                }
             }
-            // An engine takes milliseconds, and there may be hundreds.
-            yield_now().await;
-        }
-        if saved.is_empty() {
-            let is_read = |member: &Member| member.now.as_ref().is_some_and(|tenancy| tenancy.reading.is_some());
-            if self.fleet().members().iter().any(is_read) && !mem::replace(&mut *told, true) {
-                tracing::warn!(
-                    "caches_file keeps nothing: no engine tells process_start_time_seconds in its /metrics, by which it would be known again"
-                );
-            }
-            return;
-        }
-        let file = path.clone();
-        let written = spawn_blocking(move || saved.write(&file)).await;
-        match written.map_err(io::Error::other).flatten() {
-            Ok(bytes) => tracing::debug!(bytes, "what is known of the engines' caches is written"),
             Err(error) => {
                 self.saving.failures.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(file = %path.display(), %error, "cannot write what is known of the engines' caches")
             }
         }
+    }
+
+    /// Answers how many bytes that were; none: nothing is known that could be known again.
+    async fn write(&self, path: &Path) -> io::Result<Option<u64>> {
+        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let places: Vec<usize> = self.fleet().members().iter().map(|member| member.place).collect();
+        let least = self.fleet().rows_bytes();
+        let mut remembered = self.fleet().remembered();
+        let begin = || {
+            let path = path.to_owned();
+            move || Writing::to(&path, least)
+        };
+        let mut writing = None;
+        for place in places {
+            let known = self.fleet().saved(place, heard.get(&place).map(|hearing| &**hearing));
+            if let Some((name, engine)) = known {
+                remembered.retain(|known| *known != *name);
+                writing = Some(add(writing, begin(), name.to_string(), engine.into()).await?);
+            }
+        }
+        // Engines that have not said yet which processes they are: a slow one is no other.
+        for (name, engine) in remembered.engines() {
+            writing = Some(add(writing, begin(), name.to_owned(), Arc::clone(engine)).await?);
+        }
+        let Some(writing) = writing else { return Ok(None) };
+        spawn_blocking(|| writing.end()).await.map_err(io::Error::other).flatten().map(Some)
     }
 
     /// How often it could not be written down.
@@ -153,4 +167,19 @@ impl Keeper {
     pub fn emptied(&self, place: usize, id: EndpointId) -> Option<u64> {
         self.fleet().tenancy(place, id).map(|tenancy| tenancy.emptied)
     }
+}
+
+/// Each engine takes milliseconds, of which control spends none: there may be hundreds.
+async fn add(
+    writing: Option<Writing>,
+    begin: impl FnOnce() -> io::Result<Writing> + Send + 'static,
+    name: String,
+    engine: Arc<Engine>,
+) -> io::Result<Writing> {
+    let added = spawn_blocking(move || {
+        let mut writing = writing.map_or_else(begin, Ok)?;
+        writing.add(&name, &engine)?;
+        Ok(writing)
+    });
+    added.await.map_err(io::Error::other).flatten()
 }

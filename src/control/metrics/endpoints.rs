@@ -144,9 +144,11 @@ const COUNTS: [(&str, &str, Count); 3] = [
     ("endpoint_ejections", "How often an endpoint got nothing new for a while, for how its requests ended", |member| {
         member.ejections
     }),
-    ("endpoint_probe_failures", "Probes that the engine failed, or did not answer in time", |member| {
-        member.probe_failures
-    }),
+    (
+        "endpoint_probe_failures",
+        "Probes that the engine failed, or did not answer in time, unless it gave first tokens meanwhile",
+        |member| member.probe_failures,
+    ),
     ("endpoint_scrape_failures", "Times that the engine's /metrics could not be read", |member| member.scrape_failures),
 ];
 

@@ -7,6 +7,7 @@ use prometheus_client::metrics::MetricType;
 
 use super::{Collected, Family};
 use crate::control::admin::State;
+use crate::control::stalls;
 use crate::counters::stats::Gauge;
 use crate::scan;
 use crate::snapshot::Snapshot;
@@ -19,6 +20,9 @@ impl Collected {
             .gauge(version, 1.0)?;
         let uptime = began.elapsed().as_secs_f64();
         Family::new(out, "uptime_seconds", "Since the start", MetricType::Gauge)?.gauge(vec![], uptime)?;
+        let help = "How late control's thread woke at worst in the last 10 to 20 s";
+        Family::new(out, "control_late_seconds", help, MetricType::Gauge)?
+            .gauge(vec![], stalls::late().as_secs_f64())?;
         let draining = f64::from(u8::from(process.draining()));
         Family::new(out, "draining", "1 while no new connections are taken", MetricType::Gauge)?
             .gauge(vec![], draining)?;

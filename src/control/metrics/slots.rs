@@ -60,7 +60,7 @@ impl Collected {
             let labels = vec![("model", model), ("endpoint", endpoint), ("status", &status), ("reason", reason)];
             family.counter(labels, count)?;
         }
-        let help = "Finished requests that found no row to be counted in";
+        let help = "Finished requests that found no row of their own: in requests they are of an unknown model, no endpoint and no reason";
         Family::new(out, "requests_uncounted", help, MetricType::Counter)?
             .counter(vec![], self.0.stats.requests_overflow())
     }

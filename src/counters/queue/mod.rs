@@ -40,7 +40,7 @@ const WORDS: usize = 2 * QUEUE_MAX;
 /// How often one who pushes somebody out looks for another, where that one went by itself meanwhile.
 const PUSHES_MAX: usize = 4;
 
-/// So many bits of a look say what was too much: 16 million tokens, and as many ends as there are in centuries.
+/// So many bits of a look say what was too much: 16 million tokens; the others as many ends as 7 years have at 5,000 a second while somebody waits.
 const NEEDS_BITS: u32 = 24;
 const NEEDS_MAX: u32 = (1 << NEEDS_BITS) - 1;
 

@@ -147,6 +147,27 @@ fn models_are_read_anew_where_another_process_answers() {
     }
 }
 
+/// The address was given to another server, of which no more is known than that it is another.
+#[test]
+fn another_process_is_of_no_kind_and_caches_until_it_says_otherwise() {
+    let says = |start: u32, more: &str| {
+        let text = format!("process_start_time_seconds {start}\n{more}");
+        Ok((Reading::of(text.as_bytes()), Ours::default()))
+    };
+    let off = "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000\",enable_prefix_caching=\"False\"} 1\n";
+    let mut sent = Sent::new();
+    let mut seen = |read| {
+        sent.scraped(read);
+        let endpoint = sent.fleet.snapshot().endpoints[0].clone().unwrap();
+        (endpoint.kind, endpoint.rung.believes_index())
+    };
+    let vllm = Some(crate::fleet::EngineKind::Vllm);
+    assert_eq!(seen(says(5, off)), (vllm, false));
+    assert_eq!(seen(says(5, "")), (vllm, false), "the same one");
+    assert_eq!(seen(says(6, off)), (vllm, false));
+    assert_eq!(seen(says(7, "")), (None, true));
+}
+
 /// As SGLang, whose metrics are several processes': one that was too busy for its probes has not lost its cache.
 #[test]
 fn who_does_not_say_when_it_began_is_known_by_what_it_has_computed() {
