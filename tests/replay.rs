@@ -53,9 +53,10 @@ fn sources() -> Vec<(&'static str, Box<dyn Source>, Profile)> {
 fn replay(source: &dyn Source, load: f64, profile: &Profile, engines: usize, policy: &str) -> Run {
     let block_tokens = source.block_tokens();
     let (blocks, events) = (profile.kv_tokens / block_tokens, Delivery::default());
-    let stage = Stage { engines, blocks, block_tokens, fronts: 1, events, seed: 1 };
+    let weights = vec![1; engines];
+    let stage = Stage { weights: &weights, blocks, block_tokens, fronts: 1, events, seed: 1 };
     let chooser = named(policy).unwrap().make(&stage);
-    run(source, load, profile, engines, 1, chooser, &AtomicU64::new(0))
+    run(source, load, profile, &weights, 1, chooser, &AtomicU64::new(0))
 }
 
 /// Requests as written down.
@@ -148,7 +149,7 @@ fn three_requests_on_two_engines_take_what_the_hand_computes() {
         request(50, &[(1, 64), (3, 16)], 1),
         request(60, &[(1, 64), (3, 16)], 1),
     ]);
-    let run = run(&source, 1.0, &plain(), 2, 1, Box::new(Scripted(vec![0, 0, 1])), &AtomicU64::new(0));
+    let run = run(&source, 1.0, &plain(), &[1; 2], 1, Box::new(Scripted(vec![0, 0, 1])), &AtomicU64::new(0));
     let seen: Vec<_> = run
         .records
         .iter()
@@ -232,7 +233,7 @@ fn the_same_seed_gives_the_same_figures_however_many_run_at_a_time() {
             let comparison = Comparison {
                 source,
                 profile,
-                engines: 4,
+                weights: &[1; 4],
                 fronts: 1,
                 events: Delivery::default(),
                 policies: &policies,

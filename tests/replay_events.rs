@@ -45,12 +45,12 @@ fn with_room() -> Vec<(&'static str, Box<dyn Source>, Profile)> {
 fn chooser(source: &dyn Source, profile: &Profile, policy: &str, fronts: usize, events: Delivery) -> Box<dyn Chooser> {
     let block_tokens = source.block_tokens();
     let blocks = profile.kv_tokens / block_tokens;
-    named(policy).unwrap().make(&Stage { engines: 4, blocks, block_tokens, fronts, events, seed: 1 })
+    named(policy).unwrap().make(&Stage { weights: &[1; 4], blocks, block_tokens, fronts, events, seed: 1 })
 }
 
 fn replay(source: &dyn Source, profile: &Profile, policy: &str, fronts: usize, events: Delivery) -> Run {
     let chooser = chooser(source, profile, policy, fronts, events);
-    run(source, 1.0, profile, 4, 1, chooser, &AtomicU64::new(0))
+    run(source, 1.0, profile, &[1; 4], 1, chooser, &AtomicU64::new(0))
 }
 
 /// Tokens thought of and not found, and found and not thought of.
@@ -187,7 +187,7 @@ fn engines_do_the_same_whether_anybody_listens() {
     let (source, profile) = (chat(), with_cache("l4-8b", 20_000));
     let deaf = chooser(&source, &profile, "warm", 1, AT_ONCE);
     let listening = Listens(chooser(&source, &profile, "warm", 1, AT_ONCE));
-    let go = |chooser| run(&source, 1.0, &profile, 4, 1, chooser, &AtomicU64::new(0));
+    let go = |chooser| run(&source, 1.0, &profile, &[1; 4], 1, chooser, &AtomicU64::new(0));
     assert!(go(deaf) == go(Box::new(listening)), "they differ");
 }
 

@@ -365,13 +365,50 @@ fn a_heavier_endpoint_takes_more_and_one_that_starts_slowly_less() {
     let mut fleet = Fleet::new(endpoints);
     fleet.computes(0, 3_000);
     fleet.computes(1, 1_000);
-    assert_eq!(fleet.choose_new(1).endpoint.slot, 0, "(3,020 + 6 * 640) / 4 is less than 1,020 + 6 * 640");
-    fleet.computes(0, 13_000);
-    assert_eq!(fleet.choose_new(1).endpoint.slot, 1);
+    assert_eq!(fleet.choose_new(1).endpoint.slot, 0, "(3,020 + 64 + 640) / 4 is less than 1,020 + 64 + 640");
+    fleet.computes(0, 3_000);
+    assert_eq!(fleet.choose_new(1).endpoint.slot, 0, "(6,040 + 128 + 640) / 4 is still less");
+    fleet.computes(0, 200);
+    assert_eq!(fleet.choose_new(1).endpoint.slot, 1, "(6,260 + 192 + 640) / 4 is more");
     let mut endpoints: Vec<Endpoint> = (0..2).map(endpoint).collect();
     endpoints[0].share_percent = 10;
     let fleet = Fleet::new(endpoints);
     assert!((0..20).all(|seed| fleet.choose_new(seed).endpoint.slot == 1));
+}
+
+/// Requests at a heavy endpoint hold a prompt up as much as so many times fewer at a light one.
+#[test]
+fn a_crowd_counts_by_the_weight_of_who_has_it() {
+    let mut endpoints: Vec<Endpoint> = (0..2).map(endpoint).collect();
+    endpoints[0].weight = 8;
+    let mut fleet = Fleet::new(endpoints);
+    (0..160).for_each(|_| fleet.computes(0, 0));
+    (0..16).for_each(|_| fleet.computes(1, 0));
+    // (3,200 + 160 * 64 + 640) / 8 is 1,760, less than 320 + 16 * 64 + 640.
+    assert_eq!(fleet.choose_new(1).endpoint.slot, 0);
+    (0..40).for_each(|_| fleet.computes(0, 0));
+    assert_eq!(fleet.choose_new(1).endpoint.slot, 1);
+}
+
+/// One prompt stands before all others: its home keeps them while it has little more than the others, and no longer.
+#[test]
+fn what_all_share_goes_on_to_the_next_endpoint_where_its_home_has_more_than_its_part() {
+    let fleet = |kv_use, resident_at| {
+        let engine = EngineLoad { kv_use, kv_capacity_tokens: Some(20_000), ..EngineLoad::default() };
+        Fleet::new((0..3).map(|slot| Endpoint { engine, resident_at, ..endpoint(slot) }).collect())
+    };
+    let goes = |kv_use, resident_at: u64, in_flight: usize| {
+        let mut fleet = fleet(kv_use, resident_at);
+        let prompt = chain(1, 20);
+        fleet.holds(2, &prompt[..15]);
+        (0..in_flight).for_each(|_| fleet.computes(2, 0));
+        fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot == 2
+    };
+    // 30,000 tokens of requests take 2,000: a fifteenth is their own. Of 12 requests 4 are beyond an even part and chance.
+    assert!(goes(Some(0.1), 30_000, 12) && !goes(Some(0.1), 30_000, 40));
+    assert!(goes(Some(0.1), 2_000, 40), "they share nothing");
+    assert!(goes(Some(0.1), 0, 40), "nothing ran there when it told");
+    assert!(goes(None, 30_000, 40), "nothing is told");
 }
 
 /// Who is chosen for a prompt of ten blocks, of which the first of two endpoints holds some; so much is pending at the second. Of earlier
@@ -429,8 +466,17 @@ fn what_is_new_goes_where_there_is_room_beside_what_is_there() {
     assert_eq!(goes([0.0, 1.0], 8 * 640), 0);
 }
 
-/// Who does not tell of its cache, beside others who do, is as they are in the mean; nothing was sent there since.
-fn as_taken(endpoints: &[Endpoint]) -> Vec<(Endpoint, bool)> {
+/// How much of what its requests have in a cache of 20,000 tokens is their own, as far as it tells.
+fn own(endpoint: &Endpoint) -> f64 {
+    match (endpoint.engine.kv_use, endpoint.resident_at) {
+        (None, _) | (_, 0) => 1.0,
+        (Some(kv), resident) => (f64::from(kv) * 20_000.0 / resident as f64).min(1.0),
+    }
+}
+
+/// Who does not tell of its cache, beside others who do, is as they are in the mean, which is said with how much its requests have of their own; nothing
+/// was sent there since.
+fn as_taken(endpoints: &[Endpoint]) -> Vec<(Endpoint, f64, bool)> {
     let told: Vec<&Endpoint> = endpoints.iter().filter(|endpoint| endpoint.engine.kv_use.is_some()).collect();
     let mean = |of: fn(&Endpoint) -> f32| told.iter().map(|endpoint| of(endpoint)).sum::<f32>() / told.len() as f32;
     let taken = |endpoint: &Endpoint| {
@@ -440,7 +486,9 @@ fn as_taken(endpoints: &[Endpoint]) -> Vec<(Endpoint, bool)> {
             taken.engine.kv_use = Some(mean(|endpoint| endpoint.engine.kv_use.unwrap()));
             (taken.turnover, taken.vacant) = (mean(|endpoint| endpoint.turnover), mean(|endpoint| endpoint.vacant));
         }
-        (taken, like_others)
+        let own =
+            if like_others { told.iter().map(|one| own(one)).sum::<f64>() / told.len() as f64 } else { own(endpoint) };
+        (taken, own, like_others)
     };
     endpoints.iter().map(taken).collect()
 }
@@ -452,6 +500,7 @@ fn cost(
     tokens: f64,
     held: f64,
     (displaces, vacant): (f64, bool),
+    (even, own): (f64, f64),
 ) -> f64 {
     let mean = 1_000.0;
     let kv = f64::from(endpoint.engine.kv_use.unwrap_or(0.0));
@@ -465,33 +514,35 @@ fn cost(
         }
         _ => true,
     };
-    let held_up = 0.1 * new * in_flight.min(32.0);
+    let weight = f64::from(endpoint.weight);
+    let held_up = 0.1 * new * in_flight.min(32.0 * weight);
+    let uneven = (in_flight - (even * weight).floor() - 4.0).max(0.0) * mean * (1.0 - own).powi(2);
     let room = (f64::from(endpoint.vacant) * 20_000.0).floor() - since as f64;
     // Beside one that has room, what there is no room for; of a cache that nobody tells of nothing is known.
     let counts = vacant && endpoint.engine.kv_use.is_some();
     let displaced = f64::from(endpoint.turnover) * new + if counts { (new - room.max(0.0)).max(0.0) } else { 0.0 };
-    let new = new + displaces * displaced;
-    let work = pending as f64 + 6.0 * new + 0.02 * mean * in_flight + held_up + 4.0 * mean * kv;
-    work / f64::from(endpoint.weight) + if has_room { 0.0 } else { 3.0 * mean }
+    let work = pending as f64 + new + 0.02 * mean * in_flight + held_up + uneven + 4.0 * mean * kv;
+    work / weight + 5.0 * new + 6.0 * displaces * displaced + if has_room { 0.0 } else { 3.0 * mean }
 }
 
 /// Depth held, tokens pending, requests, foreign load, weight, percent of the cache in use, whether what it holds is believed, percent of
-/// the cache replaced of late, percent of it that holds nothing yet, whether the engine tells of its cache.
-type Drawn = (u64, u32, u32, u32, u32, u32, bool, u32, u32, bool);
+/// the cache replaced of late, percent of it that holds nothing yet, whether the engine tells of its cache, tokens of what runs there.
+type Drawn = (u64, u32, u32, u32, u32, u32, bool, u32, u32, (bool, u64));
 
 proptest! {
     #[test]
     fn the_least_cost_is_chosen(
-        each in prop::collection::vec((0u64..40, 0u32..9_000, 0u32..5, 0u32..5, 1u32..4, 0u32..=100, prop::bool::weighted(0.8), 0u32..=100, prop_oneof![2 => Just(0), 1 => 0u32..=100], prop::bool::weighted(0.8)), 1..12),
+        each in prop::collection::vec((0u64..40, 0u32..9_000, prop_oneof![3 => 0u32..5, 1 => 0u32..40], 0u32..5, 1u32..4, 0u32..=100, prop::bool::weighted(0.8), 0u32..=100, prop_oneof![2 => Just(0), 1 => 0u32..=100], (prop::bool::weighted(0.8), prop_oneof![Just(0u64), 1..60_000u64])), 1..12),
         tokens in 64u32..4_000,
         precise: bool, are_held: bool,
     ) {
-        let made = |(slot, (_, _, _, foreign, weight, kv, believed, turnover, vacant, known)): (u16, &Drawn)| Endpoint {
+        let made = |(slot, (_, _, _, foreign, weight, kv, believed, turnover, vacant, (known, resident))): (u16, &Drawn)| Endpoint {
             rung: if *believed { Rung::Approximate } else { Rung::Hash },
             // Where prompts are held and others send here, a home counts, too: see `fronts_that_know_nothing_of_each_other_meet`.
             foreign: if are_held { 0 } else { *foreign },
             weight: *weight,
             turnover: *turnover as f32 / 100.0,
+            resident_at: *resident,
             vacant: if *known { *vacant as f32 / 100.0 } else { 0.0 },
             engine: EngineLoad {
                 kv_use: known.then_some(*kv as f32 / 100.0),
@@ -516,13 +567,15 @@ proptest! {
         let loads = fleet.counters.loads();
         let vacant = endpoints.iter().any(|endpoint| endpoint.vacant > 0.0);
         let displaced = (f64::from(loads.held_share(0)), vacant);
-        let costs: Vec<f64> = as_taken(&endpoints).iter().map(|(endpoint, like_others)| {
+        let load: u32 = endpoints.iter().map(|one| loads.in_flight(one.id.slot) + one.foreign).sum();
+        let even = f64::from(load) / endpoints.iter().map(|one| f64::from(one.weight)).sum::<f64>();
+        let costs: Vec<f64> = as_taken(&endpoints).iter().map(|(endpoint, own, like_others)| {
             let slot = endpoint.id.slot;
             let depth = if endpoint.rung == Rung::Hash { 0 } else { matches.depth(slot) };
             let held = (f64::from(depth) * 64.0).min(f64::from(tokens));
             let since = if *like_others { 0 } else { loads.dispatched(slot) };
             let loads = (loads.pending(slot), loads.in_flight(slot), since);
-            cost(endpoint, loads, f64::from(tokens), held, displaced)
+            cost(endpoint, loads, f64::from(tokens), held, displaced, (even, *own))
         }).collect();
         let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
         // Whole tokens, and an inverse of the weight that is rounded down.

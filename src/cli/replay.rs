@@ -17,6 +17,8 @@ use crate::replay::outcome::{Objective, Outcome};
 use crate::replay::traffic::Source;
 use crate::replay::{Comparison, Progress, plot, profiles, report};
 
+/// Most engines of a replay.
+const ENGINES_MAX: usize = 512;
 /// Most KV tokens of all engines: their simulation takes two bytes for each.
 const KV_TOKENS_MAX: u64 = 1 << 30;
 
@@ -47,6 +49,8 @@ const KV_TOKENS_MAX: u64 = 1 << 30;
   And yesterday's, for one of its pools, as logrotate has compressed it?
     zcat /var/log/warmfront/access.json.1.gz |
       warmfront replay /dev/stdin --pool llama-3.1-8b
+  One engine of four times the others' speed and cache:
+    warmfront replay --generate agents --weights 4,1,1,1 --policies warm,llm-d
   Three fronts before the engines that share nothing:
     warmfront replay trace.jsonl.zst --fronts 3
   What do the engines' KV events gain, a second late, one batch of 100 lost?
@@ -57,7 +61,7 @@ const KV_TOKENS_MAX: u64 = 1 << 30;
     warmfront replay trace.jsonl --profiles mine.toml --profile mine
 
 Reading the table: `hit rate` is cached by prompt tokens; `off by` the mean absolute difference
-between the tokens that a choice thought cached and those that its engine found; `<=8k` are prompts of up to 8,192 tokens; `SLO kept` is the
+between the tokens that a choice thought cached and those that its engine found; `<=8k` are prompts of up to 8,192 tokens; `between tokens` is a mean; `SLO kept` is the
 share of requests within --slo-ttft-ms and --slo-token-ms; `imbalance` is tokens computed at the busiest
 engine over the mean; the last columns divide by `random` and `oracle` at the same load.")]
 pub struct Args {
@@ -78,6 +82,10 @@ pub struct Args {
     /// Engines.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=512))]
     replicas: u16,
+    /// Engines of these weights instead: one of weight 4 is four times as fast as the profile says, and its cache four times as large. Of the
+    /// policies only the front's own know the weights.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "replicas", num_args = 1.., value_parser = clap::value_parser!(u32).range(1..=64))]
+    weights: Vec<u32>,
     /// Fronts that share nothing, among which requests are dealt; only the front's own policies are several.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     fronts: u16,
@@ -180,8 +188,8 @@ fn compare(args: &Args) -> Result<(), String> {
     // Before minutes are spent on what could not be kept.
     [&args.json, &args.svg].into_iter().flatten().try_for_each(|path| writable(path).map_err(unwritten(path)))?;
     let mut profile = profile(args)?;
-    let source =
-        traffic::source(args.trace.as_deref(), args.generate, &args.shape, args.seed, &profile, args.replicas)?;
+    let weights = weights(args)?;
+    let source = traffic::source(args.trace.as_deref(), args.generate, &args.shape, args.seed, &profile, &weights)?;
     let block_size = source.block_tokens();
     if args.kv_tokens.is_some() {
         profile.max_model_len = traffic::longest(&profile, block_size);
@@ -196,19 +204,21 @@ fn compare(args: &Args) -> Result<(), String> {
         ));
     }
     args.loads.iter().try_for_each(|load| source.check(*load))?;
-    if u64::from(profile.kv_tokens) * u64::from(args.replicas) > KV_TOKENS_MAX {
+    let engines: u64 = weights.iter().copied().map(u64::from).sum();
+    if u64::from(profile.kv_tokens) * engines > KV_TOKENS_MAX {
         return Err(format!(
             "caches of more than {KV_TOKENS_MAX} tokens in all: fewer --replicas or a smaller kv_tokens"
         ));
     }
     let fronts = if args.fronts > 1 { format!(", behind {} fronts", args.fronts) } else { String::new() };
-    note(&format!("{}\n{} engines: {}{fronts}\n", source.describe(), args.replicas, profile_name(args)));
+    let of = if args.weights.is_empty() { String::new() } else { format!(", of weights {weights:?}") };
+    note(&format!("{}\n{} engines: {}{of}{fronts}\n", source.describe(), weights.len(), profile_name(args)));
     let objective = Objective { ttft_seconds: args.slo_ttft_ms / 1e3, token_seconds: args.slo_token_ms / 1e3 };
     let threads = args.jobs.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
     let comparison = Comparison {
         source: &*source,
         profile: &profile,
-        engines: args.replicas.into(),
+        weights: &weights,
         fronts: args.fronts.into(),
         events,
         policies: &policies,
@@ -235,6 +245,15 @@ fn compare(args: &Args) -> Result<(), String> {
         note("a run counted no request: give more --seconds, less --warmup or a higher --rate\n");
     }
     write(args, &*source, &comparison, &outcomes)
+}
+
+/// The engines' weights, one each.
+fn weights(args: &Args) -> Result<Vec<u32>, String> {
+    match args.weights.len() {
+        0 => Ok(vec![1; args.replicas.into()]),
+        1..=ENGINES_MAX => Ok(args.weights.clone()),
+        more => Err(format!("--weights names {more} engines, and {ENGINES_MAX} is the most")),
+    }
 }
 
 /// The policies of these names, each once; before several fronts only those that can stand there.
@@ -296,7 +315,7 @@ fn write(args: &Args, source: &dyn Source, compared: &Comparison, outcomes: &[Ou
         let figures = serde_json::json!({
             "traffic": source.describe(),
             "profile": profile_name(args),
-            "replicas": args.replicas,
+            "weights": compared.weights,
             "fronts": args.fronts,
             "kv_tokens": compared.profile.kv_tokens,
             "events": compared.events,
@@ -308,7 +327,10 @@ fn write(args: &Args, source: &dyn Source, compared: &Comparison, outcomes: &[Ou
         put(path, serde_json::to_string_pretty(&figures).unwrap_or_default())?;
     }
     if let Some(path) = &args.svg {
-        put(path, plot::svg(&format!("{}; {} x {}", source.describe(), args.replicas, profile_name(args)), outcomes))?;
+        put(
+            path,
+            plot::svg(&format!("{}; {} x {}", source.describe(), compared.weights.len(), profile_name(args)), outcomes),
+        )?;
     }
     Ok(())
 }

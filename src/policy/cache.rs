@@ -29,6 +29,9 @@ pub(super) struct Cache {
     base: i64,
     /// How much of our requests' tokens is their own, 0..=1: the rest they share with one another.
     own: f32,
+    /// The square of what is not, in [`PARTS_BITS`]: next to nothing where each has a conversation of its own, nearly all where one prompt stands
+    /// before all of theirs; nothing where it is not known.
+    pub(super) shared: u32,
     /// Tokens that it could take at the last scrape without another going.
     pub(super) vacant: u32,
 }
@@ -87,9 +90,15 @@ impl Mean {
             until_cold: until(NOW, FILL_COLD, capacity, tokens),
             base: 0,
             own: self.own,
+            shared: shared(self.own),
             vacant: (self.vacant * capacity as f64) as u32,
         }
     }
+}
+
+/// See [`Cache::shared`].
+fn shared(own: f32) -> u32 {
+    parts((1.0 - own).powi(2))
 }
 
 /// Later than all that was ever dispatched.
@@ -125,6 +134,7 @@ impl Cache {
             until_cold: until(dispatched_at, FILL_COLD, capacity, tokens as i64),
             base: base as i64,
             own: own as f32,
+            shared: if capacity > 0 { shared(own as f32) } else { 0 },
             vacant: (f64::from(endpoint.vacant.clamp(0.0, 1.0)) * capacity as f64) as u32,
         }
     }

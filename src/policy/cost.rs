@@ -16,9 +16,9 @@ pub struct Costs {
 pub struct Cost {
     /// Sent there, and without a first token yet.
     pub pending: u32,
-    /// To be computed of this prompt, as much as that weighs, what it pushes out there included.
+    /// To be computed of this prompt, six times, and what it pushes out there.
     pub new: u32,
-    /// For the requests there.
+    /// For the requests there, and for those beyond an even part of the load, as far as they share their prompts.
     pub decoding: u32,
     /// For how full its cache is.
     pub full: u32,
@@ -26,7 +26,7 @@ pub struct Cost {
     pub no_room: u32,
     /// Taken off again at the prompt's home: what other fronts may have sent there of it.
     pub others: u32,
-    /// What is compared: the first four together, more for an endpoint of less than the whole weight, and `no_room`, less
-    /// `others`; never less than 0.
+    /// What is compared: `pending`, a sixth of what is to be computed, `decoding` and `full` divided by the endpoint's weight, the rest of `new`, and
+    /// `no_room`, less `others`; never less than 0.
     pub total: u32,
 }

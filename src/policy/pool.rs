@@ -132,7 +132,8 @@ impl Row {
     }
 }
 
-const WHOLE: u32 = Endpoint::WHOLE as u32;
+/// Hundredths of a weight.
+pub(super) const WHOLE: u32 = Endpoint::WHOLE as u32;
 const _: () = assert!(WEIGHT_MAX * WHOLE <= u16::MAX as u32, "a row's weight is a u16");
 
 /// Share of an endpoint that gets one request at a time, in percent: the bounds of the others must hold its load.

@@ -9,13 +9,17 @@
 //! nobody holds go where what they push out lay for longest, as they would in one cache for all, and an engine that starts anew gets its part.
 //! Without it three prefixes can share a cache for two, again and again, beside an empty one.
 //!
+//! What those in flight at an endpoint share is computed once elsewhere for all who come there after, so that it is no reason to stay: as far as they
+//! share it, each of them beyond an even part of the load costs a mean prompt. Without that a prompt that stands before all others keeps them
+//! on one engine, until hundreds slow each other down beside idle ones.
+//!
 //! An endpoint whose cache turned out not to hold what the index says ([`crate::fleet::Rung::Hash`]) counts as holding nothing.
 
 use crate::fleet::Loads;
 use crate::index::{Found, Matches, STEPS};
 use crate::limits::ENDPOINTS_MAX;
 use crate::policy::cache::{Cache, PARTS_BITS, parts};
-use crate::policy::pool::Row;
+use crate::policy::pool::{Row, WHOLE};
 use crate::policy::{Choice, Cost, Costs, Eligible, Policy, Pool, Reason, Request, Tokens};
 
 /// What is known of a prompt that is chosen for by its tokens.
@@ -66,8 +70,11 @@ const NEW: u64 = 6;
 const DECODES: u64 = 50;
 /// and is held up while this prompt is computed: so many such parts of what is new of it.
 const HELD_UP: u64 = 5;
-/// Beyond so many requests it says nothing more: a hundred short ones would drive each prompt away from what is cached of it.
+/// Beyond so many requests, at an endpoint of weight 1, it says nothing more: a hundred short ones would drive each prompt away from what is
+/// cached of it.
 const HELD_UP_MAX: u32 = 32;
+/// So many requests beyond an even part of the load are chance.
+const CHANCE: u64 = 4;
 /// A full cache costs so many mean prompts, one without room some more. Were it more, sessions would leave what is cached
 /// of them because one engine is a little fuller than another; were it less, they would gather where they met.
 const FULL: u64 = 4;
@@ -76,6 +83,8 @@ const NO_ROOM: u64 = 3;
 /// is known better there. The gap is what lets the next turn of a conversation in before another begins; without it caches fill with beginnings.
 const ROOM_WARM: u64 = 98;
 const ROOM_COLD: u64 = 93;
+/// See [`Work::even`]: finer than a request at the heaviest endpoint.
+const EVEN_BITS: u32 = 24;
 /// Slots for which it is noted on 256 bytes what they hold: to clear the four KiB for all takes longer than to choose among eight.
 const FEW: usize = 64;
 
@@ -101,11 +110,13 @@ pub(super) fn least_work(
     };
     note_held(eligible, prompt, held);
     let mean = u64::from(loads.mean_prompt(pool.id.0));
-    let theirs = theirs(eligible, loads);
+    let total = eligible.total(loads);
+    let theirs = theirs(eligible, total);
     // What others sent there the index knows only from events: as likely they have pushed it out already.
     let known = if policy == Policy::Precise { 1.0 } else { 1.0 - theirs };
     let displaces = NEW * u64::from(parts(known * loads.held_share(pool.id.0)));
-    let mut work = Work { eligible, loads, prompt, mean, displaces, held, others: Others::default() };
+    let even = (total << EVEN_BITS).div_ceil(eligible.weight().max(1));
+    let mut work = Work { eligible, loads, prompt, mean, even, displaces, held, others: Others::default() };
     work.others = Others::of(pool, &work, theirs);
     let mut best = Best::default();
     for (&slot, cache) in eligible.slots().iter().zip(eligible.caches()) {
@@ -136,11 +147,8 @@ pub(super) fn least_work(
 }
 
 /// How many of the requests that are there other fronts sent, 0..=1.
-fn theirs(eligible: &Eligible, loads: &Loads) -> f32 {
-    match eligible.foreign() {
-        0 => 0.0,
-        theirs => theirs as f32 / eligible.total(loads).max(1) as f32,
-    }
+fn theirs(eligible: &Eligible, total: u64) -> f32 {
+    eligible.foreign() as f32 / total.max(1) as f32
 }
 
 /// What fronts beside this one may have sent where. They know the same ring and go by the same rule, so that they meet
@@ -182,6 +190,8 @@ struct Work<'a> {
     prompt: &'a Prompt<'a>,
     /// Tokens of the pool's mean prompt.
     mean: u64,
+    /// The load over a hundredth of weight, were it even, in [`EVEN_BITS`].
+    even: u64,
     /// What a token that is pushed out costs, in parts of a token: it may be that another prompt would have found it.
     displaces: u64,
     /// Tokens held, by slot, as far as is believed.
@@ -228,16 +238,26 @@ impl Work<'_> {
         let held = self.held(slot);
         let new = u64::from(self.prompt.tokens - held);
         let in_flight = self.eligible.load(row, slot, self.loads);
-        let held_up = HELD_UP * new * u64::from(in_flight.min(HELD_UP_MAX));
-        let decoding = (self.mean * u64::from(in_flight) + held_up) / DECODES;
+        let held_up = HELD_UP * new * u64::from(in_flight.min(HELD_UP_MAX * u32::from(row.weight) / WHOLE));
+        let decoding = (self.mean * u64::from(in_flight) + held_up) / DECODES + self.uneven(row, cache, in_flight);
         let full = (FULL * self.mean * u64::from(cache.used)) >> PARTS_BITS;
         let is_warm = held >= self.prompt.tokens / 2;
         let room = in_flight == 0 || cache.has_room(new, is_warm, self.loads.dispatched(slot));
         let no_room = if room { 0 } else { NO_ROOM * self.mean };
         let others = self.others.holds(slot);
         let pushed_out = u128::from(self.displaces) * u128::from(self.pushed_out(slot, cache, new));
-        let new = NEW * new + (pushed_out >> (2 * PARTS_BITS)) as u64;
-        Terms { pending: self.loads.pending(slot), new, decoding, full, no_room, others }
+        let lost = (NEW - 1) * new + (pushed_out >> (2 * PARTS_BITS)) as u64;
+        Terms { pending: self.loads.pending(slot), new, lost, decoding, full, no_room, others }
+    }
+
+    /// What those cost that are here beyond an even part of the load, as far as they share their prompts.
+    #[inline]
+    fn uneven(&self, row: &Row, cache: &Cache, in_flight: u32) -> u64 {
+        let even = (self.even * u64::from(row.weight)) >> EVEN_BITS;
+        match u64::from(in_flight).saturating_sub(even + CHANCE) {
+            0 => 0,
+            beyond => ((u128::from(beyond * self.mean) * u128::from(cache.shared)) >> PARTS_BITS) as u64,
+        }
     }
 
     /// How many tokens that were of use go for so many new ones, in parts of one. Where no cache has room it makes no difference that this
@@ -255,7 +275,7 @@ impl Work<'_> {
         let tokens = |tokens: u64| tokens.min(u32::MAX.into()) as u32;
         Some(Cost {
             pending: tokens(terms.pending),
-            new: tokens(terms.new),
+            new: tokens(terms.new + terms.lost),
             decoding: tokens(terms.decoding),
             full: tokens(terms.full),
             no_room: tokens(terms.no_room),
@@ -284,10 +304,13 @@ impl Work<'_> {
     }
 }
 
-/// See [`Cost`].
+/// See [`Cost`], whose `new` is these two.
 struct Terms {
     pending: u64,
+    /// To be computed, which the prompt waits for,
     new: u64,
+    /// and what it costs others besides, who may be anywhere.
+    lost: u64,
     decoding: u64,
     full: u64,
     no_room: u64,
@@ -295,11 +318,12 @@ struct Terms {
 }
 
 impl Terms {
-    /// Weighed, see [`Row::weighed`].
+    /// What takes time is weighed, see [`Row::weighed`]. What is lost is not: a heavy endpoint would be worth waiting for until many times as much
+    /// waits there as is computed anew beside it.
     #[inline]
     fn total(&self, row: &Row) -> u64 {
         let work = self.pending + self.new + self.decoding + self.full;
-        (row.weighed(work) + self.no_room).saturating_sub(self.others)
+        (row.weighed(work) + self.lost + self.no_room).saturating_sub(self.others)
     }
 }
 

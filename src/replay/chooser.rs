@@ -96,15 +96,15 @@ enum Make {
     /// One of these that hears the engines' KV events.
     Hearing(fn() -> Settings),
     /// Another, that is simulated alone before its fleet.
-    Alone(fn(&Stage) -> Box<dyn Chooser>),
+    Alone(fn(&Stage<'_>) -> Box<dyn Chooser>),
 }
 
 /// What a policy is made for.
 #[derive(Clone, Copy, Debug)]
-pub struct Stage {
-    /// How many engines there are.
-    pub engines: usize,
-    /// Blocks of each one's cache.
+pub struct Stage<'a> {
+    /// Weights of the engines, one each; only the product's policies know of them.
+    pub weights: &'a [u32],
+    /// Blocks in the cache of one of weight 1.
     pub blocks: u32,
     /// Tokens in a block.
     pub block_tokens: u32,
@@ -116,9 +116,16 @@ pub struct Stage {
     pub seed: u64,
 }
 
+impl Stage<'_> {
+    /// How many engines there are.
+    pub fn engines(&self) -> usize {
+        self.weights.len()
+    }
+}
+
 impl Named {
     /// A new one, before any request.
-    pub fn make(&self, stage: &Stage) -> Box<dyn Chooser> {
+    pub fn make(&self, stage: &Stage<'_>) -> Box<dyn Chooser> {
         match self.make {
             Make::Own(settings) => Box::new(Fronts::new(stage, &settings())),
             Make::Hearing(settings) => Box::new(Fronts::hearing(stage, &settings())),
@@ -190,42 +197,42 @@ pub const POLICIES: &[Named] = &[
     Named {
         name: "sticky",
         what: "a session stays where it first went",
-        make: Make::Alone(|stage| Box::new(Sticky::new(stage.engines, stage.seed))),
+        make: Make::Alone(|stage| Box::new(Sticky::new(stage.engines(), stage.seed))),
     },
     Named {
         name: "sglang",
         what: "prompt tree of the SGLang router: 0.5, 32, 1.0001; a miss to the smallest tree",
-        make: Make::Alone(|stage| Box::new(PromptTree::new(stage.engines, SGLANG, stage.seed))),
+        make: Make::Alone(|stage| Box::new(PromptTree::new(stage.engines(), SGLANG, stage.seed))),
     },
     Named {
         name: "smg",
         what: "prompt tree of its successor: 0.3; 64 and 1.5 of the mean by request; a miss to the least load",
-        make: Make::Alone(|stage| Box::new(PromptTree::new(stage.engines, SMG, stage.seed))),
+        make: Make::Alone(|stage| Box::new(PromptTree::new(stage.engines(), SMG, stage.seed))),
     },
     Named {
         name: "llm-d",
         what: "scorers: prefix 3, queue 2, KV use 2; metrics every 50 ms",
-        make: Make::Alone(|stage| Box::new(Scorers::new(stage.engines, stage.blocks, stage.seed))),
+        make: Make::Alone(|stage| Box::new(Scorers::new(stage.engines(), stage.blocks, stage.seed))),
     },
     Named {
         name: "dynamo",
         what: "prefill left after overlap, and active blocks; KV events without delay",
-        make: Make::Alone(|stage| Box::new(Overlap::new(stage.engines, stage.seed))),
+        make: Make::Alone(|stage| Box::new(Overlap::new(stage.engines(), stage.seed))),
     },
     Named {
         name: CLAIRVOYANT,
         what: "soonest first token by the engines' state and uncached tokens, caches apart",
-        make: Make::Alone(|stage| Box::new(Oracle::with_caches_apart(stage.engines))),
+        make: Make::Alone(|stage| Box::new(Oracle::with_caches_apart(stage.engines()))),
     },
     Named {
         name: POOLED,
         what: "one pooled cache, the same state but for when steps end",
-        make: Make::Alone(|stage| Box::new(Oracle::without_steps(stage.engines))),
+        make: Make::Alone(|stage| Box::new(Oracle::without_steps(stage.engines()))),
     },
     Named {
         name: ORACLE,
         what: "one pooled cache, the soonest first token by state and uncached tokens",
-        make: Make::Alone(|stage| Box::new(Oracle::new(stage.engines))),
+        make: Make::Alone(|stage| Box::new(Oracle::new(stage.engines()))),
     },
 ];
 

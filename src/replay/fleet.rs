@@ -1,29 +1,32 @@
 //! The simulated engines of one run, and which cache they compute in.
 
+use super::profiles;
 use crate::engine::batch::{Outline, Token};
 use crate::engine::cache::{Cache, Change};
 use crate::engine::core::{Core, Figures};
 use crate::engine::profile::Profile;
 
-/// Engines of one profile, each with a cache of its own, or all with one.
+/// Engines, each with a cache of its own, or all with one.
 pub struct Fleet {
     engines: Vec<Core>,
     /// The end of the step that each is in.
     step_ends_ns: Vec<Option<u64>>,
     /// The cache of all, as large as theirs together.
     pooled: Option<Cache>,
-    profile: Profile,
+    profiles: Vec<Profile>,
     ended: Vec<(Token, bool)>,
 }
 
 impl Fleet {
-    /// `count` cold engines.
-    pub fn new(profile: &Profile, count: usize, pooled: bool) -> Fleet {
+    /// Cold engines of these weights: see [`profiles::of_weight`].
+    pub fn new(profile: &Profile, weights: &[u32], pooled: bool) -> Fleet {
+        let profiles: Vec<Profile> = weights.iter().map(|weight| profiles::of_weight(profile, *weight)).collect();
+        let blocks = profiles.iter().fold(0u32, |sum, profile| sum.saturating_add(profile.blocks()));
         Fleet {
-            engines: (0..count).map(|_| Core::new(profile.clone())).collect(),
-            step_ends_ns: vec![None; count],
-            pooled: pooled.then(|| Cache::new(profile.blocks().saturating_mul(count as u32))),
-            profile: profile.clone(),
+            engines: profiles.iter().map(|profile| Core::new(profile.clone())).collect(),
+            step_ends_ns: vec![None; profiles.len()],
+            pooled: pooled.then(|| Cache::new(blocks)),
+            profiles,
             ended: Vec::new(),
         }
     }
@@ -38,9 +41,9 @@ impl Fleet {
         self.engines.is_empty()
     }
 
-    /// What they are.
-    pub fn profile(&self) -> &Profile {
-        &self.profile
+    /// What an engine is.
+    pub fn profile(&self, engine: usize) -> Option<&Profile> {
+        self.profiles.get(engine)
     }
 
     /// How many of these chained blocks, from the first, an engine finds in its cache now: what KV events would

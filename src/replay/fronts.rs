@@ -23,16 +23,16 @@ pub struct Fronts {
 
 impl Fronts {
     /// As many as the stage has.
-    pub fn new(stage: &Stage, settings: &Settings) -> Fronts {
+    pub fn new(stage: &Stage<'_>, settings: &Settings) -> Fronts {
         Fronts::of(stage, |stage| Own::new(stage, settings.clone()))
     }
 
     /// The same; each hears the engines' events.
-    pub fn hearing(stage: &Stage, settings: &Settings) -> Fronts {
+    pub fn hearing(stage: &Stage<'_>, settings: &Settings) -> Fronts {
         Fronts::of(stage, |stage| Own::hearing(stage, settings.clone()))
     }
 
-    fn of(stage: &Stage, make: impl Fn(&Stage) -> Own) -> Fronts {
+    fn of(stage: &Stage<'_>, make: impl Fn(&Stage<'_>) -> Own) -> Fronts {
         let each = |front: usize| make(&Stage { seed: stage.seed.wrapping_add(front as u64), ..*stage });
         let fronts = (0..stage.fronts.max(1)).map(each).collect();
         Fronts { fronts, seed: mix(stage.seed, 6), dealt: HashMap::new(), last: 0 }
@@ -95,7 +95,7 @@ mod tests {
 
     fn trial(policy: Policy, fronts: usize) -> Trial<Fronts> {
         let events = Delivery::default();
-        let stage = Stage { engines: 4, blocks: 5_500, block_tokens: 16, fronts, events, seed: 1 };
+        let stage = Stage { weights: &[1; 4], blocks: 5_500, block_tokens: 16, fronts, events, seed: 1 };
         Trial::new(Fronts::new(&stage, &Settings { policy, ..Settings::default() }), 4)
     }
 
@@ -129,7 +129,7 @@ mod tests {
     fn answers_take_the_room_of_what_was_asked_before() {
         let predicted = |answer: u32| {
             let events = Delivery::default();
-            let stage = Stage { engines: 1, blocks: 5_500, block_tokens: 16, fronts: 1, events, seed: 1 };
+            let stage = Stage { weights: &[1], blocks: 5_500, block_tokens: 16, fronts: 1, events, seed: 1 };
             let settings = Settings { policy: Policy::Warm, ..Settings::default() };
             let mut trial = Trial::new(Fronts::new(&stage, &settings), 1);
             for _ in 0..1_000 {

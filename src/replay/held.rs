@@ -39,13 +39,13 @@ pub struct Held {
 
 impl Held {
     /// Nobody waits.
-    pub fn new(stage: &Stage, queue: Queueing) -> Held {
+    pub fn new(stage: &Stage<'_>, queue: Queueing) -> Held {
         Held {
             own: Own::new(stage, Settings { policy: Policy::Warm, queue, ..Settings::default() }),
             waiting: HashMap::new(),
             refused: Vec::new(),
             look: Look::default(),
-            looked_ns: vec![0; stage.engines],
+            looked_ns: vec![0; stage.engines()],
             swept_ns: 0,
             placed: HashMap::new(),
         }
@@ -213,8 +213,8 @@ mod tests {
     impl Trial {
         fn new(queue: Queueing) -> Trial {
             let events = Delivery::default();
-            let stage = Stage { engines: 1, blocks: 625, block_tokens: 16, fronts: 1, events, seed: 1 };
-            let fleet = Fleet::new(&crate::engine::profile::Profile::default(), 1, false);
+            let stage = Stage { weights: &[1], blocks: 625, block_tokens: 16, fronts: 1, events, seed: 1 };
+            let fleet = Fleet::new(&crate::engine::profile::Profile::default(), &[1], false);
             let mut trial = Trial { held: Held::new(&stage, queue), fleet };
             assert_eq!(trial.ask(0, 0, &[(100, 8_000 - 64)], 0), Some(0), "nothing is known of its cache yet");
             trial.held.scraped(&[Figures { running: 1, kv_usage: 0.8, ..Figures::default() }]);

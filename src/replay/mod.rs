@@ -6,7 +6,7 @@
 //!
 //! # What it leaves out
 //!
-//! * All that [`crate::engine`] leaves out. Engines are equal, healthy and never refuse.
+//! * All that [`crate::engine`] leaves out. Engines are equal but for their weights, healthy, and never refuse.
 //! * The front's own time, the network's, and the bytes: a choice costs nothing, and a prompt's length and hashes
 //!   are known exactly, where a front estimates tokens.
 //! * Clients that leave. Of several fronts ([`fronts`]) that each has its own beat: all scrape at one instant.
@@ -44,10 +44,10 @@ use crate::engine::profile::Profile;
 pub struct Comparison<'a> {
     /// The traffic.
     pub source: &'a dyn Source,
-    /// One engine.
+    /// An engine of weight 1.
     pub profile: &'a Profile,
-    /// How many of them.
-    pub engines: usize,
+    /// The engines' weights, one each.
+    pub weights: &'a [u32],
     /// Fronts before them, where a policy is the product's.
     pub fronts: usize,
     /// The policies, in order.
@@ -122,9 +122,9 @@ impl Comparison<'_> {
     fn one(&self, load: f64, policy: &Named, ended: &AtomicU64) -> Outcome {
         let block_tokens = self.source.block_tokens();
         let blocks = self.profile.kv_tokens / block_tokens;
-        let (engines, fronts, events) = (self.engines, self.fronts, self.events);
-        let chooser = policy.make(&Stage { engines, blocks, block_tokens, fronts, events, seed: self.seed });
-        let run = simulate::run(self.source, load, self.profile, self.engines, self.tenants, chooser, ended);
+        let (weights, fronts, events) = (self.weights, self.fronts, self.events);
+        let chooser = policy.make(&Stage { weights, blocks, block_tokens, fronts, events, seed: self.seed });
+        let run = simulate::run(self.source, load, self.profile, weights, self.tenants, chooser, ended);
         Outcome::of(policy.name, load, &run, &self.objective)
     }
 }

@@ -61,7 +61,7 @@ impl Oracle {
 
     /// Nanoseconds from now to the first token of a prompt with so many uncached tokens.
     fn wait_ns(&self, engine: usize, uncached: u64, now_ns: u64, fleet: &Fleet) -> f64 {
-        let profile = fleet.profile();
+        let Some(profile) = fleet.profile(engine) else { return f64::INFINITY };
         let figures = fleet.figures(engine);
         let left = fleet.step_ends_ns(engine).filter(|_| self.sees_steps).map_or(0, |ends| ends.saturating_sub(now_ns));
         let pending = self.pending.get(engine).copied().unwrap_or(0).saturating_sub(fleet.prefilled(engine));

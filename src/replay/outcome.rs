@@ -91,6 +91,8 @@ pub struct Outcome {
     pub ttft: Spread,
     /// The same for prompts up to [`SHORT_PROMPT`].
     pub ttft_short: Spread,
+    /// Times between tokens, of each request in the mean.
+    pub between_tokens: Spread,
     /// Output tokens a second.
     pub tokens_per_second: f64,
     /// Share of requests within the objective.
@@ -127,6 +129,9 @@ impl Outcome {
             misjudged: Misjudged::of(&counted),
             ttft: Spread::of(counted.iter().map(|record| record.ttft_ns)),
             ttft_short: Spread::of(short.map(|record| record.ttft_ns)),
+            between_tokens: Spread::of(
+                counted.iter().filter(|record| record.output > 1).map(|record| between_ns(record) as u64),
+            ),
             tokens_per_second: if seconds > 0.0 { run.tokens as f64 / seconds } else { 0.0 },
             slo: kept as f64 / counted.len().max(1) as f64,
             imbalance: imbalance(&counted, run.engines),
@@ -156,8 +161,12 @@ fn tenants(records: &[&Record]) -> Option<(Spread, Spread)> {
 }
 
 fn keeps(record: &Record, objective: &Objective) -> bool {
-    let between = record.rest_ns as f64 / f64::from(record.output.saturating_sub(1).max(1));
-    record.ttft_ns as f64 <= objective.ttft_seconds * 1e9 && between <= objective.token_seconds * 1e9
+    record.ttft_ns as f64 <= objective.ttft_seconds * 1e9 && between_ns(record) <= objective.token_seconds * 1e9
+}
+
+/// Between two tokens of an answer, in the mean.
+fn between_ns(record: &Record) -> f64 {
+    record.rest_ns as f64 / f64::from(record.output.saturating_sub(1).max(1))
 }
 
 fn imbalance(records: &[&Record], engines: usize) -> f64 {
@@ -197,6 +206,7 @@ mod tests {
         assert_eq!((outcome.requests, outcome.hit_rate, outcome.slo), (2, 0.5, 0.5));
         assert_eq!(outcome.ttft, Spread { mean: 2.0, p50: 3.0, p99: 3.0 });
         assert_eq!(outcome.ttft_short, Spread { mean: 1.0, p50: 1.0, p99: 1.0 });
+        assert_eq!(outcome.between_tokens, Spread { mean: 1e-7, p50: 1e-7, p99: 1e-7 });
         assert_eq!(outcome.tokens_per_second, 200.0);
         // 60 thought of; 50 and 4,500 found.
         assert_eq!(outcome.misjudged, Some(Misjudged { too_many: 5.0, too_few: 2_220.0 }));

@@ -28,12 +28,13 @@ use crate::ring::Ring;
 use crate::scan::PrefixMode;
 use crate::snapshot::Snapshot;
 
-/// One of the product's policies on a fleet of healthy endpoints of equal weight.
+/// One of the product's policies on a fleet of healthy endpoints.
 pub struct Own {
     snapshot: Snapshot,
     counters: &'static Counters,
     admissions: HashMap<u64, Admission>,
     matches: Box<Matches>,
+    /// Tokens in the cache of an endpoint of weight 1.
     cache_tokens: u64,
     /// Whether there are other fronts, whose load it reads off the engines.
     among_others: bool,
@@ -48,17 +49,20 @@ pub struct Own {
 impl Own {
     /// Endpoints called engine-0:8000 and so on, since the ring is made from names. Its counters live as long as the
     /// process, as a front's do: some hundred kilobytes a run.
-    pub fn new(stage: &Stage, settings: Settings) -> Own {
-        let endpoints: Vec<Endpoint> = (0..stage.engines as u16)
-            .map(|slot| {
+    pub fn new(stage: &Stage<'_>, settings: Settings) -> Own {
+        let endpoints: Vec<Endpoint> = (0..)
+            .zip(stage.weights)
+            .map(|(slot, &weight)| {
                 let name = format!("engine-{slot}:8000").into();
-                Endpoint::new(EndpointId { slot, generation: 1 }, name, ([127, 0, 0, 1], 8000).into())
+                let id = EndpointId { slot, generation: 1 };
+                Endpoint { weight, ..Endpoint::new(id, name, ([127, 0, 0, 1], 8000).into()) }
             })
             .collect();
         let members: Vec<_> = endpoints.iter().map(|one| (one.id.slot, &*one.name, one.weight)).collect();
         let ring = Arc::new(Ring::build(&members, settings.replication));
         let index = settings.policy.counts_tokens().then(|| index(&endpoints, stage.blocks)).flatten();
-        let pool = Pool::new(PoolId(0), "model".into(), (0..stage.engines as u16).collect(), ring, Arc::new(settings));
+        let pool =
+            Pool::new(PoolId(0), "model".into(), (0..stage.engines() as u16).collect(), ring, Arc::new(settings));
         let endpoints = endpoints.into_iter().map(Some).collect();
         let mut snapshot = Snapshot { endpoints, pools: vec![pool], index, ..Snapshot::default() };
         snapshot.seal();
@@ -72,16 +76,17 @@ impl Own {
             dice: Dice::new(mix(stage.seed, 3)),
             turn: 0,
             mirror: None,
-            turnovers: vec![Turnover::default(); stage.engines],
+            turnovers: vec![Turnover::default(); stage.engines()],
             predicted: None,
         }
     }
 
     /// The same, with an index that the engines' events write.
-    pub fn hearing(stage: &Stage, settings: Settings) -> Own {
+    pub fn hearing(stage: &Stage<'_>, settings: Settings) -> Own {
         let mut own = Own::new(stage, settings);
-        let endpoints = own.snapshot.endpoints.iter().flatten().map(|endpoint| endpoint.id);
-        own.mirror = Some(Mirror::new(endpoints, stage.blocks, stage.events, stage.seed));
+        let endpoints = own.snapshot.endpoints.iter().flatten();
+        let with_blocks = endpoints.map(|endpoint| (endpoint.id, stage.blocks * endpoint.weight));
+        own.mirror = Some(Mirror::new(with_blocks, stage.events, stage.seed));
         own
     }
 
@@ -92,13 +97,13 @@ impl Own {
     }
 }
 
-/// An index in which every endpoint has as many blocks as its cache.
+/// An index in which every endpoint has as many blocks as its cache, which is of so many where it weighs 1.
 fn index(endpoints: &[Endpoint], blocks: u32) -> Option<Arc<Index>> {
-    let each = (blocks as usize).max(Capacity::BLOCKS_MIN);
-    let index =
-        Index::new(Capacity { endpoints: endpoints.len(), blocks: each * endpoints.len(), lengths: false }).ok()?;
+    let of = |endpoint: &Endpoint| blocks * endpoint.weight;
+    let all = endpoints.iter().map(|one| (of(one) as usize).max(Capacity::BLOCKS_MIN)).sum();
+    let index = Index::new(Capacity { endpoints: endpoints.len(), blocks: all, lengths: false }).ok()?;
     for endpoint in endpoints {
-        index.assign(endpoint.id, Some(blocks)).ok()?;
+        index.assign(endpoint.id, Some(of(endpoint))).ok()?;
     }
     Some(Arc::new(index))
 }
@@ -220,7 +225,7 @@ impl Chooser for Own {
                 (endpoint.turnover, endpoint.vacant) = (turnover.part(), turnover.vacant());
             }
             endpoint.engine.kv_use = Some(figures.kv_usage as f32);
-            endpoint.engine.kv_capacity_tokens = Some(self.cache_tokens);
+            endpoint.engine.kv_capacity_tokens = Some(self.cache_tokens * u64::from(endpoint.weight));
             endpoint.engine.running = Some(figures.running as u32);
             endpoint.engine.waiting = Some(figures.waiting as u32);
             endpoint.resident_at = self.counters.loads().resident(endpoint.id.slot);
@@ -256,7 +261,7 @@ mod tests {
 
     fn trial(policy: Policy) -> Trial<Own> {
         let events = Delivery::default();
-        let stage = Stage { engines: 4, blocks: 5_500, block_tokens: 16, fronts: 1, events, seed: 1 };
+        let stage = Stage { weights: &[1; 4], blocks: 5_500, block_tokens: 16, fronts: 1, events, seed: 1 };
         Trial::new(Own::new(&stage, Settings { policy, ..Settings::default() }), 4)
     }
 

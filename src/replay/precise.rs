@@ -54,9 +54,9 @@ struct Promise {
 }
 
 impl Mirror {
-    /// Of engines in these places, each with so many blocks.
-    pub fn new(endpoints: impl Iterator<Item = EndpointId>, blocks: u32, delivery: Delivery, seed: u64) -> Mirror {
-        let of = |id: EndpointId| Heard {
+    /// Of engines in these places, with so many blocks.
+    pub fn new(endpoints: impl Iterator<Item = (EndpointId, u32)>, delivery: Delivery, seed: u64) -> Mirror {
+        let of = |(id, blocks): (EndpointId, u32)| Heard {
             id,
             blocks,
             wire: Wire::new(delivery, mix(mix(seed, LOSS_DRAW), id.slot.into())),
@@ -191,7 +191,7 @@ mod tests {
             let index = Index::new(Capacity { endpoints: 1, blocks: 16, lengths: false }).unwrap();
             index.assign(ID, Some(16)).unwrap();
             let delivery = Delivery { delay_ns: S, ..delivery };
-            Trial { mirror: Mirror::new([ID].into_iter(), 16, delivery, 1), index }
+            Trial { mirror: Mirror::new([(ID, 16)].into_iter(), delivery, 1), index }
         }
 
         fn stores(&mut self, now_ns: u64, chain: &[u64], from: usize) {

@@ -55,6 +55,22 @@ pub fn named(text: &str, name: &str) -> Result<Profile, String> {
     })
 }
 
+/// An engine so many times as fast as a profile says, with as many times its cache.
+pub fn of_weight(profile: &Profile, weight: u32) -> Profile {
+    let times = f64::from(weight);
+    Profile {
+        kv_tokens: profile.kv_tokens.saturating_mul(weight),
+        max_num_seqs: profile.max_num_seqs.saturating_mul(weight as usize),
+        max_num_batched_tokens: profile.max_num_batched_tokens.saturating_mul(weight),
+        prefill_tokens_per_second: profile.prefill_tokens_per_second * times,
+        attention_pair_ns: profile.attention_pair_ns / times,
+        decode_step_ms: profile.decode_step_ms / times,
+        decode_sequence_us: profile.decode_sequence_us / times,
+        decode_kv_ns: profile.decode_kv_ns / times,
+        ..profile.clone()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

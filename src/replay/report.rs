@@ -13,7 +13,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
         }
         out.push_str(&format!("load x {}, {} requests counted\n", first.load, requests(load)));
         out.push_str(&format!(
-            "{:<width$} {:>8} {:>7}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>8}  {:>7}  {:>9}  {:>13}  {:>13}\n",
+            "{:<width$} {:>8} {:>7}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>7}  {:>8}  {:>7}  {:>9}  {:>13}  {:>13}\n",
             "policy",
             "hit rate",
             "off by",
@@ -22,6 +22,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
             "p99",
             "<=8k",
             "p99",
+            "between",
             "tokens/s",
             "SLO",
             "imbalance",
@@ -29,15 +30,15 @@ pub fn table(outcomes: &[Outcome]) -> String {
             "to oracle"
         ));
         out.push_str(&format!(
-            "{:<width$} {:>8} {:>7}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>8}  {:>7}  {:>9}  {:>13}  {:>13}\n",
-            "", "", "tokens", "mean", "", "", "mean", "", "", "kept", "", "TTFT   tok/s", "TTFT   tok/s"
+            "{:<width$} {:>8} {:>7}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>7}  {:>8}  {:>7}  {:>9}  {:>13}  {:>13}\n",
+            "", "", "tokens", "mean", "", "", "mean", "", "tokens", "", "kept", "", "TTFT   tok/s", "TTFT   tok/s"
         ));
         for outcome in load {
             let ratio = |ratio: Option<Ratio>| {
                 ratio.map_or_else(|| "-".into(), |ratio| format!("{:.2}   {:.2}", ratio.ttft, ratio.tokens))
             };
             out.push_str(&format!(
-                "{:<width$} {:>8} {:>7}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>8.0}  {:>7}  {:>9.2}  {:>13}  {:>13}\n",
+                "{:<width$} {:>8} {:>7}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>7}  {:>8.0}  {:>7}  {:>9.2}  {:>13}  {:>13}\n",
                 outcome.policy,
                 format!("{:.1} %", outcome.hit_rate * 100.0),
                 outcome.misjudged.map_or_else(|| "-".into(), |misjudged| tokens(misjudged.in_all())),
@@ -46,6 +47,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
                 seconds(outcome.ttft.p99),
                 seconds(outcome.ttft_short.mean),
                 seconds(outcome.ttft_short.p99),
+                seconds(outcome.between_tokens.mean),
                 outcome.tokens_per_second,
                 format!("{:.1} %", outcome.slo * 100.0),
                 outcome.imbalance,

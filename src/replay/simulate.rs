@@ -107,19 +107,19 @@ struct Simulation<'a> {
     run: Run,
 }
 
-/// Runs `source` at `load` over `engines` engines until its last request has ended. `ended` counts them meanwhile.
+/// Runs `source` at `load` over engines of these weights until its last request has ended. `ended` counts them meanwhile.
 pub fn run(
     source: &dyn Source,
     load: f64,
     profile: &Profile,
-    engines: usize,
+    weights: &[u32],
     tenants: u16,
     chooser: Box<dyn Chooser + '_>,
     ended: &AtomicU64,
 ) -> Run {
     let profile = Profile { block_size: source.block_tokens(), ..profile.clone() };
     let mut simulation = Simulation {
-        fleet: Fleet::new(&profile, engines, chooser.pools_caches()),
+        fleet: Fleet::new(&profile, weights, chooser.pools_caches()),
         publisher: chooser.hears_events().then(Publisher::default),
         changes: Vec::new(),
         chooser,
@@ -131,7 +131,7 @@ pub fn run(
         places: BTreeMap::new(),
         arrived: 0,
         retries: false,
-        live: (0..engines).map(|_| ByHash::default()).collect(),
+        live: weights.iter().map(|_| ByHash::default()).collect(),
         block_tokens: source.block_tokens(),
         tenants,
         arrivals: 0,
@@ -142,7 +142,7 @@ pub fn run(
             end_ns: 0,
             preemptions: 0,
             refusals: 0,
-            engines,
+            engines: weights.len(),
         },
     };
     if simulation.publisher.is_some() {

@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use crate::cli::note;
 use crate::demo::conversation::REPLY_TOKENS;
 use crate::engine::profile::{Profile, Work};
+use crate::replay::profiles;
 use crate::replay::traffic::Source;
 use crate::replay::traffic::access;
 use crate::replay::traffic::agents::Agents;
@@ -100,13 +101,13 @@ pub(super) fn source(
     shape: &Shape,
     seed: u64,
     profile: &Profile,
-    replicas: u16,
+    weights: &[u32],
 ) -> Result<Box<dyn Source>, String> {
     Ok(match (trace, generate) {
         (Some(path), _) => Box::new(read(path, shape, profile)?),
         (None, Some(Generated::Chat)) => {
             let usual = Chat::default();
-            let (turn_seconds, turns_per_second) = turns(profile, replicas);
+            let (turn_seconds, turns_per_second) = turns(profile, weights);
             Box::new(Chat {
                 threads: shape.threads.unwrap_or(usual.threads),
                 seconds: shape.seconds.unwrap_or(usual.seconds),
@@ -159,13 +160,15 @@ pub(super) fn source(
 }
 
 /// Least time of a chat's turn, and most of them that all engines end in a second: replies alone, as if prompts took no time.
-fn turns(profile: &Profile, replicas: u16) -> (f64, f64) {
-    let seconds = |decodes: usize| {
+fn turns(profile: &Profile, weights: &[u32]) -> (f64, f64) {
+    let seconds = |profile: &Profile, decodes: usize| {
         let work = Work { decodes: decodes as u64, ..Work::default() };
         profile.step_time(&work).as_secs_f64() * f64::from(REPLY_TOKENS)
     };
-    let at_a_time = profile.max_num_seqs;
-    (seconds(1), f64::from(replicas) * at_a_time as f64 / seconds(at_a_time))
+    let engines = || weights.iter().map(|weight| profiles::of_weight(profile, *weight));
+    let least = engines().map(|engine| seconds(&engine, 1)).fold(f64::INFINITY, f64::min);
+    let a_second = |engine: Profile| engine.max_num_seqs as f64 / seconds(&engine, engine.max_num_seqs);
+    (least, engines().map(a_second).sum())
 }
 
 fn read(path: &Path, shape: &Shape, profile: &Profile) -> Result<Trace, String> {

@@ -45,7 +45,7 @@ pub(in crate::replay) mod trial {
     impl<C: Chooser> Trial<C> {
         pub fn new(chooser: C, engines: usize) -> Trial<C> {
             let profile = Profile { max_num_batched_tokens: 8_192, ..Profile::default() };
-            Trial { chooser, fleet: Fleet::new(&profile, engines, false), now_ns: 0, asked: 0 }
+            Trial { chooser, fleet: Fleet::new(&profile, &vec![1; engines], false), now_ns: 0, asked: 0 }
         }
 
         /// A prompt of these pieces (a number and a length in tokens): its number, and where it goes.
