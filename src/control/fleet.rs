@@ -14,13 +14,11 @@ use super::member::{Member, Tenancy};
 use super::pools::Pools;
 use super::reload::session_headers;
 use super::saved::Saved;
-use super::scrape::Reading;
-use super::truth::Ours;
 use crate::config::Config;
-use crate::counters::{Counted, Counters};
-use crate::fleet::{Endpoint, EndpointId, EngineLoad, Health, Turnover};
+use crate::counters::Counters;
+use crate::fleet::{Endpoint, EndpointId, Health};
 use crate::scan::Plan;
-use crate::snapshot::{ModelsAnswer, Pool, Snapshot};
+use crate::snapshot::{ModelsAnswer, Snapshot};
 use slots::Slot;
 
 /// In how many steps a slow start goes on, and the longest pause between two.
@@ -244,127 +242,6 @@ impl Fleet {
         true
     }
 
-    /// An engine's `/metrics` was read, while `ours` requests of ours were in flight there; or was not.
-    pub fn scraped(
-        &mut self,
-        place: usize,
-        id: EndpointId,
-        read: Result<(Reading, Ours), String>,
-        now: Instant,
-    ) -> bool {
-        let stale = Duration::from_millis(self.config.control.stale_after_ms);
-        let Some(at) = self.at(place) else { return false };
-        let member = &mut self.members[at];
-        let Some(tenancy) = member.now.as_mut().filter(|tenancy| tenancy.id == id) else { return false };
-        member.scrape_failures += u64::from(read.is_err());
-        let (reading, ours) = match read {
-            Ok(read) => read,
-            Err(why) => {
-                tenancy.scrape_error = Some(why);
-                // Who was too busy for his probes may be so for a scrape yet.
-                let is_long = |since: &mut Instant| now.saturating_duration_since(*since) > stale;
-                let cannot_say = tenancy.was_silent.take_if(is_long).is_some() && tenancy.can_say();
-                let tokens = tenancy.tokens();
-                if cannot_say {
-                    self.is_emptied(place, id, tokens, now);
-                }
-                return cannot_say;
-            }
-        };
-        tenancy.scrape_error = None;
-        let theirs =
-            reading.load.running.zip(reading.load.waiting).map(|(running, waiting)| running.saturating_add(waiting));
-        // What it counts as several tells nothing of others beside it.
-        let foreign = theirs.filter(|_| ours.several == 0).map_or(0, |theirs| theirs.saturating_sub(ours.in_flight));
-        let was_silent = tenancy.was_silent.take().is_some();
-        let another = tenancy.is_another(&reading, was_silent);
-        (tenancy.began, tenancy.computed) = (reading.started.or(tenancy.began), reading.load.prompt_tokens_total);
-        let before = tenancy.reading.as_ref().map(|(reading, _)| reading.load);
-        let since = tenancy.reading.as_ref().map_or(Duration::ZERO, |(_, at)| now.saturating_duration_since(*at));
-        let changed = before != Some(reading.load) || tenancy.foreign != foreign;
-        let fell = |before: EngineLoad| Some(reading.load.prompt_tokens_total? < before.prompt_tokens_total?);
-        // Its cache is gone with its memory.
-        let (was_asleep, asleep) = (tenancy.asleep, reading.awake == Some(false));
-        let anew = before.and_then(fell) == Some(true) || another;
-        let emptied = anew || asleep && !was_asleep;
-        let capacity = tenancy.unit.tokens(&reading);
-        if anew {
-            self.starts_anew(place, id, capacity, now);
-        } else if emptied {
-            self.is_emptied(place, id, capacity, now);
-        }
-        let Some(tenancy) = self.tenancy(place, id) else { return false };
-        let several = std::mem::replace(&mut tenancy.several, ours.several);
-        let alone = foreign.max(tenancy.foreign) == 0 && several.max(ours.several) == 0;
-        tenancy.truth.scraped(&ours, &reading, alone, now);
-        tenancy.asleep = asleep;
-        tenancy.foreign = foreign;
-        tenancy.dispatched_at = ours.dispatched;
-        tenancy.resident_at = ours.resident;
-        tenancy.kind = reading.engine.or(tenancy.kind);
-        tenancy.process = reading.process().or(tenancy.process);
-        let unit = tenancy.unit;
-        let first =
-            tenancy.reading.replace((reading, now)).is_none() && !std::mem::replace(&mut tenancy.is_known, true);
-        let token_bytes = self.member(place).map_or(Pool::TOKEN_BYTES, |member| self.token_bytes(member));
-        if let Some(tokens) = capacity.filter(|_| !emptied) {
-            self.caches.holds(id, tokens, token_bytes, unit);
-        }
-        if first {
-            self.recall(place, id);
-        }
-        self.turned(place, id, since) || changed || asleep != was_asleep
-    }
-
-    /// The first reply of a model told what its tokens stand for: until the next scrapes much may be sent there.
-    pub(super) fn size_caches(&mut self) {
-        for at in 0..self.members.len() {
-            let member = &self.members[at];
-            let Some(tenancy) = &member.now else { continue };
-            let Some(tokens) = tenancy.tokens() else { continue };
-            let (place, id, unit) = (member.place, tenancy.id, tenancy.unit);
-            self.caches.holds(id, tokens, self.token_bytes(member), unit);
-            self.turned(place, id, Duration::ZERO);
-        }
-    }
-
-    /// Looks what went out of an engine's cache in so long, and what has room there, of the size that is known by now.
-    fn turned(&mut self, place: usize, id: EndpointId, since: Duration) -> bool {
-        let cached = self.caches.figures(id.slot);
-        self.tenancy(place, id).is_some_and(|tenancy| {
-            tenancy.turnover.saw((cached.gone(), cached.came()), cached.blocks, cached.capacity, since)
-        })
-    }
-
-    /// Drops readings too old to be believed, has the parts of the index as large as they should be, and frees slots whose requests have ended:
-    /// `counted` is asked for then.
-    pub fn tick(
-        &mut self,
-        now: Instant,
-        in_flight: impl Fn(u16) -> u32,
-        counted: impl FnOnce(&[u16]) -> Counted,
-    ) -> bool {
-        let stale = Duration::from_millis(self.config.control.stale_after_ms);
-        let since = self.ticked.replace(now).map_or(Duration::ZERO, |before| now.saturating_duration_since(before));
-        // Where this process stood still nobody could be asked meanwhile: to forget all at once would let go whoever waits.
-        let usual = 2 * TICK + Duration::from_millis(self.config.control.publish_interval_ms);
-        let stood_still = since.saturating_sub(usual);
-        let mut changed = false;
-        for tenancy in self.members.iter_mut().filter_map(|member| member.now.as_mut()) {
-            if let Some((_, at)) = &mut tenancy.reading {
-                *at += stood_still;
-            }
-            if tenancy.reading.as_ref().is_some_and(|(_, at)| now.saturating_duration_since(*at) > stale) {
-                tenancy.reading = None;
-                tenancy.turnover = Turnover::default();
-                tenancy.foreign = 0;
-                changed = true;
-            }
-        }
-        self.caches.settle();
-        self.free_slots(now, in_flight, counted) || changed
-    }
-
     /// The fleet as shards are to see it.
     pub fn snapshot(&mut self) -> Snapshot {
         self.epoch += 1;
@@ -407,6 +284,7 @@ impl Fleet {
 }
 
 mod events;
+mod readings;
 mod slots;
 #[cfg(test)]
 mod tests;
