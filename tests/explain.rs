@@ -44,7 +44,11 @@ fn a_choice_is_explained_and_repeats_itself() {
     assert_eq!((warm["reason"].as_str(), warm["configured"].as_bool()), (Some("cold"), Some(true)));
     assert_eq!(warm["endpoint"], row(&explained(&[], BODY), "warm")["endpoint"]);
     assert_eq!(prefix["decided_at"].as_u64().unwrap(), BODY.len() as u64, "what is read is read for all pools");
-    let alone = row(&explained(&["--policy", "prefix-hash"], BODY), "prefix-hash");
+    let by_prefix = explained(&["--policy", "prefix-hash"], BODY);
+    let told =
+        |explanation: &serde_json::Value| ["prefix_mode", "prefix_bytes", "key"].map(|name| explanation[name].clone());
+    assert_eq!(told(&first), told(&by_prefix), "the key of prefix-hash, whichever policy is configured");
+    let alone = row(&by_prefix, "prefix-hash");
     assert!(alone["decided_at"].as_u64().unwrap() < BODY.len() as u64, "the choice does not wait for the end");
     assert_eq!(prefix["endpoint"], row(&explained(&[], BODY), "prefix-hash")["endpoint"]);
     assert_eq!(row(&first, "session")["reason"], "session_home");

@@ -9,7 +9,7 @@ Usage: tuning/affinity.sh [--cpus LIST] [--apply] [--help] INTERFACE...
 Prints what it would write, with the value there now; writes it only with --apply (as root).
 
   INTERFACE    network card, such as eth0
-  --cpus LIST  the shards' CPUs, such as 0-3,8; default: one of each physical core, as `shards = "auto"` takes
+  --cpus LIST  the shards' CPUs, such as 0-3,8; default: one of each physical core of the machine; name them where CPUAffinity=, a cpuset or `shards` leaves fewer
                them. `warmfront check` prints them ("cores")
   --apply      write
 

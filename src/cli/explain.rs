@@ -191,8 +191,9 @@ fn table(explanation: &Explanation) -> String {
     let or_none = |value: Option<String>| value.unwrap_or_else(|| "-".into());
     let (members, eligible) = e.endpoints;
     let resort = if e.last_resort { ", for none is in service" } else { "" };
-    let prefix =
-        e.prefix_bytes.map(|bytes| format!("{} ({bytes} bytes)", e.prefix_mode.as_deref().unwrap_or_default()));
+    let prefix = e
+        .prefix_bytes
+        .map(|bytes| format!("{} ({bytes} bytes), of prefix-hash", e.prefix_mode.as_deref().unwrap_or_default()));
     for (name, value) in [
         ("body", format!("{} bytes, {}", e.body_bytes, e.api)),
         ("scan", e.scan.clone()),

@@ -116,7 +116,7 @@ pub struct ConfigArgs {
     /// How bytes are moved; `auto`: io_uring where its self-test passes, else epoll.
     #[arg(long, value_name = "NAME", value_enum)]
     pub driver: Option<Driver>,
-    /// Address of the admin listener: /metrics, /healthz, /readyz, /endpoints.
+    /// Address of the admin listener, which shows metrics and fleet, and changes the fleet without a key: never public.
     #[arg(long, value_name = "IP:PORT", value_parser = address)]
     pub admin: Option<SocketAddr>,
     /// Where each finished request gets a line: `off`, `stdout`, or the whole path of a file. Prompts are never in it.

@@ -84,7 +84,7 @@ pub struct Args {
     replicas: u16,
     /// Engines of these weights instead: one of weight 4 is four times as fast as the profile says, and its cache four times as large. Of the
     /// policies only the front's own know the weights.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "replicas", num_args = 1.., value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "replicas", value_parser = clap::value_parser!(u32).range(1..=64))]
     weights: Vec<u32>,
     /// Fronts that share nothing, among which requests are dealt; only the front's own policies are several.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]

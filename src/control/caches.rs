@@ -183,7 +183,7 @@ fn made(config: &Config) -> Option<Index> {
         Err(_) => tracing::warn!(
             index_bytes = config.limits.index_bytes,
             endpoints,
-            "index_bytes is too little for a prefix index; pools of policy warm choose by prefix-hash"
+            "index_bytes is too little for a prefix index; pools of policy warm go by a hash of the conversation's first 4 KiB"
         ),
     }
     made.ok()

@@ -60,11 +60,11 @@ pub struct Explanation {
     pub endpoints: (usize, usize),
     /// None of them is in service: these are tried all the same.
     pub last_resort: bool,
-    /// Which part of the prompt makes the key.
+    /// Which part of the prompt makes the key of `prefix-hash`.
     pub prefix_mode: Option<String>,
     /// Bytes of it.
     pub prefix_bytes: Option<u64>,
-    /// The prompt's key, hexadecimal.
+    /// That key, hexadecimal; the one that logs and receipts tell of is of the policy that chose.
     pub key: Option<String>,
     /// The session's key, hexadecimal.
     pub session_key: Option<String>,
@@ -123,11 +123,13 @@ pub fn explain(question: &Question<'_>, config: &Config, snapshot: &Snapshot, lo
     let settings = &Settings { shadow_policy: ShadowPolicy::OFF, ..settings.clone() };
 
     let needs = Needs::WHOLE | Needs::MODEL | Needs::PREFIX | Needs::SESSION;
-    let (whole, _) = read(&mut scan, question, &settings.plan(), needs, usize::MAX);
+    // The key that is told of is the one of `prefix-hash`, whatever is read for another policy's sake.
+    let plan = Plan { plain: Plain { chosen: true, shadow: false }, ..settings.plan() };
+    let (whole, _) = read(&mut scan, question, &plan, needs, usize::MAX);
     let facts = scan.facts();
     let name = pool.as_ref().map(|pool| pool.name.as_bytes()).unwrap_or_default();
     let failed = matches!(whole, Progress::Failed(_));
-    let key = facts.prefix().filter(|_| !failed);
+    let key = facts.plain_prefix().filter(|_| !failed);
     let session = session(question, settings).or(facts.session().filter(|_| !failed));
     let mut answer = Explanation {
         api: format!("{:?}", api(question)).to_ascii_lowercase(),

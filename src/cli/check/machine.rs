@@ -144,7 +144,8 @@ fn index(config: &Config) -> Option<Finding> {
             "index",
             format!(
                 "index_bytes = {bytes} in [limits] is too little for a prefix index, which takes {least} at least:\n\
-                 pools of policies warm and precise choose by prefix-hash; give it that, or 0 for none"
+                 pools of policies warm and precise go by a hash of the conversation's first 4 KiB, and shorter chats move with each turn;\n\
+                 give it that, or choose by prefix-hash"
             ),
         ),
     })

@@ -132,7 +132,7 @@ fn tries(tries: u8) -> String {
     match tries {
         0 => "no endpoint".into(),
         1 => "the first endpoint took it".into(),
-        more => format!("{more} endpoints, one after the other; this is of the last"),
+        more => format!("{more} tries, one after the other, perhaps at the same endpoint; this is of the last"),
     }
 }
 

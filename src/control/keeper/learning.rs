@@ -7,7 +7,7 @@ use crate::control::models::{Learnt, ModelsError};
 use crate::fleet::EndpointId;
 
 impl Keeper {
-    /// See [`Fleet::learnt`].
+    /// See [`crate::control::fleet::Fleet::learnt`].
     pub fn learnt(&self, place: usize, id: EndpointId, learnt: Result<Learnt, ModelsError>) {
         let changed = self.fleet().learnt(place, id, learnt);
         self.changed_if(changed);
