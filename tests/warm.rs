@@ -411,6 +411,33 @@ fn what_all_share_goes_on_to_the_next_endpoint_where_its_home_has_more_than_its_
     assert!(goes(None, 30_000, 40), "nothing is told");
 }
 
+/// What is open there from before its trial does not keep away the request that frees it.
+#[test]
+fn who_is_on_trial_gets_its_request_where_all_share_a_prompt() {
+    let engine = EngineLoad { kv_use: Some(0.1), kv_capacity_tokens: Some(20_000), ..EngineLoad::default() };
+    let mut endpoints: Vec<Endpoint> =
+        (0..3).map(|slot| Endpoint { engine, resident_at: 30_000, ..endpoint(slot) }).collect();
+    endpoints[2].health = Health::Trial;
+    let mut fleet = Fleet::new(endpoints);
+    let prompt = chain(1, 20);
+    fleet.holds(2, &prompt[..15]);
+    (0..3).for_each(|slot| (0..40).for_each(|_| fleet.computes(slot, 0)));
+    fleet.counters.on_trial(2);
+    assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 2);
+}
+
+/// Where nobody tells how large a cache is, nothing is known of what requests share: not of who tells nothing at all either.
+#[test]
+fn who_tells_nothing_shares_no_more_than_those_who_tell_no_size() {
+    let engine = |kv_use| EngineLoad { kv_use, kv_capacity_tokens: None, ..EngineLoad::default() };
+    let of = |slot, kv_use| Endpoint { engine: engine(kv_use), resident_at: 30_000, ..endpoint(slot) };
+    let mut fleet = Fleet::new(vec![of(0, Some(0.1)), of(1, Some(0.1)), of(2, None)]);
+    let prompt = chain(1, 20);
+    fleet.holds(2, &prompt[..15]);
+    (0..40).for_each(|_| fleet.computes(2, 0));
+    assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 2);
+}
+
 /// Who is chosen for a prompt of ten blocks, of which the first of two endpoints holds some; so much is pending at the second. Of earlier
 /// prompts so many percent were held.
 fn between(two: [Endpoint; 2], share: u32, held: u64, pending: u32) -> u16 {

@@ -100,24 +100,7 @@ pub fn explain(question: &Question<'_>, config: &Config, snapshot: &Snapshot, lo
     let model_only = if snapshot.single_pool() { Needs::NONE } else { Needs::MODEL };
     let mut scan = Box::new(Scan::new());
     let model = model_of(&mut scan, question, &config.routing);
-    let selected =
-        if scan.facts().model_over() { snapshot.select_overlong() } else { snapshot.select(model.as_deref()) };
-    let pool = match selected {
-        Selected::Pool(pool) => Ok(pool),
-        Selected::UnknownModel => Err("no endpoint serves this model: 404".to_owned()),
-        Selected::NoModel if question.body.is_empty() || api(question) == Api::Other => {
-            snapshot.any_pool().ok_or_else(|| "no endpoint takes requests: 503".to_owned())
-        }
-        Selected::NoModel => Err(match &*config.serve.default_model {
-            "" => "the body names no model, there is no `default_model`, and engines differ in what they serve or name first: 400"
-                .to_owned(),
-            // One that is served would have been taken.
-            id => format!(
-                "several models are served, the body names none, and no endpoint serves `default_model`, {id:?}: 400"
-            ),
-        }),
-        Selected::Empty => Err("no endpoint is known: 503".to_owned()),
-    };
+    let pool = pool(question, &scan, model.as_deref(), config, snapshot);
     // What a policy that looks on asks for besides is no matter of this choice.
     let settings = pool.as_ref().map_or(&config.routing, |pool| &*pool.settings);
     let settings = &Settings { shadow_policy: ShadowPolicy::OFF, ..settings.clone() };
@@ -166,6 +149,33 @@ pub fn explain(question: &Question<'_>, config: &Config, snapshot: &Snapshot, lo
         answer.choices = chosen.collect();
     }
     answer
+}
+
+/// The pool that a request is for, or why it has none, with the status of the answer.
+fn pool<'a>(
+    question: &Question<'_>,
+    scan: &Scan,
+    model: Option<&[u8]>,
+    config: &Config,
+    snapshot: &'a Snapshot,
+) -> Result<&'a Pool, String> {
+    let selected = if scan.facts().model_over() { snapshot.select_overlong() } else { snapshot.select(model) };
+    match selected {
+        Selected::Pool(pool) => Ok(pool),
+        Selected::UnknownModel => Err("no endpoint serves this model: 404".to_owned()),
+        Selected::NoModel if question.body.is_empty() || api(question) == Api::Other => {
+            snapshot.any_pool().ok_or_else(|| "no endpoint takes requests: 503".to_owned())
+        }
+        Selected::NoModel => Err(match &*config.serve.default_model {
+            "" => "the body names no model, there is no `default_model`, and engines differ in what they serve or name first: 400"
+                .to_owned(),
+            // One that is served would have been taken.
+            id => format!(
+                "several models are served, the body names none, and no endpoint serves `default_model`, {id:?}: 400"
+            ),
+        }),
+        Selected::Empty => Err("no endpoint is known: 503".to_owned()),
+    }
 }
 
 /// One policy, from the bytes that it would have waited for and no others.

@@ -71,7 +71,10 @@ impl Mean {
             turnover: mean(|cache| cache.turnover),
             capacity: capacity / sized.max(1),
             vacant: vacant as f64 / capacity.max(1) as f64,
-            own: caches().map(|cache| cache.own).sum::<f32>() / count as f32,
+            own: match sized {
+                0 => 1.0,
+                _ => caches().filter(|cache| cache.capacity > 0).map(|cache| cache.own).sum::<f32>() / sized as f32,
+            },
         })
     }
 

@@ -125,6 +125,13 @@ pub(super) struct Row {
 const INVERSE_BITS: u32 = 20;
 
 impl Row {
+    /// Its part of an even load, in hundredths of weight: of one on trial as large as of any other, or what is open there from before would keep
+    /// away the request that frees it.
+    #[inline]
+    pub(super) fn part(&self) -> u32 {
+        if self.cap == Cap::Trial { u32::from(self.weight) * (WHOLE / TRIAL_SHARE) } else { self.weight.into() }
+    }
+
     /// So many tokens in those of an endpoint of weight 1 that has started long ago; others are as much slower as they weigh less.
     #[inline]
     pub(super) fn weighed(&self, tokens: u64) -> u64 {

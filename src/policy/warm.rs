@@ -238,7 +238,7 @@ impl Work<'_> {
         let held = self.held(slot);
         let new = u64::from(self.prompt.tokens - held);
         let in_flight = self.eligible.load(row, slot, self.loads);
-        let held_up = HELD_UP * new * u64::from(in_flight.min(HELD_UP_MAX * u32::from(row.weight) / WHOLE));
+        let held_up = HELD_UP * new * u64::from(in_flight.min(HELD_UP_MAX * row.part() / WHOLE));
         let decoding = (self.mean * u64::from(in_flight) + held_up) / DECODES + self.uneven(row, cache, in_flight);
         let full = (FULL * self.mean * u64::from(cache.used)) >> PARTS_BITS;
         let is_warm = held >= self.prompt.tokens / 2;
@@ -253,7 +253,7 @@ impl Work<'_> {
     /// What those cost that are here beyond an even part of the load, as far as they share their prompts.
     #[inline]
     fn uneven(&self, row: &Row, cache: &Cache, in_flight: u32) -> u64 {
-        let even = (self.even * u64::from(row.weight)) >> EVEN_BITS;
+        let even = (self.even * u64::from(row.part())) >> EVEN_BITS;
         match u64::from(in_flight).saturating_sub(even + CHANCE) {
             0 => 0,
             beyond => ((u128::from(beyond * self.mean) * u128::from(cache.shared)) >> PARTS_BITS) as u64,
