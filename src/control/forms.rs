@@ -112,19 +112,19 @@ impl Forms {
     pub fn say(&self) {
         for (folder, why) in self.unlike() {
             let tokenizer = folder.display();
-            tracing::warn!(%tokenizer, %why, "prompts of this model are known from what was sent where alone");
+            tracing::warn!(%tokenizer, %why, "KV events are of no use for this model: its prompts are routed as by policy warm");
         }
         for (folder, Known { no_chat, left_out, beside, .. }) in self.folders() {
             let tokenizer = folder.display();
             if let Some(why) = no_chat {
-                tracing::warn!(%tokenizer, %why, "chats of this model are known from what was sent where alone");
+                tracing::warn!(%tokenizer, %why, "KV events are of no use for this model's chats: they are routed as by policy warm");
             }
             for (file, when) in beside {
                 tracing::warn!(
                     %tokenizer,
                     file,
                     when,
-                    "engines may write prompts by this file, which is not read; if they do, those prompts are known from what was sent where alone"
+                    "engines may write prompts by this file, which is not read; if they do, those prompts are routed as by policy warm"
                 );
             }
             for LeftOut { role, why } in left_out {

@@ -195,7 +195,7 @@ impl Hearing {
             engine = engine.as_deref().unwrap_or_default(),
             at = socket.at,
             %why,
-            "this engine's KV events are not heard; that is tried again, and until then its cache is known from what was sent there alone"
+            "this engine's KV events are not heard; that is tried again, and until then it is chosen for as by policy warm, by what was sent there"
         );
         inner.is_said_unheard = true;
     }

@@ -201,7 +201,7 @@ pub async fn listen(keeper: Arc<Keeper>, place: usize) {
                 if let Some(why) = why.as_ref().filter(|why| said.as_ref() != Some(*why)) {
                     let engine = keeper.fleet().member(place).map(|member| Arc::clone(&member.name));
                     let engine = engine.as_deref().unwrap_or_default();
-                    tracing::warn!(engine, why, "this engine's cache is known from what was sent there alone");
+                    tracing::warn!(engine, why, "this engine is chosen for as by policy warm, by what was sent there");
                 }
                 if why.is_some() {
                     keeper.unheard(place);

@@ -220,8 +220,8 @@ impl Exchange {
         self.paid.get_or_insert(queued.place.released(new, cx.now));
     }
 
-    /// Its engine has refused it, or none has got it, and that is its answer: who has no key, and may say whose tenant it is, is not to use up the turns of
-    /// that.
+    /// Its engine refused it, or none got it: its tenant gets the turn back, so that a caller without a key cannot use up the turns of a tenant
+    /// that it only claims to be.
     pub(super) fn pay_back(&mut self, cx: &Context<'_>) {
         if let Some(paid) = self.paid.take() {
             cx.counters.queue().repaid(paid);

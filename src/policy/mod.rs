@@ -250,7 +250,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// What it was made for is the reason where nobody was tried before; else that some were.
+    /// With its own reason, or [`Reason::Retry`] where endpoints were tried before.
     #[must_use]
     #[inline]
     pub fn told(self, request: &Request<'_>) -> Choice {

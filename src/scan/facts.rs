@@ -154,7 +154,7 @@ impl Facts {
         (self.max_tokens, self.max_output_tokens) = (None, None);
         self.sessions = [None; SESSION_FIELDS_MAX];
         (self.tools, self.duplicates) = (false, 0);
-        // `top_logprobs` of a chat is 0 where nothing else is said, and so many the echo has of each token.
+        // `top_logprobs` of a chat is 0 by default, so that an echo of it always carries logprobs.
         (self.echo, self.prompt_logprobs, self.logprobs) = (false, false, api == Api::Chat);
         (self.prompt_logprob_ids, self.skips_cache) = (false, None);
         self.spans = Spans::default();

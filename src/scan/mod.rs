@@ -121,7 +121,7 @@ pub struct Plan {
     pub session_fields: Vec<Box<[u8]>>,
 }
 
-/// Who makes keys as if there was no chain, which is then there for another's sake: pools whose policies count no tokens.
+/// Pools whose policy counts no tokens, where the whole prompt is read for another pool's sake: their keys are of the plain prefix all the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Plain {
     /// Policies that choose.

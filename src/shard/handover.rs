@@ -43,7 +43,7 @@ struct Inbox {
     since: AtomicU64,
     turns: AtomicU64,
     bell: Arc<OwnedFd>,
-    /// A request of its shard may have room by what another one did.
+    /// A request that waits on that shard may have room now, by what another shard did.
     rung: AtomicBool,
     /// Its shard hears the bell.
     open: AtomicBool,
@@ -96,7 +96,7 @@ impl HandOver {
         fewest(self.shard, mine, self.inboxes.len(), open)
     }
 
-    /// Tells another shard that a request of its may have room.
+    /// Tells another shard that a request that waits there may have room now.
     pub(super) fn ring(&self, shard: usize) {
         let Some(inbox) = self.inboxes.get(shard).filter(|_| shard != self.shard) else { return };
         if !inbox.rung.swap(true, Ordering::AcqRel) {

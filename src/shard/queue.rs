@@ -21,6 +21,16 @@ const TRIES_MAX: usize = 64;
 /// Endpoints noted between two looks; beyond that the regular look finds them.
 const FREED_MAX: usize = 64;
 
+/// A request of another shard that is let go first.
+#[derive(Clone, Copy)]
+struct Behind {
+    island: u16,
+    /// Its place in the queue.
+    place: usize,
+    /// When that began.
+    since: Micros,
+}
+
 /// What a shard knows of those of its requests that wait.
 #[derive(Default)]
 pub(super) struct Waiting {
@@ -28,9 +38,9 @@ pub(super) struct Waiting {
     looked_at: Micros,
     /// Endpoints where something ended since: somebody may wait for them, here or on another shard.
     freed: Vec<u16>,
-    /// By island: who of another shard is let go first, by its place, and since when; and who was in the look before.
-    behind: Vec<(u16, usize, Micros)>,
-    behind_before: Vec<(u16, usize, Micros)>,
+    /// Who of another shard is let go first, by island; and who was in the look before.
+    behind: Vec<Behind>,
+    behind_before: Vec<Behind>,
     /// For which islands one here has looked in this look, and found no room.
     in_vain: Vec<u16>,
     /// There is more to look for than what ended here.
@@ -226,10 +236,10 @@ impl<D: Driver> Shard<D> {
     /// Whether another shard's request is let go first: not for ever, should its shard stand still.
     fn is_patient(&mut self, island: u16, other: usize) -> bool {
         let (now, waiting) = (self.desk.now, &mut self.waiting);
-        let is_same = |(of, place, _): &&(u16, usize, Micros)| (*of, *place) == (island, other);
-        let since = waiting.behind_before.iter().find(is_same).map_or(now, |(.., since)| *since);
-        waiting.behind.retain(|(of, ..)| *of != island);
-        waiting.behind.push((island, other, since));
+        let is_same = |before: &&Behind| (before.island, before.place) == (island, other);
+        let since = waiting.behind_before.iter().find(is_same).map_or(now, |before| before.since);
+        waiting.behind.retain(|behind| behind.island != island);
+        waiting.behind.push(Behind { island, place: other, since });
         now < since + PATIENCE
     }
 
