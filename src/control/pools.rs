@@ -252,31 +252,33 @@ impl Pools {
 
 /// What its engines say of it.
 fn describe(pool: &mut Pool, members: &[Member]) {
-    let of_pool = members.iter().filter_map(|member| member.now.as_ref());
-    let of_pool = of_pool.filter(|tenancy| pool.members.binary_search(&tenancy.id.slot).is_ok());
-    pool.token_bytes = calibration::mean(of_pool.filter_map(|tenancy| tenancy.truth.calibration.token_bytes()));
-    pool.context = context(pool, members);
-    pool.contexts = contexts(pool, members);
+    let of_pool = |member: &&Member| {
+        member.now.as_ref().is_some_and(|tenancy| pool.members.binary_search(&tenancy.id.slot).is_ok())
+    };
+    let of_pool: Vec<&Member> = members.iter().filter(of_pool).collect();
+    let tenancies = of_pool.iter().filter_map(|member| member.now.as_ref());
+    pool.token_bytes = calibration::mean(tenancies.filter_map(|tenancy| tenancy.truth.calibration.token_bytes()));
+    // It is looked for among all that each of them serves.
+    let described: Vec<(&Member, Option<u32>)> =
+        of_pool.iter().map(|member| (*member, member.described_context(&pool.name))).collect();
+    pool.context = context(&described);
+    pool.contexts = contexts(&described);
     pool.is_adapter = members.iter().any(|member| member.is_adapter(&pool.name));
 }
 
 /// See [`Pool::context`]: one that does not say may take any.
-fn context(pool: &Pool, members: &[Member]) -> u32 {
-    let serves = |member: &&Member| {
-        member.now.as_ref().is_some_and(|tenancy| pool.members.binary_search(&tenancy.id.slot).is_ok())
-    };
-    let contexts: Option<Vec<u32>> = members.iter().filter(serves).map(|member| member.context(&pool.name)).collect();
+fn context(described: &[(&Member, Option<u32>)]) -> u32 {
+    let contexts: Option<Vec<u32>> =
+        described.iter().map(|(member, described)| described.or_else(|| member.cached_context())).collect();
     contexts.and_then(|contexts| contexts.into_iter().max()).unwrap_or(TOKENS_MAX).min(TOKENS_MAX)
 }
 
 /// See [`Pool::contexts`]: likewise. How large its cache is does not count, in which engines of one kind differ by a little.
-fn contexts(pool: &Pool, members: &[Member]) -> Arc<[u32]> {
-    let context = |member: &Member| {
-        let slot = member.now.as_ref()?.id.slot;
-        pool.members.binary_search(&slot).ok()?;
-        Some((slot, member.described_context(&pool.name).unwrap_or(TOKENS_MAX).min(TOKENS_MAX)))
+fn contexts(described: &[(&Member, Option<u32>)]) -> Arc<[u32]> {
+    let context = |(member, described): &(&Member, Option<u32>)| {
+        Some((member.now.as_ref()?.id.slot, described.unwrap_or(TOKENS_MAX).min(TOKENS_MAX)))
     };
-    let mut contexts: Vec<(u16, u32)> = members.iter().filter_map(context).collect();
+    let mut contexts: Vec<(u16, u32)> = described.iter().filter_map(context).collect();
     if contexts.windows(2).all(|pair| pair[0].1 == pair[1].1) {
         return Arc::default();
     }
