@@ -184,6 +184,7 @@ impl Pools {
             return Some(*id);
         }
         let given_up = if self.known.len() < POOLS_MAX { None } else { self.given_up() };
+        self.is_full &= given_up.is_none();
         if self.known.len() >= POOLS_MAX && given_up.is_none() {
             if !std::mem::replace(&mut self.is_full, true) {
                 tracing::warn!(
@@ -298,4 +299,21 @@ fn base<'a>(members: &[&'a Member]) -> Option<&'a str> {
     let mut bases = members.iter().filter_map(|member| member.ids()?.into_iter().find(|id| !member.is_adapter(id)));
     let first = bases.next()?;
     bases.all(|other| other == first).then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was said once that there is no room; when there was room since, it is said again.
+    #[test]
+    fn pools_are_no_longer_full_once_a_place_is_given_on() {
+        let mut pools = Pools::new(Arc::default(), Arc::default());
+        (0..=POOLS_MAX).for_each(|n| _ = pools.place(&n.to_string()));
+        assert!(pools.is_full && pools.place("another").is_none());
+        pools.known.iter_mut().for_each(|known| known.served = false);
+        let now = Instant::now();
+        [now, now + 2 * IDLE].into_iter().for_each(|now| pools.tick(now));
+        assert!(pools.place("another").is_some() && !pools.is_full);
+    }
 }
