@@ -320,6 +320,28 @@ fn models_are_read_anew_where_requests_were_in_vain() {
     assert_eq!(rung([2, 0], 1, 5_000), [false, false]);
 }
 
+/// Hundreds of adapters are served by the same engines as their base model.
+#[test]
+fn adapters_share_the_tables_of_their_base_model_whatever_engines_take() {
+    let mut fleet = fleet(2);
+    let mut sealed = |lora: [u32; 2]| {
+        for (place, context) in [8_192, 32_768].into_iter().enumerate() {
+            let (id, _) = fleet.target(place).unwrap();
+            let card = |id: &str, context| Card { context: Some(context), ..Card::made(id) };
+            let cards = vec![card("m", context), card("lora", lora[place])];
+            fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false, left_out: 0 }));
+        }
+        let mut snapshot = fleet.snapshot();
+        snapshot.seal();
+        let [base, lora] =
+            [&b"m"[..], b"lora"].map(|id| snapshot.pools[usize::from(snapshot.models[id].0)].taking(20_000).clone());
+        assert_eq!((&*base.name, &*lora.name, &*base.members), ("m", "lora", &[1][..]));
+        (std::ptr::eq(base.eligible(), lora.eligible()), lora.members.to_vec())
+    };
+    assert_eq!(sealed([8_192, 32_768]), (true, vec![1]));
+    assert_eq!(sealed([32_768, 8_192]), (false, vec![0]), "not what they would refuse");
+}
+
 /// Anybody may name what nobody serves, and all are asked for that: in a large fleet less often.
 #[test]
 fn a_large_fleet_is_asked_less_often_what_it_serves() {
