@@ -78,11 +78,11 @@ fn files_that_a_reload_would_not_open_are_refused_before_it() {
 
 /// Serves one model, and takes so long to say that it is healthy.
 fn engine(health_takes: Duration) -> String {
-    engine_named(health_takes, None)
+    engine_named(health_takes, None, "")
 }
 
 /// The same behind a server that knows it by this `Host` alone, if there is one.
-fn engine_named(health_takes: Duration, host: Option<fn(&str) -> bool>) -> String {
+fn engine_named(health_takes: Duration, host: Option<fn(&str) -> bool>, metrics: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -98,6 +98,7 @@ fn engine_named(health_takes: Duration, host: Option<fn(&str) -> bool>) -> Strin
                     (200, "")
                 }
                 Some("/v1/models") => (200, "{\"object\":\"list\",\"data\":[{\"id\":\"llama\",\"object\":\"model\"}]}"),
+                Some("/metrics") if !metrics.is_empty() => (200, metrics),
                 _ => (404, ""),
             };
             let length = body.len();
@@ -126,11 +127,27 @@ fn an_engine_is_given_as_long_as_the_probes_give_it() {
     assert!(hasty.contains("no whole answer within 1000 ms") && hasty.contains("raise `probe_timeout_ms`"), "{hasty}");
 }
 
+/// Of hundreds of adapters, each with histograms of its own: the front reads it line by line.
+#[test]
+fn a_long_page_of_metrics_is_read() {
+    let known = "vllm:num_requests_running 1\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000\"} 1\n";
+    let said = |metrics: String| {
+        let url = engine_named(Duration::ZERO, None, metrics.leak());
+        let file = File::new("metrics", &format!("[[upstream]]\nurl = \"{url}\"\n"));
+        let path = file.0.join("w.toml");
+        text(&check(&["--no-ports", "--config", path.to_str().unwrap()]).stdout)
+    };
+    let long = said("vllm:request_latency_bucket{le=\"1\"} 0\n".repeat(250_000) + known);
+    assert!(long.contains("KV cache of 16000 tokens in blocks of 16"), "{long}");
+    let none = said(String::new());
+    assert!(none.contains("its load is not seen, and it is taken to be as full as the others"), "{none}");
+}
+
 /// Control's own calls name it as it is configured, and requests as their clients do.
 #[test]
 fn an_engine_that_is_served_under_its_own_name_alone_is_advised_on() {
     let said = |host: Option<fn(&str) -> bool>| {
-        let url = engine_named(Duration::ZERO, host);
+        let url = engine_named(Duration::ZERO, host, "");
         let file = File::new("host", &format!("[[upstream]]\nurl = \"{url}\"\n"));
         let path = file.0.join("w.toml");
         text(&check(&["--no-ports", "--config", path.to_str().unwrap()]).stdout)

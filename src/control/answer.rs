@@ -41,15 +41,18 @@ pub(super) fn of(members: &[Member]) -> ModelsAnswer {
 
 /// How often an engine is asked at most what it serves because requests were in vain.
 const IN_VAIN: Duration = Duration::from_secs(1);
+/// The same for each engine of the fleet, where that is longer: anybody may name models that nobody serves, at which all are asked.
+const IN_VAIN_EACH: Duration = Duration::from_millis(10);
 
 impl Fleet {
     /// Has engines asked what they serve that answered 404 since, and all where models were asked for that nobody is known to serve: adapters are
     /// loaded and unloaded by hand.
     pub fn ring_for_models(&mut self, not_found: impl Fn(u16) -> u32, unknown: u64, now: Instant) {
+        let pause = IN_VAIN.max(IN_VAIN_EACH.saturating_mul(self.members.len() as u32));
         for member in &mut self.members {
             let Some(tenancy) = &member.now else { continue };
             let (seen, (before, rung)) = ((not_found(tenancy.id.slot), unknown), member.in_vain);
-            if seen != before && rung.is_none_or(|rung| now.saturating_duration_since(rung) >= IN_VAIN) {
+            if seen != before && rung.is_none_or(|rung| now.saturating_duration_since(rung) >= pause) {
                 member.in_vain = (seen, Some(now));
                 member.models_wanted.notify_one();
             }
@@ -66,7 +69,7 @@ impl Fleet {
         member.models_error = learnt.as_ref().err().map(ToString::to_string);
         match learnt {
             Ok(learnt) => {
-                changed |= member.models.as_ref() != Some(&learnt);
+                changed |= !member.models.as_ref().is_some_and(|before| before.is_as(&learnt));
                 (member.models, member.models_doubted) = (Some(learnt), false);
             }
             // A stranger at its address would draw what it asks for, and answer it with an instant 404.

@@ -221,12 +221,10 @@ impl Member {
         described.or_else(|| cards.iter().filter_map(|card| card.context).max())
     }
 
-    /// The same, else as many as its cache holds.
-    pub fn context(&self, id: &str) -> Option<u32> {
-        self.described_context(id).or_else(|| {
-            let (reading, _) = self.now.as_ref()?.reading.as_ref()?;
-            reading.load.kv_capacity_tokens.map(|tokens| tokens.min(TOKENS_MAX.into()) as u32)
-        })
+    /// Tokens that its cache holds: of an engine that does not say how long a prompt may be, no longer ones fit.
+    pub fn cached_context(&self) -> Option<u32> {
+        let (reading, _) = self.now.as_ref()?.reading.as_ref()?;
+        reading.load.kv_capacity_tokens.map(|tokens| tokens.min(TOKENS_MAX.into()) as u32)
     }
 
     /// Most requests of ours that may be there.

@@ -23,13 +23,20 @@ pub struct Card {
     pub is_adapter: bool,
     /// Tokens of the longest prompt and answer together that its engine takes; adapters mostly do not say it.
     pub context: Option<u32>,
+    /// What it is loaded from, as its engine says.
+    pub root: Option<Box<str>>,
 }
 
 impl Card {
     /// The card of an id that no engine has described yet.
     pub fn made(id: &str) -> Card {
         let json = serde_json::json!({"id": id, "object": "model", "created": 0, "owned_by": "warmfront"});
-        Card { id: id.into(), json: json.to_string().into(), is_adapter: false, context: None }
+        Card { id: id.into(), json: json.to_string().into(), is_adapter: false, context: None, root: None }
+    }
+
+    /// What of it stays as it is for as long as its engine serves the same.
+    fn lasting(&self) -> (&str, bool, Option<u32>, Option<&str>) {
+        (&self.id, self.is_adapter, self.context, self.root.as_deref())
     }
 }
 
@@ -42,6 +49,15 @@ pub struct Learnt {
     pub asks_key: bool,
     /// Entries of its list behind those that are taken.
     pub left_out: usize,
+}
+
+impl Learnt {
+    /// Whether both say the same of what is served: vLLM makes times and permission ids up anew for each answer.
+    pub fn is_as(&self, other: &Learnt) -> bool {
+        let lasting = |learnt: &Learnt| (learnt.asks_key, learnt.left_out);
+        lasting(self) == lasting(other)
+            && self.cards.iter().map(Card::lasting).eq(other.cards.iter().map(Card::lasting))
+    }
 }
 
 /// Why nothing was learnt.
@@ -145,10 +161,12 @@ fn cards(mut body: Vec<u8>) -> Option<(Vec<Card>, usize)> {
             continue;
         }
         let json = item.encode();
-        let json = if json.len() > CARD_BYTES_MAX { Card::made(id).json } else { json.into() };
+        let is_fat = json.len() > CARD_BYTES_MAX;
+        let json = if is_fat { Card::made(id).json } else { json.into() };
+        let root = item.get("root").and_then(|root| root.as_str()).filter(|_| !is_fat).map(Box::from);
         let is_adapter = item.get("parent").is_some_and(|parent| parent.as_str().is_some());
         let context = item.get("max_model_len").and_then(|tokens| tokens.as_u32()).filter(|tokens| *tokens > 0);
-        cards.push(Card { id: id.into(), json, is_adapter, context });
+        cards.push(Card { id: id.into(), json, is_adapter, context, root });
     }
     Some((cards, list.len().saturating_sub(MODELS_MAX)))
 }

@@ -184,6 +184,7 @@ impl Pools {
             return Some(*id);
         }
         let given_up = if self.known.len() < POOLS_MAX { None } else { self.given_up() };
+        self.is_full &= given_up.is_none();
         if self.known.len() >= POOLS_MAX && given_up.is_none() {
             if !std::mem::replace(&mut self.is_full, true) {
                 tracing::warn!(
@@ -252,31 +253,33 @@ impl Pools {
 
 /// What its engines say of it.
 fn describe(pool: &mut Pool, members: &[Member]) {
-    let of_pool = members.iter().filter_map(|member| member.now.as_ref());
-    let of_pool = of_pool.filter(|tenancy| pool.members.binary_search(&tenancy.id.slot).is_ok());
-    pool.token_bytes = calibration::mean(of_pool.filter_map(|tenancy| tenancy.truth.calibration.token_bytes()));
-    pool.context = context(pool, members);
-    pool.contexts = contexts(pool, members);
+    let of_pool = |member: &&Member| {
+        member.now.as_ref().is_some_and(|tenancy| pool.members.binary_search(&tenancy.id.slot).is_ok())
+    };
+    let of_pool: Vec<&Member> = members.iter().filter(of_pool).collect();
+    let tenancies = of_pool.iter().filter_map(|member| member.now.as_ref());
+    pool.token_bytes = calibration::mean(tenancies.filter_map(|tenancy| tenancy.truth.calibration.token_bytes()));
+    // It is looked for among all that each of them serves.
+    let described: Vec<(&Member, Option<u32>)> =
+        of_pool.iter().map(|member| (*member, member.described_context(&pool.name))).collect();
+    pool.context = context(&described);
+    pool.contexts = contexts(&described);
     pool.is_adapter = members.iter().any(|member| member.is_adapter(&pool.name));
 }
 
 /// See [`Pool::context`]: one that does not say may take any.
-fn context(pool: &Pool, members: &[Member]) -> u32 {
-    let serves = |member: &&Member| {
-        member.now.as_ref().is_some_and(|tenancy| pool.members.binary_search(&tenancy.id.slot).is_ok())
-    };
-    let contexts: Option<Vec<u32>> = members.iter().filter(serves).map(|member| member.context(&pool.name)).collect();
+fn context(described: &[(&Member, Option<u32>)]) -> u32 {
+    let contexts: Option<Vec<u32>> =
+        described.iter().map(|(member, described)| described.or_else(|| member.cached_context())).collect();
     contexts.and_then(|contexts| contexts.into_iter().max()).unwrap_or(TOKENS_MAX).min(TOKENS_MAX)
 }
 
 /// See [`Pool::contexts`]: likewise. How large its cache is does not count, in which engines of one kind differ by a little.
-fn contexts(pool: &Pool, members: &[Member]) -> Arc<[u32]> {
-    let context = |member: &Member| {
-        let slot = member.now.as_ref()?.id.slot;
-        pool.members.binary_search(&slot).ok()?;
-        Some((slot, member.described_context(&pool.name).unwrap_or(TOKENS_MAX).min(TOKENS_MAX)))
+fn contexts(described: &[(&Member, Option<u32>)]) -> Arc<[u32]> {
+    let context = |(member, described): &(&Member, Option<u32>)| {
+        Some((member.now.as_ref()?.id.slot, described.unwrap_or(TOKENS_MAX).min(TOKENS_MAX)))
     };
-    let mut contexts: Vec<(u16, u32)> = members.iter().filter_map(context).collect();
+    let mut contexts: Vec<(u16, u32)> = described.iter().filter_map(context).collect();
     if contexts.windows(2).all(|pair| pair[0].1 == pair[1].1) {
         return Arc::default();
     }
@@ -296,4 +299,21 @@ fn base<'a>(members: &[&'a Member]) -> Option<&'a str> {
     let mut bases = members.iter().filter_map(|member| member.ids()?.into_iter().find(|id| !member.is_adapter(id)));
     let first = bases.next()?;
     bases.all(|other| other == first).then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was said once that there is no room; when there was room since, it is said again.
+    #[test]
+    fn pools_are_no_longer_full_once_a_place_is_given_on() {
+        let mut pools = Pools::new(Arc::default(), Arc::default());
+        (0..=POOLS_MAX).for_each(|n| _ = pools.place(&n.to_string()));
+        assert!(pools.is_full && pools.place("another").is_none());
+        pools.known.iter_mut().for_each(|known| known.served = false);
+        let now = Instant::now();
+        [now, now + 2 * IDLE].into_iter().for_each(|now| pools.tick(now));
+        assert!(pools.place("another").is_some() && !pools.is_full);
+    }
 }

@@ -10,7 +10,7 @@ use std::{io, vec};
 
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::client::{Call, CallError, Client};
 use super::health::{Failure, How};
@@ -115,7 +115,7 @@ pub fn start(keeper: &Arc<Keeper>, place: usize, upstream: &Upstream, plan: &Pla
 /// Looks the names of engines up side by side. What has no address after [`FIRST_LOOKUP`] is left out, and looked for later.
 pub async fn first_lookups<P: Send + 'static>(engines: Vec<(P, Upstream)>) -> Vec<(P, Vec<SocketAddr>)> {
     let begin = |(place, upstream): (P, Upstream)| {
-        (place, tokio::spawn(async move { tokio::time::timeout(FIRST_LOOKUP, lookup(&upstream)).await }))
+        (place, tokio::spawn(async move { timeout(FIRST_LOOKUP, lookup(&upstream)).await }))
     };
     let lookups: Vec<_> = engines.into_iter().map(begin).collect();
     let mut found = Vec::new();
@@ -132,8 +132,7 @@ pub async fn first_lookups<P: Send + 'static>(engines: Vec<(P, Upstream)>) -> Ve
 /// The addresses of an engine's host name, ascending by family as the resolver gives them, each once: who looks for another
 /// than one that is dead would find its twin behind it.
 pub async fn lookup(upstream: &Upstream) -> Result<Vec<SocketAddr>, String> {
-    let found = tokio::time::timeout(RESOLVE_TIMEOUT, resolved(upstream.url.host.clone(), upstream.url.port)).await;
-    let found = found.map_err(|_| format!("name servers do not answer for {}", upstream.url.host))?;
+    let found = resolved(upstream.url.host.clone(), upstream.url.port).await;
     let found = each_once(found.map_err(|error| format!("{}: {error}", upstream.url.host))?);
     if found.is_empty() { Err(format!("{} has no address", upstream.url.host)) } else { Ok(found) }
 }
@@ -151,7 +150,9 @@ async fn resolved(host: String, port: u16) -> io::Result<vec::IntoIter<SocketAdd
         drop(turn);
         found
     });
-    found.await.map_err(io::Error::other)?
+    // Its turn comes when others have given theirs back, which says nothing of what it asks.
+    let in_time = timeout(RESOLVE_TIMEOUT, found).await;
+    in_time.map_err(|_| io::Error::other("name servers do not answer"))?.map_err(io::Error::other)?
 }
 
 fn each_once(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
@@ -413,7 +414,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let asked = LOOKUPS.acquire_many(LOOKUPS_MAX as u32).await.unwrap();
-            let within = |host: &str, ms| tokio::time::timeout(Duration::from_millis(ms), resolved(host.into(), 80));
+            let within = |host: &str, ms| timeout(Duration::from_millis(ms), resolved(host.into(), 80));
             let [four, six] = ["127.0.0.1", "::1"].map(|address| SocketAddr::new(address.parse().unwrap(), 80));
             assert_eq!(within("127.0.0.1", 20_000).await.unwrap().unwrap().as_slice(), [four]);
             assert_eq!(within("::1", 20_000).await.unwrap().unwrap().as_slice(), [six]);

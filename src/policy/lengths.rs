@@ -45,4 +45,9 @@ impl Pool {
         };
         lengths.into_iter().filter_map(longer).collect()
     }
+
+    /// The same, with the tables of a pool of equal members that take as much: hundreds of adapters would have one each for each length.
+    pub(super) fn longer_as(&self, twin: &Pool) -> Box<[Longer]> {
+        twin.longer.iter().map(|longer| Longer { than: longer.than, pool: self.part_as(&longer.pool) }).collect()
+    }
 }

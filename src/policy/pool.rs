@@ -75,6 +75,12 @@ impl Pool {
         Pool { members, contexts, longer, eligible: Arc::new(eligible), ..self.clone() }
     }
 
+    /// The same with the endpoints of a part of another pool, whose table it takes.
+    pub(super) fn part_as(&self, part: &Pool) -> Pool {
+        let (members, eligible) = (Arc::clone(&part.members), Arc::clone(&part.eligible));
+        Pool { members, contexts: Arc::default(), longer: Arc::default(), eligible, ..self.clone() }
+    }
+
     /// Who may be chosen.
     #[inline]
     pub fn eligible(&self) -> &Eligible {
@@ -90,7 +96,7 @@ impl Pool {
     /// Takes the table of a pool of equal members.
     pub(crate) fn share_eligible(&mut self, twin: &Pool, endpoints: &[Option<Endpoint>]) {
         self.eligible = Arc::clone(&twin.eligible);
-        self.longer = self.longer(endpoints).into();
+        self.longer = if self.contexts == twin.contexts { self.longer_as(twin) } else { self.longer(endpoints) }.into();
     }
 }
 

@@ -12,7 +12,7 @@ use crate::cli::shown::shown;
 use crate::config::{Config, Health, Upstream};
 use crate::control::client::{self, Answer, Call, CallError, Client};
 use crate::control::models::{self, Learnt};
-use crate::control::scrape::{EngineKind, Reading};
+use crate::control::scrape::{EngineKind, Page, Reading};
 use crate::control::{key, unserved, watch};
 
 /// An engine may be busy, and `check` is in no hurry.
@@ -196,18 +196,24 @@ impl Asked<'_> {
 
     async fn metrics(&self, address: SocketAddr, found: &mut Vec<Finding>) -> Option<Reading> {
         let unread = |why: String| {
-            Finding::advice(&*self.name, format!("{why}: its load is not seen, and only our own requests count"))
+            Finding::advice(
+                &*self.name,
+                format!("{why}: its load is not seen, and it is taken to be as full as the others"),
+            )
         };
-        let reading = match self.client.get(&self.call(address, "/metrics", TIMEOUT)).await {
-            Ok(answer) if answer.status == 200 => Reading::of(&answer.body),
-            Ok(answer) if answer.status == 404 => {
+        // As the front reads it: however many adapters make it long.
+        let mut page = Page::default();
+        let call = self.call(address, "/metrics", TIMEOUT);
+        let reading = match self.client.get_lines(&call, |line| page.line(line)).await {
+            Ok(200) => page.reading(),
+            Ok(404) => {
                 found.push(unread(
                     "has no /metrics (start SGLang with --enable-metrics, vLLM without --disable-log-stats)".into(),
                 ));
                 return None;
             }
-            Ok(answer) => {
-                found.push(unread(format!("/metrics answers {}", answer.status)));
+            Ok(status) => {
+                found.push(unread(format!("/metrics answers {status}")));
                 return None;
             }
             Err(error) => {

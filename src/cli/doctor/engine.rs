@@ -9,7 +9,7 @@ use super::connection;
 use super::events::{self, Known, Sources};
 use super::finding::{Finding, Mark, shown};
 use super::listening::Listening;
-use super::load::{self, Page};
+use super::load::{self, Lines, Page};
 use super::server::{self, Info};
 use super::tokenizer;
 use crate::cli::check::files::CREDENTIALS;
@@ -148,13 +148,14 @@ impl Asking {
         let call = |path| self.call(address, path, manner.timeout);
         let (models_call, metrics_call, sources_call, info_call) =
             (call("/v1/models"), call("/metrics"), call("/kv_event_sources"), call("/get_server_info"));
+        let mut lines = Lines::default();
         let (learnt, metrics, sources, info) = tokio::join!(
             models::learn(&self.client, &models_call),
-            self.client.get(&metrics_call),
+            self.client.get_lines(&metrics_call, |line| lines.line(line)),
             self.client.get(&sources_call),
             self.client.get(&info_call),
         );
-        let page = Page::of(&metrics);
+        let page = Page::of(&metrics, lines);
         let info = match Info::of(&info) {
             // Its newer name.
             None if version.status != 200 => Info::of(&self.client.get(&call("/server_info")).await),

@@ -4,12 +4,37 @@ use std::collections::BTreeSet;
 
 use super::finding::{Change, Finding};
 use super::server::Info;
-use crate::control::client::{Answer, CallError};
+use crate::control::client::CallError;
 use crate::control::sample::Sample;
-use crate::control::scrape::{EngineKind, Reading};
+use crate::control::scrape::{self, EngineKind, Reading};
 
 /// Most ranks that are told apart.
 const RANKS_MAX: usize = 256;
+
+/// The page as it comes, line by line: of hundreds of adapters it is too long to be kept.
+#[derive(Default)]
+pub(super) struct Lines {
+    page: scrape::Page,
+    /// Those that have series of their own.
+    ranks: BTreeSet<String>,
+}
+
+impl Lines {
+    pub(super) fn line(&mut self, line: &[u8]) {
+        self.page.line(line);
+        // One series of each is enough, and few lines have to be read.
+        let label = if line.starts_with(b"vllm:num_requests_running") {
+            "engine"
+        } else if line.starts_with(b"sglang:num_running_reqs") || line.starts_with(b"sglang_num_running_reqs") {
+            "dp_rank"
+        } else {
+            return;
+        };
+        let sample = Sample::of(line);
+        let rank = sample.as_ref().and_then(|sample| sample.label(label));
+        self.ranks.extend(rank.filter(|_| self.ranks.len() < RANKS_MAX).map(str::to_owned));
+    }
+}
 
 /// The page, read.
 #[derive(Clone, Debug, Default)]
@@ -21,12 +46,10 @@ pub(super) struct Page {
 }
 
 impl Page {
-    pub(super) fn of(answer: &Result<Answer, CallError>) -> Page {
-        match answer {
-            Ok(answer) if answer.status == 200 => {
-                Page { reading: Reading::of(&answer.body), ranks: ranks(&answer.body), unread: None }
-            }
-            Ok(answer) => Page { unread: Some(format!("/metrics answers {}", answer.status)), ..Page::default() },
+    pub(super) fn of(status: &Result<u16, CallError>, lines: Lines) -> Page {
+        match status {
+            Ok(200) => Page { reading: lines.page.reading(), ranks: lines.ranks.len(), unread: None },
+            Ok(status) => Page { unread: Some(format!("/metrics answers {status}")), ..Page::default() },
             Err(error) => Page {
                 unread: Some(format!("/metrics: {}", super::finding::shown(&error.to_string()))),
                 ..Page::default()
@@ -90,8 +113,10 @@ impl Page {
         let (no_gauges, no_counters) = (missing(&gauge_names, &gauges), missing(&counter_names, &counters));
         if self.unread.is_some() || no_gauges.len() == gauges.len() {
             let why = self.unread.clone().unwrap_or_else(|| format!("/metrics has no {}", no_gauges.join(", ")));
-            let found =
-                Finding::advice(SUBJECT, format!("{why}: its load is not seen, only requests of our own count"));
+            let found = Finding::advice(
+                SUBJECT,
+                format!("{why}: its load is not seen, and it is taken to be as full as the others"),
+            );
             return match kind {
                 Some(EngineKind::Sglang) => found.to(Change::Add("--enable-metrics")),
                 // The page is always there; this leaves it empty.
@@ -133,33 +158,15 @@ pub(super) fn several(ranks: usize, kind: Option<EngineKind>) -> Finding {
     )
 }
 
-/// How many ranks have series of their own.
-fn ranks(page: &[u8]) -> usize {
-    let mut found: BTreeSet<&str> = BTreeSet::new();
-    for line in page.split(|byte| *byte == b'\n') {
-        // One series of each is enough, and few lines have to be read.
-        let label = if line.starts_with(b"vllm:num_requests_running") {
-            "engine"
-        } else if line.starts_with(b"sglang:num_running_reqs") || line.starts_with(b"sglang_num_running_reqs") {
-            "dp_rank"
-        } else {
-            continue;
-        };
-        let sample = Sample::of(line);
-        found.extend(sample.and_then(|sample| sample.label(label)).filter(|_| found.len() < RANKS_MAX));
-    }
-    found.len()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::doctor::finding::Mark;
-    use bytes::Bytes;
-    use hyper::HeaderMap;
 
     fn page(text: &str) -> Page {
-        Page::of(&Ok(Answer { status: 200, fields: HeaderMap::new(), body: Bytes::from(text.to_owned()) }))
+        let mut lines = Lines::default();
+        text.split('\n').for_each(|line| lines.line(line.as_bytes()));
+        Page::of(&Ok(200), lines)
     }
 
     const VLLM: Option<EngineKind> = Some(EngineKind::Vllm);
@@ -197,7 +204,7 @@ mod tests {
         assert_eq!(without(None), None);
         let idle = page("sglang:num_running_reqs 0\nsglang:num_queue_reqs 0\nsglang:token_usage 0\n").metrics(SGLANG);
         assert!(idle.mark == Mark::Unknown && idle.words.contains("sglang:cached_tokens_total"), "{idle:?}");
-        let refused = Page::of(&Ok(Answer { status: 404, fields: HeaderMap::new(), body: Bytes::new() }));
+        let refused = Page::of(&Ok(404), Lines::default());
         assert_eq!(refused.metrics(SGLANG).change, Some(Change::Add("--enable-metrics")));
         assert_eq!(refused.metrics(VLLM).change, None);
     }

@@ -118,7 +118,8 @@ impl Fleet {
         let mut changed = false;
         for tenancy in self.members.iter_mut().filter_map(|member| member.now.as_mut()) {
             if let Some((_, at)) = &mut tenancy.reading {
-                *at += stood_still;
+                // What was read behind the standstill is no older than it is.
+                *at = (*at + stood_still).min(now);
             }
             if tenancy.reading.as_ref().is_some_and(|(_, at)| now.saturating_duration_since(*at) > stale) {
                 tenancy.reading = None;

@@ -46,8 +46,9 @@ impl Fleet {
             return true;
         }
         let member = &self.members[at];
-        // Where it was somewhere else before, a new process has begun, with an empty cache.
-        let is_elsewhere = member.now.is_some();
+        // Where it was somewhere else before, a new process has begun, with an empty cache. Who was probed in vain and is nowhere left its slot for want
+        // of another.
+        let is_elsewhere = member.now.is_some() || member.probe_failures > 0;
         let course = match is_elsewhere && self.others_serve(at) {
             true => Course::moved(&self.config.health, now),
             false => Course::new(!is_elsewhere && !member.latecomer, &self.config.health, now),

@@ -214,6 +214,12 @@ fn what_is_known_outlasts_a_standstill_until_the_next_scrape() {
     assert!(!ticks(&mut fleet, &mut now, scrape), "it could be asked in that time");
     assert!(ticks(&mut fleet, &mut now, stale - scrape), "nobody has answered");
     assert!(fleet.members()[0].now.as_ref().unwrap().reading.is_none());
+    // Read again behind a standstill and before it was seen.
+    fleet.scraped(0, id, Ok((counted(5, 0, "True"), Ours::default())), now);
+    now += 2 * stale;
+    fleet.scraped(0, id, Ok((counted(5, 0, "True"), Ours::default())), now);
+    assert!(!fleet.tick(now, |_| 0, nothing) && !ticks(&mut fleet, &mut now, stale));
+    assert!(ticks(&mut fleet, &mut now, TICK), "it is believed no longer than others");
 }
 
 /// Those that have no place serve on, cold: it is a restart that gives them one.

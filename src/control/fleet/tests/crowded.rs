@@ -56,6 +56,8 @@ fn an_engine_that_moves_where_all_slots_are_taken_leaves_its_own() {
     let mut fleet = Fleet::new(Arc::new(named("all", COUNT)), Vec::new(), Arc::default());
     resolve(&mut fleet, now);
     let (id, address) = fleet.target(7).unwrap();
+    let (other, _) = fleet.target(8).unwrap();
+    fleet.probed(8, other, Ok(()), now);
     assert!(!fleet.resolved(7, vec![at(2_000)], now));
     assert_eq!(fleet.target(7), Some((id, address)), "it may be there yet");
     (0..2).for_each(|_| _ = fleet.probed(7, id, failed(), now));
@@ -66,4 +68,5 @@ fn an_engine_that_moves_where_all_slots_are_taken_leaves_its_own() {
     assert!(!fleet.tick(now, |slot| u32::from(slot == id.slot), nothing), "it has a request yet");
     assert!(fleet.tick(now, |_| 0, nothing));
     assert_eq!(fleet.target(7), Some((EndpointId { generation: id.generation + 1, ..id }, at(2_000))));
+    assert_eq!(fleet.members()[7].health(), Some(Health::Down), "it has to answer there before it gets requests");
 }

@@ -320,6 +320,63 @@ fn models_are_read_anew_where_requests_were_in_vain() {
     assert_eq!(rung([2, 0], 1, 5_000), [false, false]);
 }
 
+/// Hundreds of adapters are served by the same engines as their base model.
+#[test]
+fn adapters_share_the_tables_of_their_base_model_whatever_engines_take() {
+    let mut fleet = fleet(2);
+    let mut sealed = |lora: [u32; 2]| {
+        for (place, context) in [8_192, 32_768].into_iter().enumerate() {
+            let (id, _) = fleet.target(place).unwrap();
+            let card = |id: &str, context| Card { context: Some(context), ..Card::made(id) };
+            let cards = vec![card("m", context), card("lora", lora[place])];
+            fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false, left_out: 0 }));
+        }
+        let mut snapshot = fleet.snapshot();
+        snapshot.seal();
+        let [base, lora] =
+            [&b"m"[..], b"lora"].map(|id| snapshot.pools[usize::from(snapshot.models[id].0)].taking(20_000).clone());
+        assert_eq!((&*base.name, &*lora.name, &*base.members), ("m", "lora", &[1][..]));
+        (std::ptr::eq(base.eligible(), lora.eligible()), lora.members.to_vec())
+    };
+    assert_eq!(sealed([8_192, 32_768]), (true, vec![1]));
+    assert_eq!(sealed([32_768, 8_192]), (false, vec![0]), "not what they would refuse");
+}
+
+/// Anybody may name what nobody serves, and all are asked for that: in a large fleet less often.
+#[test]
+fn a_large_fleet_is_asked_less_often_what_it_serves() {
+    let (mut fleet, began) = (fleet(500), Instant::now());
+    let mut rung = |unknown: u64, after: Duration| {
+        fleet.ring_for_models(|_| 0, unknown, began + after);
+        let is_rung = |member: &&Member| {
+            let bell = Arc::clone(&member.models_wanted);
+            pin!(bell.notified()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        };
+        fleet.members().iter().filter(is_rung).count()
+    };
+    assert_eq!(rung(1, Duration::ZERO), 500);
+    assert_eq!(rung(2, Duration::from_secs(2)), 0);
+    assert_eq!(rung(2, Duration::from_secs(5)), 500);
+}
+
+/// As vLLM tells them: with times and permission ids that are new in each answer.
+#[test]
+fn models_told_anew_are_no_change() {
+    let mut fleet = fleet(1);
+    let (id, _) = fleet.target(0).unwrap();
+    let mut told = |created: u32, root: &str, context: u32| {
+        let json = format!("{{\"id\":\"m\",\"created\":{created},\"root\":\"{root}\",\"max_model_len\":{context}}}");
+        let card = Card { json: json.into(), root: Some(root.into()), context: Some(context), ..Card::made("m") };
+        fleet.members[0].models_doubted = true;
+        let changed = fleet.learnt(0, id, Ok(Learnt { cards: vec![card], asks_key: false, left_out: 0 }));
+        assert!(!fleet.members()[0].models_doubted, "it serves what it did");
+        changed
+    };
+    assert!(told(1, "/models/m", 2_048) && !told(2, "/models/m", 2_048));
+    assert!(told(3, "/models/n", 2_048), "it is loaded from elsewhere");
+    assert!(told(4, "/models/n", 4_096) && !told(5, "/models/n", 4_096));
+}
+
 /// An engine that is added serves nobody before it is known, and one that is dead from the start never does.
 #[test]
 fn an_engine_that_is_not_known_leaves_the_others_what_names_no_model() {
