@@ -240,7 +240,8 @@ impl Exchange {
         if waited < LEFT_WAITING || cx.counters.outcomes().gave_since(slot, since) {
             return;
         }
-        let asked_for_stream = self.asked.proves && (self.event_stream || self.asked.stream);
+        // What images cost is in no estimate, and before its head an engine fetches them, in silence, from servers that the client names.
+        let asked_for_stream = self.asked.proves && !self.asked.media && (self.event_stream || self.asked.stream);
         if asked_for_stream && waited >= PREFILLS * self.longest_prefill(slot, cx) {
             cx.stats.count(Count::UpstreamFaultLeftWaiting);
             self.blame(cx);
