@@ -49,6 +49,9 @@ const GIVEN_UP: [&[u8]; 4] = [
     b"Using priority is disabled for this server",
 ];
 
+/// How the paths end of what no engine is asked about, under whatever prefix.
+const TOLD_ALONE: [&[u8]; 6] = [b"/tokenize", b"/detokenize", b"/render", b"/derender", b"/cancel", b"/ping"];
+
 /// What a reply's status and, for some errors, its body say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
@@ -86,12 +89,12 @@ pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> 
     }
 }
 
-/// Whether a good answer tells that the engine computes. What is only read, a preflight, and what tells of a prompt the HTTP server before it answers by
-/// itself, whatever has become of the engine.
+/// Whether an answer tells that the engine computes. What is only read, or put away, a preflight, and what tells of a prompt the HTTP server before it
+/// answers by itself, whatever has become of the engine.
 pub(super) fn proves(method: &[u8], path: &[u8], api: Api) -> bool {
-    let told_alone: [&[u8]; 3] = [b"/detokenize", b"/ping", b"/cohere/v2/chat/render"];
-    let reads = matches!(method, b"GET" | b"HEAD" | b"OPTIONS");
-    !reads && api != Api::Tokenize && !told_alone.contains(&http::without_query(path))
+    let path = http::without_query(path);
+    let reads = matches!(method, b"GET" | b"HEAD" | b"OPTIONS" | b"DELETE");
+    !reads && api != Api::Tokenize && !TOLD_ALONE.iter().any(|end| path.ends_with(end))
 }
 
 impl Exchange {
@@ -166,7 +169,7 @@ impl Exchange {
             self.was_not_computed(cx);
             return self.pay_back(cx);
         }
-        if (200..400).contains(&self.status) && self.asked.proves {
+        if (200..300).contains(&self.status) && self.asked.proves {
             self.answers_well(cx);
         }
     }

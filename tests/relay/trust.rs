@@ -101,6 +101,11 @@ fn only_failures_in_a_row_bar() {
         (200, post("/tokenize", "{}"), 1),
         (200, post("/v1/messages/count_tokens", "{}"), 1),
         (200, post("/detokenize", "{}"), 1),
+        (200, post("/v1/tokenize", "{}"), 1),
+        (200, post("/v1/chat/completions/derender?a=b", "{}"), 1),
+        (200, post("/v1/responses/resp_1/cancel", "{}"), 1),
+        (200, b"DELETE /v1/responses/resp_1 HTTP/1.1\r\nHost: x\r\n\r\n".into(), 1),
+        (307, post("/v1/a", "{}"), 1),
     ] {
         let engine = Engine::run(move |mut connection| {
             let mut turn = 0;

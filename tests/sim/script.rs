@@ -84,7 +84,7 @@ impl Script {
             judged_end: head_end + judged_len,
             end,
             verdict: verdict(status, is_for_now, &words),
-            good: proves && (200..400).contains(&status),
+            good: proves && (200..300).contains(&status),
             proves,
             tunnel: framing == Framed::Tunnel,
             data: data.into_iter().map(|run| run.start + head_end..run.end + head_end).collect(),
