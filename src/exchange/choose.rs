@@ -125,7 +125,7 @@ impl Exchange {
         let tokens = tokens.map(|tokens| self.as_thought_before(choice.endpoint, tokens));
         choice.tokens = choice.tokens.and(tokens);
         // It can be no trial, and one that can is not to wait for it.
-        if !self.asked.proves && self.asked.offers.is_none() {
+        if self.asks_the_server_alone() {
             admission.is_no_trial();
         }
         // Its tenant has paid with the first choice.

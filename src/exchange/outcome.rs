@@ -113,6 +113,11 @@ impl Exchange {
         }
     }
 
+    /// Whether an answer says nothing of the engine, whatever it is; a silence does.
+    pub(super) fn asks_the_server_alone(&self) -> bool {
+        !self.asked.proves && self.asked.offers.is_none()
+    }
+
     /// Takes a verdict to account.
     pub(super) fn note(&mut self, verdict: Verdict, cx: &mut Context<'_>) {
         match verdict {
@@ -122,6 +127,11 @@ impl Exchange {
                 self.charge();
             }
             Verdict::MayBeTheClients => {
+                cx.stats.count(Count::UpstreamFaultErrorReply);
+                self.charge();
+            }
+            // No good answer to such a request ends a row of faults: an engine that is asked nothing else would be out for good.
+            Verdict::Fault if self.asks_the_server_alone() => {
                 cx.stats.count(Count::UpstreamFaultErrorReply);
                 self.charge();
             }

@@ -131,13 +131,37 @@ fn only_failures_in_a_row_bar() {
     }
 }
 
+/// No good answer to it would end their row: engines that are asked nothing else would be out for good.
+#[test]
+fn errors_to_what_no_engine_computes_bar_nobody() {
+    let read = [get("/v1/a"), b"DELETE /v1/responses/resp_1 HTTP/1.1\r\nHost: x\r\n\r\n".into()];
+    for asked in [post("/tokenize", "{}"), post("/v1/messages/count_tokens", "{}")].into_iter().chain(read) {
+        let engine = Engine::answering(error(500));
+        let front = Front::start(&[engine.address]);
+        (0..4).for_each(|_| assert_eq!(front.ask(&asked).status, 500));
+        let outcomes = front.counters.outcomes();
+        assert_eq!((outcomes.read(0).in_a_row, front.count(Event::UpstreamFaultErrorReply)), (0, 4));
+        // One fault would end its trial.
+        front.counters.on_trial(0);
+        assert_eq!(front.ask(&asked).status, 500);
+        assert!(!outcomes.is_barred(0), "{}", asked.escape_ascii());
+        assert_eq!(front.ask(post("/v1/a", "{}")).status, 500);
+        assert!(outcomes.is_barred(0), "{}", asked.escape_ascii());
+    }
+    // A connection that breaks tells of more than the server's words.
+    let engine = Engine::run(|mut connection| drop(connection.request()));
+    let front = Front::start(&[engine.address]);
+    (0..3).for_each(|_| assert_eq!(front.ask(post("/tokenize", "{}")).status, 502));
+    assert!(front.counters.outcomes().is_barred(0));
+}
+
 /// The last engine is asked however often it failed: a barred fleet is still better than none.
 #[test]
 fn bars_never_empty_a_fleet() {
     let engines = [(); 3].map(|()| Engine::answering(error(500)));
     let front = Front::start(&engines.each_ref().map(|engine| engine.address));
     for _ in 0..30 {
-        assert_eq!(front.ask(get("/v1/a")).status, 500);
+        assert_eq!(front.ask(post("/v1/a", "{}")).status, 500);
     }
     assert_eq!(front.count(Event::Barred), 3);
     assert_eq!(engines.iter().map(Engine::executions).sum::<usize>(), 30);

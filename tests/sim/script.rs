@@ -10,7 +10,7 @@ const JUDGED_MAX: usize = 4 << 10;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     Neutral,
-    /// Enough to do: charged, not blamed.
+    /// Enough to do, or an error to what is only read: charged, not blamed.
     Busy,
     Fault,
     /// A fault, and nothing more is to go there.
@@ -77,13 +77,18 @@ impl Script {
         };
         let is_for_now = names_a_time || framing == Framed::UntilClose;
         let wire = [head, framed].concat();
+        // What is only read says nothing of the engine.
+        let verdict = match verdict(status, is_for_now, &words) {
+            Verdict::Fault if !proves => Verdict::Busy,
+            verdict => verdict,
+        };
         let end = matches!(framing, Framed::Nothing | Framed::Length | Framed::Chunks).then_some(wire.len());
         Script {
             wild: false,
             head_end,
             judged_end: head_end + judged_len,
             end,
-            verdict: verdict(status, is_for_now, &words),
+            verdict,
             good: proves && (200..300).contains(&status),
             proves,
             tunnel: framing == Framed::Tunnel,
