@@ -179,17 +179,16 @@ impl Exchange {
             self.was_not_computed(cx);
             return self.pay_back(cx);
         }
-        if (200..300).contains(&self.status) && self.asked.proves {
-            self.answers_well(cx);
+        if (200..300).contains(&self.status) && self.asked.proves && self.answers_well(cx) {
+            self.gives(cx);
         }
     }
 
-    /// Its engine answered it, and nothing of the answer was a fault.
-    pub(super) fn answers_well(&self, cx: &Context<'_>) {
-        if let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged) {
-            cx.counters.outcomes().good(leg.admission.endpoint().slot);
-            self.gives(cx);
-        }
+    /// Its engine answered it: whether nothing of the answer was a fault.
+    pub(super) fn answers_well(&self, cx: &Context<'_>) -> bool {
+        let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged) else { return false };
+        cx.counters.outcomes().good(leg.admission.endpoint().slot);
+        true
     }
 
     /// The first token of a stream is there. One on trial has stood it: else it would be as long as an answer, and nobody else be served there meanwhile.
