@@ -262,12 +262,12 @@ impl Exchange {
         self.charge();
     }
 
-    /// Whether a request that its engine is too busy for goes to another one: once, if all of it is still here and
-    /// the budget for retries allows it.
+    /// Whether a request that its engine is too busy for goes to another one: once, if all of it is still here, there is another for which it is not too
+    /// long, and the budget for retries allows it.
     pub(super) fn may_spill(&self, cx: &mut Context<'_>) -> bool {
         let others = || {
             let pool = self.pool.and_then(|id| cx.snapshot.pools.get(id.0 as usize));
-            pool.is_some_and(|pool| pool.eligible().slots().len() > 1)
+            pool.is_some_and(|pool| pool.taking(self.context).eligible().slots().len() > 1)
         };
         !self.retried && self.held_whole && others() && cx.retry()
     }

@@ -10,6 +10,7 @@ use warmfront::policy::Policy;
 use crate::client::{chat, chunked, get, post};
 use crate::engine::{Connection, Engine, HELLO, black_hole, refusing};
 use crate::front::Front;
+use crate::models::republish;
 use crate::wire::End;
 
 const STREAM_HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -235,6 +236,25 @@ fn what_an_engine_is_too_busy_for_goes_to_another_one() {
     assert_eq!((reply.status, reply.whole), (503, true));
     assert!(answer.ends_with(reply.text().as_bytes()));
     assert_eq!(front.count(Event::RetriedBusy), 0);
+}
+
+/// A shorter engine would answer that its client asked for too much.
+#[test]
+fn what_a_long_engine_is_too_busy_for_does_not_go_to_a_short_one() {
+    let long = Engine::answering(recorded("rejected-plain.response"));
+    let short = Engine::answering(error(400));
+    let front = Front::with(&[long.address, short.address], |options| options.settings.policy = Policy::Warm);
+    republish(&front, |snapshot| snapshot.pools[0].contexts = [32_768, 8_192].into());
+    let asked = post("/v1/completions", format!(r#"{{"prompt":"{}"}}"#, "word ".repeat(20_000)));
+    for _ in 0..4 {
+        assert_eq!(front.ask(&asked).status, 503);
+    }
+    assert_eq!((long.executions(), short.executions(), front.count(Event::RetriedBusy)), (4, 0, 0));
+    // Barred since the snapshot was made, it is still the one that may take this.
+    front.counters.outcomes().bar(0);
+    assert_eq!((front.ask(&asked).status, short.executions()), (503, 0));
+    assert_eq!(front.ask(post("/v1/completions", r#"{"prompt":"word"}"#)).status, 400);
+    front.settles();
 }
 
 /// A hop before the engine puts its words in chunks, compresses them, or leaves their end to that of the connection: it is full all the same.
