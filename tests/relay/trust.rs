@@ -324,6 +324,19 @@ fn a_long_error_in_chunks_is_judged_and_whole() {
             assert_eq!((front.count(Event::Barred), front.count(Event::UpstreamFaultErrorReply)), (bars, 2));
         }
     }
+    // What is framing for the most part is not waited for.
+    let slow = Engine::run(|mut connection| {
+        connection.request();
+        connection.send("HTTP/1.1 500 Sorry\r\ntransfer-encoding: chunked\r\n\r\n");
+        connection.send("0000000000000001\r\nx\r\n".repeat(500));
+        connection.closed();
+    });
+    let front = Front::start(&[slow.address]);
+    let mut client = front.connect();
+    client.send(post("/v1/a", "{}"));
+    assert!(client.bytes(25).starts_with(b"HTTP/1.1 500 Sorry\r\n"));
+    assert_eq!(front.counters.outcomes().read(0).in_a_row, 1);
+    drop(client);
     // What is malformed is so from there on.
     let engine = Engine::answering("HTTP/1.1 500 Sorry\r\ntransfer-encoding: chunked\r\n\r\n2\r\nnox");
     let front = Front::start(&[engine.address]);

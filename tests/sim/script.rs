@@ -5,6 +5,8 @@ use std::ops::Range;
 
 /// So much of an error's body is judged by its words.
 const JUDGED_MAX: usize = 4 << 10;
+/// Or what is there of them in so much, with its framing.
+const FRAMED_MAX: usize = 8 << 10;
 
 /// What a reply's head, and for some errors its body, say of the endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,7 +88,7 @@ impl Script {
         Script {
             wild: false,
             head_end,
-            judged_end: head_end + judged_len,
+            judged_end: head_end + if framing == Framed::Chunks { judged_len.min(FRAMED_MAX) } else { judged_len },
             end,
             verdict,
             good: proves && (200..300).contains(&status),
