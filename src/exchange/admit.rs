@@ -265,6 +265,7 @@ impl Exchange {
             unscannable: false,
             tried: Avoid::default(),
             connects: 0,
+            context: 0,
             retried: false,
             leg: None::<Leg>,
             thought: None,

@@ -106,7 +106,8 @@ impl Exchange {
         let matches = looked_up.and_then(|_| cx.lender.matches.take());
         let seen = cx.counters.queue().seen();
         let prompt = looked_up.zip(matches.as_deref()).map(|(looked_up, matches)| looked_up.prompt(matches));
-        let mut request = self.request(prompt, looked_up.map_or(0, LookedUp::context), cx);
+        self.context = looked_up.map_or(0, LookedUp::context);
+        let mut request = self.request(prompt, cx);
         let counted = self.count_in(pool, &mut request, cx);
         let elsewhere = |choice: &Choice| prompt.map(|prompt| prompt.tokens_at(pool, choice.endpoint.slot));
         let tokens = counted.choice().and_then(|choice| choice.tokens.or_else(|| elsewhere(choice)));
@@ -125,7 +126,7 @@ impl Exchange {
         let tokens = tokens.map(|tokens| self.as_thought_before(choice.endpoint, tokens));
         choice.tokens = choice.tokens.and(tokens);
         // It can be no trial, and one that can is not to wait for it.
-        if !self.asked.proves && self.asked.offers.is_none() {
+        if self.asks_the_server_alone() {
             admission.is_no_trial();
         }
         // Its tenant has paid with the first choice.
@@ -164,15 +165,10 @@ impl Exchange {
     }
 
     /// What is known for a choice.
-    fn request<'a>(
-        &self,
-        prompt: Option<policy::Prompt<'a>>,
-        context: u32,
-        cx: &mut Context<'_>,
-    ) -> policy::Request<'a> {
+    fn request<'a>(&self, prompt: Option<policy::Prompt<'a>>, cx: &mut Context<'_>) -> policy::Request<'a> {
         policy::Request {
             prompt,
-            context,
+            context: self.context,
             key: self.key,
             unscannable: self.unscannable,
             session: self.session,
@@ -247,7 +243,8 @@ pub(super) fn open(
     let first = policy::choose_by(policy, pool, loads, request)?;
     let choice = match pool.eligible().last_resort() || !outcomes.is_barred(first.endpoint.slot) {
         true => first,
-        false => past_barred(policy, pool, loads, outcomes, request, &first).unwrap_or(first),
+        // What is too long for them others would refuse.
+        false => past_barred(policy, pool.taking(request.context), loads, outcomes, request, &first).unwrap_or(first),
     };
     // Whom it went past here it has not tried.
     Ok(choice.told(request))

@@ -10,6 +10,8 @@ use crate::http::{Body, BodyLength, Known, ReplyFraming, ResponseHead};
 
 /// So much of an error's body is read before its head is passed on.
 const ERROR_BYTES_MAX: usize = 4 << 10;
+/// And so much of it with the framing of its chunks, which may be many times what they hold.
+const FRAMED_BYTES_MAX: usize = 2 * ERROR_BYTES_MAX;
 
 /// The words by which a reply is judged.
 pub(super) enum Words<'a> {
@@ -40,12 +42,16 @@ impl<'a> Words<'a> {
     }
 }
 
-/// `None`: more is to come. Where it is malformed, so much as came before that.
-fn in_chunks(mut rest: &[u8]) -> Option<Vec<u8>> {
+/// `None`: more is to come. Where it is malformed, or is framing for the most part, so much as came before that.
+fn in_chunks(framed: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = framed;
     let (mut body, mut words) = (Body::new(BodyLength::Chunked), Vec::new());
     while !body.done() && words.len() < ERROR_BYTES_MAX {
         if rest.is_empty() {
-            return None;
+            if framed.len() < FRAMED_BYTES_MAX {
+                return None;
+            }
+            break;
         }
         let Ok(part) = body.next(rest) else { break };
         words.extend_from_slice(part.data(rest));

@@ -262,8 +262,10 @@ pub struct Exchange {
     waited: Option<Micros>,
     explain: Option<Box<[u8]>>,
     retried: bool,
+    connects: u8,
     tried: Avoid,
-    connects: u32,
+    /// Tokens that its prompt and its answer may have, as the last choice took them; 0: nothing is known of it.
+    context: u32,
 
     /// When all of it was there.
     whole: Micros,

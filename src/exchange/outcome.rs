@@ -49,6 +49,9 @@ const GIVEN_UP: [&[u8]; 4] = [
     b"Using priority is disabled for this server",
 ];
 
+/// How the paths end of what no engine is asked about, under whatever prefix.
+const TOLD_ALONE: [&[u8]; 6] = [b"/tokenize", b"/detokenize", b"/render", b"/derender", b"/cancel", b"/ping"];
+
 /// What a reply's status and, for some errors, its body say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
@@ -86,12 +89,12 @@ pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> 
     }
 }
 
-/// Whether a good answer tells that the engine computes. What is only read, a preflight, and what tells of a prompt the HTTP server before it answers by
-/// itself, whatever has become of the engine.
+/// Whether an answer tells that the engine computes. What is only read, or put away, a preflight, and what tells of a prompt the HTTP server before it
+/// answers by itself, whatever has become of the engine.
 pub(super) fn proves(method: &[u8], path: &[u8], api: Api) -> bool {
-    let told_alone: [&[u8]; 3] = [b"/detokenize", b"/ping", b"/cohere/v2/chat/render"];
-    let reads = matches!(method, b"GET" | b"HEAD" | b"OPTIONS");
-    !reads && api != Api::Tokenize && !told_alone.contains(&http::without_query(path))
+    let path = http::without_query(path);
+    let reads = matches!(method, b"GET" | b"HEAD" | b"OPTIONS" | b"DELETE");
+    !reads && api != Api::Tokenize && !TOLD_ALONE.iter().any(|end| path.ends_with(end))
 }
 
 impl Exchange {
@@ -110,6 +113,11 @@ impl Exchange {
         }
     }
 
+    /// Whether an answer says nothing of the engine, whatever it is; a silence does.
+    pub(super) fn asks_the_server_alone(&self) -> bool {
+        !self.asked.proves && self.asked.offers.is_none()
+    }
+
     /// Takes a verdict to account.
     pub(super) fn note(&mut self, verdict: Verdict, cx: &mut Context<'_>) {
         match verdict {
@@ -119,6 +127,11 @@ impl Exchange {
                 self.charge();
             }
             Verdict::MayBeTheClients => {
+                cx.stats.count(Count::UpstreamFaultErrorReply);
+                self.charge();
+            }
+            // No good answer to such a request ends a row of faults: an engine that is asked nothing else would be out for good.
+            Verdict::Fault if self.asks_the_server_alone() => {
                 cx.stats.count(Count::UpstreamFaultErrorReply);
                 self.charge();
             }
@@ -166,17 +179,16 @@ impl Exchange {
             self.was_not_computed(cx);
             return self.pay_back(cx);
         }
-        if (200..400).contains(&self.status) && self.asked.proves {
-            self.answers_well(cx);
+        if (200..300).contains(&self.status) && self.asked.proves && self.answers_well(cx) {
+            self.gives(cx);
         }
     }
 
-    /// Its engine answered it, and nothing of the answer was a fault.
-    pub(super) fn answers_well(&self, cx: &Context<'_>) {
-        if let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged) {
-            cx.counters.outcomes().good(leg.admission.endpoint().slot);
-            self.gives(cx);
-        }
+    /// Its engine answered it: whether nothing of the answer was a fault.
+    pub(super) fn answers_well(&self, cx: &Context<'_>) -> bool {
+        let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged) else { return false };
+        cx.counters.outcomes().good(leg.admission.endpoint().slot);
+        true
     }
 
     /// The first token of a stream is there. One on trial has stood it: else it would be as long as an answer, and nobody else be served there meanwhile.
@@ -240,7 +252,8 @@ impl Exchange {
         if waited < LEFT_WAITING || cx.counters.outcomes().gave_since(slot, since) {
             return;
         }
-        let asked_for_stream = self.asked.proves && (self.event_stream || self.asked.stream);
+        // What images cost is in no estimate, and before its head an engine fetches them, in silence, from servers that the client names.
+        let asked_for_stream = self.asked.proves && !self.asked.media && (self.event_stream || self.asked.stream);
         if asked_for_stream && waited >= PREFILLS * self.longest_prefill(slot, cx) {
             cx.stats.count(Count::UpstreamFaultLeftWaiting);
             self.blame(cx);
@@ -249,12 +262,12 @@ impl Exchange {
         self.charge();
     }
 
-    /// Whether a request that its engine is too busy for goes to another one: once, if all of it is still here and
-    /// the budget for retries allows it.
+    /// Whether a request that its engine is too busy for goes to another one: once, if all of it is still here, there is another for which it is not too
+    /// long, and the budget for retries allows it.
     pub(super) fn may_spill(&self, cx: &mut Context<'_>) -> bool {
         let others = || {
             let pool = self.pool.and_then(|id| cx.snapshot.pools.get(id.0 as usize));
-            pool.is_some_and(|pool| pool.eligible().slots().len() > 1)
+            pool.is_some_and(|pool| pool.taking(self.context).eligible().slots().len() > 1)
         };
         !self.retried && self.held_whole && others() && cx.retry()
     }

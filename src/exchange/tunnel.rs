@@ -19,6 +19,7 @@ impl Exchange {
     }
 
     /// The 101 is on its way to the client; `rest` came behind it. It is the answer: what comes of the tunnel may be hours away, and its client's doing.
+    /// An engine that hangs may grant it, too: its client has nothing yet that was computed.
     pub(super) fn begin_tunnel(&mut self, rest: Range<usize>, cx: &mut Context<'_>) {
         cx.stats.count(Count::Tunnel);
         self.status = 101;

@@ -29,7 +29,7 @@ impl Exchange {
             cx.counters.connect_failed(leg.admission.endpoint().slot);
         }
         self.was_not_computed(cx);
-        let is_last = self.connects >= cx.rules.limits.connect_tries_max;
+        let is_last = u32::from(self.connects) >= cx.rules.limits.connect_tries_max;
         if in_silence && !is_last && self.is_alone(cx.snapshot) {
             // Nothing is said against it yet, and nothing stands in the way of the next try.
             self.drop_leg(cx);

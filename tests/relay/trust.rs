@@ -10,6 +10,7 @@ use warmfront::policy::Policy;
 use crate::client::{chat, chunked, get, post};
 use crate::engine::{Connection, Engine, HELLO, black_hole, refusing};
 use crate::front::Front;
+use crate::models::republish;
 use crate::wire::End;
 
 const STREAM_HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -101,6 +102,11 @@ fn only_failures_in_a_row_bar() {
         (200, post("/tokenize", "{}"), 1),
         (200, post("/v1/messages/count_tokens", "{}"), 1),
         (200, post("/detokenize", "{}"), 1),
+        (200, post("/v1/tokenize", "{}"), 1),
+        (200, post("/v1/chat/completions/derender?a=b", "{}"), 1),
+        (200, post("/v1/responses/resp_1/cancel", "{}"), 1),
+        (200, b"DELETE /v1/responses/resp_1 HTTP/1.1\r\nHost: x\r\n\r\n".into(), 1),
+        (307, post("/v1/a", "{}"), 1),
     ] {
         let engine = Engine::run(move |mut connection| {
             let mut turn = 0;
@@ -126,13 +132,37 @@ fn only_failures_in_a_row_bar() {
     }
 }
 
+/// No good answer to it would end their row: engines that are asked nothing else would be out for good.
+#[test]
+fn errors_to_what_no_engine_computes_bar_nobody() {
+    let read = [get("/v1/a"), b"DELETE /v1/responses/resp_1 HTTP/1.1\r\nHost: x\r\n\r\n".into()];
+    for asked in [post("/tokenize", "{}"), post("/v1/messages/count_tokens", "{}")].into_iter().chain(read) {
+        let engine = Engine::answering(error(500));
+        let front = Front::start(&[engine.address]);
+        (0..4).for_each(|_| assert_eq!(front.ask(&asked).status, 500));
+        let outcomes = front.counters.outcomes();
+        assert_eq!((outcomes.read(0).in_a_row, front.count(Event::UpstreamFaultErrorReply)), (0, 4));
+        // One fault would end its trial.
+        front.counters.on_trial(0);
+        assert_eq!(front.ask(&asked).status, 500);
+        assert!(!outcomes.is_barred(0), "{}", asked.escape_ascii());
+        assert_eq!(front.ask(post("/v1/a", "{}")).status, 500);
+        assert!(outcomes.is_barred(0), "{}", asked.escape_ascii());
+    }
+    // A connection that breaks tells of more than the server's words.
+    let engine = Engine::run(|mut connection| drop(connection.request()));
+    let front = Front::start(&[engine.address]);
+    (0..3).for_each(|_| assert_eq!(front.ask(post("/tokenize", "{}")).status, 502));
+    assert!(front.counters.outcomes().is_barred(0));
+}
+
 /// The last engine is asked however often it failed: a barred fleet is still better than none.
 #[test]
 fn bars_never_empty_a_fleet() {
     let engines = [(); 3].map(|()| Engine::answering(error(500)));
     let front = Front::start(&engines.each_ref().map(|engine| engine.address));
     for _ in 0..30 {
-        assert_eq!(front.ask(get("/v1/a")).status, 500);
+        assert_eq!(front.ask(post("/v1/a", "{}")).status, 500);
     }
     assert_eq!(front.count(Event::Barred), 3);
     assert_eq!(engines.iter().map(Engine::executions).sum::<usize>(), 30);
@@ -208,6 +238,25 @@ fn what_an_engine_is_too_busy_for_goes_to_another_one() {
     assert_eq!(front.count(Event::RetriedBusy), 0);
 }
 
+/// A shorter engine would answer that its client asked for too much.
+#[test]
+fn what_a_long_engine_is_too_busy_for_does_not_go_to_a_short_one() {
+    let long = Engine::answering(recorded("rejected-plain.response"));
+    let short = Engine::answering(error(400));
+    let front = Front::with(&[long.address, short.address], |options| options.settings.policy = Policy::Warm);
+    republish(&front, |snapshot| snapshot.pools[0].contexts = [32_768, 8_192].into());
+    let asked = post("/v1/completions", format!(r#"{{"prompt":"{}"}}"#, "word ".repeat(20_000)));
+    for _ in 0..4 {
+        assert_eq!(front.ask(&asked).status, 503);
+    }
+    assert_eq!((long.executions(), short.executions(), front.count(Event::RetriedBusy)), (4, 0, 0));
+    // Barred since the snapshot was made, it is still the one that may take this.
+    front.counters.outcomes().bar(0);
+    assert_eq!((front.ask(&asked).status, short.executions()), (503, 0));
+    assert_eq!(front.ask(post("/v1/completions", r#"{"prompt":"word"}"#)).status, 400);
+    front.settles();
+}
+
 /// A hop before the engine puts its words in chunks, compresses them, or leaves their end to that of the connection: it is full all the same.
 #[test]
 fn an_engine_that_is_full_is_not_broken_behind_a_hop() {
@@ -275,6 +324,19 @@ fn a_long_error_in_chunks_is_judged_and_whole() {
             assert_eq!((front.count(Event::Barred), front.count(Event::UpstreamFaultErrorReply)), (bars, 2));
         }
     }
+    // What is framing for the most part is not waited for.
+    let slow = Engine::run(|mut connection| {
+        connection.request();
+        connection.send("HTTP/1.1 500 Sorry\r\ntransfer-encoding: chunked\r\n\r\n");
+        connection.send("0000000000000001\r\nx\r\n".repeat(500));
+        connection.closed();
+    });
+    let front = Front::start(&[slow.address]);
+    let mut client = front.connect();
+    client.send(post("/v1/a", "{}"));
+    assert!(client.bytes(25).starts_with(b"HTTP/1.1 500 Sorry\r\n"));
+    assert_eq!(front.counters.outcomes().read(0).in_a_row, 1);
+    drop(client);
     // What is malformed is so from there on.
     let engine = Engine::answering("HTTP/1.1 500 Sorry\r\ntransfer-encoding: chunked\r\n\r\n2\r\nnox");
     let front = Front::start(&[engine.address]);

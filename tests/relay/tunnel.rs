@@ -117,6 +117,7 @@ fn a_handshake_that_is_granted_is_a_good_answer() {
     let _tunnel = ask(true);
     let read = outcomes.read(0);
     assert_eq!((read.in_a_row, read.recoveries), (0, 2));
+    assert!(!outcomes.gave_since(0, 0), "a handshake computes nothing");
 }
 
 /// What the client sends before the 101 comes behind the request: it reaches the engine after it, in order.

@@ -411,6 +411,13 @@ fn prompt(stream: bool, words: usize) -> String {
     format!("POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
+/// A stream about an image, from a server that the client names.
+fn about_an_image() -> String {
+    let image = r#"{"type":"image_url","image_url":{"url":"http://slow.example/a.png"}}"#;
+    let body = format!(r#"{{"model":"m","stream":true,"messages":[{{"role":"user","content":[{image}]}}]}}"#);
+    format!("POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
 /// Engines by `policy`, as control takes them.
 fn publish(policy: Policy, healths: &[Health]) {
     let settings = Arc::new(Settings { policy, replication: 16, ..Settings::default() });
@@ -488,24 +495,25 @@ fn an_engine_that_hangs_is_found_by_those_who_leave_it() {
 fn who_leaves_an_engine_that_works_does_not_take_it_out() {
     // So long a prompt takes a minute, as engines are taken to compute.
     let (short, long) = (100, 50_000);
-    for (stream, words, waits, others, fault, charged) in [
-        (true, short, 29, false, false, false),
-        (true, short, 31, false, true, true),
-        (true, short, 31, true, false, false),
-        (true, long, 31, false, false, true),
-        (true, long, 300, false, true, true),
-        (false, short, 300, false, false, true),
-        (false, short, 29, false, false, false),
+    for (request, waits, others, fault, charged) in [
+        (prompt(true, short), 29, false, false, false),
+        (prompt(true, short), 31, false, true, true),
+        (prompt(true, short), 31, true, false, false),
+        (prompt(true, long), 31, false, false, true),
+        (prompt(true, long), 300, false, true, true),
+        (prompt(false, short), 300, false, false, true),
+        (prompt(false, short), 29, false, false, false),
+        (about_an_image(), 300, false, false, true),
     ] {
         let mut table = Table::new(|_| {});
         publish(Policy::Warm, &[Health::Up]);
-        let (counters, case) = (statics(1).counters, (stream, words, waits, others));
+        let (counters, case) = (statics(1).counters, (request.get(..150), waits, others));
         let other = others.then(|| {
             let (_, engine, _) = table.asks(&prompt(true, 1));
             table.send(engine, format!("{STREAM}9\r\ndata: a\n\n\r\n"));
             engine
         });
-        let (client, ..) = table.asks(&prompt(stream, words));
+        let (client, ..) = table.asks(&request);
         table.pass(waits * SECOND / 2);
         if let Some(other) = other {
             table.send(other, "9\r\ndata: b\n\n\r\n");

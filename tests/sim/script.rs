@@ -5,12 +5,14 @@ use std::ops::Range;
 
 /// So much of an error's body is judged by its words.
 const JUDGED_MAX: usize = 4 << 10;
+/// Or what is there of them in so much, with its framing.
+const FRAMED_MAX: usize = 8 << 10;
 
 /// What a reply's head, and for some errors its body, say of the endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     Neutral,
-    /// Enough to do: charged, not blamed.
+    /// Enough to do, or an error to what is only read: charged, not blamed.
     Busy,
     Fault,
     /// A fault, and nothing more is to go there.
@@ -77,14 +79,19 @@ impl Script {
         };
         let is_for_now = names_a_time || framing == Framed::UntilClose;
         let wire = [head, framed].concat();
+        // What is only read says nothing of the engine.
+        let verdict = match verdict(status, is_for_now, &words) {
+            Verdict::Fault if !proves => Verdict::Busy,
+            verdict => verdict,
+        };
         let end = matches!(framing, Framed::Nothing | Framed::Length | Framed::Chunks).then_some(wire.len());
         Script {
             wild: false,
             head_end,
-            judged_end: head_end + judged_len,
+            judged_end: head_end + if framing == Framed::Chunks { judged_len.min(FRAMED_MAX) } else { judged_len },
             end,
-            verdict: verdict(status, is_for_now, &words),
-            good: proves && (200..400).contains(&status),
+            verdict,
+            good: proves && (200..300).contains(&status),
             proves,
             tunnel: framing == Framed::Tunnel,
             data: data.into_iter().map(|run| run.start + head_end..run.end + head_end).collect(),
