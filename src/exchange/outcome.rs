@@ -230,10 +230,10 @@ impl Exchange {
         }
     }
 
-    /// The same of one token after the other: told no oftener than it can be told apart, and nothing shared is read meanwhile.
+    /// The same of one token after the other: told now and then, and nothing shared is read meanwhile.
     #[inline]
     pub(super) fn gives_on(&self, cx: &Context<'_>) {
-        if Outcomes::tells_apart(self.last_reply, cx.now) && self.asked.proves {
+        if Outcomes::tells_again(self.last_reply, cx.now) && self.asked.proves {
             self.gives(cx);
         }
     }
