@@ -82,8 +82,8 @@ impl Outcomes {
         }
     }
 
-    /// Whether a stream that goes on tells again that it does: each 4.2 s. Silences count from 30 s, and each telling waits for memory that no other
-    /// token touches.
+    /// Whether a stream that goes on tells again that it does: each 4.2 s, since each telling waits for memory that no other token touches. Silences
+    /// count from 30 s; where a shorter timeout is configured, streams tell by their first tokens and their ends alone.
     #[inline]
     pub fn tells_again(before: u64, now: u64) -> bool {
         (before ^ now) >> 22 != 0
