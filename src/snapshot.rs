@@ -140,7 +140,7 @@ impl Snapshot {
     pub fn only_pool(&self) -> Option<&Pool> {
         match (self.pools.as_slice(), self.only) {
             ([only], _) => Some(only),
-            (pools, Some(id)) => pools.get(id.0 as usize),
+            (_, Some(id)) => self.pool(id),
             _ => None,
         }
     }
@@ -184,9 +184,14 @@ impl Snapshot {
         }
     }
 
-    /// The pool of that id, while anybody serves it.
+    /// The pool of that id, though nobody may serve it any more.
+    pub fn pool(&self, id: PoolId) -> Option<&Pool> {
+        self.pools.get(usize::from(id.0))
+    }
+
+    /// The same while anybody serves it.
     pub fn live_pool(&self, id: PoolId) -> Option<&Pool> {
-        self.pools.get(id.0 as usize).filter(|pool| !pool.members.is_empty())
+        self.pool(id).filter(|pool| !pool.members.is_empty())
     }
 
     /// A pool whose engines may answer what is not asked of any model in particular.

@@ -656,7 +656,7 @@ fn metrics_are_exposed() {
     shard.request(pool, 0, 200, 3);
     shard.request(u16::MAX, u16::MAX, 404, u8::MAX);
     shard.observe(pool, Timing::FirstToken, 1_500);
-    shard.count(warmfront::counters::stats::Event::AbortedRelay);
+    shard.count(warmfront::counters::stats::Count::AbortedRelay);
     front.setup.process.shards()[0].serving(DriverInUse::Uring, "it works");
     let text = front.text("/metrics");
     for line in [

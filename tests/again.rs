@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use warmfront::counters::Counters;
-use warmfront::counters::stats::{Event as Count, Stats};
+use warmfront::counters::stats::{Count, Stats};
 use warmfront::exchange::{Action, Actions, Context, Event, Exchange, Lender, Opened, Peer, Rules, open};
 use warmfront::fleet::{Endpoint, EndpointId, Health, Method};
 use warmfront::index::{Capacity, Index};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use super::keeper::Keeper;
-use crate::counters::stats::{Event, Stats};
+use crate::counters::stats::{Count, Stats};
 
 /// How often shards are looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -39,7 +39,7 @@ pub(super) async fn watch(keeper: Arc<Keeper>, stats: &'static Stats) {
     let mut seen = Seen::default();
     loop {
         sleep(LOOK).await;
-        if seen.look(stats.total(Event::AcceptPaused), Instant::now()) {
+        if seen.look(stats.total(Count::AcceptPaused), Instant::now()) {
             let connections_max = keeper.config().limits.connections_max;
             tracing::warn!(
                 connections_max,

@@ -31,7 +31,7 @@ use super::scrape::Reading;
 use super::truth::Ours;
 use super::watch;
 use crate::config::{Config, Upstream};
-use crate::counters::stats::{Event, Stats};
+use crate::counters::stats::{Count, Stats};
 use crate::counters::{Counted, Counters};
 use crate::exchange::Rules;
 use crate::fleet::EndpointId;
@@ -283,7 +283,7 @@ impl Keeper {
         let (turns, changed) = fleet.look(self.counters, now);
         let (moved, compared) = fleet.compare(self.counters.predictions(), now);
         fleet.ring_for_trouble(|slot| self.trouble(slot));
-        let unknown = self.stats.total(Event::RefusedUnknownModel);
+        let unknown = self.stats.total(Count::RefusedUnknownModel);
         fleet.ring_for_models(|slot| self.counters.not_found(slot), unknown, now);
         drop(fleet);
         turns.into_iter().for_each(|(engine, turn)| say(&engine, turn, ""));

@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 
 use super::admin::State;
 use super::log;
-use crate::counters::stats::{Event, Reading, Shadowed, Timing, Work};
+use crate::counters::stats::{Count, Reading, Shadowed, Timing, Work};
 use crate::limits::LABELLED_POOLS_MAX;
 use crate::policy::{Policy, Reason};
 use crate::snapshot::Snapshot;
@@ -84,7 +84,7 @@ impl Collector for Collected {
         self.configuration(&mut out)?;
         let deeds = self.deeds();
         self.requests(&mut out, &snapshot, &deeds)?;
-        self.events(&mut out)?;
+        self.counts(&mut out)?;
         self.logs(&mut out)?;
         self.times(&mut out, &snapshot)?;
         self.answers(&mut out, &snapshot)?;
@@ -98,12 +98,12 @@ impl Collector for Collected {
 }
 
 impl Collected {
-    fn events(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        for events in Event::ALL.chunk_by(|a, b| a.family() == b.family()) {
-            let Some(first) = events.first() else { continue };
+    fn counts(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        for counts in Count::ALL.chunk_by(|a, b| a.family() == b.family()) {
+            let Some(first) = counts.first() else { continue };
             let mut family = Family::new(out, first.family(), first.help(), MetricType::Counter)?;
-            for event in events {
-                family.counter(event.label().into_iter().collect(), self.0.stats.total(*event))?;
+            for count in counts {
+                family.counter(count.label().into_iter().collect(), self.0.stats.total(*count))?;
             }
         }
         Ok(())

@@ -3,8 +3,8 @@
 //!
 //! What each shard counts for itself stands in [`stats`].
 
+mod counts;
 mod deeds;
-mod events;
 mod first_tokens;
 mod histogram;
 mod outcomes;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::utils::CachePadded;
 
-pub use super::events::Event;
+pub use super::counts::Count;
 pub use super::histogram::{BOUNDS, Reading};
 pub use super::requests::RequestKey;
 pub use super::shadows::{POLICIES, Shadowed};
@@ -101,8 +101,8 @@ impl Stats {
     }
 
     /// How often an event was counted.
-    pub fn total(&self, event: Event) -> u64 {
-        self.shards.iter().map(|shard| shard.events[event as usize].load(Ordering::Relaxed)).sum()
+    pub fn total(&self, count: Count) -> u64 {
+        self.shards.iter().map(|shard| shard.counts[count as usize].load(Ordering::Relaxed)).sum()
     }
 
     /// A gauge over all shards.
@@ -166,7 +166,7 @@ fn labelled(pool: u16) -> usize {
 #[derive(Debug)]
 pub struct ShardStats {
     turns: CachePadded<AtomicU64>,
-    events: [AtomicU64; Event::ALL.len()],
+    counts: [AtomicU64; Count::ALL.len()],
     gauges: [AtomicU64; Gauge::ALL.len()],
     work: [Histogram; Work::ALL.len()],
     pools: Box<[CachePadded<[Histogram; Timing::ALL.len()]>]>,
@@ -179,7 +179,7 @@ impl Default for ShardStats {
     fn default() -> Self {
         ShardStats {
             turns: CachePadded::default(),
-            events: [const { AtomicU64::new(0) }; Event::ALL.len()],
+            counts: [const { AtomicU64::new(0) }; Count::ALL.len()],
             gauges: [const { AtomicU64::new(0) }; Gauge::ALL.len()],
             work: Default::default(),
             pools: (0..=LABELLED_POOLS_MAX).map(|_| CachePadded::default()).collect(),
@@ -193,19 +193,19 @@ impl Default for ShardStats {
 impl ShardStats {
     /// Counts an event.
     #[inline]
-    pub fn count(&self, event: Event) {
-        self.add(event, 1);
+    pub fn count(&self, count: Count) {
+        self.add(count, 1);
     }
 
     /// How often an event was counted.
-    pub fn count_of(&self, event: Event) -> u64 {
-        self.events[event as usize].load(Ordering::Relaxed)
+    pub fn count_of(&self, count: Count) -> u64 {
+        self.counts[count as usize].load(Ordering::Relaxed)
     }
 
     /// Counts an event `n` times, or that many bytes.
     #[inline]
-    pub fn add(&self, event: Event, n: u64) {
-        add(&self.events[event as usize], n);
+    pub fn add(&self, count: Count, n: u64) {
+        add(&self.counts[count as usize], n);
     }
 
     /// Counts a finished request. For `slot`, `reason` and `pool` see [`RequestKey`]; pools from
@@ -272,16 +272,16 @@ mod tests {
         let stats = Stats::leak(3);
         for shard in 0..stats.shards() {
             let shard = stats.shard(shard);
-            shard.count(Event::Accepted);
-            shard.add(Event::BytesIn, 100);
+            shard.count(Count::Accepted);
+            shard.add(Count::BytesIn, 100);
             shard.request(2, 5, 200, 3);
             shard.observe(2, Timing::FirstToken, 1_500);
             shard.worked(Work::Choose, 90);
             shard.set(Gauge::Connections, 7);
             shard.beat();
         }
-        assert_eq!((stats.total(Event::Accepted), stats.total(Event::BytesIn)), (3, 300));
-        assert_eq!(stats.total(Event::BytesOut), 0);
+        assert_eq!((stats.total(Count::Accepted), stats.total(Count::BytesIn)), (3, 300));
+        assert_eq!(stats.total(Count::BytesOut), 0);
         let key = RequestKey { pool: 2, slot: 5, status: 200, reason: 3 };
         assert_eq!(stats.requests(|_| true), [(key, 3)]);
         assert_eq!(stats.requests(|slot| slot != 5), []);

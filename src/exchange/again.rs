@@ -3,7 +3,7 @@
 use super::Exchange;
 use super::event::Context;
 use super::warm::LookedUp;
-use crate::counters::stats::Event as Count;
+use crate::counters::stats::Count;
 use crate::fleet::EndpointId;
 use crate::http::Body;
 use crate::policy::Tokens;
@@ -23,7 +23,7 @@ impl Exchange {
     /// more, from what is held of the request. Nothing of it was kept for this, since hardly any request comes here.
     pub(super) fn choose_again(&mut self, after: Count, cx: &mut Context<'_>) {
         let snapshot = cx.snapshot;
-        let pool = self.pool.and_then(|id| snapshot.pools.get(id.0 as usize));
+        let pool = self.pool_in(snapshot);
         let pool = pool.filter(|_| self.thought.is_some() && self.held_whole);
         let looked_up = pool.and_then(|pool| self.look_up_anew(pool, cx));
         self.choose_endpoint(looked_up, cx);

@@ -5,7 +5,7 @@ use super::event::{Action, Context};
 use super::refusals::{self, Refused};
 use super::warm::{self, LookedUp};
 use super::{Exchange, Leg, Micros, Phase, Waiting};
-use crate::counters::stats::{Event as Count, Work};
+use crate::counters::stats::{Count, Work};
 use crate::counters::{Admission, Outcomes, Own};
 use crate::fleet::{EndpointId, Loads};
 use crate::http;
@@ -92,6 +92,11 @@ impl Exchange {
         }
     }
 
+    /// The pool that was selected for it, as that stands now.
+    pub(super) fn pool_in<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a Pool> {
+        self.pool.and_then(|id| snapshot.pool(id))
+    }
+
     fn names_no_model(&self) -> bool {
         self.asked.api == Api::Other || (self.scan.is_none() && !self.asked.encoded)
     }
@@ -100,7 +105,7 @@ impl Exchange {
     /// `looked_up`: what is known of the prompt, where tokens count.
     pub(super) fn choose_endpoint(&mut self, looked_up: Option<LookedUp>, cx: &mut Context<'_>) {
         let snapshot = cx.snapshot;
-        let Some(pool) = self.pool.and_then(|id| snapshot.pools.get(id.0 as usize)) else {
+        let Some(pool) = self.pool_in(snapshot) else {
             return self.refuse(refusals::NO_ENDPOINT.into(), cx);
         };
         let matches = looked_up.and_then(|_| cx.lender.matches.take());

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::event::{Context, Peer};
 use super::record::{Compared, End, Record, Short};
 use super::{Exchange, Micros};
-use crate::counters::stats::{Event as Count, RequestKey};
+use crate::counters::stats::{Count, RequestKey};
 use crate::fleet::EndpointId;
 use crate::http::{self, RequestHead};
 use crate::limits::{BLOCK_BYTES, LOGGED_CHAIN_BYTES};

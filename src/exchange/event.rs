@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{Lender, Rules};
 use crate::calendar;
 use crate::counters::Counters;
-use crate::counters::stats::{Event as Count, ShardStats};
+use crate::counters::stats::{Count, ShardStats};
 use crate::fleet::EndpointId;
 use crate::snapshot::Snapshot;
 

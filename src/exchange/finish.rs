@@ -3,7 +3,7 @@
 use super::event::{Action, Context, Ending, Side};
 use super::refusals::{self, Refused};
 use super::{End, Exchange, Phase, Waiting};
-use crate::counters::stats::{Event as Count, RequestKey, Timing};
+use crate::counters::stats::{Count, RequestKey, Timing};
 use crate::http::reply::{self, ErrorReply};
 use crate::http::rewrite::Form;
 use crate::http::{Cause, Refusal, ToClient};

@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 
 use super::event::Context;
 use super::{Exchange, Lender};
-use crate::counters::stats::{Event as Count, ShardStats};
+use crate::counters::stats::{Count, ShardStats};
 use crate::fleet::EndpointId;
 use crate::index::{Index, Missed};
 use crate::limits::BLOCK_BYTES;
@@ -42,14 +42,14 @@ impl Exchange {
     /// Whether the prompt that was cut can lie in a cache, as long as it is: what is far too long for its model is refused, and would push out all
     /// that is known of its endpoint. How many tokens it is is a guess.
     fn may_be_held(&self, block_tokens: f32, cx: &Context<'_>) -> bool {
-        let pool = self.pool.and_then(|pool| cx.snapshot.pools.get(pool.0 as usize));
+        let pool = self.pool_in(cx.snapshot);
         let tokens = cx.lender.blocks() as f64 * f64::from(block_tokens);
         pool.is_none_or(|pool| tokens <= GUESS_FACTOR * f64::from(pool.context))
     }
 
     /// Blocks that the answer will probably take in its engine's cache, with what of the prompt is no whole block.
     fn answer_blocks(&self, cx: &Context<'_>) -> usize {
-        let Some(pool) = self.pool.and_then(|pool| cx.snapshot.pools.get(pool.0 as usize)) else { return 0 };
+        let Some(pool) = self.pool_in(cx.snapshot) else { return 0 };
         let answer = f64::from(cx.counters.loads().mean_answer(pool.id.0)) * f64::from(pool.token_bytes);
         let in_blocks = (cx.lender.blocks() * BLOCK_BYTES) as u64;
         (cx.lender.prompt_bytes.saturating_sub(in_blocks) as f64 + answer) as usize / BLOCK_BYTES

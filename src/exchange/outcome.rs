@@ -9,7 +9,7 @@ use super::event::{Context, Micros};
 use super::tap::Told;
 use super::{Exchange, Phase};
 use crate::counters::Outcomes;
-use crate::counters::stats::Event as Count;
+use crate::counters::stats::Count;
 use crate::http;
 use crate::scan::Api;
 
@@ -266,7 +266,7 @@ impl Exchange {
     /// long, and the budget for retries allows it.
     pub(super) fn may_spill(&self, cx: &mut Context<'_>) -> bool {
         let others = || {
-            let pool = self.pool.and_then(|id| cx.snapshot.pools.get(id.0 as usize));
+            let pool = self.pool_in(cx.snapshot);
             pool.is_some_and(|pool| pool.taking(self.context).eligible().slots().len() > 1)
         };
         !self.retried && self.held_whole && others() && cx.retry()

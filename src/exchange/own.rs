@@ -6,7 +6,7 @@ use super::End;
 use super::admit::Opened;
 use super::event::{Action, Context, Ending, Side};
 use super::refusals::{self, Refused};
-use crate::counters::stats::Event as Count;
+use crate::counters::stats::Count;
 use crate::http::{self, BodyLength, RequestFraming, RequestHead, Shape, ToClient, reply};
 use crate::scan::Api;
 

@@ -12,7 +12,7 @@ use super::warm::{self, LookedUp};
 use super::{Exchange, Lender, Phase, Waiting};
 use crate::config::{Cidr, Config};
 use crate::counters::queue::{Newcomer, Place, Seen, Tenant};
-use crate::counters::stats::{Event as Count, Timing};
+use crate::counters::stats::{Count, Timing};
 use crate::http::{Known, RequestHead};
 use crate::policy::{self, Choice, Queueing};
 use crate::snapshot::Pool;
@@ -190,7 +190,7 @@ impl Exchange {
             return self.refuse_for_load(refusals::PUSHED_OUT, endpoint, cx);
         }
         let snapshot = cx.snapshot;
-        let pool = self.pool.and_then(|id| snapshot.pools.get(id.0 as usize));
+        let pool = self.pool_in(snapshot);
         let Lender { chain, steps, whole, prompt_bytes, .. } = &mut *cx.lender;
         for (links, kept) in [(chain, &queued.chain), (steps, &queued.steps), (whole, &queued.whole)] {
             links.clear();

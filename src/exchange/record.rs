@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use crossbeam::queue::ArrayQueue;
 
 use super::{Micros, Phase, Rules};
-use crate::counters::stats::{Event as Count, ShardStats};
+use crate::counters::stats::{Count, ShardStats};
 use crate::fleet::EndpointId;
 use crate::http::{Cause, Refusal};
 use crate::policy::{Costs, Reason};

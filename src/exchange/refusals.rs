@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::cors::Cors;
 use super::event::{Context, Side};
-use crate::counters::stats::Event as Count;
+use crate::counters::stats::Count;
 use crate::http::reply::{self, ErrorReply};
 use crate::http::{Cause, Fault, Refusal, Shape, ToClient};
 

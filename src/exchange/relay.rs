@@ -6,7 +6,7 @@ use super::event::{Action, Context, Side, Source};
 use super::judged::{Words, hides_words};
 use super::outcome::{self, Verdict};
 use super::{End, Ending, Exchange, Phase, Waiting, refusals, tap};
-use crate::counters::stats::{Event as Count, Timing};
+use crate::counters::stats::{Count, Timing};
 use crate::http::rewrite::{self, Form};
 use crate::http::{
     self, Body, BodyLength, Cause, Fault, Kind, Known, ReplyFraming, ResponseHead, SizeLine, Status, ToClient, chunk,

@@ -3,7 +3,7 @@
 use super::Exchange;
 use super::Lender;
 use super::event::Context;
-use crate::counters::stats::Event as Count;
+use crate::counters::stats::Count;
 use crate::http::BodyLength;
 use crate::prefix;
 use crate::scan::{Api, Form, Why};

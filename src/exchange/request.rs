@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::event::{Action, Context, Side, Source};
 use super::{Exchange, Phase, Rules, Waiting, refusals};
-use crate::counters::stats::Event as Count;
+use crate::counters::stats::Count;
 use crate::http::{BodyLength, Kind, SizeLine};
 use crate::policy::Queueing;
 use crate::scan::{Api, Facts, Needs, Progress};

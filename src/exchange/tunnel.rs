@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::event::{Action, Context, Event, Side, Source};
 use super::{End, Ending, Exchange, Phase, Waiting};
-use crate::counters::stats::Event as Count;
+use crate::counters::stats::Count;
 use crate::http::{Cause, Known, ResponseHead};
 
 impl Exchange {

@@ -2,7 +2,7 @@
 
 use super::event::{Action, Context, Side};
 use super::{Exchange, Phase, Waiting, refusals};
-use crate::counters::stats::Event as Count;
+use crate::counters::stats::Count;
 use crate::snapshot::Snapshot;
 
 /// How often a sent request is checked for acknowledgement, to let go of its held copy.
@@ -45,7 +45,7 @@ impl Exchange {
 
     /// Whether nobody is left to choose beside the endpoint that this request is at.
     fn is_alone(&self, snapshot: &Snapshot) -> bool {
-        let pool = self.pool.and_then(|id| snapshot.pools.get(id.0 as usize));
+        let pool = self.pool_in(snapshot);
         let here = self.leg.as_ref().map(|leg| leg.admission.endpoint().slot);
         let mut slots = pool.into_iter().flat_map(|pool| pool.eligible().slots());
         slots.all(|slot| Some(*slot) == here || self.tried.contains(*slot))

@@ -5,7 +5,7 @@ use super::event::{Context, Micros};
 use super::noted::FirstNew;
 use super::usage::Usage;
 use super::{Exchange, Leg, Waiting};
-use crate::counters::stats::Event as Count;
+use crate::counters::stats::Count;
 use crate::counters::{Admission, Prediction};
 use crate::fleet::{Endpoint, Loads, Method, Rung};
 use crate::http::BodyLength;

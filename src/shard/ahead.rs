@@ -2,7 +2,7 @@
 
 use super::Shard;
 use super::drive::Input;
-use crate::counters::stats::Event as Count;
+use crate::counters::stats::Count;
 use crate::driver::Driver;
 use crate::exchange::{Event, Phase};
 use crate::slots::Key;
@@ -43,7 +43,7 @@ impl<D: Driver> Shard<D> {
         let over = client.exchange.is_none() && client.lingering.is_none() && !client.in_line;
         if client.exchange.as_ref().is_some_and(|exchange| exchange.reads_request()) {
             // Its FIN came before its turn: the rest of it never will.
-            self.advance(key, Input::None, |_| Event::ClientEnded);
+            self.advance_by(key, Event::ClientEnded);
         } else if over && !self.is_full(key) {
             // Its last request was served, or will never be complete.
             self.close_client(key);
@@ -63,7 +63,7 @@ impl<D: Driver> Shard<D> {
         let ahead = std::mem::take(&mut client.ahead);
         self.serve(key, Input::Owned(&ahead));
         if ended {
-            self.advance(key, Input::None, |_| Event::ClientEnded);
+            self.advance_by(key, Event::ClientEnded);
         }
     }
 

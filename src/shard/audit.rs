@@ -4,7 +4,7 @@
 //! a fault of ours: it is counted and logged, and stops a build that has debug assertions.
 
 use super::Shard;
-use crate::counters::stats::{Event as Count, Gauge};
+use crate::counters::stats::{Count, Gauge};
 use crate::driver::Driver;
 use crate::exchange::Micros;
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::drive::Input;
 use super::{Owner, Shard, timers};
-use crate::counters::stats::Event as Count;
+use crate::counters::stats::Count;
 use crate::driver::{Driver, Lease, SocketId};
 use crate::exchange::{self, Ending, Event, Exchange, Micros, Opened, Peer, Side};
 use crate::slots::Key;
@@ -238,7 +238,7 @@ impl<D: Driver> Shard<D> {
             // With a further request read ahead, the FIN ends what the client has to say, not its interest. Line
             // ends alone are none.
             if client.ahead.iter().all(|byte| matches!(byte, b'\r' | b'\n')) {
-                self.advance(key, Input::None, |_| Event::ClientEnded);
+                self.advance_by(key, Event::ClientEnded);
             }
         } else if client.has_nothing_ahead() {
             if !self.is_full(key) {
@@ -251,7 +251,7 @@ impl<D: Driver> Shard<D> {
     }
 
     pub(super) fn client_reset(&mut self, key: Key) {
-        self.advance(key, Input::None, |_| Event::ClientReset);
+        self.advance_by(key, Event::ClientReset);
         self.close_client(key);
     }
 
@@ -259,7 +259,7 @@ impl<D: Driver> Shard<D> {
         let Some(client) = self.clients.get_mut(key) else { return };
         client.full = false;
         if client.exchange.is_some() {
-            self.advance(key, Input::None, |_| Event::Drained(Side::Client));
+            self.advance_by(key, Event::Drained(Side::Client));
         } else if client.lingering.is_some() {
             self.linger(key);
         } else if self.sends_away && client.has_nothing_ahead() {
@@ -276,7 +276,7 @@ impl<D: Driver> Shard<D> {
         if let Some(client) = self.clients.get_mut(key) {
             (client.full, client.took) = (true, self.desk.now);
         }
-        self.advance(key, Input::None, |_| Event::Full(Side::Client));
+        self.advance_by(key, Event::Full(Side::Client));
     }
 
     /// The kernel has not taken all that was sent to this client in the turn before. Its exchange may be over since.

@@ -75,7 +75,7 @@ impl<D: Driver> Shard<D> {
         if client.exchange.is_some() {
             let upstream = client.upstream;
             let acknowledged = self.acknowledged(upstream);
-            self.advance(key, Input::None, |_| Event::Deadline { acknowledged, client_stalls });
+            self.advance_by(key, Event::Deadline { acknowledged, client_stalls });
             return;
         }
         if client.full && !client_stalls {

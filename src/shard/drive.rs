@@ -2,7 +2,7 @@
 
 use super::upstream::{Connection, NoConnection};
 use super::{Shard, panics};
-use crate::counters::stats::Event as Count;
+use crate::counters::stats::Count;
 use crate::driver::{Driver, Lease, Segment};
 use crate::exchange::{Action, Ending, Event, Side, Source};
 use crate::slots::Key;
@@ -87,6 +87,11 @@ impl<D: Driver> Shard<D> {
         consumed
     }
 
+    /// The same for an event without bytes.
+    pub(super) fn advance_by(&mut self, key: Key, event: Event<'static>) {
+        self.advance(key, Input::None, |_| event);
+    }
+
     /// Carries out the actions at hand, in order, then what follows from them.
     pub(super) fn drive(&mut self, key: Key, input: Input<'_>) {
         let (mut client_full, mut upstream_full) = (false, false);
@@ -130,17 +135,11 @@ impl<D: Driver> Shard<D> {
     fn follow(&mut self, key: Key, follows: Follows) {
         match follows {
             Follows::Connected { reused, acknowledged } => {
-                self.advance(key, Input::None, |_| Event::Connected { reused, acknowledged });
+                self.advance_by(key, Event::Connected { reused, acknowledged })
             }
-            Follows::ConnectFailed => {
-                self.advance(key, Input::None, |_| Event::ConnectFailed);
-            }
-            Follows::ConnectWanting => {
-                self.advance(key, Input::None, |_| Event::ConnectWanting);
-            }
-            Follows::Pushed(len) => {
-                self.advance(key, Input::None, |_| Event::Pushed(len));
-            }
+            Follows::ConnectFailed => self.advance_by(key, Event::ConnectFailed),
+            Follows::ConnectWanting => self.advance_by(key, Event::ConnectWanting),
+            Follows::Pushed(len) => self.advance_by(key, Event::Pushed(len)),
             Follows::Over(ending) => self.exchange_over(key, ending),
         }
     }

@@ -30,7 +30,7 @@ use std::time::Duration;
 use crossbeam::queue::ArrayQueue;
 
 use crate::counters::Counters;
-use crate::counters::stats::{Event as Count, Gauge, ShardStats};
+use crate::counters::stats::{Count, Gauge, ShardStats};
 use crate::driver::Driver;
 use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules, Toolsets, Wanted};
 use crate::fleet::EndpointId;
@@ -333,7 +333,7 @@ impl<D: Driver> Shard<D> {
         let is_deserted =
             |client: &Client| client.exchange.as_ref().and_then(|exchange| exchange.endpoint()).is_some_and(refuses);
         for key in self.clients.keys_where(is_deserted) {
-            self.advance(key, drive::Input::None, |_| Event::Deserted);
+            self.advance_by(key, Event::Deserted);
         }
     }
 
@@ -365,7 +365,7 @@ impl<D: Driver> Shard<D> {
 
     fn cut_all(&mut self) {
         for key in self.clients.keys() {
-            self.advance(key, drive::Input::None, |_| Event::Cut);
+            self.advance_by(key, Event::Cut);
             self.close_client(key);
         }
     }

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use super::Shard;
-use super::drive::Input;
 use crate::counters::queue::{Line, Look, Place, Turn};
 use crate::driver::Driver;
 use crate::exchange::{Event, Micros};
@@ -220,7 +219,7 @@ impl<D: Driver> Shard<D> {
             self.waiting.look.closes(endpoint);
             return Tried::NotIts;
         }
-        self.advance(key, Input::None, |_| Event::Room);
+        self.advance_by(key, Event::Room);
         if let Some(place) = self.clients.get(key).and_then(|client| client.exchange.as_deref()?.place()) {
             if place.endpoint() != endpoint {
                 self.waiting.look.in_vain(endpoint, needed, place);

@@ -2,7 +2,7 @@
 
 use super::drive::Input;
 use super::{Owner, Shard};
-use crate::counters::stats::{Event as Count, ShardStats};
+use crate::counters::stats::{Count, ShardStats};
 use crate::driver::{Driver, Lease, SocketId, socket};
 use crate::exchange::{Event, Micros, Side};
 use crate::fleet::EndpointId;
@@ -225,7 +225,7 @@ impl<D: Driver> Shard<D> {
         upstream.settled = acknowledged;
         if let Some(client) = upstream.client() {
             upstream.state = State::Busy(client);
-            self.advance(client, Input::None, |_| Event::Connected { reused: false, acknowledged });
+            self.advance_by(client, Event::Connected { reused: false, acknowledged });
         }
     }
 
@@ -247,7 +247,7 @@ impl<D: Driver> Shard<D> {
         self.desk.stats.add(Count::BytesOut, len);
         self.desk.stats.add(Count::BytesSpliced, len);
         if let Some(client) = self.upstreams.get(key).and_then(Upstream::client) {
-            self.advance(client, Input::None, |_| Event::Spliced(len));
+            self.advance_by(client, Event::Spliced(len));
         }
     }
 
@@ -260,10 +260,10 @@ impl<D: Driver> Shard<D> {
             None => self.close_upstream(key),
             Some(client) if connecting => {
                 self.dismiss(client, false);
-                self.advance(client, Input::None, |_| Event::ConnectFailed);
+                self.advance_by(client, Event::ConnectFailed);
             }
             Some(client) => {
-                self.advance(client, Input::None, |_| Event::UpstreamGone { ended, acknowledged });
+                self.advance_by(client, Event::UpstreamGone { ended, acknowledged });
             }
         }
     }
@@ -272,7 +272,7 @@ impl<D: Driver> Shard<D> {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         upstream.full = false;
         if let Some(client) = upstream.client() {
-            self.advance(client, Input::None, |_| Event::Drained(Side::Upstream));
+            self.advance_by(client, Event::Drained(Side::Upstream));
         }
     }
 
@@ -281,7 +281,7 @@ impl<D: Driver> Shard<D> {
         if let Some(upstream) = self.upstream_of(client) {
             upstream.full = true;
         }
-        self.advance(client, Input::None, |_| Event::Full(Side::Upstream));
+        self.advance_by(client, Event::Full(Side::Upstream));
     }
 
     /// The kernel has not taken all that was sent to this engine in the turn before.
@@ -290,7 +290,7 @@ impl<D: Driver> Shard<D> {
         upstream.full = true;
         match upstream.client() {
             Some(client) => {
-                self.advance(client, Input::None, |_| Event::Full(Side::Upstream));
+                self.advance_by(client, Event::Full(Side::Upstream));
             }
             None => self.close_upstream(key),
         }

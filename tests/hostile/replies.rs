@@ -204,7 +204,7 @@ fn rows() {
         assert_ne!(outcome, Outcome::Cut, "HEAD: {text:?}");
         tally.count("to HEAD", outcome);
     }
-    assert_eq!(front.count(warmfront::counters::stats::Event::Panicked), 0);
+    assert_eq!(front.count(warmfront::counters::stats::Count::Panicked), 0);
     tally.print("replies, by row");
 }
 

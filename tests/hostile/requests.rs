@@ -52,7 +52,7 @@ fn rows() {
             tally.count(group, outcome);
         }
     }
-    assert_eq!(front.count(warmfront::counters::stats::Event::Panicked), 0);
+    assert_eq!(front.count(warmfront::counters::stats::Count::Panicked), 0);
     tally.print("requests, by row");
 }
 

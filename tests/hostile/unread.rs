@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::Count;
 use warmfront::policy::Policy;
 
 use crate::audit::{End, check_requests, converse, next_reply};
@@ -140,14 +140,14 @@ fn a_flood_behind_a_refusal_is_dropped_within_a_bound() {
         b"POST /v1/a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"GET /v1/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     ] {
-        let before = front.count(Event::BytesIn);
+        let before = front.count(Count::BytesIn);
         let mut client = front.connect();
         client.send([refused, EVIL].concat());
         let status = client.reply().status;
         assert!([404, 413, 400, 200].contains(&status), "{status}");
         // The socket ends: this many bytes would not fit into what the kernel holds.
         assert!(client.stream().write_all(&flood).is_err(), "{} bytes were taken", flood.len());
-        let taken = front.count(Event::BytesIn) - before;
+        let taken = front.count(Count::BytesIn) - before;
         assert!(taken <= (64 << 10) + (128 << 10), "{taken} bytes were read");
     }
     front.settles();

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use warmfront::counters::stats::{Event, Timing};
+use warmfront::counters::stats::{Count, Timing};
 
 use crate::alone::alone;
 use crate::client::{Client, get, post};
@@ -134,7 +134,7 @@ fn a_client_that_does_not_read() {
     let front = Front::with(&[engine.address], |options| options.rules.limits.client_stall_timeout_ms = 200);
     let mut client = front.connect();
     client.send(get("/v1/a"));
-    front.until("the stall", |front| front.count(Event::ClientStalled) == 1);
+    front.until("the stall", |front| front.count(Count::ClientStalled) == 1);
     front.settles();
     assert!(!client.reply().whole);
 }
@@ -149,7 +149,7 @@ fn a_client_that_reads_slowly() {
     });
     let front = Front::with(&[engine.address], |options| options.rules.limits.client_stall_timeout_ms = 300);
     let reads_all = || {
-        let (before, mut client) = (front.count(Event::ClientStalled), front.connect());
+        let (before, mut client) = (front.count(Count::ClientStalled), front.connect());
         client.send(get("/v1/a"));
         client.head();
         let mut got = 0;
@@ -161,7 +161,7 @@ fn a_client_that_reads_slowly() {
             got += len;
             std::thread::sleep(Duration::from_millis(50));
         }
-        got == LEN && front.count(Event::ClientStalled) == before
+        got == LEN && front.count(Count::ClientStalled) == before
     };
     // One that is stopped for a while does not read steadily: hardly in each of five tries.
     assert!((0..5).any(|_| reads_all()), "it is taken for one that does not read");

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::Count;
 use warmfront::exchange::Rules;
 use warmfront::limits::Limits;
 use warmfront::policy::Policy;
@@ -139,9 +139,9 @@ fn no_connection_in_time() {
     front.settles();
     // A SYN may have been lost, and there is no other.
     let tries = u64::from(warmfront::limits::Limits::default().connect_tries_max);
-    assert_eq!((front.count(Event::ConnectFailed), front.count(Event::RetriedConnect)), (tries, tries - 1));
+    assert_eq!((front.count(Count::ConnectFailed), front.count(Count::RetriedConnect)), (tries, tries - 1));
     // It stands in nobody's way, not even its own, and is one request's failure.
-    assert_eq!((front.count(Event::Barred), front.counters.outcomes().read(0).in_a_row), (0, 1));
+    assert_eq!((front.count(Count::Barred), front.counters.outcomes().read(0).in_a_row), (0, 1));
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn no_head_of_a_reply() {
         assert_eq!((reply.status, reply.closes()), (504, false), "{begin:?}");
         front.settles();
         front.until("the engine to read it", |_| engine.executions() > 0);
-        assert_eq!((engine.executions(), front.count(Event::UpstreamFaultHeadTimeout)), (1, 1));
+        assert_eq!((engine.executions(), front.count(Count::UpstreamFaultHeadTimeout)), (1, 1));
     }
 }
 
@@ -202,7 +202,7 @@ fn no_first_token() {
     assert!(begun.elapsed() >= Duration::from_millis(150), "{:?}", begun.elapsed());
     assert_eq!((reply.status, reply.whole), (200, false));
     assert!(reply.chunks.len() < COMMENTS, "all comments came");
-    assert_eq!(front.count(Event::UpstreamFaultFirstTokenTimeout), 1);
+    assert_eq!(front.count(Count::UpstreamFaultFirstTokenTimeout), 1);
     front.settles();
 }
 
@@ -439,7 +439,7 @@ fn draining_ends() {
         client.send(post("/v1/chat/completions", "{}"));
         front.until("the request", |front| front.counters.in_flight(0) == 1);
         if begun {
-            front.until("the stream", |front| front.count(Event::BytesOut) > 0);
+            front.until("the stream", |front| front.count(Count::BytesOut) > 0);
         }
         front.drain();
         match begun {
@@ -447,6 +447,6 @@ fn draining_ends() {
             false => assert_eq!(client.rest(), (Vec::new(), End::Reset)),
         }
         front.settles();
-        assert_eq!(front.count(Event::StreamCut), u64::from(begun));
+        assert_eq!(front.count(Count::StreamCut), u64::from(begun));
     }
 }

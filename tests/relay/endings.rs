@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::Count;
 use warmfront::exchange::{End, Phase};
 use warmfront::http::Cause;
 use warmfront::policy::Policy;
@@ -152,7 +152,7 @@ fn departures() -> Vec<Row> {
             "leaves in its body",
             silent,
             |options| options.settings.policy = Policy::PrefixHash,
-            leaves(half, |front| front.count(Event::BytesIn) > 0),
+            leaves(half, |front| front.count(Count::BytesIn) > 0),
             by(Phase::ReadBody, 0, 0),
         ),
         row(
@@ -175,14 +175,14 @@ fn departures() -> Vec<Row> {
                 })
             },
             unchanged,
-            leaves(half, |front| front.count(Event::UpstreamBytesOut) > 0),
+            leaves(half, |front| front.count(Count::UpstreamBytesOut) > 0),
             by(Phase::Send, 0, 1),
         ),
         row(
             "leaves in a prefill",
             silent,
             unchanged,
-            leaves(post("/v1/a", "{}"), |front| front.count(Event::UpstreamBytesOut) > 0),
+            leaves(post("/v1/a", "{}"), |front| front.count(Count::UpstreamBytesOut) > 0),
             by(Phase::Await, 0, 1),
         ),
         row(
@@ -195,7 +195,7 @@ fn departures() -> Vec<Row> {
                 })
             },
             unchanged,
-            leaves(post("/v1/a", "{}"), |front| front.count(Event::BytesOut) > 0),
+            leaves(post("/v1/a", "{}"), |front| front.count(Count::BytesOut) > 0),
             by(Phase::Relay, 200, 1),
         ),
         row(
@@ -208,7 +208,7 @@ fn departures() -> Vec<Row> {
                 })
             },
             unchanged,
-            leaves(ASK, |front| front.count(Event::BytesOut) > 0),
+            leaves(ASK, |front| front.count(Count::BytesOut) > 0),
             by(Phase::Tunnel, 101, 1),
         ),
         row(
@@ -218,7 +218,7 @@ fn departures() -> Vec<Row> {
             |front| {
                 let mut client = front.connect();
                 client.send(get("/v1/a"));
-                front.until("the stall", |front| front.count(Event::ClientStalled) == 1);
+                front.until("the stall", |front| front.count(Count::ClientStalled) == 1);
             },
             (End::ClientStalled, 200, 1),
         ),

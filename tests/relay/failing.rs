@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::Count;
 use warmfront::exchange::Rules;
 use warmfront::limits::Limits;
 
@@ -24,7 +24,7 @@ fn endpoints_that_refuse_cost_no_request() {
         assert_eq!(front.ask(post("/v1/chat/completions", "{}")).status, 200);
     }
     assert_eq!(engine.executions(), 20);
-    assert!(front.count(Event::ConnectFailed) > 0);
+    assert!(front.count(Count::ConnectFailed) > 0);
     front.settles();
 }
 
@@ -36,7 +36,7 @@ fn endpoints_that_swallow_syns_cost_no_request() {
     for _ in 0..6 {
         assert_eq!(front.ask(get("/v1/a")).status, 200);
     }
-    assert!(front.count(Event::RetriedConnect) > 0);
+    assert!(front.count(Count::RetriedConnect) > 0);
     front.settles();
 }
 
@@ -49,8 +49,8 @@ fn no_endpoint_left_is_503() {
         let reply = client.ask(post("/v1/chat/completions", "{}"));
         assert_eq!((reply.status, reply.head.get("retry-after"), reply.closes()), (503, Some("1"), false));
     }
-    assert_eq!(front.count(Event::ConnectFailed), 8, "at most four endpoints are tried");
-    assert_eq!(front.count(Event::RetriedConnect), 6, "three of them after another");
+    assert_eq!(front.count(Count::ConnectFailed), 8, "at most four endpoints are tried");
+    assert_eq!(front.count(Count::RetriedConnect), 6, "three of them after another");
     front.settles();
 }
 
@@ -90,7 +90,7 @@ fn a_reset_of_a_kept_connection_is_502_and_no_second_execution() {
         assert_eq!(client.ask(post("/v1/chat/completions", "{}")).status, 200);
         assert_eq!(client.ask(post("/v1/chat/completions", "{}")).status, 502);
         assert_eq!(engine.executions(), 2);
-        assert_eq!((front.count(Event::UpstreamFaultReset), front.count(Event::UpstreamFaultEarlyEnd)), (1, 0));
+        assert_eq!((front.count(Count::UpstreamFaultReset), front.count(Count::UpstreamFaultEarlyEnd)), (1, 0));
         front.settles();
     }
 }
@@ -151,7 +151,7 @@ fn closed_idle_connections_are_noticed() {
         assert_eq!(client.ask(get("/v1/a")).status, 200);
         noticed.recv_timeout(crate::front::PATIENCE).expect("the front keeps what the engine closed");
     }
-    assert_eq!((engine.executions(), front.count(Event::UpstreamReused)), (20, 0));
+    assert_eq!((engine.executions(), front.count(Count::UpstreamReused)), (20, 0));
 }
 
 /// Kept connections are used again, and closed when they idled too long.
@@ -197,7 +197,7 @@ fn truncation_is_visible() {
         assert_eq!((reply.status, reply.whole), (200, false), "reset: {reset}");
         assert!(reply.text() == "data: a\n\n" || reset, "{:?}", reply.text());
         assert_eq!(client.ends(), End::Fin, "reset: {reset}");
-        assert_eq!(front.count(Event::StreamCut), 1);
+        assert_eq!(front.count(Count::StreamCut), 1);
         front.settles();
     }
 }

@@ -1,7 +1,7 @@
 //! Corner cases of reply framing: what the client sees of what an engine, or whatever answers in its
 //! place, sends; and that nothing of one reply is ever read as another.
 
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::Count;
 
 use crate::client::get;
 use crate::engine::{Engine, ok};
@@ -339,7 +339,7 @@ fn endless_heads_are_a_bad_gateway() {
             assert_eq!(front.ask(get("/v1/a")).status, 502);
         }
         front.settles();
-        assert_eq!((front.count(Event::UpstreamFaultHeadTooLarge), front.count(Event::Barred)), (4, 0));
+        assert_eq!((front.count(Count::UpstreamFaultHeadTooLarge), front.count(Count::Barred)), (4, 0));
     }
 }
 

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use warmfront::counters::Counters;
-use warmfront::counters::stats::{Event, Stats};
+use warmfront::counters::stats::{Count, Stats};
 use warmfront::driver::{Driver, socket};
 use warmfront::exchange::{Record, Rules};
 use warmfront::fleet::{Endpoint, EndpointId, Health};
@@ -102,7 +102,7 @@ impl Front {
         self.connect().ask(request)
     }
 
-    pub fn count(&self, event: Event) -> u64 {
+    pub fn count(&self, event: Count) -> u64 {
         self.stats.total(event)
     }
 
@@ -132,7 +132,7 @@ impl Front {
         self.until("in-flight zero", |front| (0..16).all(|slot| front.counters.in_flight(slot) == 0));
         assert!((0..16).all(|slot| self.counters.loads().pending(slot) == 0), "tokens are pending without a request");
         assert_eq!(self.counters.underflow(), 0);
-        assert_eq!(self.count(Event::Panicked), 0);
+        assert_eq!(self.count(Count::Panicked), 0);
     }
 }
 

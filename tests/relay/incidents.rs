@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::Count;
 use warmfront::policy::Policy;
 
 use crate::client::{chat, get, post};
@@ -121,7 +121,7 @@ fn clients_cannot_take_an_engine_out() {
     let mut client = front.connect();
     (0..50).for_each(|_| assert_eq!(client.ask(chat("tiny-llama", "too long")).status, 400));
     assert_eq!(client.ask(chat("tiny-llama", "good")).status, 200);
-    assert_eq!((front.count(Event::Barred), front.counters.in_flight(0)), (0, 0));
+    assert_eq!((front.count(Count::Barred), front.counters.in_flight(0)), (0, 0));
 }
 
 /// Bodies of any size up to the limit pass, and are not held beyond what a choice needs.

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, mpsc};
 
 use warmfront::config::Config;
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::Count;
 use warmfront::exchange::{QueueRules, Rules};
 use warmfront::policy::{Policy, Queueing};
 
@@ -49,9 +49,9 @@ fn a_model_with_room_is_answered_while_another_has_none() {
     front.until("two wait", |front| front.counters.queue().waiting() == 2);
     for _ in 0..20 {
         let reply = asks(&front, "quick", "x-warmfront-priority: 5\r\n").reply();
-        assert_eq!((reply.status, front.count(Event::QueueFull)), (200, 0), "{}", reply.text());
+        assert_eq!((reply.status, front.count(Count::QueueFull)), (200, 0), "{}", reply.text());
     }
-    assert_eq!((front.counters.queue().waiting(), front.count(Event::Queued)), (2, 2), "none of them waited");
+    assert_eq!((front.counters.queue().waiting(), front.count(Count::Queued)), (2, 2), "none of them waited");
     (0..3).for_each(|_| answer.send(()).unwrap());
     assert!(clients.iter_mut().all(|client| client.reply().status == 200));
     front.settles();

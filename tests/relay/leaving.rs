@@ -3,7 +3,7 @@
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::Count;
 use warmfront::policy::Policy;
 
 use crate::client::{Client, get, post};
@@ -65,7 +65,7 @@ fn at_once(mut leave: impl FnMut() -> Duration) {
 }
 
 /// Has a client send `request` and leave once the engine is where `before` leaves it.
-fn leaves_at(request: &[u8], phase: Event, before: impl Fn(&mut Connection) + Send + Sync + Clone + 'static) {
+fn leaves_at(request: &[u8], phase: Count, before: impl Fn(&mut Connection) + Send + Sync + Clone + 'static) {
     let leave = |way: Leave| {
         let (engine, seen) = engine(before.clone());
         let front = Front::start(&[engine.address]);
@@ -74,7 +74,7 @@ fn leaves_at(request: &[u8], phase: Event, before: impl Fn(&mut Connection) + Se
         assert!(matches!(next(&seen), Seen::Reached), "{way:?}");
         // What the engine sent before must have reached the front, or the phase is another one.
         front.until("the phase", |front| front.counters.in_flight(0) == 1);
-        if phase == Event::AbortedRelay {
+        if phase == Count::AbortedRelay {
             client.head();
         }
         let left = Instant::now();
@@ -92,7 +92,7 @@ fn leaves_at(request: &[u8], phase: Event, before: impl Fn(&mut Connection) + Se
 #[test]
 fn while_uploading_by_length() {
     let half = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{\"messages\"";
-    leaves_at(half, Event::AbortedSend, |connection| {
+    leaves_at(half, Count::AbortedSend, |connection| {
         connection.head();
     });
 }
@@ -100,21 +100,21 @@ fn while_uploading_by_length() {
 #[test]
 fn while_uploading_in_chunks() {
     let half = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
-    leaves_at(half, Event::AbortedSend, |connection| {
+    leaves_at(half, Count::AbortedSend, |connection| {
         connection.head();
     });
 }
 
 #[test]
 fn in_a_silent_prefill_or_an_unstreamed_wait() {
-    leaves_at(&post("/v1/chat/completions", "{}"), Event::AbortedAwait, |connection| {
+    leaves_at(&post("/v1/chat/completions", "{}"), Count::AbortedAwait, |connection| {
         connection.request();
     });
 }
 
 #[test]
 fn behind_the_head_of_a_stream() {
-    leaves_at(&post("/v1/chat/completions", "{}"), Event::AbortedRelay, |connection| {
+    leaves_at(&post("/v1/chat/completions", "{}"), Count::AbortedRelay, |connection| {
         connection.request();
         connection.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n");
     });
@@ -122,7 +122,7 @@ fn behind_the_head_of_a_stream() {
 
 #[test]
 fn in_the_middle_of_a_stream() {
-    leaves_at(&post("/v1/chat/completions", "{}"), Event::AbortedRelay, |connection| {
+    leaves_at(&post("/v1/chat/completions", "{}"), Count::AbortedRelay, |connection| {
         connection.request();
         connection.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n");
         connection.send("9\r\ndata: a\n\n\r\n");
@@ -136,9 +136,9 @@ fn before_the_choice() {
         let front = Front::with(&[engine.address], |options| options.settings.policy = Policy::PrefixHash);
         let mut client = front.connect();
         client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{");
-        front.until("the client", |front| front.count(Event::Accepted) == 1);
+        front.until("the client", |front| front.count(Count::Accepted) == 1);
         let kept = way.from(client);
-        front.until("the abort", |front| front.count(Event::AbortedReadBody) == 1);
+        front.until("the abort", |front| front.count(Count::AbortedReadBody) == 1);
         assert_eq!(engine.connections(), 0);
         front.settles();
         drop(kept);
@@ -154,7 +154,7 @@ fn while_connecting() {
         client.send(get("/v1/a"));
         front.until("the choice", |front| front.counters.in_flight(0) == 1);
         let kept = way.from(client);
-        front.until("the abort", |front| front.count(Event::AbortedConnect) == 1);
+        front.until("the abort", |front| front.count(Count::AbortedConnect) == 1);
         front.settles();
         drop(kept);
     }
@@ -171,13 +171,13 @@ fn by_reset_behind_many_pipelined_requests() {
         let mut client = front.connect();
         client.send(get("/v1/a").repeat(2_000));
         assert!(matches!(next(&seen), Seen::Reached));
-        front.until("the read-ahead to be full", |front| front.count(Event::HeldBack) == 1);
+        front.until("the read-ahead to be full", |front| front.count(Count::HeldBack) == 1);
         let left = Instant::now();
         client.reset();
         assert!(matches!(next(&seen), Seen::Closed));
         let took = left.elapsed();
         front.settles();
-        assert_eq!(front.count(Event::AbortedAwait), 1);
+        assert_eq!(front.count(Count::AbortedAwait), 1);
         took
     });
 }
@@ -229,7 +229,7 @@ fn a_half_close_may_mean_waiting() {
     assert_eq!((reply.status, reply.closes(), reply.whole), (200, true, true));
     client.ends();
     front.settles();
-    assert_eq!(front.count(Event::AbortedAwait), 0);
+    assert_eq!(front.count(Count::AbortedAwait), 0);
 }
 
 /// A client that ended, and whose interest was assumed, may still break its connection.
@@ -249,13 +249,13 @@ fn by_reset_behind_a_half_close() {
         client.half_close();
         assert!(matches!(next(&seen), Seen::Reached));
         assert_eq!(front.counters.in_flight(0), 1);
-        front.until("the reply", |front| front.count(Event::BytesOut) > 0);
+        front.until("the reply", |front| front.count(Count::BytesOut) > 0);
         let left = Instant::now();
         client.reset();
         assert!(matches!(next(&seen), Seen::Closed));
         let took = left.elapsed();
         front.settles();
-        assert_eq!(front.count(Event::AbortedRelay), 1);
+        assert_eq!(front.count(Count::AbortedRelay), 1);
         took
     };
     [1, 2].into_iter().for_each(|requests| at_once(|| leave(requests)));

@@ -319,7 +319,7 @@ fn compressed_bodies_pass() {
     let front = Front::with(&[engine.address], |options| options.settings.policy = Policy::PrefixHash);
     assert_eq!(front.ask(compressed()).status, 200);
     assert_eq!(engine.requests()[0].body, b"\x1f\x8b\x08\x00\x00\x00rubbish");
-    assert_eq!(front.count(warmfront::counters::stats::Event::ScanFailedCompressed), 1);
+    assert_eq!(front.count(warmfront::counters::stats::Count::ScanFailedCompressed), 1);
 }
 
 #[test]

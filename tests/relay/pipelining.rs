@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::Count;
 
 use crate::client::{get, post};
 use crate::engine::{Engine, HELLO, ok};
@@ -114,9 +114,9 @@ fn reading_ahead_is_bounded() {
         clients.push(client);
     }
     front.until("the uploads", |_| engine.executions() == CLIENTS);
-    front.until("the read-ahead", |front| front.count(Event::HeldBack) == CLIENTS as u64);
+    front.until("the read-ahead", |front| front.count(Count::HeldBack) == CLIENTS as u64);
     std::thread::sleep(Duration::from_millis(50));
-    let ahead = front.count(Event::BytesIn) - uploaded;
+    let ahead = front.count(Count::BytesIn) - uploaded;
     assert!(ahead <= CLIENTS as u64 * AHEAD_MAX, "{ahead} bytes read ahead");
     (0..CLIENTS).for_each(|_| open.send(()).unwrap());
     for client in &mut clients {
@@ -169,7 +169,7 @@ fn who_asks_much_that_is_answered_here_leaves_others_their_turn() {
     for ends in [false, true] {
         let mut client = front.connect();
         let mut writer = client.clone_stream();
-        let before = (turns(), front.count(Event::AnsweredHere));
+        let before = (turns(), front.count(Count::AnsweredHere));
         let writes = std::thread::spawn(move || {
             writer.write_all(&get("/health").repeat(HEADS as usize)).unwrap();
             if ends {
@@ -181,7 +181,7 @@ fn who_asks_much_that_is_answered_here_leaves_others_their_turn() {
         let turns = turns() - before.0;
         // Sixteen as they come, and sixteen at the turn's end.
         assert!(turns >= HEADS / 32, "{HEADS} requests in {turns} turns, {ends}");
-        assert_eq!(front.count(Event::AnsweredHere) - before.1, HEADS);
+        assert_eq!(front.count(Count::AnsweredHere) - before.1, HEADS);
         if ends {
             client.ends();
         }

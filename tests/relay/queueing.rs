@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use warmfront::config::Config;
-use warmfront::counters::stats::{Event, Shadowed};
+use warmfront::counters::stats::{Count, Shadowed};
 use warmfront::exchange::{QueueRules, Rules};
 use warmfront::policy::{Policy, Queueing, ShadowPolicy};
 
@@ -59,7 +59,7 @@ impl Stage {
     /// The same with a request of so many tokens.
     fn asks_with(&self, name: &str, tokens: usize, fields: &str) -> Client {
         // None of these falls again, whatever becomes of it meanwhile.
-        let came = || self.front.count(Event::Queued) + self.front.count(Event::QueueFull) + self.sent();
+        let came = || self.front.count(Count::Queued) + self.front.count(Count::QueueFull) + self.sent();
         let before = came();
         let mut client = self.front.connect();
         client.send(prompt(name, tokens, fields));
@@ -79,7 +79,7 @@ impl Stage {
     }
 
     fn pushed_out(&self) -> u64 {
-        self.front.count(Event::QueuePushedOut)
+        self.front.count(Count::QueuePushedOut)
     }
 
     /// The engine answers one request: who comes next?
@@ -125,7 +125,7 @@ fn who_finds_no_room_waits_and_goes_in_order() {
         assert_eq!(client.reply().status, 200);
     }
     assert_eq!(stage.sent(), 5, "each once");
-    assert_eq!((stage.front.count(Event::Queued), stage.front.count(Event::QueueReleased)), (4, 4));
+    assert_eq!((stage.front.count(Count::Queued), stage.front.count(Count::QueueReleased)), (4, 4));
     stage.settles();
 }
 
@@ -306,7 +306,7 @@ fn a_client_that_leaves_frees_its_place_at_once() {
     stage.front.until("both places are free", |_| stage.waiting() == 0);
     let quickest = took.min(begun.elapsed());
     assert!(quickest < Duration::from_secs(1), "{quickest:?}");
-    assert_eq!(stage.front.count(Event::AbortedQueue), 2);
+    assert_eq!(stage.front.count(Count::AbortedQueue), 2);
     stage.answer.send(()).unwrap();
     stage.front.settles();
     assert_eq!(stage.sent(), 1, "who left is not sent");
@@ -323,7 +323,7 @@ fn a_full_queue_says_when_to_come_back() {
     let seconds: u64 = refused.head.get("retry-after").unwrap().parse().unwrap();
     assert!((1..=60).contains(&seconds));
     assert!(refused.text().contains("as many requests as may wait"), "{}", refused.text());
-    assert_eq!((stage.waiting(), stage.front.count(Event::QueueFull), stage.sent()), (1, 1, 1));
+    assert_eq!((stage.waiting(), stage.front.count(Count::QueueFull), stage.sent()), (1, 1, 1));
     stage.settles();
 }
 
@@ -336,7 +336,7 @@ fn a_wait_has_an_end() {
     assert_eq!(refused.status, 429);
     assert!(refused.head.get("retry-after").is_some());
     assert!((190..20_000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
-    assert_eq!((stage.waiting(), stage.front.count(Event::QueueTimedOut), stage.sent()), (0, 1, 1));
+    assert_eq!((stage.waiting(), stage.front.count(Count::QueueTimedOut), stage.sent()), (0, 1, 1));
     stage.settles();
 }
 
@@ -345,7 +345,7 @@ fn who_waits_when_the_front_ends_is_counted_as_unserved() {
     let stage = Stage::new(|_| {});
     let _clients = ["first", "second"].map(|name| stage.asks(name, ""));
     stage.front.drain();
-    stage.front.until("the end", |front| front.count(Event::QueueUnserved) == 1);
+    stage.front.until("the end", |front| front.count(Count::QueueUnserved) == 1);
     assert_eq!((stage.waiting(), stage.sent()), (0, 1));
     stage.settles();
 }
@@ -445,7 +445,7 @@ fn what_reaches_no_engine_is_on_nobodys_account() {
         assert_eq!(stage.front.ask(prompt(name, 200, "x-tenant: victim\r\n")).status, 503);
         stage.front.until("its charge is over", |front| front.counters.in_flight(0) == 1);
     }
-    assert_eq!((stage.waiting(), stage.front.count(Event::ConnectFailed)), (3, 3));
+    assert_eq!((stage.waiting(), stage.front.count(Count::ConnectFailed)), (3, 3));
     stage.engine_is_at(stage.engine.address);
     let _victim = of("victim", "victim");
     let order: Vec<String> = (0..4).map(|_| stage.next()).collect();
@@ -470,7 +470,7 @@ fn without_a_limit_nobody_waits() {
     for mut client in clients {
         assert_eq!(client.reply().status, 200);
     }
-    assert_eq!(front.count(Event::Queued), 0);
+    assert_eq!(front.count(Count::Queued), 0);
     front.settles();
 }
 

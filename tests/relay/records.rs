@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use warmfront::counters::stats::{Event, RequestKey};
+use warmfront::counters::stats::{Count, RequestKey};
 use warmfront::exchange::{End, Record, Rules};
 use warmfront::limits::RECORDS_MAX;
 use warmfront::policy::{Policy, Reason};
@@ -117,7 +117,7 @@ fn time_runs_from_the_first_byte() {
     let front = logging(&answering(HELLO), |_| {});
     let mut client = front.connect();
     client.send("GET /v1/a HTTP/1.1\r\n");
-    front.until("the first byte", |front| front.count(Event::BytesIn) > 0);
+    front.until("the first byte", |front| front.count(Count::BytesIn) > 0);
     std::thread::sleep(Duration::from_millis(200));
     client.send("Host: x\r\n\r\n");
     assert_eq!(client.reply().status, 200);
@@ -136,7 +136,7 @@ fn bytes_that_pass_unseen_are_counted() {
     assert_eq!(front.ask(post("/v1/audio/speech", "{}")).body.len(), LEN);
     let [record] = told_all(&front, "the reply");
     assert_eq!((record.reply_bytes, record.streamed), (LEN as u64, false));
-    assert!(front.count(Event::BytesSpliced) > 0);
+    assert!(front.count(Count::BytesSpliced) > 0);
 }
 
 /// Nobody reads the records: requests are served on, the first are kept and the others counted.
@@ -152,7 +152,7 @@ fn a_full_queue_drops_and_counts() {
     assert_eq!(client.ask(get("/v1/a")).status, 200);
     assert_eq!(
         told(&front, "the queue", RECORDS_MAX).len() + MORE + 1,
-        RECORDS_MAX + front.count(Event::RecordDropped) as usize
+        RECORDS_MAX + front.count(Count::RecordDropped) as usize
     );
     assert_eq!(client.ask(get("/v1/a")).status, 200);
     told(&front, "one more", 1);
@@ -174,7 +174,7 @@ fn what_receipts_have_no_room_for_is_written_over() {
     let told = told(&front, "the last", KEPT);
     let paths = told.iter().map(|record| record.path.as_bytes().to_vec());
     assert!(paths.eq((40 - KEPT..40).map(|number| format!("/v1/{number}").into_bytes())), "{told:?}");
-    assert_eq!(front.count(Event::RecordDropped), 3, "those of the log");
+    assert_eq!(front.count(Count::RecordDropped), 3, "those of the log");
 }
 
 #[test]
@@ -225,5 +225,5 @@ fn nothing_is_told_while_it_is_off() {
     assert_eq!(front.ask(get("/v1/a")).status, 200);
     assert_eq!(front.ask(get("/pause")).status, 404);
     front.settles();
-    assert_eq!((front.records().len(), front.count(Event::RecordDropped)), (0, 0));
+    assert_eq!((front.records().len(), front.count(Count::RecordDropped)), (0, 0));
 }

@@ -1,6 +1,6 @@
 //! Shadow policies: what a second policy would have chosen is counted as that policy would choose, and changes nothing.
 
-use warmfront::counters::stats::{Event, Shadowed};
+use warmfront::counters::stats::{Count, Shadowed};
 use warmfront::policy::{Policy, ShadowPolicy};
 
 use crate::engine::{Engine, ok};
@@ -125,7 +125,7 @@ fn warm_predicts_what_it_would_have_held() {
     // Nothing waits for a first token but the request itself, which is not counted against itself.
     assert_eq!((count(Shadowed::CostInstead), count(Shadowed::CostThere)), (new, new_there));
     // What the policy that chooses was thought to meet is known as well.
-    let told = [Event::PromptTokensHeld, Event::PromptTokensNew].map(|event| played.front.count(event));
+    let told = [Count::PromptTokensHeld, Count::PromptTokensNew].map(|event| played.front.count(event));
     assert_eq!(told, [held_there, new_there]);
 }
 
@@ -148,6 +148,6 @@ fn a_second_try_is_not_looked_at() {
         front.until("the look", |_| looks() >= asked);
         assert_eq!(looks(), asked);
     }
-    assert!(front.count(Event::RetriedConnect) > 0);
+    assert!(front.count(Count::RetriedConnect) > 0);
     front.settles();
 }

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::Count;
 use warmfront::policy::Policy;
 
 use crate::alone::alone;
@@ -212,6 +212,6 @@ fn a_storm() {
     for request in engines.iter().flat_map(Engine::requests) {
         assert!(executed.insert(token(&request.head)), "{} was executed twice", request.head.start);
     }
-    assert_eq!(front.count(Event::Panicked), 0);
+    assert_eq!(front.count(Count::Panicked), 0);
     println!("{served} served, {} executed", executed.len());
 }

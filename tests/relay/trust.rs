@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use warmfront::counters::Text;
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::Count;
 use warmfront::fleet::Endpoint;
 use warmfront::policy::Policy;
 
@@ -68,7 +68,7 @@ fn three_failures_in_a_row_bar_an_engine() {
             let served = served.count();
             front.settles();
             front.until("all to be read", |_| broken.executions() + engine.executions() == 30);
-            (served, broken.executions(), engine.executions(), front.count(Event::Barred))
+            (served, broken.executions(), engine.executions(), front.count(Count::Barred))
         };
         // A good engine that is stopped for a second fails a request as well: hardly in each of three tries.
         let spoilt: Vec<_> = (0..3).map(|_| counted()).take_while(|counts| *counts != (27, 3, 27, 1)).collect();
@@ -86,7 +86,7 @@ fn what_cannot_be_connected_to_is_soon_left_alone() {
         for _ in 0..30 {
             assert_eq!(front.ask(get("/v1/a")).status, 200);
         }
-        assert_eq!(front.count(Event::ConnectFailed), 3);
+        assert_eq!(front.count(Count::ConnectFailed), 3);
         front.settles();
     }
 }
@@ -120,15 +120,15 @@ fn only_failures_in_a_row_bar() {
         for turn in 1..=12 {
             client.ask(if turn % 3 == 0 { asked.clone() } else { post("/v1/a", "{}") });
         }
-        assert_eq!(front.count(Event::Barred), bars, "{between} to {} between two 500s", asked.escape_ascii());
+        assert_eq!(front.count(Count::Barred), bars, "{between} to {} between two 500s", asked.escape_ascii());
     }
     for status in [400, 401, 404, 422, 429] {
         let engine = Engine::answering(error(status));
         let front = Front::start(&[engine.address]);
         let mut client = front.connect();
         (0..12).for_each(|_| assert_eq!(client.ask(get("/v1/a")).status, status));
-        assert_eq!(front.count(Event::Barred), 0, "{status}");
-        assert_eq!(front.count(Event::BackPressure), if status == 429 { 12 } else { 0 });
+        assert_eq!(front.count(Count::Barred), 0, "{status}");
+        assert_eq!(front.count(Count::BackPressure), if status == 429 { 12 } else { 0 });
     }
 }
 
@@ -141,7 +141,7 @@ fn errors_to_what_no_engine_computes_bar_nobody() {
         let front = Front::start(&[engine.address]);
         (0..4).for_each(|_| assert_eq!(front.ask(&asked).status, 500));
         let outcomes = front.counters.outcomes();
-        assert_eq!((outcomes.read(0).in_a_row, front.count(Event::UpstreamFaultErrorReply)), (0, 4));
+        assert_eq!((outcomes.read(0).in_a_row, front.count(Count::UpstreamFaultErrorReply)), (0, 4));
         // One fault would end its trial.
         front.counters.on_trial(0);
         assert_eq!(front.ask(&asked).status, 500);
@@ -164,7 +164,7 @@ fn bars_never_empty_a_fleet() {
     for _ in 0..30 {
         assert_eq!(front.ask(post("/v1/a", "{}")).status, 500);
     }
-    assert_eq!(front.count(Event::Barred), 3);
+    assert_eq!(front.count(Count::Barred), 3);
     assert_eq!(engines.iter().map(Engine::executions).sum::<usize>(), 30);
 }
 
@@ -207,7 +207,7 @@ fn who_breaks_every_answer_off_is_barred() {
             let reply = front.ask(post("/v1/completions", r#"{"prompt":[1,2,3]}"#));
             assert_eq!((reply.status, reply.whole), (200, true));
         }
-        let counted = (front.count(Event::UpstreamFaultErrorEvent), front.count(Event::Barred));
+        let counted = (front.count(Count::UpstreamFaultErrorEvent), front.count(Count::Barred));
         assert_eq!(counted, expected, "{reason} {tokens}");
         front.settles();
     }
@@ -224,9 +224,9 @@ fn what_an_engine_is_too_busy_for_goes_to_another_one() {
     for _ in 0..10 {
         assert_eq!(front.ask(post("/v1/chat/completions", body)).status, 200);
     }
-    assert!(front.count(Event::RetriedBusy) > 0);
-    assert_eq!(front.count(Event::BackPressure), busy.executions() as u64);
-    assert_eq!((front.count(Event::Barred), engine.executions()), (0, 10), "busy is not broken");
+    assert!(front.count(Count::RetriedBusy) > 0);
+    assert_eq!(front.count(Count::BackPressure), busy.executions() as u64);
+    assert_eq!((front.count(Count::Barred), engine.executions()), (0, 10), "busy is not broken");
     assert!(engine.requests().iter().all(|request| request.body == body.as_bytes()));
     front.settles();
 
@@ -235,7 +235,7 @@ fn what_an_engine_is_too_busy_for_goes_to_another_one() {
     let reply = front.ask(post("/v1/chat/completions", body));
     assert_eq!((reply.status, reply.whole), (503, true));
     assert!(answer.ends_with(reply.text().as_bytes()));
-    assert_eq!(front.count(Event::RetriedBusy), 0);
+    assert_eq!(front.count(Count::RetriedBusy), 0);
 }
 
 /// A shorter engine would answer that its client asked for too much.
@@ -249,7 +249,7 @@ fn what_a_long_engine_is_too_busy_for_does_not_go_to_a_short_one() {
     for _ in 0..4 {
         assert_eq!(front.ask(&asked).status, 503);
     }
-    assert_eq!((long.executions(), short.executions(), front.count(Event::RetriedBusy)), (4, 0, 0));
+    assert_eq!((long.executions(), short.executions(), front.count(Count::RetriedBusy)), (4, 0, 0));
     // Barred since the snapshot was made, it is still the one that may take this.
     front.counters.outcomes().bar(0);
     assert_eq!((front.ask(&asked).status, short.executions()), (503, 0));
@@ -289,7 +289,7 @@ fn an_engine_that_is_full_is_not_broken_behind_a_hop() {
                 assert_eq!((reply.status, &reply.body[..], reply.whole), (503, body, true), "{version}, {size}");
             }
             let counted =
-                [Event::BackPressure, Event::Barred, Event::UpstreamFaultErrorReply].map(|event| front.count(event));
+                [Count::BackPressure, Count::Barred, Count::UpstreamFaultErrorReply].map(|event| front.count(event));
             assert_eq!(counted, [3, 0, 0], "pieces of {size}");
             front.settles();
 
@@ -321,7 +321,7 @@ fn a_long_error_in_chunks_is_judged_and_whole() {
                 let reply = front.ask(asked);
                 assert!(reply.status == 500 && reply.body == told && reply.whole, "{version}, pieces of {size}");
             }
-            assert_eq!((front.count(Event::Barred), front.count(Event::UpstreamFaultErrorReply)), (bars, 2));
+            assert_eq!((front.count(Count::Barred), front.count(Count::UpstreamFaultErrorReply)), (bars, 2));
         }
     }
     // What is framing for the most part is not waited for.
@@ -353,9 +353,9 @@ fn retries_have_a_budget() {
     for _ in 0..200 {
         assert_eq!(client.ask(chat("tiny-llama", "hello")).status, 503);
     }
-    let retried = front.count(Event::RetriedBusy);
+    let retried = front.count(Count::RetriedBusy);
     assert!((20..=30).contains(&retried), "{retried} of 200");
-    assert_eq!(front.count(Event::RetryWithheld), 200 - retried);
+    assert_eq!(front.count(Count::RetryWithheld), 200 - retried);
     assert_eq!(engines.iter().map(Engine::executions).sum::<usize>() as u64, 200 + retried);
 }
 
@@ -367,7 +367,7 @@ fn no_budget_is_no_retry() {
         options.rules.limits.retry_percent = 0;
     });
     (0..5).for_each(|_| assert_eq!(front.ask(chat("tiny-llama", "hello")).status, 503));
-    assert_eq!((front.count(Event::RetriedBusy), front.count(Event::RetryWithheld)), (0, 5));
+    assert_eq!((front.count(Count::RetriedBusy), front.count(Count::RetryWithheld)), (0, 5));
     assert_eq!(engines.iter().map(Engine::executions).sum::<usize>(), 5);
 }
 
@@ -410,7 +410,7 @@ fn a_broken_stream_says_so() {
         assert_eq!((reply.status, reply.whole), (200, false), "{piece:?}");
         assert_eq!(reply.text().contains(told), is_told, "{piece:?}: {:?}", reply.text());
         assert!(!reply.text().contains("[DONE]") && (!is_told || reply.text().ends_with("\n\n")));
-        assert_eq!((client.ends(), front.count(Event::ToldInStream)), (End::Fin, u64::from(is_told)));
+        assert_eq!((client.ends(), front.count(Count::ToldInStream)), (End::Fin, u64::from(is_told)));
         front.settles();
     }
 }
@@ -443,7 +443,7 @@ fn an_error_inside_a_200_counts() {
         let reply = client.ask(post("/v1/completions", "{}"));
         assert!(reply.whole && reply.text().contains("EngineCore encountered an issue"));
     }
-    assert_eq!((front.count(Event::UpstreamFaultErrorEvent), front.count(Event::Barred)), (3, 1));
+    assert_eq!((front.count(Count::UpstreamFaultErrorEvent), front.count(Count::Barred)), (3, 1));
 }
 
 /// An SGLang whose queue is full writes the head of a stream before it says so: it has enough to do, and computed nothing.
@@ -467,8 +467,8 @@ fn a_full_queue_inside_a_200_is_no_fault() {
         assert!(reply.whole && reply.text().contains("request queue is full"));
     }
     front.settles();
-    let faults = [Event::UpstreamFaultErrorEvent, Event::Barred].map(|event| front.count(event));
-    assert_eq!((faults, front.count(Event::BackPressure)), ([0, 0], 4));
+    let faults = [Count::UpstreamFaultErrorEvent, Count::Barred].map(|event| front.count(event));
+    assert_eq!((faults, front.count(Count::BackPressure)), ([0, 0], 4));
     assert_eq!(front.published.current().index.as_ref().unwrap().figures(0).blocks, 0, "none of it is held");
     assert!(client.ask(chat("tiny-llama", &format!("begun. {words}"))).whole);
     front.settles();
@@ -509,7 +509,7 @@ fn an_error_in_place_of_an_answer_is_no_first_token() {
         }
         front.settles();
         let counts =
-            [Event::UpstreamFaultErrorEvent, Event::Barred, Event::BackPressure].map(|event| front.count(event));
+            [Count::UpstreamFaultErrorEvent, Count::Barred, Count::BackPressure].map(|event| front.count(event));
         assert_eq!(counts, expected, "{events}");
         assert_eq!(front.counters.loads().prefill_rate(0), rate, "{events}");
         let held = front.published.current().index.as_ref().unwrap().figures(0).blocks > 0;
@@ -568,7 +568,7 @@ fn silent_streams_of_an_engine_that_is_gone_are_cut() {
     assert!(!cut.whole && cut.text().starts_with("data: a\n\ndata: {\"error\":{"), "{:?}", cut.text());
     assert_eq!((silent.ends(), finished.reply().status, whole.reply().status), (End::Fin, 200, 502));
     assert!(asked.elapsed() < Duration::from_secs(25));
-    assert_eq!((front.count(Event::UpstreamFaultSilent), front.counters.in_flight(0) >= 1), (2, true));
+    assert_eq!((front.count(Count::UpstreamFaultSilent), front.counters.in_flight(0) >= 1), (2, true));
     assert!(!speaks.bytes(8).is_empty());
     drop(speaks);
     front.settles();
@@ -593,7 +593,7 @@ fn a_stream_that_its_client_does_not_take_is_not_silent() {
     change(&front, |endpoint| endpoint.refuses_probes = true);
     // Shards look each second.
     std::thread::sleep(2 * AFTER + Duration::from_secs(1));
-    assert_eq!(front.count(Event::UpstreamFaultSilent), 0);
+    assert_eq!(front.count(Count::UpstreamFaultSilent), 0);
     assert_eq!(client.chunks().len(), EVENTS, "it is whole");
     front.settles();
 }
@@ -624,7 +624,7 @@ fn tunnels_of_an_engine_that_is_gone_are_cut_where_they_are_silent() {
         assert_eq!(speaks.bytes(1), b"b", "after {:?}", begun.elapsed());
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert_eq!((silent.ends(), front.count(Event::UpstreamFaultSilent)), (End::Reset, 1));
+    assert_eq!((silent.ends(), front.count(Count::UpstreamFaultSilent)), (End::Reset, 1));
 }
 
 /// An engine that answers every request with this 500.
@@ -642,7 +642,7 @@ fn is_no_fault(front: &Front, told: &str, path: &str, body: &str) {
         let reply = client.ask(post(path, body));
         assert_eq!((reply.status, reply.text()), (500, told.to_owned()));
     }
-    assert_eq!((front.count(Event::UpstreamFaultErrorReply), front.count(Event::Barred)), (5, 0));
+    assert_eq!((front.count(Count::UpstreamFaultErrorReply), front.count(Count::Barred)), (5, 0));
     front.settles();
 }
 
@@ -679,7 +679,7 @@ fn an_error_without_words_is_a_fault_where_there_were_no_images() {
     for _ in 0..3 {
         assert_eq!(front.ask(post("/v1/chat/completions", &text)).status, 500);
     }
-    assert_eq!(front.count(Event::Barred), 1);
+    assert_eq!(front.count(Count::Barred), 1);
 }
 
 /// It does not say what was wrong with it: a prompt that is too long is no less.
@@ -721,7 +721,7 @@ fn who_is_silent_has_not_failed_where_others_are_answered() {
         silent.iter_mut().for_each(|client| client.send(post(at, "{}")));
         front.until("all three", |front| front.counters.in_flight(0) == 3);
         let timed_out = |front: &Front| {
-            front.count(Event::UpstreamFaultChunkTimeout) + front.count(Event::UpstreamFaultHeadTimeout) == 3
+            front.count(Count::UpstreamFaultChunkTimeout) + front.count(Count::UpstreamFaultHeadTimeout) == 3
         };
         front.until("their ends", |front| {
             if let Some(others) = others.filter(|_| !timed_out(front)) {
@@ -729,7 +729,7 @@ fn who_is_silent_has_not_failed_where_others_are_answered() {
             }
             timed_out(front)
         });
-        assert_eq!(front.count(Event::Barred), bars, "{at}");
+        assert_eq!(front.count(Count::Barred), bars, "{at}");
         front.settles();
     }
 }
@@ -823,6 +823,6 @@ fn a_cap_is_never_passed() {
     (0..2).for_each(|_| open.send(()).unwrap());
     assert_eq!(late.reply().status, 200);
     assert!(clients.iter_mut().all(|client| client.reply().status == 200));
-    assert_eq!((front.count(Event::RefusedAllAtCap), front.count(Event::Barred)), (1, 0));
+    assert_eq!((front.count(Count::RefusedAllAtCap), front.count(Count::Barred)), (1, 0));
     front.settles();
 }

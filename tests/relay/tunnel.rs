@@ -10,7 +10,7 @@ use crate::engine::{Engine, HELLO, reporting};
 use crate::front::{Front, PATIENCE};
 use crate::models::republish;
 use crate::wire::End;
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::Count;
 use warmfront::policy::PoolId;
 
 pub const ASK: &str =
@@ -52,7 +52,7 @@ fn bytes_pass_both_ways_and_a_fin_is_a_half_close() {
     client.half_close();
     assert_eq!(client.rest(), (b"bye".to_vec(), End::Fin));
     front.settles();
-    assert_eq!((front.count(Event::Tunnel), front.count(Event::AbortedTunnel)), (1, 0));
+    assert_eq!((front.count(Count::Tunnel), front.count(Count::AbortedTunnel)), (1, 0));
     let asked = &engine.requests()[0];
     assert_eq!(asked.head.get("connection"), Some("Upgrade"));
     assert_eq!(asked.head.get("upgrade"), Some("websocket"));
@@ -230,7 +230,7 @@ fn resets_pass_through() {
     assert_eq!(client.reply().status, 101);
     client.send("x");
     client.reset();
-    front.until("the abort", |front| front.count(Event::AbortedTunnel) == 1);
+    front.until("the abort", |front| front.count(Count::AbortedTunnel) == 1);
     front.settles();
 }
 
@@ -243,7 +243,7 @@ fn without_a_101_there_is_no_tunnel() {
     client.send([ASK.as_bytes(), &get("/v1/b")].concat());
     assert_eq!((client.reply().status, client.reply().status), (200, 200));
     assert_eq!(engine.requests()[1].path(), "/v1/b");
-    assert_eq!(front.count(Event::Tunnel), 0);
+    assert_eq!(front.count(Count::Tunnel), 0);
 }
 
 /// Client and engine would speak different protocols, or one that is never offered: a request in it would pass unseen.
@@ -266,7 +266,7 @@ fn a_101_names_what_was_offered() {
         let front = Front::start(&[engine.address]);
         assert_eq!(front.ask(ASK).status, status, "{field:?}");
         front.settles();
-        assert_eq!(front.count(Event::Tunnel), u64::from(status == 101), "{field:?}");
+        assert_eq!(front.count(Count::Tunnel), u64::from(status == 101), "{field:?}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::Count;
 
 use crate::client::{get, post};
 use crate::engine::Engine;
@@ -25,7 +25,7 @@ fn speaking(len: usize) -> Engine {
 }
 
 fn passed(front: &Front) -> u64 {
-    front.count(Event::BytesSpliced)
+    front.count(Count::BytesSpliced)
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use std::time::Duration;
 
-use warmfront::counters::stats::{Event, Gauge};
+use warmfront::counters::stats::{Count, Gauge};
 use warmfront::policy::Policy;
 use warmfront::scan::PrefixMode;
 
@@ -349,7 +349,7 @@ fn held_bodies_have_a_budget() {
     let request = post("/v1/chat/completions", &body);
     let mut first = front.connect();
     first.send(&request[..50_000]);
-    front.until("the first", |front| front.count(Event::Accepted) == 1);
+    front.until("the first", |front| front.count(Count::Accepted) == 1);
     let refused = Arc::new(Mutex::new(None));
     let mut second = front.connect();
     second.send(&request);

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use warmfront::config;
 use warmfront::control::health::Course;
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::Count;
 use warmfront::driver::Tag;
 use warmfront::exchange::Rules;
 use warmfront::fleet::{Endpoint, Health};
@@ -561,7 +561,7 @@ fn a_panic_ends_one_exchange() {
     for before in [head.len(), head.len() + 5, head.len() + 40] {
         let mut table = Table::new(|_| {});
         statics(1).published.publish(draw::snapshot(&[Some(draw::endpoint(0, 0))], &by_prefix));
-        let panics = statics(1).stats.total(Event::Panicked);
+        let panics = statics(1).stats.total(Count::Panicked);
         let ended = || statics(1).stats.requests(|_| true).iter().map(|(_, count)| count).sum::<u64>();
         let ended_before = ended();
         let (other, victim) = (table.client(1 << 20), table.client(1 << 20));
@@ -572,7 +572,7 @@ fn a_panic_ends_one_exchange() {
         FAULT.set(true);
         table.send(victim, &request.as_bytes()[before..]);
         table.pass(SECOND);
-        assert_eq!((statics(1).stats.total(Event::Panicked) - panics, table.front_end(victim)), (1, Some(End::Reset)));
+        assert_eq!((statics(1).stats.total(Count::Panicked) - panics, table.front_end(victim)), (1, Some(End::Reset)));
         assert_eq!(ended() - ended_before, 1);
         let audit = table.shard.audit();
         assert_eq!((audit.clients, audit.legs.as_slice(), audit.held_account), (1, &[1][..], 0), "cut at {before}");
@@ -580,6 +580,6 @@ fn a_panic_ends_one_exchange() {
         table.send(engine, reply(30));
         table.pass(SECOND);
         assert!(table.receive_all(other).ends_with(&pattern("r", 'r', 30)));
-        assert_eq!((statics(1).counters.in_flight(0), statics(1).stats.total(Event::AccountsDiffer)), (0, 0));
+        assert_eq!((statics(1).counters.in_flight(0), statics(1).stats.total(Count::AccountsDiffer)), (0, 0));
     }
 }

@@ -1,6 +1,6 @@
 //! What holds between any two turns, and at the end.
 
-use warmfront::counters::stats::Event;
+use warmfront::counters::stats::Count;
 use warmfront::exchange::End;
 use warmfront::shard::Audit;
 
@@ -128,7 +128,7 @@ impl Schedule {
             self.clients.iter().for_each(|client| client.assert_served(&self.play));
         }
         let stats = self.statics.stats;
-        assert_eq!(stats.total(Event::Accepted), stats.total(Event::Closed), "clients accepted and closed");
+        assert_eq!(stats.total(Count::Accepted), stats.total(Count::Closed), "clients accepted and closed");
         let mut tally = Tally::of_stats(stats) - self.before;
         tally.requests = self.play.plans.len();
         tally.executed = self.play.executed.iter().sum::<u32>() as usize;

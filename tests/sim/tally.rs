@@ -1,7 +1,7 @@
 //! What schedules came to: shows that they reach what they are for.
 
 use clap::ValueEnum;
-use warmfront::counters::stats::{Event, Shadowed, Stats, Timing};
+use warmfront::counters::stats::{Count, Shadowed, Stats, Timing};
 use warmfront::policy::Policy;
 
 macro_rules! tally {
@@ -40,28 +40,28 @@ tally!(
 impl Tally {
     pub fn of_stats(stats: &Stats) -> Tally {
         Tally {
-            spliced: stats.total(Event::BytesSpliced),
-            retried_busy: stats.total(Event::RetriedBusy),
-            retried_untouched: stats.total(Event::RetriedStale) + stats.total(Event::RetriedFault),
-            withheld: stats.total(Event::RetryWithheld),
-            barred: stats.total(Event::Barred),
-            error_replies: stats.total(Event::UpstreamFaultErrorReply),
-            error_events: stats.total(Event::UpstreamFaultErrorEvent),
-            cut: stats.total(Event::StreamCut),
-            panicked: stats.total(Event::Panicked),
-            queue_released: stats.total(Event::QueueReleased),
-            queue_full: stats.total(Event::QueueFull),
-            queue_pushed_out: stats.total(Event::QueuePushedOut),
-            queue_timed_out: stats.total(Event::QueueTimedOut),
-            queue_left: stats.total(Event::AbortedQueue),
+            spliced: stats.total(Count::BytesSpliced),
+            retried_busy: stats.total(Count::RetriedBusy),
+            retried_untouched: stats.total(Count::RetriedStale) + stats.total(Count::RetriedFault),
+            withheld: stats.total(Count::RetryWithheld),
+            barred: stats.total(Count::Barred),
+            error_replies: stats.total(Count::UpstreamFaultErrorReply),
+            error_events: stats.total(Count::UpstreamFaultErrorEvent),
+            cut: stats.total(Count::StreamCut),
+            panicked: stats.total(Count::Panicked),
+            queue_released: stats.total(Count::QueueReleased),
+            queue_full: stats.total(Count::QueueFull),
+            queue_pushed_out: stats.total(Count::QueuePushedOut),
+            queue_timed_out: stats.total(Count::QueueTimedOut),
+            queue_left: stats.total(Count::AbortedQueue),
             shadow_agreed: shadowed(stats, Shadowed::Agreed),
             shadow_differed: shadowed(stats, Shadowed::Differed),
             shadow_nobody: shadowed(stats, Shadowed::Nobody),
-            accounts_differ: stats.total(Event::AccountsDiffer),
+            accounts_differ: stats.total(Count::AccountsDiffer),
             // The only pool there is.
             finished: stats.timing(0, Timing::Total).count(),
             faults: crate::schedule::faults(),
-            records_dropped: stats.total(Event::RecordDropped),
+            records_dropped: stats.total(Count::RecordDropped),
             ..Tally::default()
         }
     }

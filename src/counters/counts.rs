@@ -1,38 +1,38 @@
 //! The named counters of a shard. A new one is a new line of the list at the end of this file.
 
-/// Makes [`Event`] and its tables from lines of
+/// Makes [`Count`] and its tables from lines of
 /// `"family", "help" [, "label"] => Variant [= "label value"], ...;`
-macro_rules! events {
+macro_rules! counts {
     ($($family:literal, $help:literal $(, $label:literal)? => $($variant:ident $(= $value:literal)?),+;)+) => {
         /// What a shard counts. Families and label values are those of its metrics.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
-        pub enum Event {
+        pub enum Count {
             $($(#[doc = concat!($help $(, " Here: ", $value, ".")?)] $variant,)+)+
         }
 
-        impl Event {
+        impl Count {
             /// All of them; those of one family stand together.
-            pub const ALL: &'static [Event] = &[$($(Event::$variant,)+)+];
+            pub const ALL: &'static [Count] = &[$($(Count::$variant,)+)+];
 
             /// Family, help and label name (empty: no label).
             const fn line(self) -> (&'static str, &'static str, &'static str) {
                 match self {
-                    $($(Event::$variant)|+ => ($family, $help, concat!($($label)?)),)+
+                    $($(Count::$variant)|+ => ($family, $help, concat!($($label)?)),)+
                 }
             }
 
             /// Label value (empty: no label).
             const fn value(self) -> &'static str {
                 match self {
-                    $($(Event::$variant => concat!($($value)?),)+)+
+                    $($(Count::$variant => concat!($($value)?),)+)+
                 }
             }
         }
     };
 }
 
-impl Event {
+impl Count {
     /// Metric family, without the front's prefix and without `_total`, which the exposition adds.
     pub fn family(self) -> &'static str {
         self.line().0
@@ -50,33 +50,33 @@ impl Event {
     }
 
     /// A request answered by the front itself with an error, by its cause.
-    pub fn refused(cause: &str) -> Event {
-        Event::labelled(Event::RefusedOther, cause)
+    pub fn refused(cause: &str) -> Count {
+        Count::labelled(Count::RefusedOther, cause)
     }
 
     /// A body the scanner gave up on, by its kind.
-    pub fn scan_failed(kind: &str) -> Event {
-        Event::labelled(Event::ScanFailedOther, kind)
+    pub fn scan_failed(kind: &str) -> Count {
+        Count::labelled(Count::ScanFailedOther, kind)
     }
 
     /// A client that left, by the phase of its exchange.
-    pub fn aborted(phase: &str) -> Event {
-        Event::labelled(Event::AbortedOther, phase)
+    pub fn aborted(phase: &str) -> Count {
+        Count::labelled(Count::AbortedOther, phase)
     }
 
     /// A reply that broke or was broken off on the engine's side, by its kind.
-    pub fn upstream_fault(kind: &str) -> Event {
-        Event::labelled(Event::UpstreamFaultOther, kind)
+    pub fn upstream_fault(kind: &str) -> Count {
+        Count::labelled(Count::UpstreamFaultOther, kind)
     }
 
-    /// The event of `other`'s family with this label value, else `other`. For rare events: it compares strings.
-    fn labelled(other: Event, value: &str) -> Event {
-        let same = |event: &&Event| event.family() == other.family() && event.value() == value;
-        Event::ALL.iter().find(same).copied().unwrap_or(other)
+    /// The count of `other`'s family with this label value, else `other`. For what is rare: it compares strings.
+    fn labelled(other: Count, value: &str) -> Count {
+        let same = |count: &&Count| count.family() == other.family() && count.value() == value;
+        Count::ALL.iter().find(same).copied().unwrap_or(other)
     }
 }
 
-events! {
+counts! {
     "connections_accepted", "Client connections accepted." => Accepted;
     "connections_closed", "Client connections closed." => Closed;
     "upstreams_opened", "Connections opened to engines." => UpstreamOpened;
@@ -159,26 +159,26 @@ mod tests {
     #[test]
     fn numbers_and_series_are_unique() {
         let mut series = HashSet::new();
-        for (number, &event) in Event::ALL.iter().enumerate() {
-            assert_eq!(event as usize, number);
-            assert!(series.insert((event.family(), event.label())), "{event:?} twice");
-            assert!(event.label().is_none_or(|(_, value)| !value.is_empty()), "{event:?} has no label value");
+        for (number, &count) in Count::ALL.iter().enumerate() {
+            assert_eq!(count as usize, number);
+            assert!(series.insert((count.family(), count.label())), "{count:?} twice");
+            assert!(count.label().is_none_or(|(_, value)| !value.is_empty()), "{count:?} has no label value");
         }
-        let families: HashSet<_> = Event::ALL.iter().map(|event| event.family()).collect();
-        assert_eq!(Event::ALL.chunk_by(|a, b| a.family() == b.family()).count(), families.len());
+        let families: HashSet<_> = Count::ALL.iter().map(|count| count.family()).collect();
+        assert_eq!(Count::ALL.chunk_by(|a, b| a.family() == b.family()).count(), families.len());
     }
 
     #[test]
     fn unknown_labels_are_other() {
-        assert_eq!(Event::refused("bad_head"), Event::RefusedBadHead);
+        assert_eq!(Count::refused("bad_head"), Count::RefusedBadHead);
         for cause in crate::http::Cause::ALL {
-            assert_ne!(Event::refused(cause.as_str()), Event::RefusedOther, "{cause:?} has no counter");
+            assert_ne!(Count::refused(cause.as_str()), Count::RefusedOther, "{cause:?} has no counter");
         }
         for fault in crate::scan::Fault::ALL {
-            assert_ne!(Event::scan_failed(fault.as_str()), Event::ScanFailedOther, "{fault:?} has no counter");
+            assert_ne!(Count::scan_failed(fault.as_str()), Count::ScanFailedOther, "{fault:?} has no counter");
         }
-        assert_eq!(Event::refused("never heard of"), Event::RefusedOther);
-        assert_eq!(Event::aborted("relay"), Event::AbortedRelay);
-        assert_eq!(Event::scan_failed("relay"), Event::ScanFailedOther);
+        assert_eq!(Count::refused("never heard of"), Count::RefusedOther);
+        assert_eq!(Count::aborted("relay"), Count::AbortedRelay);
+        assert_eq!(Count::scan_failed("relay"), Count::ScanFailedOther);
     }
 }
