@@ -18,7 +18,7 @@ use warmfront::driver::uring::Uring;
 use warmfront::driver::{Driver, socket};
 use warmfront::exchange::Rules;
 use warmfront::publish::{Process, Published};
-use warmfront::shard::handover::HandOver;
+use warmfront::shard::handover::Neighbours;
 use warmfront::shard::{Setup, Shard, stopwatch};
 use warmfront::snapshot::Snapshot;
 
@@ -83,16 +83,16 @@ impl Front {
             address = socket::bound_address(&listener).unwrap();
             of_shard.push(listener);
         }
-        let handovers = HandOver::of_all(stats).unwrap();
-        let shard = |(index, (listeners, handover))| {
+        let neighbours = Neighbours::of_all(stats).unwrap();
+        let shard = |(index, (listeners, neighbours))| {
             let setup = setup(index, listeners, process, stats, stopwatch);
             std::thread::spawn(move || {
                 let mut shard = Shard::new(driver(), setup).unwrap();
-                shard.share(handover).unwrap();
+                shard.share(neighbours).unwrap();
                 shard.run().unwrap();
             })
         };
-        let threads = listeners.into_iter().zip(handovers).enumerate().map(shard).collect();
+        let threads = listeners.into_iter().zip(neighbours).enumerate().map(shard).collect();
         Front { address, stats, process, threads }
     }
 
@@ -201,12 +201,12 @@ fn time_to_take_in<D: Driver + 'static>(driver: fn() -> D) -> Duration {
     let (stats, process) = (Stats::leak(2), Process::leak(2));
     let listeners: [OwnedFd; 2] = [(); 2].map(|()| socket::listener(([127, 0, 0, 1], 0).into()).unwrap());
     let addresses = listeners.each_ref().map(|listener| socket::bound_address(listener).unwrap());
-    let mut handovers = HandOver::of_all(stats).unwrap().into_iter();
+    let mut neighbours = Neighbours::of_all(stats).unwrap().into_iter();
     let [mut shard, mut other] = [0, 1].map(|index| {
         let listener = listeners[index].try_clone().unwrap();
         let setup = setup(index, vec![listener], process, stats, eventful_stopwatch);
         let mut shard = Shard::new(driver(), setup).unwrap();
-        shard.share(handovers.next().unwrap()).unwrap();
+        shard.share(neighbours.next().unwrap()).unwrap();
         shard
     });
     let open = || [0, 1].map(|index| stats.shard(index).gauge(Gauge::Connections));

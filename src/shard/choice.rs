@@ -5,7 +5,7 @@ use crate::publish::DriverInUse;
 
 /// A driver, and why it was taken.
 #[derive(Clone, Debug)]
-pub struct Choice {
+pub struct DriverChoice {
     /// What the shards begin with; one that gets no ring for itself falls back to epoll.
     pub driver: DriverInUse,
     /// In words, for log, metrics and `check`.
@@ -16,20 +16,20 @@ pub struct Choice {
 ///
 /// # Errors
 /// When io_uring was asked for and cannot be used; says why.
-pub fn choose(asked: Option<DriverInUse>) -> Result<Choice, String> {
+pub fn choose(asked: Option<DriverInUse>) -> Result<DriverChoice, String> {
     let usable = match asked {
         Some(DriverInUse::Uring) => probe::usable(),
-        Some(_) => return Ok(Choice { driver: DriverInUse::Epoll, why: "as configured".into() }),
+        Some(_) => return Ok(DriverChoice { driver: DriverInUse::Epoll, why: "as configured".into() }),
         None => probe::usable(),
     };
     match (asked, usable) {
-        (Some(_), Ok(())) => Ok(Choice { driver: DriverInUse::Uring, why: "as configured".into() }),
+        (Some(_), Ok(())) => Ok(DriverChoice { driver: DriverInUse::Uring, why: "as configured".into() }),
         (Some(_), Err(why)) => Err(format!("{why}; or leave `driver` at \"auto\"")),
         // It is the cheaper on token streams, which are most of what a front does, and about even elsewhere (bench/README.md, Drivers).
-        (None, Ok(())) => Ok(Choice {
+        (None, Ok(())) => Ok(DriverChoice {
             driver: DriverInUse::Uring,
             why: "it works here and is measured to be the cheaper on token streams".into(),
         }),
-        (None, Err(why)) => Ok(Choice { driver: DriverInUse::Epoll, why: why.to_string() }),
+        (None, Err(why)) => Ok(DriverChoice { driver: DriverInUse::Epoll, why: why.to_string() }),
     }
 }

@@ -50,18 +50,18 @@ struct Inbox {
 }
 
 /// One shard's side of it.
-pub struct HandOver {
+pub struct Neighbours {
     shard: usize,
     inboxes: Arc<[Inbox]>,
     stats: &'static Stats,
 }
 
-impl HandOver {
+impl Neighbours {
     /// By shard. One alone has nobody to hand over to, but is woken by its bell as well.
     ///
     /// # Errors
     /// When the kernel gives no descriptors for the bells.
-    pub fn of_all(stats: &'static Stats) -> io::Result<Vec<HandOver>> {
+    pub fn of_all(stats: &'static Stats) -> io::Result<Vec<Neighbours>> {
         let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new);
         let inbox = |_| {
             let (connections, [since, turns]) = (ArrayQueue::new(INBOX), [0; 2].map(AtomicU64::new));
@@ -69,7 +69,7 @@ impl HandOver {
             Ok(Inbox { connections, since, turns, bell: bell()?, rung, open })
         };
         let inboxes: Arc<[Inbox]> = (0..stats.shards()).map(inbox).collect::<io::Result<Vec<_>>>()?.into();
-        Ok((0..stats.shards()).map(|shard| HandOver { shard, inboxes: Arc::clone(&inboxes), stats }).collect())
+        Ok((0..stats.shards()).map(|shard| Neighbours { shard, inboxes: Arc::clone(&inboxes), stats }).collect())
     }
 
     /// Has the driver hear the bell; from then on others may hand over, and the process wakes its shard by it.
@@ -137,7 +137,7 @@ impl Inbox {
 }
 
 /// Its shard has ended: who handed something over before it could know sees it closed, or closes it himself.
-impl Drop for HandOver {
+impl Drop for Neighbours {
     fn drop(&mut self) {
         let inbox = &self.inboxes[self.shard];
         inbox.open.store(false, Ordering::Relaxed);
@@ -159,21 +159,21 @@ impl<D: Driver> Shard<D> {
     ///
     /// # Errors
     /// When the driver cannot; the shard then serves what its listeners get.
-    pub fn share(&mut self, handover: HandOver) -> io::Result<()> {
-        handover.open(&mut self.driver, self.process)?;
-        self.desk.lender.shard = handover.shard as u16;
-        self.handover = Some(handover);
+    pub fn share(&mut self, neighbours: Neighbours) -> io::Result<()> {
+        neighbours.open(&mut self.driver, self.process)?;
+        self.desk.lender.shard = neighbours.shard as u16;
+        self.neighbours = Some(neighbours);
         Ok(())
     }
 
     /// A listener has a connection: it stays here, or goes to the shard that has fewest.
     pub(super) fn arrived(&mut self, mut socket: SocketId, peer: SocketAddr) {
         let mine = self.clients.len() as u64 + 1;
-        if let Some(handover) = self.handover.as_ref().filter(|_| !self.process.draining())
-            && let Some(other) = handover.behind(mine, self.desk.now)
+        if let Some(neighbours) = self.neighbours.as_ref().filter(|_| !self.process.draining())
+            && let Some(other) = neighbours.behind(mine, self.desk.now)
             && let Some(connection) = self.driver.give(socket)
         {
-            let Err(connection) = handover.hand(other, connection, peer, self.desk.now) else { return };
+            let Err(connection) = neighbours.hand(other, connection, peer, self.desk.now) else { return };
             let Some(taken) = self.driver.take(connection) else { return };
             socket = taken;
         }
@@ -186,8 +186,8 @@ impl<D: Driver> Shard<D> {
     /// listeners is; unless those are another process's now.
     pub(super) fn take_in(&mut self) {
         // Asked first, as a pop that finds nothing waits for all stores before it. Who gives rings behind it: it is not missed.
-        while let Some(handover) = &self.handover
-            && let connections = &handover.inboxes[handover.shard].connections
+        while let Some(neighbours) = &self.neighbours
+            && let connections = &neighbours.inboxes[neighbours.shard].connections
             && !connections.is_empty()
             && let Some((connection, peer)) = connections.pop()
         {
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn what_is_handed_to_a_shard_that_has_ended_is_closed() {
-        let [first, second]: [HandOver; 2] = HandOver::of_all(Stats::leak(2)).unwrap().try_into().ok().unwrap();
+        let [first, second]: [Neighbours; 2] = Neighbours::of_all(Stats::leak(2)).unwrap().try_into().ok().unwrap();
         let inboxes = Arc::clone(&first.inboxes);
         inboxes[1].open.store(true, Ordering::Relaxed);
         let hand = || {
@@ -229,8 +229,8 @@ mod tests {
     #[test]
     fn nobody_hands_over_to_a_shard_that_stands_still() {
         let stats = Stats::leak(2);
-        let handovers = HandOver::of_all(stats).unwrap();
-        let first = &handovers[0];
+        let neighbours = Neighbours::of_all(stats).unwrap();
+        let first = &neighbours[0];
         first.inboxes[1].open.store(true, Ordering::Relaxed);
         let hand = |now| {
             let (_, connection) = UnixStream::pair().unwrap();

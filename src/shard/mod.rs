@@ -40,9 +40,9 @@ use crate::snapshot::Snapshot;
 pub use audit::Audit;
 use client::Client;
 pub use clock::stopwatch;
-use handover::HandOver;
+use handover::Neighbours;
 use owner::Owner;
-use queue::Waiting;
+use queue::Waiters;
 use timers::Timers;
 use upstream::Upstream;
 
@@ -118,7 +118,7 @@ pub struct Shard<D> {
     /// Before this instant none of them was idle too long.
     idle_look_at: Micros,
     timers: Timers,
-    waiting: Waiting,
+    waiting: Waiters,
     /// Clients whose next request was read ahead.
     read_ahead: Vec<Key>,
     /// Exchanges that have a leg.
@@ -136,7 +136,7 @@ pub struct Shard<D> {
     buffers_out: u64,
     accept_stalls: u64,
     /// None where its driver cannot.
-    handover: Option<HandOver>,
+    neighbours: Option<Neighbours>,
     drain_until: Option<Micros>,
     /// Connections end with the reply under way, also where it did not say so: nobody else will serve them.
     sends_away: bool,
@@ -178,7 +178,7 @@ impl<D: Driver> Shard<D> {
             idle: Vec::new(),
             idle_look_at: Micros::MAX,
             timers: Timers::new(now),
-            waiting: Waiting::default(),
+            waiting: Waiters::default(),
             read_ahead: Vec::new(),
             legs: 0,
             deserted_at: now,
@@ -189,7 +189,7 @@ impl<D: Driver> Shard<D> {
             accepting: true,
             buffers_out: 0,
             accept_stalls: 0,
-            handover: None,
+            neighbours: None,
             drain_until: None,
             sends_away: false,
             stay_until: 0,

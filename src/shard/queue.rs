@@ -32,7 +32,7 @@ struct Behind {
 
 /// What a shard knows of those of its requests that wait.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct Waiters {
     keys: Vec<Key>,
     looked_at: Micros,
     /// Endpoints where something ended since: somebody may wait for them, here or on another shard.
@@ -54,7 +54,7 @@ pub(super) struct Waiting {
     look: Look,
 }
 
-impl Waiting {
+impl Waiters {
     /// This client's request waits from now on.
     pub fn add(&mut self, key: Key) {
         self.keys.push(key);
@@ -110,7 +110,7 @@ impl<D: Driver> Shard<D> {
         if self.waiting.keys.is_empty() && self.waiting.freed.is_empty() {
             return;
         }
-        self.waiting.again |= self.handover.as_ref().is_some_and(|handover| handover.hears());
+        self.waiting.again |= self.neighbours.as_ref().is_some_and(|neighbours| neighbours.hears());
         if !self.waiting.is_due(self.desk.now) {
             return;
         }
@@ -245,10 +245,10 @@ impl<D: Driver> Shard<D> {
     /// Rings for the shard whose request is to look next.
     fn wake_next(&mut self) {
         self.waiting.freed.clear();
-        if let Some(handover) = &self.handover
+        if let Some(neighbours) = &self.neighbours
             && let Some(shard) = self.desk.counters.queue().next_elsewhere(self.desk.lender.shard)
         {
-            handover.ring(shard.into());
+            neighbours.ring(shard.into());
         }
     }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use super::choice::Choice;
-use super::handover::HandOver;
+use super::choice::DriverChoice;
+use super::handover::Neighbours;
 use super::listeners::listeners;
 use super::placement::Placement;
 use super::{Setup, Shard, stopwatch};
@@ -34,7 +34,7 @@ pub struct Shared {
     /// Configuration of the data plane.
     pub rules: Arc<Rules>,
     /// How shards move bytes.
-    pub driver: Choice,
+    pub driver: DriverChoice,
 }
 
 /// Why shards cannot start.
@@ -80,8 +80,8 @@ pub fn start(
     let patience = Duration::from_millis(shared.rules.limits.client_stall_timeout_ms);
     copies.iter().for_each(|listener| socket::be_patient(listener, patience));
     let mut threads = Vec::new();
-    let handovers = HandOver::of_all(shared.stats)?;
-    for (index, (listeners, handover)) in listeners.into_iter().zip(handovers).enumerate() {
+    let neighbours = Neighbours::of_all(shared.stats)?;
+    for (index, (listeners, neighbours)) in listeners.into_iter().zip(neighbours).enumerate() {
         let cpu = placement.cpu(index);
         let shared = shared.clone();
         let thread = Builder::new().name(format!("shard-{index}")).spawn(move || {
@@ -90,7 +90,7 @@ pub fn start(
             {
                 tracing::warn!(shard = index, cpu = id, "cannot be pinned; it runs where the kernel puts it");
             }
-            if let Err(error) = serve(&shared, index, listeners, handover) {
+            if let Err(error) = serve(&shared, index, listeners, neighbours) {
                 tracing::error!(shard = index, %error, "the shard cannot go on");
                 abort();
             }
@@ -102,7 +102,7 @@ pub fn start(
 
 /// The life of one shard. A panic outside an exchange leaves connections in an unknown state: the process
 /// ends, and whatever supervises it starts it anew.
-fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, handover: HandOver) -> io::Result<()> {
+fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, neighbours: Neighbours) -> io::Result<()> {
     let setup = Setup {
         listeners,
         published: shared.published,
@@ -117,21 +117,21 @@ fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, handover: HandO
         stopwatch,
     };
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let Choice { driver, why } = &shared.driver;
+        let DriverChoice { driver, why } = &shared.driver;
         match driver {
             DriverInUse::Uring => match Uring::new() {
                 Ok(uring) => {
                     let (operations, completions) = uring.queue_sizes();
                     tracing::info!(shard = index, operations, completions, "ring");
-                    run(uring, setup, handover, shared, index, DriverInUse::Uring, why)
+                    run(uring, setup, neighbours, shared, index, DriverInUse::Uring, why)
                 }
                 Err(error) => {
                     let why = Unusable::Refused(error).to_string();
                     tracing::warn!(shard = index, why, "this shard got no ring and takes epoll");
-                    run(Epoll::new()?, setup, handover, shared, index, DriverInUse::Epoll, &why)
+                    run(Epoll::new()?, setup, neighbours, shared, index, DriverInUse::Epoll, &why)
                 }
             },
-            _ => run(Epoll::new()?, setup, handover, shared, index, DriverInUse::Epoll, why),
+            _ => run(Epoll::new()?, setup, neighbours, shared, index, DriverInUse::Epoll, why),
         }
     }));
     outcome.unwrap_or_else(|_| abort())
@@ -140,14 +140,14 @@ fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, handover: HandO
 fn run<D: Driver>(
     driver: D,
     setup: Setup,
-    handover: HandOver,
+    neighbours: Neighbours,
     shared: &Shared,
     index: usize,
     in_use: DriverInUse,
     why: &str,
 ) -> io::Result<()> {
     let mut shard = Shard::new(driver, setup)?;
-    if let Err(error) = shard.share(handover) {
+    if let Err(error) = shard.share(neighbours) {
         tracing::warn!(shard = index, %error, "connections stay with the shard they were hashed to, and a drain may begin a second late");
     }
     let state = &shared.process.shards()[index];

@@ -12,7 +12,7 @@ use warmfront::exchange::{QueueRules, Rules};
 use warmfront::policy::{Policy, Queueing, Settings};
 use warmfront::publish::Process;
 use warmfront::shard::Shard;
-use warmfront::shard::handover::HandOver;
+use warmfront::shard::handover::Neighbours;
 
 use crate::draw;
 use crate::driver::Simulated;
@@ -128,8 +128,8 @@ impl Play {
         let (process, rules) = (Process::leak(shards), rules());
         let new = |place| shard(&network, statics(shards), place, process, &rules, seed + place as u64);
         let mut all: Vec<_> = (0..shards).map(new).collect();
-        let handovers = HandOver::of_all(statics(shards).stats).expect("bells");
-        all.iter_mut().zip(handovers).for_each(|(shard, handover)| shard.share(handover).expect("it hears"));
+        let neighbours = Neighbours::of_all(statics(shards).stats).expect("bells");
+        all.iter_mut().zip(neighbours).for_each(|(shard, neighbours)| shard.share(neighbours).expect("it hears"));
         let client = |at: usize| {
             let mut network = network.borrow_mut();
             let pipe = network.add(None, at % shards, Stage::Fresh, Tag(0));

@@ -11,7 +11,7 @@ use warmfront::exchange::{Record, Rules};
 use warmfront::limits::RECORDS_MAX;
 use warmfront::policy::{Policy, Queueing, Settings, ShadowPolicy};
 use warmfront::publish::{Process, Published, Records};
-use warmfront::shard::handover::HandOver;
+use warmfront::shard::handover::Neighbours;
 use warmfront::shard::{Setup, Shard};
 use warmfront::snapshot::Snapshot;
 
@@ -142,8 +142,11 @@ impl Schedule {
         let mut shards: Vec<_> =
             (0..count).map(|place| shard(&network, statics, place, process, &rules, random.next())).collect();
         if count > 1 && random.chance(70) {
-            let handovers = HandOver::of_all(statics.stats).expect("bells");
-            shards.iter_mut().zip(handovers).for_each(|(shard, handover)| shard.share(handover).expect("it hears"));
+            let neighbours = Neighbours::of_all(statics.stats).expect("bells");
+            shards
+                .iter_mut()
+                .zip(neighbours)
+                .for_each(|(shard, neighbours)| shard.share(neighbours).expect("it hears"));
         }
         let mut play = Play::default();
         let leaves = rules.half_close_leaves;

@@ -59,7 +59,7 @@ impl Hearing {
         let engine = self.keeper.fleet().member(self.place).map(|member| Arc::clone(&member.name));
         tracing::warn!(
             engine = engine.as_deref().unwrap_or_default(),
-            "this engine's KV events are of layers alone that see a part of a prompt (windows, states), which do not say what a prompt finds there: until it tells of others its cache is known from what was sent there alone, as by policy \"warm\", which is the one to set for such a model"
+            "this engine's KV events are of layers alone that see a part of a prompt (windows, states), which do not say what a prompt finds there: until it tells of others it is chosen for as by policy \"warm\", by what was sent there; that is the policy to set for such a model"
         );
     }
 
