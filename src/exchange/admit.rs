@@ -9,11 +9,13 @@ use super::own::{answer_ourselves, own_answer};
 use super::paths::Paths;
 use super::queue::{Asker, QueueRules};
 use super::refusals;
-use super::{Asked, End, Exchange, Leg, Phase, outcome, tap, usage};
+use super::reply::Reply;
+use super::upload::Upload;
+use super::{Asked, End, Exchange, Leg, Phase, outcome};
 use crate::config::{Access, Cidr, Config, HalfClose};
-use crate::http::rewrite::{self, Form};
+use crate::http::rewrite;
 use crate::http::{
-    self, Added, Body, BodyLength, Known, RequestFraming, RequestHead, Shape, Status, ToClient, Version, reply,
+    self, Added, BodyLength, Known, RequestFraming, RequestHead, Shape, Status, ToClient, Version, reply,
 };
 use crate::limits::Limits;
 use crate::policy::Avoid;
@@ -237,69 +239,37 @@ impl Asked {
 
 impl Exchange {
     fn new(head: &RequestHead<'_>, asked: Asked, peer: Peer, since: Micros, cx: &mut Context<'_>) -> Exchange {
-        let (body, tap) = (Body::new(asked.framing.body), tap::Tap::of(asked.api));
         let out = rewritten(head, &asked.framing, &asked.request_id, peer, cx);
-        cx.lender.held_bytes += out.capacity();
         let mut exchange = Exchange {
-            phase: Phase::ReadBody,
-            asked,
-            body,
-            body_bytes: 0,
-            upload_since: cx.now,
-            upload_bytes: 0,
-            upload_until: cx.now + cx.rules.limits.upload_timeout_ms * 1_000,
-            held_back_since: 0,
-            knows_enough: false,
-            seeks_model: false,
-            only: None,
-            head_len: out.len(),
-            held: out,
-            held_whole: true,
-            pushed: 0,
-            scan: None,
-            scan_nanos: 0,
-            pool: None,
-            key: None,
-            shadow_key: None,
-            session: None,
-            unscannable: false,
-            tried: Avoid::default(),
-            connects: 0,
-            context: 0,
-            retried: false,
             leg: None::<Leg>,
-            thought: None,
             queued: None,
-            waited: None,
-            explain: None,
-            reply: Body::new(BodyLength::None),
-            reply_bytes: 0,
-            reply_head: Vec::new(),
-            reply_head_needs: 0,
-            form: Form::Nothing,
-            keep_client: false,
-            status: 0,
-            interim: 0,
-            reply_started: false,
-            keep_upstream: false,
-            event_stream: false,
-            json: false,
-            opaque: false,
-            tap,
-            usage: usage::Reader::default(),
-            prompt_tokens: None,
-            cached_tokens: None,
-            paid: None,
-            completion_tokens: None,
+            deadline: None,
+            pool: None,
+            only: None,
+            phase: Phase::ReadBody,
             client_full: false,
             upstream_full: false,
             client_paused: false,
             client_ended: false,
             upstream_ended: false,
+            keep_client: false,
+            keep_upstream: false,
+            reply: Reply::to(asked.api, cx.now),
+            upload: Upload::behind(out, asked.framing.body, cx),
+            asked,
+            key: None,
+            shadow_key: None,
+            session: None,
+            thought: None,
+            context: 0,
+            retried: false,
+            connects: 0,
+            tried: Avoid::default(),
+            waited: None,
+            paid: None,
             whole: cx.now,
             sent: cx.now,
-            last_reply: cx.now,
-            deadline: None,
+            explain: None,
             draft: Draft::of(head, peer, since, cx),
         };
         exchange.wait_for_body(cx);

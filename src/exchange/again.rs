@@ -14,7 +14,7 @@ impl Exchange {
     /// The second and last time, with the same bytes, `after` what happened to the first.
     pub(super) fn try_again(&mut self, after: Count, cx: &mut Context<'_>) {
         self.retried = true;
-        self.pushed = 0;
+        self.upload.pushed = 0;
         self.leave_endpoint(cx);
         self.choose_again(after, cx);
     }
@@ -24,7 +24,7 @@ impl Exchange {
     pub(super) fn choose_again(&mut self, after: Count, cx: &mut Context<'_>) {
         let snapshot = cx.snapshot;
         let pool = self.pool_in(snapshot);
-        let pool = pool.filter(|_| self.thought.is_some() && self.held_whole);
+        let pool = pool.filter(|_| self.thought.is_some() && self.upload.held_whole);
         let looked_up = pool.and_then(|pool| self.look_up_anew(pool, cx));
         self.choose_endpoint(looked_up, cx);
         if self.leg.is_some() {
@@ -37,9 +37,9 @@ impl Exchange {
         scan.begin(self.asked.api, &cx.snapshot.plan, cx.snapshot.needs);
         // What lies behind that, where all was held for its model, would keep others waiting: it counts as new.
         self.read_anew(&mut scan, cx.rules.limits.hold_bytes);
-        self.scan = Some(scan);
+        self.upload.scan = Some(scan);
         let looked_up = self.look_up(pool, cx);
-        if let Some(scan) = self.scan.take() {
+        if let Some(scan) = self.upload.scan.take() {
             cx.lender.give_back_scan(scan);
         }
         looked_up
@@ -47,7 +47,7 @@ impl Exchange {
 
     /// The body as it is held, with the framing that it goes out in, up to where the first choice read it.
     pub(super) fn read_anew(&self, scan: &mut Scan, bytes_max: usize) {
-        let mut rest = self.held.get(self.head_len..).unwrap_or_default();
+        let mut rest = self.upload.held.get(self.upload.head_len..).unwrap_or_default();
         let (mut body, mut left) = (Body::new(self.asked.framing.body), bytes_max);
         while left > 0
             && !body.done()

@@ -26,8 +26,8 @@ impl Exchange {
         let begun = (cx.stopwatch)();
         let selected = self.select_pool(cx);
         let looked_up = selected.as_ref().ok().and_then(|pool| self.look_up(pool, cx));
-        if let Some(scan) = self.scan.take() {
-            cx.stats.worked(Work::Scan, self.scan_nanos);
+        if let Some(scan) = self.upload.scan.take() {
+            cx.stats.worked(Work::Scan, self.upload.scan_nanos);
             self.asked.media = scan.facts().images();
             cx.lender.give_back_scan(scan);
         }
@@ -39,7 +39,7 @@ impl Exchange {
     }
 
     fn select_pool<'a>(&mut self, cx: &mut Context<'a>) -> Result<&'a Pool, Refused> {
-        let facts = self.scan.as_ref().map(|scan| scan.facts());
+        let facts = self.upload.scan.as_ref().map(|scan| scan.facts());
         let named = self.pool_in_query(cx.snapshot);
         let pool = match named.map_or_else(|| self.selected(cx.snapshot, facts), Selected::Pool) {
             Selected::Pool(pool) => pool,
@@ -62,7 +62,7 @@ impl Exchange {
             cx.stats.count(Count::DuplicateField);
         }
         // Where it is cut into blocks, who looks it up makes the key of those.
-        if !cx.snapshot.plan.chain && !self.unscannable {
+        if !cx.snapshot.plan.chain && !self.upload.unscannable {
             self.key = facts.prefix().map(|prefix| prefix::key(name, facts.salt(), &prefix));
             self.shadow_key = self.key;
         }
@@ -84,7 +84,7 @@ impl Exchange {
     /// Who asks for another protocol has no body to name a model in: `/v1/realtime?model=ID`, as OpenAI has it.
     fn pool_in_query<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a Pool> {
         self.asked.offers.as_ref().filter(|_| !snapshot.single_pool())?;
-        let (_, target) = http::method_and_target(&self.held);
+        let (_, target) = http::method_and_target(&self.upload.held);
         let model = http::percent_decoded(http::query_value(target, b"model")?);
         match snapshot.select(Some(&model)) {
             Selected::Pool(pool) => Some(pool),
@@ -98,7 +98,7 @@ impl Exchange {
     }
 
     fn names_no_model(&self) -> bool {
-        self.asked.api == Api::Other || (self.scan.is_none() && !self.asked.encoded)
+        self.asked.api == Api::Other || (self.upload.scan.is_none() && !self.asked.encoded)
     }
 
     /// Chooses among the endpoints not tried yet, and asks for a connection.
@@ -137,7 +137,7 @@ impl Exchange {
         // Its tenant has paid with the first choice.
         let new = choice.tokens.filter(|_| self.is_first_choice()).map_or(0, |tokens| tokens.new);
         self.leave_queue(new, &choice, cx);
-        let charged = tokens.filter(|_| self.body.done());
+        let charged = tokens.filter(|_| self.upload.body.done());
         let own = shadowed(pool, choice.endpoint, charged, cx).filter(|_| self.is_first_choice());
         let noted = self.charge_tokens(tokens, looked_up, &mut admission, cx);
         self.thought = tokens.map(|tokens| (choice.endpoint, tokens));
@@ -175,7 +175,7 @@ impl Exchange {
             prompt,
             context: self.context,
             key: self.key,
-            unscannable: self.unscannable,
+            unscannable: self.upload.unscannable,
             session: self.session,
             avoid: self.tried,
             random: cx.lender.random.number(),

@@ -12,15 +12,15 @@ impl Exchange {
     /// Answers with an error of our own, or cuts what was already begun.
     pub(super) fn refuse(&mut self, refused: Refused, cx: &mut Context<'_>) {
         let end = End::from(&refused.refusal);
-        if self.reply_started {
+        if self.reply.started {
             return self.cut(end, cx);
         }
         if refused.refusal.cause.is_for_now() {
             self.pay_back(cx);
         }
-        self.status = refused.refusal.status;
+        self.reply.status = refused.refusal.status;
         self.keep_upstream = false;
-        let close = !self.body.done() || !self.asked.framing.keep_alive || cx.draining;
+        let close = !self.upload.body.done() || !self.asked.framing.keep_alive || cx.draining;
         let to = ToClient {
             version: self.asked.version,
             keep_alive: !close,
@@ -36,7 +36,7 @@ impl Exchange {
     /// open and silent: they are not waited for as long as those of an engine that lives. What is no stream is silent while it is computed, and is given
     /// more time.
     pub(super) fn deserted(&mut self, cx: &mut Context<'_>) {
-        let silent_since = self.sent.max(self.last_reply);
+        let silent_since = self.sent.max(self.reply.last);
         let limits = &cx.rules.limits;
         let may_be =
             if self.phase == Phase::Await { limits.deserted_head_timeout_ms } else { limits.deserted_timeout_ms };
@@ -73,13 +73,7 @@ impl Exchange {
 
     /// A last event of a stream, as its API has them: only between two events, and between two chunks.
     fn tell_in_stream(&mut self, why: Refusal, cx: &mut Context<'_>) {
-        let chunks = match self.form {
-            Form::AsItComes => self.reply.between_chunks(),
-            Form::Chunks => true,
-            Form::Bare | Form::Nothing => false,
-        };
-        let between = self.phase == Phase::Relay && self.event_stream && chunks && self.tap.between_events();
-        if between && cx.rules.stream_error_event {
+        if self.phase == Phase::Relay && self.reply.takes_an_event() && cx.rules.stream_error_event {
             cx.stats.count(Count::ToldInStream);
             let message = why.message.as_bytes();
             let error =
@@ -93,10 +87,10 @@ impl Exchange {
     pub(super) fn cut(&mut self, end: End, cx: &mut Context<'_>) {
         self.keep_upstream = false;
         // Nobody has seen anything of a reply that has no head.
-        if self.reply_started {
+        if self.reply.started {
             cx.stats.count(Count::StreamCut);
         }
-        let fin_is_visible = self.phase == Phase::Relay && self.form != Form::Bare;
+        let fin_is_visible = self.phase == Phase::Relay && self.reply.form != Form::Bare;
         self.end(if fin_is_visible { Ending::Linger } else { Ending::Abort }, end, cx);
     }
 
@@ -114,13 +108,13 @@ impl Exchange {
             Phase::Tunnel => Count::AbortedTunnel,
         });
         // Who only sends no more may still read, and would take the end of a body without a length for a proper one.
-        let bare = self.phase == Phase::Relay && self.form == Form::Bare;
+        let bare = self.phase == Phase::Relay && self.reply.form == Form::Bare;
         self.end(if bare { Ending::Abort } else { Ending::Gone }, End::ClientLeft(self.phase), cx);
     }
 
     /// FIN: in a body it breaks the request; behind a complete one it means leaving, unless configured otherwise.
     pub(super) fn client_ended(&mut self, cx: &mut Context<'_>) {
-        if !self.body.done() || cx.rules.half_close_leaves {
+        if !self.upload.body.done() || cx.rules.half_close_leaves {
             return self.client_gone(cx);
         }
         self.client_ended = true;
@@ -180,8 +174,8 @@ impl Exchange {
             cx.lender.charges.release(leg.admission);
         }
         self.queued = None;
-        cx.lender.held_bytes -= self.held.capacity();
-        self.held = Vec::new();
+        cx.lender.held_bytes -= self.upload.held.capacity();
+        self.upload.held = Vec::new();
         self.phase = Phase::Done;
     }
 
@@ -198,10 +192,10 @@ impl Exchange {
         if self.drop_leg(cx) {
             cx.actions.push(Action::Dismiss { reuse: self.keep_upstream });
         }
-        if let Some(scan) = self.scan.take() {
+        if let Some(scan) = self.upload.scan.take() {
             cx.lender.give_back_scan(scan);
         }
-        self.forget_held(cx);
+        self.upload.forget_held(cx);
         self.phase = Phase::Done;
         if self.client_paused && ending != Ending::Gone {
             cx.actions.push(Action::Resume(Side::Client));
@@ -214,7 +208,7 @@ impl Exchange {
         let pool = self.pool.map_or(RequestKey::NONE, |pool| pool.0);
         let slot = self.leg.as_ref().map_or(RequestKey::NONE, |leg| leg.admission.endpoint().slot);
         let reason = self.draft.reason().map_or(RequestKey::NO_REASON, |reason| reason as u8);
-        cx.stats.request(pool, slot, self.status, reason);
+        cx.stats.request(pool, slot, self.reply.status, reason);
         if pool != RequestKey::NONE {
             cx.stats.observe(pool, Timing::Total, cx.now.saturating_sub(self.draft.since));
         }

@@ -73,14 +73,14 @@ fn is_coded(head: &ResponseHead<'_>) -> bool {
 impl Exchange {
     /// What came of the body before the bytes at hand, while it was waited for.
     pub(super) fn pass_held(&mut self, mut held: &[u8], cx: &mut Context<'_>) {
-        while !self.reply.done()
+        while !self.reply.body.done()
             && !held.is_empty()
-            && let Ok(part) = self.reply.next(held)
+            && let Ok(part) = self.reply.body.next(held)
         {
             let data = part.data(held);
             self.listen(data, cx);
             self.count_data(data.len() as u64, cx);
-            let passes = match self.form {
+            let passes = match self.reply.form {
                 Form::AsItComes => part.raw(held),
                 Form::Nothing => b"",
                 Form::Chunks | Form::Bare => data,

@@ -166,7 +166,7 @@ impl Lender {
     /// Takes back the memory of one that is over. What little of its own is left in there goes when the next one takes its place.
     pub fn give_back_exchange(&mut self, mut exchange: Box<Exchange>) {
         if exchange.phase() == Phase::Done && self.over.len() < SPARE_EXCHANGES_MAX {
-            exchange.reply_head = Vec::new();
+            exchange.reply.head = Vec::new();
             self.over.push(exchange);
         }
     }

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! `ReadBody` holds the body while it is scanned; the choice is made at the byte where the policy knows
-//! enough, so a body may go on arriving during every later phase (`body.done()` tells). In flight is counted
+//! enough, so a body may go on arriving during every later phase (`upload.body.done()` tells). In flight is counted
 //! at the choice by an [`Admission`], which releases when it is dropped: at the last byte of the reply
 //! or at whatever ends the exchange before. A leg that failed stays counted for a while ([`Charges`]).
 
@@ -33,12 +33,14 @@ mod record;
 mod refusals;
 mod relay;
 pub mod rendered;
+mod reply;
 mod request;
 mod retries;
 mod shadow;
 mod tap;
 mod toolsets;
 mod tunnel;
+mod upload;
 mod upstream;
 mod usage;
 pub mod warm;
@@ -57,15 +59,16 @@ pub use toolsets::{Toolsets, Wanted};
 use crate::counters::Admission;
 use crate::counters::queue::Paid;
 use crate::fleet::EndpointId;
-use crate::http::rewrite::Form;
-use crate::http::{Body, RequestFraming, Shape, Version};
+use crate::http::{RequestFraming, Shape, Version};
 use crate::policy::{Avoid, Tokens};
-use crate::scan::{Api, Scan};
+use crate::scan::Api;
 use crate::snapshot::PoolId;
 use admit::RequestId;
 use cors::Cors;
 use draft::Draft;
 use queue::{Asker, Queued};
+use reply::Reply;
+use upload::Upload;
 
 /// Where an exchange stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -186,91 +189,45 @@ pub struct Exchange {
     leg: Option<Leg>,
     /// Its place in the queue, while it waits there.
     queued: Option<Box<Queued>>,
-    reply: Body,
-    /// Bytes of the reply's body so far, its framing not counted.
-    reply_bytes: u64,
-    usage: usage::Reader,
-    last_reply: Micros,
     deadline: Option<(Micros, Waiting)>,
-    tap: tap::Tap,
     pool: Option<PoolId>,
+    /// The one that there was when the head came.
+    only: Option<PoolId>,
     phase: Phase,
-    /// How its bytes reach the client.
-    form: Form,
-    event_stream: bool,
-    /// An answer in JSON, in one piece, the end of which may tell of tokens.
-    json: bool,
-    /// Nobody has to see the bytes of the reply's body, nor asked for them to pass unseen yet.
-    opaque: bool,
     /// This side's kernel is full: the other side is held back.
     client_full: bool,
     upstream_full: bool,
     client_paused: bool,
     client_ended: bool,
     upstream_ended: bool,
-
     /// The client's connection may serve another request after the reply.
     keep_client: bool,
     keep_upstream: bool,
-    reply_started: bool,
-    status: u16,
-    interim: u32,
-    /// The reply's head as far as it has come, and behind an error's head its body.
-    reply_head: Vec<u8>,
-    /// Not worth reading again before it has so many bytes.
-    reply_head_needs: usize,
-    /// Tokens as the reply told them: of the prompt, of these found in the prefix cache, generated.
-    prompt_tokens: Option<u32>,
-    cached_tokens: Option<u32>,
-    completion_tokens: Option<u32>,
-    /// What is on its tenant's account, once it is.
-    paid: Option<Paid>,
+    reply: Reply,
 
     asked: Asked,
-    /// The request body's framing, as it comes in.
-    body: Body,
-    body_bytes: u64,
-    /// Since when, and how many bytes, the upload's rate is measured: anew after we held it back.
-    upload_since: Micros,
-    upload_bytes: u64,
-    /// When all of it must have come: later by as long as we held it back.
-    upload_until: Micros,
-    held_back_since: Micros,
-    /// The request as it goes out, rewritten head first: all of it while `held_whole`.
-    held: Vec<u8>,
-    head_len: usize,
-    /// How many bytes of `held` the kernel took.
-    pushed: usize,
-    scan: Option<Box<Scan>>,
-    scan_nanos: u64,
-    held_whole: bool,
-    /// The choice waits for nothing of the body.
-    knows_enough: bool,
-    /// The body's model was not within `hold_bytes`: as much is held as it may have in all.
-    seeks_model: bool,
-    unscannable: bool,
-    /// The one pool that there was when the head came.
-    only: Option<PoolId>,
-
+    upload: Upload,
     key: Option<u64>,
     /// What the policy that looks on has in its place.
     shadow_key: Option<u64>,
     session: Option<u64>,
     /// What the endpoint of the last choice was thought to hold of the prompt, where tokens were counted.
     thought: Option<(EndpointId, Tokens)>,
-    /// How long it waited in the queue.
-    waited: Option<Micros>,
-    explain: Option<Box<[u8]>>,
+    /// Tokens that its prompt and its answer may have, as the last choice took them; 0: nothing is known of it.
+    context: u32,
     retried: bool,
     connects: u8,
     tried: Avoid,
-    /// Tokens that its prompt and its answer may have, as the last choice took them; 0: nothing is known of it.
-    context: u32,
+    /// How long it waited in the queue.
+    waited: Option<Micros>,
+    /// What is on its tenant's account, once it is.
+    paid: Option<Paid>,
 
     /// When all of it was there.
     whole: Micros,
     /// When all of it was with the engine's kernel.
     sent: Micros,
+    explain: Option<Box<[u8]>>,
     /// What the access log will be told.
     draft: Draft,
 }
@@ -311,26 +268,6 @@ impl Exchange {
     /// Where it stands.
     pub fn phase(&self) -> Phase {
         self.phase
-    }
-
-    /// Whether request body bytes are still expected from the client.
-    pub fn reads_request(&self) -> bool {
-        self.phase == Phase::Tunnel || !self.body.done()
-    }
-
-    /// What is held and not yet taken by the upstream's kernel.
-    pub fn unsent(&self) -> &[u8] {
-        self.held.get(self.pushed..).unwrap_or_default()
-    }
-
-    /// How many bytes of the request are held.
-    pub fn held_bytes(&self) -> usize {
-        self.held.len()
-    }
-
-    /// The memory that takes.
-    pub fn held_memory(&self) -> usize {
-        self.held.capacity()
     }
 
     /// Where it is counted as in flight.

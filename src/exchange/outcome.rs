@@ -160,10 +160,10 @@ impl Exchange {
             Told::Busy => self.note(Verdict::BackPressure, cx),
             Told::TheClients => {}
         }
-        if self.tap.spoke() {
+        if self.reply.tap.spoke() {
             return;
         }
-        self.tap.was_refused();
+        self.reply.tap.was_refused();
         if told != Told::Failed {
             self.was_not_computed(cx);
             self.pay_back(cx);
@@ -179,7 +179,7 @@ impl Exchange {
             self.was_not_computed(cx);
             return self.pay_back(cx);
         }
-        if (200..300).contains(&self.status) && self.asked.proves && self.answers_well(cx) {
+        if (200..300).contains(&self.reply.status) && self.asked.proves && self.answers_well(cx) {
             self.gives(cx);
         }
     }
@@ -223,7 +223,7 @@ impl Exchange {
     /// It was silent for too long. An engine that gave others something meanwhile has not failed: it may write nothing while it computes the call of a
     /// tool, or a thought that is not asked for, or have put this request off for more urgent ones.
     pub(super) fn was_silent(&mut self, cx: &Context<'_>) {
-        let since = self.sent.max(self.last_reply);
+        let since = self.sent.max(self.reply.last);
         let slot = self.leg.as_ref().map(|leg| leg.admission.endpoint().slot);
         if slot.is_some_and(|slot| cx.counters.outcomes().gave_since(slot, since)) {
             self.charge();
@@ -233,7 +233,7 @@ impl Exchange {
     /// The same of one token after the other: told now and then, and nothing shared is read meanwhile.
     #[inline]
     pub(super) fn gives_on(&self, cx: &Context<'_>) {
-        if Outcomes::tells_again(self.last_reply, cx.now) && self.asked.proves {
+        if Outcomes::tells_again(self.reply.last, cx.now) && self.asked.proves {
             self.gives(cx);
         }
     }
@@ -243,7 +243,9 @@ impl Exchange {
     pub(super) fn was_left_waiting(&mut self, cx: &mut Context<'_>) {
         let waits = match self.phase {
             Phase::Await => true,
-            Phase::Relay => self.event_stream && self.tap.waits() && self.body.done() && !self.has_unsent(),
+            Phase::Relay => {
+                self.reply.event_stream && self.reply.tap.waits() && self.upload.body.done() && !self.has_unsent()
+            }
             _ => false,
         };
         let Some(leg) = self.leg.as_ref().filter(|leg| waits && !leg.charged) else { return };
@@ -253,7 +255,7 @@ impl Exchange {
             return;
         }
         // What images cost is in no estimate, and before its head an engine fetches them, in silence, from servers that the client names.
-        let asked_for_stream = self.asked.proves && !self.asked.media && (self.event_stream || self.asked.stream);
+        let asked_for_stream = self.asked.proves && !self.asked.media && (self.reply.event_stream || self.asked.stream);
         if asked_for_stream && waited >= PREFILLS * self.longest_prefill(slot, cx) {
             cx.stats.count(Count::UpstreamFaultLeftWaiting);
             self.blame(cx);
@@ -269,7 +271,7 @@ impl Exchange {
             let pool = self.pool_in(cx.snapshot);
             pool.is_some_and(|pool| pool.taking(self.context).eligible().slots().len() > 1)
         };
-        !self.retried && self.held_whole && others() && cx.retry()
+        !self.retried && self.upload.held_whole && others() && cx.retry()
     }
 
     /// Gives the endpoint up for this request; it is not tried again.

@@ -129,7 +129,7 @@ impl Exchange {
     /// is not here whole does not, nor one that only is because its model stood so far behind: long ones, held for as long as a queue
     /// lasts, would take all memory that there is for bodies.
     pub(super) fn has_to_wait(&self, choice: &Choice, pool: &Pool, cx: &Context<'_>) -> bool {
-        let is_short = self.body.done() && self.body_bytes <= cx.rules.limits.hold_bytes as u64;
+        let is_short = self.upload.body.done() && self.upload.bytes <= cx.rules.limits.hold_bytes as u64;
         if pool.settings.queue == Queueing::Off || choice.tokens.is_none() || !is_short {
             return false;
         }

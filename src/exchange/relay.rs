@@ -47,30 +47,30 @@ impl Exchange {
     /// Reads a head from the beginning of `bytes`, or from what came before and `bytes`.
     fn take_head(&mut self, bytes: &[u8], cx: &mut Context<'_>) -> Headed {
         let limits = http::HeadLimits::of_replies(&cx.rules.limits);
-        let before = self.reply_head.len();
+        let before = self.reply.head.len();
         let joined;
         let all = if before == 0 {
             bytes
         } else {
-            self.reply_head.extend_from_slice(bytes);
+            self.reply.head.extend_from_slice(bytes);
             // Read again only when a line may have become complete, lest single bytes cost a pass each.
-            let so_far = self.reply_head.len();
-            let judged = self.reply_head_needs > 0;
+            let so_far = self.reply.head.len();
+            let judged = self.reply.head_needs > 0;
             let too_long = !judged && so_far > limits.head_bytes_max;
             let worth_reading =
-                if judged { so_far >= self.reply_head_needs } else { memchr::memchr(b'\n', bytes).is_some() };
+                if judged { so_far >= self.reply.head_needs as usize } else { memchr::memchr(b'\n', bytes).is_some() };
             if !too_long && !worth_reading {
                 return Headed::Partial;
             }
             // What the head before needed, an interim one or another engine's, is not what this one needs.
-            self.reply_head_needs = 0;
-            joined = std::mem::take(&mut self.reply_head);
+            self.reply.head_needs = 0;
+            joined = std::mem::take(&mut self.reply.head);
             &joined[..]
         };
         let mut fields = std::mem::take(&mut cx.lender.fields);
         let headed = match http::parse_response(all, &mut fields, &limits) {
             Ok(Status::Partial) => {
-                self.reply_head = all.to_vec();
+                self.reply.head = all.to_vec();
                 Headed::Partial
             }
             Ok(Status::Complete(head)) => match http::framing::reply(&head, &self.asked.framing) {
@@ -79,8 +79,8 @@ impl Exchange {
                 }
                 Ok(framing) => match Words::of(&head, &framing, &all[head.len..]) {
                     Words::Wanting(more) => {
-                        self.reply_head = all.to_vec();
-                        self.reply_head_needs = all.len() + more;
+                        self.reply.head = all.to_vec();
+                        self.reply.head_needs = (all.len() + more) as u32;
                         Headed::Partial
                     }
                     Words::Here(words) => self.begin_reply(&head, &framing, &words, &all[..before], cx),
@@ -115,8 +115,8 @@ impl Exchange {
         // Errors are waited for beyond their heads.
         let end = head.len.saturating_sub(before.len());
         if framing.interim {
-            self.interim += 1;
-            if self.interim > cx.rules.limits.interim_replies_max {
+            self.reply.interim += 1;
+            if self.reply.interim > cx.rules.limits.interim_replies_max {
                 return self.bad_reply(Fault::new(Cause::BadFraming, "too many interim replies"), cx);
             }
             // 100 was answered by us before the body was read.
@@ -142,23 +142,23 @@ impl Exchange {
             self.pay_back(cx);
         }
         let delivery = self.write_reply_head(head, framing, cx);
-        self.reply_started = true;
+        self.reply.started = true;
         self.draft.head_came(cx.now);
         if framing.switching {
             return Headed::Tunnel(end);
         }
-        self.status = head.status;
+        self.reply.status = head.status;
         self.keep_upstream = framing.keep_alive && self.ends_for_certain(framing);
-        self.event_stream = framing.event_stream;
-        self.opaque = !framing.json && !framing.event_stream;
-        self.json = framing.json && head.status == 200;
-        self.reply = Body::new(framing.body);
-        self.form = delivery.body;
+        self.reply.event_stream = framing.event_stream;
+        self.reply.opaque = !framing.json && !framing.event_stream;
+        self.reply.json = framing.json && head.status == 200;
+        self.reply.body = Body::new(framing.body);
+        self.reply.form = delivery.body;
         self.keep_client = delivery.keep_alive;
         self.phase = Phase::Relay;
-        self.last_reply = cx.now;
-        if self.body.done() && !self.has_unsent() {
-            self.forget_held(cx);
+        self.reply.last = cx.now;
+        if self.upload.body.done() && !self.has_unsent() {
+            self.upload.forget_held(cx);
         }
         self.wait_for_reply(cx);
         self.pass_held(before.get(head.len..).unwrap_or_default(), cx);
@@ -169,13 +169,13 @@ impl Exchange {
     /// head (HEAD, 204, 304) is a rule, and no byte tells whether the engine keeps it: what it writes all the same would be
     /// the next client's reply. Who answers before it has all of a request may leave the rest unread, or to be read as the next.
     fn ends_for_certain(&self, framing: &ReplyFraming) -> bool {
-        framing.body != BodyLength::None && self.body.done() && !self.has_unsent()
+        framing.body != BodyLength::None && self.upload.body.done() && !self.has_unsent()
     }
 
     /// For the first token of a stream that has not spoken, else for more of the reply.
     pub(super) fn wait_for_reply(&mut self, cx: &Context<'_>) {
         let limits = &cx.rules.limits;
-        if self.event_stream && !self.tap.spoke() {
+        if self.reply.event_stream && !self.reply.tap.spoke() {
             self.wait(cx.now, limits.first_token_timeout_ms, Waiting::FirstToken);
         } else {
             self.wait(cx.now, limits.inter_chunk_timeout_ms, Waiting::Chunk);
@@ -191,7 +191,7 @@ impl Exchange {
         let to = ToClient {
             version: self.asked.version,
             // A client that still uploads gets its answer, and no further request on this connection.
-            keep_alive: self.asked.framing.keep_alive && self.body.done() && !cx.draining,
+            keep_alive: self.asked.framing.keep_alive && self.upload.body.done() && !cx.draining,
             head_request: self.asked.framing.head_method,
             request_id: Some(&self.asked.request_id),
             explain: self.explain.as_deref(),
@@ -208,9 +208,9 @@ impl Exchange {
     /// Passes the body on from `bytes[at..]`; what can go as it stands goes in one piece.
     fn relay(&mut self, bytes: &[u8], mut at: usize, cx: &mut Context<'_>) {
         let mut pass = at..at;
-        while !self.reply.done() && at < bytes.len() {
+        while !self.reply.body.done() && at < bytes.len() {
             let rest = &bytes[at..];
-            let part = match self.reply.next(rest) {
+            let part = match self.reply.body.next(rest) {
                 Ok(part) => part,
                 Err(fault) => {
                     cx.stats.count(Count::upstream_fault(fault.cause.as_str()));
@@ -222,7 +222,7 @@ impl Exchange {
             self.listen(part.data(rest), cx);
             self.count_data(part.data(rest).len() as u64, cx);
             let end = at + part.len;
-            match (part.kind, self.form) {
+            match (part.kind, self.reply.form) {
                 (Kind::Pass { .. }, Form::AsItComes) => pass.end = end,
                 (Kind::Pass { start, end: data_end }, _) => {
                     self.pass_data(at + start..at + data_end, cx);
@@ -237,8 +237,8 @@ impl Exchange {
             at = end;
         }
         self.pass_reply(pass, cx);
-        self.note_progress(self.tap.spoke(), cx);
-        if self.reply.done() {
+        self.note_progress(self.reply.tap.spoke(), cx);
+        if self.reply.body.done() {
             self.keep_upstream &= at == bytes.len();
             return self.complete(cx);
         }
@@ -247,51 +247,47 @@ impl Exchange {
 
     /// So many bytes of the reply's body came. A stream's are no data before it has spoken.
     pub(super) fn count_data(&mut self, len: u64, cx: &Context<'_>) {
-        if self.reply_bytes == 0 && len > 0 && !self.event_stream {
+        if self.reply.bytes == 0 && len > 0 && !self.reply.event_stream {
             self.draft.data_came(cx.now);
         }
-        self.reply_bytes += len;
+        self.reply.bytes += len;
     }
 
     /// Looks at a piece of the body.
     pub(super) fn listen(&mut self, data: &[u8], cx: &mut Context<'_>) {
-        if self.event_stream {
-            let silent = !self.tap.spoke();
+        if self.reply.event_stream {
+            let silent = !self.reply.tap.spoke();
             let error = tap::tells_of_error(data, self.asked.api);
             let (before, event) = data.split_at(error.map_or(data.len(), |(begins, _)| begins));
-            self.tap.watch(before);
+            self.reply.tap.watch(before);
             if let Some((_, told)) = error {
                 self.stream_failed(told, cx);
             }
-            self.tap.watch(event);
-            if silent && self.tap.spoke() {
+            self.reply.tap.watch(event);
+            if silent && self.reply.tap.spoke() {
                 self.draft.data_came(cx.now);
             }
-            let told = self.usage.stream(data);
+            let told = self.reply.usage.stream(data);
             self.tokens_told(told, cx);
-        } else if self.json {
-            let told = self.usage.body(data, self.reply.left());
+        } else if self.reply.json {
+            let told = self.reply.usage.body(data, self.reply.body.left());
             self.tokens_told(told, cx);
         }
     }
 
     /// A long reply of known length that nobody has to look into may pass inside the kernel, once.
     fn let_pass_unseen(&mut self, cx: &mut Context<'_>) {
-        let long = |left: &u64| *left >= cx.rules.limits.splice_bytes_min;
-        if let Some(left) = self.reply.left().filter(long)
-            && self.form == Form::AsItComes
-            && std::mem::take(&mut self.opaque)
-        {
+        if let Some(left) = self.reply.may_pass_unseen(cx.rules.limits.splice_bytes_min) {
             cx.actions.push(Action::Splice(left));
         }
     }
 
     /// So many bytes of the body have passed unseen.
     pub(super) fn spliced(&mut self, len: u64, cx: &mut Context<'_>) {
-        self.reply.passed(len);
+        self.reply.body.passed(len);
         self.count_data(len, cx);
         self.note_progress(false, cx);
-        if self.reply.done() {
+        if self.reply.body.done() {
             self.complete(cx);
         }
     }
@@ -304,10 +300,10 @@ impl Exchange {
 
     /// Body bytes whose framing is not the engine's: in chunks of ours, or bare.
     fn pass_data(&mut self, range: Range<usize>, cx: &mut Context<'_>) {
-        if range.is_empty() || self.form == Form::Nothing {
+        if range.is_empty() || self.reply.form == Form::Nothing {
             return;
         }
-        let chunked = self.form == Form::Chunks;
+        let chunked = self.reply.form == Form::Chunks;
         if chunked {
             let size = SizeLine::new(range.len() as u64);
             cx.actions.compose(Side::Client, |out| out.extend_from_slice(size.as_bytes()));
@@ -320,10 +316,10 @@ impl Exchange {
 
     /// What stands for framing that cannot be passed as it stands.
     pub(super) fn reframe_reply(&mut self, kind: Kind, cx: &mut Context<'_>) {
-        if self.form != Form::AsItComes {
+        if self.reply.form != Form::AsItComes {
             return;
         }
-        let reply = &self.reply;
+        let reply = &self.reply.body;
         match kind {
             Kind::Size(size) => {
                 cx.actions.compose(Side::Client, |out| out.extend_from_slice(SizeLine::new(size).as_bytes()));
@@ -338,7 +334,7 @@ impl Exchange {
         let first = matches!(self.deadline, Some((_, Waiting::FirstToken)));
         if first && !spoke {
             // Not silent all the same.
-            self.last_reply = cx.now;
+            self.reply.last = cx.now;
             return;
         }
         if first {
@@ -346,16 +342,16 @@ impl Exchange {
         } else {
             self.prompt_computed();
         }
-        if let Some(pool) = self.pool.filter(|_| self.event_stream) {
+        if let Some(pool) = self.pool.filter(|_| self.reply.event_stream) {
             if first {
                 cx.stats.observe(pool.0, Timing::FirstToken, cx.now - self.whole);
                 self.begins_to_give(cx);
             } else {
-                cx.stats.observe(pool.0, Timing::InterToken, cx.now - self.last_reply);
+                cx.stats.observe(pool.0, Timing::InterToken, cx.now - self.reply.last);
                 self.gives_on(cx);
             }
         }
-        self.last_reply = cx.now;
+        self.reply.last = cx.now;
         if !self.client_full {
             self.wait(cx.now, cx.rules.limits.inter_chunk_timeout_ms, Waiting::Chunk);
         }
@@ -364,9 +360,9 @@ impl Exchange {
     /// The engine closed in the reply's body: a proper end only where closing delimits it.
     pub(super) fn reply_ended(&mut self, ended: bool, cx: &mut Context<'_>) {
         self.keep_upstream = false;
-        match self.reply.on_close() {
+        match self.reply.body.on_close() {
             Ok(()) if ended => {
-                if self.form == Form::Chunks {
+                if self.reply.form == Form::Chunks {
                     cx.actions.compose(Side::Client, |out| out.extend_from_slice(chunk::LAST_CHUNK));
                 }
                 self.complete(cx);
@@ -380,8 +376,8 @@ impl Exchange {
 
     /// The last byte of the reply is on its way.
     fn complete(&mut self, cx: &mut Context<'_>) {
-        if self.json {
-            let told = self.usage.end();
+        if self.reply.json {
+            let told = self.reply.usage.end();
             self.tokens_told(told, cx);
         }
         self.praise_or_blame(cx);

@@ -51,14 +51,14 @@ impl Exchange {
     /// See [`cut`].
     pub(super) fn rendered(&self, chained_bytes: u64, pool: &Pool, cx: &mut Context<'_>) -> Option<u64> {
         let form: &Form = pool.form.as_ref()?;
-        let held = self.held_whole && self.body.done();
+        let held = self.upload.held_whole && self.upload.body.done();
         // Chunks are held as they are sent on, with their framing between.
         let whole = held && matches!(self.asked.framing.body, BodyLength::Length(_));
-        let facts = self.scan.as_ref().map(|scan| scan.facts());
+        let facts = self.upload.scan.as_ref().map(|scan| scan.facts());
         let (salt, tools) = (facts.and_then(|facts| facts.salt()), facts.is_some_and(|facts| facts.tools));
         // More than that is held where nobody can be chosen without the model: to write it in one turn would keep others waiting.
         let is_short = |bytes: &&[u8]| bytes.len() <= cx.rules.limits.hold_bytes;
-        let bytes = self.held.get(self.head_len..).filter(|_| whole).filter(is_short);
+        let bytes = self.upload.held.get(self.upload.head_len..).filter(|_| whole).filter(is_short);
         let body = bytes.map(|bytes| Body { api: self.asked.api, bytes, salt, chained_bytes, tools });
         let cut = body.map(|body| cut(&body, form, pool, cx.lender));
         cx.stats.count(cut.map_or(Count::NotRenderedHeld, |cut| cut.map_or_else(count_of, |_| Count::Rendered)));

@@ -22,12 +22,12 @@ impl Exchange {
     /// An engine that hangs may grant it, too: its client has nothing yet that was computed.
     pub(super) fn begin_tunnel(&mut self, rest: Range<usize>, cx: &mut Context<'_>) {
         cx.stats.count(Count::Tunnel);
-        self.status = 101;
+        self.reply.status = 101;
         self.answers_well(cx);
         self.phase = Phase::Tunnel;
-        self.forget_held(cx);
+        self.upload.forget_held(cx);
         self.wait(cx.now, cx.rules.limits.tunnel_idle_timeout_ms, Waiting::Tunnel);
-        self.reply_bytes += rest.len() as u64;
+        self.reply.bytes += rest.len() as u64;
         self.pass_reply(rest, cx);
         if self.client_ended {
             cx.actions.push(Action::Finish(Side::Upstream));
@@ -41,15 +41,15 @@ impl Exchange {
         }
         let idle_ms = cx.rules.limits.tunnel_idle_timeout_ms;
         self.wait(cx.now, idle_ms, Waiting::Tunnel);
-        self.last_reply = cx.now;
+        self.reply.last = cx.now;
         match event {
             Event::Request(bytes) => {
-                self.body_bytes += bytes.len() as u64;
+                self.upload.bytes += bytes.len() as u64;
                 cx.actions.consumed = bytes.len();
                 cx.actions.push(Action::Send(Side::Upstream, Source::Input(0..bytes.len())));
             }
             Event::Reply(bytes) => {
-                self.reply_bytes += bytes.len() as u64;
+                self.reply.bytes += bytes.len() as u64;
                 cx.actions.push(Action::Send(Side::Client, Source::Input(0..bytes.len())));
             }
             Event::Full(Side::Client) => {

@@ -59,15 +59,15 @@ impl Exchange {
 
     /// The kernel took some of what was held.
     pub(super) fn after_push(&mut self, len: usize, cx: &mut Context<'_>) {
-        self.pushed += len;
+        self.upload.pushed += len;
         if !self.sends() || self.has_unsent() {
             return;
         }
-        if self.body.done() && self.phase == Phase::Send {
+        if self.upload.body.done() && self.phase == Phase::Send {
             return self.request_sent(cx);
         }
         // The rest of the body goes through without being held; from here on there is no second try.
-        self.forget_held(cx);
+        self.upload.forget_held(cx);
         self.wait_for_body(cx);
         self.let_client_go_on(cx);
     }
@@ -97,7 +97,7 @@ impl Exchange {
     pub(super) fn check_acknowledgement(&mut self, acknowledged: Option<u64>, cx: &mut Context<'_>) {
         let timeout = cx.rules.limits.reply_head_timeout_ms * 1_000;
         if !self.unacknowledged(acknowledged) {
-            self.forget_held(cx);
+            self.upload.forget_held(cx);
             self.wait_for_head(cx);
         } else if cx.now >= self.sent + timeout {
             self.give_up(refusals::REPLY_TIMEOUT.into(), cx);
@@ -122,7 +122,7 @@ impl Exchange {
         cx.actions.push(Action::Dismiss { reuse: false });
         // A FIN acknowledges what came before it. A reset does not, and kernels acknowledge late: behind one, a
         // request may have been read although nothing says so.
-        let untouched = ended && self.held_whole && self.unacknowledged(acknowledged);
+        let untouched = ended && self.upload.held_whole && self.unacknowledged(acknowledged);
         // Where an idle connection went stale, its engine may well be there.
         let stale = untouched && self.leg.as_ref().is_some_and(|leg| leg.reused);
         if !stale {
@@ -148,7 +148,7 @@ impl Exchange {
                     self.wait(cx.now, cx.rules.limits.reply_head_timeout_ms, Waiting::Upload);
                 }
                 // A whole request is not held back by anything: its client's leaving must be seen.
-                if !self.body.done() {
+                if !self.upload.body.done() {
                     self.hold_back_client(cx);
                 }
             }
@@ -177,7 +177,7 @@ impl Exchange {
             Side::Client if std::mem::take(&mut self.client_full) => {
                 if self.phase == Phase::Relay {
                     // What comes now was waiting for the client: the engine did not take so long.
-                    self.last_reply = cx.now;
+                    self.reply.last = cx.now;
                     self.wait_for_reply(cx);
                 }
                 cx.actions.push(Action::Resume(Side::Upstream));

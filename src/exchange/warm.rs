@@ -180,7 +180,7 @@ impl Exchange {
     /// Where tokens count: what is known of the prompt.
     pub(super) fn look_up(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<LookedUp> {
         let plan = &cx.snapshot.plan;
-        let scan = self.scan.as_ref().filter(|_| plan.chain && !self.unscannable)?;
+        let scan = self.upload.scan.as_ref().filter(|_| plan.chain && !self.upload.unscannable)?;
         let facts = scan.facts();
         // Who tells of a prompt alone computes nothing and keeps nothing.
         if !facts.has_prefix() || self.asked.api == Api::Tokenize {
@@ -205,7 +205,7 @@ impl Exchange {
         self.draft.cut(&cx.lender.chain, cx.rules.access_chain);
         let chained_bytes = facts.counts().less(facts.beside().unwrap_or_default()).chained_bytes();
         let rendered = self.rendered(chained_bytes, pool, cx);
-        let facts = self.scan.as_ref()?.facts();
+        let facts = self.upload.scan.as_ref()?.facts();
         look_up(facts, by_chain, unread, rendered, pool, cx.snapshot, cx.lender)
     }
 
@@ -227,7 +227,7 @@ impl Exchange {
             admission.is_several();
         }
         let demand = Demand { tokens, bytes: cx.lender.prompt_bytes + bytes_beside };
-        let stage = if self.body.done() { Stage::There } else { Stage::Comes };
+        let stage = if self.upload.body.done() { Stage::There } else { Stage::Comes };
         if stage == Stage::There {
             demand.count(self.pool, admission, cx);
         }
@@ -281,11 +281,11 @@ impl Exchange {
     /// The reply told how many tokens there were.
     pub(super) fn tokens_told(&mut self, usage: Option<Usage>, cx: &Context<'_>) {
         // Without a body nothing was asked for: `GET /v1/responses/ID` tells again what was told before.
-        let Some(usage) = usage.filter(|_| self.body_bytes > 0) else { return };
+        let Some(usage) = usage.filter(|_| self.upload.bytes > 0) else { return };
         let usage = usage.meant_by(self.endpoint_now(cx).and_then(|endpoint| endpoint.kind));
-        self.prompt_tokens = usage.prompt.or(self.prompt_tokens);
-        self.cached_tokens = usage.cached.or(self.cached_tokens);
-        self.completion_tokens = usage.completion.or(self.completion_tokens);
+        self.reply.prompt_tokens = usage.prompt.or(self.reply.prompt_tokens);
+        self.reply.cached_tokens = usage.cached.or(self.reply.cached_tokens);
+        self.reply.completion_tokens = usage.completion.or(self.reply.completion_tokens);
         if let Some(leg) = &mut self.leg {
             leg.aborted |= usage.aborted;
         }
@@ -293,12 +293,12 @@ impl Exchange {
 
     /// At the end: what the reply told is counted, and compared with what was thought.
     pub(super) fn count_told(&self, cx: &Context<'_>) {
-        let Some(prompt) = self.prompt_tokens else { return };
+        let Some(prompt) = self.reply.prompt_tokens else { return };
         cx.stats.add(Count::ToldPrompt, prompt.into());
-        cx.stats.add(Count::ToldCached, self.cached_tokens.unwrap_or(0).into());
-        cx.stats.add(Count::ToldCompletion, self.completion_tokens.unwrap_or(0).into());
+        cx.stats.add(Count::ToldCached, self.reply.cached_tokens.unwrap_or(0).into());
+        cx.stats.add(Count::ToldCompletion, self.reply.completion_tokens.unwrap_or(0).into());
         if let Some((pool, answer)) =
-            self.pool.zip(self.completion_tokens).filter(|(_, answer)| self.can_be(*answer, cx))
+            self.pool.zip(self.reply.completion_tokens).filter(|(_, answer)| self.can_be(*answer, cx))
         {
             cx.counters.answer(pool.0, answer);
         }
@@ -306,7 +306,7 @@ impl Exchange {
             && let Some(Noted { prediction, .. }) = leg.noted
         {
             let slot = leg.admission.endpoint().slot;
-            cx.counters.predictions().told(slot, &prediction, prompt, self.cached_tokens);
+            cx.counters.predictions().told(slot, &prediction, prompt, self.reply.cached_tokens);
         }
     }
 
@@ -340,7 +340,7 @@ impl Exchange {
     /// How long its endpoint may be about what it has to compute, all of this prompt with it: what it is thought to hold may be gone.
     pub(super) fn longest_prefill(&self, slot: u16, cx: &Context<'_>) -> Micros {
         let noted = self.leg.as_ref().and_then(|leg| leg.noted.as_ref());
-        let unread = self.body_bytes as f64 / f64::from(Pool::TOKEN_BYTES);
+        let unread = self.upload.bytes as f64 / f64::from(Pool::TOKEN_BYTES);
         let tokens = noted.map_or(unread as u64, |Noted { prediction, .. }| prediction.tokens.into());
         let loads = cx.counters.loads();
         tokens.max(loads.pending(slot)).saturating_mul(1_000_000) / u64::from(loads.prefill_rate(slot))

@@ -1,0 +1,149 @@
+//! What has come of a request's body, what is held of it, and what it is read for.
+
+use super::event::{Context, Micros};
+use super::{Exchange, Phase, Rules};
+use crate::http::{Body, BodyLength};
+use crate::scan::{Progress, Scan};
+
+/// The body of one request on its way to an engine, behind its rewritten head.
+pub(super) struct Upload {
+    /// Its framing, as it comes in.
+    pub body: Body,
+    /// Without its framing.
+    pub bytes: u64,
+    /// Since when, and behind how many bytes, its rate is measured: anew after we held it back.
+    pub rate_since: Micros,
+    pub rate_from: u64,
+    /// When all of it must have come: later by as long as we held it back.
+    pub until: Micros,
+    pub held_back_since: Micros,
+    /// The request as it goes out, rewritten head first: all of it while `held_whole`.
+    pub held: Vec<u8>,
+    pub head_len: usize,
+    /// How many bytes of `held` the kernel took.
+    pub pushed: usize,
+    pub held_whole: bool,
+    pub scan: Option<Box<Scan>>,
+    pub scan_nanos: u64,
+    /// The choice waits for nothing of the body.
+    pub knows_enough: bool,
+    /// The body's model was not within `hold_bytes`: as much is held as it may have in all.
+    pub seeks_model: bool,
+    pub unscannable: bool,
+}
+
+impl Upload {
+    /// Behind `head`, as it goes out.
+    pub fn behind(head: Vec<u8>, framing: BodyLength, cx: &mut Context<'_>) -> Upload {
+        cx.lender.held_bytes += head.capacity();
+        Upload {
+            body: Body::new(framing),
+            bytes: 0,
+            rate_since: cx.now,
+            rate_from: 0,
+            until: cx.now + cx.rules.limits.upload_timeout_ms * 1_000,
+            held_back_since: 0,
+            head_len: head.len(),
+            held: head,
+            pushed: 0,
+            held_whole: true,
+            scan: None,
+            scan_nanos: 0,
+            knows_enough: false,
+            seeks_model: false,
+            unscannable: false,
+        }
+    }
+
+    /// What is held and not yet taken by the upstream's kernel.
+    pub fn unsent(&self) -> &[u8] {
+        self.held.get(self.pushed..).unwrap_or_default()
+    }
+
+    /// Feeds the scanner.
+    pub fn scan(&mut self, bytes: &[u8], cx: &Context<'_>) -> Progress {
+        let begun = (cx.stopwatch)();
+        let progress = self.scan.as_mut().map_or(Progress::Done, |scan| scan.push(bytes));
+        self.scan_nanos += (cx.stopwatch)().saturating_sub(begun);
+        progress
+    }
+
+    /// Bytes of the body that are held, and looked at, before the choice.
+    pub fn holds_at_most(&self, rules: &Rules) -> usize {
+        let limits = &rules.limits;
+        if self.seeks_model { usize::try_from(limits.body_bytes_max).unwrap_or(usize::MAX) } else { limits.hold_bytes }
+    }
+
+    /// Whether no more of the body may be held. Chunks' framing counts only where there is as much of it as of the body: else the choice would
+    /// depend on how that was cut.
+    pub fn is_full(&self, rules: &Rules) -> bool {
+        let most = self.holds_at_most(rules);
+        self.bytes >= most as u64 || self.held.len() >= most.saturating_mul(2).saturating_add(self.head_len)
+    }
+
+    /// Holds more of a body of this framing.
+    pub fn hold(&mut self, bytes: &[u8], framing: BodyLength, cx: &mut Context<'_>) {
+        let wanted = self.held.len() + bytes.len();
+        if self.held.capacity() < wanted {
+            let announced = match framing {
+                BodyLength::Length(len) if !self.seeks_model => usize::try_from(len).unwrap_or(usize::MAX),
+                _ => 2 * self.held.len(),
+            };
+            let announced = self.head_len + announced.min(self.holds_at_most(cx.rules));
+            let announced = announced.min(cx.lender.budget_bytes);
+            let larger = cx.lender.buffer(wanted, announced);
+            cx.lender.held_bytes += larger.capacity();
+            cx.lender.held_bytes -= self.held.capacity();
+            let smaller = std::mem::replace(&mut self.held, larger);
+            self.held.extend_from_slice(&smaller);
+            cx.lender.give_back(smaller);
+        }
+        self.held.extend_from_slice(bytes);
+    }
+
+    /// What is held was sent, or will not be: its memory goes back.
+    pub fn forget_held(&mut self, cx: &mut Context<'_>) {
+        cx.lender.held_bytes -= self.held.capacity();
+        cx.lender.give_back(std::mem::take(&mut self.held));
+        self.pushed = 0;
+        self.held_whole = false;
+    }
+
+    /// Whether it comes more slowly than any upload may.
+    pub fn crawls(&self, cx: &Context<'_>) -> bool {
+        let limits = &cx.rules.limits;
+        let elapsed = cx.now - self.rate_since;
+        let bytes = self.bytes - self.rate_from;
+        elapsed > limits.upload_grace_ms * 1_000
+            && bytes.saturating_mul(1_000_000) / elapsed < limits.upload_bytes_per_second_min
+    }
+
+    /// We held it back, and do so no more: its time goes on from here.
+    pub fn goes_on(&mut self, now: Micros) {
+        self.rate_since = now;
+        self.rate_from = self.bytes;
+        self.until += now - self.held_back_since;
+    }
+}
+
+impl Exchange {
+    /// Whether request body bytes are still expected from the client.
+    pub fn reads_request(&self) -> bool {
+        self.phase == Phase::Tunnel || !self.upload.body.done()
+    }
+
+    /// What is held and not yet taken by the upstream's kernel.
+    pub fn unsent(&self) -> &[u8] {
+        self.upload.unsent()
+    }
+
+    /// How many bytes of the request are held.
+    pub fn held_bytes(&self) -> usize {
+        self.upload.held.len()
+    }
+
+    /// The memory that takes.
+    pub fn held_memory(&self) -> usize {
+        self.upload.held.capacity()
+    }
+}
