@@ -12,6 +12,7 @@ use crate::counters::Outcomes;
 use crate::counters::stats::Count;
 use crate::http;
 use crate::scan::Api;
+use crate::snapshot::Snapshot;
 
 /// Who leaves after so long, and has had nothing of an answer, may have found an engine that hangs.
 const LEFT_WAITING: Micros = 30_000_000;
@@ -262,14 +263,18 @@ impl Exchange {
         self.charge();
     }
 
-    /// Whether a request that its engine is too busy for goes to another one: once, if all of it is still here, there is another for which it is not too
-    /// long, and the budget for retries allows it.
+    /// Whether a request that its engine is too busy for goes to another one: once, if all of it is still here, there is another that was not tried and
+    /// for which it is not too long, and the budget for retries allows it.
     pub(super) fn may_spill(&self, cx: &mut Context<'_>) -> bool {
-        let others = || {
-            let pool = self.pool_in(cx.snapshot);
-            pool.is_some_and(|pool| pool.taking(self.context).eligible().slots().len() > 1)
-        };
-        !self.retried && self.held_whole && others() && cx.retry()
+        !self.retried && self.held_whole && !self.is_alone(cx.snapshot) && cx.retry()
+    }
+
+    /// Whether nobody is left to choose, of those for whom it is not too long, beside the endpoint that this request is at.
+    pub(super) fn is_alone(&self, snapshot: &Snapshot) -> bool {
+        let pool = self.pool_in(snapshot).map(|pool| pool.taking(self.context));
+        let here = self.leg.as_ref().map(|leg| leg.admission.endpoint().slot);
+        let mut slots = pool.into_iter().flat_map(|pool| pool.eligible().slots());
+        slots.all(|slot| Some(*slot) == here || self.tried.contains(*slot))
     }
 
     /// Gives the endpoint up for this request; it is not tried again.

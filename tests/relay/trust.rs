@@ -1,10 +1,11 @@
 //! What requests learn about their engines: who fails is barred, who is busy is spared, and nobody is asked twice for more.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use warmfront::counters::Text;
 use warmfront::counters::stats::Count;
-use warmfront::fleet::Endpoint;
+use warmfront::fleet::{Endpoint, Health};
 use warmfront::policy::Policy;
 
 use crate::client::{chat, chunked, get, post};
@@ -250,10 +251,46 @@ fn what_a_long_engine_is_too_busy_for_does_not_go_to_a_short_one() {
         assert_eq!(front.ask(&asked).status, 503);
     }
     assert_eq!((long.executions(), short.executions(), front.count(Count::RetriedBusy)), (4, 0, 0));
-    // Barred since the snapshot was made, it is still the one that may take this.
+    // Barred since the snapshot was made, or before, it is still the one that may take this.
     front.counters.outcomes().bar(0);
     assert_eq!((front.ask(&asked).status, short.executions()), (503, 0));
+    republish(&front, |snapshot| snapshot.endpoints[0].as_mut().unwrap().health = Health::Ejected);
+    for _ in 0..4 {
+        assert_eq!(front.ask(&asked).status, 503);
+    }
+    assert_eq!((long.executions(), short.executions()), (9, 0));
     assert_eq!(front.ask(post("/v1/completions", r#"{"prompt":"word"}"#)).status, 400);
+    front.settles();
+}
+
+/// Nor does what long engines take no connection for, or are too busy for one after the other.
+#[test]
+fn a_long_prompt_that_fails_at_long_engines_does_not_go_to_a_short_one() {
+    let asked = post("/v1/completions", format!(r#"{{"prompt":"{}"}}"#, "word ".repeat(20_000)));
+    let start = |engines: &[SocketAddr], contexts: &[u32]| {
+        let front = Front::with(engines, |options| {
+            options.settings.policy = Policy::Warm;
+            options.rules.limits.connect_timeout_ms = 100;
+        });
+        republish(&front, |snapshot| snapshot.pools[0].contexts = contexts.into());
+        front
+    };
+    let answer = recorded("rejected-plain.response");
+    let (long, short) = (Engine::answering(answer.clone()), Engine::answering(error(400)));
+    let front = start(&[refusing(), long.address, short.address], &[32_768, 32_768, 8_192]);
+    let mut own_words = 0;
+    for _ in 0..8 {
+        let reply = front.ask(&asked);
+        assert_eq!(reply.status, 503);
+        own_words += usize::from(answer.ends_with(reply.text().as_bytes()));
+    }
+    assert_eq!(short.executions(), 0);
+    assert!(own_words > 0, "where nobody is left, those of the engine are told");
+    front.settles();
+
+    let (hole, _kept) = black_hole();
+    let front = start(&[hole, short.address], &[32_768, 8_192]);
+    assert_eq!((front.ask(&asked).status, front.count(Count::ConnectFailed), short.executions()), (503, 4, 0));
     front.settles();
 }
 
