@@ -173,7 +173,7 @@ impl Fleet {
             match turn {
                 Turn::Trial => counters.on_trial(slot),
                 Turn::Recovered => counters.trial_over(slot),
-                Turn::Spared | Turn::SparedAgain => outcomes.forget(slot),
+                Turn::Spared | Turn::SparedAgain => outcomes.spare(slot),
                 Turn::Ejected(..) => {
                     counters.trial_over(slot);
                     member.ejections += 1;

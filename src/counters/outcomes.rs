@@ -113,11 +113,18 @@ impl Outcomes {
         }
     }
 
-    /// For control, which gives the slot to another endpoint.
-    pub fn forget(&self, slot: u16) {
+    /// For control, which cannot do without it: what it gave it gave, and its streams go on.
+    pub fn spare(&self, slot: u16) {
         if let Some(cell) = self.slots.get(slot as usize) {
             cell.in_a_row.store(0, Ordering::Relaxed);
             cell.barred.store(0, Ordering::Release);
+        }
+    }
+
+    /// For control, which gives the slot to another endpoint, or found another process there.
+    pub fn forget(&self, slot: u16) {
+        self.spare(slot);
+        if let Some(cell) = self.slots.get(slot as usize) {
             cell.gave.store(0, Ordering::Relaxed);
         }
     }
@@ -175,6 +182,9 @@ mod tests {
         assert!(outcomes.gave_since(1, 4_800_000) && !outcomes.gave_since(1, 5_000_000));
         outcomes.gives(1, 5_150_000);
         assert!(outcomes.gave_since(1, 5_000_000) && !outcomes.gave_since(2, 0));
+        outcomes.bar(1);
+        outcomes.spare(1);
+        assert!(outcomes.gave_since(1, 5_000_000) && !outcomes.is_barred(1), "it goes on");
         outcomes.forget(1);
         assert!(!outcomes.gave_since(1, 0), "another engine's");
     }
