@@ -11,6 +11,7 @@ use super::queue::{Asker, QueueRules};
 use super::refusals;
 use super::{Asked, End, Exchange, Leg, Phase, outcome, tap, usage};
 use crate::config::{Access, Cidr, Config, HalfClose};
+use crate::counters::Telling;
 use crate::http::rewrite::{self, Form};
 use crate::http::{
     self, Added, Body, BodyLength, Known, RequestFraming, RequestHead, Shape, Status, ToClient, Version, reply,
@@ -25,6 +26,8 @@ use crate::scan::{Api, Needs};
 pub struct Rules {
     /// Bounds and deadlines.
     pub limits: Limits,
+    /// How often streams tell that they go on, by their deadlines.
+    pub telling: Telling,
     /// Which paths reach an engine.
     pub paths: Paths,
     /// Pages that may read answers of the front's own.
@@ -50,6 +53,7 @@ impl From<&Config> for Rules {
     fn from(config: &Config) -> Rules {
         Rules {
             limits: config.limits.clone(),
+            telling: Telling::of(&config.limits),
             paths: Paths::new(config.serve.paths.iter().map(String::as_str)),
             origins: Origins::new(config.serve.allowed_origins.iter().map(String::as_str)),
             explain_from: config.serve.explain_from.clone(),

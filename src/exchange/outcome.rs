@@ -8,7 +8,6 @@
 use super::event::{Context, Micros};
 use super::tap::Told;
 use super::{Exchange, Phase};
-use crate::counters::Outcomes;
 use crate::counters::stats::Count;
 use crate::http;
 use crate::scan::Api;
@@ -234,7 +233,7 @@ impl Exchange {
     /// The same of one token after the other: told now and then, and nothing shared is read meanwhile.
     #[inline]
     pub(super) fn gives_on(&self, cx: &Context<'_>) {
-        if Outcomes::tells_again(self.last_reply, cx.now) && self.asked.proves {
+        if cx.rules.telling.is_due(self.last_reply, cx.now) && self.asked.proves {
             self.gives(cx);
         }
     }

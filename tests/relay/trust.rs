@@ -1,5 +1,6 @@
 //! What requests learn about their engines: who fails is barred, who is busy is spared, and nobody is asked twice for more.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -769,6 +770,32 @@ fn who_is_silent_has_not_failed_where_others_are_answered() {
         assert_eq!(front.count(Count::Barred), bars, "{at}");
         front.settles();
     }
+}
+
+/// The same where a stream goes on, however long ago that began.
+#[test]
+fn who_is_silent_beside_a_stream_that_goes_on_has_not_failed() {
+    let engine = Engine::run(|mut connection| {
+        let Some(request) = connection.request() else { return };
+        let event = "9\r\ndata: a\n\n\r\n";
+        connection.send([STREAM_HEAD, event].concat());
+        while request.path() == "/v1/goes-on" && connection.stream().write_all(event.as_bytes()).is_ok() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        connection.closed();
+    });
+    let front = Front::with(&[engine.address], |options| options.rules.limits.inter_chunk_timeout_ms = 1_000);
+    let [mut goes_on, _silent] = ["/v1/goes-on", "/v1/silent"].map(|path| {
+        let mut client = front.connect();
+        client.send(post(path, "{}"));
+        client.head();
+        client
+    });
+    front.until("its end", |front| front.count(Count::UpstreamFaultChunkTimeout) == 1);
+    assert_eq!(front.counters.outcomes().read(0).faults, 0);
+    assert!(!goes_on.bytes(9).is_empty());
+    drop(goes_on);
+    front.settles();
 }
 
 /// It neither stands a trial nor takes the only place of one.
