@@ -50,7 +50,8 @@ const GIVEN_UP: [&[u8]; 4] = [
 ];
 
 /// How the paths end of what no engine is asked about, under whatever prefix.
-const TOLD_ALONE: [&[u8]; 6] = [b"/tokenize", b"/detokenize", b"/render", b"/derender", b"/cancel", b"/ping"];
+const TOLD_ALONE: [&[u8]; 7] =
+    [b"/tokenize", b"/detokenize", b"/count_tokens", b"/render", b"/derender", b"/cancel", b"/ping"];
 
 /// What a reply's status and, for some errors, its body say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

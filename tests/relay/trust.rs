@@ -103,6 +103,7 @@ fn only_failures_in_a_row_bar() {
         (200, b"OPTIONS /v1/a HTTP/1.1\r\nHost: x\r\n\r\n".into(), 1),
         (200, post("/tokenize", "{}"), 1),
         (200, post("/v1/messages/count_tokens", "{}"), 1),
+        (200, post("/v1/proxied/messages/count_tokens", "{}"), 1),
         (200, post("/detokenize", "{}"), 1),
         (200, post("/v1/tokenize", "{}"), 1),
         (200, post("/v1/chat/completions/derender?a=b", "{}"), 1),
