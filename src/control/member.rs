@@ -1,8 +1,9 @@
 //! One configured engine as control knows it, and the endpoint it has now.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
@@ -95,6 +96,8 @@ pub struct Tenancy {
     pub is_known: bool,
     /// When its process began, as it said last.
     pub began: Option<f64>,
+    /// Those that answered there.
+    pub processes: Processes,
     /// How many tokens of prompts it had counted by its last scrape: tells processes apart that do not say when they began.
     pub computed: Option<u64>,
     /// Whose server it is, as far as it has said so: known for longer than its figures are believed.
@@ -105,6 +108,43 @@ pub struct Tenancy {
     pub asleep: bool,
     /// It answers again since then: whether it is the same process its next scrape tells.
     pub was_silent: Option<Instant>,
+}
+
+/// So many processes at one address are known apart, the last that came.
+const PROCESSES: usize = 8;
+/// Those that do not say when they began are no new ones where they follow one another sooner than this.
+const BY_TURNS: Duration = Duration::from_secs(30);
+
+/// The processes that answered at one address. Of several that do so by turns, as behind a gateway, none is new: slow starts would never end there,
+/// and faults be forgotten each second.
+#[derive(Debug, Default)]
+pub struct Processes {
+    /// When they began, those that say so.
+    began: VecDeque<f64>,
+    /// When it last seemed that another one answers, of those that do not.
+    renewed: Option<Instant>,
+}
+
+impl Processes {
+    /// Another one answers than before, as it seems; when each began, where it says so. Whether it is new, and not one that is back.
+    pub fn are_joined(&mut self, before: Option<f64>, began: Option<f64>, now: Instant) -> bool {
+        let Some(began) = began.filter(|began| before != Some(*began)) else {
+            let renewed = self.renewed.replace(now);
+            return renewed.is_none_or(|renewed| now.saturating_duration_since(renewed) >= BY_TURNS);
+        };
+        before.into_iter().for_each(|before| _ = self.know(before));
+        !self.know(began)
+    }
+
+    /// Whether it was known.
+    fn know(&mut self, began: f64) -> bool {
+        let is_known = self.began.contains(&began);
+        if !is_known {
+            self.began.truncate(PROCESSES - 1);
+            self.began.push_front(began);
+        }
+        is_known
+    }
 }
 
 impl Tenancy {
