@@ -10,10 +10,10 @@ use tokio::sync::Notify;
 use super::caches::Unit;
 use super::health::Course;
 use super::models::{Card, Learnt, Lock};
+use super::names;
 use super::saved::{Heard, Process};
 use super::scrape::Reading;
 use super::truth::Truth;
-use super::watch;
 use crate::config::Upstream;
 use crate::fleet::{Endpoint, EndpointId, EngineKind, EngineLoad, Health, Turnover};
 use crate::limits::TOKENS_MAX;
@@ -208,7 +208,7 @@ impl Member {
 
     /// Its host name stands for these. That it stands for several engines is said once.
     pub fn looked_up(&mut self, addresses: Vec<SocketAddr>) {
-        let is_shared = watch::is_shared(&addresses);
+        let is_shared = names::is_shared(&addresses);
         if is_shared && !std::mem::replace(&mut self.said_shared, is_shared) {
             tracing::warn!(
                 engine = &*self.name,
@@ -222,7 +222,7 @@ impl Member {
     /// What to call the host of its endpoint at `address`: by that, since its name may stand for other engines as well; by its name where this
     /// stands for one machine's two families, of which another of its sockets may know one alone.
     pub fn host_of(&self, address: SocketAddr) -> String {
-        let of_one = self.addresses.len() > 1 && !watch::is_shared(&self.addresses);
+        let of_one = self.addresses.len() > 1 && !names::is_shared(&self.addresses);
         if of_one { self.upstream.url.host.clone() } else { address.ip().to_string() }
     }
 
