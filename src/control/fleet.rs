@@ -131,7 +131,7 @@ impl Fleet {
             tenancy.was_silent = Some(now);
             member.models_doubted |= member.models.is_some();
             let (says_nothing, tokens) = (!tenancy.can_say(), tenancy.tokens());
-            if says_nothing && refused_before {
+            if says_nothing && refused_before && tenancy.processes.are_joined(None, None, now) {
                 self.starts_anew(place, id, tokens, now);
             } else if says_nothing {
                 self.is_emptied(place, id, tokens, now);
@@ -173,7 +173,7 @@ impl Fleet {
             match turn {
                 Turn::Trial => counters.on_trial(slot),
                 Turn::Recovered => counters.trial_over(slot),
-                Turn::Spared | Turn::SparedAgain => outcomes.forget(slot),
+                Turn::Spared | Turn::SparedAgain => outcomes.spare(slot),
                 Turn::Ejected(..) => {
                     counters.trial_over(slot);
                     member.ejections += 1;

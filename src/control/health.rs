@@ -58,8 +58,6 @@ pub struct Course {
     spared: Option<Instant>,
     /// Another process answers there, of which shards know nothing yet; and whether the one before was barred.
     anew: Option<bool>,
-    /// When it last seemed that another process answers there.
-    renewed: Option<Instant>,
     since: Instant,
     why: Option<Why>,
 }
@@ -119,7 +117,6 @@ impl Course {
             seen: None,
             spared: None,
             anew: None,
-            renewed: None,
             since: now,
             why: None,
         };
@@ -140,13 +137,8 @@ impl Course {
         course
     }
 
-    /// Another process answers there: what requests said of the one before is forgotten, and so is what that had in its cache. Where one follows
-    /// another before it could be in full service, these are several that answer by turns, as behind a gateway: none of them is new.
+    /// Another process answers there: what requests said of the one before is forgotten, and so is what that had in its cache.
     pub fn starts_anew(&mut self, rules: &Rules, now: Instant) {
-        let shortest = Duration::from_millis(rules.slow_start_ms.max(rules.eject_ms));
-        if self.renewed.replace(now).is_some_and(|before| now.saturating_duration_since(before) < shortest) {
-            return;
-        }
         let before = self.health();
         self.anew = Some(self.is_barred());
         self.bar = Bar::None;

@@ -26,6 +26,7 @@ use super::forms::Forms;
 use super::health::{Failure, Turn};
 use super::hearing::Hearing;
 use super::member::Member;
+use super::names;
 use super::reload::{self, Changes, Source};
 use super::scrape::Reading;
 use super::truth::Ours;
@@ -115,7 +116,7 @@ impl Keeper {
     /// Looks up where all engines are, before any of them is needed.
     pub async fn look_up(&self) {
         let engines = self.fleet().members().iter().map(|member| (member.place, member.upstream.clone())).collect();
-        for (place, addresses) in watch::first_lookups(engines).await {
+        for (place, addresses) in names::first_lookups(engines).await {
             self.resolved(place, addresses);
         }
     }
@@ -194,7 +195,7 @@ impl Keeper {
         // Before anything changes: a snapshot of engines without addresses would refuse every request.
         let before: Vec<Upstream> = self.fleet().members().iter().map(|member| member.upstream.clone()).collect();
         let new = config.upstream.iter().filter(|upstream| !before.iter().any(|known| known.is_same(upstream)));
-        let addresses = watch::first_lookups(new.map(|upstream| (upstream.label(), upstream.clone())).collect()).await;
+        let addresses = names::first_lookups(new.map(|upstream| (upstream.label(), upstream.clone())).collect()).await;
         let lists = acquaintance::first_lists(&config, &keys, &addresses).await;
         let now = Instant::now();
         let mut fleet = self.fleet();

@@ -1,18 +1,19 @@
 //! One configured engine as control knows it, and the endpoint it has now.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
 use super::caches::Unit;
 use super::health::Course;
 use super::models::{Card, Learnt, Lock};
+use super::names;
 use super::saved::{Heard, Process};
 use super::scrape::Reading;
 use super::truth::Truth;
-use super::watch;
 use crate::config::Upstream;
 use crate::fleet::{Endpoint, EndpointId, EngineKind, EngineLoad, Health, Turnover};
 use crate::limits::TOKENS_MAX;
@@ -95,6 +96,8 @@ pub struct Tenancy {
     pub is_known: bool,
     /// When its process began, as it said last.
     pub began: Option<f64>,
+    /// Those that answered there.
+    pub processes: Processes,
     /// How many tokens of prompts it had counted by its last scrape: tells processes apart that do not say when they began.
     pub computed: Option<u64>,
     /// Whose server it is, as far as it has said so: known for longer than its figures are believed.
@@ -105,6 +108,43 @@ pub struct Tenancy {
     pub asleep: bool,
     /// It answers again since then: whether it is the same process its next scrape tells.
     pub was_silent: Option<Instant>,
+}
+
+/// So many processes at one address are known apart, the last that came.
+const PROCESSES: usize = 8;
+/// Those that do not say when they began are no new ones where they follow one another sooner than this.
+const BY_TURNS: Duration = Duration::from_secs(30);
+
+/// The processes that answered at one address. Of several that do so by turns, as behind a gateway, none is new: slow starts would never end there,
+/// and faults be forgotten each second.
+#[derive(Debug, Default)]
+pub struct Processes {
+    /// When they began, those that say so.
+    began: VecDeque<f64>,
+    /// When it last seemed that another one answers, of those that do not.
+    renewed: Option<Instant>,
+}
+
+impl Processes {
+    /// Another one answers than before, as it seems; when each began, where it says so. Whether it is new, and not one that is back.
+    pub fn are_joined(&mut self, before: Option<f64>, began: Option<f64>, now: Instant) -> bool {
+        let Some(began) = began.filter(|began| before != Some(*began)) else {
+            let renewed = self.renewed.replace(now);
+            return renewed.is_none_or(|renewed| now.saturating_duration_since(renewed) >= BY_TURNS);
+        };
+        before.into_iter().for_each(|before| _ = self.know(before));
+        !self.know(began)
+    }
+
+    /// Whether it was known.
+    fn know(&mut self, began: f64) -> bool {
+        let is_known = self.began.contains(&began);
+        if !is_known {
+            self.began.truncate(PROCESSES - 1);
+            self.began.push_front(began);
+        }
+        is_known
+    }
 }
 
 impl Tenancy {
@@ -168,7 +208,7 @@ impl Member {
 
     /// Its host name stands for these. That it stands for several engines is said once.
     pub fn looked_up(&mut self, addresses: Vec<SocketAddr>) {
-        let is_shared = watch::is_shared(&addresses);
+        let is_shared = names::is_shared(&addresses);
         if is_shared && !std::mem::replace(&mut self.said_shared, is_shared) {
             tracing::warn!(
                 engine = &*self.name,
@@ -182,7 +222,7 @@ impl Member {
     /// What to call the host of its endpoint at `address`: by that, since its name may stand for other engines as well; by its name where this
     /// stands for one machine's two families, of which another of its sockets may know one alone.
     pub fn host_of(&self, address: SocketAddr) -> String {
-        let of_one = self.addresses.len() > 1 && !watch::is_shared(&self.addresses);
+        let of_one = self.addresses.len() > 1 && !names::is_shared(&self.addresses);
         if of_one { self.upstream.url.host.clone() } else { address.ip().to_string() }
     }
 

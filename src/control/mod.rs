@@ -26,6 +26,7 @@ pub mod log;
 pub mod member;
 mod metrics;
 pub mod models;
+pub mod names;
 mod outlet;
 mod pools;
 pub mod receipts;

@@ -4,7 +4,7 @@
 //! control has published a snapshot that says the same.
 
 use crate::atomics::{AtomicU32, Ordering};
-use crate::limits::{ENDPOINTS_MAX, FAULTS_IN_A_ROW_MAX};
+use crate::limits::{ENDPOINTS_MAX, FAULTS_IN_A_ROW_MAX, Limits};
 
 /// See the module.
 #[derive(Debug)]
@@ -28,6 +28,36 @@ struct Slot {
 
 /// As fine as silences are told apart, in microseconds: an instant is written no more often.
 const TENTH: u64 = 100_000;
+
+/// How often a stream that goes on tells that it does: each telling waits for memory that no other token touches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Telling {
+    /// In microseconds, a power of two.
+    every: u64,
+}
+
+impl Telling {
+    /// Each 4.2 s, and where a silence is too long that may lie between two of these, each 0.07 s.
+    pub fn of(limits: &Limits) -> Telling {
+        let timeouts = [limits.reply_head_timeout_ms, limits.first_token_timeout_ms, limits.inter_chunk_timeout_ms];
+        let seldom = Telling::default().every;
+        // Its tokens may be nearly as far apart.
+        let is_short = timeouts.into_iter().any(|timeout| timeout.saturating_mul(1_000) < 2 * seldom + TENTH);
+        Telling { every: if is_short { 1 << 16 } else { seldom } }
+    }
+
+    /// Whether it tells again, with a token `now`, one having come `before`.
+    #[inline]
+    pub fn is_due(self, before: u64, now: u64) -> bool {
+        before ^ now >= self.every
+    }
+}
+
+impl Default for Telling {
+    fn default() -> Self {
+        Telling { every: 1 << 22 }
+    }
+}
 
 fn tenths(now: u64) -> u32 {
     (now / TENTH + 1) as u32
@@ -82,13 +112,6 @@ impl Outcomes {
         }
     }
 
-    /// Whether a stream that goes on tells again that it does: each 4.2 s, since each telling waits for memory that no other token touches. Silences
-    /// count from 30 s; where a shorter timeout is configured, streams tell by their first tokens and their ends alone.
-    #[inline]
-    pub fn tells_again(before: u64, now: u64) -> bool {
-        (before ^ now) >> 22 != 0
-    }
-
     /// Whether anybody had anything from there in a later tenth of a second.
     pub fn gave_since(&self, slot: u16, since: u64) -> bool {
         self.slots.get(slot as usize).is_some_and(|cell| cell.gave.load(Ordering::Relaxed) > tenths(since))
@@ -113,11 +136,18 @@ impl Outcomes {
         }
     }
 
-    /// For control, which gives the slot to another endpoint.
-    pub fn forget(&self, slot: u16) {
+    /// For control, which cannot do without it: what it gave it gave, and its streams go on.
+    pub fn spare(&self, slot: u16) {
         if let Some(cell) = self.slots.get(slot as usize) {
             cell.in_a_row.store(0, Ordering::Relaxed);
             cell.barred.store(0, Ordering::Release);
+        }
+    }
+
+    /// For control, which gives the slot to another endpoint, or found another process there.
+    pub fn forget(&self, slot: u16) {
+        self.spare(slot);
+        if let Some(cell) = self.slots.get(slot as usize) {
             cell.gave.store(0, Ordering::Relaxed);
         }
     }
@@ -175,8 +205,31 @@ mod tests {
         assert!(outcomes.gave_since(1, 4_800_000) && !outcomes.gave_since(1, 5_000_000));
         outcomes.gives(1, 5_150_000);
         assert!(outcomes.gave_since(1, 5_000_000) && !outcomes.gave_since(2, 0));
+        outcomes.bar(1);
+        outcomes.spare(1);
+        assert!(outcomes.gave_since(1, 5_000_000) && !outcomes.is_barred(1), "it goes on");
         outcomes.forget(1);
         assert!(!outcomes.gave_since(1, 0), "another engine's");
+    }
+
+    #[test]
+    fn streams_tell_often_enough_for_the_shortest_silence_that_counts() {
+        let often = |change: fn(&mut Limits)| {
+            let mut limits = Limits::default();
+            change(&mut limits);
+            let telling = Telling::of(&limits);
+            (1..200).filter(|token| telling.is_due((token - 1) * 50_000, token * 50_000)).count()
+        };
+        assert_eq!(often(|_| {}), 2);
+        assert_eq!(often(|limits| limits.inter_chunk_timeout_ms = 9_000), 2);
+        for short in [
+            |limits: &mut Limits| limits.inter_chunk_timeout_ms = 2_000,
+            |limits: &mut Limits| limits.first_token_timeout_ms = 8_000,
+            |limits: &mut Limits| limits.reply_head_timeout_ms = 600,
+        ] {
+            assert!(often(short) > 140);
+        }
+        assert_eq!(Telling::of(&Limits::default()), Telling::default());
     }
 
     #[test]

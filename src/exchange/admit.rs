@@ -13,6 +13,7 @@ use super::reply::Reply;
 use super::upload::Upload;
 use super::{Asked, End, Exchange, Leg, Phase, outcome};
 use crate::config::{Access, Cidr, Config, HalfClose};
+use crate::counters::Telling;
 use crate::http::rewrite;
 use crate::http::{
     self, Added, BodyLength, Known, RequestFraming, RequestHead, Shape, Status, ToClient, Version, reply,
@@ -27,6 +28,8 @@ use crate::scan::{Api, Needs};
 pub struct Rules {
     /// Bounds and deadlines.
     pub limits: Limits,
+    /// How often streams tell that they go on, by their deadlines.
+    pub telling: Telling,
     /// Which paths reach an engine.
     pub paths: Paths,
     /// Pages that may read answers of the front's own.
@@ -52,6 +55,7 @@ impl From<&Config> for Rules {
     fn from(config: &Config) -> Rules {
         Rules {
             limits: config.limits.clone(),
+            telling: Telling::of(&config.limits),
             paths: Paths::new(config.serve.paths.iter().map(String::as_str)),
             origins: Origins::new(config.serve.allowed_origins.iter().map(String::as_str)),
             explain_from: config.serve.explain_from.clone(),

@@ -8,10 +8,10 @@
 use super::event::{Context, Micros};
 use super::tap::Told;
 use super::{Exchange, Phase};
-use crate::counters::Outcomes;
 use crate::counters::stats::Count;
 use crate::http;
 use crate::scan::Api;
+use crate::snapshot::Snapshot;
 
 /// Who leaves after so long, and has had nothing of an answer, may have found an engine that hangs.
 const LEFT_WAITING: Micros = 30_000_000;
@@ -50,7 +50,8 @@ const GIVEN_UP: [&[u8]; 4] = [
 ];
 
 /// How the paths end of what no engine is asked about, under whatever prefix.
-const TOLD_ALONE: [&[u8]; 6] = [b"/tokenize", b"/detokenize", b"/render", b"/derender", b"/cancel", b"/ping"];
+const TOLD_ALONE: [&[u8]; 7] =
+    [b"/tokenize", b"/detokenize", b"/count_tokens", b"/render", b"/derender", b"/cancel", b"/ping"];
 
 /// What a reply's status and, for some errors, its body say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -233,7 +234,7 @@ impl Exchange {
     /// The same of one token after the other: told now and then, and nothing shared is read meanwhile.
     #[inline]
     pub(super) fn gives_on(&self, cx: &Context<'_>) {
-        if Outcomes::tells_again(self.reply.last, cx.now) && self.asked.proves {
+        if cx.rules.telling.is_due(self.reply.last, cx.now) && self.asked.proves {
             self.gives(cx);
         }
     }
@@ -264,14 +265,18 @@ impl Exchange {
         self.charge();
     }
 
-    /// Whether a request that its engine is too busy for goes to another one: once, if all of it is still here, there is another for which it is not too
-    /// long, and the budget for retries allows it.
+    /// Whether a request that its engine is too busy for goes to another one: once, if all of it is still here, there is another that was not tried and
+    /// for which it is not too long, and the budget for retries allows it.
     pub(super) fn may_spill(&self, cx: &mut Context<'_>) -> bool {
-        let others = || {
-            let pool = self.pool_in(cx.snapshot);
-            pool.is_some_and(|pool| pool.taking(self.context).eligible().slots().len() > 1)
-        };
-        !self.retried && self.upload.held_whole && others() && cx.retry()
+        !self.retried && self.upload.held_whole && !self.is_alone(cx.snapshot) && cx.retry()
+    }
+
+    /// Whether nobody is left to choose, of those for whom it is not too long, beside the endpoint that this request is at.
+    pub(super) fn is_alone(&self, snapshot: &Snapshot) -> bool {
+        let pool = self.pool_in(snapshot).map(|pool| pool.taking(self.context));
+        let here = self.leg.as_ref().map(|leg| leg.admission.endpoint().slot);
+        let mut slots = pool.into_iter().flat_map(|pool| pool.eligible().slots());
+        slots.all(|slot| Some(*slot) == here || self.tried.contains(*slot))
     }
 
     /// Gives the endpoint up for this request; it is not tried again.

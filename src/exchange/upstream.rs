@@ -3,7 +3,6 @@
 use super::event::{Action, Context, Side};
 use super::{Exchange, Phase, Waiting, refusals};
 use crate::counters::stats::Count;
-use crate::snapshot::Snapshot;
 
 /// How often a sent request is checked for acknowledgement, to let go of its held copy.
 const ACKNOWLEDGEMENT_CHECK_MS: u64 = 1_000;
@@ -41,14 +40,6 @@ impl Exchange {
             return self.refuse(refusals::NO_ENDPOINT.into(), cx);
         }
         self.choose_again(Count::RetriedConnect, cx);
-    }
-
-    /// Whether nobody is left to choose beside the endpoint that this request is at.
-    fn is_alone(&self, snapshot: &Snapshot) -> bool {
-        let pool = self.pool_in(snapshot);
-        let here = self.leg.as_ref().map(|leg| leg.admission.endpoint().slot);
-        let mut slots = pool.into_iter().flat_map(|pool| pool.eligible().slots());
-        slots.all(|slot| Some(*slot) == here || self.tried.contains(*slot))
     }
 
     /// There was nothing left to connect with: no fault of the endpoint's, and another would fare no better.

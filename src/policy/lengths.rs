@@ -2,7 +2,7 @@
 //!
 //! What is too long for an engine it refuses at once, so that it looks idle and would draw the next such prompt too.
 
-use crate::fleet::Endpoint;
+use crate::fleet::{Endpoint, Health};
 use crate::policy::{Eligible, Pool};
 
 /// So many are told apart at most, the shortest.
@@ -20,15 +20,15 @@ pub(super) struct Longer {
 }
 
 impl Pool {
-    /// Those that take so many tokens, prompt and answer together, where others do not; all of them, where nobody who does may be chosen. Of what is
-    /// too long for all, those that take most. 0: nothing is known of it.
+    /// Those that take so many tokens, prompt and answer together, where others do not; all of them, where who does is down. Of what is too long
+    /// for all, those that take most. 0: nothing is known of it.
     #[inline]
     pub fn taking(&self, tokens: u32) -> &Pool {
         let is_too_long = |longer: &&Longer| tokens > longer.than + longer.than / GUESS;
         self.longer.iter().rev().find(is_too_long).map_or(self, |longer| &longer.pool)
     }
 
-    /// Those that may be chosen now, by what they take.
+    /// Those that are not down, by what they take.
     pub(super) fn longer(&self, endpoints: &[Option<Endpoint>]) -> Box<[Longer]> {
         let mut lengths = self.contexts.to_vec();
         lengths.sort_unstable();
@@ -40,8 +40,10 @@ impl Pool {
             let takes = self.members.iter().zip(&*self.contexts).filter(|(_, context)| **context > than);
             let members: Vec<u16> = takes.map(|(slot, _)| *slot).collect();
             let eligible = Eligible::of(&members, endpoints);
-            let in_service = !eligible.slots().is_empty() && !eligible.last_resort();
-            in_service.then(|| Longer { than, pool: self.part(members.into(), eligible) })
+            // Who only failed requests may take the next one, and nobody else would. Who is down takes none.
+            let may_take =
+                |slot: &u16| endpoints[usize::from(*slot)].as_ref().is_some_and(|one| one.health != Health::Down);
+            eligible.slots().iter().any(may_take).then(|| Longer { than, pool: self.part(members.into(), eligible) })
         };
         lengths.into_iter().filter_map(longer).collect()
     }

@@ -307,12 +307,8 @@ pub fn choose(pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choic
 /// The same by another policy, and with a reason as if nothing were to be avoided; see [`Choice::told`].
 #[inline]
 pub fn choose_by(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choice, Nobody> {
-    let taking = pool.taking(request.context);
-    match choose_among(policy, taking, loads, request) {
-        // All of these were tried. Where they have as many requests as they may, another would refuse this one.
-        Err(Nobody::NoneTakesRequests) if !std::ptr::eq(taking, pool) => choose_among(policy, pool, loads, request),
-        chosen => chosen,
-    }
+    // Where all of these were tried, or have as many requests as they may, another would refuse this one for good.
+    choose_among(policy, pool.taking(request.context), loads, request)
 }
 
 #[inline]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use warmfront::counters::Counters;
 use warmfront::counters::stats::{Count, Stats};
+use warmfront::counters::{Counters, Telling};
 use warmfront::driver::{Driver, socket};
 use warmfront::exchange::{Record, Rules};
 use warmfront::fleet::{Endpoint, EndpointId, Health};
@@ -63,6 +63,7 @@ impl Front {
         let (pools, policies) = (Vec::new(), Vec::new());
         let mut options = Options { rules, settings, pools, policies, capacity_tokens: None, context: None, stopwatch };
         change(&mut options);
+        options.rules.telling = Telling::of(&options.rules.limits);
         let published = Published::leak(snapshot(upstreams, &options));
         let (counters, stats, process) = (Counters::leak(), Stats::leak(1), Process::leak(1));
         counters.queue().islands_are(&published.current().islands());

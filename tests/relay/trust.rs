@@ -1,10 +1,12 @@
 //! What requests learn about their engines: who fails is barred, who is busy is spared, and nobody is asked twice for more.
 
+use std::io::Write;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use warmfront::counters::Text;
 use warmfront::counters::stats::Count;
-use warmfront::fleet::Endpoint;
+use warmfront::fleet::{Endpoint, Health};
 use warmfront::policy::Policy;
 
 use crate::client::{chat, chunked, get, post};
@@ -101,6 +103,7 @@ fn only_failures_in_a_row_bar() {
         (200, b"OPTIONS /v1/a HTTP/1.1\r\nHost: x\r\n\r\n".into(), 1),
         (200, post("/tokenize", "{}"), 1),
         (200, post("/v1/messages/count_tokens", "{}"), 1),
+        (200, post("/v1/proxied/messages/count_tokens", "{}"), 1),
         (200, post("/detokenize", "{}"), 1),
         (200, post("/v1/tokenize", "{}"), 1),
         (200, post("/v1/chat/completions/derender?a=b", "{}"), 1),
@@ -250,10 +253,46 @@ fn what_a_long_engine_is_too_busy_for_does_not_go_to_a_short_one() {
         assert_eq!(front.ask(&asked).status, 503);
     }
     assert_eq!((long.executions(), short.executions(), front.count(Count::RetriedBusy)), (4, 0, 0));
-    // Barred since the snapshot was made, it is still the one that may take this.
+    // Barred since the snapshot was made, or before, it is still the one that may take this.
     front.counters.outcomes().bar(0);
     assert_eq!((front.ask(&asked).status, short.executions()), (503, 0));
+    republish(&front, |snapshot| snapshot.endpoints[0].as_mut().unwrap().health = Health::Ejected);
+    for _ in 0..4 {
+        assert_eq!(front.ask(&asked).status, 503);
+    }
+    assert_eq!((long.executions(), short.executions()), (9, 0));
     assert_eq!(front.ask(post("/v1/completions", r#"{"prompt":"word"}"#)).status, 400);
+    front.settles();
+}
+
+/// Nor does what long engines take no connection for, or are too busy for one after the other.
+#[test]
+fn a_long_prompt_that_fails_at_long_engines_does_not_go_to_a_short_one() {
+    let asked = post("/v1/completions", format!(r#"{{"prompt":"{}"}}"#, "word ".repeat(20_000)));
+    let start = |engines: &[SocketAddr], contexts: &[u32]| {
+        let front = Front::with(engines, |options| {
+            options.settings.policy = Policy::Warm;
+            options.rules.limits.connect_timeout_ms = 100;
+        });
+        republish(&front, |snapshot| snapshot.pools[0].contexts = contexts.into());
+        front
+    };
+    let answer = recorded("rejected-plain.response");
+    let (long, short) = (Engine::answering(answer.clone()), Engine::answering(error(400)));
+    let front = start(&[refusing(), long.address, short.address], &[32_768, 32_768, 8_192]);
+    let mut own_words = 0;
+    for _ in 0..8 {
+        let reply = front.ask(&asked);
+        assert_eq!(reply.status, 503);
+        own_words += usize::from(answer.ends_with(reply.text().as_bytes()));
+    }
+    assert_eq!(short.executions(), 0);
+    assert!(own_words > 0, "where nobody is left, those of the engine are told");
+    front.settles();
+
+    let (hole, _kept) = black_hole();
+    let front = start(&[hole, short.address], &[32_768, 8_192]);
+    assert_eq!((front.ask(&asked).status, front.count(Count::ConnectFailed), short.executions()), (503, 4, 0));
     front.settles();
 }
 
@@ -732,6 +771,32 @@ fn who_is_silent_has_not_failed_where_others_are_answered() {
         assert_eq!(front.count(Count::Barred), bars, "{at}");
         front.settles();
     }
+}
+
+/// The same where a stream goes on, however long ago that began.
+#[test]
+fn who_is_silent_beside_a_stream_that_goes_on_has_not_failed() {
+    let engine = Engine::run(|mut connection| {
+        let Some(request) = connection.request() else { return };
+        let event = "9\r\ndata: a\n\n\r\n";
+        connection.send([STREAM_HEAD, event].concat());
+        while request.path() == "/v1/goes-on" && connection.stream().write_all(event.as_bytes()).is_ok() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        connection.closed();
+    });
+    let front = Front::with(&[engine.address], |options| options.rules.limits.inter_chunk_timeout_ms = 1_000);
+    let [mut goes_on, _silent] = ["/v1/goes-on", "/v1/silent"].map(|path| {
+        let mut client = front.connect();
+        client.send(post(path, "{}"));
+        client.head();
+        client
+    });
+    front.until("its end", |front| front.count(Count::UpstreamFaultChunkTimeout) == 1);
+    assert_eq!(front.counters.outcomes().read(0).faults, 0);
+    assert!(!goes_on.bytes(9).is_empty());
+    drop(goes_on);
+    front.settles();
 }
 
 /// It neither stands a trial nor takes the only place of one.

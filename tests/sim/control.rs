@@ -178,7 +178,7 @@ impl Control {
                 shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (2, false));
             }
             Some(Turn::Spared | Turn::SparedAgain) => {
-                outcomes.forget(slot as u16);
+                outcomes.spare(slot as u16);
                 shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (0, false));
             }
             Some(Turn::Recovered | Turn::Ejected(..)) => {

@@ -5,8 +5,8 @@ use std::io::Read;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use warmfront::counters::Counters;
 use warmfront::counters::stats::{Gauge, Stats};
+use warmfront::counters::{Counters, Telling};
 use warmfront::exchange::{Record, Rules};
 use warmfront::limits::RECORDS_MAX;
 use warmfront::policy::{Policy, Queueing, Settings, ShadowPolicy};
@@ -123,8 +123,10 @@ impl Schedule {
         let mut random = Random::new(seed);
         let style = draw::style(&mut random);
         let knobs = draw::knobs(style, &mut random);
+        let limits = draw::limits(style, &mut random);
         let rules = Arc::new(Rules {
-            limits: draw::limits(style, &mut random),
+            telling: Telling::of(&limits),
+            limits,
             half_close_leaves: random.chance(50),
             stream_error_event: random.chance(80),
             access_log: !seed.is_multiple_of(8),

@@ -13,7 +13,7 @@ use crate::config::{Config, Health, Upstream};
 use crate::control::client::{self, Answer, Call, CallError, Client};
 use crate::control::models::{self, Learnt};
 use crate::control::scrape::{EngineKind, Page, Reading};
-use crate::control::{key, unserved, watch};
+use crate::control::{key, names, unserved};
 
 /// An engine may be busy, and `check` is in no hurry.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -79,7 +79,7 @@ async fn engine(upstream: Upstream, health: Health) -> Looked {
         // Said among the files, and only where it is a fault.
         Err(_) => return alone(vec![Finding::good(name, "is not asked, for want of its key")]),
     };
-    let address = match watch::lookup(&upstream).await {
+    let address = match names::lookup(&upstream).await {
         Ok(addresses) => addresses,
         Err(why) => return alone(vec![Finding::wrong(name, format!("cannot look it up: {why}"))]),
     };
@@ -113,7 +113,7 @@ fn shared(name: &str, host: &str, addresses: &[SocketAddr]) -> Option<Finding> {
             "{host} stands for {all}, of which one is used at a time; name each engine by a name or an address of its own"
         )
     };
-    watch::is_shared(addresses).then(|| Finding::advice(name, words()))
+    names::is_shared(addresses).then(|| Finding::advice(name, words()))
 }
 
 struct Asked<'a> {

@@ -17,7 +17,7 @@ use crate::config::{Config, Upstream};
 use crate::control::client::{self, Answer, Call, CallError, Client};
 use crate::control::models;
 use crate::control::scrape::EngineKind;
-use crate::control::{key, watch};
+use crate::control::{key, names};
 
 /// Longest answer that is read.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
@@ -79,7 +79,7 @@ pub(super) async fn examine(upstream: Upstream, manner: Manner) -> Examined {
             (None, Some(weigh("key", format!("{error}: {why};\nasked without it"))))
         }
     };
-    let addresses = match watch::lookup(&upstream).await {
+    let addresses = match names::lookup(&upstream).await {
         Ok(addresses) => addresses,
         Err(why) => return unreachable(examined, format!("cannot look it up: {}", shown(&why))),
     };

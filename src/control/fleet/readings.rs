@@ -44,6 +44,7 @@ impl Fleet {
         let foreign = theirs.filter(|_| ours.several == 0).map_or(0, |theirs| theirs.saturating_sub(ours.in_flight));
         let was_silent = tenancy.was_silent.take().is_some();
         let another = tenancy.is_another(&reading, was_silent);
+        let began = tenancy.began;
         (tenancy.began, tenancy.computed) = (reading.started.or(tenancy.began), reading.load.prompt_tokens_total);
         let before = tenancy.reading.as_ref().map(|(reading, _)| reading.load);
         let since = tenancy.reading.as_ref().map_or(Duration::ZERO, |(_, at)| now.saturating_duration_since(*at));
@@ -51,8 +52,9 @@ impl Fleet {
         let fell = |before: EngineLoad| Some(reading.load.prompt_tokens_total? < before.prompt_tokens_total?);
         // Its cache is gone with its memory.
         let (was_asleep, asleep) = (tenancy.asleep, reading.awake == Some(false));
-        let anew = before.and_then(fell) == Some(true) || another;
-        let emptied = anew || asleep && !was_asleep;
+        let is_another = before.and_then(fell) == Some(true) || another;
+        let anew = is_another && tenancy.processes.are_joined(began, reading.started, now);
+        let emptied = is_another || asleep && !was_asleep;
         let capacity = tenancy.unit.tokens(&reading);
         if anew {
             self.starts_anew(place, id, capacity, now);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::Fleet;
 use crate::control::caches::Unit;
 use crate::control::health::{Course, REFUSALS};
-use crate::control::member::{Member, Tenancy};
+use crate::control::member::{Member, Processes, Tenancy};
 use crate::control::truth::Truth;
 use crate::counters::{Counted, Deeds};
 use crate::fleet::{Endpoint, EndpointId, Health, Turnover};
@@ -110,6 +110,7 @@ impl Fleet {
             unit: Unit::default(),
             is_known: false,
             began: None,
+            processes: Processes::default(),
             computed: None,
             kind: None,
             process: None,

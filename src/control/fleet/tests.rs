@@ -301,6 +301,19 @@ fn who_gets_a_slot_begins_with_nothing_that_was_learnt_there() {
     assert_eq!((third.slot, rate(), counters.outcomes().is_barred(third.slot)), (first.slot, before, false));
 }
 
+/// Its streams go on: who leaves it after a while beside them does not leave one that hangs.
+#[test]
+fn who_is_spared_gave_what_it_gave() {
+    let mut fleet = fleet(1);
+    let (counters, now) = (Counters::leak(), Instant::now());
+    fleet.look(counters, now);
+    let outcomes = counters.outcomes();
+    outcomes.gives(0, 5_000_000);
+    (0..3).for_each(|_| _ = outcomes.fault(0));
+    assert!(matches!(fleet.look(counters, now).0[..], [(_, Turn::Spared)]));
+    assert!(outcomes.gave_since(0, 1_000_000) && !outcomes.is_barred(0));
+}
+
 /// `/metrics` of an engine that was asked for so many tokens of prompts and found so many in its cache.
 fn counted(prompts: u64, hits: u64, caching: &str) -> Reading {
     let text = format!(

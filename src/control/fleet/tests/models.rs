@@ -142,7 +142,7 @@ fn a_prompt_goes_to_who_takes_one_so_long() {
         assert_eq!(sent(&mut fleet, model, 20_000, &[]), [1]);
         assert_eq!(sent(&mut fleet, model, 200_000, &[]), [1], "too long for all, as far as we guess");
         assert_eq!(sent(&mut fleet, model, 0, &[]), [0, 1, 2], "nothing is known of it");
-        assert_eq!(sent(&mut fleet, model, 20_000, &[1]), [0, 2], "it was tried");
+        assert_eq!(sent(&mut fleet, model, 20_000, &[1]), [0; 0], "it was tried");
         assert_eq!(sent(&mut fleet, model, 20_000, &[0, 1, 2]), [0; 0]);
     }
     let (id, _) = fleet.target(1).unwrap();
@@ -155,6 +155,14 @@ fn a_prompt_goes_to_who_takes_one_so_long() {
     assert_eq!(by_length, [vec![0, 1, 2], vec![1, 2], vec![2]]);
     learns(&mut fleet, [Some(8_192); 3]);
     assert_eq!(sent(&mut fleet, b"m", 20_000, &[]), [0, 1, 2], "all are alike");
+    learns(&mut fleet, [Some(8_192), Some(32_768), Some(8_192)]);
+    (0..3).for_each(|place| _ = fleet.probed(place, fleet.target(place).unwrap().0, Ok(()), Instant::now()));
+    fleet.look(counters, Instant::now());
+    counters.outcomes().bar(1);
+    fleet.look(counters, Instant::now());
+    assert_eq!(fleet.members()[1].health(), Some(Health::Ejected));
+    assert_eq!(sent(&mut fleet, b"m", 20_000, &[]), [1], "nobody else takes it");
+    assert_eq!(sent(&mut fleet, b"m", 9_000, &[]), [0, 2]);
 }
 
 /// A pod went, and its address is another server's by now, which is healthy and answers all else with 404: whoever believed the list of before

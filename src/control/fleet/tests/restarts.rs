@@ -148,6 +148,42 @@ fn several_that_answer_by_turns_are_not_new_each_time() {
     assert_eq!(counters.outcomes().read(0).in_a_row, 0);
 }
 
+/// Behind a gateway that mostly asks the same one.
+#[test]
+fn one_that_is_back_at_its_address_is_not_new() {
+    let (mut sent, counters) = (Sent::new(), Counters::leak());
+    let starts_slowly = |sent: &mut Sent, time: u32| {
+        sent.scraped(began(Some(time)));
+        sent.fleet.look(counters, sent.now);
+        sent.fleet.snapshot().endpoints[0].as_ref().unwrap().share_percent < 20
+    };
+    sent.probed(Ok(()), 1);
+    let mut new = Vec::new();
+    for round in 0..4 {
+        (0..70).for_each(|_| assert!(!starts_slowly(&mut sent, 5)));
+        new.extend(starts_slowly(&mut sent, 6).then_some(round));
+        sent.now += Duration::from_secs(60);
+    }
+    assert_eq!(new, [0]);
+}
+
+/// However long slow starts are, and however soon they come one after the other.
+#[test]
+fn each_process_that_never_answered_before_is_new() {
+    let (mut sent, counters) = (Sent::new(), Counters::leak());
+    let mut config = Config::clone(&sent.fleet.config);
+    config.health.slow_start_ms = 600_000;
+    sent.fleet.reconfigure(Arc::new(config), Vec::new(), Arc::default(), sent.now);
+    sent.probed(Ok(()), 1);
+    for time in 5..20 {
+        sent.scraped(began(Some(time)));
+        sent.fleet.look(counters, sent.now);
+        assert_eq!(counters.outcomes().read(0).in_a_row, 0, "{time}");
+        (0..2).for_each(|_| _ = counters.outcomes().fault(0));
+        sent.now += Duration::from_secs(20);
+    }
+}
+
 /// Its memory was given back, and it is the same one.
 #[test]
 fn a_bar_outlasts_sleep() {
