@@ -23,6 +23,7 @@ use crate::kvevents::{Counts, Ended, Reached, Settings, Source, Told};
 use crate::limits::{KV_RANKS_MAX, MIRROR_BLOCKS_MAX};
 use crate::mirror::{self, Mirror};
 use crate::scan::Form;
+use notes::Owed;
 use socket::{Course, Socket};
 
 /// An engine of which something was missed is known again when so many of a hundred of its blocks are.
@@ -60,8 +61,8 @@ struct Inner {
     /// How often the endpoint's cache had been emptied when that began.
     emptied: u64,
     tells: Tells,
-    /// Links that the index did not take.
-    missed: u64,
+    /// What the index did not take.
+    owed: Owed,
     lag: f64,
     /// It was said that a socket cannot be connected with.
     is_said_unheard: bool,
@@ -86,7 +87,7 @@ pub struct Figures {
     pub mirrored: mirror::Counts,
     /// KV blocks known by name.
     pub blocks: u64,
-    /// Links that the index did not take.
+    /// Links that the index did not take, or not at once.
     pub missed: u64,
     /// The most memory that its mirrors take.
     pub bytes_max: usize,
@@ -109,7 +110,7 @@ impl Hearing {
             is_noted: false,
             emptied: 0,
             tells: Tells::Nothing,
-            missed: 0,
+            owed: Owed::default(),
             lag: 0.0,
             is_said_unheard: false,
             is_said_partial: false,
@@ -203,7 +204,7 @@ impl Hearing {
     /// How the socket stands behind that.
     pub async fn stands(&self, socket: usize, source: &Source) {
         self.stand(socket, source);
-        self.settle().await;
+        self.settle(false).await;
     }
 
     fn stand(&self, socket: usize, source: &Source) {
@@ -236,8 +237,12 @@ impl Hearing {
     /// For metrics.
     pub fn figures(&self) -> Figures {
         let inner = self.inner();
-        let mut figures =
-            Figures { missed: inner.missed, lag_seconds: inner.lag, mirrored: inner.earlier, ..Figures::default() };
+        let mut figures = Figures {
+            missed: inner.owed.missed(),
+            lag_seconds: inner.lag,
+            mirrored: inner.earlier,
+            ..Figures::default()
+        };
         let counts = inner.sockets.iter().flat_map(|socket| [&socket.earlier, &socket.counts]);
         counts.for_each(|counts| figures.counts.add(counts));
         for Rank { mirror, .. } in inner.ranks.values() {
@@ -248,17 +253,20 @@ impl Hearing {
         figures
     }
 
-    /// Says how far the engine is known, and has the index hold what it is known by.
-    async fn settle(&self) {
-        let (tells, retells) = self.judge(&mut self.inner());
+    /// Says how far the engine is known, and has the index hold what it is known by. `again`: also where that was tried in vain.
+    async fn settle(&self, again: bool) {
+        let (tells, retells) = self.judge(again, &mut self.inner());
         if retells {
             self.retell().await;
         }
-        self.say(tells, &mut self.inner());
+        let mut inner = self.inner();
+        // An engine is not believed in full that would be taken for cold.
+        let tells = if tells == Tells::All && inner.owed.is_lost() { inner.tells } else { tells };
+        self.say(tells, &mut inner);
     }
 
     /// How far it is known, and whether the index has to be told of all that is.
-    fn judge(&self, inner: &mut Inner) -> (Tells, bool) {
+    fn judge(&self, again: bool, inner: &mut Inner) -> (Tells, bool) {
         let heard = inner.sockets.iter().all(|socket| socket.course == Course::Heard);
         let silent = inner.sockets.iter().any(|socket| socket.course == Course::Silent);
         // Where nobody can be asked its next message is waited for, which may come in an hour.
@@ -274,9 +282,10 @@ impl Hearing {
             self.distrust(inner);
         }
         let begins = tells == Tells::All && inner.tells != Tells::All;
-        let retells = heard && !partial && (begins || !inner.is_noted);
+        let lost = inner.owed.is_lost();
+        let retells = heard && !partial && if lost { again } else { begins || !inner.is_noted };
         if retells {
-            if begins {
+            if begins || lost {
                 self.empty(inner);
             }
             self.note(inner);
@@ -322,15 +331,16 @@ impl Hearing {
         if !inner.is_noted || emptied == inner.emptied + 1 {
             inner.emptied = emptied;
         }
+        inner.owed.forget();
         if inner.tells == Tells::All {
             // That was forgotten with the rest.
             self.keep_promises(inner);
         }
     }
 
-    /// Of an endpoint that is gone meanwhile nothing is kept.
-    fn keep_promises(&self, inner: &Inner) {
-        let _ = inner.index.keeps_promises(self.id, inner.tells == Tells::All);
+    /// Where the index is busy, the next second asks again; of an endpoint that is gone meanwhile nothing is kept.
+    fn keep_promises(&self, inner: &mut Inner) {
+        inner.owed.promises = inner.index.keeps_promises(self.id, inner.tells == Tells::All).is_err();
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {

@@ -63,6 +63,10 @@ impl Index {
     /// Whether what shards promise for this endpoint has to be confirmed, which takes 128 KiB ([`PROMISES_MAX`] of 16 bytes) beyond
     /// [`Index::bytes`]. No endpoint does at first, nor after [`Index::assign`]. Where it ends, what was promised is held like all else.
     pub fn keeps_promises(&self, id: EndpointId, keeps: bool) -> Result<(), Missed> {
+        // Asked again each second for one that has no seat.
+        if !self.tenant(id) {
+            return Err(Missed::Stranger);
+        }
         let mut promises = keeps.then(Promises::new);
         let (_, mut ledger) = self.claim(id, CONTROL_CLAIMS_MAX)?;
         if ledger.promises.is_some() != keeps {

@@ -88,7 +88,7 @@ impl Hearing {
         };
         let reading = Reading { vocabulary: &self.form.vocabulary, root: &root };
         let (others, is_noted) = (&inner.ranks, inner.is_noted);
-        let mut notes = Notes { index: &inner.index, id: self.id, others, is_noted, missed: 0 };
+        let mut notes = Notes { index: &inner.index, id: self.id, others, is_noted, owed: &mut inner.owed };
         let mut stint = Stint::default();
         let next = loop {
             let halt = match events.peek() {
@@ -106,7 +106,6 @@ impl Hearing {
                 Halt::Spent => break Next::Empty { spent: true },
             }
         };
-        inner.missed += notes.missed;
         inner.ranks.insert(number, rank);
         next
     }
@@ -150,12 +149,11 @@ impl Hearing {
 
     fn retell_piece(&self, number: u32, telling: &mut Telling) -> bool {
         let inner = &mut *self.inner();
-        let Some(rank) = inner.ranks.get(&number).filter(|_| inner.is_noted) else { return true };
+        let is_noted = inner.is_noted && !inner.owed.is_lost();
+        let Some(rank) = inner.ranks.get(&number).filter(|_| is_noted) else { return true };
         let others = &BTreeMap::new();
-        let mut notes = Notes { index: &inner.index, id: self.id, others, is_noted: true, missed: 0 };
-        let done = rank.mirror.retell_on(telling, &mut notes, &mut Stint::default());
-        inner.missed += notes.missed;
-        done
+        let mut notes = Notes { index: &inner.index, id: self.id, others, is_noted, owed: &mut inner.owed };
+        rank.mirror.retell_on(telling, &mut notes, &mut Stint::default())
     }
 
     /// The engine has more blocks than was thought: mirrors get room for them, as far as there is any.

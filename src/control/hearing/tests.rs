@@ -1,18 +1,23 @@
 //! What an engine tells takes turns with what else there is to do, and what was counted stays counted.
 
 use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::task::yield_now;
 
 use super::*;
-use crate::config::{Config, KvEvents};
+use crate::config::{Config, KvEvents, Upstream};
 use crate::control::access::AccessLog;
 use crate::control::fleet::Fleet;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
-use crate::index::Capacity;
+use crate::index::{Capacity, Origin};
 use crate::kvevents::Batch;
+use crate::mirror::Sink;
+use crate::policy::Policy;
 use crate::publish::{Process, Published};
 use crate::vocabulary::{Lead, Vocabulary};
 
@@ -26,8 +31,31 @@ fn hearing(blocks_max: u32) -> Hearing {
 }
 
 fn hearing_at(blocks_max: u32, sources: &[Settings]) -> Hearing {
-    let config = Arc::new(Config::default());
-    let mut fleet = Fleet::new(Arc::clone(&config), Vec::new(), Arc::default());
+    let index = Arc::new(Index::new(Capacity { endpoints: 1, blocks: 1 << 12, lengths: false }).unwrap());
+    let fleet = Fleet::new(Arc::default(), Vec::new(), Arc::default());
+    hearing_of(fleet, EndpointId { slot: 0, generation: 1 }, index, blocks_max, sources).0
+}
+
+/// Of the engine that is the fleet's only one.
+fn member(blocks_max: u32) -> (Hearing, Wanted) {
+    let mut config =
+        Config { upstream: vec![Upstream::new("http://engine:8000".parse().unwrap())], ..Config::default() };
+    config.routing.policy = Policy::Precise;
+    config.limits.index_bytes = 64 << 20;
+    let mut fleet = Fleet::new(Arc::new(config), Vec::new(), Arc::default());
+    fleet.resolved(0, vec![SocketAddr::from(([127, 0, 0, 1], 1))], Instant::now());
+    let (id, index) = (fleet.target(0).unwrap().0, fleet.caches.index().unwrap());
+    hearing_of(fleet, id, index, blocks_max, &[])
+}
+
+fn hearing_of(
+    mut fleet: Fleet,
+    id: EndpointId,
+    index: Arc<Index>,
+    blocks_max: u32,
+    sources: &[Settings],
+) -> (Hearing, Wanted) {
+    let config: Arc<Config> = Arc::default();
     let published = Published::leak(fleet.snapshot());
     let access = Arc::new(AccessLog::new(Process::leak(1), published));
     let keeper = Keeper::new(config, fleet, Counters::leak(), Stats::leak(1), published, access);
@@ -35,18 +63,18 @@ fn hearing_at(blocks_max: u32, sources: &[Settings]) -> Hearing {
     let tokens: Vec<Option<&[u8]>> = texts.iter().map(|text| Some(&text[..])).collect();
     let vocabulary = Arc::new(Vocabulary::new(&tokens, &[], Lead::Nowhere, &[]));
     let wanted = Wanted {
-        id: EndpointId { slot: 0, generation: 1 },
+        id,
         host: String::new(),
         call: (SocketAddr::from(([127, 0, 0, 1], 1)), String::new(), None),
         at: (KvEvents::Auto, None),
         form: Arc::new(Form { id: 1, chat: None, vocabulary, toolsets: Arc::new([]) }),
-        index: Arc::new(Index::new(Capacity { endpoints: 1, blocks: 1 << 12, lengths: false }).unwrap()),
+        index,
         began: None,
         blocks: 0,
         blocks_max,
         told: Arc::default(),
     };
-    Hearing::new(Arc::new(keeper), 0, &wanted, sources)
+    (Hearing::new(Arc::new(keeper), 0, &wanted, sources), wanted)
 }
 
 fn batch(events: &[Value], rank: u32) -> Batch {
@@ -118,7 +146,7 @@ async fn who_cannot_be_asked_what_it_told_is_not_said_to_be() {
         let settings = Settings { events: "tcp://127.0.0.1:1".parse().unwrap(), replay, topic: String::new() };
         let hearing = hearing_at(100, &[settings]);
         hearing.take(0, Told::Connected).await;
-        hearing.settle().await;
+        hearing.settle(false).await;
         assert_eq!(hearing.inner().tells, tells);
     }
 }
@@ -137,15 +165,121 @@ async fn who_tells_of_a_part_of_its_layers_alone_has_not_told_all() {
         let inner = hearing.inner();
         (inner.tells, inner.is_noted, inner.is_said_partial)
     };
-    hearing.settle().await;
+    hearing.settle(false).await;
     assert_eq!(state(), (Tells::All, true, false));
     for _ in 0..2 {
         hearing.take(0, Told::Batch(&batch(&[of(0, "sliding_window")], 0))).await;
-        hearing.settle().await;
+        hearing.settle(false).await;
         assert_eq!(state(), (Tells::Nothing, false, true));
     }
     hearing.take(0, Told::Batch(&batch(&[of(0, "sliding_window"), of(1, "full_attention")], 0))).await;
-    hearing.settle().await;
+    hearing.settle(false).await;
     assert_eq!(state(), (Tells::All, true, true));
     assert_eq!((hearing.figures().mirrored.groups, hearing.figures().blocks), (3, 1));
+}
+
+/// One that ends a step or two.
+fn long(name: u64, parent: Option<u64>) -> Value {
+    let mut tokens = [50; 20];
+    tokens[..3].copy_from_slice(&[name % 90, name / 90 % 90, name / 8_100 % 90]);
+    json!(["BlockStored", [name], parent, tokens, 20, null])
+}
+
+/// All links that its engine holds by its own word.
+#[derive(Default)]
+struct Links(Vec<u64>);
+
+impl Sink for Links {
+    fn hold(&mut self, _after: Option<u64>, link: u64, _tokens: u32) {
+        self.0.push(link);
+    }
+    fn worth(&mut self, _link: u64, _tokens: u32) {}
+    fn release(&mut self, _link: u64) {}
+    fn nothing(&mut self) {}
+}
+
+/// Whether the index has what the engine holds, and no more.
+fn is_noted(hearing: &Hearing, wanted: &Wanted) -> bool {
+    let mut links = Links::default();
+    hearing.inner().ranks.values().for_each(|rank| rank.mirror.retell(&mut links));
+    let held = links.0.iter().filter(|link| wanted.index.append(Some(**link), &[], wanted.id, Origin::Engine).is_ok());
+    held.count() == links.0.len() && wanted.index.figures(wanted.id.slot).blocks as usize == links.0.len()
+}
+
+/// A shard stands still for as long as that takes, in the midst of writing for the engine.
+async fn while_a_shard_stands_still(wanted: &Wanted, run: impl Future<Output = ()>) {
+    let (index, id) = (Arc::clone(&wanted.index), wanted.id);
+    index.insert(&[1 << 40], id, Origin::Choice).unwrap();
+    let (begun, begins) = mpsc::channel();
+    let (go_on, waits) = mpsc::channel::<()>();
+    let shard = thread::spawn(move || {
+        let mut once = Some((begun, waits));
+        index.save(id, &mut |_, _| {
+            if let Some((begun, waits)) = once.take() {
+                begun.send(()).unwrap();
+                waits.recv().unwrap();
+            }
+        })
+    });
+    begins.recv().unwrap();
+    run.await;
+    go_on.send(()).unwrap();
+    shard.join().unwrap().unwrap();
+    let _ = wanted.index.remove(1 << 40, id);
+}
+
+/// What it was too busy for would be thought cold until it comes again, and what it did not hear go be thought to be there.
+#[tokio::test(flavor = "current_thread")]
+async fn what_the_index_was_too_busy_for_is_noted_later() {
+    let (hearing, wanted) = member(50_000);
+    hearing.settle(false).await;
+    hearing.take(0, Told::Batch(&batch(&[long(1, None), long(2, Some(1)), long(3, Some(2))], 0))).await;
+    assert!(is_noted(&hearing, &wanted) && hearing.figures().blocks == 3);
+    for (events, blocks) in [
+        (vec![long(4, Some(2)), long(5, Some(4)), json!(["BlockRemoved", [3]])], 4),
+        // Held again, and gone again, before it is looked at.
+        (vec![long(3, Some(2)), long(6, Some(3)), json!(["BlockRemoved", [6]])], 5),
+        // Far more than is noted one by one.
+        ((10..6_000).map(|name| long(name, Some(1))).collect(), 5_995),
+    ] {
+        let began = Instant::now();
+        while_a_shard_stands_still(&wanted, async {
+            hearing.take(0, Told::Batch(&batch(&events, 0))).await;
+            hearing.settle(false).await;
+        })
+        .await;
+        assert!(began.elapsed() < Duration::from_secs(10), "who stands still is waited for once");
+        assert!(!is_noted(&hearing, &wanted), "{blocks}");
+        hearing.tick(&wanted).await;
+        assert!(is_noted(&hearing, &wanted), "{blocks}");
+        assert_eq!((hearing.figures().blocks, hearing.inner().tells), (blocks, Tells::All));
+        // What was in time is not told of again.
+        hearing.take(0, Told::Batch(&batch(&[], 0))).await;
+    }
+    assert!(hearing.figures().missed > 0);
+    wanted.index.audit().unwrap();
+}
+
+/// An engine comes to be heard while a shard writes for it: it is no better known than before until the index has what it holds.
+#[tokio::test(flavor = "current_thread")]
+async fn who_is_taken_for_cold_is_not_believed_in_full() {
+    let (hearing, wanted) = member(100);
+    hearing.take(0, Told::Batch(&batch(&[long(1, None), long(2, Some(1))], 0))).await;
+    while_a_shard_stands_still(&wanted, hearing.settle(false)).await;
+    for _ in 0..2 {
+        hearing.settle(false).await;
+        assert!(!is_noted(&hearing, &wanted) && hearing.inner().tells == Tells::Nothing);
+    }
+    hearing.keeper.fleet().caches.settle();
+    hearing.tick(&wanted).await;
+    assert!(is_noted(&hearing, &wanted) && hearing.inner().tells == Tells::All);
+    // What it is chosen for is a promise from then on, also where the index was too busy to hear of it.
+    hearing.say(Tells::Nothing, &mut hearing.inner());
+    while_a_shard_stands_still(&wanted, async { hearing.say(Tells::All, &mut hearing.inner()) }).await;
+    let promised = || wanted.index.figures(wanted.id.slot).inserted[Origin::Promised as usize];
+    wanted.index.promise(&[7 << 40], wanted.id, 0).unwrap();
+    assert_eq!(promised(), 0);
+    hearing.tick(&wanted).await;
+    wanted.index.promise(&[8 << 40], wanted.id, 0).unwrap();
+    assert_eq!(promised(), 1);
 }

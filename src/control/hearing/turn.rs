@@ -1,7 +1,9 @@
 //! What has changed beside an engine's events, looked at each second.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
+use super::notes::Notes;
 use super::{Course, Hearing, Inner};
 use crate::control::caches::Unit;
 use crate::control::ladder::Tells;
@@ -14,14 +16,15 @@ const PROMISE_SECONDS: u32 = 30;
 const EXPIRIES_MAX: usize = 64;
 
 impl Hearing {
-    /// A cache that others found empty, another index, another size, more than it can hold, promises that were not kept. Answers sockets behind which another
-    /// process may be, which has to be asked: on connections of their own.
+    /// A cache that others found empty, another index, another size, more than it can hold, what the index was too busy for, promises that were
+    /// not kept. Answers sockets behind which another process may be, which has to be asked: on connections of their own.
     pub async fn tick(&self, wanted: &Wanted) -> Vec<usize> {
         let _turn = self.turn().await;
         self.grow(wanted).await;
         let anew = self.look(wanted);
         self.shed().await;
-        self.settle().await;
+        self.make_up();
+        self.settle(true).await;
         let inner = self.inner();
         if inner.tells == Tells::All {
             self.expire(&inner);
@@ -66,6 +69,19 @@ impl Hearing {
             self.keeper.notes(self.place, self.id, Unit::Blocks);
         }
         anew
+    }
+
+    /// What the index was too busy for is noted now, as far as it is still so.
+    fn make_up(&self) {
+        let inner = &mut *self.inner();
+        let (notes, ranks, is_noted) = (inner.owed.take(), &inner.ranks, inner.is_noted);
+        let others = &BTreeMap::new();
+        let mut index = Notes { index: &inner.index, id: self.id, others, is_noted, owed: &mut inner.owed };
+        let is_held = |link: u64| ranks.values().any(|rank| rank.mirror.owns(link));
+        notes.into_iter().filter(|note| note.holds == is_held(note.link)).for_each(|note| index.note(note));
+        if inner.owed.promises {
+            self.keep_promises(inner);
+        }
     }
 
     fn expire(&self, inner: &Inner) {

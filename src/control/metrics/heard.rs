@@ -26,7 +26,11 @@ impl Collected {
             ("kv_events_unknown", "Events and fields of unknown names, passed over", |f| {
                 f.counts.unknown_events + f.counts.unknown_fields
             }),
-            ("kv_links_missed", "Parts of prompts that the index did not take", |f| f.missed),
+            (
+                "kv_links_missed",
+                "Parts of prompts that the index did not take, or not at once: what it is too busy for is noted a second later",
+                |f| f.missed,
+            ),
         ];
         for (name, help, count) in counts {
             let mut family = Family::new(out, name, help, MetricType::Counter)?;

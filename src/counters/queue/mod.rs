@@ -37,6 +37,8 @@ pub use tenants::{Paid, Tenant};
 
 /// Words: as many again as may wait, for those that were pushed out and have not noticed.
 const WORDS: usize = 2 * QUEUE_MAX;
+/// In a queue's counts, one who joins.
+const ONE_MORE: u64 = 1 << u32::BITS | 1;
 /// How often one who pushes somebody out looks for another, where that one went by itself meanwhile.
 const PUSHES_MAX: usize = 4;
 
@@ -50,8 +52,8 @@ pub struct Queue {
     words: Box<[AtomicU64]>,
     /// Whose place it is, by shard.
     owners: Box<[AtomicU32]>,
-    /// At least as many as wait: raised before a word says so, lowered behind it.
-    waiting: AtomicU32,
+    /// In the lower half at least as many as wait: raised before a word says so, lowered behind it. In the upper half how many ever joined.
+    counts: AtomicU64,
     /// How many requests have ended while others waited.
     ends: AtomicU64,
     /// By endpoint: which of them was the last there...
@@ -88,7 +90,7 @@ impl Default for Queue {
         Queue {
             words: (0..WORDS).map(|_| AtomicU64::new(Rank::NOBODY)).collect(),
             owners: (0..WORDS).map(|_| AtomicU32::new(0)).collect(),
-            waiting: AtomicU32::new(0),
+            counts: AtomicU64::new(0),
             ends: AtomicU64::new(0),
             ended: (0..ENDPOINTS_MAX).map(|_| AtomicU64::new(0)).collect(),
             looked: (0..ENDPOINTS_MAX).map(|_| AtomicU64::new(0)).collect(),
@@ -103,7 +105,12 @@ impl Queue {
     /// How many wait.
     #[inline]
     pub fn waiting(&self) -> u32 {
-        self.waiting.load(Ordering::Relaxed)
+        self.counts.load(Ordering::Relaxed) as u32
+    }
+
+    /// How many ever joined (wraps).
+    fn joined(&self) -> u32 {
+        (self.counts.load(Ordering::Relaxed) >> u32::BITS) as u32
     }
 
     /// Takes a request in, behind at most `most - 1` others; `now` in microseconds of the shards' clock. `None`: it is full of
@@ -114,9 +121,9 @@ impl Queue {
         // Before it counts as one who waits: who looks for those reads on until all are found.
         let book = self.book(newcomer.endpoint, Rank::urgency_of(newcomer.priority));
         let begins = self.begins(book, lane);
-        let below = |count: u32| (count < most).then_some(count + 1);
+        let below = |counts: u64| ((counts as u32) < most).then_some(counts.wrapping_add(ONE_MORE));
         let mut pushes = 0;
-        while self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).is_err() {
+        while self.counts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).is_err() {
             pushes += 1;
             if pushes > PUSHES_MAX || !self.push_out_for(newcomer) {
                 return None;
@@ -288,10 +295,17 @@ impl Queue {
 
     /// Those who wait. Stops where all have been seen who did when it began.
     fn ranks(&self) -> impl Iterator<Item = (usize, Rank)> {
+        // Who joins in between is seen as one of these.
+        let mut joined = self.joined();
         let mut left = self.waiting();
         let words = self.words.iter().enumerate();
         words
             .map_while(move |(place, word)| {
+                if left == 0 {
+                    // So many of those seen may have joined since, and as many that waited before them lie behind.
+                    let now = self.joined();
+                    left = now.wrapping_sub(std::mem::replace(&mut joined, now));
+                }
                 let rank = (left > 0).then(|| Rank::of(word.load(Ordering::Acquire)))?;
                 left -= u32::from(rank.status() == Status::Waits);
                 Some((place, rank))
@@ -343,7 +357,7 @@ impl Queue {
     }
 
     fn leaves(&self) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.counts.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -31,6 +31,25 @@ fn who_waits_longest_is_next_for_its_endpoint() {
     assert_eq!(queue.waiting(), 0);
 }
 
+/// Who joins while others are looked at takes nobody's place in that, wherever it stands.
+#[test]
+fn who_joined_before_is_never_passed_over() {
+    let queue = queue();
+    let join = |endpoint: u16| queue.join(&asks(endpoint), 10, 0).unwrap();
+    let (first, second, last) = (join(0), join(1), join(2));
+    drop(second);
+    let mut ranks = queue.ranks();
+    let mut next = || ranks.next().map(|(_, rank)| rank.endpoint());
+    assert_eq!(next(), Some(0));
+    let newcomer = join(3);
+    assert_eq!((next(), next()), (Some(3), Some(2)), "who waits last in the queue was there before");
+    let more = (join(4), join(5));
+    drop((first, newcomer, last));
+    assert_eq!((next(), next(), next()), (Some(4), Some(5), None));
+    drop(more);
+    assert_eq!((queue.waiting(), queue.ranks().count(), queue.joined()), (0, 0, 6));
+}
+
 #[test]
 fn who_comes_first_looks_first_at_what_ended() {
     let queue = queue();
