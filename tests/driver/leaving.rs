@@ -259,13 +259,19 @@ fn quiet_is_none_of_a_crowd_that_has_bytes<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     let mut lines: Vec<_> = (0..100).map(|_| turns.connect()).collect();
     turns.settle();
-    for round in 1..=3 {
+    let mut written = 0;
+    let mut quiet_ones = || {
         assert!(lines.iter().all(|(id, ..)| turns.driver.is_quiet(*id)), "nothing has come");
         lines.iter_mut().for_each(|(.., peer)| peer.write(b"surplus"));
         turns.driver.wait(std::time::Duration::from_millis(10)).unwrap();
         let quiet = lines.iter().filter(|(id, ..)| turns.driver.is_quiet(*id)).count();
-        assert_eq!(quiet, 0, "of a hundred with bytes");
-        lines.iter().for_each(|(_, tag, _)| turns.until_received(*tag, 7 * round));
+        written += 7;
+        lines.iter().for_each(|(_, tag, _)| turns.until_received(*tag, written));
         turns.settle();
+        quiet
+    };
+    for _ in 0..3 {
+        // The kernel may be late with what was written: hardly in each of three tries.
+        assert!((0..3).any(|_| quiet_ones() == 0), "quiet although they have bytes");
     }
 }

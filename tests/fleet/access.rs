@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -129,20 +130,31 @@ fn what_clients_write_stays_in_its_place() {
 #[test]
 fn standard_output_has_every_line_at_the_end() {
     for driver in DRIVERS {
-        let ([engine], mut front) = fleet(driver, "[log]\naccess = \"stdout\"\n");
-        let output = BufReader::new(front.output());
-        let reader = std::thread::spawn(|| output.lines().collect::<Result<Vec<String>, _>>().unwrap());
-        let mut client = front.connect();
-        (0..200).for_each(|_| assert_eq!(client.post().status, 200));
-        assert_eq!(front.stop(), Some(0));
-        let lines = reader.join().unwrap();
-        assert_eq!(lines.len(), 200, "{driver}");
-        for line in lines {
-            let line: Value = serde_json::from_str(&line).unwrap();
-            assert_eq!((&line["end"], &line["status"], &line["tries"]), (&"whole".into(), &200.into(), &1.into()));
-            assert_eq!(line["endpoint"], engine.address.to_string(), "{line}");
-        }
+        assert!((0..3).any(|_| has_every_line_at_the_end(driver)), "{driver}: its lines take a second");
     }
+}
+
+/// No: the process had to end without some, since they took a second.
+fn has_every_line_at_the_end(driver: &str) -> bool {
+    let ([engine], mut front) = fleet(driver, "[log]\naccess = \"stdout\"\n");
+    let output = BufReader::new(front.output());
+    let reader = std::thread::spawn(|| output.lines().collect::<Result<Vec<String>, _>>().unwrap());
+    let mut client = front.connect();
+    (0..200).for_each(|_| assert_eq!(client.post().status, 200));
+    let told = Instant::now();
+    assert_eq!(front.stop(), Some(0));
+    let had_time = told.elapsed() < Duration::from_secs(1);
+    let lines = reader.join().unwrap();
+    if !had_time && lines.len() < 200 {
+        return false;
+    }
+    assert_eq!(lines.len(), 200, "{driver}");
+    for line in lines {
+        let line: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((&line["end"], &line["status"], &line["tries"]), (&"whole".into(), &200.into(), &1.into()));
+        assert_eq!(line["endpoint"], engine.address.to_string(), "{line}");
+    }
+    true
 }
 
 /// Whoever read the lines is gone, or stopped reading: requests are served on, what is lost is counted and said once.
@@ -319,6 +331,8 @@ fn a_rotated_file_is_opened_anew_on_sighup() {
         asked += 100;
         rotated.push(old);
     }
+    // Those that are still to be written are waited for at the end, but only for a second.
+    until("all lines", || front.metric("warmfront_access_lines_total") == asked as f64);
     assert_eq!(front.stop(), Some(0));
     let lines: usize = rotated.iter().chain([&file]).map(|file| file.lines().len()).sum();
     assert_eq!(lines, asked);

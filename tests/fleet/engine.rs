@@ -32,12 +32,15 @@ pub enum Mood {
     Hangs,
     /// A stream of [`EVENTS`] events, one every 20 ms.
     Ticks,
+    /// One that ends when it is in another mood.
+    TicksOn,
 }
 
 /// Events of [`Mood::Ticks`].
 pub const EVENTS: usize = 100;
 
-const MOODS: [Mood; 7] = [Mood::Good, Mood::Fails, Mood::Drains, Mood::Silent, Mood::Breaks, Mood::Hangs, Mood::Ticks];
+const MOODS: [Mood; 8] =
+    [Mood::Good, Mood::Fails, Mood::Drains, Mood::Silent, Mood::Breaks, Mood::Hangs, Mood::Ticks, Mood::TicksOn];
 
 #[derive(Default)]
 struct State {
@@ -180,8 +183,9 @@ fn serve(mut wire: Wire, state: &State) {
                         return;
                     }
                     Mood::Hangs => "",
-                    Mood::Ticks if tick(&mut wire).is_err() => return,
-                    Mood::Ticks => "",
+                    Mood::Ticks if tick(&mut wire, |events| events < EVENTS).is_err() => return,
+                    Mood::TicksOn if tick(&mut wire, |_| mood() == Mood::TicksOn).is_err() => return,
+                    Mood::Ticks | Mood::TicksOn => "",
                 }
             }
         };
@@ -191,10 +195,11 @@ fn serve(mut wire: Wire, state: &State) {
     }
 }
 
-fn tick(wire: &mut Wire) -> std::io::Result<()> {
+/// An event every 20 ms, for as long as that holds of how many there were.
+fn tick(wire: &mut Wire, goes_on: impl Fn(usize) -> bool) -> std::io::Result<()> {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     wire.stream.write_all(head.as_bytes())?;
-    for _ in 0..EVENTS {
+    for _ in (0..).take_while(|events| goes_on(*events)) {
         wire.stream.write_all(b"9\r\ndata: a\n\n\r\n")?;
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -69,13 +69,13 @@ fn what_would_silence_or_kill_it_is_refused() {
 #[test]
 fn a_reload_while_it_starts_is_taken_when_it_can() {
     let engine = Engine::start();
-    let pipe = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("key-{}", std::process::id()));
+    let pipe =
+        std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("starting-key-{}", std::process::id()));
     let _ = std::fs::remove_file(&pipe);
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    // The pipe opens once somebody reads it, and that one is then not past its files; the reload reads it again.
+    // The pipe opens once somebody reads it, and that one is then not past its files; the reload finds a file in its place.
     let script = "self=$$
-        (exec 3>\"$0\"; kill -HUP $self; sleep 0.2; echo key >&3; exec 3>&-
-         sleep 0.2; timeout 20 sh -c 'echo key >\"$0\"' \"$0\") &
+        (exec 3>\"$0\"; kill -HUP $self; sleep 0.2; rm \"$0\"; echo key >\"$0\"; echo key >&3; exec 3>&-) &
         program=$1; shift; exec \"$program\" \"$@\"";
     let mut shell = Command::new("sh");
     shell.args(["-c", script]).arg(&pipe).arg(PROGRAM);

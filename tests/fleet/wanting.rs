@@ -44,7 +44,8 @@ fn a_file_for_caches_that_cannot_be_written_is_said_at_the_start() {
     let of = |file: &str| config(&format!("[control]\ncaches_file = \"{file}\"\n"), &[&engine]);
     let front = Front::start("auto", &[], &of("/nowhere/caches"));
     front.until_said("caches_file cannot be written: a restart will begin with cold caches");
-    front.write(&of(&std::env::temp_dir().join("caches").display().to_string()));
+    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("caches-{}", std::process::id()));
+    front.write(&of(&file.display().to_string()));
     assert_eq!(front.reload().0, 200);
     front.until_said("caches_file has nothing to keep: no pool has the policy warm or precise");
 }

@@ -33,6 +33,8 @@ type Shared = Arc<Mutex<State>>;
 struct State {
     subscribers: Vec<TcpStream>,
     connections: usize,
+    /// Who has connected, and of whom it is not read yet whether he subscribes.
+    arriving: usize,
     gone: bool,
     next: u64,
     time: f64,
@@ -151,13 +153,17 @@ fn accept(state: &Shared, serve: fn(TcpStream, &Shared) -> std::io::Result<()>) 
 
 fn publish_to(mut stream: TcpStream, state: &Shared) -> std::io::Result<()> {
     stream.set_write_timeout(Some(Duration::from_secs(5)))?;
-    stream.write_all(&PUBLISHER[..PUBLISHER_BYTES])?;
-    stream.read_exact(&mut [0; SUBSCRIBER_BYTES + TOPIC.len()])?;
+    state.lock().unwrap().arriving += 1;
+    let subscribes = stream
+        .write_all(&PUBLISHER[..PUBLISHER_BYTES])
+        .and_then(|()| stream.read_exact(&mut [0; SUBSCRIBER_BYTES + TOPIC.len()]));
     {
         let mut state = state.lock().unwrap();
+        state.arriving -= 1;
         if state.gone {
             return Ok(());
         }
+        subscribes?;
         state.connections += 1;
         state.subscribers.push(stream.try_clone()?);
     }
@@ -173,6 +179,8 @@ fn answer(mut stream: TcpStream, state: &Shared) -> std::io::Result<()> {
     let mut theirs = [0; REQUEST_BYTES + 8];
     stream.read_exact(&mut theirs)?;
     let from = u64::from_be_bytes(*theirs.last_chunk().unwrap());
+    // Who asks has subscribed: were that not read yet, what is published behind this answer would go to nobody.
+    crate::until("the subscription of who asks", || state.lock().unwrap().arriving == 0);
     let mut bytes = Vec::new();
     {
         let mut state = state.lock().unwrap();

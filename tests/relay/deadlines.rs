@@ -391,12 +391,21 @@ fn draining_finishes_what_runs() {
 /// Requests that have come by then are answered, though nothing of them was read: they came in the middle of a turn.
 #[test]
 fn draining_answers_what_has_come() {
+    static HOLDS: AtomicBool = AtomicBool::new(false);
     static STANDS: AtomicBool = AtomicBool::new(false);
+    /// Lets the shard go on, whatever fails: its end is waited for.
+    struct Hold;
+    impl Drop for Hold {
+        fn drop(&mut self) {
+            HOLDS.store(false, Ordering::Relaxed);
+        }
+    }
     let engine = Engine::answering(HELLO);
     let front = Front::with(&[engine.address], |options| {
         options.stopwatch = || {
-            if STANDS.swap(false, Ordering::Relaxed) {
-                pause(400);
+            while HOLDS.load(Ordering::Relaxed) {
+                STANDS.store(true, Ordering::Relaxed);
+                pause(1);
             }
             warmfront::shard::stopwatch()
         };
@@ -404,11 +413,13 @@ fn draining_answers_what_has_come() {
     let mut clients: Vec<Client> = (0..50).map(|_| front.connect()).collect();
     let request = post("/v1/chat/completions", "{}");
     assert!(clients.iter_mut().all(|client| client.ask(&request).status == 200));
-    STANDS.store(true, Ordering::Relaxed);
+    let hold = Hold;
+    HOLDS.store(true, Ordering::Relaxed);
     clients[0].send(&request);
-    pause(100);
+    front.until("the middle of a turn", |_| STANDS.load(Ordering::Relaxed));
     clients[1..].iter_mut().for_each(|client| client.send(&request));
     front.drain();
+    drop(hold);
     for (place, client) in clients.iter_mut().enumerate() {
         let reply = client.reply();
         assert_eq!((reply.status, reply.closes()), (200, true), "{place}");

@@ -142,7 +142,9 @@ fn a_slow_upload_is_no_slow_first_token() {
     let is_the_engines = (1..=3).any(|times| {
         let before = told();
         let mut client = front.connect();
+        let read = front.count(Count::BytesIn);
         client.send(first);
+        front.until("its first bytes", |front| front.count(Count::BytesIn) > read);
         std::thread::sleep(Duration::from_millis(400));
         client.send(last);
         assert_eq!(client.reply().status, 200);

@@ -56,7 +56,8 @@ fn an_answer_reaches_who_was_held_back() {
         connection.send("HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno");
         std::thread::sleep(Duration::from_secs(2));
     });
-    let front = Front::start(&[engine.address]);
+    // Longer than anybody is stopped while it writes.
+    let front = Front::with(&[engine.address], |options: &mut Options| options.rules.limits.linger_timeout_ms = 20_000);
     let mut client = front.connect();
     client.stream().write_all(&post("/v1/a", vec![b'x'; 24_000_000])).unwrap();
     let reply = client.reply();

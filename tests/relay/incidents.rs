@@ -72,21 +72,24 @@ fn long_prompts_do_not_hold_up_others() {
     for policy in [Policy::PrefixHash, Policy::Warm] {
         let engine = Engine::answering(HELLO);
         let front = Front::with(&[engine.address], |options| options.settings.policy = policy);
-        let stop = Arc::new(AtomicBool::new(false));
+        let (stop, took) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Vec<Duration>>>::default());
         let uploads: Vec<_> = (0..4)
             .map(|_| {
-                let (stop, mut client) = (Arc::clone(&stop), front.connect());
+                let (stop, took, mut client) = (Arc::clone(&stop), Arc::clone(&took), front.connect());
                 let request = chat("tiny-llama", &"a long prompt, ".repeat(200_000));
                 std::thread::spawn(move || {
                     while !stop.load(Ordering::Relaxed) {
+                        let asked = Instant::now();
                         assert_eq!(client.ask(&request).status, 200);
+                        took.lock().unwrap().push(asked.elapsed());
                     }
                 })
             })
             .collect();
         let mut client = front.connect();
-        // What else the machine does may spoil a round, hardly three.
+        // What else the machine does may spoil a round, hardly three. It has uploads take longer as well.
         let spoilt = (0..3).take_while(|_| {
+            took.lock().unwrap().clear();
             let mut waits: Vec<_> = (0..200)
                 .map(|_| {
                     let asked = Instant::now();
@@ -96,13 +99,18 @@ fn long_prompts_do_not_hold_up_others() {
                 .collect();
             waits.sort_unstable();
             let [p50, p90, max] = [waits[100], waits[180], waits[199]];
-            eprintln!("{policy:?} beside four uploads of 3 MB: p50 {p50:.1?}, p90 {p90:.1?}, max {max:.1?}");
-            p50 >= Duration::from_millis(50)
+            let mut took = took.lock().unwrap();
+            took.sort_unstable();
+            let upload = took.get(took.len() / 2).copied().unwrap_or_default();
+            eprintln!(
+                "{policy:?} beside four uploads of 3 MB, half of which take {upload:.1?}: p50 {p50:.1?}, p90 {p90:.1?}, max {max:.1?}"
+            );
+            2 * p50 >= upload
         });
         let spoilt = spoilt.count();
         stop.store(true, Ordering::Relaxed);
         uploads.into_iter().for_each(|upload| upload.join().unwrap());
-        assert!(spoilt < 3, "half of them wait for 50 ms");
+        assert!(spoilt < 3, "half of them wait for half an upload");
         front.settles();
     }
 }

@@ -322,11 +322,15 @@ fn engines_are_freed_within_milliseconds() {
             drop(kept);
             left.elapsed()
         };
-        // What else the machine does may spoil a few departures, hardly more than one of each 24 in five rounds.
+        // What else the machine does may spoil many departures, hardly more than two of eight of a way in each of 25 rows of 24. Who notices
+        // at a tick or a heartbeat alone is late more often than that, if in one way of leaving only.
         let spoilt = (0..5).take_while(|_| {
             let mut took: Vec<_> = (0..TRIES).map(leave).collect();
-            let late = |some: &[Duration]| some.iter().filter(|took| **took > Duration::from_millis(10)).count();
-            let some_are_prompt = took.chunks(24).any(|some| late(some) <= 1);
+            let is_prompt = |row: &[Duration], way: usize| {
+                let of_way = row.iter().skip(way).step_by(WAYS.len());
+                of_way.filter(|took| **took > Duration::from_millis(10)).count() <= 2
+            };
+            let some_are_prompt = took.chunks(24).any(|row| (0..WAYS.len()).all(|way| is_prompt(row, way)));
             took.sort_unstable();
             let [p50, p99] = [50, 99].map(|percent| took[TRIES * percent / 100]);
             let max = took[TRIES - 1];

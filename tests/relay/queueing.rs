@@ -479,6 +479,9 @@ fn without_a_limit_nobody_waits() {
 #[test]
 fn engines_that_end_together_are_all_served_at_once() {
     const ENGINES: usize = 12;
+    // As many times do all of them end together, and one of these is undisturbed by what else the machine does.
+    const GOES: usize = 8;
+    const EACH: usize = GOES + 2;
     let (answers, engines): (Vec<_>, Vec<_>) = (0..ENGINES).map(|_| engine_that_is_told()).unzip();
     let addresses: Vec<_> = engines.iter().map(|engine| engine.address).collect();
     let mut config = Config::default();
@@ -492,15 +495,16 @@ fn engines_that_end_together_are_all_served_at_once() {
     let executed = || engines.iter().map(|engine| engine.executions()).sum::<usize>();
     let waiting = || front.counters.queue().waiting() as usize;
     let mut clients = Vec::new();
-    for at in 0..5 * ENGINES {
-        let tenant = if at < 3 * ENGINES { "one" } else { "other" };
+    for at in 0..EACH * ENGINES {
+        let tenant = if at < EACH / 2 * ENGINES { "one" } else { "other" };
         let mut client = front.connect();
         client.send(prompt(&format!("name{at}"), 800, &format!("x-tenant: {tenant}\r\n")));
         clients.push(client);
         front.until("it is there", |_| executed() + waiting() == clients.len());
     }
-    assert_eq!((executed(), waiting()), (ENGINES, 4 * ENGINES));
-    let goes = (2..=4).map(|go| {
+    assert_eq!((executed(), waiting()), (ENGINES, (EACH - 1) * ENGINES));
+    let goes = (2..2 + GOES).map(|go| {
+        std::thread::sleep(Duration::from_millis(30));
         let begun = Instant::now();
         answers.iter().for_each(|answer| answer.send(()).unwrap());
         front.until("each engine has its next one", |_| executed() == go * ENGINES);
@@ -509,7 +513,7 @@ fn engines_that_end_together_are_all_served_at_once() {
     let quickest = goes.min().unwrap();
     assert!(quickest < Duration::from_millis(120), "{quickest:?}");
     for answer in &answers {
-        (0..5 * ENGINES).for_each(|_| answer.send(()).unwrap());
+        (0..EACH * ENGINES).for_each(|_| answer.send(()).unwrap());
     }
     for client in &mut clients {
         assert_eq!(client.reply().status, 200);

@@ -215,13 +215,13 @@ fn a_long_wait_behind_a_large_upload_is_no_slow_upload() {
         let head = connection.head().unwrap();
         std::thread::sleep(Duration::from_millis(200));
         connection.body(head);
-        std::thread::sleep(Duration::from_millis(3_500));
+        std::thread::sleep(Duration::from_millis(6_500));
         connection.send(HELLO);
     });
     let front = Front::with(&[engine.address], |options| {
         options.rules.limits.hold_bytes = 64 << 10;
         // Ten clients share the machine: none is stopped for so long while it sends.
-        options.rules.limits.body_stall_timeout_ms = 2_500;
+        options.rules.limits.body_stall_timeout_ms = 5_000;
     });
     let room = room_towards(engine.address);
     let sizes = (0..10).map(|step| room - (128 << 10) + (step << 15));
