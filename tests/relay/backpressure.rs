@@ -189,7 +189,7 @@ fn a_client_that_pauses_makes_no_slow_tokens() {
         assert!(between.count() > 10, "{between:?}");
         between.sum
     };
-    // As much may be the machine's, where that stands still: hardly in each of three tries.
-    let spoilt: Vec<_> = (0..3).map(|_| gaps()).take_while(|sum| *sum >= PAUSE.as_micros() as u64 / 2).collect();
-    assert!(spoilt.len() < 3, "{spoilt:?}");
+    // As much may be the machine's, where that stands still: hardly in each of five tries.
+    let spoilt: Vec<_> = (0..5).map(|_| gaps()).take_while(|sum| *sum >= PAUSE.as_micros() as u64 / 2).collect();
+    assert!(spoilt.len() < 5, "{spoilt:?}");
 }
