@@ -9,10 +9,11 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
-use warmfront::counters::Counters;
 use warmfront::counters::queue::{Newcomer, Tenant};
+use warmfront::counters::{Barred, Counters};
 use warmfront::fleet::EndpointId;
 use warmfront::index::{Capacity, Found, Index, Matches, Origin};
+use warmfront::limits::FAULTS_IN_A_ROW_MAX;
 use warmfront::publish::{DriverInUse, Phase, Process};
 
 const ONE: EndpointId = EndpointId { slot: 1, generation: 0 };
@@ -361,5 +362,68 @@ fn steps_are_told_apart_by_tenant() {
         control.join().unwrap();
         assert_eq!(look(&index, OTHER_BLOCK, NEXT), Found { blocks: 1, steps: 1, tokens: None });
         assert_eq!((look(&index, STEP, A), index.audit()), (Found::default(), Ok(2)));
+    });
+}
+
+/// One of a trial's own that comes or goes meanwhile is not taken for one that was open there before: another would be sent beside it.
+#[test]
+fn what_comes_on_trial_is_not_from_before() {
+    for goes in [false, true] {
+        loom::model(move || {
+            let counters = Counters::leak();
+            counters.on_trial(1);
+            let own = goes.then(|| counters.try_admit(ONE, Some(1)));
+            let chooses = thread::spawn(move || assert_eq!(counters.loads().open_before(1), 0));
+            match own {
+                Some(own) => drop(own),
+                None => std::mem::forget(counters.try_admit(ONE, Some(1))),
+            }
+            chooses.join().unwrap();
+            assert_eq!((counters.in_flight(1), counters.loads().open_before(1)), (u32::from(!goes), 0));
+        });
+    }
+}
+
+/// Two shards choose an endpoint on trial at once: one of them has its request there, beside what is open from before.
+#[test]
+fn a_trial_has_one_request_of_its_own() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let counters = Counters::leak();
+        let before = counters.try_admit(ONE, None).unwrap();
+        counters.on_trial(1);
+        let asks = move || {
+            let most = counters.loads().open_before(1) + 1;
+            counters.try_admit(ONE, Some(most))
+        };
+        let other = thread::spawn(asks);
+        let here = asks();
+        let there = other.join().unwrap();
+        assert!(here.is_some() != there.is_some() && here.iter().chain(&there).all(|own| own.is_of_trial()));
+        drop((before, here, there));
+        assert_eq!((counters.in_flight(1), counters.loads().open_before(1), counters.underflow()), (0, 0, 0));
+    });
+}
+
+/// A good answer crosses the last fault of a row: that its endpoint was barred for faults is still to be seen. As one that said it ends,
+/// it would be taken out however many are out already.
+#[test]
+fn why_an_endpoint_was_barred_outlasts_a_good_answer() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let counters = Counters::leak();
+        let outcomes = counters.outcomes();
+        (1..FAULTS_IN_A_ROW_MAX).for_each(|_| assert!(!outcomes.fault(1)));
+        let answers = thread::spawn(move || outcomes.good(1));
+        let fails = thread::spawn(move || outcomes.fault(1));
+        let seen = outcomes.read(1);
+        assert!(matches!(seen.barred, None | Some(Barred::ForFaults)), "{seen:?}");
+        answers.join().unwrap();
+        let is_new = fails.join().unwrap();
+        let end = outcomes.read(1);
+        assert_eq!((end.barred, end.faults), (is_new.then_some(Barred::ForFaults), FAULTS_IN_A_ROW_MAX));
+        assert!(is_new || end.recoveries == 1);
     });
 }

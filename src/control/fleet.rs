@@ -166,7 +166,7 @@ impl Fleet {
                 turns.extend(is_back.then(|| (Arc::clone(&member.name), Turn::Anew)));
             }
             let outcome = outcomes.read(slot);
-            let may_eject = outcome.barred && !tenancy.course.is_barred() && self.may_eject(at);
+            let may_eject = outcome.barred.is_some() && !tenancy.course.is_barred() && self.may_eject(at);
             let member = &mut self.members[at];
             let Some(tenancy) = &mut member.now else { continue };
             let Some(turn) = tenancy.course.looked(outcome, may_eject, &config.health, now) else { continue };

@@ -21,9 +21,8 @@ mod turn;
 use std::time::{Duration, Instant};
 
 use crate::config::Health as Rules;
-use crate::counters::Outcome;
+use crate::counters::{Barred, Outcome};
 use crate::fleet::{Endpoint, Health};
-use crate::limits::FAULTS_IN_A_ROW_MAX;
 pub use turn::{Turn, Why};
 
 /// Share with which a slow start begins, in percent.
@@ -298,13 +297,13 @@ impl Course {
         let before = self.health();
         let seen = self.seen.replace(outcome).unwrap_or(outcome);
         let recovered = outcome.recoveries != seen.recoveries;
-        let turn = match self.bar {
-            Bar::None | Bar::Trial if outcome.barred => self.barred(outcome, recovered, may_eject, rules, now),
-            Bar::Until(end) if now >= end && self.last_probe_was_good() => {
+        let turn = match (self.bar, outcome.barred) {
+            (Bar::None | Bar::Trial, Some(barred)) => self.barred(barred, may_eject, rules, now),
+            (Bar::Until(end), _) if now >= end && self.last_probe_was_good() => {
                 self.bar = Bar::Trial;
                 Some(Turn::Trial)
             }
-            Bar::Trial if recovered => {
+            (Bar::Trial, None) if recovered => {
                 self.bar = Bar::None;
                 self.start_slowly(rules, now);
                 Some(Turn::Recovered)
@@ -316,20 +315,11 @@ impl Course {
     }
 
     /// Shards have stopped sending requests there, and control decides for how long.
-    fn barred(
-        &mut self,
-        outcome: Outcome,
-        recovered: bool,
-        may_eject: bool,
-        rules: &Rules,
-        now: Instant,
-    ) -> Option<Turn> {
-        // Without faults enough in a row, and none that a good answer took back, it was barred for what it said.
-        let for_faults = outcome.in_a_row >= FAULTS_IN_A_ROW_MAX || recovered;
-        let why = match (self.bar, for_faults) {
-            (_, false) => Why::Drain,
-            (Bar::Trial, true) => Why::Trial,
-            (_, true) => Why::Faults,
+    fn barred(&mut self, barred: Barred, may_eject: bool, rules: &Rules, now: Instant) -> Option<Turn> {
+        let why = match (self.bar, barred) {
+            (_, Barred::ByItsWord) => Why::Drain,
+            (Bar::Trial, Barred::ForFaults) => Why::Trial,
+            (_, Barred::ForFaults) => Why::Faults,
         };
         if why == Why::Faults && !may_eject {
             let shortest = Duration::from_millis(rules.eject_ms);

@@ -20,10 +20,26 @@ struct Slot {
     faults: AtomicU32,
     /// Good answers that ended a row of faults (wraps).
     recoveries: AtomicU32,
-    /// Nothing new goes there: 0 or 1.
+    /// Whether nothing new goes there, and why: 0 or a [`Barred`].
     barred: AtomicU32,
     /// When somebody had a token, or a whole answer, from there, in [`TENTH`]s of the shards' clock; 0: never.
     gave: AtomicU32,
+}
+
+/// Why a shard has nothing new go to an endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Barred {
+    /// It failed so many in a row.
+    ForFaults = 1,
+    /// It said that it ends.
+    ByItsWord = 2,
+}
+
+impl Barred {
+    fn of(word: u32) -> Option<Barred> {
+        [Barred::ForFaults, Barred::ByItsWord].into_iter().find(|barred| *barred as u32 == word)
+    }
 }
 
 /// As fine as silences are told apart, in microseconds: an instant is written no more often.
@@ -71,6 +87,13 @@ impl Default for Outcomes {
     }
 }
 
+impl Slot {
+    /// True where that is new; else the first reason stays.
+    fn bar(&self, why: Barred) -> bool {
+        self.barred.compare_exchange(0, why as u32, Ordering::Release, Ordering::Relaxed).is_ok()
+    }
+}
+
 /// What control reads of one slot; compare with what was read before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
@@ -80,8 +103,8 @@ pub struct Outcome {
     pub faults: u32,
     /// Good answers behind a fault since the start of the process (wraps).
     pub recoveries: u32,
-    /// Barred by a shard.
-    pub barred: bool,
+    /// By a shard. With the bar, as a good answer may end the row that led to it before control looks.
+    pub barred: Option<Barred>,
 }
 
 impl Outcomes {
@@ -90,7 +113,7 @@ impl Outcomes {
         let Some(cell) = self.slots.get(slot as usize) else { return false };
         cell.faults.fetch_add(1, Ordering::Relaxed);
         let in_a_row = cell.in_a_row.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        in_a_row >= FAULTS_IN_A_ROW_MAX && self.bar(slot)
+        in_a_row >= FAULTS_IN_A_ROW_MAX && cell.bar(Barred::ForFaults)
     }
 
     /// A request was answered well, to its last byte or as far as a trial goes. Costs a read while nothing is wrong.
@@ -117,9 +140,9 @@ impl Outcomes {
         self.slots.get(slot as usize).is_some_and(|cell| cell.gave.load(Ordering::Relaxed) > tenths(since))
     }
 
-    /// Has nothing new go there from now on; true where that is new.
+    /// The endpoint said that it ends: has nothing new go there from now on; true where that is new.
     pub fn bar(&self, slot: u16) -> bool {
-        self.slots.get(slot as usize).is_some_and(|cell| cell.barred.swap(1, Ordering::Release) == 0)
+        self.slots.get(slot as usize).is_some_and(|cell| cell.bar(Barred::ByItsWord))
     }
 
     /// Whether a shard barred it.
@@ -156,7 +179,7 @@ impl Outcomes {
     pub fn read(&self, slot: u16) -> Outcome {
         self.slots.get(slot as usize).map_or_else(Outcome::default, |cell| Outcome {
             recoveries: cell.recoveries.load(Ordering::Acquire),
-            barred: cell.barred.load(Ordering::Acquire) != 0,
+            barred: Barred::of(cell.barred.load(Ordering::Acquire)),
             in_a_row: cell.in_a_row.load(Ordering::Relaxed),
             faults: cell.faults.load(Ordering::Relaxed),
         })
@@ -175,10 +198,14 @@ mod tests {
             outcomes.good(3);
         }
         outcomes.good(3);
-        assert_eq!(outcomes.read(3), Outcome { in_a_row: 0, faults: 10, recoveries: 5, barred: false });
+        assert_eq!(outcomes.read(3), Outcome { in_a_row: 0, faults: 10, recoveries: 5, barred: None });
         assert!(!outcomes.fault(3) && !outcomes.fault(3) && outcomes.fault(3));
         assert!(outcomes.is_barred(3) && !outcomes.is_barred(2));
-        assert!(!outcomes.fault(3), "it was barred before");
+        assert!(!outcomes.fault(3) && !outcomes.bar(3), "it was barred before");
+        outcomes.good(3);
+        assert_eq!((outcomes.read(3).in_a_row, outcomes.read(3).barred), (0, Some(Barred::ForFaults)));
+        assert!(outcomes.bar(2) && !outcomes.fault(2));
+        assert_eq!(outcomes.read(2).barred, Some(Barred::ByItsWord));
     }
 
     #[test]
@@ -194,7 +221,7 @@ mod tests {
         outcomes.bar(0);
         outcomes.forget(0);
         let Outcome { in_a_row, barred, .. } = outcomes.read(0);
-        assert_eq!((in_a_row, barred), (0, false));
+        assert_eq!((in_a_row, barred), (0, None));
     }
 
     #[test]

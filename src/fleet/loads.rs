@@ -82,7 +82,7 @@ impl Loads {
     pub fn open_before(&self, slot: u16) -> u32 {
         let Some((cells, own)) = self.cells(slot).and_then(|cells| Some((cells, cells.trial.own()?))) else { return 0 };
         let in_flight = self.in_flight(slot);
-        // Asked on both sides: one of its own that comes or goes meanwhile is not taken for one from before.
+        // Asked on both sides: one of its own that comes or goes meanwhile (not both) is not taken for one from before.
         in_flight.saturating_sub(cells.trial.own().map_or(u32::MAX, |after| own.max(after)))
     }
 

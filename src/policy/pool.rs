@@ -353,7 +353,8 @@ impl Eligible {
     ///
     /// On trial, one more than are open there from before. Were those counted as the one, a single tunnel would keep its
     /// engine out for as long as it is open. As they end the cap falls with them, so that the trial has one request of its
-    /// own; two only where one from before ends between the choice and the admission of two shards that choose at once.
+    /// own; two only where one from before ends between the choice and the admission of two shards that choose at once, or one of its own
+    /// comes and goes while this looks.
     #[inline]
     pub(super) fn cap(&self, slot: u16, loads: &Loads) -> u32 {
         let configured = self.caps.get(slot as usize).copied().unwrap_or(Endpoint::NO_CAP);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use warmfront::config;
 use warmfront::control::health::{Course, Failure, How, Turn};
-use warmfront::counters::Counters;
+use warmfront::counters::{Barred, Counters};
 use warmfront::fleet::{Endpoint, Health};
 use warmfront::policy::Settings;
 use warmfront::publish::Published;
@@ -111,9 +111,9 @@ impl Control {
         match self.random.below(4) {
             0 if dead => self.change(slot, |endpoint| endpoint.health = health),
             1 => self.change(slot, |endpoint| (endpoint.weight, endpoint.foreign) = (weight, foreign)),
-            _ if outcomes.read(slot as u16).barred => {
+            _ if outcomes.is_barred(slot as u16) => {
                 outcomes.on_trial(slot as u16);
-                shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (2, false));
+                shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (2, None));
             }
             _ => return,
         }
@@ -141,7 +141,7 @@ impl Control {
             12 => self.move_tenant(slot, now, shadow),
             13 => {
                 self.counters.outcomes().bar(slot as u16);
-                shadow.control(slot, |outcome| outcome.barred = true);
+                shadow.control(slot, |outcome| outcome.barred = outcome.barred.or(Some(Barred::ByItsWord)));
             }
             14 => return self.publish_late(now, shadow),
             _ => self.draining[slot] = self.random.chance(30),
@@ -175,11 +175,11 @@ impl Control {
             Some(Turn::Trial) => {
                 self.counters.on_trial(slot as u16);
                 shadow.on_trial[slot] = true;
-                shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (2, false));
+                shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (2, None));
             }
             Some(Turn::Spared | Turn::SparedAgain) => {
                 outcomes.spare(slot as u16);
-                shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (0, false));
+                shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (0, None));
             }
             Some(Turn::Recovered | Turn::Ejected(..)) => {
                 self.counters.trial_over(slot as u16);
@@ -215,7 +215,7 @@ impl Control {
             self.counters.outcomes().forget(slot as u16);
             self.counters.trial_over(slot as u16);
             shadow.on_trial[slot] = false;
-            shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (0, false));
+            shadow.control(slot, |outcome| (outcome.in_a_row, outcome.barred) = (0, None));
             self.endpoints[slot] = Some(draw::endpoint(slot, self.generations[slot]));
             self.courses[slot] = Course::new(false, &self.rules, self.began + Duration::from_micros(now));
             self.draining[slot] = false;

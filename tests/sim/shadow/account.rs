@@ -1,6 +1,6 @@
 //! The accounts themselves: how each endpoint's requests ended, who is charged, who is in flight.
 
-use warmfront::counters::Outcome;
+use warmfront::counters::{Barred, Outcome};
 
 use super::{ENDPOINTS, Effect, Shadow};
 
@@ -92,13 +92,14 @@ fn apply(outcome: &mut Outcome, effect: Effect) {
         Effect::Fault => {
             outcome.faults = outcome.faults.wrapping_add(1);
             outcome.in_a_row += 1;
-            outcome.barred |= outcome.in_a_row >= FAULTS_MAX;
+            let barred = (outcome.in_a_row >= FAULTS_MAX).then_some(Barred::ForFaults);
+            outcome.barred = outcome.barred.or(barred);
         }
         Effect::Good if outcome.in_a_row > 0 => {
             outcome.in_a_row = 0;
             outcome.recoveries = outcome.recoveries.wrapping_add(1);
         }
         Effect::Good => {}
-        Effect::Bar => outcome.barred = true,
+        Effect::Bar => outcome.barred = outcome.barred.or(Some(Barred::ByItsWord)),
     }
 }
