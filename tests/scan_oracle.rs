@@ -450,7 +450,7 @@ impl Random {
 }
 
 #[rustfmt::skip]
-const TOP_NAMES: &[&str] = &["model", "messages", "messages", "prompt", "input", "input_ids", "token_ids", "image_data", "audio_data", "text", "query", "documents", "text_1", "text_2", "system", "instructions", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "priority", "user", "prompt_cache_key", "cache_salt", "lora_path", "extra_key", "sampling_params", "prompt_logprobs", "echo", "logprobs", "other", "mod\\u0065l"];
+const TOP_NAMES: &[&str] = &["model", "messages", "messages", "prompt", "input", "input_ids", "token_ids", "image_data", "audio_data", "text", "query", "documents", "text_1", "text_2", "system", "instructions", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "priority", "background", "user", "prompt_cache_key", "cache_salt", "lora_path", "extra_key", "sampling_params", "prompt_logprobs", "echo", "logprobs", "other", "mod\\u0065l"];
 #[rustfmt::skip]
 const INNER_NAMES: &[&str] = &["role", "role", "content", "content", "text", "type", "name", "tool_calls", "image_url", "data", "uuid", "output", "input", "prompt_logprobs", "prompt_logprob_token_ids", "skip_reading_prefix_cache", "r\\u006fle"];
 #[rustfmt::skip]

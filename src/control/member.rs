@@ -167,6 +167,10 @@ impl Tenancy {
 
     /// Whether another process answers here than before. `was_silent`: since the last scrape.
     pub fn is_another(&self, reading: &Reading, was_silent: bool) -> bool {
+        let before = self.reading.as_ref().and_then(|(before, _)| before.load.prompt_tokens_total);
+        if before.zip(reading.load.prompt_tokens_total).is_some_and(|(before, now)| now < before) {
+            return true;
+        }
         match (self.began, reading.started) {
             (Some(began), Some(begins)) => begins != began,
             (Some(_), None) | (None, Some(_)) => was_silent,

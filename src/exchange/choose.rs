@@ -28,7 +28,10 @@ impl Exchange {
         let looked_up = selected.as_ref().ok().and_then(|pool| self.look_up(pool, cx));
         if let Some(scan) = self.upload.scan.take() {
             cx.stats.worked(Work::Scan, self.upload.scan_nanos);
-            self.asked.media = scan.facts().images();
+            let facts = scan.facts();
+            self.asked.media = facts.images();
+            // Its HTTP server says at once that it is queued.
+            self.asked.proves &= !facts.background || facts.stream == Some(true);
             cx.lender.give_back_scan(scan);
         }
         match selected {

@@ -99,6 +99,8 @@ pub struct Facts {
     pub(super) adapter: Option<u64>,
     /// XXH64 of SGLang's `extra_key`.
     pub(super) extra_key: Option<u64>,
+    /// `background`, where it is true.
+    pub background: bool,
     /// `echo`, where it is true.
     pub(super) echo: bool,
     /// `logprobs`, where it is other than null; a chat's come with its `echo`.
@@ -132,6 +134,7 @@ impl Facts {
             cache_salt: None,
             adapter: None,
             extra_key: None,
+            background: false,
             echo: false,
             logprobs: false,
             prompt_logprobs: false,
@@ -153,7 +156,7 @@ impl Facts {
         (self.cache_salt, self.adapter, self.extra_key) = (None, None, None);
         (self.max_tokens, self.max_output_tokens) = (None, None);
         self.sessions = [None; SESSION_FIELDS_MAX];
-        (self.tools, self.duplicates) = (false, 0);
+        (self.tools, self.background, self.duplicates) = (false, false, 0);
         // `top_logprobs` of a chat is 0 by default, so that an echo of it always carries logprobs.
         (self.echo, self.prompt_logprobs, self.logprobs) = (false, false, api == Api::Chat);
         (self.prompt_logprob_ids, self.skips_cache) = (false, None);

@@ -14,6 +14,7 @@ pub(super) enum Field {
     MaxOutputTokens,
     Choices,
     Priority,
+    Background,
     Echo,
     Logprobs,
     PromptLogprobs,
@@ -47,6 +48,7 @@ impl Field {
             b"cache_salt" => Field::Salt,
             b"lora_path" => Field::Adapter,
             b"extra_key" => Field::ExtraKey,
+            b"background" if api == Api::Responses => Field::Background,
             b"echo" if logs_prompts(api) => Field::Echo,
             b"logprobs" if api == Api::Completions => Field::Logprobs,
             b"prompt_logprobs" if logs_prompts(api) => Field::PromptLogprobs,
@@ -80,6 +82,7 @@ impl Field {
             Field::Adapter => 1 << 24,
             Field::ExtraKey => 1 << 25,
             Field::SamplingParams => 1 << 26,
+            Field::Background => 1 << 27,
         }
     }
 }

@@ -30,6 +30,7 @@ pub struct Seen {
     pub salt: Option<u64>,
     pub session: Option<u64>,
     pub tools: bool,
+    pub background: bool,
     pub recomputes: bool,
     pub spans: Spans,
     pub duplicates: u32,
@@ -58,6 +59,7 @@ pub fn seen(scan: &Scan) -> Seen {
         salt: facts.salt(),
         session: facts.session(),
         tools: facts.tools,
+        background: facts.background,
         recomputes: facts.recomputes(),
         spans: facts.spans,
         duplicates: facts.duplicates,
@@ -325,6 +327,7 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
     match api {
         Api::Completions => count(&["logprobs"]),
         Api::Generate => count(&["sampling_params"]),
+        Api::Responses => count(&["background"]),
         _ => {}
     }
     let apart = ["cache_salt", "lora_path", "extra_key"];
@@ -387,6 +390,7 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
         priority: scalar(&["priority"]).as_i64(),
         salt: salt(apart.map(|name| hash(&[name]))),
         session: sessions.iter().find_map(|name| hash(&[name])),
+        background: api == Api::Responses && scalar(&["background"]) == true,
         recomputes: match api {
             Api::Chat => scalar(&["echo"]) == true || !scalar(&["prompt_logprobs"]).is_null(),
             Api::Completions => {

@@ -138,6 +138,31 @@ fn only_failures_in_a_row_bar() {
     }
 }
 
+/// Its HTTP server says at once that a response is queued, whatever becomes of it.
+#[test]
+fn what_is_queued_in_the_background_proves_nothing() {
+    for (fields, bars) in [
+        ("", 0),
+        (r#","background":true"#, 1),
+        (r#","background":true,"background":false"#, 0),
+        (r#","background":true,"stream":true"#, 0),
+    ] {
+        let engine = Engine::run(|mut connection| {
+            while let Some(request) = connection.request() {
+                connection.send(error(if request.path() == "/v1/responses" { 200 } else { 500 }));
+            }
+        });
+        let front = Front::with(&[engine.address], |options| options.settings.policy = Policy::Warm);
+        let asked = format!(r#"{{"model":"m","input":"hello"{fields}}}"#);
+        for _ in 0..4 {
+            assert_eq!(front.ask(post("/v1/responses", &asked)).status, 200);
+            assert_eq!(front.ask(post("/v1/completions", r#"{"model":"m","prompt":"hello"}"#)).status, 500);
+        }
+        assert_eq!(front.count(Count::Barred), bars, "{fields}");
+        front.settles();
+    }
+}
+
 /// No good answer to it would end their row: engines that are asked nothing else would be out for good.
 #[test]
 fn errors_to_what_no_engine_computes_bar_nobody() {

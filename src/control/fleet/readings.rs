@@ -6,7 +6,7 @@ use super::{Fleet, TICK};
 use crate::control::scrape::Reading;
 use crate::control::truth::Ours;
 use crate::counters::Counted;
-use crate::fleet::{EndpointId, EngineLoad, Turnover};
+use crate::fleet::{EndpointId, Turnover};
 use crate::snapshot::Pool;
 
 impl Fleet {
@@ -49,12 +49,10 @@ impl Fleet {
         let before = tenancy.reading.as_ref().map(|(reading, _)| reading.load);
         let since = tenancy.reading.as_ref().map_or(Duration::ZERO, |(_, at)| now.saturating_duration_since(*at));
         let changed = before != Some(reading.load) || tenancy.foreign != foreign;
-        let fell = |before: EngineLoad| Some(reading.load.prompt_tokens_total? < before.prompt_tokens_total?);
         // Its cache is gone with its memory.
         let (was_asleep, asleep) = (tenancy.asleep, reading.awake == Some(false));
-        let is_another = before.and_then(fell) == Some(true) || another;
-        let anew = is_another && tenancy.processes.are_joined(began, reading.started, now);
-        let emptied = is_another || asleep && !was_asleep;
+        let anew = another && tenancy.processes.are_joined(began, reading.started, now);
+        let emptied = another || asleep && !was_asleep;
         let capacity = tenancy.unit.tokens(&reading);
         if anew {
             self.starts_anew(place, id, capacity, now);
