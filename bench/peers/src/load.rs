@@ -315,17 +315,20 @@ impl Load {
             Err(error) => return Err(format!("{error} ({})", closed(connection))),
         };
         let mut input = &self.scratch[..count];
-        self.tally.counts.bytes += count as u64;
+        let mut arrival = self.tally.arrival(count, matches!(self.plan.pace, Pace::Step | Pace::Phase));
         loop {
             let step = connection.framer.next(&mut input)?;
             if matches!(step, Step::More) {
+                self.tally.arrived(&arrival);
                 return Ok(());
             }
             let expected = connection.expected.as_mut().ok_or("bytes without a request")?;
             match step {
                 Step::More => unreachable!("returned above"),
                 Step::Head(head) => expected.head(&head)?,
-                Step::Body(bytes) => self.tally.counts.events += expected.body(bytes)?,
+                Step::Body(bytes) => {
+                    arrival.events += expected.body_sent(bytes, |sent_us| self.tally.event(&arrival, sent_us))?;
+                }
                 Step::End => {
                     expected.end()?;
                     if connection.sent < connection.request.bytes.len() {

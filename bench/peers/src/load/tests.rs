@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::{Load, Plan};
 use crate::content::{self, Digest, Pace, Request};
+use crate::engine::replies;
 use crate::http::{Framer, Kind, Step};
+
+const TOKENS: u32 = 40;
 
 /// A front of one thread a connection, which ends with its client. `answer` gets each request's digest.
 fn front(answer: impl Fn(&mut TcpStream, u64) + Clone + Send + 'static) -> SocketAddrV4 {
@@ -44,7 +47,7 @@ fn load(target: SocketAddrV4, pace: Pace, rate: u64) -> Load {
         targets: vec![target],
         pace,
         connections: 4,
-        tokens: 40,
+        tokens: TOKENS,
         vary: 0,
         rate,
         warmup: Duration::from_millis(100),
@@ -74,4 +77,33 @@ fn a_front_that_stands_still_at_the_end_of_the_window_shows_in_its_latencies() {
     load.open_loop().unwrap();
     assert_eq!(load.tally.timed(), 100, "all that was due, and nothing else");
     assert!(load.tally.latency_us(0.99) > 300_000.0, "{}", load.tally.latency_us(0.99));
+}
+
+/// Before a front to which its engine sends an event each 5 ms, and that writes `together` of them at a time: chunks
+/// a read, and the median of their delay in ms.
+fn streamed(together: usize) -> (f64, f64) {
+    let target = front(move |stream, digest| {
+        let mut held = replies::stream_head("").into_bytes();
+        for index in 0..TOKENS + 2 {
+            held.extend_from_slice(&replies::chunk(digest, index, TOKENS));
+            if (index as usize + 1).is_multiple_of(together) {
+                // The client may have gone at its end.
+                let _ = stream.write_all(&std::mem::take(&mut held));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let _ = stream.write_all(&[&held[..], b"0\r\n\r\n"].concat());
+    });
+    let mut load = load(target, Pace::Step, 0);
+    load.closed_loop().unwrap();
+    let counts = load.tally.counts;
+    (counts.events as f64 / counts.arrivals as f64, load.tally.delay_us(0.50) / 1000.0)
+}
+
+#[test]
+fn a_front_that_writes_tokens_together_stands_out() {
+    let (chunks, delay_ms) = streamed(1);
+    assert!(chunks < 1.5 && delay_ms < 10.0, "one by one: {chunks} chunks a read, {delay_ms} ms late");
+    let (chunks, delay_ms) = streamed(8);
+    assert!(chunks > 6.0 && delay_ms > 12.0, "by eight: {chunks} chunks a read, {delay_ms} ms late");
 }
