@@ -7,27 +7,38 @@ use crate::scenario::Scenario;
 /// A change may cost so much; more than that is told from noise by [`interval`].
 const COST_MAX: f64 = 1.03;
 
-/// A table of all scenarios and drivers. An error where one certainly became dearer.
+/// A table of all scenarios and drivers. An error where one certainly became dearer, or where that cannot be told.
 pub fn tell(report: &Report, scenarios: &[Scenario], fronts: &[String]) -> Result<(), String> {
     let measured =
         |(now, before): &&(&str, &str)| [now, before].iter().all(|name| fronts.iter().any(|front| front == *name));
     let changes: Vec<_> = CHANGES.iter().filter(measured).collect();
-    let mut dearer = Vec::new();
-    for (at, (now, before)) in changes.into_iter().enumerate() {
-        if at == 0 {
-            println!("\nCPU now x before: median, and interval that holds it 19 times of 20");
-        }
+    if changes.is_empty() {
+        return Err("--before: no front took part both now and before".into());
+    }
+    println!("\nCPU now x before: median, and interval that holds it 19 times of 20");
+    let (mut dearer, mut untold) = (Vec::new(), Vec::new());
+    for (now, before) in changes {
         for scenario in scenarios {
             let ratios = report.ratios(scenario, now, before);
             let pairs = ratios.len();
-            let (Some(middle), Some((low, high))) = (median(ratios.clone()), interval(ratios)) else { continue };
-            println!("{now:18}{:14}{middle:>8.3} ({low:.3}-{high:.3}) of {pairs} pairs", scenario.name);
+            let middle = median(ratios.clone()).map_or("-".to_string(), |middle| format!("{middle:.3}"));
+            let Some((low, high)) = interval(ratios) else {
+                println!("{now:18}{:14}{middle:>8} of {pairs} pairs: too few to say", scenario.name);
+                untold.push(format!("{now}, {}: {pairs} pairs", scenario.name));
+                continue;
+            };
+            println!("{now:18}{:14}{middle:>8} ({low:.3}-{high:.3}) of {pairs} pairs", scenario.name);
             if low > COST_MAX {
                 dearer.push(format!("{now}, {}: {low:.3} at least", scenario.name));
             }
         }
     }
-    if dearer.is_empty() { Ok(()) } else { Err(format!("dearer than before:\n  {}", dearer.join("\n  "))) }
+    let faults: Vec<String> = [("dearer than before", dearer), ("too few pairs to say what it costs", untold)]
+        .into_iter()
+        .filter(|(_, places)| !places.is_empty())
+        .map(|(words, places)| format!("{words}:\n  {}", places.join("\n  ")))
+        .collect();
+    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
 }
 
 /// The order statistics between which the median of what was sampled lies with 95 % confidence (sign test). `None`: too
@@ -53,6 +64,31 @@ fn interval(mut values: Vec<f64>) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Sample;
+
+    /// What is told of so many rounds in each of which the change made a request so many times as dear.
+    fn told(rounds: usize, ratio: f64) -> Result<(), String> {
+        let scenario = Scenario::plain();
+        let (now, before) = CHANGES[0];
+        let mut report = Report::new(Vec::new(), &[]);
+        for round in 0..rounds {
+            for (front, cost) in [(now, 10.0 * ratio), (before, 10.0)] {
+                let values = [(scenario.cost.key.to_string(), cost)].into();
+                report.add(Sample { scenario: scenario.name, front: front.into(), round, values });
+            }
+        }
+        tell(&report, &[scenario], &[now.into(), before.into()])
+    }
+
+    #[test]
+    fn what_is_dearer_is_told_and_what_too_few_rounds_do_not_show_is_no_success() {
+        assert_eq!(told(10, 1.0), Ok(()));
+        assert!(told(10, 2.0).unwrap_err().starts_with("dearer than before"));
+        assert!(told(5, 2.0).unwrap_err().starts_with("too few pairs"));
+        assert!(told(0, 2.0).unwrap_err().starts_with("too few pairs"));
+        let report = Report::new(Vec::new(), &[]);
+        assert!(tell(&report, &[Scenario::plain()], &[CHANGES[0].0.into()]).is_err(), "nothing to compare with");
+    }
 
     /// The table of the sign test: for 6 to 8 samples the outermost, for 9 to 11 the second, for 20 the sixth.
     #[test]

@@ -1,6 +1,10 @@
 //! What goes over the wire, known on both ends: a reply follows from the digest of its request body,
 //! so the load generator can compare every byte, and a request altered on its way shows as a wrong reply.
 
+use std::ops::Range;
+
+use crate::sent;
+
 const PLAIN_BYTES: usize = 1024;
 const SPEECH_BYTES: usize = 1 << 20;
 const CREATED: &str = "1795187630";
@@ -245,17 +249,23 @@ pub fn speech_reply(digest: u64) -> Vec<u8> {
     body
 }
 
-/// Appends event `index` of a stream of `tokens`: 0 opens the role, 1 to `tokens` are tokens, one more
-/// is `[DONE]`. The shape and length are those of vLLM's events.
-pub fn push_event(out: &mut Vec<u8>, digest: u64, index: u32, tokens: u32) {
+const EVENT_START: &[u8] = b"data: {\"id\":\"chatcmpl-";
+const EVENT_CREATED: &[u8] = b"\",\"object\":\"chat.completion.chunk\",\"created\":";
+const SENT_AT: usize = EVENT_START.len() + 16 + EVENT_CREATED.len();
+/// Where an event says when it was sent; `[DONE]` does not.
+pub const SENT: Range<usize> = SENT_AT..SENT_AT + sent::DIGITS;
+
+/// Appends event `index` of a stream of `tokens`, sent at `sent_us`: 0 opens the role, 1 to `tokens` are tokens,
+/// one more is `[DONE]`. The shape and length are those of vLLM's events.
+pub fn push_event(out: &mut Vec<u8>, digest: u64, index: u32, tokens: u32, sent_us: u64) {
     if index > tokens {
         out.extend_from_slice(b"data: [DONE]\n\n");
         return;
     }
-    out.extend_from_slice(b"data: {\"id\":\"chatcmpl-");
+    out.extend_from_slice(EVENT_START);
     out.extend_from_slice(&hex(digest));
-    out.extend_from_slice(b"\",\"object\":\"chat.completion.chunk\",\"created\":");
-    out.extend_from_slice(CREATED.as_bytes());
+    out.extend_from_slice(EVENT_CREATED);
+    out.extend_from_slice(&sent::write(sent_us));
     out.extend_from_slice(b",\"model\":\"tiny\",\"choices\":[{\"index\":0,\"delta\":{");
     if index == 0 {
         out.extend_from_slice(b"\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}],");
@@ -298,7 +308,7 @@ mod tests {
         }
         assert_eq!(plain_reply(7).len(), PLAIN_BYTES);
         let mut event = Vec::new();
-        push_event(&mut event, 7, 1, 100);
+        push_event(&mut event, 7, 1, 100, 3);
         assert!((200..=240).contains(&event.len()), "{}", event.len());
     }
 

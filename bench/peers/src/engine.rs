@@ -2,7 +2,7 @@
 //! the model. It reads request bodies whole and answers from their digest, so that a request altered
 //! on its way gets a reply that the load generator refuses.
 
-mod replies;
+pub(crate) mod replies;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::content::Pace;
 use crate::scenario::Scenario;
 
 pub use crate::report::DIRECT;
@@ -187,14 +188,20 @@ fn connections(setup: &Setup) -> usize {
     setup.scenario.connections + 500
 }
 
+/// For long messages as its manual has it: bodies of known length are spliced, which is off by default and costs
+/// it less at 1 MB, both ways, and a buffer holds what the relay reads at once. Chunked streams it does not splice,
+/// and idle ones hold no buffer.
 fn haproxy(setup: &Setup) -> String {
     let [first, second] = setup.upstreams;
     format!(
         "global
     nbthread 1
     maxconn {connections}
+    tune.bufsize 65536
 defaults
     mode http
+    option splice-request
+    option splice-response
     option http-no-delay
     http-reuse always
     timeout connect 5s
@@ -215,9 +222,14 @@ backend engines
 }
 
 /// A body buffer of 1 MB: with nginx's 16 KB a long prompt would go through a file, and unbuffered
-/// requests in 16 KB steps cost it twice as much.
+/// requests in 16 KB steps cost it twice as much. A long reply is read by what the relay reads at once, not by
+/// a page; short ones and streams keep the page, of which each of them holds one.
 fn nginx(setup: &Setup) -> String {
     let [first, second] = setup.upstreams;
+    let reply_buffer = match setup.scenario.pace {
+        Pace::Speech => "proxy_buffer_size 64k; proxy_buffers 8 64k;",
+        _ => "",
+    };
     format!(
         "daemon off;
 worker_processes 1;
@@ -248,7 +260,7 @@ http {{
             proxy_pass http://engines;
             proxy_http_version 1.1;
             proxy_set_header Connection \"\";
-            proxy_buffering off;
+            proxy_buffering off; {reply_buffer}
             client_body_buffer_size 1m;
             proxy_read_timeout 10m;
         }}

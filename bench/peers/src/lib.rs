@@ -16,4 +16,5 @@ pub mod relay;
 pub mod report;
 pub mod run;
 pub mod scenario;
+pub mod sent;
 pub mod verify;

@@ -1,6 +1,8 @@
 //! The load generator: one thread on epoll, every reply compared byte by byte with the one its request
 //! calls for. It reads the front's CPU time and memory itself, at the edges of its own window.
 
+mod tally;
+
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
@@ -12,6 +14,8 @@ use crate::http::{Framer, Kind, Step};
 use crate::net::{self, Poller};
 use crate::process;
 use crate::verify::Expected;
+
+use tally::Tally;
 
 const HELP: &str = "\
 peers load --targets PORT[,PORT]   where to send; connections are spread over them
@@ -78,13 +82,6 @@ struct Connection {
     started: Instant,
 }
 
-#[derive(Default, Clone, Copy)]
-struct Counts {
-    requests: u64,
-    events: u64,
-    bytes: u64,
-}
-
 struct Load {
     plan: Plan,
     request: Request,
@@ -92,19 +89,10 @@ struct Load {
     connections: Vec<Connection>,
     /// Connections whose exchange ended since the driver looked last.
     finished: Vec<usize>,
-    counts: Counts,
-    latencies: Vec<u64>,
+    tally: Tally,
     next_id: u64,
-    reconnects: u64,
     scratch: Vec<u8>,
     progress: Instant,
-}
-
-/// The edge of a measured window.
-struct Mark {
-    counts: Counts,
-    cpu_ns: u64,
-    at: Instant,
 }
 
 impl Load {
@@ -116,10 +104,8 @@ impl Load {
             poller,
             connections: Vec::new(),
             finished: Vec::new(),
-            counts: Counts::default(),
-            latencies: Vec::new(),
+            tally: Tally::default(),
             next_id: u64::from(std::process::id()) << 32,
-            reconnects: 0,
             scratch: vec![0; 256 << 10],
             progress: Instant::now(),
         })
@@ -132,21 +118,24 @@ impl Load {
         for at in 0..self.connections.len() {
             self.send(at, Instant::now())?;
         }
-        let first = self.again_until(begin + self.plan.warmup)?;
-        self.latencies.clear();
-        let last = self.again_until(first.at + self.plan.window)?;
+        self.again_until(begin + self.plan.warmup)?;
+        let first = self.tally.mark(self.plan.pid)?;
+        let end = first.at + self.plan.window;
+        self.tally.time(first.at..end);
+        self.again_until(end)?;
+        let last = self.tally.mark(self.plan.pid)?;
         self.drain()?;
-        self.print(&first, &last)
+        self.tally.print(self.plan.pid, &first, &last)
     }
 
-    fn again_until(&mut self, end: Instant) -> Result<Mark, String> {
+    fn again_until(&mut self, end: Instant) -> Result<(), String> {
         while Instant::now() < end {
             self.turn(end)?;
             for at in std::mem::take(&mut self.finished) {
                 self.send(at, Instant::now())?;
             }
         }
-        self.mark()
+        Ok(())
     }
 
     /// Requests at fixed times whether or not earlier ones have come back; latency counts from the time
@@ -156,20 +145,21 @@ impl Load {
         let mut free: VecDeque<usize> = (0..self.connections.len()).collect();
         let interval = Duration::from_nanos(1_000_000_000 / self.plan.rate);
         let mut due = Instant::now() + interval;
-        let window_at = due + self.plan.warmup;
-        let end = window_at + self.plan.window;
-        let mut first = None;
-        let mut waiting = VecDeque::new();
+        let start = due + self.plan.warmup;
+        let end = start + self.plan.window;
+        self.tally.time(start..end);
+        let (mut first, mut last) = (None, None);
+        let (mut waiting, mut due_in_window) = (VecDeque::new(), 0);
         loop {
             let now = Instant::now();
-            if first.is_none() && now >= window_at {
-                self.latencies.clear();
-                first = Some(self.mark()?);
+            if first.is_none() && now >= start {
+                first = Some(self.tally.mark(self.plan.pid)?);
             }
-            if now >= end {
-                break;
+            if last.is_none() && now >= end {
+                last = Some(self.tally.mark(self.plan.pid)?);
             }
-            while due <= now {
+            while due <= now && due < end {
+                due_in_window += usize::from(due >= start);
                 waiting.push_back(due);
                 due += interval;
             }
@@ -178,13 +168,19 @@ impl Load {
                 waiting.pop_front();
                 self.send(at, started)?;
             }
-            self.turn(due.min(end))?;
+            // What still waits behind the end is sent as well: unsent it would not have been late.
+            if last.is_some() && waiting.is_empty() {
+                break;
+            }
+            self.turn(if now < end { due.min(end) } else { now + STALL })?;
             free.extend(self.finished.drain(..));
         }
-        let last = self.mark()?;
+        let (first, last) = first.zip(last).ok_or("the window never began")?;
         self.drain()?;
-        let first = first.ok_or("the window never began")?;
-        self.print(&first, &last)
+        if self.tally.timed() != due_in_window {
+            return Err(format!("{} latencies of {due_in_window} requests that were due", self.tally.timed()));
+        }
+        self.tally.print(self.plan.pid, &first, &last)
     }
 
     /// Opens streams that fall silent after their first event, and reads the memory of the front before
@@ -200,15 +196,15 @@ impl Load {
                 self.send(at, Instant::now())?;
             }
             self.turn(Instant::now() + STALL)?;
-            silent = self.counts.events as usize;
+            silent = self.tally.counts.events as usize;
         }
         let settle = Instant::now() + self.plan.warmup;
         while Instant::now() < settle {
             self.turn(settle)?;
         }
         // One event for each, and none closed: anything else has ended the run already.
-        if self.counts.events as usize != total {
-            return Err(format!("{} events on {total} idle streams", self.counts.events));
+        if self.tally.counts.events as usize != total {
+            return Err(format!("{} events on {total} idle streams", self.tally.counts.events));
         }
         let idle_kib = process::rss_kib(self.plan.pid);
         let per_stream = (idle_kib as f64 - before_kib as f64) / total as f64;
@@ -319,25 +315,27 @@ impl Load {
             Err(error) => return Err(format!("{error} ({})", closed(connection))),
         };
         let mut input = &self.scratch[..count];
-        self.counts.bytes += count as u64;
+        let mut arrival = self.tally.arrival(count, matches!(self.plan.pace, Pace::Step | Pace::Phase));
         loop {
             let step = connection.framer.next(&mut input)?;
             if matches!(step, Step::More) {
+                self.tally.arrived(&arrival);
                 return Ok(());
             }
             let expected = connection.expected.as_mut().ok_or("bytes without a request")?;
             match step {
                 Step::More => unreachable!("returned above"),
                 Step::Head(head) => expected.head(&head)?,
-                Step::Body(bytes) => self.counts.events += expected.body(bytes)?,
+                Step::Body(bytes) => {
+                    arrival.events += expected.body_sent(bytes, |sent_us| self.tally.event(&arrival, sent_us))?;
+                }
                 Step::End => {
                     expected.end()?;
                     if connection.sent < connection.request.bytes.len() {
                         return Err("reply before the whole request was sent".into());
                     }
                     connection.expected = None;
-                    self.counts.requests += 1;
-                    self.latencies.push(connection.started.elapsed().as_nanos() as u64);
+                    self.tally.replied(connection.started);
                     self.finished.push(at);
                 }
             }
@@ -346,7 +344,7 @@ impl Load {
 
     /// A front may close an idle connection; it is counted and opened anew.
     fn reconnect(&mut self, at: usize) -> Result<(), String> {
-        self.reconnects += 1;
+        self.tally.reconnects += 1;
         let stream = self.open(at)?;
         self.connections[at].stream = stream;
         Ok(())
@@ -354,55 +352,9 @@ impl Load {
 
     /// Lets every exchange end and be verified, without beginning new ones.
     fn drain(&mut self) -> Result<(), String> {
-        let timed = self.latencies.len();
         while self.connections.iter().any(|connection| connection.expected.is_some()) {
             self.turn(Instant::now() + STALL)?;
         }
-        self.latencies.truncate(timed);
-        Ok(())
-    }
-
-    /// Without a front there is no process whose time counts; of one that has served there is some.
-    fn mark(&self) -> Result<Mark, String> {
-        let pid = self.plan.pid;
-        let cpu_ns = if pid == 0 { 0 } else { process::cpu_ns(pid) };
-        if pid != 0 && cpu_ns == 0 {
-            return Err(format!("the CPU time of process {pid} cannot be read"));
-        }
-        Ok(Mark { counts: self.counts, cpu_ns, at: Instant::now() })
-    }
-
-    fn print(&mut self, first: &Mark, last: &Mark) -> Result<(), String> {
-        let pid = self.plan.pid;
-        if pid != 0 && last.cpu_ns <= first.cpu_ns {
-            // Seen once in 280 samples on a virtual machine: what divides by it would say that a front costs nothing.
-            return Err(format!("the kernel's count of CPU time of process {pid} stood still while it served"));
-        }
-        let seconds = (last.at - first.at).as_secs_f64();
-        let cpu_us = (last.cpu_ns - first.cpu_ns) as f64 / 1000.0;
-        let requests = last.counts.requests - first.counts.requests;
-        let events = last.counts.events - first.counts.events;
-        self.latencies.sort_unstable();
-        let percentile = |share: f64| {
-            let at = (self.latencies.len() as f64 * share) as usize;
-            self.latencies.get(at).map_or(0.0, |ns| *ns as f64 / 1000.0)
-        };
-        println!(
-            "seconds={seconds:.3} requests={requests} events={events} bytes={} reconnects={} cpu_us={cpu_us:.0} \
-             cpu_percent={:.1} cpu_us_per_request={:.3} cpu_us_per_chunk={:.3} requests_per_second={:.1} \
-             chunks_per_second={:.1} p50_us={:.1} p99_us={:.1} verified_requests={} verified_events={}",
-            last.counts.bytes - first.counts.bytes,
-            self.reconnects,
-            cpu_us / seconds / 10_000.0,
-            cpu_us / requests.max(1) as f64,
-            cpu_us / events.max(1) as f64,
-            requests as f64 / seconds,
-            events as f64 / seconds,
-            percentile(0.50),
-            percentile(0.99),
-            self.counts.requests,
-            self.counts.events,
-        );
         Ok(())
     }
 }
@@ -412,3 +364,6 @@ fn closed(connection: &Connection) -> String {
     let (sent, size) = (connection.sent, connection.request.bytes.len());
     format!("closed in the middle of an exchange: {sent} of {size} request bytes sent, {events} events received")
 }
+
+#[cfg(test)]
+mod tests;

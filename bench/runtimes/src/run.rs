@@ -89,7 +89,7 @@ fn scenarios(streams: usize, idle_streams: usize, quick: bool) -> Vec<Scenario> 
         tokens,
         vary,
         cost: scenario::PER_CHUNK,
-        columns: scenario::STREAMS,
+        columns: scenario::PACED_STREAMS,
         ..Scenario::plain()
     };
     vec![

@@ -1,6 +1,7 @@
 //! What a mock engine writes, in the shape of vLLM behind uvicorn.
 
 use crate::content;
+use crate::net;
 
 /// `name` is a whole field line, or nothing.
 pub fn stream_head(name: &str) -> String {
@@ -33,7 +34,7 @@ pub fn metrics(running: usize) -> String {
 
 pub fn chunk(digest: u64, index: u32, tokens: u32) -> Vec<u8> {
     let mut event = Vec::with_capacity(288);
-    content::push_event(&mut event, digest, index, tokens);
+    content::push_event(&mut event, digest, index, tokens, net::clock_us());
     let mut bytes = format!("{:x}\r\n", event.len()).into_bytes();
     bytes.append(&mut event);
     bytes.extend_from_slice(b"\r\n");
