@@ -43,6 +43,8 @@ pub struct Member {
     pub lock: Lock,
     /// Another process may answer there by now than the one that told its models.
     pub models_doubted: bool,
+    /// Who does has a list with none of the configured ids, of which that one had some.
+    pub lists_others: bool,
     /// Why its models are not known.
     pub models_error: Option<String>,
     /// Rung when its models are to be read now.
@@ -194,6 +196,7 @@ impl Member {
             now: None,
             models: None,
             models_doubted: false,
+            lists_others: false,
             lock: Lock::Unknown,
             models_error: None,
             models_wanted: Arc::default(),
@@ -238,9 +241,14 @@ impl Member {
         configured.chain(learnt.flat_map(|learnt| &learnt.cards).map(|card| &*card.id))
     }
 
-    /// Whether there is no list any more where an engine had told its models.
+    /// Whether there is no list any more where an engine had told its models, or one of other models than those that are configured.
     pub fn is_stranger(&self) -> bool {
-        self.models_doubted && self.ids().is_none()
+        self.models_doubted && (self.models.is_none() || self.lists_others)
+    }
+
+    /// Whether one of the configured ids is in a list.
+    pub fn is_listed(&self, list: &Learnt) -> bool {
+        list.cards.iter().any(|card| self.upstream.models.iter().any(|id| **id == *card.id))
     }
 
     /// Whether both serve one of the same ids, as far as is known.

@@ -124,17 +124,15 @@ impl Pools {
         // Whether an engine of unknown models may take requests; a dead one must not keep the others waiting
         // for a `model` that all of them would serve.
         let (mut unlearnt, mut unlearnt_usable) = (None, false);
-        let any_known = members.iter().any(|member| member.ids().is_some());
+        let any_known = members.iter().any(|member| member.ids().is_some() && !member.is_stranger());
         for member in members {
             let ids = member.ids();
             complete &= ids.is_some();
             // Beside engines that list theirs it may be no engine at all: it is not to get what names no model either.
-            if any_known && member.is_stranger() {
-                continue;
-            }
+            let is_stranger = any_known && member.is_stranger();
             // Whose name has no address yet is one that is out: what it is to serve is in no service, and not unknown.
-            let slot = member.now.as_ref().map(|tenancy| tenancy.id.slot);
-            if slot.is_none() && !any_known {
+            let slot = member.now.as_ref().map(|tenancy| tenancy.id.slot).filter(|_| !is_stranger);
+            if slot.is_none() && ids.is_none() && (is_stranger || !any_known) {
                 continue;
             }
             let is_out = matches!(member.health(), None | Some(Health::Down | Health::Draining | Health::Asleep));

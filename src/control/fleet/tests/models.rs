@@ -216,6 +216,55 @@ fn who_has_no_list_at_an_engines_address_serves_nothing_of_its() {
     assert!(matches!(fleet.snapshot().select(None), Selected::Pool(pool) if pool.members.len() == 2));
 }
 
+/// The same where `models` names what is served: as long as the name servers fail, whoever has the address answers the probes.
+#[test]
+fn who_lists_no_configured_model_at_an_engines_address_serves_nothing_of_its() {
+    let refused = || Err(Failure { why: "x".into(), how: How::Refused });
+    let with = |models: &[&str]| {
+        let mut config = Config::clone(&fleet(2).config);
+        config.upstream.iter_mut().for_each(|one| one.models = models.iter().map(|id| (*id).to_owned()).collect());
+        let mut fleet = Fleet::new(Arc::new(config), Vec::new(), Arc::default());
+        (0..2u16).for_each(|place| _ = fleet.resolved(place.into(), vec![at(place)], Instant::now()));
+        fleet
+    };
+    let members = |fleet: &mut Fleet, model: &[u8]| match fleet.snapshot().select(Some(model)) {
+        Selected::Pool(pool) => pool.members.to_vec(),
+        other => panic!("{other:?}"),
+    };
+    let returns = |fleet: &mut Fleet, place: usize| {
+        let (id, _) = fleet.target(place).unwrap();
+        (0..2).for_each(|_| _ = fleet.probed(place, id, refused(), Instant::now()));
+        fleet.probed(place, id, Ok(()), Instant::now());
+        id
+    };
+    for list in [None, Some("other")] {
+        let mut fleet = with(&["a"]);
+        let looks = |fleet: &mut Fleet, place: usize| {
+            let (id, _) = fleet.target(place).unwrap();
+            let learnt = |id| Learnt { cards: vec![Card::made(id)], asks_key: false, left_out: 0 };
+            fleet.learnt(place, id, list.map(learnt).ok_or(ModelsError::Status(404)))
+        };
+        // Who has never listed them is believed.
+        (0..2).for_each(|place| _ = (looks(&mut fleet, place), returns(&mut fleet, place), looks(&mut fleet, place)));
+        assert_eq!(members(&mut fleet, b"a"), [0, 1], "{list:?}");
+        (0..2).for_each(|place| serves(&mut fleet, place, &["a", "b"]));
+        assert!(
+            looks(&mut fleet, 1) == list.is_some() && members(&mut fleet, b"a") == [0, 1],
+            "{list:?}: it was there"
+        );
+        serves(&mut fleet, 1, &["a", "b"]);
+        returns(&mut fleet, 1);
+        assert!(looks(&mut fleet, 1), "{list:?}: shards must know");
+        assert!(!looks(&mut fleet, 1));
+        assert_eq!(members(&mut fleet, b"a"), [0], "{list:?}");
+        serves(&mut fleet, 1, &["a"]);
+        assert_eq!(members(&mut fleet, b"a"), [0, 1], "{list:?}: it is an engine again");
+        // Where nobody lists any, all are asked.
+        (0..2).for_each(|place| _ = (returns(&mut fleet, place), looks(&mut fleet, place)));
+        assert_eq!(members(&mut fleet, b"a"), [0, 1], "{list:?}");
+    }
+}
+
 /// Another name is no other engine, and what it serves goes on while it is asked again.
 #[test]
 fn an_engine_of_another_name_serves_what_it_did() {
