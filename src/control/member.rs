@@ -210,7 +210,13 @@ impl Member {
     }
 
     /// Its host name stands for these. That it stands for several engines is said once.
-    pub fn looked_up(&mut self, addresses: Vec<SocketAddr>) {
+    ///
+    /// Each family is asked for by itself, and one of the answers may be wanting: where it answers its probes it stays, unless another address of that
+    /// family is told.
+    pub fn looked_up(&mut self, mut addresses: Vec<SocketAddr>) {
+        let here = self.now.as_ref().filter(|tenancy| tenancy.course.answers()).map(|tenancy| tenancy.address);
+        let is_wanting = |here: &SocketAddr| addresses.iter().all(|other| other.is_ipv4() != here.is_ipv4());
+        addresses.extend(here.filter(is_wanting));
         let is_shared = names::is_shared(&addresses);
         if is_shared && !std::mem::replace(&mut self.said_shared, is_shared) {
             tracing::warn!(
