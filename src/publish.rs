@@ -122,6 +122,7 @@ pub struct ShardState {
     records: Records,
     toolsets: ArrayQueue<Wanted>,
     stalls: AtomicU64,
+    wedged: AtomicBool,
 }
 
 /// A shard's wants that control has not seen yet, at most.
@@ -138,6 +139,7 @@ impl Default for ShardState {
             records: Records::default(),
             toolsets: ArrayQueue::new(WANTED_MAX),
             stalls: AtomicU64::default(),
+            wedged: AtomicBool::default(),
         }
     }
 }
@@ -224,6 +226,16 @@ impl ShardState {
     /// Sets of tools of which it wants to know how chats with them are written.
     pub fn toolsets(&self) -> &ArrayQueue<Wanted> {
         &self.toolsets
+    }
+
+    /// Control sees whether it has stood still for long.
+    pub fn wedged(&self, wedged: bool) {
+        self.wedged.store(wedged, Ordering::Relaxed);
+    }
+
+    /// Whether control sees it stand still, and has for long.
+    pub fn is_wedged(&self) -> bool {
+        self.wedged.load(Ordering::Relaxed)
     }
 
     /// Control saw it stand still.

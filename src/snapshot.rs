@@ -27,7 +27,7 @@ pub struct Snapshot {
     pub default_pool: Option<PoolId>,
     /// The pool of engines that have not said what they serve: a model that nobody else serves may be theirs.
     pub unlearnt: Option<PoolId>,
-    /// The one pool that has members, if it is one: a request's `model` is then not asked for.
+    /// The one pool that has members or is to have some, if it is one: a request's `model` is then not asked for.
     pub only: Option<PoolId>,
     /// Whether control has learnt the models of every endpoint.
     pub models_complete: bool,
@@ -161,7 +161,11 @@ impl Snapshot {
                     None => self.pool_or(self.unlearnt, Selected::UnknownModel),
                 },
             },
-            (_, None) => self.pool_or(self.default_pool.or(self.unlearnt), Selected::NoModel),
+            (_, None) => {
+                // Of those that are nowhere yet nobody can be asked.
+                let unlearnt = self.unlearnt.filter(|id| self.live_pool(*id).is_some());
+                self.pool_or(self.default_pool.or(unlearnt), Selected::NoModel)
+            }
         }
     }
 

@@ -45,7 +45,7 @@ const PATHS: &str = "the admin listener has\n\
 pub(super) async fn serve(listener: TcpListener, state: State) {
     let router = Router::new()
         .route("/metrics", get(metrics))
-        .route("/healthz", get(async || "ok\n"))
+        .route("/healthz", get(alive))
         .route("/readyz", get(ready))
         .merge(endpoints::routes())
         .merge(receipts::routes())
@@ -71,6 +71,16 @@ async fn metrics(Shared(state): Shared<State>) -> impl IntoResponse {
 async fn reload(Shared(state): Shared<State>) -> Result<Json<Changes>, (StatusCode, String)> {
     let outcome = service::reload(&state.keeper, &*state.source).await;
     outcome.map(Json).map_err(|why| (StatusCode::UNPROCESSABLE_ENTITY, format!("{why}\n")))
+}
+
+/// 503 has whoever supervises the process start it anew, where no watchdog of systemd's does.
+async fn alive(Shared(state): Shared<State>) -> impl IntoResponse {
+    let is_wedged = state.process.shards().iter().any(|shard| shard.is_wedged());
+    // It is for the process in this one's place by then.
+    match is_wedged && !state.process.has_heir() {
+        true => (StatusCode::SERVICE_UNAVAILABLE, "a shard has stood still for 10 s\n"),
+        false => (StatusCode::OK, "ok\n"),
+    }
 }
 
 /// 503 tells a load balancer in front to send its connections elsewhere, and not where another process serves from the same sockets.

@@ -39,6 +39,11 @@ pub(super) fn of(members: &[Member]) -> ModelsAnswer {
     }
 }
 
+/// Whether one of the configured ids is in the list that is known.
+fn was_listed(member: &Member) -> bool {
+    member.models.as_ref().is_some_and(|list| member.is_listed(list))
+}
+
 /// How often an engine is asked at most what it serves because requests were in vain.
 const IN_VAIN: Duration = Duration::from_secs(1);
 /// The same for each engine of the fleet, where that is longer: anybody may name models that nobody serves, at which all are asked.
@@ -68,7 +73,13 @@ impl Fleet {
         let mut changed = std::mem::replace(&mut member.lock, lock) != lock;
         member.models_error = learnt.as_ref().err().map(ToString::to_string);
         match learnt {
+            // Who takes ids that it does not list, as SGLang does, never listed them.
+            Ok(others) if member.models_doubted && was_listed(member) && !member.is_listed(&others) => {
+                changed |= !std::mem::replace(&mut member.lists_others, true);
+                member.models_error = Some("/v1/models lists none of its `models`, of which it listed some".into());
+            }
             Ok(learnt) => {
+                changed |= std::mem::take(&mut member.lists_others);
                 changed |= !member.models.as_ref().is_some_and(|before| before.is_as(&learnt));
                 (member.models, member.models_doubted) = (Some(learnt), false);
             }

@@ -43,6 +43,8 @@ pub struct Member {
     pub lock: Lock,
     /// Another process may answer there by now than the one that told its models.
     pub models_doubted: bool,
+    /// Who does has a list with none of the configured ids, of which that one had some.
+    pub lists_others: bool,
     /// Why its models are not known.
     pub models_error: Option<String>,
     /// Rung when its models are to be read now.
@@ -198,6 +200,7 @@ impl Member {
             now: None,
             models: None,
             models_doubted: false,
+            lists_others: false,
             lock: Lock::Unknown,
             models_error: None,
             models_wanted: Arc::default(),
@@ -211,7 +214,13 @@ impl Member {
     }
 
     /// Its host name stands for these. That it stands for several engines is said once.
-    pub fn looked_up(&mut self, addresses: Vec<SocketAddr>) {
+    ///
+    /// Each family is asked for by itself, and one of the answers may be wanting: where it answers its probes it stays, unless another address of that
+    /// family is told.
+    pub fn looked_up(&mut self, mut addresses: Vec<SocketAddr>) {
+        let here = self.now.as_ref().filter(|tenancy| tenancy.course.answers()).map(|tenancy| tenancy.address);
+        let is_wanting = |here: &SocketAddr| addresses.iter().all(|other| other.is_ipv4() != here.is_ipv4());
+        addresses.extend(here.filter(is_wanting));
         let is_shared = names::is_shared(&addresses);
         if is_shared && !std::mem::replace(&mut self.said_shared, is_shared) {
             tracing::warn!(
@@ -242,9 +251,14 @@ impl Member {
         configured.chain(learnt.flat_map(|learnt| &learnt.cards).map(|card| &*card.id))
     }
 
-    /// Whether there is no list any more where an engine had told its models.
+    /// Whether there is no list any more where an engine had told its models, or one of other models than those that are configured.
     pub fn is_stranger(&self) -> bool {
-        self.models_doubted && self.ids().is_none()
+        self.models_doubted && (self.models.is_none() || self.lists_others)
+    }
+
+    /// Whether one of the configured ids is in a list.
+    pub fn is_listed(&self, list: &Learnt) -> bool {
+        list.cards.iter().any(|card| self.upstream.models.iter().any(|id| **id == *card.id))
     }
 
     /// Whether both serve one of the same ids, as far as is known.

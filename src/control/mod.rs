@@ -173,7 +173,7 @@ const THREADS_MAX: usize = 96;
 pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result<Handle, StartError> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().max_blocking_threads(THREADS_MAX).enable_all().build()?;
-    // Before anything that takes its time: these signals end whoever does not wait for them.
+    // Before anything that takes its time: these signals end whoever does not wait for them, or are lost.
     let asked = runtime.block_on(async { service::Asked::wait() })?;
     let address = setup.config.serve.admin;
     let admin = listen(address, inherited).map_err(|error| StartError::Admin { address, error })?;
@@ -199,16 +199,15 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
     let (ready, begun) = mpsc::channel();
     let thread = thread::Builder::new().name("control".into()).spawn(move || {
         runtime.block_on(async {
-            let signals = service::signals(&setup, asked.hangup, &keeper);
+            service::signals(&setup, asked.hangup, asked.end, &keeper);
             keeper.look_up().await;
             keeper.publish_now();
             let serving = begin(&setup, &keeper, admin, succeeds);
             upgrade::on_signal(asked.upgrade, setup.process, &keeper, Arc::clone(&setup.bequest), serving);
             let acquainted = keeper.get_acquainted(setup.process, succeeds).await;
             keeper.publish_now();
-            let begun = signals.map_err(StartError::from).and(acquainted);
-            let failed = begun.is_err();
-            let _ = ready.send(begun);
+            let failed = acquainted.is_err();
+            let _ = ready.send(acquainted);
             if failed {
                 return;
             }

@@ -58,7 +58,7 @@ struct Known {
 /// The pools as they are now.
 #[derive(Debug)]
 pub struct View {
-    /// By id; those that nobody serves any more are empty.
+    /// By id; those that nobody serves any more, or only who has no address yet, are empty.
     pub pools: Vec<Pool>,
     /// Served id to pool, of those that somebody serves.
     pub models: HashMap<Box<[u8]>, PoolId>,
@@ -124,22 +124,24 @@ impl Pools {
         // Whether an engine of unknown models may take requests; a dead one must not keep the others waiting
         // for a `model` that all of them would serve.
         let (mut unlearnt, mut unlearnt_usable) = (None, false);
-        let any_known = members.iter().any(|member| member.ids().is_some());
+        let any_known = members.iter().any(|member| member.ids().is_some() && !member.is_stranger());
         for member in members {
             let ids = member.ids();
             complete &= ids.is_some();
             // Beside engines that list theirs it may be no engine at all: it is not to get what names no model either.
-            if any_known && member.is_stranger() {
+            let is_stranger = any_known && member.is_stranger();
+            // Whose name has no address yet is one that is out: what it is to serve is in no service, and not unknown.
+            let slot = member.now.as_ref().map(|tenancy| tenancy.id.slot).filter(|_| !is_stranger);
+            if slot.is_none() && ids.is_none() && (is_stranger || !any_known) {
                 continue;
             }
-            let Some(tenancy) = &member.now else { continue };
-            let is_out = matches!(member.health(), Some(Health::Down | Health::Draining | Health::Asleep));
+            let is_out = matches!(member.health(), None | Some(Health::Down | Health::Draining | Health::Asleep));
             unlearnt_usable |= ids.is_none() && !is_out;
             for id in ids.clone().unwrap_or_else(|| vec![UNLEARNT]) {
                 let Some(pool) = self.place(id) else { continue };
                 let place = usize::from(pool.0);
                 slots.resize_with(slots.len().max(place + 1), Vec::new);
-                slots[place].push(tenancy.id.slot);
+                slots[place].extend(slot);
                 match &ids {
                     Some(_) => drop(models.insert(Box::from(id.as_bytes()), pool)),
                     None => unlearnt = Some(pool),
@@ -150,7 +152,8 @@ impl Pools {
         let live = || pools.iter().filter(|pool| !pool.members.is_empty());
         let is_known = |pool: &&Pool| Some(pool.id) != unlearnt || models.contains_key(pool.name.as_bytes());
         let counted = |pool: &&Pool| unlearnt_usable || is_known(pool);
-        let first = live().find(counted).map(|pool| pool.id);
+        let is_there = |pool: &&Pool| !pool.members.is_empty() || models.contains_key(pool.name.as_bytes());
+        let there: Vec<PoolId> = pools.iter().filter(is_there).filter(counted).map(|pool| pool.id).collect();
         let default_pool = match self.config.serve.default_model.as_str() {
             "" => {
                 let living = living(members);
@@ -168,7 +171,7 @@ impl Pools {
         View {
             default_pool,
             unlearnt,
-            only: first.filter(|_| live().filter(counted).count() == 1),
+            only: there.first().copied().filter(|_| there.len() == 1),
             models,
             complete,
             pools,

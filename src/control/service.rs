@@ -22,29 +22,34 @@ const KEPT_AT_ONCE: usize = 64;
 /// Exit status of a process that SIGINT ended.
 const INTERRUPTED: i32 = 130;
 
-/// Signals that ask something of a process that serves, and would end one that does not wait for them: those that come while it
-/// starts are taken when it can.
+/// Signals that ask something of a process. Those that come while it starts are taken when it can: they would end who does not wait for them, or be
+/// lost, as are those that end process 1 of a container.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) hangup: Signal,
     /// SIGUSR2
     pub(super) upgrade: Signal,
+    /// SIGTERM, SIGINT
+    pub(super) end: [Signal; 2],
 }
 
 impl Asked {
     /// From now on. To be called within a runtime.
     pub(super) fn wait() -> io::Result<Asked> {
-        Ok(Asked { hangup: signal(SignalKind::hangup())?, upgrade: signal(SignalKind::user_defined2())? })
+        Ok(Asked {
+            hangup: signal(SignalKind::hangup())?,
+            upgrade: signal(SignalKind::user_defined2())?,
+            end: [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?],
+        })
     }
 }
 
-/// Takes SIGTERM and SIGINT from now on: the first begins the drain, a second SIGINT ends the process. SIGHUP reads the
+/// Answers SIGTERM and SIGINT from now on: the first begins the drain, a second SIGINT ends the process. SIGHUP reads the
 /// configuration anew. To be called within a runtime.
-pub(super) fn signals(setup: &Setup, hangup: Signal, keeper: &Arc<Keeper>) -> io::Result<()> {
+pub(super) fn signals(setup: &Setup, hangup: Signal, end: [Signal; 2], keeper: &Arc<Keeper>) {
     let (process, bequest) = (setup.process, Arc::clone(&setup.bequest));
     tokio::spawn(reloads(hangup, setup.clone(), Arc::clone(keeper)));
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let [mut terminate, mut interrupt] = end;
     tokio::spawn(async move {
         // SIGTERM comes from managers, who wait for the drain: who sends an interrupt behind it may not know of it.
         let mut was_interrupted = false;
@@ -70,7 +75,6 @@ pub(super) fn signals(setup: &Setup, hangup: Signal, keeper: &Arc<Keeper>) -> io
             was_interrupted |= interrupted;
         }
     });
-    Ok(())
 }
 
 async fn reloads(mut hangup: Signal, setup: Setup, keeper: Arc<Keeper>) {

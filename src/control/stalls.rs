@@ -17,6 +17,10 @@ const STALL: Duration = Duration::from_millis(50);
 /// A sleep of this length is told: each shard wakes every second, whether there is something to do or not.
 const OVERSLEPT: Duration = Duration::from_secs(3);
 
+/// A shard that has stood still for so many looks, 10 s or more, is not one to wait for. They are counted, and no time is taken: while the machine or
+/// the process stands still, control does not look.
+const WEDGED: u32 = 1_000;
+
 /// How late control was at worst is told for so long, and for as long again.
 const WINDOW: Duration = Duration::from_secs(10);
 /// So late in two of these in a row it says so.
@@ -67,6 +71,8 @@ struct Seen {
     doing: Doing,
     since: Instant,
     told: bool,
+    /// Looks since then.
+    looks: u32,
 }
 
 /// What a look finds.
@@ -80,7 +86,7 @@ enum Found {
 
 impl Seen {
     fn new(turns: u64, doing: Doing, now: Instant) -> Seen {
-        Seen { turns, doing, since: now, told: false }
+        Seen { turns, doing, since: now, told: false, looks: 0 }
     }
 
     fn look(&mut self, turns: u64, doing: Doing, now: Instant) -> Option<Found> {
@@ -92,13 +98,17 @@ impl Seen {
             *self = Seen::new(turns, doing, now);
             return told;
         }
-        self.doing = doing;
+        (self.doing, self.looks) = (doing, self.looks.saturating_add(1));
         let longest = if sleeps { OVERSLEPT } else { STALL };
         if self.told || stood < longest {
             return None;
         }
         self.told = true;
         Some(Found::Stands(doing, stood))
+    }
+
+    fn is_wedged(&self) -> bool {
+        self.looks >= WEDGED
     }
 }
 
@@ -123,9 +133,12 @@ pub(super) async fn watch(process: &'static Process, stats: &'static Stats) {
         for (shard, (seen, state)) in seen.iter_mut().zip(process.shards()).enumerate() {
             if state.phase() != Phase::Serving {
                 *seen = Seen::new(turns(shard), Doing::Waits, now);
+                state.wedged(false);
                 continue;
             }
-            match seen.look(turns(shard), state.doing().now(), now) {
+            let found = seen.look(turns(shard), state.doing().now(), now);
+            state.wedged(seen.is_wedged());
+            match found {
                 Some(Found::Stands(doing, stood)) => {
                     state.stalled();
                     tracing::warn!(
@@ -177,6 +190,21 @@ mod tests {
         assert_eq!(seen.look(9, Doing::ServesClient, at(1_210)), Some(over));
         assert_eq!(seen.look(9, Doing::Waits, at(1_300)), None);
         assert_eq!(seen.look(9, Doing::ServesClient, at(4_200)), None, "it slept, and has just woken");
+    }
+
+    #[test]
+    fn a_shard_is_wedged_by_what_is_seen_and_not_by_the_clock() {
+        let begin = Instant::now();
+        let mut seen = Seen::new(7, Doing::ServesClient, begin);
+        let after = |looks: u32| begin + Duration::from_secs(3_600) + LOOK * looks;
+        for look in 1..WEDGED {
+            seen.look(7, Doing::ServesClient, after(look));
+            assert!(!seen.is_wedged(), "the machine stood still, and {look} looks are few");
+        }
+        seen.look(7, Doing::ServesEngine, after(WEDGED));
+        assert!(seen.is_wedged());
+        seen.look(8, Doing::ServesEngine, after(WEDGED + 1));
+        assert!(!seen.is_wedged());
     }
 
     #[test]

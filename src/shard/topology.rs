@@ -18,11 +18,11 @@ pub fn this_machine() -> Machine {
 /// What `sys` says of the CPUs in `allowed`. Whatever it does not say is passed over: each CPU is then a core.
 fn read(sys: &Path, allowed: &[usize], parallel: usize) -> Machine {
     let cpus = sys.join("devices/system/cpu");
-    let online = text(&cpus.join("online")).map(|list| listed(&list)).filter(|online| !online.is_empty());
     let nodes = nodes(sys);
-    let usable = allowed.iter().filter(|cpu| online.as_ref().is_none_or(|online| online.contains(cpu)));
+    // CPUs that are offline are in no mask. What `online` says counts for nothing: in a container with a quota lxcfs has it name the first CPUs of the
+    // machine, as many as the quota, which are neither what the container may use nor all of that.
     let cpu = |&id: &usize| Cpu { id, core: core(&cpus, id), node: node(&nodes, id) };
-    let cpus: Vec<Cpu> = usable.map(cpu).collect();
+    let cpus: Vec<Cpu> = allowed.iter().map(cpu).collect();
     let quota = Some(parallel).filter(|parallel| *parallel < cpus.len());
     Machine { cpus, quota, near: near(sys) }
 }
@@ -116,13 +116,23 @@ mod tests {
                 ("class/net/virtual/device/numa_node", "-1\n"),
             ],
         );
-        // 3 is offline, 6 is not in the mask.
-        let machine = read(&sys.0, &[0, 1, 2, 3, 4, 5], 2);
+        // 3 is offline, 6 is not allowed: neither is in the mask.
+        let machine = read(&sys.0, &[0, 1, 2, 4, 5], 2);
         let cpus: Vec<_> = machine.cpus.iter().map(|cpu| (cpu.id, cpu.core, cpu.node)).collect();
         assert_eq!(cpus, [(0, 0, 0), (1, 1, 1), (2, 2, 0), (4, 0, 0), (5, 1, 1)]);
         assert_eq!((machine.quota, machine.near), (Some(2), Some(1)));
         let placement = machine.place(None, Some(true));
         assert_eq!((placement.cpu(0), placement.cpu(1), placement.shards()), (Some(1), Some(0), 2));
+    }
+
+    /// As lxcfs shows the CPUs of a container that has two of them by its quota: all such containers of a machine would pin to the same two.
+    #[test]
+    fn a_quota_is_seen_where_fewer_cpus_are_shown_than_may_be_used() {
+        let sys = Sys::new("quota", &[("devices/system/cpu/online", "0-1\n")]);
+        let machine = read(&sys.0, &(0..64).collect::<Vec<_>>(), 2);
+        assert_eq!((machine.quota, machine.cpus.len(), machine.auto()), (Some(2), 64, 2));
+        let placement = machine.place(None, None);
+        assert_eq!((placement.shards(), placement.cpu(0), placement.cpu(1)), (2, None, None));
     }
 
     #[test]

@@ -88,6 +88,32 @@ fn a_reload_while_it_starts_is_taken_when_it_can() {
     let _ = std::fs::remove_file(pipe);
 }
 
+/// As process 1 of a container it would be killed when its time is up: the kernel keeps from that one what it does not wait for.
+#[test]
+fn who_is_told_to_end_while_it_starts_ends_by_itself() {
+    let pipe =
+        std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("starting-end-{}", std::process::id()));
+    for signal in ["TERM", "INT"] {
+        let _ = std::fs::remove_file(&pipe);
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        // The pipe opens once somebody reads it, and that one is then not past its files.
+        let script = "self=$$
+            (exec 3>\"$0\"; kill -$1 $self; sleep 0.2; echo key >&3; exec 3>&-) &
+            shift; program=$1; shift; exec \"$program\" \"$@\"";
+        let config = pipe.with_extension("toml");
+        let key = format!("[[upstream]]\nurl = \"http://127.0.0.1:1\"\napi_key_file = \"{}\"\n", pipe.display());
+        std::fs::write(&config, key).unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).arg(&pipe).args([signal, PROGRAM, "serve", "--shards", "1"]);
+        shell.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"]).arg(&config);
+        let (status, said) = ended(shell);
+        assert!(status == Some(0) && said.contains("drained"), "{signal}: {status:?} {said}");
+        for file in [&pipe, &config] {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
 /// How it ended, and what it said.
 fn ended(mut command: Command) -> (Option<i32>, String) {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();

@@ -65,6 +65,8 @@ fn a_wedged_shard_is_named_and_the_watchdog_is_not_fed() {
         command.env("WATCHDOG_USEC", "2000000");
         let front = Front::by(command, driver, &[engine.address], &config(None));
         front.until_health(0, "up");
+        let lives = || front.admin().get("/healthz").status;
+        assert_eq!(lives(), 200);
         manager.hears("WATCHDOG=1");
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -108,7 +110,9 @@ fn a_wedged_shard_is_named_and_the_watchdog_is_not_fed() {
                 manager.listen();
             }
             assert!(!manager.said.iter().any(|said| said.contains("WATCHDOG")), "{driver}: {:?}", manager.said);
+            until("word that it does not live", || lives() == 503);
             shard.let_go();
+            until("word that it lives", || lives() == 200);
             manager.hears("WATCHDOG=1");
             front.until_said("the shard goes on");
             stop.store(true, Ordering::Relaxed);

@@ -100,6 +100,30 @@ fn an_address_that_is_still_answered_is_kept() {
     assert_eq!(fleet.probed(0, id, Ok(()), now), (None, false));
 }
 
+/// Its name has addresses of two families, of which name servers told one for once: what is known of its cache would go with its endpoint.
+#[test]
+fn an_engine_stays_where_it_answers_while_only_the_other_family_is_told() {
+    let mut fleet = fleet(1);
+    let now = Instant::now();
+    let six = |n| SocketAddr::new([0xFD00, 0, 0, 0, 0, 0, 0, n].into(), 9_000);
+    assert!(fleet.resolved(0, vec![six(1), at(1)], now));
+    assert!(fleet.resolved(0, vec![at(1)], now), "it has answered nowhere yet");
+    assert!(fleet.resolved(0, vec![six(1)], now));
+    let (id, _) = fleet.target(0).unwrap();
+    assert_eq!(fleet.probed(0, id, Ok(()), now).0, Some(Turn::Up));
+    (0..3).for_each(|_| assert!(!fleet.resolved(0, vec![at(1)], now)));
+    assert_eq!(fleet.target(0), Some((id, six(1))));
+    // It is gone from there: the one that was told is next.
+    assert_eq!(fleet.probed(0, id, failed(), now).0, None);
+    fleet.probed(0, id, failed(), now);
+    (0..20).for_each(|_| _ = fleet.probed(0, id, failed(), now));
+    assert_eq!(fleet.target(0).unwrap().1, at(1));
+    // Of its own family it is told another.
+    let (id, _) = fleet.target(0).unwrap();
+    fleet.probed(0, id, Ok(()), now);
+    assert!(fleet.resolved(0, vec![six(1), at(2)], now));
+}
+
 /// Dead at both its addresses it is down, and not unknown at one after the other.
 #[test]
 fn an_engine_of_two_addresses_is_down_until_it_answers_at_one() {

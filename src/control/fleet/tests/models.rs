@@ -216,6 +216,55 @@ fn who_has_no_list_at_an_engines_address_serves_nothing_of_its() {
     assert!(matches!(fleet.snapshot().select(None), Selected::Pool(pool) if pool.members.len() == 2));
 }
 
+/// The same where `models` names what is served: as long as the name servers fail, whoever has the address answers the probes.
+#[test]
+fn who_lists_no_configured_model_at_an_engines_address_serves_nothing_of_its() {
+    let refused = || Err(Failure { why: "x".into(), how: How::Refused });
+    let with = |models: &[&str]| {
+        let mut config = Config::clone(&fleet(2).config);
+        config.upstream.iter_mut().for_each(|one| one.models = models.iter().map(|id| (*id).to_owned()).collect());
+        let mut fleet = Fleet::new(Arc::new(config), Vec::new(), Arc::default());
+        (0..2u16).for_each(|place| _ = fleet.resolved(place.into(), vec![at(place)], Instant::now()));
+        fleet
+    };
+    let members = |fleet: &mut Fleet, model: &[u8]| match fleet.snapshot().select(Some(model)) {
+        Selected::Pool(pool) => pool.members.to_vec(),
+        other => panic!("{other:?}"),
+    };
+    let returns = |fleet: &mut Fleet, place: usize| {
+        let (id, _) = fleet.target(place).unwrap();
+        (0..2).for_each(|_| _ = fleet.probed(place, id, refused(), Instant::now()));
+        fleet.probed(place, id, Ok(()), Instant::now());
+        id
+    };
+    for list in [None, Some("other")] {
+        let mut fleet = with(&["a"]);
+        let looks = |fleet: &mut Fleet, place: usize| {
+            let (id, _) = fleet.target(place).unwrap();
+            let learnt = |id| Learnt { cards: vec![Card::made(id)], asks_key: false, left_out: 0 };
+            fleet.learnt(place, id, list.map(learnt).ok_or(ModelsError::Status(404)))
+        };
+        // Who has never listed them is believed.
+        (0..2).for_each(|place| _ = (looks(&mut fleet, place), returns(&mut fleet, place), looks(&mut fleet, place)));
+        assert_eq!(members(&mut fleet, b"a"), [0, 1], "{list:?}");
+        (0..2).for_each(|place| serves(&mut fleet, place, &["a", "b"]));
+        assert!(
+            looks(&mut fleet, 1) == list.is_some() && members(&mut fleet, b"a") == [0, 1],
+            "{list:?}: it was there"
+        );
+        serves(&mut fleet, 1, &["a", "b"]);
+        returns(&mut fleet, 1);
+        assert!(looks(&mut fleet, 1), "{list:?}: shards must know");
+        assert!(!looks(&mut fleet, 1));
+        assert_eq!(members(&mut fleet, b"a"), [0], "{list:?}");
+        serves(&mut fleet, 1, &["a"]);
+        assert_eq!(members(&mut fleet, b"a"), [0, 1], "{list:?}: it is an engine again");
+        // Where nobody lists any, all are asked.
+        (0..2).for_each(|place| _ = (returns(&mut fleet, place), looks(&mut fleet, place)));
+        assert_eq!(members(&mut fleet, b"a"), [0, 1], "{list:?}");
+    }
+}
+
 /// Another name is no other engine, and what it serves goes on while it is asked again.
 #[test]
 fn an_engine_of_another_name_serves_what_it_did() {
@@ -400,6 +449,49 @@ fn an_engine_that_is_not_known_leaves_the_others_what_names_no_model() {
         fleet.probed(1, id, failed(), Instant::now());
     }
     assert_eq!(chosen(&mut fleet, None), [0]);
+}
+
+/// Its name has no address yet, as that of a pod that is about to be scheduled: what it is to serve is out of service, and neither another model's
+/// engine nor nobody is to answer that there is no such model.
+#[test]
+fn what_an_engine_without_an_address_is_to_serve_is_out_of_service() {
+    let with = |third: &[&str]| {
+        let mut config = Config::clone(&fleet(3).config);
+        config.upstream[2].models = third.iter().map(|id| (*id).to_owned()).collect();
+        let mut fleet = Fleet::new(Arc::new(config), Vec::new(), Arc::default());
+        (0..2u16).for_each(|place| _ = fleet.resolved(place.into(), vec![at(place)], Instant::now()));
+        fleet
+    };
+    let chosen = |fleet: &mut Fleet, model: Option<&[u8]>| match fleet.snapshot().select(model) {
+        Selected::Pool(pool) => format!("{:?}", pool.members),
+        other => format!("{other:?}"),
+    };
+    let mut configured = with(&["y"]);
+    assert_eq!(chosen(&mut configured, Some(b"y")), "[]", "the others have not said what they serve");
+    assert_eq!([None, Some(&b"x"[..])].map(|model| chosen(&mut configured, model)), ["[0, 1]", "[0, 1]"]);
+    (0..2).for_each(|place| serves(&mut configured, place, &["x"]));
+    let models = [None, Some(&b"x"[..]), Some(b"y"), Some(b"z")];
+    assert_eq!(models.map(|model| chosen(&mut configured, model)), ["[0, 1]", "[0, 1]", "[]", "UnknownModel"]);
+    configured.resolved(2, vec![at(2)], Instant::now());
+    assert_eq!(chosen(&mut configured, Some(b"y")), "[2]");
+
+    // It may be any that the others do not serve; beside a fleet of one model nothing is different, as of an engine that is down from the start.
+    let mut learning = with(&[]);
+    assert_eq!(chosen(&mut learning, Some(b"y")), "[0, 1]");
+    (0..2).for_each(|place| serves(&mut learning, place, &["x"]));
+    assert_eq!(models.map(|model| chosen(&mut learning, model)), ["[0, 1]"; 4]);
+    serves(&mut learning, 1, &["z"]);
+    assert_eq!(models.map(|model| chosen(&mut learning, model)), ["NoModel", "[0]", "[]", "[1]"]);
+    learning.resolved(2, vec![at(2)], Instant::now());
+    assert_eq!(models.map(|model| chosen(&mut learning, model)), ["[2]", "[0]", "[2]", "[1]"]);
+    serves(&mut learning, 2, &["y"]);
+    assert_eq!(chosen(&mut learning, Some(b"other")), "UnknownModel");
+    // None of them has an address.
+    let mut config = Config::clone(&fleet(2).config);
+    let nowhere = |config: &Config| Fleet::new(Arc::new(config.clone()), Vec::new(), Arc::default());
+    assert_eq!(chosen(&mut nowhere(&config), Some(b"y")), "Empty");
+    config.upstream[1].models = vec!["y".into()];
+    assert_eq!([None, Some(&b"y"[..])].map(|model| chosen(&mut nowhere(&config), model)), ["[]", "[]"]);
 }
 
 /// Who may be told of an engine's models is an engine's to say where it asks for a key that nobody here knows.
