@@ -82,17 +82,19 @@ impl Kind {
 
     /// The row's figures, one a kernel, in µs.
     fn time(&self, kernels: &[&'static Kernel], rounds: usize) -> Vec<f64> {
-        let bodies: Vec<Vec<u8>> = (0..(BODIES_BYTES / self.bytes).max(4) as u64)
-            .map(|seed| (self.body)(&mut Random(seed + 1), self.bytes).into_bytes())
-            .collect();
+        // One more than a multiple: body by body in turn, every kernel gets to all of them.
+        let count = (BODIES_BYTES / self.bytes).max(4).next_multiple_of(kernels.len()) + 1;
+        let bodies: Vec<Vec<u8>> =
+            (0..count as u64).map(|seed| (self.body)(&mut Random(seed + 1), self.bytes).into_bytes()).collect();
         let mut scans: Vec<Box<Scan>> = kernels.iter().map(|kernel| Box::new(Scan::with(kernel))).collect();
         self.check(&mut scans, &bodies);
         let rounds = (rounds * (128 << 10) / self.bytes).clamp(rounds / 8, rounds * 4);
         let mut nanos = vec![Vec::with_capacity(rounds); kernels.len()];
         for round in 0..rounds {
-            // One kernel behind the other, so that what else the machine does meets all of them alike.
-            for (scan, nanos) in scans.iter_mut().zip(&mut nanos) {
-                let body = &bodies[round % bodies.len()];
+            // One kernel behind the other, so that what else the machine does meets all of them alike; each on
+            // another body, or the first alone would find it cold.
+            for (place, (scan, nanos)) in scans.iter_mut().zip(&mut nanos).enumerate() {
+                let body = &bodies[(round * kernels.len() + place) % bodies.len()];
                 let begun = Instant::now();
                 black_box(self.scan(scan, black_box(body), usize::MAX));
                 nanos.push(begun.elapsed().as_nanos() as u64);

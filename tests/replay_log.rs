@@ -69,6 +69,18 @@ fn lines_become_requests_in_order_of_their_beginnings() {
 }
 
 #[test]
+fn prompts_without_a_link_are_told_of_and_what_engines_found_cached() {
+    let chat = |chain, cached| line(1, &[("chain", chain), ("chain_bytes", "2048"), ("cached_tokens", cached)]);
+    let text = [chat("[]", "1500"), chat("[]", "null"), chat(THREE, "0"), chat(THREE, "2000")];
+    let (_, account) = log(&text.concat()).unwrap();
+    assert_eq!((account.alone, account.short, account.told), (0, 2, (3, 6_000, 3_500)));
+    let words = account.words();
+    assert!(words.contains("2 of 4 prompts are shorter than a link of their chain, 2048 bytes: what they"), "{words}");
+    assert!(words.contains("3 of 4 replies tell what was cached: 58.3 % of their prompts' tokens"), "{words}");
+    assert_eq!(log(&chat(THREE, "null")).unwrap().1.words(), "");
+}
+
+#[test]
 fn what_a_front_estimates_is_filled_in_from_bytes() {
     let unknown =
         [("prompt_tokens", "null"), ("completion_tokens", "null"), ("stream", "false"), ("reply_bytes", "900")];

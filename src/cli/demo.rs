@@ -188,18 +188,26 @@ fn verdict(outcomes: &[Outcome]) -> ExitCode {
     say(&verified(replies, failed));
     say("KubeAI measured on eight real L4s, 1,200 threads: random 2,892, least-load 5,420, CHWBL 6,568 tokens/s;\n\
          mean TTFT 8.48, 1.20, 0.39 s.\n");
-    let lag = outcomes.iter().map(|outcome| outcome.lag).fold(0.0, f64::max);
-    if lag > 0.03 {
-        say(&format!(
-            "This machine was too busy: an engine ran {:.0} % late. Lower --time-scale or --threads for true figures.\n",
-            lag * 100.0
-        ));
-    }
+    say(&too_busy(outcomes));
     let empty = outcomes.iter().any(|outcome| outcome.replies == 0);
     if empty {
         say("A policy had no reply within its time: give more --seconds or fewer --threads.\n");
     }
     if failed > 0 || empty { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Engines that are late make prompts wait, clients that are late read what has long come.
+fn too_busy(outcomes: &[Outcome]) -> String {
+    let most = |lag: fn(&Outcome) -> f64| outcomes.iter().map(lag).fold(0.0, f64::max);
+    let late = [("an engine", most(|outcome| outcome.lag)), ("the clients", most(|outcome| outcome.clients_lag))];
+    let late = late.iter().filter(|(_, lag)| *lag > 0.03);
+    late.map(|(who, lag)| {
+        format!(
+            "This machine was too busy: {who} ran {:.0} % late. Lower --time-scale or --threads for true figures.\n",
+            lag * 100.0
+        )
+    })
+    .collect()
 }
 
 fn verified(replies: u64, failed: u64) -> String {
@@ -248,6 +256,7 @@ async fn measure(
         tokens_per_second: tally.tokens.get() as f64 / (real * scale),
         replies: tally.replies.get(),
         failed: tally.failed.get(),
+        clients_lag: tally.late.get().as_secs_f64() / real,
         front_cores: (!fronts.is_empty()).then(|| (cpu(&fronts) - cpu_before) / real),
         ..Outcome::default()
     };
@@ -350,6 +359,15 @@ mod tests {
     fn what_is_said_of_replies_is_true_where_some_failed() {
         assert_eq!(verified(7, 0), "Every one of 7 replies was read to its end and verified; 0 failed.\n");
         assert!(!verified(7, 3).contains("Every one") && verified(7, 3).contains("3 failed"));
+    }
+
+    #[test]
+    fn who_was_late_is_said() {
+        let of = |lag, clients_lag| too_busy(&[Outcome::default(), Outcome { lag, clients_lag, ..Outcome::default() }]);
+        assert_eq!(of(0.02, 0.03), "");
+        let (engines, clients) = (of(0.05, 0.0), of(0.0, 0.2));
+        assert!(engines.contains("an engine ran 5 % late") && !engines.contains("clients"), "{engines}");
+        assert!(clients.contains("the clients ran 20 % late") && !clients.contains("engine"), "{clients}");
     }
 
     #[test]

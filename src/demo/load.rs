@@ -59,7 +59,13 @@ pub struct Tally {
     pub failed: Cell<u64>,
     /// See `failed`.
     pub reason: RefCell<Option<String>>,
+    /// By how much naps on the threads' one runtime were too long: what came meanwhile was read late.
+    pub late: Cell<Duration>,
 }
+
+/// As long a nap, again and again; it may take so much longer, as an engine's step may.
+const NAP: Duration = Duration::from_millis(20);
+const SLACK: Duration = Duration::from_millis(10);
 
 impl Tally {
     /// Forgets all but failures.
@@ -67,6 +73,16 @@ impl Tally {
         self.ttft.borrow_mut().clear();
         self.tokens.set(0);
         self.replies.set(0);
+        self.late.set(Duration::ZERO);
+    }
+
+    async fn nap(&self) {
+        let due = Instant::now() + NAP;
+        tokio::time::sleep_until(due.into()).await;
+        let late = due.elapsed();
+        if late > SLACK {
+            self.late.set(self.late.get() + late);
+        }
     }
 
     fn fail(&self, why: String) {
@@ -84,6 +100,12 @@ impl Running {
     /// Starts the threads on the current `LocalSet`.
     pub fn start(load: &Load, target: &Target, tally: &Rc<Tally>) -> Running {
         let mut threads = tokio::task::JoinSet::new();
+        let napping = Rc::clone(tally);
+        threads.spawn_local(async move {
+            loop {
+                napping.nap().await;
+            }
+        });
         for number in 0..load.threads {
             let thread = Thread::new(load, target.clone(), Rc::clone(tally), number);
             let after = load.ramp.mul_f64(number as f64 / load.threads as f64);
@@ -222,5 +244,35 @@ impl Thread {
         let reply = self.client.chat(to, Bytes::from(body), &expected, seen).await?;
         self.tally.replies.set(self.tally.replies.get() + 1);
         Ok(reply.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_that_are_held_up_are_late() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let load = Load {
+            threads: 0,
+            model: String::new(),
+            ramp: Duration::ZERO,
+            pause: Duration::ZERO,
+            patience: Duration::ZERO,
+            block_size: 16,
+            seed: 1,
+        };
+        let tally = Rc::new(Tally::default());
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let running = Running::start(&load, &Target::Fronts(Vec::new()), &tally);
+            tokio::time::sleep(NAP / 2).await;
+            std::thread::sleep(Duration::from_millis(200));
+            tokio::time::sleep(NAP).await;
+            running.stop().await;
+        });
+        assert!(tally.late.get() >= Duration::from_millis(150), "{:?}", tally.late);
+        tally.reset();
+        assert_eq!(tally.late.get(), Duration::ZERO);
     }
 }

@@ -25,6 +25,8 @@ pub struct Outcome {
     pub front_cores: Option<f64>,
     /// Share of the measured time by which the engine lagged that was latest in it.
     pub lag: f64,
+    /// The same share of the clients' thread, which verifies what all of them read.
+    pub clients_lag: f64,
 }
 
 impl Outcome {

@@ -102,7 +102,7 @@ enum Make {
 /// What a policy is made for.
 #[derive(Clone, Copy, Debug)]
 pub struct Stage<'a> {
-    /// Weights of the engines, one each; only the product's policies know of them.
+    /// Weights of the engines, one each; only the product's policies know of them, others of what a heavy engine tells of itself.
     pub weights: &'a [u32],
     /// Blocks in the cache of one of weight 1.
     pub blocks: u32,
@@ -212,7 +212,7 @@ pub const POLICIES: &[Named] = &[
     Named {
         name: "llm-d",
         what: "scorers: prefix 3, queue 2, KV use 2; metrics every 50 ms",
-        make: Make::Alone(|stage| Box::new(Scorers::new(stage.engines(), stage.blocks, stage.seed))),
+        make: Make::Alone(|stage| Box::new(Scorers::new(stage.weights, stage.blocks, stage.seed))),
     },
     Named {
         name: "dynamo",

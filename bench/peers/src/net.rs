@@ -3,6 +3,8 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -179,6 +181,12 @@ pub fn clock_us() -> u64 {
     now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
 }
 
+/// Has the kernel end a child with the thread that starts it, however that ends; for one that needs no core of its own.
+pub fn end_with_us(command: &mut Command) {
+    // SAFETY: between fork and exec the closure makes one system call on plain numbers; it neither allocates nor takes a lock.
+    unsafe { command.pre_exec(|| check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)).map(drop)) };
+}
+
 /// Asks a child of ours to end.
 pub fn signal(pid: u32, signal: i32) {
     // SAFETY: plain numbers; the caller holds the child unreaped, so the pid is still its own.
@@ -210,4 +218,23 @@ pub fn would_block(error: &io::Error) -> bool {
 
 fn check(result: i32) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    fn a_child_ends_with_the_thread_that_starts_it() {
+        let start = || {
+            let mut command = Command::new("sleep");
+            command.arg("20");
+            end_with_us(&mut command);
+            command.spawn().expect("a child")
+        };
+        let mut child = std::thread::spawn(start).join().expect("a thread that ends");
+        assert_eq!(child.wait().expect("its end").signal(), Some(libc::SIGKILL));
+    }
 }

@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use peers::net;
+
 use crate::engines::Engines;
 
 const START_MAX: Duration = Duration::from_secs(20);
@@ -69,6 +71,7 @@ impl Front {
         let driver = setting.driver;
         command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--driver", driver, "--config"]);
         command.arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        net::end_with_us(&mut command);
         let mut child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
         let log = BufReader::new(child.stderr.take().ok_or("a front without a log")?);
         let (sender, lines) = mpsc::channel();

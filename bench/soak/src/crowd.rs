@@ -135,8 +135,7 @@ impl Crowd {
     fn fail(&mut self, slot: usize, cause: Cause) {
         let Some(connection) = self.close(slot) else { return };
         match connection.exchange {
-            // A client that vanishes may be ended first: what it has read so far was right.
-            Some(exchange) if exchange.kind == Kind::Vanishing && !matches!(cause, Cause::Wrong(_)) => self.left += 1,
+            Some(exchange) if exchange.stays_unanswered() && matches!(cause, Cause::NoReply(_) | Cause::Cut(_)) => {}
             Some(exchange) => self.failures.push(failure(&exchange, connection.served, cause)),
             None => {}
         }
@@ -296,4 +295,63 @@ impl Crowd {
 fn failure(exchange: &Exchange, served: u32, cause: Cause) -> Failure {
     let (kind, engine, started) = (exchange.kind, exchange.engine, exchange.started);
     Failure { kind, cause, engine, started, at: Instant::now(), served }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, TcpListener};
+
+    use super::*;
+    use crate::exchange::Book;
+
+    /// What comes of a client that vanishes like this, before a front that reads a little, says this and goes.
+    fn cut_behind(leave: fn(&Exchange) -> Leave, said: &str) -> Crowd {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let SocketAddr::V4(target) = listener.local_addr().expect("its address") else { panic!("no IPv4") };
+        let mut crowd = Crowd::new(target).expect("a crowd");
+        let mut exchange = Book::new().write(Kind::Vanishing, (50, 50), Instant::now());
+        exchange.leave = Some(leave(&exchange));
+        crowd.begin(exchange);
+        let (mut front, _) = listener.accept().expect("a connection");
+        let end = Instant::now() + Duration::from_secs(10);
+        let step = Duration::from_millis(10);
+        crowd.turn(Instant::now() + step).expect("a turn");
+        assert!(front.read(&mut [0; 4 << 10]).expect("a request") > 0);
+        front.write_all(said.as_bytes()).expect("a reply");
+        net::reset_on_close(&front);
+        // Behind what it said, and not instead of it.
+        crowd.turn(Instant::now() + step).expect("a turn");
+        drop(front);
+        while crowd.in_flight > 0 && Instant::now() < end {
+            crowd.turn(Instant::now() + step).expect("a turn");
+        }
+        crowd
+    }
+
+    const HEAD: &str =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\nx-engine: 7\r\n\r\n";
+    const LATER: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn who_was_to_leave_and_is_cut_before_did_not_leave() {
+        let cut = cut_behind(|_| Leave::Events(20), HEAD);
+        assert!(matches!(&cut.failures[..], [Failure { cause: Cause::Cut(_), engine: Some(7), .. }]));
+        let silent = cut_behind(|exchange| Leave::Sent(exchange.bytes.len(), LATER), "");
+        assert!(matches!(&silent.failures[..], [Failure { cause: Cause::NoReply(_), .. }]));
+        let refused = cut_behind(|_| Leave::Sent(100, LATER), "HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n");
+        assert!(matches!(&refused.failures[..], [Failure { cause: Cause::Refused(502, _), .. }]));
+        assert_eq!([cut.left, silent.left, refused.left], [0, 0, 0]);
+    }
+
+    #[test]
+    fn half_a_request_may_be_given_up() {
+        let given_up = cut_behind(|_| Leave::Sent(100, LATER), "");
+        assert_eq!((given_up.failures.len(), given_up.left, given_up.in_flight), (0, 0, 0));
+    }
+
+    #[test]
+    fn who_leaves_has_left() {
+        let left = cut_behind(|_| Leave::Sent(100, Duration::ZERO), "");
+        assert_eq!((left.failures.len(), left.left), (0, 1));
+    }
 }

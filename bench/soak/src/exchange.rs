@@ -80,6 +80,11 @@ impl Exchange {
         }
     }
 
+    /// Half a request that nobody completes: a front may end its connection without an answer.
+    pub fn stays_unanswered(&self) -> bool {
+        matches!(self.leave, Some(Leave::Sent(..))) && self.send_until() < self.bytes.len()
+    }
+
     pub fn head(&mut self, head: &[u8]) {
         self.head_seen = true;
         let text = |name| http::header(head, name).and_then(|value| std::str::from_utf8(value).ok());

@@ -113,7 +113,9 @@ pub fn end(record: &mut Record, faults: &Faults, growth_counts: bool) {
 
 /// Prints how the memory of the process that served longest grew; too much is an error.
 fn grown(record: &mut Record) {
-    let Some(growth) = Growth::of(&record.steady()) else { return };
+    let Some(growth) = Growth::of(&record.steady()) else {
+        return println!("memory: not judged, no process was looked at often enough");
+    };
     println!(
         "memory of the process that served longest, its later {:.1} min and {} requests: {} KiB to {} KiB, {:+.1} KiB a minute, {:+.0} KiB \
          per million requests",
@@ -124,7 +126,9 @@ fn grown(record: &mut Record) {
         growth.kib_per_minute,
         growth.kib_per_million
     );
-    if growth.lasted.as_secs() >= JUDGED_FROM_S && growth.kib_per_million > KIB_PER_MILLION_MAX {
+    if growth.lasted.as_secs() < JUDGED_FROM_S {
+        println!("memory: not judged, these are less than the {} min that tell growth", JUDGED_FROM_S / 60);
+    } else if growth.kib_per_million > KIB_PER_MILLION_MAX {
         record.error(format!("memory grows by {:.0} KiB per million requests", growth.kib_per_million));
     }
 }

@@ -31,21 +31,26 @@ const BLOCK_TOKENS_MIN: u32 = 64;
 const MATCH_TOKENS: u32 = 131_072;
 
 /// Blocks believed on one engine.
-#[derive(Default)]
 struct Believed {
     used: ByHash<u64>,
     by_use: BTreeMap<u64, u64>,
     clock: u64,
+    /// Blocks of the engine's cache.
+    most: usize,
 }
 
 impl Believed {
-    fn add(&mut self, block: u64, most: usize) {
+    fn new(most: usize) -> Believed {
+        Believed { used: ByHash::default(), by_use: BTreeMap::new(), clock: 0, most }
+    }
+
+    fn add(&mut self, block: u64) {
         self.clock += 1;
         if let Some(before) = self.used.insert(block, self.clock) {
             self.by_use.remove(&before);
         }
         self.by_use.insert(self.clock, block);
-        if self.used.len() > most
+        if self.used.len() > self.most
             && let Some((_, oldest)) = self.by_use.pop_first()
         {
             self.used.remove(&oldest);
@@ -56,19 +61,19 @@ impl Believed {
 /// See the top of this file.
 pub struct Scorers {
     believed: Vec<Believed>,
-    /// Blocks of one engine's cache.
-    most: usize,
     queue: Vec<f64>,
     kv_use: Vec<f64>,
     dice: Dice,
 }
 
 impl Scorers {
-    /// Nothing believed, nothing scraped; an engine's cache has so many blocks.
-    pub fn new(engines: usize, blocks: u32, seed: u64) -> Scorers {
+    /// Nothing believed, nothing scraped. Of `blocks` an engine's cache has as many times as it weighs: it tells how many
+    /// it has, though the weights stay unknown.
+    pub fn new(weights: &[u32], blocks: u32, seed: u64) -> Scorers {
+        let engines = weights.len();
+        let most = |weight: &u32| blocks.saturating_mul(*weight).max(1) as usize;
         Scorers {
-            believed: (0..engines).map(|_| Believed::default()).collect(),
-            most: blocks.max(1) as usize,
+            believed: weights.iter().map(|weight| Believed::new(most(weight))).collect(),
             queue: vec![0.0; engines],
             kv_use: vec![0.0; engines],
             dice: Dice::new(mix(seed, 7)),
@@ -103,7 +108,7 @@ impl Chooser for Scorers {
             PREFIX_WEIGHT * prefix + QUEUE_WEIGHT * queue + KV_WEIGHT * (1.0 - self.kv_use[engine])
         };
         let engine = best_of(&mut self.dice, fleet.len(), |engine| -score(engine));
-        blocks.iter().for_each(|block| self.believed[engine].add(*block, self.most));
+        blocks.iter().for_each(|block| self.believed[engine].add(*block));
         Some(engine)
     }
 
@@ -131,7 +136,7 @@ mod tests {
 
     /// Scraped before the first request: waiting requests and KV use by engine.
     fn scraped(figures: [(usize, f64); 3]) -> Trial<Scorers> {
-        let mut trial = Trial::new(Scorers::new(3, 5_500, 1), 3);
+        let mut trial = Trial::new(Scorers::new(&[1; 3], 5_500, 1), 3);
         trial.chooser.scraped(&figures.map(|(waiting, kv_usage)| Figures { waiting, kv_usage, ..Figures::default() }));
         trial
     }
@@ -153,7 +158,7 @@ mod tests {
                 let mut trial = scraped(figures);
                 trial.chooser.dice = Dice::new(seed);
                 let known = prompt(&[(1, shared)]);
-                blocks(&asked(&known)).iter().for_each(|block| trial.chooser.believed[0].add(*block, 1_000));
+                blocks(&asked(&known)).iter().for_each(|block| trial.chooser.believed[0].add(*block));
                 seen.insert(trial.ask(&[(1, shared), (2, 640 - shared)]).1);
             }
             let tie = figures[0] == (5, 0.5);
@@ -192,19 +197,21 @@ mod tests {
 
     #[test]
     fn an_engine_is_believed_to_hold_as_many_as_it_has_blocks() {
-        let mut trial = scraped([(0, 0.0), (0, 0.9), (0, 0.9)]);
-        trial.chooser.most = 20;
-        for piece in 1..5 {
-            assert_eq!(trial.ask(&[(piece, 640)]).1, 0);
+        for (weights, most) in [([1, 1, 1], 20), ([4, 1, 1], 80), ([1, 4, 4], 20)] {
+            let mut trial = Trial::new(Scorers::new(&weights, 20, 1), 3);
+            trial.chooser.kv_use = vec![0.0, 0.9, 0.9];
+            for piece in 1..10 {
+                assert_eq!(trial.ask(&[(piece, 640)]).1, 0);
+            }
+            assert_eq!(trial.chooser.believed[0].used.len(), most, "{weights:?}");
         }
-        assert_eq!(trial.chooser.believed[0].used.len(), 20);
     }
 
     #[test]
     fn what_was_used_longest_ago_is_forgotten_first() {
-        let mut believed = Believed::default();
+        let mut believed = Believed::new(3);
         for block in [1, 2, 3, 1, 4] {
-            believed.add(block, 3);
+            believed.add(block);
         }
         let mut held: Vec<u64> = believed.used.keys().copied().collect();
         held.sort_unstable();

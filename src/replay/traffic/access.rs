@@ -4,6 +4,8 @@
 //! * The blocks are the chain's stretches of `chain_bytes`. How many tokens those are, one number for the whole log,
 //!   comes from the lines that have both; what a front counted itself is an estimate already.
 //! * Without `chain` a prompt is one that nobody shares. Without `prompt_tokens` it is as long as its chain, or its body.
+//! * A prompt that is shorter than a stretch has no link, so nobody is seen to share it either, as chats' first turns often
+//!   are. That is said, and beside it what part of their prompts the engines themselves found cached.
 //! * Without `completion_tokens` a reply is as long as its bytes make it; one that was cut is replayed as far as it came.
 //! * What an engine never saw (refused, no endpoint), and what generates nothing, is left out and counted.
 //! * A line that is none of ours is left out and counted as well, since a log ends anywhere; more than one in ten, and
@@ -52,6 +54,7 @@ struct Line {
     request_bytes: u64,
     reply_bytes: u64,
     prompt_tokens: Option<u64>,
+    cached_tokens: Option<u64>,
     completion_tokens: Option<u64>,
     key: Option<String>,
     chain: Option<Vec<String>>,
@@ -69,6 +72,12 @@ pub struct Account {
     pub chosen: bool,
     /// Those without a chain.
     pub alone: usize,
+    /// Those whose chain has no link, since they are shorter.
+    pub short: usize,
+    /// Bytes of a link.
+    pub link_bytes: u64,
+    /// Those whose engine told what it found cached: how many, their prompt tokens, and of those the cached ones.
+    pub told: (usize, u64, u64),
     /// Those whose reply was counted in bytes.
     pub guessed: usize,
     /// Lines of requests that no engine computed, or that generate nothing.
@@ -81,7 +90,7 @@ pub struct Account {
 impl Account {
     /// For people; nothing where nothing is to be said.
     pub fn words(&self) -> String {
-        let Account { requests, alone, guessed, elsewhere, broken, .. } = self;
+        let Account { requests, alone, short, link_bytes, guessed, elsewhere, broken, .. } = self;
         let mut out = String::new();
         if self.pools.len() > 1 && !self.chosen {
             let (count, names) = (self.pools.len(), self.names());
@@ -97,6 +106,16 @@ impl Account {
         };
         let all = format!("of {requests} requests have no chain and count as prompts that nobody shares");
         say(*alone, &format!("{all}: `[log] access_chain = true` writes chains"));
+        say(
+            *short,
+            &format!(
+                "of {requests} prompts are shorter than a link of their chain, {link_bytes} bytes: what they share is not \
+                 seen, and hit rates come out lower than they are"
+            ),
+        );
+        let (count, prompt, cached) = self.told;
+        let percent = 100.0 * cached as f64 / prompt.max(1) as f64;
+        say(count, &format!("of {requests} replies tell what was cached: {percent:.1} % of their prompts' tokens"));
         say(
             *guessed,
             &format!("of {requests} replies have no completion_tokens and are as long as their bytes make them"),
@@ -122,6 +141,7 @@ impl Account {
 struct Seen {
     micros: u64,
     prompt: Option<u64>,
+    cached: Option<u64>,
     output: u64,
     body_bytes: u64,
     pool: u64,
@@ -152,6 +172,11 @@ pub fn read(
                 }
                 account.guessed += usize::from(guessed);
                 account.alone += usize::from(one.chain.is_none());
+                account.short += usize::from(one.chain.as_ref().is_some_and(Vec::is_empty));
+                if let (Some(prompt), Some(cached)) = (one.prompt.map(|tokens| tokens.min(TOKENS_MAX)), one.cached) {
+                    let (count, prompts, all) = account.told;
+                    account.told = (count + 1, prompts + prompt, all + cached.min(prompt));
+                }
                 links += one.chain.as_ref().map_or(0, Vec::len);
                 seen.push(one);
             }
@@ -166,6 +191,7 @@ pub fn read(
         }
     }
     account.requests = seen.len();
+    account.link_bytes = bytes.unwrap_or(CHAIN_BYTES);
     account.first_broken = refused.as_ref().map(Unusable::to_string);
     match refused {
         Some(refused) if account.broken * BROKEN > count => return Err(refused),
@@ -182,7 +208,7 @@ pub fn read(
         let what = "the log is of more than a month: cut it".into();
         return Err(Unusable::Line { path: name.to_owned(), line: 1, what });
     }
-    let block_tokens = block_tokens.unwrap_or_else(|| tokens_of_a_link(&seen, bytes.unwrap_or(CHAIN_BYTES)));
+    let block_tokens = block_tokens.unwrap_or_else(|| tokens_of_a_link(&seen, account.link_bytes));
     Ok((Trace::of(name, block_tokens, requests(seen, block_tokens)), account))
 }
 
@@ -212,6 +238,7 @@ fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, String, b
     let seen = Seen {
         micros,
         prompt: line.prompt_tokens.filter(|tokens| *tokens > 0),
+        cached: line.cached_tokens,
         output: counted.unwrap_or(by_bytes).clamp(1, TOKENS_MAX),
         body_bytes: line.request_bytes,
         pool: line.pool.as_ref().map_or(0, |pool| xxhash_rust::xxh3::xxh3_64(pool.as_bytes())),
