@@ -580,7 +580,8 @@ fn who_speaks_goes_on_where_the_silent_are_cut() -> bool {
     let (finish, wait) = crate::uploads::gate();
     let engine = Engine::run(move |mut connection| {
         let Some(request) = connection.request() else { return };
-        if request.path() == "/v1/finished" {
+        // What tells of no engine that computes.
+        if request.path() == "/v1/finished/ping" {
             wait();
             return connection.send(HELLO);
         }
@@ -607,7 +608,7 @@ fn who_speaks_goes_on_where_the_silent_are_cut() -> bool {
         client
     };
     let [mut speaks, mut silent, mut whole, mut finished] =
-        ["/v1/speaks", "/v1/silent", "/v1/whole", "/v1/finished"].map(ask);
+        ["/v1/speaks", "/v1/silent", "/v1/whole", "/v1/finished/ping"].map(ask);
     speaks.head();
     assert!(whole.is_silent(AFTER.as_millis() as u64 + 1_500), "its engine is there");
     change(&front, |endpoint| endpoint.refuses_probes = true);
@@ -622,6 +623,42 @@ fn who_speaks_goes_on_where_the_silent_are_cut() -> bool {
     front.settles();
     assert!(goes_on || cut == 3, "{cut} are cut");
     goes_on
+}
+
+/// Where a Service stands before it, the probes of an engine are refused as soon as its pod is not ready: while others have tokens from it, it is there.
+#[test]
+fn silent_streams_of_an_engine_that_gives_others_tokens_are_not_cut() {
+    const AFTER: Duration = Duration::from_millis(2_000);
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let stopped = std::sync::Mutex::new(stopped);
+    let engine = Engine::run(move |mut connection| {
+        let Some(request) = connection.request() else { return };
+        connection.send([STREAM_HEAD, "9\r\ndata: a\n\n\r\n"].concat());
+        let goes_on = request.path() == "/v1/goes-on";
+        while goes_on && stopped.lock().unwrap().recv_timeout(Duration::from_millis(50)).is_err() {
+            connection.send("9\r\ndata: a\n\n\r\n");
+        }
+        connection.closed();
+    });
+    let front = Front::with(&[engine.address], |options| {
+        options.rules.limits.deserted_timeout_ms = AFTER.as_millis() as u64;
+        // Streams tell more often that they go on.
+        options.rules.limits.reply_head_timeout_ms = 8_000;
+    });
+    let _clients = ["/v1/goes-on", "/v1/silent"].map(|path| {
+        let mut client = front.connect();
+        client.send(post(path, "{}"));
+        client.head();
+        client
+    });
+    change(&front, |endpoint| endpoint.refuses_probes = true);
+    // Shards look each second.
+    std::thread::sleep(AFTER + Duration::from_millis(1_500));
+    assert_eq!(front.count(Count::UpstreamFaultSilent), 0);
+    stop.send(()).unwrap();
+    // Nobody has anything from it any more.
+    front.until("their ends", |front| front.count(Count::UpstreamFaultSilent) == 2);
+    front.settles();
 }
 
 /// Nor are those of a client that does not read for a while: the engine may have more to say, and is not read from.
