@@ -244,6 +244,30 @@ fn what_an_engine_is_too_busy_for_goes_to_another_one() {
     assert_eq!(front.count(Count::RetriedBusy), 0);
 }
 
+/// A proxy beside the engine answers for it: as where a connect fails here, another engine takes the request, and the one that was not reached is blamed.
+#[test]
+fn what_a_hop_did_not_reach_its_engine_with_goes_to_another_one() {
+    let told = "upstream connect error or disconnect/reset before headers. retried and the latest reset reason: remote connection failure, transport failure reason: delayed connect error: Connection refused";
+    for (told, goes_on) in [(told, true), ("no healthy upstream", true), ("upstream request timeout", false)] {
+        let answer = format!(
+            "HTTP/1.1 503 Service Unavailable\r\ncontent-length: {}\r\ncontent-type: text/plain\r\nserver: envoy\r\n\r\n{told}",
+            told.len()
+        );
+        let (hop, engine) = (Engine::answering(answer), Engine::answering(HELLO));
+        let front = Front::start(&[hop.address, engine.address]);
+        let statuses: Vec<u16> = (0..10).map(|_| front.ask(post("/v1/completions", "{}")).status).collect();
+        assert_eq!(statuses.iter().all(|status| *status == 200), goes_on, "{told}: {statuses:?}");
+        let counted = [Count::RetriedConnect, Count::Barred].map(|event| front.count(event));
+        assert_eq!(counted, [if goes_on { 3 } else { 0 }, 1], "{told}");
+        front.settles();
+
+        // Nobody else: its own words reach the client.
+        let front = Front::start(&[hop.address]);
+        let reply = front.ask(post("/v1/completions", "{}"));
+        assert_eq!((reply.status, reply.text()), (503, told.to_owned()));
+    }
+}
+
 /// A shorter engine would answer that its client asked for too much.
 #[test]
 fn what_a_long_engine_is_too_busy_for_does_not_go_to_a_short_one() {
