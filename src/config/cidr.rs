@@ -15,10 +15,10 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// The machine itself.
+    /// The machine itself. Not all of 127.0.0.0/8: from 127.0.0.6 a mesh's proxy beside the front connects for whoever asks it.
     pub fn loopback() -> Vec<Cidr> {
         vec![
-            Cidr { base: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), bits: 8 },
+            Cidr { base: IpAddr::V4(Ipv4Addr::LOCALHOST), bits: 32 },
             Cidr { base: IpAddr::V6(Ipv6Addr::LOCALHOST), bits: 128 },
         ]
     }
@@ -107,6 +107,9 @@ mod tests {
         {
             assert_eq!(text.parse::<Cidr>().unwrap().to_string(), same);
         }
+        let own = |address: &str| Cidr::loopback().iter().any(|range| range.contains(address.parse().unwrap()));
+        assert!(own("127.0.0.1") && own("::1") && own("::ffff:127.0.0.1"));
+        assert!(!own("127.0.0.6") && !own("::6"), "a mesh's proxy");
         assert!("10.0.0.0/33".parse::<Cidr>().is_err());
         assert!("ten/8".parse::<Cidr>().is_err());
     }

@@ -13,6 +13,8 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use rustix::process::{Resource, getrlimit};
 
+use super::ACCEPTS_PER_VISIT;
+
 /// Not for connections of either kind.
 const LAST: u64 = 8;
 /// Connections to engines have for themselves one in so many of the descriptors that are left when serving begins,
@@ -67,6 +69,18 @@ impl Descriptors {
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => Arrival::Scarce,
             Err(_) => Arrival::Died,
         }
+    }
+
+    /// The next that waits and has not died; none, too, where descriptors are scarce.
+    pub(super) fn accept_living(&mut self, listener: &OwnedFd) -> Option<(OwnedFd, SocketAddr)> {
+        for _ in 0..ACCEPTS_PER_VISIT {
+            match self.accept(listener) {
+                Arrival::Connection(connection, peer) => return Some((connection, peer)),
+                Arrival::Died => {}
+                Arrival::Nothing | Arrival::Scarce => break,
+            }
+        }
+        None
     }
 }
 

@@ -164,6 +164,12 @@ impl Driver for Epoll {
         }
     }
 
+    fn accept_last(&mut self) -> Option<(SocketId, SocketAddr)> {
+        let Epoll { sockets, descriptors, listeners, .. } = self;
+        let (connection, peer) = listeners.iter().find_map(|id| descriptors.accept_living(&sockets.get(*id)?.fd))?;
+        Some((self.register(connection, Tag(0), Kind::Fresh).ok()?, peer))
+    }
+
     fn adopt(&mut self, id: SocketId, tag: Tag) {
         if let Some(socket) = self.sockets.get_mut(id) {
             socket.tag = tag;

@@ -133,6 +133,11 @@ pub trait Driver: HandOver {
     /// Closes all listeners: what connects from here on is refused by the kernel.
     fn stop_listening(&mut self);
 
+    /// The next connection that waits at a listener, this instant: for who stops listening next, which resets those that still wait.
+    fn accept_last(&mut self) -> Option<(SocketId, SocketAddr)> {
+        None
+    }
+
     /// Gives an accepted socket its name and begins to read from it.
     fn adopt(&mut self, socket: SocketId, tag: Tag);
 

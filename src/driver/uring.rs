@@ -183,6 +183,10 @@ impl Driver for Uring {
         std::mem::take(&mut self.listeners).into_iter().for_each(|id| self.close(id));
     }
 
+    fn accept_last(&mut self) -> Option<(SocketId, SocketAddr)> {
+        self.accept_now()
+    }
+
     fn adopt(&mut self, id: SocketId, tag: Tag) {
         if let Some(socket) = self.live(id) {
             (socket.tag, socket.kind) = (tag, Kind::Stream);

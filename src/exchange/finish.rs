@@ -1,6 +1,6 @@
 //! Every way an exchange ends, and the one place where it is accounted for.
 
-use super::event::{Action, Context, Ending, Side};
+use super::event::{Action, Context, Ending, Micros, Side};
 use super::refusals::{self, Refused};
 use super::{End, Exchange, Phase, Waiting};
 use crate::counters::stats::{Count, RequestKey, Timing};
@@ -34,7 +34,7 @@ impl Exchange {
 
     /// Nobody listens at the endpoint any more. A vLLM that was told to end closes its listener and may keep its streams
     /// open and silent: they are not waited for as long as those of an engine that lives. What is no stream is silent while it is computed, and is given
-    /// more time.
+    /// more time. One that lives is refused to new connections all the same where a Service stands before it and finds it not ready: others have tokens from it.
     pub(super) fn deserted(&mut self, cx: &mut Context<'_>) {
         let silent_since = self.sent.max(self.reply.last);
         let limits = &cx.rules.limits;
@@ -42,7 +42,7 @@ impl Exchange {
             if self.phase == Phase::Await { limits.deserted_head_timeout_ms } else { limits.deserted_timeout_ms };
         let silent = cx.now.saturating_sub(silent_since) >= may_be * 1_000;
         // A reply that its client does not take is not read from the engine either.
-        if !silent || self.client_full {
+        if !silent || self.client_full || self.gives_others(silent_since, cx) {
             return;
         }
         match self.phase {
@@ -55,6 +55,14 @@ impl Exchange {
             _ => return,
         }
         cx.stats.count(Count::UpstreamFaultSilent);
+    }
+
+    /// Whether its engine gave others something, in this silence and of late: in twice the time that a stream may be silent, since streams tell of it now and
+    /// then alone.
+    fn gives_others(&self, silent_since: Micros, cx: &Context<'_>) -> bool {
+        let lately = cx.now.saturating_sub(2_000 * cx.rules.limits.deserted_timeout_ms);
+        let slot = self.leg.as_ref().map(|leg| leg.admission.endpoint().slot);
+        slot.is_some_and(|slot| cx.counters.outcomes().gave_since(slot, silent_since.max(lately)))
     }
 
     /// A deadline of the engine's passed.

@@ -49,6 +49,12 @@ const GIVEN_UP: [&[u8]; 4] = [
     b"Using priority is disabled for this server",
 ];
 
+/// Envoy, beside the engine, that knows of none, or whose connect to it failed: nothing of the request was sent. What it had tried before, where it says so,
+/// its operator allows it.
+const NO_UPSTREAM: &[u8] = b"no healthy upstream";
+const UPSTREAM_ERROR: &[u8] = b"upstream connect error";
+const NOT_CONNECTED: &[u8] = b"connection failure";
+
 /// How the paths end of what no engine is asked about, under whatever prefix.
 const TOLD_ALONE: [&[u8]; 7] =
     [b"/tokenize", b"/detokenize", b"/count_tokens", b"/render", b"/derender", b"/cancel", b"/ping"];
@@ -63,6 +69,8 @@ pub(super) enum Verdict {
     /// The same, and certainly not executed.
     Busy,
     Fault,
+    /// The same, and certainly not executed: it was not reached.
+    NotReached,
     /// A 500 for want of an image or the like, which the client had it fetch from a server that does not answer, or that cannot be read; or one of
     /// SGLang's that does not say what was wrong.
     MayBeTheClients,
@@ -78,9 +86,11 @@ pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> 
         let before = memchr::memmem::find(body, DRAINING).and_then(|at| body.get(..at)).unwrap_or_default();
         MESSAGE.iter().any(|message| before.ends_with(message))
     };
+    let not_reached = || body.starts_with(NO_UPSTREAM) || body.starts_with(UPSTREAM_ERROR) && says(NOT_CONNECTED);
     match status {
         429 => Verdict::BackPressure,
         503 if BUSY.into_iter().any(says) => Verdict::Busy,
+        503 if not_reached() => Verdict::NotReached,
         503 if is_for_now || GIVEN_UP.into_iter().any(says) => Verdict::BackPressure,
         500 if drains() => Verdict::Drains,
         500 if NOT_FETCHED.into_iter().any(says) || says(ANY_ERROR) => Verdict::MayBeTheClients,
@@ -132,11 +142,11 @@ impl Exchange {
                 self.charge();
             }
             // No good answer to such a request ends a row of faults: an engine that is asked nothing else would be out for good.
-            Verdict::Fault if self.asks_the_server_alone() => {
+            Verdict::Fault | Verdict::NotReached if self.asks_the_server_alone() => {
                 cx.stats.count(Count::UpstreamFaultErrorReply);
                 self.charge();
             }
-            Verdict::Fault | Verdict::Drains => {
+            Verdict::Fault | Verdict::NotReached | Verdict::Drains => {
                 cx.stats.count(Count::UpstreamFaultErrorReply);
                 self.blame(cx);
             }
@@ -265,7 +275,7 @@ impl Exchange {
         self.charge();
     }
 
-    /// Whether a request that its engine is too busy for goes to another one: once, if all of it is still here, there is another that was not tried and
+    /// Whether a request that its engine is too busy for, or that a hop did not reach it with, goes to another one: once, if all of it is still here, there is another that was not tried and
     /// for which it is not too long, and the budget for retries allows it.
     pub(super) fn may_spill(&self, cx: &mut Context<'_>) -> bool {
         !self.retried && self.upload.held_whole && !self.is_alone(cx.snapshot) && cx.retry()
@@ -314,6 +324,12 @@ mod tests {
         let late = br#"{"error":{"message":"Connection timeout to host http://x/a.png"}}"#;
         let unread = br#"{"message":"Internal server error: Error while loading data data:image/png;base64,AAAA"}"#;
         let unsaid = br#"{"type":"error","error":{"type":"internal_error","message":"Internal processing error"}}"#;
+        let not_connected =
+            b"upstream connect error or disconnect/reset before headers. reset reason: connection failure";
+        let retried = b"upstream connect error or disconnect/reset before headers. retried and the latest reset reason: remote connection failure, transport failure reason: delayed connect error: Connection refused";
+        let terminated =
+            b"upstream connect error or disconnect/reset before headers. reset reason: connection termination";
+        let quoted = br#"{"error":{"message":"upstream connect error: connection failure"}}"#;
         for (status, names_a_time, body, expected) in [
             (200, false, &drains[..], Verdict::Neutral),
             (400, false, b"", Verdict::Neutral),
@@ -342,6 +358,13 @@ mod tests {
             (503, false, busy, Verdict::Busy),
             (503, false, backlog, Verdict::Busy),
             (503, false, drains, Verdict::Fault),
+            (503, false, b"no healthy upstream", Verdict::NotReached),
+            (503, true, b"no healthy upstream", Verdict::NotReached),
+            (503, false, not_connected, Verdict::NotReached),
+            (503, false, retried, Verdict::NotReached),
+            (503, false, terminated, Verdict::Fault),
+            (503, false, quoted, Verdict::Fault),
+            (504, false, not_connected, Verdict::Fault),
             (504, false, b"", Verdict::Fault),
         ] {
             assert_eq!(judge(status, names_a_time, body, false), expected, "{status} {}", body.escape_ascii());

@@ -128,14 +128,15 @@ impl Exchange {
         let is_for_now = head.list.has(Known::RetryAfter) || hides_words(head, framing);
         let verdict = outcome::judge(head.status, is_for_now, words, self.asked.media);
         self.note_reply(verdict, head.status, cx);
-        let refuses = matches!(verdict, Verdict::Busy | Verdict::Drains | Verdict::MayBeTheClients);
+        let goes_elsewhere = matches!(verdict, Verdict::Busy | Verdict::NotReached);
+        let refuses = goes_elsewhere || matches!(verdict, Verdict::Drains | Verdict::MayBeTheClients);
         let refuses = refuses || (400..500).contains(&head.status);
         if refuses {
             self.was_not_computed(cx);
         }
-        if verdict == Verdict::Busy && self.may_spill(cx) {
+        if goes_elsewhere && self.may_spill(cx) {
             cx.actions.push(Action::Dismiss { reuse: false });
-            self.try_again(Count::RetriedBusy, cx);
+            self.try_again(if verdict == Verdict::Busy { Count::RetriedBusy } else { Count::RetriedConnect }, cx);
             return Headed::Nothing;
         }
         if refuses {

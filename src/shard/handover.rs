@@ -33,6 +33,8 @@ const AHEAD: u64 = 1;
 const AHEAD_SHARE: u64 = 32;
 /// Connections that may be on their way to one shard; beyond that they stay where they are.
 const INBOX: usize = 256;
+/// Connections that one shard takes from its listeners as it closes them.
+const LAST_MAX: usize = 4_096;
 /// A shard that has not turned for as long, with something in its inbox, stands still: nobody hands over to it.
 const STANDS_AFTER: Micros = 100_000;
 
@@ -182,21 +184,41 @@ impl<D: Driver> Shard<D> {
         self.desk.stats.set(Gauge::Connections, self.clients.len() as u64);
     }
 
-    /// What the other shards have handed over. Once this one drains it is closed, as what waits at the
-    /// listeners is; unless those are another process's now.
+    /// What waits at the listeners, which are closed next: it would be reset, and may have sent a request. As many as a backlog may hold, for others may
+    /// come as fast.
+    pub(super) fn take_the_last(&mut self) {
+        for _ in 0..LAST_MAX {
+            if !self.accepting {
+                break;
+            }
+            let Some((socket, peer)) = self.driver.accept_last() else { break };
+            self.accepted(socket, peer);
+        }
+    }
+
+    /// Whether something that another shard handed over is still to be taken in.
+    pub(super) fn is_handed_more(&self) -> bool {
+        self.neighbours.as_ref().is_some_and(|neighbours| !neighbours.inboxes[neighbours.shard].connections.is_empty())
+    }
+
+    /// What the other shards have handed over. Once this one drains those stay that have sent something, as they do of its own.
     pub(super) fn take_in(&mut self) {
+        if !self.is_handed_more() {
+            return;
+        }
         // Asked first, as a pop that finds nothing waits for all stores before it. Who gives rings behind it: it is not missed.
         while let Some(neighbours) = &self.neighbours
             && let connections = &neighbours.inboxes[neighbours.shard].connections
             && !connections.is_empty()
             && let Some((connection, peer)) = connections.pop()
         {
-            if (!self.desk.draining || self.process.has_heir())
-                && let Some(socket) = self.driver.take(connection)
-            {
+            if let Some(socket) = self.driver.take(connection) {
                 self.accepted(socket, peer);
                 self.desk.stats.set(Gauge::Connections, self.clients.len() as u64);
             }
+        }
+        if self.desk.draining && !self.process.has_heir() {
+            self.close_idle_clients();
         }
     }
 }

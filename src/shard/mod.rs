@@ -313,7 +313,7 @@ impl<D: Driver> Shard<D> {
         if !self.clients.is_empty() && self.desk.now >= until {
             self.cut_all();
         }
-        self.clients.is_empty() && self.desk.now >= self.stay_until
+        self.clients.is_empty() && self.desk.now >= self.stay_until && !self.is_handed_more()
     }
 
     /// Tells exchanges whose endpoint refuses its probes, once a second while such an endpoint has any.
@@ -340,6 +340,9 @@ impl<D: Driver> Shard<D> {
     fn begin_drain(&mut self) -> Micros {
         self.desk.draining = true;
         self.desk.has_heir = self.process.has_heir();
+        if !self.desk.has_heir {
+            self.take_the_last();
+        }
         self.driver.stop_listening();
         // Idle connections end with their next reply, or their time, where nobody is in a hurry: a request that is on its
         // way to one would be lost.
@@ -354,7 +357,7 @@ impl<D: Driver> Shard<D> {
 
     /// Those of which nothing has come: who waits to be read is answered in the next turn, with the end of his connection, which a close here would
     /// reset.
-    fn close_idle_clients(&mut self) {
+    pub(super) fn close_idle_clients(&mut self) {
         for key in self.clients.keys() {
             let idle = self.clients.get(key).filter(|client| client.is_idle()).map(|client| client.socket);
             if idle.is_some_and(|socket| self.driver.nothing_waits(socket)) && !self.is_full(key) {

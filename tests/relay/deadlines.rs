@@ -388,7 +388,7 @@ fn draining_finishes_what_runs() {
     client.ends();
 }
 
-/// Requests that have come by then are answered, though nothing of them was read: they came in the middle of a turn.
+/// Requests that have come by then are answered, though nothing of them was read, nor their connections accepted: they came in the middle of a turn.
 #[test]
 fn draining_answers_what_has_come() {
     static HOLDS: AtomicBool = AtomicBool::new(false);
@@ -418,6 +418,13 @@ fn draining_answers_what_has_come() {
     clients[0].send(&request);
     front.until("the middle of a turn", |_| STANDS.load(Ordering::Relaxed));
     clients[1..].iter_mut().for_each(|client| client.send(&request));
+    // And those that wait to be accepted, which the end of the listener would reset.
+    let arrive = || {
+        let mut client = front.connect();
+        client.send(&request);
+        client
+    };
+    clients.extend((0..30).map(|_| arrive()));
     front.drain();
     drop(hold);
     for (place, client) in clients.iter_mut().enumerate() {

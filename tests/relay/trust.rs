@@ -269,6 +269,30 @@ fn what_an_engine_is_too_busy_for_goes_to_another_one() {
     assert_eq!(front.count(Count::RetriedBusy), 0);
 }
 
+/// A proxy beside the engine answers for it: as where a connect fails here, another engine takes the request, and the one that was not reached is blamed.
+#[test]
+fn what_a_hop_did_not_reach_its_engine_with_goes_to_another_one() {
+    let told = "upstream connect error or disconnect/reset before headers. retried and the latest reset reason: remote connection failure, transport failure reason: delayed connect error: Connection refused";
+    for (told, goes_on) in [(told, true), ("no healthy upstream", true), ("upstream request timeout", false)] {
+        let answer = format!(
+            "HTTP/1.1 503 Service Unavailable\r\ncontent-length: {}\r\ncontent-type: text/plain\r\nserver: envoy\r\n\r\n{told}",
+            told.len()
+        );
+        let (hop, engine) = (Engine::answering(answer), Engine::answering(HELLO));
+        let front = Front::start(&[hop.address, engine.address]);
+        let statuses: Vec<u16> = (0..10).map(|_| front.ask(post("/v1/completions", "{}")).status).collect();
+        assert_eq!(statuses.iter().all(|status| *status == 200), goes_on, "{told}: {statuses:?}");
+        let counted = [Count::RetriedConnect, Count::Barred].map(|event| front.count(event));
+        assert_eq!(counted, [if goes_on { 3 } else { 0 }, 1], "{told}");
+        front.settles();
+
+        // Nobody else: its own words reach the client.
+        let front = Front::start(&[hop.address]);
+        let reply = front.ask(post("/v1/completions", "{}"));
+        assert_eq!((reply.status, reply.text()), (503, told.to_owned()));
+    }
+}
+
 /// A shorter engine would answer that its client asked for too much.
 #[test]
 fn what_a_long_engine_is_too_busy_for_does_not_go_to_a_short_one() {
@@ -605,7 +629,8 @@ fn who_speaks_goes_on_where_the_silent_are_cut() -> bool {
     let (finish, wait) = crate::uploads::gate();
     let engine = Engine::run(move |mut connection| {
         let Some(request) = connection.request() else { return };
-        if request.path() == "/v1/finished" {
+        // What tells of no engine that computes.
+        if request.path() == "/v1/finished/ping" {
             wait();
             return connection.send(HELLO);
         }
@@ -632,7 +657,7 @@ fn who_speaks_goes_on_where_the_silent_are_cut() -> bool {
         client
     };
     let [mut speaks, mut silent, mut whole, mut finished] =
-        ["/v1/speaks", "/v1/silent", "/v1/whole", "/v1/finished"].map(ask);
+        ["/v1/speaks", "/v1/silent", "/v1/whole", "/v1/finished/ping"].map(ask);
     speaks.head();
     assert!(whole.is_silent(AFTER.as_millis() as u64 + 1_500), "its engine is there");
     change(&front, |endpoint| endpoint.refuses_probes = true);
@@ -647,6 +672,42 @@ fn who_speaks_goes_on_where_the_silent_are_cut() -> bool {
     front.settles();
     assert!(goes_on || cut == 3, "{cut} are cut");
     goes_on
+}
+
+/// Where a Service stands before it, the probes of an engine are refused as soon as its pod is not ready: while others have tokens from it, it is there.
+#[test]
+fn silent_streams_of_an_engine_that_gives_others_tokens_are_not_cut() {
+    const AFTER: Duration = Duration::from_millis(2_000);
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let stopped = std::sync::Mutex::new(stopped);
+    let engine = Engine::run(move |mut connection| {
+        let Some(request) = connection.request() else { return };
+        connection.send([STREAM_HEAD, "9\r\ndata: a\n\n\r\n"].concat());
+        let goes_on = request.path() == "/v1/goes-on";
+        while goes_on && stopped.lock().unwrap().recv_timeout(Duration::from_millis(50)).is_err() {
+            connection.send("9\r\ndata: a\n\n\r\n");
+        }
+        connection.closed();
+    });
+    let front = Front::with(&[engine.address], |options| {
+        options.rules.limits.deserted_timeout_ms = AFTER.as_millis() as u64;
+        // Streams tell more often that they go on.
+        options.rules.limits.reply_head_timeout_ms = 8_000;
+    });
+    let _clients = ["/v1/goes-on", "/v1/silent"].map(|path| {
+        let mut client = front.connect();
+        client.send(post(path, "{}"));
+        client.head();
+        client
+    });
+    change(&front, |endpoint| endpoint.refuses_probes = true);
+    // Shards look each second.
+    std::thread::sleep(AFTER + Duration::from_millis(1_500));
+    assert_eq!(front.count(Count::UpstreamFaultSilent), 0);
+    stop.send(()).unwrap();
+    // Nobody has anything from it any more.
+    front.until("their ends", |front| front.count(Count::UpstreamFaultSilent) == 2);
+    front.settles();
 }
 
 /// Nor are those of a client that does not read for a while: the engine may have more to say, and is not read from.

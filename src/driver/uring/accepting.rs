@@ -3,6 +3,8 @@
 //! An accept of the ring that goes on would take all that wait before anything could stop it: more than there are
 //! places, or descriptors.
 
+use std::net::SocketAddr;
+
 use super::ring::Completed;
 use super::state::Kind;
 use super::{Told, Uring};
@@ -13,6 +15,13 @@ impl Uring {
     pub(super) fn accept_completed(&mut self, completed: Completed) -> Option<Completion> {
         self.note_last(&completed);
         self.accept_next(completed.id, ACCEPTS_PER_VISIT)
+    }
+
+    /// Asks no poll.
+    pub(super) fn accept_now(&mut self) -> Option<(SocketId, SocketAddr)> {
+        let Uring { sockets, descriptors, listeners, .. } = self;
+        let (connection, peer) = listeners.iter().find_map(|id| descriptors.accept_living(&sockets.get(*id)?.fd))?;
+        Some((self.register(connection, Tag(0), Kind::Fresh), peer))
     }
 
     /// Takes the next connection, unless `most` are taken or none are wanted.
