@@ -41,8 +41,18 @@ pub async fn first_lookups<P: Send + 'static>(engines: Vec<(P, Upstream)>) -> Ve
 /// than one that is dead would find its twin behind it.
 pub async fn lookup(upstream: &Upstream) -> Result<Vec<SocketAddr>, String> {
     let found = resolved(upstream.url.host.clone(), upstream.url.port, &LOOKUPS, RESOLVE_TIMEOUT).await;
-    let found = each_once(found.map_err(|error| format!("{}: {error}", upstream.url.host))?);
-    if found.is_empty() { Err(format!("{} has no address", upstream.url.host)) } else { Ok(found) }
+    usable(&upstream.url.host, found.map_err(|error| format!("{}: {error}", upstream.url.host))?)
+}
+
+/// Those that can be asked: no request names an address of one link with its interface, and without that nobody is there.
+fn usable(host: &str, found: impl Iterator<Item = SocketAddr>) -> Result<Vec<SocketAddr>, String> {
+    let is_of_a_link = |address: &SocketAddr| matches!(address, SocketAddr::V6(six) if six.scope_id() != 0);
+    let (of_links, found): (Vec<_>, Vec<_>) = each_once(found).into_iter().partition(is_of_a_link);
+    match (found.is_empty(), of_links.is_empty()) {
+        (false, _) => Ok(found),
+        (true, true) => Err(format!("{host} has no address")),
+        (true, false) => Err(format!("{host} has no address but such as are valid on one link alone: {of_links:?}")),
+    }
 }
 
 static LOOKUPS: Semaphore = Semaphore::const_new(LOOKUPS_MAX);
@@ -81,6 +91,8 @@ pub fn is_shared(addresses: &[SocketAddr]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddrV6;
+
     use tokio::time::sleep;
 
     use super::*;
@@ -90,6 +102,17 @@ mod tests {
         let [a, b] = [1, 2].map(|n| SocketAddr::from(([10, 0, 0, n], 8000)));
         assert_eq!(each_once([a, a, b, a].into_iter()), [a, b]);
         assert_eq!(each_once([b, a, b].into_iter()), [b, a], "in the resolver's order");
+    }
+
+    /// As a name is told by multicast.
+    #[test]
+    fn addresses_of_one_link_are_left_out() {
+        let of_link = SocketAddr::V6(SocketAddrV6::new("fe80::1".parse().unwrap(), 8_000, 0, 2));
+        let four = SocketAddr::from(([10, 0, 0, 1], 8_000));
+        assert_eq!(usable("gpu.local", [of_link, four].into_iter()), Ok(vec![four]));
+        let why = usable("gpu.local", [of_link].into_iter()).unwrap_err();
+        assert!(why.contains("gpu.local") && why.contains("[fe80::1%2]:8000"), "{why}");
+        assert!(usable("gpu.local", [].into_iter()).unwrap_err().contains("no address"));
     }
 
     /// As many threads wait for name servers: who needs none of them does not wait.
