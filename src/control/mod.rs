@@ -145,9 +145,9 @@ impl Handle {
     pub fn serves(&mut self, listeners: Vec<OwnedFd>) {
         let Some(admin) = self.legacy.take() else { return };
         let estate = Estate { admin, listeners };
-        // Who begins to drain does so before it takes this lock.
+        // Who is told to end says so before it takes this lock.
         let mut will = self.bequest.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.process.draining() {
+        if !self.process.leaving() && !self.process.draining() {
             service::say_ready(self.process, &estate);
             will.estate = Some(estate);
         }

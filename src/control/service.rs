@@ -3,10 +3,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::Setup;
 use super::keeper::Keeper;
@@ -43,20 +44,25 @@ impl Asked {
 pub(super) fn signals(setup: &Setup, hangup: Signal, keeper: &Arc<Keeper>) -> io::Result<()> {
     let (process, bequest) = (setup.process, Arc::clone(&setup.bequest));
     tokio::spawn(reloads(hangup, setup.clone(), Arc::clone(keeper)));
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut ends = Ends { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? };
+    let keeper = Arc::clone(keeper);
     tokio::spawn(async move {
         // SIGTERM comes from managers, who wait for the drain: who sends an interrupt behind it may not know of it.
         let mut was_interrupted = false;
-        loop {
-            let interrupted = tokio::select! {
-                Some(()) = terminate.recv() => false,
-                Some(()) = interrupt.recv() => true,
-                else => return,
-            };
+        while let Some(mut interrupted) = ends.next().await {
             if !process.draining() {
-                process.drain();
+                process.leave();
                 bequest.lock().unwrap_or_else(PoisonError::into_inner).revoke();
+                // Nobody is sent here before it serves.
+                let delay = Duration::from_millis(keeper.config().limits.drain_delay_ms);
+                if !delay.is_zero() && process.all_serving() {
+                    tracing::info!(
+                        ?delay,
+                        "not ready any more, all are served as before; another signal begins the drain"
+                    );
+                    interrupted |= timeout(delay, ends.next()).await.ok().flatten().unwrap_or(false);
+                }
+                process.drain();
                 tracing::info!("draining: no new connections, streams may finish; a second Ctrl-C ends at once");
                 say(&[NotifyState::Stopping]);
                 say(&[NotifyState::FdStoreRemove, KEPT]);
@@ -71,6 +77,23 @@ pub(super) fn signals(setup: &Setup, hangup: Signal, keeper: &Arc<Keeper>) -> io
         }
     });
     Ok(())
+}
+
+/// The signals that ask for the end.
+struct Ends {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Ends {
+    /// Whether the next one is an interrupt.
+    async fn next(&mut self) -> Option<bool> {
+        tokio::select! {
+            Some(()) = self.terminate.recv() => Some(false),
+            Some(()) = self.interrupt.recv() => Some(true),
+            else => None,
+        }
+    }
 }
 
 async fn reloads(mut hangup: Signal, setup: Setup, keeper: Arc<Keeper>) {
