@@ -96,6 +96,7 @@ impl Front {
                 counters,
                 stats,
                 rules,
+                leaving: false,
                 draining: false,
                 has_heir: false,
                 lender,

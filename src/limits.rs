@@ -82,7 +82,9 @@ pub struct Limits {
     /// And up to so many bytes: twice what a body may have, so that who sends somewhat more is told as well. They cost less than those of
     /// a body, which any client may send as often.
     pub linger_bytes_max: usize,
-    /// On SIGTERM: how long streams may finish before they are cut visibly.
+    /// On SIGTERM: how long all are served as before, while readiness is denied already, before the listeners close.
+    pub drain_delay_ms: u64,
+    /// From then on: how long streams may finish before they are cut visibly.
     pub drain_timeout_ms: u64,
 }
 
@@ -137,6 +139,7 @@ impl Default for Limits {
             failed_charge_ms: 1_000,
             linger_timeout_ms: 1_000,
             linger_bytes_max: 128 << 20,
+            drain_delay_ms: 0,
             drain_timeout_ms: 300_000,
         }
     }

@@ -66,6 +66,7 @@ impl Published {
 /// What control and shards tell each other beside the snapshot.
 #[derive(Debug)]
 pub struct Process {
+    leaving: AtomicBool,
     draining: AtomicBool,
     succeeded: AtomicBool,
     shards: Box<[CachePadded<ShardState>]>,
@@ -75,7 +76,18 @@ impl Process {
     /// For `shards` shards, none of them serving yet. Lives as long as the process.
     pub fn leak(shards: usize) -> &'static Process {
         let shards = (0..shards).map(|_| CachePadded::new(ShardState::default())).collect();
-        Box::leak(Box::new(Process { draining: AtomicBool::new(false), succeeded: AtomicBool::new(false), shards }))
+        let [leaving, draining, succeeded] = [false; 3].map(AtomicBool::new);
+        Box::leak(Box::new(Process { leaving, draining, succeeded, shards }))
+    }
+
+    /// It was told to end, and drains next: whoever asks whether it is ready is told so, and no other process is to take its place.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    /// Whether it was told to end.
+    pub fn leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
     }
 
     /// Whether connections are to be finished and no new ones taken. Shards ask once a turn.

@@ -57,6 +57,7 @@ impl Play {
             counters: self.counters,
             stats: self.stats.shard(0),
             rules: &self.rules,
+            leaving: false,
             draining: false,
             has_heir: false,
             lender: &mut self.lender,

@@ -145,6 +145,7 @@ fn limits(limits: &Limits, found: &mut Vec<Problem>) {
                 "linger_timeout_ms",
                 "upload_grace_ms",
                 "upload_bytes_per_second_min",
+                "drain_delay_ms",
                 "drain_timeout_ms",
                 "retry_percent",
                 "failed_charge_ms",

@@ -88,7 +88,7 @@ async fn ready(Shared(state): Shared<State>) -> impl IntoResponse {
     let unready = |why| (StatusCode::SERVICE_UNAVAILABLE, why);
     if state.process.has_heir() {
         (StatusCode::OK, "ready: another process serves in this one's place\n")
-    } else if state.process.draining() {
+    } else if state.process.leaving() || state.process.draining() {
         unready("draining\n")
     } else if !state.process.all_serving() {
         unready("shards are starting\n")

@@ -145,9 +145,9 @@ impl Handle {
     pub fn serves(&mut self, listeners: Vec<OwnedFd>) {
         let Some(admin) = self.legacy.take() else { return };
         let estate = Estate { admin, listeners };
-        // Who begins to drain does so before it takes this lock.
+        // Who is told to end says so before it takes this lock.
         let mut will = self.bequest.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.process.draining() {
+        if !self.process.leaving() && !self.process.draining() {
             service::say_ready(self.process, &estate);
             will.estate = Some(estate);
         }
@@ -199,7 +199,7 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
     let (ready, begun) = mpsc::channel();
     let thread = thread::Builder::new().name("control".into()).spawn(move || {
         runtime.block_on(async {
-            service::signals(&setup, asked.hangup, asked.end, &keeper);
+            service::signals(&setup, asked.hangup, asked.ends, &keeper);
             keeper.look_up().await;
             keeper.publish_now();
             let serving = begin(&setup, &keeper, admin, succeeds);

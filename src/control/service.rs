@@ -3,10 +3,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::Setup;
 use super::keeper::Keeper;
@@ -29,8 +30,7 @@ pub(super) struct Asked {
     pub(super) hangup: Signal,
     /// SIGUSR2
     pub(super) upgrade: Signal,
-    /// SIGTERM, SIGINT
-    pub(super) end: [Signal; 2],
+    pub(super) ends: Ends,
 }
 
 impl Asked {
@@ -39,29 +39,34 @@ impl Asked {
         Ok(Asked {
             hangup: signal(SignalKind::hangup())?,
             upgrade: signal(SignalKind::user_defined2())?,
-            end: [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?],
+            ends: Ends { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? },
         })
     }
 }
 
 /// Answers SIGTERM and SIGINT from now on: the first begins the drain, a second SIGINT ends the process. SIGHUP reads the
 /// configuration anew. To be called within a runtime.
-pub(super) fn signals(setup: &Setup, hangup: Signal, end: [Signal; 2], keeper: &Arc<Keeper>) {
+pub(super) fn signals(setup: &Setup, hangup: Signal, mut ends: Ends, keeper: &Arc<Keeper>) {
     let (process, bequest) = (setup.process, Arc::clone(&setup.bequest));
     tokio::spawn(reloads(hangup, setup.clone(), Arc::clone(keeper)));
-    let [mut terminate, mut interrupt] = end;
+    let keeper = Arc::clone(keeper);
     tokio::spawn(async move {
         // SIGTERM comes from managers, who wait for the drain: who sends an interrupt behind it may not know of it.
         let mut was_interrupted = false;
-        loop {
-            let interrupted = tokio::select! {
-                Some(()) = terminate.recv() => false,
-                Some(()) = interrupt.recv() => true,
-                else => return,
-            };
+        while let Some(mut interrupted) = ends.next().await {
             if !process.draining() {
-                process.drain();
+                process.leave();
                 bequest.lock().unwrap_or_else(PoisonError::into_inner).revoke();
+                // Nobody is sent here before it serves.
+                let delay = Duration::from_millis(keeper.config().limits.drain_delay_ms);
+                if !delay.is_zero() && process.all_serving() {
+                    tracing::info!(
+                        ?delay,
+                        "not ready any more, all are served as before; another signal begins the drain"
+                    );
+                    interrupted |= timeout(delay, ends.next()).await.ok().flatten().unwrap_or(false);
+                }
+                process.drain();
                 tracing::info!("draining: no new connections, streams may finish; a second Ctrl-C ends at once");
                 say(&[NotifyState::Stopping]);
                 say(&[NotifyState::FdStoreRemove, KEPT]);
@@ -75,6 +80,24 @@ pub(super) fn signals(setup: &Setup, hangup: Signal, end: [Signal; 2], keeper: &
             was_interrupted |= interrupted;
         }
     });
+}
+
+/// The signals that ask for the end.
+#[derive(Debug)]
+pub(super) struct Ends {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Ends {
+    /// Whether the next one is an interrupt.
+    async fn next(&mut self) -> Option<bool> {
+        tokio::select! {
+            Some(()) = self.terminate.recv() => Some(false),
+            Some(()) = self.interrupt.recv() => Some(true),
+            else => None,
+        }
+    }
 }
 
 async fn reloads(mut hangup: Signal, setup: Setup, keeper: Arc<Keeper>) {

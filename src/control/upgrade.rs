@@ -103,13 +103,13 @@ async fn succeed(
         }
         // A service manager may ask the process that it was told of some milliseconds before.
         let began = async {
-            while will().estate.is_none() && !process.draining() {
+            while will().estate.is_none() && !process.leaving() && !process.draining() {
                 sleep(GLANCE).await;
             }
         };
         let _ = timeout(BEGINNING, began).await;
         let estate = will().estate.take();
-        let Some(estate) = estate.filter(|_| !process.draining()) else {
+        let Some(estate) = estate.filter(|_| !process.leaving() && !process.draining()) else {
             tracing::warn!("no process can take this one's place now: it is starting or draining");
             continue;
         };
@@ -117,7 +117,7 @@ async fn succeed(
         keeper.save().await;
         let (to, reloads) = (Arc::clone(&bequest), keeper.reloads().begun());
         let Ok((estate, heir)) = spawn_blocking(move || hand_on(estate, process, &to)).await else { return };
-        let was_revoked = will().heir.take().is_none() && process.draining();
+        let was_revoked = will().heir.take().is_none() && process.leaving();
         match heir {
             Ok(heir) if was_revoked => succession::end(heir.id()),
             Ok(mut heir) => {
@@ -150,7 +150,7 @@ fn hand_on(estate: Estate, process: &Process, bequest: &Bequest) -> (Estate, io:
     let heir = Heir::start(PATIENCE).and_then(|heir| {
         // It is known before it has the sockets: without them it ends by itself, with them somebody has to end it.
         let mut will = bequest.lock().unwrap_or_else(PoisonError::into_inner);
-        if process.draining() {
+        if process.leaving() {
             succession::end(heir.id());
             return Err(io::ErrorKind::Interrupted.into());
         }

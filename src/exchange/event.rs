@@ -177,6 +177,8 @@ pub struct Context<'a> {
     pub stats: &'static ShardStats,
     /// The data plane's configuration as of this turn.
     pub rules: &'a Rules,
+    /// The process drains soon: a balancer is to send its connections elsewhere.
+    pub leaving: bool,
     /// No new request may follow on a connection.
     pub draining: bool,
     /// And whoever comes by another finds another process in this one's place.

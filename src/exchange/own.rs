@@ -59,7 +59,8 @@ pub(super) fn own_answer(
 /// `/health`: as an engine's, for the fleet. A balancer asks on a connection that it keeps: behind an upgrade it is not to take the service for one that ends.
 fn health(cx: &Context<'_>) -> Answer {
     let mut endpoints = cx.snapshot.endpoints.iter().flatten();
-    let serving = (!cx.draining || cx.has_heir) && endpoints.any(|endpoint| endpoint.health.takes_requests());
+    let stays = !cx.leaving && (!cx.draining || cx.has_heir);
+    let serving = stays && endpoints.any(|endpoint| endpoint.health.takes_requests());
     if serving { Answer::Healthy } else { Answer::Refused(refusals::NO_ENDPOINT.into()) }
 }
 

@@ -85,6 +85,7 @@ struct Desk {
     counters: &'static Counters,
     stats: &'static ShardStats,
     rules: Arc<Rules>,
+    leaving: bool,
     draining: bool,
     has_heir: bool,
     lender: Lender,
@@ -100,6 +101,7 @@ impl Desk {
             counters: self.counters,
             stats: self.stats,
             rules: &self.rules,
+            leaving: self.leaving,
             draining: self.draining,
             has_heir: self.has_heir,
             lender: &mut self.lender,
@@ -206,6 +208,7 @@ impl<D: Driver> Shard<D> {
                 counters: setup.counters,
                 stats: setup.stats,
                 rules,
+                leaving: false,
                 draining: false,
                 has_heir: false,
                 lender,
@@ -242,6 +245,7 @@ impl<D: Driver> Shard<D> {
         let mut quiet = !self.stood_still(sleep);
         self.desk.now = self.driver.now();
         self.desk.stats.beat();
+        self.desk.leaving = self.process.leaving();
         let snapshot = self.reader.load();
         if !Arc::ptr_eq(snapshot, &self.desk.snapshot) {
             self.desk.snapshot = Arc::clone(snapshot);

@@ -12,6 +12,7 @@ mod access;
 mod believing;
 mod counting;
 mod editing;
+mod ending;
 mod engine;
 mod families;
 mod front;

@@ -98,6 +98,7 @@ macro_rules! context {
             counters: $play.counters,
             stats: $play.stats,
             rules: &$play.rules,
+            leaving: false,
             draining: $play.draining,
             has_heir: false,
             lender: &mut $play.lender,

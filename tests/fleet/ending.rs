@@ -1,0 +1,48 @@
+//! The end of a front that others balance over: it denies that it is ready before it takes no more.
+
+use std::time::{Duration, Instant};
+
+use crate::engine::Engine;
+use crate::front::Front;
+use crate::{DRIVERS, until};
+
+fn start(driver: &str, engine: &Engine, delay: &str) -> Front {
+    let front = Front::start(driver, &[engine.address], &format!("[limits]\ndrain_delay_ms = {delay}\n"));
+    until("readiness", || front.asks("GET", "/readyz", "").0 == 200);
+    front
+}
+
+#[test]
+fn who_is_told_to_end_denies_readiness_and_serves_on() {
+    for driver in DRIVERS {
+        let engine = Engine::start();
+        let mut front = start(driver, &engine, "4000");
+        let mut kept = front.connect();
+        let told = Instant::now();
+        front.terminate();
+        front.until_said("not ready any more");
+        assert_eq!(front.connect().get("/health").status, 503, "{driver}");
+        assert_eq!(front.asks("GET", "/readyz", ""), (503, "draining\n".to_owned()));
+        let (old, new) = (kept.post(), front.connect().post());
+        // As long as the machine did not stand still for the whole delay.
+        if told.elapsed() < Duration::from_millis(3_500) {
+            assert_eq!([(old.status, old.closes), (new.status, new.closes)], [(200, false); 2], "{driver}");
+        }
+        drop(kept);
+        until("its end", || front.first_has_ended());
+        assert!(told.elapsed() >= Duration::from_secs(4), "{driver}");
+        assert!(front.has_said("draining: no new connections"));
+    }
+}
+
+#[test]
+fn another_signal_ends_the_delay() {
+    let engine = Engine::start();
+    for signal in [Front::terminate, Front::interrupt] {
+        let mut front = start("auto", &engine, "3600000");
+        front.terminate();
+        front.until_said("not ready any more");
+        signal(&front);
+        until("its end", || front.first_has_ended());
+    }
+}
