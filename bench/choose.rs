@@ -135,8 +135,8 @@ impl Case {
         (0..300).map(|i| self.batch(i * CHOICES, CHOICES)).fold(f64::INFINITY, f64::min)
     }
 
-    /// The quickest and the median batch while another core admits and releases requests, with so many idle loops between two.
-    /// Batches during which it did not get to run do not count.
+    /// The quickest and the median batch while another core admits and releases requests, with so many idle loops
+    /// between two. Batches during which it did not get to run do not count.
     fn contended(&self, pause: u32) -> Option<(f64, f64)> {
         let (over, written) = (AtomicBool::new(false), AtomicU64::new(0));
         let mut times: Vec<f64> = Vec::new();
@@ -176,8 +176,8 @@ const CHOICES: u64 = 1_000;
 /// Few, so that most batches lie within one turn of both threads where other work runs beside them.
 const CONTENDED: u64 = 50;
 
-/// Keeps this thread on one of the cores that the process began with: a thread that is pinned is told of its own alone, and so are those
-/// that it begins.
+/// Keeps this thread on one of the cores that the process began with: a thread that is pinned is told of its own alone,
+/// and so are those that it begins.
 fn pin(core: usize) {
     static CORES: LazyLock<Vec<CoreId>> = LazyLock::new(|| core_affinity::get_core_ids().unwrap_or_default());
     if let Some(core) = CORES.get(core) {

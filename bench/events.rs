@@ -1,5 +1,6 @@
-//! What reading engines' KV events costs, and what keeping what they hold by that does: `cargo bench --bench events`, best under `nice -n -15`. One thread; medians and 90th percentiles
-//! of many short runs, since other work runs beside. Each answer is checked.
+//! What reading engines' KV events costs, and what keeping what they hold by that does: `cargo bench --bench events`,
+//! best under `nice -n -15`. One thread; medians and 90th percentiles of many short runs, since other work runs beside.
+//! Each answer is checked.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -27,8 +27,8 @@ fn prompt(conversation: u64) -> Vec<u64> {
     (0..BLOCKS as u64).map(own).collect()
 }
 
-/// What of a prompt of so many blocks is held by three endpoints: most of it, about half, a quarter. At no depths where a search that
-/// divides evenly would meet them by luck.
+/// What of a prompt of so many blocks is held by three endpoints: most of it, about half, a quarter. At no depths where
+/// a search that divides evenly would meet them by luck.
 const fn held(blocks: usize) -> [usize; 3] {
     let half = blocks * 277 / 512;
     [blocks - blocks / 16, half, half / 2]
@@ -52,8 +52,8 @@ fn made(capacity: Capacity) -> (Index, Vec<EndpointId>) {
     (index, ids)
 }
 
-/// Conversation `c` of so many blocks lies on endpoint `c % n`, without its end; some half of it on the next one, a quarter on the one
-/// behind.
+/// Conversation `c` of so many blocks lies on endpoint `c % n`, without its end; some half of it on the next one, a
+/// quarter on the one behind.
 fn filled(capacity: Capacity, blocks: usize) -> (Index, Vec<EndpointId>, u64) {
     let (index, ids) = made(capacity);
     let (endpoints, conversations) = (capacity.endpoints, (capacity.blocks * BLOCKS / blocks / 1_000) as u64);
@@ -103,7 +103,8 @@ fn look_ups(endpoints: usize, blocks_each: usize, blocks: usize) {
         (0..100).for_each(|_| look(c, black_box(&chain), &mut found));
     });
     println!("    {} blocks looked at, {} depths", found.probes(), found.levels().count());
-    // Each prompt once, in no order. A prompt's chain has just been written when it is looked up: it is copied before the clock runs.
+    // Each prompt once, in no order. A prompt's chain has just been written when it is looked up: it is copied before
+    // the clock runs.
     let prompts: Vec<(u64, Vec<u64>)> =
         (0..2_000).map(|i| hash(i) % (conversations * 3 / 4) + conversations / 4).map(|c| (c, own(c))).collect();
     let chain = RefCell::new(vec![0; blocks]);
@@ -155,7 +156,8 @@ fn steps(chain: &[u64]) -> Vec<u64> {
     before.flat_map(|block| (1..=STEPS as u64).map(move |step| hash(block ^ step << 56))).collect()
 }
 
-/// The same look-ups by blocks alone and in steps, of which each endpoint holds two beyond its last block; all their tokens are known.
+/// The same look-ups by blocks alone and in steps, of which each endpoint holds two beyond its last block; all their
+/// tokens are known.
 fn look_ups_in_steps(endpoints: usize, blocks_each: usize) {
     let capacity = Capacity { lengths: true, ..capacity(endpoints, blocks_each) };
     let (index, ids, conversations) = filled(capacity, BLOCKS);

@@ -1,7 +1,7 @@
-//! What a request pays for being told of, in access log and receipts: `cargo bench --bench receipts`, best under `nice -n -15`.
-//! Whole requests without sockets, from head to end, by turns with and without a recorder; another thread empties its queue, as
-//! control's does. Of short runs the quickest tenth, since other work runs beside, and the medians. Without chains nobody
-//! allocates for it.
+//! What a request pays for being told of, in access log and receipts: `cargo bench --bench receipts`, best under
+//! `nice -n -15`. Whole requests without sockets, from head to end, by turns with and without a recorder; another
+//! thread empties its queue, as control's does. Of short runs the quickest tenth, since other work runs beside, and the
+//! medians. Without chains nobody allocates for it.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

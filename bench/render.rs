@@ -1,8 +1,8 @@
 //! What it costs to write a chat's prompt in its model's form, with all links of its chain: `cargo bench --bench render`.
 //!
-//! Every call is timed alone, the clock's own time is in each figure. Beside it the scan that the same body had before, which reads
-//! it whole and leaves a chain of blocks. `hot`: one body again and again; `cold`: bodies of 64 MiB in turn, so that none is in a cache
-//! of its core when its turn comes.
+//! Every call is timed alone, the clock's own time is in each figure. Beside it the scan that the same body had before,
+//! which reads it whole and leaves a chain of blocks. `hot`: one body again and again; `cold`: bodies of 64 MiB in
+//! turn, so that none is in a cache of its core when its turn comes.
 
 #[path = "words.rs"]
 mod words;

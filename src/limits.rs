@@ -1,5 +1,5 @@
-//! The limits and deadlines of the data plane that an operator may set, each a key of `[limits]`, with its unit at the end of
-//! its name, and what several rooms go by. What is fixed and one room's own is a constant beside its use.
+//! The limits and deadlines of the data plane that an operator may set, each a key of `[limits]`, with its unit at the
+//! end of its name, and what several rooms go by. What is fixed and one room's own is a constant beside its use.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Longest head (start line and fields) of a request; beyond it 431. Of a reply at least [`REPLY_HEAD_BYTES_MAX`]; beyond it 502.
+    /// Longest head (start line and fields) of a request; beyond it 431. Of a reply at least [`REPLY_HEAD_BYTES_MAX`];
+    /// beyond it 502.
     pub head_bytes_max: usize,
     /// Most fields in one head; beyond it 431 or 502.
     pub head_fields_max: usize,
@@ -21,9 +22,9 @@ pub struct Limits {
     /// Bytes all held bodies of one shard may take together; beyond it 503 with `Retry-After`. 0: the shards share a
     /// quarter of the memory that the machine, or this process's cgroup, has.
     pub budget_bytes: usize,
-    /// Memory of the prefix index, which all shards share; taken at the start if a pool's policy is `warm`. 73 bytes for each 64 tokens of
-    /// the engines' caches, 85 beyond 32 engines, 128 beyond 64, 205 beyond 128, 341 beyond 256 ("precise": four times 85, 102, 128, 205, 341).
-    /// With less, an equal part of each cache is known. 0: none.
+    /// Memory of the prefix index, which all shards share; taken at the start if a pool's policy is `warm`. 73 bytes
+    /// for each 64 tokens of the engines' caches, 85 beyond 32 engines, 128 beyond 64, 205 beyond 128, 341 beyond 256
+    /// ("precise": four times 85, 102, 128, 205, 341). With less, an equal part of each cache is known. 0: none.
     pub index_bytes: usize,
     /// Most client connections of one shard; further ones wait in the kernel's queue.
     pub connections_max: usize,
@@ -62,25 +63,27 @@ pub struct Limits {
     /// From the reply head of a stream to its first data event: engines answer the head before the
     /// request leaves their queue.
     pub first_token_timeout_ms: u64,
-    /// Between two reads of a reply after its first token. As long as for that: engines compute the call of a tool, or a thought that nobody asked
-    /// to see, without writing a byte.
+    /// Between two reads of a reply after its first token. As long as for that: engines compute the call of a tool, or
+    /// a thought that nobody asked to see, without writing a byte.
     pub inter_chunk_timeout_ms: u64,
     /// Silence of an engine whose kernel refused two probes in a row.
     pub deserted_timeout_ms: u64,
-    /// The same before the head of its reply: an answer that is no stream is silent while it is computed, and an engine that is to end may let it finish.
+    /// The same before the head of its reply: an answer that is no stream is silent while it is computed, and an engine
+    /// that is to end may let it finish.
     pub deserted_head_timeout_ms: u64,
-    /// A client that takes none of the bytes waiting for it, or is no longer there: this of the kernel, which knows of a change with the
-    /// next start. One that takes some in that time is not ended for it, however few: what it is owed is finite, or its engine's to end.
+    /// A client that takes none of the bytes waiting for it, or is no longer there: this of the kernel, which knows of
+    /// a change with the next start. One that takes some in that time is not ended for it, however few: what it is owed
+    /// is finite, or its engine's to end.
     pub client_stall_timeout_ms: u64,
     /// A tunnel (after 101) without a byte in either direction.
     pub tunnel_idle_timeout_ms: u64,
     /// How long a request that its engine failed or refused for load stays charged to it.
     pub failed_charge_ms: u64,
-    /// After a connection's last reply: surplus request bytes are read and dropped, so that the reply reaches a client that reads only
-    /// once it has written all, until none came for this long, and for ten times as long in all.
+    /// After a connection's last reply: surplus request bytes are read and dropped, so that the reply reaches a client
+    /// that reads only once it has written all, until none came for this long, and for ten times as long in all.
     pub linger_timeout_ms: u64,
-    /// And up to so many bytes: twice what a body may have, so that who sends somewhat more is told as well. They cost less than those of
-    /// a body, which any client may send as often.
+    /// And up to so many bytes: twice what a body may have, so that who sends somewhat more is told as well. They cost
+    /// less than those of a body, which any client may send as often.
     pub linger_bytes_max: usize,
     /// On SIGTERM: how long all are served as before, while readiness is denied already, before the listeners close.
     pub drain_delay_ms: u64,
@@ -151,8 +154,8 @@ pub const ENDPOINTS_MAX: usize = if cfg!(feature = "modelled") { 4 } else { 1_02
 pub const LABELLED_POOLS_MAX: usize = 64;
 /// So many requests in a row that fail by their endpoint's fault eject it.
 pub const FAULTS_IN_A_ROW_MAX: u32 = 3;
-/// Most finished requests of one shard that wait for access log and receipts, at most 472 bytes each: 1.85 MiB, kept once as many
-/// waited. Read every 50 ms, this is 80,000 requests a second, more than a shard relays.
+/// Most finished requests of one shard that wait for access log and receipts, at most 472 bytes each: 1.85 MiB, kept
+/// once as many waited. Read every 50 ms, this is 80,000 requests a second, more than a shard relays.
 pub const RECORDS_MAX: usize = 4 << 10;
 /// Most receipts that may be asked for, some 540 bytes each: 34 MiB.
 pub const RECEIPTS_MAX: usize = 64 << 10;
@@ -160,8 +163,8 @@ pub const RECEIPTS_MAX: usize = 64 << 10;
 pub const QUEUE_MAX: usize = if cfg!(feature = "modelled") { 2 } else { 4 << 10 };
 /// Size of the buffer one read may fill.
 pub const RECEIVE_BYTES: usize = 64 << 10;
-/// Longest head of a reply, unless those of requests may be longer: where a client asks for embeddings in bytes, vLLM writes into it where each of them
-/// begins, some 120 bytes for each text.
+/// Longest head of a reply, unless those of requests may be longer: where a client asks for embeddings in bytes, vLLM
+/// writes into it where each of them begins, some 120 bytes for each text.
 pub const REPLY_HEAD_BYTES_MAX: usize = 256 << 10;
 
 /// Canonical bytes of a prompt in a block of its chain: some 64 tokens, four blocks of an engine.
@@ -178,16 +181,18 @@ pub const LINKS_MAX: usize = 4_096;
 pub const ARGUMENTS_BYTES_MAX: usize = 256 << 10;
 /// Deepest nesting of objects and lists in them.
 pub const ARGUMENTS_DEPTH_MAX: usize = 32;
-/// Most keys of objects that are open at once, which are compared with each other: engines leave out the first of equal ones.
+/// Most keys of objects that are open at once, which are compared with each other: engines leave out the first of equal
+/// ones.
 pub const ARGUMENTS_KEYS_MAX: usize = 128;
 
 /// Longest prompt as estimates count it.
 pub const TOKENS_MAX: u32 = 1 << 24;
 
-/// Longest message of an engine's KV events, all frames together. 16 MiB are 3 million tokens, or 100,000 blocks of one page.
+/// Longest message of an engine's KV events, all frames together. 16 MiB are 3 million tokens, or 100,000 blocks of one
+/// page.
 pub const KV_MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// Most events of one message. With the next two: what one message may take once it is read, 28 + 8 + 16 MiB, 4 more for where
-/// each block's keys end, and its names and keys as long as they are in it.
+/// Most events of one message. With the next two: what one message may take once it is read, 28 + 8 + 16 MiB, 4 more
+/// for where each block's keys end, and its names and keys as long as they are in it.
 pub const KV_EVENTS_MAX: usize = 1 << 18;
 /// Most block hashes in one message.
 pub const KV_HASHES_MAX: usize = 1 << 20;

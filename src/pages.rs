@@ -1,13 +1,14 @@
-//! Memory for the index, in pages of 2 MiB where the kernel has such for who asks (`/sys/kernel/mm/transparent_hugepage/enabled` says
-//! `madvise` or `always`): its lines are met in no order, and with pages of 4 KiB each is waited for twice, once for the page table.
+//! Memory for the index, in pages of 2 MiB where the kernel has such for who asks
+//! (`/sys/kernel/mm/transparent_hugepage/enabled` says `madvise` or `always`): its lines are met in no order, and with
+//! pages of 4 KiB each is waited for twice, once for the page table.
 
 #![allow(unsafe_code, reason = "madvise(2) is told of memory by address")]
 
 use rustix::mm::{Advice, madvise};
 use rustix::param::page_size;
 
-/// Less memory holds no large page for certain, and advice about a part of a mapping cuts that in two: neighbours that could have had one, where the
-/// kernel gives them unasked, could not any more.
+/// Less memory holds no large page for certain, and advice about a part of a mapping cuts that in two: neighbours that
+/// could have had one, where the kernel gives them unasked, could not any more.
 const ASKED_MIN: usize = 4 << 20;
 
 /// So many values, each made by `value`.
@@ -26,8 +27,8 @@ fn ask_for_large_pages<T>(room: &mut Vec<T>) {
     if let Some(whole) =
         bytes.checked_sub(before).map(|bytes| bytes - bytes % page_size()).filter(|whole| *whole >= ASKED_MIN)
     {
-        // SAFETY: whole pages within memory that is ours; the advice changes what backs them, not what is in them. A kernel without
-        // such pages refuses, and they are as they were.
+        // SAFETY: whole pages within memory that is ours; the advice changes what backs them, not what is in them. A
+        // kernel without such pages refuses, and they are as they were.
         let _ = unsafe { madvise(start.add(before).cast(), whole, Advice::LinuxHugepage) };
     }
 }

@@ -1,6 +1,6 @@
-//! Keys: what of a request decides its home on the ring. All are XXH64 with a fixed seed, of what the scan leaves of a prompt
-//! among others, so that every shard, restart and machine makes the same of the same request. A salt is [`crate::scan::Facts::salt`], or
-//! that of an event.
+//! Keys: what of a request decides its home on the ring. All are XXH64 with a fixed seed, of what the scan leaves of a
+//! prompt among others, so that every shard, restart and machine makes the same of the same request. A salt is
+//! [`crate::scan::Facts::salt`], or that of an event.
 
 use xxhash_rust::xxh64::{Xxh64, xxh64};
 
@@ -12,20 +12,21 @@ pub fn key(pool_or_model: &[u8], salt: Option<u64>, prefix: &PrefixHash) -> u64 
     keyed(b'p', pool_or_model, salt, prefix.hash)
 }
 
-/// What the chain of a prompt begins with, so that chains meet only where engines share: in one form of the prompt, one model or
-/// adapter, one salt.
+/// What the chain of a prompt begins with, so that chains meet only where engines share: in one form of the prompt, one
+/// model or adapter, one salt.
 pub fn root(pool_or_model: &[u8], salt: Option<u64>) -> u64 {
     keyed(b'c', pool_or_model, salt, GENERIC_FORM)
 }
 
-/// The same of a prompt in the form that its engine gives it: whatever pool it is asked for, the engine's cache is one for all that
-/// name its base model. `adapter`: the one that computes it, if any.
+/// The same of a prompt in the form that its engine gives it: whatever pool it is asked for, the engine's cache is one
+/// for all that name its base model. `adapter`: the one that computes it, if any.
 pub fn form_root(adapter: Option<&[u8]>, salt: Option<u64>, form: u64) -> u64 {
     keyed(b'f', adapter.unwrap_or_default(), salt, form)
 }
 
-/// The canonical form that [`crate::scan`] makes of every prompt, whatever the model's template. In the first one all media were alike, the
-/// second was hashed otherwise, in the third media were a few bytes: what is left of their chains, in files and logs, is equal to none of today's.
+/// The canonical form that [`crate::scan`] makes of every prompt, whatever the model's template. In the first one all
+/// media were alike, the second was hashed otherwise, in the third media were a few bytes: what is left of their
+/// chains, in files and logs, is equal to none of today's.
 const GENERIC_FORM: u64 = 4;
 
 /// The key of a session in a pool. `session` is the XXH64 of its text: [`session_hash`], or

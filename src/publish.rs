@@ -80,7 +80,8 @@ impl Process {
         Box::leak(Box::new(Process { leaving, draining, succeeded, shards }))
     }
 
-    /// It was told to end, and drains next: whoever asks whether it is ready is told so, and no other process is to take its place.
+    /// It was told to end, and drains next: whoever asks whether it is ready is told so, and no other process is to
+    /// take its place.
     pub fn leave(&self) {
         self.leaving.store(true, Ordering::Release);
     }

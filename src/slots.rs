@@ -60,8 +60,8 @@ impl<T> Slots<T> {
         self.len == 0
     }
 
-    /// Stores `entry` under a key that names nothing else: of one slot they come again after 2^30 uses, which takes days, and whoever keeps a stale one does
-    /// so for half a minute at most.
+    /// Stores `entry` under a key that names nothing else: of one slot they come again after 2^30 uses, which takes
+    /// days, and whoever keeps a stale one does so for half a minute at most.
     pub fn insert(&mut self, entry: T) -> Key {
         if self.free.is_empty() {
             self.grow();
@@ -99,7 +99,8 @@ impl<T> Slots<T> {
         self.slot_mut(key)?.entry.as_mut()
     }
 
-    /// Reads where this key's entry is, and waits for nothing of it: it may have come from memory by the time it is asked for.
+    /// Reads where this key's entry is, and waits for nothing of it: it may have come from memory by the time it is
+    /// asked for.
     pub fn touch(&self, key: Key) {
         if let Some(page) = self.pages.get(key.index as usize / PAGE) {
             let slot = &page.0[key.index as usize % PAGE];

@@ -22,8 +22,8 @@ pub struct Snapshot {
     pub pools: Vec<Pool>,
     /// Served id to pool.
     pub models: HashMap<Box<[u8]>, PoolId>,
-    /// The pool of requests that name no model, or cannot be scanned, when there are several: of the model that is configured for these,
-    /// else of the base model where all engines serve the same.
+    /// The pool of requests that name no model, or cannot be scanned, when there are several: of the model that is
+    /// configured for these, else of the base model where all engines serve the same.
     pub default_pool: Option<PoolId>,
     /// The pool of engines that have not said what they serve: a model that nobody else serves may be theirs.
     pub unlearnt: Option<PoolId>,
@@ -31,12 +31,13 @@ pub struct Snapshot {
     pub only: Option<PoolId>,
     /// Whether control has learnt the models of every endpoint.
     pub models_complete: bool,
-    /// Who holds which prefixes, as far as is known; shared and alive, the same in every snapshot of a process. `None`: no pool chooses
-    /// by that.
+    /// Who holds which prefixes, as far as is known; shared and alive, the same in every snapshot of a process. `None`:
+    /// no pool chooses by that.
     pub index: Option<Arc<Index>>,
     /// What bodies are scanned for, the same for all pools: which one it is shows only in the body.
     pub plan: Arc<Plan>,
-    /// Whether any endpoint's kernel refuses its probes ([`Endpoint::refuses_probes`]); computed when the snapshot is sealed.
+    /// Whether any endpoint's kernel refuses its probes ([`Endpoint::refuses_probes`]); computed when the snapshot is
+    /// sealed.
     pub any_refuses: bool,
     /// What the policies of the pools need to know before they choose; computed when the snapshot is sealed.
     pub needs: Needs,
@@ -73,8 +74,8 @@ pub enum Selected<'a> {
 }
 
 impl Snapshot {
-    /// Computes what choices read of the endpoints (who is eligible, weights, foreign load) for every
-    /// pool, and what has to be known before one; publication calls it, so that no choice sees health or load of an earlier snapshot.
+    /// Computes what choices read of the endpoints (who is eligible, weights, foreign load) for every pool, and what
+    /// has to be known before one; publication calls it, so that no choice sees health or load of an earlier snapshot.
     pub fn seal(&mut self) {
         self.any_refuses = self.endpoints.iter().flatten().any(|endpoint| endpoint.refuses_probes);
         self.needs = if self.single_pool() { Needs::NONE } else { Needs::MODEL };
@@ -102,8 +103,8 @@ impl Snapshot {
         self.any_refuses && refusing.any(|endpoint| in_flight(endpoint.id.slot) > 0)
     }
 
-    /// Which endpoints may stand in for each other, those of a pool and of pools that have endpoints in common: for each slot the
-    /// lowest one of these. Slots behind the last that a pool has are left out.
+    /// Which endpoints may stand in for each other, those of a pool and of pools that have endpoints in common: for
+    /// each slot the lowest one of these. Slots behind the last that a pool has are left out.
     pub fn islands(&self) -> Vec<u16> {
         let last = self.pools.iter().filter_map(|pool| pool.members.last()).max();
         let mut islands: Vec<u16> = last.map_or_else(Vec::new, |last| (0..=*last).collect());
@@ -169,8 +170,8 @@ impl Snapshot {
         }
     }
 
-    /// The pool of an adapter that is named as SGLang has it, `base:adapter`; where nobody lists it, its base's engines judge, and what
-    /// they compute is taken for the base's. No base has a colon in its name there.
+    /// The pool of an adapter that is named as SGLang has it, `base:adapter`; where nobody lists it, its base's engines
+    /// judge, and what they compute is taken for the base's. No base has a colon in its name there.
     fn adapter_on_base(&self, model: &[u8]) -> Option<&Pool> {
         let colon = model.iter().position(|byte| *byte == b':')?;
         let pool = |name: &[u8]| self.models.get(name).map(|id| &self.pools[id.0 as usize]);

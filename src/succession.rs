@@ -79,13 +79,15 @@ pub fn is_activated() -> bool {
 #[derive(Debug)]
 pub struct Heir {
     id: u32,
-    /// The same for as long as this is open: its number may be another's when it has ended. None where the kernel has no such thing.
+    /// The same for as long as this is open: its number may be another's when it has ended. None where the kernel has
+    /// no such thing.
     process: Option<OwnedFd>,
     stream: UnixStream,
 }
 
 impl Heir {
-    /// Starts the program that this process was started from, as it is on disk now. It has `patience` to begin, and to serve.
+    /// Starts the program that this process was started from, as it is on disk now. It has `patience` to begin, and to
+    /// serve.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -179,8 +181,8 @@ fn program() -> io::Result<PathBuf> {
     called.filter(|path| is_program(path)).map_or_else(started_from, Ok)
 }
 
-/// Whether a process's first argument says where its program is: the kernel knows only the file that it was, which stays the old one
-/// where a link to it was turned or it was moved aside.
+/// Whether a process's first argument says where its program is: the kernel knows only the file that it was, which
+/// stays the old one where a link to it was turned or it was moved aside.
 fn is_program(called: &Path) -> bool {
     let executable = |file: std::fs::Metadata| file.is_file() && file.permissions().mode() & 0o111 != 0;
     called.as_os_str().as_bytes().contains(&b'/') && called.metadata().is_ok_and(executable)

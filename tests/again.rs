@@ -95,8 +95,8 @@ impl Play {
     }
 }
 
-/// It is charged as before, once, and the note of the first try does not say that the engine holds it: nor to who comes next, where
-/// the second was not sent either.
+/// It is charged as before, once, and the note of the first try does not say that the engine holds it: nor to who comes
+/// next, where the second was not sent either.
 #[test]
 fn a_stale_connection_changes_nothing_of_what_is_charged() {
     for is_sent in [true, false] {

@@ -50,8 +50,8 @@ fn examined(engine: &str, flags: &[&str]) -> Value {
     document["engines"][0].clone()
 }
 
-/// The same, until these words are said of its events, three times at most: who publishes is listened to for a second, and may
-/// stand still for longer.
+/// The same, until these words are said of its events, three times at most: who publishes is listened to for a second,
+/// and may stand still for longer.
 fn listened_to(engine: &str, words: &str) -> Value {
     let mut report = examined(engine, HEARS);
     for _ in 1..3 {
@@ -304,7 +304,8 @@ fn the_configuration_says_where_events_are_and_what_words_mean() {
     assert_eq!(line(text(&room.doctor(&precise(&named))), "tokenizer"), expected);
     std::fs::write(room.0.join("tokenizer.json"), "{}").unwrap();
     assert_eq!(line(text(&room.doctor(&precise(&named))), "tokenizer"), format!("ok      tokenizer      {folder}"));
-    // The simulated engine does not say where it publishes; the silence of what is said to be it is strange behind a prompt.
+    // The simulated engine does not say where it publishes; the silence of what is said to be it is strange behind a
+    // prompt.
     let expected =
         format!("advice  events         published at tcp://{silent}; connected, but nothing was heard of the prompt");
     // At best of three times: it has a second to let itself be connected to.

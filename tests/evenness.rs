@@ -25,7 +25,8 @@ use warmfront::snapshot::Snapshot;
 /// No test waits longer for anything.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Behind their last completion shards sleep for a second: by then all do, and will for longer than a drain may take to begin.
+/// Behind their last completion shards sleep for a second: by then all do, and will for longer than a drain may take to
+/// begin.
 const ASLEEP: Duration = Duration::from_millis(200);
 const AT_ONCE: Duration = Duration::from_millis(500);
 
@@ -189,8 +190,8 @@ fn eventful_stopwatch() -> u64 {
     0
 }
 
-/// As soon as the turn is over, or in the next one, which then does not sleep: seen late, it is so by a second. At best of three
-/// times, as the shard may not be let run at once.
+/// As soon as the turn is over, or in the next one, which then does not sleep: seen late, it is so by a second. At best
+/// of three times, as the shard may not be let run at once.
 fn who_comes_in_the_middle_of_a_turn_is_taken_in<D: Driver + 'static>(driver: fn() -> D) {
     let at_once = (0..3).any(|_| time_to_take_in(driver) < AT_ONCE);
     assert!(at_once, "it is not seen, time and again, on {}", D::NAME);
@@ -281,8 +282,8 @@ fn a_connection_handed_over_on_io_uring_is_served() {
     }
 }
 
-/// Shards that sleep, one alone and several, begin to drain when they are told to, not when they would have woken: at best of
-/// three times, as one of them may not be let run at once.
+/// Shards that sleep, one alone and several, begin to drain when they are told to, not when they would have woken: at
+/// best of three times, as one of them may not be let run at once.
 fn drains_at_once<D: Driver + 'static>(driver: fn() -> D) {
     for shards in [1, 2] {
         let mut took = Vec::new();

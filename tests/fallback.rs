@@ -83,8 +83,8 @@ fn with_arguments(mut command: Command, arguments: &[&str]) -> Command {
 fn as_user(user: u32, memory: &str, arguments: &[&str]) -> Front {
     // The build directory may be closed to others.
     let copy = std::env::temp_dir().join(format!("warmfront-{}-{user}", std::process::id()));
-    // By a process of its own: a child that another test has begun to start would keep what this one writes open, and nobody
-    // may run a file that is open for writing.
+    // By a process of its own: a child that another test has begun to start would keep what this one writes open, and
+    // nobody may run a file that is open for writing.
     let copying = Command::new("install").args(["-m", "755", env!("CARGO_BIN_EXE_warmfront")]).arg(&copy).status();
     assert!(copying.unwrap().success());
     let mut command = Command::new("prlimit");

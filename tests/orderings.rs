@@ -1,5 +1,5 @@
-//! What shards and control share without locks, in every order of steps (with at most three or four switches between threads where a model
-//! says so) and under every reordering that the memory model allows (loom):
+//! What shards and control share without locks, in every order of steps (with at most three or four switches between
+//! threads where a model says so) and under every reordering that the memory model allows (loom):
 //!
 //!     cargo test --features modelled --test orderings
 
@@ -269,7 +269,8 @@ fn tenants_are_told_apart_while_looking() {
     });
 }
 
-/// A ledger gives room back while it is looked up, and another gets it: what stays is found all the while, and only where it is.
+/// A ledger gives room back while it is looked up, and another gets it: what stays is found all the while, and only
+/// where it is.
 #[test]
 fn what_stays_is_found_while_a_ledger_gets_smaller() {
     let mut model = loom::model::Builder::new();
@@ -365,7 +366,8 @@ fn steps_are_told_apart_by_tenant() {
     });
 }
 
-/// One of a trial's own that comes or goes meanwhile is not taken for one that was open there before: another would be sent beside it.
+/// One of a trial's own that comes or goes meanwhile is not taken for one that was open there before: another would be
+/// sent beside it.
 #[test]
 fn what_comes_on_trial_is_not_from_before() {
     for goes in [false, true] {
@@ -406,8 +408,8 @@ fn a_trial_has_one_request_of_its_own() {
     });
 }
 
-/// A good answer crosses the last fault of a row: that its endpoint was barred for faults is still to be seen. As one that said it ends,
-/// it would be taken out however many are out already.
+/// A good answer crosses the last fault of a row: that its endpoint was barred for faults is still to be seen. As one
+/// that said it ends, it would be taken out however many are out already.
 #[test]
 fn why_an_endpoint_was_barred_outlasts_a_good_answer() {
     let mut model = loom::model::Builder::new();

@@ -69,7 +69,8 @@ mod warm;
 #[path = "relay/wire.rs"]
 mod wire;
 
-/// What the fronts of these tests run on. Where there is no ring, the whole run ends at the first: what it would show was shown on epoll.
+/// What the fronts of these tests run on. Where there is no ring, the whole run ends at the first: what it would show
+/// was shown on epoll.
 fn driver() -> warmfront::driver::uring::Uring {
     if !untested::has_ring("the front on io_uring") {
         std::process::exit(0);

@@ -172,7 +172,8 @@ fn what_is_installed_wants_engines_and_nothing_else() {
     assert!(with.status.success() && with.stdout.is_empty() && with.stderr.is_empty(), "{with:?}");
 }
 
-/// Behind a socket unit each client that waits starts the front again, and systemd gives up a socket that starts twenty in 2 s.
+/// Behind a socket unit each client that waits starts the front again, and systemd gives up a socket that starts twenty
+/// in 2 s.
 #[test]
 fn a_start_behind_a_socket_that_is_refused_takes_its_time() {
     let front = env!("CARGO_BIN_EXE_warmfront");

@@ -222,7 +222,8 @@ fn a_cache_without_room_is_passed_unless_the_endpoint_is_idle() {
     assert_eq!(choice.costs.unwrap().runner_up, Some(full));
 }
 
-/// Two fronts share nothing but what engines report: what is new to both goes to one place, also where one has a little more to do.
+/// Two fronts share nothing but what engines report: what is new to both goes to one place, also where one has a little
+/// more to do.
 #[test]
 fn fronts_that_know_nothing_of_each_other_meet() {
     let front = |foreign: u32| {
@@ -426,7 +427,8 @@ fn who_is_on_trial_gets_its_request_where_all_share_a_prompt() {
     assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 2);
 }
 
-/// Where nobody tells how large a cache is, nothing is known of what requests share: not of who tells nothing at all either.
+/// Where nobody tells how large a cache is, nothing is known of what requests share: not of who tells nothing at all
+/// either.
 #[test]
 fn who_tells_nothing_shares_no_more_than_those_who_tell_no_size() {
     let engine = |kv_use| EngineLoad { kv_use, kv_capacity_tokens: None, ..EngineLoad::default() };
@@ -438,8 +440,8 @@ fn who_tells_nothing_shares_no_more_than_those_who_tell_no_size() {
     assert_eq!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 2);
 }
 
-/// Who is chosen for a prompt of ten blocks, of which the first of two endpoints holds some; so much is pending at the second. Of earlier
-/// prompts so many percent were held.
+/// Who is chosen for a prompt of ten blocks, of which the first of two endpoints holds some; so much is pending at the
+/// second. Of earlier prompts so many percent were held.
 fn between(two: [Endpoint; 2], share: u32, held: u64, pending: u32) -> u16 {
     let mut fleet = Fleet::new(two.into());
     fleet.had(10 * share);
@@ -501,8 +503,8 @@ fn own(endpoint: &Endpoint) -> f64 {
     }
 }
 
-/// Who does not tell of its cache, beside others who do, is as they are in the mean, which is said with how much its requests have of their own; nothing
-/// was sent there since.
+/// Who does not tell of its cache, beside others who do, is as they are in the mean, which is said with how much its
+/// requests have of their own; nothing was sent there since.
 fn as_taken(endpoints: &[Endpoint]) -> Vec<(Endpoint, f64, bool)> {
     let told: Vec<&Endpoint> = endpoints.iter().filter(|endpoint| endpoint.engine.kv_use.is_some()).collect();
     let mean = |of: fn(&Endpoint) -> f32| told.iter().map(|endpoint| of(endpoint)).sum::<f32>() / told.len() as f32;
@@ -552,8 +554,9 @@ fn cost(
     work / weight + 5.0 * new + 6.0 * displaces * displaced + if has_room { 0.0 } else { 3.0 * mean }
 }
 
-/// Depth held, tokens pending, requests, foreign load, weight, percent of the cache in use, whether what it holds is believed, percent of
-/// the cache replaced of late, percent of it that holds nothing yet, whether the engine tells of its cache, tokens of what runs there.
+/// Depth held, tokens pending, requests, foreign load, weight, percent of the cache in use, whether what it holds is
+/// believed, percent of the cache replaced of late, percent of it that holds nothing yet, whether the engine tells of
+/// its cache, tokens of what runs there.
 type Drawn = (u64, u32, u32, u32, u32, u32, bool, u32, u32, (bool, u64));
 
 proptest! {
@@ -565,7 +568,8 @@ proptest! {
     ) {
         let made = |(slot, (_, _, _, foreign, weight, kv, believed, turnover, vacant, (known, resident))): (u16, &Drawn)| Endpoint {
             rung: if *believed { Rung::Approximate } else { Rung::Hash },
-            // Where prompts are held and others send here, a home counts, too: see `fronts_that_know_nothing_of_each_other_meet`.
+            // Where prompts are held and others send here, a home counts, too: see
+            // `fronts_that_know_nothing_of_each_other_meet`.
             foreign: if are_held { 0 } else { *foreign },
             weight: *weight,
             turnover: *turnover as f32 / 100.0,

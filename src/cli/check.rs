@@ -17,8 +17,9 @@ use crate::shard::topology::this_machine;
 
 /// Validate the configuration, this machine and the engines, and say in words what to change.
 ///
-/// Without engines it still says what of the machine and its kernel to change. Engines are asked for /health, /v1/models and /metrics, and twice for one token each, to see whether they
-/// report how much of a prompt was cached; --no-engines leaves them alone.
+/// Without engines it still says what of the machine and its kernel to change. Engines are asked for /health,
+/// /v1/models and /metrics, and twice for one token each, to see whether they report how much of a prompt was cached;
+/// --no-engines leaves them alone.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   What of this machine and its kernel to change, whatever its engines:

@@ -24,7 +24,8 @@ const START: Duration = Duration::from_secs(2);
 /// A reply of which nothing comes for so long has failed, in simulated seconds...
 const PATIENCE: f64 = 60.0;
 
-/// ... or until so many of all threads a simulated second could have had their turn, a third of what the slowest policy serves...
+/// ... or until so many of all threads a simulated second could have had their turn, a third of what the slowest policy
+/// serves...
 const TURNS: f64 = 25.0;
 
 /// ... and in real ones, in which the machine may stand still.

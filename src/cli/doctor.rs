@@ -1,4 +1,5 @@
-//! `warmfront doctor`: what do the engines offer to a front that routes by their caches, and which of their flags to change?
+//! `warmfront doctor`: what do the engines offer to a front that routes by their caches, and which of their flags to
+//! change?
 
 mod cached;
 mod connection;
@@ -24,9 +25,10 @@ use engine::{Examined, Manner};
 
 /// Ask each engine what it offers, and print the flags to change so that requests find their caches.
 ///
-/// Engines are asked for /version, /v1/models, /metrics, /kv_event_sources and /get_server_info (SGLang's; others answer 404), side by side; where
-/// prefixes are not cached, for /v1/completions, too, by a GET that tells whether they generate; where they publish KV events, these are
-/// listened to for a second. Nothing is sent that makes an engine compute, but with --ask.
+/// Engines are asked for /version, /v1/models, /metrics, /kv_event_sources and /get_server_info (SGLang's; others
+/// answer 404), side by side; where prefixes are not cached, for /v1/completions, too, by a GET that tells whether they
+/// generate; where they publish KV events, these are listened to for a second. Nothing is sent that makes an engine
+/// compute, but with --ask.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   warmfront doctor --config /etc/warmfront/warmfront.toml
@@ -64,7 +66,8 @@ pub struct Args {
     /// The policy that engines are to serve, in every pool, compared with none; "precise" wants most of them.
     #[arg(long, value_name = "NAME", value_enum)]
     policy: Option<Policy>,
-    /// Send each engine the same new prompt twice, for one token each: whether replies tell what was cached, and events come.
+    /// Send each engine the same new prompt twice, for one token each: whether replies tell what was cached, and events
+    /// come.
     #[arg(long)]
     ask: bool,
     /// Seconds that an engine may take for an answer.

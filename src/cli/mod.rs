@@ -97,8 +97,8 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 /// What `serve`, `check` and `explain` have in common: where the configuration comes from.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ConfigArgs {
-    /// TOML file; examples/warmfront.toml in /usr/share/doc/warmfront, or systemd/warmfront.toml of the sources, shows every
-    /// key with its default. Flags win over it.
+    /// TOML file; examples/warmfront.toml in /usr/share/doc/warmfront, or systemd/warmfront.toml of the sources, shows
+    /// every key with its default. Flags win over it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Address clients connect to, such as 0.0.0.0:8000; may be given several times.

@@ -25,12 +25,12 @@ const KV_TOKENS_MAX: u64 = 1 << 30;
 /// Compare policies on a trace or on generated traffic, against simulated engines in simulated time.
 ///
 /// The front's own policies run by the code that serves; those of other routers by their published rules and defaults;
-/// `oracle` has one cache for all engines and knows their state (attention is not counted), `pooled` the same but for when engines' steps
-/// end, which no router sees. Nothing is sent anywhere. The same command prints the same figures.
+/// `oracle` has one cache for all engines and knows their state (attention is not counted), `pooled` the same but for
+/// when engines' steps end, which no router sees. Nothing is sent anywhere. The same command prints the same figures.
 ///
-/// A trace is in Mooncake's format, one JSON object a line in order of time, plain or Zstandard:
-/// {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [ids of 512-token blocks]}
-/// or a front's own access log in JSON, best with `[log] access_chain = true`: what its traffic would have gained elsewhere.
+/// A trace is in Mooncake's format, one JSON object a line in order of time, plain or Zstandard: {"timestamp": ms,
+/// "input_length": tokens, "output_length": tokens, "hash_ids": [ids of 512-token blocks]} or a front's own access log
+/// in JSON, best with `[log] access_chain = true`: what its traffic would have gained elsewhere.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   How do the policies compare on a trace, and when load grows by half?
@@ -72,8 +72,8 @@ pub struct Args {
     #[arg(long, value_name = "WHAT", value_enum)]
     generate: Option<Generated>,
     /// Policies to compare, in order; `all`, or of random, round-robin, least-load, session, prefix-hash,
-    /// prefix-hash-conversation, warm, precise, warm-held, warm-auto, kubeai, sticky, sglang, smg, llm-d, dynamo, clairvoyant, pooled,
-    /// oracle.
+    /// prefix-hash-conversation, warm, precise, warm-held, warm-auto, kubeai, sticky, sglang, smg, llm-d, dynamo,
+    /// clairvoyant, pooled, oracle.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     policies: Vec<String>,
     /// Times the traffic's own rate (chat: its threads); several make one table each.
@@ -82,8 +82,8 @@ pub struct Args {
     /// Engines.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=512))]
     replicas: u16,
-    /// Engines of these weights instead: one of weight 4 is four times as fast as the profile says, and its cache four times as large. Of the
-    /// policies only the front's own know the weights.
+    /// Engines of these weights instead: one of weight 4 is four times as fast as the profile says, and its cache four
+    /// times as large. Of the policies only the front's own know the weights.
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "replicas", value_parser = clap::value_parser!(u32).range(1..=64))]
     weights: Vec<u32>,
     /// Fronts that share nothing, among which requests are dealt; only the front's own policies are several.
@@ -92,7 +92,8 @@ pub struct Args {
     /// What an engine is: l4-8b (the default of chat), h100x2-70b (of all else), h100-8b, or one of --profiles.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// File with other profiles, written as examples/profiles.toml in /usr/share/doc/warmfront, or src/replay/profiles.toml.
+    /// File with other profiles, written as examples/profiles.toml in /usr/share/doc/warmfront, or
+    /// src/replay/profiles.toml.
     #[arg(long, value_name = "FILE")]
     profiles: Option<PathBuf>,
     /// KV tokens of an engine, instead of the profile's; contexts no longer than that.

@@ -36,7 +36,8 @@ const WIDTH_MAX: usize = 1_000;
 /// Show the fleet of a running front: load, caches, times and state of each endpoint, the queue, the choices.
 ///
 /// It reads the /metrics of the front's admin listener each second. q or Ctrl-C ends it. Where standard output is no
-/// terminal, or with --once, it takes two readings, prints one screen and ends. Figures that the front does not have are `-`.
+/// terminal, or with --once, it takes two readings, prints one screen and ends. Figures that the front does not have
+/// are `-`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   The front on this machine:

@@ -15,7 +15,8 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// The machine itself. Not all of 127.0.0.0/8: from 127.0.0.6 a mesh's proxy beside the front connects for whoever asks it.
+    /// The machine itself. Not all of 127.0.0.0/8: from 127.0.0.6 a mesh's proxy beside the front connects for whoever
+    /// asks it.
     pub fn loopback() -> Vec<Cidr> {
         vec![
             Cidr { base: IpAddr::V4(Ipv4Addr::LOCALHOST), bits: 32 },

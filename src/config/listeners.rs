@@ -6,8 +6,8 @@ use super::problem::Problem;
 use super::{Config, KvEvents, Serve, Url};
 use crate::kvevents::Endpoint;
 
-/// Whether the listener on `address` is to take IPv6 alone. On most machines (net.ipv6.bindv6only = 0) `[::]` takes IPv4's connections
-/// as well, and would be in the way of the one that is named for those.
+/// Whether the listener on `address` is to take IPv6 alone. On most machines (net.ipv6.bindv6only = 0) `[::]` takes
+/// IPv4's connections as well, and would be in the way of the one that is named for those.
 pub fn is_ipv6_alone(address: SocketAddr, listen: &[SocketAddr]) -> bool {
     let for_ipv4 = |other: &SocketAddr| other.is_ipv4() && other.port() == address.port();
     address.is_ipv6() && address.ip().is_unspecified() && address.port() != 0 && listen.iter().any(for_ipv4)
@@ -29,7 +29,8 @@ pub(super) fn twice(serve: &Serve) -> Option<String> {
     })
 }
 
-/// Engines that connect to tell their KV events, each to a port of its own: who comes to one is taken for the engine that was there before.
+/// Engines that connect to tell their KV events, each to a port of its own: who comes to one is taken for the engine
+/// that was there before.
 fn doors(config: &Config, found: &mut Vec<Problem>) {
     let doors = config.upstream.iter().enumerate().filter_map(|(place, upstream)| match &upstream.kv_events {
         KvEvents::At(door) if door.waits => Some((place, upstream.label(), door)),
@@ -57,7 +58,8 @@ fn doors(config: &Config, found: &mut Vec<Problem>) {
 /// Faults of listeners beside each other, and of engines where the front itself listens.
 pub(super) fn whole(config: &Config, found: &mut Vec<Problem>) {
     let Serve { listen, admin, .. } = &config.serve;
-    // Here `[::]` is never made to leave IPv4 out: whoever names it for clients means both, and would find the admin listener at one.
+    // Here `[::]` is never made to leave IPv4 out: whoever names it for clients means both, and would find the admin
+    // listener at one.
     let met = |clients: &&SocketAddr| {
         overlap(**clients, *admin) || is_ipv6_alone(**clients, &[*admin]) || is_ipv6_alone(*admin, &[**clients])
     };
@@ -109,8 +111,8 @@ fn reaches(url: &Url, ours: SocketAddr, ipv6_alone: bool) -> bool {
     url.port == ours.port() && hosts.into_iter().filter(|host| host.is_ipv6() || !ipv6_alone).any(here)
 }
 
-/// Whether an address is this machine's: then the way there begins with itself. Nothing is sent; that it can be bound to would say
-/// less, since net.ipv4.ip_nonlocal_bind lets any address be.
+/// Whether an address is this machine's: then the way there begins with itself. Nothing is sent; that it can be bound
+/// to would say less, since net.ipv4.ip_nonlocal_bind lets any address be.
 fn is_own(address: IpAddr) -> bool {
     let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let begins = || {

@@ -43,7 +43,8 @@ impl Default for Log {
 }
 
 impl Log {
-    /// What is wrong with `level`, in words. The filter's own parser takes any word for a target, and then prints nothing else.
+    /// What is wrong with `level`, in words. The filter's own parser takes any word for a target, and then prints
+    /// nothing else.
     pub(super) fn level_fault(&self) -> Option<String> {
         let has_level = self.level.split(',').any(is_level);
         let part = self.level.split(',').find_map(|part| part_fault(part, has_level));

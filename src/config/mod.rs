@@ -79,8 +79,8 @@ pub struct Serve {
     pub allowed_origins: Vec<String>,
     /// Peers which `x-warmfront-explain: 1` is answered to.
     pub explain_from: Vec<Cidr>,
-    /// Served id whose pool takes requests that name no model, or cannot be scanned; empty: the base model where all engines
-    /// serve the same, else 400.
+    /// Served id whose pool takes requests that name no model, or cannot be scanned; empty: the base model where all
+    /// engines serve the same, else 400.
     pub default_model: String,
     /// What a client's FIN after a complete request means.
     pub half_close: HalfClose,
@@ -136,7 +136,8 @@ pub struct Health {
     pub path: String,
     /// Between two probes of one engine.
     pub probe_interval_ms: u64,
-    /// Longest wait for one probe's answer. SGLang's `/health` takes a second and more: it has a token made, and looks for it once a second.
+    /// Longest wait for one probe's answer. SGLang's `/health` takes a second and more: it has a token made, and looks
+    /// for it once a second.
     pub probe_timeout_ms: u64,
     /// Failed probes in a row after which an engine is walked past.
     pub failures_down: u32,

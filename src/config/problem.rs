@@ -125,7 +125,8 @@ fn excerpt(out: &mut fmt::Formatter<'_>, path: &Path, text: &str, span: &Range<u
     write!(out, "{margin} | {}{}", " ".repeat(indent), "^".repeat(marked.min(room)))
 }
 
-/// Whether a line may hold what names a tenant, which may be its key: those are in no log, and in no answer to who has this read anew.
+/// Whether a line may hold what names a tenant, which may be its key: those are in no log, and in no answer to who has
+/// this read anew.
 fn names_tenants(before: &str, line: &str) -> bool {
     let key = |line: &str| line.trim_start().trim_start_matches(['[', ' ', '\t', '"', '\'']).to_owned();
     // `queue = "on"` is a key of [routing].

@@ -17,8 +17,8 @@ pub struct Queue {
     pub waiting_max: u32,
     /// Longest wait; then 429.
     pub timeout_ms: u64,
-    /// Header field whose value names the tenant that a request counts for, such as `x-tenant` or `authorization`; empty: all
-    /// are one.
+    /// Header field whose value names the tenant that a request counts for, such as `x-tenant` or `authorization`;
+    /// empty: all are one.
     pub tenant_header: String,
     /// Peers whose `x-warmfront-priority`, or `priority` in the body, is believed.
     pub priority_from: Vec<Cidr>,

@@ -114,8 +114,8 @@ pub(super) fn pools(config: &Config, found: &mut Vec<Problem>) {
         if found.len() == before {
             let mut inner = Vec::new();
             faults(&config.settings_for(id), &["pool", id], &mut inner);
-            // What `[routing]` itself gets wrong is said once, there. What a pool has from there may be wrong in the pool alone, beside a
-            // key that differs.
+            // What `[routing]` itself gets wrong is said once, there. What a pool has from there may be wrong in the
+            // pool alone, beside a key that differs.
             inner.retain(|problem| {
                 let is_own = problem.path.last().is_some_and(|key| differs.contains_key(key));
                 is_own

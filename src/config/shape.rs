@@ -196,8 +196,8 @@ fn elsewhere(name: &str) -> Option<String> {
     })
 }
 
-/// The key in `path` as an operator names it: an item of a list goes by its list, and a tenant, which may be its key to engines, by its
-/// table.
+/// The key in `path` as an operator names it: an item of a list goes by its list, and a tenant, which may be its key to
+/// engines, by its table.
 fn key_of(path: &[String]) -> &str {
     if let [queue, weights, ..] = path
         && (queue.as_str(), weights.as_str()) == ("queue", "weights")

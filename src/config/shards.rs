@@ -66,7 +66,8 @@ impl Shards {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "PinText", into = "PinText")]
 pub enum Pin {
-    /// Unless the cgroup has a quota of CPU time: whoever has one shares the machine, mostly with others that would take the same CPUs.
+    /// Unless the cgroup has a quota of CPU time: whoever has one shares the machine, mostly with others that would
+    /// take the same CPUs.
     Auto,
     /// Or not.
     Set(bool),

@@ -1,6 +1,6 @@
-//! The access log: a thread of its own reads the records of all shards, writes a line for each and keeps the last as receipts.
-//! Writing may take long, be it for a slow disk or for a pipe that nobody reads: neither shards nor control wait for it, what does
-//! not fit into the shards' queues meanwhile is counted.
+//! The access log: a thread of its own reads the records of all shards, writes a line for each and keeps the last as
+//! receipts. Writing may take long, be it for a slow disk or for a pipe that nobody reads: neither shards nor control
+//! wait for it, what does not fit into the shards' queues meanwhile is counted.
 
 mod line;
 mod sink;

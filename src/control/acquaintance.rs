@@ -1,5 +1,6 @@
-//! What is known of the engines before shards begin. A process that begins knows none of what one in service does, and requests that
-//! come before it knows what an engine serves may reach one that does not serve their model. So does a fleet that gets other engines while it serves.
+//! What is known of the engines before shards begin. A process that begins knows none of what one in service does, and
+//! requests that come before it knows what an engine serves may reach one that does not serve their model. So does a
+//! fleet that gets other engines while it serves.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,8 +23,8 @@ const COLD: Duration = Duration::from_secs(1);
 const BEHIND_ANOTHER: Duration = Duration::from_secs(10);
 
 impl Keeper {
-    /// Waits until each engine has said what it serves and how it is loaded, or failed to, and behind another process until it is known
-    /// where each is and whether it is up.
+    /// Waits until each engine has said what it serves and how it is loaded, or failed to, and behind another process
+    /// until it is known where each is and whether it is up.
     ///
     /// # Errors
     /// When no engine can be found while another process knows where they are.
@@ -43,7 +44,8 @@ impl Keeper {
     }
 }
 
-/// What those of the configuration's engines serve that were found just now, by their names, as far as they say it within [`COLD`]. `keys` are those of all.
+/// What those of the configuration's engines serve that were found just now, by their names, as far as they say it
+/// within [`COLD`]. `keys` are those of all.
 pub(super) async fn first_lists(
     config: &Config,
     keys: &[Option<Arc<str>>],

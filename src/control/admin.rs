@@ -83,7 +83,8 @@ async fn alive(Shared(state): Shared<State>) -> impl IntoResponse {
     }
 }
 
-/// 503 tells a load balancer in front to send its connections elsewhere, and not where another process serves from the same sockets.
+/// 503 tells a load balancer in front to send its connections elsewhere, and not where another process serves from the
+/// same sockets.
 async fn ready(Shared(state): Shared<State>) -> impl IntoResponse {
     let unready = |why| (StatusCode::SERVICE_UNAVAILABLE, why);
     if state.process.has_heir() {

@@ -46,12 +46,13 @@ fn was_listed(member: &Member) -> bool {
 
 /// How often an engine is asked at most what it serves because requests were in vain.
 const IN_VAIN: Duration = Duration::from_secs(1);
-/// The same for each engine of the fleet, where that is longer: anybody may name models that nobody serves, at which all are asked.
+/// The same for each engine of the fleet, where that is longer: anybody may name models that nobody serves, at which
+/// all are asked.
 const IN_VAIN_EACH: Duration = Duration::from_millis(10);
 
 impl Fleet {
-    /// Has engines asked what they serve that answered 404 since, and all where models were asked for that nobody is known to serve: adapters are
-    /// loaded and unloaded by hand.
+    /// Has engines asked what they serve that answered 404 since, and all where models were asked for that nobody is
+    /// known to serve: adapters are loaded and unloaded by hand.
     pub fn ring_for_models(&mut self, not_found: impl Fn(u16) -> u32, unknown: u64, now: Instant) {
         let pause = IN_VAIN.max(IN_VAIN_EACH.saturating_mul(self.members.len() as u32));
         for member in &mut self.members {

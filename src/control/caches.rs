@@ -111,7 +111,8 @@ impl Caches {
         self.seat(part);
     }
 
-    /// An endpoint of the engine of this name is new, in the place of another of the same engine, and of the same size until it says another.
+    /// An endpoint of the engine of this name is new, in the place of another of the same engine, and of the same size
+    /// until it says another.
     pub fn moved(&mut self, id: EndpointId, name: &Arc<str>, before: Option<Part>) {
         let slot = usize::from(id.slot);
         self.names.resize(self.names.len().max(slot + 1), "".into());

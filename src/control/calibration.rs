@@ -56,8 +56,9 @@ impl Calibration {
         {
             // Fewer than before where one was refused that was counted by then.
             let more = bytes.wrapping_sub(bytes_before) as i64;
-            // Tokens are counted when a prompt was computed, mostly one reading behind its bytes. Later ones are of prompts that nobody
-            // counts: others', between two readings that do not show them, or ours under a policy that looks at none.
+            // Tokens are counted when a prompt was computed, mostly one reading behind its bytes. Later ones are of
+            // prompts that nobody counts: others', between two readings that do not show them, or ours under a policy
+            // that looks at none.
             let was_fed = std::mem::replace(&mut self.fed, more != 0);
             if was_fed || self.fed {
                 self.scrapes.add(more as f64, tokens - tokens_before);

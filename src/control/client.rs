@@ -16,13 +16,13 @@ use memchr::memchr;
 
 /// Idle connections to engines are dropped before engines on uvicorn drop them (5 s).
 const IDLE: Duration = Duration::from_secs(3);
-/// Longest wait for a probe's connection. A kernel takes it whatever its engine is about, so a machine that is gone is known long before an
-/// engine that is slow.
+/// Longest wait for a probe's connection. A kernel takes it whatever its engine is about, so a machine that is gone is
+/// known long before an engine that is slow.
 const CONNECT: Duration = Duration::from_secs(1);
 /// Longest head of an engine's answer.
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// Longest page that is read line by line. What engines count they may count apart for each set of adapters that was ever in use: such a page
-/// grows for as long as they live, by lines that are nobody's here.
+/// Longest page that is read line by line. What engines count they may count apart for each set of adapters that was
+/// ever in use: such a page grows for as long as they live, by lines that are nobody's here.
 const PAGE_BYTES_MAX: usize = 64 << 20;
 
 /// A name that no engine has (RFC 2606).
@@ -124,7 +124,8 @@ impl Default for Client {
 }
 
 impl Client {
-    /// One that connects for each call: what answers on a kept connection may have closed its listener. For that it waits a second at most.
+    /// One that connects for each call: what answers on a kept connection may have closed its listener. For that it
+    /// waits a second at most.
     pub fn connecting_anew() -> Client {
         Client::keeping(0, Some(CONNECT))
     }
@@ -147,7 +148,8 @@ impl Client {
         self.ask(call, Vec::new(), None, |response| whole(response, call.bytes_max)).await
     }
 
-    /// Another status than `usual`, if that is what an engine answers to a GET under a `Host` that it does not know: requests are passed on with their clients'.
+    /// Another status than `usual`, if that is what an engine answers to a GET under a `Host` that it does not know:
+    /// requests are passed on with their clients'.
     pub async fn by_another_name(&self, call: &Call<'_>, usual: u16) -> Option<u16> {
         let status = self.get(&Call { authority: FOREIGN, ..*call }).await.ok()?.status;
         (status != usual).then_some(status)

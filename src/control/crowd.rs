@@ -1,5 +1,5 @@
-//! Says when shards have as many clients as they may. Further ones wait in the kernel's queue, and to them the front seems to hang: neither a
-//! refusal nor a time that was measured tells of them.
+//! Says when shards have as many clients as they may. Further ones wait in the kernel's queue, and to them the front
+//! seems to hang: neither a refusal nor a time that was measured tells of them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -33,8 +33,9 @@ pub enum Refused {
 }
 
 impl Edit {
-    /// Whether it names no key but one of the engines that the configuration names, or one beside it: what is in that file goes to whatever address the change
-    /// names, and whoever reaches the admin listener is not to read files by this process's rights.
+    /// Whether it names no key but one of the engines that the configuration names, or one beside it: what is in that
+    /// file goes to whatever address the change names, and whoever reaches the admin listener is not to read files by
+    /// this process's rights.
     ///
     /// # Errors
     /// When it names another file.

@@ -294,7 +294,8 @@ pub fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Hash of the first header field that carries a session key. As for a shard, the first of a name counts, and none behind it.
+/// Hash of the first header field that carries a session key. As for a shard, the first of a name counts, and none
+/// behind it.
 fn session(question: &Question<'_>, settings: &Settings) -> Option<u64> {
     let value = |wanted: &String| {
         let field = question.fields.iter().find(|(name, _)| name == wanted).filter(|(_, value)| !value.is_empty());

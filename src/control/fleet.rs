@@ -52,7 +52,8 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// The engines of `config`, none of them resolved; `keys` are those of `api_key_file`, by place, `forms` those of its pools.
+    /// The engines of `config`, none of them resolved; `keys` are those of `api_key_file`, by place, `forms` those of
+    /// its pools.
     pub fn new(config: Arc<Config>, keys: Vec<Option<Arc<str>>>, forms: Arc<Forms>) -> Fleet {
         let mut fleet = Fleet {
             members: Vec::new(),
@@ -126,8 +127,8 @@ impl Fleet {
             tenancy.course.looks_elsewhere(&config.health).then(|| tenancy.course.elsewhere(&config.health, now));
         let address = tenancy.address;
         if was_known && matches!(turn, Some(Turn::Up | Turn::Answers)) {
-            // Whoever answers there after a silence may be another process, and if it cannot say so, is: for its cache. What requests said of it stands
-            // unless nobody listened there.
+            // Whoever answers there after a silence may be another process, and if it cannot say so, is: for its cache.
+            // What requests said of it stands unless nobody listened there.
             tenancy.was_silent = Some(now);
             member.models_doubted |= member.models.is_some();
             let (says_nothing, tokens) = (!tenancy.can_say(), tenancy.tokens());
@@ -198,13 +199,14 @@ impl Fleet {
         }
     }
 
-    /// Whether one more engine may be taken out for its faults, or for its silence: as long as half of those that are there, of all that serve
-    /// the same models, stay in service.
+    /// Whether one more engine may be taken out for its faults, or for its silence: as long as half of those that are
+    /// there, of all that serve the same models, stay in service.
     ///
-    /// Faults of most of a fleet at once are seldom its own. A request that no engine survives walks from one to
-    /// the next by itself; ejecting each would put the whole load on the last, and then on none. Silence is of the same kind: who is too busy
-    /// for his probes leaves his load to others. So half of them are believed to be wrong at most. That an engine says it is shutting down, or
-    /// that its kernel refuses, is no suspicion, and has no such limit.
+    /// Faults of most of a fleet at once are seldom its own. A request that no engine survives walks from one to the
+    /// next by itself; ejecting each would put the whole load on the last, and then on none. Silence is of the same
+    /// kind: who is too busy for his probes leaves his load to others. So half of them are believed to be wrong at
+    /// most. That an engine says it is shutting down, or that its kernel refuses, is no suspicion, and has no such
+    /// limit.
     fn may_eject(&self, at: usize) -> bool {
         let Some(member) = self.members.get(at) else { return false };
         // Who is out already is not missed.

@@ -38,7 +38,8 @@ pub struct Known {
 }
 
 impl Forms {
-    /// Of all pools that choose by what engines say that they hold. Takes as long as the files are large, up to a second each.
+    /// Of all pools that choose by what engines say that they hold. Takes as long as the files are large, up to a
+    /// second each.
     ///
     /// # Errors
     /// A folder that cannot be used, in words.
@@ -69,7 +70,8 @@ impl Forms {
         known.form.toolset(tools).is_none().then(|| Arc::clone(&known.source))
     }
 
-    /// With one more set of tools in the forms of this id; the set that was learnt first goes where there are [`TOOLSETS_MAX`].
+    /// With one more set of tools in the forms of this id; the set that was learnt first goes where there are
+    /// [`TOOLSETS_MAX`].
     pub fn learn(&self, form: u64, toolset: Toolset) -> Forms {
         let mut forms = self.clone();
         let toolset = Arc::new(toolset);

@@ -23,8 +23,8 @@ const FOREIGN: &str = "the admin listener does what no page of another site asks
 const EXPLAIN: &str = "/explain";
 const SUCCEEDED: &str = "another process serves by now: ask again on a new connection\n";
 
-/// Where another process serves from the same sockets, who still has a connection to this one asks that from the next on: a change
-/// that is made here is none of the service.
+/// Where another process serves from the same sockets, who still has a connection to this one asks that from the next
+/// on: a change that is made here is none of the service.
 pub(super) async fn send_on(State(process): State<&'static Process>, request: Request, next: Next) -> Response {
     let changes = !is_read(request.method()) && request.uri().path() != EXPLAIN;
     let mut answer = if changes && process.has_heir() {

@@ -125,7 +125,8 @@ impl Course {
         course
     }
 
-    /// Of the same engine at another of its addresses: failing where it was, it has to answer there before it gets requests.
+    /// Of the same engine at another of its addresses: failing where it was, it has to answer there before it gets
+    /// requests.
     pub fn elsewhere(&self, rules: &Rules, now: Instant) -> Course {
         let is_failing = self.probes == Probes::Failing;
         let mut course = Course::new(is_failing || self.slow_start.is_none(), rules, now);
@@ -136,7 +137,8 @@ impl Course {
         course
     }
 
-    /// Another process answers there: what requests said of the one before is forgotten, and so is what that had in its cache.
+    /// Another process answers there: what requests said of the one before is forgotten, and so is what that had in its
+    /// cache.
     pub fn starts_anew(&mut self, rules: &Rules, now: Instant) {
         let before = self.health();
         self.anew = Some(self.is_barred());
@@ -150,8 +152,8 @@ impl Course {
         self.anew.take()
     }
 
-    /// Of an engine whose name stands for another address than before, while others serve: it has to answer there before it gets requests, since it may
-    /// still be loading, or be none.
+    /// Of an engine whose name stands for another address than before, while others serve: it has to answer there
+    /// before it gets requests, since it may still be loading, or be none.
     pub fn moved(rules: &Rules, now: Instant) -> Course {
         let mut course = Course::new(true, rules, now);
         (course.probes, course.probe_error) =
@@ -159,9 +161,9 @@ impl Course {
         course
     }
 
-    /// Whether a failed probe is to be followed by one at another address: so many failed here, or the first one ever was refused. Where the
-    /// engine answered and its kernel does not refuse, it may be busy, and what is known of it would be lost with its endpoint: several times
-    /// as many.
+    /// Whether a failed probe is to be followed by one at another address: so many failed here, or the first one ever
+    /// was refused. Where the engine answered and its kernel does not refuse, it may be busy, and what is known of it
+    /// would be lost with its endpoint: several times as many.
     pub fn looks_elsewhere(&self, rules: &Rules) -> bool {
         let never_answered = self.probes == Probes::Unknown && self.refusals > 0;
         let may_be_busy = self.answered && self.refusals == 0;
@@ -262,8 +264,8 @@ impl Course {
         turn
     }
 
-    /// Who is refused, or told otherwise, knows. Silence is doubt: under load `/health` waits behind the tokens of all streams, and where each
-    /// that is slow leaves its part to the others, these are slow next.
+    /// Who is refused, or told otherwise, knows. Silence is doubt: under load `/health` waits behind the tokens of all
+    /// streams, and where each that is slow leaves its part to the others, these are slow next.
     fn failed_probe(&mut self, may_go: bool, rules: &Rules) -> Option<Turn> {
         if self.failures < rules.failures_down || self.probes == Probes::Failing {
             return None;

@@ -1,7 +1,7 @@
 //! What one engine tells of its cache: kept beside the index as long as it is trusted, and noted there.
 //!
-//! Nothing that it told is believed while it is not heard: an engine that restarts says so only with its next message. So its
-//! entries go when a connection ends, and come back, all at once, when what it says next continues what it said.
+//! Nothing that it told is believed while it is not heard: an engine that restarts says so only with its next message.
+//! So its entries go when a connection ends, and come back, all at once, when what it says next continues what it said.
 
 mod batch;
 mod notes;
@@ -163,8 +163,8 @@ impl Hearing {
             Told::Batch(_) => inner.sockets.get(socket).map(|socket| socket.course.max(Course::Answering)),
             Told::Abreast => Some(Course::Answering),
             Told::Incomplete { rank, .. } => {
-                // What of it is still there nobody knows, nor, behind a lost connection, whether the process is the same: numbers
-                // go up with both. What was noted of it goes as what was sent there does.
+                // What of it is still there nobody knows, nor, behind a lost connection, whether the process is the
+                // same: numbers go up with both. What was noted of it goes as what was sent there does.
                 inner.forget(|number| number == rank);
                 Some(Course::Answering)
             }
@@ -187,7 +187,7 @@ impl Hearing {
         }
     }
 
-    /// Said once: what it is told to publish at may be misspelt, or another's. That one who was heard is not any more is its rung's to say.
+    /// Said once: what it publishes at may be misspelt, or another's. Of one that was heard before its rung tells.
     fn say_unheard(&self, socket: usize, why: Ended, inner: &mut Inner) {
         let never = |socket: &&Socket| !socket.has_connected();
         let Some(socket) = inner.sockets.get(socket).filter(never).filter(|_| !inner.is_said_unheard) else { return };
@@ -253,7 +253,7 @@ impl Hearing {
         figures
     }
 
-    /// Says how far the engine is known, and has the index hold what it is known by. `again`: also where that was tried in vain.
+    /// Says how far the engine is known, and has the index hold that. `again`: also where it was tried in vain.
     async fn settle(&self, again: bool) {
         let (tells, retells) = self.judge(again, &mut self.inner());
         if retells {
@@ -276,7 +276,8 @@ impl Hearing {
             (false, false) if asked => Tells::Replaying,
             _ => Tells::Nothing,
         };
-        // What was sent there counts beside what it tells until that is all there is, and alone where it tells nothing of what prompts find.
+        // What was sent there counts beside what it tells until that is all there is, and alone where it tells nothing
+        // of what prompts find.
         let partial = inner.any(Mirror::is_partial);
         if partial {
             self.distrust(inner);
@@ -365,14 +366,14 @@ impl Inner {
         });
     }
 
-    /// Room for a rank that tells for the first time; none where there are too many, or as many blocks as are known of any engine.
+    /// Room for a rank that tells for the first time; none where there are too many, or too many blocks.
     fn newcomer(&self) -> Option<u32> {
         let taken: u32 = self.ranks.values().map(|rank| rank.mirror.blocks_max()).sum();
         let blocks_max = self.blocks_max.min(MIRROR_BLOCKS_MAX.saturating_sub(taken));
         (self.ranks.len() < KV_RANKS_MAX).then_some(blocks_max)
     }
 
-    /// What an earlier process knew, or this one before; of a rank that cannot be read nothing is known, and it is not gone on with.
+    /// What an earlier process knew, or this one before; a rank that cannot be read begins anew.
     fn recall(&mut self, wanted: &Wanted) -> bool {
         let told = wanted.told.lock().unwrap_or_else(PoisonError::into_inner).take();
         let fits = |told: &Heard| told.form == wanted.form.id && told.sockets.len() == self.sockets.len();

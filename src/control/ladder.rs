@@ -1,7 +1,8 @@
 //! How far is believed what is known of one endpoint's cache: down when predictions are wrong for a while, up when
 //! they are right again. They go on while they are not believed.
 //!
-//! Only too much is wrong. Too little is common and harmless: answers are in the cache and not in the index, others fill it too.
+//! Only too much is wrong. Too little is common and harmless: answers are in the cache and not in the index, others
+//! fill it too.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +13,9 @@ use crate::fleet::Rung;
 pub const WINDOW_TOKENS: u64 = 20_000;
 /// Requests of one window, at least: one long prompt is chance.
 pub const WINDOW_REQUESTS: u64 = 8;
-/// A window in which more of a hundred predicted tokens were not there is wrong: an engine that has the better half of them is
-/// better believed. Simulated engines with room show 1, those whose caches are just full 5 to 29, those that are asked for far more
-/// than they hold 70 to 100, and one without a cache 100; a vLLM with room 3 to 6.
+/// A window in which more of a hundred predicted tokens were not there is wrong: an engine that has the better half of
+/// them is better believed. Simulated engines with room show 1, those whose caches are just full 5 to 29, those that
+/// are asked for far more than they hold 70 to 100, and one without a cache 100; a vLLM with room 3 to 6.
 pub const WRONG_PERCENT: u64 = 50;
 /// With so many at most it is right; between the two it is neither, lest an endpoint goes up and down at one border.
 pub const RIGHT_PERCENT: u64 = 25;
@@ -24,8 +25,8 @@ pub const WRONG_ROW: u32 = 3;
 /// So many right ones lead up.
 pub const RIGHT_ROW: u32 = 4;
 
-/// One that is not believed is believed again after so long, whatever is known by then: as it counts as holding nothing it may get no
-/// request by which it could be right...
+/// One that is not believed is believed again after so long, whatever is known by then: as it counts as holding nothing
+/// it may get no request by which it could be right...
 pub const DOUBT: Duration = Duration::from_secs(10);
 /// ... after twice as long each time that this was too soon, up to this.
 pub const DOUBT_MAX: Duration = Duration::from_secs(600);
@@ -190,8 +191,8 @@ impl Ladder {
         }
     }
 
-    /// Its engine may be another process, of which nothing wrong is known: not even that it caches nothing, before it says so itself. True: it is on
-    /// another rung.
+    /// Its engine may be another process, of which nothing wrong is known: not even that it caches nothing, before it
+    /// says so itself. True: it is on another rung.
     pub fn restarted(&mut self, now: Instant) -> bool {
         (self.doubt, self.cache_off) = (DOUBT, false);
         self.believe(true, Why::Restarted, now)

@@ -1,5 +1,5 @@
-//! Listens to what engines publish of their KV caches, where a pool chooses by it: a task for each engine, and one for each of
-//! its sockets.
+//! Listens to what engines publish of their KV caches, where a pool chooses by it: a task for each engine, and one for
+//! each of its sockets.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! The log, on standard error. Control and shards write it as they go, so that its lines are there before a crash; none of them
-//! stands still with whoever reads it. What is not taken is counted, and said when it goes on.
+//! The log, on standard error. Control and shards write it as they go, so that its lines are there before a crash; none
+//! of them stands still with whoever reads it. What is not taken is counted, and said when it goes on.
 
 use std::io::{self, Write};
 use std::mem;

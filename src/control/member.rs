@@ -117,8 +117,8 @@ const PROCESSES: usize = 8;
 /// Those that do not say when they began are no new ones where they follow one another sooner than this.
 const BY_TURNS: Duration = Duration::from_secs(30);
 
-/// The processes that answered at one address. Of several that do so by turns, as behind a gateway, none is new: slow starts would never end there,
-/// and faults be forgotten each second.
+/// The processes that answered at one address. Of several that do so by turns, as behind a gateway, none is new: slow
+/// starts would never end there, and faults be forgotten each second.
 #[derive(Debug, Default)]
 pub struct Processes {
     /// When they began, those that say so.
@@ -128,7 +128,8 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Another one answers than before, as it seems; when each began, where it says so. Whether it is new, and not one that is back.
+    /// Another one answers than before, as it seems; when each began, where it says so. Whether it is new, and not one
+    /// that is back.
     pub fn are_joined(&mut self, before: Option<f64>, began: Option<f64>, now: Instant) -> bool {
         let Some(began) = began.filter(|began| before != Some(*began)) else {
             let renewed = self.renewed.replace(now);
@@ -215,8 +216,8 @@ impl Member {
 
     /// Its host name stands for these. That it stands for several engines is said once.
     ///
-    /// Each family is asked for by itself, and one of the answers may be wanting: where it answers its probes it stays, unless another address of that
-    /// family is told.
+    /// Each family is asked for by itself, and one of the answers may be wanting: where it answers its probes it stays,
+    /// unless another address of that family is told.
     pub fn looked_up(&mut self, mut addresses: Vec<SocketAddr>) {
         let here = self.now.as_ref().filter(|tenancy| tenancy.course.answers()).map(|tenancy| tenancy.address);
         let is_wanting = |here: &SocketAddr| addresses.iter().all(|other| other.is_ipv4() != here.is_ipv4());
@@ -232,8 +233,9 @@ impl Member {
         self.addresses = addresses;
     }
 
-    /// What to call the host of its endpoint at `address`: by that, since its name may stand for other engines as well; by its name where this
-    /// stands for one machine's two families, of which another of its sockets may know one alone.
+    /// What to call the host of its endpoint at `address`: by that, since its name may stand for other engines as well;
+    /// by its name where this stands for one machine's two families, of which another of its sockets may know one
+    /// alone.
     pub fn host_of(&self, address: SocketAddr) -> String {
         let of_one = self.addresses.len() > 1 && !names::is_shared(&self.addresses);
         if of_one { self.upstream.url.host.clone() } else { address.ip().to_string() }
@@ -251,7 +253,8 @@ impl Member {
         configured.chain(learnt.flat_map(|learnt| &learnt.cards).map(|card| &*card.id))
     }
 
-    /// Whether there is no list any more where an engine had told its models, or one of other models than those that are configured.
+    /// Whether there is no list any more where an engine had told its models, or one of other models than those that
+    /// are configured.
     pub fn is_stranger(&self) -> bool {
         self.models_doubted && (self.models.is_none() || self.lists_others)
     }
@@ -272,7 +275,8 @@ impl Member {
         cards.any(|card| card.is_adapter && &*card.id == id)
     }
 
-    /// Tokens of the longest prompt that it takes for this id, as it says: of the id, else the longest of its others, on which the id is an adapter.
+    /// Tokens of the longest prompt that it takes for this id, as it says: of the id, else the longest of its others,
+    /// on which the id is an adapter.
     pub fn described_context(&self, id: &str) -> Option<u32> {
         let cards = self.models.as_ref().map(|learnt| learnt.cards.as_slice()).unwrap_or_default();
         let described = cards.iter().find(|card| &*card.id == id).and_then(|card| card.context);

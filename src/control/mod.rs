@@ -163,8 +163,8 @@ impl Handle {
     }
 }
 
-/// Most threads beside control's own, for what blocks: with as many shards as machines have, and another process in this one's place, they
-/// are to be fewer than a unit may have (`TasksMax=`).
+/// Most threads beside control's own, for what blocks: with as many shards as machines have, and another process in
+/// this one's place, they are to be fewer than a unit may have (`TasksMax=`).
 const THREADS_MAX: usize = 96;
 
 /// Starts the control thread. When this returns, the admin listener is open and a first snapshot of all

@@ -5,7 +5,8 @@ use simd_json::prelude::{ValueAsArray, ValueAsScalar, ValueObjectAccess, Writabl
 
 use super::client::{Call, CallError, Client};
 
-/// Most ids taken from one engine: each is a pool, and whether it is an adapter is looked for among all with each publication.
+/// Most ids taken from one engine: each is a pool, and whether it is an adapter is looked for among all with each
+/// publication.
 pub(super) const MODELS_MAX: usize = 1_024;
 /// Longest served id.
 const ID_BYTES_MAX: usize = 256;
@@ -81,7 +82,8 @@ pub enum ModelsError {
 }
 
 impl ModelsError {
-    /// Whether who answers so serves no such list, as far as it can be asked: busy, failing or locked it says nothing of that.
+    /// Whether who answers so serves no such list, as far as it can be asked: busy, failing or locked it says nothing
+    /// of that.
     pub fn is_no_list(&self) -> bool {
         match self {
             ModelsError::Shape => true,
@@ -150,7 +152,8 @@ fn read(status: u16, body: &Bytes, asks_key: bool) -> Result<Learnt, ModelsError
     Ok(Learnt { cards, asks_key, left_out })
 }
 
-/// The cards in an answer, and how many entries are behind those that are taken. Its bytes are used up: the parser writes into them.
+/// The cards in an answer, and how many entries are behind those that are taken. Its bytes are used up: the parser
+/// writes into them.
 fn cards(mut body: Vec<u8>) -> Option<(Vec<Card>, usize)> {
     let tree = simd_json::to_borrowed_value(&mut body).ok()?;
     let list = tree.get("data")?.as_array()?;

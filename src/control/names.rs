@@ -16,11 +16,12 @@ const FIRST_LOOKUP: Duration = Duration::from_secs(2);
 /// Longest wait for name servers: with one that does not answer the others are asked 5 s later, and again for each domain
 /// that is tried (resolv.conf(5)).
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Most look-ups at a time. Each has a thread while name servers are slow, however long ago it was given up; what else control leaves to threads, such
-/// as handing its sockets on, is not to wait for these.
+/// Most look-ups at a time. Each has a thread while name servers are slow, however long ago it was given up; what else
+/// control leaves to threads, such as handing its sockets on, is not to wait for these.
 const LOOKUPS_MAX: usize = 64;
 
-/// Looks the names of engines up side by side. What has no address after [`FIRST_LOOKUP`] is left out, and looked for later.
+/// Looks the names of engines up side by side. What has no address after [`FIRST_LOOKUP`] is left out, and looked for
+/// later.
 pub async fn first_lookups<P: Send + 'static>(engines: Vec<(P, Upstream)>) -> Vec<(P, Vec<SocketAddr>)> {
     let begin = |(place, upstream): (P, Upstream)| {
         (place, tokio::spawn(async move { timeout(FIRST_LOOKUP, lookup(&upstream)).await }))

@@ -1,5 +1,5 @@
-//! Where lines go that others read: a file, a pipe, a socket, a terminal. Whoever reads there may stand still, and who writes
-//! must not stand still with him: he is waited for a moment, once.
+//! Where lines go that others read: a file, a pipe, a socket, a terminal. Whoever reads there may stand still, and who
+//! writes must not stand still with him: he is waited for a moment, once.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -12,7 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
-/// A pipe holds 64 KiB, and who reads it may be a moment late; one that takes nothing for so long is not waited for again until it does.
+/// A pipe holds 64 KiB, and who reads it may be a moment late; one that takes nothing for so long is not waited for
+/// again until it does.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// What a pipe takes at once if it takes anything: PIPE_BUF.
 const PIECE: usize = 4_096;
@@ -44,8 +45,9 @@ enum Manner {
 impl Outlet {
     /// Opens a file for appending; one that it makes has `mode`.
     pub(super) fn append(path: &Path, mode: u32) -> io::Result<Outlet> {
-        // Who reads a named pipe may begin later than this, and may begin anew: with an end to read of its own it stands meanwhile, and holds
-        // as much as fits into it (fifo(7)). Elsewhere that would ask for a right that is not needed.
+        // Who reads a named pipe may begin later than this, and may begin anew: with an end to read of its own it
+        // stands meanwhile, and holds as much as fits into it (fifo(7)). Elsewhere that would ask for a right that is
+        // not needed.
         let is_pipe = fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo());
         let mut how = OpenOptions::new();
         how.append(true).read(is_pipe).create(true).mode(mode).custom_flags(libc::O_NONBLOCK);
@@ -130,21 +132,24 @@ impl Outlet {
         }
     }
 
-    /// Waits until more can be written. Not for a reader that has been waited for in vain: others would miss their records meanwhile.
+    /// Waits until more can be written. Not for a reader that has been waited for in vain: others would miss their
+    /// records meanwhile.
     fn takes_more(&mut self, since: Instant) -> bool {
         let left = self.patience.checked_sub(since.elapsed()).filter(|_| !self.stuck);
         self.stuck = !left.is_some_and(|left| matches!(self.ready(left), Ok(1..) | Err(Errno::INTR)));
         !self.stuck
     }
 
-    /// How many descriptors have room, or come to have it within that time: one or none. An error is told when it is written to.
+    /// How many descriptors have room, or come to have it within that time: one or none. An error is told when it is
+    /// written to.
     fn ready(&self, within: Duration) -> rustix::io::Result<usize> {
         let within = Timespec::try_from(within).unwrap_or_default();
         poll(&mut [PollFd::new(&self.file, PollFlags::OUT)], Some(&within))
     }
 }
 
-/// What a descriptor leads to, opened by this process alone: that its calls do not wait is nothing to others who have it open.
+/// What a descriptor leads to, opened by this process alone: that its calls do not wait is nothing to others who have
+/// it open.
 fn opened_again(file: &File) -> io::Result<File> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)

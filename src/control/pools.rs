@@ -1,5 +1,5 @@
-//! Which engines serve which id: pools with ids that do not change as long as anybody serves them, rings that are built only when
-//! membership does.
+//! Which engines serve which id: pools with ids that do not change as long as anybody serves them, rings that are built
+//! only when membership does.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,8 +20,8 @@ pub const UNLEARNT: &str = "default";
 
 /// Most pools; engines that make up ids without end get no further ones.
 const POOLS_MAX: usize = 4_096;
-/// The place of an id that nobody has served for so long may be given to another, where statistics do not tell them apart: longer than any request
-/// waits that was meant for it.
+/// The place of an id that nobody has served for so long may be given to another, where statistics do not tell them
+/// apart: longer than any request waits that was meant for it.
 const IDLE: Duration = Duration::from_secs(3_600);
 
 type Rings = HashMap<(Arc<[u16]>, u32), Arc<Ring>>;
@@ -277,7 +277,8 @@ fn context(described: &[(&Member, Option<u32>)]) -> u32 {
     contexts.and_then(|contexts| contexts.into_iter().max()).unwrap_or(TOKENS_MAX).min(TOKENS_MAX)
 }
 
-/// See [`Pool::contexts`]: likewise. How large its cache is does not count, in which engines of one kind differ by a little.
+/// See [`Pool::contexts`]: likewise. How large its cache is does not count, in which engines of one kind differ by a
+/// little.
 fn contexts(described: &[(&Member, Option<u32>)]) -> Arc<[u32]> {
     let context = |(member, described): &(&Member, Option<u32>)| {
         Some((member.now.as_ref()?.id.slot, described.unwrap_or(TOKENS_MAX).min(TOKENS_MAX)))
@@ -290,14 +291,16 @@ fn contexts(described: &[(&Member, Option<u32>)]) -> Arc<[u32]> {
     contexts.into_iter().map(|(_, context)| context).collect()
 }
 
-/// Those that are not down, unless all are: what a dead one served, which may be replaced by now, is not to keep what names no model from the others.
+/// Those that are not down, unless all are: what a dead one served, which may be replaced by now, is not to keep what
+/// names no model from the others.
 fn living(members: &[Member]) -> Vec<&Member> {
     let there: Vec<&Member> = members.iter().filter(|member| member.now.is_some()).collect();
     let up: Vec<&Member> = there.iter().copied().filter(|member| member.health() != Some(Health::Down)).collect();
     if up.is_empty() { there } else { up }
 }
 
-/// The model with which engines answer what names none, as vLLM does: the first that each lists and that is no adapter, where that is the same.
+/// The model with which engines answer what names none, as vLLM does: the first that each lists and that is no adapter,
+/// where that is the same.
 fn base<'a>(members: &[&'a Member]) -> Option<&'a str> {
     let mut bases = members.iter().filter_map(|member| member.ids()?.into_iter().find(|id| !member.is_adapter(id)));
     let first = bases.next()?;

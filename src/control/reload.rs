@@ -1,7 +1,7 @@
 //! Another configuration in the place of the one in use, while requests run.
 //!
-//! What cannot be had without a restart is said and left as it is. Engines that stay keep their endpoint, what was learnt of
-//! them and their requests; those that go finish what they have.
+//! What cannot be had without a restart is said and left as it is. Engines that stay keep their endpoint, what was
+//! learnt of them and their requests; those that go finish what they have.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -103,8 +103,8 @@ pub fn missing_keys(config: &Config, known: &[Member]) -> Result<Vec<Option<Arc<
 }
 
 impl Fleet {
-    /// Keys that wait for a restart by what is in use, whatever the process was started with: an index is made when a pool first needs it.
-    /// More engines than were thought of then are served, and cold.
+    /// Keys that wait for a restart by what is in use, whatever the process was started with: an index is made when a
+    /// pool first needs it. More engines than were thought of then are served, and cold.
     pub fn waits_for_restart(&self) -> impl Iterator<Item = &'static str> {
         let resized = self.caches.is_of_other_size(&self.config).then_some("limits.index_bytes");
         resized.into_iter().chain(self.caches.lacks_seats(&self.config).then_some("upstream"))
@@ -172,8 +172,8 @@ impl Fleet {
     }
 }
 
-/// One of another name at the URL of one that goes is most likely the same engine: until it says itself what it serves, it is taken to serve what that did,
-/// lest its models be nobody's meanwhile.
+/// One of another name at the URL of one that goes is most likely the same engine: until it says itself what it serves,
+/// it is taken to serve what that did, lest its models be nobody's meanwhile.
 fn inherit(member: &mut Member, gone: &[Member]) {
     let is_new = member.now.is_none() && member.models.is_none();
     let same = gone.iter().find(|gone| is_new && gone.upstream.url == member.upstream.url);

@@ -1,8 +1,9 @@
-//! What is known of the engines' caches, in a file over a restart of the front: it is written each minute and at the end, read at the start,
-//! and believed of an engine whose process is still the same.
+//! What is known of the engines' caches, in a file over a restart of the front: it is written each minute and at the
+//! end, read at the start, and believed of an engine whose process is still the same.
 //!
-//! The first line says in JSON what follows it: bytes of mirrors ([`crate::mirror`]) and rows of the index, engine by engine; the last
-//! eight bytes are the XXH64 of all before them. Mirrors hold some bytes of text for each KV block, so that the file is for this user alone.
+//! The first line says in JSON what follows it: bytes of mirrors ([`crate::mirror`]) and rows of the index, engine by
+//! engine; the last eight bytes are the XXH64 of all before them. Mirrors hold some bytes of text for each KV block, so
+//! that the file is for this user alone.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -191,7 +192,8 @@ impl Saved {
 pub struct Writing {
     path: PathBuf,
     most: u64,
-    /// What is to stand behind the first line, which says how long each part is. It has no name, and goes with this process at the latest.
+    /// What is to stand behind the first line, which says how long each part is. It has no name, and goes with this
+    /// process at the latest.
     parts: BufWriter<File>,
     length: u64,
     engines: Vec<Listed>,
@@ -226,7 +228,8 @@ impl Writing {
         Ok(())
     }
 
-    /// Puts all of it in the place of what the file held, so that there is always a whole one. Answers how many bytes that are.
+    /// Puts all of it in the place of what the file held, so that there is always a whole one. Answers how many bytes
+    /// that are.
     pub fn end(self) -> io::Result<u64> {
         let (path, beside) = (self.path.clone(), beside(&self.path, ".new"));
         let written = self.write_to(&beside).and_then(|length| fs::rename(&beside, path).map(|()| length));

@@ -15,8 +15,8 @@ pub struct Reading {
     pub load: EngineLoad,
     /// Tokens in one block of the KV cache.
     pub block_size: Option<u32>,
-    /// Blocks of all ranks behind the port. With hybrid models, groups of layers share them, and the tokens that it is said to have room for
-    /// are not so many times a block's.
+    /// Blocks of all ranks behind the port. With hybrid models, groups of layers share them, and the tokens that it is
+    /// said to have room for are not so many times a block's.
     pub blocks: Option<u64>,
     /// Whether prefixes are cached, where the engine says so.
     pub prefix_caching: Option<bool>,

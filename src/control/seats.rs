@@ -1,4 +1,5 @@
-//! Connections of the admin listener: few at once, none of them for long. They take descriptors that the data plane has too.
+//! Connections of the admin listener: few at once, none of them for long. They take descriptors that the data plane has
+//! too.
 
 use std::io::ErrorKind;
 use std::pin::pin;

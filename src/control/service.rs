@@ -23,8 +23,8 @@ const KEPT_AT_ONCE: usize = 64;
 /// Exit status of a process that SIGINT ended.
 const INTERRUPTED: i32 = 130;
 
-/// Signals that ask something of a process. Those that come while it starts are taken when it can: they would end who does not wait for them, or be
-/// lost, as are those that end process 1 of a container.
+/// Signals that ask something of a process. Those that come while it starts are taken when it can: they would end who
+/// does not wait for them, or be lost, as are those that end process 1 of a container.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) hangup: Signal,

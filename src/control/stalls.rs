@@ -17,8 +17,8 @@ const STALL: Duration = Duration::from_millis(50);
 /// A sleep of this length is told: each shard wakes every second, whether there is something to do or not.
 const OVERSLEPT: Duration = Duration::from_secs(3);
 
-/// A shard that has stood still for so many looks, 10 s or more, is not one to wait for. They are counted, and no time is taken: while the machine or
-/// the process stands still, control does not look.
+/// A shard that has stood still for so many looks, 10 s or more, is not one to wait for. They are counted, and no time
+/// is taken: while the machine or the process stands still, control does not look.
 const WEDGED: u32 = 1_000;
 
 /// How late control was at worst is told for so long, and for as long again.

@@ -1,4 +1,5 @@
-//! Models that the configuration names and no engine serves: a name that is mistyped there changes nothing, and is never met.
+//! Models that the configuration names and no engine serves: a name that is mistyped there changes nothing, and is
+//! never met.
 
 use crate::config::Config;
 

@@ -35,8 +35,8 @@ pub struct Will {
 }
 
 impl Will {
-    /// This process is to end, and no other is to serve: nobody is to wait in a listener that nobody accepts from, and who was
-    /// to take this one's place ends as well.
+    /// This process is to end, and no other is to serve: nobody is to wait in a listener that nobody accepts from, and
+    /// who was to take this one's place ends as well.
     pub fn revoke(&mut self) {
         self.estate = None;
         if let Some(heir) = self.heir.take() {

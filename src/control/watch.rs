@@ -76,8 +76,9 @@ impl From<&Config> for Plan {
 }
 
 impl Plan {
-    /// Time between two readings of an engine's metrics, the last of which was of so many bytes and took so long. To write a long page is work for the
-    /// engine beside what it is there for; and what was read is believed until the next one.
+    /// Time between two readings of an engine's metrics, the last of which was of so many bytes and took so long. To
+    /// write a long page is work for the engine beside what it is there for; and what was read is believed until the
+    /// next one.
     fn until_scrape(&self, bytes: usize, took: Duration) -> Duration {
         let every = self.scrape.every;
         if bytes < LONG_PAGE { every } else { (LONG_PAGE_REST * took).min(self.stale_after / 2).max(every) }
@@ -190,7 +191,8 @@ impl Watch {
     }
 
     /// Waits for the next probe. A shard's failed connect or fault ends the wait, as an engine that has just died
-    /// should not cost every request a try; so does another address, where it gets none before it was probed: true then. Behind an early probe the next early one comes later.
+    /// should not cost every request a try; so does another address, where it gets none before it was probed: true
+    /// then. Behind an early probe the next early one comes later.
     async fn rest(&self, slot: u16, before: u32, began: Instant, every: Duration, early: bool) -> bool {
         let earliest = if early { EARLY_AGAIN } else { EARLIEST };
         loop {
@@ -237,7 +239,8 @@ impl Watch {
         }
     }
 
-    /// Once for each reason, and not before what was read last is believed no more: a scrape that fails now and then changes nothing.
+    /// Once for each reason, and not before what was read last is believed no more: a scrape that fails now and then
+    /// changes nothing.
     fn say_scraped(&self, failed: Option<String>, said: &mut Option<String>) {
         let engine = &self.name;
         match failed {

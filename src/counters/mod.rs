@@ -105,8 +105,8 @@ impl Counters {
         Some(Admission { counters: self, endpoint: id, trial: joined, several: false, pending: 0, resident: 0 })
     }
 
-    /// For control, which lets an endpoint be tried again: see [`Outcomes::on_trial`]. What is in flight there is from before,
-    /// and no part of the trial.
+    /// For control, which lets an endpoint be tried again: see [`Outcomes::on_trial`]. What is in flight there is from
+    /// before, and no part of the trial.
     pub fn on_trial(&self, slot: u16) {
         if let Some(cells) = self.loads.cells(slot) {
             cells.trial.begin();
@@ -240,7 +240,8 @@ impl Admission {
         }
     }
 
-    /// The request asks its endpoint to compute so many tokens of its prompt. Once, when it has them, or is to have them at once.
+    /// The request asks its endpoint to compute so many tokens of its prompt. Once, when it has them, or is to have
+    /// them at once.
     pub fn computes(&mut self, tokens: u32) {
         let tokens = tokens.min(TOKENS_MAX);
         if let Some(Cells { pending, dispatched, .. }) = self.counters.loads.cells(self.endpoint.slot) {
@@ -282,7 +283,8 @@ impl Admission {
         u64::from(self.pending) * 1_000_000 / u64::from(self.counters.loads.prefill_rate(self.endpoint.slot))
     }
 
-    /// The first token came so long after the request was sent: as [`Admission::computed`], and its endpoint's rate is learnt.
+    /// The first token came so long after the request was sent: as [`Admission::computed`], and its endpoint's rate is
+    /// learnt.
     pub fn timed(&mut self, micros: u64) {
         self.counters.loads.prefilled(self.endpoint.slot, self.pending, micros);
         self.computed();

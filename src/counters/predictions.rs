@@ -37,8 +37,9 @@ struct Slot {
     zeros: AtomicU64,
 }
 
-/// Replies in a row without a count, behind one with it, that are taken for zeros: enough for three windows of doubt. An engine that was started anew and
-/// does not tell any more may be doubted once for it; beyond them what it counts itself is compared, as of any that does not tell.
+/// Replies in a row without a count, behind one with it, that are taken for zeros: enough for three windows of doubt.
+/// An engine that was started anew and does not tell any more may be doubted once for it; beyond them what it counts
+/// itself is compared, as of any that does not tell.
 const ZEROS_MAX: u64 = 64;
 
 #[derive(Debug, Default)]
@@ -155,10 +156,11 @@ impl Predictions {
         raise(&cells.asked_held, prediction.held.into());
     }
 
-    /// Its reply told how many tokens its prompt had, and perhaps how many of them were cached. What was predicted from bytes is the
-    /// same part of those as it was of the estimate: an estimate that is too long says nothing wrong of the cache. What was
-    /// predicted from what the engine said is in its tokens. Of a batch the reply tells of all prompts together, and nothing was predicted of
-    /// those behind the first. SGLang says nothing of the cache where nothing of the prompt was there, as vLLM did once: where replies told before, that is a zero.
+    /// Its reply told how many tokens its prompt had, and perhaps how many of them were cached. What was predicted from
+    /// bytes is the same part of those as it was of the estimate: an estimate that is too long says nothing wrong of
+    /// the cache. What was predicted from what the engine said is in its tokens. Of a batch the reply tells of all
+    /// prompts together, and nothing was predicted of those behind the first. SGLang says nothing of the cache where
+    /// nothing of the prompt was there, as vLLM did once: where replies told before, that is a zero.
     pub fn told(&self, slot: u16, prediction: &Prediction, prompt: u32, cached: Option<u32>) {
         if let Some(text) = self.slots.get(slot as usize).filter(|_| prediction.text_bytes > 0) {
             raise(&text.text_bytes, prediction.text_bytes);
@@ -284,7 +286,8 @@ mod tests {
         assert_eq!(predictions.compared(3, Method::Warm), Compared::of(1, 400, 400));
     }
 
-    /// As SGLang tells it. One that was started anew and does not tell any more is not taken for one that holds nothing for long.
+    /// As SGLang tells it. One that was started anew and does not tell any more is not taken for one that holds nothing
+    /// for long.
     #[test]
     fn a_zero_that_is_left_out_counts_where_others_were_told() {
         let predictions = Predictions::default();

@@ -1,5 +1,5 @@
-//! Finished requests by pool, endpoint, status and reason: a fixed table, no allocation, no lock. Where it is full they are counted by their
-//! status alone: what is seen for the first time then may be what an alarm waits for.
+//! Finished requests by pool, endpoint, status and reason: a fixed table, no allocation, no lock. Where it is full they
+//! are counted by their status alone: what is seen for the first time then may be what an alarm waits for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,8 +1,8 @@
 //! What each shard counts for itself: one writer, on cache lines of its own, read by control without locks.
 //!
-//! The memory of one shard is a sum: 264 KiB of requests, 65 pools with 4 histograms of 208 bytes
-//! (57 KiB with what pads them), 16 KiB and 208 bytes an endpoint of first tokens, and 2 KiB of counters; 41 KiB more where a policy is compared
-//! with another.
+//! The memory of one shard is a sum: 264 KiB of requests, 65 pools with 4 histograms of 208 bytes (57 KiB with what
+//! pads them), 16 KiB and 208 bytes an endpoint of first tokens, and 2 KiB of counters; 41 KiB more where a policy is
+//! compared with another.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -110,7 +110,8 @@ impl Stats {
         self.shards.iter().map(|shard| shard.gauges[gauge as usize].load(Ordering::Relaxed)).sum()
     }
 
-    /// Finished requests at the slots that are wanted, by their keys in order: sorted at once, since there may be a million rows.
+    /// Finished requests at the slots that are wanted, by their keys in order: sorted at once, since there may be a
+    /// million rows.
     pub fn requests(&self, wanted: impl Fn(u16) -> bool) -> Vec<(RequestKey, u64)> {
         let mut sums = Vec::new();
         self.shards.iter().for_each(|shard| shard.requests.add_to(&mut sums, &wanted));
@@ -135,7 +136,8 @@ impl Stats {
         reading
     }
 
-    /// What a policy that looks on, given by its number, would have done in a pool; pools from [`LABELLED_POOLS_MAX`] on are one.
+    /// What a policy that looks on, given by its number, would have done in a pool; pools from [`LABELLED_POOLS_MAX`]
+    /// on are one.
     pub fn shadowed(&self, pool: u16, policy: u8, what: Shadowed) -> u64 {
         self.shards.iter().map(|shard| shard.shadows.of(pool, policy, what)).sum()
     }

@@ -133,7 +133,8 @@ pub trait Driver: HandOver {
     /// Closes all listeners: what connects from here on is refused by the kernel.
     fn stop_listening(&mut self);
 
-    /// The next connection that waits at a listener, this instant: for who stops listening next, which resets those that still wait.
+    /// The next connection that waits at a listener, this instant: for who stops listening next, which resets those
+    /// that still wait.
     fn accept_last(&mut self) -> Option<(SocketId, SocketAddr)> {
         None
     }
@@ -144,7 +145,8 @@ pub trait Driver: HandOver {
     /// Gives a connection another name: what is told of it from here on comes with this one.
     fn rename(&mut self, socket: SocketId, tag: Tag);
 
-    /// Says that this connection is likely to be sent to, so that what is kept of it can come from memory while the bytes are looked at.
+    /// Says that this connection is likely to be sent to, so that what is kept of it can come from memory while the
+    /// bytes are looked at.
     fn foresee(&self, _socket: SocketId) {}
 
     /// Begins to connect; answered by `Connected` or `Failed`.

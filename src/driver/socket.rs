@@ -18,8 +18,8 @@ const LISTEN_BACKLOG: i32 = 4096;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
-/// Sent bytes that stay unacknowledged this long end a connection, and so does a peer that has had no room for that long; see [`be_patient`]. An
-/// engine that takes nothing of a body for that long is taken for one that is gone.
+/// Sent bytes that stay unacknowledged this long end a connection, and so does a peer that has had no room for that
+/// long; see [`be_patient`]. An engine that takes nothing of a body for that long is taken for one that is gone.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Where there is such a timeout, Linux does not count probes: one that is lost ends a connection that was silent for this
 /// long. So all of them must fit into it.
@@ -145,8 +145,8 @@ fn hold_unsent(socket: &OwnedFd) {
 }
 
 /// Whether a connect failed for want of something of ours, which says nothing about who was to be connected to:
-/// descriptors, memory. That there is no address, or no port, to connect from is so of this one alone (an IPv6 address where there is no IPv6, the
-/// last of the ports that lead there): another may be reached.
+/// descriptors, memory. That there is no address, or no port, to connect from is so of this one alone (an IPv6 address
+/// where there is no IPv6, the last of the ports that lead there): another may be reached.
 pub fn is_want(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::AGAIN];
@@ -164,8 +164,8 @@ fn prepare(socket: &OwnedFd) {
     be_patient(socket, USER_TIMEOUT);
 }
 
-/// Whoever connects to this listener from now on may take nothing for so long: to Linux a peer without room is as one that is gone, though
-/// it acknowledges each probe.
+/// Whoever connects to this listener from now on may take nothing for so long: to Linux a peer without room is as one
+/// that is gone, though it acknowledges each probe.
 pub fn be_patient(listener: &OwnedFd, patience: Duration) {
     let patience = patience.max(USER_TIMEOUT).as_millis();
     let _ = sockopt::set_tcp_user_timeout(listener, u32::try_from(patience).unwrap_or(u32::MAX));

@@ -100,7 +100,8 @@ impl Splice {
         self.left == 0
     }
 
-    /// Moves what can be moved now between two descriptors that do not block: how many bytes the other connection took, and why no more.
+    /// Moves what can be moved now between two descriptors that do not block: how many bytes the other connection took,
+    /// and why no more.
     pub(super) fn step(&mut self, from: &OwnedFd, to: &OwnedFd) -> (u64, Stop) {
         let mut moved = 0;
         loop {

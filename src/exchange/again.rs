@@ -19,8 +19,9 @@ impl Exchange {
         self.choose_again(after, cx);
     }
 
-    /// Chooses among the endpoints not tried yet, `after` one of them failed; it counts where there is one. Where tokens were counted before they are again: the prompt is read once
-    /// more, from what is held of the request. Nothing of it was kept for this, since hardly any request comes here.
+    /// Chooses among the endpoints not tried yet, `after` one of them failed; it counts where there is one. Where
+    /// tokens were counted before they are again: the prompt is read once more, from what is held of the request.
+    /// Nothing of it was kept for this, since hardly any request comes here.
     pub(super) fn choose_again(&mut self, after: Count, cx: &mut Context<'_>) {
         let snapshot = cx.snapshot;
         let pool = self.pool_in(snapshot);
@@ -67,8 +68,8 @@ impl Exchange {
         }
     }
 
-    /// Where the first try noted that an endpoint will hold this prompt, it does not hold it yet: a connection that went stale
-    /// says nothing against its endpoint, which may be chosen once more.
+    /// Where the first try noted that an endpoint will hold this prompt, it does not hold it yet: a connection that
+    /// went stale says nothing against its endpoint, which may be chosen once more.
     pub(super) fn as_thought_before(&self, endpoint: EndpointId, tokens: Tokens) -> Tokens {
         self.thought.filter(|(before, _)| *before == endpoint).map_or(tokens, |(_, before)| before)
     }

@@ -72,8 +72,9 @@ impl Exchange {
         Ok(pool)
     }
 
-    /// The pool for the `model` that was read. What names none, since there was one pool when it came, is for that, whatever was added; but not for
-    /// what is left there of an engine that has not said what it serves, where another pool is for such requests.
+    /// The pool for the `model` that was read. What names none, since there was one pool when it came, is for that,
+    /// whatever was added; but not for what is left there of an engine that has not said what it serves, where another
+    /// pool is for such requests.
     pub(super) fn selected<'a>(&self, snapshot: &'a Snapshot, facts: Option<&Facts>) -> Selected<'a> {
         if facts.is_some_and(Facts::model_over) {
             return snapshot.select_overlong();
@@ -286,8 +287,9 @@ fn runner_up(slot: u16, snapshot: &Snapshot, cx: &Context<'_>) -> RunnerUp {
     Some((endpoint.id, cx.counters.in_flight(slot).saturating_add(endpoint.foreign)))
 }
 
-/// `endpoint=NAME reason=home tries=1 in_flight=3 slots=8 key=0123456789abcdef runner_up=NAME runner_up_in_flight=5`, and where tokens
-/// count `held=960 new=320 cost=1940 cost_pending=0 cost_new=1920 cost_decoding=20 ... runner_up_cost=7680 ...`
+/// `endpoint=NAME reason=home tries=1 in_flight=3 slots=8 key=0123456789abcdef runner_up=NAME runner_up_in_flight=5`,
+/// and where tokens count
+/// `held=960 new=320 cost=1940 cost_pending=0 cost_new=1920 cost_decoding=20 ... runner_up_cost=7680 ...`
 fn explanation(
     choice: &Choice,
     runner_up: RunnerUp,

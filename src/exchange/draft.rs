@@ -15,7 +15,8 @@ use crate::scan::Api;
 /// The runner-up of a choice, and how many requests it has.
 pub(super) type RunnerUp = Option<(EndpointId, u32)>;
 
-/// Of the record of a request that runs, what nobody else keeps: of thousands of streams that wait, the rest would be blank.
+/// Of the record of a request that runs, what nobody else keeps: of thousands of streams that wait, the rest would be
+/// blank.
 pub(super) struct Draft {
     pub(super) since: Micros,
     /// Somebody wants a record of it, and has none yet.
@@ -37,7 +38,8 @@ pub(super) struct Draft {
     chain: Option<Box<[u64]>>,
 }
 
-/// A time since the request began, if it came to that: in half the memory of an `Option<Micros>`, since each idle stream keeps four.
+/// A time since the request began, if it came to that: in half the memory of an `Option<Micros>`, since each idle
+/// stream keeps four.
 #[derive(Clone, Copy)]
 struct Lap(Micros);
 

@@ -32,9 +32,10 @@ impl Exchange {
         self.end(if close { Ending::Linger } else { Ending::KeepAlive }, end, cx);
     }
 
-    /// Nobody listens at the endpoint any more. A vLLM that was told to end closes its listener and may keep its streams
-    /// open and silent: they are not waited for as long as those of an engine that lives. What is no stream is silent while it is computed, and is given
-    /// more time. One that lives is refused to new connections all the same where a Service stands before it and finds it not ready: others have tokens from it.
+    /// Nobody listens at the endpoint any more. A vLLM that was told to end closes its listener and may keep its
+    /// streams open and silent: they are not waited for as long as those of an engine that lives. What is no stream is
+    /// silent while it is computed, and is given more time. One that lives is refused to new connections all the same
+    /// where a Service stands before it and finds it not ready: others have tokens from it.
     pub(super) fn deserted(&mut self, cx: &mut Context<'_>) {
         let silent_since = self.sent.max(self.reply.last);
         let limits = &cx.rules.limits;
@@ -57,8 +58,8 @@ impl Exchange {
         cx.stats.count(Count::UpstreamFaultSilent);
     }
 
-    /// Whether its engine gave others something, in this silence and of late: in twice the time that a stream may be silent, since streams tell of it now and
-    /// then alone.
+    /// Whether its engine gave others something, in this silence and of late: in twice the time that a stream may be
+    /// silent, since streams tell of it now and then alone.
     fn gives_others(&self, silent_since: Micros, cx: &Context<'_>) -> bool {
         let lately = cx.now.saturating_sub(2_000 * cx.rules.limits.deserted_timeout_ms);
         let slot = self.leg.as_ref().map(|leg| leg.admission.endpoint().slot);

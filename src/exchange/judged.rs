@@ -1,5 +1,5 @@
-//! What of an error's body is waited for before its head goes on: errors are judged by their words, and what is refused for load may go elsewhere
-//! as long as its client has seen nothing.
+//! What of an error's body is waited for before its head goes on: errors are judged by their words, and what is refused
+//! for load may go elsewhere as long as its client has seen nothing.
 
 use std::borrow::Cow;
 

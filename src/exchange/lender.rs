@@ -29,7 +29,8 @@ pub struct Lender {
     pub retries: Retries,
     /// State of the shard's random numbers.
     pub random: Random,
-    /// Counts choices by pool, for round-robin: were they counted together, two pools asked in turn would each see every other number.
+    /// Counts choices by pool, for round-robin: were they counted together, two pools asked in turn would each see
+    /// every other number.
     pub turns: Vec<u64>,
     /// Which shard it is, for the queue.
     pub shard: u16,
@@ -37,7 +38,8 @@ pub struct Lender {
     pub chain: Vec<u64>,
     /// And what lies between its links, where it was cut as its engine writes it.
     pub steps: Vec<u64>,
-    /// All of it as its client wrote it, where its engine's text is known of its beginning alone and that is in `chain`; else empty.
+    /// All of it as its client wrote it, where its engine's text is known of its beginning alone and that is in
+    /// `chain`; else empty.
     pub whole: Vec<u64>,
     /// Writes prompts as engines do; made when it is first wanted.
     pub renderer: Option<Box<Renderer>>,
@@ -87,8 +89,8 @@ impl Default for Lender {
 /// A buffer is at most so many times as long as what is in it, or at least this long.
 const AHEAD_FACTOR: usize = 16;
 const AHEAD_BYTES: usize = 64 << 10;
-/// Most buffers kept in [`Lender::buffers`], and the largest that is: what a body took of which all had to be held until its model came is nobody's
-/// afterwards.
+/// Most buffers kept in [`Lender::buffers`], and the largest that is: what a body took of which all had to be held
+/// until its model came is nobody's afterwards.
 const SPARE_BUFFERS_MAX: usize = 8;
 const SPARE_BYTES_MAX: usize = 2 << 20;
 /// Most scanners kept in [`Lender::scans`]: a crowd of unfinished bodies leaves no more behind.
@@ -163,7 +165,8 @@ impl Lender {
         }
     }
 
-    /// Takes back the memory of one that is over. What little of its own is left in there goes when the next one takes its place.
+    /// Takes back the memory of one that is over. What little of its own is left in there goes when the next one takes
+    /// its place.
     pub fn give_back_exchange(&mut self, mut exchange: Box<Exchange>) {
         if exchange.phase() == Phase::Done && self.over.len() < SPARE_EXCHANGES_MAX {
             exchange.reply.head = Vec::new();

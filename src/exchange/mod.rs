@@ -182,8 +182,9 @@ struct Leg {
     noted: Option<warm::Noted>,
 }
 
-/// One request and its response. In memory it is as it stands here: what each chunk of a reply reads or writes comes first, side by side.
-/// Among thousands of streams no cache holds any of it, and each further line that a chunk touches is one more wait for memory.
+/// One request and its response. In memory it is as it stands here: what each chunk of a reply reads or writes comes
+/// first, side by side. Among thousands of streams no cache holds any of it, and each further line that a chunk touches
+/// is one more wait for memory.
 #[repr(C)]
 pub struct Exchange {
     leg: Option<Leg>,

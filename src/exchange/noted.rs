@@ -12,13 +12,14 @@ use crate::limits::BLOCK_BYTES;
 /// A prompt may be so many times longer, by a mean prompt's tokens, than it is.
 const GUESS_FACTOR: f64 = 2.0;
 
-/// The first block of a prompt that was not held there before, in its chain and in that of all of it where that is kept beside. One of the name 0
-/// would not be told of.
+/// The first block of a prompt that was not held there before, in its chain and in that of all of it where that is kept
+/// beside. One of the name 0 would not be told of.
 pub(super) type FirstNew = [Option<NonZeroU64>; 2];
 
 impl Exchange {
-    /// The endpoint will hold this prompt and the answer to it. What an engine tells itself holds only until that shows, and is never taken back; it
-    /// tells nothing of what the client wrote, so that this stays until its room is another's. Answers what is to be taken back where it is not computed.
+    /// The endpoint will hold this prompt and the answer to it. What an engine tells itself holds only until that
+    /// shows, and is never taken back; it tells nothing of what the client wrote, so that this stays until its room is
+    /// another's. Answers what is to be taken back where it is not computed.
     pub(super) fn note_prompt(
         &self,
         endpoint: EndpointId,
@@ -39,8 +40,8 @@ impl Exchange {
         [first, of_whole]
     }
 
-    /// Whether the prompt that was cut can lie in a cache, as long as it is: what is far too long for its model is refused, and would push out all
-    /// that is known of its endpoint. How many tokens it is is a guess.
+    /// Whether the prompt that was cut can lie in a cache, as long as it is: what is far too long for its model is
+    /// refused, and would push out all that is known of its endpoint. How many tokens it is is a guess.
     fn may_be_held(&self, block_tokens: f32, cx: &Context<'_>) -> bool {
         let pool = self.pool_in(cx.snapshot);
         let tokens = cx.lender.blocks() as f64 * f64::from(block_tokens);

@@ -17,12 +17,13 @@ use crate::snapshot::Snapshot;
 const LEFT_WAITING: Micros = 30_000_000;
 /// And has found one after so many times as long as that may take to compute what it has to.
 const PREFILLS: Micros = 3;
-/// A vLLM that drains says so to every new request, at once, while `/health` goes on answering 200. Only where its message begins so: what
-/// follows may be of a server that a client had it ask for an image.
+/// A vLLM that drains says so to every new request, at once, while `/health` goes on answering 200. Only where its
+/// message begins so: what follows may be of a server that a client had it ask for an image.
 const DRAINING: &[u8] = b"cannot schedule new futures";
 const MESSAGE: [&[u8]; 2] = [b"\"message\":\"", b"\"message\": \""];
-/// How aiohttp, by which vLLM fetches what prompts name by its URL, says that it cannot: a server that is not there, one that takes no
-/// connection in time, one that goes, and one that answers with an error. Last, SGLang, of media that could not be had or read.
+/// How aiohttp, by which vLLM fetches what prompts name by its URL, says that it cannot: a server that is not there,
+/// one that takes no connection in time, one that goes, and one that answers with an error. Last, SGLang, of media that
+/// could not be had or read.
 const NOT_FETCHED: [&[u8]; 6] = [
     b"Cannot connect to host ",
     b"Connection timeout to host ",
@@ -35,13 +36,15 @@ const NOT_FETCHED: [&[u8]; 6] = [
 const OWN: &[u8] = b"EngineCore";
 /// SGLang, of a message, whatever went wrong with it: a prompt that is too long, too.
 const ANY_ERROR: &[u8] = b"\"message\":\"Internal processing error\"";
-/// vLLM, when its queue has too many requests or too many tokens, and SGLang when it is full. Nothing of the request was executed.
+/// vLLM, when its queue has too many requests or too many tokens, and SGLang when it is full. Nothing of the request
+/// was executed.
 const BUSY: [&[u8]; 3] = [
     b"currently busy and cannot accept new requests",
     b"reached its prefill token backlog limit",
     b"request queue is full",
 ];
-/// SGLang, of a request that waited or ran for too long, had to make room, or names a priority where none is taken: it may have run for a while.
+/// SGLang, of a request that waited or ran for too long, had to make room, or names a priority where none is taken: it
+/// may have run for a while.
 const GIVEN_UP: [&[u8]; 4] = [
     b"aborted by a higher priority request",
     b"Request waiting timeout reached",
@@ -49,8 +52,8 @@ const GIVEN_UP: [&[u8]; 4] = [
     b"Using priority is disabled for this server",
 ];
 
-/// Envoy, beside the engine, that knows of none, or whose connect to it failed: nothing of the request was sent. What it had tried before, where it says so,
-/// its operator allows it.
+/// Envoy, beside the engine, that knows of none, or whose connect to it failed: nothing of the request was sent. What
+/// it had tried before, where it says so, its operator allows it.
 const NO_UPSTREAM: &[u8] = b"no healthy upstream";
 const UPSTREAM_ERROR: &[u8] = b"upstream connect error";
 const NOT_CONNECTED: &[u8] = b"connection failure";
@@ -71,15 +74,16 @@ pub(super) enum Verdict {
     Fault,
     /// The same, and certainly not executed: it was not reached.
     NotReached,
-    /// A 500 for want of an image or the like, which the client had it fetch from a server that does not answer, or that cannot be read; or one of
-    /// SGLang's that does not say what was wrong.
+    /// A 500 for want of an image or the like, which the client had it fetch from a server that does not answer, or
+    /// that cannot be read; or one of SGLang's that does not say what was wrong.
     MayBeTheClients,
     /// It takes no request any more.
     Drains,
 }
 
-/// Judges a final reply by status, by whether it names a time to come back, or may in words that cannot be read, by the beginning of an error's body, if it is at hand, and by
-/// whether images or the like were asked about: of a server that never answers vLLM says nothing at all, and of others each version something else.
+/// Judges a final reply by status, by whether it names a time to come back, or may in words that cannot be read, by the
+/// beginning of an error's body, if it is at hand, and by whether images or the like were asked about: of a server that
+/// never answers vLLM says nothing at all, and of others each version something else.
 pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> Verdict {
     let says = |words: &[u8]| memchr::memmem::find(body, words).is_some();
     let drains = || {
@@ -100,8 +104,8 @@ pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> 
     }
 }
 
-/// Whether an answer tells that the engine computes. What is only read, or put away, a preflight, and what tells of a prompt the HTTP server before it
-/// answers by itself, whatever has become of the engine.
+/// Whether an answer tells that the engine computes. What is only read, or put away, a preflight, and what tells of a
+/// prompt the HTTP server before it answers by itself, whatever has become of the engine.
 pub(super) fn proves(method: &[u8], path: &[u8], api: Api) -> bool {
     let path = http::without_query(path);
     let reads = matches!(method, b"GET" | b"HEAD" | b"OPTIONS" | b"DELETE");
@@ -141,7 +145,8 @@ impl Exchange {
                 cx.stats.count(Count::UpstreamFaultErrorReply);
                 self.charge();
             }
-            // No good answer to such a request ends a row of faults: an engine that is asked nothing else would be out for good.
+            // No good answer to such a request ends a row of faults: an engine that is asked nothing else would be out
+            // for good.
             Verdict::Fault | Verdict::NotReached if self.asks_the_server_alone() => {
                 cx.stats.count(Count::UpstreamFaultErrorReply);
                 self.charge();
@@ -181,8 +186,8 @@ impl Exchange {
         }
     }
 
-    /// The reply has come to its last byte. Where that is the end of an error, it was judged before. An engine that ends answers at once, looks idle and
-    /// would draw all that asks.
+    /// The reply has come to its last byte. Where that is the end of an error, it was judged before. An engine that
+    /// ends answers at once, looks idle and would draw all that asks.
     pub(super) fn praise_or_blame(&mut self, cx: &mut Context<'_>) {
         if self.leg.as_ref().is_some_and(|leg| leg.aborted) {
             cx.stats.count(Count::UpstreamFaultErrorEvent);
@@ -202,7 +207,8 @@ impl Exchange {
         true
     }
 
-    /// The first token of a stream is there. One on trial has stood it: else it would be as long as an answer, and nobody else be served there meanwhile.
+    /// The first token of a stream is there. One on trial has stood it: else it would be as long as an answer, and
+    /// nobody else be served there meanwhile.
     pub(super) fn begins_to_give(&self, cx: &Context<'_>) {
         let Some(leg) = &self.leg else { return };
         let slot = leg.admission.endpoint().slot;
@@ -231,8 +237,9 @@ impl Exchange {
         self.note(verdict, cx);
     }
 
-    /// It was silent for too long. An engine that gave others something meanwhile has not failed: it may write nothing while it computes the call of a
-    /// tool, or a thought that is not asked for, or have put this request off for more urgent ones.
+    /// It was silent for too long. An engine that gave others something meanwhile has not failed: it may write nothing
+    /// while it computes the call of a tool, or a thought that is not asked for, or have put this request off for more
+    /// urgent ones.
     pub(super) fn was_silent(&mut self, cx: &Context<'_>) {
         let since = self.sent.max(self.reply.last);
         let slot = self.leg.as_ref().map(|leg| leg.admission.endpoint().slot);
@@ -249,8 +256,9 @@ impl Exchange {
         }
     }
 
-    /// Its client leaves. Most have less patience than the front: where nobody has had anything from the engine since it has all of the request, the next
-    /// try is to find it busy, and where the first token of a stream was due long ago the engine hangs. What is no stream may take minutes of silence.
+    /// Its client leaves. Most have less patience than the front: where nobody has had anything from the engine since
+    /// it has all of the request, the next try is to find it busy, and where the first token of a stream was due long
+    /// ago the engine hangs. What is no stream may take minutes of silence.
     pub(super) fn was_left_waiting(&mut self, cx: &mut Context<'_>) {
         let waits = match self.phase {
             Phase::Await => true,
@@ -265,7 +273,8 @@ impl Exchange {
         if waited < LEFT_WAITING || cx.counters.outcomes().gave_since(slot, since) {
             return;
         }
-        // What images cost is in no estimate, and before its head an engine fetches them, in silence, from servers that the client names.
+        // What images cost is in no estimate, and before its head an engine fetches them, in silence, from servers that
+        // the client names.
         let asked_for_stream = self.asked.proves && !self.asked.media && (self.reply.event_stream || self.asked.stream);
         if asked_for_stream && waited >= PREFILLS * self.longest_prefill(slot, cx) {
             cx.stats.count(Count::UpstreamFaultLeftWaiting);
@@ -275,8 +284,9 @@ impl Exchange {
         self.charge();
     }
 
-    /// Whether a request that its engine is too busy for, or that a hop did not reach it with, goes to another one: once, if all of it is still here, there is another that was not tried and
-    /// for which it is not too long, and the budget for retries allows it.
+    /// Whether a request that its engine is too busy for, or that a hop did not reach it with, goes to another one:
+    /// once, if all of it is still here, there is another that was not tried and for which it is not too long, and the
+    /// budget for retries allows it.
     pub(super) fn may_spill(&self, cx: &mut Context<'_>) -> bool {
         !self.retried && self.upload.held_whole && !self.is_alone(cx.snapshot) && cx.retry()
     }

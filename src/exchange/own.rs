@@ -56,7 +56,8 @@ pub(super) fn own_answer(
     too_large.then(|| Answer::Refused(refusals::BODY_TOO_LARGE.into()))
 }
 
-/// `/health`: as an engine's, for the fleet. A balancer asks on a connection that it keeps: behind an upgrade it is not to take the service for one that ends.
+/// `/health`: as an engine's, for the fleet. A balancer asks on a connection that it keeps: behind an upgrade it is not
+/// to take the service for one that ends.
 fn health(cx: &Context<'_>) -> Answer {
     let mut endpoints = cx.snapshot.endpoints.iter().flatten();
     let stays = !cx.leaving && (!cx.draining || cx.has_heir);

@@ -84,8 +84,8 @@ impl Asker {
 
 const AUTHORIZATION: &str = "authorization";
 
-/// The hash of what names a tenant in a field of this name. Of a credential the scheme's case says nothing (RFC 9110, 11.1): one
-/// key is one tenant, however it is written.
+/// The hash of what names a tenant in a field of this name. Of a credential the scheme's case says nothing (RFC 9110,
+/// 11.1): one key is one tenant, however it is written.
 fn named_by(header: &str, value: &[u8]) -> u64 {
     let scheme = if header == AUTHORIZATION { memchr::memchr(b' ', value).unwrap_or(0) } else { 0 };
     let (scheme, rest) = value.split_at(scheme);
@@ -125,9 +125,9 @@ pub(super) struct Queued {
 }
 
 impl Exchange {
-    /// Whether this choice has to wait: for room, or for others that wait for the same endpoint. One whose body
-    /// is not here whole does not, nor one that only is because its model stood so far behind: long ones, held for as long as a queue
-    /// lasts, would take all memory that there is for bodies.
+    /// Whether this choice has to wait: for room, or for others that wait for the same endpoint. One whose body is not
+    /// here whole does not, nor one that only is because its model stood so far behind: long ones, held for as long as
+    /// a queue lasts, would take all memory that there is for bodies.
     pub(super) fn has_to_wait(&self, choice: &Choice, pool: &Pool, cx: &Context<'_>) -> bool {
         let is_short = self.upload.body.done() && self.upload.bytes <= cx.rules.limits.hold_bytes as u64;
         if pool.settings.queue == Queueing::Off || choice.tokens.is_none() || !is_short {
@@ -220,8 +220,8 @@ impl Exchange {
         self.paid.get_or_insert(queued.place.released(new, cx.now));
     }
 
-    /// Its engine refused it, or none got it: its tenant gets the turn back, so that a caller without a key cannot use up the turns of a tenant
-    /// that it only claims to be.
+    /// Its engine refused it, or none got it: its tenant gets the turn back, so that a caller without a key cannot use
+    /// up the turns of a tenant that it only claims to be.
     pub(super) fn pay_back(&mut self, cx: &Context<'_>) {
         if let Some(paid) = self.paid.take() {
             cx.counters.queue().repaid(paid);

@@ -1,5 +1,6 @@
-//! What access log and receipts are told of a request: plain data of a fixed size, written ([`super::draft`]) and handed on once, at its end.
-//! Nothing of a body but hashes, nothing of a query, and no field's value but the request id gets in here.
+//! What access log and receipts are told of a request: plain data of a fixed size, written ([`super::draft`]) and
+//! handed on once, at its end. Nothing of a body but hashes, nothing of a query, and no field's value but the request
+//! id gets in here.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -74,7 +75,8 @@ pub struct Record {
     pub total: Micros,
     /// The access log was on at its end: it gets a line.
     pub logged: bool,
-    /// Where the log is to have it: the hash of each stretch of [`crate::limits::LOGGED_CHAIN_BYTES`] of the prompt with all before it.
+    /// Where the log is to have it: the hash of each stretch of [`crate::limits::LOGGED_CHAIN_BYTES`] of the prompt
+    /// with all before it.
     pub chain: Option<Box<[u64]>>,
 }
 

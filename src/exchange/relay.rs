@@ -166,9 +166,10 @@ impl Exchange {
         Headed::Final(end)
     }
 
-    /// Whether the engine's connection will stand between two messages, once this reply's last byte has come. That none follows a
-    /// head (HEAD, 204, 304) is a rule, and no byte tells whether the engine keeps it: what it writes all the same would be
-    /// the next client's reply. Who answers before it has all of a request may leave the rest unread, or to be read as the next.
+    /// Whether the engine's connection will stand between two messages, once this reply's last byte has come. That none
+    /// follows a head (HEAD, 204, 304) is a rule, and no byte tells whether the engine keeps it: what it writes all the
+    /// same would be the next client's reply. Who answers before it has all of a request may leave the rest unread, or
+    /// to be read as the next.
     fn ends_for_certain(&self, framing: &ReplyFraming) -> bool {
         framing.body != BodyLength::None && self.upload.body.done() && !self.has_unsent()
     }

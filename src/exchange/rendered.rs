@@ -24,8 +24,8 @@ pub struct Body<'a> {
     pub tools: bool,
 }
 
-/// Cuts the prompt in the form of the pool's model into the lender's chain and its steps. Answers how many bytes that are. Where there is more of it,
-/// the chain that the lender had of all of it is kept beside.
+/// Cuts the prompt in the form of the pool's model into the lender's chain and its steps. Answers how many bytes that
+/// are. Where there is more of it, the chain that the lender had of all of it is kept beside.
 ///
 /// # Errors
 /// Why the form knows less than half of this prompt, of which more is known by what was sent where.
@@ -56,7 +56,8 @@ impl Exchange {
         let whole = held && matches!(self.asked.framing.body, BodyLength::Length(_));
         let facts = self.upload.scan.as_ref().map(|scan| scan.facts());
         let (salt, tools) = (facts.and_then(|facts| facts.salt()), facts.is_some_and(|facts| facts.tools));
-        // More than that is held where nobody can be chosen without the model: to write it in one turn would keep others waiting.
+        // More than that is held where nobody can be chosen without the model: to write it in one turn would keep
+        // others waiting.
         let is_short = |bytes: &&[u8]| bytes.len() <= cx.rules.limits.hold_bytes;
         let bytes = self.upload.held.get(self.upload.head_len..).filter(|_| whole).filter(is_short);
         let body = bytes.map(|bytes| Body { api: self.asked.api, bytes, salt, chained_bytes, tools });

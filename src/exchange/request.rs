@@ -39,7 +39,8 @@ impl Exchange {
         needs
     }
 
-    /// The fleet may have changed since the head, and its choice need more than the body is scanned for: what came of it is read once more.
+    /// The fleet may have changed since the head, and its choice need more than the body is scanned for: what came of
+    /// it is read once more.
     fn follow_fleet(&mut self, cx: &Context<'_>) {
         let needs = self.needs(cx.snapshot);
         let Some(mut scan) = self.upload.scan.take_if(|scan| !scan.needs().contains(needs)) else { return };
@@ -128,7 +129,8 @@ impl Exchange {
         }
     }
 
-    /// Whether nobody can be chosen without the model, and it has not been seen: clients may write it behind their messages.
+    /// Whether nobody can be chosen without the model, and it has not been seen: clients may write it behind their
+    /// messages.
     fn misses_model(&self, snapshot: &Snapshot) -> bool {
         let is_unseen = |facts: &Facts| facts.model().is_none() && !facts.model_over();
         let unseen = self.upload.scan.as_ref().is_some_and(|scan| is_unseen(scan.facts()));

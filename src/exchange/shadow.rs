@@ -1,9 +1,9 @@
 //! Shadow policies: what a second policy would have chosen is counted, and nothing is sent there.
 //!
-//! A choice of a pool that has one leaves here what it knew. The shard looks at it once the actions of its turn are with the
-//! kernel, so that no request waits for it. What differs from the moment of the choice: loads are those of some
-//! microseconds later, less this request's own; they have the requests that were chosen for in the same turn behind it, and
-//! what ended since is gone.
+//! A choice of a pool that has one leaves here what it knew. The shard looks at it once the actions of its turn are
+//! with the kernel, so that no request waits for it. What differs from the moment of the choice: loads are those of
+//! some microseconds later, less this request's own; they have the requests that were chosen for in the same turn
+//! behind it, and what ended since is gone.
 
 use super::event::Context;
 use super::warm::LookedUp;
@@ -122,8 +122,8 @@ impl Exchange {
         self.tried.is_empty() && !self.retried && self.connects == 0
     }
 
-    /// The choice is made and counted, and `policy` would have made another one, or the same. `lots`: random bits and the turn, which
-    /// are the same for both.
+    /// The choice is made and counted, and `policy` would have made another one, or the same. `lots`: random bits and
+    /// the turn, which are the same for both.
     pub(super) fn leave_to_shadow(
         &self,
         policy: Policy,

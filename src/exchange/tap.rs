@@ -46,7 +46,8 @@ static MESSAGES_ERROR_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder
 const MESSAGES_ERROR_TYPE: &[u8] = b"\"error\":{\"type\":\"";
 /// SGLang, there, of whatever went wrong behind the stream's head: a full queue, a prompt that is too long, itself.
 const ANY_ERROR: &[u8] = b"\"message\":\"Stream processing error\"";
-/// vLLM, there, of an error that it wrote for a chat and does not know again: of what it could not read Python prints the end, and there is the code.
+/// vLLM, there, of an error that it wrote for a chat and does not know again: of what it could not read Python prints
+/// the end, and there is the code.
 const PRINTED_CODE: &[u8] = b"'code': ";
 /// In that event: the server's error,
 const SERVER_ERROR: [&[u8]; 2] = [b"\"code\": 5", b"\"code\":5"];
@@ -146,7 +147,8 @@ impl Tap {
     }
 }
 
-/// A line, and one more byte of it: of some thirty that are looked for no two are equal, and one that is taken for another moves a deadline.
+/// A line, and one more byte of it: of some thirty that are looked for no two are equal, and one that is taken for
+/// another moves a deadline.
 const fn with_byte(line: u64, byte: u8) -> u64 {
     (line ^ byte as u64).wrapping_mul(0x0100_0000_01b3).wrapping_add(1)
 }
@@ -160,8 +162,8 @@ const fn line(bytes: &[u8]) -> u64 {
     line
 }
 
-/// Where in these bytes of a stream the event of an engine's error begins, and what it says. An event that is cut in two is not seen: this
-/// only tells of an engine's health, and engines write an event in one piece.
+/// Where in these bytes of a stream the event of an engine's error begins, and what it says. An event that is cut in
+/// two is not seen: this only tells of an engine's health, and engines write an event in one piece.
 pub fn tells_of_error(bytes: &[u8], api: Api) -> Option<(usize, Told)> {
     let (begins, told) = match ERROR_EVENT.find(bytes) {
         Some(begins) => (begins, told_by_code(line_at(bytes, begins))?),

@@ -1,4 +1,5 @@
-//! Sets of tools that this shard has met without knowing how chats with them are written: control is asked for those that come again.
+//! Sets of tools that this shard has met without knowing how chats with them are written: control is asked for those
+//! that come again.
 
 use crossbeam::queue::ArrayQueue;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -17,7 +18,8 @@ pub struct Wanted {
 /// So many sets are told apart; the one that was met first goes for the next.
 const KNOWN: usize = 64;
 
-/// A set that was asked for and is still not known, or no more since others took its place, is asked for again when it has come so often.
+/// A set that was asked for and is still not known, or no more since others took its place, is asked for again when it
+/// has come so often.
 const AGAIN: u32 = 256;
 
 /// What a shard remembers of them. Clients that never send the same tools twice cost control nothing.

@@ -8,8 +8,8 @@ use crate::counters::stats::Count;
 use crate::http::{Cause, Known, ResponseHead};
 
 impl Exchange {
-    /// Whether a 101 names the protocol that was offered, and nothing else: client and engine would speak different ones, or one
-    /// that is never offered here. Names may be written in either case (RFC 9110, 7.8).
+    /// Whether a 101 names the protocol that was offered, and nothing else: client and engine would speak different
+    /// ones, or one that is never offered here. Names may be written in either case (RFC 9110, 7.8).
     pub(super) fn is_offered(&self, head: &ResponseHead<'_>) -> bool {
         let mut named = head.list.known(Known::Upgrade);
         match (named.next(), named.next(), &self.asked.offers) {
@@ -18,8 +18,9 @@ impl Exchange {
         }
     }
 
-    /// The 101 is on its way to the client; `rest` came behind it. It is the answer: what comes of the tunnel may be hours away, and its client's doing.
-    /// An engine that hangs may grant it, too: its client has nothing yet that was computed.
+    /// The 101 is on its way to the client; `rest` came behind it. It is the answer: what comes of the tunnel may be
+    /// hours away, and its client's doing. An engine that hangs may grant it, too: its client has nothing yet that was
+    /// computed.
     pub(super) fn begin_tunnel(&mut self, rest: Range<usize>, cx: &mut Context<'_>) {
         cx.stats.count(Count::Tunnel);
         self.reply.status = 101;

@@ -74,8 +74,8 @@ impl Upload {
         if self.seeks_model { usize::try_from(limits.body_bytes_max).unwrap_or(usize::MAX) } else { limits.hold_bytes }
     }
 
-    /// Whether no more of the body may be held. Chunks' framing counts only where there is as much of it as of the body: else the choice would
-    /// depend on how that was cut.
+    /// Whether no more of the body may be held. Chunks' framing counts only where there is as much of it as of the
+    /// body: else the choice would depend on how that was cut.
     pub fn is_full(&self, rules: &Rules) -> bool {
         let most = self.holds_at_most(rules);
         self.bytes >= most as u64 || self.held.len() >= most.saturating_mul(2).saturating_add(self.head_len)

@@ -19,8 +19,8 @@ impl Exchange {
         cx.actions.push(Action::PushRequest);
     }
 
-    /// Not a retry: nothing of the request was written. One that did not answer in time is tried again where there is no other: a
-    /// kernel repeats a SYN that was lost after a second, which is longer than we wait.
+    /// Not a retry: nothing of the request was written. One that did not answer in time is tried again where there is
+    /// no other: a kernel repeats a SYN that was lost after a second, which is longer than we wait.
     pub(super) fn connect_failed(&mut self, in_silence: bool, cx: &mut Context<'_>) {
         cx.stats.count(Count::ConnectFailed);
         self.connects += 1;
@@ -154,8 +154,8 @@ impl Exchange {
         }
     }
 
-    /// Looked at often, and ended only where it takes nothing: there is room again once it has taken some 64 KB, and who reads a few
-    /// bytes at a time may be long about it.
+    /// Looked at often, and ended only where it takes nothing: there is room again once it has taken some 64 KB, and
+    /// who reads a few bytes at a time may be long about it.
     pub(super) fn wait_for_client(&mut self, cx: &Context<'_>) {
         self.wait(cx.now, cx.rules.limits.client_look_ms(), Waiting::ClientReads);
     }

@@ -2,10 +2,10 @@
 //! stream whose client asked for it. Bodies are not parsed: what stands behind the key up to the end of body or event
 //! tells how deep it stood, so that its beginning is not needed.
 //!
-//! The APIs have names of their own for it, as vLLM 0.32 writes them: `prompt_tokens` and `input_tokens` (`/v1/responses`) count
-//! the whole prompt; Anthropic's `input_tokens` leaves out what was read from the cache or written to it, which stand
-//! beside it, where SGLang means the whole by it. A stream of `/v1/responses` has it one object deeper, in the event that ends it; one of `/v1/messages` in its
-//! last but one.
+//! The APIs have names of their own for it, as vLLM 0.32 writes them: `prompt_tokens` and `input_tokens`
+//! (`/v1/responses`) count the whole prompt; Anthropic's `input_tokens` leaves out what was read from the cache or
+//! written to it, which stand beside it, where SGLang means the whole by it. A stream of `/v1/responses` has it one
+//! object deeper, in the event that ends it; one of `/v1/messages` in its last but one.
 //!
 //! What a model wrote is never taken for it: inside a string the key's quotes would be escaped. Keys of that name deeper
 //! in a body, such as in the schema of a tool, stand at another depth. A wrong reading would cost an estimate and no more.
@@ -45,8 +45,9 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// As the engine that told it means it. SGLang's `input_tokens` of a message are the whole prompt, of which what it read from the cache is a part;
-    /// fewer than that can only be the rest. It says that nothing was cached where it does not know, too; vLLM then says nothing.
+    /// As the engine that told it means it. SGLang's `input_tokens` of a message are the whole prompt, of which what it
+    /// read from the cache is a part; fewer than that can only be the rest. It says that nothing was cached where it
+    /// does not know, too; vLLM then says nothing.
     pub fn meant_by(mut self, engine: Option<EngineKind>) -> Usage {
         let Some(beside) = self.beside.filter(|_| engine != Some(EngineKind::Vllm)) else { return self };
         let input = self.prompt.and_then(|prompt| prompt.checked_sub(beside));
@@ -134,8 +135,8 @@ impl Reader {
     }
 }
 
-/// Whether a piece ends with a whole event of a token: what comes last in it are its choices, or that there is no usage yet.
-/// An engine that wrote usage before its choices would not be read.
+/// Whether a piece ends with a whole event of a token: what comes last in it are its choices, or that there is no usage
+/// yet. An engine that wrote usage before its choices would not be read.
 #[inline]
 fn tells_nothing(data: &[u8]) -> bool {
     let event = data.strip_suffix(b"\n\n").or(data.strip_suffix(b"\r\n\r\n"));

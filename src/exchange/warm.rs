@@ -40,8 +40,8 @@ struct Demand {
 /// How far a request is on its way to its engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// It was chosen for before it was read to its end, and nothing of its demand counts yet: nothing is computed before all of it was sent, and it may be
-    /// long in coming, or never come.
+    /// It was chosen for before it was read to its end, and nothing of its demand counts yet: nothing is computed
+    /// before all of it was sent, and it may be long in coming, or never come.
     Comes,
     /// Its demand counts.
     There,
@@ -68,7 +68,8 @@ pub struct LookedUp {
     text_alone: bool,
     /// Its chain is of what its engine writes; else of what the client wrote.
     rendered: bool,
-    /// Its engine computes all of it, whatever is held there: nobody holds any, for the choice and for what is thought to come of it.
+    /// Its engine computes all of it, whatever is held there: nobody holds any, for the choice and for what is thought
+    /// to come of it.
     recomputed: bool,
 }
 
@@ -84,8 +85,8 @@ impl LookedUp {
     }
 }
 
-/// Cuts the prompt into its chain, the lender's, and answers the key of its prefix: the whole conversation would be another one
-/// each turn. `None`: it is shorter than a block.
+/// Cuts the prompt into its chain, the lender's, and answers the key of its prefix: the whole conversation would be
+/// another one each turn. `None`: it is shorter than a block.
 pub fn cut(facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
     facts.chain(prefix::root(pool.name.as_bytes(), facts.salt()), &mut lender.chain);
     lender.whole.clear();
@@ -93,10 +94,10 @@ pub fn cut(facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
     lender.chain.get(..blocks)?.last().copied()
 }
 
-/// Looks up who holds how much of the prompt that was cut. `unread`: the bytes of it that may come behind what was read, as far as that is
-/// known; `None`: there are none. `rendered`: its bytes as its engine writes it, where it was cut from those; of a batch the first prompt's.
-/// `key`: of its prefix, which says where it goes among equals if it is shorter than a block. `None`: nothing can be known of it, and another policy
-/// has to choose.
+/// Looks up who holds how much of the prompt that was cut. `unread`: the bytes of it that may come behind what was
+/// read, as far as that is known; `None`: there are none. `rendered`: its bytes as its engine writes it, where it was
+/// cut from those; of a batch the first prompt's. `key`: of its prefix, which says where it goes among equals if it is
+/// shorter than a block. `None`: nothing can be known of it, and another policy has to choose.
 pub fn look_up(
     facts: &Facts,
     key: Option<u64>,
@@ -209,8 +210,8 @@ impl Exchange {
         look_up(facts, by_chain, unread, rendered, pool, cx.snapshot, cx.lender)
     }
 
-    /// The choice stands, whatever it was made by, and tokens are known: what the endpoint is to compute is counted, where all of it is there, and that it
-    /// will hold the prompt is noted. Answers what it is thought to hold by now.
+    /// The choice stands, whatever it was made by, and tokens are known: what the endpoint is to compute is counted,
+    /// where all of it is there, and that it will hold the prompt is noted. Answers what it is thought to hold by now.
     pub(super) fn charge_tokens(
         &mut self,
         tokens: Option<Tokens>,
@@ -254,8 +255,9 @@ impl Exchange {
         }
     }
 
-    /// The engine has computed nothing of it, whether it refused it or did not get all of it: what was noted at its endpoint is not there. Where another
-    /// request with the same beginning went there meanwhile, too little is believed until the next.
+    /// The engine has computed nothing of it, whether it refused it or did not get all of it: what was noted at its
+    /// endpoint is not there. Where another request with the same beginning went there meanwhile, too little is
+    /// believed until the next.
     pub(super) fn was_not_computed(&mut self, cx: &Context<'_>) {
         let Some(Leg { admission, noted: Some(noted), .. }) = &mut self.leg else { return };
         if noted.stage == Stage::Sent {
@@ -337,7 +339,8 @@ impl Exchange {
         Some(leg.admission.prefill_micros()).filter(|prefill| *prefill > 0)
     }
 
-    /// How long its endpoint may be about what it has to compute, all of this prompt with it: what it is thought to hold may be gone.
+    /// How long its endpoint may be about what it has to compute, all of this prompt with it: what it is thought to
+    /// hold may be gone.
     pub(super) fn longest_prefill(&self, slot: u16, cx: &Context<'_>) -> Micros {
         let noted = self.leg.as_ref().and_then(|leg| leg.noted.as_ref());
         let unread = self.upload.bytes as f64 / f64::from(Pool::TOKEN_BYTES);
@@ -346,7 +349,8 @@ impl Exchange {
         tokens.max(loads.pending(slot)).saturating_mul(1_000_000) / u64::from(loads.prefill_rate(slot))
     }
 
-    /// The first token of a stream is there. Of a batch it is that of one prompt, and says nothing of how fast all were computed.
+    /// The first token of a stream is there. Of a batch it is that of one prompt, and says nothing of how fast all were
+    /// computed.
     pub(super) fn first_token_came(&mut self, cx: &Context<'_>) {
         match &mut self.leg {
             Some(Leg { admission, noted: Some(noted), .. }) if noted.prediction.batch => admission.computed(),

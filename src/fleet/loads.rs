@@ -17,8 +17,8 @@ pub struct Loads {
     mean_answer: Box<[AtomicU32; LABELLED_POOLS_MAX]>,
 }
 
-/// What is counted of one endpoint, in a line of memory of its own: a request that comes or goes takes that one line from the other cores,
-/// and none that they need for other endpoints.
+/// What is counted of one endpoint, in a line of memory of its own: a request that comes or goes takes that one line
+/// from the other cores, and none that they need for other endpoints.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Cells {
@@ -109,8 +109,8 @@ impl Loads {
         even + odd + rest.iter().map(count).sum::<u64>()
     }
 
-    /// Tokens sent to one endpoint that it has to compute before it answers: not in its cache as far as we know, and no first
-    /// token seen.
+    /// Tokens sent to one endpoint that it has to compute before it answers: not in its cache as far as we know, and no
+    /// first token seen.
     #[inline]
     pub fn pending(&self, slot: u16) -> u64 {
         self.cells(slot).map_or(0, |cells| cells.pending.load(Ordering::Relaxed))
@@ -122,20 +122,22 @@ impl Loads {
         self.cells(slot).map_or(0, |cells| cells.dispatched.load(Ordering::Relaxed))
     }
 
-    /// Tokens of our requests in flight on one endpoint, prompts and what is expected of their answers: what they occupy of its cache
-    /// where they share nothing.
+    /// Tokens of our requests in flight on one endpoint, prompts and what is expected of their answers: what they
+    /// occupy of its cache where they share nothing.
     #[inline]
     pub fn resident(&self, slot: u16) -> u64 {
         self.cells(slot).map_or(0, |cells| cells.resident.load(Ordering::Relaxed))
     }
 
-    /// Of our requests in flight on one endpoint, those each of which its engine counts as several: batches, and those for several answers.
+    /// Of our requests in flight on one endpoint, those each of which its engine counts as several: batches, and those
+    /// for several answers.
     #[inline]
     pub fn several(&self, slot: u16) -> u32 {
         self.cells(slot).map_or(0, |cells| cells.several.load(Ordering::Relaxed))
     }
 
-    /// Bytes of the prompts sent to one endpoint since the process began, without those that it refused; falls where it refuses one.
+    /// Bytes of the prompts sent to one endpoint since the process began, without those that it refused; falls where it
+    /// refuses one.
     #[inline]
     pub fn prompted(&self, slot: u16) -> u64 {
         self.cells(slot).map_or(0, |cells| cells.prompted.load(Ordering::Relaxed))
@@ -161,7 +163,8 @@ impl Loads {
         }
     }
 
-    /// The slot is another endpoint's from now on. All else is 0 without requests, or never falls and is compared with what it was.
+    /// The slot is another endpoint's from now on. All else is 0 without requests, or never falls and is compared with
+    /// what it was.
     pub(crate) fn forget(&self, slot: u16) {
         if let Some(cells) = self.cells(slot) {
             cells.trial.end();

@@ -9,7 +9,8 @@ pub(super) struct Rate(AtomicU32);
 
 /// Tokens a second that an engine is taken to compute before one was timed.
 const FIRST_RATE: u32 = 4_000;
-/// The weight of one timed prompt in an engine's rate is one part of so many; shorter ones tell of waiting, not of computing.
+/// The weight of one timed prompt in an engine's rate is one part of so many; shorter ones tell of waiting, not of
+/// computing.
 const TIMED_PROMPTS: i64 = 8;
 const TIMED_TOKENS_MIN: u32 = 512;
 

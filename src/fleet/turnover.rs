@@ -1,5 +1,5 @@
-//! How fast a cache turns over: whether what a prompt pushes out of it was just used, and will probably be asked for again, or lay
-//! there for long, or whether there is room still.
+//! How fast a cache turns over: whether what a prompt pushes out of it was just used, and will probably be asked for
+//! again, or lay there for long, or whether there is room still.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ impl Turnover {
     /// Less than this is no change.
     const NOTICED: f32 = 0.01;
 
-    /// So many blocks have gone by now from a cache that holds `held` of at most `capacity`, and so many of prompts come; it was looked at so
-    /// long ago. Answers whether much has changed.
+    /// So many blocks have gone by now from a cache that holds `held` of at most `capacity`, and so many of prompts
+    /// come; it was looked at so long ago. Answers whether much has changed.
     pub fn saw(&mut self, (gone, came): (u64, u64), held: u32, capacity: u32, ago: Duration) -> bool {
         let Turnover { part, vacant, .. } = *self;
         // Answers push out answers, which nobody asks for: of a full cache as much of prompts goes as comes.

@@ -175,8 +175,9 @@ pub fn method_and_target(bytes: &[u8]) -> (&[u8], &[u8]) {
     (method, target.get(..class::run_end(&TARGET, target, 0)).unwrap_or_default())
 }
 
-/// Method and path, without its query, of a request whose line is whole, whatever is wrong with the rest: for a log, into which no bytes
-/// may come that are only taken for a head. A target in another form than `/…` may hold a password (RFC 9110, 4.2.4): nothing of it.
+/// Method and path, without its query, of a request whose line is whole, whatever is wrong with the rest: for a log,
+/// into which no bytes may come that are only taken for a head. A target in another form than `/…` may hold a password
+/// (RFC 9110, 4.2.4): nothing of it.
 pub fn method_and_path(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (line, _) = request_line(bytes).ok().flatten()?;
     let path = Some(line.target).filter(|target| target.starts_with(b"/")).map(super::without_query);

@@ -16,7 +16,8 @@ pub const EXPLAIN_FIELD: &[u8] = b"x-warmfront-explain";
 /// What the front adds to a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Added<'a> {
-    /// An id made here, of bytes that may stand in a field; `None`: the client sent a usable one ([`request_id`]), which stays.
+    /// An id made here, of bytes that may stand in a field; `None`: the client sent a usable one ([`request_id`]),
+    /// which stays.
     pub request_id: Option<&'a [u8]>,
     /// The client's address, appended to `X-Forwarded-For`.
     pub client_ip: IpAddr,

@@ -73,8 +73,8 @@ fn write_anthropic(out: &mut Vec<u8>, error: &ErrorReply) {
     out.extend_from_slice(b"}}");
 }
 
-/// The documented event, which the SDKs hand on as they hand on any other; what they raise an error for, with its words, is an
-/// `error` in it. A sequence number has to stand there and is not known here.
+/// The documented event, which the SDKs hand on as they hand on any other; what they raise an error for, with its
+/// words, is an `error` in it. A sequence number has to stand there and is not known here.
 fn write_responses(out: &mut Vec<u8>, error: &ErrorReply) {
     out.extend_from_slice(b"{\"type\":\"error\",\"sequence_number\":0,\"code\":\"server_error\",\"message\":");
     write_json_string(out, error.message);

@@ -54,8 +54,8 @@ pub fn check<'a>(
     hosts: impl Iterator<Item = &'a [u8]>,
 ) -> Result<Target<'a>, Refusal> {
     let host = one_host(version, hosts)?;
-    // "CONNECT is only used in requests to a proxy"; we are a gateway. TRACE has an engine send back what it got: what proxies
-    // before us added for it alone, too.
+    // "CONNECT is only used in requests to a proxy"; we are a gateway. TRACE has an engine send back what it got: what
+    // proxies before us added for it alone, too.
     match method {
         b"CONNECT" => return Err(Refusal::new(405, Cause::BadTarget, "CONNECT is not served")),
         b"TRACE" => return Err(Refusal::new(405, Cause::BadTarget, "TRACE is not served")),

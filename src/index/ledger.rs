@@ -102,8 +102,8 @@ impl Ledger {
         self.promises = None;
     }
 
-    /// Holds this prompt, or part of one, from here on, as the youngest. `before` of its blocks are held, the last of them in row `end`; with
-    /// none, `end` is the block before the part.
+    /// Holds this prompt, or part of one, from here on, as the youngest. `before` of its blocks are held, the last of
+    /// them in row `end`; with none, `end` is the block before the part.
     pub(super) fn insert(
         &mut self,
         rows: &Rows,
@@ -146,8 +146,9 @@ impl Ledger {
         inserted
     }
 
-    /// Evicts for these blocks, as far as there is what may go; answers how many. What each step reads is asked of the memory
-    /// before the first, for these blocks as well: the stores and exchanges would wait for it one after the other.
+    /// Evicts for these blocks, as far as there is what may go; answers how many. What each step reads is asked of the
+    /// memory before the first, for these blocks as well: the stores and exchanges would wait for it one after the
+    /// other.
     fn make_room(&mut self, rows: &Rows, slot: u16, hashes: &[u64], end: u32) -> u32 {
         hashes.iter().for_each(|&hash| rows.warm(hash));
         let mut going = self.oldest;

@@ -1,11 +1,13 @@
-//! How many tokens a prompt has up to a link: noted by control, read by shards. A table of fixed size without locks that may forget.
+//! How many tokens a prompt has up to a link: noted by control, read by shards. A table of fixed size without locks
+//! that may forget.
 //!
-//! A word says both, the link's tag and its tokens, so what is read belongs together whoever writes. A bucket is a cache line: its words
-//! are in the order in which they were noted last, and the one noted longest ago goes for a new one. Who reads while a link is noted again
-//! may miss it, as if it were forgotten; while others are noted, it is not missed.
+//! A word says both, the link's tag and its tokens, so what is read belongs together whoever writes. A bucket is a
+//! cache line: its words are in the order in which they were noted last, and the one noted longest ago goes for a new
+//! one. Who reads while a link is noted again may miss it, as if it were forgotten; while others are noted, it is not
+//! missed.
 //!
-//! A word keeps 40 bits of a link, and others choose the bucket: the tokens of another link are taken for this one's with a probability of
-//! at most 8 / 2^40, or 10^-11.
+//! A word keeps 40 bits of a link, and others choose the bucket: the tokens of another link are taken for this one's
+//! with a probability of at most 8 / 2^40, or 10^-11.
 
 use std::hint::black_box;
 
@@ -44,8 +46,8 @@ impl Lengths {
         &self.buckets[((spread * self.buckets.len() as u64) >> 32) as usize]
     }
 
-    /// Notes it as the youngest of its bucket. What no word can say (no tokens, or 2^24) is not noted. For one thread: of two at once one
-    /// may lose what it notes.
+    /// Notes it as the youngest of its bucket. What no word can say (no tokens, or 2^24) is not noted. For one thread:
+    /// of two at once one may lose what it notes.
     pub(super) fn note(&self, link: u64, tokens: u32) {
         if tokens == 0 || u64::from(tokens) > TOKENS {
             return;

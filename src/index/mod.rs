@@ -15,21 +15,22 @@
 //! - [`saved`]: what an endpoint holds, for a file.
 //! - [`shares`]: what each endpoint is due where there is not room for all.
 //!
-//! What an endpoint holds is at any time closed under prefixes, its capacity is never exceeded, and nothing is allocated after
-//! the start but where control asks for it ([`Index::keeps_promises`], [`Index::save`]). Nobody waits for anybody: reading takes no lock, and a ledger is written by who gets it at once. Who finds
-//! it taken looks again for some microseconds and then goes without ([`Missed::Busy`], counted): the endpoint is
-//! believed to hold less than it does until the next turn of that conversation, which is always allowed.
+//! What an endpoint holds is at any time closed under prefixes, its capacity is never exceeded, and nothing is
+//! allocated after the start but where control asks for it ([`Index::keeps_promises`], [`Index::save`]). Nobody waits
+//! for anybody: reading takes no lock, and a ledger is written by who gets it at once. Who finds it taken looks again
+//! for some microseconds and then goes without ([`Missed::Busy`], counted): the endpoint is believed to hold less than
+//! it does until the next turn of that conversation, which is always allowed.
 //!
 //! Ledgers written by many at once would have to give up the order: sets of 8 or 16 blocks, the oldest of each going, lose
 //! some block of a long prompt early, and the first one lost ends the match. On 4,000 requests of Mooncake's conversation
 //! trace, 8 endpoints of 2,000 blocks, such sets have hit rates of 16.0 and 19.6 %, this index and an exact LRU 25.1 %.
 //!
-//! A look-up is of a whole prompt, not of its beginning while the rest arrives, though nobody can hold more once a block is found
-//! that nobody holds. That would spare storing and forwarding, 0.8 ms of a MB between links of 10 Gbit/s (0.1 ms of 128 KB; ten
-//! times that at 1 Gbit/s), and some 50 µs of latency over the loopback (one round had 500 for a MB), of just those prompts that
-//! an engine computes for seconds: 250,000 tokens that it does not hold. The chain has to be read to its end all the same, to be
-//! inserted, tools come behind the messages in many bodies and before them in the chain, and what has been sent on cannot be sent
-//! to another engine.
+//! A look-up is of a whole prompt, not of its beginning while the rest arrives, though nobody can hold more once a
+//! block is found that nobody holds. That would spare storing and forwarding, 0.8 ms of a MB between links of 10 Gbit/s
+//! (0.1 ms of 128 KB; ten times that at 1 Gbit/s), and some 50 µs of latency over the loopback (one round had 500 for a
+//! MB), of just those prompts that an engine computes for seconds: 250,000 tokens that it does not hold. The chain has
+//! to be read to its end all the same, to be inserted, tools come behind the messages in many bodies and before them in
+//! the chain, and what has been sent on cannot be sent to another engine.
 
 mod answers;
 mod capacity;
@@ -162,9 +163,10 @@ impl Index {
         self.tenants.len()
     }
 
-    /// Gives a slot to an endpoint, empty: one that is new there, or that has restarted. `blocks`: how many its KV cache
-    /// holds; `None`: not known, [`Capacity::share`]. Answers its capacity, which is less where the index has less left or 9
-    /// times the share is exceeded. `Busy`: nothing of the slot is believed until this has been tried again.
+    /// Gives a slot to an endpoint, empty: one that is new there, or that has restarted. `blocks`: how many its KV
+    /// cache holds; `None`: not known, [`Capacity::share`]. Answers its capacity, which is less where the index has
+    /// less left or 9 times the share is exceeded. `Busy`: nothing of the slot is believed until this has been tried
+    /// again.
     ///
     /// For control: costs some 50 ns for each block held. Promises are forgotten, and no longer kept.
     pub fn assign(&self, id: EndpointId, blocks: Option<u32>) -> Result<u32, Missed> {
@@ -177,7 +179,7 @@ impl Index {
         Ok(ledger.capacity())
     }
 
-    /// Empties a slot whose endpoint has gone: it is nobody's until it is assigned. `Busy`: believed empty, and to be tried again.
+    /// Empties a slot whose endpoint has gone: it is nobody's from then on. `Busy`: believed empty, to be tried again.
     pub fn forget(&self, slot: u16) -> Result<(), Missed> {
         let mut ledger = self.empty(slot)?;
         ledger.resize(&self.rows, slot, 0, &mut self.pool());
@@ -185,10 +187,11 @@ impl Index {
         Ok(())
     }
 
-    /// Another capacity for an endpoint that keeps what it holds: as much of its youngest as goes in. Answers the capacity. Memory that
-    /// a smaller one leaves unused is there for others at once.
+    /// Another capacity for an endpoint that keeps what it holds: as much of its youngest as goes in. Answers the
+    /// capacity. Memory that a smaller one leaves unused is there for others at once.
     ///
-    /// For control: a smaller one costs some 25 ns for each block of what there was room for, and 300 ns for each that goes.
+    /// For control: a smaller one costs some 25 ns for each block of what there was room for, and 300 ns for each that
+    /// goes.
     pub fn resize(&self, id: EndpointId, blocks: u32) -> Result<u32, Missed> {
         loop {
             let (seat, mut ledger) = self.claim(id, CONTROL_CLAIMS_MAX)?;
@@ -205,15 +208,16 @@ impl Index {
         }
     }
 
-    /// Who of `among` holds how many leading blocks of the chain, into `found`. Endpoints whose slot has another tenant hold nothing.
+    /// Who of `among` holds how many leading blocks of the chain, into `found`. Endpoints whose slot has another tenant
+    /// hold nothing.
     ///
     /// At most [`probes_max`] blocks are looked at (twice as many if an endpoint is emptied meanwhile).
     pub fn longest(&self, chain: &[u64], among: &[EndpointId], found: &mut Matches) {
         self.look_up(among, found, |found| found.settle(&self.rows, chain));
     }
 
-    /// The same for a prompt whose `steps` are known, [`STEPS`] of each block and of what follows the last: tells endpoints of the same depth
-    /// apart, for the first [`DEPTHS_SEARCHED`] depths, and how many tokens they hold.
+    /// The same for a prompt whose `steps` are known, [`STEPS`] of each block and of what follows the last: tells
+    /// endpoints of the same depth apart, for the first [`DEPTHS_SEARCHED`] depths, and how many tokens they hold.
     pub fn longest_in_steps(&self, chain: &[u64], steps: &[u64], among: &[EndpointId], found: &mut Matches) {
         self.look_up(among, found, |found| self.settle_in_steps(chain, steps, found));
     }
@@ -239,7 +243,8 @@ impl Index {
         found.clear();
     }
 
-    /// Notes how many tokens a prompt has up to this link, for [`Matches::found`]. Of links noted long ago it is forgotten. For control.
+    /// Notes how many tokens a prompt has up to this link, for [`Matches::found`]. Of links noted long ago it is
+    /// forgotten. For control.
     pub fn note_tokens(&self, link: u64, tokens: u32) {
         if let Some(lengths) = &self.lengths {
             lengths.note(link, tokens);
@@ -256,16 +261,17 @@ impl Index {
         }
     }
 
-    /// Notes that the endpoint holds these blocks, or will: all of them are the youngest it has, the first younger than the last. What is
-    /// there already costs nothing but the search for its end; for new blocks the oldest leaves go.
+    /// Notes that the endpoint holds these blocks, or will: all of them are the youngest it has, the first younger than
+    /// the last. What is there already costs nothing but the search for its end; for new blocks the oldest leaves go.
     pub fn insert(&self, chain: &[u64], id: EndpointId, origin: Origin) -> Result<Inserted, Missed> {
         let (seat, mut ledger) = self.claim(id, CLAIMS_MAX)?;
         Ok(self.hold((seat, &mut ledger), chain, None, id.slot, origin))
     }
 
-    /// The same for the part of a chain that follows the block `after`, which the endpoint holds (else [`Missed::Orphan`], and nothing is
-    /// noted); `None`: for the begin of one. Costs by the links given, however many lie before. Steps are links too: they lie
-    /// below the block before them, one below the other, beside the next block.
+    /// The same for the part of a chain that follows the block `after`, which the endpoint holds (else
+    /// [`Missed::Orphan`], and nothing is noted); `None`: for the begin of one. Costs by the links given, however many
+    /// lie before. Steps are links too: they lie below the block before them, one below the other, beside the next
+    /// block.
     ///
     /// For control, which tells what engines say: waits longer for who writes than [`Index::insert`].
     pub fn append(
@@ -301,19 +307,20 @@ impl Index {
         inserted
     }
 
-    /// What was noted from this block on when the endpoint was chosen will not be there: it was not computed. Another's block of this name,
-    /// or what was built on it since, goes as well. For shards: `Busy` after about 10 µs.
+    /// What was noted from this block on when the endpoint was chosen will not be there: it was not computed. Another's
+    /// block of this name, or what was built on it since, goes as well. For shards: `Busy` after about 10 µs.
     pub fn take_back(&self, block: u64, id: EndpointId) -> Result<u32, Missed> {
         self.take_out(block, id, CLAIMS_MAX)
     }
 
-    /// Notes that the endpoint holds this block no more, nor what is built on it; answers how many blocks that were. It is said once, so
-    /// this waits for the ledger as control does.
+    /// Notes that the endpoint holds this block no more, nor what is built on it; answers how many blocks that were. It
+    /// is said once, so this waits for the ledger as control does.
     pub fn remove(&self, block: u64, id: EndpointId) -> Result<u32, Missed> {
         self.take_out(block, id, CONTROL_CLAIMS_MAX)
     }
 
-    /// `Ok` where nobody writes for the endpoint just now. For control, which has waited for that in vain and has more to note.
+    /// `Ok` where nobody writes for the endpoint just now. For control, which has waited for that in vain and has more
+    /// to note.
     pub fn free(&self, id: EndpointId) -> Result<(), Missed> {
         self.claim(id, 1).map(drop)
     }
@@ -332,8 +339,8 @@ impl Index {
         self.seats.get(slot as usize).map_or_else(Figures::default, |seat| seat.figures())
     }
 
-    /// Compares rows and ledgers while nobody writes, and answers how many rows are in use. An error says what does not fit.
-    /// Walks all memory: for tests.
+    /// Compares rows and ledgers while nobody writes, and answers how many rows are in use. An error says what does not
+    /// fit. Walks all memory: for tests.
     pub fn audit(&self) -> Result<usize, String> {
         let (used, bits) = self.rows.audit()?;
         let mut cells = 0;

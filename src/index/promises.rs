@@ -1,8 +1,9 @@
-//! What shards have chosen endpoints for that tell their own events: held from the choice on, so that the next turn finds it, but only
-//! until the events should have said it.
+//! What shards have chosen endpoints for that tell their own events: held from the choice on, so that the next turn
+//! finds it, but only until the events should have said it.
 //!
-//! A promise is the last of the blocks that were new with it, and how many they were. A block is confirmed by whatever else notes it
-//! ([`Index::append`] of an event) or one below it, since who holds a block holds all before it. What is not confirmed in time goes.
+//! A promise is the last of the blocks that were new with it, and how many they were. A block is confirmed by whatever
+//! else notes it ([`Index::append`] of an event) or one below it, since who holds a block holds all before it. What is
+//! not confirmed in time goes.
 
 use std::collections::VecDeque;
 
@@ -60,8 +61,9 @@ pub struct Expired {
 }
 
 impl Index {
-    /// Whether what shards promise for this endpoint has to be confirmed, which takes 128 KiB ([`PROMISES_MAX`] of 16 bytes) beyond
-    /// [`Index::bytes`]. No endpoint does at first, nor after [`Index::assign`]. Where it ends, what was promised is held like all else.
+    /// Whether what shards promise for this endpoint has to be confirmed, which takes 128 KiB ([`PROMISES_MAX`] of 16
+    /// bytes) beyond [`Index::bytes`]. No endpoint does at first, nor after [`Index::assign`]. Where it ends, what was
+    /// promised is held like all else.
     pub fn keeps_promises(&self, id: EndpointId, keeps: bool) -> Result<(), Missed> {
         // Asked again each second for one that has no seat.
         if !self.tenant(id) {
@@ -87,8 +89,9 @@ impl Index {
         self.second.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// [`Index::insert`] of what a shard has just chosen the endpoint for, at `now` in seconds: what is new of it goes if it is not
-    /// confirmed before [`Index::expire`]. With an endpoint that keeps no promises it is an insert by [`Origin::Choice`].
+    /// [`Index::insert`] of what a shard has just chosen the endpoint for, at `now` in seconds: what is new of it goes
+    /// if it is not confirmed before [`Index::expire`]. With an endpoint that keeps no promises it is an insert by
+    /// [`Origin::Choice`].
     pub fn promise(&self, chain: &[u64], id: EndpointId, now: u32) -> Result<Inserted, Missed> {
         let (seat, mut ledger) = self.claim(id, CLAIMS_MAX)?;
         let Some(promises) = &mut ledger.promises else {
@@ -106,9 +109,9 @@ impl Index {
         Ok(inserted)
     }
 
-    /// Takes out what was promised before this time and is not confirmed, with all that is built on it. `confirmed`: asked for the last
-    /// block of a promise whether the endpoint holds it in truth, should that not have been noted here. For control; some hundred
-    /// promises a call.
+    /// Takes out what was promised before this time and is not confirmed, with all that is built on it. `confirmed`:
+    /// asked for the last block of a promise whether the endpoint holds it in truth, should that not have been noted
+    /// here. For control; some hundred promises a call.
     pub fn expire(&self, id: EndpointId, before: u32, confirmed: impl Fn(u64) -> bool) -> Result<Expired, Missed> {
         let (seat, mut ledger) = self.claim(id, CONTROL_CLAIMS_MAX)?;
         let mut expired = Expired { blocks: 0, more: true };

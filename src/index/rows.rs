@@ -6,10 +6,10 @@
 //! A holder counts itself in the key before it sets its bit, and clears its bit before it counts itself out. Who reads
 //! compares the key behind the bits with the key before them: bits of a later tenant are never taken for this one's.
 //!
-//! Most blocks have one holder, and for them the key is all that is read. A sole row is its holder's alone to change: it is left by a
-//! plain store, and its first word of bits keeps the holder's cell (see [`super::ledger`]). A second holder makes a row of its
-//! own and shares that one; the next join it there. So a block has two rows at most, but for threads that make one at the same
-//! time; all are right, and who reads takes the holders of each.
+//! Most blocks have one holder, and for them the key is all that is read. A sole row is its holder's alone to change:
+//! it is left by a plain store, and its first word of bits keeps the holder's cell (see [`super::ledger`]). A second
+//! holder makes a row of its own and shares that one; the next join it there. So a block has two rows at most, but for
+//! threads that make one at the same time; all are right, and who reads takes the holders of each.
 //!
 //! A block has two buckets of [`LINE`] rows where its row may lie (two choices: Azar, Broder, Karlin, Upfal,
 //! "Balanced Allocations"; rows are never moved). There are never more rows than blocks held by each endpoint, summed.
@@ -40,7 +40,8 @@ impl Default for Line {
     }
 }
 
-/// Who holds it, in twelve bits. 0: nobody, the row is free. Below [`SHARED`]: the sole holder's slot, plus one. Else so many.
+/// Who holds it, in twelve bits. 0: nobody, the row is free. Below [`SHARED`]: the sole holder's slot, plus one. Else
+/// so many.
 const HOLDERS: u64 = 0xfff;
 const SHARED: u64 = 0x800;
 const HOLDER: u64 = 1;
@@ -210,8 +211,8 @@ impl Rows {
         sole(key).map_or_else(|| self.bits(row, word).load(Ordering::Acquire) & bit != 0, |sole| sole == slot)
     }
 
-    /// Makes the slot a holder of the block, whose cell is `cell`. `None`: it is one already, or both buckets are full. `place`
-    /// is what [`Rows::place_for`] has answered, if it was asked.
+    /// Makes the slot a holder of the block, whose cell is `cell`. `None`: it is one already, or both buckets are full.
+    /// `place` is what [`Rows::place_for`] has answered, if it was asked.
     #[inline]
     pub(super) fn hold(&self, hash: u64, slot: u16, cell: u32, place: Option<Place>) -> Option<(Row, Kept)> {
         self.hold_in(self.places(hash), hash, (slot, cell), place)
@@ -269,8 +270,8 @@ impl Rows {
         self.key(row).store(key & (TAG | TURN) | SHARED | HOLDER, Ordering::Release);
     }
 
-    /// The block's row to join, else a free one in the emptier of its buckets. `None`: the slot holds the block alone, or both
-    /// are full.
+    /// The block's row to join, else a free one in the emptier of its buckets. `None`: the slot holds the block alone,
+    /// or both are full.
     #[inline]
     pub(super) fn place_for(&self, hash: u64, slot: u16) -> Option<Place> {
         self.place_in(self.places(hash), hash, slot)

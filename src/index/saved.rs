@@ -1,8 +1,9 @@
 //! What an endpoint holds, to be written down and read into another process's index.
 //!
-//! A row keeps neither all of a hash nor which of the hash's two buckets it lies in, so that no hash can be had from it that would find it
-//! everywhere. But a look-up of the true hash comes by the same bucket in every index of as many buckets, and there it compares the tag. So
-//! what is saved is a row's bucket and tag, and it is read into an index of equal [`Index::layout`] alone.
+//! A row keeps neither all of a hash nor which of the hash's two buckets it lies in, so that no hash can be had from it
+//! that would find it everywhere. But a look-up of the true hash comes by the same bucket in every index of as many
+//! buckets, and there it compares the tag. So what is saved is a row's bucket and tag, and it is read into an index of
+//! equal [`Index::layout`] alone.
 
 use super::rows::Row;
 pub use super::rows::Saved;
@@ -16,8 +17,8 @@ impl Index {
         self.rows.layout()
     }
 
-    /// Calls `out` with each block that the endpoint holds, behind the block before it, such that [`Index::restore`] of each in this order
-    /// makes the same content of the same age. A block may come twice. Promises are left out.
+    /// Calls `out` with each block that the endpoint holds, behind the block before it, such that [`Index::restore`] of
+    /// each in this order makes the same content of the same age. A block may come twice. Promises are left out.
     ///
     /// Nobody can write for the endpoint meanwhile: `out` shall copy, and do no more.
     pub fn save(&self, id: EndpointId, out: &mut impl FnMut(Option<Saved>, Saved)) -> Result<(), Missed> {
@@ -26,8 +27,8 @@ impl Index {
         Ok(())
     }
 
-    /// Notes a block that was saved, of [`Origin::Saved`], as the youngest; false: no room could be made. `Orphan`: the endpoint
-    /// does not hold the block before, or this index has no such bucket.
+    /// Notes a block that was saved, of [`Origin::Saved`], as the youngest; false: no room could be made. `Orphan`: the
+    /// endpoint does not hold the block before, or this index has no such bucket.
     pub fn restore(&self, parent: Option<Saved>, block: Saved, id: EndpointId) -> Result<bool, Missed> {
         if !self.rows.has_bucket(block) {
             return Err(Missed::Orphan);

@@ -1,8 +1,8 @@
 //! How much of a prompt each endpoint holds.
 //!
-//! Who holds a block holds all before it, so the holders become fewer from block to block, and who holds how much is found by
-//! search over the depth (see [`gaps`]): each round asks up to [`FAN`] depths at once wherever some of them end, so that their
-//! memory is waited for once.
+//! Who holds a block holds all before it, so the holders become fewer from block to block, and who holds how much is
+//! found by search over the depth (see [`gaps`]): each round asks up to [`FAN`] depths at once wherever some of them
+//! end, so that their memory is waited for once.
 
 mod gaps;
 mod sent;
@@ -29,8 +29,8 @@ const LEVELS_MAX: usize = GAPS_MAX + DEPTHS_SEARCHED * STEPS;
 
 /// Most links looked at in one look-up of a chain of so many blocks: 64 for 512 blocks, and with so many steps 12 more.
 ///
-/// A round leaves at most a fifth (one part of [`FAN`] + 1) of the depths open. Steps are looked at behind each depth that was
-/// searched.
+/// A round leaves at most a fifth (one part of [`FAN`] + 1) of the depths open. Steps are looked at behind each depth
+/// that was searched.
 pub fn probes_max(blocks: usize, steps: usize) -> usize {
     let mut rounds = 0;
     let mut open = blocks;
@@ -120,8 +120,8 @@ impl Matches {
         self.levels().find(|(_, holders)| holders.contains(slot)).map_or(0, |(depth, _)| depth)
     }
 
-    /// Who holds how many leading blocks: the deepest first, each slot once, those that hold none left out. With steps several may have the
-    /// same depth: those with more of them come first.
+    /// Who holds how many leading blocks: the deepest first, each slot once, those that hold none left out. With steps
+    /// several may have the same depth: those with more of them come first.
     #[inline]
     pub fn levels(&self) -> impl Iterator<Item = (u32, &Set)> {
         self.levels[..self.found].iter().map(|level| (level.found.blocks, &level.holders))

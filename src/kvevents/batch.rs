@@ -1,8 +1,8 @@
 //! Reads one message's payload into buffers that are used again: `[time, events, rank]`, or the same as a map. Each event
 //! is an array with its tag first or a map with a `type`, whichever way the engine's version writes it.
 //!
-//! What is not known is passed over and counted, since every version of an engine adds something; what is known and does not make
-//! sense refuses the whole batch, so that no half of one is ever applied.
+//! What is not known is passed over and counted, since every version of an engine adds something; what is known and
+//! does not make sense refuses the whole batch, so that no half of one is ever applied.
 
 use super::event::{Event, Extras, Removed, Stored};
 use super::fields::{Field, Kind, names_adapter};
@@ -92,8 +92,8 @@ impl Batch {
         self.rank
     }
 
-    /// Whether its events name their fields, as those of vLLM 0.26 and later, or have them by place, as older ones' and SGLang's;
-    /// none where it has no event that is known.
+    /// Whether its events name their fields, as those of vLLM 0.26 and later, or have them by place, as older ones' and
+    /// SGLang's; none where it has no event that is known.
     pub fn names_fields(&self) -> Option<bool> {
         self.named
     }
@@ -382,7 +382,8 @@ fn optional(reader: &mut Reader<'_>, otherwise: &'static str) -> Result<Option<u
     }
 }
 
-/// A block's name as 64 bits: SGLang writes it signed, vLLM unsigned or as the whole digest, of which the number is the end.
+/// A block's name as 64 bits: SGLang writes it signed, vLLM unsigned or as the whole digest, of which the number is the
+/// end.
 fn hash(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
     let begin = reader.clone();
     match reader.value()? {

@@ -93,8 +93,8 @@ impl Door {
         }
     }
 
-    /// Nobody can wait there. A vLLM that publishes at a port of the kernel's choice (`tcp://*:0`) tells the address that it waits at itself, which
-    /// looks like one of ours that it connects to.
+    /// Nobody can wait there. A vLLM that publishes at a port of the kernel's choice (`tcp://*:0`) tells the address
+    /// that it waits at itself, which looks like one of ours that it connects to.
     async fn met(&mut self, error: std::io::Error) -> Result<Link, Ended> {
         if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable)
             && let Ok(link) = Link::connected(&self.there(), self.role.clone(), self.pace).await
@@ -111,7 +111,8 @@ impl Door {
         Err(Ended::Unreachable(error.kind()))
     }
 
-    /// Before the next attempt: none before the first, then doubled, and never twice the same, so that fronts do not come together.
+    /// Before the next attempt: none before the first, then doubled, and never twice the same, so that fronts do not
+    /// come together.
     fn wait(&self) -> Duration {
         let Some(doublings) = self.attempts.checked_sub(1) else { return Duration::ZERO };
         let wait = self.pace.again.saturating_mul(1 << doublings.min(16)).min(self.pace.again_most);

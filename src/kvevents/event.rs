@@ -16,8 +16,8 @@ pub enum Event<'a> {
 /// Blocks of one chain, each with its predecessor before it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Stored<'a> {
-    /// The engine's names for them. They say nothing of what is in them: where a process draws its root at random, equal blocks
-    /// of two engines have different names.
+    /// The engine's names for them. They say nothing of what is in them: where a process draws its root at random,
+    /// equal blocks of two engines have different names.
     pub hashes: &'a [u64],
     /// The block before the first of them; none where a prompt begins.
     pub parent: Option<u64>,
@@ -31,7 +31,8 @@ pub struct Stored<'a> {
     pub lora_name: Option<&'a [u8]>,
     /// An adapter computed them of which only a number is told.
     pub nameless: bool,
-    /// Which of a hybrid model's groups of layers they belong to. Groups differ in block size, and tell of the same tokens again.
+    /// Which of a hybrid model's groups of layers they belong to. Groups differ in block size, and tell of the same
+    /// tokens again.
     pub group: Option<u32>,
     /// What layers of that group look at, such as `full_attention` or `sliding_window`.
     pub attention: Option<&'a [u8]>,

@@ -1,5 +1,5 @@
-//! One TCP connection that speaks ZMTP, with a limit to every wait. Memory is that of one message: what is not read stays with the
-//! kernel and then with the publisher, which drops what it cannot send and leaves a hole in its numbers.
+//! One TCP connection that speaks ZMTP, with a limit to every wait. Memory is that of one message: what is not read
+//! stays with the kernel and then with the publisher, which drops what it cannot send and leaves a hole in its numbers.
 
 use std::io::ErrorKind;
 

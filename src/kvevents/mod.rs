@@ -5,8 +5,8 @@
 //! - [`Batch`]: one message, read into buffers that are used again. `fields` has the names and places of engines' versions.
 //! - [`Settings`]: where events come from, by configuration or by what the engine lists.
 //!
-//! Memory is bounded whatever engines send: for each source one message, and what it reads as. A consumer that is slow lets the
-//! publisher's own queue fill; what that drops is a hole, and asked for again.
+//! Memory is bounded whatever engines send: for each source one message, and what it reads as. A consumer that is slow
+//! lets the publisher's own queue fill; what that drops is a hole, and asked for again.
 
 mod batch;
 mod command;

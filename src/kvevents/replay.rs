@@ -76,10 +76,11 @@ impl Replay {
         (self.answer, self.progress) = (None, true);
     }
 
-    /// Has the rest asked for again, on a new connection. False: nothing has come of this one, and nothing else would of another.
+    /// Has the rest asked for again, on a new connection. False: nothing has come of this one, and nothing else would
+    /// of another.
     ///
-    /// A ROUTER drops what does not fit into its queue, 1,000 messages by default, and vLLM answers with 10,000 at once: a hole behind
-    /// an answer that fitted is such a loss, not the end of what the engine has.
+    /// A ROUTER drops what does not fit into its queue, 1,000 messages by default, and vLLM answers with 10,000 at
+    /// once: a hole behind an answer that fitted is such a loss, not the end of what the engine has.
     pub(super) fn again(&mut self) -> bool {
         if self.progress {
             self.tries = 0;

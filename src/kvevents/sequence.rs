@@ -1,7 +1,8 @@
-//! What a message's number says: whether it is the next one, one seen before, one behind a hole, or of an engine that began anew.
+//! What a message's number says: whether it is the next one, one seen before, one behind a hole, or of an engine that
+//! began anew.
 //!
-//! A number alone does not tell an engine that restarted from one whose message comes twice, which happens where a replay has run ahead
-//! of the subscription. The batch's time does: a process that began later stamps later times.
+//! A number alone does not tell an engine that restarted from one whose message comes twice, which happens where a
+//! replay has run ahead of the subscription. The batch's time does: a process that began later stamps later times.
 
 /// The messages of one rank.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +36,8 @@ impl Sequence {
         Sequence { next: 0, time: 0.0, replayed_below: 0, complete: true }
     }
 
-    /// Of an engine of which another process, or an earlier one, applied messages up to `next`, the last of them of this time.
+    /// Of an engine of which another process, or an earlier one, applied messages up to `next`, the last of them of
+    /// this time.
     pub(super) fn resumed(next: u64, time: f64, complete: bool) -> Sequence {
         Sequence { next, time, replayed_below: 0, complete }
     }

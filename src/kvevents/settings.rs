@@ -143,8 +143,8 @@ struct Listed {
 /// Where vLLM and SGLang publish unless told otherwise.
 pub const EVENTS_PORT: u16 = 5557;
 
-/// SGLang's `--kv-events-config` as [`listed`] reads it: there is no word for each rank in it, and it publishes wherever a publisher is named.
-/// `None`: it is no JSON object.
+/// SGLang's `--kv-events-config` as [`listed`] reads it: there is no word for each rank in it, and it publishes
+/// wherever a publisher is named. `None`: it is no JSON object.
 pub fn as_listed(config: &str) -> Option<Vec<u8>> {
     let mut config: Map<String, Value> = serde_json::from_str(config).ok()?;
     config.insert("enable_kv_cache_events".into(), true.into());
@@ -152,7 +152,8 @@ pub fn as_listed(config: &str) -> Option<Vec<u8>> {
     serde_json::to_vec(&json!({ "0": config })).ok()
 }
 
-/// Where the ranks of the engine at `host`, a name or an address, publish, by the answer to `GET /kv_event_sources`. Ranks that publish nothing are left out.
+/// Where the ranks of the engine at `host`, a name or an address, publish, by the answer to `GET /kv_event_sources`.
+/// Ranks that publish nothing are left out.
 pub fn listed(answer: &[u8], host: &str) -> Result<Vec<(u32, Settings)>, String> {
     let ranks: BTreeMap<u32, Listed> =
         serde_json::from_slice(answer).map_err(|error| format!("not a list of event sources: {error}"))?;

@@ -12,7 +12,8 @@ use super::told::{Hole, Reached, Told};
 use super::zmtp::Role;
 use crate::limits::KV_RANKS_MAX;
 
-/// A subscription. Nothing happens but while it is asked: it starts no task but for handshakes of engines that connect to us.
+/// A subscription. Nothing happens but while it is asked: it starts no task but for handshakes of engines that connect
+/// to us.
 #[derive(Debug)]
 pub struct Source {
     settings: Settings,

@@ -9,8 +9,8 @@ use super::msgpack::Malformed;
 pub enum Told<'a> {
     /// The engine is heard.
     Connected,
-    /// It has answered to the end what was asked for when it was heard: nothing that it had published before is missing but what
-    /// [`Told::Incomplete`] names.
+    /// It has answered to the end what was asked for when it was heard: nothing that it had published before is missing
+    /// but what [`Told::Incomplete`] names.
     Abreast,
     /// What changed next in the caches of the rank it names.
     Batch(&'a Batch),
@@ -19,7 +19,8 @@ pub enum Told<'a> {
         /// Which.
         rank: u32,
     },
-    /// Of the rank, something has been missed that will not come. What is known may be used; that something is not known means nothing.
+    /// Of the rank, something has been missed that will not come. What is known may be used; that something is not
+    /// known means nothing.
     Incomplete {
         /// Which.
         rank: u32,

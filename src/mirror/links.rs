@@ -1,14 +1,14 @@
-//! Which links are held, and by how many blocks each: prompts that part within a block share its first steps, and the same text may be cut
-//! into tokens in two ways.
+//! Which links are held, and by how many blocks each: prompts that part within a block share its first steps, and the
+//! same text may be cut into tokens in two ways.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Keys of 64 bits that are hashes already. They are hashed again, under a seed that nobody knows: clients choose the texts and thereby
-/// the links, old engines name blocks by a function that anybody can compute, and who finds many that fall into one place would make
-/// each look-up as long as the table.
+/// Keys of 64 bits that are hashes already. They are hashed again, under a seed that nobody knows: clients choose the
+/// texts and thereby the links, old engines name blocks by a function that anybody can compute, and who finds many that
+/// fall into one place would make each look-up as long as the table.
 #[derive(Clone)]
 pub(super) struct Seeded(u64);
 
@@ -39,7 +39,8 @@ impl Hasher for Mixed {
     }
 }
 
-/// A table of so many entries that never grows: half of its room stays free, so that what removals leave behind is swept in place.
+/// A table of so many entries that never grows: half of its room stays free, so that what removals leave behind is
+/// swept in place.
 pub(super) fn table(entries_max: usize) -> HashMap<u64, u32, Seeded> {
     HashMap::with_capacity_and_hasher(2 * entries_max, Seeded::default())
 }

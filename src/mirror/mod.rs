@@ -1,13 +1,14 @@
 //! What one engine rank holds by its own word, as bytes: its KV events in, links of chains out.
 //!
-//! An engine names its blocks by hashes that say nothing of what is in them, and says each block's tokens once, when it is stored. Here a
-//! tree of all named blocks is kept, each with the prompt down to its end as far as that is cut ([`text`]), so that a block's
-//! links can be made from its tokens alone, whatever it follows ([`tree`]). [`settle`] has the rules by which blocks come and go,
-//! [`links`] counts who owns which, [`saved`] writes all of it down.
+//! An engine names its blocks by hashes that say nothing of what is in them, and says each block's tokens once, when it
+//! is stored. Here a tree of all named blocks is kept, each with the prompt down to its end as far as that is cut
+//! ([`text`]), so that a block's links can be made from its tokens alone, whatever it follows ([`tree`]). [`settle`]
+//! has the rules by which blocks come and go, [`links`] counts who owns which, [`saved`] writes all of it down.
 //!
-//! A block is *held* if the engine has it and all before it, and if all of these can be read as text: then a prompt that begins with its
-//! bytes finds it cached. The [`Sink`] is told of links as blocks come to be held, and when the last block that owns one is held no more.
-//! At any time the links told are closed under prefixes: the ones before come first, and go last.
+//! A block is *held* if the engine has it and all before it, and if all of these can be read as text: then a prompt
+//! that begins with its bytes finds it cached. The [`Sink`] is told of links as blocks come to be held, and when the
+//! last block that owns one is held no more. At any time the links told are closed under prefixes: the ones before come
+//! first, and go last.
 //!
 //! - A name that is stored again counts as a copy, and is gone when as many are removed: vLLM tells of each physical block. It tells of
 //!   reused ones again, too, where a request asks for that (`kv_cache_report_mode`), and removes them once: these are believed to be there
@@ -18,10 +19,10 @@
 //! - A block whose links find no room is not read, nor is what is behind it: nothing of that is held, and nothing else is wrong.
 //! - A block that goes while others that follow it stay takes these along; once it is stored again, with the same text, they are held again.
 //!
-//! An event costs what its size is; but where a block goes or comes before others that follow it, all below it are told of, each time. Engines
-//! remove leaves first, so that each block is told of once as it comes and once as it goes. One that does otherwise again and again
-//! is given up ([`Mirror::overflowed`]), so that no message costs more than what it names and [`PATIENCE_MAX`]. What is long is done in pieces
-//! ([`walk`]). Memory is bounded by [`Mirror::bytes`].
+//! An event costs what its size is; but where a block goes or comes before others that follow it, all below it are told
+//! of, each time. Engines remove leaves first, so that each block is told of once as it comes and once as it goes. One
+//! that does otherwise again and again is given up ([`Mirror::overflowed`]), so that no message costs more than what it
+//! names and [`PATIENCE_MAX`]. What is long is done in pieces ([`walk`]). Memory is bounded by [`Mirror::bytes`].
 
 mod counts;
 mod links;
@@ -49,8 +50,8 @@ pub use walk::{Halt, Stint, Telling};
 
 /// Who is told of what is held.
 pub trait Sink {
-    /// This link is held from now on, behind the block's link `after`. `tokens`: what a prompt has cached that matches up to it; where blocks of
-    /// several lengths own the link, as the first of them has it.
+    /// This link is held from now on, behind the block's link `after`. `tokens`: what a prompt has cached that matches
+    /// up to it; where blocks of several lengths own the link, as the first of them has it.
     fn hold(&mut self, after: Option<u64>, link: u64, tokens: u32);
     /// A link that is held is worth so many tokens from now on.
     fn worth(&mut self, link: u64, tokens: u32);
@@ -148,8 +149,8 @@ impl Mirror {
         Mirror { counts, ..Mirror::new(0) }
     }
 
-    /// What to make a mirror for, where an engine has so many blocks of this size: there are [`MIRROR_LINKS_PER_BLOCK`] links for each, and
-    /// large blocks have more.
+    /// What to make a mirror for, where an engine has so many blocks of this size: there are [`MIRROR_LINKS_PER_BLOCK`]
+    /// links for each, and large blocks have more.
     pub fn blocks_for(blocks: u32, block_size: u32) -> u32 {
         blocks.saturating_mul(parts(block_size)).min(MIRROR_BLOCKS_MAX)
     }
@@ -174,8 +175,8 @@ impl Mirror {
         }
     }
 
-    /// The same in pieces, of which one ends with `stint`. `done`: how many of the blocks were named, 0 at first. Nothing else is told before
-    /// that is through.
+    /// The same in pieces, of which one ends with `stint`. `done`: how many of the blocks were named, 0 at first.
+    /// Nothing else is told before that is through.
     pub fn stored_on(
         &mut self,
         stored: &Stored<'_>,
@@ -264,8 +265,9 @@ impl Mirror {
         }
     }
 
-    /// More was told of than is borne, or than an engine can hold: all of it goes, and the engine is known again once it says that it begins
-    /// anew, or has told of nearly all that it has. Takes as long as [`Mirror::cleared`], and no sink is told either.
+    /// More was told of than is borne, or than an engine can hold: all of it goes, and the engine is known again once
+    /// it says that it begins anew, or has told of nearly all that it has. Takes as long as [`Mirror::cleared`], and no
+    /// sink is told either.
     pub fn give_up(&mut self) {
         self.counts.beyond += u64::from(self.blocks);
         self.cleared();
@@ -301,17 +303,20 @@ impl Mirror {
         self.counts
     }
 
-    /// Whether the engine has said since the last clear that it holds more than it should be able to, or what no cache does.
+    /// Whether the engine has said since the last clear that it holds more than it should be able to, or what no cache
+    /// does.
     pub fn overflowed(&self) -> bool {
         self.overflowed
     }
 
-    /// Whether the engine has told of blocks, and of none by which it is known what a prompt finds: all are of layers that see a part of it.
+    /// Whether the engine has told of blocks, and of none by which it is known what a prompt finds: all are of layers
+    /// that see a part of it.
     pub fn is_partial(&self) -> bool {
         self.group.is_none() && self.passed_over
     }
 
-    /// Whether there is something in what is known that the engine holds no more: more was stored than it can hold. [`Mirror::give_up`] ends that.
+    /// Whether there is something in what is known that the engine holds no more: more was stored than it can hold.
+    /// [`Mirror::give_up`] ends that.
     pub fn is_over(&self) -> bool {
         self.over
     }
@@ -363,7 +368,8 @@ impl Mirror {
 
 /// So many blocks may be told of with each that is named.
 const PATIENCE_FOR_ONE: u32 = 4;
-/// And at most so many at once, whatever the engine says that it has: the longest prompt in blocks of one token of some bytes, a few times.
+/// And at most so many at once, whatever the engine says that it has: the longest prompt in blocks of one token of some
+/// bytes, a few times.
 const PATIENCE_MAX: u32 = 1 << 20;
 /// So many tokens are looked up in the time in which a link is told of.
 const TOKENS_FOR_ONE: u32 = 64;
@@ -383,8 +389,8 @@ fn on_gpu(medium: Option<&[u8]>) -> bool {
     medium.is_none_or(|medium| medium.eq_ignore_ascii_case(b"GPU"))
 }
 
-/// Whether layers of this kind look at all that is before a token. What others keep is of no use by itself: windows, states. Where a model has
-/// both, its engine reuses no more than both have, which may be less than is held here.
+/// Whether layers of this kind look at all that is before a token. What others keep is of no use by itself: windows,
+/// states. Where a model has both, its engine reuses no more than both have, which may be less than is held here.
 fn sees_all(attention: Option<&[u8]>) -> bool {
     attention.is_none_or(|kind| matches!(kind, b"full_attention" | b"mla_attention" | b"sink_full_attention"))
 }

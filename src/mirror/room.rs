@@ -34,8 +34,8 @@ impl Room {
     }
 }
 
-/// Of [`super::links::table`]: a power of two of buckets, seven eighths of them for entries, each with a byte beside it, and some bytes
-/// at the end.
+/// Of [`super::links::table`]: a power of two of buckets, seven eighths of them for entries, each with a byte beside
+/// it, and some bytes at the end.
 const fn table_bytes(entries_max: usize) -> usize {
     let buckets = (2 * entries_max * 8 / 7 + 1).next_power_of_two();
     (if buckets < 16 { 16 } else { buckets }) * (size_of::<(u64, u32)>() + 1) + 64

@@ -1,7 +1,7 @@
 //! A mirror written down, for a front that starts again while its engines run on: what they hold they do not say twice.
 //!
-//! Roots and links are in it as they were made, so that whoever keeps it keeps the ids of form and model beside it, and drops it where these
-//! differ. That links are still made as they were is tried on some bytes.
+//! Roots and links are in it as they were made, so that whoever keeps it keeps the ids of form and model beside it, and
+//! drops it where these differ. That links are still made as they were is tried on some bytes.
 
 use thiserror::Error;
 use xxhash_rust::xxh64::xxh64;

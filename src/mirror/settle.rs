@@ -11,7 +11,8 @@ const CAST_OFF_MAX: u32 = 1 << 16;
 const STEPS_FOR_ONE: u32 = 16;
 
 impl Mirror {
-    /// Reads a block that is under none, and puts it where it belongs. What followed it before follows it still if its text is the same.
+    /// Reads a block that is under none, and puts it where it belongs. What followed it before follows it still if its
+    /// text is the same.
     pub(super) fn settle(&mut self, at: u32, block: Block<'_>, reading: &Reading<'_>, sink: &mut impl Sink) {
         let old = std::mem::take(&mut self.tree.get_mut(at).links);
         self.links_kept -= old.len();
@@ -19,7 +20,8 @@ impl Mirror {
         let (tokens_before, block_before) = above.map_or((0, 0), |above| self.tree.get(above).end());
         let mut block_last = block_before;
         let text = self.read(block, above, reading, &mut block_last);
-        // Linked below itself it would close a ring, were it not for its tokens: all that follow it have more, and keep them.
+        // Linked below itself it would close a ring, were it not for its tokens: all that follow it have more, and keep
+        // them.
         if text.is_err() || text != self.tree.get(at).text {
             self.cast_off(at);
         }
@@ -44,7 +46,8 @@ impl Mirror {
         }
     }
 
-    /// What follows a block follows it no more. No engine's block is followed by so many that they are not cast off at once.
+    /// What follows a block follows it no more. No engine's block is followed by so many that they are not cast off at
+    /// once.
     fn cast_off(&mut self, at: u32) {
         for _ in 0..CAST_OFF_MAX {
             let Some(below) = self.tree.first_below(at) else { return };

@@ -97,7 +97,8 @@ impl Text {
         Ok(self)
     }
 
-    /// What a token adds to the text: its own, without the space that the tokenizer put before the text, or behind a special token.
+    /// What a token adds to the text: its own, without the space that the tokenizer put before the text, or behind a
+    /// special token.
     fn unpadded<'v>(&mut self, vocabulary: &'v Vocabulary, token: u32) -> Option<&'v [u8]> {
         let text = vocabulary.text(token)?;
         if vocabulary.lead() == Lead::Nowhere {
@@ -120,12 +121,14 @@ pub(super) fn root(stored: &Stored<'_>, place: usize, reading: &Reading<'_>) -> 
     (reading.root)(stored.lora_name, salt).ok_or(Unread::Unasked)
 }
 
-/// The salt among what tells a block from others with equal tokens; an error where there is more than an adapter and a salt.
+/// The salt among what tells a block from others with equal tokens; an error where there is more than an adapter and a
+/// salt.
 ///
-/// Engines do not say which key is which. A text that is no adapter's name is taken for a salt on a prompt's first block. It
-/// may be the hash of an image that lies in this block whole, without a salt: what follows is then held below a root that nobody
-/// asks for, unless with that very hash as a salt. Longer images have keys in later blocks, too, and are stopped at there;
-/// beside a salt they are a second key. Engines that say no keys (SGLang, vLLM before 0.11) have salted prompts taken for plain ones.
+/// Engines do not say which key is which. A text that is no adapter's name is taken for a salt on a prompt's first
+/// block. It may be the hash of an image that lies in this block whole, without a salt: what follows is then held below
+/// a root that nobody asks for, unless with that very hash as a salt. Longer images have keys in later blocks, too, and
+/// are stopped at there; beside a salt they are a second key. Engines that say no keys (SGLang, vLLM before 0.11) have
+/// salted prompts taken for plain ones.
 pub(super) fn keys<'a>(stored: &Stored<'a>, place: usize, first: bool) -> Result<Option<&'a [u8]>, Unread> {
     if stored.nameless {
         // Who asks for the adapter names it, and what the model computes without it is something else.

@@ -6,8 +6,8 @@ use crate::limits::{BLOCK_BYTES, STEP_BYTES};
 /// No node.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A block that the engine has named. Only those whose text is known are linked with each other: below one that cannot be read
-/// nothing can be.
+/// A block that the engine has named. Only those whose text is known are linked with each other: below one that cannot
+/// be read nothing can be.
 pub(super) struct Node {
     /// The engine's name for it.
     pub name: u64,
@@ -55,11 +55,13 @@ impl Node {
         }
     }
 
-    /// Its links as a sink is told of them: the block's before, the link, and the tokens that are cached for who matches so far.
+    /// Its links as a sink is told of them: the block's before, the link, and the tokens that are cached for who
+    /// matches so far.
     ///
-    /// Engines reuse whole blocks, so that the steps within one are worth what is before it; but whoever matches up to its last step has
-    /// the rest of it as well, most likely: where nothing follows the block, as the next turn of a conversation has all of it; where
-    /// something does, and the prompt parts from that somewhere in the step, if less than half of the step is left.
+    /// Engines reuse whole blocks, so that the steps within one are worth what is before it; but whoever matches up to
+    /// its last step has the rest of it as well, most likely: where nothing follows the block, as the next turn of a
+    /// conversation has all of it; where something does, and the prompt parts from that somewhere in the step, if less
+    /// than half of the step is left.
     pub fn told(&self) -> impl Iterator<Item = (Option<u64>, u64, u32)> {
         let (end, tokens) = self.text.as_ref().map_or((0, 0), |text| (text.cut.bytes(), text.tokens));
         let steps = end.min(TEXT_BYTES_MAX) / STEP_BYTES as u64;

@@ -1,4 +1,5 @@
-//! Work that is as long as a cache is large, in pieces: whoever has more to do than to listen to one engine asks for one at a time.
+//! Work that is as long as a cache is large, in pieces: whoever has more to do than to listen to one engine asks for
+//! one at a time.
 
 use super::links::Links;
 use super::tree::Tree;

@@ -1,4 +1,5 @@
-//! What a choice knows of an endpoint's KV cache, as far as can be computed when it is told: a choice looks at hundreds of them.
+//! What a choice knows of an endpoint's KV cache, as far as can be computed when it is told: a choice looks at hundreds
+//! of them.
 
 use crate::fleet::Endpoint;
 
@@ -21,7 +22,8 @@ pub(super) struct Cache {
     pub(super) capacity: u64,
     /// See [`Endpoint::dispatched_at`].
     dispatched_at: i64,
-    /// What may be dispatched in all until it is as full as it may be made, by a prompt that it holds most of and by others.
+    /// What may be dispatched in all until it is as full as it may be made, by a prompt that it holds most of and by
+    /// others.
     until_warm: i64,
     until_cold: i64,
     /// Tokens in use at the last scrape that no request of ours told of, less those that ours shared: with what ours
@@ -29,15 +31,16 @@ pub(super) struct Cache {
     base: i64,
     /// How much of our requests' tokens is their own, 0..=1: the rest they share with one another.
     own: f32,
-    /// The square of what is not, in [`PARTS_BITS`]: next to nothing where each has a conversation of its own, nearly all where one prompt stands
-    /// before all of theirs; nothing where it is not known.
+    /// The square of what is not, in [`PARTS_BITS`]: next to nothing where each has a conversation of its own, nearly
+    /// all where one prompt stands before all of theirs; nothing where it is not known.
     pub(super) shared: u32,
     /// Tokens that it could take at the last scrape without another going.
     pub(super) vacant: u32,
 }
 
-/// What is known of the caches of endpoints that are chosen among. Who does not tell how full he is, beside others who do, is taken to be as they are in
-/// the mean: as an empty one he would be preferred to all of them, and nobody would ever wait for room there.
+/// What is known of the caches of endpoints that are chosen among. Who does not tell how full he is, beside others who
+/// do, is taken to be as they are in the mean: as an empty one he would be preferred to all of them, and nobody would
+/// ever wait for room there.
 pub(super) fn of_each(endpoints: &[&&Endpoint]) -> Box<[Cache]> {
     let mut caches: Box<[Cache]> = endpoints.iter().map(|endpoint| Cache::of(endpoint)).collect();
     let tells = |endpoint: &Endpoint| endpoint.engine.kv_use.is_some();
@@ -142,8 +145,8 @@ impl Cache {
         }
     }
 
-    /// How many of so many new tokens would push out what lies there, where so many were sent there in all by now; none, as far as
-    /// is known, of a cache that nobody tells of.
+    /// How many of so many new tokens would push out what lies there, where so many were sent there in all by now;
+    /// none, as far as is known, of a cache that nobody tells of.
     pub(super) fn pushed_out(&self, new: u64, dispatched: u64) -> u64 {
         if self.capacity == 0 {
             return 0;
@@ -152,8 +155,9 @@ impl Cache {
         new.saturating_sub(u64::from(self.vacant).saturating_sub(since))
     }
 
-    /// Whether so many new tokens of a prompt go in beside what is in use, and what was dispatched since that was read: for the cost alone,
-    /// whose weights were found with it. What was dispatched stays until the next scrape, so that it says "no" sooner than `Work::room`.
+    /// Whether so many new tokens of a prompt go in beside what is in use, and what was dispatched since that was read:
+    /// for the cost alone, whose weights were found with it. What was dispatched stays until the next scrape, so that
+    /// it says "no" sooner than `Work::room`.
     pub(super) fn has_room(&self, new: u64, is_warm: bool, dispatched: u64) -> bool {
         let until = if is_warm { self.until_warm } else { self.until_cold };
         self.dispatched_at.max(dispatched as i64) + new as i64 <= until

@@ -26,7 +26,7 @@ pub struct Cost {
     pub no_room: u32,
     /// Taken off again at the prompt's home: what other fronts may have sent there of it.
     pub others: u32,
-    /// What is compared: `pending`, a sixth of what is to be computed, `decoding` and `full` divided by the endpoint's weight, the rest of `new`, and
-    /// `no_room`, less `others`; never less than 0.
+    /// What is compared: `pending`, a sixth of what is to be computed, `decoding` and `full` divided by the endpoint's
+    /// weight, the rest of `new`, and `no_room`, less `others`; never less than 0.
     pub total: u32,
 }

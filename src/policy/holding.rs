@@ -1,20 +1,22 @@
 //! When requests wait in the front for room, where nobody has said.
 //!
-//! Holding protects prompts. Where caches are full, each further request pushes prompts out that others are about to come back with,
-//! and is computed at the cost of theirs. In the front it keeps nobody's place: what ends makes room for who is warm, and what is
-//! cold waits. So what counts is what a request brings. Of a prompt that is there already for the most part little is
-//! pushed out, and the engine may as well queue it, unless it is prompts alone that fill the caches: where answers have a large part
-//! of what a request occupies, room comes and goes with tokens that nobody can foresee, and a front that keeps some of it free
-//! only makes the fleet smaller.
+//! Holding protects prompts. Where caches are full, each further request pushes prompts out that others are about to
+//! come back with, and is computed at the cost of theirs. In the front it keeps nobody's place: what ends makes room
+//! for who is warm, and what is cold waits. So what counts is what a request brings. Of a prompt that is there already
+//! for the most part little is pushed out, and the engine may as well queue it, unless it is prompts alone that fill
+//! the caches: where answers have a large part of what a request occupies, room comes and goes with tokens that nobody
+//! can foresee, and a front that keeps some of it free only makes the fleet smaller.
 
 use crate::fleet::Loads;
 use crate::policy::{Choice, Pool};
 
-/// A prompt of which more is there already, in percent, pushes little out, unless answers are short: then the rest of such prompts is
-/// what fills the caches, and those push little out that bring no more than requests of their pool do on the mean.
+/// A prompt of which more is there already, in percent, pushes little out, unless answers are short: then the rest of
+/// such prompts is what fills the caches, and those push little out that bring no more than requests of their pool do
+/// on the mean.
 const THERE: u64 = 80;
 /// Answers are short if they are at most one part in so many of what a request occupies by itself. In replays
-/// (`src/replay/README.md`, "Holding") they are one in 7 or less where holding such requests pays, and one in 4 where it costs.
+/// (`src/replay/README.md`, "Holding") they are one in 7 or less where holding such requests pays, and one in 4 where
+/// it costs.
 const ANSWERS: f32 = 5.0;
 
 /// Whether a request whose endpoint has no room waits for it.
@@ -27,7 +29,8 @@ pub(super) fn in_force(pool: &Pool, loads: &Loads, choice: &Choice) -> bool {
     100 * u64::from(tokens.held) < THERE * prompt || much && answers_are_short(pool, loads, choice)
 }
 
-/// What requests in flight share of their prompts is there once for all of them, as the engine's own count of its cache tells.
+/// What requests in flight share of their prompts is there once for all of them, as the engine's own count of its cache
+/// tells.
 fn answers_are_short(pool: &Pool, loads: &Loads, choice: &Choice) -> bool {
     let place = pool.eligible().slots().binary_search(&choice.endpoint.slot).ok();
     let cache = place.and_then(|place| pool.eligible().caches().get(place));

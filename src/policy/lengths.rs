@@ -1,4 +1,5 @@
-//! Endpoints of one pool that take prompts of different lengths, such as those of one name that were started with `--max-model-len` and without.
+//! Endpoints of one pool that take prompts of different lengths, such as those of one name that were started with
+//! `--max-model-len` and without.
 //!
 //! What is too long for an engine it refuses at once, so that it looks idle and would draw the next such prompt too.
 
@@ -7,7 +8,8 @@ use crate::policy::{Eligible, Pool};
 
 /// So many are told apart at most, the shortest.
 const LENGTHS_MAX: usize = 8;
-/// How long a prompt is is mostly a guess: an endpoint is passed over for one that is longer by more than one part in so many.
+/// How long a prompt is is mostly a guess: an endpoint is passed over for one that is longer by more than one part in
+/// so many.
 const GUESS: u32 = 5;
 
 /// Those endpoints of a pool that take more than others do.
@@ -20,8 +22,8 @@ pub(super) struct Longer {
 }
 
 impl Pool {
-    /// Those that take so many tokens, prompt and answer together, where others do not; all of them, where who does is down. Of what is too long
-    /// for all, those that take most. 0: nothing is known of it.
+    /// Those that take so many tokens, prompt and answer together, where others do not; all of them, where who does is
+    /// down. Of what is too long for all, those that take most. 0: nothing is known of it.
     #[inline]
     pub fn taking(&self, tokens: u32) -> &Pool {
         let is_too_long = |longer: &&Longer| tokens > longer.than + longer.than / GUESS;
@@ -48,7 +50,8 @@ impl Pool {
         lengths.into_iter().filter_map(longer).collect()
     }
 
-    /// The same, with the tables of a pool of equal members that take as much: hundreds of adapters would have one each for each length.
+    /// The same, with the tables of a pool of equal members that take as much: hundreds of adapters would have one each
+    /// for each length.
     pub(super) fn longer_as(&self, twin: &Pool) -> Box<[Longer]> {
         twin.longer.iter().map(|longer| Longer { than: longer.than, pool: self.part_as(&longer.pool) }).collect()
     }

@@ -226,8 +226,8 @@ pub struct Choice {
     pub endpoint: EndpointId,
     /// Why.
     pub reason: Reason,
-    /// For a spill the home that was full, for a home the next endpoint of the ring if that is near, for least work who comes
-    /// next.
+    /// For a spill the home that was full, for a home the next endpoint of the ring if that is near, for least work who
+    /// comes next.
     pub runner_up: Option<u16>,
     /// Most requests of ours this endpoint may have, this one included: the bound less foreign load. `None`: no bound.
     pub slots: Option<u32>,
@@ -244,8 +244,8 @@ pub struct Choice {
     pub costs: Option<Costs>,
     /// Its cache has room for this request. Where nothing is known of that, it has.
     pub room: bool,
-    /// By what requests for one endpoint compare where it has none: there is room for all who need less than one for whom there is, in
-    /// tokens of its cache.
+    /// By what requests for one endpoint compare where it has none: there is room for all who need less than one for
+    /// whom there is, in tokens of its cache.
     pub needs: u32,
 }
 
@@ -266,7 +266,8 @@ pub struct Tokens {
     pub held: u32,
     /// To be computed.
     pub new: u32,
-    /// In its cache by the index, believed or not: without what is taken to follow since it was sent there, where an engine's own text is not known to its end.
+    /// In its cache by the index, believed or not: without what is taken to follow since it was sent there, where an
+    /// engine's own text is not known to its end.
     pub predicted: u32,
 }
 

@@ -12,8 +12,9 @@ use crate::policy::lengths::Longer;
 use crate::ring::Ring;
 use crate::scan::Form;
 
-/// Index of a pool in [`crate::snapshot::Snapshot::pools`]; of the first [`crate::limits::LABELLED_POOLS_MAX`] stable for the life of the process, so
-/// that it may label statistics, of the others for as long as anybody serves it, and an hour.
+/// Index of a pool in [`crate::snapshot::Snapshot::pools`]; of the first [`crate::limits::LABELLED_POOLS_MAX`] stable
+/// for the life of the process, so that it may label statistics, of the others for as long as anybody serves it, and an
+/// hour.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct PoolId(pub u16);
 
@@ -131,14 +132,15 @@ pub(super) struct Row {
 const INVERSE_BITS: u32 = 20;
 
 impl Row {
-    /// Its part of an even load, in hundredths of weight: of one on trial as large as of any other, or what is open there from before would keep
-    /// away the request that frees it.
+    /// Its part of an even load, in hundredths of weight: of one on trial as large as of any other, or what is open
+    /// there from before would keep away the request that frees it.
     #[inline]
     pub(super) fn part(&self) -> u32 {
         if self.cap == Cap::Trial { u32::from(self.weight) * (WHOLE / TRIAL_SHARE) } else { self.weight.into() }
     }
 
-    /// So many tokens in those of an endpoint of weight 1 that has started long ago; others are as much slower as they weigh less.
+    /// So many tokens in those of an endpoint of weight 1 that has started long ago; others are as much slower as they
+    /// weigh less.
     #[inline]
     pub(super) fn weighed(&self, tokens: u64) -> u64 {
         tokens.saturating_mul(u64::from(self.inverse)) >> INVERSE_BITS
@@ -351,10 +353,10 @@ impl Eligible {
 
     /// Most requests of ours that an endpoint may have.
     ///
-    /// On trial, one more than are open there from before. Were those counted as the one, a single tunnel would keep its
-    /// engine out for as long as it is open. As they end the cap falls with them, so that the trial has one request of its
-    /// own; two only where one from before ends between the choice and the admission of two shards that choose at once, or one of its own
-    /// comes and goes while this looks.
+    /// On trial, one more than are open there from before. Were those counted as the one, a single tunnel would keep
+    /// its engine out for as long as it is open. As they end the cap falls with them, so that the trial has one request
+    /// of its own; two only where one from before ends between the choice and the admission of two shards that choose
+    /// at once, or one of its own comes and goes while this looks.
     #[inline]
     pub(super) fn cap(&self, slot: u16, loads: &Loads) -> u32 {
         let configured = self.caps.get(slot as usize).copied().unwrap_or(Endpoint::NO_CAP);

@@ -1,19 +1,22 @@
 //! `warm`: the endpoint with the least work for this prompt, counted in tokens.
 //!
-//! An endpoint costs what it has to compute before this prompt's first token: what was sent there and has no first token yet, this
-//! prompt less what its cache holds of it, and what those that decode there slow it down. Requests are not the unit: policies
-//! that count them park short prompts behind long ones.
+//! An endpoint costs what it has to compute before this prompt's first token: what was sent there and has no first
+//! token yet, this prompt less what its cache holds of it, and what those that decode there slow it down. Requests are
+//! not the unit: policies that count them park short prompts behind long ones.
 //!
-//! A new token costs more where it pushes out what others will ask for, which is as likely as prompts are held at all: by as much of the cache as
-//! was replaced within the last half minute, and where it is full beside one that is not. That keeps what is used apart from what is not: prompts that
-//! nobody holds go where what they push out lay for longest, as they would in one cache for all, and an engine that starts anew gets its part.
-//! Without it three prefixes can share a cache for two, again and again, beside an empty one.
+//! A new token costs more where it pushes out what others will ask for, which is as likely as prompts are held at all:
+//! by as much of the cache as was replaced within the last half minute, and where it is full beside one that is not.
+//! That keeps what is used apart from what is not: prompts that nobody holds go where what they push out lay for
+//! longest, as they would in one cache for all, and an engine that starts anew gets its part. Without it three prefixes
+//! can share a cache for two, again and again, beside an empty one.
 //!
-//! What those in flight at an endpoint share is computed once elsewhere for all who come there after, so that it is no reason to stay: as far as they
-//! share it, each of them beyond an even part of the load costs a mean prompt. Without that a prompt that stands before all others keeps them
-//! on one engine, until hundreds slow each other down beside idle ones.
+//! What those in flight at an endpoint share is computed once elsewhere for all who come there after, so that it is no
+//! reason to stay: as far as they share it, each of them beyond an even part of the load costs a mean prompt. Without
+//! that a prompt that stands before all others keeps them on one engine, until hundreds slow each other down beside
+//! idle ones.
 //!
-//! An endpoint whose cache turned out not to hold what the index says ([`crate::fleet::Rung::Hash`]) counts as holding nothing.
+//! An endpoint whose cache turned out not to hold what the index says ([`crate::fleet::Rung::Hash`]) counts as holding
+//! nothing.
 
 use crate::fleet::Loads;
 use crate::index::{Found, Matches, STEPS};
@@ -31,7 +34,8 @@ pub struct Prompt<'a> {
     pub block_tokens: f32,
     /// Who holds how many of its blocks.
     pub matches: &'a Matches,
-    /// The block behind the longest match, or what stands for it: endpoints that cost the same are taken in the ring's order from there.
+    /// The block behind the longest match, or what stands for it: endpoints that cost the same are taken in the ring's
+    /// order from there.
     pub tie: u64,
 }
 
@@ -70,8 +74,8 @@ const NEW: u64 = 6;
 const DECODES: u64 = 50;
 /// and is held up while this prompt is computed: so many such parts of what is new of it.
 const HELD_UP: u64 = 5;
-/// Beyond so many requests, at an endpoint of weight 1, it says nothing more: a hundred short ones would drive each prompt away from what is
-/// cached of it.
+/// Beyond so many requests, at an endpoint of weight 1, it says nothing more: a hundred short ones would drive each
+/// prompt away from what is cached of it.
 const HELD_UP_MAX: u32 = 32;
 /// So many requests beyond an even part of the load are chance.
 const CHANCE: u64 = 4;
@@ -79,13 +83,15 @@ const CHANCE: u64 = 4;
 /// of them because one engine is a little fuller than another; were it less, they would gather where they met.
 const FULL: u64 = 4;
 const NO_ROOM: u64 = 3;
-/// How full a cache may be made where requests wait for room, in percent: by a prompt that it holds most of, and by others. What is in use
-/// is known better there. The gap is what lets the next turn of a conversation in before another begins; without it caches fill with beginnings.
+/// How full a cache may be made where requests wait for room, in percent: by a prompt that it holds most of, and by
+/// others. What is in use is known better there. The gap is what lets the next turn of a conversation in before another
+/// begins; without it caches fill with beginnings.
 const ROOM_WARM: u64 = 98;
 const ROOM_COLD: u64 = 93;
 /// See [`Work::even`]: finer than a request at the heaviest endpoint.
 const EVEN_BITS: u32 = 24;
-/// Slots for which it is noted on 256 bytes what they hold: to clear the four KiB for all takes longer than to choose among eight.
+/// Slots for which it is noted on 256 bytes what they hold: to clear the four KiB for all takes longer than to choose
+/// among eight.
 const FEW: usize = 64;
 
 /// The endpoint of least cost; among equals the first of the ring.
@@ -152,8 +158,9 @@ fn theirs(eligible: &Eligible, total: u64) -> f32 {
 }
 
 /// What fronts beside this one may have sent where. They know the same ring and go by the same rule, so that they meet
-/// without talking: the home of a prompt is who alone holds the longest part of it, else the ring's first from where it is
-/// new. It is taken to hold the rest of the prompt too, as likely as a request there is theirs, and as prompts are held at all.
+/// without talking: the home of a prompt is who alone holds the longest part of it, else the ring's first from where it
+/// is new. It is taken to hold the rest of the prompt too, as likely as a request there is theirs, and as prompts are
+/// held at all.
 #[derive(Default)]
 struct Others {
     home: Option<u16>,
@@ -199,7 +206,8 @@ struct Work<'a> {
     others: Others,
 }
 
-/// Tokens held, by slot, as far as is believed. Written where they are read: to copy four KiB takes longer than to choose among eight.
+/// Tokens held, by slot, as far as is believed. Written where they are read: to copy four KiB takes longer than to
+/// choose among eight.
 fn note_held(eligible: &Eligible, prompt: &Prompt<'_>, held: &mut [u32]) {
     for (found, holders) in prompt.matches.levels_in_steps() {
         let tokens = prompt.tokens_of(found);
@@ -260,8 +268,8 @@ impl Work<'_> {
         }
     }
 
-    /// How many tokens that were of use go for so many new ones, in parts of one. Where no cache has room it makes no difference that this
-    /// one has none.
+    /// How many tokens that were of use go for so many new ones, in parts of one. Where no cache has room it makes no
+    /// difference that this one has none.
     fn pushed_out(&self, slot: u16, cache: &Cache, new: u64) -> u64 {
         let beside_room = if self.eligible.vacant() { cache.pushed_out(new, self.loads.dispatched(slot)) } else { 0 };
         (beside_room << PARTS_BITS) + u64::from(cache.turnover) * new
@@ -284,9 +292,10 @@ impl Work<'_> {
         })
     }
 
-    /// Tokens of the cache of an endpoint that have to be free for this prompt and its answer, with what is kept free if it is cold; and whether that
-    /// goes into it now, beside what is of the requests in flight there. Where nothing runs, and where nothing is known of the cache, it does; and
-    /// what is as long as all of it waits for nothing: its engine refuses it.
+    /// Tokens of the cache of an endpoint that have to be free for this prompt and its answer, with what is kept free
+    /// if it is cold; and whether that goes into it now, beside what is of the requests in flight there. Where nothing
+    /// runs, and where nothing is known of the cache, it does; and what is as long as all of it waits for nothing: its
+    /// engine refuses it.
     fn room(&self, slot: u16, answer: u64) -> (u64, bool) {
         let place = self.eligible.slots().binary_search(&slot).ok();
         let row_and_cache = place.and_then(|place| self.eligible.row(slot).zip(self.eligible.caches().get(place)));
@@ -318,8 +327,8 @@ struct Terms {
 }
 
 impl Terms {
-    /// What takes time is weighed, see [`Row::weighed`]. What is lost is not: a heavy endpoint would be worth waiting for until many times as much
-    /// waits there as is computed anew beside it.
+    /// What takes time is weighed, see [`Row::weighed`]. What is lost is not: a heavy endpoint would be worth waiting
+    /// for until many times as much waits there as is computed anew beside it.
     #[inline]
     fn total(&self, row: &Row) -> u64 {
         let work = self.pending + self.new + self.decoding + self.full;

@@ -6,12 +6,13 @@ use crossbeam::queue::ArrayQueue;
 
 use crate::exchange::{Record, Recorder, Rules};
 
-/// Bounded queues that are there once log or receipts were switched on. The shard never waits for room in them, nor control for
-/// a record.
+/// Bounded queues that are there once log or receipts were switched on. The shard never waits for room in them, nor
+/// control for a record.
 #[derive(Debug, Default)]
 pub struct Records(OnceLock<Queues>);
 
-/// Boxes go round: one is written at a request's end, read by control and given back, so that a request costs no allocation for its own.
+/// Boxes go round: one is written at a request's end, read by control and given back, so that a request costs no
+/// allocation for its own.
 #[derive(Debug)]
 struct Queues {
     told: ArrayQueue<Box<Record>>,
@@ -36,7 +37,8 @@ impl Records {
         self.0.get().map(|queues| &queues.told)
     }
 
-    /// Who has read a record gives it back. As many are kept as may wait to be read: a crowd of requests leaves no more behind.
+    /// Who has read a record gives it back. As many are kept as may wait to be read: a crowd of requests leaves no more
+    /// behind.
     pub fn give_back(&self, mut record: Box<Record>) {
         if let Some(queues) = self.0.get() {
             // What it owns is freed here, not on the shard that writes it anew.

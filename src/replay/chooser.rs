@@ -43,8 +43,8 @@ pub enum Turn {
 pub trait Chooser {
     /// The engine for a request; its load counts from here on. `None` holds it in the front until its [`Chooser::turn`].
     fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<usize>;
-    /// Whose turn it is of those that are held, asked whenever a step has ended anywhere, and again after each that went. `first`
-    /// came before the others.
+    /// Whose turn it is of those that are held, asked whenever a step has ended anywhere, and again after each that
+    /// went. `first` came before the others.
     fn turn(&mut self, _now_ns: u64, first: u64) -> Option<Turn> {
         Some(Turn::Ask(first))
     }
@@ -102,7 +102,8 @@ enum Make {
 /// What a policy is made for.
 #[derive(Clone, Copy, Debug)]
 pub struct Stage<'a> {
-    /// Weights of the engines, one each; only the product's policies know of them, others of what a heavy engine tells of itself.
+    /// Weights of the engines, one each; only the product's policies know of them, others of what a heavy engine tells
+    /// of itself.
     pub weights: &'a [u32],
     /// Blocks in the cache of one of weight 1.
     pub blocks: u32,
@@ -138,7 +139,8 @@ impl Named {
         matches!(self.make, Make::Hearing(_))
     }
 
-    /// Whether it says something of several fronts: the product's own do, and what knows all knows the same behind any number.
+    /// Whether it says something of several fronts: the product's own do, and what knows all knows the same behind any
+    /// number.
     pub fn on_several_fronts(&self) -> bool {
         matches!(self.make, Make::Own(_) | Make::Hearing(_)) || [ORACLE, POOLED, CLAIRVOYANT].contains(&self.name)
     }

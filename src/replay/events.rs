@@ -1,8 +1,8 @@
 //! KV events of simulated engines: what a step changes in a cache is one batch, sent when the step begins, and comes to a
 //! front later, or not at all.
 //!
-//! A front hears of each engine in order. That a batch is lost shows in the number of the next one; then it is asked for again, and
-//! what has come meanwhile waits for it, or it is a hole for good.
+//! A front hears of each engine in order. That a batch is lost shows in the number of the next one; then it is asked
+//! for again, and what has come meanwhile waits for it, or it is a hole for good.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ impl Default for Delivery {
 /// What an event tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// Blocks can be found: of this chain those from `from` up to before `to`. What stands before them says what they are built on,
-    /// as an event's parent does.
+    /// Blocks can be found: of this chain those from `from` up to before `to`. What stands before them says what they
+    /// are built on, as an event's parent does.
     Stored {
         /// From the first block.
         chain: Arc<[u64]>,

@@ -1,5 +1,5 @@
-//! Several fronts before one fleet, sharing nothing: requests are dealt among them at random, each has an index, counters and
-//! a mean prompt of its own, and knows of the others what the engines' metrics tell.
+//! Several fronts before one fleet, sharing nothing: requests are dealt among them at random, each has an index,
+//! counters and a mean prompt of its own, and knows of the others what the engines' metrics tell.
 
 use std::collections::HashMap;
 

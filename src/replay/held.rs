@@ -1,9 +1,10 @@
 //! `warm` with a queue in front of the engines: requests whose endpoint has no room wait in the queue that serves
 //! ([`crate::counters::queue`]), as long as its rule says that this pays.
 //!
-//! One that waits is chosen for anew when a request ended anywhere, the engines were scraped, or [`RETRY_NS`] passed, unless one before it
-//! looked in vain that needs no more ([`Look`]); who comes first of all does so first. Who waits longer than [`PATIENCE_NS`], finds the queue full or is
-//! pushed out is refused and asks again when it was told to. There is one front, however many others have.
+//! One that waits is chosen for anew when a request ended anywhere, the engines were scraped, or [`RETRY_NS`] passed,
+//! unless one before it looked in vain that needs no more ([`Look`]); who comes first of all does so first. Who waits
+//! longer than [`PATIENCE_NS`], finds the queue full or is pushed out is refused and asks again when it was told to.
+//! There is one front, however many others have.
 
 use std::collections::HashMap;
 

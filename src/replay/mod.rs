@@ -1,8 +1,9 @@
 //! `warmfront replay`: traffic through policies against simulated engines, in simulated time.
 //!
 //! [`traffic`] is where requests come from; [`chooser`] what a policy is, [`own`] the product's by the code that
-//! serves, [`precise`] what one knows by the engines' KV [`events`], [`held`] one of them with its queue, [`peers`] those of other routers, [`oracle`] what could be had at best; [`fleet`] the engines of
-//! [`crate::engine`], described in [`profiles`]; [`simulate`] one run; [`outcome`], [`report`] and [`plot`] what is told of it.
+//! serves, [`precise`] what one knows by the engines' KV [`events`], [`held`] one of them with its queue, [`peers`]
+//! those of other routers, [`oracle`] what could be had at best; [`fleet`] the engines of [`crate::engine`], described
+//! in [`profiles`]; [`simulate`] one run; [`outcome`], [`report`] and [`plot`] what is told of it.
 //!
 //! # What it leaves out
 //!

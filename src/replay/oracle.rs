@@ -1,14 +1,15 @@
 //! The oracle: what could be had if caches were no question of place.
 //!
-//! As many engines as in every other run, each with its own compute, steps and limits; but their KV blocks are
-//! one pool, as large as all caches together, in which every engine finds what any of them has computed, at once
-//! and without cost. A request goes, at its arrival, to the engine that will give its first token soonest, judged by
-//! what is known of their state: when each engine's step ends, how many uncached prompt tokens it still has to compute, how many
-//! sequences it has. Among equals it goes where fewest are in flight.
+//! As many engines as in every other run, each with its own compute, steps and limits; but their KV blocks are one
+//! pool, as large as all caches together, in which every engine finds what any of them has computed, at once and
+//! without cost. A request goes, at its arrival, to the engine that will give its first token soonest, judged by what
+//! is known of their state: when each engine's step ends, how many uncached prompt tokens it still has to compute, how
+//! many sequences it has. Among equals it goes where fewest are in flight.
 //!
-//! Left out is what engines pay besides: attention, which makes long prompts dearer than their tokens, and the KV tokens that decodes
-//! read. With both, or attention alone, the oracle was 1 % sooner to 1.5 % later (Mooncake, agents, shared prefixes, chats), the pooled
-//! one up to 9 % later, and the clairvoyant 10 % sooner to as much later: a first token that comes soonest is not all.
+//! Left out is what engines pay besides: attention, which makes long prompts dearer than their tokens, and the KV
+//! tokens that decodes read. With both, or attention alone, the oracle was 1 % sooner to 1.5 % later (Mooncake, agents,
+//! shared prefixes, chats), the pooled one up to 9 % later, and the clairvoyant 10 % sooner to as much later: a first
+//! token that comes soonest is not all.
 //!
 //! A request for which the pool has no room is held until it has, first come, first served: its own blocks, those
 //! still promised to requests before it, and half of what the replies in flight will still need.
@@ -21,8 +22,9 @@
 //! lies between the two is the price of caches that are not one. It takes what is best for the request at hand, which
 //! is not what is best for those that follow: no bound, a landmark.
 //!
-//! The pooled one has one cache for all as the oracle does, but does not see when an engine's step ends, as nobody outside an engine does: to take
-//! the one of many that ends soonest is worth half a step of each first token. What a router could come to at best.
+//! The pooled one has one cache for all as the oracle does, but does not see when an engine's step ends, as nobody
+//! outside an engine does: to take the one of many that ends soonest is worth half a step of each first token. What a
+//! router could come to at best.
 
 use std::collections::HashMap;
 

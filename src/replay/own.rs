@@ -1,10 +1,11 @@
 //! The product's own policies, by the code that serves: [`policy::choose`] over a sealed snapshot with a real
 //! ring, counted at the choice in the shared counters and released at the last token.
 //!
-//! `warm` has a real index as well, as large as the engines' caches, written at the choice with room for the answer; its tokens are settled at the
-//! first token, and it reads the engines' KV use as often as control scrapes. Prompt lengths it knows exactly, where
-//! a front estimates them, and its blocks are the traffic's, where a front that hears no events has such of 256 bytes (what that is worth: `README.md`).
-//! Where it hears the engines' KV events, [`Mirror`] writes the index.
+//! `warm` has a real index as well, as large as the engines' caches, written at the choice with room for the answer;
+//! its tokens are settled at the first token, and it reads the engines' KV use as often as control scrapes. Prompt
+//! lengths it knows exactly, where a front estimates them, and its blocks are the traffic's, where a front that hears
+//! no events has such of 256 bytes (what that is worth: `README.md`). Where it hears the engines' KV events, [`Mirror`]
+//! writes the index.
 
 use std::collections::HashMap;
 use std::sync::Arc;

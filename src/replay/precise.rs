@@ -1,13 +1,14 @@
-//! What one front knows of its engines' caches by their events: an index that is told what is stored and what removed, and what
-//! the front itself has promised to it meanwhile.
+//! What one front knows of its engines' caches by their events: an index that is told what is stored and what removed,
+//! and what the front itself has promised to it meanwhile.
 //!
-//! At the choice a prompt's blocks are promised to its engine, lest a burst with the same new prefix scatter. An event that tells of them
-//! confirms them; what nobody has confirmed [`PROMISE_NS`] later goes. Events are placed by what they are built on: one
-//! whose parent was never told of is dropped, as control could not tell where it belongs. Since an engine of which something was missed for
-//! good may hold what nobody tells of, its promises stay, and go in the order of `warm`.
+//! At the choice a prompt's blocks are promised to its engine, lest a burst with the same new prefix scatter. An event
+//! that tells of them confirms them; what nobody has confirmed [`PROMISE_NS`] later goes. Events are placed by what
+//! they are built on: one whose parent was never told of is dropped, as control could not tell where it belongs. Since
+//! an engine of which something was missed for good may hold what nobody tells of, its promises stay, and go in the
+//! order of `warm`.
 //!
-//! The index holds no more of an engine than its cache does: what is promised pushes out the oldest, as it will there. Were there more
-//! room, prompts would be sent after blocks that those waiting before them will take.
+//! The index holds no more of an engine than its cache does: what is promised pushes out the oldest, as it will there.
+//! Were there more room, prompts would be sent after blocks that those waiting before them will take.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;

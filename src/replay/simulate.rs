@@ -93,7 +93,8 @@ struct Simulation<'a> {
     pulled: Option<u64>,
     /// Arrived, and held in the front, by number: in which place.
     held: HashMap<u64, (u64, Request)>,
-    /// Their numbers by place, in order of arrival: numbers are given when an arrival is announced, which may be long before.
+    /// Their numbers by place, in order of arrival: numbers are given when an arrival is announced, which may be long
+    /// before.
     places: BTreeMap<u64, u64>,
     /// Places given.
     arrived: u64,
@@ -192,7 +193,8 @@ impl Simulation<'_> {
         }
     }
 
-    /// Asks for the engines of those that are held, each at its turn, up to the first that is held again and tells no other turn.
+    /// Asks for the engines of those that are held, each at its turn, up to the first that is held again and tells no
+    /// other turn.
     fn place_held(&mut self, now_ns: u64) {
         while let Some((_, &first)) = self.places.first_key_value()
             && let Some(turn) = self.chooser.turn(now_ns, first)

@@ -1,5 +1,5 @@
-//! A chain that grows by some bytes at a time and may branch anywhere: what [`super::Scan`] makes of a prompt in its form, made of
-//! what an engine says it holds.
+//! A chain that grows by some bytes at a time and may branch anywhere: what [`super::Scan`] makes of a prompt in its
+//! form, made of what an engine says it holds.
 
 use super::lanes::{Lanes, PIECE};
 use super::section::linked;
@@ -17,8 +17,8 @@ pub struct Cut {
 /// The end of a step: whoever knows the same `link` knows the same first `at` bytes below the same root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Bytes from the begin of the prompt, a multiple of [`STEP_BYTES`]. Where it is one of [`crate::limits::BLOCK_BYTES`] too, `link` is that
-    /// of a block.
+    /// Bytes from the begin of the prompt, a multiple of [`STEP_BYTES`]. Where it is one of
+    /// [`crate::limits::BLOCK_BYTES`] too, `link` is that of a block.
     pub at: u64,
     /// A link of the chain.
     pub link: u64,

@@ -1,5 +1,5 @@
-//! The hash of bytes that arrive in small runs: they are staged, so that the [`Lanes`] work on long ones. On the way it leaves
-//! the hash of every prefix that ends with a whole block or step, where these are asked for.
+//! The hash of bytes that arrive in small runs: they are staged, so that the [`Lanes`] work on long ones. On the way it
+//! leaves the hash of every prefix that ends with a whole block or step, where these are asked for.
 
 use super::kernel::BLOCK;
 use super::lanes::{Lanes, TURN};
@@ -63,7 +63,8 @@ impl Digest {
         self.staged.get(self.length.saturating_sub(length)..self.length).unwrap_or_default()
     }
 
-    /// The same as [`Digest::each_link`] of what has left the stage: of all of it after [`Digest::flush`], where it leaves steps.
+    /// The same as [`Digest::each_link`] of what has left the stage: of all of it after [`Digest::flush`], where it
+    /// leaves steps.
     pub fn links(&self) -> &[u64] {
         &self.hash.links
     }
@@ -127,8 +128,8 @@ impl Digest {
         self.length = (self.length + length).min(STAGE_BYTES);
     }
 
-    /// Puts this before the next room: both are on the stage then, where what is written can be taken back. It is not longer
-    /// than half of the stage.
+    /// Puts this before the next room: both are on the stage then, where what is written can be taken back. It is not
+    /// longer than half of the stage.
     pub fn room_behind(&mut self, run: &[u8]) -> &mut [u8] {
         if self.length + run.len() > STAGE_BYTES - BLOCK {
             self.flush();

@@ -188,7 +188,8 @@ impl Facts {
         self.sessions.get(place).is_some_and(Option::is_some)
     }
 
-    /// What keeps its prompt apart from equal ones of its model: `cache_salt`, `extra_key`, and the adapter that `lora_path` names.
+    /// What keeps its prompt apart from equal ones of its model: `cache_salt`, `extra_key`, and the adapter that
+    /// `lora_path` names.
     pub fn salt(&self) -> Option<u64> {
         let salt = self.cache_salt.map_or([0; 8], u64::to_le_bytes);
         match (self.adapter, self.extra_key) {
@@ -203,8 +204,9 @@ impl Facts {
         self.max_output_tokens.or(self.max_tokens)
     }
 
-    /// Whether it is asked how likely the prompt itself was, as evaluations do: its engine then computes all of it, whatever its cache holds
-    /// (`skip_reading_prefix_cache` in vLLM's `SamplingParams`, which a body of token ids may say itself), and keeps it as any other.
+    /// Whether it is asked how likely the prompt itself was, as evaluations do: its engine then computes all of it,
+    /// whatever its cache holds (`skip_reading_prefix_cache` in vLLM's `SamplingParams`, which a body of token ids may
+    /// say itself), and keeps it as any other.
     pub fn recomputes(&self) -> bool {
         self.skips_cache.unwrap_or(self.prompt_logprobs || self.prompt_logprob_ids || self.echo && self.logprobs)
     }
@@ -231,14 +233,14 @@ impl Facts {
         self.prompt.chain(root, chain);
     }
 
-    /// What was read of the prompt, or of all prompts of a batch: all of it only where [`super::Needs::PREFIX`] was asked for, and
-    /// [`super::Needs::WHOLE`] or [`super::Plan::chain`].
+    /// What was read of the prompt, or of all prompts of a batch: all of it only where [`super::Needs::PREFIX`] was
+    /// asked for, and [`super::Needs::WHOLE`] or [`super::Plan::chain`].
     pub fn counts(&self) -> Counts {
         self.prompt.counts()
     }
 
-    /// What of [`Facts::counts`] is not of the first prompt, which alone has prefix and chain: other prompts of a batch, documents that a
-    /// query is compared with. `None`: there is one prompt.
+    /// What of [`Facts::counts`] is not of the first prompt, which alone has prefix and chain: other prompts of a
+    /// batch, documents that a query is compared with. `None`: there is one prompt.
     pub fn beside(&self) -> Option<Counts> {
         self.prompt.beside()
     }

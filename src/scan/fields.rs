@@ -132,8 +132,8 @@ pub(super) fn logs_prompts(api: Api) -> bool {
     matches!(api, Api::Chat | Api::Completions)
 }
 
-/// The sections beside the main one that take part in a conversation's prefix, or are computed with it: it is settled only when
-/// they have been read too, wherever they stand.
+/// The sections beside the main one that take part in a conversation's prefix, or are computed with it: it is settled
+/// only when they have been read too, wherever they stand.
 pub(super) fn expected_sections(api: Api) -> &'static [Section] {
     match api {
         Api::Chat | Api::Tokenize => &[Section::Tools],

@@ -8,7 +8,8 @@ use crate::vocabulary::Vocabulary;
 /// The form of one model's prompts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Form {
-    /// Tells it from other forms, whoever makes them: part of the root of chains that are cut in it. A hash of all the rest.
+    /// Tells it from other forms, whoever makes them: part of the root of chains that are cut in it. A hash of all the
+    /// rest.
     pub id: u64,
     /// Chats; `None`: the template is not of this kind, or there is none.
     pub chat: Option<Chat>,
@@ -18,7 +19,8 @@ pub struct Form {
     pub toolsets: Arc<[Arc<Toolset>]>,
 }
 
-/// How chats with certain tools are written. Templates write tools in words and places of their own, so that each set makes another chat.
+/// How chats with certain tools are written. Templates write tools in words and places of their own, so that each set
+/// makes another chat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Toolset {
     /// The value of `tools`, byte by byte as bodies have it.
@@ -49,8 +51,8 @@ pub struct Chat {
     pub generation: Box<[u8]>,
 }
 
-/// Messages of one role. A content of which nothing is left is none: many templates write no turn for it, so the form ends before it unless
-/// `empty` says otherwise.
+/// Messages of one role. A content of which nothing is left is none: many templates write no turn for it, so the form
+/// ends before it unless `empty` says otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
     /// Its name in the body.
@@ -59,7 +61,8 @@ pub struct Turn {
     pub before: Box<[u8]>,
     /// Behind it.
     pub after: Box<[u8]>,
-    /// Between two messages of this role of which one is right behind the other, in place of `after` and `before`; `None`: those stand there, too.
+    /// Between two messages of this role of which one is right behind the other, in place of `after` and `before`;
+    /// `None`: those stand there, too.
     pub joined: Option<Box<[u8]>>,
     /// How a message is written that calls tools; `None`: the form ends before it.
     pub calls: Option<Calls>,
@@ -75,13 +78,15 @@ pub struct Turn {
     pub stops: Box<[Box<[u8]>]>,
 }
 
-/// What stands around the calls of one message, which come behind its content. A name of ASCII letters, digits, `_`, `-` and `.` is written as it
-/// is, with any other the form ends before the message; arguments, which are the text of a JSON object or no text at all, as Python's `json.dumps`
-/// writes that object with letters as they are: a space behind each comma and colon, keys in their order. A content of no bytes or no parts is
-/// none; one of which nothing is left, but which had bytes, ends the form before the message.
+/// What stands around the calls of one message, which come behind its content. A name of ASCII letters, digits, `_`,
+/// `-` and `.` is written as it is, with any other the form ends before the message; arguments, which are the text of a
+/// JSON object or no text at all, as Python's `json.dumps` writes that object with letters as they are: a space behind
+/// each comma and colon, keys in their order. A content of no bytes or no parts is none; one of which nothing is left,
+/// but which had bytes, ends the form before the message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
-    /// Behind the content, before the first name; `None`: beside calls a content is written otherwise, the form ends before the message.
+    /// Behind the content, before the first name; `None`: beside calls a content is written otherwise, the form ends
+    /// before the message.
     pub behind: Option<Box<[u8]>>,
     /// The same where there is no content, behind the turn's `before`; `None`: the form ends before the message.
     pub bare: Option<Box<[u8]>>,
@@ -101,8 +106,8 @@ pub enum Place {
     Anywhere,
     /// Not as the last message: there the form ends before it.
     NotLast,
-    /// As the first message, and not the only one: alone the form ends before it. One that stands elsewhere changes what is before it: the prompt
-    /// has no form, from its start.
+    /// As the first message, and not the only one: alone the form ends before it. One that stands elsewhere changes
+    /// what is before it: the prompt has no form, from its start.
     First,
     /// None is, and each changes what is before it: a prompt with one has no form, from its start.
     Nowhere,

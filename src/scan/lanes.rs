@@ -1,10 +1,12 @@
-//! The hash of canonical bytes: four lanes take sixteen bytes each, in turns, and can be asked for a link behind any of them.
+//! The hash of canonical bytes: four lanes take sixteen bytes each, in turns, and can be asked for a link behind any of
+//! them.
 //!
-//! A lane's step is that of wyhash (Wang Yi, 2019) and its kin: the first eight bytes against a constant, the others against the
-//! lane, multiplied to 128 bits of which one half is laid upon the other. Four multiplications take 64 bytes, where XXH64 needs sixteen;
-//! it is plain Rust, and the same on every CPU. Like XXH64's with a known seed it keeps chance apart and no malice: who makes two
-//! prompts of one hash has one of them sent where the other is cached, and a wrong prediction counted (a second half equal to its lane, which plain text can
-//! be made to have, clears it: what stood before in that section is forgotten).
+//! A lane's step is that of wyhash (Wang Yi, 2019) and its kin: the first eight bytes against a constant, the others
+//! against the lane, multiplied to 128 bits of which one half is laid upon the other. Four multiplications take 64
+//! bytes, where XXH64 needs sixteen; it is plain Rust, and the same on every CPU. Like XXH64's with a known seed it
+//! keeps chance apart and no malice: who makes two prompts of one hash has one of them sent where the other is cached,
+//! and a wrong prediction counted (a second half equal to its lane, which plain text can be made to have, clears it:
+//! what stood before in that section is forgotten).
 
 /// Four hashes of a quarter of the pieces each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,8 +48,8 @@ impl Lanes {
         folded(a ^ PRIME_1, b ^ PRIME_2) ^ folded(c ^ PRIME_3, d ^ PRIME_4.wrapping_add(bytes))
     }
 
-    /// The hash once these have come to the whole turns before: less than a turn, of which the last piece is filled up with zeros.
-    /// That they are none of the bytes says their number.
+    /// The hash once these have come to the whole turns before: less than a turn, of which the last piece is filled up
+    /// with zeros. That they are none of the bytes says their number.
     pub fn finish(mut self, mut bytes: u64, rest: &[u8]) -> u64 {
         let all = bytes + rest.len() as u64;
         for run in rest.chunks(PIECE) {
@@ -124,7 +126,8 @@ mod tests {
         }
     }
 
-    /// Of what differs in one bit half of the hash differs, whichever bit it is and wherever, and each bit of the hash as often as not.
+    /// Of what differs in one bit half of the hash differs, whichever bit it is and wherever, and each bit of the hash
+    /// as often as not.
     #[test]
     fn a_bit_changes_half_of_the_hash() {
         let mut state = 7;
@@ -185,8 +188,8 @@ mod tests {
         assert_eq!(hashes.len(), texts.len());
     }
 
-    /// Fronts of one release must agree, whatever they run on, and chains outlive a process in files: another value here is another
-    /// `GENERIC_FORM`, and another version of those files.
+    /// Fronts of one release must agree, whatever they run on, and chains outlive a process in files: another value
+    /// here is another `GENERIC_FORM`, and another version of those files.
     #[test]
     fn hashes_are_pinned() {
         let bytes: Vec<u8> = (0..=255).collect();

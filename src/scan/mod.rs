@@ -9,8 +9,9 @@
 //! bytes read so far; a scan that ends early does so at a byte that the body alone decides
 //! ([`Progress::Enough`]), and reads nothing beyond it.
 //!
-//! [`machine`] turns bytes into structure, [`meaning`] structure into facts, [`prompt`] text into the prefix, which [`lanes`] hash;
-//! [`kernel`] has the loops over long runs of bytes. [`rendered`] reads a whole body a second time, as its engine would write the prompt.
+//! [`machine`] turns bytes into structure, [`meaning`] structure into facts, [`prompt`] text into the prefix, which
+//! [`lanes`] hash; [`kernel`] has the loops over long runs of bytes. [`rendered`] reads a whole body a second time, as
+//! its engine would write the prompt.
 
 mod cut;
 mod digest;
@@ -62,8 +63,8 @@ pub enum Api {
     Rerank,
     /// `/score`, `/v1/score`
     Score,
-    /// What tells of a prompt and computes nothing: `/tokenize`, `/v1/messages/count_tokens`, `/v1/chat/completions/render`,
-    /// `/v1/completions/render`
+    /// What tells of a prompt and computes nothing: `/tokenize`, `/v1/messages/count_tokens`,
+    /// `/v1/chat/completions/render`, `/v1/completions/render`
     Tokenize,
     /// `/generate` (SGLang), `/inference/v1/generate` (vLLM's, of token ids)
     Generate,
@@ -121,7 +122,8 @@ pub struct Plan {
     pub session_fields: Vec<Box<[u8]>>,
 }
 
-/// Pools whose policy counts no tokens, where the whole prompt is read for another pool's sake: their keys are of the plain prefix all the same.
+/// Pools whose policy counts no tokens, where the whole prompt is read for another pool's sake: their keys are of the
+/// plain prefix all the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Plain {
     /// Policies that choose.

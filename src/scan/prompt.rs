@@ -1,8 +1,8 @@
 //! The prompt in canonical order, and the hash of its prefix.
 //!
-//! Text reaches this module decoded; what lies between texts (roles, images, tool calls) is set apart
-//! by marks, bytes that no UTF-8 text contains. Fields that may stand in either order in the body (`tools`,
-//! `system`, `messages`) are hashed apart and joined by [`Prompt::prefix`] (in [`results`]), so their order does not matter.
+//! Text reaches this module decoded; what lies between texts (roles, images, tool calls) is set apart by marks, bytes
+//! that no UTF-8 text contains. Fields that may stand in either order in the body (`tools`, `system`, `messages`) are
+//! hashed apart and joined by [`Prompt::prefix`] (in [`results`]), so their order does not matter.
 
 mod attribution;
 mod both;
@@ -19,8 +19,8 @@ pub(super) use both::Prompts;
 
 /// Bytes of a message held until its role is known.
 pub(super) const HELD_MAX: usize = 4096;
-/// Canonical bytes that stand for a medium behind its mark: about as many as text of as many tokens has (`image_tokens`), so that what is held of a
-/// prompt, and what it takes of a cache, counts its media.
+/// Canonical bytes that stand for a medium behind its mark: about as many as text of as many tokens has
+/// (`image_tokens`), so that what is held of a prompt, and what it takes of a cache, counts its media.
 pub(super) const MEDIUM_BYTES: u64 = 4_000;
 
 /// Whose text the bytes are.
@@ -45,8 +45,8 @@ pub(super) struct Prompt {
     bytes_max: u64,
     /// Links that each section leaves at most.
     links_max: usize,
-    /// Everything is counted to its end, whatever takes part in the prefix. So it is where tokens count: of a batch the first prompt alone is
-    /// hashed, and its engine computes all.
+    /// Everything is counted to its end, whatever takes part in the prefix. So it is where tokens count: of a batch the
+    /// first prompt alone is hashed, and its engine computes all.
     counts_all: bool,
     /// Token ids stand in place of messages and tools.
     replaced: bool,
@@ -357,7 +357,8 @@ impl Taker for Prompt {
         counted
     }
 
-    /// In a conversation, unless a role is waited for or the limit is near; and where bytes are only counted. None in what may be left out.
+    /// In a conversation, unless a role is waited for or the limit is near; and where bytes are only counted. None in
+    /// what may be left out.
     #[inline]
     fn room(&mut self) -> &mut [u8] {
         if self.line != Line::Past {

@@ -1,4 +1,5 @@
-//! A cursor over a whole body, for who has all of it: as strict as [`super::machine`] about what it looks at, as blind to what it skips.
+//! A cursor over a whole body, for who has all of it: as strict as [`super::machine`] about what it looks at, as blind
+//! to what it skips.
 
 use std::ops::Range;
 

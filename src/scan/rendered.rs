@@ -1,8 +1,9 @@
-//! A whole body's prompt as its engine writes it, in a [`Form`], and the chain of those bytes: equal to the one that [`super::Cut`] makes
-//! of what the engine says it holds.
+//! A whole body's prompt as its engine writes it, in a [`Form`], and the chain of those bytes: equal to the one that
+//! [`super::Cut`] makes of what the engine says it holds.
 //!
-//! Nothing is guessed: where the form does not say what the engine would write, the prompt ends, and the chain holds what comes before. As a
-//! field may stand behind the prompt that it changes, the whole body is read before anything is believed.
+//! Nothing is guessed: where the form does not say what the engine would write, the prompt ends, and the chain holds
+//! what comes before. As a field may stand behind the prompt that it changes, the whole body is read before anything is
+//! believed.
 
 mod arguments;
 mod bare;
@@ -63,8 +64,8 @@ impl Renderer {
         }
     }
 
-    /// Writes the prompt of a whole body. `tools`: whether it is known to have some, so that messages before them are not written
-    /// until those were read; nothing but time depends on it.
+    /// Writes the prompt of a whole body. `tools`: whether it is known to have some, so that messages before them are
+    /// not written until those were read; nothing but time depends on it.
     pub fn render(&mut self, api: Api, form: &Form, body: &[u8], tools: bool) -> Rendering {
         let Renderer { kernel, page, sieve, word, ids, arguments, unknown_tools } = self;
         *unknown_tools = None;
@@ -97,8 +98,8 @@ impl Renderer {
         }
     }
 
-    /// Where in the last body the value of `tools` stands, if the form does not know this set and nothing else was wrong so far:
-    /// the bytes that [`Form::toolset`] would have to find.
+    /// Where in the last body the value of `tools` stands, if the form does not know this set and nothing else was
+    /// wrong so far: the bytes that [`Form::toolset`] would have to find.
     pub fn unknown_tools(&self) -> Option<Range<usize>> {
         self.unknown_tools.clone()
     }

@@ -1,10 +1,11 @@
 //! What tells one medium from another without reading all of it: engines name blocks behind an image by the image too, so
 //! that a hit must not be predicted across two of them.
 //!
-//! Short values (addresses, ids) are hashed whole. Of longer ones their length, their head, their end and a byte of each stretch
-//! between take part: to hash two megabytes of base64 would cost several times what it costs to skip them. Compressed media that differ
-//! anywhere differ from there on, in length or in nearly every byte, and a PNG ends with sums of all its pixels. What is left are two
-//! of equal length that differ within one stretch alone, as bitmaps may that nobody compressed.
+//! Short values (addresses, ids) are hashed whole. Of longer ones their length, their head, their end and a byte of
+//! each stretch between take part: to hash two megabytes of base64 would cost several times what it costs to skip them.
+//! Compressed media that differ anywhere differ from there on, in length or in nearly every byte, and a PNG ends with
+//! sums of all its pixels. What is left are two of equal length that differ within one stretch alone, as bitmaps may
+//! that nobody compressed.
 
 use super::digest::Digest;
 use super::lanes::{PRIME_1, folded};
@@ -13,8 +14,8 @@ use super::lanes::{PRIME_1, folded};
 const HEAD_BYTES: u64 = 4_096;
 /// Bytes at its end. In base64 an image's last sums and what JSON follows them are a quarter of that.
 const END_BYTES: usize = 256;
-/// One byte of so many is hashed between. Bytes, since a longer sample could be cut by the end of a piece; a quarter of the stretch would
-/// see more bitmaps, and take a tenth of what it takes to skip them.
+/// One byte of so many is hashed between. Bytes, since a longer sample could be cut by the end of a piece; a quarter of
+/// the stretch would see more bitmaps, and take a tenth of what it takes to skip them.
 const STRETCH_BYTES: usize = 2_048;
 
 /// One value's, however it is cut.

@@ -265,7 +265,8 @@ fn a_medium_has_its_room_in_the_chain() {
     assert_eq!(with(8)[..], with(250)[..125]);
 }
 
-/// Claude Code says with each request what it is by a block that vLLM leaves out of the prompt, and gateways by a part or line of a text.
+/// Claude Code says with each request what it is by a block that vLLM leaves out of the prompt, and gateways by a part
+/// or line of a text.
 #[test]
 fn an_attribution_block_is_no_part_of_a_prompt() {
     let words = "You are a careful agent. ".repeat(40);
@@ -441,7 +442,8 @@ fn a_prompt_is_the_same_only_with_the_same_salt_adapter_and_extra_key() {
     assert_eq!(links(&[&extra, r#","extra_key":null"#].concat()), chains[0]);
 }
 
-/// Whether all of a prompt is computed, wherever the body says so; `n` stands for anything else. Only a body's end tells that it does not.
+/// Whether all of a prompt is computed, wherever the body says so; `n` stands for anything else. Only a body's end
+/// tells that it does not.
 #[test]
 fn what_asks_for_the_prompts_likelihood_is_computed_whole() {
     use Api::{Chat, Completions, Generate, Responses};

@@ -2,8 +2,8 @@
 
 use crate::vocabulary::{Lead, Vocabulary};
 
-/// Where a run of tokens stands: whether a space that comes next is one that the tokenizer has put there, which is no part of the text.
-/// Copied where two prompts part.
+/// Where a run of tokens stands: whether a space that comes next is one that the tokenizer has put there, which is no
+/// part of the text. Copied where two prompts part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
     leads: bool,

@@ -42,8 +42,8 @@ impl Scan {
         }
     }
 
-    /// A string in place of a list of messages is the one message of a user, where engines take it so: with the next turn the client may list
-    /// it as that.
+    /// A string in place of a list of messages is the one message of a user, where engines take it so: with the next
+    /// turn the client may list it as that.
     pub(super) fn lone_message_begins(&mut self) {
         if self.api == Api::Responses && self.field == Field::Prompt(Section::Main) {
             self.facts.prompt.message_begins();
@@ -97,8 +97,8 @@ impl Scan {
         }
     }
 
-    /// Media at the body's top, from their quote or bracket on: all of a field are sampled, and counted, as one. They are part of what the prompt
-    /// begins with, wherever they stand.
+    /// Media at the body's top, from their quote or bracket on: all of a field are sampled, and counted, as one. They
+    /// are part of what the prompt begins with, wherever they stand.
     pub(super) fn media_beside(&mut self, opening: u8) {
         if !self.section_wanted(Section::System) {
             self.skip_value(opening);

@@ -8,7 +8,8 @@ use crate::exchange::{Event, Phase};
 use crate::slots::Key;
 
 impl<D: Driver> Shard<D> {
-    /// What was read ahead is begun at the end of this turn, or of the next where that has begun: once, however often it is asked for.
+    /// What was read ahead is begun at the end of this turn, or of the next where that has begun: once, however often
+    /// it is asked for.
     pub(super) fn serve_later(&mut self, key: Key) {
         if let Some(client) = self.clients.get_mut(key)
             && !std::mem::replace(&mut client.in_line, true)

@@ -25,7 +25,8 @@ pub fn choose(asked: Option<DriverInUse>) -> Result<DriverChoice, String> {
     match (asked, usable) {
         (Some(_), Ok(())) => Ok(DriverChoice { driver: DriverInUse::Uring, why: "as configured".into() }),
         (Some(_), Err(why)) => Err(format!("{why}; or leave `driver` at \"auto\"")),
-        // It is the cheaper on token streams, which are most of what a front does, and about even elsewhere (bench/README.md, Drivers).
+        // It is the cheaper on token streams, which are most of what a front does, and about even elsewhere
+        // (bench/README.md, Drivers).
         (None, Ok(())) => Ok(DriverChoice {
             driver: DriverInUse::Uring,
             why: "it works here and is measured to be the cheaper on token streams".into(),

@@ -172,7 +172,8 @@ impl<D: Driver> Shard<D> {
                         return;
                     }
                 }
-                // What is answered here would otherwise go on for as long as there is more of it: thousands of heads to a piece.
+                // What is answered here would otherwise go on for as long as there is more of it: thousands of heads to
+                // a piece.
                 None if !client.full && !empty && heads == HEADS_MAX => {
                     client.had_its_turn = true;
                     self.serve_later(key);

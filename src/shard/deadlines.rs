@@ -9,13 +9,13 @@ use crate::slots::Key;
 
 /// How much longer than it was to sleep a turn may take before what it finds need not be all that came in that time.
 const STANDSTILL: Micros = 100_000;
-/// So many turns find the rest of it, at most: each tells of dozens of sockets, and those that were ready first come first. Not a time: what
-/// stopped a process may go on starving it.
+/// So many turns find the rest of it, at most: each tells of dozens of sockets, and those that were ready first come
+/// first. Not a time: what stopped a process may go on starving it.
 const CATCHING_UP: u32 = 512;
 
 impl<D: Driver> Shard<D> {
-    /// Whether the process was stopped, throttled, or its machine paused, while it was to sleep this long. The kernel tells of what
-    /// came meanwhile by and by, or not at once, and who was in time is not to be given up for that.
+    /// Whether the process was stopped, throttled, or its machine paused, while it was to sleep this long. The kernel
+    /// tells of what came meanwhile by and by, or not at once, and who was in time is not to be given up for that.
     pub(super) fn stood_still(&mut self, slept: Micros) -> bool {
         let now = self.driver.now();
         let stood_still = now > self.desk.now + slept + STANDSTILL;
@@ -56,8 +56,8 @@ impl<D: Driver> Shard<D> {
         self.timers.done(due);
     }
 
-    /// Whether a client has taken none of what waits for it for as long as it may. What it took since the last look it may have
-    /// taken right behind that: one that reads now and then is given up a look too early at most.
+    /// Whether a client has taken none of what waits for it for as long as it may. What it took since the last look it
+    /// may have taken right behind that: one that reads now and then is given up a look too early at most.
     fn client_stalls(&mut self, key: Key) -> bool {
         let Some(client) = self.clients.get_mut(key).filter(|client| client.full) else { return false };
         let limits = &self.desk.rules.limits;

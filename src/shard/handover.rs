@@ -83,8 +83,8 @@ impl Neighbours {
         Ok(())
     }
 
-    /// The shard that has fewest connections, if this one, which has `mine`, is ahead of it. One that stands still has ever fewer than the others,
-    /// and what is handed to it waits until it goes on.
+    /// The shard that has fewest connections, if this one, which has `mine`, is ahead of it. One that stands still has
+    /// ever fewer than the others, and what is handed to it waits until it goes on.
     fn behind(&self, mine: u64, now: Micros) -> Option<usize> {
         let open = |shard: usize| {
             let inbox = &self.inboxes[shard];
@@ -184,8 +184,8 @@ impl<D: Driver> Shard<D> {
         self.desk.stats.set(Gauge::Connections, self.clients.len() as u64);
     }
 
-    /// What waits at the listeners, which are closed next: it would be reset, and may have sent a request. As many as a backlog may hold, for others may
-    /// come as fast.
+    /// What waits at the listeners, which are closed next: it would be reset, and may have sent a request. As many as a
+    /// backlog may hold, for others may come as fast.
     pub(super) fn take_the_last(&mut self) {
         for _ in 0..LAST_MAX {
             if !self.accepting {
@@ -201,12 +201,14 @@ impl<D: Driver> Shard<D> {
         self.neighbours.as_ref().is_some_and(|neighbours| !neighbours.inboxes[neighbours.shard].connections.is_empty())
     }
 
-    /// What the other shards have handed over. Once this one drains those stay that have sent something, as they do of its own.
+    /// What the other shards have handed over. Once this one drains those stay that have sent something, as they do of
+    /// its own.
     pub(super) fn take_in(&mut self) {
         if !self.is_handed_more() {
             return;
         }
-        // Asked first, as a pop that finds nothing waits for all stores before it. Who gives rings behind it: it is not missed.
+        // Asked first, as a pop that finds nothing waits for all stores before it. Who gives rings behind it: it is not
+        // missed.
         while let Some(neighbours) = &self.neighbours
             && let connections = &neighbours.inboxes[neighbours.shard].connections
             && !connections.is_empty()

@@ -76,8 +76,9 @@ pub(super) fn listeners(
     Ok((by_shard, addresses))
 }
 
-/// What is asked for, and where `[::]` is to take both families while one of IPv4 was inherited beside it, that one by its name: together
-/// they are what was asked for, and no listener for both could be opened as long as the other process has it.
+/// What is asked for, and where `[::]` is to take both families while one of IPv4 was inherited beside it, that one by
+/// its name: together they are what was asked for, and no listener for both could be opened as long as the other
+/// process has it.
 fn with_halves(listen: &[SocketAddr], inherited: &[Adopted]) -> Vec<SocketAddr> {
     let mut all = listen.to_vec();
     let half = |asked: &SocketAddr| SocketAddr::from((Ipv4Addr::UNSPECIFIED, asked.port()));
@@ -262,7 +263,8 @@ mod tests {
             let (both, _) = listeners(&asked, 3, flat(one)).unwrap();
             assert_eq!((each(&both), taken(&both, port)), (vec![2; 3], [true; 2]));
         }
-        // One for both and another beside it for IPv4 alone, which then gets all of that, as systemd opens them with ReusePort=yes.
+        // One for both and another beside it for IPv4 alone, which then gets all of that, as systemd opens them with
+        // ReusePort=yes.
         for asked in [&[four, six][..], &[six, four], &[six]] {
             let inherited = [(six, Some(false)), (four, None)];
             let inherited = inherited.map(|(address, alone)| socket::listener_of(address, alone).unwrap());

@@ -19,7 +19,8 @@ pub fn bytes() -> u64 {
     read(Path::new("/proc"), Path::new("/sys/fs/cgroup"), machine)
 }
 
-/// `machine`: its memory by a system call. A container may have a `/proc/meminfo` of its own, which says less; a unit with `ProcSubset=pid` has none.
+/// `machine`: its memory by a system call. A container may have a `/proc/meminfo` of its own, which says less; a unit
+/// with `ProcSubset=pid` has none.
 fn read(proc: &Path, cgroups: &Path, machine: u64) -> u64 {
     let told = fs::read_to_string(proc.join("meminfo")).ok().and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;

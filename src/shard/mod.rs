@@ -269,7 +269,8 @@ impl<D: Driver> Shard<D> {
             quiet = false;
             self.complete(completion);
         }
-        // And behind the bell, which is silenced among these: who rang before that is seen now, who rings later ends the next wait.
+        // And behind the bell, which is silenced among these: who rang before that is seen now, who rings later ends
+        // the next wait.
         self.doing.begin(Doing::Accepts);
         self.take_in();
         self.serve_line();
@@ -359,8 +360,8 @@ impl<D: Driver> Shard<D> {
         self.desk.now + self.desk.rules.limits.drain_timeout_ms * 1_000
     }
 
-    /// Those of which nothing has come: who waits to be read is answered in the next turn, with the end of his connection, which a close here would
-    /// reset.
+    /// Those of which nothing has come: who waits to be read is answered in the next turn, with the end of his
+    /// connection, which a close here would reset.
     pub(super) fn close_idle_clients(&mut self) {
         for key in self.clients.keys() {
             let idle = self.clients.get(key).filter(|client| client.is_idle()).map(|client| client.socket);

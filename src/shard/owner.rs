@@ -11,8 +11,8 @@ pub(super) enum Owner {
     Client(Key),
     /// A connection to an engine that serves nobody.
     Upstream(Key),
-    /// The one to the engine that serves this client. It has its client's name, since each chunk of a reply is the client's, and what is
-    /// kept of the connection need not be looked at for it.
+    /// The one to the engine that serves this client. It has its client's name, since each chunk of a reply is the
+    /// client's, and what is kept of the connection need not be looked at for it.
     UpstreamOf(Key),
 }
 

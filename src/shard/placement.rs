@@ -8,10 +8,10 @@
 //! which spreading would win; what its shards share (in-flight counters, the snapshot, the card's rings) is what a
 //! second node makes dearer. Siblings still come last: a whole core on the far node is worth more than half of one here.
 //!
-//! **A quota counts.** A cgroup that may use two CPUs' worth of time is stopped, all threads at once, when it has
-//! used it up, for up to 100 ms: more shards than that serve nobody better. Parts are rounded down, for the control thread. Who
-//! has a quota shares the machine, mostly with others who have one: all would take the same CPUs, the first, whatever else is idle. So
-//! nothing is pinned there unless it is asked for.
+//! **A quota counts.** A cgroup that may use two CPUs' worth of time is stopped, all threads at once, when it has used
+//! it up, for up to 100 ms: more shards than that serve nobody better. Parts are rounded down, for the control thread.
+//! Who has a quota shares the machine, mostly with others who have one: all would take the same CPUs, the first,
+//! whatever else is idle. So nothing is pinned there unless it is asked for.
 
 use std::collections::BTreeSet;
 use std::fmt;

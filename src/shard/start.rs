@@ -68,7 +68,8 @@ pub struct Started {
 /// served, then starts the threads. Those that were inherited are served from in their place.
 ///
 /// # Errors
-/// When a listener or a thread cannot be had; nothing serves then, but shards that were started before a thread could not be had, until the process ends.
+/// When a listener or a thread cannot be had; nothing serves then, but shards that were started before a thread could
+/// not be had, until the process ends.
 pub fn start(
     shared: &Shared,
     listen: &[SocketAddr],

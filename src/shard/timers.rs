@@ -7,7 +7,8 @@ use crate::slots::Key;
 /// Width of one bucket.
 pub const TICK: Micros = 1 << 14; // 16.4 ms
 const BUCKETS: usize = 2048; // 33.5 s; later deadlines are looked at on the way
-/// Looks that a bucket keeps its room for. Clients that once were due together stay so, and pass through one bucket after the other.
+/// Looks that a bucket keeps its room for. Clients that once were due together stay so, and pass through one bucket
+/// after the other.
 const SPARE_MAX: usize = 64;
 
 /// The wheel.

@@ -19,8 +19,9 @@ pub fn this_machine() -> Machine {
 fn read(sys: &Path, allowed: &[usize], parallel: usize) -> Machine {
     let cpus = sys.join("devices/system/cpu");
     let nodes = nodes(sys);
-    // CPUs that are offline are in no mask. What `online` says counts for nothing: in a container with a quota lxcfs has it name the first CPUs of the
-    // machine, as many as the quota, which are neither what the container may use nor all of that.
+    // CPUs that are offline are in no mask. What `online` says counts for nothing: in a container with a quota lxcfs
+    // has it name the first CPUs of the machine, as many as the quota, which are neither what the container may use nor
+    // all of that.
     let cpu = |&id: &usize| Cpu { id, core: core(&cpus, id), node: node(&nodes, id) };
     let cpus: Vec<Cpu> = allowed.iter().map(cpu).collect();
     let quota = Some(parallel).filter(|parallel| *parallel < cpus.len());
@@ -125,7 +126,8 @@ mod tests {
         assert_eq!((placement.cpu(0), placement.cpu(1), placement.shards()), (Some(1), Some(0), 2));
     }
 
-    /// As lxcfs shows the CPUs of a container that has two of them by its quota: all such containers of a machine would pin to the same two.
+    /// As lxcfs shows the CPUs of a container that has two of them by its quota: all such containers of a machine would
+    /// pin to the same two.
     #[test]
     fn a_quota_is_seen_where_fewer_cpus_are_shown_than_may_be_used() {
         let sys = Sys::new("quota", &[("devices/system/cpu/online", "0-1\n")]);

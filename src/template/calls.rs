@@ -1,4 +1,5 @@
-//! Messages that call tools, and what tools answer: what stands around names, arguments and answers, and with which of them it is so.
+//! Messages that call tools, and what tools answer: what stands around names, arguments and answers, and with which of
+//! them it is so.
 
 use super::derive::agrees;
 use super::reference::{Reference, Rendered};
@@ -17,7 +18,8 @@ pub(super) fn calling(content: Option<Content>, calls: Vec<Call>) -> Message {
 }
 
 impl Probe<'_> {
-    /// How an assistant's calls are written; `None`: refused, or not one after the other behind what the role's messages begin with.
+    /// How an assistant's calls are written; `None`: refused, or not one after the other behind what the role's
+    /// messages begin with.
     pub(super) fn calls(&self, user: &Around, assistant: &Around) -> Result<Option<Calls>, Why> {
         let before = format!("{}{}", user.after, assistant.before);
         let Some((bare, with)) = self.called(user)? else { return Ok(None) };
@@ -161,7 +163,8 @@ pub(super) fn check(reference: &Reference, draft: &mut Draft, strings: &[String]
     Err(Why::Otherwise("writes an assistant's message otherwise where it calls".into()))
 }
 
-/// Says that the form has no words for calls, where the template takes them: an agent's chat is followed up to the first one then.
+/// Says that the form has no words for calls, where the template takes them: an agent's chat is followed up to the
+/// first one then.
 pub(super) fn say(reference: &Reference, draft: &mut Draft) -> Result<(), Why> {
     if draft.turn("assistant").is_none_or(|turn| turn.calls.is_some()) {
         return Ok(());

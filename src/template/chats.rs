@@ -4,8 +4,8 @@ use super::calls::calling;
 use super::turns::Draft;
 use super::{Call, Content, Message, said};
 
-/// Contents that a template may write otherwise than others: white space at the ends, what is special in JSON, HTML and templates, and what
-/// other languages take for nothing.
+/// Contents that a template may write otherwise than others: white space at the ends, what is special in JSON, HTML and
+/// templates, and what other languages take for nothing.
 pub(super) const CONTENTS: &[&str] = &[
     "",
     " ",

@@ -12,7 +12,8 @@ const BILLING: &str = "x-anthropic-billing-header";
 /// Most strings that are tried by twos.
 const PAIRED: usize = 32;
 
-/// Finds what a draft's turns do with contents, and takes out those that do what a turn cannot say. `known`: another chat of this template.
+/// Finds what a draft's turns do with contents, and takes out those that do what a turn cannot say. `known`: another
+/// chat of this template.
 pub(super) fn check(reference: &Reference, draft: &mut Draft, template: &str, known: Option<&Chat>) -> Result<(), Why> {
     let strings = literals(template);
     for role in draft.roles.clone() {

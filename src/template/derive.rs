@@ -1,4 +1,5 @@
-//! From a template to its form: texts around contents, places of roles, what contents change, and last the chats that nobody has made for it.
+//! From a template to its form: texts around contents, places of roles, what contents change, and last the chats that
+//! nobody has made for it.
 
 use super::json::Json;
 use super::known::Known;
@@ -47,8 +48,8 @@ fn read(reference: &mut Reference, source: &Source, tools: Option<&Json>) -> Res
     Ok((draft.chat, draft.left_out))
 }
 
-/// Whether the template is given a content's parts, and what it writes between them. Where it is not, vLLM joins them by line ends: so it does where the
-/// template would go through them, but by a name that vLLM does not look for.
+/// Whether the template is given a content's parts, and what it writes between them. Where it is not, vLLM joins them
+/// by line ends: so it does where the template would go through them, but by a name that vLLM does not look for.
 fn joint(reference: &mut Reference, template: &str) -> Result<String, Why> {
     let (one, other) = ("zq1mark", "zq2mark");
     reference.lists = true;
@@ -71,7 +72,8 @@ fn joint(reference: &mut Reference, template: &str) -> Result<String, Why> {
     Ok("\n".to_owned())
 }
 
-/// Whether the form says of a chat what the template writes, as far as it says anything. What the template refuses, the engine does, too.
+/// Whether the form says of a chat what the template writes, as far as it says anything. What the template refuses, the
+/// engine does, too.
 pub(super) fn agrees(reference: &Reference, chat: &Chat, messages: &[Message], generation: bool) -> Result<bool, Why> {
     Ok(match reference.render(messages, generation)? {
         Rendered::Text(text) => is_begin(chat, messages, generation, &text),

@@ -94,7 +94,8 @@ impl Written {
     }
 }
 
-/// What stands behind the content of a message that calls, up to the end of the last arguments; `None`: it is not known of one of them.
+/// What stands behind the content of a message that calls, up to the end of the last arguments; `None`: it is not known
+/// of one of them.
 fn called(form: &Calls, bare: bool, calls: &[Call]) -> Option<Vec<u8>> {
     let mut bytes = if bare { &form.bare } else { &form.behind }.as_deref()?.to_vec();
     for (place, call) in calls.iter().enumerate() {

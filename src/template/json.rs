@@ -1,5 +1,5 @@
-//! JSON as Python reads and writes it: what a body says of tools and calls, as a template gets it. Where it is not certain that Python has the
-//! same value and writes it so, there is none.
+//! JSON as Python reads and writes it: what a body says of tools and calls, as a template gets it. Where it is not
+//! certain that Python has the same value and writes it so, there is none.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,6 @@
-//! What a template does with contents is most often the same with these tools as with others and with none. So it is taken over from what is
-//! known and tried in few long chats; where one of them differs, it is found out again string by string.
+//! What a template does with contents is most often the same with these tools as with others and with none. So it is
+//! taken over from what is known and tried in few long chats; where one of them differs, it is found out again string
+//! by string.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,7 +11,8 @@ use super::turns::Draft;
 use super::{Content, Message, Why, chats, said};
 use crate::scan::{Chat, Turn};
 
-/// The first chat that was made of a template. It changes what it costs to make others and nothing else, so that all are equal.
+/// The first chat that was made of a template. It changes what it costs to make others and nothing else, so that all
+/// are equal.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known(Arc<OnceLock<Chat>>);
 

@@ -1,7 +1,9 @@
-//! What a chat template writes: a model's template is run on probes, its [`scan::Form`](crate::scan::Form) is read off what comes out, and
-//! then held against the template on some thousand chats. Where both differ, the form says less, or there is none: never a guess.
+//! What a chat template writes: a model's template is run on probes, its [`scan::Form`](crate::scan::Form) is read off
+//! what comes out, and then held against the template on some thousand chats. Where both differ, the form says less, or
+//! there is none: never a guess.
 //!
-//! A template is a program of the model's maker. It is run at load alone, with bounds on its time and output ([`crate::limits`]).
+//! A template is a program of the model's maker. It is run at load alone, with bounds on its time and output
+//! ([`crate::limits`]).
 
 mod calls;
 mod chats;
@@ -115,8 +117,8 @@ pub fn form(source: &Source, vocabulary: Arc<Vocabulary>) -> Reading {
     Reading { form: Form { id, chat, vocabulary, toolsets: Arc::default() }, no_chat, left_out, prompts }
 }
 
-/// How chats with these tools are written: the value of `tools`, byte by byte as a body has it. Takes a while, so that it is for another thread
-/// than a shard's.
+/// How chats with these tools are written: the value of `tools`, byte by byte as a body has it. Takes a while, so that
+/// it is for another thread than a shard's.
 ///
 /// # Errors
 /// It is not certain what engines make of these tools, or what the template writes with them is no [`Chat`].

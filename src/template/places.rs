@@ -1,4 +1,5 @@
-//! Where each role is written as its turn says: of all ways to restrict them, the least under which every order of roles agrees.
+//! Where each role is written as its turn says: of all ways to restrict them, the least under which every order of
+//! roles agrees.
 
 use super::derive::is_begin;
 use super::reference::{Reference, Rendered};

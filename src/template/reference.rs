@@ -1,4 +1,5 @@
-//! What an engine makes of a chat: the template itself, run as Transformers and vLLM run it. Slow and bounded; at load alone.
+//! What an engine makes of a chat: the template itself, run as Transformers and vLLM run it. Slow and bounded; at load
+//! alone.
 
 use std::cell::Cell;
 use std::io;
@@ -157,8 +158,8 @@ impl Reference {
         Value::from_pairs(fields)
     }
 
-    /// Ids are the client's. Some templates take none that has not nine letters; from prompt to prompt they are others, so that one that is
-    /// written is no part of a form.
+    /// Ids are the client's. Some templates take none that has not nine letters; from prompt to prompt they are others,
+    /// so that one that is written is no part of a form.
     fn call_id(&self, place: usize) -> Option<String> {
         match self.prompts.get() % 3 {
             0 => Some(format!("call{place:05}")),

@@ -44,7 +44,8 @@ pub enum Unreadable {
     },
 }
 
-/// Of `tokenizer_config.json` and `chat_template.jinja`, each if there is one. The second's template wins, as in Transformers.
+/// Of `tokenizer_config.json` and `chat_template.jinja`, each if there is one. The second's template wins, as in
+/// Transformers.
 pub fn read(tokenizer_config: Option<&[u8]>, jinja: Option<&[u8]>) -> Result<Source, Unreadable> {
     let mut source = Source::default();
     if let Some(config) = tokenizer_config {
@@ -81,7 +82,8 @@ fn named<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
 }
 
 impl Source {
-    /// With the tokens of `special_tokens_map.json`, which wins over a `tokenizer_config.json` that names no added tokens, as in Transformers.
+    /// With the tokens of `special_tokens_map.json`, which wins over a `tokenizer_config.json` that names no added
+    /// tokens, as in Transformers.
     ///
     /// # Errors
     /// It is no JSON, or long.

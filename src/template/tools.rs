@@ -4,8 +4,9 @@ use super::Why;
 use super::json::{self, Json};
 use crate::limits::TEMPLATE_TOOLS_BYTES_MAX;
 
-/// The value of `tools`, in the form that vLLM brings it to: an entry has `type` and `function`, that has `name`, `description`, `parameters` and,
-/// where it says anything, `strict`. Other keys are left out by some engines and handed on by others, so that nothing is known of a set with one.
+/// The value of `tools`, in the form that vLLM brings it to: an entry has `type` and `function`, that has `name`,
+/// `description`, `parameters` and, where it says anything, `strict`. Other keys are left out by some engines and
+/// handed on by others, so that nothing is known of a set with one.
 pub(super) fn read(tools: &[u8]) -> Result<Json, Why> {
     normal(tools).map_err(|why| Why::Tools(why.to_owned()))
 }

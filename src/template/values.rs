@@ -1,5 +1,5 @@
-//! Values of bodies as templates see them: dictionaries and lists of Python. One that a template writes as it is, `{{ tool }}`, would come out as
-//! Python's `repr` has it; that is not known, and is said.
+//! Values of bodies as templates see them: dictionaries and lists of Python. One that a template writes as it is,
+//! `{{ tool }}`, would come out as Python's `repr` has it; that is not known, and is said.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! What stands around a tokenizer's model: normalizer, pre-tokenizer, post-processor. Each either keeps a text's bytes, or the tokenizer is
-//! refused: text made of its tokens would not be the text that they were made of.
+//! What stands around a tokenizer's model: normalizer, pre-tokenizer, post-processor. Each either keeps a text's bytes,
+//! or the tokenizer is refused: text made of its tokens would not be the text that they were made of.
 
 use serde_json::Value;
 
@@ -105,8 +105,8 @@ impl Layout {
         }
     }
 
-    /// What it puts before the one text of a prompt. `add_bos_token` of `tokenizer_config.json` says nothing of that: Transformers drops it, from
-    /// its fifth version on, where there is a `tokenizer.json`.
+    /// What it puts before the one text of a prompt. `add_bos_token` of `tokenizer_config.json` says nothing of that:
+    /// Transformers drops it, from its fifth version on, where there is a `tokenizer.json`.
     fn post_processor(&mut self, step: &Value) {
         match kind(step) {
             "TemplateProcessing" => {
@@ -123,8 +123,8 @@ impl Layout {
     }
 }
 
-/// Whether an expression has a way for each letter of a text, as GPT-2's and those after it have: for letters, for numbers, for what is neither, and
-/// at last for white space.
+/// Whether an expression has a way for each letter of a text, as GPT-2's and those after it have: for letters, for
+/// numbers, for what is neither, and at last for white space.
 fn matches_all(regex: &str) -> bool {
     ["\\p{L}+", "\\p{N}", "[^\\s\\p{L}\\p{N}]+"].iter().all(|way| regex.contains(way)) && regex.ends_with("|\\s+")
 }

@@ -10,7 +10,8 @@ use super::Vocabulary;
 use super::layout::{Layout, SPACE, Sections, Spelling};
 use crate::limits::{TOKEN_BYTES_MAX, TOKEN_ID_MAX, TOKENIZER_BYTES_MAX};
 
-/// Why tokens of a tokenizer do not become text. A model is routed approximately where that [is of its kind](Unreadable::is_of_its_kind).
+/// Why tokens of a tokenizer do not become text. A model is routed approximately where that [is of its
+/// kind](Unreadable::is_of_its_kind).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// It is no such file.
@@ -94,8 +95,8 @@ impl Vocabulary {
             if token.lstrip || token.rstrip {
                 return Err(Unreadable::Swallows(token.content.chars().take(64).collect()));
             }
-            // Gemma lists runs of spaces, which are pieces of its model as well: what becomes of spaces is that token. Texts that templates write
-            // have the letter itself.
+            // Gemma lists runs of spaces, which are pieces of its model as well: what becomes of spaces is that token.
+            // Texts that templates write have the letter itself.
             let spaces = layout.spelling == Spelling::Pieces && !token.special;
             let text = if spaces { token.content.replace(SPACE, " ") } else { token.content.to_string() };
             // What a text without its bytes became is that token, too.

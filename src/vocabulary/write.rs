@@ -22,8 +22,8 @@ pub struct UnknownId(pub u32);
 impl Vocabulary {
     /// Appends the text of further tokens, without the spaces that [`Lead`] says are not the text's.
     ///
-    /// A tokenizer that puts a space only where none is writes `x` and ` x` alike: both are taken for `x`. At an id that nobody has, `out` ends
-    /// with the text of the ids before.
+    /// A tokenizer that puts a space only where none is writes `x` and ` x` alike: both are taken for `x`. At an id
+    /// that nobody has, `out` ends with the text of the ids before.
     pub fn write(&self, ids: &[u32], behind: &mut Behind, out: &mut Vec<u8>) -> Result<(), UnknownId> {
         for id in ids {
             let text = self.text(*id).ok_or(UnknownId(*id))?;

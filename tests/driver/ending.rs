@@ -20,8 +20,8 @@ fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Plays a scene again where its driver took long to go: what else the machine does may have held it up once or twice. Who gives up on the
-/// kernel takes long each time.
+/// Plays a scene again where its driver took long to go: what else the machine does may have held it up once or twice.
+/// Who gives up on the kernel takes long each time.
 fn goes_soon(scene: impl Fn() -> Duration) {
     assert!((0..3).any(|_| scene() < SOON), "longer than {SOON:?}, time and again");
 }

@@ -329,7 +329,8 @@ fn who_sends_no_more_and_does_not_read_costs_no_turns<D: Driver>(driver: D) {
         peer.finish();
         turns.until_told(tag, Told::Ended);
         turns.settle();
-        // One of three turns may be woken by what the kernel has still to say; and of three goes one or two, where it is late with that.
+        // One of three turns may be woken by what the kernel has still to say; and of three goes one or two, where it
+        // is late with that.
         let go = |turns: &mut Turns<D>| {
             let begun = Instant::now();
             for _ in 0..3 {

@@ -254,8 +254,8 @@ fn a_reload_switches_it_on_and_off() {
     }
 }
 
-/// Hashes of each prompt where they are asked for: those of a common start are the same, and what differs differs on. A reload
-/// ends them, and where no policy makes any that is said.
+/// Hashes of each prompt where they are asked for: those of a common start are the same, and what differs differs on. A
+/// reload ends them, and where no policy makes any that is said.
 #[test]
 fn chains_are_there_when_asked_for() {
     let (engines, file) = ([Engine::start(), Engine::start()], File::new("chains"));
@@ -338,7 +338,8 @@ fn a_rotated_file_is_opened_anew_on_sighup() {
     assert_eq!(lines, asked);
 }
 
-/// Two processes write to one file while one takes the other's place: each line is whole, and there is one for each request.
+/// Two processes write to one file while one takes the other's place: each line is whole, and there is one for each
+/// request.
 #[test]
 fn upgrades_lose_no_line() {
     let file = File::new("upgraded");

@@ -203,7 +203,8 @@ fn an_engine_that_has_not_what_it_was_sent_is_not_believed_until_it_has() {
     }
 }
 
-/// It writes that nothing was cached where it does not know, and the whole prompt where Anthropic leaves out what was cached.
+/// It writes that nothing was cached where it does not know, and the whole prompt where Anthropic leaves out what was
+/// cached.
 #[test]
 fn what_sglang_tells_of_messages_is_taken_as_it_means_it() {
     for (driver, tells) in DRIVERS.into_iter().flat_map(|driver| [(driver, Tells::Zeros), (driver, Tells::Messages)]) {

@@ -51,11 +51,13 @@ fn a_long_prompt_is_sent_to_who_takes_it() {
     assert_eq!(sent(80_000, 1), [1, 0], "there is no other");
 }
 
-/// A reload under load that renames engines of different models, and one that puts others in their places: what each serves is known before it is asked.
+/// A reload under load that renames engines of different models, and one that puts others in their places: what each
+/// serves is known before it is asked.
 #[test]
 fn engines_that_are_renamed_or_replaced_serve_on() {
     for driver in DRIVERS {
-        // A reload waits for a second for what an engine serves, and some are stopped for as long: hardly in each of three tries.
+        // A reload waits for a second for what an engine serves, and some are stopped for as long: hardly in each of
+        // three tries.
         let failed: Vec<_> = (0..3).map(|_| renamed_and_replaced(driver)).take_while(|failed| *failed > 0).collect();
         assert!(failed.len() < 3, "{driver}: {failed:?} requests failed");
     }

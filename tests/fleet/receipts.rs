@@ -22,8 +22,8 @@ fn ask(client: &mut Client, id: &str, text: &str) -> u16 {
 /// How long the front waits for its thread that keeps them.
 const FRESH_WAIT: Duration = Duration::from_secs(1);
 
-/// `GET /receipts` and what is behind it. An answer that took the whole wait may lack what ended last, for that thread stood
-/// still: only then it is asked for again.
+/// `GET /receipts` and what is behind it. An answer that took the whole wait may lack what ended last, for that thread
+/// stood still: only then it is asked for again.
 fn receipts(front: &Front, rest: &str) -> Vec<Value> {
     let mut answer = (0, String::new());
     for _ in 0..3 {

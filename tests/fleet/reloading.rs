@@ -142,8 +142,8 @@ fn an_index_that_is_made_anew_is_as_large_as_it_is_to_be() {
     front.until_said("what was known of caches is forgotten");
 }
 
-/// Twenty reloads, each with other engines, policies and limits, by signal and by request, under a load of short requests and
-/// streams: nobody notices.
+/// Twenty reloads, each with other engines, policies and limits, by signal and by request, under a load of short
+/// requests and streams: nobody notices.
 #[test]
 fn reloads_under_load_cost_no_request() {
     for driver in DRIVERS {

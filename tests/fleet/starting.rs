@@ -88,7 +88,8 @@ fn a_reload_while_it_starts_is_taken_when_it_can() {
     let _ = std::fs::remove_file(pipe);
 }
 
-/// As process 1 of a container it would be killed when its time is up: the kernel keeps from that one what it does not wait for.
+/// As process 1 of a container it would be killed when its time is up: the kernel keeps from that one what it does not
+/// wait for.
 #[test]
 fn who_is_told_to_end_while_it_starts_ends_by_itself() {
     let pipe =

@@ -1,4 +1,5 @@
-//! What an operator is told of trouble that no request shows: lines of the log, each once, and series that alarms are made of.
+//! What an operator is told of trouble that no request shows: lines of the log, each once, and series that alarms are
+//! made of.
 
 use crate::engine::Engine;
 use crate::front::Front;

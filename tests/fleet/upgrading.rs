@@ -159,7 +159,8 @@ fn asks_for(front: &Front, model: &str) -> u16 {
     client.reply().status
 }
 
-/// The one that serves knows who serves what: until its heir does as well, it goes on, and so it answers whether it is ready.
+/// The one that serves knows who serves what: until its heir does as well, it goes on, and so it answers whether it is
+/// ready.
 #[test]
 fn an_heir_knows_the_engines_before_it_serves() {
     let engines = [OfOneModel::start("a"), OfOneModel::start("b")];
@@ -190,7 +191,8 @@ fn an_heir_knows_the_engines_before_it_serves() {
     assert_eq!(front.connect().get("/version").status, 404, "any engine is asked for what is of no model");
 }
 
-/// A front that has a stream to finish, and so is there to be asked behind an upgrade. It ends when its engine is in another mood.
+/// A front that has a stream to finish, and so is there to be asked behind an upgrade. It ends when its engine is in
+/// another mood.
 fn amid_a_stream() -> (Engine, Front, Client, Head) {
     let engine = Engine::start();
     let front = Front::start("auto", &[engine.address], &config(1));
@@ -202,8 +204,8 @@ fn amid_a_stream() -> (Engine, Front, Client, Head) {
     (engine, front, stream, head)
 }
 
-/// The same behind an upgrade, and what was prepared before that. The admin listener closes what is idle for five seconds: where
-/// the machine takes as long to upgrade, all of it is done again.
+/// The same behind an upgrade, and what was prepared before that. The admin listener closes what is idle for five
+/// seconds: where the machine takes as long to upgrade, all of it is done again.
 fn upgraded_amid_a_stream<T>(prepare: impl Fn(&Front) -> T) -> (Engine, Front, Client, Head, T) {
     let upgraded = || {
         let (engine, front, stream, head) = amid_a_stream();
@@ -345,8 +347,8 @@ fn an_heir_that_cannot_have_the_admin_port_at_all_addresses_says_why() {
     assert_eq!(front.connect().post().status, 200);
 }
 
-/// An engine that from now on leaves unanswered whether it is up, as its front has asked once, so that an heir waits for it; and a
-/// connection for which that front is there to be asked behind its heir's start.
+/// An engine that from now on leaves unanswered whether it is up, as its front has asked once, so that an heir waits
+/// for it; and a connection for which that front is there to be asked behind its heir's start.
 fn deafened(engine: &OfOneModel, front: &Front) -> Client {
     let mut kept = front.connect();
     assert_eq!(kept.get("/v1/models").status, 200);

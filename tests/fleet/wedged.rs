@@ -95,8 +95,8 @@ fn a_wedged_shard_is_named_and_the_watchdog_is_not_fed() {
                 }
                 named
             });
-            // Once it is noticed, what was said before is taken; then nothing comes for as long as systemd would wait. The first
-            // time may have been before the stop.
+            // Once it is noticed, what was said before is taken; then nothing comes for as long as systemd would wait.
+            // The first time may have been before the stop.
             let before = times(UNTOLD);
             until(UNTOLD, || times(UNTOLD) >= before + 2);
             let mut heard = usize::MAX;

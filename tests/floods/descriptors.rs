@@ -27,8 +27,8 @@ fn a_crowd_beyond_the_descriptors_waits_and_spoils_nothing(driver: &str) {
     figure("clients accepted with 64 descriptors", driver, accepted);
     assert!((8..50).contains(&accepted), "{accepted} of {CROWD} clients with {DESCRIPTORS} descriptors");
 
-    // Who spins takes all of a second; who waits takes 30 ms of it in a debug build, and three times as much beside others on the same
-    // cores. Of three the best: what else this machine does may spoil one.
+    // Who spins takes all of a second; who waits takes 30 ms of it in a debug build, and three times as much beside
+    // others on the same cores. Of three the best: what else this machine does may spoil one.
     let mut spent = f64::MAX;
     for _ in 0..3 {
         let (cpu, begun) = (front.cpu(), Instant::now());
@@ -53,7 +53,8 @@ fn a_crowd_beyond_the_descriptors_waits_and_spoils_nothing(driver: &str) {
     let refused = heads.iter().filter(|head| head.starts_with("HTTP/1.1 503") && head.contains("retry-after: 1"));
     let refused = refused.count();
     figure("of them served at once", driver, served);
-    // Some ten descriptors are for engines; control's own calls, which wait for an engine that is late, may have a few of them.
+    // Some ten descriptors are for engines; control's own calls, which wait for an engine that is late, may have a few
+    // of them.
     assert!(served >= 5 && served + refused == accepted, "{served} served and {refused} refused of {accepted}");
     assert_eq!(front.metric("warmfront_connects_wanting_total") as usize, refused);
     // Some probes have come and gone.

@@ -69,7 +69,8 @@ fn each(front: &Front, before: usize, count: usize) -> usize {
 fn half_open_and_idle_clients_cost_little_and_end(driver: &str) {
     let _room = alone();
     let engine = Engine::start();
-    // Longer than it takes to gather a crowd and to weigh it, on a busy machine as well: who is gone by then weighs nothing.
+    // Longer than it takes to gather a crowd and to weigh it, on a busy machine as well: who is gone by then weighs
+    // nothing.
     let limits = "head_timeout_ms = 4000\nkeep_alive_timeout_ms = 3000\nlinger_timeout_ms = 100";
     let front = Front::start(driver, engine.address, limits);
     let count = room_for(10_000);

@@ -45,8 +45,8 @@ fn time_in_which_the_front_holds_back_does_not_count(driver: &str) {
     let _room = shared();
     let engine = Engine::start();
     let front = Front::start(driver, engine.address, "upload_timeout_ms = 2500");
-    // Its engine begins to read after 4 s, and it is more than the kernel takes for that. The rest of the upload is short, also where
-    // somebody stands still in it.
+    // Its engine begins to read after 4 s, and it is more than the kernel takes for that. The rest of the upload is
+    // short, also where somebody stands still in it.
     let mut client = front.connect();
     let begun = Instant::now();
     let reply = client.ask(post("/v1/late", &"x".repeat(24 << 20)));

@@ -1,4 +1,5 @@
-//! Prompts that a vLLM engine was asked for, and the tokens that it made of them: what a form writes of the first has to be the text of the second.
+//! Prompts that a vLLM engine was asked for, and the tokens that it made of them: what a form writes of the first has
+//! to be the text of the second.
 
 use std::sync::Arc;
 

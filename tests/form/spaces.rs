@@ -1,4 +1,5 @@
-//! Where a tokenizer puts a space before the text unless there is one, its tokens do not tell whose it was: requests and events are read alike.
+//! Where a tokenizer puts a space before the text unless there is one, its tokens do not tell whose it was: requests
+//! and events are read alike.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Chat templates of real models, without their parts for tools: which have a form, what is left out of it, and whether it writes what
-//! Transformers itself has written.
+//! Chat templates of real models, without their parts for tools: which have a form, what is left out of it, and whether
+//! it writes what Transformers itself has written.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use warmfront::vocabulary::Vocabulary;
 
 use super::recordings::CONFIG;
 
-/// Templates and their forms: roles (`|`: white space at the ends is left out), where they are so, and what their contents may not have.
+/// Templates and their forms: roles (`|`: white space at the ends is left out), where they are so, and what their
+/// contents may not have.
 const FORMS: &[(&str, &str)] = &[
     ("chatml", "system, user, assistant, tool"),
     ("qwen2.5", "system, user, assistant, tool"),
@@ -96,7 +97,8 @@ fn these_have_forms() {
     assert_eq!(found, FORMS);
 }
 
-/// `rendered.json`: chats with what Transformers 5.19 makes of them, contents given as vLLM 0.32 gives them; null where it refuses.
+/// `rendered.json`: chats with what Transformers 5.19 makes of them, contents given as vLLM 0.32 gives them; null where
+/// it refuses.
 #[test]
 fn forms_write_what_transformers_writes() {
     let recorded: Value = serde_json::from_slice(include_bytes!("rendered.json")).expect("JSON");
@@ -169,7 +171,8 @@ fn what_a_template_does_otherwise_is_said() {
     assert_eq!(why(begins), "system until |, user until |, assistant until |, tool until |");
 }
 
-/// vLLM gives parts to templates that go through what they call content; to others, whatever they would do with parts, one text.
+/// vLLM gives parts to templates that go through what they call content; to others, whatever they would do with parts,
+/// one text.
 #[test]
 fn parts_are_joined_as_vllm_gives_them() {
     let joint = |name: &str| {

@@ -1,4 +1,5 @@
-//! Chats with tools: which sets have one, and whether it writes what vLLM itself has written, with calls and what tools answered.
+//! Chats with tools: which sets have one, and whether it writes what vLLM itself has written, with calls and what tools
+//! answered.
 
 use std::time::Duration;
 
@@ -7,7 +8,8 @@ use warmfront::template::{self, Call, Content, Message, Source, Why};
 
 use super::templates::{TOKENS, check, message};
 
-/// Templates, and of each set of `tools.json` how many prompts are written whole, of how many that vLLM accepts; `-`: it has no chat.
+/// Templates, and of each set of `tools.json` how many prompts are written whole, of how many that vLLM accepts; `-`:
+/// it has no chat.
 const WHOLE: &[(&str, &str)] = &[
     ("chatml", "6/18 6/18 6/18 6/18 0/0"),
     ("deepseek-v3", "5/6 5/6 5/6 5/6 0/0"),
@@ -236,7 +238,8 @@ fn a_form_without_words_for_calls_says_so() {
     assert_eq!(of("{{ raise_exception('no calls') }}"), (false, false), "its engine refuses them");
 }
 
-/// What it takes to make chats with a set of ten KB, the first of the template and after that: in processor time, of which there is plenty.
+/// What it takes to make chats with a set of ten KB, the first of the template and after that: in processor time, of
+/// which there is plenty.
 #[test]
 fn what_a_set_costs() {
     let field = |number| {

@@ -249,8 +249,8 @@ fn a_trial_is_one_request_at_a_time() {
     }
 }
 
-/// What is open there from before is not its trial's request: that one comes all the same, by itself, and no second one beside
-/// it as those end.
+/// What is open there from before is not its trial's request: that one comes all the same, by itself, and no second one
+/// beside it as those end.
 #[test]
 fn a_trial_does_not_wait_for_what_is_open_from_before() {
     for (policy, bound) in POLICIES.into_iter().flat_map(|policy| [(policy, Bound::Slots), (policy, Bound::Kubeai)]) {

@@ -648,7 +648,8 @@ proptest! {
     }
 }
 
-/// A name with two addresses: a busy engine stays where it answered, with what is known of it there; who refuses is looked for at the other at once.
+/// A name with two addresses: a busy engine stays where it answered, with what is known of it there; who refuses is
+/// looked for at the other at once.
 #[test]
 fn who_answered_is_looked_for_elsewhere_once_it_refuses_or_is_silent_for_long() {
     let start = || {

@@ -1,4 +1,5 @@
-//! Requests and replies, nearly all of them good, with something changed, in random pieces, by the thousand: each audited like a row.
+//! Requests and replies, nearly all of them good, with something changed, in random pieces, by the thousand: each
+//! audited like a row.
 //!
 //! A run is replayed by its seed, one case of it by its number: `HOSTILE=requests:7:1234` (or `replies:...`)
 //! runs case 1234 of seed 7 alone. `HOSTILE_CASES` asks for more of them.

@@ -11,7 +11,8 @@ use crate::{chain, depth, id, insert};
 const SLOTS: u16 = 3;
 const SHARE: usize = 16;
 
-/// A prompt by its blocks' contents: few different ones, so that prompts share beginnings. From [`STAND_IN`] on: what stands for its answer.
+/// A prompt by its blocks' contents: few different ones, so that prompts share beginnings. From [`STAND_IN`] on: what
+/// stands for its answer.
 type Prompt = Vec<u64>;
 const STAND_IN: u64 = 1 << 32;
 

@@ -1,5 +1,5 @@
-//! Engines' KV events: recorded ones, the dialects that were not recorded, engines that lose messages and begin anew, and peers that send
-//! what should not be sent.
+//! Engines' KV events: recorded ones, the dialects that were not recorded, engines that lose messages and begin anew,
+//! and peers that send what should not be sent.
 
 mod decoding;
 mod engine;

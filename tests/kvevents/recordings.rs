@@ -1,5 +1,5 @@
-//! What a vLLM 0.32.0 sent: hashes as numbers, and as 32 bytes with an adapter. `messages.json` has each message as the recorder's own
-//! decoder read it.
+//! What a vLLM 0.32.0 sent: hashes as numbers, and as 32 bytes with an adapter. `messages.json` has each message as the
+//! recorder's own decoder read it.
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,6 @@
-//! What an engine holds by its own word: one rule at a time (`rules`), what there is no room for (`room`), a recorded engine (`recorded`),
-//! any engine against a plain model (`model`), what is written down (`saved`), memory (`memory`), toil (`toil`), and an index that notes
-//! what is told (`noted`).
+//! What an engine holds by its own word: one rule at a time (`rules`), what there is no room for (`room`), a recorded
+//! engine (`recorded`), any engine against a plain model (`model`), what is written down (`saved`), memory (`memory`),
+//! toil (`toil`), and an index that notes what is told (`noted`).
 
 mod memory;
 mod model;

@@ -1,4 +1,5 @@
-//! Engines that do anything an engine may do, against the plainest account of it: which beginnings of prompts are there, how often.
+//! Engines that do anything an engine may do, against the plainest account of it: which beginnings of prompts are
+//! there, how often.
 
 use std::collections::{BTreeMap, BTreeSet};
 

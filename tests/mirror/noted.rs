@@ -1,4 +1,5 @@
-//! Two ranks of an engine beside an index that notes what they tell, as control does: behind any number of events both say the same.
+//! Two ranks of an engine beside an index that notes what they tell, as control does: behind any number of events both
+//! say the same.
 
 use std::collections::HashMap;
 

@@ -55,8 +55,8 @@ fn apply(blocks: &mut BTreeMap<u64, Block>, event: &Value) {
     }
 }
 
-/// What an index has to hold then: every step of every block whose predecessors are all there, and what it may be worth: a last step with
-/// half of it left is worth less once something follows its block.
+/// What an index has to hold then: every step of every block whose predecessors are all there, and what it may be
+/// worth: a last step with half of it left is worth less once something follows its block.
 fn expected(blocks: &BTreeMap<u64, Block>, engine: &Engine) -> BTreeMap<u64, (Option<u64>, [u32; 2])> {
     let mut expected = BTreeMap::new();
     for block in blocks.values() {
@@ -105,8 +105,8 @@ fn recorded_engines_are_held_as_they_say_after_every_message() {
         assert!(most > 300, "{most} links at most in {recording}");
         let unread = [counts.orphans, counts.opaque, counts.unasked, counts.malformed, counts.deep, counts.beyond];
         assert_eq!((unread, counts.ambiguous, counts.groups, counts.tiers, counts.unknown), ([0; 6], 0, 0, 0, 0));
-        // The second engine was asked once to tell of reused blocks again. These are no further copies, but look like it: they are still believed
-        // to be there when they have gone and are computed once more.
+        // The second engine was asked once to tell of reused blocks again. These are no further copies, but look like
+        // it: they are still believed to be there when they have gone and are computed once more.
         assert_eq!(counts.copies, if recording == RECORDINGS[1] { 14 } else { 0 }, "{recording}");
     }
 }

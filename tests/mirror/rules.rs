@@ -31,8 +31,8 @@ fn a_chain_is_held_link_by_link_and_says_its_tokens() {
     assert_eq!(whole.len(), 640);
     let all = links(ROOT, &whole);
     assert_eq!(engine.held.0.len(), 10);
-    // Blocks of 40 tokens end behind bytes 160, 320, 480, 640: each step within one is worth what is before it; the last one too,
-    // where half of it is left before a block that follows, else all.
+    // Blocks of 40 tokens end behind bytes 160, 320, 480, 640: each step within one is worth what is before it; the
+    // last one too, where half of it is left before a block that follows, else all.
     let expected = [0, 0, 40, 40, 80, 80, 80, 120, 120, 160];
     for ((at, link), tokens) in all.iter().zip(expected) {
         assert_eq!(engine.held.0[link], (after(&all, *at), tokens), "at {at}");

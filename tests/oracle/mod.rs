@@ -420,7 +420,8 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
     })
 }
 
-/// Whether sampling parameters say that all of the prompt is computed: in so many words, or since somebody asks for what a cache has not.
+/// Whether sampling parameters say that all of the prompt is computed: in so many words, or since somebody asks for
+/// what a cache has not.
 fn reads_no_cache(parameters: &Tree) -> bool {
     let Tree::Object(entries, _) = parameters else { return false };
     let last = |name: &str, counts: fn(&Tree) -> bool| {
@@ -439,8 +440,8 @@ fn reads_no_cache(parameters: &Tree) -> bool {
         || matches!(last("prompt_logprob_token_ids", is_no_text), Some(Tree::Array(..) | Tree::Object(..)))
 }
 
-/// A `cache_salt` alone stands for itself. Else the salt, zero where there is none, with what `extra_key` says behind it if anything, is hashed with the
-/// adapter as a seed.
+/// A `cache_salt` alone stands for itself. Else the salt, zero where there is none, with what `extra_key` says behind
+/// it if anything, is hashed with the adapter as a seed.
 fn salt([salt, adapter, extra]: [Option<u64>; 3]) -> Option<u64> {
     if adapter.or(extra).is_none() {
         return salt;
@@ -459,7 +460,8 @@ struct Canonical<'p> {
     parts: [Part; 4],
 }
 
-/// The hash of canonical bytes: sixteen of them at a time go to one of four lanes, in turns, the last ones filled up with zeros.
+/// The hash of canonical bytes: sixteen of them at a time go to one of four lanes, in turns, the last ones filled up
+/// with zeros.
 fn hashed(bytes: &[u8]) -> u64 {
     let (first, second) = (0x9e37_79b1_85eb_ca87_u64, 0xc2b2_ae3d_27d4_eb4f_u64);
     let (third, fourth) = (0x1656_67b1_9e37_79f9_u64, 0x85eb_ca77_c2b2_ae63_u64);
@@ -657,7 +659,8 @@ impl Part {
         }
     }
 
-    /// A system prompt, but for what Claude Code makes anew for each request: a line of a bare text, or a block whose one text says so.
+    /// A system prompt, but for what Claude Code makes anew for each request: a line of a bare text, or a block whose
+    /// one text says so.
     fn top_without_attribution(&mut self, value: &Tree) {
         self.instructs = true;
         let Tree::Array(blocks, _) = value else { return self.top(value) };

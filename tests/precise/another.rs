@@ -19,7 +19,8 @@ fn second() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// Its next message has the number that its predecessor's would have had; only its metrics say that it is another, and later.
+/// Its next message has the number that its predecessor's would have had; only its metrics say that it is another, and
+/// later.
 #[test]
 fn a_number_that_fits_does_not_make_another_process_the_same() {
     on_both(|driver| {
@@ -54,7 +55,8 @@ fn a_number_that_fits_does_not_make_another_process_the_same() {
     });
 }
 
-/// With a hybrid model one group of layers may have most of the blocks, and all groups together have room for fewer tokens than these would be.
+/// With a hybrid model one group of layers may have most of the blocks, and all groups together have room for fewer
+/// tokens than these would be.
 #[test]
 fn a_hybrid_may_tell_of_more_than_it_has_room_for() {
     on_both(|driver| {
@@ -105,7 +107,8 @@ fn another_process_may_have_a_larger_cache() {
     });
 }
 
-/// The next process cuts its cache into blocks of another size, twice. What it tells is read by the size that each event names.
+/// The next process cuts its cache into blocks of another size, twice. What it tells is read by the size that each
+/// event names.
 #[test]
 fn another_process_may_have_blocks_of_another_size() {
     on_both(|driver| {
@@ -264,7 +267,8 @@ fn what_was_told_outlasts_two_reloads_in_quick_succession() {
     });
 }
 
-/// The front was away for longer than the engine can say, and its cache was full: nothing that was known is believed, though all of it is.
+/// The front was away for longer than the engine can say, and its cache was full: nothing that was known is believed,
+/// though all of it is.
 #[test]
 fn what_was_saved_before_a_hole_is_not_believed() {
     on_both(|driver| {

@@ -1,5 +1,6 @@
-//! Engines with real, small caches that are asked, tell, lose messages, go, come back and begin anew at random: where a front takes an engine's
-//! word for all that it holds, it never thinks that it holds more, and where nothing was lost for good, it knows all of it.
+//! Engines with real, small caches that are asked, tell, lose messages, go, come back and begin anew at random: where a
+//! front takes an engine's word for all that it holds, it never thinks that it holds more, and where nothing was lost
+//! for good, it knows all of it.
 //!
 //! `WARMFRONT_PRECISE_SEED` runs one course again, `WARMFRONT_PRECISE_STEPS` makes it longer.
 
@@ -258,8 +259,8 @@ fn run(driver: &'static str, seed: u64, steps: u64) {
     let mut course = Course { scene, config, actors, state: seed, reloads: 0, exact: 0, full: 0 };
     (0..2).for_each(|place| course.scene().until_subscribed(place, 1));
     (0..2).for_each(|place| course.meet(place));
-    // Which engine is asked is the front's to say, and how soon it is told the machine's: a course goes on until enough was asked of those
-    // that told all.
+    // Which engine is asked is the front's to say, and how soon it is told the machine's: a course goes on until enough
+    // was asked of those that told all.
     let mut step = 0;
     while step < steps || (course.exact <= steps / 4 && step < 4 * steps) {
         let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| course.step()));

@@ -73,7 +73,8 @@ fn what_is_removed_is_held_no_more_until_it_is_stored_again() {
     });
 }
 
-/// Blocks of layers with windows or states do not say what a prompt finds. Beside those of layers that see all of it they are passed over.
+/// Blocks of layers with windows or states do not say what a prompt finds. Beside those of layers that see all of it
+/// they are passed over.
 #[test]
 fn who_tells_of_windows_alone_is_known_from_what_was_sent_there() {
     on_both(|driver| {

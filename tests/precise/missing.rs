@@ -171,7 +171,8 @@ fn events_that_never_come_are_said_once() {
     assert_eq!(front.log().matches("KV events are not heard").count(), 2, "{}", front.log());
 }
 
-/// Another process has published more than its predecessor before it is heard, and cannot be asked: its number says nothing.
+/// Another process has published more than its predecessor before it is heard, and cannot be asked: its number says
+/// nothing.
 #[test]
 fn another_process_that_has_told_more_is_not_taken_for_the_one_before() {
     on_both(|driver| {

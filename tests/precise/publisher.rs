@@ -1,4 +1,5 @@
-//! The two sockets of an engine's KV events, in the bytes of libzmq's: what it publishes, and what it still has of that for who asks.
+//! The two sockets of an engine's KV events, in the bytes of libzmq's: what it publishes, and what it still has of that
+//! for who asks.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -30,7 +30,8 @@ pub fn config(more: &str) -> String {
     config_of(&FOLDER, more)
 }
 
-/// The same with the model of another folder. Engines are threads of this process, which may all stand still for a second or two.
+/// The same with the model of another folder. Engines are threads of this process, which may all stand still for a
+/// second or two.
 pub fn config_of(folder: &Path, more: &str) -> String {
     let folder = folder.display();
     format!(
@@ -55,8 +56,8 @@ impl Scene {
         scene
     }
 
-    /// Waits until all of both is known, and whatever they publish is heard: before an engine has read that somebody subscribes that
-    /// goes to nobody.
+    /// Waits until all of both is known, and whatever they publish is heard: before an engine has read that somebody
+    /// subscribes that goes to nobody.
     pub fn until_exact(&self) {
         (0..2).for_each(|place| self.until_rung(place, "exact"));
         (0..2).for_each(|place| self.until_subscribed(place, 1));

@@ -1,4 +1,5 @@
-//! A model of our own: its tokenizer and chat template as files, prompts as its engine would write them, and their blocks as it would tell.
+//! A model of our own: its tokenizer and chat template as files, prompts as its engine would write them, and their
+//! blocks as it would tell.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};

@@ -78,7 +78,8 @@ fn until_followed(scene: &Scene, sets: f64) {
     until_known(scene, "followed", sets);
 }
 
-/// Waits until shards know of so many sets. Control tells them within `publish_interval_ms`, and before it answers what comes later.
+/// Waits until shards know of so many sets. Control tells them within `publish_interval_ms`, and before it answers what
+/// comes later.
 fn until_known(scene: &Scene, chats: &str, sets: f64) {
     let known = || scene.front.metric(&format!("warmfront_toolsets{{chats=\"{chats}\"}}"));
     until(&format!("{}: {sets} sets of tools, {chats}", scene.driver), || known() == sets);

@@ -89,8 +89,9 @@ fn rendered_part() -> String {
     format!("<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\nGo.<|im_end|>\n<|im_start|>tool\n")
 }
 
-/// Of an agent whose template has no words for what tools answered its engine's text is known up to the first answer alone. Both engines hold that: each
-/// conversation stays where it was sent, whether that is more than half of it or less.
+/// Of an agent whose template has no words for what tools answered its engine's text is known up to the first answer
+/// alone. Both engines hold that: each conversation stays where it was sent, whether that is more than half of it or
+/// less.
 #[test]
 fn conversations_of_which_the_beginning_alone_is_rendered_stay_where_they_are() {
     on_both(|driver| {

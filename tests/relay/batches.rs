@@ -1,4 +1,5 @@
-//! Several prompts in one request: all are counted, the first says where they go, and their reply says nothing of predictions.
+//! Several prompts in one request: all are counted, the first says where they go, and their reply says nothing of
+//! predictions.
 
 use warmfront::counters::stats::Count;
 use warmfront::counters::{Compared, Text};

@@ -84,7 +84,8 @@ impl Client {
         self.wire.body(Length::Of(len)).data
     }
 
-    /// The lengths of the chunks up to the last one, of a reply whose head was read before. Panics where that does not come.
+    /// The lengths of the chunks up to the last one, of a reply whose head was read before. Panics where that does not
+    /// come.
     pub fn chunks(&mut self) -> Vec<usize> {
         let body = self.wire.body(Length::Chunked);
         assert!(body.whole, "{:?} after {} bytes", self.wire.end, body.data.len());

@@ -388,7 +388,8 @@ fn draining_finishes_what_runs() {
     client.ends();
 }
 
-/// Requests that have come by then are answered, though nothing of them was read, nor their connections accepted: they came in the middle of a turn.
+/// Requests that have come by then are answered, though nothing of them was read, nor their connections accepted: they
+/// came in the middle of a turn.
 #[test]
 fn draining_answers_what_has_come() {
     static HOLDS: AtomicBool = AtomicBool::new(false);

@@ -1,4 +1,5 @@
-//! What a request counts for at its engine: what can be to do for it there, from when that can be; and what the engine refused for nothing.
+//! What a request counts for at its engine: what can be to do for it there, from when that can be; and what the engine
+//! refused for nothing.
 
 use std::time::Duration;
 

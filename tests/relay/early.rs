@@ -1,5 +1,5 @@
-//! Answers that come before their request's end: they reach who has not sent all yet, and nobody else's request follows where
-//! half of one may lie.
+//! Answers that come before their request's end: they reach who has not sent all yet, and nobody else's request follows
+//! where half of one may lie.
 
 use std::io::Write;
 use std::time::Duration;

@@ -275,7 +275,8 @@ fn head_has_no_body() {
     }
 }
 
-/// That such a reply has no body is a rule, which an engine may break in a second write, when the next request is on its way.
+/// That such a reply has no body is a rule, which an engine may break in a second write, when the next request is on
+/// its way.
 #[test]
 fn bytes_behind_a_head_alone_are_nobodys() {
     let heads = [

@@ -65,8 +65,8 @@ fn each_event_passes_at_once() {
     assert_eq!(client.bytes(5), b"0\r\n\r\n");
 }
 
-/// Long prompts are read and hashed a buffer at a time: a request beside four uploads waits for no whole one, whether their begin alone is looked
-/// at, or as much of them as is held.
+/// Long prompts are read and hashed a buffer at a time: a request beside four uploads waits for no whole one, whether
+/// their begin alone is looked at, or as much of them as is held.
 #[test]
 fn long_prompts_do_not_hold_up_others() {
     for policy in [Policy::PrefixHash, Policy::Warm] {

@@ -322,8 +322,9 @@ fn engines_are_freed_within_milliseconds() {
             drop(kept);
             left.elapsed()
         };
-        // What else the machine does may spoil many departures, hardly more than two of eight of a way in each of 25 rows of 24. Who notices
-        // at a tick or a heartbeat alone is late more often than that, if in one way of leaving only.
+        // What else the machine does may spoil many departures, hardly more than two of eight of a way in each of 25
+        // rows of 24. Who notices at a tick or a heartbeat alone is late more often than that, if in one way of leaving
+        // only.
         let spoilt = (0..5).take_while(|_| {
             let mut took: Vec<_> = (0..TRIES).map(leave).collect();
             let is_prompt = |row: &[Duration], way: usize| {

@@ -414,7 +414,8 @@ fn a_tenant_that_floods_does_not_starve_others() {
     stage.settles();
 }
 
-/// Whoever may name a tenant, and has no key, does not use up its turns; nor do those of whom an engine that is busy computes nothing.
+/// Whoever may name a tenant, and has no key, does not use up its turns; nor do those of whom an engine that is busy
+/// computes nothing.
 #[test]
 fn what_an_engine_refuses_is_on_nobodys_account() {
     for key in ["unknown", "busy"] {

@@ -158,8 +158,8 @@ fn a_full_queue_drops_and_counts() {
     told(&front, "one more", 1);
 }
 
-/// Without a log only the last are wanted: an older one that nobody has read gives its place to a newer one, and is not missed
-/// unless a log that was on until then had it coming.
+/// Without a log only the last are wanted: an older one that nobody has read gives its place to a newer one, and is not
+/// missed unless a log that was on until then had it coming.
 #[test]
 fn what_receipts_have_no_room_for_is_written_over() {
     const KEPT: usize = 8;
@@ -201,7 +201,8 @@ fn receipts_alone_are_told_of_too() {
     }
 }
 
-/// Who scans and who errs is looked for by what he asked; what is no request's line may be a body, and nothing of it is told.
+/// Who scans and who errs is looked for by what he asked; what is no request's line may be a body, and nothing of it is
+/// told.
 #[test]
 fn a_head_that_is_refused_tells_its_line() {
     let front = logging(&answering(HELLO), |_| {});

@@ -12,7 +12,8 @@ const ENGINES: usize = 4;
 /// One more than engines, or by turns each would come back to where it was.
 const NAMES: usize = 5;
 
-/// A turn of a conversation: who it is shows in its session and in its first user message, behind a system prompt that all share.
+/// A turn of a conversation: who it is shows in its session and in its first user message, behind a system prompt that
+/// all share.
 fn turn(name: usize, turns: usize) -> Vec<u8> {
     let words = |turn: usize| format!("{name} said {turn} ").repeat(200);
     let said: Vec<String> = (0..turns)
@@ -90,7 +91,8 @@ fn a_policy_agrees_with_itself() {
     }
 }
 
-/// Whichever looks on, requests go where they would go. And what is said of the one that looks on is what it does where it chooses.
+/// Whichever looks on, requests go where they would go. And what is said of the one that looks on is what it does where
+/// it chooses.
 #[test]
 fn who_looks_on_changes_nothing_and_is_told_of_rightly() {
     // What these choose does not depend on what was chosen before, in a fleet without load.

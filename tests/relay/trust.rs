@@ -96,7 +96,8 @@ fn what_cannot_be_connected_to_is_soon_left_alone() {
     }
 }
 
-/// A good answer ends a row of failures; what the client does wrong, an engine with enough to do, or what its HTTP server answers by itself, is none.
+/// A good answer ends a row of failures; what the client does wrong, an engine with enough to do, or what its HTTP
+/// server answers by itself, is none.
 #[test]
 fn only_failures_in_a_row_bar() {
     for (between, asked, bars) in [
@@ -269,7 +270,8 @@ fn what_an_engine_is_too_busy_for_goes_to_another_one() {
     assert_eq!(front.count(Count::RetriedBusy), 0);
 }
 
-/// A proxy beside the engine answers for it: as where a connect fails here, another engine takes the request, and the one that was not reached is blamed.
+/// A proxy beside the engine answers for it: as where a connect fails here, another engine takes the request, and the
+/// one that was not reached is blamed.
 #[test]
 fn what_a_hop_did_not_reach_its_engine_with_goes_to_another_one() {
     let told = "upstream connect error or disconnect/reset before headers. retried and the latest reset reason: remote connection failure, transport failure reason: delayed connect error: Connection refused";
@@ -348,7 +350,8 @@ fn a_long_prompt_that_fails_at_long_engines_does_not_go_to_a_short_one() {
     front.settles();
 }
 
-/// A hop before the engine puts its words in chunks, compresses them, or leaves their end to that of the connection: it is full all the same.
+/// A hop before the engine puts its words in chunks, compresses them, or leaves their end to that of the connection: it
+/// is full all the same.
 #[test]
 fn an_engine_that_is_full_is_not_broken_behind_a_hop() {
     let told = br#"{"error":{"message":"The engine is currently busy and cannot accept new requests.","code":503}}"#;
@@ -674,7 +677,8 @@ fn who_speaks_goes_on_where_the_silent_are_cut() -> bool {
     goes_on
 }
 
-/// Where a Service stands before it, the probes of an engine are refused as soon as its pod is not ready: while others have tokens from it, it is there.
+/// Where a Service stands before it, the probes of an engine are refused as soon as its pod is not ready: while others
+/// have tokens from it, it is there.
 #[test]
 fn silent_streams_of_an_engine_that_gives_others_tokens_are_not_cut() {
     const AFTER: Duration = Duration::from_millis(2_000);
@@ -780,7 +784,8 @@ fn failing(told: &str) -> Engine {
     ))
 }
 
-/// What an engine says of a request that its client could have asked differently bars nobody, and comes back as it was said.
+/// What an engine says of a request that its client could have asked differently bars nobody, and comes back as it was
+/// said.
 fn is_no_fault(front: &Front, told: &str, path: &str, body: &str) {
     let mut client = front.connect();
     for _ in 0..5 {
@@ -835,7 +840,8 @@ fn what_sglang_says_of_any_message_is_no_fault() {
     is_no_fault(&front, told, "/v1/messages", "{}");
 }
 
-/// It computes the call of a tool, say, of which it writes nothing before it is whole: what others get from it meanwhile tells it from one that hangs.
+/// It computes the call of a tool, say, of which it writes nothing before it is whole: what others get from it
+/// meanwhile tells it from one that hangs.
 #[test]
 fn who_is_silent_has_not_failed_where_others_are_answered() {
     let (good, preflight) = (post("/v1/other", "{}"), b"OPTIONS /v1/other HTTP/1.1\r\nHost: x\r\n\r\n".to_vec());
@@ -878,7 +884,8 @@ fn who_is_silent_has_not_failed_where_others_are_answered() {
             front.settles();
             front.count(Count::Barred)
         };
-        // Who is asked too late helps nobody, and first tokens may come so far from one another that they help each other: hardly in each of five tries.
+        // Who is asked too late helps nobody, and first tokens may come so far from one another that they help each
+        // other: hardly in each of five tries.
         assert!((0..5).any(|_| barred() == bars), "{at}: not {bars}");
     }
 }
@@ -941,7 +948,8 @@ fn what_an_engine_answers_without_computing_is_no_trial() {
     front.settles();
 }
 
-/// It may be minutes long, and nobody else is served there meanwhile. Where no trial is under way it is its end that counts.
+/// It may be minutes long, and nobody else is served there meanwhile. Where no trial is under way it is its end that
+/// counts.
 #[test]
 fn a_trial_is_over_as_a_stream_begins() {
     for on_trial in [true, false] {

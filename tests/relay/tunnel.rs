@@ -86,7 +86,8 @@ fn a_protocol_is_switched_to_by_an_engine_of_the_model_in_the_query() {
     }
 }
 
-/// An engine that speaks in tunnels alone has no other good answers: three handshakes that failed in weeks would take it out for good.
+/// An engine that speaks in tunnels alone has no other good answers: three handshakes that failed in weeks would take
+/// it out for good.
 #[test]
 fn a_handshake_that_is_granted_is_a_good_answer() {
     let engine = Engine::run(|mut connection| {

@@ -11,8 +11,8 @@ pub fn say(what: impl Display) {
     let _ = std::io::stderr().write_all(format!("NOT TESTED: {what}\n").as_bytes());
 }
 
-/// Whether this process gets rings; if not, `what` is said to be untested. The first one tells: where it was given, a later one that
-/// is not is a fault.
+/// Whether this process gets rings; if not, `what` is said to be untested. The first one tells: where it was given, a
+/// later one that is not is a fault.
 pub fn has_ring(what: &str) -> bool {
     static GIVEN: OnceLock<bool> = OnceLock::new();
     *GIVEN.get_or_init(|| match Uring::new() {

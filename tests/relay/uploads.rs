@@ -399,7 +399,8 @@ fn what_an_engine_has_is_not_held() {
     }
 }
 
-/// What is longer than all memory for bodies, and has to be held for its model, is not told to come again: it never could be served.
+/// What is longer than all memory for bodies, and has to be held for its model, is not told to come again: it never
+/// could be served.
 #[test]
 fn a_body_beyond_the_budget_that_names_its_model_last_is_413() {
     let engine = Engine::answering(HELLO);

@@ -59,7 +59,8 @@ fn each_turn_of_a_conversation_goes_where_the_last_one_was() {
     assert!((0.5..9.0 / 16.0).contains(&share), "{held} held, {new} new");
 }
 
-/// Those that are shorter than a block, as of searches and classifiers, have nothing in common but that: the same one goes where it was, others elsewhere.
+/// Those that are shorter than a block, as of searches and classifiers, have nothing in common but that: the same one
+/// goes where it was, others elsewhere.
 #[test]
 fn short_prompts_do_not_all_go_to_one_engine() {
     let engines: Vec<Engine> = (0..8).map(|_| Engine::answering(ok("{}"))).collect();
@@ -332,7 +333,8 @@ fn an_image_keeps_prompts_apart() {
     front.settles();
 }
 
-/// Tokens are pending until the first event with data, for a reply that shows none until its head, and never longer than the request.
+/// Tokens are pending until the first event with data, for a reply that shows none until its head, and never longer
+/// than the request.
 #[test]
 fn tokens_are_pending_until_the_first_one_comes_back() {
     let (go, wait) = std::sync::mpsc::channel::<()>();
@@ -374,7 +376,8 @@ fn tokens_are_pending_until_the_first_one_comes_back() {
     front.settles();
 }
 
-/// A reply that is no stream tells nothing before its end: its tokens are pending for as long as the engine needs for so many.
+/// A reply that is no stream tells nothing before its end: its tokens are pending for as long as the engine needs for
+/// so many.
 #[test]
 fn a_long_answer_that_is_no_stream_is_no_prompt_to_compute() {
     let (open, wait) = crate::uploads::gate();
@@ -501,8 +504,8 @@ fn what_is_not_told_is_not_compared() {
 /// Busy, as vLLM says it: nothing of the request was executed.
 const BUSY: &str = r#"{"error":{"message":"The engine is currently busy and cannot accept new requests.","code":503}}"#;
 
-/// Whom nobody listens at, or who is too busy, costs a further try: that is chosen by tokens, charged, let go once, and noted
-/// where it went, as the first is.
+/// Whom nobody listens at, or who is too busy, costs a further try: that is chosen by tokens, charged, let go once, and
+/// noted where it went, as the first is.
 #[test]
 fn a_further_try_counts_as_the_first_did() {
     let busy =

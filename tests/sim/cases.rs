@@ -171,7 +171,8 @@ fn what_a_stalled_reader_missed_shows() {
     assert_eq!(table.front_end(client), Some(End::Reset));
 }
 
-/// There is room again only once it has taken everything: which takes longer than it may take nothing, in its reply and behind it.
+/// There is room again only once it has taken everything: which takes longer than it may take nothing, in its reply and
+/// behind it.
 #[test]
 fn who_takes_a_little_at_a_time_is_not_stalled() {
     for (len, sent) in [(30_000, 30_000), (30_000, 20_000)] {
@@ -446,8 +447,8 @@ impl Table {
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
 
-/// Its kernel takes requests and its probes are answered, and nobody has anything from it. Clients have less patience than the front, and ask
-/// again: for what the engine is thought to hold by now, or is home to.
+/// Its kernel takes requests and its probes are answered, and nobody has anything from it. Clients have less patience
+/// than the front, and ask again: for what the engine is thought to hold by now, or is home to.
 #[test]
 fn an_engine_that_hangs_is_found_by_those_who_leave_it() {
     use Health::Up;

@@ -145,8 +145,8 @@ impl Schedule {
         tally
     }
 
-    /// The access log is told of each request once: of all that were offered to an engine, answered, finished or torn, and of
-    /// none that was not. Answers how many were whole.
+    /// The access log is told of each request once: of all that were offered to an engine, answered, finished or torn,
+    /// and of none that was not. Answers how many were whole.
     fn check_records(&self, tally: &Tally) -> usize {
         let times = |id: &str| self.told.iter().filter(|told| told.request_id.as_bytes() == id.as_bytes()).count();
         if !self.rules.access_log && self.rules.receipts == 0 {

@@ -1,9 +1,10 @@
 //! What the shared counters must show: told by what the kernel hands to the front and what the front asks of it, one
 //! completion at a time.
 //!
-//! A *leg* is what the front counts in flight: from a connect, or the first byte on a kept connection, to the reply's last
-//! byte or the connection's end. Where the front alone knows why it closed (a deadline, or its client), either is taken, and at a deadline,
-//! or where a client leaves that had nothing for long, that it blames nobody, too: whether others had something from the engine meanwhile is not told here.
+//! A *leg* is what the front counts in flight: from a connect, or the first byte on a kept connection, to the reply's
+//! last byte or the connection's end. Where the front alone knows why it closed (a deadline, or its client), either is
+//! taken, and at a deadline, or where a client leaves that had nothing for long, that it blames nobody, too: whether
+//! others had something from the engine meanwhile is not told here.
 
 mod account;
 mod choice;

@@ -183,7 +183,8 @@ pub fn clock_us() -> u64 {
 
 /// Has the kernel end a child with the thread that starts it, however that ends; for one that needs no core of its own.
 pub fn end_with_us(command: &mut Command) {
-    // SAFETY: between fork and exec the closure makes one system call on plain numbers; it neither allocates nor takes a lock.
+    // SAFETY: between fork and exec the closure makes one system call on plain numbers; it neither allocates nor takes
+    // a lock.
     unsafe { command.pre_exec(|| check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)).map(drop)) };
 }
 

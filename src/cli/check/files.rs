@@ -13,8 +13,8 @@ use crate::control::{key, saved, writable};
 /// Folders that systemd makes for the unit, shows to it alone, and names to it in these variables.
 const OF_THE_UNIT: [(&str, &str); 2] =
     [("/var/log/warmfront", "LOGS_DIRECTORY"), ("/var/lib/warmfront", "STATE_DIRECTORY")];
-/// Where it keeps keys for the unit. Mostly its process alone sees them, not what the unit runs before a reload (systemd#35227), whatever
-/// the variables say.
+/// Where it keeps keys for the unit. Mostly its process alone sees them, not what the unit runs before a reload
+/// (systemd#35227), whatever the variables say.
 pub(in crate::cli) const CREDENTIALS: &str = "/run/credentials";
 /// Names the unit's own folder there.
 const FOLDER: &str = "CREDENTIALS_DIRECTORY";

@@ -46,8 +46,8 @@ pub(in crate::cli) fn raise_descriptors() -> u64 {
     if raised.is_ok() { hard } else { limit.current.unwrap_or(u64::MAX) }
 }
 
-/// Descriptors before the first client. A shard has a driver, a bell and that once more, and a listener of each address, which is kept to be
-/// handed on as well.
+/// Descriptors before the first client. A shard has a driver, a bell and that once more, and a listener of each
+/// address, which is kept to be handed on as well.
 pub(in crate::cli) fn descriptors_needed(config: &Config, shards: usize) -> u64 {
     let each = SHARD_DESCRIPTORS + 2 * config.serve.listen.len() as u64;
     OTHER_DESCRIPTORS + each.saturating_mul((shards as u64).saturating_sub(1))

@@ -31,7 +31,8 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    /// Connects to each socket of `ranks`. An engine that connects itself is not waited for: that is the front's address to take.
+    /// Connects to each socket of `ranks`. An engine that connects itself is not waited for: that is the front's
+    /// address to take.
     pub(super) fn begin(ranks: &[(u32, Settings)]) -> Listening {
         let (trying, tried) = mpsc::channel(1);
         let (stop, stopped) = watch::channel(());

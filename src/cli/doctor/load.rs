@@ -57,8 +57,8 @@ impl Page {
         }
     }
 
-    /// Whether prefixes are cached, in which blocks, how many. `generates`: the engine does not only embed, or the like. `is_heard`: its
-    /// events are.
+    /// Whether prefixes are cached, in which blocks, how many. `generates`: the engine does not only embed, or the
+    /// like. `is_heard`: its events are.
     pub(super) fn cache(&self, kind: Option<EngineKind>, info: &Info, generates: bool, is_heard: bool) -> Vec<Finding> {
         const SUBJECT: &str = "cache";
         let size = self.reading.block_size.map(u64::from).or(info.page_size).filter(|size| *size > 0);

@@ -159,7 +159,8 @@ pub(super) fn source(
     })
 }
 
-/// Least time of a chat's turn, and most of them that all engines end in a second: replies alone, as if prompts took no time.
+/// Least time of a chat's turn, and most of them that all engines end in a second: replies alone, as if prompts took no
+/// time.
 fn turns(profile: &Profile, weights: &[u32]) -> (f64, f64) {
     let seconds = |profile: &Profile, decodes: usize| {
         let work = Work { decodes: decodes as u64, ..Work::default() };

@@ -150,8 +150,8 @@ impl Signals {
     }
 }
 
-/// Keys of standard input; none where it is no terminal. By a thread that sleeps until there is one: input of a terminal that
-/// is shared with a shell cannot be made non-blocking, or the shell's would be as well.
+/// Keys of standard input; none where it is no terminal. By a thread that sleeps until there is one: input of a
+/// terminal that is shared with a shell cannot be made non-blocking, or the shell's would be as well.
 fn keys() -> mpsc::Receiver<u8> {
     let (sender, keys) = mpsc::channel(1);
     if io::stdin().is_terminal() {

@@ -1,4 +1,5 @@
-//! The terminal while `top` has it: another screen, no cursor, keys as they are pressed; and as it was before, whatever happens.
+//! The terminal while `top` has it: another screen, no cursor, keys as they are pressed; and as it was before, whatever
+//! happens.
 
 use std::fs::File;
 use std::io::{self, Write};

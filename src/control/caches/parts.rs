@@ -1,9 +1,10 @@
 //! Whose part of the index is how large, where it is too small for all of them.
 //!
-//! What is due to each follows from what all want, and is never more than there is, all together. So the order in which engines come, move or
-//! ask decides nothing (but who gets a chunk that is left over): who has more than is due to it gives it back, at the latest when one that has less asks. What nobody has and is due to
-//! somebody stays in the index's pool: an engine that is not heard for a while is noted in fewer, larger units, and the rest is there when it is
-//! heard again.
+//! What is due to each follows from what all want, and is never more than there is, all together. So the order in which
+//! engines come, move or ask decides nothing (but who gets a chunk that is left over): who has more than is due to it
+//! gives it back, at the latest when one that has less asks. What nobody has and is due to somebody stays in the
+//! index's pool: an engine that is not heard for a while is noted in fewer, larger units, and the rest is there when it
+//! is heard again.
 
 use super::{Caches, Unit};
 use crate::fleet::EndpointId;
@@ -11,8 +12,8 @@ use crate::index::{Index, Missed};
 
 /// For so long room is kept for the steps of an engine that is not heard: its connection is lost, or it starts again.
 const KEPT_SECONDS: u32 = 600;
-/// No other ledger is looked at in one turn once those changed had room for so many blocks: milliseconds, twenty where half of
-/// them go.
+/// No other ledger is looked at in one turn once those changed had room for so many blocks: milliseconds, twenty where
+/// half of them go.
 const BLOCKS_AT_ONCE: u32 = 1 << 17;
 
 /// What one endpoint has of the index.
@@ -96,8 +97,8 @@ impl Caches {
         }
     }
 
-    /// Parts that are not as large as they should be become so: those that are too large first. For control, several times a second; what
-    /// is not done in one turn is in the next.
+    /// Parts that are not as large as they should be become so: those that are too large first. For control, several
+    /// times a second; what is not done in one turn is in the next.
     pub fn settle(&mut self) {
         self.deal();
         self.say_small();
@@ -128,8 +129,8 @@ impl Caches {
         Some(i64::from(has) - i64::from(self.goal(slot)))
     }
 
-    /// Makes a slot's part as large as it should be. What the pool lacks is taken from those that have more than is due to them, from
-    /// who has most first: their oldest blocks go.
+    /// Makes a slot's part as large as it should be. What the pool lacks is taken from those that have more than is due
+    /// to them, from who has most first: their oldest blocks go.
     pub(super) fn fit(&mut self, slot: u16) {
         let goal = self.goal(slot);
         if self.grant(slot, goal) >= goal {

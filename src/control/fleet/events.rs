@@ -14,7 +14,8 @@ use crate::fleet::EndpointId;
 use crate::index::Saved as Row;
 use crate::mirror::Mirror;
 
-/// A mirror has room for so many parts of a hundred more than its engine has blocks: names of blocks that are being taken away.
+/// A mirror has room for so many parts of a hundred more than its engine has blocks: names of blocks that are being
+/// taken away.
 const SPARE_PERCENT: u64 = 10;
 /// Blocks of an engine that does not say how many it has.
 const BLOCKS_UNSAID: u32 = 1 << 16;
@@ -115,7 +116,8 @@ impl Fleet {
         remembered.retain(|name| members.iter().any(|member| &*member.name == name));
     }
 
-    /// What is known of the engine at `place`, by its name, if it says which process it is. `heard`: what of it it has told itself.
+    /// What is known of the engine at `place`, by its name, if it says which process it is. `heard`: what of it it has
+    /// told itself.
     pub fn saved(&self, place: usize, heard: Option<&Hearing>) -> Option<(Arc<str>, Engine)> {
         let member = self.member(place)?;
         let tenancy = member.now.as_ref()?;
@@ -145,7 +147,8 @@ impl Fleet {
         copied.ok().map(|()| Rows { layout: index.layout(), bytes: rows })
     }
 
-    /// Whether the engine at `place` will be listened to in this form. Who has not said yet what it serves may be, where any is.
+    /// Whether the engine at `place` will be listened to in this form. Who has not said yet what it serves may be,
+    /// where any is.
     fn may_hear(&self, place: usize, form: u64) -> bool {
         let Some(member) = self.member(place).filter(|member| member.upstream.kv_events != KvEvents::Off) else {
             return false;

@@ -46,8 +46,8 @@ impl Fleet {
             return true;
         }
         let member = &self.members[at];
-        // Where it was somewhere else before, a new process has begun, with an empty cache. Who was probed in vain and is nowhere left its slot for want
-        // of another.
+        // Where it was somewhere else before, a new process has begun, with an empty cache. Who was probed in vain and
+        // is nowhere left its slot for want of another.
         let is_elsewhere = member.now.is_some() || member.probe_failures > 0;
         let course = match is_elsewhere && self.others_serve(at) {
             true => Course::moved(&self.config.health, now),
@@ -56,8 +56,8 @@ impl Fleet {
         self.settle(at, address, course, now)
     }
 
-    /// Where every slot is taken, a dead endpoint goes first, whose slot is then the member's once it has rested: it would be asked for ever where it no
-    /// longer is.
+    /// Where every slot is taken, a dead endpoint goes first, whose slot is then the member's once it has rested: it
+    /// would be asked for ever where it no longer is.
     fn makes_room(&mut self, at: usize, now: Instant) -> bool {
         let is_full = self.slots.len() >= ENDPOINTS_MAX && self.slots.iter().all(|slot| slot.tenant.is_some());
         let Some(member) = self.members.get_mut(at).filter(|member| is_full && member.health() == Some(Health::Down))
@@ -79,7 +79,8 @@ impl Fleet {
         others.filter(|other| other.health() == Some(Health::Up)).any(is_peer)
     }
 
-    /// Where a member is to be and is not. Without addresses it stays where it is: name servers fail more often than engines move.
+    /// Where a member is to be and is not. Without addresses it stays where it is: name servers fail more often than
+    /// engines move.
     fn is_to_be_at(&self, at: usize) -> Option<SocketAddr> {
         let member = &self.members[at];
         let stays = member.now.as_ref().is_some_and(|tenancy| member.addresses.contains(&tenancy.address));
@@ -162,7 +163,8 @@ impl Fleet {
         std::mem::replace(&mut leaving.endpoint.refuses_probes, refuses) != refuses
     }
 
-    /// Frees slots whose endpoints have finished what they had, for members that wait for one: what these did is kept by their names.
+    /// Frees slots whose endpoints have finished what they had, for members that wait for one: what these did is kept
+    /// by their names.
     pub(super) fn free_slots(
         &mut self,
         now: Instant,
@@ -190,8 +192,8 @@ impl Fleet {
                 self.bank.keep(tenant, &here.since(&before));
             }
         }
-        // An address that was found once, such as one that is configured, is not found again: who had no slot for it then has one
-        // now, as far as they last.
+        // An address that was found once, such as one that is configured, is not found again: who had no slot for it
+        // then has one now, as far as they last.
         for at in 0..self.members.len() {
             if self.is_to_be_at(at).is_some() && !self.seat(at, now) {
                 break;
@@ -201,8 +203,8 @@ impl Fleet {
         true
     }
 
-    /// What each endpoint did, by name, whichever slots it has and had; of those that left, the last ones, and the others together
-    /// under a name of their own.
+    /// What each endpoint did, by name, whichever slots it has and had; of those that left, the last ones, and the
+    /// others together under a name of their own.
     pub fn deeds(&self, counted: &Counted) -> BTreeMap<Arc<str>, Deeds> {
         let mut deeds = self.bank.deeds();
         for (index, slot) in (0..).zip(&self.slots) {

@@ -100,7 +100,8 @@ fn an_address_that_is_still_answered_is_kept() {
     assert_eq!(fleet.probed(0, id, Ok(()), now), (None, false));
 }
 
-/// Its name has addresses of two families, of which name servers told one for once: what is known of its cache would go with its endpoint.
+/// Its name has addresses of two families, of which name servers told one for once: what is known of its cache would go
+/// with its endpoint.
 #[test]
 fn an_engine_stays_where_it_answers_while_only_the_other_family_is_told() {
     let mut fleet = fleet(1);
@@ -385,7 +386,8 @@ fn shards_are_told_how_fast_caches_turn_over_until_nobody_knows() {
     assert_eq!(fleet.snapshot().endpoints[0].as_ref().unwrap().turnover, 0.0);
 }
 
-/// Sixteen thousand tokens are a thousand steps of 64 bytes, and 250 blocks: as many as lie in its cache are noted, whatever they are.
+/// Sixteen thousand tokens are a thousand steps of 64 bytes, and 250 blocks: as many as lie in its cache are noted,
+/// whatever they are.
 #[test]
 fn a_part_of_the_index_is_as_large_as_the_cache_in_what_is_noted_there() {
     let mut fleet = fleet(1);

@@ -1,5 +1,5 @@
-//! What a batch changes, piece by piece: control has more to do than to listen to one engine, whatever that says. Who does so has the turn:
-//! nobody else changes what is known of the engine meanwhile, but whoever ends it.
+//! What a batch changes, piece by piece: control has more to do than to listen to one engine, whatever that says. Who
+//! does so has the turn: nobody else changes what is known of the engine meanwhile, but whoever ends it.
 
 use std::collections::BTreeMap;
 use std::iter::Peekable;
@@ -178,8 +178,9 @@ impl Hearing {
         }
     }
 
-    /// An engine cannot hold all that is known of it: nobody knows what of that is gone. All goes, as where something was missed: what was noted
-    /// stays as what was sent there does, and the engine is known again when nearly all of its blocks are.
+    /// An engine cannot hold all that is known of it: nobody knows what of that is gone. All goes, as where something
+    /// was missed: what was noted stays as what was sent there does, and the engine is known again when nearly all of
+    /// its blocks are.
     pub(super) async fn shed(&self) {
         let numbers: Vec<u32> = self.inner().ranks.keys().copied().collect();
         for number in numbers {

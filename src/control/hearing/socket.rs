@@ -53,8 +53,8 @@ impl Socket {
         self.replays
     }
 
-    /// A process is there that began at this time, by the engine's clock. Answers the ranks that told of themselves before that, by
-    /// `since`: when what is known of them began. They have to begin anew.
+    /// A process is there that began at this time, by the engine's clock. Answers the ranks that told of themselves
+    /// before that, by `since`: when what is known of them began. They have to begin anew.
     pub fn forget_before(&mut self, began: f64, since: impl Fn(u32) -> Option<f64>) -> Vec<u32> {
         let is_older = |reached: &Reached| {
             let first = since(reached.rank).unwrap_or(reached.time).min(reached.time);

@@ -151,7 +151,8 @@ async fn who_cannot_be_asked_what_it_told_is_not_said_to_be() {
     }
 }
 
-/// What layers with windows hold does not say what a prompt finds: an engine that tells of no others is known from what was sent there.
+/// What layers with windows hold does not say what a prompt finds: an engine that tells of no others is known from what
+/// was sent there.
 #[tokio::test(flavor = "current_thread")]
 async fn who_tells_of_a_part_of_its_layers_alone_has_not_told_all() {
     let hearing = hearing(100);
@@ -260,7 +261,8 @@ async fn what_the_index_was_too_busy_for_is_noted_later() {
     wanted.index.audit().unwrap();
 }
 
-/// An engine comes to be heard while a shard writes for it: it is no better known than before until the index has what it holds.
+/// An engine comes to be heard while a shard writes for it: it is no better known than before until the index has what
+/// it holds.
 #[tokio::test(flavor = "current_thread")]
 async fn who_is_taken_for_cold_is_not_believed_in_full() {
     let (hearing, wanted) = member(100);

@@ -10,14 +10,16 @@ use crate::control::ladder::Tells;
 use crate::control::listen::Wanted;
 use crate::mirror::Mirror;
 
-/// A choice is expected to show in an engine's events after so many seconds: those that wait there longest are computed by then.
+/// A choice is expected to show in an engine's events after so many seconds: those that wait there longest are computed
+/// by then.
 const PROMISE_SECONDS: u32 = 30;
 /// So often what of them has expired is looked for in one turn. The rest, if there is more, is the next second's.
 const EXPIRIES_MAX: usize = 64;
 
 impl Hearing {
-    /// A cache that others found empty, another index, another size, more than it can hold, what the index was too busy for, promises that were
-    /// not kept. Answers sockets behind which another process may be, which has to be asked: on connections of their own.
+    /// A cache that others found empty, another index, another size, more than it can hold, what the index was too busy
+    /// for, promises that were not kept. Answers sockets behind which another process may be, which has to be asked: on
+    /// connections of their own.
     pub async fn tick(&self, wanted: &Wanted) -> Vec<usize> {
         let _turn = self.turn().await;
         self.grow(wanted).await;

@@ -1,4 +1,5 @@
-//! What is known of the engines' caches: who listens to whom, what that says, and the file in which it outlasts this process.
+//! What is known of the engines' caches: who listens to whom, what that says, and the file in which it outlasts this
+//! process.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,8 +33,8 @@ pub struct Saving {
 }
 
 impl Keeper {
-    /// Begins to listen to engines that are new, and ends it for those that are gone; the others are heard on, whatever has changed
-    /// beside them: what they told cannot be asked for again.
+    /// Begins to listen to engines that are new, and ends it for those that are gone; the others are heard on, whatever
+    /// has changed beside them: what they told cannot be asked for again.
     pub(super) fn listen(self: &Arc<Self>) {
         let places: Vec<usize> = self.fleet().members().iter().map(|member| member.place).collect();
         let mut ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,7 +51,8 @@ impl Keeper {
         }
     }
 
-    /// Hears nobody any more, whatever changes: where engines come to be heard, the process in this one's place waits for that door.
+    /// Hears nobody any more, whatever changes: where engines come to be heard, the process in this one's place waits
+    /// for that door.
     pub fn listen_no_more(&self) {
         *self.ears.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -152,13 +154,14 @@ impl Keeper {
         self.fleet().empty(place, id)
     }
 
-    /// What is noted of an engine's cache from now on: what it tells, or what was sent there alone. Its part of the index becomes as large as
-    /// its cache is in these.
+    /// What is noted of an engine's cache from now on: what it tells, or what was sent there alone. Its part of the
+    /// index becomes as large as its cache is in these.
     pub fn notes(&self, place: usize, id: EndpointId, unit: Unit) {
         self.fleet().notes(place, id, unit);
     }
 
-    /// Nobody listens to the engine at this place: what an earlier process noted of it by its own word is no more than what is sent there.
+    /// Nobody listens to the engine at this place: what an earlier process noted of it by its own word is no more than
+    /// what is sent there.
     pub fn unheard(&self, place: usize) {
         self.fleet().unheard(place);
     }

@@ -15,8 +15,8 @@ use crate::fleet::EndpointId;
 const BYTES_MAX: usize = 64 << 10;
 
 impl Keeper {
-    /// Probes each once a second, for ever: what is silent where nobody listens is not waited for as long as that of an engine
-    /// which computes.
+    /// Probes each once a second, for ever: what is silent where nobody listens is not waited for as long as that of an
+    /// engine which computes.
     pub async fn watch_leaving(self: Arc<Self>) {
         let client = Client::connecting_anew();
         loop {

@@ -1,4 +1,5 @@
-//! What became of reading the configuration anew, for metrics: a file that was refused, or waits for a restart, shows in no request.
+//! What became of reading the configuration anew, for metrics: a file that was refused, or waits for a restart, shows
+//! in no request.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::SystemTime;

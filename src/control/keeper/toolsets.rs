@@ -1,4 +1,5 @@
-//! Learning how chats with tools are written: shards tell of sets that come again, the model's template is run on them beside everything else.
+//! Learning how chats with tools are written: shards tell of sets that come again, the model's template is run on them
+//! beside everything else.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

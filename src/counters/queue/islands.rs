@@ -1,5 +1,6 @@
-//! Which engines may stand in for each other: those of one pool, and of pools that have engines in common. What waits for one island
-//! can never go to another, so each is a queue of its own, with ends, open places and tenants' turns of its own.
+//! Which engines may stand in for each other: those of one pool, and of pools that have engines in common. What waits
+//! for one island can never go to another, so each is a queue of its own, with ends, open places and tenants' turns of
+//! its own.
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::limits::ENDPOINTS_MAX;
@@ -27,8 +28,8 @@ impl Default for Islands {
 }
 
 impl Islands {
-    /// The island of each endpoint, by slot; those behind them are alone. Who waits while they change is on another from one look to the
-    /// next. Answers whether any is another than before.
+    /// The island of each endpoint, by slot; those behind them are alone. Who waits while they change is on another
+    /// from one look to the next. Answers whether any is another than before.
     pub fn are(&self, islands: &[u16]) -> bool {
         let mut changed = false;
         for (slot, at) in self.of.iter().enumerate() {

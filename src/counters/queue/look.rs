@@ -3,8 +3,9 @@
 use super::place::Place;
 use crate::limits::ENDPOINTS_MAX;
 
-/// For each endpoint what was too much for it. Behind one who found no room only those look that are as urgent, of the same tenant,
-/// and need less than all that did: who needs more would find none either, and of n who wait in no order some ln n look.
+/// For each endpoint what was too much for it. Behind one who found no room only those look that are as urgent, of the
+/// same tenant, and need less than all that did: who needs more would find none either, and of n who wait in no order
+/// some ln n look.
 #[derive(Debug)]
 pub struct Look {
     doors: Box<[Door]>,

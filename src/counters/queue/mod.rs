@@ -1,17 +1,19 @@
 //! The queue in front of the engines: requests that wait for room on the endpoint that holds their prompt. One for the
 //! process, so that all shards release in one order.
 //!
-//! Requests that can never go to the same engines do not stand in each other's way ([`islands`]). They share its size, evenly once it is full.
+//! Requests that can never go to the same engines do not stand in each other's way ([`islands`]). They share its size,
+//! evenly once it is full.
 //!
-//! Each waiting request has a [`Place`]: one word that says all by which it is compared ([`rank`]), published by its shard.
-//! A shard has a request look for room only behind all that come before it and have yet to look at what ended last ([`Place::turn`]); it
-//! reads the others' words, nobody is asked and nothing is locked. Who looks and does not fit lets those pass that need less
-//! ([`Look`]), but none of a tenant that was served more. First comes the more urgent, then the tenant that was served least for its weight
-//! ([`tenants`]), then who has waited longest, where what the endpoint holds of its prompt counts as up to 10 s of waiting.
+//! Each waiting request has a [`Place`]: one word that says all by which it is compared ([`rank`]), published by its
+//! shard. A shard has a request look for room only behind all that come before it and have yet to look at what ended
+//! last ([`Place::turn`]); it reads the others' words, nobody is asked and nothing is locked. Who looks and does not
+//! fit lets those pass that need less ([`Look`]), but none of a tenant that was served more. First comes the more
+//! urgent, then the tenant that was served least for its weight ([`tenants`]), then who has waited longest, where what
+//! the endpoint holds of its prompt counts as up to 10 s of waiting.
 //!
-//! A full queue takes nobody in but those who may push another out: one that waits for an island that has more places, or for the same one
-//! and is less urgent, or of a tenant that has more places there for its weight. Who is pushed out finds its place gone ([`Place::stands`]). A place is given back by dropping it, on
-//! whatever exit.
+//! A full queue takes nobody in but those who may push another out: one that waits for an island that has more places,
+//! or for the same one and is less urgent, or of a tenant that has more places there for its weight. Who is pushed out
+//! finds its place gone ([`Place::stands`]). A place is given back by dropping it, on whatever exit.
 //!
 //! While nobody waits this costs one load for each request.
 
@@ -42,7 +44,8 @@ const ONE_MORE: u64 = 1 << u32::BITS | 1;
 /// How often one who pushes somebody out looks for another, where that one went by itself meanwhile.
 const PUSHES_MAX: usize = 4;
 
-/// So many bits of a look say what was too much: 16 million tokens; the others as many ends as 7 years have at 5,000 a second while somebody waits.
+/// So many bits of a look say what was too much: 16 million tokens; the others as many ends as 7 years have at 5,000 a
+/// second while somebody waits.
 const NEEDS_BITS: u32 = 24;
 const NEEDS_MAX: u32 = (1 << NEEDS_BITS) - 1;
 
@@ -52,13 +55,15 @@ pub struct Queue {
     words: Box<[AtomicU64]>,
     /// Whose place it is, by shard.
     owners: Box<[AtomicU32]>,
-    /// In the lower half at least as many as wait: raised before a word says so, lowered behind it. In the upper half how many ever joined.
+    /// In the lower half at least as many as wait: raised before a word says so, lowered behind it. In the upper half
+    /// how many ever joined.
     counts: AtomicU64,
     /// How many requests have ended while others waited.
     ends: AtomicU64,
     /// By endpoint: which of them was the last there...
     ended: Box<[AtomicU64]>,
-    /// ... and which was the last when the first who waits for it looked and found no room, with the least that was too much then.
+    /// ... and which was the last when the first who waits for it looked and found no room, with the least that was too
+    /// much then.
     looked: Box<[AtomicU64]>,
     islands: Islands,
     tenants: Tenants,
@@ -113,8 +118,8 @@ impl Queue {
         (self.counts.load(Ordering::Relaxed) >> u32::BITS) as u32
     }
 
-    /// Takes a request in, behind at most `most - 1` others; `now` in microseconds of the shards' clock. `None`: it is full of
-    /// requests that may not be pushed out.
+    /// Takes a request in, behind at most `most - 1` others; `now` in microseconds of the shards' clock. `None`: it is
+    /// full of requests that may not be pushed out.
     pub fn join(&'static self, newcomer: &Newcomer, most: u32, now: u64) -> Option<Place> {
         let most = most.min(QUEUE_MAX as u32);
         let lane = newcomer.tenant.lane;
@@ -148,9 +153,10 @@ impl Queue {
         None
     }
 
-    /// Whether a request that has room on its endpoint may go past those who wait for its island: none that comes before it waits for the same
-    /// endpoint, and none as urgent and served as little has yet to look at what ended there. While nothing may pass who looked and did
-    /// not fit, a long prompt keeps room from all that would fit. While nobody waits this costs one load.
+    /// Whether a request that has room on its endpoint may go past those who wait for its island: none that comes
+    /// before it waits for the same endpoint, and none as urgent and served as little has yet to look at what ended
+    /// there. While nothing may pass who looked and did not fit, a long prompt keeps room from all that would fit.
+    /// While nobody waits this costs one load.
     #[inline]
     pub fn lets_pass(&self, newcomer: &Newcomer) -> bool {
         self.waiting() == 0 || self.passes(newcomer)
@@ -178,8 +184,8 @@ impl Queue {
         self.islands.ended(self.islands.of(endpoint), end);
     }
 
-    /// Which engines may stand in for each other: by slot, one of each island. Whoever is on another than before would go by the book of those who
-    /// were there, in which it was served nothing or too much: all begin anew.
+    /// Which engines may stand in for each other: by slot, one of each island. Whoever is on another than before would
+    /// go by the book of those who were there, in which it was served nothing or too much: all begin anew.
     pub fn islands_are(&self, islands: &[u16]) {
         if self.islands.are(islands) {
             self.tenants.begin_anew();
@@ -192,8 +198,9 @@ impl Queue {
         Seen(self.ends.load(Ordering::Acquire))
     }
 
-    /// A request that did not wait goes to this endpoint, with so many tokens to compute: while others wait whose turn goes by the
-    /// same book, that is on its tenant's account as well. Elsewhere nobody is passed, and nothing would ever go on to where it stood then.
+    /// A request that did not wait goes to this endpoint, with so many tokens to compute: while others wait whose turn
+    /// goes by the same book, that is on its tenant's account as well. Elsewhere nobody is passed, and nothing would
+    /// ever go on to where it stood then.
     #[inline]
     pub fn passed(&self, newcomer: &Newcomer) -> Option<Paid> {
         if self.waiting() == 0 {
@@ -280,7 +287,8 @@ impl Queue {
         let _ = looked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, of_this);
     }
 
-    /// Seconds until one that joins for this endpoint now would be released, as fast as releases have been on its island lately.
+    /// Seconds until one that joins for this endpoint now would be released, as fast as releases have been on its
+    /// island lately.
     pub fn wait_seconds(&self, endpoint: u16, now: u64) -> u32 {
         let island = self.islands.of(endpoint);
         let waiting = self.ranks_of(island).count() as u32;

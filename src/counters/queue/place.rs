@@ -11,8 +11,8 @@ use crate::atomics::Ordering;
 pub enum Turn {
     /// Its own.
     Now,
-    /// Another's, who waits for the same endpoint: it looks first, as its shard's next, or it looked, and is more urgent or was served
-    /// less. All that come behind are later as well.
+    /// Another's, who waits for the same endpoint: it looks first, as its shard's next, or it looked, and is more
+    /// urgent or was served less. All that come behind are later as well.
     Later,
     /// Nobody's who needs so much: there was no room for it.
     InVain,
@@ -76,12 +76,14 @@ impl Place {
         self.rank().status() == Status::Waits
     }
 
-    /// What it is compared by with others that wait for the same endpoint, lowest first. It changes as its tenant is served.
+    /// What it is compared by with others that wait for the same endpoint, lowest first. It changes as its tenant is
+    /// served.
     pub fn order(&self) -> (u8, u64, u64, usize) {
         self.queue.order(self.rank(), self.place)
     }
 
-    /// Where it stands among those of its urgency, tenant and island, lowest first; that never changes. For who has many places.
+    /// Where it stands among those of its urgency, tenant and island, lowest first; that never changes. For who has
+    /// many places.
     pub fn line(&self) -> Line {
         let rank = self.rank();
         let island = self.queue.islands.of(rank.endpoint());
@@ -103,8 +105,8 @@ impl Place {
         self.queue.first(self.endpoint()) == Some(self.place)
     }
 
-    /// Whether it is to look for room now: those of its own shard look in their order, and where places are open for all who come
-    /// before it, nobody waits for them to look.
+    /// Whether it is to look for room now: those of its own shard look in their order, and where places are open for
+    /// all who come before it, nobody waits for them to look.
     pub fn turn(&self) -> Turn {
         let (queue, rank) = (self.queue, self.rank());
         let (own, shard, island) = (queue.order(rank, self.place), queue.owner(self.place), self.line().island());

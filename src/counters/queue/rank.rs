@@ -1,7 +1,7 @@
 //! What a waiting request is compared by, in one word: status, urgency, tenant, endpoint, and since when it has waited.
 //!
-//! Its score is `held part of its prompt + waited / 10 s`. All wait at the same pace, so that the order of two never changes, and
-//! `since - 10 s * held` says it once and for all.
+//! Its score is `held part of its prompt + waited / 10 s`. All wait at the same pace, so that the order of two never
+//! changes, and `since - 10 s * held` says it once and for all.
 
 use crate::limits::ENDPOINTS_MAX;
 

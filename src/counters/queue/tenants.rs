@@ -1,9 +1,10 @@
-//! Whose turn it is among tenants: who was served least for its weight (start-time fair queueing, Goyal, Vin and Cheng 1997).
+//! Whose turn it is among tenants: who was served least for its weight (start-time fair queueing, Goyal, Vin and Cheng
+//! 1997).
 //!
-//! What a tenant was served is counted in tokens over its weight, in a book for each island of engines and each urgency: these go at
-//! paces of their own, and who came anew to a slow one would otherwise stand behind all that was served at a quick one. One who comes
-//! back to a queue begins where the last served of those who stayed is, so that nobody saves up turns and nobody who comes has to
-//! wait until others have caught up.
+//! What a tenant was served is counted in tokens over its weight, in a book for each island of engines and each
+//! urgency: these go at paces of their own, and who came anew to a slow one would otherwise stand behind all that was
+//! served at a quick one. One who comes back to a queue begins where the last served of those who stayed is, so that
+//! nobody saves up turns and nobody who comes has to wait until others have caught up.
 
 use std::num::NonZeroU16;
 

@@ -185,8 +185,9 @@ impl Ring {
         unsafe { self.push(&entry.user_data(user_data(Purpose::Receive, id))) }
     }
 
-    /// A completion once it may be written to, or has failed; or each time that this comes about. A FIN of the other side is among what
-    /// every poll wants to know, so that one of a single completion would end at once behind it, room or not, and again and again.
+    /// A completion once it may be written to, or has failed; or each time that this comes about. A FIN of the other
+    /// side is among what every poll wants to know, so that one of a single completion would end at once behind it,
+    /// room or not, and again and again.
     pub(super) fn poll_room(&mut self, id: Key, socket: BorrowedFd<'_>, each_time: bool) -> io::Result<()> {
         let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLOUT as u32).multi(each_time).build();
         // SAFETY: it names no memory.
@@ -286,8 +287,8 @@ impl Ring {
         Err(io::ErrorKind::OutOfMemory.into())
     }
 
-    /// Whether something happened that the kernel has not made completions of yet: it does that in an enter, and since Linux
-    /// 6.13 no more than some of it in one.
+    /// Whether something happened that the kernel has not made completions of yet: it does that in an enter, and since
+    /// Linux 6.13 no more than some of it in one.
     pub(super) fn puts_off(&mut self) -> bool {
         self.ring.submission().taskrun()
     }

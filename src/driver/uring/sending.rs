@@ -153,7 +153,8 @@ impl Uring {
             let sent = usize::try_from(result).map_err(|_| rustix::io::Errno::from_raw_os_error(-result));
             let taken = socket.note_sent(sent);
             Self::keep(socket, taken, self.outbox.slices(chain, &self.buffers));
-            // Before anything else: an end of the side that these bytes came from may follow, and be the last of the exchange.
+            // Before anything else: an end of the side that these bytes came from may follow, and be the last of the
+            // exchange.
             self.told.push_front(Told::Full(id));
             self.starve(id);
         }

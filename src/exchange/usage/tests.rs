@@ -194,8 +194,8 @@ fn each_api_has_its_own_names() {
     }
 }
 
-/// SGLang's `input_tokens` of a message are the whole prompt, until a version of it does as Anthropic, and it writes a zero whether it was told to report
-/// the cache or not.
+/// SGLang's `input_tokens` of a message are the whole prompt, until a version of it does as Anthropic, and it writes a
+/// zero whether it was told to report the cache or not.
 #[test]
 fn engines_mean_different_things_by_anthropics_names() {
     let told = |input: u32, cached: u32, engine| {

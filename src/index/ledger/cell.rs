@@ -48,8 +48,8 @@ impl Cell {
     }
 }
 
-/// Cells, and as many buckets by which those of shared rows are found; a sole row names its cell. Chunks move between the pool
-/// and ledgers whole.
+/// Cells, and as many buckets by which those of shared rows are found; a sole row names its cell. Chunks move between
+/// the pool and ledgers whole.
 #[derive(Debug)]
 pub(in crate::index) struct Chunk {
     pub(super) cells: Box<[Cell]>,

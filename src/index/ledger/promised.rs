@@ -14,8 +14,8 @@ impl Ledger {
         }
     }
 
-    /// Drops what of a promise nobody has confirmed, with all below it, which is no more than promised either; answers how many blocks. Of a
-    /// promise whose last block has gone, nothing: the rest is the oldest and goes next.
+    /// Drops what of a promise nobody has confirmed, with all below it, which is no more than promised either; answers
+    /// how many blocks. Of a promise whose last block has gone, nothing: the rest is the oldest and goes next.
     pub(in crate::index) fn expire(
         &mut self,
         rows: &Rows,

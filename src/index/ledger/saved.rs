@@ -4,9 +4,9 @@ use super::{Ledger, NONE};
 use crate::index::rows::{Row, Rows, Saved};
 
 impl Ledger {
-    /// Calls `out` with each row and its parent's, every parent before its children, such that [`Ledger::restore`] of each in this order
-    /// makes the same order of age: from the oldest end on, of each its path as far as it was not told. An end that was told as part of a
-    /// path is told again. Promises are left out.
+    /// Calls `out` with each row and its parent's, every parent before its children, such that [`Ledger::restore`] of
+    /// each in this order makes the same order of age: from the oldest end on, of each its path as far as it was not
+    /// told. An end that was told as part of a path is told again. Promises are left out.
     pub(in crate::index) fn save(&self, mut out: impl FnMut(Option<Row>, Row)) {
         let mut told = vec![false; self.unused as usize];
         let mut path = Vec::new();
@@ -29,7 +29,8 @@ impl Ledger {
         }
     }
 
-    /// Holds a row that was saved as the youngest, below the one in row `end`, and as long as there is room; false: there is none.
+    /// Holds a row that was saved as the youngest, below the one in row `end`, and as long as there is room; false:
+    /// there is none.
     pub(in crate::index) fn restore(&mut self, rows: &Rows, slot: u16, end: Option<Row>, saved: Saved) -> bool {
         let mut end = end.map_or(NONE, |row| self.find(rows, row));
         if let Some(row) = rows.held_saved(saved, slot) {

@@ -1,8 +1,9 @@
 //! Where holders of a prompt end: between which depths, closer from round to round.
 //!
-//! A gap lies between a depth and a deeper one with other holders; in between, the former may hold as much or as little as they
-//! like. Asking [`FAN`] depths of it leaves one gap for each pair of neighbours with different holders. All gaps that are searched
-//! are asked in the same round, each of which waits for the memory once: one after the other they took three times as many.
+//! A gap lies between a depth and a deeper one with other holders; in between, the former may hold as much or as little
+//! as they like. Asking [`FAN`] depths of it leaves one gap for each pair of neighbours with different holders. All
+//! gaps that are searched are asked in the same round, each of which waits for the memory once: one after the other
+//! they took three times as many.
 
 use super::{DEPTHS_SEARCHED, FAN};
 

@@ -1,8 +1,8 @@
-//! What those hold behind the part of a prompt that is known as its engine writes it: as much of all of it, as its client wrote it, as was sent
-//! there.
+//! What those hold behind the part of a prompt that is known as its engine writes it: as much of all of it, as its
+//! client wrote it, as was sent there.
 //!
-//! That says nothing by itself: an engine that no more holds what it begins with holds nothing behind that. So those alone are asked that
-//! hold most of the part that is known, and none is thought to hold more by it than it was sent.
+//! That says nothing by itself: an engine that no more holds what it begins with holds nothing behind that. So those
+//! alone are asked that hold most of the part that is known, and none is thought to hold more by it than it was sent.
 
 use super::{DEPTHS_SEARCHED, Matches, Set};
 use crate::fleet::EndpointId;
@@ -25,8 +25,8 @@ impl Sent {
 }
 
 impl Index {
-    /// [`Index::longest_in_steps`] of what is known of a prompt, where that is its beginning. `whole`: the chain of all of it in another form, by which
-    /// those that hold most of the beginning are told apart: [`Matches::sent`].
+    /// [`Index::longest_in_steps`] of what is known of a prompt, where that is its beginning. `whole`: the chain of all
+    /// of it in another form, by which those that hold most of the beginning are told apart: [`Matches::sent`].
     pub fn longest_of_both(
         &self,
         chain: &[u64],

@@ -1,7 +1,7 @@
 //! What is held beyond the last whole block, and how many tokens that is.
 //!
-//! A block has three further links in it, its steps. Who holds most blocks is settled first; then those that hold the same number of them
-//! are told apart by the steps of the block behind, from the last one on.
+//! A block has three further links in it, its steps. Who holds most blocks is settled first; then those that hold the
+//! same number of them are told apart by the steps of the block behind, from the last one on.
 
 use std::array;
 
@@ -81,8 +81,8 @@ impl Matches {
         }
     }
 
-    /// How many tokens that is which they hold: as many as are known of the last link, or of one of the few before it. What was
-    /// promised goes to the end of a block, what engines tell to that of one of theirs.
+    /// How many tokens that is which they hold: as many as are known of the last link, or of one of the few before it.
+    /// What was promised goes to the end of a block, what engines tell to that of one of theirs.
     pub(in crate::index) fn measure(&mut self, lengths: &Lengths, chain: &[u64], steps: &[u64]) {
         let levels = &mut self.levels[..self.found];
         let last = |found: &Found| link(chain, steps, found.blocks as usize * (STEPS + 1) + found.steps as usize);
@@ -100,7 +100,8 @@ impl Matches {
         self.levels_in_steps().find(|(_, holders)| holders.contains(slot)).map_or(Found::default(), |(found, _)| found)
     }
 
-    /// Who holds how much: the deepest first, of equal blocks those with more steps, each slot once, those that hold no block left out.
+    /// Who holds how much: the deepest first, of equal blocks those with more steps, each slot once, those that hold no
+    /// block left out.
     #[inline]
     pub fn levels_in_steps(&self) -> impl Iterator<Item = (Found, &Set)> {
         self.levels[..self.found].iter().map(|level| (level.found, &level.holders))

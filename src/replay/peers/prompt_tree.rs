@@ -1,20 +1,21 @@
 //! The SGLang router's `cache_aware` and its successor smg's: one tree of all prompts sent, each node with the
 //! engines that it was sent to.
 //!
-//! SGLang's router (2025): when loads differ by more than `balance_abs` requests and by more than a factor of `balance_rel`, the
-//! least loaded engine is taken. Else the longest prefix in the tree counts: if it is more than the share `cache` of the
-//! prompt, an engine of its last node is taken; if not, the engine with the smallest tree.
+//! SGLang's router (2025): when loads differ by more than `balance_abs` requests and by more than a factor of
+//! `balance_rel`, the least loaded engine is taken. Else the longest prefix in the tree counts: if it is more than the
+//! share `cache` of the prompt, an engine of its last node is taken; if not, the engine with the smallest tree.
 //!
-//! smg (the middle of August 2026): nothing is for the whole fleet. Of a longest prefix that is more than the share `cache`, the least loaded
-//! of up to eight engines of its last node is taken, at random among equals; but if that has more requests than `balance_rel` times the mean and
-//! than `balance_abs` above it, or the prefix is too short, it is the least load of all, among equals who was sent fewest requests, then
-//! the first. Later it compares loads by waits that it expects from what engines tell every 10 s; that is not simulated.
+//! smg (the middle of August 2026): nothing is for the whole fleet. Of a longest prefix that is more than the share
+//! `cache`, the least loaded of up to eight engines of its last node is taken, at random among equals; but if that has
+//! more requests than `balance_rel` times the mean and than `balance_abs` above it, or the prefix is too short, it is
+//! the least load of all, among equals who was sent fewest requests, then the first. Later it compares loads by waits
+//! that it expects from what engines tell every 10 s; that is not simulated.
 //!
 //! Every choice is inserted. From time to time the least recently used leaves of engines with too large trees are cut.
 //!
-//! Their trees hold characters; four are one token here. Which of a node's engines is taken SGLang's router leaves to a hash
-//! map's order; here it is the one that used it last. Which of equal loads or trees, it left to the first or to such an order, and its
-//! successors draw since July 2026: here they are drawn.
+//! Their trees hold characters; four are one token here. Which of a node's engines is taken SGLang's router leaves to a
+//! hash map's order; here it is the one that used it last. Which of equal loads or trees, it left to the first or to
+//! such an order, and its successors draw since July 2026: here they are drawn.
 
 use std::collections::HashMap;
 

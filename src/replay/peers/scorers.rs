@@ -9,7 +9,8 @@
 //! Queue and KV use are those of the last scrape, every 50 ms. It counts no requests of its own, so a burst
 //! between two scrapes sees the same figures.
 //!
-//! So in llm-d-router since June 2026; before, no more than 4,096 tokens were matched. Its guides have changed to other scorers since July.
+//! So in llm-d-router since June 2026; before, no more than 4,096 tokens were matched. Its guides have changed to other
+//! scorers since July.
 
 use std::collections::BTreeMap;
 

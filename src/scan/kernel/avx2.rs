@@ -1,4 +1,5 @@
-//! AVX2: a block in two registers. It has no instruction that closes gaps, so where a word's bytes go is looked up in a table.
+//! AVX2: a block in two registers. It has no instruction that closes gaps, so where a word's bytes go is looked up in a
+//! table.
 
 #![allow(unsafe_code, reason = "vector instructions: loads and stores of whole blocks, and what only some CPUs have")]
 
@@ -85,7 +86,8 @@ impl Isa for Avx2 {
     #[inline(always)]
     fn compress(self, [low, high]: [__m256i; 2], keep: u64, out: &mut [u8; BLOCK]) {
         let mut to = out.as_mut_ptr();
-        // SAFETY: see above; and there is room for sixteen bytes at each turn, since none before leaves more than it was given.
+        // SAFETY: see above; and there is room for sixteen bytes at each turn, since none before leaves more than it
+        // was given.
         unsafe {
             to = to.add(self.pair_compressed(_mm256_castsi256_si128(low), keep, to));
             to = to.add(self.pair_compressed(_mm256_extracti128_si256::<1>(low), keep >> 16, to));
@@ -206,8 +208,8 @@ impl Avx2 {
         unsafe { _mm256_movemask_epi8(low) as u32 as u64 | (_mm256_movemask_epi8(high) as u64) << 32 }
     }
 
-    /// Two words without their gaps: one shuffle moves what is kept of each to its start, and each is stored where the one before ends.
-    /// Says how many bytes are kept.
+    /// Two words without their gaps: one shuffle moves what is kept of each to its start, and each is stored where the
+    /// one before ends. Says how many bytes are kept.
     ///
     /// # Safety
     ///

@@ -42,8 +42,8 @@ pub trait Isa: Copy {
     fn unicode(self, _bytes: &[u8; BLOCK], _out: &mut [u8; BLOCK]) -> (usize, usize) {
         (0, 0)
     }
-    /// Reads numbers of at most eight digits: those that end before a bit of `commas`, at most eight. Says how many bytes are used, the last
-    /// comma's included, and how many are read.
+    /// Reads numbers of at most eight digits: those that end before a bit of `commas`, at most eight. Says how many
+    /// bytes are used, the last comma's included, and how many are read.
     #[inline(always)]
     fn numbers(self, bytes: &[u8; BLOCK], digits: u64, commas: u64, out: &mut [u8; 4 * IDS]) -> (usize, usize) {
         words::numbers(bytes, starts(digits), commas, out)
@@ -74,7 +74,8 @@ pub fn unescape<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize) 
         let backslashes = isa.equal(loaded, b'\\');
         let (escapes, escaped) = escapes(backslashes, 0);
         let (plain, unknown) = isa.translated(loaded, escaped);
-        // An escape whose letter is in the next block waits for it. A control character that is escaped is among the unknown.
+        // An escape whose letter is in the next block waits for it. A control character that is escaped is among the
+        // unknown.
         let stops = isa.ends(loaded) & !escaped | unknown >> 1 | escapes & 1 << 63;
         // A branch, so that the next block's place does not wait for this one's masks.
         if stops == 0 {
@@ -134,8 +135,8 @@ fn is_run(block: &[u8; BLOCK], unicode: u64) -> bool {
     matches!(block.get(behind..), Some([b'\\', b'u', ..]))
 }
 
-/// Writes what each of these `\uXXXX` stands for in its place, which is longer. Says which are done, all up to the first that is not whole here
-/// or stands for nothing, and which bytes are left over behind them.
+/// Writes what each of these `\uXXXX` stands for in its place, which is longer. Says which are done, all up to the
+/// first that is not whole here or stands for nothing, and which bytes are left over behind them.
 fn unicode_in_place(block: &[u8; BLOCK], unicode: u64, out: &mut [u8; BLOCK]) -> (u64, u64) {
     let (mut left, mut done, mut dropped) = (unicode, 0, 0);
     while left != 0 {

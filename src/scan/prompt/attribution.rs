@@ -1,9 +1,10 @@
-//! What Claude Code puts before its system prompt, another one for each request: vLLM leaves it out, since whatever follows it would never be
-//! found again.
+//! What Claude Code puts before its system prompt, another one for each request: vLLM leaves it out, since whatever
+//! follows it would never be found again.
 //!
 //! Sent to `/v1/messages` it is a block of its own, of which vLLM takes nothing (`_convert_system_message` of its
-//! `entrypoints/anthropic/serving.py`). Gateways bring it as a text of a system message, or at its beginning: of each vLLM leaves out the first line,
-//! or all if it has no other (`_strip_claude_code_billing_header` of its `renderers/chat_utils.py`).
+//! `entrypoints/anthropic/serving.py`). Gateways bring it as a text of a system message, or at its beginning: of each
+//! vLLM leaves out the first line, or all if it has no other (`_strip_claude_code_billing_header` of its
+//! `renderers/chat_utils.py`).
 
 use super::super::section::{Mark, Section};
 use super::super::text::Taker;
@@ -24,7 +25,8 @@ pub(super) enum Line {
 }
 
 impl Prompt {
-    /// A text begins: one of several in a content, maybe. Where its role comes behind it, nobody knows yet whose it is, and all of it is taken.
+    /// A text begins: one of several in a content, maybe. Where its role comes behind it, nobody knows yet whose it is,
+    /// and all of it is taken.
     pub fn string_begins(&mut self) {
         let is_system = match self.speaker {
             Speaker::System => true,

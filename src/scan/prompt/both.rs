@@ -1,5 +1,5 @@
-//! The prompt read once and understood twice: as the plan says it, and, where a chain is made for one policy and another makes its
-//! keys as if there was none, as that one would read it.
+//! The prompt read once and understood twice: as the plan says it, and, where a chain is made for one policy and
+//! another makes its keys as if there was none, as that one would read it.
 
 use super::super::section::Section;
 use super::super::text::Taker;

@@ -29,8 +29,8 @@ impl Prompt {
         }
     }
 
-    /// Replaces `chain` by the prompt's: a hash for each whole block of its canonical form, which stands for all before it and
-    /// for `root`. Tools come first, then the system prompt, then the rest; a block ends with its section.
+    /// Replaces `chain` by the prompt's: a hash for each whole block of its canonical form, which stands for all before
+    /// it and for `root`. Tools come first, then the system prompt, then the rest; a block ends with its section.
     pub fn chain(&self, root: u64, chain: &mut Vec<u64>) {
         chain.clear();
         let mut root = root;
@@ -59,7 +59,8 @@ impl Prompt {
         extra.counts != Counts::default()
     }
 
-    /// What of this was read beside the first prompt: others of an array, and what each is compared with. `None`: there is one prompt.
+    /// What of this was read beside the first prompt: others of an array, and what each is compared with. `None`: there
+    /// is one prompt.
     pub fn beside(&self) -> Option<Counts> {
         let [_, _, main, extra] = &self.parts;
         let others = if main.items > 0 { main.counts.less(main.first) } else { Counts::default() };

@@ -33,7 +33,8 @@ impl Prompt {
         }
     }
 
-    /// Token ids begin that an engine takes for the whole prompt: messages and tools are no part of it, wherever they stand.
+    /// Token ids begin that an engine takes for the whole prompt: messages and tools are no part of it, wherever they
+    /// stand.
     pub fn begin_instead(&mut self) {
         let links_max = self.links_max;
         self.parts[Section::Tools as usize].reset(links_max);

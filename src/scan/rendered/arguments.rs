@@ -1,5 +1,5 @@
-//! Arguments of a call: the text of a JSON object, written as Python's `json.dumps(…, ensure_ascii=False)` writes what `json.loads` has
-//! read of it. Where that is not certain, they are refused.
+//! Arguments of a call: the text of a JSON object, written as Python's `json.dumps(…, ensure_ascii=False)` writes what
+//! `json.loads` has read of it. Where that is not certain, they are refused.
 
 use super::super::Fault;
 use super::super::kernel::{Kernel, unicode_escape, wtf8};
@@ -23,8 +23,8 @@ impl Arguments {
         Arguments { kernel, text, names }
     }
 
-    /// The value that `reader` stands before: a text that is JSON, or the object itself. None, and a text without a byte, are an object
-    /// without a key.
+    /// The value that `reader` stands before: a text that is JSON, or the object itself. None, and a text without a
+    /// byte, are an object without a key.
     pub fn write(&mut self, reader: &mut Reader<'_>, page: &mut Page) -> Result<(), Why> {
         match reader.peek()? {
             b'"' => {
@@ -245,8 +245,8 @@ fn put_point(point: u32, put: &mut impl FnMut(&[u8])) -> Result<(), Why> {
     Ok(())
 }
 
-/// Whether Python writes this number with the same digits: whole ones, and fractions whose digits are exactly those of a double and that it
-/// writes without an exponent.
+/// Whether Python writes this number with the same digits: whole ones, and fractions whose digits are exactly those of
+/// a double and that it writes without an exponent.
 fn is_plain(number: &[u8]) -> bool {
     let digits = number.strip_prefix(b"-").unwrap_or(number);
     let are_digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);

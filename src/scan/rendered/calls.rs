@@ -5,8 +5,8 @@ use super::chat::Written;
 use super::{Why, Writer};
 
 impl<'a> Writer<'a> {
-    /// The value of `tool_calls`, behind a content of which that was written. Says how what is behind it is written; `None`: it has no calls
-    /// and says nothing.
+    /// The value of `tool_calls`, behind a content of which that was written. Says how what is behind it is written;
+    /// `None`: it has no calls and says nothing.
     pub(super) fn calls(&mut self, turn: &'a Turn, content: Written) -> Result<Option<&'a Calls>, Why> {
         if self.reader.peek()? != b'[' {
             return Err(Why::Call);

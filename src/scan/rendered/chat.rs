@@ -28,7 +28,8 @@ pub(super) enum Written {
 }
 
 impl<'a> Writer<'a> {
-    /// The value of `messages`. What is believed of it ends with the last whole message; what stands behind that is not written yet.
+    /// The value of `messages`. What is believed of it ends with the last whole message; what stands behind that is not
+    /// written yet.
     pub(super) fn messages(&mut self) -> Result<(), Why> {
         self.page.clear();
         (self.after, self.generation, self.called) = (&[], &[], false);
@@ -50,7 +51,8 @@ impl<'a> Writer<'a> {
         ended
     }
 
-    /// Whether one of all messages changes what stands before it: of each its role alone is looked at. `Err`: that cannot be known.
+    /// Whether one of all messages changes what stands before it: of each its role alone is looked at. `Err`: that
+    /// cannot be known.
     fn changed(&mut self, chat: &Chat) -> Result<bool, Why> {
         if !chat.turns.iter().any(|turn| matches!(turn.place, Place::First | Place::Nowhere)) {
             return Ok(false);

@@ -31,8 +31,8 @@ impl Page {
         (self.kept, self.leads) = (0, false);
     }
 
-    /// Leaves out a space if that comes next: where a tokenizer puts one unless there is one, tokens do not tell whose it was, and what is read of
-    /// them is without it.
+    /// Leaves out a space if that comes next: where a tokenizer puts one unless there is one, tokens do not tell whose
+    /// it was, and what is read of them is without it.
     pub fn lead(&mut self) {
         self.leads = true;
     }

@@ -290,7 +290,8 @@ fn calls_and_results_are_written_as_a_plain_renderer_writes_them() {
 /// What random bodies are, by their API, form and fields.
 type Drawn = (Api, calls::Shape, Vec<(&'static str, random::Json)>);
 
-/// Compares what all kernels write of random bodies with the plain renderer; tells of each what is known, and whether it is all.
+/// Compares what all kernels write of random bodies with the plain renderer; tells of each what is known, and whether
+/// it is all.
 fn run(cases: u32, strategy: impl Strategy<Value = Drawn>, note: impl Fn(&[u8], bool)) {
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let lead = prop::sample::select(vec![Lead::Nowhere, Lead::First, Lead::BehindSpecial]);

@@ -2,7 +2,8 @@
 
 use warmfront::kvevents::{Batch, Broken, Event, Progress, Role, Wire};
 
-/// A payload is read or refused with a place in it; what is refused leaves nothing, and what was read before leaves no trace.
+/// A payload is read or refused with a place in it; what is refused leaves nothing, and what was read before leaves no
+/// trace.
 pub fn kv_batch(bytes: &[u8]) {
     let mut batch = Batch::default();
     match batch.read(bytes) {

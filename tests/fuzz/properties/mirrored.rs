@@ -1,4 +1,5 @@
-//! What an engine holds by its own word: any events leave a closed set of links, and any saved bytes are refused or bear any events.
+//! What an engine holds by its own word: any events leave a closed set of links, and any saved bytes are refused or
+//! bear any events.
 
 use std::collections::BTreeMap;
 

@@ -165,8 +165,8 @@ fn a_prompt_goes_to_who_takes_one_so_long() {
     assert_eq!(sent(&mut fleet, b"m", 9_000, &[]), [0, 2]);
 }
 
-/// A pod went, and its address is another server's by now, which is healthy and answers all else with 404: whoever believed the list of before
-/// would send it most of what comes, as the idlest of all.
+/// A pod went, and its address is another server's by now, which is healthy and answers all else with 404: whoever
+/// believed the list of before would send it most of what comes, as the idlest of all.
 #[test]
 fn who_has_no_list_at_an_engines_address_serves_nothing_of_its() {
     let members = |fleet: &mut Fleet, model: &[u8]| match fleet.snapshot().select(Some(model)) {
@@ -216,7 +216,8 @@ fn who_has_no_list_at_an_engines_address_serves_nothing_of_its() {
     assert!(matches!(fleet.snapshot().select(None), Selected::Pool(pool) if pool.members.len() == 2));
 }
 
-/// The same where `models` names what is served: as long as the name servers fail, whoever has the address answers the probes.
+/// The same where `models` names what is served: as long as the name servers fail, whoever has the address answers the
+/// probes.
 #[test]
 fn who_lists_no_configured_model_at_an_engines_address_serves_nothing_of_its() {
     let refused = || Err(Failure { why: "x".into(), how: How::Refused });
@@ -321,7 +322,8 @@ fn what_a_dead_engine_served_keeps_nobody_from_the_default() {
     assert_eq!(chosen(&mut fleet), None, "all are dead");
 }
 
-/// Adapters come and go, each under a name of its own: one that comes late is served too, once those that nobody has served for an hour are many.
+/// Adapters come and go, each under a name of its own: one that comes late is served too, once those that nobody has
+/// served for an hour are many.
 #[test]
 fn ids_that_come_and_go_leave_room_for_others() {
     let (mut fleet, mut now) = (fleet(1), Instant::now());
@@ -451,8 +453,8 @@ fn an_engine_that_is_not_known_leaves_the_others_what_names_no_model() {
     assert_eq!(chosen(&mut fleet, None), [0]);
 }
 
-/// Its name has no address yet, as that of a pod that is about to be scheduled: what it is to serve is out of service, and neither another model's
-/// engine nor nobody is to answer that there is no such model.
+/// Its name has no address yet, as that of a pod that is about to be scheduled: what it is to serve is out of service,
+/// and neither another model's engine nor nobody is to answer that there is no such model.
 #[test]
 fn what_an_engine_without_an_address_is_to_serve_is_out_of_service() {
     let with = |third: &[&str]| {
@@ -475,7 +477,8 @@ fn what_an_engine_without_an_address_is_to_serve_is_out_of_service() {
     configured.resolved(2, vec![at(2)], Instant::now());
     assert_eq!(chosen(&mut configured, Some(b"y")), "[2]");
 
-    // It may be any that the others do not serve; beside a fleet of one model nothing is different, as of an engine that is down from the start.
+    // It may be any that the others do not serve; beside a fleet of one model nothing is different, as of an engine
+    // that is down from the start.
     let mut learning = with(&[]);
     assert_eq!(chosen(&mut learning, Some(b"y")), "[0, 1]");
     (0..2).for_each(|place| serves(&mut learning, place, &["x"]));

@@ -248,7 +248,8 @@ fn what_an_earlier_process_knew_outlasts_the_first_good_probe() {
     }
 }
 
-/// Told by the scrape alone, where no probe was missed: it may serve another model, and is not asked as if it served the one before.
+/// Told by the scrape alone, where no probe was missed: it may serve another model, and is not asked as if it served
+/// the one before.
 #[test]
 fn models_are_read_anew_where_another_process_answers() {
     let is_rung = |sent: &Sent| {

@@ -25,7 +25,8 @@ fn who_comes_to_a_slow_island_does_not_wait_for_what_a_quick_one_served() {
     drop(quick);
 }
 
-/// An engine that moves to another slot, or a pool that is added, gives an island another number, and with it a book in which somebody was served much.
+/// An engine that moves to another slot, or a pool that is added, gives an island another number, and with it a book in
+/// which somebody was served much.
 #[test]
 fn who_waits_while_islands_change_is_not_behind_what_was_served_before() {
     let queue = two_islands();

@@ -271,8 +271,9 @@ fn a_key_that_is_there_twice_ends_the_form() {
     }
 }
 
-/// `arguments.json`: texts with what `json.dumps(json.loads(text), ensure_ascii=False)` of CPython 3.11 makes of them, null where it
-/// refuses, where they are no object or UTF-8 cannot write them; and whether nothing odd is in them, so that they have to be written.
+/// `arguments.json`: texts with what `json.dumps(json.loads(text), ensure_ascii=False)` of CPython 3.11 makes of them,
+/// null where it refuses, where they are no object or UTF-8 cannot write them; and whether nothing odd is in them, so
+/// that they have to be written.
 #[test]
 fn arguments_are_written_as_python_writes_them() {
     let recorded: Vec<(String, Option<String>, bool)> =
