@@ -76,7 +76,13 @@ impl Fleet {
         match learnt {
             // Who takes ids that it does not list, as SGLang does, never listed them.
             Ok(others) if member.models_doubted && was_listed(member) && !member.is_listed(&others) => {
-                changed |= !std::mem::replace(&mut member.lists_others, true);
+                if !std::mem::replace(&mut member.lists_others, true) {
+                    changed = true;
+                    tracing::warn!(
+                        engine = %member.name,
+                        "lists none of its `models`, of which it listed some before: it gets no requests beside others"
+                    );
+                }
                 member.models_error = Some("/v1/models lists none of its `models`, of which it listed some".into());
             }
             Ok(learnt) => {

@@ -255,14 +255,23 @@ impl Hearing {
 
     /// Says how far the engine is known, and has the index hold that. `again`: also where it was tried in vain.
     async fn settle(&self, again: bool) {
+        self.doubt(&mut self.inner());
         let (tells, retells) = self.judge(again, &mut self.inner());
         if retells {
             self.retell().await;
         }
         let mut inner = self.inner();
-        // An engine is not believed in full that would be taken for cold.
-        let tells = if tells == Tells::All && inner.owed.is_lost() { inner.tells } else { tells };
-        self.say(tells, &mut inner);
+        if tells != Tells::All || !inner.owed.is_lost() {
+            self.say(tells, &mut inner);
+        }
+        self.doubt(&mut inner);
+    }
+
+    /// An engine is not believed in full that would be taken for cold.
+    fn doubt(&self, inner: &mut Inner) {
+        if inner.owed.is_lost() && inner.tells == Tells::All {
+            self.say(Tells::Replaying, inner);
+        }
     }
 
     /// How far it is known, and whether the index has to be told of all that is.

@@ -284,7 +284,12 @@ impl Keeper {
         let (turns, changed) = fleet.look(self.counters, now);
         let (moved, compared) = fleet.compare(self.counters.predictions(), now);
         fleet.ring_for_trouble(|slot| self.trouble(slot));
-        let unknown = self.stats.total(Count::RefusedUnknownModel);
+        // Where one that has no address may serve what nobody else does, that is refused for want of an engine.
+        let snapshot = self.published.current();
+        let unlearnt = snapshot.unlearnt.and_then(|id| snapshot.pool(id));
+        let unreachable = unlearnt.filter(|pool| pool.members.is_empty()).map(|_| Count::RefusedUnreachable);
+        let unknown = [Some(Count::RefusedUnknownModel), unreachable].into_iter().flatten();
+        let unknown = unknown.map(|count| self.stats.total(count)).sum();
         fleet.ring_for_models(|slot| self.counters.not_found(slot), unknown, now);
         drop(fleet);
         turns.into_iter().for_each(|(engine, turn)| say(&engine, turn, ""));

@@ -112,8 +112,8 @@ pub struct Tenancy {
     pub was_silent: Option<Instant>,
 }
 
-/// So many processes at one address are known apart, the last that came.
-const PROCESSES: usize = 8;
+/// So many processes at one address are known apart, the last that came: more than a gateway has behind it.
+const PROCESSES: usize = 512;
 /// Those that do not say when they began are no new ones where they follow one another sooner than this.
 const BY_TURNS: Duration = Duration::from_secs(30);
 

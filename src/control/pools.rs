@@ -171,7 +171,10 @@ impl Pools {
         View {
             default_pool,
             unlearnt,
-            only: there.first().copied().filter(|_| there.len() == 1),
+            // One that nobody serves now is none where somebody may be asked all the same.
+            only: there.first().copied().filter(|id| {
+                there.len() == 1 && (live().next().is_none() || !pools[usize::from(id.0)].members.is_empty())
+            }),
             models,
             complete,
             pools,

@@ -66,10 +66,11 @@ pub(super) fn signals(setup: &Setup, hangup: Signal, mut ends: Ends, keeper: &Ar
                     );
                     interrupted |= timeout(delay, ends.next()).await.ok().flatten().unwrap_or(false);
                 }
+                // Before the shards take what waits at their listeners: while systemd holds these open, more comes.
+                say(&[NotifyState::FdStoreRemove, KEPT]);
                 process.drain();
                 tracing::info!("draining: no new connections, streams may finish; a second Ctrl-C ends at once");
                 say(&[NotifyState::Stopping]);
-                say(&[NotifyState::FdStoreRemove, KEPT]);
             } else if interrupted && was_interrupted {
                 std::process::exit(INTERRUPTED);
             } else if interrupted && process.has_heir() {

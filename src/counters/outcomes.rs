@@ -56,9 +56,11 @@ impl Telling {
     /// Each 4.2 s, and where a silence is too long that may lie between two of these, each 0.07 s.
     pub fn of(limits: &Limits) -> Telling {
         let timeouts = [limits.reply_head_timeout_ms, limits.first_token_timeout_ms, limits.inter_chunk_timeout_ms];
+        // What others had within twice this one counts.
+        let mut timeouts = timeouts.into_iter().chain([limits.deserted_timeout_ms.saturating_mul(2)]);
         let seldom = Telling::default().every;
         // Its tokens may be nearly as far apart.
-        let is_short = timeouts.into_iter().any(|timeout| timeout.saturating_mul(1_000) < 2 * seldom + TENTH);
+        let is_short = timeouts.any(|timeout| timeout.saturating_mul(1_000) < 2 * seldom + TENTH);
         Telling { every: if is_short { 1 << 16 } else { seldom } }
     }
 
@@ -253,6 +255,7 @@ mod tests {
             |limits: &mut Limits| limits.inter_chunk_timeout_ms = 2_000,
             |limits: &mut Limits| limits.first_token_timeout_ms = 8_000,
             |limits: &mut Limits| limits.reply_head_timeout_ms = 600,
+            |limits: &mut Limits| limits.deserted_timeout_ms = 1_000,
         ] {
             assert!(often(short) > 140);
         }

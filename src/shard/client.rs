@@ -12,6 +12,9 @@ use crate::slots::Key;
 /// Heads of one client that are read in a row: those that are answered here need nobody to wait for.
 const HEADS_MAX: u32 = 16;
 
+/// So long the first request of a connection may take that was accepted as the drain began.
+const LAST_STAYS_MS: u64 = 1_000;
+
 /// One client connection.
 pub(super) struct Client {
     pub socket: SocketId,
@@ -33,6 +36,8 @@ pub(super) struct Client {
     /// When it took some of what waits for it, at the earliest, and what it had acknowledged at the last look.
     pub took: Micros,
     pub acknowledged: Option<u64>,
+    /// It was accepted as the drain began: its first request may be on its way.
+    pub is_last: bool,
     /// FIN was received.
     pub ended: bool,
     /// After the last reply.
@@ -86,7 +91,9 @@ impl Client {
 
 impl<D: Driver> Shard<D> {
     pub(super) fn accepted(&mut self, socket: SocketId, peer: SocketAddr) {
-        let deadline = self.desk.now + self.desk.rules.limits.keep_alive_timeout_ms * 1_000;
+        let is_last = self.desk.draining && !self.desk.has_heir;
+        let stays_ms = if is_last { LAST_STAYS_MS } else { self.desk.rules.limits.keep_alive_timeout_ms };
+        let deadline = self.desk.now + stays_ms * 1_000;
         let key = self.clients.insert(Client {
             socket,
             peer: Peer { ip: peer.ip().to_canonical(), port: peer.port() },
@@ -100,6 +107,7 @@ impl<D: Driver> Shard<D> {
             full: false,
             took: 0,
             acknowledged: None,
+            is_last,
             ended: false,
             lingering: None,
             deadline,

@@ -364,7 +364,8 @@ impl<D: Driver> Shard<D> {
     /// connection, which a close here would reset.
     pub(super) fn close_idle_clients(&mut self) {
         for key in self.clients.keys() {
-            let idle = self.clients.get(key).filter(|client| client.is_idle()).map(|client| client.socket);
+            let is_idle = |client: &&client::Client| client.is_idle() && !client.is_last;
+            let idle = self.clients.get(key).filter(is_idle).map(|client| client.socket);
             if idle.is_some_and(|socket| self.driver.nothing_waits(socket)) && !self.is_full(key) {
                 self.close_client(key);
             }

@@ -128,24 +128,25 @@ fn a_bar_goes_with_the_process_that_earned_it() {
 /// As behind a gateway that asks one of two engines by turns: each scrape is another's than the one before.
 #[test]
 fn several_that_answer_by_turns_are_not_new_each_time() {
-    let mut sent = Sent::new();
-    let counters = Counters::leak();
-    sent.probed(Ok(()), 1);
-    for second in 0..60 {
-        sent.scraped(began(Some(5 + second % 2)));
-        sent.fleet.look(counters, sent.now);
-        if second == 10 {
-            (0..2).for_each(|_| _ = counters.outcomes().fault(0));
+    for processes in [2, 20] {
+        let (mut sent, counters) = (Sent::new(), Counters::leak());
+        sent.probed(Ok(()), 1);
+        for second in 0..90 {
+            sent.scraped(began(Some(5 + second % processes)));
+            sent.fleet.look(counters, sent.now);
+            if second == 30 {
+                (0..2).for_each(|_| _ = counters.outcomes().fault(0));
+            }
         }
+        assert_eq!(sent.fleet.snapshot().endpoints[0].as_ref().unwrap().share_percent, Endpoint::WHOLE);
+        assert_eq!(counters.outcomes().read(0).in_a_row, 2, "faults are not forgotten");
+        // One that comes much later is new.
+        sent.now += Duration::from_secs(60);
+        sent.scraped(began(Some(70)));
+        sent.fleet.look(counters, sent.now);
+        assert!(sent.fleet.snapshot().endpoints[0].as_ref().unwrap().share_percent < 20);
+        assert_eq!(counters.outcomes().read(0).in_a_row, 0);
     }
-    assert_eq!(sent.fleet.snapshot().endpoints[0].as_ref().unwrap().share_percent, Endpoint::WHOLE);
-    assert_eq!(counters.outcomes().read(0).in_a_row, 2, "faults are not forgotten");
-    // One that comes much later is new.
-    sent.now += Duration::from_secs(60);
-    sent.scraped(began(Some(7)));
-    sent.fleet.look(counters, sent.now);
-    assert!(sent.fleet.snapshot().endpoints[0].as_ref().unwrap().share_percent < 20);
-    assert_eq!(counters.outcomes().read(0).in_a_row, 0);
 }
 
 /// Behind a gateway that mostly asks the same one.
