@@ -5,6 +5,7 @@
 
 mod batch;
 mod notes;
+mod settle;
 mod socket;
 mod turn;
 
@@ -25,9 +26,6 @@ use crate::mirror::{self, Mirror};
 use crate::scan::Form;
 use notes::Owed;
 use socket::{Course, Socket};
-
-/// An engine of which something was missed is known again when so many of a hundred of its blocks are.
-const KNOWN_PERCENT: u64 = 95;
 
 /// What is known of one engine, by its own word.
 #[derive(Debug)]
@@ -251,63 +249,6 @@ impl Hearing {
             figures.mirrored.add(&mirror.counts());
         }
         figures
-    }
-
-    /// Says how far the engine is known, and has the index hold that. `again`: also where it was tried in vain.
-    async fn settle(&self, again: bool) {
-        self.doubt(&mut self.inner());
-        let (tells, retells) = self.judge(again, &mut self.inner());
-        if retells {
-            self.retell().await;
-        }
-        let mut inner = self.inner();
-        if tells != Tells::All || !inner.owed.is_lost() {
-            self.say(tells, &mut inner);
-        }
-        self.doubt(&mut inner);
-    }
-
-    /// An engine is not believed in full that would be taken for cold.
-    fn doubt(&self, inner: &mut Inner) {
-        if inner.owed.is_lost() && inner.tells == Tells::All {
-            self.say(Tells::Replaying, inner);
-        }
-    }
-
-    /// How far it is known, and whether the index has to be told of all that is.
-    fn judge(&self, again: bool, inner: &mut Inner) -> (Tells, bool) {
-        let heard = inner.sockets.iter().all(|socket| socket.course == Course::Heard);
-        let silent = inner.sockets.iter().any(|socket| socket.course == Course::Silent);
-        // Where nobody can be asked its next message is waited for, which may come in an hour.
-        let asked = inner.sockets.iter().any(Socket::is_asked);
-        let tells = match (heard, silent) {
-            (true, _) if self.is_whole(inner) => Tells::All,
-            (false, false) if asked => Tells::Replaying,
-            _ => Tells::Nothing,
-        };
-        // What was sent there counts beside what it tells until that is all there is, and alone where it tells nothing
-        // of what prompts find.
-        let partial = inner.any(Mirror::is_partial);
-        if partial {
-            self.distrust(inner);
-        }
-        let begins = tells == Tells::All && inner.tells != Tells::All;
-        let lost = inner.owed.is_lost();
-        let retells = heard && !partial && if lost { again } else { begins || !inner.is_noted };
-        if retells {
-            if begins || lost {
-                self.empty(inner);
-            }
-            self.note(inner);
-        }
-        (tells, retells)
-    }
-
-    fn is_whole(&self, inner: &Inner) -> bool {
-        let known: u64 = inner.ranks.values().map(|rank| u64::from(rank.mirror.blocks())).sum();
-        let all_known = inner.blocks > 0 && known * 100 >= u64::from(inner.blocks) * KNOWN_PERCENT;
-        let whole = inner.sockets.iter().all(Socket::is_whole) && !inner.any(Mirror::overflowed);
-        (whole || all_known) && !inner.any(Mirror::is_over) && !inner.any(Mirror::is_partial)
     }
 
     fn say(&self, tells: Tells, inner: &mut Inner) {

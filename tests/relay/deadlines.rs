@@ -426,8 +426,13 @@ fn draining_answers_what_has_come() {
         client
     };
     clients.extend((0..30).map(|_| arrive()));
+    // And those whose requests are on their way.
+    let before = clients.len();
+    clients.extend((0..10).map(|_| front.connect()));
     front.drain();
     drop(hold);
+    pause(50);
+    clients[before..].iter_mut().for_each(|client| client.send(&request));
     for (place, client) in clients.iter_mut().enumerate() {
         let reply = client.reply();
         assert_eq!((reply.status, reply.closes()), (200, true), "{place}");

@@ -495,6 +495,13 @@ fn what_an_engine_without_an_address_is_to_serve_is_out_of_service() {
     assert_eq!(chosen(&mut nowhere(&config), Some(b"y")), "Empty");
     config.upstream[1].models = vec!["y".into()];
     assert_eq!([None, Some(&b"y"[..])].map(|model| chosen(&mut nowhere(&config), model)), ["[]", "[]"]);
+    // One is down, and is asked as a last resort.
+    let mut down = nowhere(&config);
+    down.resolved(0, vec![at(0)], Instant::now());
+    let (id, _) = down.target(0).unwrap();
+    let refused = || Err(Failure { why: "x".into(), how: How::Refused });
+    (0..3).for_each(|_| _ = down.probed(0, id, refused(), Instant::now()));
+    assert_eq!([None, Some(&b"x"[..])].map(|model| chosen(&mut down, model)), ["[0]", "[0]"]);
 }
 
 /// Who may be told of an engine's models is an engine's to say where it asks for a key that nobody here knows.
