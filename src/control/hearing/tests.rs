@@ -251,12 +251,9 @@ async fn what_the_index_was_too_busy_for_is_noted_later() {
         .await;
         assert!(began.elapsed() < Duration::from_secs(10), "who stands still is waited for once");
         assert!(!is_noted(&hearing, &wanted), "{blocks}");
-        let inner = hearing.inner();
-        assert_eq!(
-            (inner.tells, inner.owed.is_lost()),
-            if blocks > 100 { (Tells::Replaying, true) } else { (Tells::All, false) }
-        );
-        drop(inner);
+        let lost = blocks > 100;
+        assert_eq!(hearing.inner().owed.is_lost(), lost);
+        assert_eq!(hearing.inner().tells, if lost { Tells::Replaying } else { Tells::All });
         hearing.tick(&wanted).await;
         assert!(is_noted(&hearing, &wanted), "{blocks}");
         assert_eq!((hearing.figures().blocks, hearing.inner().tells), (blocks, Tells::All));
