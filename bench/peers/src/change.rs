@@ -19,10 +19,10 @@ pub fn tell(report: &Report, scenarios: &[Scenario], fronts: &[String]) -> Resul
     let (mut dearer, mut untold) = (Vec::new(), Vec::new());
     for (now, before) in changes {
         for scenario in scenarios {
-            let ratios = report.ratios(scenario, now, before);
+            let mut ratios = report.ratios(scenario, now, before);
             let pairs = ratios.len();
             let middle = median(ratios.clone()).map_or("-".to_string(), |middle| format!("{middle:.3}"));
-            let Some((low, high)) = interval(ratios) else {
+            let Some((low, high)) = interval(&mut ratios) else {
                 println!("{now:18}{:14}{middle:>8} of {pairs} pairs: too few to say", scenario.name);
                 untold.push(format!("{now}, {}: {pairs} pairs", scenario.name));
                 continue;
@@ -43,22 +43,18 @@ pub fn tell(report: &Report, scenarios: &[Scenario], fronts: &[String]) -> Resul
 
 /// The order statistics between which the median of what was sampled lies with 95 % confidence (sign test). `None`: too
 /// few samples to say.
-fn interval(mut values: Vec<f64>) -> Option<(f64, f64)> {
-    values.sort_unstable_by(f64::total_cmp);
-    let count = values.len();
-    // So many of the smallest may lie above the median with a chance of 2.5 %.
-    let (mut ways, mut sum, mut outside) = (1.0, 0.0, 0);
-    let all = 2f64.powi(count as i32);
-    for drawn in 0..count {
-        sum += ways / all;
-        if sum > 0.025 {
-            break;
-        }
-        outside = drawn + 1;
-        ways *= (count - drawn) as f64 / (drawn + 1) as f64;
+pub fn interval(samples: &mut [f64]) -> Option<(f64, f64)> {
+    samples.sort_unstable_by(f64::total_cmp);
+    let count = samples.len();
+    // So many of the smallest may lie above the median with a chance of 2.5 %: binomial(count, 1/2), added up from one side.
+    let (mut outside, mut chance, mut cut) = (0.0, 0.5f64.powi(count as i32), 0);
+    while cut < count / 2 && outside + chance <= 0.025 {
+        outside += chance;
+        chance *= (count - cut) as f64 / (cut + 1) as f64;
+        cut += 1;
     }
-    let low = outside.checked_sub(1)?;
-    Some((values[low], values[count - 1 - low]))
+    let low = cut.checked_sub(1)?;
+    Some((*samples.get(low)?, *samples.get(count - 1 - low)?))
 }
 
 #[cfg(test)]
@@ -93,7 +89,7 @@ mod tests {
     /// The table of the sign test: for 6 to 8 samples the outermost, for 9 to 11 the second, for 20 the sixth.
     #[test]
     fn the_interval_of_a_median() {
-        let of = |count: usize| interval((1..=count).map(|value| value as f64).collect());
+        let of = |count: usize| interval(&mut (1..=count).map(|value| value as f64).collect::<Vec<_>>());
         assert_eq!((of(0), of(5)), (None, None));
         assert_eq!((of(6), of(8)), (Some((1.0, 6.0)), Some((1.0, 8.0))));
         assert_eq!((of(9), of(10), of(11)), (Some((2.0, 8.0)), Some((2.0, 9.0)), Some((2.0, 10.0))));

@@ -190,13 +190,15 @@ fn connections(setup: &Setup) -> usize {
 
 /// For long messages as its manual has it: bodies of known length are spliced, which is off by default and costs
 /// it less at 1 MB, both ways, and a buffer holds what the relay reads at once. Chunked streams it does not splice,
-/// and idle ones hold no buffer.
+/// and idle ones hold no buffer. Pipes are for a few long bodies at once: by default it asks for descriptors of two
+/// for every fourth connection, which with 8,000 idle ones are more than a machine may give.
 fn haproxy(setup: &Setup) -> String {
     let [first, second] = setup.upstreams;
     format!(
         "global
     nbthread 1
     maxconn {connections}
+    maxpipes 128
     tune.bufsize 65536
 defaults
     mode http

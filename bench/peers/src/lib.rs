@@ -3,7 +3,7 @@
 //! `bench/runtimes` the ways to write one.
 
 pub mod args;
-mod change;
+pub mod change;
 pub mod content;
 pub mod engine;
 pub mod fronts;

@@ -1,7 +1,9 @@
-//! What a front costs: CPU time and resident memory of its process tree, and how its processes end.
+//! What a front costs: CPU time and resident memory of its process tree, where it listens, and how its processes end.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::process::{Child, Command};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use crate::net;
@@ -78,6 +80,21 @@ pub fn thread_off_core(pid: u32, core: usize) -> Option<String> {
     };
     let mut all = tree(pid).into_iter().flat_map(tasks).filter_map(cores);
     all.find(|cores| *cores != core.to_string())
+}
+
+/// The address behind these words in the log of a front that starts.
+pub fn address_told(log: &Receiver<String>, words: &str, patience: Duration) -> Result<SocketAddr, String> {
+    let deadline = Instant::now() + patience;
+    let mut last = String::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let line = log.recv_timeout(left).map_err(|_| format!("the front did not start: {last}"))?;
+        if let Some((_, rest)) = line.split_once(words) {
+            let end = rest.find([' ', ',', ']']).unwrap_or(rest.len());
+            return rest[..end].parse().map_err(|_| line.clone());
+        }
+        last = line;
+    }
 }
 
 /// A child process that does not outlive this value.

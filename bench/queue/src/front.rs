@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use peers::net;
+use peers::process::address_told;
 
 use crate::engines::Engines;
 
@@ -85,8 +86,8 @@ impl Front {
         let unknown = SocketAddrV4::new([0, 0, 0, 0].into(), 0);
         // From here on the process ends with the value.
         let mut front = Front { child, address: unknown, admin: unknown.into(), said };
-        front.admin = told(&lines, " admin=")?;
-        match told(&lines, " listening=[")? {
+        front.admin = address_told(&lines, " admin=", START_MAX)?;
+        match address_told(&lines, " listening=[", START_MAX)? {
             SocketAddr::V4(address) => front.address = address,
             SocketAddr::V6(address) => return Err(format!("listens on {address}")),
         }
@@ -159,21 +160,6 @@ impl Drop for Front {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// The address behind these words of its log.
-fn told(lines: &mpsc::Receiver<String>, words: &str) -> Result<SocketAddr, String> {
-    let deadline = Instant::now() + START_MAX;
-    let mut last = String::new();
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let line = lines.recv_timeout(left).map_err(|_| format!("the front did not start: {last}"))?;
-        if let Some((_, rest)) = line.split_once(words) {
-            let end = rest.find([' ', ',', ']']).unwrap_or(rest.len());
-            return rest[..end].parse().map_err(|_| line.clone());
-        }
-        last = line;
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use peers::change::interval;
 use peers::process;
 
 use crate::closed::Next;
 use crate::crowd::{Crowd, End, Outcome};
 use crate::engines::{Cache, Engines};
-use crate::figures::{interval, median};
+use crate::figures::median;
 use crate::front::{Front, Setting};
 use crate::request::Request;
 use crate::{Bench, DRIVERS, closed};

@@ -6,8 +6,10 @@ use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use peers::net;
+use peers::process::address_told;
 use rustix::process::Signal;
 
 use crate::proc;
@@ -35,6 +37,8 @@ impl Front {
         let mut command = Command::new(&program);
         command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--driver", driver, "--config"]);
         command.arg(&path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        // Those that take its place are not children of ours: they end with the value alone.
+        net::end_with_us(&mut command);
         let mut first = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
         let log = BufReader::new(first.stderr.take().ok_or("a front without a log")?);
         let kept = File::create(dir.join("front.log")).map_err(|error| error.to_string())?;
@@ -45,8 +49,8 @@ impl Front {
         let unknown = SocketAddrV4::new([0, 0, 0, 0].into(), 0);
         // From here on its processes end with the value.
         let mut front = Front { _first: first, pids, said, config: path, address: unknown, admin: unknown.into() };
-        front.admin = told(&lines, " admin=")?;
-        match told(&lines, " listening=[")? {
+        front.admin = address_told(&lines, " admin=", START_MAX)?;
+        match address_told(&lines, " listening=[", START_MAX)? {
             SocketAddr::V4(address) => front.address = address,
             SocketAddr::V6(address) => return Err(format!("listens on {address}")),
         }
@@ -150,21 +154,6 @@ fn listen(
         }
         said.lock().unwrap_or_else(PoisonError::into_inner).push(line.clone());
         let _ = lines.send(line);
-    }
-}
-
-/// The address behind these words of its log.
-fn told(lines: &mpsc::Receiver<String>, words: &str) -> Result<SocketAddr, String> {
-    let deadline = Instant::now() + START_MAX;
-    let mut last = String::new();
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let line = lines.recv_timeout(left).map_err(|_| format!("the front did not start: {last}"))?;
-        if let Some((_, rest)) = line.split_once(words) {
-            let end = rest.find([' ', ',', ']']).unwrap_or(rest.len());
-            return rest[..end].parse().map_err(|_| line.clone());
-        }
-        last = line;
     }
 }
 
