@@ -44,8 +44,9 @@ fn snapshot(count: u16, settings: Settings) -> Snapshot {
     snapshot
 }
 
-/// What an index of the fleet says of 16 prompts of 128 KB, each held at four depths by endpoints of its own.
-fn looked_up(snapshot: &Snapshot) -> Vec<Matches> {
+/// What an index of the fleet says of 16 prompts of 128 KB: each is held at four depths by endpoints of its own, or by
+/// nobody.
+fn looked_up(snapshot: &Snapshot, held: bool) -> Vec<Matches> {
     let ids: Vec<EndpointId> = snapshot.endpoints.iter().flatten().map(|endpoint| endpoint.id).collect();
     let index = Index::new(Capacity { endpoints: ids.len(), blocks: ids.len() << 14, lengths: false })
         .expect("a possible size");
@@ -53,13 +54,15 @@ fn looked_up(snapshot: &Snapshot) -> Vec<Matches> {
     let look = |prompt: usize| {
         let own = |block: usize| if block < 8 { block as u64 } else { (prompt as u64 + 1) << 32 | block as u64 };
         let chain: Vec<u64> = (0..512).map(|block| own(block + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
-        for (hop, held) in [480, 256, 128, 64].into_iter().enumerate() {
-            index.insert(&chain[..held], ids[(4 * prompt + hop) % ids.len()], Origin::Choice).expect("alone");
-        }
-        ids.iter().for_each(|&id| assert!(index.insert(&chain[..8], id, Origin::Choice).is_ok()));
         let mut found = Matches::default();
+        if held {
+            for (hop, held) in [480, 256, 128, 64].into_iter().enumerate() {
+                index.insert(&chain[..held], ids[(4 * prompt + hop) % ids.len()], Origin::Choice).expect("alone");
+            }
+            ids.iter().for_each(|&id| assert!(index.insert(&chain[..8], id, Origin::Choice).is_ok()));
+        }
         index.longest(&chain, snapshot.pools[0].eligible().ids(), &mut found);
-        assert!(found.deepest() > 8);
+        assert_eq!(found.deepest() > 8, held);
         found
     };
     (0..16).map(look).collect()
@@ -75,11 +78,11 @@ struct Case {
 
 impl Case {
     /// A fleet at work: some 10 requests on each endpoint, placed by the policy itself.
-    fn new(name: &str, count: u16, settings: Settings) -> Case {
+    fn new(name: &str, count: u16, held: bool, settings: Settings) -> Case {
         let name = format!("{name}, {count} endpoints");
         let looks = settings.policy == Policy::Warm;
         let snapshot = snapshot(count, settings);
-        let matches = if looks { looked_up(&snapshot) } else { Vec::new() };
+        let matches = if looks { looked_up(&snapshot, held) } else { Vec::new() };
         let case = Case { name, snapshot, counters: Counters::leak(), matches };
         for i in 0..10 * u64::from(count) {
             let mut admission = case.counters.try_admit(case.choose(i), None).expect("no bound");
@@ -187,18 +190,19 @@ fn pin(core: usize) {
 
 fn choices(criterion: &mut Criterion) {
     let cases = [
-        ("random", Policy::Random, Bound::Slots),
-        ("round-robin", Policy::RoundRobin, Bound::Slots),
-        ("least-load", Policy::LeastLoad, Bound::Slots),
-        ("session", Policy::Session, Bound::Slots),
-        ("prefix-hash", Policy::PrefixHash, Bound::Slots),
-        ("prefix-hash, kubeai", Policy::PrefixHash, Bound::Kubeai),
-        ("warm", Policy::Warm, Bound::Slots),
+        ("random", Policy::Random, Bound::Slots, true),
+        ("round-robin", Policy::RoundRobin, Bound::Slots, true),
+        ("least-load", Policy::LeastLoad, Bound::Slots, true),
+        ("session", Policy::Session, Bound::Slots, true),
+        ("prefix-hash", Policy::PrefixHash, Bound::Slots, true),
+        ("prefix-hash, kubeai", Policy::PrefixHash, Bound::Kubeai, true),
+        ("warm", Policy::Warm, Bound::Slots, true),
+        ("warm, held by nobody", Policy::Warm, Bound::Slots, false),
     ];
     let mut group = criterion.benchmark_group("choose");
-    for (name, policy, bound) in cases {
+    for (name, policy, bound, held) in cases {
         for count in [8u16, 64, 512] {
-            let case = Case::new(name, count, Settings { policy, bound, ..Settings::default() });
+            let case = Case::new(name, count, held, Settings { policy, bound, ..Settings::default() });
             case.check();
             println!("{}: {:.0} ns, no allocation", case.name, case.quickest());
             if policy == Policy::Warm || policy == Policy::PrefixHash && bound == Bound::Slots {

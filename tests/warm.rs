@@ -1,5 +1,6 @@
 //! The policy `warm`: least work in tokens, against its formula written another way.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -226,8 +227,8 @@ fn a_cache_without_room_is_passed_unless_the_endpoint_is_idle() {
 /// more to do.
 #[test]
 fn fronts_that_know_nothing_of_each_other_meet() {
-    let front = |foreign: u32| {
-        let endpoints = (0..4).map(|slot| Endpoint { foreign, ..endpoint(slot) });
+    let front = |endpoints: u16, foreign: u32| {
+        let endpoints = (0..endpoints).map(|slot| Endpoint { foreign, ..endpoint(slot) });
         let mut fleet = Fleet::new(endpoints.collect());
         // Conversations go on: most of what was chosen for was held.
         (0..500).for_each(|_| fleet.counters.prompt(0, 1_000, 900));
@@ -237,23 +238,25 @@ fn fronts_that_know_nothing_of_each_other_meet() {
     let met = |one: &Fleet, other: &Fleet| {
         (0..200).filter(|seed| one.choose_new(*seed).endpoint == other.choose_new(*seed).endpoint).count()
     };
-    let (mut one, mut other) = (front(4), front(4));
-    one.computes(2, 500);
-    other.computes(3, 700);
-    let together = met(&one, &other);
-    assert!(together > 190, "{together} of 200 meet");
-    // What is told of a choice is what was compared.
-    for costs in (0..200).map(|seed| one.choose_new(seed).costs.unwrap()) {
-        assert!(costs.chosen.total <= costs.runner_up.unwrap().total, "{costs:?}");
+    for endpoints in [4, 24] {
+        let (mut one, mut other) = (front(endpoints, 4), front(endpoints, 4));
+        one.computes(2, 500);
+        other.computes(3, 700);
+        let together = met(&one, &other);
+        assert!(together > 190, "{together} of 200 meet among {endpoints}");
+        // What is told of a choice is what was compared.
+        for costs in (0..200).map(|seed| one.choose_new(seed).costs.unwrap()) {
+            assert!(costs.chosen.total <= costs.runner_up.unwrap().total, "{costs:?}");
+        }
     }
     // Alone each goes by its own load.
-    let (mut one, mut other) = (front(0), front(0));
+    let (mut one, mut other) = (front(4, 0), front(4, 0));
     one.computes(2, 500);
     other.computes(3, 700);
     let apart = met(&one, &other);
     assert!(apart < 120, "{apart} of 200 meet");
     // What one alone holds stays there, whatever the ring says of the rest.
-    let fleet = front(4);
+    let fleet = front(4, 4);
     let prompt = chain(7, 40);
     fleet.holds(0, &prompt[..20]);
     assert_eq!(fleet.choose(&prompt, 2_560, Avoid::default()).unwrap().endpoint.slot, 0);
@@ -559,10 +562,20 @@ fn cost(
 /// its cache, tokens of what runs there.
 type Drawn = (u64, u32, u32, u32, u32, u32, bool, u32, u32, (bool, u64));
 
+/// So many endpoints. Of many, those that cannot be the least are sorted out by less than their whole cost.
+fn drawn(count: Range<usize>) -> impl Strategy<Value = Vec<Drawn>> {
+    let requests = prop_oneof![3 => 0u32..5, 1 => 0u32..40];
+    let vacant = prop_oneof![2 => Just(0), 1 => 0u32..=100];
+    let cache = (prop::bool::weighted(0.8), prop_oneof![Just(0u64), 1..60_000u64]);
+    let believed = prop::bool::weighted(0.8);
+    let one = (0u64..40, 0u32..9_000, requests, 0u32..5, 1u32..4, 0u32..=100, believed, 0u32..=100, vacant, cache);
+    prop::collection::vec(one, count)
+}
+
 proptest! {
     #[test]
     fn the_least_cost_is_chosen(
-        each in prop::collection::vec((0u64..40, 0u32..9_000, prop_oneof![3 => 0u32..5, 1 => 0u32..40], 0u32..5, 1u32..4, 0u32..=100, prop::bool::weighted(0.8), 0u32..=100, prop_oneof![2 => Just(0), 1 => 0u32..=100], (prop::bool::weighted(0.8), prop_oneof![Just(0u64), 1..60_000u64])), 1..12),
+        each in prop_oneof![3 => drawn(1..12), 1 => drawn(17..40)],
         tokens in 64u32..4_000,
         precise: bool, are_held: bool,
     ) {

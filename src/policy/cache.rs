@@ -11,8 +11,9 @@ const FILL_COLD: u64 = 90;
 /// Tokens of an answer for which there must be room.
 const ANSWER: i64 = 64;
 
-/// What is known of an endpoint's KV cache.
+/// What is known of an endpoint's KV cache, in one line of memory.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
 pub(super) struct Cache {
     /// In use, in [`PARTS_BITS`]; 0 where it is not known.
     pub(super) used: u32,
@@ -37,6 +38,8 @@ pub(super) struct Cache {
     /// Tokens that it could take at the last scrape without another going.
     pub(super) vacant: u32,
 }
+
+const _: () = assert!(size_of::<Cache>() == 64, "one line");
 
 /// What is known of the caches of endpoints that are chosen among. Who does not tell how full he is, beside others who
 /// do, is taken to be as they are in the mean: as an empty one he would be preferred to all of them, and nobody would

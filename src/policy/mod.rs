@@ -8,6 +8,7 @@
 //! [`Reason`]; never "all tie, so the first".
 
 mod balance;
+mod best;
 mod cache;
 mod chwbl;
 mod cost;

@@ -339,6 +339,12 @@ impl Eligible {
         self.rows.get(slot as usize).filter(|row| row.weight != 0)
     }
 
+    /// The same with what is known of its cache.
+    pub(super) fn known(&self, slot: u16) -> Option<(&Row, &Cache)> {
+        let place = self.slots.binary_search(&slot).ok()?;
+        self.row(slot).zip(self.caches.get(place))
+    }
+
     /// Load of one endpoint: ours in flight and foreign.
     #[inline]
     pub(super) fn load(&self, row: &Row, slot: u16, loads: &Loads) -> u32 {

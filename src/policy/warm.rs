@@ -21,6 +21,7 @@
 use crate::fleet::Loads;
 use crate::index::{Found, Matches, STEPS};
 use crate::limits::ENDPOINTS_MAX;
+use crate::policy::best::Best;
 use crate::policy::cache::{Cache, PARTS_BITS, parts};
 use crate::policy::pool::{Row, WHOLE};
 use crate::policy::{Choice, Cost, Costs, Eligible, Policy, Pool, Reason, Request, Tokens};
@@ -90,6 +91,8 @@ const ROOM_WARM: u64 = 98;
 const ROOM_COLD: u64 = 93;
 /// See [`Work::even`]: finer than a request at the heaviest endpoint.
 const EVEN_BITS: u32 = 24;
+/// Among more endpoints than this those that cannot be the least are sorted out by what is quickly known of them.
+const MANY: usize = 16;
 /// Slots for which it is noted on 256 bytes what they hold: to clear the four KiB for all takes longer than to choose
 /// among eight.
 const FEW: usize = 64;
@@ -124,11 +127,11 @@ pub(super) fn least_work(
     let even = (total << EVEN_BITS).div_ceil(eligible.weight().max(1));
     let mut work = Work { eligible, loads, prompt, mean, even, displaces, held, others: Others::default() };
     work.others = Others::of(pool, &work, theirs);
+    let most = if eligible.slots().len() > MANY { work.most(request) } else { u64::MAX };
     let mut best = Best::default();
     for (&slot, cache) in eligible.slots().iter().zip(eligible.caches()) {
         let Some(row) = eligible.row(slot) else { continue };
-        let tried = !request.avoid.is_empty() && request.avoid.contains(slot);
-        if !tried && !eligible.at_cap(row, slot, loads) {
+        if work.at_least(slot, row) <= most.min(best.most()) && work.may_take(request, slot, row) {
             best.offer(slot, work.cost(slot, row, cache));
         }
     }
@@ -237,11 +240,38 @@ impl Work<'_> {
         self.held.get(slot as usize).copied().unwrap_or(0)
     }
 
+    /// Whether the endpoint was not tried yet, and may have another request.
+    #[inline]
+    fn may_take(&self, request: &Request<'_>, slot: u16, row: &Row) -> bool {
+        let tried = !request.avoid.is_empty() && request.avoid.contains(slot);
+        !tried && !self.eligible.at_cap(row, slot, self.loads)
+    }
+
+    /// What the dearer one costs of the two that hold most of the prompt: who costs more is neither chosen nor next.
+    fn most(&self, request: &Request<'_>) -> u64 {
+        let holders = self.prompt.matches.levels_in_steps().flat_map(|(_, holders)| holders.slots());
+        let mut costs = holders.filter_map(|slot| {
+            let (row, cache) = self.eligible.known(slot).filter(|(row, _)| self.may_take(request, slot, row))?;
+            Some(self.cost(slot, row, cache))
+        });
+        costs.next().zip(costs.next()).map_or(u64::MAX, |(one, other)| one.max(other))
+    }
+
+    /// What the endpoint costs by what is quickly known of it; the whole cost is no less.
+    #[inline]
+    fn at_least(&self, slot: u16, row: &Row) -> u64 {
+        let new = u64::from(self.prompt.tokens - self.held(slot));
+        let work = row.weighed(self.loads.pending(slot) + new);
+        (work + (NEW - 1) * new).saturating_sub(self.others.holds(slot))
+    }
+
+    #[inline]
     fn cost(&self, slot: u16, row: &Row, cache: &Cache) -> u64 {
         self.terms(slot, row, cache).total(row)
     }
 
-    #[inline]
+    // Always: handed back by memory and added up in pairs, the terms of each endpoint would wait for their own stores.
+    #[inline(always)]
     fn terms(&self, slot: u16, row: &Row, cache: &Cache) -> Terms {
         let held = self.held(slot);
         let new = u64::from(self.prompt.tokens - held);
@@ -277,8 +307,7 @@ impl Work<'_> {
 
     /// Computed again for the two that are told of, lest all that lose carry their terms along.
     fn shown(&self, slot: u16) -> Option<Cost> {
-        let at = self.eligible.slots().binary_search(&slot).ok()?;
-        let (row, cache) = (self.eligible.row(slot)?, self.eligible.caches().get(at)?);
+        let (row, cache) = self.eligible.known(slot)?;
         let terms = self.terms(slot, row, cache);
         let tokens = |tokens: u64| tokens.min(u32::MAX.into()) as u32;
         Some(Cost {
@@ -297,9 +326,7 @@ impl Work<'_> {
     /// runs, and where nothing is known of the cache, it does; and what is as long as all of it waits for nothing: its
     /// engine refuses it.
     fn room(&self, slot: u16, answer: u64) -> (u64, bool) {
-        let place = self.eligible.slots().binary_search(&slot).ok();
-        let row_and_cache = place.and_then(|place| self.eligible.row(slot).zip(self.eligible.caches().get(place)));
-        row_and_cache.map_or((0, true), |(row, cache)| {
+        self.eligible.known(slot).map_or((0, true), |(row, cache)| {
             let held = self.held(slot);
             let is_warm = held >= self.prompt.tokens / 2;
             let kept_free = if is_warm { 0 } else { (ROOM_WARM - ROOM_COLD) * cache.capacity / 100 };
@@ -333,60 +360,5 @@ impl Terms {
     fn total(&self, row: &Row) -> u64 {
         let work = self.pending + self.new + self.decoding + self.full;
         (row.weighed(work) + self.lost + self.no_room).saturating_sub(self.others)
-    }
-}
-
-/// The least cost so far, who has it, and who comes next.
-struct Best {
-    cost: u64,
-    equals: [u64; ENDPOINTS_MAX / 64],
-    first: Option<u16>,
-    alone: bool,
-    second: Option<u16>,
-    second_cost: u64,
-}
-
-impl Default for Best {
-    fn default() -> Self {
-        let equals = [0; ENDPOINTS_MAX / 64];
-        Best { cost: u64::MAX, equals, first: None, alone: true, second: None, second_cost: u64::MAX }
-    }
-}
-
-impl Best {
-    fn offer(&mut self, slot: u16, cost: u64) {
-        if slot as usize >= ENDPOINTS_MAX {
-            return;
-        }
-        if cost > self.cost {
-            if cost < self.second_cost || self.second.is_none() {
-                (self.second, self.second_cost) = (Some(slot), cost);
-            }
-            return;
-        }
-        if cost < self.cost || self.first.is_none() {
-            (self.second, self.second_cost) = (self.first, self.cost);
-            (self.first, self.cost, self.alone) = (Some(slot), cost, true);
-            self.equals = [0; ENDPOINTS_MAX / 64];
-        } else {
-            (self.second, self.second_cost, self.alone) = (Some(slot), cost, false);
-        }
-        self.equals[slot as usize / 64] |= 1 << (slot % 64);
-    }
-
-    /// Who costs least beside the one that was chosen.
-    fn runner_up(&self, chosen: u16) -> Option<u16> {
-        if self.second == Some(chosen) { self.first } else { self.second }
-    }
-
-    /// Who comes first behind `tie` of those that cost least.
-    fn first_of_ring(&self, pool: &Pool, tie: u64) -> Option<u16> {
-        let is_equal =
-            |slot: &u16| self.equals.get(*slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1);
-        match self.alone {
-            true => self.first,
-            // One without points on the ring cannot be: every member has some. The first is as good.
-            false => pool.ring.walk(tie).find(is_equal).or(self.first),
-        }
     }
 }
