@@ -21,7 +21,7 @@ impl Default for Best {
 }
 
 impl Best {
-    /// Who costs more is neither chosen nor told of.
+    /// Who costs more than this is neither chosen nor comes next.
     #[inline]
     pub(super) fn most(&self) -> u64 {
         self.second_cost

@@ -127,11 +127,16 @@ pub(super) fn least_work(
     let even = (total << EVEN_BITS).div_ceil(eligible.weight().max(1));
     let mut work = Work { eligible, loads, prompt, mean, even, displaces, held, others: Others::default() };
     work.others = Others::of(pool, &work, theirs);
-    let most = if eligible.slots().len() > MANY { work.most(request) } else { u64::MAX };
     let mut best = Best::default();
+    // Looked at first, so that most others need not be.
+    let holders = if eligible.slots().len() > MANY { work.holders(request) } else { [None; 2] };
+    for slot in holders.into_iter().flatten() {
+        let Some((row, cache)) = eligible.known(slot) else { continue };
+        best.offer(slot, work.cost(slot, row, cache));
+    }
     for (&slot, cache) in eligible.slots().iter().zip(eligible.caches()) {
-        let Some(row) = eligible.row(slot) else { continue };
-        if work.at_least(slot, row) <= most.min(best.most()) && work.may_take(request, slot, row) {
+        let Some(row) = eligible.row(slot).filter(|_| !holders.contains(&Some(slot))) else { continue };
+        if work.at_least(slot, row) <= best.most() && work.may_take(request, slot, row) {
             best.offer(slot, work.cost(slot, row, cache));
         }
     }
@@ -247,14 +252,12 @@ impl Work<'_> {
         !tried && !self.eligible.at_cap(row, slot, self.loads)
     }
 
-    /// What the dearer one costs of the two that hold most of the prompt: who costs more is neither chosen nor next.
-    fn most(&self, request: &Request<'_>) -> u64 {
-        let holders = self.prompt.matches.levels_in_steps().flat_map(|(_, holders)| holders.slots());
-        let mut costs = holders.filter_map(|slot| {
-            let (row, cache) = self.eligible.known(slot).filter(|(row, _)| self.may_take(request, slot, row))?;
-            Some(self.cost(slot, row, cache))
-        });
-        costs.next().zip(costs.next()).map_or(u64::MAX, |(one, other)| one.max(other))
+    /// Two of those that may take the request and hold most of the prompt.
+    fn holders(&self, request: &Request<'_>) -> [Option<u16>; 2] {
+        let takes = |slot: &u16| self.eligible.row(*slot).is_some_and(|row| self.may_take(request, *slot, row));
+        let all = self.prompt.matches.levels_in_steps().flat_map(|(_, holders)| holders.slots());
+        let mut holders = all.filter(takes);
+        [holders.next(), holders.next()]
     }
 
     /// What the endpoint costs by what is quickly known of it; the whole cost is no less.
