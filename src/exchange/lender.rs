@@ -19,7 +19,7 @@ pub struct Lender {
     pub buffers: Vec<Vec<u8>>,
     /// Of heads and short bodies, not in use.
     pub short: Vec<Vec<u8>>,
-    /// Memory of the bodies held now.
+    /// Memory of the bodies held now, and of heads of replies that have not come whole.
     pub held_bytes: usize,
     /// Most of it.
     pub budget_bytes: usize,
@@ -167,9 +167,8 @@ impl Lender {
 
     /// Takes back the memory of one that is over. What little of its own is left in there goes when the next one takes
     /// its place.
-    pub fn give_back_exchange(&mut self, mut exchange: Box<Exchange>) {
+    pub fn give_back_exchange(&mut self, exchange: Box<Exchange>) {
         if exchange.phase() == Phase::Done && self.over.len() < SPARE_EXCHANGES_MAX {
-            exchange.reply.head = Vec::new();
             self.over.push(exchange);
         }
     }
