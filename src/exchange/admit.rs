@@ -197,7 +197,8 @@ fn rewritten(head: &RequestHead<'_>, framing: &RequestFraming, id: &[u8], peer: 
     };
     let mut out = cx.lender.short_buffer(head.len + ADDED_BYTES + body_at_hand);
     let made_id = rewrite::request_id(head).is_none().then_some(id);
-    let added = Added { request_id: made_id, client_ip: peer.ip, proto: "http" };
+    let priority = cx.rules.queue.believes(peer.ip);
+    let added = Added { request_id: made_id, client_ip: peer.ip, proto: "http", priority };
     rewrite::request(head, framing, &added, &mut out);
     out
 }
