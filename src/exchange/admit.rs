@@ -180,7 +180,7 @@ impl Deref for RequestId {
 fn request_id(head: &RequestHead<'_>, cx: &mut Context<'_>) -> RequestId {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     rewrite::request_id(head).map(|id| RequestId::Given(id.into())).unwrap_or_else(|| {
-        let halves = [cx.lender.random.number(), cx.lender.random.number()].map(u64::to_be_bytes);
+        let halves = cx.lender.ids.halves().map(u64::to_be_bytes);
         let mut id = [0; 32];
         for (digits, byte) in id.as_chunks_mut::<2>().0.iter_mut().zip(halves.as_flattened()) {
             *digits = [HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]];
