@@ -1,6 +1,6 @@
 //! One configured engine as control knows it, and the endpoint it has now.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -257,10 +257,18 @@ impl Member {
         is_known.then(|| self.known_ids().collect())
     }
 
-    fn known_ids(&self) -> impl Iterator<Item = &str> {
+    /// The same, as far as they are known.
+    pub fn known_ids(&self) -> impl Iterator<Item = &str> {
         let configured = self.upstream.models.iter().map(String::as_str);
         let learnt = self.models.iter().filter(|_| self.upstream.models.is_empty());
         configured.chain(learnt.flat_map(|learnt| &learnt.cards).map(|card| &*card.id))
+    }
+
+    /// Those of them that are no adapters, as far as is known.
+    pub fn bases(&self) -> impl Iterator<Item = &str> {
+        let cards = self.models.iter().flat_map(|learnt| &learnt.cards);
+        let adapters: HashSet<&str> = cards.filter(|card| card.is_adapter).map(|card| &*card.id).collect();
+        self.known_ids().filter(move |id| !adapters.contains(id))
     }
 
     /// Whether there is no list any more where an engine had told its models, or one of other models than those that
