@@ -19,8 +19,9 @@ pub struct Limits {
     /// Reading stops once this many bytes lie ahead of the request in progress (pipelining); the read that
     /// reaches it may bring up to one receive buffer more.
     pub read_ahead_bytes: usize,
-    /// Bytes all held bodies of one shard may take together; beyond it 503 with `Retry-After`. 0: the shards share a
-    /// quarter of the memory that the machine, or this process's cgroup, has.
+    /// Bytes all held bodies of one shard may take together, with what has come of heads of replies; beyond it 503 with
+    /// `Retry-After`, and 502 where 16 KiB of such a head have come. 0: the shards share a quarter of the memory that the
+    /// machine, or this process's cgroup, has.
     pub budget_bytes: usize,
     /// Memory of the prefix index, which all shards share; taken at the start if a pool's policy is `warm`. 73 bytes
     /// for each 64 tokens of the engines' caches, 85 beyond 32 engines, 128 beyond 64, 205 beyond 128, 341 beyond 256

@@ -14,7 +14,7 @@ fn sent_for(request: &[u8], id: Option<&[u8]>) -> String {
     let judged = framing::request(&head).expect("clear framing");
     let client_ip = "::ffff:192.0.2.7".parse().expect("an address");
     let mut sent = Vec::new();
-    rewrite::request(&head, &judged, &Added { request_id: id, client_ip, proto: "http" }, &mut sent);
+    rewrite::request(&head, &judged, &Added { request_id: id, client_ip, proto: "http", priority: true }, &mut sent);
     String::from_utf8(sent).expect("text")
 }
 

@@ -1,6 +1,6 @@
 //! What `/v1/models` says of the whole fleet: each id once, as the first engine that serves it describes it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -73,6 +73,7 @@ impl Fleet {
         let lock = member.lock.after(&learnt, member.key.is_some());
         let mut changed = std::mem::replace(&mut member.lock, lock) != lock;
         member.models_error = learnt.as_ref().err().map(ToString::to_string);
+        let mut before = None;
         match learnt {
             // Who takes ids that it does not list, as SGLang does, never listed them.
             Ok(others) if member.models_doubted && was_listed(member) && !member.is_listed(&others) => {
@@ -88,7 +89,7 @@ impl Fleet {
             Ok(learnt) => {
                 changed |= std::mem::take(&mut member.lists_others);
                 changed |= !member.models.as_ref().is_some_and(|before| before.is_as(&learnt));
-                (member.models, member.models_doubted) = (Some(learnt), false);
+                (before, member.models, member.models_doubted) = (member.models.take(), Some(learnt), false);
             }
             // A stranger at its address would draw what it asks for, and answer it with an instant 404.
             Err(error) if member.models_doubted && error.is_no_list() => changed |= member.models.take().is_some(),
@@ -96,7 +97,29 @@ impl Fleet {
         }
         if changed {
             self.answer = of(&self.members);
+            before.iter().for_each(|before| self.say_joined(place, before));
         }
         changed
+    }
+
+    /// Whoever lists a model gets prompts for it. With its first list an engine is what it was configured for; one that
+    /// comes to list what others serve may be told to, or not be what it was.
+    fn say_joined(&self, place: usize, before: &Learnt) {
+        let others = self.members.iter().filter(|other| other.place != place);
+        let theirs: HashSet<&str> = others.flat_map(Member::bases).collect();
+        let before: HashSet<&str> = before.cards.iter().map(|card| &*card.id).collect();
+        let Some(member) = self.member(place) else { return };
+        if !member.upstream.models.is_empty() {
+            return;
+        }
+        // Adapters come and go.
+        if let Some(model) = member.known_ids().find(|id| theirs.contains(id) && !before.contains(id)) {
+            tracing::warn!(
+                engine = &*member.name,
+                model,
+                "this engine lists a model that others serve and that it did not list before: it gets prompts for it from now on; `models` of its \
+                 [[upstream]] says what it is to serve, whatever it lists"
+            );
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod caches;
 mod counted;
+mod doors;
 mod learning;
 mod leaving;
 mod reloads;
@@ -38,6 +39,7 @@ use crate::exchange::Rules;
 use crate::fleet::EndpointId;
 use crate::publish::Published;
 use caches::Saving;
+use doors::Doors;
 use reloads::Reloads;
 use said::{Unserved, say, say_asleep, say_moved};
 
@@ -69,6 +71,8 @@ pub struct Keeper {
     ears: Mutex<Option<HashMap<usize, JoinSet<()>>>>,
     /// What they hear.
     heard: Mutex<BTreeMap<usize, Arc<Hearing>>>,
+    /// Where they say that they connect to us.
+    doors: Doors,
     access: Arc<AccessLog>,
     unserved: Mutex<Unserved>,
 }
@@ -98,6 +102,7 @@ impl Keeper {
             watches: Mutex::default(),
             ears: Mutex::new(Some(HashMap::new())),
             heard: Mutex::default(),
+            doors: Doors::default(),
             access,
             unserved: Mutex::default(),
         }

@@ -1,6 +1,7 @@
 //! Listens to what engines publish of their KV caches, where a pool chooses by it: a task for each engine, and one for
 //! each of its sockets.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,8 @@ pub struct Wanted {
     pub id: EndpointId,
     /// Where it is connected with that says no host of its own.
     pub host: String,
+    /// Addresses from which it may come where it says itself that it connects.
+    pub peers: Arc<[IpAddr]>,
     /// What it is asked with.
     pub call: (std::net::SocketAddr, String, Option<Arc<str>>),
     /// Where its events are, as far as that is configured.
@@ -56,6 +59,15 @@ impl Wanted {
     /// Whether it is heard in the same way; another index or size of its cache changes nothing of that.
     fn is_same(&self, other: &Wanted) -> bool {
         (self.id, &self.at, self.form.id) == (other.id, &other.at, other.form.id)
+    }
+
+    /// The sockets on which it publishes, where nobody else means those to which it connects itself.
+    async fn told(&self, keeper: &Keeper, place: usize, client: &Client) -> Result<Vec<Settings>, String> {
+        let sources = self.sources(client).await;
+        if let Ok(sources) = &sources {
+            keeper.comes_by(place, if self.at.1.is_none() { sources } else { &[] });
+        }
+        keeper.door_taken(place).map_or(sources, Err)
     }
 
     /// The sockets on which it publishes.
@@ -92,7 +104,9 @@ impl Wanted {
     }
 
     fn listed(&self, answer: &[u8]) -> Result<Vec<Settings>, String> {
-        Ok(kvevents::listed(answer, &self.host)?.into_iter().map(|(_, settings)| settings).collect())
+        let told = kvevents::listed(answer, &self.host)?.into_iter();
+        // It says where, and not who is there.
+        Ok(told.map(|(_, told)| Settings { peers: Some(Arc::clone(&self.peers)), ..told }).collect())
     }
 
     async fn ask(&self, client: &Client, path: &str) -> Result<Answer, String> {
@@ -173,6 +187,11 @@ pub async fn listen(keeper: Arc<Keeper>, place: usize) {
             old.hearing.end(&old.wanted.told);
             keeper.hears(place, None);
         }
+        if let Some(shut) = ears.take_if(|_| keeper.door_taken(place).is_some()) {
+            // Who has come in meanwhile may be another.
+            shut.hearing.end(&Mutex::default());
+            keeper.hears(place, None);
+        }
         let mut wait = TICK;
         match (&mut ears, wanted) {
             (Some(open), Some(wanted)) => {
@@ -180,13 +199,14 @@ pub async fn listen(keeper: Arc<Keeper>, place: usize) {
                 if let Some(sources) = open.moved(&client).await {
                     // Another process, most likely, and other sockets: nothing continues what was told.
                     open.hearing.end(&Mutex::default());
+                    keeper.comes_by(place, &sources);
                     let opened = Ears::open(&keeper, place, wanted, sources);
                     keeper.hears(place, Some(Arc::clone(&opened.hearing)));
                     ears = Some(opened);
                 }
             }
             (None, Some(wanted)) => {
-                let found = wanted.sources(&client).await;
+                let found = wanted.told(&keeper, place, &client).await;
                 let nothing = || "it publishes no KV events; `warmfront doctor` says how it would".to_owned();
                 let why = match found {
                     Ok(sources) if !sources.is_empty() => {
@@ -211,6 +231,7 @@ pub async fn listen(keeper: Arc<Keeper>, place: usize) {
             }
             // Of none of these there are ears.
             (_, None) => {
+                keeper.comes_by(place, &[]);
                 keeper.unheard(place);
                 wait = SOON;
             }

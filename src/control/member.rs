@@ -1,7 +1,7 @@
 //! One configured engine as control knows it, and the endpoint it has now.
 
-use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::collections::{HashSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -237,8 +237,18 @@ impl Member {
     /// by its name where this stands for one machine's two families, of which another of its sockets may know one
     /// alone.
     pub fn host_of(&self, address: SocketAddr) -> String {
-        let of_one = self.addresses.len() > 1 && !names::is_shared(&self.addresses);
-        if of_one { self.upstream.url.host.clone() } else { address.ip().to_string() }
+        if self.has_two_families() { self.upstream.url.host.clone() } else { address.ip().to_string() }
+    }
+
+    /// The addresses of its endpoint at `address`, as far as its name tells them.
+    pub fn addresses_of(&self, address: SocketAddr) -> Arc<[IpAddr]> {
+        let others = self.addresses.iter().filter(|other| **other != address && self.has_two_families());
+        std::iter::once(&address).chain(others).map(SocketAddr::ip).collect()
+    }
+
+    /// Whether its name stands for one machine's two families.
+    fn has_two_families(&self) -> bool {
+        self.addresses.len() > 1 && !names::is_shared(&self.addresses)
     }
 
     /// Ids it serves: those configured, else those learnt; `None`: not known yet.
@@ -247,10 +257,18 @@ impl Member {
         is_known.then(|| self.known_ids().collect())
     }
 
-    fn known_ids(&self) -> impl Iterator<Item = &str> {
+    /// The same, as far as they are known.
+    pub fn known_ids(&self) -> impl Iterator<Item = &str> {
         let configured = self.upstream.models.iter().map(String::as_str);
         let learnt = self.models.iter().filter(|_| self.upstream.models.is_empty());
         configured.chain(learnt.flat_map(|learnt| &learnt.cards).map(|card| &*card.id))
+    }
+
+    /// Those of them that are no adapters, as far as is known.
+    pub fn bases(&self) -> impl Iterator<Item = &str> {
+        let cards = self.models.iter().flat_map(|learnt| &learnt.cards);
+        let adapters: HashSet<&str> = cards.filter(|card| card.is_adapter).map(|card| &*card.id).collect();
+        self.known_ids().filter(move |id| !adapters.contains(id))
     }
 
     /// Whether there is no list any more where an engine had told its models, or one of other models than those that

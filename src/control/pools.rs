@@ -20,6 +20,8 @@ pub const UNLEARNT: &str = "default";
 
 /// Most pools; engines that make up ids without end get no further ones.
 const POOLS_MAX: usize = 4_096;
+/// And most that one of several engines brings, those that were served within [`IDLE`]: others are to have room as well.
+const SHARE_MAX: usize = POOLS_MAX / 2;
 /// The place of an id that nobody has served for so long may be given to another, where statistics do not tell them
 /// apart: longer than any request waits that was meant for it.
 const IDLE: Duration = Duration::from_secs(3_600);
@@ -40,6 +42,10 @@ pub struct Pools {
     spare: Vec<usize>,
     /// There were so many ids that one got no pool.
     is_full: bool,
+    /// How many each engine brought, by its place, that count.
+    brought: HashMap<usize, usize>,
+    /// Engines that brought as many as they may, and more.
+    greedy: HashSet<usize>,
 }
 
 /// One of them.
@@ -47,6 +53,8 @@ pub struct Pools {
 struct Known {
     name: Arc<str>,
     settings: Arc<Settings>,
+    /// The engine that served it first, by its place.
+    of: usize,
     /// Somebody serves it, by the last view.
     served: bool,
     /// Nobody does, since it was looked at first: when that was.
@@ -83,6 +91,8 @@ impl Pools {
             rings: HashMap::new(),
             spare: Vec::new(),
             is_full: false,
+            brought: HashMap::new(),
+            greedy: HashSet::new(),
         }
     }
 
@@ -113,6 +123,10 @@ impl Pools {
         }
         let idle = self.known.iter().enumerate().skip(LABELLED_POOLS_MAX).filter(|(_, known)| known.idle);
         self.spare = idle.map(|(at, _)| at).collect();
+        self.brought.clear();
+        let counted = self.known.iter().filter(|known| !known.idle);
+        counted.for_each(|known| *self.brought.entry(known.of).or_default() += 1);
+        self.greedy.retain(|engine| self.brought.get(engine).is_some_and(|brought| *brought >= SHARE_MAX));
     }
 
     /// The pools that `members` make.
@@ -138,7 +152,7 @@ impl Pools {
             let is_out = matches!(member.health(), None | Some(Health::Down | Health::Draining | Health::Asleep));
             unlearnt_usable |= ids.is_none() && !is_out;
             for id in ids.clone().unwrap_or_else(|| vec![UNLEARNT]) {
-                let Some(pool) = self.place(id) else { continue };
+                let Some(pool) = self.place_for(id, member, members.len()) else { continue };
                 let place = usize::from(pool.0);
                 slots.resize_with(slots.len().max(place + 1), Vec::new);
                 slots[place].extend(slot);
@@ -181,8 +195,25 @@ impl Pools {
         }
     }
 
-    /// The id of the pool of that name, which somebody serves.
-    fn place(&mut self, name: &str) -> Option<PoolId> {
+    /// The same of one engine among so many: who makes up ids without end leaves the others room.
+    fn place_for(&mut self, name: &str, engine: &Member, engines: usize) -> Option<PoolId> {
+        let brought = self.brought.get(&engine.place).copied().unwrap_or_default();
+        if engines > 1 && brought >= SHARE_MAX && !self.places.contains_key(name) {
+            if self.greedy.insert(engine.place) {
+                tracing::warn!(
+                    engine = &*engine.name,
+                    model = name,
+                    "this engine has listed more than {SHARE_MAX} ids within an hour, and others are to have room as well: this and further ones of its \
+                     get no pool; `models` of its [[upstream]] says what it is to serve"
+                );
+            }
+            return None;
+        }
+        self.place(name, engine.place)
+    }
+
+    /// The id of the pool of that name, which somebody serves: the engine at `of`, where it is new.
+    fn place(&mut self, name: &str, of: usize) -> Option<PoolId> {
         if let Some(id) = self.places.get(name) {
             if let Some(known) = self.known.get_mut(usize::from(id.0)) {
                 (known.served, known.idle) = (true, false);
@@ -203,7 +234,8 @@ impl Pools {
         }
         let name: Arc<str> = name.into();
         let settings = Arc::new(self.config.settings_for(&name));
-        let known = Known { name: Arc::clone(&name), settings, served: true, idle_since: None, idle: false };
+        let known = Known { name: Arc::clone(&name), settings, of, served: true, idle_since: None, idle: false };
+        *self.brought.entry(of).or_default() += 1;
         let place = given_up.unwrap_or(self.known.len());
         match self.known.get_mut(place) {
             Some(before) => drop(self.places.remove(&std::mem::replace(before, known).name)),
@@ -318,11 +350,11 @@ mod tests {
     #[test]
     fn pools_are_no_longer_full_once_a_place_is_given_on() {
         let mut pools = Pools::new(Arc::default(), Arc::default());
-        (0..=POOLS_MAX).for_each(|n| _ = pools.place(&n.to_string()));
-        assert!(pools.is_full && pools.place("another").is_none());
+        (0..=POOLS_MAX).for_each(|n| _ = pools.place(&n.to_string(), 0));
+        assert!(pools.is_full && pools.place("another", 0).is_none());
         pools.known.iter_mut().for_each(|known| known.served = false);
         let now = Instant::now();
         [now, now + 2 * IDLE].into_iter().for_each(|now| pools.tick(now));
-        assert!(pools.place("another").is_some() && !pools.is_full);
+        assert!(pools.place("another", 0).is_some() && !pools.is_full);
     }
 }

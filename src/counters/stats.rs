@@ -61,7 +61,7 @@ pub enum Gauge {
     Connections,
     /// Connections to engines, busy or idle.
     Upstreams,
-    /// Bytes of held bodies.
+    /// Bytes of held bodies and heads.
     HeldBytes,
     /// Requests that it has counted in flight at endpoints.
     InFlight,

@@ -180,7 +180,7 @@ impl Deref for RequestId {
 fn request_id(head: &RequestHead<'_>, cx: &mut Context<'_>) -> RequestId {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     rewrite::request_id(head).map(|id| RequestId::Given(id.into())).unwrap_or_else(|| {
-        let halves = [cx.lender.random.number(), cx.lender.random.number()].map(u64::to_be_bytes);
+        let halves = cx.lender.ids.halves().map(u64::to_be_bytes);
         let mut id = [0; 32];
         for (digits, byte) in id.as_chunks_mut::<2>().0.iter_mut().zip(halves.as_flattened()) {
             *digits = [HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]];
@@ -197,7 +197,8 @@ fn rewritten(head: &RequestHead<'_>, framing: &RequestFraming, id: &[u8], peer: 
     };
     let mut out = cx.lender.short_buffer(head.len + ADDED_BYTES + body_at_hand);
     let made_id = rewrite::request_id(head).is_none().then_some(id);
-    let added = Added { request_id: made_id, client_ip: peer.ip, proto: "http" };
+    let priority = cx.rules.queue.believes(peer.ip);
+    let added = Added { request_id: made_id, client_ip: peer.ip, proto: "http", priority };
     rewrite::request(head, framing, &added, &mut out);
     out
 }

@@ -185,6 +185,7 @@ impl Exchange {
         self.queued = None;
         cx.lender.held_bytes -= self.upload.held.capacity();
         self.upload.held = Vec::new();
+        self.take_held_head(cx);
         self.phase = Phase::Done;
     }
 
@@ -205,6 +206,7 @@ impl Exchange {
             cx.lender.give_back_scan(scan);
         }
         self.upload.forget_held(cx);
+        self.take_held_head(cx);
         self.phase = Phase::Done;
         if self.client_paused && ending != Ending::Gone {
             cx.actions.push(Action::Resume(Side::Client));

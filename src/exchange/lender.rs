@@ -1,5 +1,7 @@
 //! What exchanges have of their shard: memory that goes from one to the next, and what they share.
 
+use std::hash::{BuildHasher, RandomState};
+
 use super::retries::Retries;
 use super::{Charges, Exchange, Micros, Phase, Recorder, Shadows, Toolsets};
 use crate::http::FieldTable;
@@ -19,7 +21,7 @@ pub struct Lender {
     pub buffers: Vec<Vec<u8>>,
     /// Of heads and short bodies, not in use.
     pub short: Vec<Vec<u8>>,
-    /// Memory of the bodies held now.
+    /// Memory of the bodies held now, and of heads of replies that have not come whole.
     pub held_bytes: usize,
     /// Most of it.
     pub budget_bytes: usize,
@@ -29,6 +31,8 @@ pub struct Lender {
     pub retries: Retries,
     /// State of the shard's random numbers.
     pub random: Random,
+    /// What requests are called whose clients do not name them.
+    pub ids: Ids,
     /// Counts choices by pool, for round-robin: were they counted together, two pools asked in turn would each see
     /// every other number.
     pub turns: Vec<u64>,
@@ -70,6 +74,7 @@ impl Default for Lender {
             charges: Charges::default(),
             retries: Retries::default(),
             random: Random::default(),
+            ids: Ids::default(),
             turns: Vec::new(),
             shard: 0,
             chain: Vec::new(),
@@ -167,9 +172,8 @@ impl Lender {
 
     /// Takes back the memory of one that is over. What little of its own is left in there goes when the next one takes
     /// its place.
-    pub fn give_back_exchange(&mut self, mut exchange: Box<Exchange>) {
+    pub fn give_back_exchange(&mut self, exchange: Box<Exchange>) {
         if exchange.phase() == Phase::Done && self.over.len() < SPARE_EXCHANGES_MAX {
-            exchange.reply.head = Vec::new();
             self.over.push(exchange);
         }
     }
@@ -187,7 +191,7 @@ impl Lender {
     }
 }
 
-/// xorshift64*: for choices and request ids, not for secrets.
+/// xorshift64*: for choices, not for what others must not foretell. Who sees one of its numbers knows the next.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -212,9 +216,33 @@ impl Default for Random {
     }
 }
 
+/// Ids of which none tells of another: hashes of a count, by a key of the shard's own.
+#[derive(Debug, Default)]
+pub struct Ids {
+    /// SipHash under a key from the system's randomness. XXH3's seed can be computed from what it makes.
+    key: RandomState,
+    made: u64,
+}
+
+impl Ids {
+    /// The next id.
+    pub fn halves(&mut self) -> [u64; 2] {
+        self.made += 2;
+        [self.made, self.made + 1].map(|count| self.key.hash_one(count))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_are_alike_in_nothing() {
+        let [mut one, mut other] = [(); 2].map(|()| Ids::default());
+        let made: Vec<u64> = (0..1_000).flat_map(|_| [one.halves(), other.halves()]).flatten().collect();
+        let each: std::collections::HashSet<_> = made.iter().collect();
+        assert_eq!(each.len(), 4_000);
+    }
 
     /// One body that was held whole until its model came took buffers up to its length, each twice the one before.
     #[test]

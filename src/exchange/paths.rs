@@ -65,7 +65,8 @@ impl Paths {
         let is_slash = |escape: &[u8]| escape.starts_with(b"2F") || escape.starts_with(b"2f");
         let has_slashes_alone = |id: &&[u8]| id.split(|byte| *byte == b'%').skip(1).all(is_slash);
         let model = || path.strip_prefix(MODEL).filter(has_slashes_alone).map(http::percent_decoded);
-        let plain = is_plain(path) || model().is_some_and(|id| is_plain(&id));
+        // One that begins with dots would lead out of the models, and no id does.
+        let plain = is_plain(path) || model().is_some_and(|id| is_plain(&id) && !id.starts_with(b"."));
         let guarded = GUARDED.iter().any(|guarded| path.starts_with(guarded));
         let wildcards = self.allowed.iter().filter_map(|allowed| allowed.strip_suffix(b"*"));
         plain && !guarded && wildcards.into_iter().any(|beginning| path.starts_with(beginning))
@@ -97,7 +98,15 @@ mod tests {
     #[test]
     fn engine_controls_are_not_public() {
         let paths = Paths::default();
-        for path in ["/v1/chat/completions", "/v1/models/a", "/tokenize", "/generate", "/v1/responses/r/cancel"] {
+        for path in [
+            "/v1/chat/completions",
+            "/v1/models/a",
+            "/v1/models/org%2Fm",
+            "/v1/models/%2Fmodels%2Fm.v1..2",
+            "/tokenize",
+            "/generate",
+            "/v1/responses/r/cancel",
+        ] {
             assert!(paths.allow(path.as_bytes()), "{path}");
         }
         for path in [
@@ -119,6 +128,15 @@ mod tests {
             "/v1/models/org%2F../x",
             "/v1/models/org%2F%2Fm",
             "/v1/models/m%",
+            "/v1/models/..%2Fload_lora_adapter",
+            "/v1/models/..%2fx",
+            "/v1/models/.%2Fx",
+            "/v1/models/..",
+            "/v1/models/..%2F..%2Fpause",
+            "/v1/models/org%2F..%2F..%2Fload_lora_adapter",
+            "/v1/models/%2e%2e%2fx",
+            "/v1/models/..%252Fx",
+            "/v1/models/%2F..%2Fx",
         ] {
             assert!(!paths.allow(path.as_bytes()), "{path}");
         }

@@ -43,6 +43,13 @@ impl From<&Config> for QueueRules {
     }
 }
 
+impl QueueRules {
+    /// Whether it is believed who says how urgent a request is.
+    pub(super) fn believes(&self, peer: std::net::IpAddr) -> bool {
+        self.priority_from.iter().any(|network| network.contains(peer))
+    }
+}
+
 /// Who asks, and how urgently.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asker {
@@ -65,7 +72,7 @@ impl Asker {
         };
         let hash = named.map(|value| named_by(header, value));
         let tenant = hash.map(|hash| Tenant::of(hash, rules.weights.get(&hash).copied().unwrap_or(1)));
-        let believed = rules.priority_from.iter().any(|network| network.contains(peer));
+        let believed = rules.believes(peer);
         let said = head.list.known(Known::XWarmfrontPriority).last().filter(|_| believed);
         Asker {
             tenant: tenant.unwrap_or(Tenant::ONLY),

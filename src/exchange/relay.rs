@@ -52,25 +52,27 @@ impl Exchange {
         let all = if before == 0 {
             bytes
         } else {
-            self.reply.head.extend_from_slice(bytes);
+            let mut held = self.take_held_head(cx);
+            held.extend_from_slice(bytes);
             // Read again only when a line may have become complete, lest single bytes cost a pass each.
-            let so_far = self.reply.head.len();
+            let so_far = held.len();
             let judged = self.reply.head_needs > 0;
             let too_long = !judged && so_far > limits.head_bytes_max;
             let worth_reading =
                 if judged { so_far >= self.reply.head_needs as usize } else { memchr::memchr(b'\n', bytes).is_some() };
             if !too_long && !worth_reading {
+                self.hold_head(held, cx);
                 return Headed::Partial;
             }
             // What the head before needed, an interim one or another engine's, is not what this one needs.
             self.reply.head_needs = 0;
-            joined = std::mem::take(&mut self.reply.head);
+            joined = held;
             &joined[..]
         };
         let mut fields = std::mem::take(&mut cx.lender.fields);
         let headed = match http::parse_response(all, &mut fields, &limits) {
             Ok(Status::Partial) => {
-                self.reply.head = all.to_vec();
+                self.hold_head(all.to_vec(), cx);
                 Headed::Partial
             }
             Ok(Status::Complete(head)) => match http::framing::reply(&head, &self.asked.framing) {
@@ -79,8 +81,8 @@ impl Exchange {
                 }
                 Ok(framing) => match Words::of(&head, &framing, &all[head.len..]) {
                     Words::Wanting(more) => {
-                        self.reply.head = all.to_vec();
                         self.reply.head_needs = (all.len() + more) as u32;
+                        self.hold_head(all.to_vec(), cx);
                         Headed::Partial
                     }
                     Words::Here(words) => self.begin_reply(&head, &framing, &words, &all[..before], cx),

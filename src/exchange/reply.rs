@@ -1,10 +1,13 @@
 //! What has come of an engine's reply, and what its head said of the rest.
 
-use super::event::Micros;
-use super::{tap, usage};
+use super::event::{Context, Micros};
+use super::{Exchange, refusals, tap, usage};
 use crate::http::rewrite::Form;
 use crate::http::{Body, BodyLength};
 use crate::scan::Api;
+
+/// What has come of a head of this length is held whatever else is: most are shorter, and come in one piece.
+const HEAD_BYTES_FREE: usize = 16 << 10;
 
 /// The reply to one request. What each chunk reads or writes comes first, as [`super::Exchange`] has it.
 #[repr(C)]
@@ -78,5 +81,24 @@ impl Reply {
     pub fn may_pass_unseen(&mut self, least: u64) -> Option<u64> {
         let left = self.body.left().filter(|left| *left >= least && self.form == Form::AsItComes)?;
         std::mem::take(&mut self.opaque).then_some(left)
+    }
+}
+
+impl Exchange {
+    /// Keeps what has come of the head until there is more of it.
+    pub(super) fn hold_head(&mut self, head: Vec<u8>, cx: &mut Context<'_>) {
+        self.reply.head = head;
+        cx.lender.held_bytes += self.reply.head.capacity();
+        if self.reply.head.len() > HEAD_BYTES_FREE && cx.lender.held_bytes > cx.lender.budget_bytes {
+            // It may be as long as what its client asked for.
+            self.charge();
+            self.refuse(refusals::REPLY_OVER_BUDGET.into(), cx);
+        }
+    }
+
+    /// What has come of it, held no more.
+    pub(super) fn take_held_head(&mut self, cx: &mut Context<'_>) -> Vec<u8> {
+        cx.lender.held_bytes -= self.reply.head.capacity();
+        std::mem::take(&mut self.reply.head)
     }
 }

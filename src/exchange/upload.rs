@@ -142,8 +142,8 @@ impl Exchange {
         self.upload.held.len()
     }
 
-    /// The memory that takes.
+    /// The memory that takes, and what has come of the reply's head.
     pub fn held_memory(&self) -> usize {
-        self.upload.held.capacity()
+        self.upload.held.capacity() + self.reply.head.capacity()
     }
 }

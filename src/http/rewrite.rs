@@ -23,6 +23,8 @@ pub struct Added<'a> {
     pub client_ip: IpAddr,
     /// `http` or `https`, told where the client's side has not told it.
     pub proto: &'a str,
+    /// Its `x-warmfront-priority` goes on: a front behind this one believes this one.
+    pub priority: bool,
 }
 
 /// Whom a reply goes to.
@@ -77,6 +79,7 @@ pub fn request(head: &RequestHead, framing: &RequestFraming, added: &Added, out:
     copy_fields(&head.list, out, |known| match known {
         // Who asks this front why it chose does not ask the next one.
         Known::Expect | Known::XForwardedFor | Known::XWarmfrontExplain => Passes::Not,
+        Known::XWarmfrontPriority if !added.priority => Passes::Not,
         Known::XRequestId if added.request_id.is_some() => Passes::Not,
         Known::XRequestId | Known::XForwardedProto => Passes::Always,
         _ => Passes::UnlessNamed,

@@ -18,6 +18,8 @@ pub struct Counts {
     pub silent: u64,
     /// Connections ended because of what the peer sent.
     pub broken: u64,
+    /// Others than the engine, at the other end.
+    pub strangers: u64,
     /// Messages published to us.
     pub messages: u64,
     /// Batches handed on, replayed ones among them.
@@ -56,6 +58,7 @@ impl Counts {
         self.slow += slow;
         self.silent += silent;
         self.broken += broken;
+        self.strangers += other.strangers;
         self.messages += messages;
         self.batches += batches;
         self.replayed += replayed;
@@ -78,6 +81,7 @@ impl Counts {
             Ended::Slow => &mut self.slow,
             Ended::Silent => &mut self.silent,
             Ended::Broken(_) => &mut self.broken,
+            Ended::Stranger(_) => &mut self.strangers,
         } += 1;
     }
 

@@ -2,13 +2,15 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::link::{Ended, Link};
+use super::link::{Ended, Link, is_of};
 use super::settings::{Endpoint, Pace};
 use super::zmtp::Role;
 
@@ -18,6 +20,8 @@ const KNOCKING_MAX: usize = 8;
 #[derive(Debug)]
 pub(super) struct Door {
     endpoint: Endpoint,
+    /// Who may come, and be connected to.
+    peers: Option<Arc<[IpAddr]>>,
     role: Role,
     pace: Pace,
     /// Attempts since a message came.
@@ -29,8 +33,8 @@ pub(super) struct Door {
 }
 
 impl Door {
-    pub(super) fn new(endpoint: Endpoint, role: Role, pace: Pace) -> Door {
-        Door { endpoint, role, pace, attempts: 0, listener: None, is_theirs: false, knocking: JoinSet::new() }
+    pub(super) fn new(endpoint: Endpoint, peers: Option<Arc<[IpAddr]>>, role: Role, pace: Pace) -> Door {
+        Door { endpoint, peers, role, pace, attempts: 0, listener: None, is_theirs: false, knocking: JoinSet::new() }
     }
 
     /// The connection has proved useful: the next one is tried for at once.
@@ -46,9 +50,13 @@ impl Door {
         let wait = self.wait();
         self.attempts = self.attempts.saturating_add(1);
         sleep(wait).await;
-        let connected = Link::connected(&self.there(), self.role.clone(), self.pace).await;
+        let connected = self.connected().await;
         self.is_theirs &= connected.is_ok();
         connected
+    }
+
+    async fn connected(&self) -> Result<Link, Ended> {
+        Link::connected(&self.there(), self.peers.as_deref(), self.role.clone(), self.pace).await
     }
 
     fn waits(&self) -> bool {
@@ -82,6 +90,8 @@ impl Door {
             };
             tokio::select! {
                 accepted = listener.accept(), if self.knocking.len() < KNOCKING_MAX => match accepted {
+                    // Anybody may connect, another engine that was told the same address among them.
+                    Ok((_, from)) if !is_of(self.peers.as_deref(), from.ip()) => return Err(Ended::Stranger(from.ip())),
                     Ok((stream, _)) => {
                         self.knocking.spawn(Link::new(stream, self.role.clone(), self.pace).opened());
                     }
@@ -97,7 +107,7 @@ impl Door {
     /// that it waits at itself, which looks like one of ours that it connects to.
     async fn met(&mut self, error: std::io::Error) -> Result<Link, Ended> {
         if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable)
-            && let Ok(link) = Link::connected(&self.there(), self.role.clone(), self.pace).await
+            && let Ok(link) = self.connected().await
         {
             self.is_theirs = true;
             return Ok(link);

@@ -1,11 +1,12 @@
 //! One TCP connection that speaks ZMTP, with a limit to every wait. Memory is that of one message: what is not read
 //! stays with the kernel and then with the publisher, which drops what it cannot send and leaves a hole in its numbers.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
 
 use thiserror::Error;
 use tokio::io::{Interest, Ready};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::settings::{Endpoint, Pace};
@@ -29,6 +30,9 @@ pub enum Ended {
     /// The peer sent what should not be sent.
     #[error("{0}")]
     Broken(#[from] Broken),
+    /// It has an address that the engine has not.
+    #[error("{0} is no address of this engine; to hear it there all the same, write where in its `kv_events`")]
+    Stranger(IpAddr),
 }
 
 /// What came.
@@ -38,6 +42,26 @@ pub(super) enum Came {
     Open,
     /// A message, in [`Link::message`].
     Message,
+}
+
+/// Addresses of which the other end has one; `None`: it may have any.
+pub(super) type Peers<'a> = Option<&'a [IpAddr]>;
+
+/// Whether it is one of these that has this address.
+pub(super) fn is_of(peers: Peers<'_>, address: IpAddr) -> bool {
+    peers.is_none_or(|peers| peers.iter().any(|peer| peer.to_canonical() == address.to_canonical()))
+}
+
+/// A connection to one of the addresses that the host stands for, as far as these may be the other end's: whom an engine
+/// names is not to be spoken to because it says so.
+async fn reached(to: &Endpoint, peers: Peers<'_>) -> Result<TcpStream, Ended> {
+    let unreachable = |error: io::Error| Ended::Unreachable(error.kind());
+    let all: Vec<SocketAddr> = lookup_host((&*to.host, to.port)).await.map_err(unreachable)?.collect();
+    let theirs: Vec<SocketAddr> = all.iter().copied().filter(|address| is_of(peers, address.ip())).collect();
+    match (theirs.is_empty(), all.first()) {
+        (true, Some(other)) => Err(Ended::Stranger(other.ip())),
+        _ => TcpStream::connect(&*theirs).await.map_err(unreachable),
+    }
 }
 
 #[derive(Debug)]
@@ -59,10 +83,9 @@ impl Link {
     }
 
     /// Connects, and brings the handshake to its end.
-    pub(super) async fn connected(to: &Endpoint, role: Role, pace: Pace) -> Result<Link, Ended> {
-        match timeout(pace.connect, TcpStream::connect((&*to.host, to.port))).await {
-            Ok(Ok(stream)) => Link::new(stream, role, pace).opened().await,
-            Ok(Err(error)) => Err(Ended::Unreachable(error.kind())),
+    pub(super) async fn connected(to: &Endpoint, peers: Peers<'_>, role: Role, pace: Pace) -> Result<Link, Ended> {
+        match timeout(pace.connect, reached(to, peers)).await {
+            Ok(reached) => Link::new(reached?, role, pace).opened().await,
             Err(_) => Err(Ended::Unreachable(ErrorKind::TimedOut)),
         }
     }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -22,6 +24,8 @@ pub struct Settings {
     pub replay: Option<Endpoint>,
     /// What the topics of messages begin with; empty: any.
     pub topic: String,
+    /// Addresses of which the other end has one; `None`: it may have any.
+    pub peers: Option<Arc<[IpAddr]>>,
 }
 
 /// The keys of `[[upstream]]` that speak of events.
@@ -47,7 +51,7 @@ impl Keys {
             return Err("`kv_replay` is where the engine listens; write its host, as in tcp://gpu-1:5558".to_owned());
         }
         match kv_events {
-            Some(events) => Ok(Some(Settings { events, replay: kv_replay, topic: kv_topic })),
+            Some(events) => Ok(Some(Settings { events, replay: kv_replay, topic: kv_topic, peers: None })),
             None if kv_replay.is_some() || !kv_topic.is_empty() => {
                 Err("`kv_replay` and `kv_topic` say how to read `kv_events`, which is missing".to_owned())
             }
@@ -91,6 +95,15 @@ impl FromStr for Endpoint {
         }
         let host = bracketed.unwrap_or(host).to_owned();
         Ok(Endpoint { waits: waits || matches!(&*host, "*" | "::" | "0.0.0.0"), host, port })
+    }
+}
+
+impl Endpoint {
+    /// Whether who comes to one may come to the other, where both wait; a name may be any address.
+    pub fn meets(&self, other: &Endpoint) -> bool {
+        let ip = |end: &Endpoint| end.host.parse().map(|ip: IpAddr| ip.to_canonical());
+        let apart = |one: IpAddr, other: IpAddr| one != other && !one.is_unspecified() && !other.is_unspecified();
+        self.port == other.port && !matches!((ip(self), ip(other)), (Ok(one), Ok(other)) if apart(one, other))
     }
 }
 
@@ -185,7 +198,7 @@ impl Listed {
         // The replay socket always binds, whatever its address looks like.
         let replay =
             self.replay_endpoint.as_deref().map(|text| other_end(text).map(|end| Endpoint { waits: false, ..end }));
-        Ok(Settings { events: other_end(events)?, replay: replay.transpose()?, topic })
+        Ok(Settings { events: other_end(events)?, replay: replay.transpose()?, topic, peers: None })
     }
 }
 
@@ -254,6 +267,27 @@ mod tests {
             assert!(read(wrong).is_err(), "{wrong}");
         }
         assert!(read("ipc:///tmp/kv").unwrap_err().contains("TCP"));
+    }
+
+    #[test]
+    fn doors_meet_that_may_be_one() {
+        let end = |text: &str| text.parse::<Endpoint>().unwrap();
+        let meet = |one: &str, other: &str| {
+            let (one, other) = (end(one), end(other));
+            assert_eq!(one.meets(&other), other.meets(&one));
+            one.meets(&other)
+        };
+        for other in [
+            "@tcp://10.0.0.1:5557",
+            "@tcp://[::ffff:10.0.0.1]:5557",
+            "tcp://*:5557",
+            "tcp://[::]:5557",
+            "@tcp://front:5557",
+        ] {
+            assert!(meet("@tcp://10.0.0.1:5557", other), "{other}");
+        }
+        assert!(!meet("@tcp://10.0.0.1:5557", "@tcp://10.0.0.2:5557"));
+        assert!(!meet("@tcp://10.0.0.1:5557", "@tcp://10.0.0.1:5558"));
     }
 
     #[test]

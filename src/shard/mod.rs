@@ -71,7 +71,7 @@ pub struct Setup {
     pub stats: &'static ShardStats,
     /// Configuration, until other rules are published.
     pub rules: Arc<Rules>,
-    /// For its random choices and request ids.
+    /// For its random choices.
     pub seed: u64,
     /// Nanoseconds, to time the scan and the choice with: [`stopwatch`] where time is real.
     pub stopwatch: fn() -> u64,

@@ -102,6 +102,24 @@ fn renamed_and_replaced(driver: &str) -> usize {
     failed.load(Ordering::Relaxed)
 }
 
+/// Whoever lists a model gets prompts for it.
+#[test]
+fn who_comes_to_list_what_others_serve_is_told_of() {
+    let [a, b] = std::array::from_fn(|_| Engine::start());
+    a.serves(&[("a", 8_192)]);
+    b.serves(&[("b", 8_192)]);
+    let front = front("auto", &[&a, &b]);
+    const WORDS: &str = "did not list before";
+    b.serves(&[("b", 8_192), ("new", 8_192)]);
+    let mut client = front.connect();
+    until("another", || client.prompts("new", 100) == 200);
+    assert!(!front.has_said(WORDS), "{}", front.log());
+    b.serves(&[("b", 8_192), ("new", 8_192), ("a", 8_192)]);
+    front.until_said(WORDS);
+    let told = front.log().lines().find(|line| line.contains(WORDS)).unwrap().to_owned();
+    assert!(told.contains(&b.address.to_string()) && told.contains("model=\"a\""), "{told}");
+}
+
 /// The next look is a minute away.
 #[test]
 fn an_adapter_that_is_loaded_by_hand_is_served_soon() {

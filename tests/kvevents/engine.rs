@@ -182,7 +182,7 @@ impl Consumer {
     }
 
     pub fn paced(events: Endpoint, replay: Option<Endpoint>, pace: Pace) -> Consumer {
-        Consumer { source: Source::new(Settings { events, replay, topic: String::new() }, pace) }
+        Consumer { source: Source::new(Settings { events, replay, topic: String::new(), peers: None }, pace) }
     }
 
     /// The next news in words; a batch by the names of its blocks. That it is abreast is told where that is asked for.

@@ -49,7 +49,8 @@ async fn a_hole_is_replayed_in_both_layouts() {
 async fn the_recorded_replay_fills_a_hole() {
     for recording in crate::recordings::RECORDINGS {
         let (events, router) = (listener().await, listener().await);
-        let settings = Settings { events: at(&events), replay: Some(at(&router)), topic: "kv@127.0.0.1".into() };
+        let settings =
+            Settings { events: at(&events), replay: Some(at(&router)), topic: "kv@127.0.0.1".into(), peers: None };
         let mut source = Source::new(settings, PACE);
         let payloads = payloads(recording);
         let last = payloads.len() as u64 - 1;
@@ -301,7 +302,7 @@ async fn answers_that_were_not_asked_for_do_not_vouch_for_a_process() {
     let engine = listener().await;
     let (replay, log) = replays(Layout::WithTopic, 2, 0..3).await;
     log.lock().unwrap().answers_all = true;
-    let settings = Settings { events: at(&engine), replay: Some(replay), topic: String::new() };
+    let settings = Settings { events: at(&engine), replay: Some(replay), topic: String::new(), peers: None };
     let known = Reached { rank: 0, next: 6, time: 1_005.0, is_whole: true };
     let mut consumer = Consumer { source: Source::new(settings, PACE).resumed(&[known]) };
     let (_, _publisher) = tokio::join!(consumer.expect(&["connected"]), Subscriber::entered(&engine));

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::sleep;
 use warmfront::kvevents::{Endpoint, Pace, Settings, Source, Told};
 
@@ -87,6 +87,60 @@ async fn an_engine_that_connects_to_us() {
     consumer.expect(&["offline Closed"]).await;
 }
 
+/// As the front hears an engine that says itself where it publishes: another may be told the same address.
+#[tokio::test]
+async fn a_door_is_for_the_engine_alone() {
+    let place = free_port();
+    let address: std::net::SocketAddr = format!("{}:{}", place.host, place.port).parse().unwrap();
+    let peers = Some(["::ffff:127.0.0.1".parse().unwrap()].into());
+    let settings = Settings { events: place, replay: None, topic: String::new(), peers };
+    let mut consumer = Consumer { source: Source::new(settings, PACE) };
+    let connect = async |from: &str| loop {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(from.parse().unwrap()).unwrap();
+        match socket.connect(address).await {
+            Ok(stream) => return stream,
+            Err(_) => sleep(Duration::from_millis(5)).await,
+        }
+    };
+    let mut nothing = [0; 1];
+    let (_, mut another) = tokio::join!(consumer.expect(&["offline Stranger(127.0.0.2)"]), connect("127.0.0.2:0"));
+    assert_eq!(within(another.read(&mut nothing)).await.unwrap(), 0);
+    let (_, mut publisher) =
+        tokio::join!(consumer.expect(&["connected"]), async { Subscriber::on(connect("127.0.0.1:0").await).await });
+    publisher.publish(1, 0).await;
+    consumer.expect(&["1000"]).await;
+    // Nor does another take the place of the one that is there.
+    let mut another = connect("127.0.0.2:0").await;
+    consumer.expect_nothing().await;
+    assert_eq!(within(another.read(&mut nothing)).await.unwrap(), 0);
+    publisher.publish(1, 1).await;
+    consumer.expect(&["1001"]).await;
+    assert_eq!(consumer.source.counts().strangers, 2);
+}
+
+/// Nor is anybody connected to because an engine says so.
+#[tokio::test]
+async fn only_the_engine_is_connected_to() {
+    let (other, own) = (tokio::net::TcpListener::bind("127.0.3.2:0").await.unwrap(), listener().await);
+    let peers: Option<std::sync::Arc<[std::net::IpAddr]>> = Some([[127, 0, 0, 1].into()].into());
+    let of = |events: Endpoint, replay: Endpoint| {
+        let settings = Settings { events, replay: Some(replay), topic: String::new(), peers: peers.clone() };
+        Consumer { source: Source::new(settings, PACE) }
+    };
+    of(at(&other), at(&other)).expect(&["offline Stranger(127.0.3.2)"]).await;
+    // As if an engine connected to us at an address that is taken.
+    let waits = Endpoint { waits: true, ..at(&other) };
+    of(waits, at(&other)).expect(&["offline Unreachable(AddrInUse)"]).await;
+    let mut consumer = of(at(&own), at(&other));
+    let (_, mut publisher) = tokio::join!(consumer.expect(&["connected"]), Subscriber::entered(&own));
+    publisher.publish(1, 0).await;
+    consumer.expect(&["1000"]).await;
+    assert_eq!(consumer.source.counts().replays_failed, 1);
+    let nobody = tokio::time::timeout(Duration::from_millis(50), other.accept()).await;
+    assert!(nobody.is_err(), "{nobody:?}");
+}
+
 #[tokio::test]
 async fn a_port_that_is_taken_is_said() {
     let engine = listener().await;
@@ -105,7 +159,7 @@ async fn an_engine_that_waits_at_an_address_that_looks_like_ours_is_connected_to
 async fn is_connected_to(waits: &str) {
     let engine = listener().await;
     let place = format!("{waits}:{}", engine.local_addr().unwrap().port()).parse().unwrap();
-    let mut source = Source::new(Settings { events: place, replay: None, topic: String::new() }, PACE);
+    let mut source = Source::new(Settings { events: place, replay: None, topic: String::new(), peers: None }, PACE);
     let peer = async {
         let mut streams = Vec::new();
         // It is lost once, and connected to again.
@@ -132,7 +186,7 @@ async fn is_connected_to(waits: &str) {
 #[tokio::test]
 async fn only_the_topic_asked_for() {
     let engine = listener().await;
-    let settings = Settings { events: at(&engine), replay: None, topic: "kv@".into() };
+    let settings = Settings { events: at(&engine), replay: None, topic: "kv@".into(), peers: None };
     let mut source = Source::new(settings, PACE);
     let peer = async {
         let (mut stream, _) = engine.accept().await.unwrap();

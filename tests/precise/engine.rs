@@ -111,6 +111,12 @@ impl Engine {
         std::mem::replace(&mut self.publisher, publisher)
     }
 
+    /// It says that it publishes by connecting there.
+    pub fn connects_to(&self, at: SocketAddr) {
+        let source = json!({"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": format!("tcp://{at}")});
+        *self.state.sources.lock().unwrap() = json!({"0": source}).to_string();
+    }
+
     /// Whether `/health` says that it is not.
     pub fn is_ill(&self, ill: bool) {
         self.state.ill.store(ill, Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! What was not heard: engines that begin anew, messages that are lost, fronts that come late.
 
-use std::net::TcpListener;
+use std::io::ErrorKind;
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
@@ -169,6 +170,32 @@ fn events_that_never_come_are_said_once() {
     }
     // The first is tried several times a second in the beginning, the other each five seconds.
     assert_eq!(front.log().matches("KV events are not heard").count(), 2, "{}", front.log());
+}
+
+/// Whoever came there would be taken for the other.
+#[test]
+fn two_engines_that_would_come_to_one_port_are_not_waited_for() {
+    on_both(|driver| {
+        let mut engines = [Engine::start(false), Engine::start(false)];
+        let door = TcpListener::bind("127.0.3.3:0").unwrap().local_addr().unwrap();
+        engines.iter().for_each(|engine| engine.connects_to(door));
+        let front = Front::start(driver, &engines.each_ref().map(|engine| engine.address), &config(""));
+        let names = engines.each_ref().map(Engine::name);
+        for name in &names {
+            let said = |line: &str| {
+                names.iter().all(|name| line.contains(name)) && line.contains("give each engine a port of its own")
+            };
+            let of = |line: &str| line.contains(&format!("engine=\"{name}\""));
+            until(&format!("{driver}: words on {name}"), || front.log().lines().any(|line| of(line) && said(line)));
+        }
+        let is_shut = || TcpStream::connect(door).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+        until(&format!("{driver}: a shut door"), is_shut);
+        // The other listens now, as it was told to.
+        engines[1].moves(false);
+        until(&format!("{driver}: the other"), || engines[1].publisher.connections() > 0);
+        until(&format!("{driver}: a door"), || TcpStream::connect(door).is_ok());
+        assert_eq!(front.log().matches("give each engine a port of its own").count(), 2, "{driver}: said once of each");
+    });
 }
 
 /// Another process has published more than its predecessor before it is heard, and cannot be asked: its number says

@@ -322,6 +322,24 @@ fn compressed_bodies_pass() {
     assert_eq!(front.count(warmfront::counters::stats::Count::ScanFailedCompressed), 1);
 }
 
+/// Who has one of his own would know those of others, were they numbers of one generator (xorshift64*).
+#[test]
+fn an_id_does_not_tell_the_next() {
+    const FACTOR: u64 = 0x2545_F491_4F6C_DD1D;
+    // Its inverse, by Newton's method.
+    let inverse =
+        (0..6).fold(FACTOR, |inverse, _| inverse.wrapping_mul(2_u64.wrapping_sub(FACTOR.wrapping_mul(inverse))));
+    let engine = Engine::answering(HELLO);
+    let reply = Front::start(&[engine.address]).ask(get("/v1/a"));
+    let (first, second) = reply.head.get("x-request-id").unwrap().split_at(16);
+    let [first, second] = [first, second].map(|half| u64::from_str_radix(half, 16).unwrap());
+    let mut state = first.wrapping_mul(inverse);
+    state ^= state >> 12;
+    state ^= state << 25;
+    state ^= state >> 27;
+    assert_ne!(state.wrapping_mul(FACTOR), second);
+}
+
 #[test]
 fn request_ids_pass_or_are_made() {
     let engine = Engine::answering(HELLO);

@@ -288,7 +288,14 @@ fn who_is_not_believed_to_be_urgent_is_like_the_others() {
     let _second = stage.asks("second", "");
     let _third = stage.asks("third", "x-warmfront-priority: -9\r\n");
     assert_eq!([stage.next(), stage.next()], ["second", "third"]);
+    let told = |stage: &Stage| stage.engine.requests().last().unwrap().head.all("x-warmfront-priority").len();
+    // A front in the engine's place would believe this one.
+    assert_eq!(told(&stage), 0);
     stage.settles();
+    let believing = Stage::new(|_| {});
+    let _first = believing.asks("first", "x-warmfront-priority: -9\r\n");
+    assert_eq!(told(&believing), 1);
+    believing.settles();
 }
 
 #[test]

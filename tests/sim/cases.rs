@@ -377,6 +377,48 @@ fn a_tunnel_keeps_its_last_bytes_for_a_slow_engine() {
     assert_eq!(got.len(), 3_000);
 }
 
+/// On many connections at once. What has come of them is held, as bodies are.
+#[test]
+fn heads_that_drip_stay_within_the_budget() {
+    const BUDGET: usize = 256 << 10;
+    let over = || statics(1).stats.total(Count::RefusedOverBudget);
+    let mut table = Table::new(|rules| rules.limits.budget_bytes = BUDGET);
+    let before = over();
+    let pairs: Vec<(usize, usize)> = (0..12)
+        .map(|_| {
+            let client = table.client(1 << 20);
+            (client, table.ask(client, GET))
+        })
+        .collect();
+    pairs.iter().for_each(|(_, engine)| table.send(*engine, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n"));
+    for line in 0..60 {
+        for (_, engine) in &pairs {
+            if table.network.borrow().pipes[*engine].open {
+                table.send(*engine, format!("x-{line}: {}\r\n", "d".repeat(1_000)));
+            }
+            table.pass(SECOND / 1_000);
+            let audit = table.shard.audit();
+            assert!(audit.held_account <= BUDGET + (128 << 10), "{} bytes", audit.held_account);
+            assert_eq!(audit.held_account, audit.held_bytes);
+        }
+    }
+    let mut statuses = Vec::new();
+    for (client, engine) in pairs {
+        if table.network.borrow().pipes[engine].open {
+            table.send(engine, "\r\nok");
+        }
+        table.pass(SECOND / 10);
+        let reply = table.receive_all(client);
+        statuses.push(String::from_utf8_lossy(&reply[9..12]).into_owned());
+    }
+    let refused = statuses.iter().filter(|status| *status == "502").count();
+    assert!(
+        (1..12).contains(&refused) && statuses.iter().all(|status| ["200", "502"].contains(&&**status)),
+        "{statuses:?}"
+    );
+    assert_eq!((over() - before, table.shard.audit().held_account), (refused as u64, 0));
+}
+
 /// How much of a refusal was waited for says nothing of the reply that another engine gives.
 #[test]
 fn a_refusal_in_pieces_does_not_hold_back_the_reply_of_another() {

@@ -40,6 +40,7 @@ impl Fleet {
         Some(Wanted {
             id: tenancy.id,
             host: member.host_of(tenancy.address),
+            peers: member.addresses_of(tenancy.address),
             call: (tenancy.address, member.upstream.url.authority(), member.key.clone()),
             at: (member.upstream.kv_events.clone(), member.upstream.kv_source().ok().flatten()),
             form: form.clone(),

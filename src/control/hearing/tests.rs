@@ -66,6 +66,7 @@ fn hearing_of(
         id,
         host: String::new(),
         call: (SocketAddr::from(([127, 0, 0, 1], 1)), String::new(), None),
+        peers: Arc::new([]),
         at: (KvEvents::Auto, None),
         form: Arc::new(Form { id: 1, chat: None, vocabulary, toolsets: Arc::new([]) }),
         index,
@@ -143,7 +144,8 @@ async fn what_a_rank_told_is_counted_for_ever() {
 async fn who_cannot_be_asked_what_it_told_is_not_said_to_be() {
     for (replay, tells) in [(None, Tells::Nothing), (Some("tcp://127.0.0.1:2"), Tells::Replaying)] {
         let replay = replay.map(|at| at.parse().unwrap());
-        let settings = Settings { events: "tcp://127.0.0.1:1".parse().unwrap(), replay, topic: String::new() };
+        let settings =
+            Settings { events: "tcp://127.0.0.1:1".parse().unwrap(), replay, topic: String::new(), peers: None };
         let hearing = hearing_at(100, &[settings]);
         hearing.take(0, Told::Connected).await;
         hearing.settle(false).await;

@@ -40,6 +40,7 @@ impl Keeper {
         let mut ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(ears) = ears.as_mut() else { return };
         ears.retain(|place, _| places.contains(place));
+        self.doors.retain(&places);
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).retain(|place, _| places.contains(place));
         for place in places {
             let listen = || {

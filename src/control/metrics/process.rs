@@ -55,7 +55,11 @@ impl Collected {
         for (gauge, name, help) in [
             (Gauge::Connections, "client_connections", "Client connections"),
             (Gauge::Upstreams, "upstream_connections", "Connections to engines, busy or idle"),
-            (Gauge::HeldBytes, "held_bytes", "Memory of bodies held while a choice waits"),
+            (
+                Gauge::HeldBytes,
+                "held_bytes",
+                "Memory of bodies held while a choice waits, and of heads of replies that have not come whole",
+            ),
             (
                 Gauge::InFlight,
                 "counted_in_flight",

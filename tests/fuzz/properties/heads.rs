@@ -33,7 +33,7 @@ pub fn request_head(bytes: &[u8]) {
 
     let Ok(judged) = framing::request(&head) else { return };
     assert_ne!(judged.body, BodyLength::UntilClose, "a request body is never ended by close");
-    let added = Added { request_id: None, client_ip: IpAddr::V4(Ipv4Addr::LOCALHOST), proto: "http" };
+    let added = Added { request_id: None, client_ip: IpAddr::V4(Ipv4Addr::LOCALHOST), proto: "http", priority: true };
     let mut sent = Vec::new();
     rewrite::request(&head, &judged, &added, &mut sent);
     let again_limits = HeadLimits { head_bytes_max: 1 << 16, head_fields_max: 80 };

@@ -358,6 +358,33 @@ fn ids_that_come_and_go_leave_room_for_others() {
     assert!(snapshot.pools.iter().take(64).skip(2).all(|pool| pool.name.starts_with("0-")), "statistics know them");
 }
 
+/// One that makes up ids: what others serve, and come to serve, has room.
+#[test]
+fn one_engine_does_not_take_the_room_of_all_ids() {
+    let (mut fleet, mut now) = (fleet(2), Instant::now());
+    serves(&mut fleet, 1, &["base"]);
+    let lists = |fleet: &mut Fleet, batch: usize| {
+        let names: Vec<String> = (0..1_000).map(|n| format!("{batch}-{n}")).collect();
+        let ids: Vec<&str> = ["base"].into_iter().chain(names.iter().map(String::as_str)).collect();
+        serves(fleet, 0, &ids);
+        let snapshot = fleet.snapshot();
+        ids.iter().filter(|id| snapshot.models.contains_key(id.as_bytes())).count()
+    };
+    assert_eq!([0, 1].map(|batch| lists(&mut fleet, batch)), [1_001, 1_001]);
+    assert!((1..100).contains(&lists(&mut fleet, 2)));
+    (3..6).for_each(|batch| assert_eq!(lists(&mut fleet, batch), 1, "what both serve"));
+    let adapters: Vec<String> = (0..1_000).map(|n| format!("adapter-{n}")).collect();
+    serves(&mut fleet, 1, &["base"].into_iter().chain(adapters.iter().map(String::as_str)).collect::<Vec<_>>());
+    let snapshot = fleet.snapshot();
+    assert!(adapters.iter().all(|id| snapshot.models.contains_key(id.as_bytes())));
+    // What nobody has served for an hour counts no more.
+    for after in [0, 3_601] {
+        now += Duration::from_secs(after);
+        fleet.pools.tick(now);
+    }
+    assert_eq!(lists(&mut fleet, 6), 1_001);
+}
+
 /// Adapters are loaded and unloaded by hand, and requests tell sooner than the next look.
 #[test]
 fn models_are_read_anew_where_requests_were_in_vain() {
