@@ -34,7 +34,7 @@ use super::watch;
 use crate::config::{Config, Upstream};
 use crate::counters::stats::{Count, Stats};
 use crate::counters::{Counted, Counters};
-use crate::exchange::Rules;
+use crate::exchange::{Rules, Wanted};
 use crate::fleet::EndpointId;
 use crate::publish::Published;
 use caches::Saving;
@@ -71,6 +71,8 @@ pub struct Keeper {
     heard: Mutex<BTreeMap<usize, Arc<Hearing>>>,
     access: Arc<AccessLog>,
     unserved: Mutex<Unserved>,
+    /// Sets of tools that are to be learnt anew.
+    outdated: Mutex<Vec<Wanted>>,
 }
 
 impl Keeper {
@@ -100,6 +102,7 @@ impl Keeper {
             heard: Mutex::default(),
             access,
             unserved: Mutex::default(),
+            outdated: Mutex::default(),
         }
     }
 
@@ -207,7 +210,7 @@ impl Keeper {
         }
         let forms = match forms {
             Some(mut read) => {
-                read.keep(&fleet.forms);
+                self.outdated().extend(read.keep(&fleet.forms));
                 Arc::new(read)
             }
             None => Arc::clone(&fleet.forms),
