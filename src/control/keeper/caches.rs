@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use std::{io, mem};
 
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::Keeper;
 use crate::control::caches::Unit;
@@ -107,6 +107,16 @@ impl Keeper {
         }
     }
 
+    /// The same for whoever cannot wait for a disk that does not answer: what is late is written on nevertheless.
+    pub async fn save_within(self: &Arc<Self>, limit: Duration) {
+        let keeper = Arc::clone(self);
+        let saving = tokio::spawn(async move { keeper.save().await });
+        if timeout(limit, saving).await.is_err() {
+            let file = self.config().control.caches_file.clone();
+            tracing::warn!(file = %file.display(), ?limit, "caches_file is not written in time");
+        }
+    }
+
     /// Answers how many bytes that were; none: nothing is known that could be known again.
     async fn write(&self, path: &Path) -> io::Result<Option<u64>> {
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -185,4 +195,31 @@ async fn add(
         Ok(writing)
     });
     added.await.map_err(io::Error::other).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::control::access::AccessLog;
+    use crate::control::fleet::Fleet;
+    use crate::counters::Counters;
+    use crate::counters::stats::Stats;
+    use crate::publish::Published;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_disk_that_does_not_answer_is_not_waited_for() {
+        let mut config = Config::default();
+        config.control.caches_file = "/nowhere/caches".into();
+        let config = Arc::new(config);
+        let mut fleet = Fleet::new(Arc::clone(&config), Vec::new(), Arc::default());
+        let published = Published::leak(fleet.snapshot());
+        let access = Arc::new(AccessLog::new(Process::leak(1), published));
+        let keeper = Arc::new(Keeper::new(config, fleet, Counters::leak(), Stats::leak(1), published, access));
+        // Held for as long as somebody writes.
+        let writing = keeper.saving.said.lock().await;
+        let saved = keeper.save_within(Duration::from_millis(1));
+        assert!(timeout(Duration::from_secs(10), saved).await.is_ok());
+        drop(writing);
+    }
 }
