@@ -9,7 +9,7 @@ mod said;
 mod taking;
 mod toolsets;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,7 +22,6 @@ use super::access::AccessLog;
 use super::answers::Answered;
 use super::fleet::{Fleet, TICK};
 use super::health::{Failure, Turn};
-use super::hearing::Hearing;
 use super::member::Member;
 use super::names;
 use super::scrape::Reading;
@@ -34,7 +33,7 @@ use crate::counters::{Counted, Counters};
 use crate::exchange::Wanted;
 use crate::fleet::EndpointId;
 use crate::publish::Published;
-use caches::Saving;
+use caches::{Hearings, Saving};
 use reloads::Reloads;
 use said::{Unserved, say, say_asleep, say_moved};
 
@@ -67,7 +66,7 @@ pub struct Keeper {
     /// Who listens to each engine's events, by place; none where that is another process's by now.
     ears: Mutex<Option<HashMap<usize, JoinSet<()>>>>,
     /// What they hear.
-    heard: Mutex<BTreeMap<usize, Arc<Hearing>>>,
+    heard: Mutex<Hearings>,
     access: Arc<AccessLog>,
     unserved: Mutex<Unserved>,
     /// Sets of tools that are to be learnt anew.

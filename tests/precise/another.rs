@@ -244,6 +244,8 @@ fn what_was_told_outlasts_another_policy() {
         let scene = Scene::start(driver);
         scene.tells(1, &[prompt(40).1.stored(Dialect::Maps)]);
         scene.tells(1, &[prompt(41).1.stored(Dialect::Maps)]);
+        let batches = || scene.counted("warmfront_kv_events_batches_total", 1);
+        let before = batches();
         scene.front.write(&config("").replace("policy = \"precise\"", "policy = \"warm\""));
         assert_eq!(scene.front.reload().0, 200, "{driver}");
         (0..2).for_each(|place| scene.until_rung(place, "approximate"));
@@ -257,6 +259,7 @@ fn what_was_told_outlasts_another_policy() {
             assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}: {seed}");
         }
         assert_eq!(scene.engines[1].publisher.asked(), [0, 1], "{driver}: the last message that is known");
+        assert!(batches() > before, "{driver}: a counter does not go back");
     });
 }
 

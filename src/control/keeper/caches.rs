@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
@@ -24,6 +24,9 @@ use crate::publish::Process;
 /// How often what is known of caches is written down.
 const SAVED_EVERY: Duration = Duration::from_secs(60);
 
+/// Who is heard, by place, and by what name.
+pub type Hearings = BTreeMap<usize, (Arc<str>, Arc<Hearing>)>;
+
 /// Writing down what is known of caches.
 #[derive(Debug, Default)]
 pub struct Saving {
@@ -40,7 +43,9 @@ impl Keeper {
         let mut ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(ears) = ears.as_mut() else { return };
         ears.retain(|place, _| places.contains(place));
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).retain(|place, _| places.contains(place));
+        let mut gone: Vec<usize> = self.hearings().keys().copied().collect();
+        gone.retain(|place| !places.contains(place));
+        gone.into_iter().for_each(|place| self.hears(place, None));
         for place in places {
             let listen = || {
                 let mut alone = JoinSet::new();
@@ -55,7 +60,11 @@ impl Keeper {
     /// for that door.
     pub fn listen_no_more(&self) {
         *self.ears.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.hearings().clear();
+    }
+
+    fn hearings(&self) -> MutexGuard<'_, Hearings> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An engine tells so much of its cache from now on.
@@ -68,18 +77,26 @@ impl Keeper {
 
     /// Who is heard at this place from now on, if anybody.
     pub fn hears(&self, place: usize, hearing: Option<Arc<Hearing>>) {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        match hearing {
-            Some(hearing) => drop(heard.insert(place, hearing)),
-            None => drop(heard.remove(&place)),
+        let name = self.fleet().member(place).map(|member| Arc::clone(&member.name));
+        let before = match name.zip(hearing) {
+            Some(heard) => self.hearings().insert(place, heard),
+            None => self.hearings().remove(&place),
+        };
+        if let Some((name, before)) = before {
+            let figures = before.figures();
+            self.fleet().bank.was_heard(name, &figures);
         }
     }
 
     /// What is known of the engines that are heard, by their names.
     pub fn heard(&self) -> BTreeMap<Arc<str>, Figures> {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let name = |place: usize| self.fleet().member(place).map(|member| Arc::clone(&member.name));
-        heard.into_iter().filter_map(|(place, hearing)| Some((name(place)?, hearing.figures()))).collect()
+        let heard = self.hearings().clone();
+        let figures = |(name, hearing): (Arc<str>, Arc<Hearing>)| {
+            let mut figures = hearing.figures();
+            figures.add(&self.fleet().bank.heard(&name));
+            (name, figures)
+        };
+        heard.into_values().map(figures).collect()
     }
 
     /// Writes down what is known of the engines' caches, where a file is configured for that.
@@ -119,7 +136,7 @@ impl Keeper {
 
     /// Answers how many bytes that were; none: nothing is known that could be known again.
     async fn write(&self, path: &Path) -> io::Result<Option<u64>> {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let heard = self.hearings().clone();
         let places: Vec<usize> = self.fleet().members().iter().map(|member| member.place).collect();
         let least = self.fleet().rows_bytes();
         let mut remembered = self.fleet().remembered();
@@ -129,7 +146,7 @@ impl Keeper {
         };
         let mut writing = None;
         for place in places {
-            let known = self.fleet().saved(place, heard.get(&place).map(|hearing| &**hearing));
+            let known = self.fleet().saved(place, heard.get(&place).map(|(_, hearing)| &**hearing));
             if let Some((name, engine)) = known {
                 remembered.retain(|known| *known != *name);
                 writing = Some(add(writing, begin(), name.to_string(), engine.into()).await?);
