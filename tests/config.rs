@@ -363,6 +363,7 @@ fn impossible_values_are_refused() {
         ("[log]\nlevel = \"\"\n", "2:9", "\"\" is not a log level"),
         ("[log]\naccess = \"access.log\"\n", "2:10", "the whole path of a file"),
         ("[control]\ncaches_file = \"caches\"\n", "2:15", "is the whole path of a file, or \"\" for none, not"),
+        ("[control]\npublish_interval_ms = 5001\n", "2:23", "`publish_interval_ms` cannot be above 5000"),
         ("[log]\nreceipts = 65537\n", "2:12", "`receipts` cannot be above 65536"),
         ("[log]\naccess_format = \"jsonl\"\n", "2:17", "did you mean \"json\"?"),
         ("[[upstream]]\nurl = \"http://a:1\"\nweight = 0\n", "3:10", "`weight` cannot be 0"),

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ fn serve(args: Args) -> ExitCode {
     if let Some(why) = machine::index_fault(&config) {
         return refuse(&why);
     }
-    let source = Arc::new(CommandLine { args: args.config, level: log(&config.log) });
+    let source = Arc::new(CommandLine { args: args.config, level: log(&config.log), shards: OnceLock::new() });
     panics::tell_place_only();
     match run(config, source) {
         Ok(()) => ExitCode::SUCCESS,
@@ -106,6 +106,8 @@ struct Fault(u64);
 struct CommandLine {
     args: ConfigArgs,
     level: Level,
+    /// How many there are until the process ends, whatever another configuration says.
+    shards: OnceLock<usize>,
 }
 
 impl Source for CommandLine {
@@ -118,6 +120,9 @@ impl Source for CommandLine {
         // It fails only when nothing is logged.
         let _ = self.level.reload(level(&config.log));
         say_wanting(config);
+        if let Some(shards) = self.shards.get() {
+            say_few_descriptors(config, *shards);
+        }
     }
 }
 
@@ -128,6 +133,7 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn Erro
     let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin.asked());
     let shards = placement.shards();
     descriptors(&config, shards)?;
+    let _ = source.shards.set(shards);
     let setup = control::Setup {
         config: Arc::clone(&config),
         published: Published::leak(Snapshot::default()),
@@ -202,27 +208,26 @@ fn say_wanting(config: &Config) {
     }
 }
 
-/// Whether as many descriptors are allowed as the configuration asks for; a front that could take no client is refused.
+/// Raises what may be open at once; a front that could take no client is refused.
 fn descriptors(config: &Config, shards: usize) -> Result<(), String> {
-    let (may, wanted, needed) = (
-        machine::raise_descriptors(),
-        machine::descriptors_wanted(config, shards),
-        machine::descriptors_needed(config, shards),
-    );
+    let (may, needed) = (machine::raise_descriptors(), machine::descriptors_needed(config, shards));
     if may < needed {
+        let wanted = machine::descriptors_wanted(config, shards);
         return Err(format!(
             "only {may} descriptors are allowed, and {needed} are needed before the first client; \
              set LimitNOFILE={wanted} in the unit (`ulimit -n {wanted}` in a shell)"
         ));
     }
-    if may < wanted {
-        tracing::warn!(
-            limit = may,
-            wanted,
-            "too few descriptors for connections_max; `warmfront check` says what to change"
-        );
-    }
+    say_few_descriptors(config, shards);
     Ok(())
+}
+
+/// Where fewer are allowed than the configuration asks for.
+fn say_few_descriptors(config: &Config, shards: usize) {
+    let (limit, wanted) = (machine::raise_descriptors(), machine::descriptors_wanted(config, shards));
+    if limit < wanted {
+        tracing::warn!(limit, wanted, "too few descriptors for connections_max; `warmfront check` says what to change");
+    }
 }
 
 #[cfg(test)]

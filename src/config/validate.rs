@@ -13,6 +13,8 @@ use crate::limits::{ENDPOINTS_MAX, Limits, RECEIPTS_MAX, RECEIVE_BYTES, WEIGHT_M
 const HEAD_BYTES_HARD: usize = RECEIVE_BYTES;
 const HOUR_MS: u64 = 3_600_000;
 const MONTH_MS: u64 = 31 * 24 * HOUR_MS;
+/// Longest `publish_interval_ms`: for so long shards do not learn that an engine is down, nor does a reload shorten it.
+const PUBLISH_INTERVAL_MS_MAX: u64 = 5_000;
 /// A request remembers this many endpoints it has tried.
 const CONNECT_TRIES_HARD: u32 = 8;
 
@@ -33,6 +35,13 @@ pub(super) fn values(config: &Config) -> Vec<Problem> {
         ("publish_interval_ms", config.control.publish_interval_ms),
     ] {
         at_least_one("control", key, value, &mut found);
+    }
+    if config.control.publish_interval_ms > PUBLISH_INTERVAL_MS_MAX {
+        let words = format!(
+            "`publish_interval_ms` cannot be above {PUBLISH_INTERVAL_MS_MAX}: so late shards learn that an engine is \
+             down; write 10, or some hundred where a large fleet changes all the time"
+        );
+        found.push(Problem::new(["control", "publish_interval_ms"], words));
     }
     // Intervals vary by a tenth, so that not all engines are asked at once.
     let next = config.control.scrape_interval_ms.saturating_mul(11) / 10;

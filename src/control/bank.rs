@@ -1,10 +1,11 @@
-//! What engines did at endpoints that they have no more, by name: what is shown of a name never falls, whichever slots and
-//! addresses it had.
+//! What engines did at endpoints that they have no more, and told where they are not heard any more, by name: what is
+//! shown of a name never falls, whichever slots, addresses and sockets it had.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::mem::take;
 use std::sync::Arc;
 
+use super::hearing::Figures;
 use super::member::Member;
 use crate::counters::Deeds;
 
@@ -25,8 +26,12 @@ pub struct Bank {
 #[derive(Debug, Default)]
 struct Past {
     deeds: Deeds,
-    /// Of a [`Member`] that is there no more.
+    /// Of a [`Member`] that is there no more, as the next two.
     ejections: u64,
+    probe_failures: u64,
+    scrape_failures: u64,
+    /// What was counted of its events before it was heard as it is now.
+    heard: Figures,
 }
 
 impl Bank {
@@ -39,12 +44,26 @@ impl Bank {
     pub fn leaves(&mut self, member: &Member) {
         let past = self.known.entry(Arc::clone(&member.name)).or_default();
         past.ejections += member.ejections;
+        past.probe_failures += member.probe_failures;
+        past.scrape_failures += member.scrape_failures;
     }
 
     /// A member is there, and may have been before.
     pub fn returns(&mut self, member: &mut Member) {
         let Some(past) = self.known.get_mut(&member.name) else { return };
         member.ejections += take(&mut past.ejections);
+        member.probe_failures += take(&mut past.probe_failures);
+        member.scrape_failures += take(&mut past.scrape_failures);
+    }
+
+    /// One of this name is heard otherwise from now on, or not at all.
+    pub fn was_heard(&mut self, name: Arc<str>, figures: &Figures) {
+        self.known.entry(name).or_default().heard.add(figures);
+    }
+
+    /// What was counted when one of this name was heard otherwise.
+    pub fn heard(&self, name: &str) -> Figures {
+        self.known.get(name).map(|past| past.heard).unwrap_or_default()
     }
 
     /// Has no more than [`LEFT_MAX`] names but those that are `here`.
@@ -229,6 +248,13 @@ mod tests {
         rig.serves(slot, 5);
         rig.counters.outcomes().fault(slot);
         rig.fleet.look(rig.counters, rig.now);
+        let failures = |rig: &Rig, name: &str| {
+            let member = rig.fleet.members().iter().find(|member| &*member.name == name).unwrap();
+            (member.probe_failures, member.scrape_failures, rig.fleet.bank.heard(name).missed)
+        };
+        (rig.fleet.members[0].probe_failures, rig.fleet.members[0].scrape_failures) = (3, 4);
+        let figures = Figures { missed: 5, blocks: 6, ..Figures::default() };
+        rig.fleet.bank.was_heard("engine:1".into(), &figures);
         rig.reload(config(&[2]));
         rig.rests();
         rig.reload(config(&[2, 3]));
@@ -237,6 +263,9 @@ mod tests {
         rig.reload(config(&[1, 2, 3]));
         rig.serves(rig.slot("engine:1"), 1);
         assert_eq!((rig.requests("engine:3"), rig.requests("engine:1")), (1, 6));
+        assert_eq!((failures(&rig, "engine:1"), failures(&rig, "engine:3")), ((3, 4, 5), (0, 0, 0)));
+        rig.fleet.bank.was_heard("engine:1".into(), &figures);
+        assert_eq!((rig.fleet.bank.heard("engine:1").missed, rig.fleet.bank.heard("engine:1").blocks), (10, 0));
         let faults = |rig: &Rig| [1, 2, 3].map(|port| rig.deeds(&format!("engine:{port}")).faults);
         assert_eq!(faults(&rig), [1, 0, 0]);
         // At another address under the same name, from one moment to the next.

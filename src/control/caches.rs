@@ -73,9 +73,14 @@ impl Caches {
         if self.index.is_some() == is_wanted && self.in_steps == config.listens() {
             return false;
         }
-        if self.index.is_some() && is_wanted {
-            let told = if config.listens() { "`precise` is used from now on" } else { "`precise` is used no more" };
-            tracing::warn!("{told}: what was known of caches is forgotten, in all pools");
+        if self.index.is_some() {
+            let why = match (is_wanted, config.listens()) {
+                (true, true) => "`precise` is used from now on",
+                (true, false) => "`precise` is used no more",
+                (false, _) if config.counts_tokens() => "`index_bytes` is 0 from now on",
+                (false, _) => "no pool has the policy warm or precise any more",
+            };
+            tracing::warn!("{why}: what was known of caches is forgotten, in all pools");
         }
         *self = Caches {
             index: is_wanted.then(|| made(config)).flatten().map(Arc::new),

@@ -87,3 +87,43 @@ fn find(name: &str, upstreams: &[Upstream]) -> Result<usize, Refused> {
         Refused::Unknown { name: name.to_owned(), known: known.join(", ") }
     })
 }
+
+/// Makes in `upstreams` the changes that led from one list of engines to another.
+pub fn redo(before: &[Upstream], after: &[Upstream], upstreams: &mut Vec<Upstream>) {
+    let named = |name: &str, list: &[Upstream]| list.iter().position(|upstream| upstream.label() == name);
+    let is_removed = |name: &str| named(name, before).is_some() && named(name, after).is_none();
+    upstreams.retain(|upstream| !is_removed(&upstream.label()));
+    for upstream in after {
+        let name = upstream.label();
+        match (named(&name, before), named(&name, upstreams)) {
+            (None, None) => upstreams.push(upstream.clone()),
+            (Some(was), Some(is)) if before[was].drain != upstream.drain => upstreams[is].drain = upstream.drain,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_changed_is_changed_again() {
+        let list = |ports: &[u16]| -> Vec<Upstream> {
+            ports.iter().map(|port| Upstream::new(format!("http://engine:{port}").parse().unwrap())).collect()
+        };
+        let mut after = list(&[2, 3, 5]);
+        after[0].drain = true;
+        let mut upstreams = list(&[1, 2, 4]);
+        upstreams[1].weight = 2;
+        redo(&list(&[1, 2, 3]), &after, &mut upstreams);
+        let mut expected = list(&[2, 4, 5]);
+        (expected[0].drain, expected[0].weight) = (true, 2);
+        assert_eq!(upstreams, expected);
+        // What the file says stays so where nobody has changed it.
+        redo(&after, &after, &mut upstreams);
+        assert_eq!(upstreams, expected);
+        redo(&after, &list(&[2, 3, 5]), &mut upstreams);
+        assert!(!upstreams[0].drain);
+    }
+}

@@ -8,6 +8,7 @@ use std::{fs, io};
 use serde_json::Value;
 
 use crate::config::Config;
+use crate::exchange::Wanted;
 use crate::limits::{TOKENIZER_BYTES_MAX, TOOLSETS_MAX};
 use crate::policy::{Policy, Settings};
 use crate::scan::{Form, Toolset};
@@ -64,18 +65,19 @@ impl Forms {
         self.known.get(&settings.tokenizer).filter(|_| wants_form(settings)).map(|known| &known.form)
     }
 
-    /// The template of forms with this id, where chats with `tools` are yet to be learnt.
+    /// A template of forms with this id, where chats with `tools` are yet to be learnt of it.
     pub fn source(&self, form: u64, tools: &[u8]) -> Option<Arc<template::Source>> {
-        let known = self.known.values().find(|known| known.form.id == form && known.form.chat.is_some())?;
-        known.form.toolset(tools).is_none().then(|| Arc::clone(&known.source))
+        let lacks = |form: &Form| form.chat.is_some() && form.toolset(tools).is_none();
+        let known = self.known.values().find(|known| known.form.id == form && lacks(&known.form))?;
+        Some(Arc::clone(&known.source))
     }
 
-    /// With one more set of tools in the forms of this id; the set that was learnt first goes where there are
-    /// [`TOOLSETS_MAX`].
-    pub fn learn(&self, form: u64, toolset: Toolset) -> Forms {
+    /// With one more set of tools in the forms of this id that `source` is the template of: the id says nothing of what
+    /// it writes with tools. The set that was learnt first goes where there are [`TOOLSETS_MAX`].
+    pub fn learn(&self, form: u64, source: &Arc<template::Source>, toolset: Toolset) -> Forms {
         let mut forms = self.clone();
         let toolset = Arc::new(toolset);
-        for known in forms.known.values_mut().filter(|known| known.form.id == form) {
+        for known in forms.known.values_mut().filter(|known| known.form.id == form && known.source == *source) {
             let before = &known.form.toolsets;
             let kept = before.iter().skip((before.len() + 1).saturating_sub(TOOLSETS_MAX));
             let toolsets = kept.chain([&toolset]).cloned().collect();
@@ -84,14 +86,22 @@ impl Forms {
         forms
     }
 
-    /// Knows the tools that forms of `before` knew.
-    pub fn keep(&mut self, before: &Forms) {
+    /// Goes on with those of `before` that are the same: with the tools that they know, and in their memory, which is
+    /// some MB for a vocabulary. Answers the sets of tools that were learnt of another template: they are to be learnt
+    /// anew.
+    pub fn keep(&mut self, before: &Forms) -> Vec<Wanted> {
+        let mut anew = Vec::new();
         for known in self.known.values_mut() {
-            if let Some(same) = before.known.values().find(|same| same.form.id == known.form.id) {
-                let toolsets = Arc::clone(&same.form.toolsets);
-                known.form = Arc::new(Form { toolsets, ..(*known.form).clone() });
+            let form = known.form.id;
+            let alike = || before.known.values().filter(move |other| other.form.id == form);
+            if let Some(same) = alike().find(|other| other.source == known.source) {
+                (known.form, known.source) = (Arc::clone(&same.form), Arc::clone(&same.source));
+            } else {
+                let sets = alike().flat_map(|other| other.form.toolsets.iter());
+                anew.extend(sets.map(|set| Wanted { form, tools: set.tools.clone() }));
             }
         }
+        anew
     }
 
     /// How many sets of tools are known, and of how many of them chats are followed.
@@ -193,6 +203,69 @@ fn file(folder: &Path, name: &str) -> Result<Option<Vec<u8>>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scan::Chat;
+    use crate::vocabulary::Lead;
+
+    /// Of folders with these templates, which write chats without tools alike.
+    fn forms(templates: &[&str]) -> Forms {
+        let known = |template: &&str| Known {
+            form: Arc::new(Form {
+                id: 1,
+                chat: Some(Chat::default()),
+                vocabulary: Arc::new(Vocabulary::new(&[], &[], Lead::Nowhere, &[])),
+                toolsets: Arc::default(),
+            }),
+            source: Arc::new(template::read(None, Some(template.as_bytes())).unwrap()),
+            no_chat: None,
+            left_out: Vec::new(),
+            beside: Vec::new(),
+        };
+        let folders = (0..).map(|folder: u32| PathBuf::from(folder.to_string()));
+        Forms { known: folders.zip(templates.iter().map(known)).collect(), unlike: BTreeMap::new() }
+    }
+
+    fn set(tools: &[u8]) -> Toolset {
+        Toolset { tools: tools.into(), chat: None }
+    }
+
+    #[test]
+    fn what_is_the_same_is_kept_over_reloads() {
+        let first = forms(&["a"]);
+        let learnt = first.learn(1, &first.source(1, b"[]").unwrap(), set(b"[]"));
+        let (mut second, mut third) = (forms(&["a"]), forms(&["a"]));
+        assert!(second.keep(&learnt).is_empty() && third.keep(&second).is_empty());
+        let only = |forms: &Forms| forms.known.values().next().unwrap().clone();
+        assert!(Arc::ptr_eq(&only(&first).form.vocabulary, &only(&third).form.vocabulary));
+        assert!(Arc::ptr_eq(&only(&first).source, &only(&third).source));
+        assert_eq!((third.toolsets(), third.source(1, b"[]")), ((1, 0), None));
+    }
+
+    /// The id is that of chats without tools: whoever learnt a set of the template of before knows nothing of this one.
+    #[test]
+    fn what_another_template_writes_is_learnt_anew() {
+        let before = forms(&["a"]);
+        let source = before.source(1, b"[]").unwrap();
+        let before = before.learn(1, &source, set(b"[]"));
+        let mut after = forms(&["b"]);
+        assert_eq!(after.keep(&before), [Wanted { form: 1, tools: b"[]"[..].into() }]);
+        assert_eq!(after.toolsets(), (0, 0));
+        // What was being learnt meanwhile comes too late.
+        assert_eq!(after.learn(1, &source, set(b"[]")).toolsets(), (0, 0));
+        let anew = after.source(1, b"[]").unwrap();
+        assert_ne!(anew, source);
+        assert_eq!(after.learn(1, &anew, set(b"[]")).toolsets(), (1, 0));
+    }
+
+    #[test]
+    fn each_template_of_a_form_learns_for_itself() {
+        let mut forms = forms(&["a", "b", "a"]);
+        for known in [2, 3] {
+            let source = forms.source(1, b"[]").unwrap();
+            forms = forms.learn(1, &source, set(b"[]"));
+            assert_eq!(forms.toolsets(), (known, 0));
+        }
+        assert_eq!(forms.source(1, b"[]"), None);
+    }
 
     #[test]
     fn a_tokenizer_of_another_kind_is_no_reason_not_to_start() {

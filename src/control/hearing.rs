@@ -93,6 +93,15 @@ pub struct Figures {
     pub lag_seconds: f64,
 }
 
+impl Figures {
+    /// With what was counted before. What was known then is known no more.
+    pub fn add(&mut self, before: &Figures) {
+        self.counts.add(&before.counts);
+        self.mirrored.add(&before.mirrored);
+        self.missed += before.missed;
+    }
+}
+
 impl Hearing {
     /// Of an engine that has these sockets, none of which was heard.
     pub fn new(keeper: Arc<Keeper>, place: usize, wanted: &Wanted, sources: &[Settings]) -> Hearing {

@@ -7,9 +7,10 @@ mod learning;
 mod leaving;
 mod reloads;
 mod said;
+mod taking;
 mod toolsets;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,26 +20,21 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::access::AccessLog;
-use super::acquaintance;
 use super::answers::Answered;
-use super::edit::{Edit, Refused};
 use super::fleet::{Fleet, TICK};
-use super::forms::Forms;
 use super::health::{Failure, Turn};
-use super::hearing::Hearing;
 use super::member::Member;
 use super::names;
-use super::reload::{self, Changes, Source};
 use super::scrape::Reading;
 use super::truth::Ours;
 use super::watch;
 use crate::config::{Config, Upstream};
 use crate::counters::stats::{Count, Stats};
 use crate::counters::{Counted, Counters};
-use crate::exchange::Rules;
+use crate::exchange::Wanted;
 use crate::fleet::EndpointId;
 use crate::publish::Published;
-use caches::Saving;
+use caches::{Hearings, Saving};
 use doors::Doors;
 use reloads::Reloads;
 use said::{Unserved, say, say_asleep, say_moved};
@@ -64,17 +60,21 @@ pub struct Keeper {
     reloads: Reloads,
     /// Held by who is changing the configuration.
     changing: tokio::sync::Mutex<()>,
+    /// Held by who reads it, for as long as disks take.
+    reading: Arc<tokio::sync::Mutex<()>>,
     saving: Saving,
     /// What watches each engine, by place, and what it goes by; ends when it is dropped.
     watches: Mutex<HashMap<usize, (watch::Plan, JoinSet<()>)>>,
     /// Who listens to each engine's events, by place; none where that is another process's by now.
     ears: Mutex<Option<HashMap<usize, JoinSet<()>>>>,
     /// What they hear.
-    heard: Mutex<BTreeMap<usize, Arc<Hearing>>>,
+    heard: Mutex<Hearings>,
     /// Where they say that they connect to us.
     doors: Doors,
     access: Arc<AccessLog>,
     unserved: Mutex<Unserved>,
+    /// Sets of tools that are to be learnt anew.
+    outdated: Mutex<Vec<Wanted>>,
 }
 
 impl Keeper {
@@ -98,6 +98,7 @@ impl Keeper {
             changed: Notify::new(),
             reloads: Reloads::default(),
             changing: tokio::sync::Mutex::default(),
+            reading: Arc::default(),
             saving: Saving::default(),
             watches: Mutex::default(),
             ears: Mutex::new(Some(HashMap::new())),
@@ -105,6 +106,7 @@ impl Keeper {
             doors: Doors::default(),
             access,
             unserved: Mutex::default(),
+            outdated: Mutex::default(),
         }
     }
 
@@ -142,108 +144,9 @@ impl Keeper {
         self.listen();
     }
 
-    /// Takes the configuration that `source` has now, if there is nothing wrong with it.
-    ///
-    /// # Errors
-    /// All that is wrong with it, in words; nothing has changed then.
-    pub async fn reload(self: &Arc<Self>, source: &dyn Source) -> Result<Changes, String> {
-        self.reloads.begins();
-        let outcome = self.read_anew(source).await;
-        self.reloads.ended(outcome.is_ok());
-        outcome
-    }
-
-    async fn read_anew(self: &Arc<Self>, source: &dyn Source) -> Result<Changes, String> {
-        let _alone = self.changing.lock().await;
-        let config = Arc::new(source.load()?);
-        let keys = reload::keys(&config)?;
-        let read = Arc::clone(&config);
-        let forms =
-            tokio::task::spawn_blocking(move || Forms::read(&read)).await.map_err(|error| error.to_string())??;
-        forms.say();
-        let changes = self.take(Arc::clone(&config), keys, Some(forms)).await?;
-        self.read.store(Arc::clone(&config));
-        source.in_use(&config);
-        Ok(changes)
-    }
-
     /// What became of reading the configuration anew.
     pub fn reloads(&self) -> &Reloads {
         &self.reloads
-    }
-
-    /// Changes the list of engines, until the configuration is read anew. No file is read but the key of an engine that is
-    /// added: who drains an engine because a disk is gone needs it now. Forms follow pools, which no edit changes.
-    ///
-    /// # Errors
-    /// What is wrong with the change, in words; nothing has changed then.
-    pub async fn edit(self: &Arc<Self>, edit: &Edit) -> Result<Changes, Refused> {
-        let _alone = self.changing.lock().await;
-        let mut config = (*self.config()).clone();
-        edit.names_known_keys(&self.read.load().upstream)?;
-        edit.apply(&mut config.upstream)?;
-        let config = config.checked().map_err(|invalid| Refused::Wrong(invalid.to_string()))?;
-        let keys = reload::missing_keys(&config, self.fleet().members()).map_err(Refused::Wrong)?;
-        self.take(Arc::new(config), keys, None).await.map_err(Refused::Wrong)
-    }
-
-    /// `forms`: those in use, where there are none.
-    async fn take(
-        self: &Arc<Self>,
-        config: Arc<Config>,
-        keys: Vec<Option<Arc<str>>>,
-        forms: Option<Forms>,
-    ) -> Result<Changes, String> {
-        let before = self.config();
-        let access = (before.log != config.log).then(|| self.access.prepare(&config.log)).transpose()?;
-        let mut changes = Changes::between(&before, &config, &self.started);
-        // Before anything changes: a snapshot of engines without addresses would refuse every request.
-        let before: Vec<Upstream> = self.fleet().members().iter().map(|member| member.upstream.clone()).collect();
-        let new = config.upstream.iter().filter(|upstream| !before.iter().any(|known| known.is_same(upstream)));
-        let addresses = names::first_lookups(new.map(|upstream| (upstream.label(), upstream.clone())).collect()).await;
-        let lists = acquaintance::first_lists(&config, &keys, &addresses).await;
-        let now = Instant::now();
-        let mut fleet = self.fleet();
-        let stays = |member: &Member| {
-            member.now.is_some() && config.upstream.iter().any(|upstream| upstream.is_same(&member.upstream))
-        };
-        if addresses.is_empty() && !config.upstream.is_empty() && !fleet.members().iter().any(stays) {
-            return Err("name servers know none of the engines".into());
-        }
-        let forms = match forms {
-            Some(mut read) => {
-                read.keep(&fleet.forms);
-                Arc::new(read)
-            }
-            None => Arc::clone(&fleet.forms),
-        };
-        let keys_before: HashMap<usize, _> =
-            fleet.members().iter().map(|known| (known.place, known.key.clone())).collect();
-        (changes.added, changes.removed) = fleet.reconfigure(Arc::clone(&config), keys, forms, now);
-        changes.restart.extend(fleet.waits_for_restart());
-        self.reloads.wait_for_restart(changes.restart.len());
-        for (label, addresses) in addresses {
-            let place = fleet.members().iter().find(|member| *member.name == *label).map(|member| member.place);
-            if let Some(place) = place {
-                fleet.resolved(place, addresses, now);
-            }
-        }
-        fleet.first_learnt(lists);
-        // An engine that refused the key of before is not to wait for its turn.
-        let rekeyed = |member: &&Member| keys_before.get(&member.place).is_some_and(|before| *before != member.key);
-        for member in fleet.members().iter().filter(rekeyed) {
-            member.models_wanted.notify_one();
-            changes.rekeyed.push(member.name.to_string());
-        }
-        drop(fleet);
-        self.config.store(Arc::clone(&config));
-        if let Some(access) = access {
-            self.access.take(access);
-        }
-        self.published.publish_rules(Rules::from(&*config));
-        self.publish_now();
-        self.watch();
-        Ok(changes)
     }
 
     /// The fleet, for as long as the guard lives; never held over an await.

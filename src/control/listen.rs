@@ -164,15 +164,15 @@ impl Ears {
         });
     }
 
-    /// Where it publishes now, where that is elsewhere than before: who started it again may have given it other ports.
-    async fn moved(&mut self, client: &Client) -> Option<Vec<Settings>> {
+    /// Where it publishes now, while it is not heard: who started it again may have given it other ports.
+    async fn asked_anew(&mut self, client: &Client) -> Option<Result<Vec<Settings>, String>> {
         let is_told = self.wanted.at.1.is_none();
         if !is_told || self.asked.elapsed() < ASK_AGAIN || !self.hearing.is_silent() {
             return None;
         }
         let sources = self.wanted.sources(client).await;
         self.asked = Instant::now();
-        sources.ok().filter(|sources| !sources.is_empty() && *sources != self.sources)
+        Some(sources)
     }
 }
 
@@ -196,13 +196,22 @@ pub async fn listen(keeper: Arc<Keeper>, place: usize) {
         match (&mut ears, wanted) {
             (Some(open), Some(wanted)) => {
                 open.hearing.tick(&wanted).await.into_iter().for_each(|number| open.connect(number));
-                if let Some(sources) = open.moved(&client).await {
-                    // Another process, most likely, and other sockets: nothing continues what was told.
-                    open.hearing.end(&Mutex::default());
-                    keeper.comes_by(place, &sources);
-                    let opened = Ears::open(&keeper, place, wanted, sources);
-                    keeper.hears(place, Some(Arc::clone(&opened.hearing)));
-                    ears = Some(opened);
+                // It may be asked with another key by now.
+                open.wanted = wanted;
+                match open.asked_anew(&client).await {
+                    None => {}
+                    Some(Ok(sources)) if sources.is_empty() || sources == open.sources => said = None,
+                    Some(Ok(sources)) => {
+                        // Another process, most likely, and other sockets: nothing continues what was told.
+                        open.hearing.end(&Mutex::default());
+                        keeper.comes_by(place, &sources);
+                        let opened = Ears::open(&keeper, place, open.wanted.clone(), sources);
+                        keeper.hears(place, Some(Arc::clone(&opened.hearing)));
+                        (ears, said) = (Some(opened), None);
+                    }
+                    Some(Err(why)) if answers(&keeper, place) => say_once(&keeper, place, &mut said, why),
+                    // That it is down is said elsewhere.
+                    Some(Err(_)) => {}
                 }
             }
             (None, Some(wanted)) => {
@@ -218,16 +227,14 @@ pub async fn listen(keeper: Arc<Keeper>, place: usize) {
                     Ok(_) => Some(nothing()),
                     Err(why) => Some(why),
                 };
-                if let Some(why) = why.as_ref().filter(|why| said.as_ref() != Some(*why)) {
-                    let engine = keeper.fleet().member(place).map(|member| Arc::clone(&member.name));
-                    let engine = engine.as_deref().unwrap_or_default();
-                    tracing::warn!(engine, why, "this engine is chosen for as by policy warm, by what was sent there");
+                match why {
+                    None => said = None,
+                    Some(why) => {
+                        say_once(&keeper, place, &mut said, why);
+                        keeper.unheard(place);
+                        wait = ASK_AGAIN;
+                    }
                 }
-                if why.is_some() {
-                    keeper.unheard(place);
-                    wait = ASK_AGAIN;
-                }
-                said = why;
             }
             // Of none of these there are ears.
             (_, None) => {
@@ -238,4 +245,19 @@ pub async fn listen(keeper: Arc<Keeper>, place: usize) {
         }
         sleep(wait).await;
     }
+}
+
+fn answers(keeper: &Keeper, place: usize) -> bool {
+    let fleet = keeper.fleet();
+    fleet.member(place).and_then(|member| member.now.as_ref()).is_some_and(|tenancy| tenancy.course.answers())
+}
+
+/// Why an engine is not heard, unless that was said last.
+fn say_once(keeper: &Keeper, place: usize, said: &mut Option<String>, why: String) {
+    if said.as_ref() != Some(&why) {
+        let engine = keeper.fleet().member(place).map(|member| Arc::clone(&member.name));
+        let engine = engine.as_deref().unwrap_or_default();
+        tracing::warn!(engine, why, "this engine is chosen for as by policy warm, by what was sent there");
+    }
+    *said = Some(why);
 }

@@ -37,6 +37,8 @@ pub struct Member {
     pub said_shared: bool,
     /// The endpoint it has now, if its name could be resolved.
     pub now: Option<Tenancy>,
+    /// It was down where it was, and left its slot to others.
+    pub gave_way: bool,
     /// What it serves; `None`: neither configured nor learnt yet.
     pub models: Option<Learnt>,
     /// Whether it asks for a key, as it said last.
@@ -199,6 +201,7 @@ impl Member {
             addresses: Vec::new(),
             said_shared: false,
             now: None,
+            gave_way: false,
             models: None,
             models_doubted: false,
             lists_others: false,

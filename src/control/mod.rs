@@ -167,6 +167,9 @@ impl Handle {
 /// this one's place, they are to be fewer than a unit may have (`TasksMax=`).
 const THREADS_MAX: usize = 96;
 
+/// Longest wait for what is known of caches to be written, where something else waits for that.
+const SAVED_WITHIN: Duration = Duration::from_secs(20);
+
 /// Starts the control thread. When this returns, the admin listener is open and a first snapshot of all
 /// engines whose names could be looked up is published, so that shards may begin. An inherited admin listener is served
 /// from where it listens as is configured. `succeeds`: another process serves from there until shards of this one do.
@@ -217,7 +220,7 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
             }
             // Here, where the process waits for it: an idle front has drained within milliseconds.
             if !setup.process.has_heir() {
-                keeper.save().await;
+                keeper.save_within(SAVED_WITHIN).await;
             }
         });
         // Name servers that are still asked would hold the end up for as long as they like.

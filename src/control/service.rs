@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::Setup;
@@ -102,9 +103,26 @@ impl Ends {
 }
 
 async fn reloads(mut hangup: Signal, setup: Setup, keeper: Arc<Keeper>) {
+    let asked = Arc::new(Notify::new());
+    tokio::spawn(read_anew(Arc::clone(&asked), setup.clone(), Arc::clone(&keeper)));
     while hangup.recv().await.is_some() {
+        // Also where the configuration turns out to be wrong, or is being read yet: whoever rotates logs sends this
+        // signal too.
+        keeper.access().reopen();
         if setup.process.has_heir() {
-            keeper.access().reopen();
+            setup.bequest.lock().unwrap_or_else(PoisonError::into_inner).reload_successor();
+        } else {
+            asked.notify_one();
+        }
+    }
+}
+
+/// Reads the configuration each time that it is asked for; once for all that ask while it does.
+async fn read_anew(asked: Arc<Notify>, setup: Setup, keeper: Arc<Keeper>) {
+    loop {
+        asked.notified().await;
+        // It may have come while another process took this one's place.
+        if setup.process.has_heir() {
             setup.bequest.lock().unwrap_or_else(PoisonError::into_inner).reload_successor();
             continue;
         }
@@ -113,9 +131,7 @@ async fn reloads(mut hangup: Signal, setup: Setup, keeper: Arc<Keeper>) {
         if serves {
             say(&[NotifyState::Reloading, NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Reloading)]);
         }
-        // Also where the configuration turns out to be wrong: whoever rotates logs sends this signal too.
-        keeper.access().reopen();
-        let _ = reload(&keeper, &*setup.source).await;
+        let _ = reload(&keeper, &setup.source).await;
         if serves {
             say(&[NotifyState::Ready]);
         }
@@ -126,7 +142,7 @@ async fn reloads(mut hangup: Signal, setup: Setup, keeper: Arc<Keeper>) {
 ///
 /// # Errors
 /// What is wrong with it; nothing has changed then.
-pub(super) async fn reload(keeper: &Arc<Keeper>, source: &dyn Source) -> Result<Changes, String> {
+pub(super) async fn reload(keeper: &Arc<Keeper>, source: &Arc<dyn Source>) -> Result<Changes, String> {
     let outcome = keeper.reload(source).await;
     match &outcome {
         Ok(changes) => {

@@ -10,7 +10,7 @@ use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
 use super::keeper::Keeper;
-use super::{GLANCE, service};
+use super::{GLANCE, SAVED_WITHIN, service};
 use crate::publish::Process;
 use crate::succession::{self, Estate, Heir};
 
@@ -108,13 +108,17 @@ async fn succeed(
             }
         };
         let _ = timeout(BEGINNING, began).await;
+        let may = || !process.leaving() && !process.draining();
+        if may() && will().estate.is_some() {
+            // Before the sockets are taken: whoever ends this process closes those that are in the will.
+            keeper.save_within(SAVED_WITHIN).await;
+        }
         let estate = will().estate.take();
-        let Some(estate) = estate.filter(|_| !process.leaving() && !process.draining()) else {
+        let Some(estate) = estate.filter(|_| may()) else {
             tracing::warn!("no process can take this one's place now: it is starting or draining");
             continue;
         };
         tracing::info!("starting a process to take this one's place");
-        keeper.save().await;
         let (to, reloads) = (Arc::clone(&bequest), keeper.reloads().begun());
         let Ok((estate, heir)) = spawn_blocking(move || hand_on(estate, process, &to)).await else { return };
         let was_revoked = will().heir.take().is_none() && process.leaving();

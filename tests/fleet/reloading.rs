@@ -133,13 +133,21 @@ fn an_index_that_is_made_anew_is_as_large_as_it_is_to_be() {
         ("precise", "", &waits),
         ("random", "", &serde_json::json!([])),
         ("warm", "", &serde_json::json!([])),
+        ("warm", "[limits]\nindex_bytes = 0\n", &serde_json::json!([])),
+        ("warm", small, &serde_json::json!([])),
     ] {
         front.write(&written(policy, rest));
         let (status, said) = front.reload();
         let changes: serde_json::Value = serde_json::from_str(&said).unwrap();
         assert_eq!((status, &changes["restart"]), (200, restart), "{policy} {rest}: {said}");
     }
-    front.until_said("what was known of caches is forgotten");
+    for why in [
+        "`precise` is used from now on",
+        "no pool has the policy warm or precise any more",
+        "`index_bytes` is 0 from now on",
+    ] {
+        front.until_said(&format!("{why}: what was known of caches is forgotten"));
+    }
 }
 
 /// Twenty reloads, each with other engines, policies and limits, by signal and by request, under a load of short

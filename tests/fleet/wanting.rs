@@ -50,6 +50,19 @@ fn a_file_for_caches_that_cannot_be_written_is_said_at_the_start() {
     front.until_said("caches_file has nothing to keep: no pool has the policy warm or precise");
 }
 
+#[test]
+fn too_few_descriptors_are_said_whenever_more_are_asked_for() {
+    let engine = Engine::start();
+    let of = |clients: u64| config(&format!("[limits]\nconnections_max = {clients}\n"), &[&engine]);
+    let front = Front::start("auto", &[], &of(10));
+    front.until_health(0, "up");
+    let said = "too few descriptors for connections_max";
+    assert!(!front.has_said(said), "{}", front.log());
+    front.write(&of(1 << 40));
+    assert_eq!(front.reload().0, 200);
+    front.until_said(said);
+}
+
 /// Answers everything with the same figures.
 fn engine_that_tells(figures: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

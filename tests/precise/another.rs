@@ -1,8 +1,10 @@
 //! Other processes behind the same address: what their predecessors told is not believed, however alike they look.
 
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::engine::{BLOCK_SIZE, BLOCKS, Engine};
+use crate::front::Front;
 use crate::scene::{Scene, config};
 use crate::tokens::{Blocks, Dialect, chat_prompt, text};
 use crate::{on_both, until};
@@ -186,22 +188,36 @@ fn what_was_saved_waits_for_metrics() {
     }
 }
 
-/// It was started again with other ports.
+/// It was started again with other ports, and with another key, which a reload brings.
 #[test]
 fn an_engine_that_publishes_elsewhere_is_found_again() {
     on_both(|driver| {
-        let mut scene = Scene::start(driver);
+        let key = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("key-{}-{driver}", std::process::id()));
+        std::fs::write(&key, "first").unwrap();
+        let engines = [Engine::start(true), Engine::start(true)];
+        engines[1].asks_for("first");
+        let upstreams = engines.each_ref().map(|engine| {
+            format!("[[upstream]]\nurl = \"http://{}\"\napi_key_file = \"{}\"\n", engine.address, key.display())
+        });
+        let front = Front::start(driver, &[], &config(&upstreams.concat()));
+        let mut scene = Scene { engines, front, driver };
+        scene.until_exact();
         scene.tells(1, &[prompt(30).1.stored(Dialect::Maps)]);
+        scene.engines[1].asks_for("second");
         let before = scene.engines[1].moves(true);
         before.goes();
         scene.engines[1].is_another_process();
         let (content, blocks) = prompt(31);
         scene.engines[1].publisher.publish(&[blocks.stored(Dialect::Maps)]);
+        scene.front.until_said("/kv_event_sources answers 401");
+        std::fs::write(&key, "second").unwrap();
+        assert_eq!(scene.front.reload().0, 200, "{driver}");
         scene.until_subscribed(1, 1);
         scene.until_rung(1, "exact");
         let chosen = scene.chat(&content);
         assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
         assert_eq!(scene.chat(&prompt(30).0).held, 0, "{driver}");
+        let _ = std::fs::remove_file(&key);
     });
 }
 
@@ -228,6 +244,8 @@ fn what_was_told_outlasts_another_policy() {
         let scene = Scene::start(driver);
         scene.tells(1, &[prompt(40).1.stored(Dialect::Maps)]);
         scene.tells(1, &[prompt(41).1.stored(Dialect::Maps)]);
+        let batches = || scene.counted("warmfront_kv_events_batches_total", 1);
+        let before = batches();
         scene.front.write(&config("").replace("policy = \"precise\"", "policy = \"warm\""));
         assert_eq!(scene.front.reload().0, 200, "{driver}");
         (0..2).for_each(|place| scene.until_rung(place, "approximate"));
@@ -241,6 +259,7 @@ fn what_was_told_outlasts_another_policy() {
             assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}: {seed}");
         }
         assert_eq!(scene.engines[1].publisher.asked(), [0, 1], "{driver}: the last message that is known");
+        assert!(batches() > before, "{driver}: a counter does not go back");
     });
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::publisher::Publisher;
-use crate::wire::{Length, Wire};
+use crate::wire::{Head, Length, Wire};
 
 /// KV blocks of 16 tokens.
 pub const BLOCKS: usize = 512;
@@ -32,6 +32,8 @@ struct State {
     refuses: AtomicBool,
     /// It tells flags in place of sources.
     flags: AtomicBool,
+    /// What it is to be asked with where it publishes; empty: nothing.
+    key: Mutex<String>,
     /// Of the last prompt.
     body: Mutex<Vec<u8>>,
 }
@@ -50,6 +52,7 @@ impl Engine {
             hangs: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
             flags: AtomicBool::new(false),
+            key: Mutex::default(),
             body: Mutex::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -87,6 +90,11 @@ impl Engine {
     /// Where it publishes is one of its flags, as SGLang has it.
     pub fn tells_flags(&self) {
         self.state.flags.store(true, Ordering::Relaxed);
+    }
+
+    /// Whoever asks where it publishes needs this key.
+    pub fn asks_for(&self, key: &str) {
+        *self.state.key.lock().unwrap() = key.into();
     }
 
     /// It has another number of blocks, as its metrics say.
@@ -144,6 +152,11 @@ fn sources(publisher: &Publisher) -> String {
 }
 
 impl State {
+    fn admits(&self, head: &Head) -> bool {
+        let key = self.key.lock().unwrap();
+        key.is_empty() || head.get("authorization") == Some(&*format!("Bearer {key}"))
+    }
+
     /// What `/server_info` answers, a key that nobody else is to know among it.
     fn flags(&self) -> String {
         let sources: serde_json::Value = serde_json::from_str(&self.sources.lock().unwrap()).unwrap();
@@ -192,6 +205,7 @@ fn serve(mut wire: Wire, state: &State) {
                 json!({"object": "list", "data": [{"id": "tiny", "object": "model", "max_model_len": 8_192}]})
                     .to_string(),
             ),
+            "/kv_event_sources" if !state.admits(&head) => ("text/plain", "who are you?".to_owned()),
             "/kv_event_sources" => ("application/json", state.sources.lock().unwrap().clone()),
             _ if state.refuses.load(Ordering::Relaxed) => ("text/plain", "no".to_owned()),
             _ => {
@@ -205,6 +219,7 @@ fn serve(mut wire: Wire, state: &State) {
         let status = match (kind, &*text) {
             ("", _) => "404 Not Found",
             (_, "no") => "400 Bad Request",
+            (_, "who are you?") => "401 Unauthorized",
             _ => "200 OK",
         };
         let reply =

@@ -16,6 +16,7 @@ mod wire;
 
 mod another;
 mod courses;
+mod disks;
 mod engine;
 mod holding;
 mod hostile;

@@ -24,7 +24,8 @@ pub static FOLDER: LazyLock<PathBuf> =
 pub static FOLDER_OF_TOOLS: LazyLock<PathBuf> =
     LazyLock::new(|| folder("precise-model-of-tools", include_str!("../form/templates/qwen2.5.jinja")));
 
-fn folder(name: &str, template: &str) -> PathBuf {
+/// A folder of this name, for a model with this template.
+pub fn folder(name: &str, template: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&folder).unwrap();
     let mut vocabulary = Map::new();

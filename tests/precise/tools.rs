@@ -1,12 +1,13 @@
 //! Chats of agents: tools, calls of them and their results are found where their engine has them.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::engine::Engine;
 use crate::scene::{Scene, config_of};
-use crate::tokens::{Blocks, Dialect, FOLDER_OF_TOOLS, text};
+use crate::tokens::{Blocks, Dialect, FOLDER_OF_TOOLS, folder, text};
 use crate::{on_both, until};
 
 const PATH: &str = "/v1/chat/completions";
@@ -69,7 +70,11 @@ fn agent(name: &str, seed: u64) -> (Value, String) {
 }
 
 fn scene(driver: &'static str) -> Scene {
-    let scene = Scene::of(driver, [Engine::start(true), Engine::start(true)], &config_of(&FOLDER_OF_TOOLS, ""));
+    scene_of(driver, &FOLDER_OF_TOOLS)
+}
+
+fn scene_of(driver: &'static str, folder: &Path) -> Scene {
+    let scene = Scene::of(driver, [Engine::start(true), Engine::start(true)], &config_of(folder, ""));
     scene.until_exact();
     scene
 }
@@ -127,6 +132,29 @@ fn tools_are_known_over_a_reload() {
         until_followed(&scene, 1.0);
         let blocks = Blocks::of(&prompt);
         scene.tells(1, &[blocks.stored(Dialect::Arrays)]);
+        let chosen = scene.ask(PATH, &body);
+        assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
+    });
+}
+
+/// Chats without tools are written as before, so that the form is the same by its id.
+#[test]
+fn tools_are_learnt_anew_where_the_template_writes_them_otherwise() {
+    on_both(|driver| {
+        let name = format!("precise-model-of-changing-tools-{driver}");
+        let template = include_str!("../form/templates/qwen2.5.jinja");
+        let scene = scene_of(driver, &folder(&name, template));
+        let (body, prompt) = agent("look_up", 970);
+        for _ in 0..2 {
+            scene.ask(PATH, &body);
+        }
+        until_followed(&scene, 1.0);
+        let otherwise = |text: &str| text.replace("# Tools", "# Functions");
+        folder(&name, &otherwise(template));
+        assert_eq!(scene.front.reload().0, 200, "{driver}");
+        until_followed(&scene, 1.0);
+        let blocks = Blocks::of(&otherwise(&prompt));
+        scene.tells(1, &[blocks.stored(Dialect::Maps)]);
         let chosen = scene.ask(PATH, &body);
         assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
     });

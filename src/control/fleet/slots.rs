@@ -46,9 +46,8 @@ impl Fleet {
             return true;
         }
         let member = &self.members[at];
-        // Where it was somewhere else before, a new process has begun, with an empty cache. Who was probed in vain and
-        // is nowhere left its slot for want of another.
-        let is_elsewhere = member.now.is_some() || member.probe_failures > 0;
+        // Where it was somewhere else before, a new process has begun, with an empty cache.
+        let is_elsewhere = member.now.is_some() || member.gave_way;
         let course = match is_elsewhere && self.others_serve(at) {
             true => Course::moved(&self.config.health, now),
             false => Course::new(!is_elsewhere && !member.latecomer, &self.config.health, now),
@@ -65,6 +64,7 @@ impl Fleet {
             return false;
         };
         let Some(endpoint) = member.now.take().map(|tenancy| member.endpoint(&tenancy)) else { return false };
+        member.gave_way = true;
         self.let_finish(endpoint, now);
         self.pools.membership_changed();
         true

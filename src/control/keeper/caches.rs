@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::Keeper;
 use crate::control::caches::Unit;
@@ -23,6 +23,9 @@ use crate::publish::Process;
 
 /// How often what is known of caches is written down.
 const SAVED_EVERY: Duration = Duration::from_secs(60);
+
+/// Who is heard, by place, and by what name.
+pub type Hearings = BTreeMap<usize, (Arc<str>, Arc<Hearing>)>;
 
 /// Writing down what is known of caches.
 #[derive(Debug, Default)]
@@ -41,7 +44,9 @@ impl Keeper {
         let Some(ears) = ears.as_mut() else { return };
         ears.retain(|place, _| places.contains(place));
         self.doors.retain(&places);
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).retain(|place, _| places.contains(place));
+        let mut gone: Vec<usize> = self.hearings().keys().copied().collect();
+        gone.retain(|place| !places.contains(place));
+        gone.into_iter().for_each(|place| self.hears(place, None));
         for place in places {
             let listen = || {
                 let mut alone = JoinSet::new();
@@ -56,7 +61,11 @@ impl Keeper {
     /// for that door.
     pub fn listen_no_more(&self) {
         *self.ears.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.hearings().clear();
+    }
+
+    fn hearings(&self) -> MutexGuard<'_, Hearings> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An engine tells so much of its cache from now on.
@@ -69,18 +78,26 @@ impl Keeper {
 
     /// Who is heard at this place from now on, if anybody.
     pub fn hears(&self, place: usize, hearing: Option<Arc<Hearing>>) {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        match hearing {
-            Some(hearing) => drop(heard.insert(place, hearing)),
-            None => drop(heard.remove(&place)),
+        let name = self.fleet().member(place).map(|member| Arc::clone(&member.name));
+        let before = match name.zip(hearing) {
+            Some(heard) => self.hearings().insert(place, heard),
+            None => self.hearings().remove(&place),
+        };
+        if let Some((name, before)) = before {
+            let figures = before.figures();
+            self.fleet().bank.was_heard(name, &figures);
         }
     }
 
     /// What is known of the engines that are heard, by their names.
     pub fn heard(&self) -> BTreeMap<Arc<str>, Figures> {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let name = |place: usize| self.fleet().member(place).map(|member| Arc::clone(&member.name));
-        heard.into_iter().filter_map(|(place, hearing)| Some((name(place)?, hearing.figures()))).collect()
+        let heard = self.hearings().clone();
+        let figures = |(name, hearing): (Arc<str>, Arc<Hearing>)| {
+            let mut figures = hearing.figures();
+            figures.add(&self.fleet().bank.heard(&name));
+            (name, figures)
+        };
+        heard.into_values().map(figures).collect()
     }
 
     /// Writes down what is known of the engines' caches, where a file is configured for that.
@@ -108,9 +125,19 @@ impl Keeper {
         }
     }
 
+    /// The same for whoever cannot wait for a disk that does not answer: what is late is written on nevertheless.
+    pub async fn save_within(self: &Arc<Self>, limit: Duration) {
+        let keeper = Arc::clone(self);
+        let saving = tokio::spawn(async move { keeper.save().await });
+        if timeout(limit, saving).await.is_err() {
+            let file = self.config().control.caches_file.clone();
+            tracing::warn!(file = %file.display(), ?limit, "caches_file is not written in time");
+        }
+    }
+
     /// Answers how many bytes that were; none: nothing is known that could be known again.
     async fn write(&self, path: &Path) -> io::Result<Option<u64>> {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let heard = self.hearings().clone();
         let places: Vec<usize> = self.fleet().members().iter().map(|member| member.place).collect();
         let least = self.fleet().rows_bytes();
         let mut remembered = self.fleet().remembered();
@@ -120,7 +147,7 @@ impl Keeper {
         };
         let mut writing = None;
         for place in places {
-            let known = self.fleet().saved(place, heard.get(&place).map(|hearing| &**hearing));
+            let known = self.fleet().saved(place, heard.get(&place).map(|(_, hearing)| &**hearing));
             if let Some((name, engine)) = known {
                 remembered.retain(|known| *known != *name);
                 writing = Some(add(writing, begin(), name.to_string(), engine.into()).await?);
@@ -186,4 +213,31 @@ async fn add(
         Ok(writing)
     });
     added.await.map_err(io::Error::other).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::control::access::AccessLog;
+    use crate::control::fleet::Fleet;
+    use crate::counters::Counters;
+    use crate::counters::stats::Stats;
+    use crate::publish::Published;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_disk_that_does_not_answer_is_not_waited_for() {
+        let mut config = Config::default();
+        config.control.caches_file = "/nowhere/caches".into();
+        let config = Arc::new(config);
+        let mut fleet = Fleet::new(Arc::clone(&config), Vec::new(), Arc::default());
+        let published = Published::leak(fleet.snapshot());
+        let access = Arc::new(AccessLog::new(Process::leak(1), published));
+        let keeper = Arc::new(Keeper::new(config, fleet, Counters::leak(), Stats::leak(1), published, access));
+        // Held for as long as somebody writes.
+        let writing = keeper.saving.said.lock().await;
+        let saved = keeper.save_within(Duration::from_millis(1));
+        assert!(timeout(Duration::from_secs(10), saved).await.is_ok());
+        drop(writing);
+    }
 }

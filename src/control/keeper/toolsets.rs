@@ -1,7 +1,7 @@
 //! Learning how chats with tools are written: shards tell of sets that come again, the model's template is run on them
 //! beside everything else.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::task::spawn_blocking;
@@ -22,37 +22,46 @@ impl Keeper {
     /// Learns what shards want, for ever.
     pub async fn learn_toolsets(self: Arc<Self>, process: &'static Process) {
         loop {
-            for shard in process.shards() {
-                if let Some(wanted) = shard.toolsets().pop() {
-                    let began = Instant::now();
-                    self.learn_toolset(wanted).await;
-                    sleep(began.elapsed() * RESTS).await;
-                }
+            let asked = process.shards().iter().map(|shard| shard.toolsets().pop());
+            let wanted: Vec<Wanted> = asked.chain([self.outdated().pop()]).flatten().collect();
+            for wanted in wanted {
+                let began = Instant::now();
+                self.learn_toolset(wanted).await;
+                sleep(began.elapsed() * RESTS).await;
             }
             sleep(ASKED_EVERY).await;
         }
     }
 
+    /// Sets that were known, of templates that have changed since. Shards have asked for them, and would again late.
+    pub(super) fn outdated(&self) -> MutexGuard<'_, Vec<Wanted>> {
+        self.outdated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn learn_toolset(&self, wanted: Wanted) {
         let Wanted { form, tools } = wanted;
-        // It may be known by now, or its form may be gone.
-        let Some(source) = self.fleet().forms.source(form, &tools) else { return };
-        let learning = spawn_blocking(move || (template::with_tools(&source, &tools), tools));
-        // Whoever panics on a template leaves it unlearnt.
-        let Ok((read, tools)) = learning.await else { return };
-        let bytes = tools.len();
-        match &read {
-            Ok(chat) if has_calls(chat) => tracing::info!(bytes, "chats with a further set of tools are followed"),
-            Ok(_) => {
-                tracing::info!(bytes, "chats with a further set of tools are followed up to the first call of one")
-            }
-            Err(why) => tracing::info!(bytes, %why, "chats with a further set of tools are routed approximately"),
+        loop {
+            // It may be known by now, its form may be gone, or several templates may have that in common.
+            let Some(source) = self.fleet().forms.source(form, &tools) else { return };
+            let of = (Arc::clone(&source), tools.clone());
+            let learning = spawn_blocking(move || template::with_tools(&of.0, &of.1));
+            // Whoever panics on a template leaves it unlearnt.
+            let Ok(read) = learning.await else { return };
+            say(tools.len(), &read);
+            let mut fleet = self.fleet();
+            let forms = fleet.forms.learn(form, &source, Toolset { tools: tools.clone(), chat: read.ok() });
+            fleet.write_as(Arc::new(forms));
+            drop(fleet);
+            self.changed_if(true);
         }
-        let mut fleet = self.fleet();
-        let forms = fleet.forms.learn(form, Toolset { tools, chat: read.ok() });
-        fleet.write_as(Arc::new(forms));
-        drop(fleet);
-        self.changed_if(true);
+    }
+}
+
+fn say(bytes: usize, read: &Result<Chat, template::Why>) {
+    match read {
+        Ok(chat) if has_calls(chat) => tracing::info!(bytes, "chats with a further set of tools are followed"),
+        Ok(_) => tracing::info!(bytes, "chats with a further set of tools are followed up to the first call of one"),
+        Err(why) => tracing::info!(bytes, %why, "chats with a further set of tools are routed approximately"),
     }
 }
 
