@@ -345,18 +345,17 @@ impl<D: Driver> Shard<D> {
     fn begin_drain(&mut self) -> Micros {
         self.desk.draining = true;
         self.desk.has_heir = self.process.has_heir();
-        if !self.desk.has_heir {
+        // Idle connections end with their next reply, or their time, where nobody is in a hurry: a request that is on its
+        // way to one would be lost.
+        self.sends_away = !self.desk.has_heir;
+        if self.desk.has_heir {
+            self.stay_until = self.desk.now + 2 * HEARTBEAT;
+        } else {
+            // First, as it makes room for those who wait, and takes a while, in which more come.
+            self.close_idle_clients();
             self.take_the_last();
         }
         self.driver.stop_listening();
-        // Idle connections end with their next reply, or their time, where nobody is in a hurry: a request that is on its
-        // way to one would be lost.
-        self.sends_away = !self.process.has_heir();
-        if self.process.has_heir() {
-            self.stay_until = self.desk.now + 2 * HEARTBEAT;
-        } else {
-            self.close_idle_clients();
-        }
         self.desk.now + self.desk.rules.limits.drain_timeout_ms * 1_000
     }
 
