@@ -201,12 +201,8 @@ impl<D: Driver> Shard<D> {
         self.neighbours.as_ref().is_some_and(|neighbours| !neighbours.inboxes[neighbours.shard].connections.is_empty())
     }
 
-    /// What the other shards have handed over. Once this one drains those stay that have sent something, as they do of
-    /// its own.
+    /// What the other shards have handed over, also once this one drains.
     pub(super) fn take_in(&mut self) {
-        if !self.is_handed_more() {
-            return;
-        }
         // Asked first, as a pop that finds nothing waits for all stores before it. Who gives rings behind it: it is not
         // missed.
         while let Some(neighbours) = &self.neighbours
@@ -218,9 +214,6 @@ impl<D: Driver> Shard<D> {
                 self.accepted(socket, peer);
                 self.desk.stats.set(Gauge::Connections, self.clients.len() as u64);
             }
-        }
-        if self.desk.draining && !self.process.has_heir() {
-            self.close_idle_clients();
         }
     }
 }
