@@ -324,7 +324,7 @@ impl<D: Driver> Shard<D> {
             // What had come of them was no request, or their first one has not.
             self.close_idle_clients();
         }
-        self.clients.is_empty() && self.desk.now >= self.stay_until && !self.is_handed_more()
+        self.clients.is_empty() && self.desk.now >= self.stay_until && self.takes_no_more()
     }
 
     /// Tells exchanges whose endpoint refuses its probes, once a second while such an endpoint has any.
