@@ -4,7 +4,7 @@
 mod untested;
 
 use std::cell::RefCell;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -127,9 +127,14 @@ impl Front {
     /// The request may be there before the connection is accepted.
     fn connect_and_ask(&self) -> TcpStream {
         let mut client = self.connect();
-        client.write_all(b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        ask(&mut client);
         client
     }
+}
+
+/// For what nobody serves, and is told so.
+fn ask(client: &mut TcpStream) {
+    client.write_all(b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
 }
 
 impl Drop for Front {
@@ -197,31 +202,51 @@ fn who_comes_in_the_middle_of_a_turn_is_taken_in<D: Driver + 'static>(driver: fn
     assert!(at_once, "it is not seen, time and again, on {}", D::NAME);
 }
 
-/// Two shards that the test moves: the second rings while the first looks at a request that came before the bell was rung.
-fn time_to_take_in<D: Driver + 'static>(driver: fn() -> D) -> Duration {
-    let (stats, process) = (Stats::leak(2), Process::leak(2));
-    let listeners: [OwnedFd; 2] = [(); 2].map(|()| socket::listener(([127, 0, 0, 1], 0).into()).unwrap());
-    let addresses = listeners.each_ref().map(|listener| socket::bound_address(listener).unwrap());
-    let mut neighbours = Neighbours::of_all(stats).unwrap().into_iter();
-    let [mut shard, mut other] = [0, 1].map(|index| {
-        let listener = listeners[index].try_clone().unwrap();
-        let setup = setup(index, vec![listener], process, stats, eventful_stopwatch);
-        let mut shard = Shard::new(driver(), setup).unwrap();
-        shard.share(neighbours.next().unwrap()).unwrap();
-        shard
-    });
-    let open = || [0, 1].map(|index| stats.shard(index).gauge(Gauge::Connections));
-    let until = |shard: &mut Shard<D>, expected: [u64; 2]| {
+/// What two shards share that a test moves, each with a listener at an address of its own.
+struct Two {
+    stats: &'static Stats,
+    process: &'static Process,
+    addresses: [SocketAddr; 2],
+}
+
+impl Two {
+    fn start<D: Driver + 'static>(driver: fn() -> D, stopwatch: fn() -> u64) -> (Two, [Shard<D>; 2]) {
+        let (stats, process) = (Stats::leak(2), Process::leak(2));
+        let listeners: [OwnedFd; 2] = [(); 2].map(|()| socket::listener(([127, 0, 0, 1], 0).into()).unwrap());
+        let addresses = listeners.each_ref().map(|listener| socket::bound_address(listener).unwrap());
+        let mut parts = listeners.into_iter().zip(Neighbours::of_all(stats).unwrap());
+        let shards = [0, 1].map(|index| {
+            let (listener, neighbours) = parts.next().unwrap();
+            let setup = setup(index, vec![listener], process, stats, stopwatch);
+            let mut shard = Shard::new(driver(), setup).unwrap();
+            shard.share(neighbours).unwrap();
+            shard
+        });
+        (Two { stats, process, addresses }, shards)
+    }
+
+    fn open(&self) -> [u64; 2] {
+        [0, 1].map(|index| self.stats.shard(index).gauge(Gauge::Connections))
+    }
+
+    /// Moves these until so many are open on each.
+    fn until<D: Driver>(&self, shards: &mut [&mut Shard<D>], expected: [u64; 2]) {
         let begun = Instant::now();
-        while open() != expected {
-            assert!(begun.elapsed() < PATIENCE, "{:?} open on {}, not {expected:?}", open(), D::NAME);
-            shard.turn().unwrap();
+        while self.open() != expected {
+            assert!(begun.elapsed() < PATIENCE, "{:?} open on {}, not {expected:?}", self.open(), D::NAME);
+            shards.iter_mut().for_each(|shard| assert!(shard.turn().unwrap()));
         }
-    };
+    }
+}
+
+/// The second rings while the first looks at a request that came before the bell was rung.
+fn time_to_take_in<D: Driver + 'static>(driver: fn() -> D) -> Duration {
+    let (two, [mut shard, mut other]) = Two::start(driver, eventful_stopwatch);
+    let addresses = two.addresses;
     let mut client = TcpStream::connect(addresses[0]).unwrap();
-    until(&mut shard, [1, 0]);
+    two.until(&mut [&mut shard], [1, 0]);
     let mut others = vec![TcpStream::connect(addresses[1]).unwrap(), TcpStream::connect(addresses[1]).unwrap()];
-    until(&mut other, [1, 2]);
+    two.until(&mut [&mut other], [1, 2]);
     // The request first, then the bell.
     client.write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{").unwrap();
     sleep(ASLEEP / 4);
@@ -233,7 +258,7 @@ fn time_to_take_in<D: Driver + 'static>(driver: fn() -> D) -> Duration {
     shard.turn().unwrap();
     assert!(MEANWHILE.take().is_none(), "the request was not looked at");
     let begun = Instant::now();
-    until(&mut shard, [3, 3]);
+    two.until(&mut [&mut shard], [3, 3]);
     let took = begun.elapsed();
     drop((client, others, late));
     took
@@ -282,6 +307,128 @@ fn a_connection_handed_over_on_io_uring_is_served() {
     }
 }
 
+/// A client that may ask in the middle of what the test does, and never waits.
+struct Asker {
+    stream: TcpStream,
+    got: Vec<u8>,
+    end: Option<std::io::Result<()>>,
+}
+
+impl Asker {
+    fn connect(address: SocketAddr) -> Asker {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        Asker { stream, got: Vec::new(), end: None }
+    }
+
+    fn look(&mut self) {
+        let mut buffer = [0; 1_024];
+        while self.end.is_none() {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => self.end = Some(Ok(())),
+                Ok(len) => self.got.extend_from_slice(&buffer[..len]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => self.end = Some(Err(error)),
+            }
+        }
+    }
+
+    fn was_answered(&self) -> bool {
+        self.got.starts_with(b"HTTP/1.1 404") && matches!(self.end, Some(Ok(())))
+    }
+}
+
+/// Those that the other shard has, those on their way to it, and those that nobody has accepted; whether they asked
+/// before or do so at once.
+fn who_comes_as_a_drain_begins_is_answered<D: Driver + 'static>(driver: fn() -> D) {
+    let (two, [mut first, mut other]) = Two::start(driver, stopwatch);
+    let mut clients: Vec<Asker> = Vec::new();
+    let mut come = || {
+        for at in 0..12 {
+            let mut client = Asker::connect(two.addresses[0]);
+            if at % 3 == 0 {
+                ask(&mut client.stream);
+            }
+            clients.push(client);
+        }
+    };
+    come();
+    two.until(&mut [&mut first, &mut other], [6, 6]);
+    come();
+    two.until(&mut [&mut first], [12, 6]);
+    come();
+    two.process.drain();
+    let mut shards = [Some(other), Some(first)];
+    let mut turn = || {
+        for shard in &mut shards {
+            if shard.as_mut().is_some_and(|shard| !shard.turn().unwrap()) {
+                *shard = None;
+            }
+        }
+        shards.iter().any(Option::is_some)
+    };
+    turn();
+    clients.iter_mut().enumerate().filter(|(at, _)| at % 3 > 0).for_each(|(_, client)| ask(&mut client.stream));
+    let begun = Instant::now();
+    while clients.iter().any(|client| client.end.is_none()) {
+        assert!(begun.elapsed() < PATIENCE, "clients are left hanging on {}", D::NAME);
+        turn();
+        clients.iter_mut().for_each(Asker::look);
+    }
+    for (at, client) in clients.iter().enumerate() {
+        let got = String::from_utf8_lossy(&client.got);
+        assert!(client.was_answered(), "{at} on {}: {got:?}, then {:?}", D::NAME, client.end);
+    }
+    drop(clients);
+    while turn() {
+        assert!(begun.elapsed() < PATIENCE, "a shard does not end on {}", D::NAME);
+    }
+}
+
+#[test]
+fn who_comes_as_a_drain_begins_on_epoll_is_answered() {
+    who_comes_as_a_drain_begins_is_answered(epoll);
+}
+
+#[test]
+fn who_comes_as_a_drain_begins_on_io_uring_is_answered() {
+    if untested::has_ring("shards on io_uring") {
+        who_comes_as_a_drain_begins_is_answered(uring);
+    }
+}
+
+/// The same at any instant: while all that came to one shard is shared out, both are told to drain.
+fn a_burst_into_a_drain_is_answered<D: Driver + 'static>(driver: fn() -> D) {
+    for round in 0..8 {
+        let front = Front::listening(2, 1, driver);
+        front.until_all_turn();
+        let come = |at| if at % 3 == 0 { front.connect() } else { front.connect_and_ask() };
+        let mut clients: Vec<TcpStream> = (0..60).map(come).collect();
+        sleep(Duration::from_micros(150) * round);
+        front.process.drain();
+        clients.iter_mut().step_by(3).for_each(ask);
+        for (at, client) in clients.iter_mut().enumerate() {
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut reply = Vec::new();
+            let end = client.read_to_end(&mut reply);
+            let is_answered = end.is_ok() && reply.starts_with(b"HTTP/1.1 404");
+            assert!(is_answered, "{at} in round {round} on {}: {:?}", D::NAME, String::from_utf8_lossy(&reply));
+        }
+    }
+}
+
+#[test]
+fn a_burst_into_a_drain_on_epoll_is_answered() {
+    a_burst_into_a_drain_is_answered(epoll);
+}
+
+#[test]
+fn a_burst_into_a_drain_on_io_uring_is_answered() {
+    if untested::has_ring("shards on io_uring") {
+        a_burst_into_a_drain_is_answered(uring);
+    }
+}
+
 /// Shards that sleep, one alone and several, begin to drain when they are told to, not when they would have woken: at
 /// best of three times, as one of them may not be let run at once.
 fn drains_at_once<D: Driver + 'static>(driver: fn() -> D) {
@@ -297,12 +444,14 @@ fn drains_at_once<D: Driver + 'static>(driver: fn() -> D) {
 
 fn time_to_drain<D: Driver + 'static>(shards: usize, driver: fn() -> D) -> Duration {
     let front = Front::start(shards, driver);
-    let mut client = front.connect();
-    front.until_open(1);
+    // Who has never asked might be about to.
+    let mut client = front.connect_and_ask();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut reply = [0; 4_096];
+    assert!(client.read(&mut reply).is_ok() && reply.starts_with(b"HTTP/1.1 404"));
     sleep(ASLEEP);
     let told = Instant::now();
     front.process.drain();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(client.read(&mut [0; 1]).unwrap(), 0, "an idle connection ends");
     while TcpStream::connect(front.address).is_ok() {
         sleep(Duration::from_millis(1));

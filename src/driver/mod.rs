@@ -134,7 +134,7 @@ pub trait Driver: HandOver {
     fn stop_listening(&mut self);
 
     /// The next connection that waits at a listener, this instant: for who stops listening next, which resets those
-    /// that still wait.
+    /// that still wait. From the first on no other way leads to them, so that the listeners are closed at once then.
     fn accept_last(&mut self) -> Option<(SocketId, SocketAddr)> {
         None
     }

@@ -12,8 +12,8 @@ use crate::slots::Key;
 /// Heads of one client that are read in a row: those that are answered here need nobody to wait for.
 const HEADS_MAX: u32 = 16;
 
-/// So long the first request of a connection may take that was accepted as the drain began.
-const LAST_STAYS_MS: u64 = 1_000;
+/// So long behind its accept the first request of a connection is waited for, also where a drain begins.
+const FIRST_WITHIN: Micros = 1_000_000;
 
 /// One client connection.
 pub(super) struct Client {
@@ -36,8 +36,8 @@ pub(super) struct Client {
     /// When it took some of what waits for it, at the earliest, and what it had acknowledged at the last look.
     pub took: Micros,
     pub acknowledged: Option<u64>,
-    /// It was accepted as the drain began: its first request may be on its way.
-    pub is_last: bool,
+    /// Until then its first request may be on its way; 0 once that has come.
+    pub awaited_until: Micros,
     /// FIN was received.
     pub ended: bool,
     /// After the last reply.
@@ -91,9 +91,7 @@ impl Client {
 
 impl<D: Driver> Shard<D> {
     pub(super) fn accepted(&mut self, socket: SocketId, peer: SocketAddr) {
-        let is_last = self.desk.draining && !self.desk.has_heir;
-        let stays_ms = if is_last { LAST_STAYS_MS } else { self.desk.rules.limits.keep_alive_timeout_ms };
-        let deadline = self.desk.now + stays_ms * 1_000;
+        let deadline = self.desk.now + self.desk.rules.limits.keep_alive_timeout_ms * 1_000;
         let key = self.clients.insert(Client {
             socket,
             peer: Peer { ip: peer.ip().to_canonical(), port: peer.port() },
@@ -107,7 +105,7 @@ impl<D: Driver> Shard<D> {
             full: false,
             took: 0,
             acknowledged: None,
-            is_last,
+            awaited_until: self.desk.now + FIRST_WITHIN,
             ended: false,
             lingering: None,
             deadline,
@@ -214,13 +212,13 @@ impl<D: Driver> Shard<D> {
         match exchange::open(bytes, client.peer, since, &mut cx) {
             Opened::Partial => None,
             Opened::Answered(consumed) => {
-                client.head_since = None;
+                (client.head_since, client.awaited_until) = (None, 0);
                 self.drive(key, input);
                 Some(consumed)
             }
             Opened::Exchange(consumed, exchange) => {
                 let body_follows = exchange.reads_request() && consumed < bytes.len();
-                client.head_since = None;
+                (client.head_since, client.awaited_until) = (None, 0);
                 client.exchange = Some(exchange);
                 self.drive(key, input);
                 if !body_follows {

@@ -38,9 +38,12 @@ const LAST_MAX: usize = 4_096;
 /// A shard that has not turned for as long, with something in its inbox, stands still: nobody hands over to it.
 const STANDS_AFTER: Micros = 100_000;
 
+/// A connection on its way, and who connected.
+type Handed = (OwnedFd, SocketAddr);
+
 /// What came for a shard and was not taken in yet.
 struct Inbox {
-    connections: ArrayQueue<(OwnedFd, SocketAddr)>,
+    connections: ArrayQueue<Handed>,
     /// When the first of these came, and how often its shard had turned by then.
     since: AtomicU64,
     turns: AtomicU64,
@@ -112,40 +115,43 @@ impl Neighbours {
         self.inboxes[self.shard].rung.swap(false, Ordering::AcqRel)
     }
 
-    /// Gives it back when the inbox has just become full. Where the other shard has ended since, it is closed.
-    fn hand(&self, shard: usize, connection: OwnedFd, peer: SocketAddr, now: Micros) -> Result<(), OwnedFd> {
+    /// Gives it back when the inbox has just become full, or its shard ends. Then it may be another one, which a third
+    /// shard handed over at the same time.
+    fn hand(&self, shard: usize, connection: OwnedFd, peer: SocketAddr, now: Micros) -> Result<(), Handed> {
         let inbox = &self.inboxes[shard];
         if inbox.connections.is_empty() {
             inbox.since.store(now, Ordering::Relaxed);
             inbox.turns.store(self.stats.shard(shard).turns(), Ordering::Relaxed);
         }
-        inbox.connections.push((connection, peer)).map_err(|(connection, _)| connection)?;
+        inbox.connections.push((connection, peer))?;
         // It fails when the bell has been rung 2^64 times unheard: it is ringing, then.
         let _ = rustix::io::write(&inbox.bell, &1u64.to_ne_bytes());
         fence(Ordering::SeqCst);
-        if !inbox.open.load(Ordering::Relaxed) {
-            // It ended meanwhile, as this one will.
-            inbox.empty();
+        if inbox.open.load(Ordering::Relaxed) {
+            return Ok(());
         }
-        Ok(())
+        // Each takes one out for the one that he put in, unless its shard has taken it yet.
+        inbox.connections.pop().map_or(Ok(()), Err)
     }
-}
 
-impl Inbox {
-    /// Closes what is in there.
-    fn empty(&self) {
-        while self.connections.pop().is_some() {}
-    }
-}
-
-/// Its shard has ended: who handed something over before it could know sees it closed, or closes it himself.
-impl Drop for Neighbours {
-    fn drop(&mut self) {
+    /// Has nobody hand over to this shard any more; answers whether nobody has.
+    fn close(&self) -> bool {
         let inbox = &self.inboxes[self.shard];
         inbox.open.store(false, Ordering::Relaxed);
         // With the one in `hand`: one of the two sees what the other did before.
         fence(Ordering::SeqCst);
-        inbox.empty();
+        inbox.connections.is_empty()
+    }
+}
+
+/// Where its shard did not come to its proper end, what is in there ends with it.
+impl Drop for Neighbours {
+    fn drop(&mut self) {
+        let inbox = &self.inboxes[self.shard];
+        if inbox.open.load(Ordering::Relaxed) {
+            self.close();
+            while inbox.connections.pop().is_some() {}
+        }
     }
 }
 
@@ -169,15 +175,15 @@ impl<D: Driver> Shard<D> {
     }
 
     /// A listener has a connection: it stays here, or goes to the shard that has fewest.
-    pub(super) fn arrived(&mut self, mut socket: SocketId, peer: SocketAddr) {
+    pub(super) fn arrived(&mut self, mut socket: SocketId, mut peer: SocketAddr) {
         let mine = self.clients.len() as u64 + 1;
         if let Some(neighbours) = self.neighbours.as_ref().filter(|_| !self.process.draining())
             && let Some(other) = neighbours.behind(mine, self.desk.now)
             && let Some(connection) = self.driver.give(socket)
         {
-            let Err(connection) = neighbours.hand(other, connection, peer, self.desk.now) else { return };
+            let Err((connection, its_peer)) = neighbours.hand(other, connection, peer, self.desk.now) else { return };
             let Some(taken) = self.driver.take(connection) else { return };
-            socket = taken;
+            (socket, peer) = (taken, its_peer);
         }
         self.accepted(socket, peer);
         // At once, so that shards which accept side by side see each other.
@@ -196,17 +202,13 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// Whether something that another shard handed over is still to be taken in.
-    pub(super) fn is_handed_more(&self) -> bool {
-        self.neighbours.as_ref().is_some_and(|neighbours| !neighbours.inboxes[neighbours.shard].connections.is_empty())
+    /// Before its end: nobody hands over from here on. False: somebody has, which is still to be taken in.
+    pub(super) fn takes_no_more(&self) -> bool {
+        self.neighbours.as_ref().is_none_or(Neighbours::close)
     }
 
-    /// What the other shards have handed over. Once this one drains those stay that have sent something, as they do of
-    /// its own.
+    /// What the other shards have handed over, also once this one drains.
     pub(super) fn take_in(&mut self) {
-        if !self.is_handed_more() {
-            return;
-        }
         // Asked first, as a pop that finds nothing waits for all stores before it. Who gives rings behind it: it is not
         // missed.
         while let Some(neighbours) = &self.neighbours
@@ -219,9 +221,6 @@ impl<D: Driver> Shard<D> {
                 self.desk.stats.set(Gauge::Connections, self.clients.len() as u64);
             }
         }
-        if self.desk.draining && !self.process.has_heir() {
-            self.close_idle_clients();
-        }
     }
 }
 
@@ -232,21 +231,47 @@ mod tests {
 
     use super::*;
 
+    fn two() -> [Neighbours; 2] {
+        let two: [Neighbours; 2] = Neighbours::of_all(Stats::leak(2)).unwrap().try_into().ok().unwrap();
+        two[0].inboxes[1].open.store(true, Ordering::Relaxed);
+        two
+    }
+
+    /// The client's end, and what comes back.
+    fn hand(first: &Neighbours) -> (UnixStream, Result<(), Handed>) {
+        let (client, connection) = UnixStream::pair().unwrap();
+        client.set_nonblocking(true).unwrap();
+        (client, first.hand(1, connection.into(), ([127, 0, 0, 1], 1).into(), 0))
+    }
+
+    /// Its client may have asked by then: whoever gave it, or its new shard, serves it.
     #[test]
-    fn what_is_handed_to_a_shard_that_has_ended_is_closed() {
-        let [first, second]: [Neighbours; 2] = Neighbours::of_all(Stats::leak(2)).unwrap().try_into().ok().unwrap();
-        let inboxes = Arc::clone(&first.inboxes);
-        inboxes[1].open.store(true, Ordering::Relaxed);
-        let hand = || {
-            let (mut client, connection) = UnixStream::pair().unwrap();
-            client.set_nonblocking(true).unwrap();
-            first.hand(1, connection.into(), ([127, 0, 0, 1], 1).into(), 0).unwrap();
-            move || client.read(&mut [0]).ok()
-        };
-        let mut before = hand();
-        assert_eq!((before(), inboxes[1].connections.len()), (None, 1), "it is on its way");
+    fn what_is_handed_to_a_shard_that_ends_is_not_lost() {
+        let [first, second] = two();
+        let waiting = || first.inboxes[1].connections.len();
+        let (mut client, Ok(())) = hand(&first) else { panic!("it takes connections") };
+        assert!(!second.close(), "it is to take that one in before");
+        let (mut late, Err((back, _))) = hand(&first) else { panic!("it takes no more") };
+        assert_eq!(waiting(), 1, "one for each that was put in");
+        let of_second = first.inboxes[1].connections.pop();
+        assert!(second.close());
         drop(second);
-        assert_eq!((before(), hand()(), inboxes[1].connections.len()), (Some(0), Some(0), 0));
+        let (mut later, Err((again, _))) = hand(&first) else { panic!("it has ended") };
+        assert_eq!(waiting(), 0);
+        for client in [&mut client, &mut late, &mut later] {
+            let silent = client.read(&mut [0]).unwrap_err();
+            assert_eq!(silent.kind(), io::ErrorKind::WouldBlock, "a connection was closed");
+        }
+        drop((of_second, back, again));
+    }
+
+    #[test]
+    fn what_waits_for_a_shard_that_fails_ends_with_it() {
+        let [first, second] = two();
+        let (mut client, Ok(())) = hand(&first) else { panic!("it takes connections") };
+        drop(second);
+        assert_eq!((client.read(&mut [0]).unwrap(), first.inboxes[1].connections.len()), (0, 0));
+        assert!(hand(&first).1.is_err());
     }
 
     /// It has fewest for as long as it stands still, and would get all.

@@ -140,6 +140,8 @@ pub struct Shard<D> {
     /// None where its driver cannot.
     neighbours: Option<Neighbours>,
     drain_until: Option<Micros>,
+    /// While draining: when it looks for idle clients next.
+    drain_look_at: Micros,
     /// Connections end with the reply under way, also where it did not say so: nobody else will serve them.
     sends_away: bool,
     /// Connections may still come that were accepted before, here or by a shard that knows of no drain yet.
@@ -193,6 +195,7 @@ impl<D: Driver> Shard<D> {
             accept_stalls: 0,
             neighbours: None,
             drain_until: None,
+            drain_look_at: now,
             sends_away: false,
             stay_until: 0,
             process: setup.process,
@@ -317,8 +320,11 @@ impl<D: Driver> Shard<D> {
         self.drain_until = Some(until);
         if !self.clients.is_empty() && self.desk.now >= until {
             self.cut_all();
+        } else if self.sends_away && self.desk.now >= self.drain_look_at {
+            // What had come of them was no request, or their first one has not.
+            self.close_idle_clients();
         }
-        self.clients.is_empty() && self.desk.now >= self.stay_until && !self.is_handed_more()
+        self.clients.is_empty() && self.desk.now >= self.stay_until && self.takes_no_more()
     }
 
     /// Tells exchanges whose endpoint refuses its probes, once a second while such an endpoint has any.
@@ -345,28 +351,28 @@ impl<D: Driver> Shard<D> {
     fn begin_drain(&mut self) -> Micros {
         self.desk.draining = true;
         self.desk.has_heir = self.process.has_heir();
-        if !self.desk.has_heir {
+        // Idle connections end with their next reply, or their time, where nobody is in a hurry: a request that is on its
+        // way to one would be lost.
+        self.sends_away = !self.desk.has_heir;
+        if self.desk.has_heir {
+            self.stay_until = self.desk.now + 2 * HEARTBEAT;
+        } else {
+            // First, as it makes room for those who wait, and takes a while, in which more come.
+            self.close_idle_clients();
             self.take_the_last();
         }
         self.driver.stop_listening();
-        // Idle connections end with their next reply, or their time, where nobody is in a hurry: a request that is on its
-        // way to one would be lost.
-        self.sends_away = !self.process.has_heir();
-        if self.process.has_heir() {
-            self.stay_until = self.desk.now + 2 * HEARTBEAT;
-        } else {
-            self.close_idle_clients();
-        }
         self.desk.now + self.desk.rules.limits.drain_timeout_ms * 1_000
     }
 
     /// Those of which nothing has come: who waits to be read is answered in the next turn, with the end of his
     /// connection, which a close here would reset.
-    pub(super) fn close_idle_clients(&mut self) {
-        for key in self.clients.keys() {
-            let is_idle = |client: &&client::Client| client.is_idle() && !client.is_last;
-            let idle = self.clients.get(key).filter(is_idle).map(|client| client.socket);
-            if idle.is_some_and(|socket| self.driver.nothing_waits(socket)) && !self.is_full(key) {
+    fn close_idle_clients(&mut self) {
+        let now = self.desk.now;
+        self.drain_look_at = now + DRAIN_LOOK;
+        for key in self.clients.keys_where(|client| client.is_idle() && now >= client.awaited_until) {
+            let is_quiet = self.clients.get(key).is_some_and(|client| self.driver.nothing_waits(client.socket));
+            if is_quiet && !self.is_full(key) {
                 self.close_client(key);
             }
         }

@@ -17,6 +17,7 @@ on_both_drivers! {
     nobody_is_accepted_while_nobody_is_wanted
     who_is_accepted_last_ends_the_accepting
     a_closed_listener_refuses
+    who_comes_behind_the_last_is_refused
     idle_connections_cost_no_turn
     a_wait_of_no_length_brings_what_is_there
 }
@@ -154,6 +155,35 @@ fn a_closed_listener_refuses<D: Driver>(driver: D) {
     let again = warmfront::driver::socket::listener(turns.address).unwrap();
     turns.driver.listen(again).unwrap();
     turns.accept();
+}
+
+/// At once, not a turn later: whom the kernel took meanwhile it would reset. Also where many connections are closed in
+/// the same turn, which it sees to first.
+fn who_comes_behind_the_last_is_refused<D: Driver>(driver: D) {
+    // As above.
+    let own = SocketAddr::from(([127, 0, 3, D::NAME.as_bytes()[0]], 0));
+    let mut turns = Turns::at(driver, own);
+    let idle: Vec<_> = (0..100).map(|_| turns.accept()).collect();
+    turns.settle();
+    let mut peers: Vec<Peer> = (0..5).map(|_| Peer::connect(turns.address)).collect();
+    idle.iter().for_each(|(id, ..)| turns.driver.close(*id));
+    let (mut tags, deadline) = (Vec::new(), Instant::now() + PATIENCE);
+    // Who is connected may come into the queue a moment later.
+    while tags.len() < peers.len() {
+        assert!(Instant::now() < deadline, "{} of those who wait", tags.len());
+        if let Some((id, _)) = turns.driver.accept_last() {
+            tags.push(turns.tag());
+            turns.driver.adopt(id, tags[tags.len() - 1]);
+        }
+    }
+    assert!(turns.driver.accept_last().is_none());
+    turns.driver.stop_listening();
+    assert!(TcpStream::connect(turns.address).is_err(), "whom nobody will accept");
+    peers.iter_mut().for_each(|peer| peer.write(b"hello"));
+    tags.iter().for_each(|tag| turns.until_received(*tag, 5));
+    for (.., mut peer) in idle {
+        assert_eq!(turns.end_of(&mut peer), End::Fin);
+    }
 }
 
 /// A driver that wakes although nothing happened would spin on ten thousand idle connections.

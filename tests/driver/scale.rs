@@ -17,6 +17,8 @@ alone_on_both_drivers! {
     a_flood_leaves_turns_short_and_others_served
     without_descriptors_nobody_spins_and_all_is_well_later
     without_descriptors_a_close_makes_room_for_a_connect
+    without_descriptors_a_close_makes_room_for_the_last
+    who_has_sent_something_is_known_among_those_who_are_closed
 }
 
 /// Lets this process have so many descriptors, or as many as it may; how many that is.
@@ -287,4 +289,35 @@ fn without_descriptors_a_close_makes_room_for_a_connect<D: Driver>(driver: fn() 
         lines.iter().for_each(|(_, tag, _)| turns.until_received(*tag, 5 * (round + 1)));
     }
     lines.iter().for_each(|(_, tag, _)| assert_eq!(turns.received(*tag), b"hello".repeat(ROUNDS)));
+}
+
+/// In the same turn, as a shard closes idle connections before its listener.
+fn without_descriptors_a_close_makes_room_for_the_last<D: Driver>(driver: fn() -> D) {
+    let mut turns = Turns::new(driver());
+    let lines: Vec<_> = (0..40).map(|_| turns.accept()).collect();
+    turns.settle();
+    let _peers: Vec<Peer> = (0..10).map(|_| Peer::connect(turns.address)).collect();
+    descriptors(std::os::fd::AsRawFd::as_raw_fd(&std::fs::File::open("/dev/null").unwrap()) as u64);
+    assert!(turns.driver.accept_last().is_none(), "there is no descriptor");
+    lines.iter().for_each(|(id, ..)| turns.driver.close(*id));
+    let last = std::iter::from_fn(|| turns.driver.accept_last()).count();
+    assert_eq!(last, 10, "on {}", D::NAME);
+}
+
+/// As a drain begins: closing more of them than the ring has entries hands those over in the middle of a turn.
+fn who_has_sent_something_is_known_among_those_who_are_closed<D: Driver>(driver: fn() -> D) {
+    let count = 2_500.min((descriptors(8_000) as usize - 1_200) / 2);
+    let mut turns = Turns::new(driver());
+    let mut lines: Vec<_> = (0..count).map(|_| turns.accept()).collect();
+    turns.settle();
+    let asks = |at: &usize| at.is_multiple_of(7);
+    lines.iter_mut().enumerate().filter(|(at, _)| asks(at)).for_each(|(_, (.., peer))| peer.write(b"hello"));
+    for (at, (id, ..)) in lines.iter().enumerate() {
+        let is_quiet = turns.driver.nothing_waits(*id);
+        assert_eq!(is_quiet, !asks(&at), "{at} of {count} on {}", D::NAME);
+        if is_quiet {
+            turns.driver.close(*id);
+        }
+    }
+    lines.iter().enumerate().filter(|(at, _)| asks(at)).for_each(|(_, (_, tag, _))| turns.until_received(*tag, 5));
 }

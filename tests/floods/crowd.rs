@@ -38,19 +38,29 @@ impl Crowd {
         Crowd(clients)
     }
 
+    /// The first few of them send something.
+    pub fn send(&self, count: usize, bytes: &[u8]) {
+        for client in &self.0[..count] {
+            assert_eq!(rustix::net::send(client, bytes, SendFlags::NOSIGNAL).unwrap(), bytes.len());
+        }
+    }
+
     /// Reads each client's reply to the end of its connection; how many began with `status`.
     pub fn replies(self, status: &str) -> usize {
-        let mut found = 0;
-        for client in self.0 {
+        let begin = format!("HTTP/1.1 {status}");
+        self.read().filter(|got| got.as_ref().is_some_and(|got| got.starts_with(begin.as_bytes()))).count()
+    }
+
+    /// What each client got to the proper end of its connection.
+    pub fn read(self) -> impl Iterator<Item = Option<Vec<u8>>> {
+        self.0.into_iter().map(|client| {
             wait(&client, PollFlags::IN);
             rustix::io::ioctl_fionbio(&client, false).unwrap();
             let mut stream = TcpStream::from(client);
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            let mut reply = Vec::new();
-            let ended = stream.read_to_end(&mut reply);
-            found += usize::from(ended.is_ok() && reply.starts_with(format!("HTTP/1.1 {status}").as_bytes()));
-        }
-        found
+            let mut got = Vec::new();
+            stream.read_to_end(&mut got).is_ok().then_some(got)
+        })
     }
 }
 

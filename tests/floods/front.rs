@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 use crate::client::{Client, get};
 use crate::untested;
@@ -61,11 +61,15 @@ impl Front {
 
     /// The same with fewer descriptors.
     pub fn with_descriptors(driver: &str, engine: SocketAddr, limits: &str, descriptors: Option<u32>) -> Front {
+        Front::of_shards(1, driver, engine, limits, descriptors)
+    }
+
+    pub fn of_shards(shards: u32, driver: &str, engine: SocketAddr, limits: &str, descriptors: Option<u32>) -> Front {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let config = std::env::temp_dir().join(format!("warmfront-floods-{}-{number}.toml", std::process::id()));
         let text = format!(
-            "[serve]\nlisten = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\nshards = 1\ndriver = \"{driver}\"\npin = false\n\
+            "[serve]\nlisten = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\nshards = {shards}\ndriver = \"{driver}\"\npin = false\n\
              [health]\nprobe_interval_ms = 200\n\
              [limits]\nupstream_idle_timeout_ms = 300\n{limits}\n[[upstream]]\nurl = \"http://{engine}\"\n"
         );
@@ -137,6 +141,10 @@ impl Front {
         let values: Vec<f64> = lines.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
         assert!(!values.is_empty(), "no figure of requests in flight in {text}");
         values.iter().sum::<f64>() as u64
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 
     fn proc(&self, file: &str) -> String {

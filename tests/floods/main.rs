@@ -13,6 +13,7 @@ mod untested;
 mod arrivals;
 mod buffers;
 mod descriptors;
+mod drains;
 mod heads;
 mod storms;
 mod streams;

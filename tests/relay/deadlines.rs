@@ -389,7 +389,7 @@ fn draining_finishes_what_runs() {
 }
 
 /// Requests that have come by then are answered, though nothing of them was read, nor their connections accepted: they
-/// came in the middle of a turn.
+/// came in the middle of a turn. So are the first ones of who has just connected.
 #[test]
 fn draining_answers_what_has_come() {
     static HOLDS: AtomicBool = AtomicBool::new(false);
@@ -403,6 +403,7 @@ fn draining_answers_what_has_come() {
     }
     let engine = Engine::answering(HELLO);
     let front = Front::with(&[engine.address], |options| {
+        options.rules.limits.drain_timeout_ms = 20_000;
         options.stopwatch = || {
             while HOLDS.load(Ordering::Relaxed) {
                 STANDS.store(true, Ordering::Relaxed);
@@ -414,11 +415,17 @@ fn draining_answers_what_has_come() {
     let mut clients: Vec<Client> = (0..50).map(|_| front.connect()).collect();
     let request = post("/v1/chat/completions", "{}");
     assert!(clients.iter_mut().all(|client| client.ask(&request).status == 200));
+    let mut idler = clients.pop().unwrap();
+    let accepted = front.count(Count::Accepted) + 10;
+    let mut late: Vec<Client> = (0..10).map(|_| front.connect()).collect();
+    front.until("they are accepted", |front| front.count(Count::Accepted) == accepted);
     let hold = Hold;
     HOLDS.store(true, Ordering::Relaxed);
     clients[0].send(&request);
     front.until("the middle of a turn", |_| STANDS.load(Ordering::Relaxed));
     clients[1..].iter_mut().for_each(|client| client.send(&request));
+    // That is none: nobody waits for more of it.
+    idler.send("\r\n");
     // And those that wait to be accepted, which the end of the listener would reset.
     let arrive = || {
         let mut client = front.connect();
@@ -426,18 +433,38 @@ fn draining_answers_what_has_come() {
         client
     };
     clients.extend((0..30).map(|_| arrive()));
-    // And those whose requests are on their way.
-    let before = clients.len();
-    clients.extend((0..10).map(|_| front.connect()));
+    late.extend((0..10).map(|_| front.connect()));
     front.drain();
     drop(hold);
+    let begun = Instant::now();
     pause(50);
-    clients[before..].iter_mut().for_each(|client| client.send(&request));
-    for (place, client) in clients.iter_mut().enumerate() {
+    late.iter_mut().for_each(|client| client.send(&request));
+    for (place, client) in clients.iter_mut().chain(&mut late).enumerate() {
         let reply = client.reply();
         assert_eq!((reply.status, reply.closes()), (200, true), "{place}");
         assert_eq!(client.ends(), End::Fin, "{place}");
     }
+    assert_eq!(idler.ends(), End::Fin);
+    assert!(begun.elapsed() < Duration::from_secs(10), "it waits for who asks nothing");
+}
+
+/// Those who wait for a place get those of the idle, whose connections end first.
+#[test]
+fn draining_answers_who_waits_for_a_place() {
+    let engine = Engine::answering(HELLO);
+    let front = limited(&engine, |limits| (limits.connections_max, limits.drain_timeout_ms) = (3, 20_000));
+    let mut idle: Vec<Client> = (0..3).map(|_| front.connect()).collect();
+    assert!(idle.iter_mut().all(|client| client.ask(get("/v1/a")).status == 200));
+    let mut waiting: Vec<Client> = (0..3).map(|_| front.connect()).collect();
+    waiting.iter_mut().for_each(|client| client.send(get("/v1/a")));
+    assert!(waiting[0].is_silent(100));
+    front.drain();
+    for client in &mut waiting {
+        let reply = client.reply();
+        assert_eq!((reply.status, reply.closes()), (200, true));
+        assert_eq!(client.ends(), End::Fin);
+    }
+    assert!(idle.iter_mut().all(|client| client.ends() == End::Fin));
 }
 
 /// Holds a port beside its listener: no other test's gets it once that is closed, and whoever connects is refused.

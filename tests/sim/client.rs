@@ -115,6 +115,9 @@ impl Client {
         if self.over || network.now < self.starts_at {
             return;
         }
+        if self.pipe.is_none() {
+            self.next_at = network.now + random.below(self.manners.pace) as u64;
+        }
         let pipe = *self.pipe.get_or_insert_with(|| network.arrive());
         if self.leaves_at.is_some_and(|at| at <= network.now) {
             return self.leave(network, pipe);

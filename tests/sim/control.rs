@@ -243,9 +243,20 @@ impl Control {
 impl Network {
     /// Control is a thread of its own: it may act between any two things that a shard does.
     pub fn control_acts(&mut self, seldom: usize) {
+        self.may_drain();
         let (Some(control), Some(shadow)) = (&mut self.control, &mut self.shadow) else { return };
         if control.every < usize::MAX && control.random.below(control.every.saturating_mul(seldom)) == 0 {
             control.act(self.now, shadow);
+        }
+    }
+
+    /// Once: it rings for all shards, and nobody sleeps who is rung for all the time.
+    fn may_drain(&mut self) {
+        let Network { drains, now, random, .. } = self;
+        let Some((_, process)) = drains.take_if(|(at, _)| *at < *now && random.chance(30)) else { return };
+        process.drain();
+        if let Some(shadow) = &mut self.shadow {
+            shadow.draining = true;
         }
     }
 }

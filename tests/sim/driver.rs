@@ -70,6 +70,7 @@ impl HandOver for Simulated {
         network.in_transit.retain(|(pipe, _)| *pipe != at);
         network.pipes[at].shard = self.shard;
         network.handed_over += 1;
+        network.handed_over_late += usize::from(network.shadow.as_ref().is_some_and(|shadow| shadow.draining));
         Some(SocketId::from_u64(at as u64))
     }
 }
@@ -90,11 +91,23 @@ impl Driver for Simulated {
     }
 
     fn stop_listening(&mut self) {
-        self.network.borrow_mut().ports[self.shard].listening = false;
+        self.network.borrow_mut().stop_listening(self.shard);
+    }
+
+    /// At times there is no descriptor for it.
+    fn accept_last(&mut self) -> Option<(SocketId, SocketAddr)> {
+        let network = &mut *self.network.borrow_mut();
+        let scarce = network.random.chance(2);
+        let accepted = if scarce { None } else { network.accept(self.shard) };
+        network.ports[self.shard].is_exhausted = accepted.is_none();
+        network.accepted_last += usize::from(accepted.is_some());
+        accepted
     }
 
     fn adopt(&mut self, socket: SocketId, tag: Tag) {
-        self.network.borrow_mut().pipe(socket).expect("an accepted connection").adopt(tag);
+        let network = &mut *self.network.borrow_mut();
+        let now = network.now;
+        network.pipe(socket).expect("an accepted connection").adopt(tag, now);
     }
 
     fn rename(&mut self, socket: SocketId, tag: Tag) {
@@ -148,6 +161,7 @@ impl Driver for Simulated {
         network.now += sleep;
         let now = network.now;
         let port = &mut network.ports[self.shard];
+        port.turned_away = false;
         port.wakes_at = if brings || now >= wakes_at { 0 } else { wakes_at };
         port.idle_waits = if brings || timeout > 0 { 0 } else { port.idle_waits + 1 };
         assert!(port.idle_waits <= IDLE_WAITS_MAX, "the shard spins");
@@ -169,9 +183,8 @@ impl Driver for Simulated {
         network.control_acts(500);
         if self.accepts > 0 {
             self.accepts -= 1;
-            let at = network.ports[self.shard].arrivals.pop_front()?;
-            let peer = SocketAddr::from(([10, 9, 0, 1], 1024 + (at % 60_000) as u16));
-            return Some(Completion::Accepted { socket: SocketId::from_u64(at as u64), peer });
+            let (socket, peer) = network.accept(self.shard)?;
+            return Some(Completion::Accepted { socket, peer });
         }
         while let Some(at) = self.visits.pop_front() {
             if let Some(completion) = network.visit(at, &mut self.buffer) {
@@ -233,6 +246,7 @@ impl Driver for Simulated {
     }
 
     fn close(&mut self, socket: SocketId) {
+        self.network.borrow_mut().check_close(self.shard, socket);
         self.ends(socket);
         self.with(socket, "close", |pipe, random| pipe.close(random));
     }

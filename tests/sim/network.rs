@@ -8,11 +8,15 @@ use std::os::unix::net::UnixStream;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use warmfront::driver::{Completion, Lease, SocketId, Tag};
+use warmfront::publish::Process;
 
 use crate::control::Control;
 use crate::pipe::{End, Pipe, Stage};
 use crate::random::Random;
 use crate::shadow::Shadow;
+
+/// So long a client may take to begin to ask.
+const FIRST_WITHIN: u64 = 1_000_000;
 
 /// What the wire may do.
 #[derive(Clone, Debug)]
@@ -40,6 +44,12 @@ pub struct Port {
     pub arrivals: VecDeque<usize>,
     pub accepting: bool,
     pub listening: bool,
+    /// When the shard closed its listener, which it does as its drain begins.
+    pub closed_at: Option<u64>,
+    /// The shard was told that nobody is left in the queue, or that nobody of it can be had.
+    pub is_exhausted: bool,
+    /// In this turn somebody in the queue was reset for want of a place.
+    pub turned_away: bool,
     /// Sleeps until then if nothing comes; 0: not known yet.
     pub wakes_at: u64,
     /// Waits in a row that did not sleep and brought nothing.
@@ -70,6 +80,13 @@ pub struct Network {
     /// Accepted ones on their way from one shard to another, each with a line that tells of its fate.
     pub in_transit: Vec<(usize, UnixStream)>,
     pub handed_over: usize,
+    /// Those of them that were taken in once all drain; and how many were accepted as a listener was closed.
+    pub handed_over_late: usize,
+    pub accepted_last: usize,
+    /// How long a drain takes at most, by the shards' rules.
+    pub drain_micros: u64,
+    /// From when on which process may be told to end.
+    pub drains: Option<(u64, &'static Process)>,
     /// What must come of what happens; none in written schedules.
     pub shadow: Option<Shadow>,
     pub control: Option<Control>,
@@ -85,6 +102,9 @@ impl Network {
             arrivals: VecDeque::new(),
             accepting: true,
             listening: true,
+            closed_at: None,
+            is_exhausted: false,
+            turned_away: false,
             wakes_at: 0,
             idle_waits: 0,
             bell: None,
@@ -100,6 +120,10 @@ impl Network {
             stood: Vec::new(),
             in_transit: Vec::new(),
             handed_over: 0,
+            handed_over_late: 0,
+            accepted_last: 0,
+            drain_micros: 0,
+            drains: None,
             shadow: None,
             control: None,
             late: None,
@@ -118,12 +142,48 @@ impl Network {
         self.pipes.get_mut(id.to_u64() as usize).filter(|pipe| pipe.open)
     }
 
-    /// A client connects: the kernel hashes it to a shard.
+    /// A client connects: the kernel hashes it to a shard that listens, or refuses it.
     pub fn arrive(&mut self) -> usize {
-        let shard = self.random.below(self.ports.len());
+        let listening: Vec<usize> = (0..self.ports.len()).filter(|at| self.ports[*at].listening).collect();
+        let shard = if listening.is_empty() { 0 } else { self.random.pick(&listening) };
         let pipe = self.add(None, shard, Stage::Fresh, Tag(0));
-        self.ports[shard].arrivals.push_back(pipe);
+        match listening.is_empty() {
+            true => self.pipes[pipe].reset_by_front(&mut self.random),
+            false => self.ports[shard].arrivals.push_back(pipe),
+        }
         pipe
+    }
+
+    /// The next in the queue.
+    pub fn accept(&mut self, shard: usize) -> Option<(SocketId, SocketAddr)> {
+        let at = self.ports[shard].arrivals.pop_front()?;
+        let peer = SocketAddr::from(([10, 9, 0, 1], 1024 + (at % 60_000) as u16));
+        Some((SocketId::from_u64(at as u64), peer))
+    }
+
+    /// Who is in the queue yet is reset.
+    pub fn stop_listening(&mut self, shard: usize) {
+        let port = &mut self.ports[shard];
+        (port.listening, port.closed_at) = (false, Some(self.now));
+        let left = std::mem::take(&mut port.arrivals);
+        assert!(left.is_empty() || port.is_exhausted || !port.accepting, "{left:?} could have been accepted");
+        port.turned_away = !left.is_empty() && !port.accepting;
+        left.into_iter().for_each(|at| self.pipes[at].reset_by_front(&mut self.random));
+    }
+
+    /// Who has asked is heard before his connection is closed, and for who has just come it is not closed yet; but for
+    /// the end of a drain.
+    pub fn check_close(&self, shard: usize, socket: SocketId) {
+        let at = socket.to_u64() as usize;
+        let Some(pipe) = self.pipes.get(at).filter(|pipe| pipe.open && pipe.is_client()) else { return };
+        assert!(!self.ports[shard].turned_away, "the place of {at} came free too late");
+        let is_cut = self.ports[shard].closed_at.is_some_and(|closed| self.now >= closed + self.drain_micros);
+        if is_cut || pipe.peer_end.is_some() {
+            return;
+        }
+        assert!(!pipe.is_unheard(), "{at} was closed with {} bytes of its first request unread", pipe.said);
+        let is_new = pipe.said == 0 && self.now < pipe.adopted_at + FIRST_WITHIN;
+        assert!(!is_new, "{at} was closed although it has just come");
     }
 
     /// What is ready for a shard now, in the order in which it is visited.

@@ -29,6 +29,8 @@ pub struct Pipe {
     /// Which shard's driver has it.
     pub shard: usize,
     pub stage: Stage,
+    /// When the shard that serves it got it.
+    pub adopted_at: u64,
     /// The front was told that it stands.
     pub stands: bool,
     pub tag: Tag,
@@ -78,6 +80,7 @@ impl Pipe {
             address,
             shard,
             stage,
+            adopted_at: 0,
             stands: false,
             tag,
             open: true,
@@ -160,9 +163,19 @@ impl Pipe {
         taken
     }
 
-    pub fn adopt(&mut self, tag: Tag) {
-        self.tag = tag;
+    pub fn adopt(&mut self, tag: Tag, now: u64) {
+        (self.tag, self.adopted_at) = (tag, now);
         self.stage = Stage::Open;
+    }
+
+    /// One that a client has made.
+    pub fn is_client(&self) -> bool {
+        self.address.is_none()
+    }
+
+    /// Bytes have come, and the front has read none of them.
+    pub fn is_unheard(&self) -> bool {
+        self.said > 0 && self.to_front.len() as u64 == self.said
     }
 
     /// Some sends turn out short only with the end of the turn.

@@ -81,6 +81,7 @@ pub fn shard(
     rules: &Arc<Rules>,
     seed: u64,
 ) -> Shard<Simulated> {
+    network.borrow_mut().drain_micros = rules.limits.drain_timeout_ms * 1_000;
     let setup = Setup {
         listeners: Vec::new(),
         published: statics.published,
@@ -109,7 +110,6 @@ pub struct Schedule {
     pub play: Play,
     pub clients: Vec<Client>,
     pub engines: Vec<Engine>,
-    drains_at: Option<u64>,
     jumps: usize,
     pub thorough: bool,
     /// What the access log is told.
@@ -154,7 +154,10 @@ impl Schedule {
         let leaves = rules.half_close_leaves;
         let count = 1 + random.below(5) + style.crowd;
         let clients = (0..count).map(|_| draw::client(&mut play, style, leaves, &mut random)).collect();
-        let drains_at = (!style.calm && random.chance(20)).then(|| random.below(20_000_000) as u64);
+        // Half of them while clients come.
+        let within = random.pick(&[3_000_000, 20_000_000]);
+        let drains_at = (!style.calm && random.chance(20)).then(|| 1_000_000 + random.below(within) as u64);
+        network.borrow_mut().drains = drains_at.map(|at| (at, process));
         let jumps = random.pick(&[50, 1_000, usize::MAX]);
         FAULT.set(false);
         Schedule {
@@ -168,7 +171,6 @@ impl Schedule {
             play,
             clients,
             engines: Vec::new(),
-            drains_at,
             jumps,
             thorough,
             told: Vec::new(),
@@ -223,18 +225,13 @@ impl Schedule {
         if let Some(shadow) = &mut network.shadow {
             shadow.turn_ends();
         }
-        // What was handed over to a shard that drains is closed with it.
-        let dropped = |line: &mut std::os::unix::net::UnixStream| matches!(line.read(&mut [0; 8]), Ok(0));
-        for (at, mut line) in std::mem::take(&mut network.in_transit) {
-            if dropped(&mut line) {
-                network.pipes[at].close(&mut network.random);
-            } else {
-                network.in_transit.push((at, line));
-            }
+        // Nor is anybody lost on the way to a shard that drains.
+        for (at, line) in &mut network.in_transit {
+            assert!(!matches!(line.read(&mut [0; 8]), Ok(0)), "{at} was handed over and dropped");
         }
         if !goes_on {
             network.ports[place].wakes_at = u64::MAX;
-            network.ports[place].listening = false;
+            assert!(!network.ports[place].listening);
         }
     }
 
@@ -275,13 +272,6 @@ impl Schedule {
     /// What comes from outside: time passes, fleets change, something of ours breaks, the process is told to end.
     fn happen(&mut self) {
         let network = &mut *self.network.borrow_mut();
-        // Once: it rings for all shards, and nobody sleeps who is rung for all the time.
-        if self.drains_at.is_some_and(|at| at + 1_000_000 < network.now) && !self.process.draining() {
-            self.process.drain();
-            if let Some(shadow) = &mut network.shadow {
-                shadow.draining = true;
-            }
-        }
         network.control_acts(1);
         if self.style.calm {
             return;

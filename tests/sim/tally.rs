@@ -31,8 +31,8 @@ tally!(
     turns: usize, requests: usize, executed: usize, replies: usize, by_engines: usize, tunnelled: usize, told: usize,
     spliced: u64, retried_busy: u64, retried_untouched: u64, withheld: u64, barred: u64, error_replies: u64,
     error_events: u64, cut: u64, panicked: u64, finished: u64,
-    handed_over: usize, queue_released: u64, queue_full: u64, queue_pushed_out: u64, queue_timed_out: u64,
-    queue_left: u64,
+    handed_over: usize, handed_over_late: usize, accepted_last: usize,
+    queue_released: u64, queue_full: u64, queue_pushed_out: u64, queue_timed_out: u64, queue_left: u64,
     shadow_agreed: u64, shadow_differed: u64, shadow_nobody: u64,
     accounts_differ: u64, faults: u64, told_whole: usize, records_dropped: u64
 );
@@ -81,6 +81,8 @@ impl Tally {
             ("cut", self.cut),
             ("panicked", self.panicked),
             ("handed_over", self.handed_over as u64),
+            ("handed_over_late", self.handed_over_late as u64),
+            ("accepted_last", self.accepted_last as u64),
             ("queue_released", self.queue_released),
             ("queue_full", self.queue_full),
             ("queue_timed_out", self.queue_timed_out),

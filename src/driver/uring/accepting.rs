@@ -11,17 +11,30 @@ use super::{Told, Uring};
 use crate::driver::descriptors::Arrival;
 use crate::driver::{ACCEPTS_PER_VISIT, Completion, Driver, STALL, SocketId, Tag};
 
+/// How often the kernel is asked to end the polls at listeners: tens of thousands of clients may have been closed before.
+const UNWATCH_TRIES: u32 = 4_096;
+
 impl Uring {
     pub(super) fn accept_completed(&mut self, completed: Completed) -> Option<Completion> {
         self.note_last(&completed);
         self.accept_next(completed.id, ACCEPTS_PER_VISIT)
     }
 
-    /// Asks no poll.
+    /// Asks no poll. One that is under way would keep its listener open beyond the close, for a turn in which the kernel
+    /// takes connections that nobody will: so it ends first, as do those of closed connections, whose descriptors may be
+    /// wanted.
     pub(super) fn accept_now(&mut self) -> Option<(SocketId, SocketAddr)> {
+        self.accept_connections(false);
+        self.end_now(UNWATCH_TRIES, |uring| {
+            uring.closing == 0 && !uring.listeners.iter().any(|id| uring.is_polled(*id))
+        });
         let Uring { sockets, descriptors, listeners, .. } = self;
         let (connection, peer) = listeners.iter().find_map(|id| descriptors.accept_living(&sockets.get(*id)?.fd))?;
         Some((self.register(connection, Tag(0), Kind::Fresh), peer))
+    }
+
+    fn is_polled(&self, listener: SocketId) -> bool {
+        self.sockets.get(listener).is_some_and(|listener| listener.operations > 0)
     }
 
     /// Takes the next connection, unless `most` are taken or none are wanted.

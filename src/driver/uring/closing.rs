@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Uring;
+use super::ring::{Completed, Purpose};
 use super::state::Kind;
 use crate::driver::SocketId;
 
@@ -26,8 +27,13 @@ impl Uring {
     /// descriptor came free.
     pub(super) fn let_go(&mut self) -> bool {
         let closing = self.closing;
-        for _ in 0..LET_GO_TRIES {
-            if self.closing < closing || closing == 0 {
+        closing > 0 && self.end_now(LET_GO_TRIES, |uring| uring.closing < closing)
+    }
+
+    /// Enters until what was cancelled has ended so far that `met` holds; answers whether it does.
+    pub(super) fn end_now(&mut self, tries: u32, met: impl Fn(&Uring) -> bool) -> bool {
+        for _ in 0..tries {
+            if met(self) {
                 break;
             }
             let before = self.completed.len();
@@ -37,19 +43,24 @@ impl Uring {
                 break;
             }
             self.note_completed(before);
-            self.complete_closing();
+            self.complete_untold();
             if !self.ring.puts_off() {
                 break;
             }
         }
-        self.closing < closing
+        met(self)
     }
 
-    /// What completed of closed sockets need not wait for its turn: nobody is told of it.
-    fn complete_closing(&mut self) {
+    /// Whether nobody is told of it.
+    fn is_untold(&self, completed: Completed) -> bool {
+        self.is_closing(completed.id) || completed.purpose == Purpose::Accept && !self.accepting
+    }
+
+    /// What nobody is told of need not wait for its turn.
+    fn complete_untold(&mut self) {
         let mut place = self.handed_out;
         while let Some(&completed) = self.completed.get(place) {
-            if self.is_closing(completed.id) {
+            if self.is_untold(completed) {
                 self.completed.remove(place);
                 self.complete(completed);
             } else {
