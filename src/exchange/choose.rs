@@ -56,9 +56,10 @@ impl Exchange {
             Selected::Empty => return Err(refusals::NO_ENDPOINT.into()),
         };
         self.pool = Some(pool.id);
+        self.stranger = self.is_strange_to(pool.id, cx);
         let name = pool.name.as_bytes();
         // Where a header names it, the body may not have been looked at.
-        let session = self.asked.session.or(facts.and_then(|facts| facts.session()));
+        let session = self.session.or(facts.and_then(|facts| facts.session()));
         self.session = session.map(|session| prefix::session_key(name, session));
         let Some(facts) = facts else { return Ok(pool) };
         if facts.duplicates > 0 {

@@ -142,6 +142,7 @@ impl Exchange {
         if refuses {
             self.pay_back(cx);
         }
+        self.is_judged(head.status, cx);
         let delivery = self.write_reply_head(head, framing, cx);
         self.reply.started = true;
         self.draft.head_came(cx.now);
