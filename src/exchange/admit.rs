@@ -271,6 +271,7 @@ impl Exchange {
             retried: false,
             connects: 0,
             stranger: false,
+            names_nobody: false,
             tried: Avoid::default(),
             waited: None,
             paid: None,

@@ -222,6 +222,8 @@ pub struct Exchange {
     connects: u8,
     /// Nothing is learnt of it, since it may be anybody's: see [`stranger`].
     stranger: bool,
+    /// It names a model that nobody serves, and is let to be judged as if it were one.
+    names_nobody: bool,
     tried: Avoid,
     /// How long it waited in the queue.
     waited: Option<Micros>,

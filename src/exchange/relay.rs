@@ -142,7 +142,9 @@ impl Exchange {
         if refuses {
             self.pay_back(cx);
         }
-        self.is_judged(head.status, cx);
+        if !self.is_let_in(head.status, cx) {
+            return Headed::Nothing;
+        }
         let delivery = self.write_reply_head(head, framing, cx);
         self.reply.started = true;
         self.draft.head_came(cx.now);

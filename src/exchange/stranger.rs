@@ -7,8 +7,8 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::Exchange;
 use super::event::Context;
+use super::{Exchange, refusals};
 use crate::counters::Credential;
 use crate::http::RequestHead;
 use crate::snapshot::PoolId;
@@ -28,27 +28,33 @@ pub(super) fn credential(head: &RequestHead<'_>, cx: &Context<'_>) -> Option<Cre
 }
 
 impl Exchange {
-    /// Whether no engine of this pool let it in of late.
-    pub(super) fn is_strange_to(&self, pool: PoolId, cx: &Context<'_>) -> bool {
-        let known = |credential| cx.counters.credentials().are_known(credential, Some(pool.0));
+    /// Whether no engine of this pool let it in of late; `None`: of any.
+    pub(super) fn is_strange_to(&self, pool: Option<PoolId>, cx: &Context<'_>) -> bool {
+        let known = |credential| cx.counters.credentials().are_known(credential, pool.map(|pool| pool.0));
         self.asked.credential.is_some_and(|credential| !known(credential))
     }
 
-    /// Its engine answers so, and has judged it.
-    pub(super) fn is_judged(&mut self, status: u16, cx: &mut Context<'_>) {
-        let Some(pool) = self.pool else { return };
+    /// Its engine answers so, and has judged it. False: the answer is not for its client, who has had another.
+    pub(super) fn is_let_in(&mut self, status: u16, cx: &mut Context<'_>) -> bool {
+        let Some(pool) = self.pool else { return true };
         let credentials = cx.counters.credentials();
         match (status, self.asked.credential) {
             (401 | 403, credential) => credentials.kept_out(credential, pool.0),
             // The HTTP server tells anybody much of what is only read.
             (200..300, Some(credential)) if self.asked.proves => {
                 credentials.let_in(credential, pool.0);
-                if std::mem::take(&mut self.stranger) {
+                if std::mem::take(&mut self.stranger) && !self.names_nobody {
                     self.learn_late(cx);
                 }
             }
             _ => {}
         }
+        // Some engines answer whatever model is named.
+        let is_anothers = self.names_nobody && (200..300).contains(&status);
+        if is_anothers {
+            self.refuse(refusals::unknown_model(b"(the one that is named)"), cx);
+        }
+        !is_anothers
     }
 
     /// What is learnt of others with the choice; that it will be held there, where the request is still here.

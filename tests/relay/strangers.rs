@@ -8,7 +8,7 @@ use warmfront::index::Figures;
 use warmfront::policy::Policy;
 
 use crate::client::Client;
-use crate::engine::{Engine, ok};
+use crate::engine::{Connection, Engine, ok};
 use crate::front::{Front, PATIENCE};
 
 const GOOD: &str = "Authorization: Bearer good\r\n";
@@ -177,4 +177,37 @@ fn what_strangers_send_moves_no_means() {
     assert_eq!(means(), before);
     scene.held(&text("long 1", 40_000));
     assert_ne!(means(), before);
+}
+
+/// Which models there are is told by `/v1/models`, to who may know; where others are told of a model that nobody serves
+/// they can guess which ones are.
+#[test]
+fn a_stranger_is_not_told_which_models_there_are() {
+    fn lenient(mut connection: Connection) {
+        while let Some(request) = connection.request() {
+            let good = request.head.get("authorization").unwrap_or_default().starts_with("Bearer good");
+            connection.send(if good { ok("{}") } else { KEY_WANTED.into() });
+        }
+    }
+    let engines = [Engine::run(lenient), Engine::run(lenient)];
+    let front = Front::with(&engines.each_ref().map(|engine| engine.address), |options| {
+        options.pools = vec![("one", vec![0]), ("other", vec![1])];
+        options.settings.policy = Policy::Warm;
+        options.asks_keys = true;
+    });
+    let asked = |model: &str, fields: &str| front.ask(completion(model, fields, "hello"));
+    let overlong = "n".repeat(300);
+    for model in ["one", "other", "third", &overlong] {
+        let reply = asked(model, BAD);
+        assert_eq!((reply.status, &*reply.text()), (401, r#"{"error":"Unauthorized"}"#), "{model}");
+    }
+    // Not even where its engine does not look at the name.
+    assert_eq!([asked("third", GOOD), asked("third", OTHER)].map(|reply| reply.status), [404; 2]);
+    assert_eq!(asked("one", GOOD).status, 200);
+    front.settles();
+    let executed = || engines.iter().map(Engine::executions).sum::<usize>();
+    let before = executed();
+    assert!(asked("third", GOOD).text().contains("The model `third` does not exist."));
+    assert_eq!(executed(), before, "it is told here, as anybody whom an engine let in");
+    assert_eq!(front.count(Count::Panicked), 0);
 }
