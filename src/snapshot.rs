@@ -58,6 +58,8 @@ pub struct ModelsAnswer {
     pub cards: HashMap<Box<[u8]>, Bytes>,
     /// XXH3-64 of each `Authorization` value that the engines accept; empty: they ask for none.
     pub authorizations: Vec<u64>,
+    /// An engine asks for keys, whether one is known that it takes or not.
+    pub asks_keys: bool,
 }
 
 /// The pool selected for a request.

@@ -54,6 +54,8 @@ mod records;
 mod shadows;
 #[path = "relay/storm.rs"]
 mod storm;
+#[path = "relay/strangers.rs"]
+mod strangers;
 #[path = "relay/trust.rs"]
 mod trust;
 #[path = "relay/tunnel.rs"]

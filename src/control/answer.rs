@@ -36,6 +36,7 @@ pub(super) fn of(members: &[Member]) -> ModelsAnswer {
         cards: cards.into_iter().map(|card| (card.id.as_bytes().into(), card.json)).collect(),
         hides_some: members.iter().any(|member| is_hidden(&member)),
         authorizations,
+        asks_keys: members.iter().any(|member| member.lock.asks()),
     }
 }
 

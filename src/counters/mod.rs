@@ -4,6 +4,7 @@
 //! What each shard counts for itself stands in [`stats`].
 
 mod counts;
+mod credentials;
 mod deeds;
 mod first_tokens;
 mod histogram;
@@ -18,6 +19,7 @@ mod without;
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::fleet::{Cells, EndpointId, Loads};
 use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX};
+pub use credentials::{Credential, Credentials};
 pub use deeds::{Counted, Deeds};
 pub use outcomes::{Barred, Outcome, Outcomes, Telling};
 pub use predictions::{Asked, Compared, Prediction, Predictions, Text};
@@ -31,6 +33,7 @@ pub struct Counters {
     outcomes: Outcomes,
     predictions: Predictions,
     queue: Queue,
+    credentials: Credentials,
     /// Failed connects by slot since start; control reads them between probes.
     connect_failures: Box<[AtomicU32; ENDPOINTS_MAX]>,
     /// Requests that were answered 404 there, by slot since start; for control, which then asks what is served there.
@@ -47,6 +50,7 @@ impl Counters {
             outcomes: Outcomes::default(),
             predictions: Predictions::default(),
             queue: Queue::default(),
+            credentials: Credentials::default(),
             connect_failures: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
             not_found: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
             underflow: AtomicU64::new(0),
@@ -75,6 +79,12 @@ impl Counters {
     #[inline]
     pub fn queue(&self) -> &Queue {
         &self.queue
+    }
+
+    /// What engines let in.
+    #[inline]
+    pub fn credentials(&self) -> &Credentials {
+        &self.credentials
     }
 
     /// Our requests in flight on one endpoint. Control gives a slot to another endpoint only at 0.

@@ -11,7 +11,7 @@ use super::queue::{Asker, QueueRules};
 use super::refusals;
 use super::reply::Reply;
 use super::upload::Upload;
-use super::{Asked, End, Exchange, Leg, Phase, outcome};
+use super::{Asked, End, Exchange, Leg, Phase, outcome, stranger};
 use crate::config::{Access, Cidr, Config, HalfClose};
 use crate::counters::Telling;
 use crate::http::rewrite;
@@ -203,6 +203,13 @@ fn rewritten(head: &RequestHead<'_>, framing: &RequestFraming, id: &[u8], peer: 
     out
 }
 
+/// The session that a header names, where that is asked for.
+fn named_session(head: &RequestHead<'_>, cx: &Context<'_>) -> Option<u64> {
+    let headers = if cx.snapshot.needs.contains(Needs::SESSION) { &*cx.snapshot.session_headers } else { &[] };
+    let named = headers.iter().find_map(|name| head.get(name).filter(|value| !value.is_empty()));
+    named.map(prefix::session_hash)
+}
+
 impl Asked {
     fn of(
         head: &RequestHead<'_>,
@@ -212,8 +219,6 @@ impl Asked {
         peer: Peer,
         cx: &Context<'_>,
     ) -> Asked {
-        let needs = cx.snapshot.needs;
-        let headers = if needs.contains(Needs::SESSION) { &*cx.snapshot.session_headers } else { &[] };
         let asks_explain = head.list.known(Known::XWarmfrontExplain).next() == Some(b"1");
         // Of what came through a proxy the peer is not who asks.
         let is_direct = || !head.list.has(Known::XForwardedFor) && head.get("forwarded").is_none();
@@ -227,10 +232,7 @@ impl Asked {
             api,
             request_id,
             explain: asks_explain && believed() && is_direct(),
-            session: headers
-                .iter()
-                .find_map(|name| head.get(name).filter(|value| !value.is_empty()))
-                .map(prefix::session_hash),
+            credential: stranger::credential(head, cx),
             proves: outcome::proves(head.method, head.path(), api),
             encoded: codings.next().is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")),
             stream: false,
@@ -264,11 +266,13 @@ impl Exchange {
             asked,
             key: None,
             shadow_key: None,
-            session: None,
+            session: named_session(head, cx),
             thought: None,
             context: 0,
             retried: false,
             connects: 0,
+            stranger: false,
+            names_nobody: false,
             tried: Avoid::default(),
             waited: None,
             paid: None,

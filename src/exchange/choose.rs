@@ -46,6 +46,11 @@ impl Exchange {
         let named = self.pool_in_query(cx.snapshot);
         let pool = match named.map_or_else(|| self.selected(cx.snapshot, facts), Selected::Pool) {
             Selected::Pool(pool) => pool,
+            // Which models there are is not for anybody to know: an engine says who is told.
+            Selected::UnknownModel if self.is_strange_to(None, cx) => {
+                self.names_nobody = true;
+                cx.snapshot.any_pool().ok_or(refusals::NO_ENDPOINT)?
+            }
             Selected::UnknownModel => {
                 let model = facts.and_then(Facts::model);
                 return Err(refusals::unknown_model(model.unwrap_or(b"(a name of more than 256 bytes)")));
@@ -56,9 +61,13 @@ impl Exchange {
             Selected::Empty => return Err(refusals::NO_ENDPOINT.into()),
         };
         self.pool = Some(pool.id);
+        self.stranger = self.names_nobody || self.is_strange_to(self.pool, cx);
+        if self.stranger {
+            self.asked.asker.is_a_stranger(&cx.rules.queue);
+        }
         let name = pool.name.as_bytes();
         // Where a header names it, the body may not have been looked at.
-        let session = self.asked.session.or(facts.and_then(|facts| facts.session()));
+        let session = self.session.or(facts.and_then(|facts| facts.session()));
         self.session = session.map(|session| prefix::session_key(name, session));
         let Some(facts) = facts else { return Ok(pool) };
         if facts.duplicates > 0 {

@@ -37,6 +37,7 @@ mod reply;
 mod request;
 mod retries;
 mod shadow;
+mod stranger;
 mod tap;
 mod toolsets;
 mod tunnel;
@@ -56,8 +57,8 @@ pub use retries::Retries;
 pub use shadow::{SHADOWS_MAX, Shadows};
 pub use toolsets::{Toolsets, Wanted};
 
-use crate::counters::Admission;
 use crate::counters::queue::Paid;
+use crate::counters::{Admission, Credential};
 use crate::fleet::EndpointId;
 use crate::http::{RequestFraming, Shape, Version};
 use crate::policy::{Avoid, Tokens};
@@ -145,8 +146,8 @@ struct Asked {
     request_id: RequestId,
     /// Show the choice in the reply.
     explain: bool,
-    /// Hash of the session key, from a header or the body.
-    session: Option<u64>,
+    /// What its engine judges it by, where engines ask for keys.
+    credential: Option<Credential>,
     /// A good answer is its engine's, and not of the HTTP server before that.
     proves: bool,
     /// The body is compressed: routed by load.
@@ -179,7 +180,7 @@ struct Leg {
     /// Its engine says that it broke it off before the first token.
     aborted: bool,
     /// What its endpoint was thought to hold of the prompt, and will, where that was looked at.
-    noted: Option<warm::Noted>,
+    noted: Option<noted::Noted>,
 }
 
 /// One request and its response. In memory it is as it stands here: what each chunk of a reply reads or writes comes
@@ -211,6 +212,7 @@ pub struct Exchange {
     key: Option<u64>,
     /// What the policy that looks on has in its place.
     shadow_key: Option<u64>,
+    /// Of its session: the hash of what a header names, until its pool is known.
     session: Option<u64>,
     /// What the endpoint of the last choice was thought to hold of the prompt, where tokens were counted.
     thought: Option<(EndpointId, Tokens)>,
@@ -218,6 +220,10 @@ pub struct Exchange {
     context: u32,
     retried: bool,
     connects: u8,
+    /// Nothing is learnt of it, since it may be anybody's: see [`stranger`].
+    stranger: bool,
+    /// It names a model that nobody serves, and is let to be judged as if it were one.
+    names_nobody: bool,
     tried: Avoid,
     /// How long it waited in the queue.
     waited: Option<Micros>,

@@ -1,30 +1,128 @@
-//! What an endpoint will hold once a prompt was sent there, noted in the index.
+//! What is counted and learnt of a prompt that goes to an endpoint: what it costs there, and that it will be held, as
+//! the index notes; and what of that is taken back where nothing was computed.
 
 use std::num::NonZeroU64;
 
 use super::event::Context;
-use super::{Exchange, Lender};
+use super::warm::{self, LookedUp};
+use super::{Exchange, Leg, Lender};
 use crate::counters::stats::{Count, ShardStats};
-use crate::fleet::EndpointId;
+use crate::counters::{Admission, Prediction};
+use crate::fleet::{EndpointId, Rung};
 use crate::index::{Index, Missed};
 use crate::limits::BLOCK_BYTES;
+use crate::policy::Tokens;
+use crate::snapshot::PoolId;
 
 /// A prompt may be so many times longer, by a mean prompt's tokens, than it is.
 const GUESS_FACTOR: f64 = 2.0;
 
 /// The first block of a prompt that was not held there before, in its chain and in that of all of it where that is kept
 /// beside. One of the name 0 would not be told of.
-pub(super) type FirstNew = [Option<NonZeroU64>; 2];
+type FirstNew = [Option<NonZeroU64>; 2];
+
+/// What was thought of a prompt's endpoint, and what was noted there behind the choice.
+#[derive(Debug)]
+pub(super) struct Noted {
+    pub(super) prediction: Prediction,
+    /// Until it is known whether it is computed.
+    first_new: FirstNew,
+    demand: Demand,
+    stage: Stage,
+}
+
+/// What a prompt asks of its endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Demand {
+    pub(super) tokens: Tokens,
+    /// Text that as many tokens stand for.
+    pub(super) bytes: u64,
+}
+
+/// How far a request is on its way to its engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// It was chosen for before it was read to its end, and nothing of its demand counts yet: nothing is computed
+    /// before all of it was sent, and it may be long in coming, or never come.
+    Comes,
+    /// Its demand counts.
+    There,
+    Sent,
+}
+
+impl Noted {
+    /// Nothing is noted in the index yet.
+    pub(super) fn of(prediction: Prediction, demand: Demand, stage: Stage) -> Noted {
+        Noted { prediction, first_new: FirstNew::default(), demand, stage }
+    }
+}
 
 impl Exchange {
+    /// That this endpoint is asked for the prompt, how long that is, and, where it was looked up, that it will be held
+    /// there.
+    pub(super) fn learn(
+        &self,
+        noted: &mut Noted,
+        endpoint: EndpointId,
+        looked_up: Option<LookedUp>,
+        cx: &mut Context<'_>,
+    ) {
+        if noted.stage != Stage::Comes {
+            noted.demand.moves_means(self.pool, cx);
+        }
+        if let Some(looked_up) = looked_up {
+            noted.first_new = self.note_prompt(endpoint, looked_up, is_exact(endpoint, looked_up, cx), cx);
+        }
+        cx.counters.predictions().asked(endpoint.slot, &noted.prediction);
+    }
+
+    /// All of it was sent: what its endpoint has to do for it counts by now.
+    pub(super) fn count_sent(&mut self, cx: &mut Context<'_>) {
+        let Some(Leg { admission, noted: Some(noted), .. }) = &mut self.leg else { return };
+        let before = std::mem::replace(&mut noted.stage, Stage::Sent);
+        if before == Stage::Comes {
+            noted.demand.count(self.pool, admission, cx);
+            if !self.stranger {
+                noted.demand.moves_means(self.pool, cx);
+            }
+        }
+        if before != Stage::Sent {
+            admission.prompted(noted.demand.bytes);
+        }
+    }
+
+    /// The engine has computed nothing of it, whether it refused it or did not get all of it: what was noted at its
+    /// endpoint is not there. Where another request with the same beginning went there meanwhile, too little is
+    /// believed until the next.
+    pub(super) fn was_not_computed(&mut self, cx: &Context<'_>) {
+        let Some(Leg { admission, noted: Some(noted), .. }) = &mut self.leg else { return };
+        if noted.stage == Stage::Sent {
+            admission.unprompted(noted.demand.bytes);
+            noted.stage = Stage::There;
+        }
+        let Some(index) = cx.snapshot.index.as_ref() else { return };
+        for link in std::mem::take(&mut noted.first_new).into_iter().flatten() {
+            if index.take_back(link.get(), admission.endpoint()) == Err(Missed::Busy) {
+                cx.stats.count(Count::IndexBusy);
+            }
+        }
+    }
+
+    /// At the end: what its engine did not get whole was not computed.
+    pub(super) fn was_not_sent(&mut self, cx: &Context<'_>) {
+        let noted = self.leg.as_ref().and_then(|leg| leg.noted.as_ref());
+        if noted.is_some_and(|noted| noted.stage != Stage::Sent) {
+            self.was_not_computed(cx);
+        }
+    }
+
     /// The endpoint will hold this prompt and the answer to it. What an engine tells itself holds only until that
     /// shows, and is never taken back; it tells nothing of what the client wrote, so that this stays until its room is
     /// another's. Answers what is to be taken back where it is not computed.
-    pub(super) fn note_prompt(
+    fn note_prompt(
         &self,
         endpoint: EndpointId,
-        block_tokens: f32,
-        rendered: bool,
+        LookedUp { block_tokens, rendered, .. }: LookedUp,
         is_exact: bool,
         cx: &mut Context<'_>,
     ) -> FirstNew {
@@ -55,6 +153,31 @@ impl Exchange {
         let in_blocks = (cx.lender.blocks() * BLOCK_BYTES) as u64;
         (cx.lender.prompt_bytes.saturating_sub(in_blocks) as f64 + answer) as usize / BLOCK_BYTES
     }
+}
+
+impl Demand {
+    pub(super) fn count(&self, pool: Option<PoolId>, admission: &mut Admission, cx: &Context<'_>) {
+        let Tokens { held, new, .. } = self.tokens;
+        admission.computes(new);
+        cx.stats.add(Count::PromptTokensHeld, held.into());
+        cx.stats.add(Count::PromptTokensNew, new.into());
+        if let Some(pool) = pool {
+            admission.occupies(warm::occupied(&self.tokens, pool, cx.counters.loads()));
+        }
+    }
+
+    fn moves_means(&self, pool: Option<PoolId>, cx: &Context<'_>) {
+        let Tokens { held, new, .. } = self.tokens;
+        if let Some(pool) = pool {
+            cx.counters.prompt(pool.0, held + new, held);
+        }
+    }
+}
+
+/// Whether its endpoint tells itself what it holds of a prompt that was looked up so.
+pub(super) fn is_exact(endpoint: EndpointId, looked_up: LookedUp, cx: &Context<'_>) -> bool {
+    let rung = cx.snapshot.endpoint(endpoint).map(|endpoint| endpoint.rung);
+    looked_up.rendered && rung.is_some_and(Rung::is_exact)
 }
 
 /// Notes one chain, and so many blocks of an answer behind it. Answers the first block that was not held there before.

@@ -81,6 +81,15 @@ impl Asker {
         }
     }
 
+    /// No engine is known to let it in: it is not believed to be urgent, and counts for nobody whom it only claims to
+    /// be, but for all strangers together.
+    pub(super) fn is_a_stranger(&mut self, rules: &QueueRules) {
+        (self.priority, self.is_open) = (self.priority.max(0), false);
+        if !rules.tenant_header.is_empty() {
+            self.tenant = Tenant::STRANGERS;
+        }
+    }
+
     /// The body says it too; the header wins.
     pub(super) fn says(&mut self, priority: Option<i64>) {
         if let Some(said) = priority.filter(|_| self.is_open) {
@@ -228,9 +237,9 @@ impl Exchange {
     }
 
     /// Its engine refused it, or none got it: its tenant gets the turn back, so that a caller without a key cannot use
-    /// up the turns of a tenant that it only claims to be.
+    /// up the turns of a tenant that it only claims to be. Strangers get none back: they would always come first.
     pub(super) fn pay_back(&mut self, cx: &Context<'_>) {
-        if let Some(paid) = self.paid.take() {
+        if let Some(paid) = self.paid.take().filter(|paid| !paid.is_a_strangers()) {
             cx.counters.queue().repaid(paid);
         }
     }

@@ -144,6 +144,9 @@ impl Exchange {
         if refuses {
             self.pay_back(cx);
         }
+        if !self.is_let_in(head.status, cx) {
+            return Headed::Nothing;
+        }
         let delivery = self.write_reply_head(head, framing, cx);
         self.reply.started = true;
         self.draft.head_came(cx.now);

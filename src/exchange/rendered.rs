@@ -33,9 +33,6 @@ pub fn cut(body: &Body<'_>, form: &Form, pool: &Pool, lender: &mut Lender) -> Re
     let renderer = lender.renderer.get_or_insert_default();
     let rendering = renderer.render(body.api, form, body.bytes, body.tools);
     if rendering.bytes == 0 || rendering.bytes < body.chained_bytes / 2 {
-        if let Some(tools) = renderer.unknown_tools().and_then(|tools| body.bytes.get(tools)) {
-            lender.toolsets.met(form.id, tools);
-        }
         return Err(rendering.ends.unwrap_or(Why::Prompt));
     }
     if rendering.ends.is_some() {
@@ -62,8 +59,20 @@ impl Exchange {
         let bytes = self.upload.held.get(self.upload.head_len..).filter(|_| whole).filter(is_short);
         let body = bytes.map(|bytes| Body { api: self.asked.api, bytes, salt, chained_bytes, tools });
         let cut = body.map(|body| cut(&body, form, pool, cx.lender));
+        if let (Some(Err(_)), Some(bytes), false) = (&cut, bytes, self.stranger) {
+            meets_tools(form, bytes, cx.lender);
+        }
         cx.stats.count(cut.map_or(Count::NotRenderedHeld, |cut| cut.map_or_else(count_of, |_| Count::Rendered)));
         cut?.ok()
+    }
+}
+
+/// What a body could not be written for may be its tools.
+fn meets_tools(form: &Form, bytes: &[u8], lender: &mut Lender) {
+    let Lender { renderer, toolsets, .. } = lender;
+    let tools = renderer.as_ref().and_then(|renderer| bytes.get(renderer.unknown_tools()?));
+    if let Some(tools) = tools {
+        toolsets.met(form.id, tools);
     }
 }
 

@@ -29,7 +29,7 @@ impl Exchange {
 
     fn needs(&self, snapshot: &Snapshot) -> Needs {
         let mut needs = snapshot.needs;
-        if self.asked.session.is_some() {
+        if self.session.is_some() {
             needs = needs.without(Needs::SESSION);
         }
         if self.asked.api == Api::Other {

@@ -2,14 +2,14 @@
 
 use super::Lender;
 use super::event::{Context, Micros};
-use super::noted::FirstNew;
+use super::noted::{Demand, Noted, Stage, is_exact};
 use super::usage::Usage;
 use super::{Exchange, Leg, Waiting};
 use crate::counters::stats::Count;
 use crate::counters::{Admission, Prediction};
-use crate::fleet::{Endpoint, Loads, Method, Rung};
+use crate::fleet::{Endpoint, Loads, Method};
 use crate::http::BodyLength;
-use crate::index::{Matches, Missed};
+use crate::index::Matches;
 use crate::limits::{BLOCK_BYTES, STEP_BYTES, TOKENS_MAX};
 use crate::policy::{Policy, Prompt, Tokens};
 use crate::prefix;
@@ -19,40 +19,11 @@ use crate::snapshot::{Pool, PoolId, Snapshot};
 /// Canonical bytes of a token id.
 const ID_BYTES: f32 = 4.0;
 
-/// What was thought of a prompt's endpoint, and what was noted there behind the choice.
-#[derive(Debug)]
-pub(super) struct Noted {
-    prediction: Prediction,
-    /// Until it is known whether it is computed.
-    first_new: FirstNew,
-    demand: Demand,
-    stage: Stage,
-}
-
-/// What a prompt asks of its endpoint.
-#[derive(Clone, Copy, Debug)]
-struct Demand {
-    tokens: Tokens,
-    /// Text that as many tokens stand for.
-    bytes: u64,
-}
-
-/// How far a request is on its way to its engine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
-    /// It was chosen for before it was read to its end, and nothing of its demand counts yet: nothing is computed
-    /// before all of it was sent, and it may be long in coming, or never come.
-    Comes,
-    /// Its demand counts.
-    There,
-    Sent,
-}
-
 /// A prompt that was looked up: its chain and matches are the lender's.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LookedUp {
     tokens: u32,
-    block_tokens: f32,
+    pub(super) block_tokens: f32,
     tie: u64,
     /// Token ids of a batch's other prompts: they are computed, and not in the chain.
     ids_beside: u32,
@@ -67,7 +38,7 @@ pub struct LookedUp {
     /// It is text and nothing else, and all of it was read.
     text_alone: bool,
     /// Its chain is of what its engine writes; else of what the client wrote.
-    rendered: bool,
+    pub(super) rendered: bool,
     /// Its engine computes all of it, whatever is held there: nobody holds any, for the choice and for what is thought
     /// to come of it.
     recomputed: bool,
@@ -211,7 +182,7 @@ impl Exchange {
     }
 
     /// The choice stands, whatever it was made by, and tokens are known: what the endpoint is to compute is counted,
-    /// where all of it is there, and that it will hold the prompt is noted. Answers what it is thought to hold by now.
+    /// where all of it is there, and what there is to learn is learnt. Answers what it is thought to hold by now.
     pub(super) fn charge_tokens(
         &mut self,
         tokens: Option<Tokens>,
@@ -222,8 +193,8 @@ impl Exchange {
         let tokens = tokens?;
         let Tokens { held, new, predicted } = tokens;
         let endpoint = admission.endpoint();
-        let LookedUp { text_alone, bytes_beside, rendered, batch, several, block_tokens, .. } =
-            looked_up.unwrap_or_default();
+        let looked_up = looked_up.unwrap_or_default();
+        let LookedUp { text_alone, bytes_beside, batch, several, .. } = looked_up;
         if several {
             admission.is_several();
         }
@@ -232,52 +203,15 @@ impl Exchange {
         if stage == Stage::There {
             demand.count(self.pool, admission, cx);
         }
-        let rung = cx.snapshot.endpoint(endpoint).map(|endpoint| endpoint.rung);
-        let is_exact = rendered && rung.is_some_and(Rung::is_exact);
-        let first_new = self.note_prompt(endpoint, block_tokens, rendered, is_exact, cx);
-        let method = if is_exact { Method::Precise } else { Method::Warm };
+        let method = if is_exact(endpoint, looked_up, cx) { Method::Precise } else { Method::Warm };
         let text_bytes = if text_alone { cx.lender.prompt_bytes } else { 0 };
         let omits_zero = matches!(self.asked.api, Api::Chat | Api::Completions | Api::Messages);
         let prediction = Prediction { method, tokens: held + new, held: predicted, text_bytes, batch, omits_zero };
-        cx.counters.predictions().asked(endpoint.slot, &prediction);
-        Some(Noted { prediction, first_new, demand, stage })
-    }
-
-    /// All of it was sent: what its endpoint has to do for it counts by now.
-    pub(super) fn count_sent(&mut self, cx: &mut Context<'_>) {
-        let Some(Leg { admission, noted: Some(noted), .. }) = &mut self.leg else { return };
-        let before = std::mem::replace(&mut noted.stage, Stage::Sent);
-        if before == Stage::Comes {
-            noted.demand.count(self.pool, admission, cx);
+        let mut noted = Noted::of(prediction, demand, stage);
+        if !self.stranger {
+            self.learn(&mut noted, endpoint, Some(looked_up), cx);
         }
-        if before != Stage::Sent {
-            admission.prompted(noted.demand.bytes);
-        }
-    }
-
-    /// The engine has computed nothing of it, whether it refused it or did not get all of it: what was noted at its
-    /// endpoint is not there. Where another request with the same beginning went there meanwhile, too little is
-    /// believed until the next.
-    pub(super) fn was_not_computed(&mut self, cx: &Context<'_>) {
-        let Some(Leg { admission, noted: Some(noted), .. }) = &mut self.leg else { return };
-        if noted.stage == Stage::Sent {
-            admission.unprompted(noted.demand.bytes);
-            noted.stage = Stage::There;
-        }
-        let Some(index) = cx.snapshot.index.as_ref() else { return };
-        for link in std::mem::take(&mut noted.first_new).into_iter().flatten() {
-            if index.take_back(link.get(), admission.endpoint()) == Err(Missed::Busy) {
-                cx.stats.count(Count::IndexBusy);
-            }
-        }
-    }
-
-    /// At the end: what its engine did not get whole was not computed.
-    pub(super) fn was_not_sent(&mut self, cx: &Context<'_>) {
-        let noted = self.leg.as_ref().and_then(|leg| leg.noted.as_ref());
-        if noted.is_some_and(|noted| noted.stage != Stage::Sent) {
-            self.was_not_computed(cx);
-        }
+        Some(noted)
     }
 
     /// The reply told how many tokens there were.
@@ -363,19 +297,6 @@ impl Exchange {
     pub(super) fn prompt_computed(&mut self) {
         if let Some(leg) = &mut self.leg {
             leg.admission.computed();
-        }
-    }
-}
-
-impl Demand {
-    fn count(&self, pool: Option<PoolId>, admission: &mut Admission, cx: &Context<'_>) {
-        let Tokens { held, new, .. } = self.tokens;
-        admission.computes(new);
-        cx.stats.add(Count::PromptTokensHeld, held.into());
-        cx.stats.add(Count::PromptTokensNew, new.into());
-        if let Some(pool) = pool {
-            admission.occupies(occupied(&self.tokens, pool, cx.counters.loads()));
-            cx.counters.prompt(pool.0, held + new, held);
         }
     }
 }

@@ -30,6 +30,7 @@ struct State {
     ill: AtomicBool,
     hangs: AtomicBool,
     refuses: AtomicBool,
+    asks_keys: AtomicBool,
     /// It tells flags in place of sources.
     flags: AtomicBool,
     /// What it is to be asked with where it publishes; empty: nothing.
@@ -51,6 +52,7 @@ impl Engine {
             ill: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
+            asks_keys: AtomicBool::new(false),
             flags: AtomicBool::new(false),
             key: Mutex::default(),
             body: Mutex::default(),
@@ -135,6 +137,11 @@ impl Engine {
         self.state.refuses.store(refuses, Ordering::Relaxed);
     }
 
+    /// Whether prompts are refused that show no key.
+    pub fn asks_keys(&self, asks_keys: bool) {
+        self.state.asks_keys.store(asks_keys, Ordering::Relaxed);
+    }
+
     /// Whether `/metrics` does not answer.
     pub fn hangs(&self, hangs: bool) {
         self.state.hangs.store(hangs, Ordering::Relaxed);
@@ -207,6 +214,9 @@ fn serve(mut wire: Wire, state: &State) {
             ),
             "/kv_event_sources" if !state.admits(&head) => ("text/plain", "who are you?".to_owned()),
             "/kv_event_sources" => ("application/json", state.sources.lock().unwrap().clone()),
+            _ if state.asks_keys.load(Ordering::Relaxed) && head.get("authorization").is_none() => {
+                ("text/plain", "key?".to_owned())
+            }
             _ if state.refuses.load(Ordering::Relaxed) => ("text/plain", "no".to_owned()),
             _ => {
                 *state.body.lock().unwrap() = body.data;
@@ -219,7 +229,7 @@ fn serve(mut wire: Wire, state: &State) {
         let status = match (kind, &*text) {
             ("", _) => "404 Not Found",
             (_, "no") => "400 Bad Request",
-            (_, "who are you?") => "401 Unauthorized",
+            (_, "who are you?" | "key?") => "401 Unauthorized",
             _ => "200 OK",
         };
         let reply =

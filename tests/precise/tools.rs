@@ -178,3 +178,30 @@ fn tools_that_are_no_tools_are_left_alone() {
         assert_eq!(scene.front.metric("warmfront_toolsets{chats=\"unfollowed\"}"), 1.0);
     });
 }
+
+/// Anybody may send what nobody else does: learning it would take the place of what is in use.
+#[test]
+fn tools_of_strangers_are_not_learnt() {
+    on_both(|driver| {
+        let scene = scene(driver);
+        scene.engines.iter().for_each(|engine| engine.asks_keys(true));
+        let asked = |name: &str, fields: &str| {
+            let (mut client, body) = (scene.front.connect(), agent(name, 970).0.to_string());
+            let head = format!("POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{fields}");
+            client.send(&format!("{head}content-length: {}\r\n\r\n{body}", body.len()));
+            let head = client.head();
+            assert!(client.body(&head).whole, "{driver}");
+            head.start.split(' ').nth(1).unwrap_or_default().to_owned()
+        };
+        for _ in 0..4 {
+            assert_eq!(asked("made_up", ""), "401", "{driver}");
+        }
+        // Control asks ten times a second.
+        std::thread::sleep(Duration::from_millis(500));
+        until_followed(&scene, 0.0);
+        for _ in 0..2 {
+            assert_eq!(asked("look_up", "authorization: Bearer good\r\n"), "200", "{driver}");
+        }
+        until_followed(&scene, 1.0);
+    });
+}

@@ -44,6 +44,8 @@ pub struct Options {
     pub capacity_tokens: Option<u64>,
     /// Tokens of the longest prompt that the engines take, where that is known.
     pub context: Option<u32>,
+    /// Engines are known to ask for keys before the first of them refuses one.
+    pub asks_keys: bool,
     /// Asked before and behind each choice, in the middle of a turn.
     pub stopwatch: fn() -> u64,
 }
@@ -61,7 +63,8 @@ impl Front {
         // What failed is in flight for as long, and most tests wait until nothing is.
         rules.limits.failed_charge_ms = 50;
         let (pools, policies) = (Vec::new(), Vec::new());
-        let mut options = Options { rules, settings, pools, policies, capacity_tokens: None, context: None, stopwatch };
+        let (capacity_tokens, context, asks_keys) = (None, None, false);
+        let mut options = Options { rules, settings, pools, policies, capacity_tokens, context, asks_keys, stopwatch };
         change(&mut options);
         options.rules.telling = Telling::of(&options.rules.limits);
         let published = Published::leak(snapshot(upstreams, &options));
@@ -186,6 +189,7 @@ fn snapshot(upstreams: &[SocketAddr], options: &Options) -> Snapshot {
         pool.context = options.context.unwrap_or(pool.context);
         snapshot.pools.push(pool);
     }
+    snapshot.models_answer.asks_keys = options.asks_keys;
     snapshot.session_headers = settings.session_headers.iter().map(|name| name.as_str().into()).collect();
     if all.iter().any(Settings::counts_tokens) {
         let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 16, lengths: false }).unwrap();

@@ -30,6 +30,7 @@ mod queueing;
 mod records;
 mod shadows;
 mod storm;
+mod strangers;
 mod trust;
 mod tunnel;
 mod unseen;

@@ -47,6 +47,14 @@ impl Stage {
         Stage { engine, front, answer }
     }
 
+    /// Engines ask for keys, and let in who shows none.
+    fn knows_of_keys(&self) {
+        self.front.counters.credentials().kept_out(None, 0);
+        self.answer.send(()).unwrap();
+        assert_eq!(self.front.ask(prompt("hello", 10, "")).status, 200);
+        self.front.settles();
+    }
+
     fn waiting(&self) -> u32 {
         self.front.counters.queue().waiting()
     }
@@ -438,6 +446,42 @@ fn what_an_engine_refuses_is_on_nobodys_account() {
         assert_eq!(order, ["made-up0", "made-up1", "made-up2", "other0", "victim", "other1", "other2"], "{key}");
         stage.settles();
     }
+}
+
+/// Where engines are known to ask for keys. What is refused takes no time of an engine: who asks for much, again and
+/// again, would always be the next, and all would wait with it.
+#[test]
+fn no_room_is_kept_for_who_may_have_no_key() {
+    let stage = Stage::new(|config| config.queue.tenant_header = "x-tenant".into());
+    stage.knows_of_keys();
+    let known = |name: &str, tokens: usize| stage.asks_with(name, tokens, "x-tenant: known\r\n");
+    let mut clients: Vec<Client> = ["one", "other"].map(|name| known(name, 400)).into();
+    let made_up = "x-tenant: made-up\r\nauthorization: Bearer unknown\r\nx-warmfront-priority: -9\r\n";
+    clients.push(stage.asks_with("long", 800, made_up));
+    clients.extend(["short0", "short1"].map(|name| known(name, 350)));
+    assert_eq!((stage.waiting(), stage.sent()), (3, 3));
+    assert_eq!([stage.next(), stage.next()], ["short0", "short1"]);
+    stage.answer.send(()).unwrap();
+    assert_eq!(stage.next(), "long", "there is room for it");
+    (0..2).for_each(|_| stage.answer.send(()).unwrap());
+    let statuses: Vec<u16> = clients.iter_mut().map(|client| client.reply().status).collect();
+    assert_eq!(statuses, [200, 200, 401, 200, 200]);
+    stage.settles();
+}
+
+#[test]
+fn what_is_refused_to_strangers_is_on_an_account_of_their_own() {
+    let stage = Stage::new(|config| config.queue.tenant_header = "x-tenant".into());
+    stage.knows_of_keys();
+    let of = |tenant: &str, name: &str| stage.asks(name, &format!("x-tenant: {tenant}\r\n"));
+    let _first = of("other", "first");
+    let _strangers = ["made-up0", "made-up1", "made-up2"]
+        .map(|name| stage.asks(name, "x-tenant: victim\r\nauthorization: Bearer unknown\r\n"));
+    let _others = ["other0", "other1", "other2"].map(|name| of("other", name));
+    let _victim = of("victim", "victim");
+    let order: Vec<String> = (0..7).map(|_| stage.next()).collect();
+    assert_eq!(order, ["made-up0", "other0", "victim", "made-up1", "other1", "made-up2", "other2"]);
+    stage.settles();
 }
 
 /// Nor does what no engine has got.

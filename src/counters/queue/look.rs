@@ -5,7 +5,7 @@ use crate::limits::ENDPOINTS_MAX;
 
 /// For each endpoint what was too much for it. Behind one who found no room only those look that are as urgent, of the
 /// same tenant, and need less than all that did: who needs more would find none either, and of n who wait in no order
-/// some ln n look.
+/// some ln n look. Strangers, for whom no room is kept, let all pass that need less.
 #[derive(Debug)]
 pub struct Look {
     doors: Box<[Door]>,
@@ -17,8 +17,8 @@ const _: () = assert!(size_of::<Door>() == 8);
 #[derive(Clone, Copy, Debug)]
 enum Door {
     Open,
-    /// For those as urgent and of the same lane that need less.
-    Below((u8, u8), u32),
+    /// For those as urgent and of the same lane that need less; or for all of those.
+    Below(Option<(u8, u8)>, u32),
     Closed,
 }
 
@@ -46,9 +46,10 @@ impl Look {
 
     /// This one looked, and found no room for what it needs.
     pub fn in_vain(&mut self, endpoint: u16, needs: u32, place: &Place) {
+        let kind = Some(place.line().kind()).filter(|_| !place.is_a_strangers());
         let below = match self.at(endpoint) {
-            Door::Open => Door::Below(place.line().kind(), needs),
-            Door::Below(first, least) => Door::Below(first, least.min(needs)),
+            Door::Open => Door::Below(kind, needs),
+            Door::Below(first, least) => Door::Below(first.or(kind), least.min(needs)),
             Door::Closed => Door::Closed,
         };
         self.set(endpoint, below);
@@ -59,7 +60,7 @@ impl Look {
     pub fn lets(&self, place: &Place) -> bool {
         match self.at(place.endpoint()) {
             Door::Open => true,
-            Door::Below(kind, least) => place.needs() < least && place.line().kind() == kind,
+            Door::Below(kind, least) => place.needs() < least && kind.is_none_or(|kind| place.line().kind() == kind),
             Door::Closed => false,
         }
     }

@@ -7,9 +7,9 @@
 //! Each waiting request has a [`Place`]: one word that says all by which it is compared ([`rank`]), published by its
 //! shard. A shard has a request look for room only behind all that come before it and have yet to look at what ended
 //! last ([`Place::turn`]); it reads the others' words, nobody is asked and nothing is locked. Who looks and does not
-//! fit lets those pass that need less ([`Look`]), but none of a tenant that was served more. First comes the more
-//! urgent, then the tenant that was served least for its weight ([`tenants`]), then who has waited longest, where what
-//! the endpoint holds of its prompt counts as up to 10 s of waiting.
+//! fit lets those pass that need less ([`Look`]), but, unless it is a stranger, none of a tenant that was served more.
+//! First comes the more urgent, then the tenant that was served least for its weight ([`tenants`]), then who has waited
+//! longest, where what the endpoint holds of its prompt counts as up to 10 s of waiting.
 //!
 //! A full queue takes nobody in but those who may push another out: one that waits for an island that has more places,
 //! or for the same one and is less urgent, or of a tenant that has more places there for its weight. Who is pushed out
@@ -169,7 +169,7 @@ impl Queue {
         let ended = of(&self.ended, newcomer.endpoint);
         self.ranks_of(self.islands.of(newcomer.endpoint)).all(|(_, rank)| {
             let other = (rank.urgency(), self.served(rank));
-            let waits_there = rank.endpoint() == newcomer.endpoint;
+            let waits_there = rank.endpoint() == newcomer.endpoint && !rank.is_a_strangers();
             its < other || (its == other || !waits_there) && self.looked(rank.endpoint()).0 >= ended
         })
     }

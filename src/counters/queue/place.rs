@@ -12,7 +12,7 @@ pub enum Turn {
     /// Its own.
     Now,
     /// Another's, who waits for the same endpoint: it looks first, as its shard's next, or it looked, and is more
-    /// urgent or was served less. All that come behind are later as well.
+    /// urgent or was served less, and no stranger. All that come behind are later as well.
     Later,
     /// Nobody's who needs so much: there was no room for it.
     InVain,
@@ -90,6 +90,11 @@ impl Place {
         Line { urgency: rank.urgency(), lane: rank.lane(), island, when: rank.when(), place: self.place }
     }
 
+    /// Whether it is on the account that all strangers have in common.
+    pub fn is_a_strangers(&self) -> bool {
+        self.rank().is_a_strangers()
+    }
+
     /// Slot of the endpoint that it waits for.
     pub fn endpoint(&self) -> u16 {
         self.rank().endpoint()
@@ -124,7 +129,8 @@ impl Place {
                 before += 1;
                 same |= other.endpoint() == rank.endpoint();
             } else if other.endpoint() == rank.endpoint() {
-                if has_to_look || (order.0, order.1) < (own.0, own.1) {
+                let keeps_room = !other.is_a_strangers();
+                if has_to_look || keeps_room && (order.0, order.1) < (own.0, own.1) {
                     return Turn::Later;
                 }
                 needs_too_much |= self.needs() >= too_much;

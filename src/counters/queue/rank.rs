@@ -20,6 +20,9 @@ const _: () = assert!(STATUS_AT + 2 == 64 && ENDPOINTS_MAX <= 1 << ENDPOINT_BITS
 
 /// Tenants are told apart by so many lanes; those that fall on one share it.
 pub const LANES: usize = 1 << LANE_BITS;
+/// The last of them is that of strangers. No room is kept for those, as it is for a tenant whose turn it is: what they
+/// ask for is mostly refused.
+pub const STRANGERS: u8 = LANES as u8 - 1;
 
 /// What a word says of its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,6 +89,10 @@ impl Rank {
 
     pub fn lane(self) -> u8 {
         (self.0 >> LANE_AT) as u8 & ((1 << LANE_BITS) - 1)
+    }
+
+    pub fn is_a_strangers(self) -> bool {
+        self.lane() == STRANGERS
     }
 
     pub fn endpoint(self) -> u16 {

@@ -9,7 +9,7 @@
 use std::num::NonZeroU16;
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
-use crate::counters::queue::rank::LANES;
+use crate::counters::queue::rank::{LANES, STRANGERS};
 use crate::limits::TENANT_WEIGHT_MAX;
 
 /// A tenant of weight 1 pays so much for a token, a heavier one that much less.
@@ -29,10 +29,12 @@ pub struct Tenant {
 impl Tenant {
     /// Where tenants are not told apart.
     pub const ONLY: Tenant = Tenant { lane: 0, weight: 1 };
+    /// Of whom it is not known whether an engine lets them in, all together.
+    pub const STRANGERS: Tenant = Tenant { lane: STRANGERS, weight: 1 };
 
-    /// By the hash of what names it. Tenants whose hashes fall on one lane share it: one in 64 of any two.
+    /// By the hash of what names it. Tenants whose hashes fall on one lane share it: one in 63 of any two.
     pub fn of(hash: u64, weight: u32) -> Tenant {
-        Tenant { lane: (hash >> 32) as u8 % LANES as u8, weight: weight.clamp(1, TENANT_WEIGHT_MAX) }
+        Tenant { lane: (hash >> 32) as u8 % STRANGERS, weight: weight.clamp(1, TENANT_WEIGHT_MAX) }
     }
 }
 
@@ -148,6 +150,11 @@ impl Paid {
     /// Whose it is.
     pub fn lane(&self) -> u8 {
         self.lane
+    }
+
+    /// Whether it was on the account that all strangers have in common.
+    pub fn is_a_strangers(&self) -> bool {
+        self.lane == STRANGERS
     }
 
     fn price(&self) -> u64 {

@@ -136,6 +136,40 @@ fn who_looked_in_vain_is_passed_by_who_needs_less_and_was_served_as_little() {
     assert_eq!(idle.turn(), Turn::Later);
 }
 
+/// Their turn comes, and what does not fit by then is waited for by nobody else.
+#[test]
+fn no_room_is_kept_for_strangers() {
+    let queue = queue();
+    let of = |needs: u32, tenant: Tenant| Newcomer { needs, tenant, ..asks(0) };
+    let known = Tenant { lane: 1, weight: 1 };
+    let stranger = queue.join(&of(900, Tenant::STRANGERS), 10, 0).unwrap();
+    queue.passed(&Newcomer { new: 1_000, ..of(0, known) });
+    let [as_much, less] = [900, 899].map(|needs| queue.join(&of(needs, known), 10, 0).unwrap());
+    queue.freed(0);
+    assert!(stranger.is_next() && less.turn() == Turn::Later && !queue.lets_pass(&of(1, known)), "it looks first");
+    stranger.aims_at(0, 900, queue.seen());
+    assert_eq!((as_much.turn(), less.turn()), (Turn::InVain, Turn::Now), "served more as they were");
+    let mut look = Look::default();
+    let lets = |look: &Look| [&stranger, &as_much, &less].map(|place| look.lets(place));
+    look.in_vain(0, 900, &stranger);
+    assert_eq!(lets(&look), [false, false, true]);
+    look.in_vain(0, 899, &less);
+    assert_eq!(lets(&look), [false; 3]);
+    drop((as_much, less));
+    assert!(queue.lets_pass(&of(1, known)), "it has looked");
+    stranger.aims_at(0, 900, queue.seen());
+    let served = |place: &Place| place.order().1;
+    let (before, paid) = (served(&stranger), queue.passed(&Newcomer { new: 50, ..of(0, Tenant::STRANGERS) }).unwrap());
+    assert!(paid.is_a_strangers() && served(&stranger) > before, "on one account for all of them");
+}
+
+#[test]
+fn no_name_is_that_of_strangers() {
+    let lanes = (0..1 << 12).map(|hash: u64| Tenant::of(hash << 32, 1).lane);
+    let seen: std::collections::BTreeSet<u8> = lanes.collect();
+    assert_eq!((seen.len(), seen.contains(&Tenant::STRANGERS.lane)), (LANES - 1, false));
+}
+
 #[test]
 fn behind_one_who_looked_in_vain_those_of_its_line_look_that_need_less() {
     let queue = queue();

@@ -541,9 +541,12 @@ fn models_behind_a_key_that_is_not_known_are_not_told() {
         let answer = fleet.snapshot().models_answer;
         (changed, answer.list.is_some(), answer.authorizations.len())
     };
+    let asks_keys = |fleet: &mut Fleet| fleet.snapshot().models_answer.asks_keys;
     let mut open = fleet(2);
+    assert!(!asks_keys(&mut open), "none has said so");
     assert_eq!(looked(&mut open, 1, Err(ModelsError::KeyWanted)), (true, false, 0));
     assert_eq!(looked(&mut open, 0, learnt(false)), (true, true, 0), "nothing in it is of the one with the key");
+    assert!(asks_keys(&mut open));
     assert_eq!(looked(&mut open, 0, Err(ModelsError::Status(503))), (false, true, 0), "it says nothing of keys");
     // It was started again with --api-key.
     assert_eq!(looked(&mut open, 0, Err(ModelsError::KeyWanted)), (true, false, 0));

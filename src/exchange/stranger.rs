@@ -1,0 +1,73 @@
+//! Strangers: those who show no key that an engine let in of late, where engines ask for keys.
+//!
+//! Engines judge keys, and the choice is made before that. What the front learns with a choice it would learn from
+//! anybody: prompts that it notes drive out what it knew, whatever is taken back once they are refused; their lengths
+//! bend the means by which costs are counted, and their tools take the room of others'. So a stranger's request goes
+//! where any other would, and counts there for as long; but nothing is learnt of it before its engine lets it in.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::event::Context;
+use super::{Exchange, refusals};
+use crate::counters::Credential;
+use crate::http::RequestHead;
+use crate::snapshot::PoolId;
+
+/// Where clients show their keys: OpenAI's, Anthropic's, Azure's.
+const FIELDS: [&str; 3] = ["authorization", "x-api-key", "api-key"];
+
+/// What it shows; `None`: no engine is known to ask for that, and nobody is a stranger.
+pub(super) fn credential(head: &RequestHead<'_>, cx: &Context<'_>) -> Option<Credential> {
+    if !cx.snapshot.models_answer.asks_keys && !cx.counters.credentials().are_asked_for() {
+        return None;
+    }
+    let shown = FIELDS.iter().find_map(|name| head.get(name)).unwrap_or_default();
+    // vLLM guards these alone: who is let in elsewhere may be anybody here.
+    let under_v1 = head.path().starts_with(b"/v1/");
+    Some(Credential::of(xxh3_64_with_seed(shown, under_v1.into())))
+}
+
+impl Exchange {
+    /// Whether no engine of this pool let it in of late; `None`: of any.
+    pub(super) fn is_strange_to(&self, pool: Option<PoolId>, cx: &Context<'_>) -> bool {
+        let known = |credential| cx.counters.credentials().are_known(credential, pool.map(|pool| pool.0));
+        self.asked.credential.is_some_and(|credential| !known(credential))
+    }
+
+    /// Its engine answers so, and has judged it. False: the answer is not for its client, who has had another.
+    pub(super) fn is_let_in(&mut self, status: u16, cx: &mut Context<'_>) -> bool {
+        let Some(pool) = self.pool else { return true };
+        let credentials = cx.counters.credentials();
+        match (status, self.asked.credential) {
+            (401 | 403, credential) => credentials.kept_out(credential, pool.0),
+            // The HTTP server tells anybody much of what is only read.
+            (200..300, Some(credential)) if self.asked.proves => {
+                credentials.let_in(credential, pool.0);
+                if std::mem::take(&mut self.stranger) && !self.names_nobody {
+                    self.learn_late(cx);
+                }
+            }
+            _ => {}
+        }
+        // Some engines answer whatever model is named.
+        let is_anothers = self.names_nobody && (200..300).contains(&status);
+        if is_anothers {
+            self.refuse(refusals::unknown_model(b"(the one that is named)"), cx);
+        }
+        !is_anothers
+    }
+
+    /// What is learnt of others with the choice; that it will be held there, where the request is still here.
+    fn learn_late(&mut self, cx: &mut Context<'_>) {
+        let snapshot = cx.snapshot;
+        let is_here = self.upload.held_whole && self.upload.body.done();
+        let Some(endpoint) = self.endpoint() else { return };
+        let Some(mut noted) = self.leg.as_mut().and_then(|leg| leg.noted.take()) else { return };
+        let pool = self.pool_in(snapshot).filter(|_| is_here);
+        let looked_up = pool.and_then(|pool| self.look_up_anew(pool, cx));
+        self.learn(&mut noted, endpoint, looked_up, cx);
+        if let Some(leg) = &mut self.leg {
+            leg.noted = Some(noted);
+        }
+    }
+}

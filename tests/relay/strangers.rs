@@ -1,0 +1,213 @@
+//! Who shows no key that an engine let in, where engines ask for keys: nothing is learnt of it before one lets it in.
+
+use std::sync::{Arc, Mutex, mpsc};
+
+use warmfront::counters::Credential;
+use warmfront::counters::stats::Count;
+use warmfront::index::Figures;
+use warmfront::policy::Policy;
+
+use crate::client::Client;
+use crate::engine::{Connection, Engine, ok};
+use crate::front::{Front, PATIENCE};
+
+const GOOD: &str = "Authorization: Bearer good\r\n";
+const OTHER: &str = "Authorization: Bearer good, too\r\n";
+const BAD: &str = "Authorization: Bearer guessed\r\n";
+const NONE: &str = "";
+/// Its engine answers when it is told to.
+const WAITS: &str = "x-waits: 1\r\n";
+const KEY_WANTED: &str = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 24\r\n\r\n{\"error\":\"Unauthorized\"}";
+
+struct Scene {
+    engine: Engine,
+    front: Front,
+    answer: mpsc::Sender<()>,
+}
+
+impl Scene {
+    /// One engine that lets in who shows a key that begins so, before a front that has not heard of keys yet, or has.
+    fn new(begins: &'static str, asks_keys: bool) -> Scene {
+        let (answer, told) = mpsc::channel::<()>();
+        let told = Arc::new(Mutex::new(told));
+        let engine = Engine::run(move |mut connection| {
+            while let Some(request) = connection.request() {
+                if request.head.get("x-waits").is_some() {
+                    let _ = told.lock().unwrap().recv_timeout(PATIENCE);
+                }
+                let shown = request.head.get("authorization").unwrap_or_default();
+                connection.send(if shown.starts_with(begins) { ok("{}") } else { KEY_WANTED.into() });
+            }
+        });
+        let front = Front::with(&[engine.address], |options| {
+            options.settings.policy = Policy::Warm;
+            options.asks_keys = asks_keys;
+        });
+        Scene { engine, front, answer }
+    }
+
+    fn ask(&self, fields: &str, prompt: &str) -> u16 {
+        let status = self.front.ask(completion("tiny-llama", fields, prompt)).status;
+        self.front.settles();
+        status
+    }
+
+    /// Sends what its engine answers when it is told to, and waits until it has it.
+    fn begins(&self, fields: &str, prompt: &str) -> Client {
+        let (before, mut client) = (self.engine.executions(), self.front.connect());
+        client.send(completion("tiny-llama", &format!("{fields}{WAITS}"), prompt));
+        self.front.until("its engine has it", |_| self.engine.executions() > before);
+        client
+    }
+
+    /// So many tokens are known to be held of this prompt, by its next request.
+    fn held(&self, prompt: &str) -> u64 {
+        let before = self.front.count(Count::PromptTokensHeld);
+        assert_eq!(self.ask(GOOD, prompt), 200);
+        self.front.count(Count::PromptTokensHeld) - before
+    }
+
+    fn figures(&self) -> Figures {
+        self.front.published.current().index.as_ref().unwrap().figures(0)
+    }
+}
+
+fn completion(model: &str, fields: &str, prompt: &str) -> Vec<u8> {
+    let body = format!(r#"{{"model":"{model}","prompt":"{prompt}"}}"#);
+    format!("POST /v1/completions HTTP/1.1\r\nHost: x\r\n{fields}Content-Length: {}\r\n\r\n{body}", body.len()).into()
+}
+
+/// That is like no other.
+fn text(name: &str, bytes: usize) -> String {
+    let mut text = format!("{name} ").repeat(bytes / (name.len() + 1));
+    text.truncate(bytes);
+    text
+}
+
+/// What is refused is taken back, and what went for it while it was noted would stay gone.
+#[test]
+fn many_at_once_without_a_key_drive_nothing_out_of_a_full_index() {
+    for shown in [BAD, NONE] {
+        let scene = Scene::new("Bearer good", false);
+        assert_eq!(scene.ask(shown, "hello"), 401);
+        for part in 0..6 {
+            assert_eq!(scene.ask(GOOD, &text(&format!("part {part}"), 60_000)), 200);
+        }
+        let old = text("old", 40_000);
+        scene.held(&old);
+        let (known, before) = (scene.held(&old), scene.figures());
+        assert!(known > 9_000 && before.blocks == before.capacity, "{known}, {before:?}");
+        let mut crowd: Vec<Client> =
+            (0..16).map(|at| scene.begins(shown, &text(&format!("crowd {at}"), 30_000))).collect();
+        assert_eq!(scene.figures(), before);
+        crowd.iter().for_each(|_| scene.answer.send(()).unwrap());
+        assert!(crowd.iter_mut().all(|client| client.reply().status == 401));
+        scene.front.settles();
+        assert_eq!((scene.held(&old), scene.figures().evicted), (known, before.evicted));
+    }
+}
+
+/// The first of them when its engine answers, as all are whom their engine may refuse.
+#[test]
+fn who_was_let_in_is_learnt_of_with_the_choice() {
+    for asks_keys in [true, false] {
+        let scene = Scene::new("Bearer good", asks_keys);
+        if !asks_keys {
+            assert_eq!(scene.ask(NONE, "hello"), 401);
+        }
+        let noted = || scene.figures().blocks;
+        let mut first = scene.begins(GOOD, &text("first", 20_000));
+        assert_eq!(noted(), 0, "its engine has not answered");
+        scene.answer.send(()).unwrap();
+        assert_eq!(first.reply().status, 200);
+        scene.front.settles();
+        let of_first = noted();
+        assert!(of_first >= 78, "{of_first}");
+        assert!(scene.held(&text("first", 20_000)) > 4_500);
+        let _second = scene.begins(GOOD, &text("second", 20_000));
+        assert!(noted() >= of_first + 78, "{}", noted());
+        let (all, _third) = (noted(), scene.begins(OTHER, &text("third", 20_000)));
+        assert_eq!(noted(), all, "another key is another's");
+        (0..2).for_each(|_| scene.answer.send(()).unwrap());
+        scene.front.settles();
+    }
+}
+
+/// One that was let in before, and is not any more, is a stranger's.
+#[test]
+fn a_key_that_is_refused_is_known_no_more() {
+    let scene = Scene::new("Bearer good", true);
+    let word = xxhash_rust::xxh3::xxh3_64_with_seed(b"Bearer guessed", 1);
+    scene.front.counters.credentials().let_in(Credential::of(word), 0);
+    let before = scene.figures();
+    assert_eq!(scene.ask(BAD, &text("first", 20_000)), 401);
+    assert_ne!(scene.figures().inserted, before.inserted, "its engine took it of late");
+    let before = scene.figures();
+    assert_eq!(scene.ask(BAD, &text("second", 20_000)), 401);
+    assert_eq!(scene.figures(), before);
+}
+
+#[test]
+fn where_no_engine_asks_for_keys_nobody_is_a_stranger() {
+    for shown in [NONE, BAD, GOOD] {
+        let scene = Scene::new("", false);
+        let mut first = scene.begins(shown, &text("first", 20_000));
+        assert!(scene.figures().blocks >= 78);
+        scene.answer.send(()).unwrap();
+        assert_eq!(first.reply().status, 200);
+        assert!(!scene.front.counters.credentials().are_asked_for());
+        scene.front.settles();
+    }
+}
+
+/// They are the means of what engines compute, by which costs are counted.
+#[test]
+fn what_strangers_send_moves_no_means() {
+    let scene = Scene::new("Bearer good", true);
+    let loads = scene.front.counters.loads();
+    let means = || (loads.mean_prompt(0), loads.mean_new(0), loads.held_share(0).to_bits());
+    for at in 0..20 {
+        assert_eq!(scene.ask(GOOD, &text(&format!("long {at}"), 40_000)), 200);
+    }
+    let before = means();
+    assert!((2_600..2_700).contains(&before.0), "all of twenty, the first one too: {before:?}");
+    for at in 0..200 {
+        assert_eq!(scene.ask(BAD, &text(&format!("guessed {at}"), 100_000)), 401);
+    }
+    assert_eq!(means(), before);
+    scene.held(&text("long 1", 40_000));
+    assert_ne!(means(), before);
+}
+
+/// Which models there are is told by `/v1/models`, to who may know; where others are told of a model that nobody serves
+/// they can guess which ones are.
+#[test]
+fn a_stranger_is_not_told_which_models_there_are() {
+    fn lenient(mut connection: Connection) {
+        while let Some(request) = connection.request() {
+            let good = request.head.get("authorization").unwrap_or_default().starts_with("Bearer good");
+            connection.send(if good { ok("{}") } else { KEY_WANTED.into() });
+        }
+    }
+    let engines = [Engine::run(lenient), Engine::run(lenient)];
+    let front = Front::with(&engines.each_ref().map(|engine| engine.address), |options| {
+        options.pools = vec![("one", vec![0]), ("other", vec![1])];
+        options.settings.policy = Policy::Warm;
+        options.asks_keys = true;
+    });
+    let asked = |model: &str, fields: &str| front.ask(completion(model, fields, "hello"));
+    let overlong = "n".repeat(300);
+    for model in ["one", "other", "third", &overlong] {
+        let reply = asked(model, BAD);
+        assert_eq!((reply.status, &*reply.text()), (401, r#"{"error":"Unauthorized"}"#), "{model}");
+    }
+    // Not even where its engine does not look at the name.
+    assert_eq!([asked("third", GOOD), asked("third", OTHER)].map(|reply| reply.status), [404; 2]);
+    assert_eq!(asked("one", GOOD).status, 200);
+    front.settles();
+    let executed = || engines.iter().map(Engine::executions).sum::<usize>();
+    let before = executed();
+    assert!(asked("third", GOOD).text().contains("The model `third` does not exist."));
+    assert_eq!(executed(), before, "it is told here, as anybody whom an engine let in");
+    assert_eq!(front.count(Count::Panicked), 0);
+}
