@@ -200,6 +200,9 @@ fn say_wanting(config: &Config) {
     if let Some(why) = config.queue_wanting() {
         tracing::warn!(why, "no request waits in the queue");
     }
+    if let Some(why) = config.readings_wanting() {
+        tracing::warn!(why, "what is known of engines' load may come and go");
+    }
 }
 
 /// Whether as many descriptors are allowed as the configuration asks for; a front that could take no client is refused.
