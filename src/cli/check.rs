@@ -114,6 +114,7 @@ pub(super) fn main(args: Args) -> ExitCode {
     }
     findings.extend(config.chain_wanting().map(|words| Finding::advice("access log", words)));
     findings.extend(config.queue_wanting().map(|words| Finding::advice("queue", words)));
+    findings.extend(config.readings_wanting().map(|words| Finding::advice("metrics", words)));
     findings.extend(models::findings(&config));
     findings.extend(files::findings(&config));
     let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin.asked());

@@ -206,6 +206,9 @@ fn say_wanting(config: &Config) {
     if let Some(why) = config.queue_wanting() {
         tracing::warn!(why, "no request waits in the queue");
     }
+    if let Some(why) = config.readings_wanting() {
+        tracing::warn!(why, "what is known of engines' load may come and go");
+    }
 }
 
 /// Raises what may be open at once; a front that could take no client is refused.

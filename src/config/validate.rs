@@ -43,8 +43,7 @@ pub(super) fn values(config: &Config) -> Vec<Problem> {
         );
         found.push(Problem::new(["control", "publish_interval_ms"], words));
     }
-    // Intervals vary by a tenth, so that not all engines are asked at once.
-    let next = config.control.scrape_interval_ms.saturating_mul(11) / 10;
+    let next = next_scrape_ms(config);
     if config.control.stale_after_ms <= next {
         let words = format!(
             "`stale_after_ms` must be above {next}, which `scrape_interval_ms` may come to: readings would be stale before the next ones"
@@ -85,6 +84,24 @@ pub(super) fn whole(config: &Config) -> Vec<Problem> {
     }
     listeners::whole(config, &mut found);
     found
+}
+
+/// Intervals vary by a tenth, so that not all engines are asked at once.
+fn next_scrape_ms(config: &Config) -> u64 {
+    config.control.scrape_interval_ms.saturating_mul(11) / 10
+}
+
+impl Config {
+    /// Why readings of engines would come and go, in words: one that takes as long as it may would come too late.
+    pub fn readings_wanting(&self) -> Option<String> {
+        let next = next_scrape_ms(self).saturating_add(self.control.scrape_timeout_ms);
+        (self.control.stale_after_ms <= next).then(|| {
+            format!(
+                "where /metrics is slow, readings will be stale before the next ones: the greatest interval and `scrape_timeout_ms` \
+                 are {next} together; set `stale_after_ms` above that, or lower the timeout"
+            )
+        })
+    }
 }
 
 fn at_least_one(table: &str, key: &str, value: u64, found: &mut Vec<Problem>) {
@@ -295,4 +312,28 @@ fn nth(index: usize) -> String {
         },
     };
     format!("{}{suffix}", index + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_readings_outlast_the_next_ones() {
+        for (interval, timeout, stale, is_said) in [
+            (1_000, 1_000, 5_000, false),
+            (1_000, 1_000, 2_101, false),
+            (1_000, 1_000, 2_100, true),
+            (1_000, 1_000, 1_500, true),
+            (200, 3_000, 500, true),
+            (1, u64::MAX, u64::MAX, true),
+        ] {
+            let mut config = Config::default();
+            config.control.scrape_interval_ms = interval;
+            config.control.scrape_timeout_ms = timeout;
+            config.control.stale_after_ms = stale;
+            assert_eq!(config.readings_wanting().is_some(), is_said, "{interval} {timeout} {stale}");
+        }
+        assert_eq!(Config::default().readings_wanting(), None);
+    }
 }

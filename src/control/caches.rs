@@ -1,20 +1,20 @@
 //! What the prefix index is told of the engines: who has a cache, how large it is, and when it is empty.
 
 mod parts;
+mod size;
 
 use std::sync::Arc;
 
 use super::scrape::Reading;
 use crate::config::Config;
 use crate::fleet::EndpointId;
-use crate::index::{Capacity, Figures, Index};
-use crate::limits::{BLOCK_BYTES, ENDPOINTS_MAX, STEP_BYTES};
+use crate::index::{Figures, Index};
+use crate::limits::{BLOCK_BYTES, STEP_BYTES};
 pub use parts::Part;
+pub use size::index_blocks;
 
 /// A capacity that is wrong by less than one part of so many is left as it is.
 const SMALL_PART: u64 = 20;
-/// Fewest slots of an index: engines may come while the process lives.
-const SLOTS_MIN: usize = 64;
 
 /// What is noted of an endpoint's cache, each as one block of the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -83,7 +83,7 @@ impl Caches {
             tracing::warn!("{why}: what was known of caches is forgotten, in all pools");
         }
         *self = Caches {
-            index: is_wanted.then(|| made(config)).flatten().map(Arc::new),
+            index: is_wanted.then(|| size::made(config)).flatten().map(Arc::new),
             in_steps: config.listens(),
             index_bytes: config.limits.index_bytes,
             names: std::mem::take(&mut self.names),
@@ -180,95 +180,11 @@ fn text(tokens: u64, token_bytes: f32) -> u64 {
     (tokens as f64 * f64::from(token_bytes)) as u64
 }
 
-/// As large as `index_bytes` allows.
-fn made(config: &Config) -> Option<Index> {
-    let made = index_blocks(config).and_then(|blocks| Index::new(capacity(config, blocks)).map_err(|_| 0));
-    let endpoints = capacity(config, 0).endpoints;
-    match &made {
-        Ok(_) => tracing::info!(endpoints, blocks = index_blocks(config).unwrap_or(0), "prefix index"),
-        Err(_) => tracing::warn!(
-            index_bytes = config.limits.index_bytes,
-            endpoints,
-            "index_bytes is too little for a prefix index; pools of policy warm go by a hash of the conversation's first 4 KiB"
-        ),
-    }
-    made.ok()
-}
-
-/// Blocks of the largest index that `index_bytes` allows.
-///
-/// # Errors
-/// How many bytes the smallest one takes, where that is more.
-pub fn index_blocks(config: &Config) -> Result<usize, usize> {
-    let bytes = |blocks: usize| Index::bytes(capacity(config, blocks)).unwrap_or(usize::MAX);
-    let least = capacity(config, 0).endpoints * Capacity::BLOCKS_MIN;
-    let (mut fits, mut most) = (least, config.limits.index_bytes);
-    while fits + 1 < most {
-        let middle = fits.midpoint(most);
-        if bytes(middle) <= config.limits.index_bytes { fits = middle } else { most = middle }
-    }
-    if bytes(fits) <= config.limits.index_bytes { Ok(fits) } else { Err(bytes(least)) }
-}
-
-fn capacity(config: &Config, blocks: usize) -> Capacity {
-    let endpoints = (2 * config.upstream.len()).next_power_of_two().clamp(SLOTS_MIN, ENDPOINTS_MAX);
-    Capacity { endpoints, blocks, lengths: config.listens() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::index::{Matches, Missed, Origin};
     use crate::policy::Policy;
-
-    #[test]
-    fn an_index_is_as_large_as_it_may_be() {
-        let mut config = Config::default();
-        config.routing.policy = Policy::Warm;
-        for bytes in [1 << 20, 64 << 20] {
-            config.limits.index_bytes = bytes;
-            let index = made(&config).unwrap();
-            let id = EndpointId { slot: 0, generation: 1 };
-            let capacity = index.assign(id, None).unwrap() as usize * SLOTS_MIN;
-            assert!((bytes / 100..bytes / 20).contains(&capacity), "{capacity} blocks in {bytes} bytes");
-        }
-        config.limits.index_bytes = 1_000;
-        assert!(made(&config).is_none());
-        config.limits.index_bytes = index_blocks(&config).unwrap_err();
-        assert!(made(&config).is_some());
-        config.limits.index_bytes -= 1;
-        assert!(made(&config).is_none());
-    }
-
-    /// What is said to be needed is what is needed, to the byte.
-    #[test]
-    fn a_block_takes_as_many_bytes_as_is_said() {
-        let mut config = Config::default();
-        config.limits.index_bytes = 1 << 30;
-        let engine = crate::config::Upstream::new("http://engine:8000".parse().unwrap());
-        let mut each = |policy, engines| {
-            config.routing.policy = policy;
-            config.upstream = vec![engine.clone(); engines];
-            let blocks = index_blocks(&config).unwrap() as u64;
-            ((1u64 << 30) + blocks / 2) / blocks
-        };
-        let [first, more @ ..] = [1, 33, 65, 129, 257].map(|engines| each(Policy::Warm, engines));
-        let more: Vec<String> =
-            more.iter().zip([32, 64, 128, 256]).map(|(bytes, engines)| format!("{bytes} beyond {engines}")).collect();
-        let steps = [1, 33, 65, 129, 257].map(|engines| each(Policy::Precise, engines).to_string());
-        let said = format!(
-            "{first} bytes for each 64 tokens of the engines' caches, {} (\"precise\": four times {})",
-            more.join(", ").replacen(" beyond 32", " beyond 32 engines", 1),
-            steps.join(", ")
-        );
-        for text in [include_str!("../../systemd/warmfront.toml"), include_str!("../limits.rs")] {
-            let words: Vec<&str> = text.split_whitespace().filter(|word| !matches!(*word, "#" | "///")).collect();
-            assert!(words.join(" ").contains(&said), "{said}");
-        }
-        for (before, after) in [(32, 1), (64, 33), (128, 65), (256, 129), (512, 257)] {
-            assert_eq!(each(Policy::Warm, before), each(Policy::Warm, after), "{before}");
-        }
-    }
 
     #[test]
     fn what_restarts_is_cold() {

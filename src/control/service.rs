@@ -21,6 +21,10 @@ use crate::succession::Estate;
 const KEPT: NotifyState<'_> = NotifyState::FdName("warmfront");
 /// The kernel passes at most 253 descriptors in one message.
 const KEPT_AT_ONCE: usize = 64;
+/// How often shards are looked at in the time that the manager waits for word of them.
+const LOOKS: u32 = 4;
+/// One that has not turned for so long stands still: an idle one turns once a second.
+const TURNS_WITHIN: Duration = Duration::from_millis(1_500);
 /// Exit status of a process that SIGINT ended.
 const INTERRUPTED: i32 = 130;
 
@@ -179,25 +183,50 @@ pub(super) fn say_ready(process: &'static Process, estate: &Estate) {
 /// WATCHDOG while every shard turns, for as long as this process speaks for the service.
 pub(super) async fn feed_watchdog(process: &'static Process, stats: &'static Stats) {
     let Some(patience) = sd_notify::watchdog_enabled() else { return };
-    let mut before: Vec<u64> = Vec::new();
+    let mut turning = Turning::new(patience);
     loop {
         // The first one came with READY: who takes another's place is not listened to before.
-        sleep(patience / 4).await;
+        sleep(patience / LOOKS).await;
         if process.has_heir() {
             return;
         }
-        let turns: Vec<u64> = (0..stats.shards()).map(|shard| stats.shard(shard).turns()).collect();
-        let moved = |shard: usize| {
+        let turns = |shard: usize| {
+            let state = process.shards().get(shard)?;
             // One that takes another's place looks at its engines first.
-            let turns_yet = process.shards().get(shard).is_some_and(|state| state.phase() == Phase::Serving);
-            !turns_yet || before.get(shard) != turns.get(shard)
+            (state.phase() == Phase::Serving).then(|| stats.shard(shard).turns())
         };
-        if (0..turns.len()).all(moved) {
+        if turning.look((0..stats.shards()).map(turns).collect()) {
             say(&[NotifyState::Watchdog]);
         } else {
             tracing::error!("a shard stands still; the service manager is not told that all is well");
         }
-        before = turns;
+    }
+}
+
+/// Which shards turn. Looks are counted and no time is taken: where the machine or the process stood still, so did they.
+#[derive(Debug)]
+struct Turning {
+    /// One that so many looks in a row find where it was stands still.
+    looks: u128,
+    /// How often each shard had turned, and how many looks found it so since.
+    seen: Vec<(Option<u64>, u128)>,
+}
+
+impl Turning {
+    /// For a manager that waits for so long.
+    fn new(patience: Duration) -> Turning {
+        let between = (patience / LOOKS).as_micros().max(1);
+        Turning { looks: TURNS_WITHIN.as_micros().div_ceil(between), seen: Vec::new() }
+    }
+
+    /// They have turned so often, or are not to turn yet; answers whether none stands still.
+    fn look(&mut self, turns: Vec<Option<u64>>) -> bool {
+        self.seen.resize(turns.len(), (None, 0));
+        for ((before, looks), now) in self.seen.iter_mut().zip(turns) {
+            *looks = if now.is_some() && *before == now { *looks + 1 } else { 0 };
+            *before = now;
+        }
+        self.seen.iter().all(|(_, looks)| *looks < self.looks)
     }
 }
 
@@ -210,5 +239,49 @@ pub(super) fn say_main_process(id: u32) {
 fn say(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!(%error, "cannot tell the service manager");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Eight shards that turn every so many milliseconds, each at moments of its own, as they are seen after so many looks.
+    fn turns(every: u64, patience: Duration, look: u32) -> Vec<Option<u64>> {
+        let now = (patience / LOOKS * look).as_millis() as u64;
+        (0..8).map(|shard| Some((now + every * shard / 8) / every)).collect()
+    }
+
+    #[test]
+    fn idle_shards_are_well_however_soon_the_manager_loses_patience() {
+        for millis in [500, 1_000, 2_000, 3_000, 4_000, 4_500, 6_000, 10_000, 30_000] {
+            let patience = Duration::from_millis(millis);
+            for every in [1_000, 1_100] {
+                let mut turning = Turning::new(patience);
+                for look in 1..500 {
+                    assert!(turning.look(turns(every, patience, look)), "{patience:?}, {every}: {look}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_that_stands_still_is_noticed_in_time() {
+        for (millis, looks) in [(1_000, 6), (2_000, 3), (3_000, 2), (6_000, 1), (10_000, 1)] {
+            let patience = Duration::from_millis(millis);
+            let mut turning = Turning::new(patience);
+            let mut one_still = |look| {
+                let mut turns = turns(100, patience, look);
+                turns[5] = Some(7);
+                turning.look(turns)
+            };
+            let fed = (1..20).take_while(|&look| one_still(look)).count();
+            assert_eq!(fed, looks, "{patience:?}: the first look finds that it has turned");
+            assert!((fed as u32 + 1..40).all(|look| !one_still(look)));
+            assert!(turning.look(turns(100, patience, 40)), "it goes on");
+            let mut not_yet = turns(100, patience, 41);
+            not_yet[5] = None;
+            assert!((0..9).all(|_| turning.look(vec![None; 8])) && turning.look(not_yet), "it is not to turn yet");
+        }
     }
 }

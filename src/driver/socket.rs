@@ -167,8 +167,9 @@ fn prepare(socket: &OwnedFd) {
 /// Whoever connects to this listener from now on may take nothing for so long: to Linux a peer without room is as one
 /// that is gone, though it acknowledges each probe.
 pub fn be_patient(listener: &OwnedFd, patience: Duration) {
-    let patience = patience.max(USER_TIMEOUT).as_millis();
-    let _ = sockopt::set_tcp_user_timeout(listener, u32::try_from(patience).unwrap_or(u32::MAX));
+    // It takes an int, 24 days, and refuses more: the timeout would stay what it was.
+    let patience = patience.max(USER_TIMEOUT).as_millis().min(i32::MAX as u128);
+    let _ = sockopt::set_tcp_user_timeout(listener, patience as u32);
 }
 
 /// Makes the coming close a reset.
@@ -219,11 +220,12 @@ mod tests {
         let address = bound_address(&listener).unwrap();
         let listener = TcpListener::from(listener);
         listener.set_nonblocking(false).unwrap();
-        for (said, in_force) in [(120, 120), (1, 30)] {
+        let days = 31 * 24 * 3_600;
+        for (said, in_force) in [(120, 120_000), (1, 30_000), (days, i32::MAX as u32)] {
             be_patient(&listener.try_clone().unwrap().into(), Duration::from_secs(said));
             let client = std::net::TcpStream::connect(address).unwrap();
             let (accepted, _) = listener.accept().unwrap();
-            assert_eq!(sockopt::tcp_user_timeout(&accepted).unwrap(), in_force * 1_000);
+            assert_eq!(sockopt::tcp_user_timeout(&accepted).unwrap(), in_force);
             drop(client);
         }
         let engine = connect(address).unwrap();

@@ -22,6 +22,7 @@ pub(super) struct Shape {
     pub buckets: u32,
     /// A chunk has two to the power of this many cells.
     pub shift: u32,
+    /// As many for each slot.
     pub chunks: usize,
     /// Links whose tokens are kept.
     pub lengths: usize,
@@ -44,8 +45,9 @@ impl Capacity {
         if share < Self::BLOCKS_MIN {
             return Err(BadCapacity::TooFew);
         }
-        // A share is 4 to 8 chunks, so that little of a chunk is left over.
-        let shift = (share / 4).max(Self::BLOCKS_MIN).ilog2();
+        // A share is 16 to 32 chunks: what `blocks` leaves of the memory for one chunk each is little, and so is what an
+        // endpoint leaves over of its last one.
+        let shift = (share / 16).max(Self::BLOCKS_MIN).ilog2();
         let chunks = self.endpoints.checked_mul(share.div_ceil(1 << shift)).ok_or(BadCapacity::TooMany)?;
         let blocks = chunks.checked_mul(1 << shift).filter(|&blocks| blocks < 1 << 31).ok_or(BadCapacity::TooMany)?;
         let buckets = Rows::buckets(blocks).ok_or(BadCapacity::TooMany)?;

@@ -22,9 +22,6 @@ use super::rows::{Kept, Place, Row, Rows};
 pub(super) use cell::Chunk;
 use cell::{Cell, FREE, NONE, PROMISED, UNLISTED};
 
-/// Chunks of one ledger at most.
-pub(super) const CHUNKS_MAX: usize = 64;
-
 /// New blocks whose memory is asked for at once.
 const AHEAD: usize = 16;
 
@@ -46,6 +43,8 @@ pub struct Inserted {
 #[derive(Debug)]
 pub(super) struct Ledger {
     chunks: Vec<Chunk>,
+    /// The list of chunks has room for so many at least.
+    listed_least: usize,
     /// Cells of a chunk: two to the power of this.
     shift: u32,
     capacity: u32,
@@ -60,11 +59,11 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// One without room. It never allocates again.
-    pub(super) fn new(shift: u32) -> Ledger {
-        let chunks = Vec::with_capacity(CHUNKS_MAX);
+    /// One without room. It allocates where it is given more than `chunks`, by control: the list of them.
+    pub(super) fn new(shift: u32, chunks: usize) -> Ledger {
         Ledger {
-            chunks,
+            chunks: Vec::with_capacity(chunks),
+            listed_least: chunks,
             shift,
             capacity: 0,
             held: 0,

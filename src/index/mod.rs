@@ -16,10 +16,10 @@
 //! - [`shares`]: what each endpoint is due where there is not room for all.
 //!
 //! What an endpoint holds is at any time closed under prefixes, its capacity is never exceeded, and nothing is
-//! allocated after the start but where control asks for it ([`Index::keeps_promises`], [`Index::save`]). Nobody waits
-//! for anybody: reading takes no lock, and a ledger is written by who gets it at once. Who finds it taken looks again
-//! for some microseconds and then goes without ([`Missed::Busy`], counted): the endpoint is believed to hold less than
-//! it does until the next turn of that conversation, which is always allowed.
+//! allocated after the start but where control asks for it ([`Index::resize`], [`Index::keeps_promises`],
+//! [`Index::save`]). Nobody waits for anybody: reading takes no lock, and a ledger is written by who gets it at once.
+//! Who finds it taken looks again for some microseconds and then goes without ([`Missed::Busy`], counted): the endpoint
+//! is believed to hold less than it does until the next turn of that conversation, which is always allowed.
 //!
 //! Ledgers written by many at once would have to give up the order: sets of 8 or 16 blocks, the oldest of each going, lose
 //! some block of a long prompt early, and the first one lost ends the match. On 4,000 requests of Mooncake's conversation
@@ -53,7 +53,7 @@ pub use answers::{ANSWER_BLOCKS_MAX, expect_answer};
 use capacity::Shape;
 pub use capacity::{BadCapacity, Capacity};
 pub use ledger::Inserted;
-use ledger::{CHUNKS_MAX, Chunk, Ledger};
+use ledger::{Chunk, Ledger};
 use lengths::Lengths;
 pub use promises::{Expired, PROMISES_MAX};
 use rows::{Row, Rows};
@@ -130,6 +130,7 @@ impl Index {
     pub fn new(capacity: Capacity) -> Result<Index, BadCapacity> {
         let Shape { words, buckets, shift, chunks, lengths } = capacity.shape()?;
         Index::bytes(capacity)?;
+        let seat = || CachePadded::new(Seat::new(shift, chunks / capacity.endpoints));
         Ok(Index {
             rows: Rows::new(buckets, words),
             lengths: (lengths > 0).then(|| Lengths::new(lengths)),
@@ -138,18 +139,18 @@ impl Index {
             shift,
             chunks,
             tenants: (0..capacity.endpoints).map(|_| AtomicU64::new(0)).collect(),
-            seats: (0..capacity.endpoints).map(|_| CachePadded::new(Seat::new(shift))).collect(),
+            seats: (0..capacity.endpoints).map(|_| seat()).collect(),
             pool: Mutex::new((0..chunks).map(|_| Chunk::new(1 << shift)).collect()),
             second: CachePadded::new(AtomicU32::new(0)),
             emptied: CachePadded::new(AtomicU64::new(0)),
         })
     }
 
-    /// The memory that it takes at its start, beside itself: rows, cells, lengths, and what each slot has.
+    /// The memory that it takes at its start, beside itself. A ledger takes 32 bytes more for each chunk beyond its share.
     pub fn bytes(capacity: Capacity) -> Result<usize, BadCapacity> {
         let Shape { words, buckets, shift, chunks, lengths } = capacity.shape()?;
-        let slot = size_of::<AtomicU64>() + size_of::<CachePadded<Seat>>() + CHUNKS_MAX * size_of::<Chunk>();
-        let chunk = size_of::<Chunk>() + (Chunk::CELL_BYTES << shift);
+        let slot = size_of::<AtomicU64>() + size_of::<CachePadded<Seat>>();
+        let chunk = 2 * size_of::<Chunk>() + (Chunk::CELL_BYTES << shift);
         let sum = || {
             let lengths = if lengths > 0 { Lengths::bytes(lengths)? } else { 0 };
             let rows = Rows::bytes(buckets, words)?.checked_add(lengths)?;
@@ -165,8 +166,7 @@ impl Index {
 
     /// Gives a slot to an endpoint, empty: one that is new there, or that has restarted. `blocks`: how many its KV
     /// cache holds; `None`: not known, [`Capacity::share`]. Answers its capacity, which is less where the index has
-    /// less left or 9 times the share is exceeded. `Busy`: nothing of the slot is believed until this has been tried
-    /// again.
+    /// less left. `Busy`: nothing of the slot is believed until this has been tried again.
     ///
     /// For control: costs some 50 ns for each block held. Promises are forgotten, and no longer kept.
     pub fn assign(&self, id: EndpointId, blocks: Option<u32>) -> Result<u32, Missed> {

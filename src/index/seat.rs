@@ -58,9 +58,9 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    pub(super) fn new(shift: u32) -> Seat {
+    pub(super) fn new(shift: u32, chunks: usize) -> Seat {
         Seat {
-            ledger: Mutex::new(Ledger::new(shift)),
+            ledger: Mutex::new(Ledger::new(shift, chunks)),
             blocks: AtomicU32::new(0),
             capacity: AtomicU32::new(0),
             inserted: std::array::from_fn(|_| AtomicU64::new(0)),

@@ -1,10 +1,10 @@
 //! What each endpoint is due where there is not room for all.
 
-use super::Index;
-use super::ledger::CHUNKS_MAX;
+use super::capacity::Shape;
+use super::{Capacity, Index};
 
-/// All of what an endpoint wants, as a part of it.
-const WHOLE: u64 = 1 << 16;
+/// All of what an endpoint wants, as a part of it: so fine that it tells each block of the largest want.
+const WHOLE: u64 = 1 << 32;
 
 impl Index {
     /// What an endpoint gets whose own capacity is not known.
@@ -32,10 +32,15 @@ impl Index {
         wants.iter().map(due).collect()
     }
 
-    /// Chunks for so many parts, of [`WHOLE`], of what an endpoint wants: for few of them as many as all slots can have.
+    /// Whether all of what these want is due to them in an index that is made for so much.
+    pub fn is_enough(capacity: Capacity, wants: &[u32]) -> bool {
+        let Ok(Shape { shift, chunks, .. }) = capacity.shape() else { return false };
+        wants.iter().map(|want| want.div_ceil(1 << shift) as usize).sum::<usize>() <= chunks
+    }
+
+    /// Chunks for so many parts, of [`WHOLE`], of what an endpoint wants.
     fn chunks_of(&self, want: u32, part: u64) -> usize {
-        let most = (CHUNKS_MAX as u64) << self.shift;
-        let (want, least) = (most.min(want.into()), self.chunks / self.seats.len().max(1));
+        let (want, least) = (u64::from(want), self.chunks / self.seats.len().max(1));
         let in_chunks = |blocks: u64| blocks.div_ceil(1 << self.shift) as usize;
         in_chunks(want * part / WHOLE).max(least).min(in_chunks(want))
     }

@@ -106,6 +106,40 @@ proptest::proptest! {
     }
 }
 
+/// As many as an index is made for at least, of which few are there.
+fn roomy() -> Index {
+    Index::new(Capacity { endpoints: 64, blocks: 64 * 112, lengths: false }).unwrap()
+}
+
+proptest::proptest! {
+    #[test]
+    fn few_are_due_all_that_there_is(wants in proptest::collection::vec(1u32..10_000, 1..=6)) {
+        let index = roomy();
+        let due = index.shares(&wants);
+        let sum: u32 = due.iter().map(|due| due.next_multiple_of(16)).sum();
+        for (&want, &due) in wants.iter().zip(&due) {
+            proptest::prop_assert!(due == want || sum == 64 * 112, "{wants:?}: {due} while some is left");
+        }
+        for (slot, &due) in (0..).zip(&due) {
+            proptest::prop_assert_eq!(index.assign(id(slot, 1), Some(due)), Ok(due));
+        }
+    }
+}
+
+/// And what it lists of it goes with it.
+#[test]
+fn one_may_have_all_room_and_give_it_back() {
+    let index = roomy();
+    let all = allocation_counter::measure(|| assert_eq!(index.assign(id(0, 1), Some(u32::MAX)), Ok(64 * 112)));
+    assert!((1..=64 * 7 * 32).contains(&all.bytes_current), "{all:?}");
+    let prompt = chain(0..64 * 112);
+    assert_eq!(insert(&index, &prompt, id(0, 1)).now, 64 * 112);
+    assert_eq!((depth(&index, &prompt, id(0, 1)), index.audit()), (64 * 112, Ok(64 * 112)));
+    let share = allocation_counter::measure(|| assert_eq!(index.resize(id(0, 1), 112), Ok(112)));
+    assert_eq!((share.bytes_current, index.audit()), (-all.bytes_current, Ok(112)));
+    assert_eq!(index.assign(id(1, 1), Some(63 * 112)), Ok(63 * 112));
+}
+
 #[test]
 fn a_share_is_what_is_assigned_to_who_says_nothing() {
     let (index, ids) = made(3, 40);

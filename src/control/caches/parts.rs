@@ -6,9 +6,9 @@
 //! index's pool: an engine that is not heard for a while is noted in fewer, larger units, and the rest is there when it
 //! is heard again.
 
-use super::{Caches, Unit};
+use super::{Caches, Unit, size};
 use crate::fleet::EndpointId;
-use crate::index::{Index, Missed};
+use crate::index::Missed;
 
 /// For so long room is kept for the steps of an engine that is not heard: its connection is lost, or it starts again.
 const KEPT_SECONDS: u32 = 600;
@@ -20,7 +20,7 @@ const BLOCKS_AT_ONCE: u32 = 1 << 17;
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub(super) id: EndpointId,
-    /// Text that its cache has room for; not known: it is taken for one of [`Index::share`].
+    /// Text that its cache has room for; not known: it is taken for one of [`crate::index::Index::share`].
     pub(super) bytes: Option<u64>,
     unit: Unit,
     /// The second until which it claims room for steps, noted or not.
@@ -50,19 +50,19 @@ impl Part {
         self.unit = unit;
     }
 
-    fn blocks(&self, unit: Unit, index: &Index) -> u32 {
-        self.bytes.map_or(index.share(), |bytes| unit.of(bytes))
+    fn blocks(&self, unit: Unit, share: u32) -> u32 {
+        self.bytes.map_or(share, |bytes| unit.of(bytes))
     }
 
     /// Blocks that it can use now.
-    fn wants(&self, index: &Index) -> u32 {
-        self.blocks(self.unit, index)
+    fn wants(&self, share: u32) -> u32 {
+        self.blocks(self.unit, share)
     }
 
     /// Blocks that it can use now or soon.
-    fn claims(&self, index: &Index, second: u32) -> u32 {
+    fn claims(&self, share: u32, second: u32) -> u32 {
         let unit = if second < self.steps_until { Unit::Steps } else { self.unit };
-        self.blocks(unit, index)
+        self.blocks(unit, share)
     }
 }
 
@@ -90,11 +90,22 @@ impl Caches {
     /// Sees what is due to whom, if anybody wants something else than before.
     pub(super) fn deal(&mut self) {
         let Some(index) = &self.index else { return };
-        let claims = |part: &Option<Part>| part.map_or(0, |part| part.claims(index, self.second));
-        if !self.claims.iter().copied().eq(self.parts.iter().map(claims)) {
-            self.claims = self.parts.iter().map(claims).collect();
-            self.due = index.shares(&self.claims);
+        let claims = self.claims_in(index.share());
+        if self.claims != claims {
+            self.due = index.shares(&claims);
+            self.claims = claims;
         }
+    }
+
+    /// What each slot claims of an index of such a share.
+    fn claims_in(&self, share: u32) -> Vec<u32> {
+        self.parts.iter().map(|part| part.map_or(0, |part| part.claims(share, self.second))).collect()
+    }
+
+    /// Memory of an index that would have room for all.
+    pub(super) fn bytes_for_all(&self) -> Option<usize> {
+        let least = size::smallest(self.index.as_ref()?.seats(), self.in_steps);
+        size::enough(least, |share| self.claims_in(share))
     }
 
     /// Parts that are not as large as they should be become so: those that are too large first. For control, several
@@ -118,7 +129,7 @@ impl Caches {
     /// Blocks that a slot should have room for.
     fn goal(&self, slot: u16) -> u32 {
         let part = self.parts.get(usize::from(slot)).copied().flatten();
-        let wants = part.zip(self.index.as_ref()).map_or(0, |(part, index)| part.wants(index));
+        let wants = part.zip(self.index.as_ref()).map_or(0, |(part, index)| part.wants(index.share()));
         wants.min(self.due.get(usize::from(slot)).copied().unwrap_or(0))
     }
 
@@ -196,12 +207,11 @@ impl Caches {
         } else if wanted > self.said_wanted + self.said_wanted / 4 {
             self.said_wanted = wanted;
             let engines = self.claims.iter().zip(&self.due).filter(|(wanted, due)| wanted > due).count();
-            let index_bytes = self.index_bytes as u64 * wanted / due.max(1);
             tracing::warn!(
                 engines,
                 wanted,
                 blocks = due,
-                index_bytes,
+                index_bytes = self.bytes_for_all(),
                 "the prefix index has not room for all that these engines hold: [limits] index_bytes should be about this"
             );
         }

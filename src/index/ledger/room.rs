@@ -1,23 +1,24 @@
 //! The room of a ledger: chunks that come from the pool and go back to it, whether anything is held or not.
 
-use super::{CHUNKS_MAX, Cell, Chunk, FREE, Ledger, NONE, PROMISED, UNLISTED};
+use super::{Cell, Chunk, FREE, Ledger, NONE, PROMISED, UNLISTED};
 use crate::index::rows::Rows;
 
 impl Ledger {
     /// The capacity, and the chunks that it needs: more are taken from the pool, and surplus ones go back to it. What is
-    /// beyond a smaller capacity goes; answers how many blocks that are.
+    /// beyond a smaller capacity goes; answers how many blocks that are. No list of chunks stays longer than it need be:
+    /// otherwise each would be as long as all there are, sooner or later.
     pub(in crate::index) fn resize(&mut self, rows: &Rows, slot: u16, blocks: u32, pool: &mut Vec<Chunk>) -> u32 {
         let chunks = self.chunks.len();
-        let wanted = (blocks as usize).div_ceil(1 << self.shift).min(CHUNKS_MAX);
+        let wanted = (blocks as usize).div_ceil(1 << self.shift);
         let evicted = self.shrink(rows, slot, blocks);
         if wanted < chunks {
             self.pack(rows, (wanted << self.shift) as u32);
             pool.extend(self.chunks.drain(wanted..));
+            self.chunks.shrink_to(self.listed_least);
         }
-        while self.chunks.len() < wanted {
-            let Some(chunk) = pool.pop() else { break };
-            self.chunks.push(chunk);
-        }
+        let more = wanted.saturating_sub(chunks).min(pool.len());
+        self.chunks.reserve_exact(more);
+        self.chunks.extend(pool.drain(pool.len() - more..));
         if self.chunks.len() != chunks {
             self.find_anew(rows);
         }
