@@ -90,6 +90,7 @@ fn another_process_may_have_a_larger_cache() {
         engine.publisher.goes();
         scene.until_rung(1, "approximate");
         engine.is_another_process();
+        engine.until_scraped();
         engine.has_blocks(4 * BLOCKS as u64);
         engine.publisher.begins_anew();
         // Before its metrics say how large it is, and behind that.
@@ -126,6 +127,7 @@ fn another_process_may_have_blocks_of_another_size() {
             engine.publisher.goes();
             scene.until_rung(1, "approximate");
             engine.is_another_process();
+            engine.until_scraped();
             engine.has_blocks((BLOCKS * BLOCK_SIZE / size) as u64);
             engine.has_blocks_of(size);
             engine.publisher.begins_anew();

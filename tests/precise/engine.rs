@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::publisher::Publisher;
+use crate::until;
 use crate::wire::{Head, Length, Wire};
 
 /// KV blocks of 16 tokens.
@@ -31,6 +32,8 @@ struct State {
     hangs: AtomicBool,
     refuses: AtomicBool,
     asks_keys: AtomicBool,
+    /// How often its metrics were asked for.
+    scrapes: AtomicU64,
     /// It tells flags in place of sources.
     flags: AtomicBool,
     /// What it is to be asked with where it publishes; empty: nothing.
@@ -53,6 +56,7 @@ impl Engine {
             hangs: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
             asks_keys: AtomicBool::new(false),
+            scrapes: AtomicU64::new(0),
             flags: AtomicBool::new(false),
             key: Mutex::default(),
             body: Mutex::default(),
@@ -82,6 +86,13 @@ impl Engine {
     /// Another process is there, as its metrics say.
     pub fn is_another_process(&self) {
         self.state.started.fetch_add(60, Ordering::Relaxed);
+    }
+
+    /// Waits until the front has read its metrics as they are now, which is so when it asks for them a second time: what
+    /// another process told before would be taken for its predecessor's.
+    pub fn until_scraped(&self) {
+        let before = self.state.scrapes.load(Ordering::Relaxed);
+        until("two scrapes", || self.state.scrapes.load(Ordering::Relaxed) >= before + 2);
     }
 
     /// Its process began at this second; 0: it does not say when.
@@ -205,6 +216,7 @@ fn serve(mut wire: Wire, state: &State) {
                 while state.hangs.load(Ordering::Relaxed) {
                     std::thread::sleep(Duration::from_millis(5));
                 }
+                state.scrapes.fetch_add(1, Ordering::Relaxed);
                 ("text/plain; version=0.0.4", state.metrics())
             }
             "/v1/models" => (
