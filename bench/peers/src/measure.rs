@@ -91,19 +91,20 @@ pub fn directly(scenario: &Scenario, setting: &Setting) -> Result<BTreeMap<Strin
     load(&format!("{first_port},{second_port}"), 0, scenario, setting)
 }
 
-/// One front, one scenario: fresh engines, a fresh front listening on `listen`, one run of the load
-/// generator. `command` starts the front, given the engines' ports; under taskset it runs where that says.
-/// What it prints goes to `log`.
+/// One front, one scenario: fresh engines, a fresh front, one run of the load generator. `command` starts the
+/// front, given the engines' ports, that where it is to listen and that of its admin listener; under taskset it
+/// runs where that says. What it prints goes to `log`.
 pub fn through(
-    listen: u16,
     log: &Path,
     scenario: &Scenario,
     setting: &Setting,
-    command: impl FnOnce([u16; 2]) -> Result<Command, String>,
+    command: impl FnOnce([u16; 2], u16, u16) -> Result<Command, String>,
 ) -> Result<BTreeMap<String, f64>, String> {
     let (_first, first_port) = start_engine(setting)?;
     let (_second, second_port) = start_engine(setting)?;
-    let mut command = command([first_port, second_port])?;
+    // Behind the engines, which listen by now: chosen before, they could be given to one of these.
+    let (listen, admin) = free_ports()?;
+    let mut command = command([first_port, second_port], listen, admin)?;
     let anywhere = command.get_program() == "taskset";
     let output = File::create(log).map_err(|error| error.to_string())?;
     command.stdin(Stdio::null()).stdout(output.try_clone().map_err(|error| error.to_string())?).stderr(output);
@@ -139,7 +140,7 @@ fn own_command(subcommand: &str) -> Result<Command, String> {
     Ok(command)
 }
 
-pub fn free_ports() -> Result<(u16, u16), String> {
+fn free_ports() -> Result<(u16, u16), String> {
     // Both are held at once, so that they differ.
     let free = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| error.to_string());
     let (first, second) = (free()?, free()?);

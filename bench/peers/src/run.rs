@@ -154,12 +154,11 @@ fn measure(front: &str, scenario: &Scenario, options: &Options) -> Result<BTreeM
     if front == fronts::DIRECT {
         return measure::directly(scenario, &options.setting);
     }
-    let (listen, admin) = measure::free_ports()?;
     let dir = options.dir.join("front");
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).map_err(|error| error.to_string())?;
     let log = dir.join("log");
-    measure::through(listen, &log, scenario, &options.setting, |upstreams| {
+    measure::through(&log, scenario, &options.setting, |upstreams, listen, admin| {
         let setup = Setup { scenario, listen, admin, upstreams, dir: &dir, ours: &options.ours };
         fronts::command(front, &setup)
     })

@@ -142,9 +142,8 @@ fn can_run(relay: &str) -> Result<(), String> {
 }
 
 fn measure_relay(relay: &str, scenario: &Scenario, setting: &Setting) -> Result<BTreeMap<String, f64>, String> {
-    let (listen, _) = measure::free_ports()?;
     let log = std::env::temp_dir().join(format!("warmfront-runtimes-{}.log", std::process::id()));
-    let result = measure::through(listen, &log, scenario, setting, |[first, second]| {
+    let result = measure::through(&log, scenario, setting, |[first, second], listen, _| {
         let mut command = own_command(relay)?;
         command.args(["--listen", &listen.to_string(), "--upstreams", &format!("{first},{second}")]);
         Ok(command)
