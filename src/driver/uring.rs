@@ -321,13 +321,18 @@ impl Driver for Uring {
         if let Some(splice) = socket.splice.take() {
             self.pipes.end(*splice);
         }
+        let under_way = socket.under_way();
         socket.kind = Kind::Closing;
-        if socket.operations > 0 {
-            self.closing += 1;
-            let outcome = self.ring.cancel(id, socket.fd.as_fd());
-            return self.note(outcome);
+        if socket.operations == 0 {
+            self.sockets.remove(id);
+            return;
         }
-        self.sockets.remove(id);
+        debug_assert_eq!(under_way.clone().count(), usize::from(socket.operations), "each is cancelled by its name");
+        self.closing += 1;
+        for purpose in under_way {
+            let outcome = self.ring.cancel(purpose, id);
+            self.note(outcome);
+        }
     }
 
     fn abort(&mut self, id: SocketId) {

@@ -19,6 +19,7 @@ alone_on_both_drivers! {
     without_descriptors_a_close_makes_room_for_a_connect
     without_descriptors_a_close_makes_room_for_the_last
     who_has_sent_something_is_known_among_those_who_are_closed
+    a_close_costs_the_same_among_many
 }
 
 /// Lets this process have so many descriptors, or as many as it may; how many that is.
@@ -27,6 +28,12 @@ fn descriptors(wanted: u64) -> u64 {
     let current = wanted.min(maximum.unwrap_or(u64::MAX));
     setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum }).unwrap();
     current
+}
+
+/// What this thread has run so far.
+fn ran() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn open_descriptors() -> usize {
@@ -320,4 +327,27 @@ fn who_has_sent_something_is_known_among_those_who_are_closed<D: Driver>(driver:
         }
     }
     lines.iter().enumerate().filter(|(at, _)| asks(at)).for_each(|(_, (_, tag, _))| turns.until_received(*tag, 5));
+}
+
+/// The kernel finds what a closed connection has under way without a walk over that of all others.
+fn a_close_costs_the_same_among_many<D: Driver>(driver: fn() -> D) {
+    let many = 2_000.min((descriptors(6_000) as usize - 100) / 2);
+    let mut ratios = Vec::new();
+    for _ in 0..3 {
+        let [few, many] = [many / 16, many].map(|count| time_of_a_close(driver(), count));
+        println!("a close takes {few:?} among few, {many:?} among many, on {}", D::NAME);
+        ratios.push(many.as_secs_f64() / few.as_secs_f64());
+    }
+    assert!(ratios.iter().any(|ratio| *ratio < 2.0), "{ratios:.1?} on {}", D::NAME);
+}
+
+/// The time that the thread ran for each of so many idle connections that are closed at once.
+fn time_of_a_close<D: Driver>(driver: D, count: usize) -> Duration {
+    let mut turns = Turns::new(driver);
+    let lines: Vec<_> = (0..count).map(|_| turns.accept()).collect();
+    turns.settle();
+    let before = ran();
+    lines.iter().for_each(|(id, ..)| turns.driver.close(*id));
+    turns.settle();
+    (ran() - before) / count as u32
 }

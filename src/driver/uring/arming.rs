@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use super::ring::Purpose;
 use super::state::Kind;
 use super::{Told, Uring};
 use crate::driver::{Driver, SocketId};
@@ -54,10 +55,8 @@ impl Uring {
             return;
         };
         socket.cancelled = true;
-        let outcome = match socket.kind {
-            Kind::Listener => self.ring.cancel(id, socket.fd.as_fd()),
-            _ => self.ring.cancel_receive(id),
-        };
+        let purpose = if socket.kind == Kind::Listener { Purpose::Accept } else { Purpose::Receive };
+        let outcome = self.ring.cancel(purpose, id);
         self.note(outcome);
     }
 

@@ -219,17 +219,10 @@ impl Ring {
         unsafe { self.push(&entry.user_data(user_data(Purpose::Fault, id))) }
     }
 
-    /// Ends every operation on this descriptor; each still has its last completion.
-    pub(super) fn cancel(&mut self, id: Key, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let all = CancelBuilder::fd(Fd(socket.as_raw_fd())).all();
-        let entry = opcode::AsyncCancel2::new(all).build().flags(squeue::Flags::SKIP_SUCCESS);
-        // SAFETY: it names no memory.
-        unsafe { self.push(&entry.user_data(user_data(Purpose::Cancel, id))) }
-    }
-
-    /// Ends one operation.
-    pub(super) fn cancel_receive(&mut self, id: Key) -> io::Result<()> {
-        let one = CancelBuilder::user_data(user_data(Purpose::Receive, id));
+    /// Ends one operation, which still has its last completion. By its name: by its descriptor the kernel would walk
+    /// all polls of the ring for it (io_poll_file_find in io_uring/poll.c), milliseconds among tens of thousands.
+    pub(super) fn cancel(&mut self, purpose: Purpose, id: Key) -> io::Result<()> {
+        let one = CancelBuilder::user_data(user_data(purpose, id));
         let entry = opcode::AsyncCancel2::new(one).build().flags(squeue::Flags::SKIP_SUCCESS);
         // SAFETY: it names no memory.
         unsafe { self.push(&entry.user_data(user_data(Purpose::Cancel, id))) }
@@ -267,11 +260,7 @@ impl Ring {
         let args = SubmitArgs::new().timespec(&spec);
         let mut want = usize::from(!timeout.is_zero());
         for _ in 0..FRUITLESS_MAX {
-            let entered = if want > 0 {
-                self.ring.submitter().submit_with_args(want, &args)
-            } else {
-                self.ring.submitter().submit()
-            };
+            let entered = if want > 0 { self.ring.submitter().submit_with_args(want, &args) } else { self.ring.submitter().submit() };
             if let Err(error) = entered
                 && !passes(&error)
             {

@@ -7,6 +7,7 @@ use rustix::net::Shutdown;
 
 use super::buffers::BUFFER_BYTES;
 use super::outbox::Chain;
+use super::ring::Purpose;
 use crate::driver::backlog::Backlog;
 use crate::driver::fault::Fault;
 use crate::driver::splice::Splice;
@@ -123,6 +124,19 @@ impl Socket {
             readable: false,
             due: false,
         }
+    }
+
+    /// What its operations are for.
+    pub(super) fn under_way(&self) -> impl Iterator<Item = Purpose> + Clone + use<> {
+        let received = if self.kind == Kind::Listener { Purpose::Accept } else { Purpose::Receive };
+        let operations = [
+            (self.kind == Kind::Bell, Purpose::Bell),
+            (self.receiving, received),
+            (self.awaits_bytes, Purpose::Bytes),
+            (self.awaits_room, Purpose::Room),
+            (self.watched, Purpose::Fault),
+        ];
+        operations.into_iter().filter_map(|(is_under_way, purpose)| is_under_way.then_some(purpose))
     }
 
     /// So many bytes came at once; true when the other way of receiving has come to suit this connection better.
