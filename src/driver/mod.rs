@@ -207,7 +207,7 @@ pub trait Driver: HandOver {
         self.is_quiet(socket)
     }
 
-    /// How many bytes the peer's kernel has acknowledged (`tcpi_bytes_acked`, RFC 4898), if it can be told.
+    /// How many bytes the peer's kernel has acknowledged (`tcpi_bytes_acked`, RFC 4898), if it can be told: one at least.
     fn acknowledged(&self, socket: SocketId) -> Option<u64>;
 
     /// How often accepting was put off because descriptors are scarce.

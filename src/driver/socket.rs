@@ -182,7 +182,8 @@ pub fn reset_on_close(socket: &OwnedFd) {
 const BYTES_ACKED_OFFSET: usize = 8 + 24 * 4 + 2 * 8;
 const TCP_INFO_BYTES: usize = BYTES_ACKED_OFFSET + 8;
 
-/// Bytes of ours which the peer's kernel has acknowledged since the connection began. The SYN counts one.
+/// Bytes of ours which the peer's kernel has acknowledged since the connection began. The SYN counts one, so that none
+/// is what is said where it is not counted (gVisor): nothing is known then.
 pub fn acknowledged(socket: BorrowedFd<'_>) -> Option<u64> {
     let mut info = [0u8; TCP_INFO_BYTES];
     let mut len = TCP_INFO_BYTES as libc::socklen_t;
@@ -193,7 +194,8 @@ pub fn acknowledged(socket: BorrowedFd<'_>) -> Option<u64> {
     };
     let complete = answer == 0 && len as usize >= TCP_INFO_BYTES;
     let bytes = info[BYTES_ACKED_OFFSET..].first_chunk::<8>()?;
-    complete.then(|| u64::from_ne_bytes(*bytes))
+    let acknowledged = u64::from_ne_bytes(*bytes);
+    (complete && acknowledged > 0).then_some(acknowledged)
 }
 
 /// Asks the kernel whether it holds neither bytes nor an end.
