@@ -93,6 +93,7 @@ fn serve(args: Args) -> ExitCode {
 fn mends_itself(why: &(dyn Error + 'static)) -> bool {
     matches!(why.downcast_ref(), Some(start::StartError::Machine(_)))
         || matches!(why.downcast_ref(), Some(control::StartError::Machine(_)))
+        || why.downcast_ref().is_some_and(choice::NotToBeHad::is_for_now)
         || why.is::<Fault>()
 }
 

@@ -178,7 +178,7 @@ pub(in crate::cli) fn asked(driver: Driver) -> Option<DriverInUse> {
 fn driver(asked: Option<DriverInUse>) -> Finding {
     match choice::choose(asked) {
         Ok(choice) => Finding::good("driver", format!("{}: {}", choice.driver.as_str(), choice.why)),
-        Err(why) => Finding::wrong("driver", why),
+        Err(why) => Finding::wrong("driver", why.to_string()),
     }
 }
 

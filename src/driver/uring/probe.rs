@@ -27,6 +27,19 @@ pub enum Unusable {
     Untried(io::Error),
 }
 
+impl Unusable {
+    /// Whether it may do better in a moment: the machine was too busy, or short of something. Lockable memory is what
+    /// a limit says, which does not mend itself.
+    pub fn is_for_now(&self) -> bool {
+        match self {
+            Unusable::Silent(_) | Unusable::Untried(_) => true,
+            Unusable::Refused(error) => {
+                matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EMFILE | libc::ENFILE | libc::EINTR))
+            }
+        }
+    }
+}
+
 fn advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
@@ -108,6 +121,14 @@ impl SelfTest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A machine that was busy for a second is no reason never to be started again.
+    #[test]
+    fn what_passes_is_told_from_what_is_to_be_changed() {
+        let refused = |code| Unusable::Refused(io::Error::from_raw_os_error(code)).is_for_now();
+        assert_eq!([libc::EPERM, libc::ENOSYS, libc::EINVAL, libc::ENOMEM].map(refused), [false; 4]);
+        assert!(refused(libc::EMFILE) && Unusable::Silent("a connect").is_for_now());
+    }
 
     #[test]
     fn refusals_say_what_to_do() {
