@@ -9,9 +9,14 @@ use super::placement::{Cpu, Machine, listed};
 /// The machine as this process may use it. The mask of the calling thread counts, so this comes before pinning;
 /// the kernel has taken from it what the cgroup's cpuset does not allow.
 pub fn this_machine() -> Machine {
-    let allowed: Vec<usize> = core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+    let allowed = core_affinity::get_core_ids().unwrap_or_default();
+    let mut allowed: Vec<usize> = allowed.iter().map(|core| core.id).collect();
     // It is the size of the mask, or the cgroup's quota (of either version, and of any cgroup above) where that is less.
     let parallel = thread::available_parallelism().map_or(usize::MAX, |cpus| cpus.get());
+    // No mask is read where it has more than 1,024 places: then these are the first ones.
+    if allowed.is_empty() && parallel < usize::MAX {
+        allowed.extend(0..parallel);
+    }
     read(Path::new("/sys"), &allowed, parallel)
 }
 
