@@ -219,21 +219,13 @@ async fn add(
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::control::access::AccessLog;
-    use crate::control::fleet::Fleet;
-    use crate::counters::Counters;
-    use crate::counters::stats::Stats;
-    use crate::publish::Published;
+    use crate::control::keeper::tests::keeper;
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_disk_that_does_not_answer_is_not_waited_for() {
         let mut config = Config::default();
         config.control.caches_file = "/nowhere/caches".into();
-        let config = Arc::new(config);
-        let mut fleet = Fleet::new(Arc::clone(&config), Vec::new(), Arc::default());
-        let published = Published::leak(fleet.snapshot());
-        let access = Arc::new(AccessLog::new(Process::leak(1), published));
-        let keeper = Arc::new(Keeper::new(config, fleet, Counters::leak(), Stats::leak(1), published, access));
+        let keeper = keeper(config);
         // Held for as long as somebody writes.
         let writing = keeper.saving.said.lock().await;
         let saved = keeper.save_within(Duration::from_millis(1));
