@@ -64,6 +64,8 @@ pub struct Keeper {
     changing: tokio::sync::Mutex<()>,
     /// Held by who reads it, for as long as disks take.
     reading: Arc<tokio::sync::Mutex<()>>,
+    /// Another configuration was read, and is in use.
+    taken: Notify,
     saving: Saving,
     /// What watches each engine, by place, and what it goes by; ends when it is dropped.
     watches: Mutex<HashMap<usize, (watch::Plan, JoinSet<()>)>>,
@@ -102,6 +104,7 @@ impl Keeper {
             edits: Arc::default(),
             changing: tokio::sync::Mutex::default(),
             reading: Arc::default(),
+            taken: Notify::new(),
             saving: Saving::default(),
             watches: Mutex::default(),
             ears: Mutex::new(Some(HashMap::new())),

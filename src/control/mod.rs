@@ -243,6 +243,7 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool
     tokio::spawn(Arc::clone(keeper).publish());
     tokio::spawn(Arc::clone(keeper).watch_leaving());
     tokio::spawn(Arc::clone(keeper).save_often(setup.process));
+    tokio::spawn(Arc::clone(keeper).say_wanting(Arc::clone(&setup.source)));
     tokio::spawn(Arc::clone(keeper).learn_toolsets(setup.process));
     tokio::spawn(service::feed_watchdog(setup.process, setup.stats));
     tokio::spawn(stalls::watch(setup.process, setup.stats));

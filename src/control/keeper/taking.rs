@@ -61,19 +61,28 @@ impl Keeper {
         let Read { config, keys, forms } = read?;
         forms.say();
         let read = Arc::new(config);
-        let changing = self.changing.lock().await;
+        let _changing = self.changing.lock().await;
         let edited = self.edited_since(asked, &read, &keys);
         // Where both together make no sense it is the file that counts.
         let with_edits = edited.is_some();
         let (config, keys) = edited.unwrap_or_else(|| (Arc::clone(&read), keys));
         let changes = self.take(config, keys, Some(forms)).await?;
         asked.taken(with_edits);
-        self.read.store(Arc::clone(&read));
-        drop(changing);
-        // It looks whether files can be written.
-        let source = Arc::clone(source);
-        let _ = spawn_blocking(move || source.in_use(&read)).await;
+        // From here on nothing is waited for: who asked may leave, and what came of it is to be told.
+        source.in_use(&read);
+        self.read.store(read);
+        self.taken.notify_one();
         Ok(changes)
+    }
+
+    /// Has `source` say what is wanting, for ever, beside all else: disks that it looks at may not answer. Of what is
+    /// taken meanwhile it looks at the last one alone.
+    pub async fn say_wanting(self: Arc<Self>, source: Arc<dyn Source>) {
+        loop {
+            self.taken.notified().await;
+            let (read, source) = (self.read.load_full(), Arc::clone(&source));
+            let _ = spawn_blocking(move || source.say_wanting(&read)).await;
+        }
     }
 
     /// What was read, with what has been changed by hand since that was asked for, if that makes sense.
@@ -172,8 +181,10 @@ impl Keeper {
 mod tests {
     use std::sync::mpsc::{self, Receiver, Sender};
     use std::sync::{Mutex, PoisonError};
+    use std::time::Duration;
 
     use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+    use tokio::time::timeout;
 
     use super::*;
     use crate::control::keeper::tests::keeper;
@@ -198,9 +209,13 @@ mod tests {
         }
     }
 
-    /// A configuration on that disk, with two engines.
+    /// A configuration with two engines, on that disk.
     #[derive(Debug)]
     struct File(Disk);
+
+    /// One with a file on that disk.
+    #[derive(Debug)]
+    struct OfFiles(Disk);
 
     fn config() -> Config {
         let upstream = [1, 2].map(|port| Upstream::new(format!("http://127.0.0.1:{port}").parse().unwrap()));
@@ -214,6 +229,20 @@ mod tests {
         }
 
         fn in_use(&self, _: &Config) {}
+
+        fn say_wanting(&self, _: &Config) {}
+    }
+
+    impl Source for OfFiles {
+        fn load(&self) -> Result<Config, String> {
+            Ok(Config::default())
+        }
+
+        fn in_use(&self, _: &Config) {}
+
+        fn say_wanting(&self, _: &Config) {
+            self.0.answer();
+        }
     }
 
     /// One reads, another waits for that, and the drain outlasts both; who asks behind it has it undone.
@@ -237,5 +266,22 @@ mod tests {
             reading.await.unwrap().unwrap();
             assert_eq!(keeper.config().upstream[0].drain, drains);
         }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn reloads_do_not_wait_for_a_file_that_is_looked_at() {
+        let keeper = keeper(Config::default());
+        let (disk, mut begun, answer) = Disk::new();
+        let source: Arc<dyn Source> = Arc::new(OfFiles(disk));
+        tokio::spawn(Arc::clone(&keeper).say_wanting(Arc::clone(&source)));
+        let reload = async || timeout(Duration::from_secs(10), keeper.reload(&source, keeper.ask())).await;
+        reload().await.unwrap().unwrap();
+        begun.recv().await.unwrap();
+        for _ in 0..3 {
+            reload().await.unwrap().unwrap();
+        }
+        assert!(begun.try_recv().is_err(), "one at a time");
+        answer.send(()).unwrap();
+        begun.recv().await.unwrap();
     }
 }
