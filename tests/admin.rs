@@ -131,6 +131,8 @@ impl control::reload::Source for Same {
     }
 
     fn in_use(&self, _: &Config) {}
+
+    fn say_wanting(&self, _: &Config) {}
 }
 
 impl Front {

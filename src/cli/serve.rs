@@ -120,10 +120,13 @@ impl Source for CommandLine {
     fn in_use(&self, config: &Config) {
         // It fails only when nothing is logged.
         let _ = self.level.reload(level(&config.log));
-        say_wanting(config);
         if let Some(shards) = self.shards.get() {
             say_few_descriptors(config, *shards);
         }
+    }
+
+    fn say_wanting(&self, config: &Config) {
+        say_wanting(config);
     }
 }
 

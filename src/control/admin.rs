@@ -69,7 +69,7 @@ async fn metrics(Shared(state): Shared<State>) -> impl IntoResponse {
 
 /// As SIGHUP does; answers what has changed, or 422 and what is wrong.
 async fn reload(Shared(state): Shared<State>) -> Result<Json<Changes>, (StatusCode, String)> {
-    let outcome = service::reload(&state.keeper, &state.source).await;
+    let outcome = service::reload(&state.keeper, &state.source, state.keeper.ask()).await;
     outcome.map(Json).map_err(|why| (StatusCode::UNPROCESSABLE_ENTITY, format!("{why}\n")))
 }
 

@@ -1,7 +1,9 @@
-//! Changes of the list of engines while requests run, made on the admin listener. They last until the configuration is
-//! read anew; what is to stay belongs in the file.
+//! Changes of the list of engines while requests run, made on the admin listener. They last until a reading of the
+//! configuration is taken that was asked for behind them; what is to stay belongs in the file.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::Upstream;
 
@@ -79,6 +81,29 @@ impl Edit {
         }
         Ok(())
     }
+
+    /// Of the engine.
+    fn name(&self) -> Cow<'_, str> {
+        match self {
+            Edit::Add(upstream) => upstream.label().into(),
+            Edit::Drain(name, _) | Edit::Remove(name) => name.into(),
+        }
+    }
+
+    /// Makes the change once more, in a list that was read meanwhile: there may be less to do, or nothing.
+    fn redo(&self, upstreams: &mut Vec<Upstream>) {
+        let name = self.name();
+        let at = upstreams.iter().position(|upstream| upstream.label() == name);
+        match (self, at) {
+            (Edit::Add(added), None) => upstreams.push(added.clone()),
+            // Of one and the same engine the file says more.
+            (Edit::Add(added), Some(at)) if upstreams[at].is_same(added) => upstreams[at].drain = added.drain,
+            (Edit::Add(added), Some(at)) => upstreams[at] = added.clone(),
+            (Edit::Drain(_, drain), Some(at)) => upstreams[at].drain = *drain,
+            (Edit::Remove(_), Some(at)) => drop(upstreams.remove(at)),
+            (Edit::Drain(..) | Edit::Remove(_), None) => {}
+        }
+    }
 }
 
 fn find(name: &str, upstreams: &[Upstream]) -> Result<usize, Refused> {
@@ -88,17 +113,82 @@ fn find(name: &str, upstreams: &[Upstream]) -> Result<usize, Refused> {
     })
 }
 
-/// Makes in `upstreams` the changes that led from one list of engines to another.
-pub fn redo(before: &[Upstream], after: &[Upstream], upstreams: &mut Vec<Upstream>) {
-    let named = |name: &str, list: &[Upstream]| list.iter().position(|upstream| upstream.label() == name);
-    let is_removed = |name: &str| named(name, before).is_some() && named(name, after).is_none();
-    upstreams.retain(|upstream| !is_removed(&upstream.label()));
-    for upstream in after {
-        let name = upstream.label();
-        match (named(&name, before), named(&name, upstreams)) {
-            (None, None) => upstreams.push(upstream.clone()),
-            (Some(was), Some(is)) if before[was].drain != upstream.drain => upstreams[is].drain = upstream.drain,
-            _ => {}
+/// Edits that were made while readings of the configuration are asked for and have not ended: who drains an engine
+/// meanwhile did not mean the file that is being read, or waits for its turn.
+#[derive(Debug, Default)]
+pub struct Edits(Mutex<Made>);
+
+#[derive(Debug, Default)]
+struct Made {
+    /// How many there were so far.
+    count: u64,
+    /// Readings that have not ended.
+    asked: usize,
+    /// By number, those that one of these may have to make again: of each engine three at most.
+    kept: Vec<(u64, Edit)>,
+}
+
+/// A reading of the configuration, from when it is asked for until it has ended.
+#[derive(Debug)]
+pub struct Since {
+    edits: Arc<Edits>,
+    /// How many edits there were before.
+    before: u64,
+}
+
+impl Edits {
+    /// Somebody asks for a reading.
+    pub fn ask(edits: &Arc<Edits>) -> Since {
+        let mut made = edits.made();
+        made.asked += 1;
+        Since { edits: Arc::clone(edits), before: made.count }
+    }
+
+    /// The edit is in use.
+    pub fn note(&self, edit: &Edit) {
+        let mut made = self.made();
+        made.count += 1;
+        if made.asked == 0 {
+            return;
+        }
+        let name = edit.name();
+        made.kept.retain(|(_, kept)| match edit {
+            Edit::Add(_) => true,
+            Edit::Drain(..) => kept.name() != name || !matches!(kept, Edit::Drain(..)),
+            Edit::Remove(_) => kept.name() != name,
+        });
+        let number = made.count;
+        made.kept.push((number, edit.clone()));
+    }
+
+    fn made(&self) -> MutexGuard<'_, Made> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Since {
+    /// Makes in a list that was read the changes that were made since it was asked for.
+    pub fn redo(&self, upstreams: &mut Vec<Upstream>) {
+        let made = self.edits.made();
+        let since = made.kept.iter().filter(|(number, _)| *number > self.before);
+        since.for_each(|(_, edit)| edit.redo(upstreams));
+    }
+
+    /// What was read is in use, with the edits since or without them: all others are undone, also for who asked sooner
+    /// and reads later.
+    pub fn taken(&self, with_edits: bool) {
+        let mut made = self.edits.made();
+        let undone = if with_edits { self.before } else { made.count };
+        made.kept.retain(|(number, _)| *number > undone);
+    }
+}
+
+impl Drop for Since {
+    fn drop(&mut self) {
+        let mut made = self.edits.made();
+        made.asked -= 1;
+        if made.asked == 0 {
+            made.kept.clear();
         }
     }
 }
@@ -107,23 +197,82 @@ pub fn redo(before: &[Upstream], after: &[Upstream], upstreams: &mut Vec<Upstrea
 mod tests {
     use super::*;
 
+    fn engine(port: u16) -> Upstream {
+        Upstream::new(format!("http://engine:{port}").parse().unwrap())
+    }
+
+    /// One called "a", elsewhere each time.
+    fn called(port: u16) -> Upstream {
+        Upstream { name: "a".into(), ..engine(port) }
+    }
+
+    fn drain(name: &str, drain: bool) -> Edit {
+        Edit::Drain(name.into(), drain)
+    }
+
+    fn redone(asked: &Since, list: &[Upstream]) -> Vec<Upstream> {
+        let mut list = list.to_vec();
+        asked.redo(&mut list);
+        list
+    }
+
     #[test]
-    fn what_was_changed_is_changed_again() {
-        let list = |ports: &[u16]| -> Vec<Upstream> {
-            ports.iter().map(|port| Upstream::new(format!("http://engine:{port}").parse().unwrap())).collect()
-        };
-        let mut after = list(&[2, 3, 5]);
-        after[0].drain = true;
-        let mut upstreams = list(&[1, 2, 4]);
-        upstreams[1].weight = 2;
-        redo(&list(&[1, 2, 3]), &after, &mut upstreams);
-        let mut expected = list(&[2, 4, 5]);
-        (expected[0].drain, expected[0].weight) = (true, 2);
-        assert_eq!(upstreams, expected);
-        // What the file says stays so where nobody has changed it.
-        redo(&after, &after, &mut upstreams);
-        assert_eq!(upstreams, expected);
-        redo(&after, &list(&[2, 3, 5]), &mut upstreams);
-        assert!(!upstreams[0].drain);
+    fn what_was_changed_since_is_changed_again() {
+        let edits = Arc::default();
+        let asked = Edits::ask(&edits);
+        let all = [drain("engine:2", true), Edit::Remove("engine:1".into()), Edit::Add(engine(5)), drain("gone", true)];
+        all.iter().for_each(|edit| edits.note(edit));
+        let heavy = Upstream { weight: 2, ..engine(2) };
+        let expected = [Upstream { drain: true, ..heavy.clone() }, engine(4), engine(5)];
+        assert_eq!(redone(&asked, &[engine(1), heavy, engine(4)]), expected);
+        // What the file says stays so where nobody has changed it since.
+        let later = Edits::ask(&edits);
+        assert_eq!(redone(&later, &expected), expected);
+        edits.note(&drain("engine:2", false));
+        assert!(!redone(&later, &expected)[0].drain && !redone(&asked, &expected)[0].drain);
+    }
+
+    /// What the file says of an engine that was removed and added is of another.
+    #[test]
+    fn an_engine_that_was_added_stays_as_it_was_added() {
+        let edits = Arc::default();
+        let asked = Edits::ask(&edits);
+        edits.note(&Edit::Remove("a".into()));
+        edits.note(&Edit::Add(called(2)));
+        assert_eq!(redone(&asked, &[called(1)]), [called(2)]);
+        let asked = Edits::ask(&edits);
+        edits.note(&Edit::Add(engine(3)));
+        edits.note(&drain("engine:3", true));
+        edits.note(&Edit::Add(called(4)));
+        let heavy = Upstream { weight: 2, ..engine(3) };
+        let expected = [Upstream { drain: true, ..heavy.clone() }, called(4)];
+        assert_eq!(redone(&asked, &[heavy, called(1)]), expected, "the file may know more of the same engine");
+    }
+
+    #[test]
+    fn no_more_is_kept_than_may_be_needed() {
+        let edits = Arc::<Edits>::default();
+        let kept = || edits.made().kept.len();
+        edits.note(&drain("a", true));
+        assert_eq!(kept(), 0, "nobody reads");
+        let [first, second] = [Edits::ask(&edits), Edits::ask(&edits)];
+        for _ in 0..100 {
+            edits.note(&Edit::Remove("a".into()));
+            edits.note(&Edit::Add(called(1)));
+            (0..100).for_each(|turn| edits.note(&drain("a", turn % 2 == 0)));
+            edits.note(&drain("engine:1", true));
+            assert_eq!(kept(), 4);
+        }
+        let third = Edits::ask(&edits);
+        edits.note(&drain("engine:2", true));
+        third.taken(true);
+        assert_eq!((kept(), redone(&second, &[engine(1)])), (1, vec![engine(1)]), "undone by who asked later");
+        second.taken(false);
+        assert_eq!(kept(), 0, "none of them is in use");
+        edits.note(&drain("a", true));
+        drop((first, second));
+        assert_eq!(kept(), 1);
+        drop(third);
+        assert_eq!(kept(), 0);
     }
 }

@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 
 use super::access::AccessLog;
 use super::answers::Answered;
+use super::edit::Edits;
 use super::fleet::{Fleet, TICK};
 use super::health::{Failure, Turn};
 use super::member::Member;
@@ -58,10 +59,13 @@ pub struct Keeper {
     published: &'static Published,
     changed: Notify,
     reloads: Reloads,
+    edits: Arc<Edits>,
     /// Held by who is changing the configuration.
     changing: tokio::sync::Mutex<()>,
     /// Held by who reads it, for as long as disks take.
     reading: Arc<tokio::sync::Mutex<()>>,
+    /// Another configuration was read, and is in use.
+    taken: Notify,
     saving: Saving,
     /// What watches each engine, by place, and what it goes by; ends when it is dropped.
     watches: Mutex<HashMap<usize, (watch::Plan, JoinSet<()>)>>,
@@ -97,8 +101,10 @@ impl Keeper {
             published,
             changed: Notify::new(),
             reloads: Reloads::default(),
+            edits: Arc::default(),
             changing: tokio::sync::Mutex::default(),
             reading: Arc::default(),
+            taken: Notify::new(),
             saving: Saving::default(),
             watches: Mutex::default(),
             ears: Mutex::new(Some(HashMap::new())),
@@ -287,5 +293,20 @@ async fn rung(bell: Option<Arc<Notify>>) {
     match bell {
         Some(bell) => bell.notified().await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::publish::Process;
+
+    /// One for tests of its parts; nobody is asked yet where the engines are.
+    pub(super) fn keeper(config: Config) -> Arc<Keeper> {
+        let config = Arc::new(config);
+        let mut fleet = Fleet::new(Arc::clone(&config), Vec::new(), Arc::default());
+        let published = Published::leak(fleet.snapshot());
+        let access = Arc::new(AccessLog::new(Process::leak(1), published));
+        Arc::new(Keeper::new(config, fleet, Counters::leak(), Stats::leak(1), published, access))
     }
 }

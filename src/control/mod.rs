@@ -220,7 +220,7 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
             }
             // Here, where the process waits for it: an idle front has drained within milliseconds.
             if !setup.process.has_heir() {
-                keeper.save_within(SAVED_WITHIN).await;
+                keeper.save_within(setup.process, SAVED_WITHIN).await;
             }
         });
         // Name servers that are still asked would hold the end up for as long as they like.
@@ -243,6 +243,7 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool
     tokio::spawn(Arc::clone(keeper).publish());
     tokio::spawn(Arc::clone(keeper).watch_leaving());
     tokio::spawn(Arc::clone(keeper).save_often(setup.process));
+    tokio::spawn(Arc::clone(keeper).say_wanting(Arc::clone(&setup.source)));
     tokio::spawn(Arc::clone(keeper).learn_toolsets(setup.process));
     tokio::spawn(service::feed_watchdog(setup.process, setup.stats));
     tokio::spawn(stalls::watch(setup.process, setup.stats));
@@ -272,6 +273,7 @@ fn remembered(file: &Path) -> Saved {
     if file.as_os_str().is_empty() {
         return Saved::default();
     }
+    saved::tidy_up(file);
     match Saved::read(file) {
         Ok(saved) => saved,
         Err(Unusable::File(error)) if error.kind() == io::ErrorKind::NotFound => Saved::default(),

@@ -23,8 +23,11 @@ pub trait Source: Debug + Send + Sync {
     /// All that is wrong with it, in words.
     fn load(&self) -> Result<Config, String>;
 
-    /// This one is in use from now on.
+    /// This one is in use from now on. Waits for no disk.
     fn in_use(&self, config: &Config);
+
+    /// Says what is wanting for this one, which is in use all the same. For a thread of its own: disks may not answer.
+    fn say_wanting(&self, config: &Config);
 }
 
 /// What a reload has changed.

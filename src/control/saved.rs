@@ -6,12 +6,15 @@
 //! that the file is for this user alone.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh64::Xxh64;
 
@@ -28,6 +31,9 @@ const LINE_BYTES_MAX: usize = 16 << 20;
 const COPY_BYTES: usize = 1 << 20;
 /// Of the sum at the end.
 const SUM_BYTES: u64 = size_of::<u64>() as u64;
+/// How names of files end that are beside it while it is written.
+const PARTS: &str = ".parts";
+const NEW: &str = ".new";
 
 /// By the engines' names.
 #[derive(Clone, Debug, Default)]
@@ -209,7 +215,7 @@ impl Writing {
         if least > most {
             return Err(too_long());
         }
-        let beside = beside(path, ".parts");
+        let beside = beside(path, PARTS);
         let parts = BufWriter::new(made_anew(&beside)?);
         fs::remove_file(&beside)?;
         Ok(Writing { path: path.to_owned(), most, parts, length: 0, engines: Vec::new() })
@@ -228,12 +234,13 @@ impl Writing {
         Ok(())
     }
 
-    /// Puts all of it in the place of what the file held, so that there is always a whole one. Answers how many bytes
-    /// that are.
-    pub fn end(self) -> io::Result<u64> {
-        let (path, beside) = (self.path.clone(), beside(&self.path, ".new"));
-        let written = self.write_to(&beside).and_then(|length| fs::rename(&beside, path).map(|()| length));
-        if written.is_err() {
+    /// Puts all of it in the place of what the file held, so that there is always a whole one, if that is still wanted
+    /// when all is written. Answers how many bytes that are; none: it was not.
+    pub fn end(self, is_wanted: impl FnOnce() -> bool) -> io::Result<Option<u64>> {
+        let (path, beside) = (self.path.clone(), beside(&self.path, NEW));
+        let replaces = |length| is_wanted().then(|| fs::rename(&beside, path).map(|()| length)).transpose();
+        let written = self.write_to(&beside).and_then(replaces);
+        if !matches!(written, Ok(Some(_))) {
             // On a disk that is full it would keep others from writing.
             let _ = fs::remove_file(&beside);
         }
@@ -330,14 +337,33 @@ pub fn writable(path: &Path) -> io::Result<()> {
         return Err(io::ErrorKind::IsADirectory.into());
     }
     // All files are made anew there, whatever they were.
-    super::writable(&beside(path, ".new")).and_then(|()| may_hold(path))
+    may_hold(path)
 }
 
-/// Where it is written first.
+/// Removes what processes left beside it that ended while they wrote.
+pub fn tidy_up(path: &Path) {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return };
+    let has_ended = |id: &Pid| test_kill_process(*id) == Err(Errno::SRCH);
+    for beside in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if writer(&beside.file_name(), name).is_some_and(|id| has_ended(&id)) {
+            let _ = fs::remove_file(beside.path());
+        }
+    }
+}
+
+/// Where it is written first, under a name of this process's own: the one whose place it took may still be writing.
 fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
-    beside.push(ending);
+    beside.push(format!(".{}{ending}", std::process::id()));
     beside.into()
+}
+
+/// Whose file it is that is called so and stands beside that of another name.
+fn writer(beside: &OsStr, name: &OsStr) -> Option<Pid> {
+    let rest = beside.as_encoded_bytes().strip_prefix(name.as_encoded_bytes())?.strip_prefix(b".")?;
+    let id = [NEW, PARTS].iter().find_map(|ending| rest.strip_suffix(ending.as_bytes()))?;
+    let id: u32 = str::from_utf8(id).ok()?.parse().ok()?;
+    Pid::from_raw(id.try_into().ok()?)
 }
 
 impl Engine {
@@ -367,6 +393,7 @@ impl Listed {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use xxhash_rust::xxh64::xxh64;
@@ -414,7 +441,7 @@ mod tests {
     fn write(saved: &Saved, most: u64, path: &Path) -> io::Result<u64> {
         let mut writing = Writing::within(most, path, 0)?;
         saved.engines().try_for_each(|(name, engine)| writing.add(name, engine))?;
-        writing.end()
+        writing.end(|| true).map(Option::unwrap)
     }
 
     fn bytes(saved: &Saved) -> Vec<u8> {
@@ -487,7 +514,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         // What was left behind for all to read, and what cannot be written.
-        let left = folder.0.join("caches.new");
+        let left = beside(&path, NEW);
         fs::write(&left, "x").unwrap();
         fs::set_permissions(&left, fs::Permissions::from_mode(0o644)).unwrap();
         let length = write(&saved, BYTES_MAX, &path).unwrap();
@@ -498,6 +525,35 @@ mod tests {
             (write(&saved, length, &path).unwrap(), Saved::read(&path).unwrap().engines),
             (length, saved.engines)
         );
+    }
+
+    #[test]
+    fn a_file_that_is_not_wanted_any_more_leaves_what_is_there() {
+        let folder = Folder::new();
+        let writing = Writing::to(&folder.caches(), 0).unwrap();
+        fs::write(folder.caches(), "another's").unwrap();
+        assert_eq!(writing.end(|| false).unwrap(), None);
+        assert_eq!(fs::read(folder.caches()).unwrap(), b"another's");
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_a_process_left_that_has_ended_is_removed() {
+        let folder = Folder::new();
+        let mut ended = Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        let (ended, lives) = (ended.id(), std::process::id());
+        let gone = [format!("caches.{ended}.new"), format!("caches.{ended}.parts")];
+        let stay = ["caches", "caches.new", "caches.-1.new", "caches.0.new", "caches.99999999999.new", "caches.x.new"];
+        let others = [format!("caches.{ended}.newer"), format!("others.{ended}.new"), format!("caches.{lives}.new")];
+        let mut stay: Vec<String> = stay.map(str::to_owned).into_iter().chain(others).collect();
+        gone.iter().chain(&stay).for_each(|name| fs::write(folder.0.join(name), "").unwrap());
+        tidy_up(&folder.caches());
+        let left = fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut left: Vec<String> = left.collect();
+        left.sort();
+        stay.sort();
+        assert_eq!(left, stay);
     }
 
     /// Of what is added nothing is kept but how long it is; what was there before stays until all is.
@@ -514,7 +570,7 @@ mod tests {
             assert_eq!(fs::read(folder.caches()).unwrap(), b"before");
             assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "nothing is left where it ends now");
         }
-        writing.end().unwrap();
+        writing.end(|| true).unwrap();
         let mut again = Saved::read(&folder.caches()).unwrap();
         for engine in 1..=8 {
             let known = again.take(&format!("gpu-{engine}"), Some(&process)).unwrap();

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::Setup;
+use super::edit::Since;
 use super::keeper::Keeper;
 use super::reload::{Changes, Source};
 use crate::counters::stats::Stats;
@@ -106,9 +107,34 @@ impl Ends {
     }
 }
 
+/// The reading that SIGHUP asks for next: once for all that come while another is under way, and as the last of them
+/// asks for it.
+#[derive(Debug, Default)]
+struct Next {
+    asked: Mutex<Option<Since>>,
+    bell: Notify,
+}
+
+impl Next {
+    fn is(&self, asked: Since) {
+        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked);
+        self.bell.notify_one();
+    }
+
+    async fn comes(&self) -> Since {
+        loop {
+            self.bell.notified().await;
+            let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(asked) = asked {
+                return asked;
+            }
+        }
+    }
+}
+
 async fn reloads(mut hangup: Signal, setup: Setup, keeper: Arc<Keeper>) {
-    let asked = Arc::new(Notify::new());
-    tokio::spawn(read_anew(Arc::clone(&asked), setup.clone(), Arc::clone(&keeper)));
+    let next = Arc::new(Next::default());
+    tokio::spawn(read_anew(Arc::clone(&next), setup.clone(), Arc::clone(&keeper)));
     while hangup.recv().await.is_some() {
         // Also where the configuration turns out to be wrong, or is being read yet: whoever rotates logs sends this
         // signal too.
@@ -116,15 +142,15 @@ async fn reloads(mut hangup: Signal, setup: Setup, keeper: Arc<Keeper>) {
         if setup.process.has_heir() {
             setup.bequest.lock().unwrap_or_else(PoisonError::into_inner).reload_successor();
         } else {
-            asked.notify_one();
+            next.is(keeper.ask());
         }
     }
 }
 
-/// Reads the configuration each time that it is asked for; once for all that ask while it does.
-async fn read_anew(asked: Arc<Notify>, setup: Setup, keeper: Arc<Keeper>) {
+/// Reads the configuration each time that it is asked for.
+async fn read_anew(next: Arc<Next>, setup: Setup, keeper: Arc<Keeper>) {
     loop {
-        asked.notified().await;
+        let asked = next.comes().await;
         // It may have come while another process took this one's place.
         if setup.process.has_heir() {
             setup.bequest.lock().unwrap_or_else(PoisonError::into_inner).reload_successor();
@@ -135,7 +161,7 @@ async fn read_anew(asked: Arc<Notify>, setup: Setup, keeper: Arc<Keeper>) {
         if serves {
             say(&[NotifyState::Reloading, NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Reloading)]);
         }
-        let _ = reload(&keeper, &setup.source).await;
+        let _ = reload(&keeper, &setup.source, asked).await;
         if serves {
             say(&[NotifyState::Ready]);
         }
@@ -146,8 +172,8 @@ async fn read_anew(asked: Arc<Notify>, setup: Setup, keeper: Arc<Keeper>) {
 ///
 /// # Errors
 /// What is wrong with it; nothing has changed then.
-pub(super) async fn reload(keeper: &Arc<Keeper>, source: &Arc<dyn Source>) -> Result<Changes, String> {
-    let outcome = keeper.reload(source).await;
+pub(super) async fn reload(keeper: &Arc<Keeper>, source: &Arc<dyn Source>, asked: Since) -> Result<Changes, String> {
+    let outcome = keeper.reload(source, asked).await;
     match &outcome {
         Ok(changes) => {
             let Changes { added, removed, rekeyed, changed, restart } = changes;

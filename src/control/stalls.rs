@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use crate::counters::stats::Stats;
 use crate::publish::{Doing, Phase, Process};
 
-/// How often shards are looked at.
-const LOOK: Duration = Duration::from_millis(10);
-/// A turn that stands still for so long is told.
-const STALL: Duration = Duration::from_millis(50);
+/// How often shards are looked at: each look wakes control, also where there is nothing to do.
+const LOOK: Duration = Duration::from_millis(20);
+/// A turn that stands still from one look to others, for so long, is told: it began up to one look before the first.
+const STALL: Duration = Duration::from_millis(40);
 /// A sleep of this length is told: each shard wakes every second, whether there is something to do or not.
 const OVERSLEPT: Duration = Duration::from_secs(3);
 
 /// A shard that has stood still for so many looks, 10 s or more, is not one to wait for. They are counted, and no time
 /// is taken: while the machine or the process stands still, control does not look.
-const WEDGED: u32 = 1_000;
+const WEDGED: u32 = 500;
 
 /// How late control was at worst is told for so long, and for as long again.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -182,14 +182,25 @@ mod tests {
         let mut seen = Seen::new(7, Doing::Waits, begin);
         assert_eq!(seen.look(7, Doing::Waits, at(900)), None, "it may sleep");
         assert_eq!(seen.look(8, Doing::ServesClient, at(1_000)), None);
-        assert_eq!(seen.look(8, Doing::ServesEngine, at(1_040)), None);
-        let stood = Found::Stands(Doing::ServesEngine, Duration::from_millis(50));
-        assert_eq!(seen.look(8, Doing::ServesEngine, at(1_050)), Some(stood));
+        assert_eq!(seen.look(8, Doing::ServesEngine, at(1_030)), None);
+        let stood = Found::Stands(Doing::ServesEngine, Duration::from_millis(40));
+        assert_eq!(seen.look(8, Doing::ServesEngine, at(1_040)), Some(stood));
         assert_eq!(seen.look(8, Doing::ServesEngine, at(1_200)), None, "told before");
         let over = Found::GoesOn(Doing::ServesEngine, Duration::from_millis(210));
         assert_eq!(seen.look(9, Doing::ServesClient, at(1_210)), Some(over));
         assert_eq!(seen.look(9, Doing::Waits, at(1_300)), None);
         assert_eq!(seen.look(9, Doing::ServesClient, at(4_200)), None, "it slept, and has just woken");
+    }
+
+    #[test]
+    fn a_stall_of_60_ms_is_told_and_none_shorter_than_40() {
+        let begin = Instant::now();
+        for first in 0..20 {
+            let mut seen = Seen::new(7, Doing::Waits, begin);
+            let mut looks = (0..).map(|look| begin + Duration::from_millis(first) + LOOK * look);
+            let told = looks.find(|at| seen.look(8, Doing::ServesClient, *at).is_some()).unwrap() - begin;
+            assert!((40..60).contains(&told.as_millis()), "{first}: {told:?}");
+        }
     }
 
     #[test]

@@ -111,7 +111,7 @@ async fn succeed(
         let may = || !process.leaving() && !process.draining();
         if may() && will().estate.is_some() {
             // Before the sockets are taken: whoever ends this process closes those that are in the will.
-            keeper.save_within(SAVED_WITHIN).await;
+            keeper.save_within(process, SAVED_WITHIN).await;
         }
         let estate = will().estate.take();
         let Some(estate) = estate.filter(|_| may()) else {

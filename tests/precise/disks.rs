@@ -44,7 +44,7 @@ impl Drop for Stuck {
 }
 
 /// The tokenizer's folder is on another machine, which is gone: engines are drained by hand, logs are rotated, and what
-/// was changed meanwhile outlasts what was being read.
+/// was changed meanwhile outlasts what was being read, and what was asked for before.
 #[test]
 fn a_reload_that_hangs_holds_up_neither_drains_nor_logs() {
     let folder = folder(
@@ -60,17 +60,21 @@ fn a_reload_that_hangs_holds_up_neither_drains_nor_logs() {
     thread::scope(|scope| {
         let reload = scope.spawn(|| front.reload());
         let mut file = stuck.until_read();
-        assert_eq!(front.asks("POST", &format!("/endpoints/{name}/drain"), "").0, 200);
-        front.until_health(0, "draining");
         fs::remove_file(&log).unwrap();
         front.hang_up();
         until("the log of before, anew", || log.exists());
+        assert_eq!(front.asks("POST", &format!("/endpoints/{name}/drain"), "").0, 200);
+        front.until_health(0, "draining");
         file.write_all(&tokenizer).unwrap();
         drop(file);
         let (status, said) = reload.join().unwrap();
         assert_eq!((status, front.endpoint(0)["health"].as_str()), (200, Some("draining")), "{said}");
     });
-    // The signal came while it was being read: what is there now is read as well, and says nothing of a drain.
+    // The signal came before the drain: what it asked for is read as well, and undoes nothing.
+    stuck.until_read().write_all(&tokenizer).unwrap();
+    until("both readings", || front.log().matches("configuration taken").count() == 2);
+    assert_eq!(front.endpoint(0)["health"], "draining");
+    front.hang_up();
     stuck.until_read().write_all(&tokenizer).unwrap();
     front.until_health(0, "up");
     assert_eq!(scene.front.stop(), Some(0));

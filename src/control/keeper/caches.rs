@@ -101,15 +101,17 @@ impl Keeper {
     }
 
     /// Writes down what is known of the engines' caches, where a file is configured for that.
-    pub async fn save(&self) {
+    pub async fn save(&self, process: &'static Process) {
         let path = self.config().control.caches_file.clone();
         if path.as_os_str().is_empty() {
             return;
         }
         // Two at a time would write one file.
         let mut told = self.saving.said.lock().await;
-        match self.write(&path).await {
+        match self.write(&path, process).await {
             Ok(Some(bytes)) => tracing::debug!(bytes, "what is known of the engines' caches is written"),
+            // The disk took its time.
+            Ok(None) if process.has_heir() => {}
             Ok(None) => {
                 let is_read = |member: &Member| member.now.as_ref().is_some_and(|tenancy| tenancy.reading.is_some());
                 if self.fleet().members().iter().any(is_read) && !mem::replace(&mut *told, true) {
@@ -125,18 +127,20 @@ impl Keeper {
         }
     }
 
-    /// The same for whoever cannot wait for a disk that does not answer: what is late is written on nevertheless.
-    pub async fn save_within(self: &Arc<Self>, limit: Duration) {
+    /// The same for whoever cannot wait for a disk that does not answer: what is late is written on nevertheless, until
+    /// another process is in this one's place.
+    pub async fn save_within(self: &Arc<Self>, process: &'static Process, limit: Duration) {
         let keeper = Arc::clone(self);
-        let saving = tokio::spawn(async move { keeper.save().await });
+        let saving = tokio::spawn(async move { keeper.save(process).await });
         if timeout(limit, saving).await.is_err() {
             let file = self.config().control.caches_file.clone();
             tracing::warn!(file = %file.display(), ?limit, "caches_file is not written in time");
         }
     }
 
-    /// Answers how many bytes that were; none: nothing is known that could be known again.
-    async fn write(&self, path: &Path) -> io::Result<Option<u64>> {
+    /// Answers how many bytes that were; none: nothing is known that could be known again, or it is another process's to
+    /// write by now.
+    async fn write(&self, path: &Path, process: &'static Process) -> io::Result<Option<u64>> {
         let heard = self.hearings().clone();
         let places: Vec<usize> = self.fleet().members().iter().map(|member| member.place).collect();
         let least = self.fleet().rows_bytes();
@@ -158,7 +162,7 @@ impl Keeper {
             writing = Some(add(writing, begin(), name.to_owned(), Arc::clone(engine)).await?);
         }
         let Some(writing) = writing else { return Ok(None) };
-        spawn_blocking(|| writing.end()).await.map_err(io::Error::other).flatten().map(Some)
+        spawn_blocking(|| writing.end(|| !process.has_heir())).await.map_err(io::Error::other).flatten()
     }
 
     /// How often it could not be written down.
@@ -173,7 +177,7 @@ impl Keeper {
             if process.has_heir() {
                 return;
             }
-            self.save().await;
+            self.save(process).await;
         }
     }
 
@@ -217,27 +221,49 @@ async fn add(
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
-    use crate::config::Config;
-    use crate::control::access::AccessLog;
-    use crate::control::fleet::Fleet;
-    use crate::counters::Counters;
-    use crate::counters::stats::Stats;
-    use crate::publish::Published;
+    use crate::config::{Config, Upstream};
+    use crate::control::keeper::tests::keeper;
+    use crate::control::saved::{self, Rows, Saved};
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_disk_that_does_not_answer_is_not_waited_for() {
         let mut config = Config::default();
         config.control.caches_file = "/nowhere/caches".into();
-        let config = Arc::new(config);
-        let mut fleet = Fleet::new(Arc::clone(&config), Vec::new(), Arc::default());
-        let published = Published::leak(fleet.snapshot());
-        let access = Arc::new(AccessLog::new(Process::leak(1), published));
-        let keeper = Arc::new(Keeper::new(config, fleet, Counters::leak(), Stats::leak(1), published, access));
+        let keeper = keeper(config);
         // Held for as long as somebody writes.
         let writing = keeper.saving.said.lock().await;
-        let saved = keeper.save_within(Duration::from_millis(1));
+        let saved = keeper.save_within(Process::leak(1), Duration::from_millis(1));
         assert!(timeout(Duration::from_secs(10), saved).await.is_ok());
         drop(writing);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_is_late_does_not_replace_what_another_process_wrote() {
+        let folder = std::env::temp_dir().join(format!("warmfront-late-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("caches");
+        let upstream = vec![Upstream::new("http://gpu-1:8000".parse().unwrap())];
+        let mut config = Config { upstream, ..Config::default() };
+        config.control.caches_file.clone_from(&path);
+        let (keeper, process) = (keeper(config), Process::leak(1));
+        let mut saved = Saved::default();
+        let of = saved::Process { started: 1.0, block_size: None, tokens: None };
+        saved.add("gpu-1:8000", Engine { process: of, told: None, rows: Some(Rows { layout: 5, bytes: vec![1] }) });
+        keeper.fleet().remember(saved);
+        keeper.save(process).await;
+        assert!(Saved::read(&path).is_ok_and(|saved| !saved.is_empty()));
+        let writing = keeper.saving.said.lock().await;
+        keeper.save_within(process, Duration::from_millis(1)).await;
+        process.succeeded();
+        fs::write(&path, "another's").unwrap();
+        drop(writing);
+        // It comes behind the one that is late.
+        drop(keeper.saving.said.lock().await);
+        assert_eq!(fs::read(&path).unwrap(), b"another's");
+        assert_eq!((fs::read_dir(&folder).unwrap().count(), keeper.save_failures()), (1, 0));
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

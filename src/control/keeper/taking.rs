@@ -9,7 +9,7 @@ use tokio::task::spawn_blocking;
 
 use super::Keeper;
 use crate::config::{Config, Upstream};
-use crate::control::edit::{self, Edit, Refused};
+use crate::control::edit::{Edit, Edits, Refused, Since};
 use crate::control::forms::Forms;
 use crate::control::member::Member;
 use crate::control::reload::{self, Changes, Source};
@@ -35,20 +35,25 @@ fn read(source: &dyn Source) -> Result<Read, String> {
 }
 
 impl Keeper {
+    /// Somebody asks for the configuration to be read: what is changed by hand from now on outlasts that.
+    pub fn ask(&self) -> Since {
+        Edits::ask(&self.edits)
+    }
+
     /// Takes the configuration that `source` has now, if there is nothing wrong with it.
     ///
     /// # Errors
     /// All that is wrong with it, in words; nothing has changed then.
-    pub async fn reload(self: &Arc<Self>, source: &Arc<dyn Source>) -> Result<Changes, String> {
+    pub async fn reload(self: &Arc<Self>, source: &Arc<dyn Source>, asked: Since) -> Result<Changes, String> {
         self.reloads.begins();
-        let outcome = self.read_anew(source).await;
+        let outcome = self.read_anew(source, &asked).await;
         self.reloads.ended(outcome.is_ok());
         outcome
     }
 
-    async fn read_anew(self: &Arc<Self>, source: &Arc<dyn Source>) -> Result<Changes, String> {
+    async fn read_anew(self: &Arc<Self>, source: &Arc<dyn Source>, asked: &Since) -> Result<Changes, String> {
         let alone = Arc::clone(&self.reading).lock_owned().await;
-        let (before, from) = (self.config(), Arc::clone(source));
+        let from = Arc::clone(source);
         // Who asked for it may leave: nobody else reads before this has ended, lest threads pile up at a disk that is
         // gone.
         let reading = spawn_blocking(move || (read(&*from), alone));
@@ -56,34 +61,48 @@ impl Keeper {
         let Read { config, keys, forms } = read?;
         forms.say();
         let read = Arc::new(config);
-        let changing = self.changing.lock().await;
-        let (config, keys) = self.edited_since(&before, &read, keys);
+        let _changing = self.changing.lock().await;
+        let edited = self.edited_since(asked, &read, &keys);
+        // Where both together make no sense it is the file that counts.
+        let with_edits = edited.is_some();
+        let (config, keys) = edited.unwrap_or_else(|| (Arc::clone(&read), keys));
         let changes = self.take(config, keys, Some(forms)).await?;
-        self.read.store(Arc::clone(&read));
-        drop(changing);
-        // It looks whether files can be written.
-        let source = Arc::clone(source);
-        let _ = spawn_blocking(move || source.in_use(&read)).await;
+        asked.taken(with_edits);
+        // From here on nothing is waited for: who asked may leave, and what came of it is to be told.
+        source.in_use(&read);
+        self.read.store(read);
+        self.taken.notify_one();
         Ok(changes)
     }
 
-    /// What was read, with what has been changed by hand since then: who drained an engine meanwhile did not mean the
-    /// file that was being read.
-    fn edited_since(&self, before: &Config, read: &Arc<Config>, keys: Keys) -> (Arc<Config>, Keys) {
+    /// Has `source` say what is wanting, for ever, beside all else: disks that it looks at may not answer. Of what is
+    /// taken meanwhile it looks at the last one alone.
+    pub async fn say_wanting(self: Arc<Self>, source: Arc<dyn Source>) {
+        loop {
+            self.taken.notified().await;
+            let (read, source) = (self.read.load_full(), Arc::clone(&source));
+            let _ = spawn_blocking(move || source.say_wanting(&read)).await;
+        }
+    }
+
+    /// What was read, with what has been changed by hand since that was asked for, if that makes sense.
+    fn edited_since(&self, asked: &Since, read: &Arc<Config>, keys: &Keys) -> Option<(Arc<Config>, Keys)> {
         let mut edited = (**read).clone();
-        edit::redo(&before.upstream, &self.config().upstream, &mut edited.upstream);
-        let edited = (edited.upstream != read.upstream).then(|| edited.checked().ok()).flatten();
-        // Where both together make no sense it is the file that counts.
-        let Some(edited) = edited else { return (Arc::clone(read), keys) };
+        asked.redo(&mut edited.upstream);
+        if edited.upstream == read.upstream {
+            return Some((Arc::clone(read), keys.clone()));
+        }
+        let edited = edited.checked().ok()?;
         let fleet = self.fleet();
         let key_of = |upstream: &Upstream| {
-            let mut read = read.upstream.iter().zip(&keys);
-            let added = || fleet.members().iter().find(|member| member.upstream.is_same(upstream));
-            let key = read.find(|(read, _)| read.is_same(upstream)).map(|(_, key)| key);
+            let is_same = |other: &Upstream| other.is_same(upstream) && other.api_key_file == upstream.api_key_file;
+            let mut read = read.upstream.iter().zip(keys);
+            let key = read.find(|(read, _)| is_same(read)).map(|(_, key)| key);
+            let added = || fleet.members().iter().find(|member| is_same(&member.upstream));
             key.or_else(|| added().map(|member| &member.key)).cloned().flatten()
         };
         let keys = edited.upstream.iter().map(key_of).collect();
-        (Arc::new(edited), keys)
+        Some((Arc::new(edited), keys))
     }
 
     /// Changes the list of engines, until the configuration is read anew. No file is read but the key of an engine that
@@ -98,7 +117,9 @@ impl Keeper {
         edit.apply(&mut config.upstream)?;
         let config = config.checked().map_err(|invalid| Refused::Wrong(invalid.to_string()))?;
         let keys = reload::missing_keys(&config, self.fleet().members()).map_err(Refused::Wrong)?;
-        self.take(Arc::new(config), keys, None).await.map_err(Refused::Wrong)
+        let changes = self.take(Arc::new(config), keys, None).await.map_err(Refused::Wrong)?;
+        self.edits.note(edit);
+        Ok(changes)
     }
 
     /// `forms`: those in use, where there are none.
@@ -153,5 +174,114 @@ impl Keeper {
         self.publish_now();
         self.watch();
         Ok(changes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{self, Receiver, Sender};
+    use std::sync::{Mutex, PoisonError};
+    use std::time::Duration;
+
+    use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::control::keeper::tests::keeper;
+
+    /// A disk that answers when it is told to.
+    #[derive(Debug)]
+    struct Disk {
+        asked: UnboundedSender<()>,
+        answers: Mutex<Receiver<()>>,
+    }
+
+    impl Disk {
+        fn new() -> (Disk, UnboundedReceiver<()>, Sender<()>) {
+            let ((asked, begun), (answer, answers)) = (unbounded_channel(), mpsc::channel());
+            (Disk { asked, answers: Mutex::new(answers) }, begun, answer)
+        }
+
+        /// Until it is told, or nobody is there any more to tell it.
+        fn answer(&self) {
+            let _ = self.asked.send(());
+            let _ = self.answers.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        }
+    }
+
+    /// A configuration with two engines, on that disk.
+    #[derive(Debug)]
+    struct File(Disk);
+
+    /// One with a file on that disk.
+    #[derive(Debug)]
+    struct OfFiles(Disk);
+
+    fn config() -> Config {
+        let upstream = [1, 2].map(|port| Upstream::new(format!("http://127.0.0.1:{port}").parse().unwrap()));
+        Config { upstream: upstream.into(), ..Config::default() }
+    }
+
+    impl Source for File {
+        fn load(&self) -> Result<Config, String> {
+            self.0.answer();
+            Ok(config())
+        }
+
+        fn in_use(&self, _: &Config) {}
+
+        fn say_wanting(&self, _: &Config) {}
+    }
+
+    impl Source for OfFiles {
+        fn load(&self) -> Result<Config, String> {
+            Ok(Config::default())
+        }
+
+        fn in_use(&self, _: &Config) {}
+
+        fn say_wanting(&self, _: &Config) {
+            self.0.answer();
+        }
+    }
+
+    /// One reads, another waits for that, and the drain outlasts both; who asks behind it has it undone.
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_is_changed_outlasts_readings_that_were_asked_for_before() {
+        let keeper = keeper(config());
+        keeper.look_up().await;
+        let (disk, mut begun, answer) = Disk::new();
+        let source: Arc<dyn Source> = Arc::new(File(disk));
+        let reload = || {
+            let (keeper, source, asked) = (Arc::clone(&keeper), Arc::clone(&source), keeper.ask());
+            tokio::spawn(async move { keeper.reload(&source, asked).await })
+        };
+        let first = reload();
+        begun.recv().await.unwrap();
+        let second = reload();
+        keeper.edit(&Edit::Drain("127.0.0.1:1".into(), true)).await.unwrap();
+        let third = reload();
+        for (reading, drains) in [(first, true), (second, true), (third, false)] {
+            answer.send(()).unwrap();
+            reading.await.unwrap().unwrap();
+            assert_eq!(keeper.config().upstream[0].drain, drains);
+        }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn reloads_do_not_wait_for_a_file_that_is_looked_at() {
+        let keeper = keeper(Config::default());
+        let (disk, mut begun, answer) = Disk::new();
+        let source: Arc<dyn Source> = Arc::new(OfFiles(disk));
+        tokio::spawn(Arc::clone(&keeper).say_wanting(Arc::clone(&source)));
+        let reload = async || timeout(Duration::from_secs(10), keeper.reload(&source, keeper.ask())).await;
+        reload().await.unwrap().unwrap();
+        begun.recv().await.unwrap();
+        for _ in 0..3 {
+            reload().await.unwrap().unwrap();
+        }
+        assert!(begun.try_recv().is_err(), "one at a time");
+        answer.send(()).unwrap();
+        begun.recv().await.unwrap();
     }
 }

@@ -38,7 +38,7 @@ impl Collected {
         for shard in 0..stats.shards() {
             family.counter(vec![("shard", &shard.to_string())], stats.shard(shard).turns())?;
         }
-        let help = "Times a shard stood still: in the middle of a turn for 50 ms, or asleep for 3 s where it wakes each second";
+        let help = "Times a shard stood still: in the middle of a turn for some 50 ms, or asleep for 3 s where it wakes each second";
         let mut family = Family::new(out, "shard_stalls", help, MetricType::Counter)?;
         for (shard, state) in self.0.process.shards().iter().enumerate() {
             family.counter(vec![("shard", &shard.to_string())], state.stalls())?;
