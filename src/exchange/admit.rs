@@ -233,6 +233,7 @@ impl Asked {
             request_id,
             explain: asks_explain && believed() && is_direct(),
             credential: stranger::credential(head, cx),
+            realm: stranger::realm(head),
             proves: outcome::proves(head.method, head.path(), api),
             encoded: codings.next().is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")),
             stream: false,

@@ -58,7 +58,7 @@ pub use shadow::{SHADOWS_MAX, Shadows};
 pub use toolsets::{Toolsets, Wanted};
 
 use crate::counters::queue::Paid;
-use crate::counters::{Admission, Credential};
+use crate::counters::{Admission, Credential, Realm};
 use crate::fleet::EndpointId;
 use crate::http::{RequestFraming, Shape, Version};
 use crate::policy::{Avoid, Tokens};
@@ -148,6 +148,8 @@ struct Asked {
     explain: bool,
     /// What its engine judges it by, where engines ask for keys.
     credential: Option<Credential>,
+    /// And where they do.
+    realm: Realm,
     /// A good answer is its engine's, and not of the HTTP server before that.
     proves: bool,
     /// The body is compressed: routed by load.

@@ -1,4 +1,5 @@
-//! Strangers: those who show no key that an engine let in of late, where engines ask for keys.
+//! Strangers: those who show no key that an engine let in of late, where engines of its pool ask for keys: under `/v1`,
+//! or beside it.
 //!
 //! Engines judge keys, and the choice is made before that. What the front learns with a choice it would learn from
 //! anybody: prompts that it notes drive out what it knew, whatever is taken back once they are refused; their lengths
@@ -9,39 +10,55 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::event::Context;
 use super::{Exchange, refusals};
-use crate::counters::Credential;
+use crate::counters::{Credential, Realm};
 use crate::http::RequestHead;
 use crate::snapshot::PoolId;
 
 /// Where clients show their keys: OpenAI's, Anthropic's, Azure's.
 const FIELDS: [&str; 3] = ["authorization", "x-api-key", "api-key"];
 
-/// What it shows; `None`: no engine is known to ask for that, and nobody is a stranger.
+/// Where the engine looks for it.
+pub(super) fn realm(head: &RequestHead<'_>) -> Realm {
+    if head.path().starts_with(b"/v1/") { Realm::V1 } else { Realm::Rest }
+}
+
+/// What it shows; `None`: no engine is known to ask for that there, and nobody is a stranger.
 pub(super) fn credential(head: &RequestHead<'_>, cx: &Context<'_>) -> Option<Credential> {
-    if !cx.snapshot.models_answer.asks_keys && !cx.counters.credentials().are_asked_for() {
+    let realm = realm(head);
+    if !are_keys_asked_for(realm, None, cx) {
         return None;
     }
     let shown = FIELDS.iter().find_map(|name| head.get(name)).unwrap_or_default();
-    // vLLM guards these alone: who is let in elsewhere may be anybody here.
-    let under_v1 = head.path().starts_with(b"/v1/");
-    Some(Credential::of(xxh3_64_with_seed(shown, under_v1.into())))
+    // Who is let in elsewhere may be anybody here.
+    Some(Credential::of(xxh3_64_with_seed(shown, (realm == Realm::V1).into())))
+}
+
+/// Whether an engine of this pool is known to ask for keys there; `None`: of any.
+fn are_keys_asked_for(realm: Realm, pool: Option<PoolId>, cx: &Context<'_>) -> bool {
+    let as_it_tells = || match pool {
+        Some(id) => cx.snapshot.pool(id).is_some_and(|pool| pool.asks_keys),
+        None => cx.snapshot.models_answer.asks_keys,
+    };
+    let was_refused = || cx.counters.credentials().are_asked_for(realm, pool.map(|pool| pool.0));
+    realm == Realm::V1 && as_it_tells() || was_refused()
 }
 
 impl Exchange {
-    /// Whether no engine of this pool let it in of late; `None`: of any.
+    /// Whether engines of this pool ask for keys, and none let it in of late; `None`: of any.
     pub(super) fn is_strange_to(&self, pool: Option<PoolId>, cx: &Context<'_>) -> bool {
         let known = |credential| cx.counters.credentials().are_known(credential, pool.map(|pool| pool.0));
-        self.asked.credential.is_some_and(|credential| !known(credential))
+        let is_asked = || are_keys_asked_for(self.asked.realm, pool, cx);
+        self.asked.credential.is_some_and(|credential| is_asked() && !known(credential))
     }
 
     /// Its engine answers so, and has judged it. False: the answer is not for its client, who has had another.
     pub(super) fn is_let_in(&mut self, status: u16, cx: &mut Context<'_>) -> bool {
         let Some(pool) = self.pool else { return true };
-        let credentials = cx.counters.credentials();
+        let (credentials, realm) = (cx.counters.credentials(), self.asked.realm);
         match (status, self.asked.credential) {
-            (401 | 403, credential) => credentials.kept_out(credential, pool.0),
+            (401 | 403, credential) => credentials.kept_out(credential, realm, pool.0),
             // The HTTP server tells anybody much of what is only read.
-            (200..300, Some(credential)) if self.asked.proves => {
+            (200..300, Some(credential)) if self.asked.proves && are_keys_asked_for(realm, Some(pool), cx) => {
                 credentials.let_in(credential, pool.0);
                 if std::mem::take(&mut self.stranger) && !self.names_nobody {
                     self.learn_late(cx);

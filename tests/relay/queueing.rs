@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use warmfront::config::Config;
+use warmfront::counters::Realm;
 use warmfront::counters::stats::{Count, Shadowed};
 use warmfront::exchange::{QueueRules, Rules};
 use warmfront::policy::{Policy, Queueing, ShadowPolicy};
@@ -49,7 +50,7 @@ impl Stage {
 
     /// Engines ask for keys, and let in who shows none.
     fn knows_of_keys(&self) {
-        self.front.counters.credentials().kept_out(None, 0);
+        self.front.counters.credentials().kept_out(None, Realm::V1, 0);
         self.answer.send(()).unwrap();
         assert_eq!(self.front.ask(prompt("hello", 10, "")).status, 200);
         self.front.settles();
