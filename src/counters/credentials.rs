@@ -50,6 +50,8 @@ pub struct Credentials {
     /// By realm.
     asked_for: [AskedFor; 2],
     known: Box<[Line]>,
+    /// How many words went for others.
+    driven_out: AtomicU64,
 }
 
 /// Who ever kept somebody out of one realm.
@@ -81,7 +83,8 @@ struct Line([AtomicU64; WORDS]);
 impl Default for Credentials {
     fn default() -> Self {
         let line = || Line(std::array::from_fn(|_| AtomicU64::new(NOBODY)));
-        Credentials { asked_for: Default::default(), known: (0..LINES).map(|_| line()).collect() }
+        let known = (0..LINES).map(|_| line()).collect();
+        Credentials { asked_for: Default::default(), known, driven_out: AtomicU64::new(0) }
     }
 }
 
@@ -110,10 +113,18 @@ impl Credentials {
             let line = self.line(word);
             let place = |holds: u64| line.iter().find(|place| place.load(Ordering::Relaxed) == holds);
             if place(word).is_none() {
-                let chance = (word >> u32::BITS) as usize % WORDS;
-                place(NOBODY).unwrap_or(&line[chance]).store(word, Ordering::Relaxed);
+                let place = place(NOBODY).unwrap_or_else(|| &line[self.chance()]);
+                place.store(word, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Whose place is given away, each time another's: were it always the same for one key, two in use that have it in
+    /// common would drive each other out for ever, beside words that nobody shows any more.
+    fn chance(&self) -> usize {
+        let count = self.driven_out.fetch_add(1, Ordering::Relaxed);
+        // By the golden ratio, so that it falls into step with nothing.
+        (count.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - WORDS.ilog2())) as usize
     }
 
     /// An engine of this pool kept somebody out. What it showed, where that is known, may have been let in before.
@@ -157,18 +168,38 @@ mod tests {
     #[test]
     fn keys_are_asked_for_where_somebody_was_kept_out_alone() {
         let credentials = Credentials::default();
-        let asked = |realm| [None, Some(2), Some(66), Some(u16::MAX)].map(|pool| credentials.are_asked_for(realm, pool));
+        let asked =
+            |realm| [None, Some(2), Some(66), Some(u16::MAX)].map(|pool| credentials.are_asked_for(realm, pool));
         credentials.kept_out(None, Realm::V1, 66);
         assert_eq!((asked(Realm::V1), asked(Realm::Rest)), ([true, false, true, false], [false; 4]));
         credentials.kept_out(None, Realm::Rest, 2);
         assert_eq!((asked(Realm::V1), asked(Realm::Rest)), ([true, false, true, false], [true, true, false, false]));
     }
 
+    /// By the golden ratio they are spread as hashes are.
+    fn of(count: u64) -> Credential {
+        Credential::of((count + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29))
+    }
+
+    #[test]
+    fn keys_in_use_are_soon_all_known_behind_many_that_are_not() {
+        let credentials = Credentials::default();
+        (1_000..101_000).for_each(|count| credentials.let_in(of(count), 0));
+        let strangers = |_| {
+            let is_strange = |count: &u64| {
+                let known = credentials.are_known(of(*count), Some(0));
+                credentials.let_in(of(*count), 0);
+                !known
+            };
+            (0..1_000).filter(is_strange).count()
+        };
+        let rounds: Vec<usize> = (0..20).map(strangers).collect();
+        assert!(rounds[0] > 900 && rounds[10..].iter().all(|strangers| *strangers == 0), "{rounds:?}");
+    }
+
     #[test]
     fn of_more_than_there_is_room_for_the_last_are_known() {
         let credentials = Credentials::default();
-        // By the golden ratio they are spread as hashes are.
-        let of = |count: u64| Credential::of((count + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29));
         for count in 0..100_000 {
             credentials.let_in(of(count), 0);
             assert!(credentials.are_known(of(count), Some(0)) && credentials.are_known(of(count), None));
