@@ -23,6 +23,7 @@ mod draft;
 pub mod event;
 mod finish;
 mod judged;
+mod kept;
 mod lender;
 mod noted;
 mod outcome;
@@ -152,6 +153,8 @@ struct Asked {
     realm: Realm,
     /// A good answer is its engine's, and not of the HTTP server before that.
     proves: bool,
+    /// It says at least that what the request shows is let in, whenever its engine comes to it.
+    proves_key: bool,
     /// The body is compressed: routed by load.
     encoded: bool,
     /// The body asks for a stream, as far as it was looked at.

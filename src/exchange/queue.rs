@@ -7,9 +7,10 @@ use std::collections::HashMap;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::event::Context;
+use super::kept::Kept;
 use super::refusals::{self, Refused};
 use super::warm::{self, LookedUp};
-use super::{Exchange, Lender, Phase, Waiting};
+use super::{Exchange, Phase, Waiting};
 use crate::config::{Cidr, Config};
 use crate::counters::queue::{Newcomer, Place, Seen, Tenant};
 use crate::counters::stats::{Count, Timing};
@@ -133,11 +134,7 @@ fn clamped(priority: i64) -> i8 {
 #[derive(Debug)]
 pub(super) struct Queued {
     place: Place,
-    looked_up: LookedUp,
-    chain: Box<[u64]>,
-    steps: Box<[u64]>,
-    whole: Box<[u64]>,
-    prompt_bytes: u64,
+    prompt: Kept,
 }
 
 impl Exchange {
@@ -190,9 +187,7 @@ impl Exchange {
             place.aims_at(newcomer.endpoint, newcomer.needs, seen);
         }
         cx.stats.count(Count::Queued);
-        let Lender { chain, steps, whole, prompt_bytes, .. } = &*cx.lender;
-        let [chain, steps, whole] = [chain, steps, whole].map(|links| links.as_slice().into());
-        self.queued = Some(Box::new(Queued { place, looked_up, chain, steps, whole, prompt_bytes: *prompt_bytes }));
+        self.queued = Some(Box::new(Queued { place, prompt: Kept::to_choose(looked_up, cx.lender) }));
         self.phase = Phase::Queue;
         self.wait(cx.now, rules.timeout_ms, Waiting::Room);
     }
@@ -207,13 +202,8 @@ impl Exchange {
         }
         let snapshot = cx.snapshot;
         let pool = self.pool_in(snapshot);
-        let Lender { chain, steps, whole, prompt_bytes, .. } = &mut *cx.lender;
-        for (links, kept) in [(chain, &queued.chain), (steps, &queued.steps), (whole, &queued.whole)] {
-            links.clear();
-            links.extend_from_slice(kept);
-        }
-        *prompt_bytes = queued.prompt_bytes;
-        let looked_up = pool.and_then(|pool| warm::look_up_again(queued.looked_up, pool, snapshot, cx.lender));
+        let looked_up = queued.prompt.lend(cx.lender);
+        let looked_up = pool.and_then(|pool| warm::look_up_again(looked_up, pool, snapshot, cx.lender));
         self.choose_endpoint(looked_up, cx);
     }
 

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, mpsc};
 
+use warmfront::counters::stats::{Count, Gauge};
 use warmfront::counters::{Credential, Realm};
-use warmfront::counters::stats::Count;
 use warmfront::index::Figures;
 use warmfront::policy::Policy;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -111,7 +111,8 @@ fn many_at_once_without_a_key_drive_nothing_out_of_a_full_index() {
     }
 }
 
-/// The first of them when its engine answers, as all are whom their engine may refuse.
+/// The first of them when its engine answers, as all are whom their engine may refuse; however long that takes, and
+/// though nothing of the request is held by then.
 #[test]
 fn who_was_let_in_is_learnt_of_with_the_choice() {
     for asks_keys in [true, false] {
@@ -122,6 +123,9 @@ fn who_was_let_in_is_learnt_of_with_the_choice() {
         let noted = || scene.figures().blocks;
         let mut first = scene.begins(GOOD, &text("first", 20_000));
         assert_eq!(noted(), 0, "its engine has not answered");
+        let (shard, sent_in) = (scene.front.stats.shard(0), scene.front.stats.shard(0).turns());
+        let is_gone = || shard.turns() > sent_in && shard.gauge(Gauge::HeldBytes) < 20_000;
+        scene.front.until("its body to be held no more", |_| is_gone());
         scene.answer.send(()).unwrap();
         assert_eq!(first.reply().status, 200);
         scene.front.settles();
@@ -135,6 +139,19 @@ fn who_was_let_in_is_learnt_of_with_the_choice() {
         (0..2).for_each(|_| scene.answer.send(()).unwrap());
         scene.front.settles();
     }
+}
+
+/// Before anything of it is computed.
+#[test]
+fn a_key_with_which_something_is_queued_at_an_engine_is_known() {
+    let scene = Scene::new("Bearer good", true);
+    let queued = request("/v1/responses", GOOD, r#"{"model":"tiny-llama","input":"hello","background":true}"#);
+    assert_eq!(scene.front.ask(queued).status, 200);
+    scene.front.settles();
+    let _second = scene.begins(GOOD, &text("second", 20_000));
+    assert!(scene.figures().blocks >= 78);
+    scene.answer.send(()).unwrap();
+    scene.front.settles();
 }
 
 /// One that was let in before, and is not any more, is a stranger's.
