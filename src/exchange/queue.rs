@@ -84,11 +84,9 @@ impl Asker {
 
     /// No engine is known to let it in: it is not believed to be urgent, and counts for nobody whom it only claims to
     /// be, but for all strangers together.
-    pub(super) fn is_a_stranger(&mut self, rules: &QueueRules) {
-        (self.priority, self.is_open) = (self.priority.max(0), false);
-        if !rules.tenant_header.is_empty() {
-            self.tenant = Tenant::STRANGERS;
-        }
+    fn as_a_stranger(self, rules: &QueueRules) -> Asker {
+        let tenant = if rules.tenant_header.is_empty() { self.tenant } else { Tenant::STRANGERS };
+        Asker { tenant, priority: self.priority.max(0), ..self }
     }
 
     /// The body says it too; the header wins.
@@ -152,10 +150,16 @@ impl Exchange {
         !may_go && policy::waiting_pays(pool, cx.counters.loads(), choice)
     }
 
+    /// Who asks, as far as that is believed.
+    fn asker(&self, cx: &Context<'_>) -> Asker {
+        if self.stranger { self.asked.asker.as_a_stranger(&cx.rules.queue) } else { self.asked.asker }
+    }
+
     fn newcomer(&self, choice: &Choice, cx: &Context<'_>) -> Newcomer {
+        let Asker { priority, tenant, .. } = self.asker(cx);
         Newcomer {
-            priority: self.asked.asker.priority,
-            tenant: self.asked.asker.tenant,
+            priority,
+            tenant,
             held: choice.tokens.map_or(0.0, |tokens| tokens.held as f32 / (tokens.held + tokens.new).max(1) as f32),
             new: choice.tokens.map_or(0, |tokens| tokens.new),
             needs: choice.needs,
@@ -194,6 +198,7 @@ impl Exchange {
 
     /// It may be its turn: chooses anew, and stays where it is if there is still no room.
     pub(super) fn look_for_room(&mut self, cx: &mut Context<'_>) {
+        self.may_be_known_by_now(cx);
         let Some(queued) = &self.queued else { return };
         if !queued.place.stands() {
             cx.stats.count(Count::QueuePushedOut);
@@ -205,6 +210,19 @@ impl Exchange {
         let looked_up = queued.prompt.lend(cx.lender);
         let looked_up = pool.and_then(|pool| warm::look_up_again(looked_up, pool, snapshot, cx.lender));
         self.choose_endpoint(looked_up, cx);
+    }
+
+    /// What one who waits as a stranger shows may have been let in meanwhile: it waits on as its own tenant, for whom
+    /// room is kept.
+    fn may_be_known_by_now(&mut self, cx: &Context<'_>) {
+        if !self.stranger || self.names_nobody || self.is_strange_to(self.pool, cx) {
+            return;
+        }
+        self.stranger = false;
+        let Asker { priority, tenant, .. } = self.asker(cx);
+        if let Some(queued) = &mut self.queued {
+            queued.place.turns_out_to_be_of(tenant, priority);
+        }
     }
 
     /// An endpoint was chosen, which computes so many tokens: its wait is over, if it waited at all.
