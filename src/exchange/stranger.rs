@@ -13,6 +13,7 @@ use super::event::Context;
 use super::kept::Kept;
 use super::warm::LookedUp;
 use super::{Exchange, refusals};
+use crate::counters::stats::Count;
 use crate::counters::{Credential, Realm};
 use crate::http::RequestHead;
 use crate::snapshot::PoolId;
@@ -69,6 +70,10 @@ impl Exchange {
                 }
             }
             _ => {}
+        }
+        // Which engines serve what has changed, perhaps; who is kept out has none of them asked for that.
+        if self.names_nobody && !matches!(status, 200..300 | 401 | 403) {
+            cx.stats.count(Count::StrangersUnknownModel);
         }
         // Some engines answer whatever model is named.
         let is_anothers = self.names_nobody && (200..300).contains(&status);

@@ -260,6 +260,7 @@ fn a_stranger_is_not_told_which_models_there_are() {
         let reply = asked(model, BAD);
         assert_eq!((reply.status, &*reply.text()), (401, r#"{"error":"Unauthorized"}"#), "{model}");
     }
+    assert_eq!(front.count(Count::StrangersUnknownModel), 0, "engines are asked what they serve for who is let in");
     // Not even where its engine does not look at the name.
     assert_eq!([asked("third", GOOD), asked("third", OTHER)].map(|reply| reply.status), [404; 2]);
     assert_eq!(asked("one", GOOD).status, 200);
