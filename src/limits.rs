@@ -151,6 +151,8 @@ impl Default for Limits {
 
 /// Most endpoints of one fleet; counters are allocated for all of them at start.
 pub const ENDPOINTS_MAX: usize = if cfg!(feature = "modelled") { 4 } else { 1_024 };
+/// Most pools; engines that make up ids without end get no further ones.
+pub const POOLS_MAX: usize = 4_096;
 /// Most served model ids with statistics of their own; further ones are counted as `unknown`.
 pub const LABELLED_POOLS_MAX: usize = 64;
 /// So many requests in a row that fail by their endpoint's fault eject it.

@@ -202,7 +202,7 @@ impl Keeper {
         let snapshot = self.published.current();
         let unlearnt = snapshot.unlearnt.and_then(|id| snapshot.pool(id));
         let unreachable = unlearnt.filter(|pool| pool.members.is_empty()).map(|_| Count::RefusedUnreachable);
-        let unknown = [Some(Count::RefusedUnknownModel), unreachable].into_iter().flatten();
+        let unknown = [Count::RefusedUnknownModel, Count::StrangersUnknownModel].into_iter().chain(unreachable);
         let unknown = unknown.map(|count| self.stats.total(count)).sum();
         fleet.ring_for_models(|slot| self.counters.not_found(slot), unknown, now);
         drop(fleet);

@@ -10,7 +10,7 @@ use super::forms::Forms;
 use super::member::Member;
 use crate::config::Config;
 use crate::fleet::Health;
-use crate::limits::{LABELLED_POOLS_MAX, TOKENS_MAX};
+use crate::limits::{LABELLED_POOLS_MAX, POOLS_MAX, TOKENS_MAX};
 use crate::policy::Settings;
 use crate::ring::Ring;
 use crate::snapshot::{Pool, PoolId};
@@ -18,9 +18,8 @@ use crate::snapshot::{Pool, PoolId};
 /// The pool of engines whose models are not known yet, so that traffic flows before the first probe.
 pub const UNLEARNT: &str = "default";
 
-/// Most pools; engines that make up ids without end get no further ones.
-const POOLS_MAX: usize = 4_096;
-/// And most that one of several engines brings, those that were served within [`IDLE`]: others are to have room as well.
+/// Most pools that one of several engines brings, those that were served within [`IDLE`]: others are to have room as
+/// well.
 const SHARE_MAX: usize = POOLS_MAX / 2;
 /// The place of an id that nobody has served for so long may be given to another, where statistics do not tell them
 /// apart: longer than any request waits that was meant for it.
@@ -303,6 +302,7 @@ fn describe(pool: &mut Pool, members: &[Member]) {
     pool.context = context(&described);
     pool.contexts = contexts(&described);
     pool.is_adapter = members.iter().any(|member| member.is_adapter(&pool.name));
+    pool.asks_keys = of_pool.iter().any(|member| member.lock.asks());
 }
 
 /// See [`Pool::context`]: one that does not say may take any.

@@ -140,6 +140,8 @@ counts! {
         RefusedClientTimeout = "client_timeout", RefusedEngineTimeout = "engine_timeout",
         RefusedUnreachable = "unreachable", RefusedUnknownModel = "unknown_model", RefusedShed = "shed",
         RefusedAllAtCap = "all_at_cap", RefusedOverBudget = "over_budget", RefusedNoDescriptor = "no_descriptor", RefusedOther = "other";
+    "strangers_unknown_models", "Requests for a model that nobody is known to serve, with which no key was shown that is known to be let in: an engine was asked, and did not keep them out." =>
+        StrangersUnknownModel;
     "upstream_faults", "Replies that broke, were broken off, told of an error, or were left by a client behind a long silence (left_waiting), by kind; of these error_reply and error_event may be the client's doing (endpoint_faults has what counts against engines).", "kind" =>
         UpstreamFaultBadHead = "bad_head", UpstreamFaultBadFraming = "bad_framing",
         UpstreamFaultBadField = "bad_field", UpstreamFaultBadChunk = "bad_chunk",

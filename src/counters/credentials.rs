@@ -1,18 +1,31 @@
 //! What requests show to be let in, as far as engines let it in. Engines judge keys, and shards choose before that: by
 //! this they tell whom an engine knows from who may be anybody.
 //!
-//! Only what was let in is kept, so that who has no key drives nobody out. One that was driven out, or of whom two
-//! shards told at once, is a stranger once more. While no engine asks for keys this costs one load for each request.
+//! Only what was let in where others are kept out is kept, so that who has no key drives nobody out: elsewhere anybody
+//! is let in, whatever it shows. One that was driven out, or of whom two shards told at once, is a stranger once more.
+//! While no engine asks for keys this costs one load for each request.
 
 use std::num::NonZeroU64;
 
 use crate::atomics::{AtomicBool, AtomicU64, Ordering};
+use crate::limits::POOLS_MAX;
 
 /// So many lines of memory, of eight words each; a key takes one word for each pool and one for all of them.
 const LINES: usize = if cfg!(feature = "modelled") { 1 } else { 1 << 10 };
 const WORDS: usize = 8;
 /// The word of a place that nobody has.
 const NOBODY: u64 = 0;
+/// Words that say of each pool whether it keeps anybody out.
+const POOL_WORDS: usize = if cfg!(feature = "modelled") { 1 } else { POOLS_MAX / u64::BITS as usize };
+
+/// What engines guard together: vLLM what lies under `/v1`, and nothing else; others all that they serve.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Realm {
+    /// Paths under `/v1`.
+    V1,
+    /// All others.
+    Rest,
+}
 
 /// The hash of what a request shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,8 +47,33 @@ impl Credential {
 /// See the module.
 #[derive(Debug)]
 pub struct Credentials {
-    asked_for: AtomicBool,
+    /// By realm.
+    asked_for: [AskedFor; 2],
     known: Box<[Line]>,
+    /// How many words went for others.
+    driven_out: AtomicU64,
+}
+
+/// Who ever kept somebody out of one realm.
+#[derive(Debug)]
+struct AskedFor {
+    by_any: AtomicBool,
+    /// A bit for each.
+    by_pool: Box<[AtomicU64]>,
+}
+
+impl Default for AskedFor {
+    fn default() -> Self {
+        let by_pool = (0..POOL_WORDS).map(|_| AtomicU64::new(0)).collect();
+        AskedFor { by_any: AtomicBool::new(false), by_pool }
+    }
+}
+
+impl AskedFor {
+    fn bit(&self, pool: u16) -> (&AtomicU64, u64) {
+        let (word, bit) = (usize::from(pool) / u64::BITS as usize, u32::from(pool) % u64::BITS);
+        (&self.by_pool[word % POOL_WORDS], 1 << bit)
+    }
 }
 
 #[derive(Debug)]
@@ -45,15 +83,22 @@ struct Line([AtomicU64; WORDS]);
 impl Default for Credentials {
     fn default() -> Self {
         let line = || Line(std::array::from_fn(|_| AtomicU64::new(NOBODY)));
-        Credentials { asked_for: AtomicBool::new(false), known: (0..LINES).map(|_| line()).collect() }
+        let known = (0..LINES).map(|_| line()).collect();
+        Credentials { asked_for: Default::default(), known, driven_out: AtomicU64::new(0) }
     }
 }
 
 impl Credentials {
-    /// Whether an engine ever let somebody not in.
+    /// Whether an engine of this pool ever kept somebody out there; `None`: of any.
     #[inline]
-    pub fn are_asked_for(&self) -> bool {
-        self.asked_for.load(Ordering::Relaxed)
+    pub fn are_asked_for(&self, realm: Realm, pool: Option<u16>) -> bool {
+        let asked_for = &self.asked_for[realm as usize];
+        let by_any = asked_for.by_any.load(Ordering::Relaxed);
+        by_any
+            && pool.is_none_or(|pool| {
+                let (word, bit) = asked_for.bit(pool);
+                word.load(Ordering::Relaxed) & bit != 0
+            })
     }
 
     /// Whether an engine of this pool let it in; `None`: of any.
@@ -62,22 +107,33 @@ impl Credentials {
         self.line(word).iter().any(|place| place.load(Ordering::Relaxed) == word)
     }
 
-    /// An engine of this pool let it in.
+    /// An engine of this pool let it in, and keeps others out.
     pub fn let_in(&self, credential: Credential, pool: u16) {
         for word in [Some(pool), None].map(|pool| credential.word(pool)) {
             let line = self.line(word);
             let place = |holds: u64| line.iter().find(|place| place.load(Ordering::Relaxed) == holds);
             if place(word).is_none() {
-                let chance = (word >> u32::BITS) as usize % WORDS;
-                place(NOBODY).unwrap_or(&line[chance]).store(word, Ordering::Relaxed);
+                let place = place(NOBODY).unwrap_or_else(|| &line[self.chance()]);
+                place.store(word, Ordering::Relaxed);
             }
         }
     }
 
+    /// Whose place is given away, each time another's: were it always the same for one key, two in use that have it in
+    /// common would drive each other out for ever, beside words that nobody shows any more.
+    fn chance(&self) -> usize {
+        let count = self.driven_out.fetch_add(1, Ordering::Relaxed);
+        // By the golden ratio, so that it falls into step with nothing.
+        (count.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - WORDS.ilog2())) as usize
+    }
+
     /// An engine of this pool kept somebody out. What it showed, where that is known, may have been let in before.
-    pub fn kept_out(&self, credential: Option<Credential>, pool: u16) {
-        if !self.are_asked_for() {
-            self.asked_for.store(true, Ordering::Relaxed);
+    pub fn kept_out(&self, credential: Option<Credential>, realm: Realm, pool: u16) {
+        if !self.are_asked_for(realm, Some(pool)) {
+            let asked_for = &self.asked_for[realm as usize];
+            let (word, bit) = asked_for.bit(pool);
+            word.fetch_or(bit, Ordering::Relaxed);
+            asked_for.by_any.store(true, Ordering::Relaxed);
         }
         let Some(word) = credential.map(|credential| credential.word(Some(pool))) else { return };
         for place in self.line(word).iter().filter(|place| place.load(Ordering::Relaxed) == word) {
@@ -98,22 +154,52 @@ mod tests {
     fn who_was_let_in_is_known_there_until_kept_out() {
         let credentials = Credentials::default();
         let (one, other) = (Credential::of(0), Credential::of(u64::MAX));
-        assert!(!credentials.are_asked_for() && !credentials.are_known(one, Some(3)));
+        assert!(!credentials.are_asked_for(Realm::V1, None) && !credentials.are_known(one, Some(3)));
         credentials.let_in(one, 3);
         let known = |credential| [Some(3), Some(4), None].map(|pool| credentials.are_known(credential, pool));
         assert_eq!((known(one), known(other)), ([true, false, true], [false; 3]));
-        credentials.kept_out(Some(other), 3);
-        credentials.kept_out(None, 3);
-        assert!(credentials.are_asked_for() && known(one)[0]);
-        credentials.kept_out(Some(one), 3);
+        credentials.kept_out(Some(other), Realm::V1, 3);
+        credentials.kept_out(None, Realm::V1, 3);
+        assert!(credentials.are_asked_for(Realm::V1, None) && known(one)[0]);
+        credentials.kept_out(Some(one), Realm::V1, 3);
         assert_eq!(known(one), [false, false, true]);
+    }
+
+    #[test]
+    fn keys_are_asked_for_where_somebody_was_kept_out_alone() {
+        let credentials = Credentials::default();
+        let asked =
+            |realm| [None, Some(2), Some(66), Some(u16::MAX)].map(|pool| credentials.are_asked_for(realm, pool));
+        credentials.kept_out(None, Realm::V1, 66);
+        assert_eq!((asked(Realm::V1), asked(Realm::Rest)), ([true, false, true, false], [false; 4]));
+        credentials.kept_out(None, Realm::Rest, 2);
+        assert_eq!((asked(Realm::V1), asked(Realm::Rest)), ([true, false, true, false], [true, true, false, false]));
+    }
+
+    /// By the golden ratio they are spread as hashes are.
+    fn of(count: u64) -> Credential {
+        Credential::of((count + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29))
+    }
+
+    #[test]
+    fn keys_in_use_are_soon_all_known_behind_many_that_are_not() {
+        let credentials = Credentials::default();
+        (1_000..101_000).for_each(|count| credentials.let_in(of(count), 0));
+        let strangers = |_| {
+            let is_strange = |count: &u64| {
+                let known = credentials.are_known(of(*count), Some(0));
+                credentials.let_in(of(*count), 0);
+                !known
+            };
+            (0..1_000).filter(is_strange).count()
+        };
+        let rounds: Vec<usize> = (0..20).map(strangers).collect();
+        assert!(rounds[0] > 900 && rounds[10..].iter().all(|strangers| *strangers == 0), "{rounds:?}");
     }
 
     #[test]
     fn of_more_than_there_is_room_for_the_last_are_known() {
         let credentials = Credentials::default();
-        // By the golden ratio they are spread as hashes are.
-        let of = |count: u64| Credential::of((count + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29));
         for count in 0..100_000 {
             credentials.let_in(of(count), 0);
             assert!(credentials.are_known(of(count), Some(0)) && credentials.are_known(of(count), None));

@@ -19,7 +19,7 @@ mod without;
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::fleet::{Cells, EndpointId, Loads};
 use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX};
-pub use credentials::{Credential, Credentials};
+pub use credentials::{Credential, Credentials, Realm};
 pub use deeds::{Counted, Deeds};
 pub use outcomes::{Barred, Outcome, Outcomes, Telling};
 pub use predictions::{Asked, Compared, Prediction, Predictions, Text};

@@ -225,6 +225,7 @@ impl Asked {
         let believed = || cx.rules.explain_from.iter().any(|network| network.contains(peer.ip));
         let mut codings = head.list.known(Known::ContentEncoding);
         let offers = framing.upgrade.then(|| http::framing::offered_protocol(&head.list)).flatten();
+        let proves = outcome::proves(head.method, head.path(), api);
         Asked {
             framing,
             offers: offers.map(Box::from),
@@ -233,7 +234,9 @@ impl Asked {
             request_id,
             explain: asks_explain && believed() && is_direct(),
             credential: stranger::credential(head, cx),
-            proves: outcome::proves(head.method, head.path(), api),
+            realm: stranger::realm(head),
+            proves,
+            proves_key: proves,
             encoded: codings.next().is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")),
             stream: false,
             media: false,

@@ -33,7 +33,7 @@ impl Exchange {
         }
     }
 
-    pub(super) fn look_up_anew(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<LookedUp> {
+    fn look_up_anew(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<LookedUp> {
         let mut scan = cx.lender.scan();
         scan.begin(self.asked.api, &cx.snapshot.plan, cx.snapshot.needs);
         // What lies behind that, where all was held for its model, would keep others waiting: it counts as new.

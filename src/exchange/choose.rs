@@ -62,9 +62,6 @@ impl Exchange {
         };
         self.pool = Some(pool.id);
         self.stranger = self.names_nobody || self.is_strange_to(self.pool, cx);
-        if self.stranger {
-            self.asked.asker.is_a_stranger(&cx.rules.queue);
-        }
         let name = pool.name.as_bytes();
         // Where a header names it, the body may not have been looked at.
         let session = self.session.or(facts.and_then(|facts| facts.session()));

@@ -179,6 +179,7 @@ impl Exchange {
             self.count_end(cx);
         }
         self.tell(End::Fault, cx);
+        self.take_kept(cx);
         if let Some(leg) = self.leg.take() {
             cx.lender.charges.release(leg.admission);
         }

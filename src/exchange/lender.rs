@@ -21,7 +21,8 @@ pub struct Lender {
     pub buffers: Vec<Vec<u8>>,
     /// Of heads and short bodies, not in use.
     pub short: Vec<Vec<u8>>,
-    /// Memory of the bodies held now, and of heads of replies that have not come whole.
+    /// Memory of the bodies held now, of heads of replies that have not come whole, and of what is kept of strangers'
+    /// prompts.
     pub held_bytes: usize,
     /// Most of it.
     pub budget_bytes: usize,

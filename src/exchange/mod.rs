@@ -23,6 +23,7 @@ mod draft;
 pub mod event;
 mod finish;
 mod judged;
+mod kept;
 mod lender;
 mod noted;
 mod outcome;
@@ -58,7 +59,7 @@ pub use shadow::{SHADOWS_MAX, Shadows};
 pub use toolsets::{Toolsets, Wanted};
 
 use crate::counters::queue::Paid;
-use crate::counters::{Admission, Credential};
+use crate::counters::{Admission, Credential, Realm};
 use crate::fleet::EndpointId;
 use crate::http::{RequestFraming, Shape, Version};
 use crate::policy::{Avoid, Tokens};
@@ -148,8 +149,12 @@ struct Asked {
     explain: bool,
     /// What its engine judges it by, where engines ask for keys.
     credential: Option<Credential>,
+    /// And where they do.
+    realm: Realm,
     /// A good answer is its engine's, and not of the HTTP server before that.
     proves: bool,
+    /// It says at least that what the request shows is let in, whenever its engine comes to it.
+    proves_key: bool,
     /// The body is compressed: routed by load.
     encoded: bool,
     /// The body asks for a stream, as far as it was looked at.

@@ -4,6 +4,7 @@
 use std::num::NonZeroU64;
 
 use super::event::Context;
+use super::kept::Kept;
 use super::warm::{self, LookedUp};
 use super::{Exchange, Leg, Lender};
 use crate::counters::stats::{Count, ShardStats};
@@ -28,7 +29,8 @@ pub(super) struct Noted {
     /// Until it is known whether it is computed.
     first_new: FirstNew,
     demand: Demand,
-    stage: Stage,
+    /// A stranger's prompt, until its engine has judged it.
+    pub(super) kept: Option<Box<Kept>>,
 }
 
 /// What a prompt asks of its endpoint.
@@ -37,6 +39,7 @@ pub(super) struct Demand {
     pub(super) tokens: Tokens,
     /// Text that as many tokens stand for.
     pub(super) bytes: u64,
+    pub(super) stage: Stage,
 }
 
 /// How far a request is on its way to its engine.
@@ -52,8 +55,8 @@ pub(super) enum Stage {
 
 impl Noted {
     /// Nothing is noted in the index yet.
-    pub(super) fn of(prediction: Prediction, demand: Demand, stage: Stage) -> Noted {
-        Noted { prediction, first_new: FirstNew::default(), demand, stage }
+    pub(super) fn of(prediction: Prediction, demand: Demand) -> Noted {
+        Noted { prediction, first_new: FirstNew::default(), demand, kept: None }
     }
 }
 
@@ -67,7 +70,7 @@ impl Exchange {
         looked_up: Option<LookedUp>,
         cx: &mut Context<'_>,
     ) {
-        if noted.stage != Stage::Comes {
+        if noted.demand.stage != Stage::Comes {
             noted.demand.moves_means(self.pool, cx);
         }
         if let Some(looked_up) = looked_up {
@@ -79,7 +82,7 @@ impl Exchange {
     /// All of it was sent: what its endpoint has to do for it counts by now.
     pub(super) fn count_sent(&mut self, cx: &mut Context<'_>) {
         let Some(Leg { admission, noted: Some(noted), .. }) = &mut self.leg else { return };
-        let before = std::mem::replace(&mut noted.stage, Stage::Sent);
+        let before = std::mem::replace(&mut noted.demand.stage, Stage::Sent);
         if before == Stage::Comes {
             noted.demand.count(self.pool, admission, cx);
             if !self.stranger {
@@ -96,9 +99,9 @@ impl Exchange {
     /// believed until the next.
     pub(super) fn was_not_computed(&mut self, cx: &Context<'_>) {
         let Some(Leg { admission, noted: Some(noted), .. }) = &mut self.leg else { return };
-        if noted.stage == Stage::Sent {
+        if noted.demand.stage == Stage::Sent {
             admission.unprompted(noted.demand.bytes);
-            noted.stage = Stage::There;
+            noted.demand.stage = Stage::There;
         }
         let Some(index) = cx.snapshot.index.as_ref() else { return };
         for link in std::mem::take(&mut noted.first_new).into_iter().flatten() {
@@ -111,7 +114,7 @@ impl Exchange {
     /// At the end: what its engine did not get whole was not computed.
     pub(super) fn was_not_sent(&mut self, cx: &Context<'_>) {
         let noted = self.leg.as_ref().and_then(|leg| leg.noted.as_ref());
-        if noted.is_some_and(|noted| noted.stage != Stage::Sent) {
+        if noted.is_some_and(|noted| noted.demand.stage != Stage::Sent) {
             self.was_not_computed(cx);
         }
     }

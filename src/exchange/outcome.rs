@@ -309,6 +309,7 @@ impl Exchange {
 
     /// The one place where a request stops being counted in flight: at once, or where it failed a while later.
     pub(super) fn drop_leg(&mut self, cx: &mut Context<'_>) -> bool {
+        self.take_kept(cx);
         let Some(leg) = self.leg.take() else { return false };
         if leg.charged {
             cx.lender.charges.keep(leg.admission, cx.now + cx.rules.limits.failed_charge_ms * 1_000);

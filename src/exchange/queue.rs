@@ -7,9 +7,10 @@ use std::collections::HashMap;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::event::Context;
+use super::kept::Kept;
 use super::refusals::{self, Refused};
 use super::warm::{self, LookedUp};
-use super::{Exchange, Lender, Phase, Waiting};
+use super::{Exchange, Phase, Waiting};
 use crate::config::{Cidr, Config};
 use crate::counters::queue::{Newcomer, Place, Seen, Tenant};
 use crate::counters::stats::{Count, Timing};
@@ -83,11 +84,9 @@ impl Asker {
 
     /// No engine is known to let it in: it is not believed to be urgent, and counts for nobody whom it only claims to
     /// be, but for all strangers together.
-    pub(super) fn is_a_stranger(&mut self, rules: &QueueRules) {
-        (self.priority, self.is_open) = (self.priority.max(0), false);
-        if !rules.tenant_header.is_empty() {
-            self.tenant = Tenant::STRANGERS;
-        }
+    fn as_a_stranger(self, rules: &QueueRules) -> Asker {
+        let tenant = if rules.tenant_header.is_empty() { self.tenant } else { Tenant::STRANGERS };
+        Asker { tenant, priority: self.priority.max(0), ..self }
     }
 
     /// The body says it too; the header wins.
@@ -133,11 +132,7 @@ fn clamped(priority: i64) -> i8 {
 #[derive(Debug)]
 pub(super) struct Queued {
     place: Place,
-    looked_up: LookedUp,
-    chain: Box<[u64]>,
-    steps: Box<[u64]>,
-    whole: Box<[u64]>,
-    prompt_bytes: u64,
+    prompt: Kept,
 }
 
 impl Exchange {
@@ -155,10 +150,16 @@ impl Exchange {
         !may_go && policy::waiting_pays(pool, cx.counters.loads(), choice)
     }
 
+    /// Who asks, as far as that is believed.
+    fn asker(&self, cx: &Context<'_>) -> Asker {
+        if self.stranger { self.asked.asker.as_a_stranger(&cx.rules.queue) } else { self.asked.asker }
+    }
+
     fn newcomer(&self, choice: &Choice, cx: &Context<'_>) -> Newcomer {
+        let Asker { priority, tenant, .. } = self.asker(cx);
         Newcomer {
-            priority: self.asked.asker.priority,
-            tenant: self.asked.asker.tenant,
+            priority,
+            tenant,
             held: choice.tokens.map_or(0.0, |tokens| tokens.held as f32 / (tokens.held + tokens.new).max(1) as f32),
             new: choice.tokens.map_or(0, |tokens| tokens.new),
             needs: choice.needs,
@@ -190,15 +191,14 @@ impl Exchange {
             place.aims_at(newcomer.endpoint, newcomer.needs, seen);
         }
         cx.stats.count(Count::Queued);
-        let Lender { chain, steps, whole, prompt_bytes, .. } = &*cx.lender;
-        let [chain, steps, whole] = [chain, steps, whole].map(|links| links.as_slice().into());
-        self.queued = Some(Box::new(Queued { place, looked_up, chain, steps, whole, prompt_bytes: *prompt_bytes }));
+        self.queued = Some(Box::new(Queued { place, prompt: Kept::to_choose(looked_up, cx.lender) }));
         self.phase = Phase::Queue;
         self.wait(cx.now, rules.timeout_ms, Waiting::Room);
     }
 
     /// It may be its turn: chooses anew, and stays where it is if there is still no room.
     pub(super) fn look_for_room(&mut self, cx: &mut Context<'_>) {
+        self.may_be_known_by_now(cx);
         let Some(queued) = &self.queued else { return };
         if !queued.place.stands() {
             cx.stats.count(Count::QueuePushedOut);
@@ -207,14 +207,22 @@ impl Exchange {
         }
         let snapshot = cx.snapshot;
         let pool = self.pool_in(snapshot);
-        let Lender { chain, steps, whole, prompt_bytes, .. } = &mut *cx.lender;
-        for (links, kept) in [(chain, &queued.chain), (steps, &queued.steps), (whole, &queued.whole)] {
-            links.clear();
-            links.extend_from_slice(kept);
-        }
-        *prompt_bytes = queued.prompt_bytes;
-        let looked_up = pool.and_then(|pool| warm::look_up_again(queued.looked_up, pool, snapshot, cx.lender));
+        let looked_up = queued.prompt.lend(cx.lender);
+        let looked_up = pool.and_then(|pool| warm::look_up_again(looked_up, pool, snapshot, cx.lender));
         self.choose_endpoint(looked_up, cx);
+    }
+
+    /// What one who waits as a stranger shows may have been let in meanwhile: it waits on as its own tenant, for whom
+    /// room is kept.
+    fn may_be_known_by_now(&mut self, cx: &Context<'_>) {
+        if !self.stranger || self.names_nobody || self.is_strange_to(self.pool, cx) {
+            return;
+        }
+        self.stranger = false;
+        let Asker { priority, tenant, .. } = self.asker(cx);
+        if let Some(queued) = &mut self.queued {
+            queued.place.turns_out_to_be_of(tenant, priority);
+        }
     }
 
     /// An endpoint was chosen, which computes so many tokens: its wait is over, if it waited at all.

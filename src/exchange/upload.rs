@@ -142,8 +142,8 @@ impl Exchange {
         self.upload.held.len()
     }
 
-    /// The memory that takes, and what has come of the reply's head.
+    /// The memory that takes, what has come of the reply's head, and what is kept of a stranger's prompt.
     pub fn held_memory(&self) -> usize {
-        self.upload.held.capacity() + self.reply.head.capacity()
+        self.upload.held.capacity() + self.reply.head.capacity() + self.kept_bytes()
     }
 }

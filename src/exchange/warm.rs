@@ -198,8 +198,8 @@ impl Exchange {
         if several {
             admission.is_several();
         }
-        let demand = Demand { tokens, bytes: cx.lender.prompt_bytes + bytes_beside };
         let stage = if self.upload.body.done() { Stage::There } else { Stage::Comes };
+        let demand = Demand { tokens, bytes: cx.lender.prompt_bytes + bytes_beside, stage };
         if stage == Stage::There {
             demand.count(self.pool, admission, cx);
         }
@@ -207,9 +207,10 @@ impl Exchange {
         let text_bytes = if text_alone { cx.lender.prompt_bytes } else { 0 };
         let omits_zero = matches!(self.asked.api, Api::Chat | Api::Completions | Api::Messages);
         let prediction = Prediction { method, tokens: held + new, held: predicted, text_bytes, batch, omits_zero };
-        let mut noted = Noted::of(prediction, demand, stage);
-        if !self.stranger {
-            self.learn(&mut noted, endpoint, Some(looked_up), cx);
+        let mut noted = Noted::of(prediction, demand);
+        match self.stranger {
+            true => noted.kept = self.kept(looked_up, cx),
+            false => self.learn(&mut noted, endpoint, Some(looked_up), cx),
         }
         Some(noted)
     }

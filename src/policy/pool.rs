@@ -41,6 +41,8 @@ pub struct Pool {
     pub form: Option<Arc<Form>>,
     /// Whether its model is an adapter on another.
     pub is_adapter: bool,
+    /// Whether one of its endpoints is known to ask for keys under `/v1`.
+    pub asks_keys: bool,
     /// Who may be chosen; computed when the snapshot is sealed.
     eligible: Arc<Eligible>,
     /// Those of its endpoints that take longer prompts than others; likewise.
@@ -53,18 +55,18 @@ impl Pool {
 
     /// A pool whose choices answer nothing until its snapshot is sealed (as publication does).
     pub fn new(id: PoolId, name: Arc<str>, members: Arc<[u16]>, ring: Arc<Ring>, settings: Arc<Settings>) -> Pool {
-        let (token_bytes, context) = (Pool::TOKEN_BYTES, TOKENS_MAX);
         Pool {
             id,
             name,
             members,
             ring,
             settings,
-            token_bytes,
-            context,
+            token_bytes: Pool::TOKEN_BYTES,
+            context: TOKENS_MAX,
             contexts: Arc::default(),
             form: None,
             is_adapter: false,
+            asks_keys: false,
             eligible: Arc::default(),
             longer: Arc::default(),
         }

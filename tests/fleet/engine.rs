@@ -11,6 +11,7 @@ use crate::wire::{Length, Wire};
 
 const GOOD: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
 const HEALTHY: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+const KEY_WANTED: &str = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n";
 const UNKNOWN: &str = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
 const ERROR: &str = "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 5\r\n\r\nsorry";
 /// A vLLM that drains, as recorded.
@@ -49,6 +50,7 @@ struct State {
     metrics: Mutex<&'static str>,
     /// What it lists, and serves alone; nothing: it has no list, and serves what comes.
     models: Mutex<Vec<(&'static str, u32)>>,
+    asks_keys: AtomicBool,
 
     gone: AtomicBool,
     slow: AtomicBool,
@@ -98,6 +100,11 @@ impl Engine {
     /// Lists these, with the tokens of their contexts, and answers who asks for others with 404.
     pub fn serves(&self, models: &[(&'static str, u32)]) {
         *self.state.models.lock().unwrap() = models.to_vec();
+    }
+
+    /// Answers requests without a key with 401, whichever it is.
+    pub fn asks_keys(&self) {
+        self.state.asks_keys.store(true, Ordering::Relaxed);
     }
 
     /// Answers no probe in two seconds, or each at once.
@@ -161,6 +168,7 @@ fn serve(mut wire: Wire, state: &State) {
             }
             "/metrics" => Some(*state.metrics.lock().unwrap()).filter(|told| !told.is_empty()).unwrap_or(UNKNOWN),
             "/v1/models" => &state.list(),
+            _ if state.asks_keys.load(Ordering::Relaxed) && head.get("authorization").is_none() => KEY_WANTED,
             _ if !state.has_model_of(&body.data) => UNKNOWN,
             _ => {
                 let at_once = state.at_once.fetch_add(1, Ordering::Relaxed) + 1;

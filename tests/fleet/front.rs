@@ -273,11 +273,16 @@ impl Client {
 
     /// The status of the reply to a prompt of so many bytes for this model, which begins like no other.
     pub fn prompts(&mut self, model: &str, bytes: usize) -> u16 {
+        self.prompts_with("", model, bytes)
+    }
+
+    /// The same with fields of the test's own.
+    pub fn prompts_with(&mut self, fields: &str, model: &str, bytes: usize) -> u16 {
         static ASKED: AtomicUsize = AtomicUsize::new(0);
         let (number, prompt) = (ASKED.fetch_add(1, Ordering::Relaxed), "warm ".repeat(bytes / 5));
         let body = format!("{{\"model\":\"{model}\",\"prompt\":\"{number} {prompt}\",\"max_tokens\":1}}");
         let len = body.len();
-        self.send(&format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len}\r\n\r\n{body}"));
+        self.send(&format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\n{fields}content-length: {len}\r\n\r\n{body}"));
         self.reply().status
     }
 

@@ -138,3 +138,22 @@ fn an_adapter_that_is_loaded_by_hand_is_served_soon() {
     b.serves(&[("b", 8_192), ("new", 8_192)]);
     until("the other engine's", || client.prompts("new", 100) == 200);
 }
+
+/// Where engines ask for keys one of them judges who was let in nowhere yet: it is not the only one that may serve it by
+/// now.
+#[test]
+fn an_adapter_that_is_loaded_by_hand_is_served_soon_to_whom_no_engine_knows() {
+    let [a, b] = std::array::from_fn(|_| Engine::start());
+    a.serves(&[("a", 8_192)]);
+    b.serves(&[("b", 8_192)]);
+    [&a, &b].iter().for_each(|engine| engine.asks_keys());
+    let text = config("[control]\nmodels_interval_ms = 60000\n", &[&a, &b]);
+    let front = Front::start("auto", &[], &text);
+    (0..2).for_each(|place| until_known(&front, place));
+    let mut client = front.connect();
+    assert_eq!(["a", "b"].map(|model| client.prompts(model, 100)), [401; 2]);
+    let mut new = || client.prompts_with("authorization: Bearer key\r\n", "new", 100);
+    assert_eq!(new(), 404);
+    b.serves(&[("b", 8_192), ("new", 8_192)]);
+    until("the adapter", || new() == 200);
+}

@@ -12,17 +12,21 @@ use crate::endings::STREAM;
 use crate::engine::{Engine, HELLO, ok};
 use crate::front::Front;
 
-/// Streams without end; counts what the kernel took.
+/// Streams without end; counts what the kernel took. It closes no connection that is kept: a request that is sent on
+/// one as it closes is lost, and stays charged to its engine for a while.
 fn flooding() -> (Engine, &'static AtomicUsize) {
     let sent: &'static AtomicUsize = Box::leak(Box::default());
     let engine = Engine::run(move |mut connection| {
-        if connection.request().is_some_and(|request| request.path() == "/v1/quick") {
-            return connection.send(HELLO);
-        }
-        connection.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
-        let chunk = [b"4000\r\n", &[b'x'; 16_384][..], b"\r\n"].concat();
-        while let Ok(()) = connection.stream().write_all(&chunk) {
-            sent.fetch_add(chunk.len(), Ordering::Relaxed);
+        while let Some(request) = connection.request() {
+            if request.path() == "/v1/quick" {
+                connection.send(HELLO);
+                continue;
+            }
+            connection.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
+            let chunk = [b"4000\r\n", &[b'x'; 16_384][..], b"\r\n"].concat();
+            while let Ok(()) = connection.stream().write_all(&chunk) {
+                sent.fetch_add(chunk.len(), Ordering::Relaxed);
+            }
         }
     });
     (engine, sent)
@@ -72,8 +76,7 @@ fn forty_unread_streams() {
     assert!(grown < 8 << 20, "{grown} bytes more for 40 unread streams and their scripts");
     // Everyone else is served meanwhile.
     assert_eq!(front.ask(get("/v1/quick")).status, 200);
-    // That one's reply is here before it is counted off, and one of the forty may be on its way to another connection.
-    front.until("the forty to be in flight still", |front| front.counters.in_flight(0) == 40);
+    assert_eq!(front.counters.in_flight(0), 40);
     drop(clients);
     front.settles();
 }

@@ -187,6 +187,7 @@ fn snapshot(upstreams: &[SocketAddr], options: &Options) -> Snapshot {
         snapshot.models.insert(name.as_bytes().into(), id);
         let mut pool = Pool::new(id, name.into(), members.into(), ring, Arc::new(all[place].clone()));
         pool.context = options.context.unwrap_or(pool.context);
+        pool.asks_keys = options.asks_keys;
         snapshot.pools.push(pool);
     }
     snapshot.models_answer.asks_keys = options.asks_keys;

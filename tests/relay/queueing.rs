@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use warmfront::config::Config;
 use warmfront::counters::stats::{Count, Shadowed};
+use warmfront::counters::{Credential, Realm};
 use warmfront::exchange::{QueueRules, Rules};
 use warmfront::policy::{Policy, Queueing, ShadowPolicy};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::client::{Client, chunked, post};
 use crate::engine::{Engine, HELLO, refusing};
@@ -49,7 +51,7 @@ impl Stage {
 
     /// Engines ask for keys, and let in who shows none.
     fn knows_of_keys(&self) {
-        self.front.counters.credentials().kept_out(None, 0);
+        self.front.counters.credentials().kept_out(None, Realm::V1, 0);
         self.answer.send(()).unwrap();
         assert_eq!(self.front.ask(prompt("hello", 10, "")).status, 200);
         self.front.settles();
@@ -466,6 +468,28 @@ fn no_room_is_kept_for_who_may_have_no_key() {
     (0..2).for_each(|_| stage.answer.send(()).unwrap());
     let statuses: Vec<u16> = clients.iter_mut().map(|client| client.reply().status).collect();
     assert_eq!(statuses, [200, 200, 401, 200, 200]);
+    stage.settles();
+}
+
+/// Where its key is let in while it waits: else what needs less would go past it until its time is over.
+#[test]
+fn room_is_kept_for_a_stranger_who_becomes_known() {
+    let stage = Stage::new(|config| config.queue.tenant_header = "x-tenant".into());
+    stage.knows_of_keys();
+    let known = |name: &str, tokens: usize| stage.asks_with(name, tokens, "x-tenant: known\r\n");
+    let mut clients: Vec<Client> = ["one", "other"].map(|name| known(name, 400)).into();
+    clients.push(stage.asks_with("long", 800, "x-tenant: late\r\nauthorization: Bearer late\r\n"));
+    clients.extend(["short0", "short1"].map(|name| known(name, 350)));
+    assert_eq!((stage.waiting(), stage.sent()), (3, 3));
+    let shown = Credential::of(xxh3_64_with_seed(b"Bearer late", 1));
+    stage.front.counters.credentials().let_in(shown, 0);
+    stage.answer.send(()).unwrap();
+    stage.front.until("one to end", |front| front.counters.in_flight(0) == 1);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!((stage.waiting(), stage.sent()), (3, 3), "what is free is too little for the long one");
+    assert_eq!(stage.next(), "long");
+    (0..3).for_each(|_| stage.answer.send(()).unwrap());
+    assert!(clients.iter_mut().all(|client| client.reply().status == 200));
     stage.settles();
 }
 

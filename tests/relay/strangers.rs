@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, Mutex, mpsc};
 
-use warmfront::counters::Credential;
-use warmfront::counters::stats::Count;
+use warmfront::counters::stats::{Count, Gauge};
+use warmfront::counters::{Credential, Realm};
 use warmfront::index::Figures;
 use warmfront::policy::Policy;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::client::Client;
-use crate::engine::{Connection, Engine, ok};
+use crate::engine::{Connection, Engine, HELLO, ok};
 use crate::front::{Front, PATIENCE};
 
 const GOOD: &str = "Authorization: Bearer good\r\n";
@@ -73,8 +74,11 @@ impl Scene {
 }
 
 fn completion(model: &str, fields: &str, prompt: &str) -> Vec<u8> {
-    let body = format!(r#"{{"model":"{model}","prompt":"{prompt}"}}"#);
-    format!("POST /v1/completions HTTP/1.1\r\nHost: x\r\n{fields}Content-Length: {}\r\n\r\n{body}", body.len()).into()
+    request("/v1/completions", fields, &format!(r#"{{"model":"{model}","prompt":"{prompt}"}}"#))
+}
+
+fn request(path: &str, fields: &str, body: &str) -> Vec<u8> {
+    format!("POST {path} HTTP/1.1\r\nHost: x\r\n{fields}Content-Length: {}\r\n\r\n{body}", body.len()).into()
 }
 
 /// That is like no other.
@@ -107,7 +111,8 @@ fn many_at_once_without_a_key_drive_nothing_out_of_a_full_index() {
     }
 }
 
-/// The first of them when its engine answers, as all are whom their engine may refuse.
+/// The first of them when its engine answers, as all are whom their engine may refuse; however long that takes, and
+/// though nothing of the request is held by then.
 #[test]
 fn who_was_let_in_is_learnt_of_with_the_choice() {
     for asks_keys in [true, false] {
@@ -118,6 +123,9 @@ fn who_was_let_in_is_learnt_of_with_the_choice() {
         let noted = || scene.figures().blocks;
         let mut first = scene.begins(GOOD, &text("first", 20_000));
         assert_eq!(noted(), 0, "its engine has not answered");
+        let (shard, sent_in) = (scene.front.stats.shard(0), scene.front.stats.shard(0).turns());
+        let is_gone = || shard.turns() > sent_in && shard.gauge(Gauge::HeldBytes) < 20_000;
+        scene.front.until("its body to be held no more", |_| is_gone());
         scene.answer.send(()).unwrap();
         assert_eq!(first.reply().status, 200);
         scene.front.settles();
@@ -133,11 +141,24 @@ fn who_was_let_in_is_learnt_of_with_the_choice() {
     }
 }
 
+/// Before anything of it is computed.
+#[test]
+fn a_key_with_which_something_is_queued_at_an_engine_is_known() {
+    let scene = Scene::new("Bearer good", true);
+    let queued = request("/v1/responses", GOOD, r#"{"model":"tiny-llama","input":"hello","background":true}"#);
+    assert_eq!(scene.front.ask(queued).status, 200);
+    scene.front.settles();
+    let _second = scene.begins(GOOD, &text("second", 20_000));
+    assert!(scene.figures().blocks >= 78);
+    scene.answer.send(()).unwrap();
+    scene.front.settles();
+}
+
 /// One that was let in before, and is not any more, is a stranger's.
 #[test]
 fn a_key_that_is_refused_is_known_no_more() {
     let scene = Scene::new("Bearer good", true);
-    let word = xxhash_rust::xxh3::xxh3_64_with_seed(b"Bearer guessed", 1);
+    let word = xxh3_64_with_seed(b"Bearer guessed", 1);
     scene.front.counters.credentials().let_in(Credential::of(word), 0);
     let before = scene.figures();
     assert_eq!(scene.ask(BAD, &text("first", 20_000)), 401);
@@ -147,17 +168,55 @@ fn a_key_that_is_refused_is_known_no_more() {
     assert_eq!(scene.figures(), before);
 }
 
+/// Nor where those of other models do, or what is not under `/v1` is guarded.
 #[test]
 fn where_no_engine_asks_for_keys_nobody_is_a_stranger() {
-    for shown in [NONE, BAD, GOOD] {
+    for (shown, elsewhere) in [NONE, BAD, GOOD].into_iter().flat_map(|shown| [(shown, false), (shown, true)]) {
         let scene = Scene::new("", false);
+        if elsewhere {
+            scene.front.counters.credentials().kept_out(None, Realm::V1, 1);
+            scene.front.counters.credentials().kept_out(None, Realm::Rest, 0);
+        }
         let mut first = scene.begins(shown, &text("first", 20_000));
         assert!(scene.figures().blocks >= 78);
         scene.answer.send(()).unwrap();
         assert_eq!(first.reply().status, 200);
-        assert!(!scene.front.counters.credentials().are_asked_for());
+        assert!(!scene.front.counters.credentials().are_asked_for(Realm::V1, Some(0)));
         scene.front.settles();
     }
+}
+
+/// One that asks for keys as vLLM does, under `/v1` alone, and one beside it that asks for none, let in whatever is
+/// shown: were it remembered, who has no key would drive all keys out.
+#[test]
+fn what_is_let_in_where_nobody_is_kept_out_is_not_remembered() {
+    const V1: &str = "/v1/completions";
+    let guarded = Engine::run(|mut connection: Connection| {
+        while let Some(request) = connection.request() {
+            let good = request.head.get("authorization").unwrap_or_default() == "Bearer good";
+            connection.send(if good || !request.path().starts_with("/v1/") { ok("{}") } else { KEY_WANTED.into() });
+        }
+    });
+    let open = Engine::answering(HELLO);
+    let front = Front::with(&[guarded.address, open.address], |options| {
+        options.pools = vec![("guarded", vec![0]), ("open", vec![1])];
+        options.settings.policy = Policy::Warm;
+    });
+    let ask = |path: &str, model: &str, fields: &str| {
+        front.ask(request(path, fields, &format!(r#"{{"model":"{model}","prompt":"hello"}}"#))).status
+    };
+    assert_eq!([BAD, GOOD].map(|shown| ask(V1, "guarded", shown)), [401, 200]);
+    for (path, model) in [("/pooling", "guarded"), ("/invocations", "guarded"), (V1, "open"), ("/pooling", "open")] {
+        assert_eq!(ask(path, model, BAD), 200, "{path} {model}");
+    }
+    let places = |shown: &str| {
+        let credentials = [0, 1].map(|seed| Credential::of(xxh3_64_with_seed(shown.as_bytes(), seed)));
+        let is_known = |credential, pool| front.counters.credentials().are_known(credential, pool);
+        let all = credentials.into_iter().flat_map(|shown| [None, Some(0), Some(1)].map(|pool| is_known(shown, pool)));
+        all.filter(|known| *known).count()
+    };
+    assert_eq!((places("Bearer good"), places("Bearer guessed")), (2, 0));
+    front.settles();
 }
 
 /// They are the means of what engines compute, by which costs are counted.
@@ -201,6 +260,7 @@ fn a_stranger_is_not_told_which_models_there_are() {
         let reply = asked(model, BAD);
         assert_eq!((reply.status, &*reply.text()), (401, r#"{"error":"Unauthorized"}"#), "{model}");
     }
+    assert_eq!(front.count(Count::StrangersUnknownModel), 0, "engines are asked what they serve for who is let in");
     // Not even where its engine does not look at the name.
     assert_eq!([asked("third", GOOD), asked("third", OTHER)].map(|reply| reply.status), [404; 2]);
     assert_eq!(asked("one", GOOD).status, 200);

@@ -82,12 +82,26 @@ impl Place {
         self.queue.order(self.rank(), self.place)
     }
 
-    /// Where it stands among those of its urgency, tenant and island, lowest first; that never changes. For who has
-    /// many places.
+    /// Where it stands among those of its urgency, tenant and island, lowest first; that never changes as long as those
+    /// are the same. For who has many places.
     pub fn line(&self) -> Line {
         let rank = self.rank();
         let island = self.queue.islands.of(rank.endpoint());
         Line { urgency: rank.urgency(), lane: rank.lane(), island, when: rank.when(), place: self.place }
+    }
+
+    /// It turns out to be this tenant's, and as urgent: it waits on as if that had been known when it came.
+    pub fn turns_out_to_be_of(&mut self, tenant: Tenant, priority: i8) {
+        let queue = self.queue;
+        let book = queue.book(self.endpoint(), Rank::urgency_of(priority));
+        // Before its word says so, as of one who joins.
+        queue.tenants.joins(book, tenant, queue.begins(book, tenant.lane));
+        let of_tenant = |word: u64| {
+            let waits = Some(Rank::of(word)).filter(|rank| rank.status() == Status::Waits);
+            waits.map(|rank| rank.of_tenant(priority, tenant.lane).word())
+        };
+        let _ = queue.words[self.place].fetch_update(Ordering::AcqRel, Ordering::Relaxed, of_tenant);
+        self.tenant = tenant;
     }
 
     /// Whether it is on the account that all strangers have in common.

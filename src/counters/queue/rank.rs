@@ -110,6 +110,13 @@ impl Rank {
         Rank(self.0 & !mask | (u64::from(endpoint) << ENDPOINT_AT) & mask)
     }
 
+    /// The same, of another tenant's, which is as urgent.
+    pub fn of_tenant(self, priority: i8, lane: u8) -> Rank {
+        let mask = ((1 << LANE_BITS) - 1) << LANE_AT | u64::from(u8::MAX) << URGENCY_AT;
+        let urgency = u64::from(Rank::urgency_of(priority));
+        Rank(self.0 & !mask | (urgency << URGENCY_AT | u64::from(lane) << LANE_AT) & mask)
+    }
+
     pub fn pushed_out(self) -> Rank {
         Rank(self.0 | Rank::PUSHED_OUT)
     }
@@ -132,6 +139,8 @@ mod tests {
             let aimed = rank.aimed_at(3);
             assert_eq!((aimed.endpoint(), aimed.aimed_at(endpoint)), (3, rank));
             assert_eq!((rank.pushed_out().status(), rank.pushed_out().lane()), (Status::PushedOut, lane));
+            assert_eq!(rank.of_tenant(9, 41).of_tenant(priority, lane), rank);
+            assert_eq!(rank.of_tenant(-9, 41), Rank::new(-9, 41, endpoint, held, now));
         }
         assert_eq!(Rank::of(Rank::NOBODY).status(), Status::Free);
         assert_eq!(Rank::of(Rank::TAKEN).status(), Status::Taken);

@@ -164,6 +164,19 @@ fn no_room_is_kept_for_strangers() {
 }
 
 #[test]
+fn who_is_no_stranger_any_more_waits_on_as_who_it_is() {
+    let queue = queue();
+    let newcomer = Newcomer { tenant: Tenant::STRANGERS, priority: 3, ..asks(0) };
+    let mut stranger = queue.join(&newcomer, 10, 0).unwrap();
+    let known = queue.join(&of_tenant(1, 1), 10, SECOND).unwrap();
+    assert!(stranger.is_a_strangers() && known.is_next());
+    stranger.turns_out_to_be_of(Tenant { lane: 1, weight: 1 }, 0);
+    assert!(!stranger.is_a_strangers() && stranger.is_next() && !known.is_next());
+    assert_eq!((stranger.waited(2 * SECOND), queue.waiting()), (2 * SECOND, 2));
+    assert!(!stranger.released(10, 2 * SECOND).is_a_strangers());
+}
+
+#[test]
 fn no_name_is_that_of_strangers() {
     let lanes = (0..1 << 12).map(|hash: u64| Tenant::of(hash << 32, 1).lane);
     let seen: std::collections::BTreeSet<u8> = lanes.collect();

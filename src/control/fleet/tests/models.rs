@@ -547,6 +547,8 @@ fn models_behind_a_key_that_is_not_known_are_not_told() {
     assert_eq!(looked(&mut open, 1, Err(ModelsError::KeyWanted)), (true, false, 0));
     assert_eq!(looked(&mut open, 0, learnt(false)), (true, true, 0), "nothing in it is of the one with the key");
     assert!(asks_keys(&mut open));
+    let of_pools: Vec<_> = open.snapshot().pools.iter().map(|pool| (pool.name.to_string(), pool.asks_keys)).collect();
+    assert_eq!(of_pools, [("default".to_owned(), true), ("a".to_owned(), false)], "each by its own engines");
     assert_eq!(looked(&mut open, 0, Err(ModelsError::Status(503))), (false, true, 0), "it says nothing of keys");
     // It was started again with --api-key.
     assert_eq!(looked(&mut open, 0, Err(ModelsError::KeyWanted)), (true, false, 0));
