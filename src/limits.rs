@@ -25,7 +25,8 @@ pub struct Limits {
     pub budget_bytes: usize,
     /// Memory of the prefix index, which all shards share; taken at the start if a pool's policy is `warm`. 73 bytes
     /// for each 64 tokens of the engines' caches, 90 beyond 32 engines, 124 beyond 64, 192 beyond 128, 328 beyond 256
-    /// ("precise": four times 81, 98, 132, 200, 336). With less, an equal part of each cache is known. 0: none.
+    /// ("precise": four times 81, 98, 132, 200, 336). With less, caches are known up to a size that is the same for all.
+    /// 0: none.
     pub index_bytes: usize,
     /// Most client connections of one shard; further ones wait in the kernel's queue.
     pub connections_max: usize,
