@@ -63,3 +63,50 @@ fn others(fleet: &Fleet, told: &ByPlace, place: usize, door: &Endpoint) -> Optio
     let other = others.find(|other| means(other.place, &other.upstream.kv_events))?;
     Some(format!("that of {} as well", other.name))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::config::{Config, Upstream};
+    use crate::control::access::AccessLog;
+    use crate::counters::Counters;
+    use crate::counters::stats::Stats;
+    use crate::publish::{Process, Published};
+
+    /// Of two engines, which have not been probed yet.
+    fn keeper() -> Keeper {
+        let upstream = |n| Upstream::new(format!("http://engine-{n}:8000").parse().unwrap());
+        let config = Arc::new(Config { upstream: (0..2).map(upstream).collect(), ..Config::default() });
+        let mut fleet = Fleet::new(Arc::clone(&config), Vec::new(), Arc::default());
+        for place in 0..2_u8 {
+            let address = SocketAddr::from(([10, 0, 0, place], 8_000));
+            fleet.resolved(place.into(), vec![address], Instant::now());
+        }
+        let published = Published::leak(fleet.snapshot());
+        let access = Arc::new(AccessLog::new(Process::leak(1), published));
+        Keeper::new(config, fleet, Counters::leak(), Stats::leak(1), published, access)
+    }
+
+    fn says(keeper: &Keeper, place: usize, at: &str) {
+        let events = at.parse().unwrap();
+        keeper.comes_by(place, &[Settings { events, replay: None, topic: String::new(), peers: None }]);
+    }
+
+    #[test]
+    fn nobody_is_waited_for_at_a_port_of_the_front_itself() {
+        let keeper = keeper();
+        let why = |at: &str| {
+            says(&keeper, 0, at);
+            keeper.door_taken(0)
+        };
+        assert_eq!((why("@tcp://10.0.0.9:5557"), why("tcp://10.0.0.9:8000")), (None, None));
+        for (at, ours) in [("@tcp://10.0.0.9:8000", "0.0.0.0:8000"), ("tcp://*:9911", "127.0.0.1:9911")] {
+            let words = format!("is that of this front, which listens on {ours}; give each engine");
+            assert!(why(at).is_some_and(|why| why.contains(&words)), "{at}: {:?}", why(at));
+        }
+    }
+}
