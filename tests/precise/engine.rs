@@ -138,6 +138,11 @@ impl Engine {
         *self.state.sources.lock().unwrap() = json!({"0": source}).to_string();
     }
 
+    /// It says that it publishes nothing.
+    pub fn publishes_nothing(&self) {
+        *self.state.sources.lock().unwrap() = "{}".into();
+    }
+
     /// Whether `/health` says that it is not.
     pub fn is_ill(&self, ill: bool) {
         self.state.ill.store(ill, Ordering::Relaxed);

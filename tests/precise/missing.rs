@@ -198,6 +198,51 @@ fn two_engines_that_would_come_to_one_port_are_not_waited_for() {
     });
 }
 
+/// Whoever has its flags now would not be heard.
+#[test]
+fn a_port_is_kept_for_no_engine_that_is_gone() {
+    on_both(|driver| {
+        let engines = [Engine::start(false), Engine::start(false)];
+        let door = TcpListener::bind("127.0.3.4:0").unwrap().local_addr().unwrap();
+        engines.iter().for_each(|engine| engine.connects_to(door));
+        engines[0].is_ill(true);
+        let front = Front::start(driver, &engines.each_ref().map(|engine| engine.address), &config(""));
+        let is_open = || TcpStream::connect(door).is_ok();
+        // It is asked where it publishes before it is known to be gone.
+        let stays = || {
+            (0..30).all(|_| {
+                std::thread::sleep(Duration::from_millis(100));
+                is_open()
+            })
+        };
+        until(&format!("{driver}: a door"), stays);
+        // It is back.
+        engines[0].is_ill(false);
+        until(&format!("{driver}: a shut door"), || !is_open());
+        // Another process, which publishes nothing.
+        engines[0].publishes_nothing();
+        until(&format!("{driver}: words"), || {
+            let of = |line: &str| line.contains(&format!("engine=\"{}\"", engines[0].name()));
+            front.log().lines().any(|line| of(line) && line.contains("it publishes no KV events"))
+        });
+        until(&format!("{driver}: a door again"), is_open);
+    });
+}
+
+#[test]
+fn nobody_is_waited_for_who_publishes_no_more() {
+    on_both(|driver| {
+        let engines = [Engine::start(false), Engine::start(false)];
+        let door = TcpListener::bind("127.0.3.4:0").unwrap().local_addr().unwrap();
+        engines[0].connects_to(door);
+        let front = Front::start(driver, &engines.each_ref().map(|engine| engine.address), &config(""));
+        until(&format!("{driver}: a door"), || TcpStream::connect(door).is_ok());
+        engines[0].publishes_nothing();
+        until(&format!("{driver}: a shut door"), || TcpStream::connect(door).is_err());
+        front.until_said("it publishes no KV events");
+    });
+}
+
 /// Another process has published more than its predecessor before it is heard, and cannot be asked: its number says
 /// nothing.
 #[test]
