@@ -204,6 +204,8 @@ pub const KV_TOKENS_MAX: usize = 1 << 22;
 pub const KV_BYTES_KEPT: usize = 256 << 10;
 /// Most data-parallel ranks behind one engine's socket; messages of further ones are refused.
 pub const KV_RANKS_MAX: usize = 64;
+/// Most strangers that are told of where an engine is to connect; further ones are turned away and counted.
+pub const KV_STRANGERS_MAX: usize = 8;
 
 /// Most blocks of one engine that are known, all its ranks together, whatever it says: 67 million tokens in blocks of 16. What is kept of so
 /// many takes 3.0 GiB as it fills, and 96 MiB at once.
