@@ -108,8 +108,9 @@ impl Wanted {
 
     fn listed(&self, answer: &[u8]) -> Result<Vec<Settings>, String> {
         let told = kvevents::listed(answer, &self.host)?.into_iter();
-        // It says where, and not who is there.
-        Ok(told.map(|(_, told)| Settings { peers: Some(Arc::clone(&self.peers)), ..told }).collect())
+        // It says where, and not who is there, unless an operator takes its word for that.
+        let peers = (self.at.0 != KvEvents::Told).then_some(&self.peers);
+        Ok(told.map(|(_, told)| Settings { peers: peers.cloned(), ..told }).collect())
     }
 
     async fn ask(&self, client: &Client, path: &str) -> Result<Answer, String> {
